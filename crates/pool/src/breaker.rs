@@ -1,0 +1,330 @@
+//! A circuit breaker: stops calling what keeps failing, and asks again with one probe. Usable alone, or
+//! in front of a whole pool with [`Builder::breaker`](crate::Builder::breaker).
+
+use crate::{
+    clock::{Clock, nanos},
+    sync::{Arc, Mutex, lock},
+};
+use serde::Serialize;
+use std::{error::Error, fmt, time::Duration};
+
+/// Counts failures in a row, opens at a threshold, and lets a single probe through once the reset time
+/// has passed: if the probe succeeds the breaker closes, if it fails it opens again.
+///
+/// Clones share one state.
+///
+/// ```
+/// use gristmill_pool::{Breaker, BreakerError};
+/// use std::time::Duration;
+///
+/// let breaker = Breaker::new(2, Duration::from_secs(30));
+/// for _ in 0..2 {
+///     let _ = breaker.call(|| Err::<(), _>("connection refused"));
+/// }
+/// match breaker.call(|| Ok::<_, &str>("not called")) {
+///     Err(BreakerError::Open(open)) => assert!(open.retry_in <= Duration::from_secs(30)),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Breaker {
+    shared: Arc<Shared>,
+    clock: Clock,
+}
+
+struct Shared {
+    threshold: u32,
+    reset_after: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    phase: Phase,
+    /// Moves with every change of phase: a permit from an earlier one no longer has a say.
+    era: u64,
+    failures: u32,
+    open_until: u64,
+    opened: u64,
+    rejected: u64,
+    probes: u64,
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Closed,
+    Open,
+    Probing,
+}
+
+/// Where a breaker stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BreakerState {
+    /// Calls pass.
+    Closed,
+    /// Calls are refused until the reset time has passed.
+    Open,
+    /// The reset time has passed: one probe may pass, or is under way.
+    HalfOpen,
+}
+
+/// A breaker's counters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BreakerStats {
+    /// Where it stands now.
+    pub state: BreakerState,
+    /// Failures in a row so far.
+    pub failures: u32,
+    /// How many times it has opened.
+    pub opened: u64,
+    /// Calls it refused.
+    pub rejected: u64,
+    /// Probes it let through.
+    pub probes: u64,
+}
+
+/// Refused: the breaker is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Open {
+    /// When the next probe may pass; nothing when a probe is under way.
+    pub retry_in: Duration,
+}
+
+impl fmt::Display for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the circuit breaker is open; try again in {:?}", self.retry_in)
+    }
+}
+
+impl Error for Open {}
+
+/// Why a call through a breaker failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BreakerError<E> {
+    /// It was not made.
+    Open(Open),
+    /// It was made, and failed.
+    Failed(E),
+}
+
+impl<E: fmt::Display> fmt::Display for BreakerError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(open) => open.fmt(f),
+            Self::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> Error for BreakerError<E> {}
+
+impl Breaker {
+    /// Opens after `threshold` failures in a row (0 means 1), asks again after `reset_after`.
+    pub fn new(threshold: u32, reset_after: Duration) -> Self {
+        let shared = Shared { threshold: threshold.max(1), reset_after, state: Mutex::default() };
+        Self { shared: Arc::new(shared), clock: Clock::system() }
+    }
+
+    /// Takes its time from another clock.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
+        self.clock = clock.into();
+        self
+    }
+
+    /// Asks to make one call. Tell the permit how it went; one that is dropped untold (a panic) counts as
+    /// a failure.
+    pub fn acquire(&self) -> Result<Permit, Open> {
+        let now = self.clock.now();
+        let mut state = lock(&self.shared.state);
+        match state.phase {
+            Phase::Closed => {}
+            Phase::Open if now >= state.open_until => {
+                state.enter(Phase::Probing);
+                state.probes += 1;
+            }
+            Phase::Open | Phase::Probing => {
+                state.rejected += 1;
+                return Err(Open { retry_in: Duration::from_nanos(state.open_until.saturating_sub(now)) });
+            }
+        }
+        Ok(Permit { breaker: self.clone(), era: state.era, told: false })
+    }
+
+    /// Makes one call, if the breaker lets it. Every `Err` counts as a failure; where only some do, use
+    /// [`acquire`](Self::acquire).
+    pub fn call<T, E>(&self, call: impl FnOnce() -> Result<T, E>) -> Result<T, BreakerError<E>> {
+        let permit = self.acquire().map_err(BreakerError::Open)?;
+        let result = call();
+        match &result {
+            Ok(_) => permit.success(),
+            Err(_) => permit.failure(),
+        }
+        result.map_err(BreakerError::Failed)
+    }
+
+    /// Where it stands, and its counters.
+    pub fn stats(&self) -> BreakerStats {
+        let now = self.clock.now();
+        let state = lock(&self.shared.state);
+        BreakerStats {
+            state: match state.phase {
+                Phase::Closed => BreakerState::Closed,
+                Phase::Open if now < state.open_until => BreakerState::Open,
+                Phase::Open | Phase::Probing => BreakerState::HalfOpen,
+            },
+            failures: state.failures,
+            opened: state.opened,
+            rejected: state.rejected,
+            probes: state.probes,
+        }
+    }
+
+    fn tell(&self, era: u64, success: bool) {
+        let now = self.clock.now();
+        let mut state = lock(&self.shared.state);
+        if state.era != era {
+            return;
+        }
+        if success {
+            state.failures = 0;
+            if state.phase == Phase::Probing {
+                state.enter(Phase::Closed);
+                tracing::info!("circuit breaker closed: the probe succeeded");
+            }
+            return;
+        }
+        state.failures = state.failures.saturating_add(1);
+        if state.phase == Phase::Probing || state.failures >= self.shared.threshold {
+            state.enter(Phase::Open);
+            state.open_until = now.saturating_add(nanos(self.shared.reset_after));
+            state.opened += 1;
+            tracing::warn!(failures = state.failures, "circuit breaker opened");
+        }
+    }
+}
+
+impl State {
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.era += 1;
+    }
+}
+
+impl fmt::Debug for Breaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Breaker").field(&self.stats()).finish()
+    }
+}
+
+/// Leave to make one call.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped counts as a failed call"]
+pub struct Permit {
+    breaker: Breaker,
+    era: u64,
+    told: bool,
+}
+
+impl Permit {
+    /// The call went well.
+    pub fn success(mut self) {
+        self.told = true;
+        self.breaker.tell(self.era, true);
+    }
+
+    /// The call failed.
+    pub fn failure(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if !self.told {
+            self.breaker.tell(self.era, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    const RESET: Duration = Duration::from_secs(30);
+
+    fn breaker(threshold: u32) -> (Breaker, ManualClock) {
+        let clock = ManualClock::new();
+        (Breaker::new(threshold, RESET).clock(&clock), clock)
+    }
+
+    fn fail(breaker: &Breaker) {
+        breaker.acquire().expect("closed").failure();
+    }
+
+    #[test]
+    fn opens_at_the_threshold_of_failures_in_a_row() {
+        let (breaker, _clock) = breaker(3);
+        fail(&breaker);
+        fail(&breaker);
+        breaker.acquire().unwrap().success();
+        fail(&breaker);
+        fail(&breaker);
+        assert_eq!(breaker.stats().state, BreakerState::Closed);
+        fail(&breaker);
+        assert_eq!(breaker.acquire().unwrap_err(), Open { retry_in: RESET });
+        let stats = breaker.stats();
+        assert_eq!((stats.state, stats.opened, stats.rejected), (BreakerState::Open, 1, 1));
+    }
+
+    #[test]
+    fn half_open_lets_exactly_one_probe_through() {
+        let (breaker, clock) = breaker(1);
+        fail(&breaker);
+        clock.advance(RESET - Duration::from_nanos(1));
+        assert!(breaker.acquire().is_err());
+        clock.advance(Duration::from_nanos(1));
+        assert_eq!(breaker.stats().state, BreakerState::HalfOpen);
+        let probe = breaker.acquire().expect("the probe");
+        assert!(breaker.acquire().is_err(), "a second probe");
+        probe.success();
+        assert_eq!(breaker.stats().state, BreakerState::Closed);
+        assert!(breaker.acquire().is_ok());
+        assert_eq!(breaker.stats().probes, 1);
+    }
+
+    #[test]
+    fn a_failed_probe_opens_for_another_reset_time() {
+        let (breaker, clock) = breaker(5);
+        (0..5).for_each(|_| fail(&breaker));
+        clock.advance(RESET);
+        breaker.acquire().unwrap().failure();
+        assert_eq!(breaker.acquire().unwrap_err(), Open { retry_in: RESET });
+        assert_eq!(breaker.stats().opened, 2);
+    }
+
+    #[test]
+    fn a_late_answer_from_before_it_opened_changes_nothing() {
+        let (breaker, clock) = breaker(1);
+        let (slow_success, slow_failure) = (breaker.acquire().unwrap(), breaker.acquire().unwrap());
+        fail(&breaker);
+        slow_success.success();
+        assert_eq!(breaker.stats().state, BreakerState::Open, "closed by a call made before it opened");
+        clock.advance(RESET);
+        let probe = breaker.acquire().expect("the probe");
+        slow_failure.failure();
+        probe.success();
+        assert_eq!(breaker.stats().state, BreakerState::Closed);
+    }
+
+    #[test]
+    fn a_panic_is_a_failure() {
+        let (breaker, _clock) = breaker(1);
+        let call = || breaker.call(|| -> Result<(), ()> { std::panic::resume_unwind(Box::new("boom")) });
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err());
+        assert_eq!(breaker.stats().state, BreakerState::Open);
+    }
+}

@@ -1,0 +1,323 @@
+//! What a user sets about a pool, and the one place where that becomes what the pool uses.
+
+use crate::{
+    breaker::Breaker,
+    clock::Clock,
+    core::Core,
+    panics,
+    pool::Pool,
+    queue::Order,
+    results::{Delivery, Outlet, Results},
+    sync::Arc,
+    watch,
+    worker::{Threads, Worker},
+};
+use std::{error::Error, fmt, io, time::Duration};
+
+/// Settings of a [`Pool`]. Everything has a default: one worker a core, a queue ten times as long.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Builder {
+    name: String,
+    workers: usize,
+    queue: Option<usize>,
+    order: Order,
+    timeout: Option<Duration>,
+    stall_after: Option<Duration>,
+    breaker: Option<Breaker>,
+    results: Option<usize>,
+    keep_failures: usize,
+    clock: Clock,
+}
+
+/// Checked and complete.
+pub(crate) struct Config {
+    pub(crate) name: String,
+    pub(crate) workers: usize,
+    pub(crate) queue: usize,
+    pub(crate) order: Order,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) stall_after: Option<Duration>,
+    pub(crate) breaker: Option<Breaker>,
+    pub(crate) results: usize,
+    pub(crate) in_submit_order: bool,
+    pub(crate) keep_failures: usize,
+    pub(crate) clock: Clock,
+}
+
+impl Config {
+    pub(crate) fn is_ranked(&self) -> bool {
+        self.order != Order::Fifo
+    }
+
+    /// In submit order: how far the tasks taken in may be ahead of the results delivered.
+    pub(crate) fn window(&self) -> usize {
+        self.queue + self.workers + self.results
+    }
+}
+
+/// Settings that make no pool.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// This setting must be at least 1 (a time: longer than nothing).
+    Zero {
+        /// Which.
+        setting: &'static str,
+    },
+    /// There is no tokio runtime here; build the pool inside of one.
+    NoRuntime,
+    /// The system would not start a worker.
+    Start {
+        /// Which, from 0.
+        worker: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zero { setting } => write!(f, "a pool's `{setting}` must be more than 0"),
+            Self::NoRuntime => f.write_str("no tokio runtime here: build an async pool inside of one"),
+            Self::Start { worker, source } => write!(f, "cannot start worker {worker}: {source}"),
+        }
+    }
+}
+
+impl Error for BuildError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Start { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+type Started<T, W> = (Pool<T, W>, Option<Arc<Outlet<T>>>);
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            name: "gristmill".into(),
+            workers: cores(),
+            queue: None,
+            order: Order::default(),
+            timeout: None,
+            stall_after: None,
+            breaker: None,
+            results: None,
+            keep_failures: usize::MAX,
+            clock: Clock::system(),
+        }
+    }
+}
+
+impl Builder {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What the pool is called in logs, and its threads in the system.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// How many tasks run at a time. The number never shrinks: not by panics, not by stalls.
+    pub fn workers(mut self, count: usize) -> Self {
+        self.workers = count;
+        self
+    }
+
+    /// One worker a core: for work that computes.
+    pub fn cores(self) -> Self {
+        self.workers(cores())
+    }
+
+    /// So many workers a core, but no more than `cap` in all: for work that waits.
+    pub fn cores_times(self, factor: usize, cap: usize) -> Self {
+        self.workers(cores().saturating_mul(factor).min(cap))
+    }
+
+    /// How many tasks may wait; then `submit` waits too. Tasks between two attempts count, spawned ones do
+    /// not. (Workers whose tasks take microseconds take several at a time, together at most half as many
+    /// again.)
+    pub fn queue(mut self, capacity: usize) -> Self {
+        self.queue = Some(capacity);
+        self
+    }
+
+    /// In what order tasks are started.
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// How long one attempt at a task may take, unless the task says otherwise. An async task is then
+    /// dropped. A thread cannot be: its [`Context`](crate::Context) tells it to stop, and until it does
+    /// the worker is counted as overdue.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+
+    /// Replaces a worker that has been inside one task for so long without a
+    /// [`heartbeat`](crate::Context::heartbeat). The task has then failed; if it comes back after all, its
+    /// result is discarded.
+    pub fn stall_after(mut self, silence: Duration) -> Self {
+        self.stall_after = Some(silence);
+        self
+    }
+
+    /// Puts a circuit breaker in front of every task. While it is open, tasks with a retry policy are put
+    /// off and others fail at once. Transient and partial failures and panics count against it, permanent
+    /// ones do not: they say something about the task.
+    pub fn breaker(mut self, breaker: Breaker) -> Self {
+        self.breaker = Some(breaker);
+        self
+    }
+
+    /// How many results may wait to be read before workers start nothing new; as many as the queue holds,
+    /// unless set.
+    pub fn results(mut self, capacity: usize) -> Self {
+        self.results = Some(capacity);
+        self
+    }
+
+    /// How many failures the [`Report`](crate::Report) keeps in full; all, unless set. It counts all of them
+    /// in any case. For pools that live long, or whose failures are read from their results.
+    pub fn keep_failures(mut self, count: usize) -> Self {
+        self.keep_failures = count;
+        self
+    }
+
+    /// Takes time from another clock: a [`ManualClock`](crate::ManualClock) in tests.
+    pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
+        self.clock = clock.into();
+        self
+    }
+
+    fn check(self, delivery: Option<Delivery>) -> Result<Config, BuildError> {
+        let queue = self.queue.unwrap_or(self.workers.saturating_mul(10));
+        let results = self.results.unwrap_or(queue);
+        let zeros = [
+            ("workers", self.workers == 0),
+            ("queue", queue == 0),
+            ("results", results == 0),
+            ("timeout", self.timeout.is_some_and(|limit| limit.is_zero())),
+            ("stall_after", self.stall_after.is_some_and(|limit| limit.is_zero())),
+        ];
+        if let Some((setting, _)) = zeros.into_iter().find(|(_, zero)| *zero) {
+            return Err(BuildError::Zero { setting });
+        }
+        Ok(Config {
+            name: self.name,
+            workers: self.workers,
+            queue,
+            order: self.order,
+            timeout: self.timeout,
+            stall_after: self.stall_after,
+            breaker: self.breaker,
+            results,
+            in_submit_order: delivery == Some(Delivery::AsSubmitted),
+            keep_failures: self.keep_failures,
+            clock: self.clock,
+        })
+    }
+
+    pub(crate) fn start<T: Send + 'static, W: Worker>(
+        self,
+        runtime: W::Runtime,
+        delivery: Option<Delivery>,
+    ) -> Result<Started<T, W>, BuildError> {
+        let config = self.check(delivery)?;
+        panics::install_hook();
+        let outlet = delivery.map(|delivery| Arc::new(Outlet::new(delivery, config.results)));
+        let (workers, stall_after) = (config.workers, config.stall_after);
+        let core = Arc::new(Core::new(config, runtime, outlet.clone()));
+        let pool = Pool::new(Arc::clone(&core));
+        // All have their places before the first one starts: it could otherwise find itself the last.
+        let slots: Vec<_> = (0..workers).map(|_| core.seat()).collect();
+        for (worker, slot) in slots.iter().enumerate() {
+            match W::start(Arc::clone(slot)) {
+                Ok(handle) => core.keep_handle(worker, handle),
+                Err(source) => {
+                    pool.cancel();
+                    slots[worker..].iter().for_each(|slot| core.leave(slot, Default::default()));
+                    return Err(BuildError::Start { worker, source });
+                }
+            }
+        }
+        if let Some(limit) = stall_after {
+            watch::start(&core, limit);
+        }
+        Ok((pool, outlet))
+    }
+
+    pub(crate) fn start_with_results<T: Send + 'static, W: Worker>(
+        self,
+        runtime: W::Runtime,
+        delivery: Delivery,
+    ) -> Result<(Pool<T, W>, Results<T>), BuildError> {
+        let (pool, outlet) = self.start::<T, W>(runtime, Some(delivery))?;
+        let core = Arc::clone(pool.core());
+        let outlet = outlet.expect("made with a delivery");
+        Ok((pool, Results::new(outlet, Box::new(move || core.window_moved()))))
+    }
+
+    /// A pool of threads whose tasks make nothing but effects.
+    pub fn build(self) -> Result<Pool, BuildError> {
+        Ok(self.start::<(), Threads>((), None)?.0)
+    }
+
+    /// A pool of threads, and what its tasks make.
+    pub fn build_with_results<T: Send + 'static>(
+        self,
+        delivery: Delivery,
+    ) -> Result<(Pool<T>, Results<T>), BuildError> {
+        self.start_with_results::<T, Threads>((), delivery)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_may_be_zero() {
+        let check = |builder: Builder, want: &str| match builder.check(None) {
+            Err(BuildError::Zero { setting }) => assert_eq!(setting, want),
+            _ => panic!("{want} = 0 was let through"),
+        };
+        check(Builder::new().workers(0), "workers");
+        check(Builder::new().queue(0), "queue");
+        check(Builder::new().results(0), "results");
+        check(Builder::new().timeout(Duration::ZERO), "timeout");
+        check(Builder::new().stall_after(Duration::ZERO), "stall_after");
+        check(Builder::new().cores_times(4, 0), "workers");
+    }
+
+    #[test]
+    fn presets() {
+        let config = |builder: Builder| builder.check(None).unwrap();
+        assert_eq!(config(Builder::new()).workers, cores());
+        assert_eq!(config(Builder::new().workers(3)).queue, 30);
+        assert_eq!(config(Builder::new().workers(3)).results, 30);
+        assert_eq!(config(Builder::new().workers(1).cores()).workers, cores());
+        assert_eq!(config(Builder::new().cores_times(4, 200)).workers, (cores() * 4).min(200));
+        assert_eq!(config(Builder::new().cores_times(usize::MAX, 200)).workers, 200);
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        let error = Builder::new().queue(0).build().unwrap_err();
+        assert_eq!(error.to_string(), "a pool's `queue` must be more than 0");
+    }
+}

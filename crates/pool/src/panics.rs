@@ -1,0 +1,78 @@
+//! Catches a task's panic with its message and backtrace, and knows whether this thread is inside a task.
+//!
+//! By the time `catch_unwind` returns, the stack that panicked is gone: only a panic hook can see it. The
+//! first pool therefore puts one in front of the hook that is there. It keeps the panics of tasks for their
+//! reports and logs (libraries do not print) and hands all others on.
+
+use crate::sync::thread_local;
+use std::{
+    any::Any,
+    backtrace::Backtrace,
+    cell::{Cell, RefCell},
+    panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook},
+    sync::Once,
+};
+
+thread_local! {
+    /// The pool, as an address, and the worker whose task this thread is inside.
+    static INSIDE: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
+    static SEEN: RefCell<Option<(String, Backtrace)>> = const { RefCell::new(None) };
+}
+
+/// A task's panic.
+pub(crate) struct Panic {
+    pub(crate) message: String,
+    pub(crate) backtrace: Backtrace,
+}
+
+pub(crate) fn install_hook() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let previous = take_hook();
+        set_hook(Box::new(move |info| {
+            // A thread that is ending has no locals left, and is in no task.
+            if INSIDE.try_with(Cell::get).unwrap_or(None).is_none() {
+                return previous(info);
+            }
+            let seen = (describe(info), Backtrace::force_capture());
+            SEEN.with(|cell| *cell.borrow_mut() = Some(seen));
+        }));
+    });
+}
+
+fn describe(info: &PanicHookInfo<'_>) -> String {
+    let message = text(info.payload());
+    info.location().map_or_else(|| message.to_owned(), |place| format!("{message}, at {place}"))
+}
+
+fn text(payload: &(dyn Any + Send)) -> &str {
+    let literal = payload.downcast_ref::<&'static str>().copied();
+    literal.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("(not a text)")
+}
+
+/// Runs a part of a task of `pool` on `worker`.
+pub(crate) fn catch<R>(pool: usize, worker: usize, run: impl FnOnce() -> R) -> Result<R, Panic> {
+    let outer = INSIDE.with(|inside| inside.replace(Some((pool, worker))));
+    let result = catch_unwind(AssertUnwindSafe(run));
+    INSIDE.with(|inside| inside.set(outer));
+    result.map_err(|payload| {
+        let seen = SEEN.with(|cell| cell.borrow_mut().take());
+        // Nothing seen: somebody replaced our hook later, or the panic was a `resume_unwind`.
+        let (message, backtrace) =
+            seen.unwrap_or_else(|| (text(payload.as_ref()).to_owned(), Backtrace::disabled()));
+        discard(payload);
+        Panic { message, backtrace }
+    })
+}
+
+/// The worker of `pool` inside whose task the calling thread is.
+pub(crate) fn worker_of(pool: usize) -> Option<usize> {
+    INSIDE.with(Cell::get).filter(|(inside, _)| *inside == pool).map(|(_, worker)| worker)
+}
+
+/// Drops what is the user's. Its drop may panic, and must not take the worker with it.
+pub(crate) fn discard<V>(value: V) {
+    if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+        tracing::error!("a task panicked as it was dropped");
+    }
+}

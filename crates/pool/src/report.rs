@@ -1,0 +1,69 @@
+//! What became of everything: the end of a pool, in full.
+
+use crate::{
+    error::TaskError,
+    stats::Stats,
+    sync::Arc,
+    task::TaskRef,
+};
+use std::{error::Error, fmt};
+
+/// A task that failed for good.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// Which.
+    pub task: TaskRef,
+    /// After how many attempts.
+    pub attempts: u32,
+    /// Why, the last time.
+    pub error: Arc<TaskError>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.task, self.error)?;
+        if self.attempts > 1 { write!(f, " (after {} attempts)", self.attempts) } else { Ok(()) }
+    }
+}
+
+impl Error for Failure {}
+
+/// What became of every task a pool was given.
+///
+/// `finished + failed + never_started + unstopped` is the number of tasks submitted and spawned: each is
+/// in exactly one of them.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Report {
+    /// How many tasks succeeded.
+    pub finished: u64,
+    /// How many tasks failed for good.
+    pub failed: u64,
+    /// Every failure, in order; at most [`keep_failures`](crate::Builder::keep_failures) of them.
+    pub failures: Vec<Failure>,
+    /// Tasks that a cancelled pool never started.
+    pub never_started: Vec<TaskRef>,
+    /// Tasks that were still running when the report was made: those that did not stop in time.
+    pub unstopped: Vec<TaskRef>,
+    /// The pool's last counters.
+    pub stats: Stats,
+}
+
+impl Report {
+    /// Whether every task succeeded.
+    pub fn is_clean(&self) -> bool {
+        self.failed == 0 && self.never_started.is_empty() && self.unstopped.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} finished", self.finished)?;
+        let counts = [
+            (self.failed, "failed"),
+            (self.never_started.len() as u64, "never started"),
+            (self.unstopped.len() as u64, "did not stop"),
+        ];
+        counts.iter().filter(|(count, _)| *count > 0).try_for_each(|(count, what)| write!(f, ", {count} {what}"))
+    }
+}

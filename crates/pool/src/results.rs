@@ -1,0 +1,290 @@
+//! Where finished tasks leave what they made, and where the user takes it.
+//!
+//! Nothing is ever dropped: a worker that has a result can always put it down. A slow reader is felt
+//! before that, when a worker may not *start* another task while the shelf of results is full. (The shelf so
+//! holds at most one result a worker above its limit.)
+
+use crate::{
+    panics,
+    report::Failure,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        lock, thread, thread_waker,
+    },
+    task::TaskRef,
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    task::{Poll, Waker},
+};
+
+/// In what order results are delivered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Delivery {
+    /// As tasks complete.
+    #[default]
+    AsCompleted,
+    /// As tasks were submitted. A slow task holds back the results of later ones; how far the others may
+    /// run ahead is limited (`submit` waits), so that memory is too.
+    AsSubmitted,
+}
+
+/// What one task came to.
+#[derive(Debug)]
+pub struct Outcome<T> {
+    /// Which task.
+    pub task: TaskRef,
+    /// What it made, or why it failed for good.
+    pub result: Result<T, Failure>,
+}
+
+pub(crate) struct Outlet<T> {
+    state: Mutex<State<T>>,
+    limit: usize,
+    /// Whether a worker must wait before it starts a task.
+    full: AtomicBool,
+    /// With `AsSubmitted`: the number of the task whose result is delivered next.
+    next: AtomicU64,
+}
+
+struct State<T> {
+    shelf: Shelf<T>,
+    /// Nothing more will come.
+    ended: bool,
+    /// The reader is gone: there is nobody to deliver to.
+    abandoned: bool,
+    reader: Option<Waker>,
+    workers: Vec<Waker>,
+}
+
+enum Shelf<T> {
+    Completed(VecDeque<Outcome<T>>),
+    /// By task number. `None`: that task never started, and there is nothing to wait for.
+    Submitted { by_task: BTreeMap<u64, Option<Outcome<T>>>, next: u64, held: usize },
+}
+
+impl<T> Shelf<T> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Completed(line) => line.len(),
+            Self::Submitted { held, .. } => *held,
+        }
+    }
+
+    /// Whether there is something to read.
+    fn is_ready(&self) -> bool {
+        match self {
+            Self::Completed(line) => !line.is_empty(),
+            Self::Submitted { by_task, next, .. } => by_task.contains_key(next),
+        }
+    }
+
+    fn push(&mut self, task: u64, outcome: Option<Outcome<T>>) {
+        match self {
+            Self::Completed(line) => line.extend(outcome),
+            Self::Submitted { by_task, held, .. } => {
+                *held += usize::from(outcome.is_some());
+                by_task.insert(task, outcome);
+            }
+        }
+    }
+
+    /// The next one to deliver. At the end the gaps of tasks that did not stop are passed over.
+    fn pop(&mut self, ended: bool) -> Option<Outcome<T>> {
+        match self {
+            Self::Completed(line) => line.pop_front(),
+            Self::Submitted { by_task, next, held } => loop {
+                let first = by_task.first_entry()?;
+                if *first.key() != *next && !ended {
+                    return None;
+                }
+                *next = *first.key() + 1;
+                if let Some(outcome) = first.remove() {
+                    *held -= 1;
+                    return Some(outcome);
+                }
+            },
+        }
+    }
+}
+
+impl<T> Outlet<T> {
+    pub(crate) fn new(delivery: Delivery, limit: usize) -> Self {
+        let shelf = match delivery {
+            Delivery::AsCompleted => Shelf::Completed(VecDeque::new()),
+            Delivery::AsSubmitted => Shelf::Submitted { by_task: BTreeMap::new(), next: 0, held: 0 },
+        };
+        let state = State { shelf, ended: false, abandoned: false, reader: None, workers: Vec::new() };
+        Self {
+            state: Mutex::new(state),
+            limit,
+            full: AtomicBool::new(false),
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// Puts an outcome down; `None` for a task that will never have one. Never waits.
+    pub(crate) fn push(&self, task: u64, outcome: Option<Outcome<T>>) {
+        let mut state = lock(&self.state);
+        if state.abandoned {
+            drop(state);
+            return panics::discard(outcome);
+        }
+        state.shelf.push(task, outcome);
+        self.full.store(self.is_full(&state), Relaxed);
+        let reader = if state.shelf.is_ready() { state.reader.take() } else { None };
+        drop(state);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// Full, and the reader can do something about it. (In submit order, a shelf that waits for its first
+    /// task is no reason not to start that task.)
+    fn is_full(&self, state: &State<T>) -> bool {
+        state.shelf.len() >= self.limit && state.shelf.is_ready()
+    }
+
+    /// Whether a worker may start a task; if not, it is woken when it should ask again.
+    pub(crate) fn poll_room(&self, waker: &Waker) -> Poll<()> {
+        if !self.full.load(Relaxed) {
+            return Poll::Ready(());
+        }
+        let mut state = lock(&self.state);
+        if state.abandoned || !self.is_full(&state) {
+            return Poll::Ready(());
+        }
+        if !state.workers.iter().any(|known| known.will_wake(waker)) {
+            state.workers.push(waker.clone());
+        }
+        Poll::Pending
+    }
+
+    /// The pool was cancelled: workers that wait for room have to look up.
+    pub(crate) fn release_workers(&self) {
+        let workers = std::mem::take(&mut lock(&self.state).workers);
+        workers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Nothing more will come: what is there is delivered, then the reader sees the end.
+    pub(crate) fn end(&self) {
+        let mut state = lock(&self.state);
+        state.ended = true;
+        let reader = state.reader.take();
+        drop(state);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// How many tasks have been delivered, or will never be, from the first one on without a gap.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.next.load(Relaxed)
+    }
+
+    /// The next outcome; at the end, none. Pending: `reader` is asked for a waker and it is woken when there
+    /// is more.
+    fn poll_next(&self, reader: impl FnOnce() -> Waker) -> Poll<Option<Outcome<T>>> {
+        let mut state = lock(&self.state);
+        let ended = state.ended;
+        let Some(outcome) = state.shelf.pop(ended) else {
+            if ended {
+                return Poll::Ready(None);
+            }
+            state.reader = Some(reader());
+            return Poll::Pending;
+        };
+        if let Shelf::Submitted { next, .. } = state.shelf {
+            self.next.store(next, Relaxed);
+        }
+        let full = self.is_full(&state);
+        self.full.store(full, Relaxed);
+        // One result taken makes room for one worker; the last bit of room for all.
+        let room = self.limit.saturating_sub(state.shelf.len()).max(1);
+        let count = if full { 0 } else { state.workers.len().min(room) };
+        let workers: Vec<Waker> = state.workers.drain(..count).collect();
+        drop(state);
+        workers.into_iter().for_each(Waker::wake);
+        Poll::Ready(Some(outcome))
+    }
+
+    fn abandon(&self) {
+        let mut state = lock(&self.state);
+        state.abandoned = true;
+        self.full.store(false, Relaxed);
+        let workers = std::mem::take(&mut state.workers);
+        let shelf = std::mem::replace(&mut state.shelf, Shelf::Completed(VecDeque::new()));
+        self.next.store(u64::MAX, Relaxed);
+        drop(state);
+        drop(shelf);
+        workers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// What tasks come to, as an iterator that ends when the pool has ended and everything was delivered.
+///
+/// Every task that was started has exactly one [`Outcome`], save those that
+/// [`shutdown`](crate::Pool::shutdown) had to leave behind. Whoever does not read is backpressure: workers
+/// start no more tasks, so `submit` waits, and so does [`join`](crate::Pool::join). Read to the end, or drop
+/// the results to say that nobody wants them.
+///
+/// ```
+/// use gristmill_pool::{Delivery, Pool};
+///
+/// let (pool, results) = Pool::builder().workers(2).build_with_results(Delivery::AsSubmitted)?;
+/// for n in 1..=3u64 {
+///     pool.submit(move |_| Ok(n * n))?;
+/// }
+/// pool.close();
+/// let squares: Vec<u64> = results.map(|outcome| outcome.result.unwrap()).collect();
+/// assert_eq!(squares, [1, 4, 9]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Results<T> {
+    outlet: std::sync::Arc<Outlet<T>>,
+    /// Tells the pool that the window of submit order has moved on.
+    moved: Box<dyn Fn() + Send + Sync>,
+}
+
+impl<T> Results<T> {
+    pub(crate) fn new(outlet: std::sync::Arc<Outlet<T>>, moved: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self { outlet, moved }
+    }
+
+    /// The next outcome, for async code; `None` at the end. Needs no particular runtime.
+    pub async fn next_async(&mut self) -> Option<Outcome<T>> {
+        let outcome = std::future::poll_fn(|cx| self.outlet.poll_next(|| cx.waker().clone())).await;
+        (self.moved)();
+        outcome
+    }
+}
+
+impl<T> Iterator for Results<T> {
+    type Item = Outcome<T>;
+
+    fn next(&mut self) -> Option<Outcome<T>> {
+        let outcome = loop {
+            if let Poll::Ready(outcome) = self.outlet.poll_next(thread_waker) {
+                break outcome;
+            }
+            thread::park();
+        };
+        (self.moved)();
+        outcome
+    }
+}
+
+impl<T> Drop for Results<T> {
+    fn drop(&mut self) {
+        self.outlet.abandon();
+        (self.moved)();
+    }
+}
+
+impl<T> fmt::Debug for Results<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Results").field("waiting", &lock(&self.outlet.state).shelf.len()).finish()
+    }
+}

@@ -1,0 +1,143 @@
+//! When to try a failed task again. Decides only; the waiting is the pool's, and holds no worker.
+
+use crate::error::{Class, TaskError};
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
+
+/// How often, and after how long, a failed task is tried again.
+///
+/// Only [`Class::Transient`] and [`Class::Partial`] failures are tried again. Delays have full jitter (a
+/// random time between nothing and the delay), so that many tasks that failed together do not come
+/// back together.
+///
+/// ```
+/// use gristmill_pool::Retry;
+/// use std::time::Duration;
+///
+/// // Up to 5 attempts; waits of up to 1 s, 2 s, 4 s, 8 s, and never more than 5 s.
+/// let policy = Retry::exponential(5, Duration::from_secs(1)).cap(Duration::from_secs(5));
+/// assert_eq!(policy.without_jitter().delay(4), Duration::from_secs(5));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    attempts: u32,
+    base: Duration,
+    growth: Growth,
+    cap: Duration,
+    jitter: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Growth {
+    Linear,
+    Exponential,
+}
+
+impl Retry {
+    /// Delays of `base`, 2·`base`, 3·`base`, … `attempts` counts the first one too; 0 means 1.
+    pub const fn linear(attempts: u32, base: Duration) -> Self {
+        Self::new(attempts, base, Growth::Linear)
+    }
+
+    /// Delays of `base`, 2·`base`, 4·`base`, 8·`base`, … `attempts` counts the first one too; 0 means 1.
+    pub const fn exponential(attempts: u32, base: Duration) -> Self {
+        Self::new(attempts, base, Growth::Exponential)
+    }
+
+    const fn new(attempts: u32, base: Duration, growth: Growth) -> Self {
+        Self { attempts, base, growth, cap: Duration::MAX, jitter: true }
+    }
+
+    /// No delay is longer than this, unless the error itself asked for more with
+    /// [`TaskError::retry_after`].
+    #[must_use]
+    pub const fn cap(mut self, cap: Duration) -> Self {
+        self.cap = cap;
+        self
+    }
+
+    /// Exact delays.
+    #[must_use]
+    pub const fn without_jitter(mut self) -> Self {
+        self.jitter = false;
+        self
+    }
+
+    /// The delay before the attempt that follows `failed` failed ones: with jitter, a random part of it.
+    pub fn delay(&self, failed: u32) -> Duration {
+        let whole = match self.growth {
+            Growth::Linear => self.base.saturating_mul(failed),
+            Growth::Exponential => {
+                self.base.saturating_mul(1u32.checked_shl(failed.saturating_sub(1)).unwrap_or(u32::MAX))
+            }
+        }
+        .min(self.cap);
+        if self.jitter { whole.mul_f64(random_fraction()) } else { whole }
+    }
+
+    /// The delay before the next attempt, or `None` when there is no point in one.
+    pub(crate) fn next(&self, failed: u32, error: &TaskError) -> Option<Duration> {
+        if error.class() == Class::Permanent || failed >= self.attempts {
+            return None;
+        }
+        let delay = self.delay(failed);
+        Some(error.earliest_retry().map_or(delay, |earliest| earliest.max(delay)))
+    }
+}
+
+/// A number in `0.0..=1.0`. Fresh SipHash keys are as random as jitter needs.
+fn random_fraction() -> f64 {
+    let bits = RandomState::new().hash_one(0u8);
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEC: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn delays_grow_and_stop_at_the_cap() {
+        let check = |policy: Retry, seconds: &[u64]| {
+            let got: Vec<u64> =
+                (1..=seconds.len() as u32).map(|n| policy.without_jitter().delay(n).as_secs()).collect();
+            assert_eq!(got, seconds, "{policy:?}");
+        };
+        check(Retry::linear(9, SEC), &[1, 2, 3, 4, 5]);
+        check(Retry::exponential(9, SEC), &[1, 2, 4, 8, 16]);
+        check(Retry::exponential(9, SEC).cap(SEC * 5), &[1, 2, 4, 5, 5]);
+        check(Retry::linear(9, SEC).cap(SEC * 2), &[1, 2, 2]);
+    }
+
+    #[test]
+    fn huge_delays_saturate() {
+        let policy = Retry::exponential(u32::MAX, Duration::MAX / 2).without_jitter();
+        assert_eq!(policy.delay(u32::MAX), Duration::MAX);
+    }
+
+    #[test]
+    fn jitter_is_full_and_never_more_than_the_delay() {
+        let policy = Retry::linear(2, SEC);
+        let delays: Vec<f64> = (0..2_000).map(|_| policy.delay(1).as_secs_f64()).collect();
+        assert!(delays.iter().all(|d| (0.0..=1.0).contains(d)));
+        // The chance that 2,000 uniform draws miss a tenth of the range is below 10^-91.
+        assert!(delays.iter().any(|d| *d < 0.1) && delays.iter().any(|d| *d > 0.9));
+    }
+
+    #[test]
+    fn class_attempts_and_retry_after_decide() {
+        let policy = Retry::linear(3, SEC).without_jitter().cap(SEC);
+        let check = |failed, error: TaskError, want: Option<Duration>| {
+            assert_eq!(policy.next(failed, &error), want, "{error}");
+        };
+        check(1, TaskError::transient("x"), Some(SEC));
+        check(2, TaskError::partial("s", "x"), Some(SEC));
+        check(3, TaskError::transient("x"), None);
+        check(1, TaskError::permanent("x"), None);
+        check(1, TaskError::transient("x").retry_after(SEC * 60), Some(SEC * 60));
+        check(1, TaskError::transient("x").retry_after(SEC / 2), Some(SEC));
+    }
+}

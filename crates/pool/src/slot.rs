@@ -1,0 +1,269 @@
+//! One worker's place: the tasks it has taken or spawned but not started, what it is running, and its
+//! counts. The worker writes here; thieves, the stall watch and snapshots look in.
+//!
+//! Who owns a running task is decided by one compare-and-swap on [`Slot::run`]: the worker that finishes it,
+//! or the watch that gives it up. Exactly one of them settles the task.
+
+use crate::{
+    core::Core,
+    stats::Counts,
+    sync::{
+        Apart, Arc, Mutex,
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+        },
+        lock,
+    },
+    task::{Job, TaskId, TaskRef},
+    worker::Worker,
+};
+use std::{collections::VecDeque, task::Waker};
+
+/// `Slot::run` of a worker that was given up.
+const GIVEN_UP: u64 = u64::MAX;
+
+pub(crate) struct Slot<T: Send + 'static, W: Worker> {
+    /// The worker's number; a replacement gets a new one.
+    pub(crate) id: usize,
+    pub(crate) core: Arc<Core<T, W>>,
+    pub(crate) counts: Apart<Counts>,
+    /// How many tasks lie in `shelf`. Written SeqCst when it grows: see `Core::park`.
+    shelved: Apart<AtomicUsize>,
+    shelf: Mutex<Shelf<Job<T, W>>>,
+    /// Counts up by one when a task starts (odd: running) and by one when it ends (even: not).
+    run: Apart<AtomicU64>,
+    beat: AtomicU64,
+    task: AtomicU64,
+    attempt: AtomicU64,
+    kind: AtomicUsize,
+    label: Mutex<Option<Arc<str>>>,
+    /// The run that was told to stop, because its time is up.
+    expired: AtomicU64,
+    cancelled: AtomicBool,
+    /// Who awaits `Context::cancelled`.
+    listeners: Mutex<Vec<Waker>>,
+}
+
+/// Tasks that belong to one worker until somebody steals them.
+struct Shelf<J> {
+    /// Spawned here: the newest first, so that a tree is walked deep before wide and the shelf holds at most
+    /// depth × children of it.
+    spawned: VecDeque<J>,
+    /// Taken from the queue in one go: the oldest first.
+    batch: VecDeque<J>,
+    shut: bool,
+}
+
+impl<J> Shelf<J> {
+    fn len(&self) -> usize {
+        self.spawned.len() + self.batch.len()
+    }
+}
+
+impl<T: Send + 'static, W: Worker> Slot<T, W> {
+    pub(crate) fn new(id: usize, core: Arc<Core<T, W>>) -> Self {
+        Self {
+            id,
+            core,
+            counts: Apart::default(),
+            shelved: Apart::default(),
+            shelf: Mutex::new(Shelf { spawned: VecDeque::new(), batch: VecDeque::new(), shut: false }),
+            run: Apart::default(),
+            beat: AtomicU64::new(0),
+            task: AtomicU64::new(0),
+            attempt: AtomicU64::new(1),
+            kind: AtomicUsize::new(0),
+            label: Mutex::new(None),
+            expired: AtomicU64::new(0),
+            cancelled: AtomicBool::new(false),
+            listeners: Mutex::new(Vec::new()),
+        }
+    }
+
+    // ---- the shelf ----
+
+    pub(crate) fn shelved(&self) -> usize {
+        self.shelved.0.load(SeqCst)
+    }
+
+    /// Adds a spawned task, unless the pool or this worker's run has been stopped.
+    pub(crate) fn spawn(&self, job: Job<T, W>) -> Result<(), Job<T, W>> {
+        let mut shelf = lock(&self.shelf);
+        if shelf.shut {
+            return Err(job);
+        }
+        shelf.spawned.push_back(job);
+        self.counts.0.spawned.add(1);
+        self.shelved.0.store(shelf.len(), SeqCst);
+        Ok(())
+    }
+
+    /// Adds tasks taken from the queue.
+    pub(crate) fn stock(&self, jobs: impl Iterator<Item = Job<T, W>>) {
+        let mut shelf = lock(&self.shelf);
+        shelf.batch.extend(jobs);
+        self.shelved.0.store(shelf.len(), SeqCst);
+    }
+
+    /// The owner's next task: a spawned one first. None where the queue has a `better` one than the shelf.
+    pub(crate) fn next(&self, better: impl FnOnce(&Job<T, W>) -> bool) -> Option<(Job<T, W>, Origin)> {
+        if self.shelved.0.load(Relaxed) == 0 {
+            return None;
+        }
+        let mut shelf = lock(&self.shelf);
+        let origin = if shelf.spawned.is_empty() { Origin::Batch } else { Origin::Spawned };
+        let head = shelf.spawned.back().or(shelf.batch.front())?;
+        if better(head) {
+            return None;
+        }
+        let job = shelf.spawned.pop_back().or_else(|| shelf.batch.pop_front())?;
+        // It shrinks: a reader that misses this only looks once too often.
+        self.shelved.0.store(shelf.len(), Relaxed);
+        Some((job, origin))
+    }
+
+    pub(crate) fn spawned_waiting(&self) -> usize {
+        lock(&self.shelf).spawned.len()
+    }
+
+    /// Takes the older half of what lies here, for another worker: the queue's tasks before spawned ones,
+    /// and of those the ones nearest the root.
+    pub(crate) fn steal(&self) -> VecDeque<Job<T, W>> {
+        let mut shelf = lock(&self.shelf);
+        let victim = if shelf.batch.is_empty() { &mut shelf.spawned } else { &mut shelf.batch };
+        let kept = victim.split_off(victim.len().div_ceil(2));
+        let stolen = std::mem::replace(victim, kept);
+        self.shelved.0.store(shelf.len(), Relaxed);
+        stolen
+    }
+
+    /// Empties the shelf for good: nothing can be spawned here any more.
+    pub(crate) fn shut(&self) -> Vec<Job<T, W>> {
+        let mut shelf = lock(&self.shelf);
+        shelf.shut = true;
+        self.shelved.0.store(0, Relaxed);
+        let mut jobs: Vec<_> = shelf.batch.drain(..).collect();
+        jobs.extend(shelf.spawned.drain(..));
+        jobs
+    }
+
+    // ---- the run ----
+
+    /// The worker starts a task. Answers the run's number.
+    pub(crate) fn begin(&self, job: &Job<T, W>, kind: usize) -> u64 {
+        self.task.store(job.id, Relaxed);
+        self.kind.store(kind, Relaxed);
+        if let Some(extras) = &job.task.extras {
+            self.attempt.store(u64::from(extras.failed) + 1, Relaxed);
+            lock(&self.label).clone_from(&extras.label);
+        }
+        let run = self.run.0.load(Relaxed) + 1;
+        self.run.0.store(run, Release);
+        run
+    }
+
+    /// The worker has finished a run. False: it was given up meanwhile, and this worker is not needed.
+    pub(crate) fn finish(&self, run: u64, job: &Job<T, W>) -> bool {
+        let ours = self.run.0.compare_exchange(run, run + 1, AcqRel, Relaxed).is_ok();
+        if ours && job.task.extras.is_some() {
+            self.attempt.store(1, Relaxed);
+            *lock(&self.label) = None;
+        }
+        ours
+    }
+
+    /// The watch gives a run up. False: it has ended meanwhile.
+    pub(crate) fn give_up(&self, run: u64) -> bool {
+        let ours = self.run.0.compare_exchange(run, GIVEN_UP, AcqRel, Relaxed).is_ok();
+        if ours {
+            self.tell_listeners();
+        }
+        ours
+    }
+
+    /// The run under way, with its number of heartbeats.
+    pub(crate) fn running(&self) -> Option<(u64, u64)> {
+        let run = self.run.0.load(Acquire);
+        is_running(run).then(|| (run, self.beat.load(Relaxed)))
+    }
+
+    /// The task under way, by name.
+    pub(crate) fn current(&self) -> Option<TaskRef> {
+        let run = self.run.0.load(Acquire);
+        let label = lock(&self.label).clone();
+        let kind = self.core.kinds.name(self.kind.load(Relaxed));
+        let name = TaskRef { id: TaskId(self.task.load(Relaxed)), kind, label };
+        // Unchanged, so all of it was of one run.
+        (is_running(run) && self.run.0.load(Acquire) == run).then_some(name)
+    }
+
+    /// Which attempt of the current task this is.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.attempt.load(Relaxed) as u32
+    }
+
+    pub(crate) fn heartbeat(&self) {
+        self.beat.fetch_add(1, Relaxed);
+    }
+
+    // ---- stopping ----
+
+    pub(crate) fn is_stopped(&self, run: u64) -> bool {
+        self.cancelled.load(Relaxed) || self.expired.load(Relaxed) == run || self.run.0.load(Relaxed) == GIVEN_UP
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Acquire)
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Release);
+        self.tell_listeners();
+    }
+
+    /// A run's time is up. False: it has ended meanwhile. (If it ends just now, no harm: a later run has
+    /// another number.)
+    pub(crate) fn expire(&self, run: u64) -> bool {
+        let running = self.run.0.load(Acquire) == run;
+        if running {
+            self.expired.store(run, Release);
+            self.tell_listeners();
+        }
+        running
+    }
+
+    pub(crate) fn has_expired(&self, run: u64) -> bool {
+        self.expired.load(Acquire) == run
+    }
+
+    /// Past its time, and running still.
+    pub(crate) fn is_overdue(&self) -> bool {
+        let run = self.run.0.load(Acquire);
+        is_running(run) && self.has_expired(run)
+    }
+
+    /// Wakes `waker` when anything tells this worker to stop. The caller looks again after it has listened.
+    pub(crate) fn listen(&self, waker: &Waker) {
+        let mut listeners = lock(&self.listeners);
+        if !listeners.iter().any(|known| known.will_wake(waker)) {
+            listeners.push(waker.clone());
+        }
+    }
+
+    fn tell_listeners(&self) {
+        let listeners = std::mem::take(&mut *lock(&self.listeners));
+        listeners.into_iter().for_each(Waker::wake);
+    }
+}
+
+fn is_running(run: u64) -> bool {
+    run % 2 == 1 && run != GIVEN_UP
+}
+
+/// Where a worker had its task from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Spawned,
+    Batch,
+}

@@ -1,0 +1,321 @@
+//! Counters and durations, cheap enough to leave on: each worker counts on cache lines of its own with
+//! plain loads and stores, and only a snapshot adds them up. A task costs one reading of the clock.
+
+use crate::{
+    breaker::BreakerStats,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        lock,
+    },
+};
+use serde::Serialize;
+use std::time::Duration;
+
+/// What a pool has done and is doing, at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Workers that take tasks. Stalled ones that were replaced do not count.
+    pub workers: usize,
+    /// Tasks running now.
+    pub active: usize,
+    /// Tasks waiting for a worker.
+    pub queued: usize,
+    /// Tasks waiting for their next attempt.
+    pub waiting_retry: usize,
+    /// How many tasks may wait.
+    pub queue_capacity: usize,
+    /// The most tasks that have ever waited in the queue.
+    pub queue_high_water: usize,
+    /// Tasks taken in, spawned ones included.
+    pub submitted: u64,
+    /// Of these, tasks that other tasks spawned.
+    pub spawned: u64,
+    /// Tasks that succeeded.
+    pub completed: u64,
+    /// Tasks that failed for good, for whatever reason.
+    pub failed: u64,
+    /// Attempts that panicked.
+    pub panicked: u64,
+    /// Attempts that failed and were put off to be tried again.
+    pub retried: u64,
+    /// Attempts that ran longer than their timeout.
+    pub timed_out: u64,
+    /// Workers past the timeout of the task they are still running.
+    pub overdue: usize,
+    /// Workers that gave no heartbeat and were replaced.
+    pub stalled: u64,
+    /// Results that came from a replaced worker after all, and were discarded.
+    pub late_discarded: u64,
+    /// Tasks that a cancelled pool never started.
+    pub never_started: u64,
+    /// The pool's circuit breaker, if it has one.
+    pub breaker: Option<BreakerStats>,
+    /// How long attempts took, by kind, in order of first appearance.
+    pub kinds: Vec<KindStats>,
+}
+
+/// How long the attempts of one kind of task took. Count, mean and maximum are exact; percentiles are exact
+/// to one part in 16.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct KindStats {
+    /// The [`Task::kind`](crate::Task::kind).
+    pub kind: &'static str,
+    /// Attempts measured.
+    pub count: u64,
+    /// Mean duration in nanoseconds.
+    pub mean_ns: u64,
+    /// Half of the attempts took no longer.
+    pub p50_ns: u64,
+    /// 95 % of the attempts took no longer.
+    pub p95_ns: u64,
+    /// 99 % of the attempts took no longer.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// A number that one worker writes and anybody reads.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(AtomicU64);
+
+impl Tally {
+    /// Not an atomic addition: there is one writer.
+    pub(crate) fn add(&self, more: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(more), Relaxed);
+    }
+
+    fn raise(&self, to: u64) {
+        if to > self.0.load(Relaxed) {
+            self.0.store(to, Relaxed);
+        }
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// What one worker has counted.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) spawned: Tally,
+    pub(crate) completed: Tally,
+    pub(crate) failed: Tally,
+    pub(crate) panicked: Tally,
+    pub(crate) retried: Tally,
+    durations: [OnceLock<Box<Durations>>; KINDS],
+}
+
+impl Counts {
+    pub(crate) fn record(&self, kind: usize, elapsed: u64) {
+        self.durations[kind].get_or_init(Box::default).record(elapsed);
+    }
+
+    /// Adds all of another worker's counts to these.
+    pub(crate) fn absorb(&self, other: &Self) {
+        let Self { spawned, completed, failed, panicked, retried, durations } = other;
+        self.spawned.add(spawned.get());
+        self.completed.add(completed.get());
+        self.failed.add(failed.get());
+        self.panicked.add(panicked.get());
+        self.retried.add(retried.get());
+        for (mine, theirs) in self.durations.iter().zip(durations) {
+            if let Some(theirs) = theirs.get() {
+                mine.get_or_init(Box::default).absorb(theirs);
+            }
+        }
+    }
+
+    pub(crate) fn fill(&self, kinds: &Kinds, stats: &mut Stats) {
+        stats.spawned = self.spawned.get();
+        stats.submitted += self.spawned.get();
+        stats.completed = self.completed.get();
+        stats.failed += self.failed.get();
+        stats.panicked = self.panicked.get();
+        stats.retried = self.retried.get();
+        let names = lock(&kinds.names);
+        let measured = names.iter().zip(&self.durations);
+        stats.kinds = measured.filter_map(|(kind, cell)| Some(cell.get()?.summary(kind))).collect();
+    }
+}
+
+/// How many kinds are told apart.
+const KINDS: usize = 32;
+
+/// The kinds a pool has met, in order of first appearance.
+#[derive(Default)]
+pub(crate) struct Kinds {
+    names: Mutex<Vec<&'static str>>,
+}
+
+impl Kinds {
+    /// A kind's number; the last number is shared by all that came too late for one of their own.
+    pub(crate) fn number(&self, kind: &'static str) -> usize {
+        let mut names = lock(&self.names);
+        if let Some(known) = names.iter().position(|name| *name == kind) {
+            return known;
+        }
+        match names.len() {
+            known if known < KINDS - 1 => names.push(kind),
+            known if known < KINDS => names.push("(other)"),
+            _ => {}
+        }
+        names.len() - 1
+    }
+
+    pub(crate) fn name(&self, number: usize) -> &'static str {
+        lock(&self.names).get(number).copied().unwrap_or("(other)")
+    }
+}
+
+/// Buckets of a log-linear histogram: exact below 8 ns, then 8 to an octave.
+const BUCKETS: usize = 62 * 8;
+
+struct Durations {
+    count: Tally,
+    sum: Tally,
+    max: Tally,
+    buckets: [Tally; BUCKETS],
+}
+
+impl Default for Durations {
+    fn default() -> Self {
+        let buckets = std::array::from_fn(|_| Tally::default());
+        Self { count: Tally::default(), sum: Tally::default(), max: Tally::default(), buckets }
+    }
+}
+
+impl Durations {
+    fn record(&self, nanos: u64) {
+        self.count.add(1);
+        self.sum.add(nanos);
+        self.max.raise(nanos);
+        self.buckets[bucket(nanos)].add(1);
+    }
+
+    fn absorb(&self, other: &Self) {
+        self.count.add(other.count.get());
+        self.sum.add(other.sum.get());
+        self.max.raise(other.max.get());
+        for (mine, theirs) in self.buckets.iter().zip(&other.buckets) {
+            mine.add(theirs.get());
+        }
+    }
+
+    fn summary(&self, kind: &'static str) -> KindStats {
+        // Percentiles come from the buckets' own total: a worker may be counting while we read.
+        let buckets: Vec<u64> = self.buckets.iter().map(Tally::get).collect();
+        let (count, max_ns) = (self.count.get(), self.max.get());
+        let at = |percent| percentile(&buckets, percent).min(max_ns);
+        KindStats {
+            kind,
+            count,
+            mean_ns: self.sum.get() / count.max(1),
+            p50_ns: at(50),
+            p95_ns: at(95),
+            p99_ns: at(99),
+            max_ns,
+        }
+    }
+}
+
+fn bucket(nanos: u64) -> usize {
+    if nanos < 8 {
+        return nanos as usize;
+    }
+    let octave = 63 - nanos.leading_zeros() as usize;
+    (octave - 2) * 8 + ((nanos >> (octave - 3)) & 7) as usize
+}
+
+/// The middle of a bucket.
+fn middle(bucket: usize) -> u64 {
+    if bucket < 8 {
+        return bucket as u64;
+    }
+    let octave = bucket / 8 + 2;
+    let width = 1u64 << (octave - 3);
+    (8 + (bucket % 8) as u64) * width + width / 2
+}
+
+fn percentile(buckets: &[u64], percent: u64) -> u64 {
+    let total: u64 = buckets.iter().sum();
+    let wanted = (total * percent).div_ceil(100);
+    let mut seen = 0;
+    for (number, count) in buckets.iter().enumerate() {
+        seen += count;
+        if seen >= wanted && seen > 0 {
+            return middle(number);
+        }
+    }
+    0
+}
+
+impl KindStats {
+    /// The mean as a [`Duration`].
+    pub fn mean(&self) -> Duration {
+        Duration::from_nanos(self.mean_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_in_order_and_close_to_their_values() {
+        let mut last = 0;
+        for value in (0..64).flat_map(|shift| [1u64 << shift, (1u64 << shift) + (1u64 << shift) / 3]) {
+            let number = bucket(value);
+            assert!(number < BUCKETS && number >= last, "{value}");
+            last = number;
+            let off = middle(number).abs_diff(value);
+            assert!(off as f64 <= value as f64 / 16.0, "{value} is told as {}", middle(number));
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn percentiles_of_a_known_distribution() {
+        let durations = Durations::default();
+        (1..=1_000).for_each(|micros| durations.record(micros * 1_000));
+        let told = durations.summary("x");
+        assert_eq!((told.count, told.mean_ns, told.max_ns), (1_000, 500_500, 1_000_000));
+        for (got, want) in [(told.p50_ns, 500_000.0), (told.p95_ns, 950_000.0), (told.p99_ns, 990_000.0)] {
+            assert!((got as f64 / want - 1.0).abs() <= 1.0 / 16.0, "{got} for {want}");
+        }
+    }
+
+    #[test]
+    fn absorbing_is_the_same_as_having_counted() {
+        let (one, two, both) = (Counts::default(), Counts::default(), Counts::default());
+        for (counts, nanos) in [(&one, 10), (&two, 5_000), (&both, 10), (&both, 5_000)] {
+            counts.completed.add(1);
+            counts.record(0, nanos);
+        }
+        one.absorb(&two);
+        let kinds = Kinds::default();
+        kinds.number("x");
+        let tell = |counts: &Counts| {
+            let mut stats = Stats::default();
+            counts.fill(&kinds, &mut stats);
+            stats
+        };
+        assert_eq!(tell(&one), tell(&both));
+        assert_eq!(tell(&one).kinds[0].count, 2);
+    }
+
+    #[test]
+    fn kinds_beyond_the_last_share_one_number() {
+        let kinds = Kinds::default();
+        let names: Vec<&'static str> = (0..40).map(|n| &*n.to_string().leak()).collect();
+        let numbers: Vec<usize> = names.iter().map(|name| kinds.number(name)).collect();
+        assert_eq!(numbers[..31], (0..31).collect::<Vec<_>>()[..]);
+        assert!(numbers[31..].iter().all(|number| *number == 31));
+        assert_eq!(kinds.name(30), "30");
+        assert_eq!(kinds.name(31), "(other)");
+        assert_eq!(kinds.number("3"), 3);
+    }
+}

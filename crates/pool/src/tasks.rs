@@ -1,0 +1,350 @@
+//! Workers that are tokio tasks, for work that waits for the network. The semantics are the threads' own;
+//! only what blocks there is awaited here, and a task that runs out of time can be dropped.
+
+use crate::{
+    builder::{BuildError, Builder},
+    clock::Deadline,
+    context::Context,
+    core::Core,
+    desk::{Desk, Running},
+    error::{TaskError, TaskResult},
+    panics::{self, Panic},
+    pool::{Pool, split},
+    report::Report,
+    results::{Delivery, Results},
+    retry::Retry,
+    slot::Slot,
+    sync::Arc,
+    task::{Refusal, SubmitError, Task, TaskId},
+    worker::{Sealed, Worker},
+};
+use pin_project_lite::pin_project;
+use std::{
+    future::poll_fn,
+    io,
+    pin::Pin,
+    task::{self, Poll},
+    time::Duration,
+};
+
+#[cfg(shuttle)]
+mod runtime {
+    pub(super) use shuttle::future::{AbortHandle, yield_now};
+
+    #[derive(Debug)]
+    pub struct Handle;
+
+    impl Handle {
+        pub(super) fn try_current() -> Result<Self, ()> {
+            Ok(Self)
+        }
+
+        pub(super) fn spawn(
+            &self,
+            future: impl Future<Output = ()> + Send + 'static,
+        ) -> shuttle::future::JoinHandle<()> {
+            shuttle::future::spawn(future)
+        }
+    }
+}
+
+#[cfg(not(shuttle))]
+mod runtime {
+    pub(super) use tokio::{runtime::Handle, task::AbortHandle, task::yield_now};
+}
+
+/// Workers that are tokio tasks: for work that waits for the network.
+#[derive(Debug, Clone, Copy)]
+pub struct Tasks;
+
+/// A pool whose workers are tokio tasks.
+pub type AsyncPool<T = ()> = Pool<T, Tasks>;
+
+/// What an async task is given: its own, to keep for as long as it likes.
+pub type AsyncContext<T = ()> = Context<T, Tasks>;
+
+impl Sealed for Tasks {}
+
+impl Worker for Tasks {
+    type Body<T: Send + 'static> = Pin<Box<dyn Body<T>>>;
+    type Runtime = runtime::Handle;
+    type Handle = runtime::AbortHandle;
+
+    #[allow(private_interfaces)]
+    fn start<T: Send + 'static>(slot: Arc<Slot<T, Self>>) -> io::Result<Self::Handle> {
+        let core = Arc::clone(&slot.core);
+        Ok(core.runtime.spawn(work(slot)).abort_handle())
+    }
+
+    fn abort(handle: &Self::Handle) {
+        handle.abort();
+    }
+}
+
+/// A worker's life.
+async fn work<T: Send + 'static>(slot: Arc<Slot<T, Tasks>>) {
+    /// A worker whose tasks never wait lets others on its thread run after so many.
+    const IN_A_ROW: u32 = 128;
+    let mut desk = Desk::new(Arc::clone(&slot));
+    let mut in_a_row = 0;
+    while let Some(job) = poll_fn(|cx| desk.poll_job(false, cx.waker())).await {
+        let mut context = Context::new(Arc::clone(&slot));
+        let Some(mut running) = desk.begin(job, &mut context) else { continue };
+        let result = run(&slot, &mut running, context).await;
+        if !desk.settle(running, result) {
+            break;
+        }
+        in_a_row += 1;
+        if in_a_row % IN_A_ROW == 0 {
+            runtime::yield_now().await;
+        }
+    }
+}
+
+/// Runs a task to its end, or until its time is up: then it is dropped where it waits.
+async fn run<T: Send + 'static>(
+    slot: &Slot<T, Tasks>,
+    running: &mut Running<T, Tasks>,
+    context: Context<T, Tasks>,
+) -> Result<TaskResult<T>, Panic> {
+    let (pool, worker, number) = (slot.core.address(), slot.id, running.run);
+    let mut context = Some(context);
+    let timed = running.is_timed();
+    let body = &mut running.job.task.body;
+    poll_fn(|cx| {
+        if timed {
+            slot.listen(cx.waker());
+            if slot.has_expired(number) {
+                return Poll::Ready(panics::catch(pool, worker, || {
+                    body.as_mut().stop();
+                    Err(TaskError::cancelled())
+                }));
+            }
+        }
+        match panics::catch(pool, worker, || body.as_mut().poll(&mut context, cx)) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    })
+    .await
+}
+
+/// What a tokio task runs: a closure and the future it makes, in one allocation.
+#[doc(hidden)]
+pub trait Body<T: Send + 'static>: Send {
+    /// Polls the future; the first time, makes it with the context.
+    fn poll(
+        self: Pin<&mut Self>,
+        context: &mut Option<Context<T, Tasks>>,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<TaskResult<T>>;
+
+    /// Drops the future where it is.
+    fn stop(self: Pin<&mut Self>);
+}
+
+pin_project! {
+    struct Made<F, Fut> {
+        make: F,
+        #[pin]
+        future: Option<Fut>,
+    }
+}
+
+impl<T, F, Fut> Body<T> for Made<F, Fut>
+where
+    T: Send + 'static,
+    F: FnMut(Context<T, Tasks>) -> Option<Fut> + Send,
+    Fut: Future<Output = TaskResult<T>> + Send,
+{
+    fn poll(
+        self: Pin<&mut Self>,
+        context: &mut Option<Context<T, Tasks>>,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<TaskResult<T>> {
+        let mut this = self.project();
+        if let Some(context) = context.take() {
+            this.future.set((this.make)(context));
+        }
+        let future = this.future.as_mut().as_pin_mut().expect("a task that runs once was started twice");
+        let result = future.poll(cx);
+        if result.is_ready() {
+            this.future.set(None);
+        }
+        result
+    }
+
+    fn stop(self: Pin<&mut Self>) {
+        self.project().future.set(None);
+    }
+}
+
+impl<T: Send + 'static> Task<T, Tasks> {
+    /// A task that runs once on a tokio task.
+    pub fn future<Fut>(body: impl FnOnce(AsyncContext<T>) -> Fut + Send + 'static) -> Self
+    where
+        Fut: Future<Output = TaskResult<T>> + Send + 'static,
+    {
+        let mut body = Some(body);
+        let make = move |context| body.take().map(|body| body(context));
+        Self::from_body(Box::pin(Made { make, future: None }))
+    }
+
+    /// A task that is tried again when it fails, as the policy says. Between attempts it holds no worker.
+    pub fn retrying_future<Fut>(
+        policy: Retry,
+        mut body: impl FnMut(AsyncContext<T>) -> Fut + Send + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = TaskResult<T>> + Send + 'static,
+    {
+        let make = move |context| Some(body(context));
+        let mut task = Self::from_body(Box::pin(Made { make, future: None }));
+        task.extras().retry = Some(policy);
+        task
+    }
+}
+
+impl<T: Send + 'static> Context<T, Tasks> {
+    /// [`spawn_task`](Self::spawn_task) for a plain closure.
+    pub fn spawn<Fut>(
+        &self,
+        body: impl FnOnce(AsyncContext<T>) -> Fut + Send + 'static,
+    ) -> Result<TaskId, SubmitError<T, Tasks>>
+    where
+        Fut: Future<Output = TaskResult<T>> + Send + 'static,
+    {
+        self.spawn_task(Task::future(body))
+    }
+}
+
+impl Builder {
+    /// A pool of tokio tasks on the current runtime, whose tasks make nothing but effects.
+    pub fn build_async(self) -> Result<AsyncPool, BuildError> {
+        let runtime = runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
+        Ok(self.start::<(), Tasks>(runtime, None)?.0)
+    }
+
+    /// A pool of tokio tasks on the current runtime, and what its tasks make.
+    pub fn build_async_with_results<T: Send + 'static>(
+        self,
+        delivery: Delivery,
+    ) -> Result<(AsyncPool<T>, Results<T>), BuildError> {
+        let runtime = runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
+        self.start_with_results::<T, Tasks>(runtime, delivery)
+    }
+}
+
+impl<T: Send + 'static> Pool<T, Tasks> {
+    /// Gives the pool a closure that makes a future; waits while the queue is full.
+    pub async fn submit<Fut>(
+        &self,
+        body: impl FnOnce(AsyncContext<T>) -> Fut + Send + 'static,
+    ) -> Result<TaskId, SubmitError<T, Tasks>>
+    where
+        Fut: Future<Output = TaskResult<T>> + Send + 'static,
+    {
+        Submit::new(self.core(), Task::future(body), None).await
+    }
+
+    /// Gives the pool a task; waits while the queue is full. Waiting submitters are served in order, and
+    /// released when the pool is closed or cancelled. Inside one of the pool's own tasks it does not wait,
+    /// but [spawns](Context::spawn_task). If the future is dropped before it is done, the task was not taken.
+    pub async fn submit_task(&self, task: Task<T, Tasks>) -> Result<TaskId, SubmitError<T, Tasks>> {
+        Submit::new(self.core(), task, None).await
+    }
+
+    /// [`submit_task`](Self::submit_task), but waits no longer than this.
+    pub async fn submit_timeout(
+        &self,
+        task: Task<T, Tasks>,
+        limit: Duration,
+    ) -> Result<TaskId, SubmitError<T, Tasks>> {
+        Submit::new(self.core(), task, Some(limit)).await
+    }
+
+    /// Closes the pool, waits for its end and reports what became of every task.
+    pub async fn join(&self) -> Report {
+        self.close();
+        if !self.is_inside() {
+            self.wait_for_end(None).await;
+        }
+        self.core().report()
+    }
+
+    /// Closes the pool and gives it time to finish; cancels what has not finished, and reports. Returns
+    /// within the deadline: the last tenth of it (at most a second) is for cancelled tasks to stop in. What
+    /// has not even stopped by then is dropped where it waits and [named](Report::unstopped).
+    pub async fn shutdown(&self, deadline: Duration) -> Report {
+        self.close();
+        if self.is_inside() {
+            self.cancel();
+            return self.core().report();
+        }
+        let (finish, stop) = split(deadline);
+        if !self.wait_for_end(Some(finish)).await {
+            self.cancel();
+            if !self.wait_for_end(Some(stop)).await {
+                self.core().give_up();
+            }
+        }
+        self.core().report()
+    }
+
+    async fn wait_for_end(&self, limit: Option<Duration>) -> bool {
+        let deadline = limit.map(|limit| Deadline::new(self.core().clock(), limit));
+        poll_fn(|cx| {
+            if self.core().poll_ended(cx.waker()).is_ready() {
+                return Poll::Ready(true);
+            }
+            let over = deadline.as_ref().is_some_and(|deadline| deadline.is_over(cx.waker()));
+            if over { Poll::Ready(false) } else { Poll::Pending }
+        })
+        .await
+    }
+}
+
+struct Submit<'a, T: Send + 'static> {
+    core: &'a Core<T, Tasks>,
+    task: Option<Task<T, Tasks>>,
+    ticket: Option<u64>,
+    limit: Option<Duration>,
+    deadline: Option<Deadline>,
+}
+
+impl<'a, T: Send + 'static> Submit<'a, T> {
+    fn new(core: &'a Core<T, Tasks>, task: Task<T, Tasks>, limit: Option<Duration>) -> Self {
+        Self { core, task: Some(task), ticket: None, limit, deadline: None }
+    }
+}
+
+impl<T: Send + 'static> Future for Submit<'_, T> {
+    type Output = Result<TaskId, SubmitError<T, Tasks>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Some(worker) = panics::worker_of(this.core.address()) {
+            let task = this.task.take().expect("polled after it was ready");
+            return Poll::Ready(this.core.submit_inside(worker, task));
+        }
+        let polled = this.core.poll_submit(&mut this.task, &mut this.ticket, || cx.waker().clone());
+        if polled.is_ready() {
+            return polled;
+        }
+        let Some(limit) = this.limit else { return Poll::Pending };
+        let deadline = this.deadline.get_or_insert_with(|| Deadline::new(this.core.clock(), limit));
+        if !deadline.is_over(cx.waker()) {
+            return Poll::Pending;
+        }
+        this.ticket.take().into_iter().for_each(|ticket| this.core.leave_line(ticket));
+        let task = this.task.take().expect("a task that waits is still ours");
+        Poll::Ready(Err(SubmitError { refusal: Refusal::TimedOut, task }))
+    }
+}
+
+impl<T: Send + 'static> Drop for Submit<'_, T> {
+    fn drop(&mut self) {
+        self.ticket.take().into_iter().for_each(|ticket| self.core.leave_line(ticket));
+    }
+}

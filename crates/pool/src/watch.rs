@@ -1,0 +1,70 @@
+//! The stall watch: looks at every worker from time to time, and has those replaced that give no sign of
+//! life. A worker does not read the clock for this: it counts up, and the watch notes since when it has
+//! not.
+
+use crate::{
+    clock::nanos,
+    core::Core,
+    sync::{Arc, Weak},
+    worker::Worker,
+};
+use std::time::Duration;
+
+/// What the watch last saw of a worker.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    seen: Option<(u64, u64)>,
+    since: u64,
+}
+
+impl Watched {
+    /// Takes a look. Answers the run that has made no progress for `limit`.
+    pub(crate) fn look(&mut self, running: Option<(u64, u64)>, now: u64, limit: u64) -> Option<u64> {
+        if running != self.seen {
+            *self = Self { seen: running, since: now };
+            return None;
+        }
+        let (run, _) = running?;
+        (now.saturating_sub(self.since) >= limit).then_some(run)
+    }
+}
+
+/// Starts the watch, which ends with the pool.
+pub(crate) fn start<T: Send + 'static, W: Worker>(core: &Arc<Core<T, W>>, limit: Duration) {
+    look_later(Arc::downgrade(core), limit);
+}
+
+/// How many looks fall into the limit: a stall is noticed at most a quarter of the limit late.
+const LOOKS: u32 = 4;
+
+fn look_later<T: Send + 'static, W: Worker>(core: Weak<Core<T, W>>, limit: Duration) {
+    let Some(pool) = core.upgrade() else { return };
+    pool.clock().after(limit / LOOKS, move || {
+        let Some(pool) = core.upgrade().filter(|pool| !pool.has_ended()) else { return };
+        for slot in pool.replace_stalled(pool.clock().now(), nanos(limit)) {
+            W::start_or_leave(slot);
+        }
+        drop(pool);
+        look_later(core, limit);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_silence_for_the_whole_limit_is_a_stall() {
+        let mut watched = Watched::default();
+        let mut check = |running, now, want| assert_eq!(watched.look(running, now, 100), want, "at {now}");
+        check(None, 0, None);
+        check(None, 500, None);
+        check(Some((1, 0)), 600, None);
+        check(Some((1, 0)), 699, None);
+        check(Some((1, 1)), 700, None);
+        check(Some((1, 1)), 799, None);
+        check(Some((3, 1)), 800, None);
+        check(Some((3, 1)), 899, None);
+        check(Some((3, 1)), 900, Some(3));
+    }
+}
