@@ -26,14 +26,15 @@ use crate::{
             AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
         },
-        lock,
+        lock, thread,
     },
-    task::{Job, Refusal, SubmitError, Task, TaskId, TaskRef},
+    task::{Refusal, SubmitError, Task, TaskId, TaskRef},
     watch::Watched,
     worker::Worker,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
+    ops::Range,
     task::{Poll, Waker},
     time::Duration,
 };
@@ -47,37 +48,40 @@ pub(crate) struct Core<T: Send + 'static, W: Worker> {
     /// Attempts whose time ran out, and results of given-up runs: rare, and not the worker's to count.
     pub(crate) timed_out: AtomicU64,
     pub(crate) late: AtomicU64,
-    next_task: Apart<AtomicU64>,
-    /// How many tasks the queue holds, and the rank of the best plus one: hints to look at before the lock.
+    /// Hints, to look at without the lock: how many tasks the queue holds, and the rank of the best plus one.
     ready: Apart<AtomicUsize>,
-    best: AtomicU64,
+    best: Apart<AtomicU64>,
     /// How many workers sleep. Written SeqCst: see `park`.
     sleeping: Apart<AtomicUsize>,
     state: Apart<Mutex<State<T, W>>>,
 }
 
+/// What every submit and take touches comes first, on as few cache lines as it needs.
+#[repr(C)]
 struct State<T: Send + 'static, W: Worker> {
-    queue: Queue<Job<T, W>>,
+    queue: Queue<Task<T, W>>,
     high_water: usize,
     submitted: u64,
-    delayed: BTreeMap<u64, Delayed<T, W>>,
+    /// The number of the next task.
+    next_task: u64,
     /// Room promised to submitters that were woken and have not come yet.
     reserved: usize,
-    submitters: VecDeque<(u64, Waker)>,
-    tickets: u64,
+    searching: usize,
     /// No new work.
     closed: bool,
     /// Stop now.
     cancelled: bool,
     /// Nothing left to do: workers go home.
     finished: bool,
+    /// Asleep, the last to fall asleep last: it is the one that is woken, its caches are warm.
+    idle: Vec<(usize, Waker)>,
+    submitters: VecDeque<(u64, Waker)>,
+    delayed: BTreeMap<u64, Delayed<T, W>>,
+    tickets: u64,
     /// Every worker is gone or was left behind, and all that they left is settled.
     ended: bool,
     seats: Vec<Seat<T, W>>,
     handles: Vec<(usize, W::Handle)>,
-    /// Asleep, the last to fall asleep last: it is the one that is woken, its caches are warm.
-    idle: Vec<(usize, Waker)>,
-    searching: usize,
     /// Workers that are not asleep: each may still spawn.
     awake: usize,
     workers_made: usize,
@@ -101,7 +105,7 @@ struct Seat<T: Send + 'static, W: Worker> {
 
 /// A task that waits for its next attempt.
 struct Delayed<T: Send + 'static, W: Worker> {
-    job: Job<T, W>,
+    job: Task<T, W>,
     error: TaskError,
 }
 
@@ -141,6 +145,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             queue: Queue::new(config.order),
             high_water: 0,
             submitted: 0,
+            next_task: 0,
             delayed: BTreeMap::new(),
             reserved: 0,
             submitters: VecDeque::new(),
@@ -170,9 +175,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             outlet,
             timed_out: AtomicU64::new(0),
             late: AtomicU64::new(0),
-            next_task: Apart(AtomicU64::new(0)),
             ready: Apart(AtomicUsize::new(0)),
-            best: AtomicU64::new(0),
+            best: Apart(AtomicU64::new(0)),
             sleeping: Apart(AtomicUsize::new(0)),
             state: Apart(Mutex::new(state)),
         }
@@ -195,13 +199,13 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     fn has_room(&self, state: &State<T, W>) -> bool {
         let used = state.queue.len() + state.delayed.len() + state.reserved;
-        used < self.config.queue && self.in_window(state.reserved as u64)
+        used < self.config.queue && self.in_window(state)
     }
 
     /// In submit order, tasks may not run further ahead of the reader than this.
-    fn in_window(&self, promised: u64) -> bool {
+    fn in_window(&self, state: &State<T, W>) -> bool {
         let Some(outlet) = self.outlet.as_ref().filter(|_| self.config.in_submit_order) else { return true };
-        let next = self.next_task.0.load(Relaxed).saturating_add(promised);
+        let next = state.next_task.saturating_add(state.reserved as u64);
         next.saturating_sub(outlet.delivered()) < self.config.window() as u64
     }
 
@@ -226,14 +230,17 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         Err(SubmitError { refusal: Refusal::Full, task })
     }
 
-    fn accept(&self, mut state: MutexGuard<'_, State<T, W>>, task: Task<T, W>) -> TaskId {
-        let id = self.next_task.0.fetch_add(1, Relaxed);
-        let rank = task.rank;
-        state.queue.push(rank, Job { id, task });
+    fn accept(&self, mut state: MutexGuard<'_, State<T, W>>, mut task: Task<T, W>) -> TaskId {
+        let id = state.next_task;
+        state.next_task += 1;
+        let meta = task.meta_mut();
+        meta.id = id;
+        let rank = meta.rank;
+        state.queue.push(rank, task);
         state.submitted += 1;
         state.high_water = state.high_water.max(state.queue.len());
         let worker = self.call_worker(&mut state);
-        self.hint(&state);
+        self.hint_pushed(&state);
         drop(state);
         if let Some(worker) = worker {
             worker.wake();
@@ -241,11 +248,39 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         TaskId(id)
     }
 
+    /// A push changes what others look for only if it is the first, or the best: most need not touch the
+    /// line that they look at.
+    fn hint_pushed(&self, state: &State<T, W>) {
+        if state.queue.len() == 1 {
+            self.ready.0.store(1, Relaxed);
+        }
+        self.hint_best(state);
+    }
+
+    fn hint_best(&self, state: &State<T, W>) {
+        if self.config.is_ranked() {
+            let best = state.queue.best().map_or(0, |rank| rank.saturating_add(1));
+            if self.best.0.load(Relaxed) != best {
+                self.best.0.store(best, Relaxed);
+            }
+        }
+    }
+
     fn hint(&self, state: &State<T, W>) {
         self.ready.0.store(state.queue.len(), Relaxed);
-        if self.config.is_ranked() {
-            self.best.store(state.queue.best().map_or(0, |rank| rank.saturating_add(1)), Relaxed);
-        }
+        self.hint_best(state);
+    }
+
+    /// Before a submitter sleeps it looks around for some microseconds: with tiny tasks the queue is half
+    /// empty again before the system has put a thread to sleep and woken it. Not for the first free place,
+    /// though: it would be back here with the next task.
+    pub(crate) fn look_for_slack(&self) -> bool {
+        look_around(|| self.ready.0.load(Relaxed) <= self.config.queue / 2)
+    }
+
+    /// Before a worker sleeps it looks around for some microseconds, for the same reason.
+    pub(crate) fn look_for_work(&self) -> bool {
+        look_around(|| self.looks_ready())
     }
 
     /// Waits in line for room: the first poll that finds none takes a ticket, later ones show it.
@@ -338,13 +373,14 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// Takes a task in from a task that runs on `slot`.
-    pub(crate) fn spawn(&self, slot: &Slot<T, W>, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
-        let id = self.next_task.0.fetch_add(1, Relaxed);
-        if let Err(job) = slot.spawn(Job { id, task }) {
+    pub(crate) fn spawn(&self, slot: &Slot<T, W>, mut task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
+        let id = slot.next_id(|| self.number_tasks());
+        task.meta_mut().id = id;
+        if let Err(task) = slot.spawn(task) {
             if let Some(outlet) = &self.outlet {
                 outlet.push(id, None);
             }
-            return Err(SubmitError { refusal: Refusal::Cancelled, task: job.task });
+            return Err(SubmitError { refusal: Refusal::Cancelled, task });
         }
         // See `park`: either we see the sleeper here, or it sees the task there.
         if self.sleeping.0.load(SeqCst) > 0 {
@@ -356,6 +392,15 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             }
         }
         Ok(TaskId(id))
+    }
+
+    /// Numbers for tasks to be spawned: several, so that not each spawn comes for the lock; one by one where
+    /// the order of results goes by them.
+    fn number_tasks(&self) -> Range<u64> {
+        let mut state = self.lock();
+        let first = state.next_task;
+        state.next_task += if self.config.in_submit_order { 1 } else { 64 };
+        first..state.next_task
     }
 
     // ---- taking ----
@@ -379,7 +424,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Whether the queue's best task should go before one of this rank.
     pub(crate) fn has_better_than(&self, rank: u64) -> bool {
-        self.best.load(Relaxed) > rank.saturating_add(1)
+        self.best.0.load(Relaxed) > rank.saturating_add(1)
     }
 
     /// A worker whose shelf is empty looks for a task. It takes up to `batch` at once: one is returned, the
@@ -391,7 +436,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         batch: usize,
         look_first: bool,
         waker: impl FnOnce() -> Waker,
-    ) -> Found<Job<T, W>> {
+    ) -> Found<Task<T, W>> {
         let mut state = self.lock();
         match *search {
             Search::Fresh => {}
@@ -428,7 +473,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// Up to `batch` tasks off the queue, but never more than this worker's share.
-    fn pull(&self, state: &mut State<T, W>, slot: &Slot<T, W>, batch: usize) -> Option<Job<T, W>> {
+    fn pull(&self, state: &mut State<T, W>, slot: &Slot<T, W>, batch: usize) -> Option<Task<T, W>> {
         let job = state.queue.pop()?;
         let share = state.queue.len() / self.config.workers;
         let more = share.min(batch - 1);
@@ -451,7 +496,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         slot: &Slot<T, W>,
         search: &mut Search,
         waker: impl FnOnce() -> Waker,
-    ) -> Found<Job<T, W>> {
+    ) -> Found<Task<T, W>> {
         state.idle.push((slot.id, waker()));
         self.sleeping.0.store(state.idle.len(), SeqCst);
         if let Some(mut stolen) = steal_from_any(&state, slot) {
@@ -496,11 +541,11 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// up and makes submitters wait, instead of collecting them without end.
     pub(crate) fn delay(
         self: &Arc<Self>,
-        job: Job<T, W>,
+        job: Task<T, W>,
         error: TaskError,
         delay: Duration,
-    ) -> Result<(), (Job<T, W>, TaskError)> {
-        let id = job.id;
+    ) -> Result<(), (Task<T, W>, TaskError)> {
+        let id = job.meta().id;
         let mut state = self.lock();
         if state.cancelled {
             return Err((job, error));
@@ -519,7 +564,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     fn due(&self, id: u64) {
         let mut state = self.lock();
         let Some(Delayed { job, error }) = state.delayed.remove(&id) else { return };
-        let rank = job.task.rank;
+        let rank = job.meta().rank;
         state.queue.push(rank, job);
         let worker = self.call_worker(&mut state);
         self.hint(&state);
@@ -531,7 +576,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// Records that a task failed for good, and delivers that.
-    pub(crate) fn fail(&self, job: Job<T, W>, error: TaskError) {
+    pub(crate) fn fail(&self, job: Task<T, W>, error: TaskError) {
         let ran = !matches!(error.cause(), Cause::BreakerOpen);
         let attempts = job.failed().max(u32::from(ran));
         let failure = Failure { task: job.name(), attempts, error: Arc::new(error) };
@@ -555,10 +600,10 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// A task that a worker had in hand when the pool was cancelled.
-    pub(crate) fn skip(&self, job: Job<T, W>) {
+    pub(crate) fn skip(&self, job: Task<T, W>) {
         self.lock().never_started.push(job.name());
         if let Some(outlet) = &self.outlet {
-            outlet.push(job.id, None);
+            outlet.push(job.meta().id, None);
         }
         panics::discard(job);
     }
@@ -594,10 +639,10 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.cancelled = true;
         let mut wakes = self.close_door(&mut state);
         wakes.0.extend(self.dismiss(&mut state).0);
-        let mut dropped: Vec<Job<T, W>> = std::iter::from_fn(|| state.queue.pop()).collect();
+        let mut dropped: Vec<Task<T, W>> = std::iter::from_fn(|| state.queue.pop()).collect();
         let slots: Vec<Arc<Slot<T, W>>> = state.seats.iter().map(|seat| Arc::clone(&seat.slot)).collect();
         dropped.extend(slots.iter().flat_map(|slot| slot.shut()));
-        state.never_started.extend(dropped.iter().map(Job::name));
+        state.never_started.extend(dropped.iter().map(Task::name));
         let delayed = std::mem::take(&mut state.delayed);
         state.failed_unseen += delayed.len() as u64;
         self.hint(&state);
@@ -608,7 +653,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
         slots.iter().for_each(|slot| slot.cancel());
         if let Some(outlet) = &self.outlet {
-            dropped.iter().for_each(|job| outlet.push(job.id, None));
+            dropped.iter().for_each(|job| outlet.push(job.meta().id, None));
             // After the slots know: a worker looks there once it has asked to be woken.
             outlet.release_workers();
         }
@@ -719,7 +764,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     /// Puts the tasks of a worker that is gone back into the queue, or gives them up with the pool.
-    fn adopt(&self, orphans: Vec<Job<T, W>>) {
+    fn adopt(&self, orphans: Vec<Task<T, W>>) {
         if orphans.is_empty() {
             return;
         }
@@ -729,7 +774,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             return orphans.into_iter().for_each(|job| self.skip(job));
         }
         for job in orphans {
-            state.queue.push(job.task.rank, job);
+            state.queue.push(job.meta().rank, job);
         }
         let worker = self.call_worker(&mut state);
         self.hint(&state);
@@ -765,7 +810,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             state.failed_unseen += 1;
             self.vacate(&mut state, &slot);
             for job in slot.shut() {
-                state.queue.push(job.task.rank, job);
+                state.queue.push(job.meta().rank, job);
             }
             replacements.push(self.add_seat(&mut state));
         }
@@ -839,13 +884,26 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 }
 
+/// Spins for some microseconds. Lets others run as it does: they may be who is waited for.
+fn look_around(found: impl Fn() -> bool) -> bool {
+    const ROUNDS: u32 = if cfg!(shuttle) { 1 } else { 30 };
+    const SPINS: u32 = if cfg!(shuttle) { 1 } else { 64 };
+    for _ in 0..ROUNDS {
+        for _ in 0..SPINS {
+            if found() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        thread::yield_now();
+    }
+    false
+}
+
 fn steal_from_any<T: Send + 'static, W: Worker>(
     state: &State<T, W>,
     thief: &Slot<T, W>,
-) -> Option<VecDeque<Job<T, W>>> {
+) -> Option<VecDeque<Task<T, W>>> {
     let others = state.seats.iter().map(|seat| &seat.slot).filter(|slot| slot.id != thief.id);
-    others
-        .filter(|slot| slot.shelved() > 0)
-        .map(|slot| slot.steal())
-        .find(|stolen| !stolen.is_empty())
+    others.filter(|slot| slot.shelved() > 0).map(|slot| slot.steal()).find(|stolen| !stolen.is_empty())
 }

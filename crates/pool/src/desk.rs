@@ -3,14 +3,14 @@
 
 use crate::{
     breaker::{Open, Permit},
-    clock::TimerKey,
+    clock::{TimerKey, nanos},
     context::Context,
     core::{Core, Found, Search},
     error::{Cause, Class, TaskError, TaskResult},
     panics::{self, Panic},
     slot::{Origin, Slot},
     sync::{Arc, atomic::Ordering::Relaxed},
-    task::Job,
+    task::Task,
     worker::Worker,
 };
 use std::{
@@ -24,6 +24,10 @@ use std::{
 const BATCH_TIME: u64 = 20_000;
 const BATCH_MAX: usize = 256;
 
+/// Reading the clock takes as long as a trivial task. A worker whose tasks are that small reads it once for so
+/// many of them.
+const TIMED_TOGETHER: u32 = 8;
+
 /// After so many spawned tasks in a row the queue has a turn, so that a task which spawns its successor for
 /// ever does not starve it.
 const SPAWNED_IN_A_ROW: u32 = 64;
@@ -34,33 +38,30 @@ const BREAKER_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Desk<T: Send + 'static, W: Worker> {
     pub(crate) slot: Arc<Slot<T, W>>,
     pub(crate) search: Search,
-    hand: Option<Job<T, W>>,
+    /// The task in hand: found, or under way. Moved as little as possible: at this rate even the moving of
+    /// some words from one place on the stack to another shows.
+    hand: Option<Task<T, W>>,
+    pub(crate) run: u64,
+    kind: usize,
+    guards: Option<Box<Guards>>,
     batch: usize,
     batch_max: usize,
     /// Tasks since the worker was last at the queue, and when that was.
     since_pull: usize,
     pulled_at: u64,
     spawned_in_a_row: u32,
-    /// When the last task ended: for the next on the shelf, when it starts.
+    /// When the clock was last read: for the next task on the shelf, when it starts.
     now: u64,
+    /// Tasks of the kind `untimed_kind` that have ended since then.
+    untimed: u32,
+    untimed_kind: usize,
     kinds: Vec<(&'static str, usize)>,
 }
 
-/// A task under way.
-pub(crate) struct Running<T: Send + 'static, W: Worker> {
-    pub(crate) job: Job<T, W>,
-    pub(crate) run: u64,
-    kind: usize,
-    limit: Option<Duration>,
-    timer: Option<TimerKey>,
+/// What stands around a task that may not run for ever, or not at all.
+struct Guards {
+    limit: Option<(Duration, TimerKey)>,
     permit: Option<Permit>,
-}
-
-impl<T: Send + 'static, W: Worker> Running<T, W> {
-    #[cfg(feature = "tokio")]
-    pub(crate) fn is_timed(&self) -> bool {
-        self.limit.is_some()
-    }
 }
 
 impl<T: Send + 'static, W: Worker> Desk<T, W> {
@@ -71,12 +72,17 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         Self {
             search: Search::Fresh,
             hand: None,
+            run: 0,
+            kind: 0,
+            guards: None,
             batch: 1,
             batch_max,
             since_pull: 0,
             pulled_at: 0,
             spawned_in_a_row: 0,
             now: 0,
+            untimed: 0,
+            untimed_kind: 0,
             kinds: Vec::new(),
             slot,
         }
@@ -86,13 +92,17 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         &self.slot.core
     }
 
-    /// The next task to run; none when the pool has ended. Pending with [`Search::Looking`]: ask again soon.
-    pub(crate) fn poll_job(&mut self, look_first: bool, waker: &Waker) -> Poll<Option<Job<T, W>>> {
+    /// Whether there is a next task, now in hand; false when the pool has ended. Pending with
+    /// [`Search::Looking`]: ask again soon.
+    pub(crate) fn poll_job(&mut self, look_first: bool, waker: &Waker) -> Poll<bool> {
         if self.hand.is_none() {
-            self.hand = match self.poll_find(look_first, waker) {
-                Poll::Ready(Some(job)) => Some(job),
+            self.hand = self.take_from_shelf();
+        }
+        if self.hand.is_none() {
+            match self.poll_find(look_first, waker) {
+                Poll::Ready(true) => {}
                 other => return other,
-            };
+            }
         }
         if let Some(outlet) = &self.core().outlet {
             let room = outlet.poll_room(waker);
@@ -100,31 +110,33 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
                 return Poll::Pending;
             }
         }
-        Poll::Ready(self.hand.take())
+        Poll::Ready(true)
     }
 
-    fn poll_find(&mut self, look_first: bool, waker: &Waker) -> Poll<Option<Job<T, W>>> {
+    fn poll_find(&mut self, look_first: bool, waker: &Waker) -> Poll<bool> {
         if self.search == Search::Fresh {
-            if let Some(job) = self.take_from_shelf() {
-                return Poll::Ready(Some(job));
-            }
+            self.read_clock();
             self.choose_batch();
         }
-        let core = Arc::clone(self.core());
+        let core = &self.slot.core;
         match core.find(&self.slot, &mut self.search, self.batch, look_first, || waker.clone()) {
             Found::Job(job) => {
+                self.hand = Some(job);
                 self.now = core.clock().now();
                 self.pulled_at = self.now;
                 self.since_pull = 0;
                 self.spawned_in_a_row = 0;
-                Poll::Ready(Some(job))
+                Poll::Ready(true)
             }
             Found::Nothing => Poll::Pending,
-            Found::End => Poll::Ready(None),
+            Found::End => Poll::Ready(false),
         }
     }
 
-    fn take_from_shelf(&mut self) -> Option<Job<T, W>> {
+    fn take_from_shelf(&mut self) -> Option<Task<T, W>> {
+        if self.search != Search::Fresh {
+            return None;
+        }
         let core = self.core();
         if self.spawned_in_a_row >= SPAWNED_IN_A_ROW && core.looks_ready() {
             // Not while a large tree is being walked: each further root would add a tree to memory.
@@ -132,8 +144,12 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
                 return None;
             }
         }
+        // What was just taken is not put aside for something better: that would cost tiny tasks of mixed
+        // priorities the queue's lock each, to save microseconds.
+        let fresh = self.now.saturating_sub(self.pulled_at) < BATCH_TIME;
         let order = core.config.order;
-        let (job, origin) = self.slot.next(|head| core.has_better_than(head.task.rank.under(order)))?;
+        let better = |head: &Task<T, W>| !fresh && core.has_better_than(head.meta().rank.under(order));
+        let (job, origin) = self.slot.next(better)?;
         self.spawned_in_a_row = if origin == Origin::Spawned { self.spawned_in_a_row + 1 } else { 0 };
         Some(job)
     }
@@ -147,31 +163,54 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         self.batch = fit.clamp(1, (self.batch * 2).min(self.batch_max) as u64) as usize;
     }
 
-    /// Starts a task. None: it did not come to that, and the task is settled.
-    pub(crate) fn begin(&mut self, job: Job<T, W>, context: &mut Context<T, W>) -> Option<Running<T, W>> {
-        let core = Arc::clone(self.core());
+    /// Starts the task in hand. None: it did not come to that, and the task is settled.
+    pub(crate) fn begin(&mut self, context: &mut Context<T, W>) -> Option<&mut W::Body<T>> {
         if self.slot.is_cancelled() {
-            core.skip(job);
+            let job = self.hand.take()?;
+            self.core().skip(job);
             return None;
         }
-        let permit = match core.config.breaker.as_ref().map(|breaker| breaker.acquire()).transpose() {
+        let permit = match self.core().config.breaker.as_ref().map(|breaker| breaker.acquire()).transpose() {
             Ok(permit) => permit,
             Err(open) => {
-                self.refuse(job, open);
+                self.refuse(open);
                 return None;
             }
         };
-        let kind = self.kind_number(job.task.kind);
-        let run = self.slot.begin(&job, kind);
-        let limit = job.task.extras.as_ref().and_then(|extras| extras.timeout).or(core.config.timeout);
-        let timer = limit.map(|limit| self.set_timer(run, limit));
-        context.run = run;
-        context.task = job.id;
-        context.deadline = limit.map(|limit| self.now.saturating_add(crate::clock::nanos(limit)));
-        let extras = job.task.extras.as_ref();
+        let kind = self.kind_number(self.hand.as_ref()?.meta().kind);
+        let job = self.hand.as_ref()?;
+        let extras = job.meta().extras.as_ref();
+        let limit = extras.and_then(|extras| extras.timeout).or(self.slot.core.config.timeout);
+        if self.untimed > 0 && (kind != self.untimed_kind || limit.is_some()) {
+            self.read_clock();
+        }
+        let job = self.hand.as_ref()?;
+        self.run = self.slot.begin(job, kind);
+        self.kind = kind;
+        context.run = self.run;
+        context.task = job.meta().id;
+        context.deadline = limit.map(|limit| self.now.saturating_add(nanos(limit)));
+        let extras = job.meta().extras.as_ref();
         context.failed = extras.map_or(0, |extras| extras.failed);
-        context.failed_step = extras.and_then(|extras| extras.failed_step.clone());
-        Some(Running { job, run, kind, limit, timer, permit })
+        if context.failed_step.is_some() || context.failed > 0 {
+            context.failed_step = extras.and_then(|extras| extras.failed_step.clone());
+        }
+        if limit.is_some() || permit.is_some() {
+            let limit = limit.map(|limit| (limit, self.set_timer(self.run, limit)));
+            self.guards = Some(Box::new(Guards { limit, permit }));
+        }
+        self.hand.as_mut().map(|job| &mut job.body)
+    }
+
+    /// The task under way.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn body(&mut self) -> Option<&mut W::Body<T>> {
+        self.hand.as_mut().map(|job| &mut job.body)
+    }
+
+    /// How long the task under way may take.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        self.guards.as_ref()?.limit.map(|(limit, _)| limit)
     }
 
     fn set_timer(&self, run: u64, limit: Duration) -> TimerKey {
@@ -185,8 +224,9 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
     }
 
     /// The breaker is open: the task comes back later if it can be retried, without using up an attempt.
-    fn refuse(&mut self, job: Job<T, W>, open: Open) {
-        let policy = job.task.extras.as_ref().and_then(|extras| extras.retry);
+    fn refuse(&mut self, open: Open) {
+        let Some(job) = self.hand.take() else { return };
+        let policy = job.meta().extras.as_ref().and_then(|extras| extras.retry);
         let error = TaskError::breaker_open(open.retry_in);
         match policy {
             Some(policy) => self.put_off(job, error, open.retry_in.max(policy.delay(1)).max(BREAKER_PAUSE)),
@@ -205,25 +245,25 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         number
     }
 
-    /// A task has come to its end. False: it was given up meanwhile, and so is this worker.
-    pub(crate) fn settle(&mut self, running: Running<T, W>, result: Result<TaskResult<T>, Panic>) -> bool {
-        let core = Arc::clone(self.core());
-        let Running { job, run, kind, limit, timer, permit } = running;
-        if let Some(timer) = timer {
-            core.clock().forget(timer);
+    /// The task under way has come to its end. False: it was given up meanwhile, and so is this worker.
+    pub(crate) fn settle(&mut self, result: Result<TaskResult<T>, Panic>) -> bool {
+        let Some(job) = self.hand.take() else { return true };
+        if let Some((_, timer)) = self.guards.as_ref().and_then(|guards| guards.limit) {
+            self.core().clock().forget(timer);
         }
-        if !self.slot.finish(run, &job) {
-            core.late.fetch_add(1, Relaxed);
-            tracing::warn!(worker = self.slot.id, task = %job.name(), "late result of a given-up task discarded");
-            panics::discard((job, result));
+        if !self.slot.finish(self.run, &job) {
+            self.discard_late(job, result);
             return false;
         }
-        let ended = core.clock().now();
-        self.slot.counts.0.record(kind, ended.saturating_sub(self.now));
-        self.now = ended;
         self.since_pull += 1;
-        let result = self.judge(&job, run, limit, result);
-        if let Some(permit) = permit {
+        self.untimed += 1;
+        self.untimed_kind = self.kind;
+        let tiny = self.batch >= 2 * TIMED_TOGETHER as usize && self.guards.is_none();
+        if !tiny || self.untimed == TIMED_TOGETHER {
+            self.read_clock();
+        }
+        let result = self.judge(&job, result);
+        if let Some(permit) = self.guards.take().and_then(|guards| guards.permit) {
             tell_breaker(permit, &result);
         }
         match result {
@@ -233,29 +273,42 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         true
     }
 
-    /// What a result means: a panic is an error, and so is one that came from being told to stop in time.
-    fn judge(
-        &mut self,
-        job: &Job<T, W>,
-        run: u64,
-        limit: Option<Duration>,
-        result: Result<TaskResult<T>, Panic>,
-    ) -> TaskResult<T> {
+    /// Reads the clock and records the tasks that have ended since it was last read.
+    fn read_clock(&mut self) {
+        if self.untimed == 0 {
+            return;
+        }
+        let now = self.slot.core.clock().now();
+        let elapsed = now.saturating_sub(self.now);
+        let usual = BATCH_TIME / self.batch as u64;
+        self.slot.counts.0.record(self.untimed_kind, elapsed, self.untimed.into(), usual);
+        self.now = now;
+        self.untimed = 0;
+    }
+
+    fn discard_late(&self, job: Task<T, W>, result: Result<TaskResult<T>, Panic>) {
+        self.core().late.fetch_add(1, Relaxed);
+        tracing::warn!(worker = self.slot.id, task = %job.name(), "late result of a given-up task discarded");
+        panics::discard((job, result));
+    }
+
+    /// What a result means: a panic is an error, and one that came from being told to stop is a timeout.
+    fn judge(&self, job: &Task<T, W>, result: Result<TaskResult<T>, Panic>) -> TaskResult<T> {
         match result {
-            Ok(Err(error)) if self.slot.has_expired(run) => {
-                Err(TaskError::timed_out(limit.unwrap_or_default()).caused_by(&error))
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) if self.slot.has_expired(self.run) => {
+                Err(TaskError::timed_out(self.limit().unwrap_or_default()).caused_by(&error))
             }
-            Ok(result) => result,
+            Ok(Err(error)) => Err(error),
             Err(Panic { message, backtrace }) => {
                 self.slot.counts.0.panicked.add(1);
-                let task = job.name();
-                tracing::error!(worker = self.slot.id, %task, message, %backtrace, "task panicked");
+                tracing::error!(worker = self.slot.id, task = %job.name(), message, %backtrace, "task panicked");
                 Err(TaskError::panic(message, backtrace))
             }
         }
     }
 
-    fn complete(&mut self, job: Job<T, W>, value: T) {
+    fn complete(&mut self, job: Task<T, W>, value: T) {
         // Counted before it is delivered: who has the result sees it in the statistics.
         self.slot.counts.0.completed.add(1);
         if self.core().outlet.is_some() {
@@ -267,8 +320,8 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         }
     }
 
-    fn retry_or_fail(&mut self, mut job: Job<T, W>, error: TaskError) {
-        let Some(extras) = &mut job.task.extras else { return self.fail(job, error) };
+    fn retry_or_fail(&mut self, mut job: Task<T, W>, error: TaskError) {
+        let Some(extras) = &mut job.meta_mut().extras else { return self.fail(job, error) };
         extras.failed += 1;
         extras.failed_step = error.shared_step();
         match extras.retry.and_then(|policy| policy.next(extras.failed, &error)) {
@@ -277,7 +330,7 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         }
     }
 
-    fn put_off(&mut self, job: Job<T, W>, error: TaskError, delay: Duration) {
+    fn put_off(&mut self, job: Task<T, W>, error: TaskError, delay: Duration) {
         tracing::debug!(task = %job.name(), ?delay, %error, "task will be tried again");
         self.slot.counts.0.retried.add(1);
         if let Err((job, error)) = Arc::clone(self.core()).delay(job, error, delay) {
@@ -285,7 +338,7 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         }
     }
 
-    fn fail(&mut self, job: Job<T, W>, error: TaskError) {
+    fn fail(&mut self, job: Task<T, W>, error: TaskError) {
         self.slot.counts.0.failed.add(1);
         self.core().fail(job, error);
     }
@@ -301,12 +354,16 @@ fn tell_breaker<T>(permit: Permit, result: &TaskResult<T>) {
 }
 
 impl<T: Send + 'static, W: Worker> Drop for Desk<T, W> {
-    /// However a worker goes, it is seen to go.
+    /// However a worker goes, it is seen to go: also when a runtime drops it in the middle of a task.
     fn drop(&mut self) {
         if let Some(job) = self.hand.take() {
-            self.core().skip(job);
+            if self.slot.running().is_some() {
+                self.core().lose(&self.slot);
+                panics::discard(job);
+            } else {
+                self.core().skip(job);
+            }
         }
-        self.core().lose(&self.slot);
         Arc::clone(self.core()).leave(&self.slot, self.search);
     }
 }

@@ -241,11 +241,7 @@ mod tests {
         check(TaskError::permanent("x").step("open"), Class::Permanent, "open: x");
         check(TaskError::cancelled(), Class::Transient, "cancelled");
         check(TaskError::timed_out(Duration::from_secs(2)), Class::Transient, "timed out after 2s");
-        check(
-            TaskError::stalled(Duration::from_secs(9)),
-            Class::Permanent,
-            "stalled: no heartbeat for 9s",
-        );
+        check(TaskError::stalled(Duration::from_secs(9)), Class::Permanent, "stalled: no heartbeat for 9s");
         check(
             TaskError::breaker_open(Duration::from_secs(1)),
             Class::Transient,

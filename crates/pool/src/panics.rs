@@ -14,7 +14,7 @@ use std::{
 };
 
 thread_local! {
-    /// The pool, as an address, and the worker whose task this thread is inside.
+    /// The pool, as an address, and its worker that this thread works for.
     static INSIDE: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
     static SEEN: RefCell<Option<(String, Backtrace)>> = const { RefCell::new(None) };
 }
@@ -50,11 +50,25 @@ fn text(payload: &(dyn Any + Send)) -> &str {
     literal.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("(not a text)")
 }
 
-/// Runs a part of a task of `pool` on `worker`.
-pub(crate) fn catch<R>(pool: usize, worker: usize, run: impl FnOnce() -> R) -> Result<R, Panic> {
-    let outer = INSIDE.with(|inside| inside.replace(Some((pool, worker))));
+/// Says that this thread works for `worker` of `pool`, until the guard is dropped.
+pub(crate) fn enter(pool: usize, worker: usize) -> Inside {
+    Inside { outer: INSIDE.with(|inside| inside.replace(Some((pool, worker)))) }
+}
+
+#[must_use]
+pub(crate) struct Inside {
+    outer: Option<(usize, usize)>,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.with(|inside| inside.set(self.outer));
+    }
+}
+
+/// Runs a part of a task.
+pub(crate) fn catch<R>(run: impl FnOnce() -> R) -> Result<R, Panic> {
     let result = catch_unwind(AssertUnwindSafe(run));
-    INSIDE.with(|inside| inside.set(outer));
     result.map_err(|payload| {
         let seen = SEEN.with(|cell| cell.borrow_mut().take());
         // Nothing seen: somebody replaced our hook later, or the panic was a `resume_unwind`.
@@ -65,7 +79,7 @@ pub(crate) fn catch<R>(pool: usize, worker: usize, run: impl FnOnce() -> R) -> R
     })
 }
 
-/// The worker of `pool` inside whose task the calling thread is.
+/// The worker of `pool` that the calling thread works for.
 pub(crate) fn worker_of(pool: usize) -> Option<usize> {
     INSIDE.with(Cell::get).filter(|(inside, _)| *inside == pool).map(|(_, worker)| worker)
 }

@@ -130,10 +130,22 @@ impl<T: Send + 'static> Pool<T> {
         if let Some(worker) = panics::worker_of(core.address()) {
             return core.submit_inside(worker, task);
         }
-        let (mut task, mut ticket) = (Some(task), None);
-        if let Poll::Ready(done) = core.poll_submit(&mut task, &mut ticket, thread_waker) {
-            return done;
+        match core.try_submit(task) {
+            Err(SubmitError { refusal: Refusal::Full, task }) => self.wait_for_room(task, limit),
+            done => done,
         }
+    }
+
+    #[cold]
+    fn wait_for_room(&self, mut task: Task<T>, limit: Option<Duration>) -> Result<TaskId, SubmitError<T>> {
+        let core = self.core();
+        if core.look_for_slack() {
+            match core.try_submit(task) {
+                Err(SubmitError { refusal: Refusal::Full, task: back }) => task = back,
+                done => return done,
+            }
+        }
+        let (mut task, mut ticket) = (Some(task), None);
         let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
         let waker = thread_waker();
         loop {

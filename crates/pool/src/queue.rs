@@ -23,36 +23,46 @@ pub enum Order {
 /// Every how many-th item taken is the oldest instead of the best.
 const FAIR: u32 = 16;
 
-/// How soon an item wants to be taken: larger is sooner.
+/// How soon an item wants to be taken: its priority in the low byte, its cost above. One word, because every
+/// task is moved through the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rank {
-    pub(crate) priority: u8,
-    pub(crate) cost: u64,
-}
+pub(crate) struct Rank(u64);
 
 impl Rank {
-    /// The rank as one number under an order; equal for all in a first-in-first-out line.
+    pub(crate) fn new(priority: u8, cost: u64) -> Self {
+        Self(cost.min(u64::MAX >> 8) << 8 | u64::from(priority))
+    }
+
+    pub(crate) fn priority(self) -> u8 {
+        self.0 as u8
+    }
+
+    pub(crate) fn cost(self) -> u64 {
+        self.0 >> 8
+    }
+
+    /// The rank as one number under an order, larger is sooner; equal for all in a first-in-first-out line.
     pub(crate) fn under(self, order: Order) -> u64 {
         match order {
             Order::Fifo => 0,
-            Order::Priority => u64::from(self.priority),
-            Order::Cost => u64::MAX - self.cost,
+            Order::Priority => u64::from(self.priority()),
+            Order::Cost => u64::MAX - self.cost(),
         }
     }
 }
 
 pub(crate) enum Queue<J> {
     Fifo(VecDeque<J>),
-    Priority(Lanes<J>),
-    Cost(Costs<J>),
+    Priority(Box<Lanes<J>>),
+    Cost(Box<Costs<J>>),
 }
 
 impl<J> Queue<J> {
     pub(crate) fn new(order: Order) -> Self {
         match order {
             Order::Fifo => Self::Fifo(VecDeque::new()),
-            Order::Priority => Self::Priority(Lanes::new()),
-            Order::Cost => Self::Cost(Costs::new()),
+            Order::Priority => Self::Priority(Box::new(Lanes::new())),
+            Order::Cost => Self::Cost(Box::new(Costs::new())),
         }
     }
 
@@ -67,8 +77,8 @@ impl<J> Queue<J> {
     pub(crate) fn push(&mut self, rank: Rank, item: J) {
         match self {
             Self::Fifo(line) => line.push_back(item),
-            Self::Priority(lanes) => lanes.push(rank.priority, item),
-            Self::Cost(costs) => costs.push(rank.cost, item),
+            Self::Priority(lanes) => lanes.push(rank.priority(), item),
+            Self::Cost(costs) => costs.push(rank.cost(), item),
         }
     }
 
@@ -148,8 +158,18 @@ impl<J> Lanes<J> {
     }
 
     fn oldest(&self) -> Option<usize> {
-        let heads = self.lanes.iter().enumerate().filter_map(|(lane, items)| Some((items.front()?.0, lane)));
-        heads.min().map(|(_, lane)| lane)
+        let mut oldest = None;
+        for (word, bits) in self.filled.iter().enumerate() {
+            // Lane by lane, but only those that hold something.
+            let mut bits = *bits;
+            while bits != 0 {
+                let lane = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let head = self.lanes[lane].front().map(|(pushed, _)| (*pushed, lane));
+                oldest = oldest.min(head).or(head);
+            }
+        }
+        oldest.map(|(_, lane)| lane)
     }
 }
 
@@ -188,7 +208,7 @@ mod tests {
     use super::*;
 
     fn rank(number: u64) -> Rank {
-        Rank { priority: number as u8, cost: number }
+        Rank::new(number as u8, number)
     }
 
     fn drain<J>(queue: &mut Queue<J>) -> Vec<J> {

@@ -1,11 +1,6 @@
 //! What became of everything: the end of a pool, in full.
 
-use crate::{
-    error::TaskError,
-    stats::Stats,
-    sync::Arc,
-    task::TaskRef,
-};
+use crate::{error::TaskError, stats::Stats, sync::Arc, task::TaskRef};
 use std::{error::Error, fmt};
 
 /// A task that failed for good.
@@ -64,6 +59,9 @@ impl fmt::Display for Report {
             (self.never_started.len() as u64, "never started"),
             (self.unstopped.len() as u64, "did not stop"),
         ];
-        counts.iter().filter(|(count, _)| *count > 0).try_for_each(|(count, what)| write!(f, ", {count} {what}"))
+        counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .try_for_each(|(count, what)| write!(f, ", {count} {what}"))
     }
 }

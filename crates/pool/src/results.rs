@@ -62,7 +62,11 @@ struct State<T> {
 enum Shelf<T> {
     Completed(VecDeque<Outcome<T>>),
     /// By task number. `None`: that task never started, and there is nothing to wait for.
-    Submitted { by_task: BTreeMap<u64, Option<Outcome<T>>>, next: u64, held: usize },
+    Submitted {
+        by_task: BTreeMap<u64, Option<Outcome<T>>>,
+        next: u64,
+        held: usize,
+    },
 }
 
 impl<T> Shelf<T> {
@@ -117,12 +121,7 @@ impl<T> Outlet<T> {
             Delivery::AsSubmitted => Shelf::Submitted { by_task: BTreeMap::new(), next: 0, held: 0 },
         };
         let state = State { shelf, ended: false, abandoned: false, reader: None, workers: Vec::new() };
-        Self {
-            state: Mutex::new(state),
-            limit,
-            full: AtomicBool::new(false),
-            next: AtomicU64::new(0),
-        }
+        Self { state: Mutex::new(state), limit, full: AtomicBool::new(false), next: AtomicU64::new(0) }
     }
 
     /// Puts an outcome down; `None` for a task that will never have one. Never waits.

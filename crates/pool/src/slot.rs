@@ -15,10 +15,10 @@ use crate::{
         },
         lock,
     },
-    task::{Job, TaskId, TaskRef},
+    task::{Task, TaskId, TaskRef},
     worker::Worker,
 };
-use std::{collections::VecDeque, task::Waker};
+use std::{collections::VecDeque, ops::Range, task::Waker};
 
 /// `Slot::run` of a worker that was given up.
 const GIVEN_UP: u64 = u64::MAX;
@@ -30,7 +30,9 @@ pub(crate) struct Slot<T: Send + 'static, W: Worker> {
     pub(crate) counts: Apart<Counts>,
     /// How many tasks lie in `shelf`. Written SeqCst when it grows: see `Core::park`.
     shelved: Apart<AtomicUsize>,
-    shelf: Mutex<Shelf<Job<T, W>>>,
+    shelf: Mutex<Shelf<Task<T, W>>>,
+    /// Numbers for tasks to be spawned here.
+    ids: Mutex<Range<u64>>,
     /// Counts up by one when a task starts (odd: running) and by one when it ends (even: not).
     run: Apart<AtomicU64>,
     beat: AtomicU64,
@@ -69,6 +71,7 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
             counts: Apart::default(),
             shelved: Apart::default(),
             shelf: Mutex::new(Shelf { spawned: VecDeque::new(), batch: VecDeque::new(), shut: false }),
+            ids: Mutex::new(0..0),
             run: Apart::default(),
             beat: AtomicU64::new(0),
             task: AtomicU64::new(0),
@@ -87,8 +90,18 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
         self.shelved.0.load(SeqCst)
     }
 
+    /// A number for a task to be spawned; `more` gives further ones.
+    pub(crate) fn next_id(&self, more: impl FnOnce() -> Range<u64>) -> u64 {
+        let mut ids = lock(&self.ids);
+        if ids.is_empty() {
+            *ids = more();
+        }
+        ids.start += 1;
+        ids.start - 1
+    }
+
     /// Adds a spawned task, unless the pool or this worker's run has been stopped.
-    pub(crate) fn spawn(&self, job: Job<T, W>) -> Result<(), Job<T, W>> {
+    pub(crate) fn spawn(&self, job: Task<T, W>) -> Result<(), Task<T, W>> {
         let mut shelf = lock(&self.shelf);
         if shelf.shut {
             return Err(job);
@@ -100,14 +113,14 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
     }
 
     /// Adds tasks taken from the queue.
-    pub(crate) fn stock(&self, jobs: impl Iterator<Item = Job<T, W>>) {
+    pub(crate) fn stock(&self, jobs: impl Iterator<Item = Task<T, W>>) {
         let mut shelf = lock(&self.shelf);
         shelf.batch.extend(jobs);
         self.shelved.0.store(shelf.len(), SeqCst);
     }
 
     /// The owner's next task: a spawned one first. None where the queue has a `better` one than the shelf.
-    pub(crate) fn next(&self, better: impl FnOnce(&Job<T, W>) -> bool) -> Option<(Job<T, W>, Origin)> {
+    pub(crate) fn next(&self, better: impl FnOnce(&Task<T, W>) -> bool) -> Option<(Task<T, W>, Origin)> {
         if self.shelved.0.load(Relaxed) == 0 {
             return None;
         }
@@ -129,7 +142,7 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
 
     /// Takes the older half of what lies here, for another worker: the queue's tasks before spawned ones,
     /// and of those the ones nearest the root.
-    pub(crate) fn steal(&self) -> VecDeque<Job<T, W>> {
+    pub(crate) fn steal(&self) -> VecDeque<Task<T, W>> {
         let mut shelf = lock(&self.shelf);
         let victim = if shelf.batch.is_empty() { &mut shelf.spawned } else { &mut shelf.batch };
         let kept = victim.split_off(victim.len().div_ceil(2));
@@ -139,7 +152,7 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
     }
 
     /// Empties the shelf for good: nothing can be spawned here any more.
-    pub(crate) fn shut(&self) -> Vec<Job<T, W>> {
+    pub(crate) fn shut(&self) -> Vec<Task<T, W>> {
         let mut shelf = lock(&self.shelf);
         shelf.shut = true;
         self.shelved.0.store(0, Relaxed);
@@ -151,10 +164,10 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
     // ---- the run ----
 
     /// The worker starts a task. Answers the run's number.
-    pub(crate) fn begin(&self, job: &Job<T, W>, kind: usize) -> u64 {
-        self.task.store(job.id, Relaxed);
+    pub(crate) fn begin(&self, job: &Task<T, W>, kind: usize) -> u64 {
+        self.task.store(job.meta().id, Relaxed);
         self.kind.store(kind, Relaxed);
-        if let Some(extras) = &job.task.extras {
+        if let Some(extras) = &job.meta().extras {
             self.attempt.store(u64::from(extras.failed) + 1, Relaxed);
             lock(&self.label).clone_from(&extras.label);
         }
@@ -164,9 +177,9 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
     }
 
     /// The worker has finished a run. False: it was given up meanwhile, and this worker is not needed.
-    pub(crate) fn finish(&self, run: u64, job: &Job<T, W>) -> bool {
+    pub(crate) fn finish(&self, run: u64, job: &Task<T, W>) -> bool {
         let ours = self.run.0.compare_exchange(run, run + 1, AcqRel, Relaxed).is_ok();
-        if ours && job.task.extras.is_some() {
+        if ours && job.meta().extras.is_some() {
             self.attempt.store(1, Relaxed);
             *lock(&self.label) = None;
         }
@@ -210,7 +223,9 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
     // ---- stopping ----
 
     pub(crate) fn is_stopped(&self, run: u64) -> bool {
-        self.cancelled.load(Relaxed) || self.expired.load(Relaxed) == run || self.run.0.load(Relaxed) == GIVEN_UP
+        self.cancelled.load(Relaxed)
+            || self.expired.load(Relaxed) == run
+            || self.run.0.load(Relaxed) == GIVEN_UP
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {

@@ -6,7 +6,7 @@ use crate::{
     clock::Deadline,
     context::Context,
     core::Core,
-    desk::{Desk, Running},
+    desk::Desk,
     error::{TaskError, TaskResult},
     panics::{self, Panic},
     pool::{Pool, split},
@@ -15,7 +15,7 @@ use crate::{
     retry::Retry,
     slot::Slot,
     sync::Arc,
-    task::{Refusal, SubmitError, Task, TaskId},
+    task::{Meta, Refusal, SubmitError, Task, TaskId},
     worker::{Sealed, Worker},
 };
 use pin_project_lite::pin_project;
@@ -66,9 +66,17 @@ pub type AsyncContext<T = ()> = Context<T, Tasks>;
 impl Sealed for Tasks {}
 
 impl Worker for Tasks {
-    type Body<T: Send + 'static> = Pin<Box<dyn Body<T>>>;
+    type Body<T: Send + 'static> = Pin<Box<Packed<dyn Body<T>>>>;
     type Runtime = runtime::Handle;
     type Handle = runtime::AbortHandle;
+
+    fn meta<T: Send + 'static>(body: &Self::Body<T>) -> &Meta {
+        &body.meta
+    }
+
+    fn meta_mut<T: Send + 'static>(body: &mut Self::Body<T>) -> &mut Meta {
+        body.as_mut().project().meta
+    }
 
     #[allow(private_interfaces)]
     fn start<T: Send + 'static>(slot: Arc<Slot<T, Self>>) -> io::Result<Self::Handle> {
@@ -87,11 +95,13 @@ async fn work<T: Send + 'static>(slot: Arc<Slot<T, Tasks>>) {
     const IN_A_ROW: u32 = 128;
     let mut desk = Desk::new(Arc::clone(&slot));
     let mut in_a_row = 0;
-    while let Some(job) = poll_fn(|cx| desk.poll_job(false, cx.waker())).await {
+    while poll_fn(|cx| desk.poll_job(false, cx.waker())).await {
         let mut context = Context::new(Arc::clone(&slot));
-        let Some(mut running) = desk.begin(job, &mut context) else { continue };
-        let result = run(&slot, &mut running, context).await;
-        if !desk.settle(running, result) {
+        if desk.begin(&mut context).is_none() {
+            continue;
+        }
+        let result = run(&slot, &mut desk, context).await;
+        if !desk.settle(result) {
             break;
         }
         in_a_row += 1;
@@ -104,24 +114,25 @@ async fn work<T: Send + 'static>(slot: Arc<Slot<T, Tasks>>) {
 /// Runs a task to its end, or until its time is up: then it is dropped where it waits.
 async fn run<T: Send + 'static>(
     slot: &Slot<T, Tasks>,
-    running: &mut Running<T, Tasks>,
+    desk: &mut Desk<T, Tasks>,
     context: Context<T, Tasks>,
 ) -> Result<TaskResult<T>, Panic> {
-    let (pool, worker, number) = (slot.core.address(), slot.id, running.run);
+    let (pool, worker, number) = (slot.core.address(), slot.id, desk.run);
     let mut context = Some(context);
-    let timed = running.is_timed();
-    let body = &mut running.job.task.body;
+    let timed = desk.limit().is_some();
     poll_fn(|cx| {
+        let body = desk.body().expect("a task under way");
+        let _inside = panics::enter(pool, worker);
         if timed {
             slot.listen(cx.waker());
             if slot.has_expired(number) {
-                return Poll::Ready(panics::catch(pool, worker, || {
-                    body.as_mut().stop();
+                return Poll::Ready(panics::catch(|| {
+                    body.as_mut().project().body.stop();
                     Err(TaskError::cancelled())
                 }));
             }
         }
-        match panics::catch(pool, worker, || body.as_mut().poll(&mut context, cx)) {
+        match panics::catch(|| body.as_mut().project().body.poll(&mut context, cx)) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
             Err(panic) => Poll::Ready(Err(panic)),
@@ -142,6 +153,16 @@ pub trait Body<T: Send + 'static>: Send {
 
     /// Drops the future where it is.
     fn stop(self: Pin<&mut Self>);
+}
+
+pin_project! {
+    /// A task's body beside what the pool knows of it: see [`Meta`].
+    #[doc(hidden)]
+    pub struct Packed<F: ?Sized> {
+        meta: Meta,
+        #[pin]
+        body: F,
+    }
 }
 
 pin_project! {
@@ -187,8 +208,7 @@ impl<T: Send + 'static> Task<T, Tasks> {
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {
         let mut body = Some(body);
-        let make = move |context| body.take().map(|body| body(context));
-        Self::from_body(Box::pin(Made { make, future: None }))
+        Self::made(move |context| body.take().map(|body| body(context)))
     }
 
     /// A task that is tried again when it fails, as the policy says. Between attempts it holds no worker.
@@ -199,10 +219,14 @@ impl<T: Send + 'static> Task<T, Tasks> {
     where
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {
-        let make = move |context| Some(body(context));
-        let mut task = Self::from_body(Box::pin(Made { make, future: None }));
-        task.extras().retry = Some(policy);
-        task
+        Self::made(move |context| Some(body(context))).with_retry(policy)
+    }
+
+    fn made<Fut>(make: impl FnMut(AsyncContext<T>) -> Option<Fut> + Send + 'static) -> Self
+    where
+        Fut: Future<Output = TaskResult<T>> + Send + 'static,
+    {
+        Self { body: Box::pin(Packed { meta: Meta::default(), body: Made { make, future: None } }) }
     }
 }
 

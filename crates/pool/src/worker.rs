@@ -7,10 +7,10 @@ use crate::{
     panics,
     slot::Slot,
     sync::{Arc, thread, thread_waker},
-    task::{Blocking, Job},
+    task::{Blocking, Meta},
 };
 use std::{
-    hint, io,
+    io,
     task::{Poll, Waker},
 };
 
@@ -31,6 +31,12 @@ pub trait Worker: Sized + Send + Sync + 'static + Sealed {
     /// What is kept of a worker that was started.
     #[doc(hidden)]
     type Handle: Send;
+
+    #[doc(hidden)]
+    fn meta<T: Send + 'static>(body: &Self::Body<T>) -> &Meta;
+
+    #[doc(hidden)]
+    fn meta_mut<T: Send + 'static>(body: &mut Self::Body<T>) -> &mut Meta;
 
     #[doc(hidden)]
     #[allow(private_interfaces)]
@@ -66,6 +72,14 @@ impl Worker for Threads {
     type Runtime = ();
     type Handle = thread::JoinHandle<()>;
 
+    fn meta<T: Send + 'static>(body: &Blocking<T>) -> &Meta {
+        &body.meta
+    }
+
+    fn meta_mut<T: Send + 'static>(body: &mut Blocking<T>) -> &mut Meta {
+        &mut body.meta
+    }
+
     #[allow(private_interfaces)]
     fn start<T: Send + 'static>(slot: Arc<Slot<T, Self>>) -> io::Result<Self::Handle> {
         let name = format!("{}-{}", slot.core.config.name, slot.id);
@@ -81,40 +95,26 @@ fn work<T: Send + 'static>(slot: Arc<Slot<T, Threads>>) {
     let mut context = Context::new(Arc::clone(&slot));
     let mut desk = Desk::new(slot);
     let waker = thread_waker();
+    let _inside = panics::enter(pool, worker);
     tracing::trace!(worker, "worker started");
-    while let Some(job) = wait_for_job(&mut desk, &waker) {
-        let Some(mut running) = desk.begin(job, &mut context) else { continue };
-        let body = &mut running.job.task.body;
-        let result = panics::catch(pool, worker, || body.call(&context));
-        if !desk.settle(running, result) {
+    while wait_for_job(&mut desk, &waker) {
+        let Some(body) = desk.begin(&mut context) else { continue };
+        let result = panics::catch(|| (body.body)(&context));
+        if !desk.settle(result) {
             break;
         }
     }
     tracing::trace!(worker, "worker ended");
 }
 
-fn wait_for_job<T: Send + 'static>(desk: &mut Desk<T, Threads>, waker: &Waker) -> Option<Job<T, Threads>> {
+fn wait_for_job<T: Send + 'static>(desk: &mut Desk<T, Threads>, waker: &Waker) -> bool {
     loop {
         match desk.poll_job(true, waker) {
-            Poll::Ready(job) => return job,
-            Poll::Pending if desk.search == Search::Looking => look_around(desk),
+            Poll::Ready(found) => return found,
+            Poll::Pending if desk.search == Search::Looking => {
+                desk.slot.core.look_for_work();
+            }
             Poll::Pending => thread::park(),
         }
-    }
-}
-
-/// Before a worker sleeps it looks around for some microseconds: a system call to sleep and one to wake it
-/// cost more than most gaps between tasks. It lets others run as it does, for they may be who brings work.
-fn look_around<T: Send + 'static>(desk: &Desk<T, Threads>) {
-    const ROUNDS: u32 = 20;
-    const SPINS: u32 = 64;
-    for _ in 0..ROUNDS {
-        for _ in 0..SPINS {
-            if desk.slot.core.looks_ready() {
-                return;
-            }
-            hint::spin_loop();
-        }
-        thread::yield_now();
     }
 }

@@ -1,0 +1,298 @@
+//! Trivial tasks: what a pool itself costs. Two workers, a queue of 1,024 where a contender has a bound, one
+//! and four producers. Ours run with everything on: statistics, panic isolation, cancellation.
+
+use crate::{
+    Options,
+    answer::{add, check},
+    table::{self, Row, median},
+};
+use gristmill_pool::{Order, Pool, Priority, Task};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    thread,
+    time::Instant,
+};
+
+const WORKERS: usize = 2;
+const QUEUE: usize = 1_024;
+
+/// Runs `each` tasks from each of so many producers, and returns when all are done.
+type Contender = (&'static str, fn(producers: u64, each: u64));
+
+const CONTENDERS: &[Contender] = &[
+    ("crossbeam", crossbeam),
+    ("gristmill fifo", |producers, each| gristmill(Order::Fifo, producers, each)),
+    ("gristmill priority", gristmill_priority),
+    ("rayon spawn", rayon_spawn),
+    ("threadpool", threadpool_execute),
+    ("async-channel", async_channel),
+    ("gristmill async", gristmill_async),
+    ("tokio + semaphore", tokio_semaphore),
+];
+
+/// The bars: whom each of ours is measured against, and how much slower it may be.
+const BARS: &[(&str, &str, f64)] = &[
+    ("gristmill fifo", "crossbeam", 1.3),
+    ("gristmill priority", "crossbeam", 2.0),
+    ("gristmill async", "async-channel", 1.3),
+];
+
+const PRODUCERS: &[u64] = &[1, 4];
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let contenders: Vec<Contender> =
+        CONTENDERS.iter().filter(|(name, _)| name.contains(&options.only)).copied().collect();
+    let mut rows: Vec<Row> =
+        contenders.iter().map(|(name, _)| Row { name, samples: vec![Vec::new(); PRODUCERS.len()] }).collect();
+    for rep in 0..=options.reps {
+        for (column, producers) in PRODUCERS.iter().enumerate() {
+            for (row, (name, contender)) in rows.iter_mut().zip(&contenders) {
+                let cost = measure(*contender, *producers, options.tasks)
+                    .map_err(|error| format!("{name}: {error}"))?;
+                // The first round warms up.
+                if rep > 0 {
+                    row.samples[column].push(cost);
+                }
+            }
+        }
+    }
+    println!("{} tasks, {} repetitions, {WORKERS} workers, queue {QUEUE}\n", options.tasks, options.reps);
+    table::print(&["1 producer", "4 producers"], &rows, "crossbeam");
+    println!();
+    if options.only.is_empty() {
+        tell_bars(&rows);
+    }
+    Ok(())
+}
+
+fn tell_bars(rows: &[Row]) {
+    let find = |name: &str| rows.iter().find(|row| row.name == name).expect("a contender");
+    for (ours, peer, bar) in BARS {
+        let ratios = (0..PRODUCERS.len())
+            .map(|column| table::ratio(&find(ours).samples[column], &find(peer).samples[column]));
+        let ratios: Vec<f64> = ratios.collect();
+        let met = if ratios.iter().all(|ratio| ratio <= bar) { "met" } else { "MISSED" };
+        let told: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
+        println!("{ours} against {peer}: {} (bar {bar}): {met}", told.join(" and "));
+    }
+    for ours in BARS.iter().map(|(ours, _, _)| ours) {
+        for peer in ["rayon spawn", "threadpool", "tokio + semaphore"] {
+            let ahead = (0..PRODUCERS.len())
+                .all(|column| table::ratio(&find(ours).samples[column], &find(peer).samples[column]) < 1.0);
+            println!("{ours} ahead of {peer}: {}", if ahead { "met" } else { "MISSED" });
+        }
+    }
+}
+
+/// Nanoseconds a task.
+fn measure(contender: fn(u64, u64), producers: u64, tasks: u64) -> Result<f64, String> {
+    let each = tasks / producers;
+    let start = Instant::now();
+    contender(producers, each);
+    let cost = start.elapsed().as_nanos() as f64 / (producers * each) as f64;
+    check(producers, each)?;
+    Ok(cost)
+}
+
+/// Runs one closure on as many threads as there are producers, and waits for them.
+fn produce(producers: u64, producer: impl Fn() + Sync) {
+    thread::scope(|scope| (0..producers).for_each(|_| drop(scope.spawn(&producer))));
+}
+
+fn gristmill(order: Order, producers: u64, each: u64) {
+    let pool = Pool::builder().workers(WORKERS).queue(QUEUE).order(order).build().expect("a pool");
+    produce(producers, || {
+        for number in 0..each {
+            pool.submit(move |_| {
+                add(number);
+                Ok(())
+            })
+            .expect("open");
+        }
+    });
+    assert!(pool.join().is_clean());
+}
+
+/// Four priorities, mixed.
+fn gristmill_priority(producers: u64, each: u64) {
+    let pool = Pool::builder().workers(WORKERS).queue(QUEUE).order(Order::Priority).build().expect("a pool");
+    produce(producers, || {
+        for number in 0..each {
+            let task = Task::new(move |_| {
+                add(number);
+                Ok(())
+            });
+            pool.submit_task(task.priority(Priority(64 * (number % 4) as u8))).expect("open");
+        }
+    });
+    assert!(pool.join().is_clean());
+}
+
+fn gristmill_async(producers: u64, each: u64) {
+    on_tokio(async move {
+        let pool = Pool::builder().workers(WORKERS).queue(QUEUE).build_async().expect("a pool");
+        let producer = || {
+            let pool = pool.clone();
+            async move {
+                for number in 0..each {
+                    let body = move |_| async move {
+                        add(number);
+                        Ok(())
+                    };
+                    pool.submit(body).await.expect("open");
+                }
+            }
+        };
+        produce_async(producers, producer).await;
+        assert!(pool.join().await.is_clean());
+    });
+}
+
+fn crossbeam(producers: u64, each: u64) {
+    let (sender, receiver) = crossbeam_channel::bounded::<Box<dyn FnOnce() + Send>>(QUEUE);
+    let workers: Vec<_> = (0..WORKERS)
+        .map(|_| {
+            let receiver = receiver.clone();
+            thread::spawn(move || {
+                for task in receiver {
+                    catch_unwind(AssertUnwindSafe(task)).expect("no panic");
+                }
+            })
+        })
+        .collect();
+    produce(producers, || {
+        for number in 0..each {
+            sender.send(Box::new(move || add(number))).expect("open");
+        }
+    });
+    drop(sender);
+    workers.into_iter().for_each(|worker| worker.join().expect("a worker"));
+}
+
+fn rayon_spawn(producers: u64, each: u64) {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(WORKERS).build().expect("a pool");
+    pool.in_place_scope(|scope| {
+        produce(producers, || {
+            for number in 0..each {
+                scope.spawn(move |_| add(number));
+            }
+        });
+    });
+}
+
+fn threadpool_execute(producers: u64, each: u64) {
+    let pool = threadpool::ThreadPool::new(WORKERS);
+    // Its sender is not Sync: each producer has a handle of its own.
+    thread::scope(|scope| {
+        for _ in 0..producers {
+            let pool = pool.clone();
+            scope.spawn(move || (0..each).for_each(|number| pool.execute(move || add(number))));
+        }
+    });
+    pool.join();
+}
+
+fn on_tokio(work: impl Future<Output = ()> + Send + 'static) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build().expect("a runtime");
+    runtime.block_on(runtime.spawn(work)).expect("no panic");
+}
+
+async fn produce_async<F>(producers: u64, producer: impl Fn() -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let running: Vec<_> = (0..producers).map(|_| tokio::spawn(producer())).collect();
+    for producer in running {
+        producer.await.expect("no panic");
+    }
+}
+
+fn async_channel(producers: u64, each: u64) {
+    on_tokio(async move {
+        type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+        let (sender, receiver) = async_channel::bounded::<Work>(QUEUE);
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|_| {
+                let receiver = receiver.clone();
+                tokio::spawn(async move {
+                    while let Ok(work) = receiver.recv().await {
+                        work.await;
+                    }
+                })
+            })
+            .collect();
+        let producer = || {
+            let sender = sender.clone();
+            async move {
+                for number in 0..each {
+                    sender.send(Box::pin(async move { add(number) })).await.expect("open");
+                }
+            }
+        };
+        produce_async(producers, producer).await;
+        sender.close();
+        for worker in workers {
+            worker.await.expect("no panic");
+        }
+    });
+}
+
+fn tokio_semaphore(producers: u64, each: u64) {
+    on_tokio(async move {
+        let permits = Arc::new(tokio::sync::Semaphore::new(QUEUE));
+        let producer = || {
+            let permits = Arc::clone(&permits);
+            async move {
+                for number in 0..each {
+                    let permit = Arc::clone(&permits).acquire_owned().await.expect("open");
+                    tokio::spawn(async move {
+                        add(number);
+                        drop(permit);
+                    });
+                }
+            }
+        };
+        produce_async(producers, producer).await;
+        let _all = permits.acquire_many(QUEUE as u32).await.expect("open");
+    });
+}
+
+/// How the cost of one task, and memory, grow with the number of tasks.
+pub(crate) fn growth(options: &Options) -> Result<(), String> {
+    println!(
+        "{} repetitions, {WORKERS} workers, queue {QUEUE}, 1 producer, one pool for each\n",
+        options.reps
+    );
+    println!("| tasks | fifo, ns a task | priority, ns a task | memory at its peak, MiB |");
+    println!("|---:|---:|---:|---:|");
+    for power in 3..=7 {
+        let tasks = 10u64.pow(power);
+        let mut costs = [Vec::new(), Vec::new()];
+        reset_peak();
+        // As many tasks in all for each size, so that small sizes are measured as well as large ones.
+        let rounds = (10u64.pow(5) / tasks).max(1) as usize * options.reps.min(5);
+        for _ in 0..=rounds {
+            costs[0].push(measure(|producers, each| gristmill(Order::Fifo, producers, each), 1, tasks)?);
+            costs[1].push(measure(gristmill_priority, 1, tasks)?);
+        }
+        let (fifo, priority) = (median(&costs[0]), median(&costs[1]));
+        println!("| 10^{power} | {fifo:.0} | {priority:.0} | {} |", peak_mib());
+    }
+    Ok(())
+}
+
+/// Linux: the most memory this process has held since the last reset. Elsewhere unknown.
+fn peak_mib() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
+    kib.map_or_else(|| "unknown".into(), |kib| format!("{:.1}", kib / 1_024.0))
+}
+
+fn reset_peak() {
+    // 5 resets the peak; see proc(5). Where it cannot, the peak is that of all sizes so far.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}

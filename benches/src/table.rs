@@ -1,0 +1,48 @@
+//! Medians and ratios as a Markdown table.
+
+/// One contender's measurements, in nanoseconds a task, by column.
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) samples: Vec<Vec<f64>>,
+}
+
+pub(crate) fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+/// The middle of the ratios of measurements that were made right after each other: what the machine did
+/// meanwhile falls on both.
+pub(crate) fn ratio(ours: &[f64], theirs: &[f64]) -> f64 {
+    let pairs: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
+    median(&pairs)
+}
+
+/// Prints a median for each row and column, and its ratio to the same column of the row `base`.
+pub(crate) fn print(columns: &[&str], rows: &[Row], base: &str) {
+    let reference = rows.iter().find(|row| row.name == base);
+    let heads: Vec<String> = columns.iter().map(|column| format!(" {column} | × {base} |")).collect();
+    println!("| ns a task |{}", heads.concat());
+    println!("|---|{}", "---:|---:|".repeat(columns.len()));
+    for row in rows {
+        let cells = row.samples.iter().enumerate().map(|(column, samples)| {
+            let ratio = reference.map_or(f64::NAN, |base| ratio(samples, &base.samples[column]));
+            format!(" {:.0} | {ratio:.2} |", median(samples))
+        });
+        println!("| {} |{}", row.name, cells.collect::<String>());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_ratios() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(ratio(&[2.0, 30.0, 2.0], &[1.0, 10.0, 2.0]), 2.0);
+    }
+}
