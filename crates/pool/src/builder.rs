@@ -204,7 +204,7 @@ impl Builder {
         self
     }
 
-    fn check(self, delivery: Option<Delivery>) -> Result<Config, BuildError> {
+    pub(crate) fn check(self, delivery: Option<Delivery>) -> Result<Config, BuildError> {
         let queue = self.queue.unwrap_or(self.workers.saturating_mul(10));
         let results = self.results.unwrap_or(queue);
         let zeros = [

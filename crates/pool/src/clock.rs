@@ -14,7 +14,7 @@ pub struct Clock(Source);
 
 #[derive(Clone)]
 enum Source {
-    #[cfg(not(shuttle))]
+    #[cfg(not(any(shuttle, loom)))]
     System,
     Manual(Arc<Manual>),
 }
@@ -51,12 +51,12 @@ impl Timers {
 
 impl Clock {
     /// The system's monotonic clock. All pools share one timer thread, started by the first timer.
-    #[cfg(not(shuttle))]
+    #[cfg(not(any(shuttle, loom)))]
     pub fn system() -> Self {
         Self(Source::System)
     }
 
-    #[cfg(shuttle)]
+    #[cfg(any(shuttle, loom))]
     pub(crate) fn system() -> Self {
         ManualClock::new().into()
     }
@@ -64,7 +64,7 @@ impl Clock {
     /// Nanoseconds since the clock was made.
     pub(crate) fn now(&self) -> u64 {
         match &self.0 {
-            #[cfg(not(shuttle))]
+            #[cfg(not(any(shuttle, loom)))]
             Source::System => system::now(),
             Source::Manual(manual) => lock(&manual.state).now,
         }
@@ -74,7 +74,7 @@ impl Clock {
     pub(crate) fn after(&self, delay: Duration, alarm: impl FnOnce() + Send + 'static) -> TimerKey {
         let at = self.now().saturating_add(nanos(delay));
         match &self.0 {
-            #[cfg(not(shuttle))]
+            #[cfg(not(any(shuttle, loom)))]
             Source::System => system::add(at, Box::new(alarm)),
             Source::Manual(manual) => {
                 let key = lock(&manual.state).timers.add(at, Box::new(alarm));
@@ -89,7 +89,7 @@ impl Clock {
         // The alarm is dropped after the lock: it may hold the last handle of something whose drop comes
         // back here.
         let _alarm = match &self.0 {
-            #[cfg(not(shuttle))]
+            #[cfg(not(any(shuttle, loom)))]
             Source::System => system::remove(key),
             Source::Manual(manual) => lock(&manual.state).timers.due.remove(&key),
         };
@@ -105,7 +105,7 @@ impl Default for Clock {
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            #[cfg(not(shuttle))]
+            #[cfg(not(any(shuttle, loom)))]
             Source::System => "Clock::system",
             Source::Manual(_) => "ManualClock",
         })
@@ -251,7 +251,7 @@ impl From<&ManualClock> for Clock {
 }
 
 /// The one timer thread of the process.
-#[cfg(not(shuttle))]
+#[cfg(not(any(shuttle, loom)))]
 mod system {
     use super::{Alarm, TimerKey, Timers};
     use crate::sync::{Condvar, Mutex, OnceLock, lock, thread, wait};

@@ -19,7 +19,7 @@ use std::{
 /// Long work polls [`is_cancelled`](Self::is_cancelled), which costs about as much as reading a variable, or
 /// awaits [`cancelled`](Self::cancelled). Both answer for the pool's cancellation, the task's timeout and a
 /// stalled worker alike: in each case, stop.
-pub struct Context<T: Send + 'static, W: Worker = Threads> {
+pub struct Context<T: Send + 'static = (), W: Worker = Threads> {
     pub(crate) slot: Arc<Slot<T, W>>,
     pub(crate) run: u64,
     pub(crate) task: u64,

@@ -25,6 +25,7 @@ use crate::{
         atomic::{
             AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
+            fence,
         },
         lock, thread,
     },
@@ -51,7 +52,7 @@ pub(crate) struct Core<T: Send + 'static, W: Worker> {
     /// Hints, to look at without the lock: how many tasks the queue holds, and the rank of the best plus one.
     ready: Apart<AtomicUsize>,
     best: Apart<AtomicU64>,
-    /// How many workers sleep. Written SeqCst: see `park`.
+    /// How many workers sleep: see `park`.
     sleeping: Apart<AtomicUsize>,
     state: Apart<Mutex<State<T, W>>>,
 }
@@ -221,13 +222,13 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let state = self.lock();
         if let Some(refusal) = Self::refusal(&state) {
             drop(state);
-            return Err(SubmitError { refusal, task });
+            return Err(SubmitError::new(refusal, task));
         }
         if state.submitters.is_empty() && self.has_room(&state) {
             return Ok(self.accept(state, task));
         }
         drop(state);
-        Err(SubmitError { refusal: Refusal::Full, task })
+        Err(SubmitError::new(Refusal::Full, task))
     }
 
     fn accept(&self, mut state: MutexGuard<'_, State<T, W>>, mut task: Task<T, W>) -> TaskId {
@@ -296,7 +297,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             *ticket = None;
             drop(state);
             let task = task.take().expect("polled after it was ready");
-            return Poll::Ready(Err(SubmitError { refusal, task }));
+            return Poll::Ready(Err(SubmitError::new(refusal, task)));
         }
         let granted = match *ticket {
             None => state.submitters.is_empty() && self.has_room(&state),
@@ -368,7 +369,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         drop(state);
         match (refusal, slot) {
             (None, Some(slot)) => self.spawn(&slot, task),
-            (refusal, _) => Err(SubmitError { refusal: refusal.unwrap_or(Refusal::Cancelled), task }),
+            (refusal, _) => Err(SubmitError::new(refusal.unwrap_or(Refusal::Cancelled), task)),
         }
     }
 
@@ -380,10 +381,11 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             if let Some(outlet) = &self.outlet {
                 outlet.push(id, None);
             }
-            return Err(SubmitError { refusal: Refusal::Cancelled, task });
+            return Err(SubmitError::new(Refusal::Cancelled, task));
         }
         // See `park`: either we see the sleeper here, or it sees the task there.
-        if self.sleeping.0.load(SeqCst) > 0 {
+        fence(SeqCst);
+        if self.sleeping.0.load(Relaxed) > 0 {
             let mut state = self.lock();
             let worker = self.call_worker(&mut state);
             drop(state);
@@ -411,7 +413,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             return None;
         }
         let (_, waker) = state.idle.pop()?;
-        self.sleeping.0.store(state.idle.len(), SeqCst);
+        self.sleeping.0.store(state.idle.len(), Relaxed);
         state.searching += 1;
         state.awake += 1;
         Some(waker)
@@ -487,9 +489,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// Steals, or falls asleep, or finds that all is done.
     ///
     /// A task that is spawned is put on its worker's shelf without this lock, so the two could miss each
-    /// other: the spawner sees nobody asleep while we see nothing to steal. Each therefore writes first and
-    /// looks second, both SeqCst: we `sleeping`, then the shelves; it its shelf, then `sleeping`. Whichever
-    /// write comes second in their one order, its writer sees the other's. (`tests/loom.rs` tries them all.)
+    /// other: the spawner sees nobody asleep while we see nothing to steal. Each therefore writes, passes a
+    /// SeqCst fence, and looks: we write `sleeping` and look at the shelves; it writes its shelf and looks at
+    /// `sleeping`. The fences have one order, and whoever passes second sees what the other wrote. (`loom` below tries them all.)
     fn park(
         &self,
         mut state: MutexGuard<'_, State<T, W>>,
@@ -498,10 +500,11 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         waker: impl FnOnce() -> Waker,
     ) -> Found<Task<T, W>> {
         state.idle.push((slot.id, waker()));
-        self.sleeping.0.store(state.idle.len(), SeqCst);
+        self.sleeping.0.store(state.idle.len(), Relaxed);
+        fence(SeqCst);
         if let Some(mut stolen) = steal_from_any(&state, slot) {
             state.idle.pop();
-            self.sleeping.0.store(state.idle.len(), SeqCst);
+            self.sleeping.0.store(state.idle.len(), Relaxed);
             let job = stolen.pop_front().expect("a theft is never empty");
             slot.stock(stolen.into_iter());
             return Found::Job(job);
@@ -529,7 +532,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// Wakes every sleeper, to see that the pool has ended.
     fn dismiss(&self, state: &mut State<T, W>) -> Wakes {
         let sleepers = std::mem::take(&mut state.idle);
-        self.sleeping.0.store(0, SeqCst);
+        self.sleeping.0.store(0, Relaxed);
         state.searching += sleepers.len();
         state.awake += sleepers.len();
         Wakes(sleepers.into_iter().map(|(_, waker)| waker).collect())
@@ -667,8 +670,10 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let mut state = self.lock();
         let slots: Vec<Arc<Slot<T, W>>> = state.seats.iter().map(|seat| Arc::clone(&seat.slot)).collect();
         for slot in slots {
-            let (name, run) = (slot.current(), slot.running());
-            if run.is_some_and(|(run, _)| slot.give_up(run)) {
+            // The run first: if it is still the same when it is given up, the name is its own.
+            let Some((run, _)) = slot.running() else { continue };
+            let name = slot.current();
+            if slot.give_up(run) {
                 state.unstopped.extend(name);
                 self.vacate(&mut state, &slot);
             }
@@ -732,7 +737,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let asleep = state.idle.iter().position(|(id, _)| *id == slot.id);
         if let Some(asleep) = asleep {
             state.idle.remove(asleep);
-            self.sleeping.0.store(state.idle.len(), SeqCst);
+            self.sleeping.0.store(state.idle.len(), Relaxed);
         } else {
             state.awake -= 1;
             state.searching -= usize::from(search != Search::Fresh);
@@ -886,8 +891,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
 /// Spins for some microseconds. Lets others run as it does: they may be who is waited for.
 fn look_around(found: impl Fn() -> bool) -> bool {
-    const ROUNDS: u32 = if cfg!(shuttle) { 1 } else { 30 };
-    const SPINS: u32 = if cfg!(shuttle) { 1 } else { 64 };
+    const ROUNDS: u32 = if cfg!(any(shuttle, loom)) { 1 } else { 30 };
+    const SPINS: u32 = if cfg!(any(shuttle, loom)) { 1 } else { 64 };
     for _ in 0..ROUNDS {
         for _ in 0..SPINS {
             if found() {
@@ -906,4 +911,106 @@ fn steal_from_any<T: Send + 'static, W: Worker>(
 ) -> Option<VecDeque<Task<T, W>>> {
     let others = state.seats.iter().map(|seat| &seat.slot).filter(|slot| slot.id != thief.id);
     others.filter(|slot| slot.shelved() > 0).map(|slot| slot.steal()).find(|stolen| !stolen.is_empty())
+}
+
+/// The protocols that do not go through the one lock, on the real code, under every order of memory that the
+/// language allows. Run by `cargo xtask prove`.
+#[cfg(all(test, loom))]
+mod loom {
+    use super::*;
+    use crate::{Builder, worker::Threads};
+    use ::loom::{
+        sync::atomic::{AtomicBool, Ordering::Relaxed},
+        thread,
+    };
+    use std::task::Wake;
+
+    struct Bell(AtomicBool);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Relaxed);
+        }
+    }
+
+    fn core() -> Arc<Core<(), Threads>> {
+        Arc::new(Core::new(Builder::new().workers(2).queue(2).check(None).unwrap(), (), None))
+    }
+
+    /// See `park`: a worker that falls asleep while another spawns either finds the task or is woken.
+    #[test]
+    fn a_spawn_and_a_sleeper_do_not_miss_each_other() {
+        ::loom::model(|| {
+            let core = core();
+            let (spawner, sleeper) = (core.seat(), core.seat());
+            let bell = Arc::new(Bell(AtomicBool::new(false)));
+            let waker = Waker::from(Arc::clone(&bell));
+            let asleep = thread::spawn({
+                let core = Arc::clone(&core);
+                move || {
+                    let mut search = Search::Fresh;
+                    let found = core.find(&sleeper, &mut search, 1, false, || waker);
+                    matches!(found, Found::Nothing)
+                }
+            });
+            assert!(core.spawn(&spawner, Task::new(|_| Ok(()))).is_ok());
+            let asleep = asleep.join().unwrap();
+            assert_eq!(asleep, bell.0.load(Relaxed), "asleep, but not woken; or woken for nothing");
+            core.cancel();
+        });
+    }
+
+    /// See `Slot::run`: of the worker that finishes and the watch that gives up, exactly one settles; and
+    /// a watch that wins names the task it gave up.
+    #[test]
+    fn a_run_is_settled_once() {
+        ::loom::model(|| {
+            let core = core();
+            let slot = core.seat();
+            let watch = thread::spawn({
+                let slot = Arc::clone(&slot);
+                move || {
+                    slot.running().is_some_and(|(run, _)| {
+                        let name = slot.current();
+                        let given_up = slot.give_up(run);
+                        if given_up {
+                            let id = if run == 1 { 7 } else { 0 };
+                            assert_eq!(name.map(|name| name.id), Some(TaskId(id)), "named after another run");
+                        }
+                        given_up
+                    })
+                }
+            });
+            let mut first = Task::new(|_| Ok(()));
+            first.meta_mut().id = 7;
+            let run = slot.begin(&first, 0);
+            let mut finished = slot.finish(run, &first);
+            if finished {
+                let second = Task::new(|_| Ok(()));
+                let run = slot.begin(&second, 0);
+                finished = slot.finish(run, &second);
+            }
+            assert_eq!(watch.join().unwrap(), !finished);
+            core.cancel();
+        });
+    }
+
+    /// See `Slot::listen`: who waits to be told to stop is told, whichever comes first.
+    #[test]
+    fn a_cancellation_is_heard() {
+        ::loom::model(|| {
+            let core = core();
+            let slot = core.seat();
+            let bell = Arc::new(Bell(AtomicBool::new(false)));
+            let waker = Waker::from(Arc::clone(&bell));
+            let canceller = thread::spawn({
+                let core = Arc::clone(&core);
+                move || core.cancel()
+            });
+            slot.listen(&waker);
+            let seen = slot.is_stopped(1);
+            canceller.join().unwrap();
+            assert!(seen || bell.0.load(Relaxed), "neither seen nor told");
+        });
+    }
 }

@@ -26,6 +26,10 @@ pub(crate) struct Panic {
 }
 
 pub(crate) fn install_hook() {
+    // The model checkers have hooks of their own, and locals that are not there wherever a panic can be.
+    if cfg!(any(shuttle, loom)) {
+        return;
+    }
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let previous = take_hook();

@@ -9,15 +9,11 @@ use crate::{
     panics,
     report::Report,
     stats::Stats,
-    sync::{Arc, thread, thread_waker},
+    sync::{Arc, Parker},
     task::{Refusal, SubmitError, Task, TaskId},
     worker::{Threads, Worker},
 };
-use std::{
-    fmt,
-    task::{Poll, Waker},
-    time::Duration,
-};
+use std::{fmt, task::Poll, time::Duration};
 
 /// A bounded worker pool.
 ///
@@ -131,7 +127,7 @@ impl<T: Send + 'static> Pool<T> {
             return core.submit_inside(worker, task);
         }
         match core.try_submit(task) {
-            Err(SubmitError { refusal: Refusal::Full, task }) => self.wait_for_room(task, limit),
+            Err(full) if full.refusal == Refusal::Full => self.wait_for_room(full.into_task(), limit),
             done => done,
         }
     }
@@ -141,23 +137,23 @@ impl<T: Send + 'static> Pool<T> {
         let core = self.core();
         if core.look_for_slack() {
             match core.try_submit(task) {
-                Err(SubmitError { refusal: Refusal::Full, task: back }) => task = back,
+                Err(full) if full.refusal == Refusal::Full => task = full.into_task(),
                 done => return done,
             }
         }
         let (mut task, mut ticket) = (Some(task), None);
         let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
-        let waker = thread_waker();
+        let parker = Parker::new();
         loop {
-            if let Poll::Ready(done) = core.poll_submit(&mut task, &mut ticket, || waker.clone()) {
+            if let Poll::Ready(done) = core.poll_submit(&mut task, &mut ticket, || parker.waker().clone()) {
                 return done;
             }
-            if deadline.as_ref().is_some_and(|deadline| deadline.is_over(&waker)) {
+            if deadline.as_ref().is_some_and(|deadline| deadline.is_over(parker.waker())) {
                 ticket.into_iter().for_each(|ticket| core.leave_line(ticket));
                 let task = task.expect("a task that waits is still ours");
-                return Err(SubmitError { refusal: Refusal::TimedOut, task });
+                return Err(SubmitError::new(Refusal::TimedOut, task));
             }
-            thread::park();
+            parker.park();
         }
     }
 
@@ -196,12 +192,12 @@ impl<T: Send + 'static> Pool<T> {
     fn wait_for_end(&self, limit: Option<Duration>) -> bool {
         let core = self.core();
         let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
-        let waker: Waker = thread_waker();
-        while core.poll_ended(&waker).is_pending() {
-            if deadline.as_ref().is_some_and(|deadline| deadline.is_over(&waker)) {
+        let parker = Parker::new();
+        while core.poll_ended(parker.waker()).is_pending() {
+            if deadline.as_ref().is_some_and(|deadline| deadline.is_over(parker.waker())) {
                 return false;
             }
-            thread::park();
+            parker.park();
         }
         // They have ended all but formally: this waits for the system to be done with them.
         for (_, handle) in core.take_handles() {

@@ -8,9 +8,9 @@ use crate::{
     panics,
     report::Failure,
     sync::{
-        Mutex,
+        Mutex, Parker,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-        lock, thread, thread_waker,
+        lock,
     },
     task::TaskRef,
 };
@@ -200,10 +200,9 @@ impl<T> Outlet<T> {
         }
         let full = self.is_full(&state);
         self.full.store(full, Relaxed);
-        // One result taken makes room for one worker; the last bit of room for all.
-        let room = self.limit.saturating_sub(state.shelf.len()).max(1);
-        let count = if full { 0 } else { state.workers.len().min(room) };
-        let workers: Vec<Waker> = state.workers.drain(..count).collect();
+        // All of them: who may start a task must not wait for another's to end. (Together they put down
+        // one result each before the next lot is held, so this is one wake-up a result.)
+        let workers = if full { Vec::new() } else { std::mem::take(&mut state.workers) };
         drop(state);
         workers.into_iter().for_each(Waker::wake);
         Poll::Ready(Some(outcome))
@@ -264,11 +263,13 @@ impl<T> Iterator for Results<T> {
     type Item = Outcome<T>;
 
     fn next(&mut self) -> Option<Outcome<T>> {
+        let mut parker = None;
         let outcome = loop {
-            if let Poll::Ready(outcome) = self.outlet.poll_next(thread_waker) {
+            let waker = || parker.get_or_insert_with(Parker::new).waker().clone();
+            if let Poll::Ready(outcome) = self.outlet.poll_next(waker) {
                 break outcome;
             }
-            thread::park();
+            parker.iter().for_each(Parker::park);
         };
         (self.moved)();
         outcome

@@ -11,7 +11,7 @@ use crate::{
         Apart, Arc, Mutex,
         atomic::{
             AtomicBool, AtomicU64, AtomicUsize,
-            Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+            Ordering::{AcqRel, Acquire, Relaxed, Release},
         },
         lock,
     },
@@ -28,7 +28,7 @@ pub(crate) struct Slot<T: Send + 'static, W: Worker> {
     pub(crate) id: usize,
     pub(crate) core: Arc<Core<T, W>>,
     pub(crate) counts: Apart<Counts>,
-    /// How many tasks lie in `shelf`. Written SeqCst when it grows: see `Core::park`.
+    /// How many tasks lie in `shelf`: see `Core::park`.
     shelved: Apart<AtomicUsize>,
     shelf: Mutex<Shelf<Task<T, W>>>,
     /// Numbers for tasks to be spawned here.
@@ -87,7 +87,7 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
     // ---- the shelf ----
 
     pub(crate) fn shelved(&self) -> usize {
-        self.shelved.0.load(SeqCst)
+        self.shelved.0.load(Relaxed)
     }
 
     /// A number for a task to be spawned; `more` gives further ones.
@@ -108,7 +108,7 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
         }
         shelf.spawned.push_back(job);
         self.counts.0.spawned.add(1);
-        self.shelved.0.store(shelf.len(), SeqCst);
+        self.shelved.0.store(shelf.len(), Relaxed);
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
     pub(crate) fn stock(&self, jobs: impl Iterator<Item = Task<T, W>>) {
         let mut shelf = lock(&self.shelf);
         shelf.batch.extend(jobs);
-        self.shelved.0.store(shelf.len(), SeqCst);
+        self.shelved.0.store(shelf.len(), Relaxed);
     }
 
     /// The owner's next task: a spawned one first. None where the queue has a `better` one than the shelf.
@@ -131,7 +131,6 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
             return None;
         }
         let job = shelf.spawned.pop_back().or_else(|| shelf.batch.pop_front())?;
-        // It shrinks: a reader that misses this only looks once too often.
         self.shelved.0.store(shelf.len(), Relaxed);
         Some((job, origin))
     }

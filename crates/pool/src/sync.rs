@@ -1,8 +1,8 @@
-//! The synchronisation primitives the crate is built from: std's, or shuttle's when the schedules are
-//! explored (`--cfg shuttle`). Nothing else in the crate names `std::sync` locks, atomics or threads, so
-//! every blocking point is one that the model checker can see.
+//! The synchronisation primitives the crate is built from: std's, or those of a model checker that explores
+//! schedules (`--cfg shuttle`, the whole pool) or memory orders (`--cfg loom`, its small protocols). Nothing
+//! else in the crate names locks, atomics or threads of std, so every blocking point is one the checker sees.
 
-#[cfg(not(shuttle))]
+#[cfg(not(any(shuttle, loom)))]
 pub(crate) use std::{
     sync::{Condvar, Mutex, MutexGuard, atomic},
     thread, thread_local,
@@ -13,6 +13,14 @@ pub(crate) use shuttle::{
     sync::{Condvar, Mutex, MutexGuard, atomic},
     thread, thread_local,
 };
+
+#[cfg(loom)]
+pub(crate) use loom::{
+    sync::{Condvar, Mutex, MutexGuard, atomic},
+    thread,
+};
+#[cfg(loom)]
+pub(crate) use std::thread_local;
 
 pub(crate) use std::sync::{Arc, OnceLock, Weak};
 use std::{
@@ -37,20 +45,78 @@ pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
 #[repr(align(128))]
 pub(crate) struct Apart<T>(pub(crate) T);
 
-struct Unpark(thread::Thread);
+/// Puts the calling thread to sleep until its waker is called; a call that comes first is not lost. Threads
+/// and async tasks wait in the same lists: a thread parks where a task returns `Pending`.
+pub(crate) struct Parker {
+    token: Arc<Token>,
+    waker: Waker,
+}
 
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
+impl Parker {
+    pub(crate) fn new() -> Self {
+        let token = Arc::new(Token::new());
+        Self { waker: Waker::from(Arc::clone(&token)), token }
     }
 
-    fn wake_by_ref(self: &Arc<Self>) {
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    pub(crate) fn park(&self) {
+        self.token.wait();
+    }
+}
+
+#[cfg(not(shuttle))]
+struct Token(thread::Thread);
+
+#[cfg(not(shuttle))]
+impl Token {
+    fn new() -> Self {
+        Self(thread::current())
+    }
+
+    #[expect(clippy::unused_self, reason = "shuttle's token needs it")]
+    fn wait(&self) {
+        thread::park();
+    }
+
+    fn give(&self) {
         self.0.unpark();
     }
 }
 
-/// A waker of the calling thread. Threads and async tasks wait in the same lists: a thread parks where a
-/// task returns `Pending`.
-pub(crate) fn thread_waker() -> Waker {
-    Waker::from(Arc::new(Unpark(thread::current())))
+/// Shuttle's own `park` also wakes for no reason, as the real one may. That would hide every wake-up that we
+/// forget, so this one does not.
+#[cfg(shuttle)]
+struct Token(Mutex<bool>, Condvar);
+
+#[cfg(shuttle)]
+impl Token {
+    fn new() -> Self {
+        Self(Mutex::new(false), Condvar::new())
+    }
+
+    fn wait(&self) {
+        let mut given = lock(&self.0);
+        while !*given {
+            given = wait(&self.1, given);
+        }
+        *given = false;
+    }
+
+    fn give(&self) {
+        *lock(&self.0) = true;
+        self.1.notify_one();
+    }
+}
+
+impl Wake for Token {
+    fn wake(self: Arc<Self>) {
+        self.give();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.give();
+    }
 }

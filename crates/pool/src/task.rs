@@ -8,7 +8,7 @@ use crate::{
     sync::Arc,
     worker::{Threads, Worker},
 };
-use std::{error::Error, fmt, time::Duration};
+use std::{error::Error, fmt, sync::PoisonError, time::Duration};
 
 /// Names a task within its pool. Submitted tasks count up from 0; spawned ones take numbers between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,7 +58,7 @@ impl Default for Priority {
 ///     .priority(Priority::HIGH)
 ///     .timeout(Duration::from_secs(5));
 /// ```
-pub struct Task<T: Send + 'static, W: Worker = Threads> {
+pub struct Task<T: Send + 'static = (), W: Worker = Threads> {
     pub(crate) body: W::Body<T>,
 }
 
@@ -230,12 +230,24 @@ pub enum Refusal {
     Cancelled,
 }
 
-/// The pool did not take a task; here it is back.
-pub struct SubmitError<T: Send + 'static, W: Worker = Threads> {
+/// The pool did not take a task; it can be [had back](Self::into_task).
+pub struct SubmitError<T: Send + 'static = (), W: Worker = Threads> {
     /// Why.
     pub refusal: Refusal,
+    /// Never locked. It makes the error `Sync`, as errors have to be to go through `?`, though a closure need
+    /// not be.
+    task: std::sync::Mutex<Task<T, W>>,
+}
+
+impl<T: Send + 'static, W: Worker> SubmitError<T, W> {
+    pub(crate) fn new(refusal: Refusal, task: Task<T, W>) -> Self {
+        Self { refusal, task: std::sync::Mutex::new(task) }
+    }
+
     /// The task, untouched.
-    pub task: Task<T, W>,
+    pub fn into_task(self) -> Task<T, W> {
+        self.task.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl<T: Send + 'static, W: Worker> fmt::Display for SubmitError<T, W> {
@@ -251,7 +263,7 @@ impl<T: Send + 'static, W: Worker> fmt::Display for SubmitError<T, W> {
 
 impl<T: Send + 'static, W: Worker> fmt::Debug for SubmitError<T, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SubmitError").field("refusal", &self.refusal).field("task", &self.task).finish()
+        f.debug_struct("SubmitError").field("refusal", &self.refusal).finish_non_exhaustive()
     }
 }
 

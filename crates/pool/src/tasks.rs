@@ -363,7 +363,7 @@ impl<T: Send + 'static> Future for Submit<'_, T> {
         }
         this.ticket.take().into_iter().for_each(|ticket| this.core.leave_line(ticket));
         let task = this.task.take().expect("a task that waits is still ours");
-        Poll::Ready(Err(SubmitError { refusal: Refusal::TimedOut, task }))
+        Poll::Ready(Err(SubmitError::new(Refusal::TimedOut, task)))
     }
 }
 

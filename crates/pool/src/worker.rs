@@ -6,13 +6,10 @@ use crate::{
     desk::Desk,
     panics,
     slot::Slot,
-    sync::{Arc, thread, thread_waker},
+    sync::{Arc, Parker, thread},
     task::{Blocking, Meta},
 };
-use std::{
-    io,
-    task::{Poll, Waker},
-};
+use std::{io, task::Poll};
 
 mod sealed {
     pub trait Sealed {}
@@ -94,10 +91,10 @@ fn work<T: Send + 'static>(slot: Arc<Slot<T, Threads>>) {
     let (pool, worker) = (slot.core.address(), slot.id);
     let mut context = Context::new(Arc::clone(&slot));
     let mut desk = Desk::new(slot);
-    let waker = thread_waker();
+    let parker = Parker::new();
     let _inside = panics::enter(pool, worker);
     tracing::trace!(worker, "worker started");
-    while wait_for_job(&mut desk, &waker) {
+    while wait_for_job(&mut desk, &parker) {
         let Some(body) = desk.begin(&mut context) else { continue };
         let result = panics::catch(|| (body.body)(&context));
         if !desk.settle(result) {
@@ -107,14 +104,14 @@ fn work<T: Send + 'static>(slot: Arc<Slot<T, Threads>>) {
     tracing::trace!(worker, "worker ended");
 }
 
-fn wait_for_job<T: Send + 'static>(desk: &mut Desk<T, Threads>, waker: &Waker) -> bool {
+fn wait_for_job<T: Send + 'static>(desk: &mut Desk<T, Threads>, parker: &Parker) -> bool {
     loop {
-        match desk.poll_job(true, waker) {
+        match desk.poll_job(true, parker.waker()) {
             Poll::Ready(found) => return found,
             Poll::Pending if desk.search == Search::Looking => {
                 desk.slot.core.look_for_work();
             }
-            Poll::Pending => thread::park(),
+            Poll::Pending => parker.park(),
         }
     }
 }

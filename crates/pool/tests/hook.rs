@@ -1,0 +1,42 @@
+//! The panic hook is everybody's: a pool puts itself in front of the one that is there, keeps its tasks' panics
+//! and hands all others on. Alone in its process: a hook is set once.
+
+#![cfg(not(any(shuttle, loom)))]
+
+#[macro_use]
+mod suite;
+
+use gristmill_pool::Cause;
+use std::{
+    panic::{set_hook, take_hook},
+    sync::{Arc, Mutex},
+    thread,
+};
+use suite::*;
+
+#[test]
+fn other_panics_reach_the_hook_that_was_there() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&seen);
+    let _default = take_hook();
+    set_hook(Box::new(move |info| {
+        log.lock().unwrap().push(info.payload_as_str().unwrap_or("?").to_owned());
+    }));
+    let rig = build::<OnThreads>(small(1, 4));
+    rig.submit(OnThreads::once(async |_| panic!("in a task"))).unwrap();
+    until(|| rig.stats().failed == 1);
+    assert!(thread::spawn(|| panic!("elsewhere")).join().is_err());
+    let report = rig.join();
+    assert!(matches!(report.failures[0].error.cause(), Cause::Panic { message, .. } if message.starts_with("in a task")));
+    // A thread that was started by a task is not in the task.
+    let rig = build::<OnThreads>(small(1, 4));
+    let task = OnThreads::once(async |_| {
+        assert!(thread::spawn(|| panic!("beside a task")).join().is_err());
+        Ok(())
+    });
+    rig.submit(task).unwrap();
+    assert!(rig.join().is_clean());
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    let _ours = take_hook();
+    assert_eq!(seen, ["elsewhere", "beside a task"]);
+}

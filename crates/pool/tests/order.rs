@@ -1,0 +1,104 @@
+//! Whose turn it is: first in first out, by priority, by cost; and nobody waits for ever.
+
+#![cfg(not(any(shuttle, loom)))]
+
+#[macro_use]
+mod suite;
+
+use gristmill_pool::{Delivery, Order, Priority};
+use suite::*;
+
+/// Submits tasks of these ranks while the one worker is occupied, and says in which order they then ran.
+fn run<K: Kind>(order: Order, ranks: &[u64]) -> Vec<u64> {
+    let builder = small(1, ranks.len().max(1)).order(order);
+    let (rig, mut results) = build_with_results::<u64, K>(builder, Delivery::AsCompleted);
+    let gate = Gate::default();
+    occupy(&rig, &gate);
+    for (nth, rank) in ranks.iter().enumerate() {
+        rig.submit(make::<u64, K>(nth as u64).priority(Priority(*rank as u8)).cost(*rank)).unwrap();
+    }
+    gate.open();
+    rig.close();
+    results.next();
+    results.map(|outcome| outcome.result.unwrap()).collect()
+}
+
+fn each_order_is_exact_with_one_worker<K: Kind>() {
+    let check = |order, ranks: &[u64], want: &[u64]| assert_eq!(run::<K>(order, ranks), want, "{order:?}");
+    check(Order::Fifo, &[3, 1, 2, 1, 9], &[0, 1, 2, 3, 4]);
+    check(Order::Priority, &[3, 1, 2, 1, 255, 0, 64], &[4, 6, 0, 2, 1, 3, 5]);
+    check(Order::Cost, &[3, 1, 2, 1, 9], &[1, 3, 2, 0, 4]);
+    check(Order::Priority, &[7; 12], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+    check(Order::Cost, &[7; 12], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+}
+
+fn first_in_is_first_out_however_many<K: Kind>() {
+    for delivery in DELIVERIES {
+        let (rig, results) = build_with_results::<u32, K>(small(1, 7), delivery);
+        let reader =
+            std::thread::spawn(move || results.map(|outcome| outcome.result.unwrap()).collect::<Vec<_>>());
+        for n in 0..2_000 {
+            rig.submit(make::<u32, K>(n)).unwrap();
+        }
+        rig.close();
+        assert!(reader.join().unwrap().into_iter().eq(0..2_000));
+    }
+}
+
+fn tasks_that_say_nothing_are_normal<K: Kind>() {
+    let (rig, mut results) =
+        build_with_results::<&str, K>(small(1, 9).order(Order::Priority), Delivery::AsCompleted);
+    let gate = Gate::default();
+    occupy(&rig, &gate);
+    rig.submit(make::<&str, K>("low").priority(Priority::LOW)).unwrap();
+    rig.submit(make::<&str, K>("plain")).unwrap();
+    rig.submit(make::<&str, K>("normal").priority(Priority::NORMAL)).unwrap();
+    rig.submit(make::<&str, K>("high").priority(Priority::HIGH)).unwrap();
+    gate.open();
+    rig.close();
+    results.next();
+    let made: Vec<&str> = results.map(|outcome| outcome.result.unwrap()).collect();
+    assert_eq!(made, ["high", "plain", "normal", "low"]);
+}
+
+/// A stream of better tasks that never lets up: each of them submits the next. The worst of all runs all the
+/// same, after at most sixteen starts for each one that was there before it.
+fn nothing_starves<K: Kind>() {
+    for order in [Order::Priority, Order::Cost] {
+        let rig = build::<K>(small(1, 4).order(order));
+        let (gate, worst, better) = (Gate::default(), Signal::default(), Signal::default());
+        occupy(&rig, &gate);
+        let ran = worst.clone();
+        let task = K::once(async move |_| {
+            ran.give();
+            Ok(())
+        });
+        for _ in 0..3 {
+            rig.submit(make::<(), K>(()).priority(Priority::HIGH).cost(1)).unwrap();
+        }
+        rig.submit(task.priority(Priority(0)).cost(1_000_000)).unwrap();
+        let (pool, seen, count) = (rig.pool.clone(), worst.clone(), better.clone());
+        let stream = std::thread::spawn(move || {
+            while seen.count() == 0 {
+                let count = count.clone();
+                let task = K::once(async move |_| {
+                    count.give();
+                    Ok(())
+                });
+                pool.submit(task.priority(Priority::HIGH).cost(1)).unwrap();
+            }
+        });
+        gate.open();
+        stream.join().unwrap();
+        // Four were ahead; then those that were submitted before the stream saw the end.
+        assert!(better.count() <= 4 * 16 + 8, "{order:?}: overtaken by {}", better.count());
+        assert!(rig.join().is_clean());
+    }
+}
+
+every_kind!(
+    each_order_is_exact_with_one_worker,
+    first_in_is_first_out_however_many,
+    tasks_that_say_nothing_are_normal,
+    nothing_starves,
+);

@@ -1,0 +1,538 @@
+//! One suite, run over each kind of worker: threads, tokio tasks on a runtime of two threads, and tokio tasks
+//! on a runtime of one. A test is a function over [`Kind`]; [`every_kind!`] makes the three of it.
+//!
+//! Tasks are written as async closures for all kinds; a thread waits for them with [`block_on`]. Tests wait
+//! for signals only: a [`Gate`], a channel, a clock's timers, a count.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use gristmill_pool::{
+    Builder, Context, Delivery, ManualClock, Order, Pool, Report, Results, Retry, SubmitError, Task,
+    TaskError, TaskId, TaskResult, Threads, Worker,
+};
+use std::{
+    ops::Deref,
+    pin::{Pin, pin},
+    sync::{Arc, Condvar, Mutex},
+    task::{self, Poll, Wake, Waker},
+    thread,
+    time::Duration,
+};
+
+pub(crate) const SEC: Duration = Duration::from_secs(1);
+pub(crate) const ORDERS: [Order; 3] = [Order::Fifo, Order::Priority, Order::Cost];
+pub(crate) const DELIVERIES: [Delivery; 2] = [Delivery::AsCompleted, Delivery::AsSubmitted];
+
+/// Makes a test of each function, for each kind of worker. One that is not named here is dead code.
+macro_rules! every_kind {
+    ($($name:ident),+ $(,)?) => {
+        mod threads {
+            $(#[test] fn $name() { super::$name::<crate::suite::OnThreads>(); })+
+        }
+        #[cfg(feature = "tokio")]
+        mod tasks {
+            $(#[test] fn $name() { super::$name::<crate::suite::OnTasks>(); })+
+        }
+        #[cfg(feature = "tokio")]
+        mod tasks_on_one_thread {
+            $(#[test] fn $name() { super::$name::<crate::suite::OnOneThread>(); })+
+        }
+    };
+}
+
+type Boxed<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
+pub(crate) type Accepted<T, K> = Result<TaskId, SubmitError<T, <K as Kind>::W>>;
+pub(crate) type Ctx<T, K> = Context<T, <K as Kind>::W>;
+pub(crate) type Job<T, K> = Task<T, <K as Kind>::W>;
+
+/// A kind of worker, and how a user of it says what all can do.
+pub(crate) trait Kind: Sized + Send + Sync + 'static {
+    type W: Worker;
+    type Runtime: Send;
+
+    fn runtime() -> Self::Runtime;
+    fn build(runtime: &Self::Runtime, builder: Builder) -> Pool<(), Self::W>;
+    fn build_with_results<T: Send + 'static>(
+        runtime: &Self::Runtime,
+        builder: Builder,
+        delivery: Delivery,
+    ) -> (Pool<T, Self::W>, Results<T>);
+
+    fn once<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
+        body: impl FnOnce(Ctx<T, Self>) -> Fut + Send + 'static,
+    ) -> Job<T, Self>;
+    fn retrying<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
+        policy: Retry,
+        body: impl FnMut(Ctx<T, Self>) -> Fut + Send + 'static,
+    ) -> Job<T, Self>;
+
+    fn submit<T: Send + 'static>(
+        pool: &Pool<T, Self::W>,
+        task: Job<T, Self>,
+        limit: Option<Duration>,
+    ) -> Boxed<'_, Accepted<T, Self>>;
+    fn join<T: Send + 'static>(pool: &Pool<T, Self::W>) -> Boxed<'_, Report>;
+    fn shutdown<T: Send + 'static>(pool: &Pool<T, Self::W>, deadline: Duration) -> Boxed<'_, Report>;
+}
+
+pub(crate) struct OnThreads;
+
+impl Kind for OnThreads {
+    type W = Threads;
+    type Runtime = ();
+
+    fn runtime() {}
+
+    fn build((): &(), builder: Builder) -> Pool {
+        builder.build().unwrap()
+    }
+
+    fn build_with_results<T: Send + 'static>(
+        (): &(),
+        builder: Builder,
+        delivery: Delivery,
+    ) -> (Pool<T>, Results<T>) {
+        builder.build_with_results(delivery).unwrap()
+    }
+
+    fn once<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
+        body: impl FnOnce(Context<T>) -> Fut + Send + 'static,
+    ) -> Task<T> {
+        Task::new(|context| block_on(body(context.clone())))
+    }
+
+    fn retrying<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
+        policy: Retry,
+        mut body: impl FnMut(Context<T>) -> Fut + Send + 'static,
+    ) -> Task<T> {
+        Task::retrying(policy, move |context| block_on(body(context.clone())))
+    }
+
+    fn submit<T: Send + 'static>(
+        pool: &Pool<T>,
+        task: Task<T>,
+        limit: Option<Duration>,
+    ) -> Boxed<'_, Accepted<T, Self>> {
+        Box::pin(async move {
+            match limit {
+                Some(limit) => pool.submit_timeout(task, limit),
+                None => pool.submit_task(task),
+            }
+        })
+    }
+
+    fn join<T: Send + 'static>(pool: &Pool<T>) -> Boxed<'_, Report> {
+        Box::pin(async { pool.join() })
+    }
+
+    fn shutdown<T: Send + 'static>(pool: &Pool<T>, deadline: Duration) -> Boxed<'_, Report> {
+        Box::pin(async move { pool.shutdown(deadline) })
+    }
+}
+
+#[cfg(feature = "tokio")]
+pub(crate) use on_tokio::{OnOneThread, OnTasks};
+
+#[cfg(feature = "tokio")]
+mod on_tokio {
+    use super::*;
+    use gristmill_pool::Tasks;
+    use tokio::runtime::{Builder as Tokio, Handle, Runtime};
+
+    /// A runtime that goes on in the background, and can be dropped anywhere.
+    pub(crate) struct Background {
+        handle: Handle,
+        runtime: Option<Runtime>,
+        stop: Gate,
+    }
+
+    impl Drop for Background {
+        fn drop(&mut self) {
+            self.stop.open();
+            if let Some(runtime) = self.runtime.take() {
+                runtime.shutdown_background();
+            }
+        }
+    }
+
+    macro_rules! on_runtime {
+        ($name:ident, $make:expr) => {
+            pub(crate) struct $name;
+
+            impl Kind for $name {
+                type W = Tasks;
+                type Runtime = Background;
+
+                fn runtime() -> Background {
+                    $make()
+                }
+
+                fn build(runtime: &Background, builder: Builder) -> Pool<(), Tasks> {
+                    let _inside = runtime.handle.enter();
+                    builder.build_async().unwrap()
+                }
+
+                fn build_with_results<T: Send + 'static>(
+                    runtime: &Background,
+                    builder: Builder,
+                    delivery: Delivery,
+                ) -> (Pool<T, Tasks>, Results<T>) {
+                    let _inside = runtime.handle.enter();
+                    builder.build_async_with_results(delivery).unwrap()
+                }
+
+                fn once<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
+                    body: impl FnOnce(Ctx<T, Self>) -> Fut + Send + 'static,
+                ) -> Job<T, Self> {
+                    Task::future(body)
+                }
+
+                fn retrying<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
+                    policy: Retry,
+                    body: impl FnMut(Ctx<T, Self>) -> Fut + Send + 'static,
+                ) -> Job<T, Self> {
+                    Task::retrying_future(policy, body)
+                }
+
+                fn submit<T: Send + 'static>(
+                    pool: &Pool<T, Tasks>,
+                    task: Job<T, Self>,
+                    limit: Option<Duration>,
+                ) -> Boxed<'_, Accepted<T, Self>> {
+                    Box::pin(async move {
+                        match limit {
+                            Some(limit) => pool.submit_timeout(task, limit).await,
+                            None => pool.submit_task(task).await,
+                        }
+                    })
+                }
+
+                fn join<T: Send + 'static>(pool: &Pool<T, Tasks>) -> Boxed<'_, Report> {
+                    Box::pin(pool.join())
+                }
+
+                fn shutdown<T: Send + 'static>(
+                    pool: &Pool<T, Tasks>,
+                    deadline: Duration,
+                ) -> Boxed<'_, Report> {
+                    Box::pin(pool.shutdown(deadline))
+                }
+            }
+        };
+    }
+
+    on_runtime!(OnTasks, on_two_threads);
+    on_runtime!(OnOneThread, on_one_thread);
+
+    fn on_two_threads() -> Background {
+        let runtime = Tokio::new_multi_thread().worker_threads(2).build().unwrap();
+        Background { handle: runtime.handle().clone(), runtime: Some(runtime), stop: Gate::default() }
+    }
+
+    fn on_one_thread() -> Background {
+        let runtime = Tokio::new_current_thread().build().unwrap();
+        let (handle, stop) = (runtime.handle().clone(), Gate::default());
+        let stopped = stop.passed();
+        thread::spawn(move || runtime.block_on(stopped));
+        Background { handle, runtime: None, stop }
+    }
+}
+
+/// A handle of a pool, as its users hold it; synchronous for every kind of worker.
+pub(crate) struct Handle<T: Send + 'static, K: Kind>(pub(crate) Pool<T, K::W>);
+
+impl<T: Send + 'static, K: Kind> Clone for Handle<T, K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: Send + 'static, K: Kind> Deref for Handle<T, K> {
+    type Target = Pool<T, K::W>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<T: Send + 'static, K: Kind> Handle<T, K> {
+    pub(crate) fn submit(&self, task: Job<T, K>) -> Accepted<T, K> {
+        block_on(K::submit(&self.0, task, None))
+    }
+
+    pub(crate) fn submit_timeout(&self, task: Job<T, K>, limit: Duration) -> Accepted<T, K> {
+        block_on(K::submit(&self.0, task, Some(limit)))
+    }
+
+    pub(crate) fn join(&self) -> Report {
+        block_on(K::join(&self.0))
+    }
+
+    pub(crate) fn shutdown(&self, deadline: Duration) -> Report {
+        block_on(K::shutdown(&self.0, deadline))
+    }
+}
+
+/// A pool and what it runs on. The pool goes first.
+pub(crate) struct Rig<T: Send + 'static, K: Kind> {
+    pub(crate) pool: Handle<T, K>,
+    pub(crate) runtime: K::Runtime,
+}
+
+impl<T: Send + 'static, K: Kind> Deref for Rig<T, K> {
+    type Target = Handle<T, K>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.pool
+    }
+}
+
+pub(crate) fn build<K: Kind>(builder: Builder) -> Rig<(), K> {
+    let runtime = K::runtime();
+    Rig { pool: Handle(K::build(&runtime, builder)), runtime }
+}
+
+pub(crate) fn build_with_results<T: Send + 'static, K: Kind>(
+    builder: Builder,
+    delivery: Delivery,
+) -> (Rig<T, K>, Results<T>) {
+    let runtime = K::runtime();
+    let (pool, results) = K::build_with_results(&runtime, builder, delivery);
+    (Rig { pool: Handle(pool), runtime }, results)
+}
+
+/// Small: so many workers, so long a queue.
+pub(crate) fn small(workers: usize, queue: usize) -> Builder {
+    Pool::builder().workers(workers).queue(queue)
+}
+
+// ---- tasks that many tests need ----
+
+/// Makes this and nothing else.
+pub(crate) fn make<T: Send + 'static, K: Kind>(value: T) -> Job<T, K> {
+    K::once(async move |_| Ok(value))
+}
+
+/// Fails at once, for good.
+pub(crate) fn fail<T: Send + 'static, K: Kind>(why: &'static str) -> Job<T, K> {
+    K::once(async move |_| Err(TaskError::permanent(why)))
+}
+
+/// Tells `started`, then waits for the gate, whatever its context says; makes `value`.
+pub(crate) fn hold<T: Send + 'static, K: Kind>(started: &Signal, gate: &Gate, value: T) -> Job<T, K> {
+    let (started, gate) = (started.clone(), gate.clone());
+    K::once(async move |_| {
+        started.give();
+        gate.passed().await;
+        Ok(value)
+    })
+}
+
+/// Tells `started`, then runs until its context says stop.
+pub(crate) fn listen<T: Send + 'static, K: Kind>(started: &Signal) -> Job<T, K> {
+    let started = started.clone();
+    K::once(async move |context: Ctx<T, K>| {
+        started.give();
+        context.cancelled().await;
+        Err(TaskError::cancelled())
+    })
+}
+
+/// Occupies a worker until the gate opens; returns when the worker is in it.
+pub(crate) fn occupy<T: Default + Send + 'static, K: Kind>(pool: &Handle<T, K>, gate: &Gate) {
+    let started = Signal::default();
+    pool.submit(hold::<T, K>(&started, gate, T::default())).unwrap();
+    started.wait_for(1);
+}
+
+// ---- what holds at the end of any pool ----
+
+/// Each task is in exactly one place, and every place is named.
+#[track_caller]
+pub(crate) fn assert_partition(report: &Report) {
+    let named = (report.never_started.len() + report.unstopped.len()) as u64;
+    assert_eq!(report.finished + report.failed + named, report.stats.submitted, "{report:?}");
+    assert_eq!(report.failures.len() as u64, report.failed, "a failure without its error: {report:?}");
+    let mut ids: Vec<u64> = ids_of(report.failures.iter().map(|failure| &failure.task));
+    ids.extend(ids_of(&report.never_started));
+    ids.extend(ids_of(&report.unstopped));
+    let all = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), all, "a task in two places: {report:?}");
+}
+
+/// That two reports say the same of every task.
+#[track_caller]
+pub(crate) fn assert_same(one: &Report, two: &Report) {
+    let essence = |report: &Report| {
+        let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
+        let (never, unstopped) = (ids_of(&report.never_started), ids_of(&report.unstopped));
+        (report.finished, report.failed, failures, never, unstopped)
+    };
+    assert_eq!(essence(one), essence(two));
+}
+
+fn ids_of<'a>(tasks: impl IntoIterator<Item = &'a gristmill_pool::TaskRef>) -> Vec<u64> {
+    tasks.into_iter().map(|task| task.id.get()).collect()
+}
+
+pub(crate) fn labels<'a>(tasks: impl IntoIterator<Item = &'a gristmill_pool::TaskRef>) -> Vec<String> {
+    tasks.into_iter().map(|task| task.label.as_deref().unwrap_or("-").to_owned()).collect()
+}
+
+/// How many timers wait for the clock.
+pub(crate) fn timers(clock: &ManualClock) -> usize {
+    let text = format!("{clock:?}");
+    let count = text.split("timers: ").nth(1).and_then(|rest| rest.trim_end_matches(" }").parse().ok());
+    count.unwrap_or_else(|| panic!("no timers in {text}"))
+}
+
+/// Waits for a state that nobody signals, but that can be looked at.
+pub(crate) fn until(reached: impl Fn() -> bool) {
+    while !reached() {
+        thread::yield_now();
+    }
+}
+
+// ---- signals ----
+
+/// Waits for a future on this thread. No `park`: whoever calls this may have somebody else's wake-ups.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let bell = Arc::new(Bell::default());
+    let waker = Waker::from(Arc::clone(&bell));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut task::Context::from_waker(&waker)) {
+            return output;
+        }
+        bell.wait();
+    }
+}
+
+/// A waker that can be waited for.
+#[derive(Default)]
+pub(crate) struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    pub(crate) fn wait(&self) {
+        let mut rung = self.changed.wait_while(self.rung.lock().unwrap(), |rung| !*rung).unwrap();
+        *rung = false;
+    }
+
+    pub(crate) fn has_rung(&self) -> bool {
+        *self.rung.lock().unwrap()
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        *self.rung.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+}
+
+/// Shut until it is opened; waited for by threads and async tasks alike.
+#[derive(Clone, Default)]
+pub(crate) struct Gate(Arc<Mutex<Waiters>>);
+
+#[derive(Default)]
+struct Waiters {
+    open: bool,
+    wakers: Vec<Waker>,
+}
+
+impl Gate {
+    pub(crate) fn open(&self) {
+        let mut waiters = self.0.lock().unwrap();
+        waiters.open = true;
+        let wakers = std::mem::take(&mut waiters.wakers);
+        drop(waiters);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn passed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let gate = self.clone();
+        std::future::poll_fn(move |cx| {
+            let mut waiters = gate.0.lock().unwrap();
+            if waiters.open {
+                return Poll::Ready(());
+            }
+            waiters.wakers.push(cx.waker().clone());
+            Poll::Pending
+        })
+    }
+}
+
+/// A count that somebody raises and somebody waits for.
+#[derive(Clone, Default)]
+pub(crate) struct Signal(Arc<(Mutex<usize>, Condvar)>);
+
+impl Signal {
+    pub(crate) fn give(&self) {
+        *self.0.0.lock().unwrap() += 1;
+        self.0.1.notify_all();
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        *self.0.0.lock().unwrap()
+    }
+
+    pub(crate) fn wait_for(&self, count: usize) {
+        drop(self.0.1.wait_while(self.0.0.lock().unwrap(), |given| *given < count).unwrap());
+    }
+}
+
+/// Gives its signal when it is dropped.
+pub(crate) struct OnDrop(pub(crate) Signal);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.give();
+    }
+}
+
+/// All must have come before any goes on.
+#[derive(Clone)]
+pub(crate) struct Meeting {
+    expected: usize,
+    come: Signal,
+    gate: Gate,
+}
+
+impl Meeting {
+    pub(crate) fn of(expected: usize) -> Self {
+        Self { expected, come: Signal::default(), gate: Gate::default() }
+    }
+
+    pub(crate) async fn attend(self) {
+        self.come.give();
+        if self.come.count() >= self.expected {
+            self.gate.open();
+        }
+        self.gate.passed().await;
+    }
+}
+
+/// What happened, in order.
+#[derive(Clone)]
+pub(crate) struct Log<E>(Arc<Mutex<Vec<E>>>);
+
+impl<E> Default for Log<E> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<E: Clone> Log<E> {
+    pub(crate) fn add(&self, event: E) {
+        self.0.lock().unwrap().push(event);
+    }
+
+    pub(crate) fn all(&self) -> Vec<E> {
+        self.0.lock().unwrap().clone()
+    }
+}
