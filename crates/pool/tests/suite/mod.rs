@@ -24,6 +24,7 @@ pub(crate) const ORDERS: [Order; 3] = [Order::Fifo, Order::Priority, Order::Cost
 pub(crate) const DELIVERIES: [Delivery; 2] = [Delivery::AsCompleted, Delivery::AsSubmitted];
 
 /// Makes a test of each function, for each kind of worker. One that is not named here is dead code.
+#[allow(unused_macros, reason = "hook.rs has one kind only")]
 macro_rules! every_kind {
     ($($name:ident),+ $(,)?) => {
         mod threads {
@@ -48,7 +49,7 @@ pub(crate) type Job<T, K> = Task<T, <K as Kind>::W>;
 /// A kind of worker, and how a user of it says what all can do.
 pub(crate) trait Kind: Sized + Send + Sync + 'static {
     type W: Worker;
-    type Runtime: Send;
+    type Runtime: Send + Sync;
 
     fn runtime() -> Self::Runtime;
     fn build(runtime: &Self::Runtime, builder: Builder) -> Pool<(), Self::W>;
@@ -131,6 +132,7 @@ impl Kind for OnThreads {
 }
 
 #[cfg(feature = "tokio")]
+#[allow(unused_imports, reason = "hook.rs has one kind only")]
 pub(crate) use on_tokio::{OnOneThread, OnTasks};
 
 #[cfg(feature = "tokio")]

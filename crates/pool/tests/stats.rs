@@ -1,0 +1,155 @@
+//! The counters, and the shape of their snapshot.
+
+#![cfg(not(any(shuttle, loom)))]
+
+#[macro_use]
+mod suite;
+
+use gristmill_pool::{Breaker, Delivery, ManualClock, Retry, Stats, TaskError};
+use serde_json::Value;
+use std::time::Duration;
+use suite::*;
+
+/// A pool in the middle of everything, looked at.
+fn every_number_says_what_it_says<K: Kind>() {
+    let clock = ManualClock::new();
+    let rig = build::<K>(small(1, 5).clock(&clock));
+    let new = rig.stats();
+    assert_eq!(new, blank(1, 5));
+    rig.submit(make::<(), K>(())).unwrap();
+    rig.submit(fail::<(), K>("no")).unwrap();
+    rig.submit(K::once(async |_| panic!("ouch"))).unwrap();
+    let busy = Retry::linear(2, SEC * 100);
+    rig.submit(K::retrying(busy, async |_| Err(TaskError::transient("busy")))).unwrap();
+    clock.wait_for_timers(1);
+    let gate = Gate::default();
+    let (started, passed) = (Signal::default(), gate.passed());
+    let begun = started.clone();
+    let parent = K::once(async move |context: Ctx<(), K>| {
+        context.spawn_task(make::<(), K>(()))?;
+        begun.give();
+        passed.await;
+        Ok(())
+    });
+    rig.submit(parent).unwrap();
+    started.wait_for(1);
+    for _ in 0..3 {
+        rig.submit(make::<(), K>(())).unwrap();
+    }
+    let stats = rig.stats();
+    assert_eq!((stats.workers, stats.active, stats.overdue), (1, 1, 0));
+    assert_eq!((stats.queued, stats.waiting_retry, stats.queue_capacity), (3 + 1, 1, 5));
+    assert_eq!((stats.submitted, stats.spawned), (5 + 3 + 1, 1));
+    assert_eq!((stats.completed, stats.failed, stats.panicked, stats.retried), (1, 2, 1, 1));
+    assert_eq!((stats.timed_out, stats.stalled, stats.late_discarded, stats.never_started), (0, 0, 0, 0));
+    rig.cancel();
+    gate.open();
+    let stats = rig.join().stats;
+    assert_eq!((stats.workers, stats.active, stats.queued, stats.waiting_retry), (0, 0, 0, 0));
+    assert_eq!((stats.completed, stats.failed, stats.never_started), (2, 3, 4));
+}
+
+fn blank(workers: usize, queue: usize) -> Stats {
+    let mut stats = Stats::default();
+    (stats.workers, stats.queue_capacity) = (workers, queue);
+    stats
+}
+
+fn high_water_is_the_most_that_ever_waited<K: Kind>() {
+    let rig = build::<K>(small(1, 8));
+    for (rounds, want) in [(3, 3), (7, 7), (2, 7)] {
+        let gate = Gate::default();
+        occupy(&rig, &gate);
+        for _ in 0..rounds {
+            rig.submit(make::<(), K>(())).unwrap();
+        }
+        assert_eq!((rig.stats().queued, rig.stats().queue_high_water), (rounds, want));
+        gate.open();
+        until(|| rig.stats().queued == 0 && rig.stats().active == 0);
+    }
+}
+
+/// Tasks that move the clock take as long as they say.
+fn durations_are_told_by_kind<K: Kind>() {
+    let clock = ManualClock::new();
+    let rig = build::<K>(small(1, 8).clock(&clock));
+    let submit = |kind, millis: u64| {
+        let clock = clock.clone();
+        let task = K::once(async move |_| {
+            clock.advance(Duration::from_millis(millis));
+            Ok(())
+        });
+        rig.submit(task.kind(kind)).unwrap();
+    };
+    (1..=100).for_each(|millis| submit("walk", millis));
+    (0..10).for_each(|_| submit("hash", 50));
+    rig.submit(make::<(), K>(())).unwrap();
+    let kinds = rig.join().stats.kinds;
+    let names: Vec<&str> = kinds.iter().map(|kind| kind.kind).collect();
+    assert_eq!(names, ["walk", "hash", "task"]);
+    let close = |got: u64, millis: f64| {
+        let off = got as f64 / 1e6 / millis - 1.0;
+        assert!(off.abs() <= 1.0 / 16.0, "{got} ns for {millis} ms");
+    };
+    let (walk, hash, plain) = (&kinds[0], &kinds[1], &kinds[2]);
+    assert_eq!((walk.count, walk.mean_ns, walk.max_ns), (100, 50_500_000, 100_000_000));
+    close(walk.p50_ns, 50.0);
+    close(walk.p95_ns, 95.0);
+    close(walk.p99_ns, 99.0);
+    assert_eq!((hash.count, hash.mean(), hash.max_ns), (10, Duration::from_millis(50), 50_000_000));
+    close(hash.p50_ns, 50.0);
+    close(hash.p99_ns, 50.0);
+    assert_eq!((plain.count, plain.max_ns), (1, 0));
+}
+
+/// Attempts are measured, not tasks: failed and retried ones too, on every worker, however tiny.
+fn every_attempt_is_measured<K: Kind>() {
+    for workers in [1, 3] {
+        let rig = build::<K>(small(workers, 64));
+        for n in 0..3_000 {
+            let kind = if n % 3 == 0 { "a" } else { "b" };
+            rig.submit(make::<(), K>(()).kind(kind)).unwrap();
+        }
+        rig.submit(fail::<(), K>("no").kind("fails")).unwrap();
+        let busy = K::retrying(Retry::linear(4, Duration::ZERO), async |_| Err(TaskError::transient("busy")));
+        rig.submit(busy.kind("retries")).unwrap();
+        let kinds = rig.join().stats.kinds;
+        let mut counts: Vec<_> = kinds.iter().map(|kind| (kind.kind, kind.count)).collect();
+        counts.sort_unstable();
+        assert_eq!(counts, [("a", 1_000), ("b", 2_000), ("fails", 1), ("retries", 4)]);
+    }
+}
+
+/// A name of any path is public: this is what the page and the metrics read.
+fn keys(value: &Value) -> String {
+    let object = value.as_object().unwrap();
+    object.keys().map(String::as_str).collect::<Vec<_>>().join(" ")
+}
+
+fn the_snapshot_serialises_with_these_keys<K: Kind>() {
+    let builder = small(1, 2).breaker(Breaker::new(3, SEC));
+    let (rig, mut results) = build_with_results::<u32, K>(builder, Delivery::AsCompleted);
+    rig.submit(make::<u32, K>(1).kind("hash")).unwrap();
+    results.next().unwrap();
+    let json = serde_json::to_value(rig.join().stats).unwrap();
+    assert_eq!(
+        keys(&json),
+        "active breaker completed failed kinds late_discarded never_started overdue panicked queue_capacity \
+         queue_high_water queued retried spawned stalled submitted timed_out waiting_retry workers"
+    );
+    assert_eq!(keys(&json["kinds"][0]), "count kind max_ns mean_ns p50_ns p95_ns p99_ns");
+    assert_eq!(json["kinds"][0]["kind"], "hash");
+    assert_eq!(keys(&json["breaker"]), "failures opened probes rejected state");
+    assert_eq!(json["breaker"]["state"], "closed");
+    assert_eq!((&json["completed"], &json["submitted"]), (&Value::from(1), &Value::from(1)));
+    let bare = serde_json::to_value(build::<K>(small(1, 2)).stats()).unwrap();
+    assert!(bare["breaker"].is_null());
+}
+
+every_kind!(
+    every_number_says_what_it_says,
+    high_water_is_the_most_that_ever_waited,
+    durations_are_told_by_kind,
+    every_attempt_is_measured,
+    the_snapshot_serialises_with_these_keys,
+);

@@ -1,0 +1,103 @@
+//! Start and stop under stress: ten threads, fifty pools each, stopped in any way at any moment. Every pool
+//! ends, and every end accounts for every task.
+
+#![cfg(not(any(shuttle, loom)))]
+
+#[macro_use]
+mod suite;
+
+use gristmill_pool::{Delivery, Order, Retry, TaskError};
+use std::{
+    hash::{BuildHasher, RandomState},
+    thread,
+    time::Duration,
+};
+use suite::*;
+
+/// A small generator; its seed is printed when a storm fails.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+fn any_task<K: Kind>(dice: &mut Dice) -> Job<u32, K> {
+    match dice.roll(6) {
+        0 => fail::<u32, K>("no"),
+        1 => K::once(async |_| panic!("ouch")),
+        2 => K::retrying(Retry::linear(3, Duration::from_micros(10)), async |_| Err(TaskError::transient("busy"))),
+        3 => K::once(async |context: Ctx<u32, K>| {
+            for n in 0..5 {
+                // Refused once the pool is cancelled.
+                let _refused = context.spawn_task(make::<u32, K>(n));
+            }
+            Ok(0)
+        }),
+        4 => K::once(async |context: Ctx<u32, K>| {
+            context.heartbeat();
+            Ok(context.is_cancelled().into())
+        }),
+        _ => make::<u32, K>(1),
+    }
+}
+
+/// One pool, from its start to its end.
+fn live<K: Kind>(runtime: &K::Runtime, dice: &mut Dice) {
+    let order = [Order::Fifo, Order::Priority, Order::Cost][dice.roll(3) as usize];
+    let delivery = [Delivery::AsCompleted, Delivery::AsSubmitted][dice.roll(2) as usize];
+    let builder = small(1 + dice.roll(3) as usize, 1 + dice.roll(4) as usize);
+    let builder = builder.order(order).results(1 + dice.roll(3) as usize);
+    let builder = if dice.roll(2) == 0 { builder.timeout(SEC * 100) } else { builder };
+    let (pool, results) = K::build_with_results::<u32>(runtime, builder, delivery);
+    let pool = Handle::<u32, K>(pool);
+    let reader = thread::spawn({
+        let patience = dice.roll(20) as usize;
+        let all = dice.roll(2) == 0;
+        move || if all { results.count() } else { results.take(patience).count() }
+    });
+    let submitter = thread::spawn({
+        let (pool, mut dice) = (pool.clone(), Dice(dice.0 | 1));
+        move || (0..20).take_while(|_| pool.submit(any_task::<K>(&mut dice)).is_ok()).count()
+    });
+    for _ in 0..dice.roll(10) {
+        drop(pool.try_submit(any_task::<K>(dice)));
+    }
+    match dice.roll(5) {
+        0 => pool.close(),
+        1 => pool.cancel(),
+        2 => drop(pool.join()),
+        3 => drop(pool.shutdown(Duration::from_micros(dice.roll(2_000)))),
+        _ => {}
+    }
+    submitter.join().unwrap();
+    let report = if dice.roll(2) == 0 { pool.join() } else { pool.shutdown(SEC * 100) };
+    assert_partition(&report);
+    assert!(pool.has_ended() || !report.unstopped.is_empty());
+    drop(pool);
+    reader.join().unwrap();
+}
+
+fn every_pool_ends<K: Kind>() {
+    let runtime = K::runtime();
+    let seed = RandomState::new().hash_one(0u8) | 1;
+    println!("the storm's seed is {seed}");
+    thread::scope(|scope| {
+        let storms: Vec<_> = (0..10u64)
+            .map(|thread| {
+                let runtime = &runtime;
+                scope.spawn(move || {
+                    let mut dice = Dice(seed.wrapping_add(thread * 2));
+                    (0..50).for_each(|_| live::<K>(runtime, &mut dice));
+                })
+            })
+            .collect();
+        storms.into_iter().for_each(|storm| storm.join().unwrap());
+    });
+}
+
+every_kind!(every_pool_ends);
