@@ -14,7 +14,7 @@ use std::{error::Error, fmt, time::Duration};
 /// Clones share one state.
 ///
 /// ```
-/// use gristmill_pool::{Breaker, BreakerError};
+/// use gristmill_pool::{Breaker, breaker::BreakerError};
 /// use std::time::Duration;
 ///
 /// let breaker = Breaker::new(2, Duration::from_secs(30));

@@ -198,7 +198,7 @@ impl Builder {
         self
     }
 
-    /// Takes time from another clock: a [`ManualClock`](crate::ManualClock) in tests.
+    /// Takes time from another clock: a [`ManualClock`](crate::clock::ManualClock) in tests.
     pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
         self.clock = clock.into();
         self

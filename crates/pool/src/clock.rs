@@ -165,7 +165,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 /// A clock that moves only when it is told to.
 ///
 /// ```
-/// use gristmill_pool::{Breaker, ManualClock};
+/// use gristmill_pool::{Breaker, clock::ManualClock};
 /// use std::time::Duration;
 ///
 /// let clock = ManualClock::new();

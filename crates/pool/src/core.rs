@@ -81,6 +81,8 @@ struct State<T: Send + 'static, W: Worker> {
     tickets: u64,
     /// Every worker is gone or was left behind, and all that they left is settled.
     ended: bool,
+    /// See `done`.
+    busy: usize,
     seats: Vec<Seat<T, W>>,
     handles: Vec<(usize, W::Handle)>,
     /// Workers that are not asleep: each may still spawn.
@@ -123,6 +125,8 @@ pub(crate) enum Search {
 /// What a worker that looks for a task finds.
 pub(crate) enum Found<J> {
     Job(J),
+    /// Nothing but what lies on the worker's own shelf.
+    OwnShelf,
     /// Nothing yet. With [`Search::Looking`]: come back soon; with [`Search::Asleep`]: you will be woken.
     Nothing,
     /// The pool has ended.
@@ -155,6 +159,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             cancelled: false,
             finished: false,
             ended: false,
+            busy: 0,
             seats: Vec::new(),
             handles: Vec::new(),
             idle: Vec::new(),
@@ -375,12 +380,13 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Takes a task in from a task that runs on `slot`.
     pub(crate) fn spawn(&self, slot: &Slot<T, W>, mut task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
+        if panics::worker_of(self.address()) != Some(slot.id) {
+            return self.spawn_elsewhere(slot, task);
+        }
         let id = slot.next_id(|| self.number_tasks());
         task.meta_mut().id = id;
         if let Err(task) = slot.spawn(task) {
-            if let Some(outlet) = &self.outlet {
-                outlet.push(id, None);
-            }
+            self.pass_over(id);
             return Err(SubmitError::new(Refusal::Cancelled, task));
         }
         // See `park`: either we see the sleeper here, or it sees the task there.
@@ -394,6 +400,24 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             }
         }
         Ok(TaskId(id))
+    }
+
+    /// A context was taken to another thread, or has outlived its task. Its worker may be asleep or gone, so
+    /// the task goes into the queue, if the pool has not ended.
+    fn spawn_elsewhere(&self, slot: &Slot<T, W>, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
+        let state = self.lock();
+        if state.cancelled || state.finished || slot.is_given_up() {
+            drop(state);
+            return Err(SubmitError::new(Refusal::Cancelled, task));
+        }
+        Ok(self.accept(state, task))
+    }
+
+    /// A number that no outcome will come for.
+    fn pass_over(&self, id: u64) {
+        if let Some(outlet) = &self.outlet {
+            outlet.push(id, None);
+        }
     }
 
     /// Numbers for tasks to be spawned: several, so that not each spawn comes for the lock; one by one where
@@ -466,6 +490,10 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             wakes.wake();
             return Found::Job(job);
         }
+        // It came for the queue's sake, and somebody was quicker.
+        if slot.shelved() > 0 {
+            return Found::OwnShelf;
+        }
         if look_first && !looked {
             *search = Search::Looking;
             state.searching += 1;
@@ -507,6 +535,13 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             self.sleeping.0.store(state.idle.len(), Relaxed);
             let job = stolen.pop_front().expect("a theft is never empty");
             slot.stock(stolen.into_iter());
+            // Who spawned it all woke only us.
+            let more = state.seats.iter().any(|seat| seat.slot.shelved() > 0);
+            let worker = if more { self.call_worker(&mut state) } else { None };
+            drop(state);
+            if let Some(worker) = worker {
+                worker.wake();
+            }
             return Found::Job(job);
         }
         state.awake -= 1;
@@ -566,13 +601,14 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     fn due(&self, id: u64) {
         let mut state = self.lock();
-        let Some(Delayed { job, error }) = state.delayed.remove(&id) else { return };
-        let rank = job.meta().rank;
+        let Some(Delayed { mut job, error }) = state.delayed.remove(&id) else { return };
+        let meta = job.meta_mut();
+        meta.extras().last_error = Some(error);
+        let rank = meta.rank;
         state.queue.push(rank, job);
         let worker = self.call_worker(&mut state);
         self.hint(&state);
         drop(state);
-        drop(error);
         if let Some(worker) = worker {
             worker.wake();
         }
@@ -602,12 +638,16 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
     }
 
-    /// A task that a worker had in hand when the pool was cancelled.
-    pub(crate) fn skip(&self, job: Task<T, W>) {
-        self.lock().never_started.push(job.name());
-        if let Some(outlet) = &self.outlet {
-            outlet.push(job.meta().id, None);
+    /// A task that will not be started any more. If it was, earlier, it has failed as it did then.
+    pub(crate) fn skip(&self, mut job: Task<T, W>) {
+        let tried = job.failed() > 0;
+        let error = job.meta_mut().extras.as_mut().and_then(|extras| extras.last_error.take());
+        if let Some(error) = error.filter(|_| tried) {
+            self.lock().failed_unseen += 1;
+            return self.fail(job, error);
         }
+        self.lock().never_started.push(job.name());
+        self.pass_over(job.meta().id);
         panics::discard(job);
     }
 
@@ -640,28 +680,28 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             return;
         }
         state.cancelled = true;
+        state.busy += 1;
         let mut wakes = self.close_door(&mut state);
         wakes.0.extend(self.dismiss(&mut state).0);
         let mut dropped: Vec<Task<T, W>> = std::iter::from_fn(|| state.queue.pop()).collect();
         let slots: Vec<Arc<Slot<T, W>>> = state.seats.iter().map(|seat| Arc::clone(&seat.slot)).collect();
         dropped.extend(slots.iter().flat_map(|slot| slot.shut()));
-        state.never_started.extend(dropped.iter().map(Task::name));
         let delayed = std::mem::take(&mut state.delayed);
-        state.failed_unseen += delayed.len() as u64;
         self.hint(&state);
         drop(state);
-        tracing::debug!(pool = %self.config.name, never_started = dropped.len(), "pool cancelled");
-        for Delayed { job, error } in delayed.into_values() {
-            self.fail(job, error);
-        }
         slots.iter().for_each(|slot| slot.cancel());
         if let Some(outlet) = &self.outlet {
-            dropped.iter().for_each(|job| outlet.push(job.meta().id, None));
             // After the slots know: a worker looks there once it has asked to be woken.
             outlet.release_workers();
         }
-        dropped.into_iter().for_each(panics::discard);
         wakes.wake();
+        tracing::debug!(pool = %self.config.name, not_started = dropped.len(), "pool cancelled");
+        for Delayed { mut job, error } in delayed.into_values() {
+            job.meta_mut().extras().last_error = Some(error);
+            self.skip(job);
+        }
+        dropped.into_iter().for_each(|job| self.skip(job));
+        self.done();
     }
 
     /// The time to stop is over: whoever runs still is left behind and named, and the pool has ended. A
@@ -678,15 +718,19 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
                 self.vacate(&mut state, &slot);
             }
         }
-        let last = state.seats.is_empty();
+        state.busy += 1;
         drop(state);
-        if last {
-            self.end();
-        }
+        self.done();
     }
 
-    fn end(&self) {
+    /// Whoever has something to tell after the lock is `busy`, and done here. The pool ends when nobody is,
+    /// and every worker is gone: nothing is told after the end.
+    fn done(&self) {
         let mut state = self.lock();
+        state.busy -= 1;
+        if state.busy > 0 || !state.seats.is_empty() || state.ended {
+            return;
+        }
         state.ended = true;
         let wakes = Wakes(std::mem::take(&mut state.joiners));
         drop(state);
@@ -745,15 +789,14 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         // Under one lock with the snapshot, so that no count is seen twice or not at all.
         state.seats.swap_remove(place);
         state.past.absorb(&slot.counts.0);
-        let (last, unfinished) = (state.seats.is_empty(), !state.finished);
+        let abandoned = state.seats.is_empty() && !state.finished;
+        state.busy += 1;
         drop(state);
         self.adopt(slot.shut());
-        if last {
-            if unfinished {
-                self.cancel();
-            }
-            self.end();
+        if abandoned {
+            self.cancel();
         }
+        self.done();
     }
 
     /// A worker goes in the middle of a task: its runtime was shut down.
@@ -953,7 +996,9 @@ mod loom {
                     matches!(found, Found::Nothing)
                 }
             });
+            let inside = panics::enter(core.address(), spawner.id);
             assert!(core.spawn(&spawner, Task::new(|_| Ok(()))).is_ok());
+            drop(inside);
             let asleep = asleep.join().unwrap();
             assert_eq!(asleep, bell.0.load(Relaxed), "asleep, but not woken; or woken for nothing");
             core.cancel();

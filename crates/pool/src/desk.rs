@@ -128,6 +128,10 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
                 self.spawned_in_a_row = 0;
                 Poll::Ready(true)
             }
+            Found::OwnShelf => {
+                self.hand = self.slot.next(|_| false, false).map(|(job, _)| job);
+                if self.hand.is_some() { Poll::Ready(true) } else { self.poll_find(look_first, waker) }
+            }
             Found::Nothing => Poll::Pending,
             Found::End => Poll::Ready(false),
         }
@@ -138,9 +142,11 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
             return None;
         }
         let core = self.core();
-        if self.spawned_in_a_row >= SPAWNED_IN_A_ROW && core.looks_ready() {
+        let others_turn = self.spawned_in_a_row >= SPAWNED_IN_A_ROW;
+        if others_turn && core.looks_ready() {
             // Not while a large tree is being walked: each further root would add a tree to memory.
-            if self.slot.spawned_waiting() <= core.config.queue {
+            let (spawned, batch) = self.slot.waiting();
+            if batch == 0 && spawned <= core.config.queue.max(SPAWNED_IN_A_ROW as usize) {
                 return None;
             }
         }
@@ -149,7 +155,7 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         let fresh = self.now.saturating_sub(self.pulled_at) < BATCH_TIME;
         let order = core.config.order;
         let better = |head: &Task<T, W>| !fresh && core.has_better_than(head.meta().rank.under(order));
-        let (job, origin) = self.slot.next(better)?;
+        let (job, origin) = self.slot.next(better, others_turn)?;
         self.spawned_in_a_row = if origin == Origin::Spawned { self.spawned_in_a_row + 1 } else { 0 };
         Some(job)
     }
@@ -323,7 +329,8 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
     fn retry_or_fail(&mut self, mut job: Task<T, W>, error: TaskError) {
         let Some(extras) = &mut job.meta_mut().extras else { return self.fail(job, error) };
         extras.failed += 1;
-        extras.failed_step = error.shared_step();
+        // A later failure that names no step leaves the earlier one standing: what is done is done.
+        extras.failed_step = error.shared_step().or(extras.failed_step.take());
         match extras.retry.and_then(|policy| policy.next(extras.failed, &error)) {
             Some(delay) => self.put_off(job, error, delay),
             None => self.fail(job, error),

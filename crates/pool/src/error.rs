@@ -1,5 +1,10 @@
-//! What can go wrong with one task, and whether trying again can help. Errors of the pool itself (a full
-//! queue, bad settings) are in `task` and `builder`, beside what makes them.
+//! What can go wrong: with one task ([`TaskError`]), with handing one over ([`SubmitError`]), with making a pool
+//! ([`BuildError`]).
+
+pub use crate::{
+    builder::BuildError,
+    task::{Refusal, SubmitError},
+};
 
 use crate::sync::Arc;
 use std::{backtrace::Backtrace, error::Error, fmt, time::Duration};

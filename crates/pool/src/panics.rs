@@ -74,10 +74,12 @@ impl Drop for Inside {
 pub(crate) fn catch<R>(run: impl FnOnce() -> R) -> Result<R, Panic> {
     let result = catch_unwind(AssertUnwindSafe(run));
     result.map_err(|payload| {
-        let seen = SEEN.with(|cell| cell.borrow_mut().take());
-        // Nothing seen: somebody replaced our hook later, or the panic was a `resume_unwind`.
-        let (message, backtrace) =
-            seen.unwrap_or_else(|| (text(payload.as_ref()).to_owned(), Backtrace::disabled()));
+        let said = text(payload.as_ref());
+        // Nothing seen, or an earlier panic that the task itself caught: somebody replaced our hook later, or
+        // this one was a `resume_unwind`.
+        let seen =
+            SEEN.with(|cell| cell.borrow_mut().take()).filter(|(message, _)| message.starts_with(said));
+        let (message, backtrace) = seen.unwrap_or_else(|| (said.to_owned(), Backtrace::disabled()));
         discard(payload);
         Panic { message, backtrace }
     })

@@ -20,7 +20,8 @@ use std::{fmt, task::Poll, time::Duration};
 /// Clones are handles of one pool. When the last handle is dropped the pool is closed: it finishes what it
 /// has, and its workers end. Nothing waits for that, though; [`join`](Self::join) does, and says how it went.
 ///
-/// Workers are [`Threads`] unless the type says [`Tasks`](crate::Tasks): the same semantics, awaited.
+/// Workers are [`Threads`] unless the type says `Tasks` (see [`AsyncPool`](crate::AsyncPool)): the same
+/// semantics, awaited.
 pub struct Pool<T: Send + 'static = (), W: Worker = Threads>(Arc<Handle<T, W>>);
 
 struct Handle<T: Send + 'static, W: Worker> {

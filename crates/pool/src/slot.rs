@@ -43,8 +43,9 @@ pub(crate) struct Slot<T: Send + 'static, W: Worker> {
     /// The run that was told to stop, because its time is up.
     expired: AtomicU64,
     cancelled: AtomicBool,
-    /// Who awaits `Context::cancelled`.
+    /// Who awaits `Context::cancelled`, and whether anybody does.
     listeners: Mutex<Vec<Waker>>,
+    listened: AtomicBool,
 }
 
 /// Tasks that belong to one worker until somebody steals them.
@@ -81,6 +82,7 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
             expired: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
             listeners: Mutex::new(Vec::new()),
+            listened: AtomicBool::new(false),
         }
     }
 
@@ -119,24 +121,35 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
         self.shelved.0.store(shelf.len(), Relaxed);
     }
 
-    /// The owner's next task: a spawned one first. None where the queue has a `better` one than the shelf.
-    pub(crate) fn next(&self, better: impl FnOnce(&Task<T, W>) -> bool) -> Option<(Task<T, W>, Origin)> {
+    /// The owner's next task: a spawned one first, unless it is the batch's turn. None where the queue has a
+    /// `better` one than the shelf.
+    pub(crate) fn next(
+        &self,
+        better: impl FnOnce(&Task<T, W>) -> bool,
+        batch_first: bool,
+    ) -> Option<(Task<T, W>, Origin)> {
         if self.shelved.0.load(Relaxed) == 0 {
             return None;
         }
         let mut shelf = lock(&self.shelf);
-        let origin = if shelf.spawned.is_empty() { Origin::Batch } else { Origin::Spawned };
-        let head = shelf.spawned.back().or(shelf.batch.front())?;
-        if better(head) {
+        let from_batch = shelf.spawned.is_empty() || (batch_first && !shelf.batch.is_empty());
+        let head = if from_batch { shelf.batch.front() } else { shelf.spawned.back() };
+        if better(head?) {
             return None;
         }
-        let job = shelf.spawned.pop_back().or_else(|| shelf.batch.pop_front())?;
+        let (job, origin) = if from_batch {
+            (shelf.batch.pop_front(), Origin::Batch)
+        } else {
+            (shelf.spawned.pop_back(), Origin::Spawned)
+        };
         self.shelved.0.store(shelf.len(), Relaxed);
-        Some((job, origin))
+        job.map(|job| (job, origin))
     }
 
-    pub(crate) fn spawned_waiting(&self) -> usize {
-        lock(&self.shelf).spawned.len()
+    /// How many spawned tasks, and how many of the queue's, lie here.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        let shelf = lock(&self.shelf);
+        (shelf.spawned.len(), shelf.batch.len())
     }
 
     /// Takes the older half of what lies here, for another worker: the queue's tasks before spawned ones,
@@ -182,6 +195,10 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
             self.attempt.store(1, Relaxed);
             *lock(&self.label) = None;
         }
+        // A context that outlives its task hears that it is over, and its waker is forgotten.
+        if self.listened.load(Relaxed) {
+            self.tell_listeners();
+        }
         ours
     }
 
@@ -192,6 +209,10 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
             self.tell_listeners();
         }
         ours
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.run.0.load(Acquire) == GIVEN_UP
     }
 
     /// The run under way, with its number of heartbeats.
@@ -221,10 +242,9 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
 
     // ---- stopping ----
 
+    /// Told to stop, given up, or over.
     pub(crate) fn is_stopped(&self, run: u64) -> bool {
-        self.cancelled.load(Relaxed)
-            || self.expired.load(Relaxed) == run
-            || self.run.0.load(Relaxed) == GIVEN_UP
+        self.cancelled.load(Relaxed) || self.expired.load(Relaxed) == run || self.run.0.load(Relaxed) != run
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -263,10 +283,13 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
         if !listeners.iter().any(|known| known.will_wake(waker)) {
             listeners.push(waker.clone());
         }
+        self.listened.store(true, Relaxed);
     }
 
     fn tell_listeners(&self) {
-        let listeners = std::mem::take(&mut *lock(&self.listeners));
+        let mut listeners = lock(&self.listeners);
+        self.listened.store(false, Relaxed);
+        let listeners = std::mem::take(&mut *listeners);
         listeners.into_iter().for_each(Waker::wake);
     }
 }

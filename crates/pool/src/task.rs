@@ -1,8 +1,8 @@
-//! What is submitted: a closure with the few things a pool must know about it.
+//! What is submitted: a closure, with the few things a pool must know about it.
 
 use crate::{
     Context,
-    error::TaskResult,
+    error::{TaskError, TaskResult},
     queue::Rank,
     retry::Retry,
     sync::Arc,
@@ -95,6 +95,8 @@ pub(crate) struct Extras {
     pub(crate) failed: u32,
     /// Where the last attempt failed, if it said so.
     pub(crate) failed_step: Option<Arc<str>>,
+    /// Why the last attempt failed, while the task waits in the queue for another.
+    pub(crate) last_error: Option<TaskError>,
 }
 
 /// The kind of a task that names none.

@@ -1,4 +1,8 @@
-//! The two kinds of workers: threads, here, and tokio tasks, in `tasks`.
+//! The two kinds of workers: threads, and with the feature `tokio` also tokio tasks.
+
+pub use crate::context::Cancelled;
+#[cfg(feature = "tokio")]
+pub use crate::tasks::Tasks;
 
 use crate::{
     context::Context,
@@ -17,7 +21,7 @@ mod sealed {
 
 pub(crate) use sealed::Sealed;
 
-/// A kind of worker: [`Threads`], or with the feature `tokio` also [`Tasks`](crate::Tasks). Cannot be
+/// A kind of worker: [`Threads`], or with the feature `tokio` also `Tasks`. Cannot be
 /// implemented elsewhere.
 pub trait Worker: Sized + Send + Sync + 'static + Sealed {
     #[doc(hidden)]

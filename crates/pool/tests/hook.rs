@@ -27,7 +27,9 @@ fn other_panics_reach_the_hook_that_was_there() {
     until(|| rig.stats().failed == 1);
     assert!(thread::spawn(|| panic!("elsewhere")).join().is_err());
     let report = rig.join();
-    assert!(matches!(report.failures[0].error.cause(), Cause::Panic { message, .. } if message.starts_with("in a task")));
+    assert!(
+        matches!(report.failures[0].error.cause(), Cause::Panic { message, .. } if message.starts_with("in a task"))
+    );
     // A thread that was started by a task is not in the task.
     let rig = build::<OnThreads>(small(1, 4));
     let task = OnThreads::once(async |_| {

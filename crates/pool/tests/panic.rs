@@ -27,7 +27,7 @@ fn a_panic_is_told_with_message_place_and_backtrace<K: Kind>() {
         (|| panic!("plain"), "plain, at crates/pool/tests/panic.rs:"),
         (|| panic!("{} of {}", 3, 4), "3 of 4, at crates/pool/tests/panic.rs:"),
         (|| panic_any(42), "(not a text), at crates/pool/tests/panic.rs:"),
-        (|| None.unwrap(), "called `Option::unwrap()` on a `None` value, at "),
+        (|| drop(Vec::<String>::new().pop().unwrap()), "called `Option::unwrap()` on a `None` value, at "),
     ];
     let (rig, mut results) = build_with_results::<(), K>(small(1, 8), Delivery::AsCompleted);
     for (act, want) in acts {

@@ -105,13 +105,19 @@ fn a_reader_who_does_not_read_is_backpressure<K: Kind>() {
         // A worker may finish a task as the shelf fills up under it.
         assert!(started <= shelf + workers, "{started} were started");
         assert!(taken <= queue + 2 * workers + shelf, "{taken} were taken in");
-        // Each one that is read makes room.
-        for _ in 0..3 * taken {
+        // Reading makes room.
+        let (pool, more) = (rig.pool.clone(), 3 * taken);
+        let submitter = thread::spawn(move || {
+            for _ in 0..more {
+                pool.submit(make::<u32, K>(0)).unwrap();
+            }
+        });
+        for _ in 0..taken + more {
             results.next().unwrap();
-            rig.submit(make::<u32, K>(0)).unwrap();
         }
+        submitter.join().unwrap();
         rig.close();
-        assert_eq!(results.count(), taken);
+        assert_eq!(results.count(), 0);
     }
 }
 
@@ -134,6 +140,7 @@ fn the_window_bounds_how_far_tasks_run_ahead<K: Kind>() {
     }
     waiting.join().unwrap().unwrap();
     assert_eq!(results.next().unwrap().result.unwrap(), 1);
+    assert!(rig.join().is_clean());
 }
 
 /// The shelf is empty again, so nothing keeps any worker from its work.
@@ -282,11 +289,7 @@ fn a_waiting_reader_sees_the_end<K: Kind>() {
     for (delivery, cancel) in DELIVERIES.into_iter().flat_map(|d| [(d, false), (d, true)]) {
         let (rig, results) = build_with_results::<u32, K>(small(2, 2), delivery);
         let reader = thread::spawn(move || Results::count(results));
-        if cancel {
-            rig.cancel()
-        } else {
-            rig.close()
-        }
+        rig.stop(cancel);
         assert_eq!(reader.join().unwrap(), 0);
     }
 }

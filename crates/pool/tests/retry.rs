@@ -186,6 +186,7 @@ fn waiting_tasks_count_against_the_capacity<K: Kind>() {
     let mut made: Vec<u32> = (0..3).map(|_| results.next().unwrap().result.unwrap()).collect();
     made.sort_unstable();
     assert_eq!(made, [2, 2, 9]);
+    assert!(rig.join().is_clean());
 }
 
 fn a_closed_pool_waits_for_retries<K: Kind>() {
@@ -249,6 +250,32 @@ fn cancel_fails_a_task_that_is_queued_again_with_its_last_error<K: Kind>() {
     }
 }
 
+/// The last worker leaves while the cancel is still at it: the end comes after all that it has to tell.
+fn the_end_waits_for_what_a_cancel_has_to_tell<K: Kind>() {
+    const WAITING: usize = 50;
+    for delivery in DELIVERIES {
+        for _ in 0..50 {
+            let clock = ManualClock::new();
+            let builder = small(1, WAITING + 1).clock(&clock).results(WAITING + 1);
+            let (rig, results) = build_with_results::<u32, K>(builder, delivery);
+            for _ in 0..WAITING {
+                rig.submit(failing::<K>(Retry::linear(2, SEC), &Log::default(), busy)).unwrap();
+            }
+            clock.wait_for_timers(WAITING);
+            let gate = Gate::default();
+            occupy(&rig, &gate);
+            let pool = rig.pool.clone();
+            let cancelling = thread::spawn(move || pool.cancel());
+            until(|| rig.stats().failed > 0);
+            gate.open();
+            let report = rig.join();
+            assert_partition(&report);
+            assert_eq!((report.failed, results.count()), (WAITING as u64, WAITING + 1));
+            cancelling.join().unwrap();
+        }
+    }
+}
+
 /// An attempt that ends after the cancel is the last one.
 fn cancel_ends_retries_of_what_runs<K: Kind>() {
     let (rig, results, clock) = rig::<K>(small(1, 4));
@@ -293,6 +320,7 @@ every_kind!(
     a_closed_pool_waits_for_retries,
     cancel_fails_a_waiting_task_with_its_last_error,
     cancel_fails_a_task_that_is_queued_again_with_its_last_error,
+    the_end_waits_for_what_a_cancel_has_to_tell,
     cancel_ends_retries_of_what_runs,
     retries_without_delay_need_no_clock,
 );

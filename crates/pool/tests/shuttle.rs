@@ -183,6 +183,56 @@ fn queued_tasks_find_every_worker() {
     });
 }
 
+/// The same for spawned ones, which one worker has in a heap.
+#[test]
+fn spawned_tasks_find_every_worker() {
+    explore(|| {
+        let pool = Pool::builder().workers(3).queue(1).build().unwrap();
+        pool.submit(|context| {
+            let gate = Gate::default();
+            for _ in 0..3 {
+                let gate = gate.clone();
+                context.spawn(move |_| {
+                    gate.pass();
+                    gate.wait(3);
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert!(pool.join().is_clean());
+    });
+}
+
+/// A context that was taken to another thread spawns while the pool drains.
+#[test]
+fn a_context_that_outlives_its_task_loses_nothing() {
+    explore(|| {
+        let pool = Pool::builder().workers(2).queue(2).build().unwrap();
+        let (hits, taken) = (Hits::default(), Hits::default());
+        let spawner = Hits::clone(&hits);
+        let counted = taken.clone();
+        pool.submit(move |context| {
+            let context = context.clone();
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    if context.spawn_task(spawner.task()).is_ok() {
+                        counted.hit();
+                    }
+                }
+            });
+            Ok(())
+        })
+        .unwrap();
+        let report = pool.join();
+        check_partition(&report);
+        // Refused after the end; what was taken before it was run.
+        assert_eq!(hits.count() as u64 + 1, report.finished);
+        assert!(taken.count() <= 2);
+    });
+}
+
 /// A task that waits for the one it has spawned: somebody else has to take it.
 #[test]
 fn a_spawned_task_does_not_wait_for_its_parent() {

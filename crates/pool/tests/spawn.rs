@@ -81,12 +81,13 @@ fn a_tree_is_walked_deep_before_wide<K: Kind>() {
     assert!((10..=5 * 10).contains(&most_waiting), "{most_waiting} waited");
 }
 
-/// Each worker walks a part of its own.
+/// Each worker walks a part of its own, may have stolen as much, and may have begun another branch in between:
+/// some hundreds, whatever the size of the tree.
 fn a_tree_on_many_workers_takes_the_depth_for_each<K: Kind>() {
     for workers in [2, 4] {
         let (run, most_waiting) = walk::<K>(workers, 8, 4);
         assert_eq!(run, 1 + 8 + 64 + 512 + 4_096);
-        assert!(most_waiting <= workers * 4 * 8, "{most_waiting} waited for {workers} workers");
+        assert!(most_waiting <= workers * (2 * 4 * 8 + 64), "{most_waiting} waited for {workers} workers");
     }
 }
 
@@ -178,8 +179,8 @@ fn a_cancelled_pool_gives_the_task_back<K: Kind>() {
     }
 }
 
-/// A task that spawns its successor for ever: what is queued has its turn, and so has what a worker took from
-/// the queue ahead of time. (This clock stands still, so tasks look tiny and are taken many at a time.)
+/// Tasks that spawn their successors for ever: what is queued has its turn, and so has what a worker took from
+/// the queue ahead of time. (Where the clock stands still, tasks look tiny and are taken many at a time.)
 fn a_chain_without_end_does_not_starve_the_queue<K: Kind>() {
     fn link<K: Kind>(stop: Arc<AtomicBool>) -> Job<(), K> {
         K::once(async move |context: Ctx<(), K>| {
@@ -189,14 +190,17 @@ fn a_chain_without_end_does_not_starve_the_queue<K: Kind>() {
             Ok(())
         })
     }
-    for still in [false, true] {
-        for order in ORDERS {
-            let builder = small(1, 64).order(order);
+    let shapes = [(1, 64), (3, 64), (3, 1)];
+    for (order, (chains, queue)) in ORDERS.into_iter().flat_map(|order| shapes.map(|shape| (order, shape))) {
+        for still in [false, true] {
+            let builder = small(1, queue).order(order);
             let builder = if still { builder.clock(ManualClock::new()) } else { builder };
             let (rig, stop) = (build::<K>(builder), Arc::new(AtomicBool::new(false)));
-            rig.submit(link::<K>(Arc::clone(&stop))).unwrap();
+            for _ in 0..chains {
+                rig.submit(link::<K>(Arc::clone(&stop))).unwrap();
+            }
             let ran = Signal::default();
-            for _ in 0..200 {
+            for _ in 0..100 {
                 let ran = ran.clone();
                 let task = K::once(async move |_| {
                     ran.give();
@@ -204,7 +208,7 @@ fn a_chain_without_end_does_not_starve_the_queue<K: Kind>() {
                 });
                 rig.submit(task).unwrap();
             }
-            ran.wait_for(200);
+            ran.wait_for(100);
             stop.store(true, SeqCst);
             assert!(rig.join().is_clean());
         }
@@ -261,9 +265,9 @@ fn a_context_that_outlives_its_task_loses_nothing<K: Kind>() {
             (0..1_000).map_while(|n| one(n).then_some(())).count()
         });
         if round % 2 == 0 {
-            rig.close()
+            rig.close();
         } else {
-            until(|| rig.stats().completed > 5)
+            until(|| rig.stats().completed > 5);
         }
         let report = rig.join();
         let spawned = spawner.join().unwrap();

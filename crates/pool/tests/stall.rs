@@ -178,11 +178,7 @@ fn a_stalled_task_does_not_hold_a_join_up<K: Kind>() {
         let (rig, results, clock) = rig::<K>(1, Delivery::AsCompleted);
         let gate = Gate::default();
         occupy(&rig, &gate);
-        if cancel {
-            rig.cancel()
-        } else {
-            rig.close()
-        }
+        rig.stop(cancel);
         let pool = rig.pool.clone();
         let joining = thread::spawn(move || pool.join());
         stall(&clock);
@@ -276,10 +272,10 @@ fn a_race_between_finishing_and_stalling_settles_once() {
     let builder = small(2, 4).clock(&clock).stall_after(SEC).results(10_000);
     let (rig, results) = build_with_results::<u32, OnThreads>(builder, Delivery::AsCompleted);
     let over = Arc::new(AtomicBool::new(false));
-    let (time, stop) = (clock.clone(), Arc::clone(&over));
+    let stop = Arc::clone(&over);
     let ticker = thread::spawn(move || {
         while !stop.load(SeqCst) {
-            time.advance(SEC / 2);
+            clock.advance(SEC / 2);
         }
     });
     for n in 0..2_000 {

@@ -6,8 +6,8 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Cause, Delivery, ManualClock, Refusal, Report, TaskError};
-use std::{sync::mpsc, thread, time::Duration};
+use gristmill_pool::{Cause, Delivery, ManualClock, Refusal, Report};
+use std::{thread, time::Duration};
 use suite::*;
 
 fn the_report_names_every_error<K: Kind>() {
@@ -356,7 +356,8 @@ fn the_late_result_of_an_unstopped_thread_is_counted() {
 #[cfg(feature = "tokio")]
 mod runtime {
     use super::*;
-    use gristmill_pool::{Retry, Tasks};
+    use gristmill_pool::{Retry, TaskError, Tasks};
+    use std::sync::mpsc;
     use tokio::runtime::{Builder as Tokio, Runtime};
 
     fn on_two_threads() -> Runtime {

@@ -30,7 +30,9 @@ fn any_task<K: Kind>(dice: &mut Dice) -> Job<u32, K> {
     match dice.roll(6) {
         0 => fail::<u32, K>("no"),
         1 => K::once(async |_| panic!("ouch")),
-        2 => K::retrying(Retry::linear(3, Duration::from_micros(10)), async |_| Err(TaskError::transient("busy"))),
+        2 => K::retrying(Retry::linear(3, Duration::from_micros(10)), async |_| {
+            Err(TaskError::transient("busy"))
+        }),
         3 => K::once(async |context: Ctx<u32, K>| {
             for n in 0..5 {
                 // Refused once the pool is cancelled.
@@ -70,8 +72,8 @@ fn live<K: Kind>(runtime: &K::Runtime, dice: &mut Dice) {
     match dice.roll(5) {
         0 => pool.close(),
         1 => pool.cancel(),
-        2 => drop(pool.join()),
-        3 => drop(pool.shutdown(Duration::from_micros(dice.roll(2_000)))),
+        2 => assert_partition(&pool.join()),
+        3 => assert_partition(&pool.shutdown(Duration::from_micros(dice.roll(2_000)))),
         _ => {}
     }
     submitter.join().unwrap();

@@ -99,11 +99,7 @@ fn stopping_releases_submitters_that_wait<K: Kind>() {
             if timed {
                 clock.wait_for_timers(3);
             }
-            if cancel {
-                rig.cancel()
-            } else {
-                rig.close()
-            }
+            rig.stop(cancel);
             for (n, submitter) in submitters.into_iter().enumerate() {
                 let error = submitter.join().unwrap().unwrap_err();
                 assert_eq!(error.refusal, want);

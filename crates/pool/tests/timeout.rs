@@ -26,7 +26,9 @@ fn assert_timed_out(failure: &Failure, after: Duration) {
 
 /// Runs a task until its context says stop, and answers after how long that was.
 fn a_task_is_told_when_its_time_is_over<K: Kind>() {
-    for (pool, own, want) in [(Some(3), None, 3), (None, Some(2), 2), (Some(3), Some(2), 2), (Some(3), Some(5), 5)] {
+    for (pool, own, want) in
+        [(Some(3), None, 3), (None, Some(2), 2), (Some(3), Some(2), 2), (Some(3), Some(5), 5)]
+    {
         let (rig, mut results, clock) = rig::<K>(pool.map(|secs| SEC * secs));
         let (started, want) = (Signal::default(), SEC * want);
         let task = listen::<u32, K>(&started);
@@ -135,17 +137,18 @@ fn a_thread_that_stopped_at_a_step_resumes_there() {
     let (rig, mut results, clock) = rig::<OnThreads>(Some(SEC));
     let (started, steps) = (Signal::default(), Log::default());
     let (begun, log) = (started.clone(), steps.clone());
-    let task = OnThreads::retrying(Retry::linear(2, SEC).without_jitter(), move |context: Ctx<u32, OnThreads>| {
-        log.add(context.failed_step().map(str::to_owned));
-        begun.give();
-        async move {
-            if context.attempt() == 1 {
-                context.cancelled().await;
-                return Err(TaskError::partial("upload", "interrupted"));
+    let task =
+        OnThreads::retrying(Retry::linear(2, SEC).without_jitter(), move |context: Ctx<u32, OnThreads>| {
+            log.add(context.failed_step().map(str::to_owned));
+            begun.give();
+            async move {
+                if context.attempt() == 1 {
+                    context.cancelled().await;
+                    return Err(TaskError::partial("upload", "interrupted"));
+                }
+                Ok(1)
             }
-            Ok(1)
-        }
-    });
+        });
     rig.submit(task).unwrap();
     started.wait_for(1);
     clock.advance(SEC);

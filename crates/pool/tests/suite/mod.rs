@@ -266,6 +266,14 @@ impl<T: Send + 'static, K: Kind> Handle<T, K> {
         block_on(K::submit(&self.0, task, Some(limit)))
     }
 
+    pub(crate) fn stop(&self, cancel: bool) {
+        if cancel {
+            self.cancel();
+        } else {
+            self.close();
+        }
+    }
+
     pub(crate) fn join(&self) -> Report {
         block_on(K::join(&self.0))
     }
@@ -352,16 +360,17 @@ pub(crate) fn occupy<T: Default + Send + 'static, K: Kind>(pool: &Handle<T, K>, 
 /// Each task is in exactly one place, and every place is named.
 #[track_caller]
 pub(crate) fn assert_partition(report: &Report) {
-    let named = (report.never_started.len() + report.unstopped.len()) as u64;
-    assert_eq!(report.finished + report.failed + named, report.stats.submitted, "{report:?}");
-    assert_eq!(report.failures.len() as u64, report.failed, "a failure without its error: {report:?}");
-    let mut ids: Vec<u64> = ids_of(report.failures.iter().map(|failure| &failure.task));
-    ids.extend(ids_of(&report.never_started));
-    ids.extend(ids_of(&report.unstopped));
+    let Report { failures, never_started, unstopped, stats, .. } = report;
+    let named = (never_started.len() + unstopped.len()) as u64;
+    let submitted = stats.submitted;
+    assert_eq!(report.finished + report.failed + named, submitted, "of {submitted} submitted: {report}");
+    assert_eq!(failures.len() as u64, report.failed, "a failure without its error: {report}");
+    let failed = failures.iter().map(|failure| &failure.task);
+    let mut ids = ids_of(failed.chain(never_started).chain(unstopped));
     let all = ids.len();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!(ids.len(), all, "a task in two places: {report:?}");
+    assert_eq!(ids.len(), all, "a task in two places: {report}");
 }
 
 /// That two reports say the same of every task.
