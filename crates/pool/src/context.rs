@@ -18,7 +18,7 @@ use std::{
 ///
 /// Long work polls [`is_cancelled`](Self::is_cancelled), which costs about as much as reading a variable, or
 /// awaits [`cancelled`](Self::cancelled). Both answer for the pool's cancellation, the task's timeout and a
-/// stalled worker alike: in each case, stop.
+/// stalled worker alike: in each case, stop. (For a context that has outlived its task, too.)
 pub struct Context<T: Send + 'static = (), W: Worker = Threads> {
     pub(crate) slot: Arc<Slot<T, W>>,
     pub(crate) run: u64,
@@ -71,8 +71,8 @@ impl<T: Send + 'static, W: Worker> Context<T, W> {
         self.failed + 1
     }
 
-    /// The step at which the last attempt failed, if it was a
-    /// [partial failure](crate::TaskError::partial): go on from there.
+    /// The step that an earlier attempt named when it failed, the last one to name any: after a
+    /// [partial failure](crate::TaskError::partial), go on from there.
     pub fn failed_step(&self) -> Option<&str> {
         self.failed_step.as_deref()
     }

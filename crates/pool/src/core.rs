@@ -12,7 +12,7 @@
 use crate::{
     breaker::Breaker,
     builder::Config,
-    clock::Clock,
+    clock::{Clock, TimerKey},
     error::{Cause, TaskError},
     panics,
     queue::Queue,
@@ -110,6 +110,7 @@ struct Seat<T: Send + 'static, W: Worker> {
 struct Delayed<T: Send + 'static, W: Worker> {
     job: Task<T, W>,
     error: TaskError,
+    timer: TimerKey,
 }
 
 /// Where a worker is in its search for a task.
@@ -417,6 +418,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     fn pass_over(&self, id: u64) {
         if let Some(outlet) = &self.outlet {
             outlet.push(id, None);
+            self.window_moved();
         }
     }
 
@@ -588,20 +590,20 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         if state.cancelled {
             return Err((job, error));
         }
-        state.delayed.insert(id, Delayed { job, error });
-        drop(state);
+        // Under the lock, which the alarm needs first: it cannot come before the task is there.
         let core = Arc::downgrade(self);
-        self.clock().after(delay, move || {
+        let timer = self.clock().after(delay, move || {
             if let Some(core) = core.upgrade() {
                 core.due(id);
             }
         });
+        state.delayed.insert(id, Delayed { job, error, timer });
         Ok(())
     }
 
     fn due(&self, id: u64) {
         let mut state = self.lock();
-        let Some(Delayed { mut job, error }) = state.delayed.remove(&id) else { return };
+        let Some(Delayed { mut job, error, .. }) = state.delayed.remove(&id) else { return };
         let meta = job.meta_mut();
         meta.extras().last_error = Some(error);
         let rank = meta.rank;
@@ -696,7 +698,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
         wakes.wake();
         tracing::debug!(pool = %self.config.name, not_started = dropped.len(), "pool cancelled");
-        for Delayed { mut job, error } in delayed.into_values() {
+        for Delayed { mut job, error, timer } in delayed.into_values() {
+            self.clock().forget(timer);
             job.meta_mut().extras().last_error = Some(error);
             self.skip(job);
         }
@@ -704,9 +707,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         self.done();
     }
 
-    /// The time to stop is over: whoever runs still is left behind and named, and the pool has ended. A
-    /// worker that is between tasks sees by itself that it is to go.
-    pub(crate) fn give_up(&self) {
+    /// The time to stop is over: whoever runs still is left behind and named. Answers whether the pool has
+    /// ended with that.
+    pub(crate) fn give_up(&self) -> bool {
         let mut state = self.lock();
         let slots: Vec<Arc<Slot<T, W>>> = state.seats.iter().map(|seat| Arc::clone(&seat.slot)).collect();
         for slot in slots {
@@ -721,6 +724,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.busy += 1;
         drop(state);
         self.done();
+        self.has_ended()
     }
 
     /// Whoever has something to tell after the lock is `busy`, and done here. The pool ends when nobody is,
@@ -934,7 +938,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
 /// Spins for some microseconds. Lets others run as it does: they may be who is waited for.
 fn look_around(found: impl Fn() -> bool) -> bool {
-    const ROUNDS: u32 = if cfg!(any(shuttle, loom)) { 1 } else { 30 };
+    const ROUNDS: u32 = if cfg!(any(shuttle, loom)) { 1 } else { 6 };
     const SPINS: u32 = if cfg!(any(shuttle, loom)) { 1 } else { 64 };
     for _ in 0..ROUNDS {
         for _ in 0..SPINS {

@@ -43,7 +43,8 @@ pub(crate) struct Desk<T: Send + 'static, W: Worker> {
     hand: Option<Task<T, W>>,
     pub(crate) run: u64,
     kind: usize,
-    guards: Option<Box<Guards>>,
+    /// How long it may take, and the timer that sees to it.
+    limit: Option<(Duration, TimerKey)>,
     batch: usize,
     batch_max: usize,
     /// Tasks since the worker was last at the queue, and when that was.
@@ -58,12 +59,6 @@ pub(crate) struct Desk<T: Send + 'static, W: Worker> {
     kinds: Vec<(&'static str, usize)>,
 }
 
-/// What stands around a task that may not run for ever, or not at all.
-struct Guards {
-    limit: Option<(Duration, TimerKey)>,
-    permit: Option<Permit>,
-}
-
 impl<T: Send + 'static, W: Worker> Desk<T, W> {
     pub(crate) fn new(slot: Arc<Slot<T, W>>) -> Self {
         let config = &slot.core.config;
@@ -74,7 +69,7 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
             hand: None,
             run: 0,
             kind: 0,
-            guards: None,
+            limit: None,
             batch: 1,
             batch_max,
             since_pull: 0,
@@ -176,13 +171,15 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
             self.core().skip(job);
             return None;
         }
-        let permit = match self.core().config.breaker.as_ref().map(|breaker| breaker.acquire()).transpose() {
-            Ok(permit) => permit,
-            Err(open) => {
-                self.refuse(open);
-                return None;
+        if let Some(breaker) = &self.slot.core.config.breaker {
+            match breaker.acquire() {
+                Ok(permit) => self.slot.keep_permit(permit),
+                Err(open) => {
+                    self.refuse(open);
+                    return None;
+                }
             }
-        };
+        }
         let kind = self.kind_number(self.hand.as_ref()?.meta().kind);
         let job = self.hand.as_ref()?;
         let extras = job.meta().extras.as_ref();
@@ -201,10 +198,7 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         if context.failed_step.is_some() || context.failed > 0 {
             context.failed_step = extras.and_then(|extras| extras.failed_step.clone());
         }
-        if limit.is_some() || permit.is_some() {
-            let limit = limit.map(|limit| (limit, self.set_timer(self.run, limit)));
-            self.guards = Some(Box::new(Guards { limit, permit }));
-        }
+        self.limit = limit.map(|limit| (limit, self.set_timer(self.run, limit)));
         self.hand.as_mut().map(|job| &mut job.body)
     }
 
@@ -216,7 +210,7 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
 
     /// How long the task under way may take.
     pub(crate) fn limit(&self) -> Option<Duration> {
-        self.guards.as_ref()?.limit.map(|(limit, _)| limit)
+        self.limit.map(|(limit, _)| limit)
     }
 
     fn set_timer(&self, run: u64, limit: Duration) -> TimerKey {
@@ -254,7 +248,7 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
     /// The task under way has come to its end. False: it was given up meanwhile, and so is this worker.
     pub(crate) fn settle(&mut self, result: Result<TaskResult<T>, Panic>) -> bool {
         let Some(job) = self.hand.take() else { return true };
-        if let Some((_, timer)) = self.guards.as_ref().and_then(|guards| guards.limit) {
+        if let Some((_, timer)) = self.limit {
             self.core().clock().forget(timer);
         }
         if !self.slot.finish(self.run, &job) {
@@ -264,13 +258,13 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         self.since_pull += 1;
         self.untimed += 1;
         self.untimed_kind = self.kind;
-        let tiny = self.batch >= 2 * TIMED_TOGETHER as usize && self.guards.is_none();
+        let tiny = self.batch >= 2 * TIMED_TOGETHER as usize && self.limit.is_none();
         if !tiny || self.untimed == TIMED_TOGETHER {
             self.read_clock();
         }
         let result = self.judge(&job, result);
-        if let Some(permit) = self.guards.take().and_then(|guards| guards.permit) {
-            tell_breaker(permit, &result);
+        if self.core().config.breaker.is_some() {
+            self.slot.take_permit().into_iter().for_each(|permit| tell_breaker(permit, &result));
         }
         match result {
             Ok(value) => self.complete(job, value),
@@ -332,14 +326,16 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         // A later failure that names no step leaves the earlier one standing: what is done is done.
         extras.failed_step = error.shared_step().or(extras.failed_step.take());
         match extras.retry.and_then(|policy| policy.next(extras.failed, &error)) {
-            Some(delay) => self.put_off(job, error, delay),
+            Some(delay) => {
+                self.slot.counts.0.retried.add(1);
+                self.put_off(job, error, delay);
+            }
             None => self.fail(job, error),
         }
     }
 
     fn put_off(&mut self, job: Task<T, W>, error: TaskError, delay: Duration) {
         tracing::debug!(task = %job.name(), ?delay, %error, "task will be tried again");
-        self.slot.counts.0.retried.add(1);
         if let Err((job, error)) = Arc::clone(self.core()).delay(job, error, delay) {
             self.fail(job, error);
         }
@@ -366,6 +362,8 @@ impl<T: Send + 'static, W: Worker> Drop for Desk<T, W> {
         if let Some(job) = self.hand.take() {
             if self.slot.running().is_some() {
                 self.core().lose(&self.slot);
+                panics::discard(job);
+            } else if self.slot.is_given_up() {
                 panics::discard(job);
             } else {
                 self.core().skip(job);

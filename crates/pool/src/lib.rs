@@ -258,12 +258,3 @@ struct Readme;
 #[cfg(feature = "tokio")]
 #[doc(hidden)]
 pub use worker::Tasks;
-#[doc(hidden)]
-pub use {
-    breaker::{BreakerError, BreakerState, BreakerStats, Open, Permit},
-    clock::{Clock, ManualClock},
-    error::{BuildError, Cause, Refusal, SubmitError},
-    stats::KindStats,
-    task::{TaskId, TaskRef},
-    worker::{Cancelled, Threads, Worker},
-};

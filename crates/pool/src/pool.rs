@@ -9,7 +9,7 @@ use crate::{
     panics,
     report::Report,
     stats::Stats,
-    sync::{Arc, Parker},
+    sync::{Arc, Parker, thread},
     task::{Refusal, SubmitError, Task, TaskId},
     worker::{Threads, Worker},
 };
@@ -183,7 +183,11 @@ impl<T: Send + 'static> Pool<T> {
         if !self.wait_for_end(Some(finish)) {
             self.cancel();
             if !self.wait_for_end(Some(stop)) {
-                self.core().give_up();
+                // A worker that is between two tasks goes by itself, or, if it saw the cancel too late, starts
+                // one more and is given up the next time round. Either is a matter of microseconds.
+                while !self.core().give_up() {
+                    thread::yield_now();
+                }
             }
         }
         self.core().report()

@@ -132,6 +132,14 @@ impl<T> Outlet<T> {
             return panics::discard(outcome);
         }
         state.shelf.push(task, outcome);
+        if let Shelf::Submitted { by_task, next, .. } = &mut state.shelf {
+            // What will never come is not waited for.
+            while by_task.get(next).is_some_and(Option::is_none) {
+                by_task.remove(next);
+                *next += 1;
+            }
+            self.next.store(*next, Relaxed);
+        }
         self.full.store(self.is_full(&state), Relaxed);
         let reader = if state.shelf.is_ready() { state.reader.take() } else { None };
         drop(state);

@@ -5,6 +5,7 @@
 //! or the watch that gives it up. Exactly one of them settles the task.
 
 use crate::{
+    breaker::Permit,
     core::Core,
     stats::Counts,
     sync::{
@@ -40,6 +41,8 @@ pub(crate) struct Slot<T: Send + 'static, W: Worker> {
     attempt: AtomicU64,
     kind: AtomicUsize,
     label: Mutex<Option<Arc<str>>>,
+    /// The breaker's leave for the run. Here, so that a run that is given up is told to the breaker.
+    permit: Mutex<Option<Permit>>,
     /// The run that was told to stop, because its time is up.
     expired: AtomicU64,
     cancelled: AtomicBool,
@@ -79,6 +82,7 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
             attempt: AtomicU64::new(1),
             kind: AtomicUsize::new(0),
             label: Mutex::new(None),
+            permit: Mutex::new(None),
             expired: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
             listeners: Mutex::new(Vec::new()),
@@ -207,8 +211,17 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
         let ours = self.run.0.compare_exchange(run, GIVEN_UP, AcqRel, Relaxed).is_ok();
         if ours {
             self.tell_listeners();
+            drop(self.take_permit());
         }
         ours
+    }
+
+    pub(crate) fn keep_permit(&self, permit: Permit) {
+        *lock(&self.permit) = Some(permit);
+    }
+
+    pub(crate) fn take_permit(&self) -> Option<Permit> {
+        lock(&self.permit).take()
     }
 
     pub(crate) fn is_given_up(&self) -> bool {

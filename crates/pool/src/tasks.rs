@@ -81,7 +81,8 @@ impl Worker for Tasks {
     #[allow(private_interfaces)]
     fn start<T: Send + 'static>(slot: Arc<Slot<T, Self>>) -> io::Result<Self::Handle> {
         let core = Arc::clone(&slot.core);
-        Ok(core.runtime.spawn(work(slot)).abort_handle())
+        // The desk is there before the task is: a runtime that ends without polling it once drops it all the same.
+        Ok(core.runtime.spawn(work(Desk::new(slot))).abort_handle())
     }
 
     fn abort(handle: &Self::Handle) {
@@ -90,10 +91,10 @@ impl Worker for Tasks {
 }
 
 /// A worker's life.
-async fn work<T: Send + 'static>(slot: Arc<Slot<T, Tasks>>) {
+async fn work<T: Send + 'static>(mut desk: Desk<T, Tasks>) {
     /// A worker whose tasks never wait lets others on its thread run after so many.
     const IN_A_ROW: u32 = 128;
-    let mut desk = Desk::new(Arc::clone(&slot));
+    let slot = Arc::clone(&desk.slot);
     let mut in_a_row = 0;
     while poll_fn(|cx| desk.poll_job(false, cx.waker())).await {
         let mut context = Context::new(Arc::clone(&slot));
@@ -310,7 +311,10 @@ impl<T: Send + 'static> Pool<T, Tasks> {
         if !self.wait_for_end(Some(finish)).await {
             self.cancel();
             if !self.wait_for_end(Some(stop)).await {
-                self.core().give_up();
+                // Once more as long as a worker was about to start when we looked: see the threads' own.
+                while !self.core().give_up() {
+                    runtime::yield_now().await;
+                }
             }
         }
         self.core().report()

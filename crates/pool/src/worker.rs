@@ -84,17 +84,18 @@ impl Worker for Threads {
     #[allow(private_interfaces)]
     fn start<T: Send + 'static>(slot: Arc<Slot<T, Self>>) -> io::Result<Self::Handle> {
         let name = format!("{}-{}", slot.core.config.name, slot.id);
-        thread::Builder::new().name(name).spawn(move || work(slot))
+        let desk = Desk::new(slot);
+        thread::Builder::new().name(name).spawn(move || work(desk))
     }
 
     fn abort(_handle: &Self::Handle) {}
 }
 
 /// A worker's life.
-fn work<T: Send + 'static>(slot: Arc<Slot<T, Threads>>) {
+fn work<T: Send + 'static>(mut desk: Desk<T, Threads>) {
+    let slot = Arc::clone(&desk.slot);
     let (pool, worker) = (slot.core.address(), slot.id);
-    let mut context = Context::new(Arc::clone(&slot));
-    let mut desk = Desk::new(slot);
+    let mut context = Context::new(slot);
     let parker = Parker::new();
     let _inside = panics::enter(pool, worker);
     tracing::trace!(worker, "worker started");

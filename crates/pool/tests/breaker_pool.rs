@@ -5,7 +5,9 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Breaker, BreakerState, Cause, Delivery, ManualClock, Results, Retry, TaskError};
+use gristmill_pool::{
+    Breaker, Delivery, Results, Retry, TaskError, breaker::BreakerState, clock::ManualClock, error::Cause,
+};
 use suite::*;
 
 const RESET: std::time::Duration = std::time::Duration::from_secs(30);

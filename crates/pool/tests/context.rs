@@ -5,7 +5,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Delivery, ManualClock, Retry, TaskError};
+use gristmill_pool::{Delivery, Retry, TaskError, clock::ManualClock};
 use std::{
     pin::pin,
     sync::Arc,

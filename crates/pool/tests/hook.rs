@@ -6,7 +6,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::Cause;
+use gristmill_pool::error::Cause;
 use std::{
     panic::{set_hook, take_hook},
     sync::{Arc, Mutex},

@@ -7,7 +7,9 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Cause, Delivery, Order, Outcome, Priority, Refusal, Report, Retry, TaskError};
+use gristmill_pool::{
+    Delivery, Order, Outcome, Priority, Report, Retry, TaskError, error::Cause, error::Refusal,
+};
 use proptest::{prelude::*, test_runner::Config};
 use std::{
     collections::{BTreeMap, BTreeSet},

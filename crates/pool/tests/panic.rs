@@ -5,7 +5,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Cause, Delivery, Failure, Retry};
+use gristmill_pool::{Delivery, Failure, Retry, error::Cause};
 use std::{
     panic::{panic_any, resume_unwind},
     time::Duration,

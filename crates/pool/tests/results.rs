@@ -6,7 +6,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Cause, Delivery, Order, Priority, Results};
+use gristmill_pool::{Delivery, Order, Priority, Results, error::Cause};
 use std::thread;
 use suite::*;
 

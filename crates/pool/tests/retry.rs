@@ -6,7 +6,8 @@
 mod suite;
 
 use gristmill_pool::{
-    Builder, Cause, Class, Delivery, Failure, ManualClock, Refusal, Results, Retry, TaskError,
+    Builder, Class, Delivery, Failure, Results, Retry, TaskError, clock::ManualClock, error::Cause,
+    error::Refusal,
 };
 use std::{thread, time::Duration};
 use suite::*;

@@ -6,8 +6,8 @@
 #![cfg(shuttle)]
 
 use gristmill_pool::{
-    AsyncContext, AsyncPool, Breaker, Context, Delivery, ManualClock, Order, Pool, Priority, Refusal, Report,
-    Retry, Task, TaskError,
+    AsyncContext, AsyncPool, Breaker, Context, Delivery, Order, Pool, Priority, Report, Retry, Task,
+    TaskError, clock::ManualClock, error::Refusal,
 };
 use shuttle::{
     Config, Runner,

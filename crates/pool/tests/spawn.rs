@@ -6,7 +6,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Delivery, ManualClock, Refusal};
+use gristmill_pool::{Delivery, clock::ManualClock, error::Refusal};
 use std::{
     sync::{
         Arc,

@@ -5,7 +5,9 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Breaker, BreakerState, Cause, Delivery, ManualClock, Refusal, Results};
+use gristmill_pool::{
+    Breaker, Delivery, Results, breaker::BreakerState, clock::ManualClock, error::Cause, error::Refusal,
+};
 use std::{
     sync::{
         Arc,

@@ -5,7 +5,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Breaker, Delivery, ManualClock, Retry, Stats, TaskError};
+use gristmill_pool::{Breaker, Delivery, Retry, Stats, TaskError, clock::ManualClock};
 use serde_json::Value;
 use std::time::Duration;
 use suite::*;

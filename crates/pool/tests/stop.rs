@@ -6,7 +6,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Cause, Delivery, ManualClock, Refusal, Report};
+use gristmill_pool::{Delivery, Report, clock::ManualClock, error::Cause, error::Refusal};
 use std::{thread, time::Duration};
 use suite::*;
 
@@ -356,7 +356,7 @@ fn the_late_result_of_an_unstopped_thread_is_counted() {
 #[cfg(feature = "tokio")]
 mod runtime {
     use super::*;
-    use gristmill_pool::{Retry, TaskError, Tasks};
+    use gristmill_pool::{Retry, TaskError, worker::Tasks};
     use std::sync::mpsc;
     use tokio::runtime::{Builder as Tokio, Runtime};
 
@@ -434,7 +434,7 @@ mod runtime {
     #[test]
     fn there_is_no_async_pool_without_one() {
         let error = small(1, 1).build_async().unwrap_err();
-        assert!(matches!(error, gristmill_pool::BuildError::NoRuntime), "{error}");
+        assert!(matches!(error, gristmill_pool::error::BuildError::NoRuntime), "{error}");
     }
 
     /// The future of a join is dropped and asked again: nothing is lost with it.

@@ -5,7 +5,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Delivery, ManualClock, Refusal, TaskId};
+use gristmill_pool::{Delivery, clock::ManualClock, error::Refusal, task::TaskId};
 use std::{collections::HashSet, thread};
 use suite::*;
 

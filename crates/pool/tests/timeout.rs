@@ -5,7 +5,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Cause, Class, Delivery, Failure, ManualClock, Results, Retry, TaskError};
+use gristmill_pool::{Class, Delivery, Failure, Results, Retry, TaskError, clock::ManualClock, error::Cause};
 use std::time::Duration;
 use suite::*;
 

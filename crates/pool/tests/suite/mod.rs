@@ -7,8 +7,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use gristmill_pool::{
-    Builder, Context, Delivery, ManualClock, Order, Pool, Report, Results, Retry, SubmitError, Task,
-    TaskError, TaskId, TaskResult, Threads, Worker,
+    Builder, Context, Delivery, Order, Pool, Report, Results, Retry, Task, TaskError, TaskResult,
+    clock::ManualClock, error::SubmitError, task::TaskId, worker::Threads, worker::Worker,
 };
 use std::{
     ops::Deref,
@@ -138,7 +138,7 @@ pub(crate) use on_tokio::{OnOneThread, OnTasks};
 #[cfg(feature = "tokio")]
 mod on_tokio {
     use super::*;
-    use gristmill_pool::Tasks;
+    use gristmill_pool::worker::Tasks;
     use tokio::runtime::{Builder as Tokio, Handle, Runtime};
 
     /// A runtime that goes on in the background, and can be dropped anywhere.
@@ -384,11 +384,11 @@ pub(crate) fn assert_same(one: &Report, two: &Report) {
     assert_eq!(essence(one), essence(two));
 }
 
-fn ids_of<'a>(tasks: impl IntoIterator<Item = &'a gristmill_pool::TaskRef>) -> Vec<u64> {
+fn ids_of<'a>(tasks: impl IntoIterator<Item = &'a gristmill_pool::task::TaskRef>) -> Vec<u64> {
     tasks.into_iter().map(|task| task.id.get()).collect()
 }
 
-pub(crate) fn labels<'a>(tasks: impl IntoIterator<Item = &'a gristmill_pool::TaskRef>) -> Vec<String> {
+pub(crate) fn labels<'a>(tasks: impl IntoIterator<Item = &'a gristmill_pool::task::TaskRef>) -> Vec<String> {
     tasks.into_iter().map(|task| task.label.as_deref().unwrap_or("-").to_owned()).collect()
 }
 
