@@ -182,6 +182,14 @@ impl Breaker {
         }
     }
 
+    fn withdraw(&self, era: u64) {
+        let mut state = lock(&self.shared.state);
+        if state.era == era && state.phase == Phase::Probing {
+            // Its time to open again is over already.
+            state.enter(Phase::Open);
+        }
+    }
+
     fn tell(&self, era: u64, success: bool) {
         let now = self.clock.now();
         let mut state = lock(&self.shared.state);
@@ -233,6 +241,12 @@ impl Permit {
     pub fn success(mut self) {
         self.told = true;
         self.breaker.tell(self.era, true);
+    }
+
+    /// The call was not made, or says nothing: as if it had not been asked for. Another may be the probe.
+    pub fn withdraw(mut self) {
+        self.told = true;
+        self.breaker.withdraw(self.era);
     }
 
     /// The call failed.
@@ -317,6 +331,18 @@ mod tests {
         let probe = breaker.acquire().expect("the probe");
         slow_failure.failure();
         probe.success();
+        assert_eq!(breaker.stats().state, BreakerState::Closed);
+    }
+
+    #[test]
+    fn a_withdrawn_probe_leaves_the_place_to_another() {
+        let (breaker, clock) = breaker(1);
+        fail(&breaker);
+        clock.advance(RESET);
+        breaker.acquire().expect("the probe").withdraw();
+        assert_eq!(breaker.stats().state, BreakerState::HalfOpen);
+        breaker.acquire().expect("another probe").success();
+        breaker.acquire().expect("closed").withdraw();
         assert_eq!(breaker.stats().state, BreakerState::Closed);
     }
 

@@ -52,7 +52,7 @@ impl Config {
 
     /// In submit order: how far the tasks taken in may be ahead of the results delivered.
     pub(crate) fn window(&self) -> usize {
-        self.queue + self.workers + self.results
+        self.queue.saturating_add(self.workers).saturating_add(self.results)
     }
 }
 

@@ -23,6 +23,12 @@ pub struct Context<T: Send + 'static = (), W: Worker = Threads> {
     pub(crate) slot: Arc<Slot<T, W>>,
     pub(crate) run: u64,
     pub(crate) task: u64,
+    /// What few tasks have. An async task is given its context by value, so it is kept small.
+    pub(crate) rare: Option<Arc<Rare>>,
+}
+
+pub(crate) struct Rare {
+    /// Attempts that have failed so far, and where.
     pub(crate) failed: u32,
     pub(crate) failed_step: Option<Arc<str>>,
     /// On the pool's clock.
@@ -31,7 +37,7 @@ pub struct Context<T: Send + 'static = (), W: Worker = Threads> {
 
 impl<T: Send + 'static, W: Worker> Context<T, W> {
     pub(crate) fn new(slot: Arc<Slot<T, W>>) -> Self {
-        Self { slot, run: 0, task: 0, failed: 0, failed_step: None, deadline: None }
+        Self { slot, run: 0, task: 0, rare: None }
     }
 
     /// Whether the task should stop.
@@ -41,18 +47,18 @@ impl<T: Send + 'static, W: Worker> Context<T, W> {
 
     /// Ends when the task should stop. Needs no particular runtime.
     pub fn cancelled(&self) -> Cancelled<'_, T, W> {
-        Cancelled { context: self }
+        Cancelled { context: self, key: None }
     }
 
     /// Says that the task is alive. Needed only in pools with a
     /// [`stall watch`](crate::Builder::stall_after), by tasks that run longer than its limit.
     pub fn heartbeat(&self) {
-        self.slot.heartbeat();
+        self.slot.heartbeat(self.run);
     }
 
     /// How much of the task's timeout is left, if it has one.
     pub fn remaining(&self) -> Option<Duration> {
-        let left = self.deadline?.saturating_sub(self.slot.core.clock().now());
+        let left = self.rare.as_ref()?.deadline?.saturating_sub(self.slot.core.clock().now());
         Some(Duration::from_nanos(left))
     }
 
@@ -68,18 +74,19 @@ impl<T: Send + 'static, W: Worker> Context<T, W> {
 
     /// Which attempt this is, from 1.
     pub fn attempt(&self) -> u32 {
-        self.failed + 1
+        self.rare.as_ref().map_or(1, |rare| rare.failed + 1)
     }
 
     /// The step that an earlier attempt named when it failed, the last one to name any: after a
     /// [partial failure](crate::TaskError::partial), go on from there.
     pub fn failed_step(&self) -> Option<&str> {
-        self.failed_step.as_deref()
+        self.rare.as_ref()?.failed_step.as_deref()
     }
 
     /// Adds a task to the pool from inside this one. Never waits, and the queue's capacity does not apply:
     /// spawned tasks are run newest first, before what waits in the queue, so a tree of tasks is walked
-    /// deep before wide and takes memory for its depth, not for its size.
+    /// deep before wide and takes memory for its depth, not for its size. (From another thread, or after
+    /// the task is over, they go to the end of the queue.)
     ///
     /// Works while a closed pool drains. Refused once the pool is cancelled or this task was replaced as
     /// stalled.
@@ -100,7 +107,7 @@ impl<T: Send + 'static> Context<T> {
 
 impl<T: Send + 'static, W: Worker> Clone for Context<T, W> {
     fn clone(&self) -> Self {
-        Self { slot: Arc::clone(&self.slot), failed_step: self.failed_step.clone(), ..*self }
+        Self { slot: Arc::clone(&self.slot), rare: self.rare.clone(), ..*self }
     }
 }
 
@@ -119,17 +126,29 @@ impl<T: Send + 'static, W: Worker> fmt::Debug for Context<T, W> {
 #[must_use = "a future does nothing until it is awaited"]
 pub struct Cancelled<'a, T: Send + 'static, W: Worker> {
     context: &'a Context<T, W>,
+    /// Where it listens, once it has been polled.
+    key: Option<u64>,
 }
 
 impl<T: Send + 'static, W: Worker> Future for Cancelled<'_, T, W> {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
         if self.context.is_cancelled() {
             return Poll::Ready(());
         }
-        self.context.slot.listen(cx.waker());
+        let slot = &self.context.slot;
+        let key = *self.key.get_or_insert_with(|| slot.listener());
+        slot.listen(key, cx.waker());
         if self.context.is_cancelled() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl<T: Send + 'static, W: Worker> Drop for Cancelled<'_, T, W> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.context.slot.unlisten(key);
+        }
     }
 }
 

@@ -21,7 +21,7 @@ mod tell;
 use crate::{
     builder::Config,
     clock::{Clock, TimerKey},
-    error::TaskError,
+    panics,
     queue::Queue,
     report::Failure,
     results::Outlet,
@@ -110,7 +110,6 @@ struct Seat<T: Send + 'static, W: Worker> {
 /// A task that waits for its next attempt.
 struct Delayed<T: Send + 'static, W: Worker> {
     job: Task<T, W>,
-    error: TaskError,
     timer: TimerKey,
 }
 
@@ -142,7 +141,7 @@ pub(crate) struct Wakes(Vec<Waker>);
 
 impl Wakes {
     fn wake(self) {
-        self.0.into_iter().for_each(Waker::wake);
+        self.0.into_iter().for_each(panics::wake);
     }
 }
 

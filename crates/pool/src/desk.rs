@@ -4,7 +4,7 @@
 use crate::{
     breaker::{Open, Permit},
     clock::{TimerKey, nanos},
-    context::Context,
+    context::{Context, Rare},
     core::{Core, Found, Search},
     error::{Cause, Class, TaskError, TaskResult},
     panics::{self, Panic},
@@ -45,6 +45,8 @@ pub(crate) struct Desk<T: Send + 'static, W: Worker> {
     kind: usize,
     /// How long it may take, and the timer that sees to it.
     limit: Option<(Duration, TimerKey)>,
+    /// Whether the task in hand waits for its reader's sake.
+    held_back: bool,
     batch: usize,
     batch_max: usize,
     /// Tasks since the worker was last at the queue, and when that was.
@@ -70,6 +72,7 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
             run: 0,
             kind: 0,
             limit: None,
+            held_back: false,
             batch: 1,
             batch_max,
             since_pull: 0,
@@ -102,7 +105,13 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         if let Some(outlet) = &self.core().outlet {
             let room = outlet.poll_room(waker);
             if room.is_pending() && !self.slot.is_cancelled() {
+                self.held_back = true;
                 return Poll::Pending;
+            }
+            if std::mem::take(&mut self.held_back) {
+                // The reader's time, not the task's.
+                self.read_clock();
+                self.now = self.core().clock().now();
             }
         }
         Poll::Ready(true)
@@ -192,12 +201,14 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         self.kind = kind;
         context.run = self.run;
         context.task = job.meta().id;
-        context.deadline = limit.map(|limit| self.now.saturating_add(nanos(limit)));
-        let extras = job.meta().extras.as_ref();
-        context.failed = extras.map_or(0, |extras| extras.failed);
-        if context.failed_step.is_some() || context.failed > 0 {
-            context.failed_step = extras.and_then(|extras| extras.failed_step.clone());
-        }
+        let extras = job.meta().extras.as_ref().filter(|extras| extras.failed > 0);
+        context.rare = (limit.is_some() || extras.is_some()).then(|| {
+            Arc::new(Rare {
+                failed: extras.map_or(0, |extras| extras.failed),
+                failed_step: extras.and_then(|extras| extras.failed_step.clone()),
+                deadline: limit.map(|limit| self.now.saturating_add(nanos(limit))),
+            })
+        });
         self.limit = limit.map(|limit| (limit, self.set_timer(self.run, limit)));
         self.hand.as_mut().map(|job| &mut job.body)
     }
@@ -227,10 +238,10 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
     fn refuse(&mut self, open: Open) {
         let Some(job) = self.hand.take() else { return };
         let policy = job.meta().extras.as_ref().and_then(|extras| extras.retry);
-        let error = TaskError::breaker_open(open.retry_in);
         match policy {
-            Some(policy) => self.put_off(job, error, open.retry_in.max(policy.delay(1)).max(BREAKER_PAUSE)),
-            None => self.fail(job, error),
+            // Whatever it failed of before is still why.
+            Some(policy) => self.put_off(job, open.retry_in.max(policy.delay(1)).max(BREAKER_PAUSE)),
+            None => self.fail(job, TaskError::breaker_open(open.retry_in)),
         }
     }
 
@@ -297,7 +308,9 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         match result {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) if self.slot.has_expired(self.run) => {
-                Err(TaskError::timed_out(self.limit().unwrap_or_default()).caused_by(&error))
+                let timed_out = TaskError::timed_out(self.limit().unwrap_or_default()).instead_of(&error);
+                panics::discard(error);
+                Err(timed_out)
             }
             Ok(Err(error)) => Err(error),
             Err(Panic { message, backtrace }) => {
@@ -328,16 +341,19 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
         match extras.retry.and_then(|policy| policy.next(extras.failed, &error)) {
             Some(delay) => {
                 self.slot.counts.0.retried.add(1);
-                self.put_off(job, error, delay);
+                tracing::debug!(task = %job.name(), ?delay, %error, "task will be tried again");
+                job.meta_mut().extras().last_error = Some(error);
+                self.put_off(job, delay);
             }
             None => self.fail(job, error),
         }
     }
 
-    fn put_off(&mut self, job: Task<T, W>, error: TaskError, delay: Duration) {
-        tracing::debug!(task = %job.name(), ?delay, %error, "task will be tried again");
-        if let Err((job, error)) = Arc::clone(self.core()).delay(job, error, delay) {
-            self.fail(job, error);
+    /// The task waits for its next attempt, unless the pool has been cancelled meanwhile.
+    fn put_off(&mut self, job: Task<T, W>, delay: Duration) {
+        let core = Arc::clone(self.core());
+        if let Err(job) = core.delay(job, delay) {
+            core.skip(job);
         }
     }
 
@@ -350,6 +366,8 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
 /// Failures of what a task calls open the breaker; what was wrong with the task itself does not.
 fn tell_breaker<T>(permit: Permit, result: &TaskResult<T>) {
     match result {
+        // It was told to stop: that says nothing.
+        Err(error) if matches!(error.cause(), Cause::Cancelled) => permit.withdraw(),
         Err(error) if error.class() != Class::Permanent => permit.failure(),
         Err(error) if matches!(error.cause(), Cause::Panic { .. }) => permit.failure(),
         _ => permit.success(),
@@ -359,6 +377,9 @@ fn tell_breaker<T>(permit: Permit, result: &TaskResult<T>) {
 impl<T: Send + 'static, W: Worker> Drop for Desk<T, W> {
     /// However a worker goes, it is seen to go: also when a runtime drops it in the middle of a task.
     fn drop(&mut self) {
+        if let Some((_, timer)) = self.limit {
+            self.core().clock().forget(timer);
+        }
         if let Some(job) = self.hand.take() {
             if self.slot.running().is_some() {
                 self.core().lose(&self.slot);

@@ -120,9 +120,11 @@ impl TaskError {
         Self::new(Class::Transient, Cause::BreakerOpen).retry_after(retry_in)
     }
 
-    /// Keeps what a retry needs of the error that a task which ran out of time came back with.
-    pub(crate) fn caused_by(mut self, error: &Self) -> Self {
+    /// Keeps what a retry, or a person, needs of the error that a task which ran out of time came back with.
+    pub(crate) fn instead_of(mut self, error: &Self) -> Self {
         self.0.step.clone_from(&error.0.step);
+        self.0.hint.clone_from(&error.0.hint);
+        self.0.retry_after = error.0.retry_after;
         if error.class() == Class::Partial {
             self.0.class = Class::Partial;
         }

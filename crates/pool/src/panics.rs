@@ -11,6 +11,7 @@ use std::{
     cell::{Cell, RefCell},
     panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook},
     sync::Once,
+    task::Waker,
 };
 
 thread_local! {
@@ -34,8 +35,9 @@ pub(crate) fn install_hook() {
     INSTALLED.call_once(|| {
         let previous = take_hook();
         set_hook(Box::new(move |info| {
-            // A thread that is ending has no locals left, and is in no task.
-            if INSIDE.try_with(Cell::get).unwrap_or(None).is_none() {
+            // A thread that is ending has no locals left, and is in no task. Where a panic ends the process
+            // there will be no report.
+            if INSIDE.try_with(Cell::get).unwrap_or(None).is_none() || cfg!(panic = "abort") {
                 return previous(info);
             }
             let seen = (describe(info), Backtrace::force_capture());
@@ -88,6 +90,13 @@ pub(crate) fn catch<R>(run: impl FnOnce() -> R) -> Result<R, Panic> {
 /// The worker of `pool` that the calling thread works for.
 pub(crate) fn worker_of(pool: usize) -> Option<usize> {
     INSIDE.with(Cell::get).filter(|(inside, _)| *inside == pool).map(|(_, worker)| worker)
+}
+
+/// Wakes somebody. A waker is foreign code, and may panic; that is not the pool's end.
+pub(crate) fn wake(waker: Waker) {
+    if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+        tracing::error!("a waker panicked");
+    }
 }
 
 /// Drops what is the user's. Its drop may panic, and must not take the worker with it.

@@ -107,9 +107,28 @@ impl<T> Shelf<T> {
                 *next = *first.key() + 1;
                 if let Some(outcome) = first.remove() {
                     *held -= 1;
+                    self.pass_gaps();
                     return Some(outcome);
                 }
             },
+        }
+    }
+
+    /// Does not wait for what will never come.
+    fn pass_gaps(&mut self) {
+        if let Self::Submitted { by_task, next, .. } = self {
+            while by_task.get(next).is_some_and(Option::is_none) {
+                by_task.remove(next);
+                *next += 1;
+            }
+        }
+    }
+
+    /// The number of the next task to deliver; in completion order there is none.
+    fn next(&self) -> u64 {
+        match self {
+            Self::Completed(_) => 0,
+            Self::Submitted { next, .. } => *next,
         }
     }
 }
@@ -132,20 +151,21 @@ impl<T> Outlet<T> {
             return panics::discard(outcome);
         }
         state.shelf.push(task, outcome);
-        if let Shelf::Submitted { by_task, next, .. } = &mut state.shelf {
-            // What will never come is not waited for.
-            while by_task.get(next).is_some_and(Option::is_none) {
-                by_task.remove(next);
-                *next += 1;
-            }
-            self.next.store(*next, Relaxed);
-        }
-        self.full.store(self.is_full(&state), Relaxed);
+        state.shelf.pass_gaps();
         let reader = if state.shelf.is_ready() { state.reader.take() } else { None };
+        let workers = self.note_change(&mut state);
         drop(state);
-        if let Some(reader) = reader {
-            reader.wake();
-        }
+        reader.into_iter().chain(workers).for_each(panics::wake);
+    }
+
+    /// After every change: keeps the hints, and answers which workers may go on.
+    fn note_change(&self, state: &mut State<T>) -> Vec<Waker> {
+        self.next.store(state.shelf.next(), Relaxed);
+        let full = self.is_full(state);
+        self.full.store(full, Relaxed);
+        // All of them: who may start a task must not wait for another's to end. (Together they put down
+        // one result each before the next lot is held, so this is one wake-up a result.)
+        if full { Vec::new() } else { std::mem::take(&mut state.workers) }
     }
 
     /// Full, and the reader can do something about it. (In submit order, a shelf that waits for its first
@@ -172,7 +192,7 @@ impl<T> Outlet<T> {
     /// The pool was cancelled: workers that wait for room have to look up.
     pub(crate) fn release_workers(&self) {
         let workers = std::mem::take(&mut lock(&self.state).workers);
-        workers.into_iter().for_each(Waker::wake);
+        workers.into_iter().for_each(panics::wake);
     }
 
     /// Nothing more will come: what is there is delivered, then the reader sees the end.
@@ -181,9 +201,7 @@ impl<T> Outlet<T> {
         state.ended = true;
         let reader = state.reader.take();
         drop(state);
-        if let Some(reader) = reader {
-            reader.wake();
-        }
+        reader.into_iter().for_each(panics::wake);
     }
 
     /// How many tasks have been delivered, or will never be, from the first one on without a gap.
@@ -203,16 +221,9 @@ impl<T> Outlet<T> {
             state.reader = Some(reader());
             return Poll::Pending;
         };
-        if let Shelf::Submitted { next, .. } = state.shelf {
-            self.next.store(next, Relaxed);
-        }
-        let full = self.is_full(&state);
-        self.full.store(full, Relaxed);
-        // All of them: who may start a task must not wait for another's to end. (Together they put down
-        // one result each before the next lot is held, so this is one wake-up a result.)
-        let workers = if full { Vec::new() } else { std::mem::take(&mut state.workers) };
+        let workers = self.note_change(&mut state);
         drop(state);
-        workers.into_iter().for_each(Waker::wake);
+        workers.into_iter().for_each(panics::wake);
         Poll::Ready(Some(outcome))
     }
 
@@ -224,8 +235,8 @@ impl<T> Outlet<T> {
         let shelf = std::mem::replace(&mut state.shelf, Shelf::Completed(VecDeque::new()));
         self.next.store(u64::MAX, Relaxed);
         drop(state);
-        drop(shelf);
-        workers.into_iter().for_each(Waker::wake);
+        workers.into_iter().for_each(panics::wake);
+        panics::discard(shelf);
     }
 }
 

@@ -7,12 +7,14 @@
 use crate::{
     breaker::Permit,
     core::Core,
+    panics,
     stats::Counts,
     sync::{
         Apart, Arc, Mutex,
         atomic::{
             AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{AcqRel, Acquire, Relaxed, Release},
+            fence,
         },
         lock,
     },
@@ -47,7 +49,8 @@ pub(crate) struct Slot<T: Send + 'static, W: Worker> {
     expired: AtomicU64,
     cancelled: AtomicBool,
     /// Who awaits `Context::cancelled`, and whether anybody does.
-    listeners: Mutex<Vec<Waker>>,
+    listeners: Mutex<Vec<(u64, Waker)>>,
+    keys: AtomicU64,
     listened: AtomicBool,
 }
 
@@ -86,6 +89,7 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
             expired: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
             listeners: Mutex::new(Vec::new()),
+            keys: AtomicU64::new(0),
             listened: AtomicBool::new(false),
         }
     }
@@ -206,14 +210,14 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
         ours
     }
 
-    /// The watch gives a run up. False: it has ended meanwhile.
+    /// The watch gives a run up. False: it has ended meanwhile. Followed by `release`.
     pub(crate) fn give_up(&self, run: u64) -> bool {
-        let ours = self.run.0.compare_exchange(run, GIVEN_UP, AcqRel, Relaxed).is_ok();
-        if ours {
-            self.tell_listeners();
-            drop(self.take_permit());
-        }
-        ours
+        self.run.0.compare_exchange(run, GIVEN_UP, AcqRel, Relaxed).is_ok()
+    }
+
+    /// After a run was given up, and without any lock: lets it know.
+    pub(crate) fn release(&self) {
+        self.tell_listeners();
     }
 
     pub(crate) fn keep_permit(&self, permit: Permit) {
@@ -241,6 +245,7 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
         let kind = self.core.kinds.name(self.kind.load(Relaxed));
         let name = TaskRef { id: TaskId(self.task.load(Relaxed)), kind, label };
         // Unchanged, so all of it was of one run.
+        fence(Acquire);
         (is_running(run) && self.run.0.load(Acquire) == run).then_some(name)
     }
 
@@ -249,8 +254,11 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
         self.attempt.load(Relaxed) as u32
     }
 
-    pub(crate) fn heartbeat(&self) {
-        self.beat.fetch_add(1, Relaxed);
+    /// A sign of life of one run; of one that is over, it is none.
+    pub(crate) fn heartbeat(&self, run: u64) {
+        if self.run.0.load(Relaxed) == run {
+            self.beat.fetch_add(1, Relaxed);
+        }
     }
 
     // ---- stopping ----
@@ -290,20 +298,29 @@ impl<T: Send + 'static, W: Worker> Slot<T, W> {
         is_running(run) && self.has_expired(run)
     }
 
+    /// A key to listen with.
+    pub(crate) fn listener(&self) -> u64 {
+        self.keys.fetch_add(1, Relaxed) + 1
+    }
+
     /// Wakes `waker` when anything tells this worker to stop. The caller looks again after it has listened.
-    pub(crate) fn listen(&self, waker: &Waker) {
+    pub(crate) fn listen(&self, key: u64, waker: &Waker) {
         let mut listeners = lock(&self.listeners);
-        if !listeners.iter().any(|known| known.will_wake(waker)) {
-            listeners.push(waker.clone());
+        match listeners.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, known)) => known.clone_from(waker),
+            None => listeners.push((key, waker.clone())),
         }
         self.listened.store(true, Relaxed);
     }
 
+    pub(crate) fn unlisten(&self, key: u64) {
+        lock(&self.listeners).retain(|(known, _)| *known != key);
+    }
+
     fn tell_listeners(&self) {
-        let mut listeners = lock(&self.listeners);
         self.listened.store(false, Relaxed);
-        let listeners = std::mem::take(&mut *listeners);
-        listeners.into_iter().for_each(Waker::wake);
+        let listeners = std::mem::take(&mut *lock(&self.listeners));
+        listeners.into_iter().for_each(|(_, waker)| panics::wake(waker));
     }
 }
 

@@ -32,11 +32,11 @@ impl fmt::Display for TaskId {
 pub struct Priority(pub u8);
 
 impl Priority {
-    /// After everything else.
+    /// After what is normal.
     pub const LOW: Self = Self(64);
     /// What a task has unless it says otherwise.
     pub const NORMAL: Self = Self(128);
-    /// Before everything else.
+    /// Before what is normal.
     pub const HIGH: Self = Self(192);
 }
 

@@ -125,7 +125,7 @@ async fn run<T: Send + 'static>(
         let body = desk.body().expect("a task under way");
         let _inside = panics::enter(pool, worker);
         if timed {
-            slot.listen(cx.waker());
+            slot.listen(0, cx.waker());
             if slot.has_expired(number) {
                 return Poll::Ready(panics::catch(|| {
                     body.as_mut().project().body.stop();

@@ -39,7 +39,7 @@ const LOOKS: u32 = 4;
 
 fn look_later<T: Send + 'static, W: Worker>(core: Weak<Core<T, W>>, limit: Duration) {
     let Some(pool) = core.upgrade() else { return };
-    pool.clock().after(limit / LOOKS, move || {
+    pool.clock().after((limit / LOOKS).max(Duration::from_nanos(1)), move || {
         let Some(pool) = core.upgrade().filter(|pool| !pool.has_ended()) else { return };
         for slot in pool.replace_stalled(pool.clock().now(), nanos(limit)) {
             W::start_or_leave(slot);

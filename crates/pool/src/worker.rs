@@ -83,7 +83,8 @@ impl Worker for Threads {
 
     #[allow(private_interfaces)]
     fn start<T: Send + 'static>(slot: Arc<Slot<T, Self>>) -> io::Result<Self::Handle> {
-        let name = format!("{}-{}", slot.core.config.name, slot.id);
+        // The system takes no NUL in a name.
+        let name = format!("{}-{}", slot.core.config.name.replace('\0', ""), slot.id);
         let desk = Desk::new(slot);
         thread::Builder::new().name(name).spawn(move || work(desk))
     }

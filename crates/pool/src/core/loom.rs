@@ -98,7 +98,7 @@ fn a_cancellation_is_heard() {
             let core = Arc::clone(&core);
             move || core.cancel()
         });
-        slot.listen(&waker);
+        slot.listen(0, &waker);
         let seen = slot.is_stopped(1);
         canceller.join().unwrap();
         assert!(seen || bell.0.load(Relaxed), "neither seen nor told");

@@ -1,8 +1,10 @@
 //! Workers come and go here: seated, left, replaced. Starting them is theirs.
 
-use super::{Core, Search, Seat, State};
+use super::{Core, Search, Seat, State, Wakes};
 use crate::{
+    breaker::Permit,
     error::TaskError,
+    panics,
     report::Failure,
     slot::Slot,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -30,7 +32,14 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     pub(crate) fn keep_handle(&self, worker: usize, handle: W::Handle) {
-        self.lock().handles.push((worker, handle));
+        let mut state = self.lock();
+        if state.seats.iter().any(|seat| seat.slot.id == worker) {
+            state.handles.push((worker, handle));
+        } else {
+            // Gone already, or given up: nobody will wait for it.
+            drop(state);
+            W::abort(&handle);
+        }
     }
 
     pub(crate) fn take_handles(&self) -> Vec<(usize, W::Handle)> {
@@ -67,10 +76,25 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.busy += 1;
         drop(state);
         self.adopt(slot.shut());
+        self.go_on_without();
         if abandoned {
             self.cancel();
         }
         self.done();
+    }
+
+    /// One worker is gone: if it was the last one awake, the others have to see to what is left, or that
+    /// nothing is.
+    fn go_on_without(&self) {
+        let mut state = self.lock();
+        let mut wakes = Wakes::default();
+        if !state.finished && self.finish_if_done(&mut state) {
+            wakes = self.dismiss(&mut state);
+        } else if state.queue.len() > 0 {
+            wakes.0.extend(self.call_worker(&mut state));
+        }
+        drop(state);
+        wakes.wake();
     }
 
     /// A worker goes in the middle of a task: its runtime was shut down.
@@ -78,6 +102,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let (task, attempts) = (slot.current(), slot.attempt());
         let Some((task, (run, _))) = task.zip(slot.running()) else { return };
         if slot.give_up(run) {
+            slot.release();
+            slot.take_permit().into_iter().for_each(Permit::withdraw);
             slot.counts.0.failed.add(1);
             let failure = Failure { task, attempts, error: Arc::new(TaskError::cancelled()) };
             self.keep_failure(&mut self.lock(), &failure);
@@ -101,9 +127,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let worker = self.call_worker(&mut state);
         self.hint(&state);
         drop(state);
-        if let Some(worker) = worker {
-            worker.wake();
-        }
+        worker.into_iter().for_each(panics::wake);
     }
 
     /// Looks at every worker once. One that gave no heartbeat for too long is given up: its task has failed,
@@ -123,22 +147,28 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             if !slot.give_up(run) {
                 continue;
             }
-            tracing::warn!(pool = %self.config.name, worker = slot.id, %task, "worker stalled; replaced");
             let error = Arc::new(TaskError::stalled(Duration::from_nanos(limit)));
             let failure = Failure { task, attempts: slot.attempt(), error };
             self.keep_failure(&mut state, &failure);
-            failures.push(failure);
+            failures.push((Arc::clone(&slot), failure));
             state.stalled += 1;
             state.failed_unseen += 1;
-            self.vacate(&mut state, &slot);
+            // Shut before it is counted: the task may be alive after all, and spawn.
             for job in slot.shut() {
                 state.queue.push(job.meta().rank, job);
             }
+            self.vacate(&mut state, &slot);
             replacements.push(self.add_seat(&mut state));
         }
         self.hint(&state);
         drop(state);
-        failures.into_iter().for_each(|failure| self.deliver(failure.task.clone(), Err(failure)));
+        for (slot, failure) in failures {
+            tracing::warn!(pool = %self.config.name, worker = slot.id, task = %failure.task, "worker stalled; replaced");
+            slot.release();
+            // Untold, it counts as a failed call.
+            drop(slot.take_permit());
+            self.deliver(failure.task.clone(), Err(failure));
+        }
         replacements
     }
 

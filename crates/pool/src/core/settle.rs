@@ -15,16 +15,11 @@ use std::time::Duration;
 impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// Puts a failed task off. It keeps its place in the capacity, so that a pool whose tasks all fail fills
     /// up and makes submitters wait, instead of collecting them without end.
-    pub(crate) fn delay(
-        self: &Arc<Self>,
-        job: Task<T, W>,
-        error: TaskError,
-        delay: Duration,
-    ) -> Result<(), (Task<T, W>, TaskError)> {
+    pub(crate) fn delay(self: &Arc<Self>, job: Task<T, W>, delay: Duration) -> Result<(), Task<T, W>> {
         let id = job.meta().id;
         let mut state = self.lock();
         if state.cancelled {
-            return Err((job, error));
+            return Err(job);
         }
         // Under the lock, which the alarm needs first: it cannot come before the task is there.
         let core = Arc::downgrade(self);
@@ -33,23 +28,18 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
                 core.due(id);
             }
         });
-        state.delayed.insert(id, Delayed { job, error, timer });
+        state.delayed.insert(id, Delayed { job, timer });
         Ok(())
     }
 
     pub(super) fn due(&self, id: u64) {
         let mut state = self.lock();
-        let Some(Delayed { mut job, error, .. }) = state.delayed.remove(&id) else { return };
-        let meta = job.meta_mut();
-        meta.extras().last_error = Some(error);
-        let rank = meta.rank;
-        state.queue.push(rank, job);
+        let Some(Delayed { job, .. }) = state.delayed.remove(&id) else { return };
+        state.queue.push(job.meta().rank, job);
         let worker = self.call_worker(&mut state);
         self.hint(&state);
         drop(state);
-        if let Some(worker) = worker {
-            worker.wake();
-        }
+        worker.into_iter().for_each(panics::wake);
     }
 
     /// Records that a task failed for good, and delivers that.
@@ -71,8 +61,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     pub(crate) fn deliver(&self, task: TaskRef, result: Result<T, Failure>) {
-        if let Some(outlet) = &self.outlet {
-            outlet.push(task.id.0, Some(Outcome { task, result }));
+        match &self.outlet {
+            Some(outlet) => outlet.push(task.id.0, Some(Outcome { task, result })),
+            None => panics::discard(result),
         }
     }
 

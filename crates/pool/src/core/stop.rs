@@ -1,7 +1,7 @@
 //! The ways to stop: close, cancel, give up; and the end.
 
 use super::{Core, Delayed, State, Wakes};
-use crate::{slot::Slot, sync::Arc, task::Task, worker::Worker};
+use crate::{breaker::Permit, slot::Slot, sync::Arc, task::Task, worker::Worker};
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// No new work; what is there is finished.
@@ -16,9 +16,6 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     }
 
     pub(super) fn close_door(&self, state: &mut State<T, W>) -> Wakes {
-        if !state.closed {
-            tracing::debug!(pool = %self.config.name, queued = state.queue.len(), "pool closed");
-        }
         state.closed = true;
         state.reserved = 0;
         Wakes(std::mem::take(&mut state.submitters).into_iter().map(|(_, waker)| waker).collect())
@@ -47,9 +44,8 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         }
         wakes.wake();
         tracing::debug!(pool = %self.config.name, not_started = dropped.len(), "pool cancelled");
-        for Delayed { mut job, error, timer } in delayed.into_values() {
+        for Delayed { job, timer } in delayed.into_values() {
             self.clock().forget(timer);
-            job.meta_mut().extras().last_error = Some(error);
             self.skip(job);
         }
         dropped.into_iter().for_each(|job| self.skip(job));
@@ -61,6 +57,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     pub(crate) fn give_up(&self) -> bool {
         let mut state = self.lock();
         let slots: Vec<Arc<Slot<T, W>>> = state.seats.iter().map(|seat| Arc::clone(&seat.slot)).collect();
+        let mut left = Vec::new();
         for slot in slots {
             // The run first: if it is still the same when it is given up, the name is its own.
             let Some((run, _)) = slot.running() else { continue };
@@ -68,10 +65,15 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             if slot.give_up(run) {
                 state.unstopped.extend(name);
                 self.vacate(&mut state, &slot);
+                left.push(slot);
             }
         }
         state.busy += 1;
         drop(state);
+        for slot in left {
+            slot.release();
+            slot.take_permit().into_iter().for_each(Permit::withdraw);
+        }
         self.done();
         self.has_ended()
     }

@@ -65,9 +65,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let worker = self.call_worker(&mut state);
         self.hint_pushed(&state);
         drop(state);
-        if let Some(worker) = worker {
-            worker.wake();
-        }
+        worker.into_iter().for_each(panics::wake);
         TaskId(id)
     }
 
@@ -207,9 +205,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             let mut state = self.lock();
             let worker = self.call_worker(&mut state);
             drop(state);
-            if let Some(worker) = worker {
-                worker.wake();
-            }
+            worker.into_iter().for_each(panics::wake);
         }
         Ok(TaskId(id))
     }

@@ -2,6 +2,7 @@
 
 use super::{Core, Found, Search, State, Wakes};
 use crate::{
+    panics,
     slot::Slot,
     sync::{
         MutexGuard,
@@ -72,13 +73,13 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             return Found::End;
         }
         if let Some(job) = self.pull(&mut state, slot, batch) {
-            let worker = if state.queue.len() > 0 { self.call_worker(&mut state) } else { None };
+            // A spawner may have counted on us, and we took another: see `call_worker`.
+            let strays = looked && !state.idle.is_empty() && has_strays(&state);
+            let worker = if strays || state.queue.len() > 0 { self.call_worker(&mut state) } else { None };
             let wakes = self.admit(&mut state);
             self.hint(&state);
             drop(state);
-            if let Some(worker) = worker {
-                worker.wake();
-            }
+            worker.into_iter().for_each(panics::wake);
             wakes.wake();
             return Found::Job(job);
         }
@@ -133,12 +134,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             let job = stolen.pop_front().expect("a theft is never empty");
             slot.stock(stolen.into_iter());
             // Who spawned it all woke only us.
-            let more = state.seats.iter().any(|seat| seat.slot.shelved() > 0);
-            let worker = if more { self.call_worker(&mut state) } else { None };
+            let worker = if has_strays(&state) { self.call_worker(&mut state) } else { None };
             drop(state);
-            if let Some(worker) = worker {
-                worker.wake();
-            }
+            worker.into_iter().for_each(panics::wake);
             return Found::Job(job);
         }
         state.awake -= 1;
@@ -169,6 +167,11 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.awake += sleepers.len();
         Wakes(sleepers.into_iter().map(|(_, waker)| waker).collect())
     }
+}
+
+/// Whether anything lies on a shelf, for somebody to steal.
+fn has_strays<T: Send + 'static, W: Worker>(state: &State<T, W>) -> bool {
+    state.seats.iter().any(|seat| seat.slot.shelved() > 0)
 }
 
 fn steal_from_any<T: Send + 'static, W: Worker>(
