@@ -112,7 +112,8 @@ impl<T: Send + 'static> Pool<T> {
 
     /// Gives the pool a task; waits while the queue is full. Waiting submitters are served in order, and
     /// released when the pool is closed or cancelled. Called inside one of the pool's own tasks it does not
-    /// wait, but [spawns](Context::spawn_task).
+    /// wait, but [spawns](Context::spawn_task). (On the task's own thread, that is, and not from a task of
+    /// another pool inside of it.)
     pub fn submit_task(&self, task: Task<T>) -> Result<TaskId, SubmitError<T>> {
         self.submit_until(task, None)
     }
@@ -172,7 +173,8 @@ impl<T: Send + 'static> Pool<T> {
     /// Closes the pool and gives it time to finish; cancels what has not finished, and reports. Returns
     /// within the deadline: the last tenth of it (at most a second) is for cancelled tasks to stop in. What
     /// has not even stopped by then is left behind: it is [named](Report::unstopped), and its result, if it
-    /// ever comes, is discarded.
+    /// ever comes, is discarded. (What tasks hold is dropped meanwhile, by workers and by the caller; a drop
+    /// that blocks is waited for.)
     pub fn shutdown(&self, deadline: Duration) -> Report {
         self.close();
         if self.is_inside() {
@@ -184,7 +186,8 @@ impl<T: Send + 'static> Pool<T> {
             self.cancel();
             if !self.wait_for_end(Some(stop)) {
                 // A worker that is between two tasks goes by itself, or, if it saw the cancel too late, starts
-                // one more and is given up the next time round. Either is a matter of microseconds.
+                // one more and is given up the next time round. Both are a matter of microseconds, unless
+                // what it is dropping blocks.
                 while !self.core().give_up() {
                     thread::yield_now();
                 }

@@ -117,7 +117,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// A task that is spawned is put on its worker's shelf without this lock, so the two could miss each
     /// other: the spawner sees nobody asleep while we see nothing to steal. Each therefore writes, passes a
     /// SeqCst fence, and looks: we write `sleeping` and look at the shelves; it writes its shelf and looks at
-    /// `sleeping`. The fences have one order, and whoever passes second sees what the other wrote. (`loom` below tries them all.)
+    /// `sleeping`. The fences have one order, and whoever passes second sees what the other wrote. (`loom.rs` tries them all.)
     pub(super) fn park(
         &self,
         mut state: MutexGuard<'_, State<T, W>>,
