@@ -600,6 +600,56 @@ fn submit_timeout_passes_its_place_on() {
     });
 }
 
+/// The parent waits for its child, and so does another task: the third worker has to take it, though it may
+/// have been called for the other.
+#[test]
+fn a_spawned_task_is_not_left_while_a_worker_sleeps() {
+    explore(|| {
+        let pool = Pool::builder().workers(3).queue(4).build().unwrap();
+        let gate = Gate::default();
+        let parent = gate.clone();
+        pool.submit(move |context| {
+            let child = parent.clone();
+            context.spawn(move |_| {
+                child.pass();
+                Ok(())
+            })?;
+            parent.wait(1);
+            Ok(())
+        })
+        .unwrap();
+        pool.submit(move |_| {
+            gate.wait(1);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(pool.join().finished, 3);
+    });
+}
+
+/// A task is given up as it spawns: each child is either refused or has a fate.
+#[test]
+fn a_stalled_task_that_spawns_as_it_is_replaced_loses_nothing() {
+    explore(|| {
+        let clock = ManualClock::new();
+        let pool = Pool::builder().workers(1).queue(4).stall_after(SEC).clock(&clock).build().unwrap();
+        let started = Gate::default();
+        let begun = started.clone();
+        pool.submit(move |context| {
+            begun.pass();
+            for _ in 0..4 {
+                // Refused once it is given up.
+                let _ = context.spawn(|_| Ok(()));
+            }
+            Ok(())
+        })
+        .unwrap();
+        started.wait(1);
+        (0..6).for_each(|_| clock.advance(SEC / 4));
+        check_partition(&pool.join());
+    });
+}
+
 // ---- workers that are async tasks ----
 
 #[test]
