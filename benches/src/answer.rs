@@ -21,7 +21,7 @@ pub(crate) fn add(number: u64) {
     SHARD.with(|shard| SUMS[*shard].0.fetch_add(number, Relaxed));
 }
 
-/// Takes the sum, and checks that it is that of `0..tasks`, `producers` times over.
+/// Takes the sum, and checks that it is that of `0..each`, `producers` times over.
 pub(crate) fn check(producers: u64, each: u64) -> Result<(), String> {
     let got: u64 = SUMS.iter().map(|shard| shard.0.swap(0, Relaxed)).sum();
     let want = producers * (each * (each - 1) / 2);

@@ -18,6 +18,7 @@ const BENCHMARKS: &[(&str, &str, Benchmark)] = &[
         "trivial tasks through a pool of 2 workers, against rayon, crossbeam, tokio and others",
         pool::run,
     ),
+    ("pool-one", "one contender of `pool`, once; what `pool` runs", pool::one),
     ("pool-growth", "cost of one task and memory from 10^3 to 10^7 tasks", pool::growth),
 ];
 
@@ -29,6 +30,8 @@ struct Options {
     tasks: u64,
     /// Only contenders whose name has this in it: for a profiler.
     only: String,
+    /// Who submits at a time, where one measurement is made.
+    producers: u64,
 }
 
 fn main() -> ExitCode {
@@ -49,7 +52,7 @@ fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
     }
     let known = BENCHMARKS.iter().find(|(known, _, _)| *known == name);
     let (_, _, run) = known.ok_or_else(|| format!("no benchmark `{name}`; --list shows what there is"))?;
-    let mut options = Options { reps: 9, tasks: 500_000, only: String::new() };
+    let mut options = Options { reps: 9, tasks: 500_000, only: String::new(), producers: 1 };
     while let Some(flag) = args.next() {
         let value = args.next().unwrap_or_default();
         let number = value.replace('_', "").parse::<u64>();
@@ -57,9 +60,10 @@ fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
             ("--only", _) => options.only = value,
             ("--reps", Ok(reps @ 1..)) => options.reps = reps as usize,
             ("--tasks", Ok(tasks @ 4..)) => options.tasks = tasks,
+            ("--producers", Ok(producers @ 1..)) => options.producers = producers,
             _ => {
                 return Err(format!(
-                    "`{flag} {value}`: known are --reps N (1 or more), --tasks N (4 or more) and --only PART-OF-A-NAME"
+                    "`{flag} {value}`: known are --reps N, --tasks N (4 or more), --producers N and --only PART-OF-A-NAME"
                 ));
             }
         }

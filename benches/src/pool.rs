@@ -42,19 +42,13 @@ const BARS: &[(&str, &str, f64)] = &[
 const PRODUCERS: &[u64] = &[1, 4];
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let contenders: Vec<Contender> =
-        CONTENDERS.iter().filter(|(name, _)| name.contains(&options.only)).copied().collect();
+    let names = CONTENDERS.iter().map(|(name, _)| *name).filter(|name| name.contains(&options.only));
     let mut rows: Vec<Row> =
-        contenders.iter().map(|(name, _)| Row { name, samples: vec![Vec::new(); PRODUCERS.len()] }).collect();
-    for rep in 0..=options.reps {
+        names.map(|name| Row { name, samples: vec![Vec::new(); PRODUCERS.len()] }).collect();
+    for _ in 0..options.reps {
         for (column, producers) in PRODUCERS.iter().enumerate() {
-            for (row, (name, contender)) in rows.iter_mut().zip(&contenders) {
-                let cost = measure(*contender, *producers, options.tasks)
-                    .map_err(|error| format!("{name}: {error}"))?;
-                // The first round warms up.
-                if rep > 0 {
-                    row.samples[column].push(cost);
-                }
+            for row in &mut rows {
+                row.samples[column].push(in_process_of_its_own(row.name, *producers, options.tasks)?);
             }
         }
     }
@@ -86,12 +80,34 @@ fn tell_bars(rows: &[Row]) {
     }
 }
 
+/// Measures one contender once, in a new process: what the others left behind in the allocator is not its
+/// doing. (Measured in one process, the order of contenders moved figures by a third.)
+fn in_process_of_its_own(name: &str, producers: u64, tasks: u64) -> Result<f64, String> {
+    let told = |error: &dyn std::fmt::Display| format!("{name}: {error}");
+    let program = std::env::current_exe().map_err(|error| told(&error))?;
+    let arguments =
+        ["pool-one", "--only", name, "--tasks", &tasks.to_string(), "--producers", &producers.to_string()];
+    let output =
+        std::process::Command::new(program).args(arguments).output().map_err(|error| told(&error))?;
+    if !output.status.success() {
+        return Err(told(&String::from_utf8_lossy(&output.stderr)));
+    }
+    let answer = String::from_utf8_lossy(&output.stdout);
+    answer.trim().parse().map_err(|error| told(&error))
+}
+
+/// The other side of it: one contender, once, after a warm-up; prints nanoseconds a task.
+pub(crate) fn one(options: &Options) -> Result<(), String> {
+    let contender = CONTENDERS.iter().find(|(name, _)| *name == options.only).ok_or("no such contender")?.1;
+    measure(contender, options.producers, options.tasks.min(50_000))?;
+    println!("{}", measure(contender, options.producers, options.tasks)?);
+    Ok(())
+}
+
 /// Nanoseconds a task.
 fn measure(contender: fn(u64, u64), producers: u64, tasks: u64) -> Result<f64, String> {
     let each = tasks / producers;
-    let start = Instant::now();
-    contender(producers, each);
-    let cost = start.elapsed().as_nanos() as f64 / (producers * each) as f64;
+    let cost = timed(|| contender(producers, each)) / (producers * each) as f64;
     check(producers, each)?;
     Ok(cost)
 }
@@ -260,11 +276,18 @@ fn tokio_semaphore(producers: u64, each: u64) {
     });
 }
 
-/// How the cost of one task, and memory, grow with the number of tasks.
+/// How the cost of one task, and memory, grow with the number of tasks. Starting two threads and joining them
+/// costs as much as a thousand tasks, so that is measured by itself and taken off.
 pub(crate) fn growth(options: &Options) -> Result<(), String> {
+    let orders: [fn(u64, u64); 2] =
+        [|producers, each| gristmill(Order::Fifo, producers, each), gristmill_priority];
+    let empty = orders.map(|order| {
+        let times: Vec<f64> = (0..200).map(|_| timed(|| order(1, 0))).collect();
+        median(&times)
+    });
     println!(
-        "{} repetitions, {WORKERS} workers, queue {QUEUE}, 1 producer, one pool for each\n",
-        options.reps
+        "{WORKERS} workers, queue {QUEUE}, 1 producer; starting and joining a pool: {:.0} us\n",
+        empty[0] / 1e3
     );
     println!("| tasks | fifo, ns a task | priority, ns a task | memory at its peak, MiB |");
     println!("|---:|---:|---:|---:|");
@@ -273,15 +296,24 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
         let mut costs = [Vec::new(), Vec::new()];
         reset_peak();
         // As many tasks in all for each size, so that small sizes are measured as well as large ones.
-        let rounds = (10u64.pow(5) / tasks).max(1) as usize * options.reps.min(5);
-        for _ in 0..=rounds {
-            costs[0].push(measure(|producers, each| gristmill(Order::Fifo, producers, each), 1, tasks)?);
-            costs[1].push(measure(gristmill_priority, 1, tasks)?);
+        let rounds = (10u64.pow(5) / tasks).max(1) as usize * options.reps;
+        for _ in 0..rounds {
+            for (nth, order) in orders.iter().enumerate() {
+                costs[nth].push((timed(|| order(1, tasks)) - empty[nth]) / tasks as f64);
+                check(1, tasks)?;
+            }
         }
         let (fifo, priority) = (median(&costs[0]), median(&costs[1]));
         println!("| 10^{power} | {fifo:.0} | {priority:.0} | {} |", peak_mib());
     }
     Ok(())
+}
+
+/// Nanoseconds.
+fn timed(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_nanos() as f64
 }
 
 /// Linux: the most memory this process has held since the last reset. Elsewhere unknown.
