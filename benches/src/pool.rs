@@ -80,8 +80,8 @@ fn tell_bars(rows: &[Row]) {
     }
 }
 
-/// Measures one contender once, in a new process: what the others left behind in the allocator is not its
-/// doing. (Measured in one process, the order of contenders moved figures by a third.)
+/// Measures one contender once, in a new process: what the others left behind is not its doing. (In one
+/// process some figures were a fourth higher, others a third lower: see the README here.)
 fn in_process_of_its_own(name: &str, producers: u64, tasks: u64) -> Result<f64, String> {
     let told = |error: &dyn std::fmt::Display| format!("{name}: {error}");
     let program = std::env::current_exe().map_err(|error| told(&error))?;
