@@ -4,22 +4,43 @@
 //! medians and ratios. Absolute times depend on the machine and on what else it does; ratios much less.
 
 mod answer;
+mod jobs;
 mod pool;
 mod table;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 type Benchmark = fn(&Options) -> Result<(), String>;
 
+/// How much is measured unless somebody says otherwise: repetitions, and tasks in each.
+type Amount = (usize, u64);
+
+const OF_THE_POOL: Amount = (9, 500_000);
+const OF_THE_QUEUES: Amount = (3, 10_000);
+
 /// What can be run, and what it shows.
-const BENCHMARKS: &[(&str, &str, Benchmark)] = &[
+const BENCHMARKS: &[(&str, &str, Amount, Benchmark)] = &[
     (
         "pool",
         "trivial tasks through a pool of 2 workers, against rayon, crossbeam, tokio and others",
+        OF_THE_POOL,
         pool::run,
     ),
-    ("pool-one", "one contender of `pool`, once; what `pool` runs", pool::one),
-    ("pool-growth", "cost of one task and memory from 10^3 to 10^7 tasks", pool::growth),
+    ("pool-one", "one contender of `pool`, once; what `pool` runs", OF_THE_POOL, pool::one),
+    ("pool-growth", "cost of one task and memory from 10^3 to 10^7 tasks", OF_THE_POOL, pool::growth),
+    (
+        "jobs",
+        "tasks through a durable queue on SQLite, against rusqlite by hand, effectum and apalis",
+        OF_THE_QUEUES,
+        jobs::run,
+    ),
+    ("jobs-one", "one contender of `jobs`, once; what `jobs` runs", OF_THE_QUEUES, jobs::one),
+    (
+        "jobs-growth",
+        "the same with 10^4 to 10^6 finished tasks already in the table",
+        OF_THE_QUEUES,
+        jobs::growth,
+    ),
 ];
 
 /// How much is measured.
@@ -32,6 +53,10 @@ struct Options {
     only: String,
     /// Who submits at a time, where one measurement is made.
     producers: u64,
+    /// Where databases are put for a while: a folder on the disk to be measured.
+    dir: PathBuf,
+    /// Finished tasks that a queue's table holds beforehand, where one measurement is made.
+    finished: u64,
 }
 
 fn main() -> ExitCode {
@@ -47,12 +72,20 @@ fn main() -> ExitCode {
 fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
     let name = args.next().unwrap_or_else(|| "--list".into());
     if name == "--list" {
-        BENCHMARKS.iter().for_each(|(name, about, _)| println!("{name:12} {about}"));
+        BENCHMARKS.iter().for_each(|(name, about, _, _)| println!("{name:12} {about}"));
         return Ok(());
     }
-    let known = BENCHMARKS.iter().find(|(known, _, _)| *known == name);
-    let (_, _, run) = known.ok_or_else(|| format!("no benchmark `{name}`; --list shows what there is"))?;
-    let mut options = Options { reps: 9, tasks: 500_000, only: String::new(), producers: 1 };
+    let known = BENCHMARKS.iter().find(|(known, _, _, _)| *known == name);
+    let (_, _, (reps, tasks), run) =
+        known.ok_or_else(|| format!("no benchmark `{name}`; --list shows what there is"))?;
+    let mut options = Options {
+        reps: *reps,
+        tasks: *tasks,
+        only: String::new(),
+        producers: 1,
+        dir: std::env::temp_dir(),
+        finished: 0,
+    };
     while let Some(flag) = args.next() {
         let value = args.next().unwrap_or_default();
         let number = value.replace('_', "").parse::<u64>();
@@ -61,9 +94,11 @@ fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
             ("--reps", Ok(reps @ 1..)) => options.reps = reps as usize,
             ("--tasks", Ok(tasks @ 4..)) => options.tasks = tasks,
             ("--producers", Ok(producers @ 1..)) => options.producers = producers,
+            ("--dir", _) if !value.is_empty() => options.dir = value.into(),
+            ("--finished", Ok(finished)) => options.finished = finished,
             _ => {
                 return Err(format!(
-                    "`{flag} {value}`: known are --reps N, --tasks N (4 or more), --producers N and --only PART-OF-A-NAME"
+                    "`{flag} {value}`: known are --reps N, --tasks N (4 or more), --producers N, --finished N, --dir FOLDER and --only PART-OF-A-NAME"
                 ));
             }
         }

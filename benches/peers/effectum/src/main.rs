@@ -1,0 +1,77 @@
+//! effectum as a contender: `peer-effectum DATABASE TASKS` prints the seconds for enqueueing, the seconds for
+//! draining and the sum of the numbers its tasks were given. Who calls it checks the answer.
+//!
+//! Jobs are added 100 at a time with its batch call. Its worker runs up to 100 jobs at a time and fetches more when
+//! half are done; its writer puts up to 50 operations into one transaction. Durability as it comes: synchronous
+//! NORMAL, journal as the file has it (it asks for `PRAGMA journal = wal`, which does not exist, so a new file has a
+//! rollback journal).
+
+use effectum::{Job, JobRunner, Queue, RunningJob, Worker};
+use std::{
+    error::Error,
+    path::Path,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+const BATCH: u64 = 100;
+const AT_A_TIME: u16 = 100;
+const FETCH_BELOW: u16 = 50;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [database, tasks] = arguments.as_slice() else {
+        eprintln!("usage: peer-effectum DATABASE TASKS");
+        return ExitCode::from(2);
+    };
+    match start(Path::new(database), tasks) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn start(database: &Path, tasks: &str) -> Result<(), Box<dyn Error>> {
+    let tasks = tasks.parse()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(measure(database, tasks))
+}
+
+async fn measure(database: &Path, tasks: u64) -> Result<(), Box<dyn Error>> {
+    let queue = Queue::new(database).await?;
+    let start = Instant::now();
+    for first in (0..tasks).step_by(BATCH as usize) {
+        let batch = (first..(first + BATCH).min(tasks))
+            .map(|number| Ok(Job::builder("add").json_payload(&number)?.build()));
+        queue.add_jobs(batch.collect::<Result<_, effectum::Error>>()?).await?;
+    }
+    let enqueued = start.elapsed();
+
+    let sum = Arc::new(AtomicU64::new(0));
+    let start = Instant::now();
+    let worker = Worker::builder(&queue, Arc::clone(&sum))
+        .jobs([JobRunner::builder("add", add).build()])
+        .min_concurrency(FETCH_BELOW)
+        .max_concurrency(AT_A_TIME)
+        .build()
+        .await?;
+    // It counts a job as finished once that is committed, and has no way to wait for it.
+    while worker.counts().finished < tasks {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let drained = start.elapsed();
+    queue.close(Duration::from_secs(10)).await?;
+    println!("{} {} {}", enqueued.as_secs_f64(), drained.as_secs_f64(), sum.load(Relaxed));
+    Ok(())
+}
+
+async fn add(job: RunningJob, sum: Arc<AtomicU64>) -> Result<(), effectum::Error> {
+    sum.fetch_add(job.json_payload()?, Relaxed);
+    Ok(())
+}

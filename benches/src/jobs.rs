@@ -1,0 +1,236 @@
+//! Durable queues on SQLite: how fast tasks are put in, and how fast they are claimed, run and finished. A task adds
+//! its number to a sum, so what is measured is the queue.
+//!
+//! Owns the list of contenders, the checking of their answers and the tables. What each contender does stands in a
+//! file of its own: `hand` (rusqlite by hand, the measure of the others), `ours`, `peer` (libraries that need another
+//! SQLite, and therefore a program of their own).
+
+mod disk;
+mod hand;
+mod ours;
+mod peer;
+
+use crate::{
+    Options,
+    table::{self, Row, median},
+};
+use disk::Folder;
+use hand::Synchronous::{Full, Normal};
+use std::{error::Error, path::PathBuf, process::Command, time::Duration};
+
+type Fault = Box<dyn Error>;
+
+/// How many tasks a contender puts in or claims at a time, where it can.
+const BATCH: u64 = 100;
+
+/// What the others are measured against.
+const BASE: &str = "rusqlite batches of 100 (FULL)";
+
+/// What one measurement is to do.
+struct Plan {
+    /// A file that does not exist yet, in a folder that is removed afterwards.
+    database: PathBuf,
+    tasks: u64,
+    /// Rows of finished tasks that the table holds beforehand.
+    finished: u64,
+}
+
+/// What came of it.
+struct Outcome {
+    enqueue: Duration,
+    drain: Duration,
+    /// Of the numbers that the tasks were given.
+    sum: u64,
+    /// The query that counts the completed rows in the contender's table.
+    completed: &'static str,
+}
+
+struct Contender {
+    name: &'static str,
+    measure: fn(&Plan) -> Result<Outcome, Fault>,
+    /// The most tasks that are worth the wait. Rates are compared, so the slow may have fewer.
+    most: u64,
+    /// Whether it can start with finished rows, and is asked how it grows.
+    grows: bool,
+}
+
+const MANY: u64 = u64::MAX;
+const FEW: u64 = 2_000;
+
+const BY_HAND: &[Contender] = &[
+    Contender { name: BASE, measure: |plan| hand::batches(plan, Full), most: MANY, grows: true },
+    Contender {
+        name: "rusqlite batches of 100 (NORMAL)",
+        measure: |plan| hand::batches(plan, Normal),
+        most: MANY,
+        grows: true,
+    },
+    Contender {
+        name: "rusqlite one by one (FULL)",
+        measure: |plan| hand::one_by_one(plan, Full),
+        most: FEW,
+        grows: false,
+    },
+    Contender {
+        name: "rusqlite one by one (NORMAL)",
+        measure: |plan| hand::one_by_one(plan, Normal),
+        most: MANY,
+        grows: false,
+    },
+];
+
+/// Ours come right after what they are measured against.
+fn contenders() -> impl Iterator<Item = &'static Contender> {
+    BY_HAND.iter().take(1).chain(ours::CONTENDERS).chain(&BY_HAND[1..]).chain(peer::CONTENDERS)
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let chosen: Vec<_> = contenders().filter(|contender| contender.name.contains(&options.only)).collect();
+    if chosen.iter().any(|contender| peer::is_one(contender)) {
+        peer::build()?;
+    }
+    let synced = disk::time_of_sync(&options.dir)?;
+    let mut rows: Vec<Row> =
+        chosen.iter().map(|contender| Row { name: contender.name, samples: vec![Vec::new(); 2] }).collect();
+    for _ in 0..options.reps {
+        for (contender, row) in chosen.iter().zip(&mut rows) {
+            let rates = in_process_of_its_own(contender, 0, options)?;
+            row.samples.iter_mut().zip(rates).for_each(|(samples, rate)| samples.push(rate));
+        }
+    }
+    println!(
+        "{} tasks, {} repetitions; 4 KiB appended and synced in {:.0} us\n",
+        options.tasks,
+        options.reps,
+        synced.as_secs_f64() * 1e6
+    );
+    print(&rows);
+    Ok(())
+}
+
+/// Rates and their ratios to the base: more is faster, unlike in the tables of costs.
+fn print(rows: &[Row]) {
+    println!("| contender | enqueue/s | × base | drain/s | × base |\n|---|---:|---:|---:|---:|");
+    let base = rows.iter().find(|row| row.name == BASE);
+    for row in rows {
+        let cells = row.samples.iter().enumerate().map(|(column, samples)| {
+            let ratio = base.map_or(f64::NAN, |base| table::ratio(samples, &base.samples[column]));
+            format!(" {} | {ratio:.3} |", thousands(median(samples)))
+        });
+        println!("| {} |{}", row.name, cells.collect::<String>());
+    }
+    println!("\nbase: {BASE}");
+}
+
+/// How both rates change with the number of finished tasks that the table already holds.
+pub(crate) fn growth(options: &Options) -> Result<(), String> {
+    let chosen = contenders().filter(|contender| contender.grows && contender.name.contains(&options.only));
+    let chosen: Vec<_> = chosen.collect();
+    println!("{} tasks, {} repetitions\n", options.tasks, options.reps);
+    let heads = chosen.iter().map(|contender| format!(" {0}, enqueue/s | {0}, drain/s |", contender.name));
+    println!("| finished before |{}", heads.collect::<String>());
+    println!("|---:|{}", "---:|---:|".repeat(chosen.len()));
+    for finished in [0, 10_000, 100_000, 1_000_000] {
+        let mut samples = vec![[Vec::new(), Vec::new()]; chosen.len()];
+        for _ in 0..options.reps {
+            for (contender, samples) in chosen.iter().zip(&mut samples) {
+                let rates = in_process_of_its_own(contender, finished, options)?;
+                samples.iter_mut().zip(rates).for_each(|(samples, rate)| samples.push(rate));
+            }
+        }
+        let cells = samples.iter().flatten().map(|samples| format!(" {} |", thousands(median(samples))));
+        println!("| {} |{}", thousands(finished as f64), cells.collect::<String>());
+    }
+    Ok(())
+}
+
+/// Measures one contender once, in a new process and a new database: tasks a second, in and out.
+fn in_process_of_its_own(
+    contender: &Contender,
+    finished: u64,
+    options: &Options,
+) -> Result<[f64; 2], String> {
+    let told = |error: &dyn std::fmt::Display| format!("{}: {error}", contender.name);
+    let program = std::env::current_exe().map_err(|error| told(&error))?;
+    let mut command = Command::new(program);
+    command.args(["jobs-one", "--only", contender.name, "--tasks", &options.tasks.to_string()]);
+    command.args(["--finished", &finished.to_string()]).arg("--dir").arg(&options.dir);
+    let output = command.output().map_err(|error| told(&error))?;
+    if !output.status.success() {
+        return Err(told(&String::from_utf8_lossy(&output.stderr)));
+    }
+    let answer = String::from_utf8_lossy(&output.stdout);
+    numbers(&answer).ok_or_else(|| told(&format!("answered {answer:?} instead of two rates")))
+}
+
+/// The other side of it: prints tasks a second, in and out.
+pub(crate) fn one(options: &Options) -> Result<(), String> {
+    let contender =
+        contenders().find(|contender| contender.name == options.only).ok_or("no such contender")?;
+    let folder = Folder::new(&options.dir)?;
+    let plan = Plan {
+        database: folder.path().join("queue.db"),
+        tasks: options.tasks.min(contender.most),
+        finished: options.finished,
+    };
+    let outcome = (contender.measure)(&plan).map_err(|error| error.to_string())?;
+    check(&plan, &outcome)?;
+    let rates = [outcome.enqueue, outcome.drain].map(|time| plan.tasks as f64 / time.as_secs_f64());
+    println!("{} {}", rates[0], rates[1]);
+    Ok(())
+}
+
+/// That every task ran once, and that the table says so.
+fn check(plan: &Plan, outcome: &Outcome) -> Result<(), String> {
+    let want = plan.tasks * (plan.tasks - 1) / 2;
+    if outcome.sum != want {
+        return Err(format!("wrong answer: {} instead of {want}", outcome.sum));
+    }
+    let count = || -> Result<i64, rusqlite::Error> {
+        rusqlite::Connection::open(&plan.database)?.query_row(outcome.completed, [], |row| row.get(0))
+    };
+    let got = count().map_err(|error| format!("counting the completed rows: {error}"))?;
+    let want = (plan.tasks + plan.finished) as i64;
+    if got == want { Ok(()) } else { Err(format!("{got} rows are completed instead of {want}")) }
+}
+
+/// Exactly as many numbers as are asked for.
+fn numbers<const N: usize>(line: &str) -> Option<[f64; N]> {
+    let words = line.split_whitespace().map(|word| word.parse().ok());
+    words.collect::<Option<Vec<f64>>>()?.try_into().ok()
+}
+
+/// Whole, with a comma between thousands.
+fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut grouped = String::new();
+    for (nth, digit) in digits.chars().enumerate() {
+        if nth > 0 && (digits.len() - nth).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_grouped() {
+        for (number, told) in
+            [(0.0, "0"), (999.4, "999"), (1_000.0, "1,000"), (123_456.0, "123,456"), (1e6, "1,000,000")]
+        {
+            assert_eq!(thousands(number), told);
+        }
+    }
+
+    #[test]
+    fn numbers_are_all_or_nothing() {
+        assert_eq!(numbers("1 2.5\n"), Some([1.0, 2.5]));
+        assert_eq!(numbers::<2>("1"), None);
+        assert_eq!(numbers::<2>("1 2 3"), None);
+        assert_eq!(numbers::<2>("1 two"), None);
+    }
+}

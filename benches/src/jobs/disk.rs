@@ -1,0 +1,51 @@
+//! The disk that is measured: a folder on it that is removed afterwards, and how long it takes to sync.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// A new folder, gone when this is dropped.
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    pub(super) fn new(parent: &Path) -> Result<Self, String> {
+        let path = parent.join(format!("gristmill-bench-{}", std::process::id()));
+        // Not `create_dir_all`: a folder that somebody else made is not ours to remove.
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Folder(path))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("{} is left behind: {error}", self.0.display());
+        }
+    }
+}
+
+/// What a commit cannot go below with FULL: 4 KiB at the end of a file, and on the disk. The median of 200.
+pub(super) fn time_of_sync(parent: &Path) -> Result<Duration, String> {
+    let folder = Folder::new(parent)?;
+    let path = folder.path().join("synced");
+    let times = || -> io::Result<Vec<Duration>> {
+        let mut file = File::create(&path)?;
+        let mut timed = || {
+            let start = Instant::now();
+            file.write_all(&[7; 4_096])?;
+            file.sync_data()?;
+            Ok(start.elapsed())
+        };
+        (0..200).map(|_| timed()).collect()
+    };
+    let mut times = times().map_err(|error| format!("{}: {error}", path.display()))?;
+    times.sort();
+    Ok(times[times.len() / 2])
+}

@@ -1,0 +1,163 @@
+//! What one would write by hand instead of taking a library: a table, a partial index, a loop. One thread, since
+//! SQLite has one writer, and nothing that makes it safe beside other workers or after a crash: no leases, no
+//! retries, no priorities. As strong as we could make it, because it is what the others are measured against.
+
+use super::{BATCH, Fault, Outcome, Plan};
+use rusqlite::{Connection, params};
+use std::{
+    path::Path,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// When a commit counts as done: with FULL once it is on the disk, with NORMAL once the system has it, so that a
+/// power cut loses the last commits.
+#[derive(Clone, Copy)]
+pub(super) enum Synchronous {
+    Full,
+    Normal,
+}
+
+/// `tasks_ready` holds only what waits, so claiming costs the same however many rows are finished.
+const SCHEMA: &str = "
+    CREATE TABLE tasks (
+        id          INTEGER PRIMARY KEY,
+        kind        TEXT NOT NULL,
+        payload     TEXT NOT NULL,
+        status      TEXT NOT NULL DEFAULT 'ready',
+        attempts    INTEGER NOT NULL DEFAULT 0,
+        created_at  INTEGER NOT NULL,
+        started_at  INTEGER,
+        finished_at INTEGER
+    ) STRICT;
+    CREATE INDEX tasks_ready ON tasks (id) WHERE status = 'ready';
+";
+
+const ENQUEUE: &str = "INSERT INTO tasks (kind, payload, created_at) VALUES (?1, ?2, ?3)";
+
+const CLAIM: &str = "
+    UPDATE tasks SET status = 'running', attempts = attempts + 1, started_at = ?1
+    WHERE id IN (SELECT id FROM tasks WHERE status = 'ready' ORDER BY id LIMIT ?2)
+    RETURNING id, payload";
+
+const FINISH: &str =
+    "UPDATE tasks SET status = 'done', finished_at = ?1 WHERE id = ?2 AND status = 'running'";
+
+const PREFILL: &str = "
+    WITH RECURSIVE numbers (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers LIMIT ?1)
+    INSERT INTO tasks (kind, payload, status, attempts, created_at, started_at, finished_at)
+    SELECT 'add', number, 'done', 1, ?2, ?2, ?2 FROM numbers";
+
+const COMPLETED: &str = "SELECT count(*) FROM tasks WHERE status = 'done'";
+
+/// A task in hand: its row, and the number it was given.
+type Claimed = (i64, u64);
+
+/// A transaction for each insert, each claim and each finish.
+pub(super) fn one_by_one(plan: &Plan, synchronous: Synchronous) -> Result<Outcome, Fault> {
+    measure(plan, synchronous, 1, drain_one_by_one)
+}
+
+/// A transaction for 100 inserts; then one that finishes the last 100 and claims the next.
+pub(super) fn batches(plan: &Plan, synchronous: Synchronous) -> Result<Outcome, Fault> {
+    measure(plan, synchronous, BATCH, drain_in_batches)
+}
+
+fn measure(
+    plan: &Plan,
+    synchronous: Synchronous,
+    batch: u64,
+    drain: fn(&mut Connection) -> Result<u64, rusqlite::Error>,
+) -> Result<Outcome, Fault> {
+    prefill(&plan.database, plan.finished)?;
+    let mut connection = open(&plan.database, synchronous)?;
+    let start = Instant::now();
+    enqueue(&mut connection, plan.tasks, batch)?;
+    let enqueued = start.elapsed();
+    let start = Instant::now();
+    let sum = drain(&mut connection)?;
+    Ok(Outcome { enqueue: enqueued, drain: start.elapsed(), sum, completed: COMPLETED })
+}
+
+fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, rusqlite::Error> {
+    let connection = Connection::open(path)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    let level = match synchronous {
+        Synchronous::Full => "FULL",
+        Synchronous::Normal => "NORMAL",
+    };
+    connection.pragma_update(None, "synchronous", level)?;
+    Ok(connection)
+}
+
+/// The table, and finished rows in it. On a connection of its own: closing it writes the log back and empties it,
+/// which is not the measured tasks' doing.
+fn prefill(path: &Path, finished: u64) -> Result<(), rusqlite::Error> {
+    let connection = open(path, Synchronous::Full)?;
+    connection.execute_batch(SCHEMA)?;
+    if finished > 0 {
+        connection.execute(PREFILL, params![finished as i64, now()])?;
+    }
+    connection.close().map_err(|(_, error)| error)
+}
+
+fn enqueue(connection: &mut Connection, tasks: u64, batch: u64) -> Result<(), rusqlite::Error> {
+    for first in (0..tasks).step_by(batch as usize) {
+        let transaction = connection.transaction()?;
+        {
+            let mut insert = transaction.prepare_cached(ENQUEUE)?;
+            for number in first..(first + batch).min(tasks) {
+                insert.execute(params!["add", number.to_string(), now()])?;
+            }
+        }
+        transaction.commit()?;
+    }
+    Ok(())
+}
+
+fn drain_one_by_one(connection: &mut Connection) -> Result<u64, rusqlite::Error> {
+    let mut sum = 0;
+    // Outside of a transaction each statement is one of its own.
+    while let Some((id, number)) = claim(connection, 1)?.pop() {
+        sum += number;
+        finish(connection, &[(id, number)])?;
+    }
+    Ok(sum)
+}
+
+fn drain_in_batches(connection: &mut Connection) -> Result<u64, rusqlite::Error> {
+    let mut sum = 0;
+    let mut in_hand: Vec<Claimed> = Vec::new();
+    loop {
+        let transaction = connection.transaction()?;
+        finish(&transaction, &in_hand)?;
+        in_hand = claim(&transaction, BATCH)?;
+        transaction.commit()?;
+        if in_hand.is_empty() {
+            return Ok(sum);
+        }
+        sum += in_hand.iter().map(|(_, number)| number).sum::<u64>();
+    }
+}
+
+fn claim(connection: &Connection, most: u64) -> Result<Vec<Claimed>, rusqlite::Error> {
+    let mut claim = connection.prepare_cached(CLAIM)?;
+    let rows = claim.query_map(params![now(), most as i64], |row| {
+        let number: String = row.get(1)?;
+        Ok((row.get(0)?, number.parse().expect("the payload is a number")))
+    })?;
+    rows.collect()
+}
+
+fn finish(connection: &Connection, in_hand: &[Claimed]) -> Result<(), rusqlite::Error> {
+    let mut finish = connection.prepare_cached(FINISH)?;
+    for (id, _) in in_hand {
+        finish.execute(params![now(), id])?;
+    }
+    Ok(())
+}
+
+/// Milliseconds since 1970.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis() as i64
+}

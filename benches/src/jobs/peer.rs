@@ -1,0 +1,88 @@
+//! Libraries that need another SQLite than ours. A program can link only one, so each is a program in a workspace of
+//! its own under `peers/`, built here and started once for each measurement. It prints the seconds for enqueueing,
+//! the seconds for draining and the sum; the answer is checked where all answers are.
+//!
+//! Each takes part twice: as it comes, and with the one thing set right that holds it back most.
+
+use super::{Contender, FEW, Fault, MANY, Outcome, Plan, numbers};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+pub(super) const CONTENDERS: &[Contender] = &[
+    Contender { name: "effectum (NORMAL, no WAL)", measure: effectum, most: MANY, grows: false },
+    Contender { name: "effectum, WAL set (NORMAL)", measure: effectum_wal, most: MANY, grows: false },
+    // Its cost grows with the square of the tasks: 10,000 take half a minute.
+    Contender { name: "apalis (OFF)", measure: apalis, most: FEW, grows: false },
+    Contender { name: "apalis, analyzed (OFF)", measure: apalis_analyzed, most: MANY, grows: false },
+];
+
+const PROGRAMS: &[&str] = &["effectum", "apalis"];
+
+pub(super) fn is_one(contender: &Contender) -> bool {
+    CONTENDERS.iter().any(|peer| peer.name == contender.name)
+}
+
+/// Builds them all, with the versions that their lock files name. The first time takes minutes.
+pub(super) fn build() -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // Cargo tells where our manifest is as it starts us; the path we were built with is second best.
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    for name in PROGRAMS {
+        let manifest = Path::new(&here).join("peers").join(name).join("Cargo.toml");
+        let mut command = Command::new(&cargo);
+        command.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(&manifest);
+        command.arg("--target-dir").arg(target()?);
+        let status = command.status().map_err(|error| format!("cargo: {error}"))?;
+        if !status.success() {
+            return Err(format!("{} does not build", manifest.display()));
+        }
+    }
+    Ok(())
+}
+
+/// A folder beside `release/`, where we are: other workspaces, other lock files, other artifacts.
+fn target() -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let target = program.parent().and_then(Path::parent).ok_or("the program lies in no target folder")?;
+    Ok(target.join("peers"))
+}
+
+/// It means to set WAL, but asks for a pragma that does not exist: SQLite's rollback journal it is.
+fn effectum(plan: &Plan) -> Result<Outcome, Fault> {
+    start("effectum", plan, None, "SELECT count(*) FROM jobs WHERE status = 'succeeded'")
+}
+
+/// WAL is a property of the file: set beforehand, it stays.
+fn effectum_wal(plan: &Plan) -> Result<Outcome, Fault> {
+    rusqlite::Connection::open(&plan.database)?.pragma_update(None, "journal_mode", "WAL")?;
+    effectum(plan)
+}
+
+fn apalis(plan: &Plan) -> Result<Outcome, Fault> {
+    start("apalis", plan, None, "SELECT count(*) FROM Jobs WHERE status = 'Done'")
+}
+
+fn apalis_analyzed(plan: &Plan) -> Result<Outcome, Fault> {
+    start("apalis", plan, Some("analyze"), "SELECT count(*) FROM Jobs WHERE status = 'Done'")
+}
+
+fn start(name: &str, plan: &Plan, word: Option<&str>, completed: &'static str) -> Result<Outcome, Fault> {
+    let program = target()?.join("release").join(format!("peer-{name}{}", std::env::consts::EXE_SUFFIX));
+    let mut command = Command::new(&program);
+    command.arg(&plan.database).arg(plan.tasks.to_string()).args(word);
+    let output = command
+        .output()
+        .map_err(|error| format!("{}: {error}; the benchmark `jobs` builds it", program.display()))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
+    let answer = String::from_utf8_lossy(&output.stdout);
+    let [enqueue, drain, sum] =
+        numbers(&answer).ok_or_else(|| format!("{} answered {answer:?}", program.display()))?;
+    let [enqueue, drain] = [enqueue, drain].map(Duration::from_secs_f64);
+    // A sum of numbers below a million is exact in 53 bits.
+    Ok(Outcome { enqueue, drain, sum: sum as u64, completed })
+}

@@ -1,0 +1,1 @@
+//! Durable work on bounded pools.

@@ -1,0 +1,85 @@
+//! Checkpoints: which steps of a task are done, and what it takes to go on after them.
+//!
+//! Owns the table `task_checkpoints`. Only the task's present owner can write them, and they go when the task
+//! is finished. What is in them is the handler's affair.
+
+use rusqlite::params;
+use serde::Serialize;
+
+use crate::Store;
+use crate::db::{Db, some_time};
+use crate::error::{Error, Result};
+use crate::lease::Token;
+use crate::time::Time;
+use crate::writer::Shape;
+
+/// What a task noted at one step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Checkpoint {
+    /// The step.
+    pub step: String,
+    /// What was noted, JSON.
+    pub data: String,
+    /// When.
+    pub updated_at: Time,
+}
+
+/// The checkpoints of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Checkpoints<'a>(pub(crate) &'a Store);
+
+impl Checkpoints<'_> {
+    /// Notes a step of a task that the caller has claimed. When this returns, it is on disk.
+    pub fn save(self, task: i64, token: &Token, step: &str, data: &str) -> Result<()> {
+        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(data) {
+            return Err(Error::Invalid(format!("the checkpoint of step {step:?} is not JSON: {error}")));
+        }
+        let (token, step, data) = (token.clone(), step.to_owned(), data.to_owned());
+        self.0.write(Shape::Statement, move |db| {
+            let sql = "INSERT INTO task_checkpoints (task_id, step, data, created_at, updated_at)
+                SELECT id, ?3, ?4, ?5, ?5 FROM tasks WHERE id = ?1 AND status = 'running' AND worker_id = ?2
+                ON CONFLICT (task_id, step) DO UPDATE SET data = excluded.data, updated_at = excluded.updated_at";
+            match db.execute(sql, params![task, token.as_str(), step, data, db.now()])? {
+                0 => Err(Error::Conflict(format!("task {task} is not this worker's any more"))),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// What a task noted, oldest first.
+    pub fn of(self, task: i64) -> Result<Vec<Checkpoint>> {
+        self.0.read(|db| {
+            let sql = "SELECT step, data, updated_at FROM task_checkpoints WHERE task_id = ?1 ORDER BY created_at, step";
+            db.rows(sql, [task], |row| {
+                Ok(Checkpoint { step: row.get(0)?, data: row.get(1)?, updated_at: some_time(row, "updated_at")? })
+            })
+        })
+    }
+
+    /// Forgets checkpoints last written before a time whose task will not come back for them. Says how many.
+    pub fn clean(self, before: Time) -> Result<usize> {
+        self.0.write(Shape::Statement, move |db| {
+            let sql = format!("DELETE FROM task_checkpoints WHERE updated_at <= ?1 AND {ORPHANED}");
+            db.execute(&sql, [before.to_string()])
+        })
+    }
+}
+
+const ORPHANED: &str = "NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = task_id
+    AND status IN ('pending', 'scheduled', 'running'))";
+
+/// How many belong to no task, or to one that is finished.
+pub(crate) fn orphans(db: &Db<'_>) -> Result<i64> {
+    db.number(&format!("SELECT count(*) FROM task_checkpoints WHERE {ORPHANED}"), [])
+}
+
+pub(crate) fn forget(db: &Db<'_>, task: i64) -> Result<()> {
+    db.execute("DELETE FROM task_checkpoints WHERE task_id = ?1", [task]).map(drop)
+}
+
+/// Gives a task the checkpoints that a dead letter kept, an object of steps.
+pub(crate) fn restore(db: &Db<'_>, task: i64, kept: &str) -> Result<()> {
+    let sql = "INSERT OR IGNORE INTO task_checkpoints (task_id, step, data, created_at, updated_at)
+        SELECT ?1, key, json_quote(value), ?3, ?3 FROM json_each(?2)";
+    db.execute(sql, params![task, kept, db.now()]).map(drop)
+}

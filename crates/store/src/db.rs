@@ -1,0 +1,174 @@
+//! One connection, as the tables see it: statements that are prepared once, errors in our words, and what
+//! time it is.
+//!
+//! Owns how a connection is opened and set. Who may write, and when, is the writer's affair.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, Params, Row};
+
+use crate::error::{Error, Result};
+use crate::time::{Clock, Time};
+
+/// Before this version two processes that checkpoint at one moment can corrupt the database.
+const OLDEST: i32 = 3_051_003;
+
+/// How safe a commit is when the power goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Every acknowledged write is on disk.
+    #[default]
+    Full,
+    /// A power cut may take the last moments of acknowledged writes; the file stays sound. A crash of the
+    /// program takes nothing.
+    Normal,
+}
+
+/// Where the file is and how it is used.
+#[derive(Clone, Debug)]
+pub(crate) struct File {
+    pub(crate) path: PathBuf,
+    pub(crate) durability: Durability,
+    pub(crate) busy: Duration,
+    pub(crate) clock: Clock,
+}
+
+impl File {
+    pub(crate) fn error(&self, error: &rusqlite::Error) -> Error {
+        Error::sqlite(&self.path, error)
+    }
+
+    /// The connection that writes. Creates the file when there is none.
+    pub(crate) fn open_writer(&self) -> Result<Connection> {
+        let conn = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+        let set = || -> rusqlite::Result<()> {
+            conn.pragma_update(None, "foreign_keys", true)?;
+            let synchronous = match self.durability {
+                Durability::Full => "FULL",
+                Durability::Normal => "NORMAL",
+            };
+            conn.pragma_update(None, "synchronous", synchronous)?;
+            // What a group undoes of one caller's write is kept in memory, not in a file.
+            conn.pragma_update(None, "temp_store", "MEMORY")?;
+            conn.pragma_update(None, "cache_size", -32_768)?;
+            // A checkpoint writes each page once, however often it changed: with 16 MiB between two of them,
+            // instead of SQLite's 4, the hot pages of a busy queue are written a quarter as often.
+            conn.pragma_update(None, "wal_autocheckpoint", 4_096)?;
+            conn.pragma_update(None, "journal_size_limit", 64 << 20)?;
+            Ok(())
+        };
+        set().map_err(|error| self.error(&error))?;
+        Ok(conn)
+    }
+
+    /// Makes the file one with a write-ahead log; the mode is kept in the file.
+    pub(crate) fn use_wal(&self, conn: &Connection) -> Result<()> {
+        let mode: rusqlite::Result<String> =
+            conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0));
+        match mode.map_err(|error| self.error(&error))?.as_str() {
+            "wal" => Ok(()),
+            mode => Err(Error::CannotOpen(
+                self.path.clone(),
+                format!("no write-ahead log here, only {mode:?} (a network drive?)"),
+            )),
+        }
+    }
+
+    /// A connection that can only read.
+    pub(crate) fn open_reader(&self) -> Result<Connection> {
+        self.open(OpenFlags::SQLITE_OPEN_READ_ONLY)
+    }
+
+    fn open(&self, mode: OpenFlags) -> Result<Connection> {
+        if rusqlite::version_number() < OLDEST {
+            return Err(Error::OldLibrary(rusqlite::version().to_owned()));
+        }
+        // No SQLITE_OPEN_URI: a path is a path, whatever it looks like.
+        let flags = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let open = || -> rusqlite::Result<Connection> {
+            let conn = Connection::open_with_flags(&self.path, flags)?;
+            conn.busy_timeout(self.busy)?;
+            conn.set_prepared_statement_cache_capacity(128);
+            Ok(conn)
+        };
+        open().map_err(|error| self.error(&error))
+    }
+
+    pub(crate) fn db<'a>(&'a self, conn: &'a Connection) -> Db<'a> {
+        Db { conn, file: self, now: self.clock.now() }
+    }
+}
+
+/// A connection inside a transaction or a single statement, at one moment.
+#[derive(Clone, Copy)]
+pub(crate) struct Db<'a> {
+    pub(crate) conn: &'a Connection,
+    pub(crate) file: &'a File,
+    pub(crate) now: Time,
+}
+
+impl Db<'_> {
+    pub(crate) fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    pub(crate) fn now(&self) -> String {
+        self.now.to_string()
+    }
+
+    /// Runs a statement; says how many rows it changed.
+    pub(crate) fn execute(&self, sql: &str, params: impl Params) -> Result<usize> {
+        let run = || self.conn.prepare_cached(sql)?.execute(params);
+        run().map_err(|error| self.file.error(&error))
+    }
+
+    /// Several statements without parameters.
+    pub(crate) fn batch(&self, sql: &str) -> Result<()> {
+        self.conn.execute_batch(sql).map_err(|error| self.file.error(&error))
+    }
+
+    /// All rows of a query (or of a statement with RETURNING).
+    pub(crate) fn rows<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        map: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>> {
+        let run = || self.conn.prepare_cached(sql)?.query_map(params, map)?.collect::<rusqlite::Result<_>>();
+        run().map_err(|error| self.file.error(&error))
+    }
+
+    /// The first row, if there is one.
+    pub(crate) fn first<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        map: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>> {
+        Ok(self.rows(sql, params, map)?.into_iter().next())
+    }
+
+    /// One number, such as a count. No row and NULL are 0.
+    pub(crate) fn number(&self, sql: &str, params: impl Params) -> Result<i64> {
+        Ok(self.first(sql, params, |row| row.get::<_, Option<i64>>(0))?.flatten().unwrap_or(0))
+    }
+}
+
+/// Reads a time. A text that is none is an error that says so: a lease must not be guessed.
+pub(crate) fn time(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<Time>> {
+    let text: Option<String> = row.get(column)?;
+    text.map(|text| Time::parse(&text).ok_or_else(|| bad(row, column, &text, "a UTC time"))).transpose()
+}
+
+/// Reads a time that must be there.
+pub(crate) fn some_time(row: &Row<'_>, column: &str) -> rusqlite::Result<Time> {
+    time(row, column)?.ok_or_else(|| bad(row, column, "NULL", "a UTC time"))
+}
+
+/// A value that the protocol does not allow.
+pub(crate) fn bad(row: &Row<'_>, column: &str, found: &str, wanted: &str) -> rusqlite::Error {
+    let index = row.as_ref().column_index(column).unwrap_or(0);
+    let text = format!("column {column} holds {found:?}, which is not {wanted}");
+    rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Text, text.into())
+}

@@ -1,0 +1,214 @@
+//! Leases: who works on a row, and until when.
+//!
+//! Owns claim, heartbeat, finish, release and expiry for every table with the columns status, worker_id,
+//! worker_heartbeat_at and lease_expires_at. A table says what is its own (what is due, what an expired row
+//! becomes); the guards are the same everywhere and stand here: an owner's write names the state it leaves and
+//! the token of its claim, so a row that was rescued and claimed again cannot be touched by its old owner.
+//!
+//! It does not decide when to recover: any worker or control plane may, at any time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rusqlite::{Row, ToSql};
+
+use crate::db::Db;
+use crate::error::Result;
+
+/// The default length of a lease.
+pub const LEASE: Duration = Duration::from_secs(300);
+
+/// A worker's name, new with every start, and the source of its claims' tokens.
+///
+/// A process that starts again is another worker: what its predecessor held is not its own.
+#[derive(Clone, Debug)]
+pub struct WorkerId {
+    name: Arc<str>,
+    claims: Arc<AtomicU64>,
+}
+
+impl WorkerId {
+    /// A worker called `name` (a host's name and a process id, say) and something random.
+    pub fn new(name: &str) -> Self {
+        let random = uuid::Uuid::new_v4().as_u128() as u64;
+        // The other side takes names of up to 128 characters; 40 are left for the random part and the count.
+        let name: String = name.chars().filter(|c| !c.is_control()).take(80).collect();
+        WorkerId { name: format!("{name}:{random:016x}").into(), claims: Arc::default() }
+    }
+
+    /// The name, as it begins every token.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A token for one claim: never used before, by anybody.
+    pub fn token(&self) -> Token {
+        let number = self.claims.fetch_add(1, Ordering::Relaxed) + 1;
+        Token(format!("{}/{number}", self.name).into())
+    }
+}
+
+/// What a claim writes into `worker_id`, and what every later write of the owner must show.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Token(Arc<str>);
+
+impl Token {
+    /// A token that somebody else chose: the other side of the protocol names its workers itself.
+    pub fn named(name: &str) -> Self {
+        Token(name.into())
+    }
+
+    /// The text in the database.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What a heartbeat found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beat {
+    /// The lease goes on.
+    Kept,
+    /// It had run out, though nobody had taken the row yet; the row is free for others now.
+    Expired,
+    /// The row is not the caller's any more: rescued, cancelled or finished.
+    Lost,
+}
+
+/// The expression that compares as the time in `column` does, whichever of the legal texts it holds.
+pub(crate) fn moment(column: &str) -> String {
+    format!("substr(replace({column}, '+00:00', '') || '.000000', 1, 26)")
+}
+
+/// How one table's rows are leased. The SQL pieces may use ?1, the time now.
+pub(crate) struct Leased {
+    pub(crate) table: &'static str,
+    /// Whether only we write the times in it, so that they compare as texts.
+    pub(crate) our_times: bool,
+    /// Rows that are leased at all, such as jobs of some kinds.
+    pub(crate) only: &'static str,
+    /// Set when a row is claimed, besides status and lease.
+    pub(crate) on_claim: &'static str,
+    /// Set by a heartbeat, besides the lease.
+    pub(crate) on_beat: &'static str,
+    /// Set when a lease is found to have run out, besides the lease columns.
+    pub(crate) on_expiry: &'static str,
+}
+
+impl Leased {
+    /// Leases up to `limit` of the rows that the query `due` finds (it gives ids, may use ?1 and from ?5 on
+    /// `more`, and ends before its LIMIT) and reads `columns` of them. One statement: nobody comes between.
+    pub(crate) fn claim<T>(
+        &self,
+        db: &Db<'_>,
+        (token, length): (&Token, Duration),
+        due: &str,
+        more: &[&dyn ToSql],
+        limit: usize,
+        columns: &str,
+        map: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>> {
+        let Leased { table, on_claim, .. } = self;
+        let sql = format!(
+            "UPDATE {table} SET status = 'running', worker_id = ?2, worker_heartbeat_at = ?1,
+                lease_expires_at = ?3{on_claim}
+             WHERE id IN ({due} LIMIT ?4) RETURNING {columns}"
+        );
+        let (now, expires) = (db.now(), db.now.plus(length).to_string());
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut params: Vec<&dyn ToSql> = vec![&now, &token.0, &expires, &limit];
+        params.extend_from_slice(more);
+        db.rows(&sql, &*params, map)
+    }
+
+    /// Prolongs the lease of the row `id`. `more`: columns for a heartbeat of this table, from ?5 on.
+    pub(crate) fn beat(
+        &self,
+        db: &Db<'_>,
+        id: &dyn ToSql,
+        (token, length): (&Token, Duration),
+        more: &[&dyn ToSql],
+    ) -> Result<Beat> {
+        let Leased { table, on_beat, only, .. } = self;
+        let expires_column = self.lease_moment();
+        let sql = format!(
+            "UPDATE {table} SET worker_heartbeat_at = ?1, lease_expires_at = ?3{on_beat}
+             WHERE id = ?4 AND status = 'running' AND worker_id = ?2 AND {expires_column} > ?1{only}"
+        );
+        let (now, expires) = (db.now(), db.now.plus(length).to_string());
+        let mut params: Vec<&dyn ToSql> = vec![&now, &token.0, &expires, id];
+        params.extend_from_slice(more);
+        if db.execute(&sql, &*params)? == 1 {
+            return Ok(Beat::Kept);
+        }
+        let sql = format!("{} AND id = ?2 AND worker_id = ?3", self.expire());
+        let expired = db.execute(&sql, rusqlite::params![now, id, token.0])?;
+        Ok(if expired == 1 { Beat::Expired } else { Beat::Lost })
+    }
+
+    /// The owner's last word: sets `sets` (from ?4 on `more`), ends the lease. False when the row is not the
+    /// owner's any more. A lease that ran out unnoticed still counts: nobody else has the row, and the work
+    /// is done.
+    pub(crate) fn finish(
+        &self,
+        db: &Db<'_>,
+        id: &dyn ToSql,
+        token: &Token,
+        sets: &str,
+        more: &[&dyn ToSql],
+    ) -> Result<bool> {
+        let Leased { table, only, .. } = self;
+        let sql = format!(
+            "UPDATE {table} SET {sets}, worker_heartbeat_at = ?1, lease_expires_at = NULL
+             WHERE id = ?2 AND status = 'running' AND worker_id = ?3{only}"
+        );
+        let now = db.now();
+        let mut params: Vec<&dyn ToSql> = vec![&now, id, &token.0];
+        params.extend_from_slice(more);
+        Ok(db.execute(&sql, &*params)? == 1)
+    }
+
+    /// Gives a row back undone: others can have it at once.
+    pub(crate) fn release(&self, db: &Db<'_>, id: &dyn ToSql, token: &Token, sets: &str) -> Result<bool> {
+        let Leased { table, only, .. } = self;
+        let sql = format!(
+            "UPDATE {table} SET {sets}, worker_id = NULL, worker_heartbeat_at = NULL, lease_expires_at = NULL
+             WHERE id = ?2 AND status = 'running' AND worker_id = ?3{only}"
+        );
+        let now = db.now();
+        Ok(db.execute(&sql, rusqlite::params![now, id, token.0])? == 1)
+    }
+
+    /// Rescues every row whose lease has run out. Says how many.
+    pub(crate) fn recover(&self, db: &Db<'_>) -> Result<usize> {
+        db.execute(&self.expire(), [db.now()])
+    }
+
+    /// How many rows are leased, and how many of them beyond their time.
+    pub(crate) fn leased_and_stale(&self, db: &Db<'_>) -> Result<(i64, i64)> {
+        let Leased { table, only, .. } = self;
+        let leased = format!("SELECT count(*) FROM {table} WHERE status = 'running'{only}");
+        let stale = format!("SELECT count(*) FROM {table} WHERE {}", self.is_stale());
+        Ok((db.number(&leased, [])?, db.number(&stale, [db.now()])?))
+    }
+
+    fn expire(&self) -> String {
+        let Leased { table, on_expiry, .. } = self;
+        format!(
+            "UPDATE {table} SET {on_expiry}, worker_id = NULL, worker_heartbeat_at = NULL,
+                lease_expires_at = NULL WHERE {}",
+            self.is_stale()
+        )
+    }
+
+    /// Running, and beyond its time or without one.
+    pub(crate) fn is_stale(&self) -> String {
+        let expires = self.lease_moment();
+        format!("status = 'running' AND (lease_expires_at IS NULL OR {expires} <= ?1){}", self.only)
+    }
+
+    fn lease_moment(&self) -> String {
+        if self.our_times { "lease_expires_at".to_owned() } else { moment("lease_expires_at") }
+    }
+}

@@ -1,0 +1,247 @@
+//! Everything durable, in one SQLite file: jobs, tasks, leases, checkpoints, dead letters.
+//!
+//! A [`Store`] is opened once and shared. Writes go through one thread that gathers them and commits them in
+//! groups; when a method returns, what it wrote is on disk. Reads have connections of their own. The file is
+//! a public contract: programs in other languages may work in it at the same time.
+//!
+//! ```
+//! use gristmill_store::{Store, lease::WorkerId, tasks::{NewTask, Settlement, Verdict, Wanted}};
+//! use std::time::Duration;
+//!
+//! # let folder = tempfile::tempdir()?;
+//! let store = Store::open(folder.path().join("work.db"))?;
+//! let added = store.tasks().enqueue(NewTask::new("greet", r#"{"name": "miller"}"#))?;
+//!
+//! // A worker's visit: claim a task, do it, settle it.
+//! let worker = WorkerId::new("docs");
+//! let wanted = Wanted {
+//!     queue: "default".into(),
+//!     kind: "greet".into(),
+//!     limit: 10,
+//!     lease: Duration::from_secs(300),
+//!     token: worker.token(),
+//! };
+//! let turn = store.tasks().turn(vec![], vec![wanted])?;
+//! let task = &turn.claimed[0];
+//! assert_eq!(task.id, added.id);
+//! let done = Settlement {
+//!     id: task.id,
+//!     token: task.token.clone(),
+//!     verdict: Verdict::Completed(None),
+//!     checkpointed: false,
+//! };
+//! store.tasks().turn(vec![done], vec![])?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bell;
+pub mod checkpoints;
+mod db;
+mod error;
+pub mod lease;
+pub mod letters;
+mod migrations;
+mod readers;
+mod schema;
+pub mod tasks;
+pub mod time;
+mod watch;
+mod writer;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use serde::Serialize;
+
+pub use crate::db::Durability;
+pub use crate::error::{Error, Result};
+pub use crate::time::{Clock, Time};
+pub use crate::watch::Watch;
+
+use crate::bell::Bell;
+use crate::db::{Db, File};
+use crate::readers::Readers;
+use crate::writer::{Shape, Writer};
+
+/// A database of work, open. Clones are the same store.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    // In the order they are closed: the writer last, so that it is the one to tidy the log up.
+    readers: Readers,
+    writer: Writer,
+    bell: Arc<Bell>,
+    file: Arc<File>,
+}
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    durability: Durability,
+    busy: Duration,
+    clock: Clock,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { durability: Durability::Full, busy: Duration::from_secs(10), clock: Clock::system() }
+    }
+}
+
+impl Options {
+    /// Every acknowledged write survives a power cut, unless this says otherwise.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// How long to wait for another process that writes; 10 seconds unless this says otherwise.
+    #[must_use]
+    pub fn busy_timeout(mut self, limit: Duration) -> Self {
+        self.busy = limit;
+        self
+    }
+
+    /// Another clock, for tests.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Opens the file, or creates it, and brings it up to date. Its folder must exist.
+    pub fn open(self, path: impl Into<PathBuf>) -> Result<Store> {
+        let Options { durability, busy, clock } = self;
+        let file = Arc::new(File { path: path.into(), durability, busy, clock });
+        let conn = file.open_writer()?;
+        migrations::recognise(&file, &conn)?;
+        patiently(busy, || file.use_wal(&conn))?;
+        patiently(busy, || migrations::run(&file, &conn))?;
+        let bell = Arc::<Bell>::default();
+        let writer = Writer::start(file.clone(), conn, bell.clone())?;
+        Ok(Store(Arc::new(Inner { readers: Readers::new(file.clone()), writer, bell, file })))
+    }
+}
+
+/// Two processes that open a new file at one moment meet locks that SQLite does not wait for by itself.
+fn patiently(limit: Duration, mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Err(Error::Busy(_)) if start.elapsed() < limit => {
+                std::thread::park_timeout(Duration::from_millis(5))
+            }
+            result => return result,
+        }
+    }
+}
+
+impl Store {
+    /// Opens the file, or creates it, with the defaults.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Store> {
+        Options::default().open(path)
+    }
+
+    /// How to open one otherwise.
+    pub fn options() -> Options {
+        Options::default()
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.0.file.path
+    }
+
+    /// What time it is for this store.
+    pub fn now(&self) -> Time {
+        self.0.file.clock.now()
+    }
+
+    /// Durable tasks.
+    pub fn tasks(&self) -> tasks::Tasks<'_> {
+        tasks::Tasks(self)
+    }
+
+    /// Checkpoints of tasks.
+    pub fn checkpoints(&self) -> checkpoints::Checkpoints<'_> {
+        checkpoints::Checkpoints(self)
+    }
+
+    /// Tasks that were given up.
+    pub fn letters(&self) -> letters::Letters<'_> {
+        letters::Letters(self)
+    }
+
+    /// Something to wait with until there may be work.
+    pub fn watch(&self) -> Result<Watch> {
+        Watch::new(self)
+    }
+
+    /// Takes no more writes and waits for those under way. Every later write is refused.
+    pub fn close(&self) {
+        self.0.writer.close();
+    }
+
+    pub(crate) fn write<T: Send + 'static>(
+        &self,
+        shape: Shape,
+        body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.0.writer.write(shape, false, body)
+    }
+
+    /// A write after which workers should look for work.
+    pub(crate) fn write_and_ring<T: Send + 'static>(
+        &self,
+        shape: Shape,
+        body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.0.writer.write(shape, true, body)
+    }
+
+    pub(crate) fn read<T>(&self, body: impl FnOnce(&Db<'_>) -> Result<T>) -> Result<T> {
+        self.with_reader(|conn| body(&self.0.file.db(conn)))
+    }
+
+    pub(crate) fn with_reader<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        self.0.readers.with(body)
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("path", &self.0.file.path).finish_non_exhaustive()
+    }
+}
+
+/// Some rows, and where the next ones begin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Page<T> {
+    /// The rows.
+    pub items: Vec<T>,
+    /// What to give for the next page; nothing when this is the last one.
+    pub next_cursor: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// From one row more than was asked for, which tells whether there is a next page.
+    fn cut(mut items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Self {
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next_cursor = items.last().filter(|_| more).map(cursor);
+        Page { items, next_cursor }
+    }
+}
+
+fn as_limit(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+fn one_more(limit: usize) -> i64 {
+    as_limit(limit).saturating_add(1)
+}

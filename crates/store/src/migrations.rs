@@ -1,0 +1,175 @@
+//! From whatever file it is to the one we work with.
+//!
+//! Owns the ledger and the order of steps. Each step is one transaction that also writes its line in the ledger,
+//! so a file is always between two steps, never inside one, wherever it was interrupted. Steps look at what is
+//! there instead of trusting the ledger: a file from the other side may have a table without its line.
+
+use std::collections::BTreeSet;
+
+use rusqlite::Connection;
+
+use crate::db::{Db, File};
+use crate::error::{Error, Result};
+use crate::schema;
+
+/// Steps 1 to 12 belong to the other side. A file that we create has what they make, and says so.
+const THEIRS: &[(i64, &str)] = &[
+    (1, "baseline"),
+    (2, "scan_sessions_error_count"),
+    (3, "hash_retry_and_claim_columns"),
+    (4, "legacy_job_execution_backend_marker"),
+    (5, "remove_job_execution_backend"),
+    (6, "jobs_lease_protocol"),
+    (7, "normalize_enum_storage_for_rust_protocol"),
+    (8, "thumbnail_protocol_tables"),
+    (9, "scan_hash_admission_mutex"),
+    (10, "global_io_rate_limit_table"),
+    (11, "duplicate_group_query_indexes"),
+    (12, "wal_maintenance_jobs"),
+];
+
+type Migration = fn(&Db<'_>) -> Result<()>;
+
+/// Ours.
+const OURS: &[(i64, &str, Migration)] = &[(1001, "protocol", protocol), (1002, "tasks", tasks)];
+
+/// Looks at a file before anything in it is changed.
+pub(crate) fn recognise(file: &File, conn: &Connection) -> Result<()> {
+    let db = file.db(conn);
+    let names: BTreeSet<String> = db
+        .rows("SELECT name FROM sqlite_schema WHERE type = 'table'", [], |row| row.get(0))?
+        .into_iter()
+        .collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    // Other programs have tables of this name too, with a version and nothing else.
+    let ledger = columns(&db, "schema_migrations")?;
+    let ours = ["version", "name", "applied_at"].iter().all(|column| ledger.contains(*column));
+    let unfinished = ledger.is_empty() && names.contains("jobs") && names.contains("library_roots");
+    if !ours && !unfinished {
+        return Err(Error::Foreign(file.path.clone()));
+    }
+    if ours { refuse_newer(&db, &done(&db)?) } else { Ok(()) }
+}
+
+/// Does what has not been done. Several processes may try at once; one does each step.
+pub(crate) fn run(file: &File, conn: &Connection) -> Result<()> {
+    let db = file.db(conn);
+    if columns(&db, "schema_migrations")?.contains("version") {
+        let done = done(&db)?;
+        if OURS.iter().all(|(version, ..)| done.contains(version)) {
+            return Ok(());
+        }
+    }
+    for (version, name, migration) in OURS {
+        db.batch("BEGIN IMMEDIATE")?;
+        let result = step(&db, *version, name, *migration).and_then(|()| db.batch("COMMIT"));
+        if result.is_err() && !conn.is_autocommit() {
+            db.batch("ROLLBACK")?;
+        }
+        result?;
+    }
+    Ok(())
+}
+
+fn step(db: &Db<'_>, version: i64, name: &str, migration: Migration) -> Result<()> {
+    let fresh = db.number("SELECT count(*) FROM sqlite_schema WHERE type = 'table'", [])? == 0;
+    db.batch(schema::LEDGER)?;
+    let done = done(db)?;
+    refuse_newer(db, &done)?;
+    if done.contains(&version) {
+        return Ok(());
+    }
+    tracing::info!(version, name, path = %db.path().display(), "migrating");
+    migration(db)?;
+    if fresh {
+        THEIRS.iter().try_for_each(|(version, name)| record(db, *version, name))?;
+    }
+    record(db, version, name)
+}
+
+fn record(db: &Db<'_>, version: i64, name: &str) -> Result<()> {
+    let sql = "INSERT INTO schema_migrations (version, name, applied_at) VALUES (?1, ?2, ?3)";
+    db.execute(sql, (version, name, db.now())).map(drop)
+}
+
+fn done(db: &Db<'_>) -> Result<BTreeSet<i64>> {
+    Ok(db.rows("SELECT version FROM schema_migrations", [], |row| row.get(0))?.into_iter().collect())
+}
+
+/// Newer steps, of either side, may have changed what columns mean.
+fn refuse_newer(db: &Db<'_>, done: &BTreeSet<i64>) -> Result<()> {
+    let known = |version: &i64| {
+        THEIRS.iter().any(|(theirs, _)| theirs == version) || OURS.iter().any(|(ours, ..)| ours == version)
+    };
+    match done.iter().find(|version| !known(version)) {
+        Some(&version) => Err(Error::Newer { path: db.path().to_path_buf(), version }),
+        None => Ok(()),
+    }
+}
+
+/// The columns of a table; none when there is no such table.
+fn columns(db: &Db<'_>, table: &str) -> Result<BTreeSet<String>> {
+    let names = db.rows("SELECT name FROM pragma_table_info(?1)", [table], |row| row.get(0))?;
+    Ok(names.into_iter().collect())
+}
+
+/// 1001: every shared table, whatever of them is there already.
+fn protocol(db: &Db<'_>) -> Result<()> {
+    for table in schema::SHARED {
+        if columns(db, table.name)?.is_empty() {
+            db.batch(table.create)?;
+        } else {
+            add_columns(db, table.name, table.later)?;
+        }
+    }
+    db.batch("DROP INDEX IF EXISTS ix_jobs_single_active_scan_hash")?;
+    for (table, column) in schema::ENUMS {
+        db.batch(&format!(
+            "UPDATE {table} SET {column} = lower({column}) WHERE {column} <> lower({column})"
+        ))?;
+    }
+    keep_one_active(db)?;
+    db.batch(schema::SHARED_INDEXES)?;
+    db.batch(schema::SINGLE_ACTIVE)
+}
+
+/// 1002: durable tasks and what belongs to them.
+fn tasks(db: &Db<'_>) -> Result<()> {
+    db.batch(schema::TASKS)?;
+    add_columns(db, "dead_letter_queue", schema::LETTER_COLUMNS)
+}
+
+fn add_columns(db: &Db<'_>, table: &str, wanted: &[(&str, &str)]) -> Result<()> {
+    let there = columns(db, table)?;
+    for (column, definition) in wanted.iter().filter(|(column, _)| !there.contains(*column)) {
+        db.batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {definition}"))?;
+    }
+    Ok(())
+}
+
+/// Among scan and hash jobs one may be active: the first that runs, else the first that waits. Which one that is
+/// depends on the rows alone, so both sides choose the same.
+fn keep_one_active(db: &Db<'_>) -> Result<()> {
+    let give_up = |states: &str, rank: &str, code: &str, what: &str| {
+        let moment = crate::lease::moment("created_at");
+        let message = format!("Reclassified during migration to satisfy single {what} scan/hash invariant");
+        let sql = format!(
+            "UPDATE jobs SET status = 'retryable', worker_id = NULL, worker_heartbeat_at = NULL,
+                lease_expires_at = NULL, error_code = {code},
+                error_message = coalesce(nullif(trim(error_message), ''), ?1),
+                finished_at = coalesce(finished_at, ?2), updated_at = ?2
+             WHERE id IN (SELECT id FROM jobs WHERE kind IN ('scan', 'hash') AND status IN ({states})
+                ORDER BY {rank} {moment}, id LIMIT -1 OFFSET 1)"
+        );
+        db.execute(&sql, (message, db.now())).map(drop)
+    };
+    give_up("'running'", "", "'MIGRATION_MUTEX_RECOVERY'", "running")?;
+    give_up(
+        "'running', 'pending'",
+        "status = 'running' DESC,",
+        "coalesce(nullif(trim(error_code), ''), 'MIGRATION_ACTIVE_RECOVERY')",
+        "pending/running",
+    )
+}

@@ -1,0 +1,403 @@
+//! The tables as they are in a file that we create.
+//!
+//! Owns every CREATE TABLE and CREATE INDEX. Names, values and defaults are a contract with other programs on the
+//! same file: the defaults of the time columns are relied upon by writers that leave them out, and the indexes
+//! by readers that ask for them by name. Files that others made have fewer constraints and defaults, so our
+//! INSERTs name every column that may not be NULL.
+
+/// A table of the protocol: its name, and how to make it.
+pub(crate) struct Table {
+    pub(crate) name: &'static str,
+    pub(crate) create: &'static str,
+    /// Columns that an older file may lack, each nullable or with a default.
+    pub(crate) later: &'static [(&'static str, &'static str)],
+}
+
+/// The tables shared with other programs, in the order their references need.
+pub(crate) const SHARED: &[Table] = &[
+    Table {
+        name: "jobs",
+        create: "CREATE TABLE jobs (
+            id TEXT NOT NULL PRIMARY KEY CHECK (length(id) = 36),
+            kind TEXT NOT NULL CHECK (kind IN ('scan', 'hash', 'delete', 'thumbnail')),
+            status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN
+                ('pending', 'running', 'completed', 'failed', 'cancelled', 'retryable')),
+            dry_run INTEGER NOT NULL DEFAULT 1 CHECK (dry_run IN (0, 1)),
+            worker_id TEXT,
+            worker_heartbeat_at TEXT,
+            lease_expires_at TEXT,
+            progress REAL NOT NULL DEFAULT 0 CHECK (progress >= 0),
+            total_items INTEGER CHECK (total_items >= 0),
+            processed_items INTEGER NOT NULL DEFAULT 0 CHECK (processed_items >= 0),
+            payload TEXT NOT NULL DEFAULT '{}' CHECK (json_valid(payload)),
+            error_code TEXT,
+            error_message TEXT,
+            created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            updated_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            started_at TEXT,
+            finished_at TEXT
+        )",
+        later: &[
+            ("worker_id", "TEXT"),
+            ("worker_heartbeat_at", "TEXT"),
+            ("lease_expires_at", "TEXT"),
+            ("error_code", "TEXT"),
+        ],
+    },
+    Table {
+        name: "job_locks",
+        create: "CREATE TABLE job_locks (
+            lock_key TEXT NOT NULL PRIMARY KEY,
+            owner_job_id TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+            acquired_at TEXT NOT NULL,
+            heartbeat_at TEXT NOT NULL,
+            expires_at TEXT NOT NULL
+        )",
+        later: &[],
+    },
+    Table {
+        name: "library_roots",
+        create: "CREATE TABLE library_roots (
+            id INTEGER NOT NULL PRIMARY KEY,
+            name TEXT NOT NULL UNIQUE,
+            root_path TEXT NOT NULL UNIQUE,
+            created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            updated_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            last_scanned_at TEXT,
+            traverse_links INTEGER NOT NULL DEFAULT 0 CHECK (traverse_links IN (0, 1)),
+            folder_count INTEGER CHECK (folder_count >= 0),
+            file_count INTEGER CHECK (file_count >= 0),
+            total_size INTEGER CHECK (total_size >= 0)
+        )",
+        later: &[
+            ("traverse_links", "INTEGER NOT NULL DEFAULT 0"),
+            ("folder_count", "INTEGER"),
+            ("file_count", "INTEGER"),
+            ("total_size", "INTEGER"),
+        ],
+    },
+    Table {
+        name: "scan_sessions",
+        create: "CREATE TABLE scan_sessions (
+            id INTEGER NOT NULL PRIMARY KEY,
+            status TEXT NOT NULL DEFAULT 'running' CHECK (status IN ('running', 'succeeded', 'failed')),
+            started_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            finished_at TEXT,
+            error_message TEXT,
+            files_seen INTEGER NOT NULL DEFAULT 0 CHECK (files_seen >= 0),
+            directories_seen INTEGER NOT NULL DEFAULT 0 CHECK (directories_seen >= 0),
+            bytes_seen INTEGER NOT NULL DEFAULT 0 CHECK (bytes_seen >= 0),
+            error_count INTEGER NOT NULL DEFAULT 0 CHECK (error_count >= 0)
+        )",
+        later: &[("error_count", "INTEGER NOT NULL DEFAULT 0")],
+    },
+    Table {
+        name: "folders",
+        create: "CREATE TABLE folders (
+            id INTEGER NOT NULL PRIMARY KEY,
+            library_id INTEGER NOT NULL REFERENCES library_roots (id) ON DELETE CASCADE,
+            parent_id INTEGER REFERENCES folders (id) ON DELETE CASCADE,
+            relative_path TEXT NOT NULL,
+            first_seen_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            last_seen_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            removed_at TEXT,
+            error_status TEXT,
+            UNIQUE (library_id, relative_path)
+        )",
+        later: &[],
+    },
+    Table {
+        name: "library_files",
+        create: "CREATE TABLE library_files (
+            id INTEGER NOT NULL PRIMARY KEY,
+            library_id INTEGER NOT NULL REFERENCES library_roots (id) ON DELETE CASCADE,
+            relative_path TEXT NOT NULL,
+            size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
+            mtime_ns INTEGER NOT NULL,
+            inode INTEGER,
+            device INTEGER,
+            is_missing INTEGER NOT NULL DEFAULT 0 CHECK (is_missing IN (0, 1)),
+            needs_hash INTEGER NOT NULL DEFAULT 1 CHECK (needs_hash IN (0, 1)),
+            last_seen_scan_id INTEGER REFERENCES scan_sessions (id) ON DELETE SET NULL,
+            hash_algorithm TEXT CHECK (hash_algorithm IN ('blake3', 'sha256', 'sha512', 'sha3-256')),
+            content_hash BLOB,
+            hashed_size_bytes INTEGER CHECK (hashed_size_bytes >= 0),
+            hashed_mtime_ns INTEGER,
+            hashed_at TEXT,
+            hash_error_count INTEGER NOT NULL DEFAULT 0 CHECK (hash_error_count >= 0),
+            hash_last_error TEXT,
+            hash_last_error_at TEXT,
+            hash_retry_after TEXT,
+            hash_claim_token TEXT,
+            hash_claimed_at TEXT,
+            created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            updated_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            folder_id INTEGER REFERENCES folders (id) ON DELETE SET NULL,
+            CONSTRAINT uq_library_files_library_id_relative_path UNIQUE (library_id, relative_path)
+        )",
+        later: &[
+            ("is_missing", "INTEGER NOT NULL DEFAULT 0"),
+            ("needs_hash", "INTEGER NOT NULL DEFAULT 1"),
+            ("hash_algorithm", "TEXT"),
+            ("content_hash", "BLOB"),
+            ("hash_error_count", "INTEGER NOT NULL DEFAULT 0"),
+            ("hash_last_error", "TEXT"),
+            ("hash_last_error_at", "TEXT"),
+            ("hash_retry_after", "TEXT"),
+            ("hash_claim_token", "TEXT"),
+            ("hash_claimed_at", "TEXT"),
+            ("folder_id", "INTEGER REFERENCES folders (id) ON DELETE SET NULL"),
+        ],
+    },
+    Table {
+        name: "thumbnails",
+        create: "CREATE TABLE thumbnails (
+            id INTEGER NOT NULL PRIMARY KEY,
+            thumb_key TEXT NOT NULL UNIQUE,
+            file_id INTEGER NOT NULL REFERENCES library_files (id) ON DELETE CASCADE,
+            group_key TEXT,
+            status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'running', 'ready', 'failed')),
+            media_type TEXT NOT NULL CHECK (media_type IN ('image', 'video')),
+            format TEXT NOT NULL DEFAULT 'jpeg' CHECK (format IN ('jpeg', 'webp')),
+            max_dimension INTEGER NOT NULL DEFAULT 256 CHECK (max_dimension > 0),
+            version INTEGER NOT NULL DEFAULT 1 CHECK (version >= 0),
+            source_size_bytes INTEGER NOT NULL CHECK (source_size_bytes >= 0),
+            source_mtime_ns INTEGER NOT NULL,
+            output_relpath TEXT,
+            width INTEGER CHECK (width >= 0),
+            height INTEGER CHECK (height >= 0),
+            bytes_size INTEGER CHECK (bytes_size >= 0),
+            error_code TEXT,
+            error_message TEXT,
+            error_count INTEGER NOT NULL DEFAULT 0 CHECK (error_count >= 0),
+            retry_after TEXT,
+            worker_id TEXT,
+            worker_heartbeat_at TEXT,
+            lease_expires_at TEXT,
+            created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            updated_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            started_at TEXT,
+            finished_at TEXT
+        )",
+        later: &[],
+    },
+    Table {
+        name: "thumbnail_cleanup_jobs",
+        create: "CREATE TABLE thumbnail_cleanup_jobs (
+            id INTEGER NOT NULL PRIMARY KEY,
+            group_key TEXT NOT NULL UNIQUE,
+            status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN
+                ('pending', 'running', 'completed', 'failed')),
+            execute_after TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            worker_id TEXT,
+            worker_heartbeat_at TEXT,
+            lease_expires_at TEXT,
+            error_code TEXT,
+            error_message TEXT,
+            created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            updated_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            finished_at TEXT
+        )",
+        later: &[],
+    },
+    Table {
+        name: "wal_maintenance_jobs",
+        create: "CREATE TABLE wal_maintenance_jobs (
+            id INTEGER NOT NULL PRIMARY KEY,
+            requested_mode TEXT NOT NULL DEFAULT 'passive' CHECK (requested_mode IN
+                ('passive', 'restart', 'truncate')),
+            status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN
+                ('pending', 'running', 'retryable', 'completed', 'failed')),
+            requested_by TEXT,
+            reason TEXT,
+            execute_after TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            retry_count INTEGER NOT NULL DEFAULT 0 CHECK (retry_count >= 0),
+            retry_after TEXT,
+            worker_id TEXT,
+            worker_heartbeat_at TEXT,
+            lease_expires_at TEXT,
+            checkpoint_busy INTEGER,
+            checkpoint_log_frames INTEGER,
+            checkpointed_frames INTEGER,
+            error_code TEXT,
+            error_message TEXT,
+            created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            updated_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            started_at TEXT,
+            finished_at TEXT
+        )",
+        later: &[
+            ("requested_by", "TEXT"),
+            ("reason", "TEXT"),
+            ("retry_count", "INTEGER NOT NULL DEFAULT 0"),
+            ("retry_after", "TEXT"),
+            ("worker_id", "TEXT"),
+            ("worker_heartbeat_at", "TEXT"),
+            ("lease_expires_at", "TEXT"),
+            ("checkpoint_busy", "INTEGER"),
+            ("checkpoint_log_frames", "INTEGER"),
+            ("checkpointed_frames", "INTEGER"),
+            ("error_code", "TEXT"),
+            ("error_message", "TEXT"),
+            ("started_at", "TEXT"),
+            ("finished_at", "TEXT"),
+        ],
+    },
+    Table {
+        name: "io_rate_limits",
+        create: "CREATE TABLE io_rate_limits (
+            bucket_key TEXT NOT NULL PRIMARY KEY,
+            next_available_at_ms INTEGER NOT NULL DEFAULT 0 CHECK (next_available_at_ms >= 0),
+            updated_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+        )",
+        later: &[],
+    },
+];
+
+/// The ledger of what was done to a file.
+pub(crate) const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
+    version INTEGER NOT NULL PRIMARY KEY,
+    name TEXT NOT NULL,
+    applied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+)";
+
+/// Indexes of the shared tables. A reader asks for some by name; none may become partial or lose a column.
+pub(crate) const SHARED_INDEXES: &str = "
+    CREATE INDEX IF NOT EXISTS ix_jobs_kind_status ON jobs (kind, status);
+    CREATE INDEX IF NOT EXISTS ix_jobs_running_lease ON jobs (status, lease_expires_at);
+    CREATE INDEX IF NOT EXISTS ix_jobs_created_at ON jobs (created_at);
+    CREATE INDEX IF NOT EXISTS ix_jobs_created_id ON jobs (created_at, id);
+    CREATE INDEX IF NOT EXISTS ix_jobs_status_updated ON jobs (status, updated_at);
+    CREATE INDEX IF NOT EXISTS ix_jobs_created_moment
+        ON jobs (substr(replace(created_at, '+00:00', '') || '.000000', 1, 26), id);
+    CREATE INDEX IF NOT EXISTS ix_job_locks_owner_job_id ON job_locks (owner_job_id);
+    CREATE INDEX IF NOT EXISTS ix_job_locks_expires_at ON job_locks (expires_at);
+    CREATE INDEX IF NOT EXISTS ix_library_roots_last_scanned_at ON library_roots (last_scanned_at);
+    CREATE INDEX IF NOT EXISTS ix_scan_sessions_status_started ON scan_sessions (status, started_at);
+    CREATE INDEX IF NOT EXISTS ix_scan_sessions_finished_at ON scan_sessions (finished_at);
+    CREATE INDEX IF NOT EXISTS ix_folders_parent ON folders (parent_id);
+    CREATE INDEX IF NOT EXISTS ix_library_files_library_seen ON library_files (library_id, last_seen_scan_id);
+    CREATE INDEX IF NOT EXISTS ix_library_files_seen ON library_files (last_seen_scan_id);
+    CREATE INDEX IF NOT EXISTS ix_library_files_folder ON library_files (folder_id);
+    CREATE INDEX IF NOT EXISTS ix_library_files_needs_hash ON library_files (needs_hash, is_missing, id);
+    CREATE INDEX IF NOT EXISTS ix_library_files_hash_lookup
+        ON library_files (hash_algorithm, content_hash, size_bytes, is_missing);
+    CREATE INDEX IF NOT EXISTS ix_library_files_dedup_group
+        ON library_files (is_missing, needs_hash, hash_algorithm, content_hash, id);
+    CREATE INDEX IF NOT EXISTS ix_library_files_library_mtime_size
+        ON library_files (library_id, mtime_ns, size_bytes);
+    CREATE INDEX IF NOT EXISTS ix_library_files_hash_retry
+        ON library_files (needs_hash, is_missing, hash_retry_after, id);
+    CREATE INDEX IF NOT EXISTS ix_library_files_hash_claimed ON library_files (hash_claim_token, hash_claimed_at);
+    CREATE INDEX IF NOT EXISTS ix_thumbnails_status_retry ON thumbnails (status, retry_after, id);
+    CREATE INDEX IF NOT EXISTS ix_thumbnails_file_variant ON thumbnails (file_id, max_dimension, format);
+    CREATE INDEX IF NOT EXISTS ix_thumbnails_group_status ON thumbnails (group_key, status);
+    CREATE INDEX IF NOT EXISTS ix_thumbnails_running_lease ON thumbnails (status, lease_expires_at);
+    CREATE INDEX IF NOT EXISTS ix_thumbnails_updated ON thumbnails (updated_at);
+    CREATE INDEX IF NOT EXISTS ix_thumbnail_cleanup_status_execute
+        ON thumbnail_cleanup_jobs (status, execute_after);
+    CREATE INDEX IF NOT EXISTS ix_thumbnail_cleanup_running_lease
+        ON thumbnail_cleanup_jobs (status, lease_expires_at);
+    CREATE INDEX IF NOT EXISTS ix_thumbnail_cleanup_updated ON thumbnail_cleanup_jobs (updated_at);
+    CREATE INDEX IF NOT EXISTS ix_wal_jobs_status_execute ON wal_maintenance_jobs (status, execute_after, id);
+    CREATE INDEX IF NOT EXISTS ix_wal_jobs_retry_after ON wal_maintenance_jobs (status, retry_after, id);
+    CREATE INDEX IF NOT EXISTS ix_wal_jobs_running_lease ON wal_maintenance_jobs (status, lease_expires_at);
+    CREATE INDEX IF NOT EXISTS ix_wal_jobs_created_at ON wal_maintenance_jobs (created_at);
+";
+
+/// At most one scan or hash job is pending or running. Older files have an index of this name with another
+/// meaning, so it is always made anew.
+pub(crate) const SINGLE_ACTIVE: &str = "
+    DROP INDEX IF EXISTS ix_jobs_single_active_scan_hash;
+    CREATE UNIQUE INDEX ix_jobs_single_active_scan_hash ON jobs ((1))
+        WHERE lower(status) IN ('pending', 'running') AND lower(kind) IN ('scan', 'hash');
+";
+
+/// Enum columns, whose values are lower-case.
+pub(crate) const ENUMS: &[(&str, &str)] = &[
+    ("jobs", "kind"),
+    ("jobs", "status"),
+    ("scan_sessions", "status"),
+    ("library_files", "hash_algorithm"),
+    ("thumbnails", "status"),
+    ("thumbnails", "media_type"),
+    ("thumbnails", "format"),
+    ("thumbnail_cleanup_jobs", "status"),
+    ("wal_maintenance_jobs", "requested_mode"),
+    ("wal_maintenance_jobs", "status"),
+];
+
+/// Durable tasks, their checkpoints, and those that were given up. The indexes of `tasks` are partial: a finished
+/// row is in none of them, so finding work costs the same with a million finished rows as with none.
+pub(crate) const TASKS: &str = "
+    CREATE TABLE IF NOT EXISTS tasks (
+        id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+        queue TEXT NOT NULL DEFAULT 'default' CHECK (queue <> ''),
+        kind TEXT NOT NULL CHECK (kind <> ''),
+        status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN
+            ('pending', 'scheduled', 'running', 'completed', 'failed', 'cancelled')),
+        priority INTEGER NOT NULL DEFAULT 0,
+        attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+        max_attempts INTEGER CHECK (max_attempts > 0),
+        crashes INTEGER NOT NULL DEFAULT 0 CHECK (crashes >= 0),
+        run_after TEXT,
+        worker_id TEXT,
+        worker_heartbeat_at TEXT,
+        lease_expires_at TEXT,
+        created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+        started_at TEXT,
+        finished_at TEXT,
+        first_failed_at TEXT,
+        last_failed_at TEXT,
+        failed_step TEXT,
+        error_message TEXT,
+        unique_key TEXT,
+        document_id TEXT,
+        result TEXT CHECK (json_valid(result)),
+        payload TEXT NOT NULL DEFAULT '{}' CHECK (json_valid(payload))
+    );
+    CREATE INDEX IF NOT EXISTS ix_tasks_pending ON tasks (queue, kind, priority DESC) WHERE status = 'pending';
+    CREATE INDEX IF NOT EXISTS ix_tasks_scheduled ON tasks (run_after) WHERE status = 'scheduled';
+    CREATE INDEX IF NOT EXISTS ix_tasks_running ON tasks (id) WHERE status = 'running';
+    CREATE INDEX IF NOT EXISTS ix_tasks_given_up ON tasks (status) WHERE status IN ('failed', 'cancelled');
+    CREATE UNIQUE INDEX IF NOT EXISTS ix_tasks_unique ON tasks (kind, unique_key)
+        WHERE unique_key IS NOT NULL AND status IN ('pending', 'scheduled', 'running');
+
+    CREATE TABLE IF NOT EXISTS task_checkpoints (
+        task_id INTEGER NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
+        step TEXT NOT NULL,
+        data TEXT NOT NULL CHECK (json_valid(data)),
+        created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+        updated_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+        PRIMARY KEY (task_id, step)
+    ) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS ix_task_checkpoints_updated ON task_checkpoints (updated_at);
+
+    CREATE TABLE IF NOT EXISTS dead_letter_queue (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        task_id TEXT NOT NULL,
+        task_type TEXT NOT NULL,
+        document_id TEXT NOT NULL,
+        failure_reason TEXT NOT NULL,
+        attempt_count INTEGER NOT NULL CHECK (attempt_count >= 0),
+        first_failure TEXT NOT NULL,
+        last_failure TEXT NOT NULL,
+        error_details TEXT,
+        checkpoint TEXT,
+        created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+    );
+    CREATE INDEX IF NOT EXISTS idx_dlq_task_id ON dead_letter_queue (task_id);
+    CREATE INDEX IF NOT EXISTS idx_dlq_document_id ON dead_letter_queue (document_id);
+    CREATE INDEX IF NOT EXISTS idx_dlq_last_failure ON dead_letter_queue (last_failure);
+";
+
+/// What our dead letters carry beyond the shared columns, so that a letter alone is enough to try again, and
+/// whether the workload's own clean-up has been called.
+pub(crate) const LETTER_COLUMNS: &[(&str, &str)] = &[
+    ("queue", "TEXT"),
+    ("payload", "TEXT"),
+    ("priority", "INTEGER"),
+    ("max_attempts", "INTEGER"),
+    ("unique_key", "TEXT"),
+    ("cleaned_at", "TEXT"),
+];

@@ -1,0 +1,604 @@
+//! Durable tasks: work of any kind that must be done, whatever dies meanwhile.
+//!
+//! Owns the table `tasks` and the rules by which a row moves:
+//!
+//! ```text
+//!   scheduled ──its time──▶ pending ──claim──▶ running ──▶ completed | failed (a dead letter) | cancelled
+//!       ▲                      ▲                 │
+//!       └── later attempt ─────┴── released, ────┘
+//!                                  lease ran out
+//! ```
+//!
+//! `scheduled` keeps what is not due out of the way of what is: a claim never looks at it. What a task does
+//! is not known here.
+
+use std::time::Duration;
+
+use rusqlite::{Row, params};
+use serde::Serialize;
+
+use crate::checkpoints;
+use crate::db::{Db, bad, some_time, time};
+use crate::error::{Error, Result};
+use crate::lease::{Beat, Leased, Token};
+use crate::letters;
+use crate::time::Time;
+use crate::writer::Shape;
+use crate::{Page, Store};
+
+/// The queue tasks go to unless they name another.
+pub const DEFAULT_QUEUE: &str = "default";
+
+/// The longest payload or result, in bytes.
+pub const MAX_PAYLOAD: usize = 16 << 20;
+
+/// A task that nobody has seen yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTask {
+    /// Which handler is to run it.
+    pub kind: String,
+    /// Which workers may take it.
+    pub queue: String,
+    /// What it is about: JSON, handed to the handler as it is.
+    pub payload: String,
+    /// Higher ones are claimed first, equal ones in the order they came.
+    pub priority: i32,
+    /// Not before this time.
+    pub run_after: Option<Time>,
+    /// How many attempts may fail before it is given up; without it, as its handler says.
+    pub max_attempts: Option<u32>,
+    /// While a task of this kind with this key is unfinished, no second one is made.
+    pub unique_key: Option<String>,
+    /// The document, or other thing, that the task is about: for people, and for dead letters.
+    pub document_id: Option<String>,
+}
+
+impl NewTask {
+    /// A task of `kind` with a JSON payload.
+    pub fn new(kind: impl Into<String>, payload: impl Into<String>) -> Self {
+        NewTask {
+            kind: kind.into(),
+            queue: DEFAULT_QUEUE.to_owned(),
+            payload: payload.into(),
+            priority: 0,
+            run_after: None,
+            max_attempts: None,
+            unique_key: None,
+            document_id: None,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        name("kind", &self.kind)?;
+        name("queue", &self.queue)?;
+        if self.payload.len() > MAX_PAYLOAD {
+            let len = self.payload.len();
+            return Err(Error::Invalid(format!(
+                "the payload has {len} bytes; at most {MAX_PAYLOAD} are legal"
+            )));
+        }
+        if self.max_attempts == Some(0) {
+            return Err(Error::Invalid("max_attempts is 0; 1 or more is legal".to_owned()));
+        }
+        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&self.payload) {
+            return Err(Error::Invalid(format!("the payload is not JSON: {error}")));
+        }
+        Ok(())
+    }
+}
+
+fn name(what: &str, value: &str) -> Result<()> {
+    let legal = !value.is_empty() && value.len() <= 200 && !value.chars().any(char::is_control);
+    if legal {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "the {what} {value:?} is not legal: 1 to 200 bytes without control characters are"
+    )))
+}
+
+/// What enqueueing came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Enqueued {
+    /// The task.
+    pub id: i64,
+    /// False when an unfinished task with the same key was there already; `id` is that one.
+    pub created: bool,
+}
+
+/// Where a task is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskStatus {
+    /// Due, and nobody has it.
+    Pending,
+    /// Waits for its time: it was asked for later, or an attempt failed.
+    Scheduled,
+    /// A worker has it.
+    Running,
+    /// Done.
+    Completed,
+    /// Given up; there is a dead letter.
+    Failed,
+    /// Called off.
+    Cancelled,
+}
+
+impl TaskStatus {
+    /// All of them.
+    pub const ALL: [TaskStatus; 6] = [
+        TaskStatus::Pending,
+        TaskStatus::Scheduled,
+        TaskStatus::Running,
+        TaskStatus::Completed,
+        TaskStatus::Failed,
+        TaskStatus::Cancelled,
+    ];
+
+    /// As the database writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TaskStatus::Pending => "pending",
+            TaskStatus::Scheduled => "scheduled",
+            TaskStatus::Running => "running",
+            TaskStatus::Completed => "completed",
+            TaskStatus::Failed => "failed",
+            TaskStatus::Cancelled => "cancelled",
+        }
+    }
+
+    /// Reads what the database, or a person, wrote.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+
+    /// Whether nothing can happen to it any more.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Cancelled)
+    }
+}
+
+/// A task as it stands in the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "each field is the column of its name")]
+pub struct TaskRow {
+    pub id: i64,
+    pub queue: String,
+    pub kind: String,
+    pub status: TaskStatus,
+    pub priority: i32,
+    pub attempts: u32,
+    pub max_attempts: Option<u32>,
+    pub crashes: u32,
+    pub run_after: Option<Time>,
+    pub worker_id: Option<String>,
+    pub worker_heartbeat_at: Option<Time>,
+    pub lease_expires_at: Option<Time>,
+    pub created_at: Time,
+    pub started_at: Option<Time>,
+    pub finished_at: Option<Time>,
+    pub first_failed_at: Option<Time>,
+    pub last_failed_at: Option<Time>,
+    pub failed_step: Option<String>,
+    pub error_message: Option<String>,
+    pub unique_key: Option<String>,
+    pub document_id: Option<String>,
+    pub result: Option<String>,
+    pub payload: String,
+}
+
+impl TaskRow {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let status: String = row.get("status")?;
+        Ok(TaskRow {
+            id: row.get("id")?,
+            queue: row.get("queue")?,
+            kind: row.get("kind")?,
+            status: TaskStatus::parse(&status)
+                .ok_or_else(|| bad(row, "status", &status, "a task's status"))?,
+            priority: row.get("priority")?,
+            attempts: row.get("attempts")?,
+            max_attempts: row.get("max_attempts")?,
+            crashes: row.get("crashes")?,
+            run_after: time(row, "run_after")?,
+            worker_id: row.get("worker_id")?,
+            worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
+            lease_expires_at: time(row, "lease_expires_at")?,
+            created_at: some_time(row, "created_at")?,
+            started_at: time(row, "started_at")?,
+            finished_at: time(row, "finished_at")?,
+            first_failed_at: time(row, "first_failed_at")?,
+            last_failed_at: time(row, "last_failed_at")?,
+            failed_step: row.get("failed_step")?,
+            error_message: row.get("error_message")?,
+            unique_key: row.get("unique_key")?,
+            document_id: row.get("document_id")?,
+            result: row.get("result")?,
+            payload: row.get("payload")?,
+        })
+    }
+}
+
+/// Which tasks a worker wants.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Of this queue,
+    pub queue: String,
+    /// of this kind,
+    pub kind: String,
+    /// at most so many,
+    pub limit: usize,
+    /// leased for so long,
+    pub lease: Duration,
+    /// under this token.
+    pub token: Token,
+}
+
+/// A task that a worker has claimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedTask {
+    /// The task.
+    pub id: i64,
+    /// Its kind.
+    pub kind: String,
+    /// Its payload, JSON.
+    pub payload: String,
+    /// Higher ones first.
+    pub priority: i32,
+    /// Attempts that failed before this one.
+    pub attempts: u32,
+    /// Its own limit of failed attempts, if it has one.
+    pub max_attempts: Option<u32>,
+    /// How often a worker died with it.
+    pub crashes: u32,
+    /// The step at which the last attempt failed.
+    pub failed_step: Option<String>,
+    /// What it is about.
+    pub document_id: Option<String>,
+    /// The token of this claim.
+    pub token: Token,
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failure {
+    /// In a line.
+    pub reason: String,
+    /// At which step of the task.
+    pub step: Option<String>,
+    /// All that is known.
+    pub details: Option<String>,
+}
+
+/// What a worker says of a task it had claimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Done, with something to keep, as JSON.
+    Completed(Option<String>),
+    /// Failed; to be tried again at a time.
+    Retry(Time, Failure),
+    /// Failed for good: becomes a dead letter.
+    Buried(Failure),
+    /// Not tried; as if it had not been claimed.
+    Released,
+    /// Not tried; not before this time.
+    Postponed(Time),
+}
+
+/// A verdict on a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The task.
+    pub id: i64,
+    /// The token of the claim.
+    pub token: Token,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// Whether it may have checkpoints to forget.
+    pub checkpointed: bool,
+}
+
+/// What became of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It is written.
+    Done,
+    /// It is written, and this dead letter with it.
+    Buried(i64),
+    /// Refused: the task is not the caller's any more.
+    Lost,
+}
+
+/// What one visit to the table brought.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// For each settlement what became of it, in order.
+    pub settled: Vec<Settled>,
+    /// What was claimed, most urgent first for each thing wanted.
+    pub claimed: Vec<ClaimedTask>,
+    /// When the next scheduled task is due, if something wanted was not found.
+    pub next_due: Option<Time>,
+}
+
+/// What recovery found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Recovered {
+    /// So many tasks are free for others again.
+    pub freed: usize,
+    /// These dead letters are poison pills: their workers had died too often.
+    pub poisoned: Vec<i64>,
+}
+
+/// Which tasks to list.
+#[derive(Clone, Debug, Default)]
+pub struct TaskFilter {
+    /// Only with this status.
+    pub status: Option<TaskStatus>,
+    /// Only of this kind.
+    pub kind: Option<String>,
+    /// Only of this queue.
+    pub queue: Option<String>,
+}
+
+static LEASED: Leased = Leased {
+    table: "tasks",
+    our_times: true,
+    only: "",
+    on_claim: ", started_at = ?1",
+    on_beat: "",
+    on_expiry: "status = 'pending'",
+};
+
+/// The tasks of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Tasks<'a>(pub(crate) &'a Store);
+
+impl Tasks<'_> {
+    /// Puts a task in. When this returns, it is on disk.
+    pub fn enqueue(self, task: NewTask) -> Result<Enqueued> {
+        task.check()?;
+        let shape = if task.unique_key.is_none() { Shape::Statement } else { Shape::Compound };
+        self.0.write_and_ring(shape, move |db| insert(db, &task))
+    }
+
+    /// Puts many tasks in: all of them, or none.
+    pub fn enqueue_many(self, tasks: Vec<NewTask>) -> Result<Vec<Enqueued>> {
+        tasks.iter().try_for_each(NewTask::check)?;
+        self.0.write_and_ring(Shape::Compound, move |db| tasks.iter().map(|task| insert(db, task)).collect())
+    }
+
+    /// One visit of a worker: writes its verdicts and claims what it wants, in one transaction.
+    pub fn turn(self, settlements: Vec<Settlement>, wanted: Vec<Wanted>) -> Result<Turn> {
+        let body = move |db: &Db<'_>| turn(db, &settlements, &wanted);
+        self.0.write(Shape::Compound, body)
+    }
+
+    /// Prolongs the leases of tasks. Says what was found, in order.
+    pub fn heartbeat(self, held: Vec<(i64, Token)>, lease: Duration) -> Result<Vec<Beat>> {
+        self.0.write(Shape::Compound, move |db| {
+            held.iter().map(|(id, token)| LEASED.beat(db, id, (token, lease), &[])).collect()
+        })
+    }
+
+    /// Frees tasks whose lease has run out. A crash is no failed attempt, but it is counted: a task whose
+    /// worker has died `max_crashes` times is buried.
+    pub fn recover(self, max_crashes: u32) -> Result<Recovered> {
+        self.0.write_and_ring(Shape::Compound, move |db| recover(db, max_crashes))
+    }
+
+    /// Calls a task off, waiting or running. A worker that runs it learns so at its next heartbeat.
+    pub fn cancel(self, id: i64) -> Result<()> {
+        self.0.write(Shape::Compound, move |db| {
+            let sql = "UPDATE tasks SET status = 'cancelled', finished_at = ?2, lease_expires_at = NULL
+                WHERE id = ?1 AND status IN ('pending', 'scheduled', 'running')";
+            changed(db, db.execute(sql, params![id, db.now()])?, id, "pending, scheduled or running")?;
+            checkpoints::forget(db, id)
+        })
+    }
+
+    /// Has a scheduled task run now.
+    pub fn hurry(self, id: i64) -> Result<()> {
+        self.0.write_and_ring(Shape::Compound, move |db| {
+            let sql = "UPDATE tasks SET status = 'pending', run_after = NULL WHERE id = ?1 AND status = 'scheduled'";
+            changed(db, db.execute(sql, [id])?, id, "scheduled")
+        })
+    }
+
+    /// A task as it stands.
+    pub fn get(self, id: i64) -> Result<TaskRow> {
+        self.0.read(|db| row(db, id))
+    }
+
+    /// Tasks, newest first. `after`: the last id of the page before.
+    pub fn list(self, filter: &TaskFilter, after: Option<i64>, limit: usize) -> Result<Page<TaskRow>> {
+        let status = filter.status.map(TaskStatus::as_str);
+        let from = after.unwrap_or(i64::MAX);
+        let rows = self.0.read(|db| {
+            db.rows(
+                "SELECT * FROM tasks WHERE id < ?1 AND (?2 IS NULL OR status = ?2)
+                    AND (?3 IS NULL OR kind = ?3) AND (?4 IS NULL OR queue = ?4)
+                 ORDER BY id DESC LIMIT ?5",
+                params![from, status, filter.kind, filter.queue, crate::one_more(limit)],
+                TaskRow::read,
+            )
+        })?;
+        Ok(Page::cut(rows, limit, |task| task.id.to_string()))
+    }
+
+    /// How many tasks are in each status.
+    pub fn counts(self) -> Result<Vec<(TaskStatus, u64)>> {
+        self.0.read(|db| {
+            db.rows("SELECT status, count(*) FROM tasks GROUP BY status", [], |row| {
+                let status: String = row.get(0)?;
+                let known = TaskStatus::parse(&status);
+                Ok((
+                    known.ok_or_else(|| bad(row, "status", &status, "a task's status"))?,
+                    row.get::<_, i64>(1)?.unsigned_abs(),
+                ))
+            })
+        })
+    }
+
+    /// Forgets up to `limit` tasks that were finished before a time. Says how many.
+    pub fn prune(self, before: Time, limit: usize) -> Result<usize> {
+        self.0.write(Shape::Statement, move |db| {
+            let sql = "DELETE FROM tasks WHERE id IN (SELECT id FROM tasks
+                WHERE status IN ('completed', 'failed', 'cancelled') AND finished_at <= ?1 ORDER BY id LIMIT ?2)";
+            db.execute(sql, params![before.to_string(), i64::try_from(limit).unwrap_or(i64::MAX)])
+        })
+    }
+}
+
+pub(crate) fn insert(db: &Db<'_>, task: &NewTask) -> Result<Enqueued> {
+    let due = task.run_after.filter(|at| *at > db.now);
+    let status = if due.is_some() { TaskStatus::Scheduled } else { TaskStatus::Pending };
+    let added = db.execute(
+        "INSERT INTO tasks (queue, kind, status, priority, attempts, max_attempts, crashes, run_after,
+            created_at, unique_key, document_id, payload)
+         VALUES (?1, ?2, ?3, ?4, 0, ?5, 0, ?6, ?7, ?8, ?9, ?10)
+         ON CONFLICT (kind, unique_key) WHERE unique_key IS NOT NULL AND status IN ('pending', 'scheduled', 'running')
+         DO NOTHING",
+        params![
+            task.queue,
+            task.kind,
+            status.as_str(),
+            task.priority,
+            task.max_attempts,
+            due.map(|at| at.to_string()),
+            db.now(),
+            task.unique_key,
+            task.document_id,
+            task.payload,
+        ],
+    )?;
+    if added == 1 {
+        return Ok(Enqueued { id: db.conn.last_insert_rowid(), created: true });
+    }
+    let id = db.number(
+        "SELECT id FROM tasks WHERE kind = ?1 AND unique_key = ?2 AND unique_key IS NOT NULL
+            AND status IN ('pending', 'scheduled', 'running')",
+        params![task.kind, task.unique_key],
+    )?;
+    Ok(Enqueued { id, created: false })
+}
+
+fn turn(db: &Db<'_>, settlements: &[Settlement], wanted: &[Wanted]) -> Result<Turn> {
+    let settled = settlements.iter().map(|settlement| settle(db, settlement)).collect::<Result<_>>()?;
+    let mut turn = Turn { settled, ..Turn::default() };
+    if wanted.is_empty() {
+        return Ok(turn);
+    }
+    promote(db)?;
+    let mut short = false;
+    for want in wanted {
+        let found = claim(db, want)?;
+        short |= found.len() < want.limit;
+        turn.claimed.extend(found);
+    }
+    if short {
+        let sql = "SELECT run_after FROM tasks WHERE status = 'scheduled' ORDER BY run_after LIMIT 1";
+        turn.next_due = db.first(sql, [], |row| time(row, "run_after"))?.flatten();
+    }
+    Ok(turn)
+}
+
+/// What was scheduled and is due becomes pending.
+fn promote(db: &Db<'_>) -> Result<()> {
+    let sql = "UPDATE tasks SET status = 'pending' WHERE status = 'scheduled' AND run_after <= ?1";
+    db.execute(sql, [db.now()]).map(drop)
+}
+
+fn claim(db: &Db<'_>, want: &Wanted) -> Result<Vec<ClaimedTask>> {
+    let due = "SELECT id FROM tasks WHERE status = 'pending' AND queue = ?5 AND kind = ?6
+            AND (run_after IS NULL OR run_after <= ?1) ORDER BY priority DESC, id";
+    let columns = "id, payload, priority, attempts, max_attempts, crashes, failed_step, document_id";
+    let read = |row: &Row<'_>| {
+        Ok(ClaimedTask {
+            id: row.get(0)?,
+            kind: want.kind.clone(),
+            payload: row.get(1)?,
+            priority: row.get(2)?,
+            attempts: row.get(3)?,
+            max_attempts: row.get(4)?,
+            crashes: row.get(5)?,
+            failed_step: row.get(6)?,
+            document_id: row.get(7)?,
+            token: want.token.clone(),
+        })
+    };
+    let more: [&dyn rusqlite::ToSql; 2] = [&want.queue, &want.kind];
+    let mut claimed = LEASED.claim(db, (&want.token, want.lease), due, &more, want.limit, columns, read)?;
+    // RETURNING promises no order.
+    claimed.sort_unstable_by_key(|task| (-i64::from(task.priority), task.id));
+    Ok(claimed)
+}
+
+fn settle(db: &Db<'_>, settlement: &Settlement) -> Result<Settled> {
+    let Settlement { id, token, verdict, checkpointed } = settlement;
+    let done = match verdict {
+        Verdict::Completed(result) => {
+            LEASED.finish(db, id, token, "status = 'completed', finished_at = ?1, result = ?4", &[result])?
+        }
+        Verdict::Retry(at, failure) => {
+            let sets = "status = 'scheduled', attempts = attempts + 1, run_after = ?4, last_failed_at = ?1,
+                first_failed_at = coalesce(first_failed_at, ?1), error_message = ?5, failed_step = ?6";
+            let at = at.to_string();
+            LEASED.finish(db, id, token, sets, &[&at, &failure.reason, &failure.step])?
+        }
+        Verdict::Buried(failure) => {
+            let sets = "status = 'failed', attempts = attempts + 1, finished_at = ?1, last_failed_at = ?1,
+                first_failed_at = coalesce(first_failed_at, ?1), error_message = ?4, failed_step = ?5";
+            if !LEASED.finish(db, id, token, sets, &[&failure.reason, &failure.step])? {
+                return Ok(Settled::Lost);
+            }
+            return letters::bury(db, *id, failure).map(Settled::Buried);
+        }
+        Verdict::Released => LEASED.release(db, id, token, "status = 'pending'")?,
+        Verdict::Postponed(at) => {
+            let at = at.to_string();
+            LEASED.finish(db, id, token, "status = 'scheduled', run_after = ?4", &[&at])?
+        }
+    };
+    if done && *checkpointed && matches!(verdict, Verdict::Completed(_)) {
+        checkpoints::forget(db, *id)?;
+    }
+    Ok(if done { Settled::Done } else { Settled::Lost })
+}
+
+fn recover(db: &Db<'_>, max_crashes: u32) -> Result<Recovered> {
+    let count =
+        format!("UPDATE tasks SET crashes = crashes + 1 WHERE {} RETURNING id, crashes", LEASED.is_stale());
+    let stale: Vec<(i64, u32)> = db.rows(&count, [db.now()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut poisoned = Vec::new();
+    for (id, crashes) in stale.into_iter().filter(|(_, crashes)| *crashes >= max_crashes) {
+        let failure = Failure {
+            reason: format!("poison pill: its worker died {crashes} times"),
+            step: None,
+            details: Some("each time its lease ran out without a word from the worker".to_owned()),
+        };
+        let sql = "UPDATE tasks SET status = 'failed', finished_at = ?2, last_failed_at = ?2,
+                first_failed_at = coalesce(first_failed_at, ?2), error_message = ?3, lease_expires_at = NULL
+            WHERE id = ?1 AND status = 'running'";
+        db.execute(sql, params![id, db.now(), failure.reason])?;
+        poisoned.push(letters::bury(db, id, &failure)?);
+    }
+    Ok(Recovered { freed: LEASED.recover(db)?, poisoned })
+}
+
+pub(crate) fn row(db: &Db<'_>, id: i64) -> Result<TaskRow> {
+    let found = db.first("SELECT * FROM tasks WHERE id = ?1", [id], TaskRow::read)?;
+    found.ok_or_else(|| Error::not_found("task", id))
+}
+
+pub(crate) fn leased() -> &'static Leased {
+    &LEASED
+}
+
+/// Says why a guarded update found nothing: no such task, or not in a state that allows it.
+fn changed(db: &Db<'_>, count: usize, id: i64, wanted: &str) -> Result<()> {
+    if count == 1 {
+        return Ok(());
+    }
+    let status = row(db, id)?.status.as_str();
+    Err(Error::Conflict(format!("task {id} is {status}; only a task that is {wanted} allows this")))
+}

@@ -1,0 +1,194 @@
+//! Moments, as the database writes them, and the clock that tells them.
+//!
+//! Owns the text form `YYYY-MM-DD HH:MM:SS[.ffffff]` in UTC. Both lengths are read, and with `+00:00` behind them,
+//! which the other side's database driver adds; the long one is written. In the tables that only we write, SQL
+//! compares such texts only as `column <= long` and `column > long`: for these two a short text, which is a
+//! prefix of the long text of the same moment, compares as its moment does. Elsewhere see `lease::moment`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::Offset;
+
+/// A moment, exact to the microsecond.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(i64);
+
+/// The last moment a text of four-digit years can hold, 9999-12-31 23:59:59.999999.
+const LAST: i64 = 253_402_300_799_999_999;
+/// The first one, 0000-01-01 00:00:00.
+const FIRST: i64 = -62_167_219_200_000_000;
+
+impl Time {
+    /// From microseconds since 1970-01-01 00:00:00 UTC; what no text can hold becomes the nearest it can.
+    pub const fn from_micros(micros: i64) -> Self {
+        Time(if micros > LAST {
+            LAST
+        } else if micros < FIRST {
+            FIRST
+        } else {
+            micros
+        })
+    }
+
+    /// Microseconds since 1970-01-01 00:00:00 UTC.
+    pub const fn micros(self) -> i64 {
+        self.0
+    }
+
+    /// Later by `by`, at most the end of the year 9999.
+    #[must_use]
+    pub fn plus(self, by: Duration) -> Self {
+        Time::from_micros(self.0.saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
+    }
+
+    /// Earlier by `by`, at least the beginning of the year 0.
+    #[must_use]
+    pub fn minus(self, by: Duration) -> Self {
+        Time::from_micros(self.0.saturating_sub(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
+    }
+
+    /// How long after `earlier` this is; nothing when it is not after it (clocks can be set back).
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// Reads `YYYY-MM-DD HH:MM:SS`, with or without a fraction, in UTC. An offset of `+00:00` may follow.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.strip_suffix("+00:00").unwrap_or(text);
+        let shape = text.len() >= 19 && text.as_bytes()[10] == b' ' && !text.ends_with('.');
+        let civil: DateTime = text.parse().ok().filter(|_| shape)?;
+        let moment = Offset::UTC.to_timestamp(civil).ok()?;
+        Some(Time::from_micros(moment.as_microsecond()))
+    }
+}
+
+/// The long text form.
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // In range by construction.
+        let moment = Timestamp::from_microsecond(self.0).unwrap_or(Timestamp::UNIX_EPOCH);
+        let civil = Offset::UTC.to_datetime(moment);
+        let (date, time) = (civil.date(), civil.time());
+        let micros = time.subsec_nanosecond() / 1_000;
+        write!(
+            f,
+            "{:04}-{:02}-{:02} {:02}:{:02}:{:02}.{micros:06}",
+            date.year(),
+            date.month(),
+            date.day(),
+            time.hour(),
+            time.minute(),
+            time.second(),
+        )
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl serde::Serialize for Time {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What time it is: the system's, or a test's.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Option<Arc<AtomicI64>>);
+
+impl Clock {
+    /// The system's clock. It may be set back at any time; nothing here relies on it going forward.
+    pub fn system() -> Self {
+        Clock(None)
+    }
+
+    /// A clock that stands at `at` until it is [`set`](Clock::set). Its clones are the same clock.
+    pub fn manual(at: Time) -> Self {
+        Clock(Some(Arc::new(AtomicI64::new(at.micros()))))
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Time {
+        match &self.0 {
+            None => Time::from_micros(Timestamp::now().as_microsecond()),
+            Some(hand) => Time::from_micros(hand.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Moves a manual clock, forward or back. The system's clock is not ours to move.
+    pub fn set(&self, at: Time) {
+        if let Some(hand) = &self.0 {
+            hand.store(at.micros(), Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, long: Option<&str>) {
+        assert_eq!(Time::parse(text).map(|time| time.to_string()).as_deref(), long, "{text:?}");
+    }
+
+    #[test]
+    fn both_lengths_are_read() {
+        check("2026-01-19 07:08:09", Some("2026-01-19 07:08:09.000000"));
+        check("2026-01-19 07:08:09.000001", Some("2026-01-19 07:08:09.000001"));
+        check("1969-12-31 23:59:59.5", Some("1969-12-31 23:59:59.500000"));
+        check("2026-01-19 07:08:09.25+00:00", Some("2026-01-19 07:08:09.250000"));
+        check("2026-01-19 07:08:09+00:00", Some("2026-01-19 07:08:09.000000"));
+        check("0000-01-01 00:00:00", Some("0000-01-01 00:00:00.000000"));
+        check("9999-12-31 23:59:59.999999", Some("9999-12-31 23:59:59.999999"));
+    }
+
+    #[test]
+    fn other_texts_are_not() {
+        for text in [
+            "",
+            "now",
+            "2026-01-19",
+            "2026-01-19T07:08:09",
+            "2026-13-01 00:00:00",
+            "2026-01-19 07:08:09.",
+            "2026-01-19 07:08:09+01:00",
+        ] {
+            check(text, None);
+        }
+    }
+
+    #[test]
+    fn time_stops_at_its_ends() {
+        let far = Duration::MAX;
+        assert_eq!(Time::from_micros(0).plus(far).to_string(), "9999-12-31 23:59:59.999999");
+        assert_eq!(Time::from_micros(0).minus(far).to_string(), "0000-01-01 00:00:00.000000");
+        assert_eq!(Time::from_micros(5).since(Time::from_micros(9)), Duration::ZERO);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(micros in FIRST..=LAST) {
+            let time = Time::from_micros(micros);
+            prop_assert_eq!(Time::parse(&time.to_string()), Some(time));
+        }
+
+        #[test]
+        fn texts_order_as_times_against_a_long_one(a in FIRST..=LAST, b in FIRST..=LAST) {
+            let (whole, b) = (Time::from_micros(a - a.rem_euclid(1_000_000)), Time::from_micros(b));
+            let short = &whole.to_string()[..19];
+            prop_assert_eq!(short <= b.to_string().as_str(), whole <= b);
+            prop_assert_eq!(short > b.to_string().as_str(), whole > b);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Waiting until there may be work, whoever brings it.
+//!
+//! Owns the polling for other processes: SQLite keeps a number that changes with every commit of another
+//! connection, and asking for it costs a few microseconds and no lock. Writes of this process ring a bell.
+
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use crate::Store;
+use crate::error::Result;
+
+/// How often the file is asked. Work that another process brings waits at most this long, and some.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Sees when the file changes.
+pub struct Watch {
+    store: Store,
+    conn: Connection,
+    version: i64,
+    rung: u64,
+}
+
+impl Watch {
+    pub(crate) fn new(store: &Store) -> Result<Self> {
+        let conn = store.0.file.open_reader()?;
+        let mut watch = Watch { store: store.clone(), conn, version: 0, rung: 0 };
+        watch.glance()?;
+        Ok(watch)
+    }
+
+    /// Waits until something was written since the last look, or `limit` is over. Says which.
+    pub fn wait(&mut self, limit: Duration) -> Result<bool> {
+        let end = Instant::now().checked_add(limit);
+        loop {
+            if self.glance()? {
+                return Ok(true);
+            }
+            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.store.0.bell.wait(self.rung, left.min(GLANCE));
+        }
+    }
+
+    /// Makes a [`wait`](Watch::wait) of this store return: somebody has something to say to whoever waits.
+    pub fn wake(store: &Store) {
+        store.0.bell.ring();
+    }
+
+    /// Whether something happened since the last look.
+    fn glance(&mut self) -> Result<bool> {
+        let version = self.conn.pragma_query_value(None, "data_version", |row| row.get(0));
+        let version = version.map_err(|error| self.store.0.file.error(&error))?;
+        let rung = self.store.0.bell.rung();
+        let seen = (version, rung) != (self.version, self.rung);
+        (self.version, self.rung) = (version, rung);
+        Ok(seen)
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("store", &self.store).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,256 @@
+//! The one that writes: a thread with the only writing connection, and group commit.
+//!
+//! Owns every transaction. Callers hand over what they want written and wait; while one transaction is on its
+//! way to the disk, all that arrives is gathered, and goes into the next one together. Each caller gets its own
+//! result, and only after the commit that holds it. What one caller's write failed on is undone by itself; if
+//! the transaction breaks (full disk, failed sync), each write is tried again in one of its own.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+
+use crate::bell::Bell;
+use crate::db::{Db, File};
+use crate::error::{Error, Result};
+
+/// So many writes may wait; whoever comes then waits for room. That is the backpressure.
+const ROOM: usize = 4_096;
+
+/// What kind of write it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One statement, which SQLite itself undoes when it fails.
+    Statement,
+    /// Several statements that hold together.
+    Compound,
+}
+
+pub(crate) struct Writer {
+    line: Arc<Line>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Line {
+    waiting: Mutex<Waiting>,
+    /// Told when something was put into an empty line.
+    work: Condvar,
+    /// Told when a full line was emptied.
+    room: Condvar,
+}
+
+struct Waiting {
+    writes: Vec<Box<dyn Write>>,
+    gate: Arc<Gate>,
+    closed: bool,
+}
+
+/// Opened once for all writes of a group: one wake-up call for however many callers wait.
+type Gate = OnceLock<()>;
+
+impl Writer {
+    pub(crate) fn start(file: Arc<File>, conn: Connection, bell: Arc<Bell>) -> Result<Self> {
+        let waiting = Waiting { writes: Vec::new(), gate: Arc::default(), closed: false };
+        let line =
+            Arc::new(Line { waiting: Mutex::new(waiting), work: Condvar::new(), room: Condvar::new() });
+        let desk = Desk { file, conn, bell };
+        let thread = std::thread::Builder::new().name("store-writer".to_owned()).spawn({
+            let line = line.clone();
+            move || desk.serve(&line)
+        });
+        let thread = thread.map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
+        Ok(Writer { line, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Has `body` run in a transaction and waits until that is on disk. `rings`: workers should look for work.
+    pub(crate) fn write<T: Send + 'static>(
+        &self,
+        shape: Shape,
+        rings: bool,
+        body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let reply = Arc::new(Mutex::new(None));
+        let request = Request { body, reply: reply.clone(), shape, rings };
+        let gate = self.line.push(Box::new(request))?;
+        gate.wait();
+        let result = locked(&reply).take();
+        result.unwrap_or(Err(Error::Closed))
+    }
+
+    /// Takes no more, finishes what waits, closes the connection.
+    pub(crate) fn close(&self) {
+        locked(&self.line.waiting).closed = true;
+        self.line.work.notify_all();
+        self.line.room.notify_all();
+        if let Some(thread) = locked(&self.thread).take() {
+            let ended = thread.join();
+            debug_assert!(ended.is_ok(), "the writer's thread catches what its writes throw");
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Line {
+    fn push(&self, write: Box<dyn Write>) -> Result<Arc<Gate>> {
+        let mut waiting = locked(&self.waiting);
+        while waiting.writes.len() >= ROOM && !waiting.closed {
+            waiting = self.room.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        if waiting.closed {
+            return Err(Error::Closed);
+        }
+        waiting.writes.push(write);
+        if waiting.writes.len() == 1 {
+            self.work.notify_one();
+        }
+        Ok(waiting.gate.clone())
+    }
+
+    /// Everything that waits, and the gate its callers wait at; nothing when the line is closed and empty.
+    fn take(&self) -> Option<(Vec<Box<dyn Write>>, Arc<Gate>)> {
+        let mut waiting = locked(&self.waiting);
+        while waiting.writes.is_empty() {
+            if waiting.closed {
+                return None;
+            }
+            waiting = self.work.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        let was_full = waiting.writes.len() >= ROOM;
+        let group = std::mem::take(&mut waiting.writes);
+        let gate = std::mem::take(&mut waiting.gate);
+        drop(waiting);
+        if was_full {
+            self.room.notify_all();
+        }
+        Some((group, gate))
+    }
+}
+
+/// The thread's own things.
+struct Desk {
+    file: Arc<File>,
+    conn: Connection,
+    bell: Arc<Bell>,
+}
+
+impl Desk {
+    fn serve(self, line: &Line) {
+        while let Some((mut group, gate)) = line.take() {
+            self.commit(&mut group);
+            if group.iter().any(|write| write.rings()) {
+                self.bell.ring();
+            }
+            drop(group);
+            // Results lie in their places; whoever waits may read them now.
+            let _ = gate.set(());
+        }
+    }
+
+    /// Each write has its result afterwards, and those that succeeded are on disk.
+    fn commit(&self, group: &mut [Box<dyn Write>]) {
+        let Err(error) = self.together(group) else { return };
+        match group {
+            [alone] => alone.fail(&error),
+            many => {
+                tracing::debug!(%error, writes = many.len(), "a group failed; trying its writes one by one");
+                for write in many {
+                    if let Err(error) = self.together(std::slice::from_mut(write)) {
+                        write.fail(&error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One transaction for all. An error means that none of it happened.
+    fn together(&self, group: &mut [Box<dyn Write>]) -> Result<()> {
+        self.run("BEGIN IMMEDIATE")?;
+        let result = self.all(group).and_then(|()| self.run("COMMIT"));
+        if result.is_err() && !self.conn.is_autocommit() {
+            // What a failed rollback leaves open, the next BEGIN would trip over; SQLite rolls back by
+            // itself on the errors that could make this one fail.
+            if let Err(error) = self.run("ROLLBACK") {
+                tracing::error!(%error, "a transaction could not be rolled back");
+            }
+        }
+        result
+    }
+
+    fn all(&self, group: &mut [Box<dyn Write>]) -> Result<()> {
+        let alone = group.len() == 1;
+        for write in group {
+            let fenced = !alone && write.shape() == Shape::Compound;
+            if fenced {
+                self.run("SAVEPOINT one")?;
+            }
+            let db = self.file.db(&self.conn);
+            // A write that panics must not take the writer, and with it everybody's store, along.
+            let refused = catch_unwind(AssertUnwindSafe(|| write.run(&db)))
+                .unwrap_or_else(|_| Some(Error::Internal("a write panicked".to_owned())));
+            match refused {
+                Some(error) if error.breaks_transaction() || alone => return Err(error),
+                Some(_) if fenced => self.run("ROLLBACK TO one")?,
+                _ => {}
+            }
+            if fenced {
+                self.run("RELEASE one")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&self, sql: &str) -> Result<()> {
+        let run = || self.conn.prepare_cached(sql)?.execute([]);
+        run().map(drop).map_err(|error| self.file.error(&error))
+    }
+}
+
+/// Something to be written, with a place for its result.
+trait Write: Send {
+    fn shape(&self) -> Shape;
+    fn rings(&self) -> bool;
+    /// Does it in the open transaction and keeps the result. Says why, when it was refused. Can be called
+    /// again.
+    fn run(&mut self, db: &Db<'_>) -> Option<Error>;
+    /// The transaction did not happen.
+    fn fail(&mut self, error: &Error);
+}
+
+struct Request<T, F> {
+    body: F,
+    reply: Arc<Mutex<Option<Result<T>>>>,
+    shape: Shape,
+    rings: bool,
+}
+
+impl<T: Send, F: FnMut(&Db<'_>) -> Result<T> + Send> Write for Request<T, F> {
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn rings(&self) -> bool {
+        self.rings
+    }
+
+    fn run(&mut self, db: &Db<'_>) -> Option<Error> {
+        let result = (self.body)(db);
+        let refused = result.as_ref().err().cloned();
+        *locked(&self.reply) = Some(result);
+        refused
+    }
+
+    fn fail(&mut self, error: &Error) {
+        *locked(&self.reply) = Some(Err(error.clone()));
+    }
+}
+
+/// Nothing is left half-done under these locks, so a panic elsewhere is no reason to stop.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
