@@ -96,16 +96,23 @@ pub(crate) struct Leased {
     pub(crate) on_expiry: &'static str,
 }
 
+/// Which rows a claim is for.
+pub(crate) struct Due<'a> {
+    /// A query for ids, most urgent first, without its LIMIT. It may use ?1, the time now.
+    pub(crate) ids: &'a str,
+    /// What it uses from ?5 on.
+    pub(crate) params: &'a [&'a dyn ToSql],
+    /// At most so many.
+    pub(crate) limit: usize,
+}
+
 impl Leased {
-    /// Leases up to `limit` of the rows that the query `due` finds (it gives ids, may use ?1 and from ?5 on
-    /// `more`, and ends before its LIMIT) and reads `columns` of them. One statement: nobody comes between.
+    /// Leases what is due and reads `columns` of it. One statement: nobody comes between.
     pub(crate) fn claim<T>(
         &self,
         db: &Db<'_>,
         (token, length): (&Token, Duration),
-        due: &str,
-        more: &[&dyn ToSql],
-        limit: usize,
+        due: &Due<'_>,
         columns: &str,
         map: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>> {
@@ -113,12 +120,13 @@ impl Leased {
         let sql = format!(
             "UPDATE {table} SET status = 'running', worker_id = ?2, worker_heartbeat_at = ?1,
                 lease_expires_at = ?3{on_claim}
-             WHERE id IN ({due} LIMIT ?4) RETURNING {columns}"
+             WHERE id IN ({} LIMIT ?4) RETURNING {columns}",
+            due.ids
         );
         let (now, expires) = (db.now(), db.now.plus(length).to_string());
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let limit = crate::as_limit(due.limit);
         let mut params: Vec<&dyn ToSql> = vec![&now, &token.0, &expires, &limit];
-        params.extend_from_slice(more);
+        params.extend_from_slice(due.params);
         db.rows(&sql, &*params, map)
     }
 

@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::checkpoints;
 use crate::db::{Db, bad, some_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Beat, Leased, Token};
+use crate::lease::{Beat, Due, Leased, Token};
 use crate::letters;
 use crate::time::Time;
 use crate::writer::Shape;
@@ -509,7 +509,7 @@ fn promote(db: &Db<'_>) -> Result<()> {
 }
 
 fn claim(db: &Db<'_>, want: &Wanted) -> Result<Vec<ClaimedTask>> {
-    let due = "SELECT id FROM tasks WHERE status = 'pending' AND queue = ?5 AND kind = ?6
+    let ids = "SELECT id FROM tasks WHERE status = 'pending' AND queue = ?5 AND kind = ?6
             AND (run_after IS NULL OR run_after <= ?1) ORDER BY priority DESC, id";
     let columns = "id, payload, priority, attempts, max_attempts, crashes, failed_step, document_id";
     let read = |row: &Row<'_>| {
@@ -526,8 +526,8 @@ fn claim(db: &Db<'_>, want: &Wanted) -> Result<Vec<ClaimedTask>> {
             token: want.token.clone(),
         })
     };
-    let more: [&dyn rusqlite::ToSql; 2] = [&want.queue, &want.kind];
-    let mut claimed = LEASED.claim(db, (&want.token, want.lease), due, &more, want.limit, columns, read)?;
+    let due = Due { ids, params: &[&want.queue, &want.kind], limit: want.limit };
+    let mut claimed = LEASED.claim(db, (&want.token, want.lease), &due, columns, read)?;
     // RETURNING promises no order.
     claimed.sort_unstable_by_key(|task| (-i64::from(task.priority), task.id));
     Ok(claimed)

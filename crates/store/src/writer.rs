@@ -41,10 +41,13 @@ struct Line {
 }
 
 struct Waiting {
-    writes: Vec<Box<dyn Write>>,
+    writes: Group,
     gate: Arc<Gate>,
     closed: bool,
 }
+
+/// Writes that are committed together.
+type Group = Vec<Box<dyn Write>>;
 
 /// Opened once for all writes of a group: one wake-up call for however many callers wait.
 type Gate = OnceLock<()>;
@@ -113,7 +116,7 @@ impl Line {
     }
 
     /// Everything that waits, and the gate its callers wait at; nothing when the line is closed and empty.
-    fn take(&self) -> Option<(Vec<Box<dyn Write>>, Arc<Gate>)> {
+    fn take(&self) -> Option<(Group, Arc<Gate>)> {
         let mut waiting = locked(&self.waiting);
         while waiting.writes.is_empty() {
             if waiting.closed {
