@@ -1,9 +1,9 @@
-//! Durable queues on SQLite: how fast tasks are put in, and how fast they are claimed, run and finished. A task adds
-//! its number to a sum, so what is measured is the queue.
+//! Durable queues on SQLite: how fast tasks are put in, and how fast they are claimed, run and finished. A
+//! task adds its number to a sum, so what is measured is the queue.
 //!
-//! Owns the list of contenders, the checking of their answers and the tables. What each contender does stands in a
-//! file of its own: `hand` (rusqlite by hand, the measure of the others), `ours`, `peer` (libraries that need another
-//! SQLite, and therefore a program of their own).
+//! Owns the list of contenders, the checking of their answers and the tables. What each contender does stands
+//! in a file of its own: `hand` (rusqlite by hand, the measure of the others), `ours`, `peer` (libraries that
+//! need another SQLite, and therefore a program of their own).
 
 mod disk;
 mod hand;
@@ -216,6 +216,22 @@ fn thousands(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn contenders_answer_right_and_wrong_answers_are_seen() {
+        let folder = Folder::new(&std::env::temp_dir()).unwrap();
+        for (nth, contender) in contenders().filter(|contender| !peer::is_one(contender)).enumerate() {
+            let database = folder.path().join(nth.to_string());
+            // Neither a whole number of batches nor of threads.
+            let plan = Plan { database, tasks: 250, finished: if contender.grows { 30 } else { 0 } };
+            let mut outcome = (contender.measure)(&plan).unwrap();
+            check(&plan, &outcome).unwrap();
+            let more = Plan { database: plan.database.clone(), finished: plan.finished + 1, ..plan };
+            assert!(check(&more, &outcome).unwrap_err().contains("rows"), "{}", contender.name);
+            outcome.sum += 1;
+            assert!(check(&plan, &outcome).unwrap_err().contains("wrong answer"), "{}", contender.name);
+        }
+    }
 
     #[test]
     fn thousands_are_grouped() {

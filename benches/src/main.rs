@@ -98,7 +98,8 @@ fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
             ("--finished", Ok(finished)) => options.finished = finished,
             _ => {
                 return Err(format!(
-                    "`{flag} {value}`: known are --reps N, --tasks N (4 or more), --producers N, --finished N, --dir FOLDER and --only PART-OF-A-NAME"
+                    "`{flag} {value}`: known are --reps N, --tasks N (4 or more), --producers N, --finished N, \
+                     --dir FOLDER and --only PART-OF-A-NAME"
                 ));
             }
         }

@@ -31,7 +31,8 @@ impl Drop for Folder {
     }
 }
 
-/// What a commit cannot go below with FULL: 4 KiB at the end of a file, and on the disk. The median of 200.
+/// 4 KiB at the end of a file, and on the disk: the median of 200. It tells what kind of disk this is and how busy.
+/// It is no lower bound: commits with FULL were measured below it.
 pub(super) fn time_of_sync(parent: &Path) -> Result<Duration, String> {
     let folder = Folder::new(parent)?;
     let path = folder.path().join("synced");

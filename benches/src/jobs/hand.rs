@@ -1,6 +1,7 @@
-//! What one would write by hand instead of taking a library: a table, a partial index, a loop. One thread, since
-//! SQLite has one writer, and nothing that makes it safe beside other workers or after a crash: no leases, no
-//! retries, no priorities. As strong as we could make it, because it is what the others are measured against.
+//! What one would write by hand instead of taking a library: a table, a partial index, a loop. One thread,
+//! since SQLite has one writer, and nothing that makes it safe beside other workers or after a crash: no
+//! leases, no retries, no priorities. As strong as we could make it, because it is what the others are
+//! measured against.
 
 use super::{BATCH, Fault, Outcome, Plan};
 use rusqlite::{Connection, params};
@@ -9,8 +10,8 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// When a commit counts as done: with FULL once it is on the disk, with NORMAL once the system has it, so that a
-/// power cut loses the last commits.
+/// When a commit counts as done: with FULL once it is on the disk, with NORMAL once the system has it, so
+/// that a power cut loses the last commits.
 #[derive(Clone, Copy)]
 pub(super) enum Synchronous {
     Full,
@@ -89,8 +90,8 @@ fn open(path: &Path, synchronous: Synchronous) -> Result<Connection, rusqlite::E
     Ok(connection)
 }
 
-/// The table, and finished rows in it. On a connection of its own: closing it writes the log back and empties it,
-/// which is not the measured tasks' doing.
+/// The table, and finished rows in it. On a connection of its own: closing it writes the log back and empties
+/// it, which is not the measured tasks' doing.
 fn prefill(path: &Path, finished: u64) -> Result<(), rusqlite::Error> {
     let connection = open(path, Synchronous::Full)?;
     connection.execute_batch(SCHEMA)?;

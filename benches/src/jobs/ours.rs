@@ -1,16 +1,19 @@
-//! Gristmill's own queue, with FULL: put in one by one from 64 threads at a time, whose commits are made together,
-//! and put in 100 at a time. Both are drained by the queue's workers.
+//! Gristmill's own queue, with FULL: put in one by one from 64 threads at a time, whose commits are made
+//! together, and put in 100 at a time. Both are drained by the queue's workers.
 //!
-//! **To be filled in** with `gristmill-jobs`: the five functions of `Queue`, `COMPLETED`, and the two lines of
-//! `CONTENDERS`. The `expect`s complain when they are no longer true.
+//! **To be filled in** with `gristmill-jobs`: the lines of `CONTENDERS`, `COMPLETED`, `prefill`, and the four
+//! functions of `Queue`. The `expect`s complain when they are no longer true.
 
 use super::{BATCH, Contender, Fault, Outcome, Plan};
 use std::{path::Path, thread, time::Instant};
 
 const THREADS: u64 = 64;
 
-/// To be: `Contender { name: "gristmill, 64 threads (FULL)", measure: from_threads, most: MANY, grows: false }` and
-/// `Contender { name: "gristmill, batches of 100 (FULL)", measure: in_batches, most: MANY, grows: true }`.
+/// To be:
+/// ```text
+/// Contender { name: "gristmill, 64 threads (FULL)", measure: from_threads, most: MANY, grows: false },
+/// Contender { name: "gristmill, batches of 100 (FULL)", measure: in_batches, most: MANY, grows: true },
+/// ```
 pub(super) const CONTENDERS: &[Contender] = &[];
 
 /// Counts the completed rows.
@@ -53,8 +56,8 @@ fn measure(plan: &Plan, enqueue: impl FnOnce(&Queue) -> Result<(), String>) -> R
     Ok(Outcome { enqueue: enqueued, drain: start.elapsed(), sum, completed: COMPLETED })
 }
 
-/// Finished rows in the queue's own schema, by one INSERT from a recursive query (as in `hand`), on a connection that
-/// is closed before anything is measured.
+/// Finished rows in the queue's own schema, by one INSERT from a recursive query (as in `hand`), on a
+/// connection that is closed before anything is measured.
 fn prefill(_database: &Path, finished: u64) -> Result<(), String> {
     if finished == 0 { Ok(()) } else { Err(MISSING.into()) }
 }

@@ -65,6 +65,11 @@ impl Retry {
         self
     }
 
+    /// How many attempts there are, the first one included.
+    pub const fn attempts(&self) -> u32 {
+        if self.attempts == 0 { 1 } else { self.attempts }
+    }
+
     /// The delay before the attempt that follows `failed` failed ones: with jitter, a random part of it.
     pub fn delay(&self, failed: u32) -> Duration {
         let whole = match self.growth {

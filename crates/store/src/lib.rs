@@ -18,6 +18,7 @@
 //!     queue: "default".into(),
 //!     kind: "greet".into(),
 //!     limit: 10,
+//!     at_most: None,
 //!     lease: Duration::from_secs(300),
 //!     token: worker.token(),
 //! };
@@ -34,17 +35,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod backup;
 mod bell;
 pub mod checkpoints;
+pub mod cleanup;
 mod db;
+pub mod doctor;
 mod error;
+pub mod jobs;
 pub mod lease;
 pub mod letters;
+pub mod limits;
 mod migrations;
 mod readers;
 mod schema;
 pub mod tasks;
+pub mod thumbnails;
 pub mod time;
+mod values;
+pub mod wal;
 mod watch;
 mod writer;
 
@@ -162,6 +171,11 @@ impl Store {
         self.0.file.clock.now()
     }
 
+    /// Jobs of the protocol.
+    pub fn jobs(&self) -> jobs::Jobs<'_> {
+        jobs::Jobs(self)
+    }
+
     /// Durable tasks.
     pub fn tasks(&self) -> tasks::Tasks<'_> {
         tasks::Tasks(self)
@@ -175,6 +189,26 @@ impl Store {
     /// Tasks that were given up.
     pub fn letters(&self) -> letters::Letters<'_> {
         letters::Letters(self)
+    }
+
+    /// Thumbnails that were asked for.
+    pub fn thumbnails(&self) -> thumbnails::Thumbnails<'_> {
+        thumbnails::Thumbnails(self)
+    }
+
+    /// Groups whose thumbnails are to be thrown away.
+    pub fn cleanups(&self) -> cleanup::Cleanups<'_> {
+        cleanup::Cleanups(self)
+    }
+
+    /// Checkpoints of the write-ahead log.
+    pub fn wal(&self) -> wal::Wal<'_> {
+        wal::Wal(self)
+    }
+
+    /// How fast all workers together may read.
+    pub fn limits(&self) -> limits::Limits<'_> {
+        limits::Limits(self)
     }
 
     /// Something to wait with until there may be work.

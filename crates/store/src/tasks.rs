@@ -12,6 +12,7 @@
 //! `scheduled` keeps what is not due out of the way of what is: a claim never looks at it. What a task does
 //! is not known here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Row, params};
@@ -219,7 +220,7 @@ impl TaskRow {
     }
 }
 
-/// Which tasks a worker wants.
+/// Which tasks a worker wants. Several wants under one token, next to each other, share their limit.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// Of this queue,
@@ -228,6 +229,8 @@ pub struct Wanted {
     pub kind: String,
     /// at most so many,
     pub limit: usize,
+    /// and no more than bring those that run, in whichever process, to this number,
+    pub at_most: Option<usize>,
     /// leased for so long,
     pub lease: Duration,
     /// under this token.
@@ -240,7 +243,7 @@ pub struct ClaimedTask {
     /// The task.
     pub id: i64,
     /// Its kind.
-    pub kind: String,
+    pub kind: Arc<str>,
     /// Its payload, JSON.
     pub payload: String,
     /// Higher ones first.
@@ -368,7 +371,8 @@ impl Tasks<'_> {
     }
 
     /// One visit of a worker: writes its verdicts and claims what it wants, in one transaction.
-    pub fn turn(self, settlements: Vec<Settlement>, wanted: Vec<Wanted>) -> Result<Turn> {
+    pub fn turn(self, settlements: impl Into<Arc<[Settlement]>>, wanted: Vec<Wanted>) -> Result<Turn> {
+        let settlements = settlements.into();
         let body = move |db: &Db<'_>| turn(db, &settlements, &wanted);
         self.0.write(Shape::Compound, body)
     }
@@ -491,8 +495,10 @@ fn turn(db: &Db<'_>, settlements: &[Settlement], wanted: &[Wanted]) -> Result<Tu
     promote(db)?;
     let mut short = false;
     for want in wanted {
-        let found = claim(db, want)?;
-        short |= found.len() < want.limit;
+        let had = turn.claimed.iter().rev().take_while(|task| task.token == want.token).count();
+        let rest = want.limit.saturating_sub(had);
+        let found = claim(db, want, rest)?;
+        short |= found.len() < rest;
         turn.claimed.extend(found);
     }
     if short {
@@ -508,14 +514,15 @@ fn promote(db: &Db<'_>) -> Result<()> {
     db.execute(sql, [db.now()]).map(drop)
 }
 
-fn claim(db: &Db<'_>, want: &Wanted) -> Result<Vec<ClaimedTask>> {
+fn claim(db: &Db<'_>, want: &Wanted, limit: usize) -> Result<Vec<ClaimedTask>> {
     let ids = "SELECT id FROM tasks WHERE status = 'pending' AND queue = ?5 AND kind = ?6
             AND (run_after IS NULL OR run_after <= ?1) ORDER BY priority DESC, id";
     let columns = "id, payload, priority, attempts, max_attempts, crashes, failed_step, document_id";
+    let kind: Arc<str> = want.kind.as_str().into();
     let read = |row: &Row<'_>| {
         Ok(ClaimedTask {
             id: row.get(0)?,
-            kind: want.kind.clone(),
+            kind: kind.clone(),
             payload: row.get(1)?,
             priority: row.get(2)?,
             attempts: row.get(3)?,
@@ -526,11 +533,19 @@ fn claim(db: &Db<'_>, want: &Wanted) -> Result<Vec<ClaimedTask>> {
             token: want.token.clone(),
         })
     };
-    let due = Due { ids, params: &[&want.queue, &want.kind], limit: want.limit };
+    let due = Due { ids, params: &[&want.queue, &want.kind], limit: allowed(db, want, limit)? };
     let mut claimed = LEASED.claim(db, (&want.token, want.lease), &due, columns, read)?;
     // RETURNING promises no order.
     claimed.sort_unstable_by_key(|task| (-i64::from(task.priority), task.id));
     Ok(claimed)
+}
+
+/// As many as are wanted, unless too many run already.
+fn allowed(db: &Db<'_>, want: &Wanted, limit: usize) -> Result<usize> {
+    let Some(at_most) = want.at_most else { return Ok(limit) };
+    let sql = "SELECT count(*) FROM tasks INDEXED BY ix_tasks_running WHERE status = 'running' AND kind = ?1";
+    let running = usize::try_from(db.number(sql, [&want.kind])?).unwrap_or(usize::MAX);
+    Ok(limit.min(at_most.saturating_sub(running)))
 }
 
 fn settle(db: &Db<'_>, settlement: &Settlement) -> Result<Settled> {

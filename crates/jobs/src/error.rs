@@ -1,0 +1,53 @@
+//! Why a runner cannot start, or had to end.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gristmill_pool::error::BuildError;
+
+/// What went wrong with a runner.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store failed.
+    Store(gristmill_store::Error),
+    /// A pool could not be built.
+    Pool(Arc<BuildError>),
+    /// A setting is not legal. Says which, and what is.
+    Setting(String),
+    /// The system would not start a thread.
+    Thread(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Store(error) => error.fmt(f),
+            Error::Pool(error) => error.fmt(f),
+            Error::Setting(text) => f.write_str(text),
+            Error::Thread(text) => write!(f, "cannot start a thread: {text}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Store(error) => Some(error),
+            Error::Pool(error) => Some(error.as_ref()),
+            Error::Setting(_) | Error::Thread(_) => None,
+        }
+    }
+}
+
+impl From<gristmill_store::Error> for Error {
+    fn from(error: gristmill_store::Error) -> Self {
+        Error::Store(error)
+    }
+}
+
+impl From<BuildError> for Error {
+    fn from(error: BuildError) -> Self {
+        Error::Pool(Arc::new(error))
+    }
+}

@@ -1,0 +1,185 @@
+//! A kind of task: what runs it, and under which rules.
+//!
+//! Owns the rules and their defaults, and the judgement of a failed attempt by its error's class.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gristmill_pool::{Breaker, Class, Retry, TaskError, TaskResult};
+use gristmill_store::Time;
+use gristmill_store::letters::DeadLetter;
+use gristmill_store::tasks::{ClaimedTask, Failure, NewTask, Verdict};
+
+use crate::work::Work;
+
+type Handler = dyn Fn(&Work<'_>) -> TaskResult<()> + Send + Sync;
+type CleanUp = dyn Fn(&DeadLetter) -> TaskResult<()> + Send + Sync;
+type Rebuild = dyn Fn(&DeadLetter) -> Result<NewTask, String> + Send + Sync;
+
+/// How tasks of one kind are run: by which handler, on how many workers, with what patience.
+///
+/// ```
+/// use gristmill_jobs::Kind;
+/// use gristmill_pool::Retry;
+/// use std::time::Duration;
+///
+/// let kind = Kind::new("resize", |work| {
+///     let path: String = work.parse()?;
+///     println!("attempt {} at {path}", work.attempt());
+///     Ok(())
+/// })
+/// .workers(2)
+/// .timeout(Duration::from_secs(60))
+/// .retry(Retry::exponential(5, Duration::from_secs(1)).cap(Duration::from_secs(600)));
+/// assert_eq!(kind.name(), "resize");
+/// ```
+#[derive(Clone)]
+pub struct Kind {
+    pub(crate) name: Arc<str>,
+    pub(crate) handler: Arc<Handler>,
+    pub(crate) workers: usize,
+    pub(crate) at_most: Option<usize>,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) retry: Retry,
+    pub(crate) breaker: Option<Breaker>,
+    pub(crate) clean_up: Option<Arc<CleanUp>>,
+    pub(crate) rebuild: Option<Arc<Rebuild>>,
+}
+
+impl Kind {
+    /// Tasks of the kind `name`, run by `handler`: as many at a time as there are cores, five attempts with
+    /// waits from a second to ten minutes, no time limit.
+    ///
+    /// The handler's return value decides: `Ok` completes the task; a transient or partial error has it tried
+    /// again later; a permanent one, a panic, or the last attempt makes it a dead letter.
+    pub fn new(name: &str, handler: impl Fn(&Work<'_>) -> TaskResult<()> + Send + Sync + 'static) -> Self {
+        Kind {
+            name: name.into(),
+            handler: Arc::new(handler),
+            workers: std::thread::available_parallelism().map_or(1, usize::from),
+            at_most: None,
+            lease: None,
+            timeout: None,
+            retry: Retry::exponential(5, Duration::from_secs(1)).cap(Duration::from_secs(600)),
+            breaker: None,
+            clean_up: None,
+            rebuild: None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many run at a time in this process.
+    #[must_use]
+    pub fn workers(mut self, count: usize) -> Self {
+        self.workers = count;
+        self
+    }
+
+    /// How many may be claimed at a time in all processes on the store together.
+    #[must_use]
+    pub fn at_most(mut self, count: usize) -> Self {
+        self.at_most = Some(count);
+        self
+    }
+
+    /// How long a worker may be silent before its tasks go to others; without this, as the runner says.
+    #[must_use]
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.lease = Some(length);
+        self
+    }
+
+    /// How long one attempt may take.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+
+    /// How often, and after how long, a failed task is tried again.
+    #[must_use]
+    pub fn retry(mut self, policy: Retry) -> Self {
+        self.retry = policy;
+        self
+    }
+
+    /// Stops trying for a while what keeps failing. Tasks wait meanwhile; it costs them no attempt.
+    #[must_use]
+    pub fn breaker(mut self, breaker: Breaker) -> Self {
+        self.breaker = Some(breaker);
+        self
+    }
+
+    /// Called when a task was given up, to put right what it left half-done. It may be called again for the
+    /// same letter, after a crash or when it fails.
+    #[must_use]
+    pub fn on_exhausted(
+        mut self,
+        clean_up: impl Fn(&DeadLetter) -> TaskResult<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.clean_up = Some(Arc::new(clean_up));
+        self
+    }
+
+    /// Makes the task again from its dead letter; without this, with the payload that the letter kept.
+    #[must_use]
+    pub fn rebuild(
+        mut self,
+        rebuild: impl Fn(&DeadLetter) -> Result<NewTask, String> + Send + Sync + 'static,
+    ) -> Self {
+        self.rebuild = Some(Arc::new(rebuild));
+        self
+    }
+
+    /// What a failed attempt means for its task.
+    pub(crate) fn judge(&self, task: &ClaimedTask, error: &TaskError, now: Time) -> Verdict {
+        let failed = task.attempts.saturating_add(1);
+        let most = task.max_attempts.unwrap_or_else(|| self.retry.attempts());
+        let failure = Failure {
+            reason: one_line(error),
+            step: error.failed_step().map(str::to_owned),
+            details: Some(details(error, failed, most)),
+        };
+        if error.class() == Class::Permanent || failed >= most {
+            return Verdict::Buried(failure);
+        }
+        let delay = self.retry.delay(failed).max(error.earliest_retry().unwrap_or_default());
+        Verdict::Retry(now.plus(delay), failure)
+    }
+}
+
+/// Reasons are shown in tables; all of it stands in the details.
+fn one_line(error: &TaskError) -> String {
+    let text = error.to_string();
+    let line: String = text.lines().next().unwrap_or_default().chars().take(500).collect();
+    if line.is_empty() { "no reason given".to_owned() } else { line }
+}
+
+fn details(error: &TaskError, failed: u32, most: u32) -> String {
+    let class = match error.class() {
+        Class::Transient => "transient",
+        Class::Partial => "partial",
+        Class::Permanent => "permanent",
+    };
+    let mut text = format!("{error}\nclass: {class}, attempt {failed} of {most}");
+    // Bounded: a dead letter is read by people, and there may be many.
+    let end = text.char_indices().map(|(at, _)| at).find(|at| *at >= 64 << 10).unwrap_or(text.len());
+    text.truncate(end);
+    text
+}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kind")
+            .field("name", &self.name)
+            .field("workers", &self.workers)
+            .field("retry", &self.retry)
+            .finish_non_exhaustive()
+    }
+}

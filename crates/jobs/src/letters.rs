@@ -1,0 +1,61 @@
+//! Dead letters, tried again through their kinds.
+//!
+//! Owns how a letter becomes a task. The store does it in one transaction with throwing the letter away.
+
+use gristmill_store::letters::{DeadLetter, LetterFilter};
+use gristmill_store::tasks::{Enqueued, NewTask};
+use gristmill_store::{Error, Store};
+
+use crate::kind::Kind;
+
+/// Tries the task of a letter again: made by its kind among `kinds` if that knows how, else as the letter kept
+/// it. The new task has all its attempts before it, and the checkpoints of the old one.
+pub fn retry(store: &Store, kinds: &[Kind], letter: i64) -> Result<Enqueued, Error> {
+    let found = store.letters().get(letter)?;
+    store.letters().retry(letter, rebuilt(kinds, &found)?)
+}
+
+/// What became of trying many letters again.
+#[derive(Debug, Default)]
+pub struct Retried {
+    /// New tasks, with the letters they came from.
+    pub tasks: Vec<(i64, Enqueued)>,
+    /// Letters that could not be tried again, and why. They stay.
+    pub refused: Vec<(i64, Error)>,
+}
+
+/// Tries every letter again that the filter lets through. One that cannot be costs only itself.
+pub fn retry_all(store: &Store, kinds: &[Kind], filter: &LetterFilter) -> Result<Retried, Error> {
+    let mut retried = Retried::default();
+    let mut after = None;
+    loop {
+        let page = store.letters().list(filter, after, 200)?;
+        for letter in &page.items {
+            after = Some(letter.id);
+            match rebuilt(kinds, letter).and_then(|task| store.letters().retry(letter.id, task)) {
+                Ok(enqueued) => retried.tasks.push((letter.id, enqueued)),
+                Err(error) if error.is_users() => retried.refused.push((letter.id, error)),
+                Err(error) => return Err(error),
+            }
+        }
+        if page.next_cursor.is_none() {
+            return Ok(retried);
+        }
+    }
+}
+
+fn rebuilt(kinds: &[Kind], letter: &DeadLetter) -> Result<NewTask, Error> {
+    let kind = kinds.iter().find(|kind| kind.name() == letter.task_type);
+    if let Some(rebuild) = kind.and_then(|kind| kind.rebuild.as_ref()) {
+        return rebuild(letter).map_err(|reason| {
+            Error::Invalid(format!("dead letter {} cannot be made a task again: {reason}", letter.id))
+        });
+    }
+    letter.task().ok_or_else(|| {
+        Error::Invalid(format!(
+            "dead letter {} has no payload (another program wrote it), and the kind {:?} does not say how to \
+             make its task again",
+            letter.id, letter.task_type
+        ))
+    })
+}

@@ -1,0 +1,60 @@
+//! What the dispatcher asks of each source of work.
+//!
+//! The order in which it asks is the order of the protocol: scan and hash jobs, thumbnails, their clean-up, care
+//! of the log, then tasks.
+
+use std::time::{Duration, Instant};
+
+use gristmill_store::{Error, Time};
+
+/// A source of work: claims rows, runs them on its pools, settles them.
+pub(crate) trait Line: Send {
+    /// Frees rows whose worker has gone silent.
+    fn recover(&mut self) -> Result<(), Error>;
+
+    /// Writes down what has come in; when `look`, claims as much as there is room for.
+    fn turn(&mut self, look: bool) -> Result<Turned, Error>;
+
+    /// Now and then: forgets what is old, does what was left undone.
+    fn care(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Rows claimed and not yet settled.
+    fn in_air(&self) -> usize;
+
+    /// How long what has come in may wait for more to come, before it is written down.
+    fn linger(&self) -> Option<Duration>;
+
+    /// Tells every handler to stop.
+    fn cancel(&mut self);
+
+    /// Gives up waiting for handlers: frees their rows.
+    fn leave(&mut self) -> Result<(), Error>;
+
+    /// The next time at which something is known to become due.
+    fn next_due(&self) -> Option<Time> {
+        None
+    }
+
+    /// How long its leases are.
+    fn lease(&self) -> Duration;
+}
+
+/// What came of a turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Turned {
+    /// Rows settled.
+    pub(crate) settled: usize,
+    /// Rows claimed.
+    pub(crate) claimed: usize,
+}
+
+/// Prolongs the leases of a line, from a thread that does nothing else.
+pub(crate) trait Beats: Send {
+    /// When it has to be done next.
+    fn due(&self) -> Instant;
+
+    /// Does it.
+    fn beat(&mut self) -> Result<(), Error>;
+}

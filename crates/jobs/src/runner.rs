@@ -1,0 +1,390 @@
+//! The runner: one thread that claims and settles, one that keeps leases, and the pools of the kinds.
+//!
+//! Owns the loop. It asks each line in the order of the protocol, sleeps until there is something to do, and
+//! ends when it is told to. What a line does with its rows is the line's affair.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use gristmill_store::lease::{LEASE, WorkerId};
+use gristmill_store::tasks::DEFAULT_QUEUE;
+use gristmill_store::{Store, Watch};
+
+use crate::error::Error;
+use crate::flight::Stop;
+use crate::hub::Hub;
+use crate::kind::Kind;
+use crate::line::{Beats, Line};
+use crate::stats::{RunnerStats, Summary};
+use crate::tasks::{Bench, Rules, Tasks};
+
+/// An idle runner looks by itself this often, at most: nothing should make it miss work, but clocks and
+/// disks have been known to.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// How often a line may care for what is old.
+const CARE: Duration = Duration::from_secs(60);
+
+/// How a runner is set up.
+#[derive(Debug)]
+pub struct Builder {
+    store: Store,
+    name: String,
+    rules: Rules,
+    kinds: Vec<Kind>,
+}
+
+/// Durable work on bounded pools. See the [crate](crate).
+#[derive(Debug)]
+pub struct Runner(());
+
+impl Runner {
+    /// A runner for what lies in `store`.
+    pub fn builder(store: Store) -> Builder {
+        let rules = Rules {
+            queues: vec![DEFAULT_QUEUE.to_owned()],
+            lease: LEASE,
+            max_crashes: 3,
+            keep_finished: None,
+        };
+        Builder { store, name: format!("pid{}", std::process::id()), rules, kinds: Vec::new() }
+    }
+}
+
+impl Builder {
+    /// What the worker's name begins with, for people: a host and a process, say. The rest of it is new with
+    /// every start.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Which queues to serve, the most important first; `default` without this.
+    #[must_use]
+    pub fn queues<S: Into<String>>(mut self, queues: impl IntoIterator<Item = S>) -> Self {
+        self.rules.queues = queues.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// How long a worker may be silent before its tasks go to others, unless their kind says otherwise; 300
+    /// seconds without this. Heartbeats come ten times as often.
+    #[must_use]
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.rules.lease = length;
+        self
+    }
+
+    /// How many workers may die with a task before it is a poison pill; 3 without this.
+    #[must_use]
+    pub fn max_crashes(mut self, count: u32) -> Self {
+        self.rules.max_crashes = count;
+        self
+    }
+
+    /// Forgets finished tasks after this time; `None`, the default, keeps them.
+    #[must_use]
+    pub fn keep_finished(mut self, time: Option<Duration>) -> Self {
+        self.rules.keep_finished = time;
+        self
+    }
+
+    /// Runs tasks of this kind.
+    #[must_use]
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kinds.push(kind);
+        self
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let setting = |text: String| Err(Error::Setting(text));
+        if self.rules.queues.is_empty() {
+            return setting("no queue to serve: name at least one".to_owned());
+        }
+        let leases = self.kinds.iter().filter_map(|kind| kind.lease).chain([self.rules.lease]);
+        if let Some(short) = leases.into_iter().find(|lease| *lease < Duration::from_millis(100)) {
+            return setting(format!("a lease of {short:?} is too short; 100 ms or more is legal"));
+        }
+        if self.rules.max_crashes == 0 {
+            return setting("max_crashes is 0; 1 or more is legal".to_owned());
+        }
+        for (index, kind) in self.kinds.iter().enumerate() {
+            let name = kind.name();
+            if self.kinds[..index].iter().any(|earlier| earlier.name() == name) {
+                return setting(format!("the kind {name:?} is registered twice"));
+            }
+            if kind.at_most == Some(0) {
+                return setting(format!("the kind {name:?} may run at most 0 tasks; 1 or more is legal"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts to work, in threads of its own.
+    pub fn start(self) -> Result<Running, Error> {
+        self.check()?;
+        let Builder { store, name, rules, kinds } = self;
+        let hub = Arc::new(Hub::new(store.clone()));
+        let worker = WorkerId::new(&name);
+        let watch = store.watch()?;
+        let tasks = Tasks::new(hub.clone(), worker.clone(), rules, kinds)?;
+        let benches = tasks.benches().to_vec();
+        let beats = tasks.beats();
+        let lines: Vec<Box<dyn Line>> = vec![Box::new(tasks)];
+
+        let enough = Arc::new(Stop::default());
+        let pulse = spawn("jobs-pulse", {
+            let enough = enough.clone();
+            move || keep_leases(beats, &enough)
+        })?;
+        let recovery = lines.iter().map(|line| line.lease()).min().unwrap_or(LEASE) / 4;
+        let recovery = recovery.clamp(Duration::from_millis(50), Duration::from_secs(30));
+        let dispatcher = spawn("jobs-dispatcher", {
+            let hub = hub.clone();
+            move || {
+                let result = Dispatcher::new(hub.clone(), lines, watch, recovery).run();
+                enough.set();
+                hub.end(result);
+            }
+        });
+        let dispatcher = dispatcher.inspect_err(|_| hub.stop(Duration::ZERO))?;
+        let threads = Mutex::new(vec![dispatcher, pulse]);
+        Ok(Running { hub, worker, benches, threads })
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    thread.map_err(|error| Error::Thread(error.to_string()))
+}
+
+/// A runner at work. Dropping it stops it, and waits for what runs; [`stop`](Self::stop) does so with a deadline.
+pub struct Running {
+    hub: Arc<Hub>,
+    worker: WorkerId,
+    benches: Vec<Arc<Bench>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Running {
+    /// The worker's name, new with this start.
+    pub fn worker(&self) -> &str {
+        self.worker.name()
+    }
+
+    /// Waits until nothing is due and nothing runs. What waits for its time is not waited for.
+    pub fn wait_idle(&self) -> Result<(), Error> {
+        self.hub.ask()
+    }
+
+    /// Waits, at most so long, for the runner to end by itself, which it does when its store fails for good.
+    /// Nothing when it has not.
+    pub fn wait_ended(&self, limit: Duration) -> Option<Result<(), Error>> {
+        self.hub.ended(Some(limit))
+    }
+
+    /// Claims nothing more, lets what runs finish, and returns within the deadline. Its last tenth, at most a
+    /// second, is for handlers to stop in; what has not stopped by then goes back to the queue.
+    pub fn stop(&self, deadline: Duration) -> Result<Summary, Error> {
+        self.hub.stop(deadline);
+        let ended = self.hub.ended(None).unwrap_or(Ok(()));
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // Panics are logged where they happen; there is nothing to add here.
+            drop(thread.join());
+        }
+        for bench in &self.benches {
+            // What is left behind has been released; a moment for threads that are about to end.
+            bench.pool.shutdown(Duration::from_millis(50));
+        }
+        ended.map(|()| Summary::of(&self.benches))
+    }
+
+    /// Counters and durations, by kind.
+    pub fn stats(&self) -> RunnerStats {
+        RunnerStats::of(self.worker(), &self.benches)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let running = !self.threads.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        if running && let Err(error) = self.stop(Duration::MAX) {
+            tracing::error!(%error, "a runner ended with an error");
+        }
+    }
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").field("worker", &self.worker()).finish_non_exhaustive()
+    }
+}
+
+/// Keeps leases until told that it is enough. A thread of its own: neither a handler that never yields nor a
+/// dispatcher that waits for the disk keeps it from its work.
+fn keep_leases(mut lines: Vec<Box<dyn Beats>>, enough: &Stop) {
+    loop {
+        let next = lines.iter().map(|line| line.due()).min().unwrap_or_else(|| Instant::now() + IDLE);
+        if enough.wait(next.saturating_duration_since(Instant::now())) {
+            return;
+        }
+        let now = Instant::now();
+        for line in lines.iter_mut().filter(|line| line.due() <= now) {
+            if let Err(error) = line.beat() {
+                tracing::warn!(%error, "leases could not be prolonged; trying again");
+            }
+        }
+    }
+}
+
+/// The thread that claims and settles.
+struct Dispatcher {
+    hub: Arc<Hub>,
+    lines: Vec<Box<dyn Line>>,
+    watch: Watch,
+    recovery: Duration,
+    next_recovery: Instant,
+    next_care: Instant,
+    next_look: Instant,
+    /// Failures of the store in a row.
+    failures: u32,
+    cancelled: bool,
+}
+
+impl Dispatcher {
+    fn new(hub: Arc<Hub>, lines: Vec<Box<dyn Line>>, watch: Watch, recovery: Duration) -> Self {
+        let now = Instant::now();
+        Dispatcher {
+            hub,
+            lines,
+            watch,
+            recovery,
+            next_recovery: now,
+            next_care: now,
+            next_look: now,
+            failures: 0,
+            cancelled: false,
+        }
+    }
+
+    fn run(mut self) -> Result<(), Error> {
+        let mut look = true;
+        loop {
+            let question = self.hub.asked();
+            let stopping = self.hub.is_stopping();
+            match self.round(look, stopping) {
+                Ok(done) => {
+                    self.failures = 0;
+                    if stopping && self.in_air() == 0 {
+                        return Ok(());
+                    }
+                    if done && look && self.in_air() == 0 {
+                        self.hub.answer(question);
+                    }
+                }
+                Err(error) if error.may_pass() => self.trouble(&error)?,
+                Err(error) => {
+                    self.lines.iter_mut().for_each(|line| line.cancel());
+                    return Err(error.into());
+                }
+            }
+            if self.is_over() {
+                return self.leave();
+            }
+            look = self.sleep()?;
+        }
+    }
+
+    /// One visit to every line. Says whether nothing at all came of it.
+    fn round(&mut self, look: bool, stopping: bool) -> Result<bool, gristmill_store::Error> {
+        let now = Instant::now();
+        if now >= self.next_recovery && !stopping {
+            self.next_recovery = now + jittered(self.recovery);
+            self.lines.iter_mut().try_for_each(|line| line.recover())?;
+        }
+        let mut still = true;
+        for line in &mut self.lines {
+            let turned = line.turn(look && !stopping)?;
+            still &= turned == crate::line::Turned::default();
+        }
+        if still && now >= self.next_care && !stopping {
+            self.next_care = now + jittered(CARE);
+            self.lines.iter_mut().try_for_each(|line| line.care())?;
+        }
+        if look {
+            self.next_look = now + jittered(IDLE);
+        }
+        Ok(still)
+    }
+
+    /// The store failed in a way that may pass: waits a little, longer each time, and not beyond a deadline.
+    fn trouble(&mut self, error: &gristmill_store::Error) -> Result<(), Error> {
+        self.failures = self.failures.saturating_add(1);
+        tracing::warn!(%error, failures = self.failures, "the store fails; nothing is lost, trying again");
+        if let Some(deadlines) = self.hub.deadlines()
+            && Instant::now() >= deadlines.leave
+        {
+            return Err(error.clone().into());
+        }
+        let wait = Duration::from_millis(50) * 2u32.saturating_pow(self.failures.min(7));
+        Stop::default().wait(jittered(wait));
+        Ok(())
+    }
+
+    fn in_air(&self) -> usize {
+        self.lines.iter().map(|line| line.in_air()).sum()
+    }
+
+    /// Whether the time to wait for handlers is over. Tells them to stop when that time has come.
+    fn is_over(&mut self) -> bool {
+        let Some(deadlines) = self.hub.deadlines() else { return false };
+        let now = Instant::now();
+        if now >= deadlines.cancel && !self.cancelled {
+            self.cancelled = true;
+            self.lines.iter_mut().for_each(|line| line.cancel());
+        }
+        now >= deadlines.leave
+    }
+
+    fn leave(&mut self) -> Result<(), Error> {
+        let left = self.in_air();
+        if left > 0 {
+            tracing::warn!(left, "handlers did not stop in time; their tasks go back to the queue");
+        }
+        self.lines.iter_mut().try_for_each(|line| line.leave()).map_err(Error::from)
+    }
+
+    /// Sleeps until there is something to do. Says whether to look for work.
+    fn sleep(&mut self) -> Result<bool, Error> {
+        self.hub.going_to_sleep();
+        let now = Instant::now();
+        let mut end = self.next_recovery.min(self.next_look);
+        for line in &self.lines {
+            if let Some(linger) = line.linger() {
+                end = end.min(now + linger);
+            }
+            if let Some(due) = line.next_due() {
+                end = end.min(now + due.since(self.hub.store.now()));
+            }
+        }
+        if let Some(deadlines) = self.hub.deadlines() {
+            end = end.min(if self.cancelled { deadlines.leave } else { deadlines.cancel });
+        }
+        let changed = self.watch.wait(end.saturating_duration_since(now))?;
+        self.hub.awake();
+        let now = Instant::now();
+        let store_now = self.hub.store.now();
+        let due = self.lines.iter().any(|line| line.next_due().is_some_and(|due| due <= store_now));
+        Ok(changed || due || now >= self.next_look || now >= self.next_recovery)
+    }
+}
+
+/// Between three quarters of it and all of it, so that many workers do not come at one moment.
+fn jittered(time: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0u8) as u32;
+    time.mul_f64(0.75 + 0.25 * f64::from(random) / f64::from(u32::MAX))
+}

@@ -1,0 +1,84 @@
+//! What a runner has done, for people and programs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gristmill_pool::Stats;
+use serde::Serialize;
+
+use crate::tasks::Bench;
+
+/// What became of the tasks a runner had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Done.
+    pub completed: u64,
+    /// Failed, and to be tried again.
+    pub retried: u64,
+    /// Given up: dead letters.
+    pub buried: u64,
+    /// Given back untried.
+    pub released: u64,
+    /// Lost to another worker: the lease had run out, or the task was called off.
+    pub lost: u64,
+    /// Still with a handler. After a stop: none.
+    pub unfinished: u64,
+}
+
+impl Summary {
+    pub(crate) fn of(benches: &[Arc<Bench>]) -> Self {
+        let mut sum = Summary::default();
+        for one in benches.iter().map(|bench| Summary::of_one(bench)) {
+            sum.completed += one.completed;
+            sum.retried += one.retried;
+            sum.buried += one.buried;
+            sum.released += one.released;
+            sum.lost += one.lost;
+            sum.unfinished += one.unfinished;
+        }
+        sum
+    }
+
+    fn of_one(bench: &Bench) -> Self {
+        let counts = &bench.counts;
+        Summary {
+            completed: counts.completed.load(Ordering::Relaxed),
+            retried: counts.retried.load(Ordering::Relaxed),
+            buried: counts.buried.load(Ordering::Relaxed),
+            released: counts.released.load(Ordering::Relaxed),
+            lost: counts.lost.load(Ordering::Relaxed),
+            unfinished: bench.in_air() as u64,
+        }
+    }
+}
+
+/// A runner's counters.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunnerStats {
+    /// The worker's name.
+    pub worker: String,
+    /// One for each kind.
+    pub kinds: Vec<KindStats>,
+}
+
+/// The counters of one kind.
+#[derive(Clone, Debug, Serialize)]
+pub struct KindStats {
+    /// The kind.
+    pub kind: String,
+    /// What became of its tasks.
+    pub tasks: Summary,
+    /// How its pool does.
+    pub pool: Stats,
+}
+
+impl RunnerStats {
+    pub(crate) fn of(worker: &str, benches: &[Arc<Bench>]) -> Self {
+        let kinds = benches.iter().map(|bench| KindStats {
+            kind: bench.kind.name().to_owned(),
+            tasks: Summary::of_one(bench),
+            pool: bench.pool.stats(),
+        });
+        RunnerStats { worker: worker.to_owned(), kinds: kinds.collect() }
+    }
+}

@@ -1,0 +1,519 @@
+//! The line of durable tasks: claimed in batches, run on a pool for each kind, settled in batches.
+//!
+//! Owns the tasks in the air. One visit to the store writes the verdicts of all that has come in and claims
+//! what there is room for, so a task costs a fraction of a commit.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gristmill_pool::breaker::Permit;
+use gristmill_pool::error::Cause;
+use gristmill_pool::{Class, Context, Pool, Task, TaskError, TaskResult};
+use gristmill_store::lease::{Beat, Token, WorkerId};
+use gristmill_store::letters::DeadLetter;
+use gristmill_store::tasks::{ClaimedTask, Settled, Settlement, Turn, Verdict, Wanted};
+use gristmill_store::{Error, Store, Time};
+
+use crate::flight::{Flight, Stop};
+use crate::hub::Hub;
+use crate::kind::Kind;
+use crate::line::{Beats, Line, Turned};
+use crate::pace::Pace;
+use crate::work::Work;
+
+/// What has come in waits so long for more to come, while there is more in the air.
+const LINGER: Duration = Duration::from_millis(5);
+
+/// Checkpoints that nobody will come back for are kept so long.
+const KEEP_ORPHANS: Duration = Duration::from_secs(86_400);
+
+/// What the whole runner says about tasks.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    pub(crate) queues: Vec<String>,
+    pub(crate) lease: Duration,
+    pub(crate) max_crashes: u32,
+    pub(crate) keep_finished: Option<Duration>,
+}
+
+/// What became of tasks, by count.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) completed: AtomicU64,
+    pub(crate) retried: AtomicU64,
+    pub(crate) buried: AtomicU64,
+    pub(crate) released: AtomicU64,
+    pub(crate) lost: AtomicU64,
+}
+
+/// A kind at work.
+pub(crate) struct Bench {
+    pub(crate) kind: Arc<Kind>,
+    pub(crate) pool: Pool<()>,
+    pub(crate) counts: Counts,
+    lease: Duration,
+    air: Mutex<HashMap<i64, Arc<Flight>>>,
+}
+
+impl Bench {
+    fn air(&self) -> MutexGuard<'_, HashMap<i64, Arc<Flight>>> {
+        self.air.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn in_air(&self) -> usize {
+        self.air().len()
+    }
+}
+
+pub(crate) struct Tasks {
+    hub: Arc<Hub>,
+    worker: WorkerId,
+    rules: Rules,
+    benches: Vec<Arc<Bench>>,
+    paces: Vec<Pace>,
+    inbox: Arc<Inbox>,
+    next_due: Option<Time>,
+}
+
+impl Tasks {
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        worker: WorkerId,
+        rules: Rules,
+        kinds: Vec<Kind>,
+    ) -> Result<Self, crate::Error> {
+        let mut benches = Vec::with_capacity(kinds.len());
+        let mut paces = Vec::with_capacity(kinds.len());
+        for kind in kinds {
+            let pace = Pace::new(kind.workers);
+            let builder = Pool::builder().name(&*kind.name).workers(kind.workers).keep_failures(0);
+            // Never full: no more is claimed than fits, and a clean-up now and then.
+            let pool = builder.queue(pace.limit() + 1_024).build()?;
+            let lease = kind.lease.unwrap_or(rules.lease);
+            let bench =
+                Bench { kind: Arc::new(kind), pool, counts: Counts::default(), lease, air: Mutex::default() };
+            benches.push(Arc::new(bench));
+            paces.push(pace);
+        }
+        let inbox = Arc::new(Inbox::default());
+        Ok(Tasks { hub, worker, rules, benches, paces, inbox, next_due: None })
+    }
+
+    pub(crate) fn benches(&self) -> &[Arc<Bench>] {
+        &self.benches
+    }
+
+    pub(crate) fn beats(&self) -> Vec<Box<dyn Beats>> {
+        let beat = |bench: &Arc<Bench>| -> Box<dyn Beats> {
+            let every = bench.lease / 10;
+            Box::new(TaskBeats {
+                store: self.hub.store.clone(),
+                bench: bench.clone(),
+                every,
+                due: Instant::now() + every,
+            })
+        };
+        self.benches.iter().map(beat).collect()
+    }
+
+    fn wanted(&self, landed: &[Landed]) -> Vec<Wanted> {
+        let mut wanted = Vec::new();
+        for (index, (bench, pace)) in self.benches.iter().zip(&self.paces).enumerate() {
+            let done = landed.iter().filter(|landed| landed.bench == index).count();
+            let flying = bench.in_air().saturating_sub(done);
+            let limit = pace.capacity().saturating_sub(flying);
+            if limit == 0 {
+                continue;
+            }
+            // One token for all queues: they share the limit.
+            let token = self.worker.token();
+            wanted.extend(self.rules.queues.iter().map(|queue| Wanted {
+                queue: queue.clone(),
+                kind: bench.kind.name.as_ref().to_owned(),
+                limit,
+                at_most: bench.kind.at_most,
+                lease: bench.lease,
+                token: token.clone(),
+            }));
+        }
+        wanted
+    }
+
+    /// Takes note of what became of the verdicts, which are written now.
+    fn settled(&mut self, landed: &[Landed], turn: &Turn) {
+        for (index, (bench, pace)) in self.benches.iter().zip(&mut self.paces).enumerate() {
+            let ours = landed.iter().zip(&turn.settled).filter(|(landed, _)| landed.bench == index);
+            let mut air = bench.air();
+            let before = air.len();
+            for (landed, settled) in ours {
+                air.remove(&landed.settlement.id);
+                bench.counts.count(&landed.settlement.verdict, *settled);
+                if let (Settled::Buried(letter), true) = (settled, bench.kind.clean_up.is_some()) {
+                    let letter = *letter;
+                    clean_up_later(&self.hub.store, bench, move |store| {
+                        store.letters().get(letter).map(|l| vec![l])
+                    });
+                }
+            }
+            let done = before - air.len();
+            drop(air);
+            let flying =
+                bench.in_air() + turn.claimed.iter().filter(|task| task.kind == bench.kind.name).count();
+            pace.turned(done, flying);
+        }
+    }
+
+    /// Sends what was claimed to its pools.
+    fn take_off(&self, claimed: Vec<ClaimedTask>) {
+        let mut rest = claimed.into_iter().peekable();
+        while let Some(first) = rest.peek() {
+            let kind = first.kind.clone();
+            let Some(index) = self.benches.iter().position(|bench| bench.kind.name == kind) else { return };
+            let bench = &self.benches[index];
+            let since = Instant::now();
+            let mut flights = Vec::new();
+            while let Some(task) = rest.next_if(|task| task.kind == kind) {
+                flights.push(Arc::new(Flight { task, since, stop: Stop::default() }));
+            }
+            bench.air().extend(flights.iter().map(|flight| (flight.task.id, flight.clone())));
+            for flight in flights {
+                let runway = Runway {
+                    hub: self.hub.clone(),
+                    inbox: self.inbox.clone(),
+                    bench: bench.clone(),
+                    index,
+                    flight,
+                };
+                let mut task = Task::new(move |context| runway.run(context));
+                if let Some(limit) = bench.kind.timeout {
+                    task = task.timeout(limit);
+                }
+                // Refused only by a pool that is closed, when nobody waits for the task any more either.
+                drop(bench.pool.submit_task(task));
+            }
+        }
+    }
+
+    /// How many have to come in before it pays to write them down at once.
+    fn set_threshold(&self) {
+        let flying: usize = self.benches.iter().map(|bench| bench.in_air()).sum();
+        self.inbox.threshold.store((flying / 2).max(1), Ordering::SeqCst);
+    }
+}
+
+impl Line for Tasks {
+    fn recover(&mut self) -> Result<(), Error> {
+        let recovered = self.hub.store.tasks().recover(self.rules.max_crashes)?;
+        if recovered.freed > 0 || !recovered.poisoned.is_empty() {
+            let (freed, poisoned) = (recovered.freed, recovered.poisoned.len());
+            tracing::warn!(freed, poisoned, "workers have gone silent; their tasks are free again");
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, look: bool) -> Result<Turned, Error> {
+        let landed = self.inbox.take();
+        let wanted = if look { self.wanted(&landed) } else { Vec::new() };
+        if landed.is_empty() && wanted.is_empty() {
+            return Ok(Turned::default());
+        }
+        let settlements: Arc<[Settlement]> = landed.iter().map(|landed| landed.settlement.clone()).collect();
+        let mut turn = match self.hub.store.tasks().turn(settlements, wanted) {
+            Ok(turn) => turn,
+            Err(error) => {
+                // Nothing was written: the verdicts wait for a better moment, their leases kept.
+                self.inbox.put_back(landed);
+                return Err(error);
+            }
+        };
+        self.settled(&landed, &turn);
+        if look {
+            self.next_due = turn.next_due;
+        }
+        let claimed = std::mem::take(&mut turn.claimed);
+        let turned = Turned { settled: landed.len(), claimed: claimed.len() };
+        self.take_off(claimed);
+        self.set_threshold();
+        Ok(turned)
+    }
+
+    fn care(&mut self) -> Result<(), Error> {
+        let store = &self.hub.store;
+        for bench in self.benches.iter().filter(|bench| bench.kind.clean_up.is_some()) {
+            let kind = bench.kind.name.as_ref().to_owned();
+            clean_up_later(store, bench, move |store| store.letters().uncleaned(&[kind], 100));
+        }
+        store.checkpoints().clean(store.now().minus(KEEP_ORPHANS))?;
+        if let Some(keep) = self.rules.keep_finished {
+            let before = store.now().minus(keep);
+            while !self.hub.is_stopping() && store.tasks().prune(before, 1_000)? == 1_000 {}
+        }
+        Ok(())
+    }
+
+    fn in_air(&self) -> usize {
+        self.benches.iter().map(|bench| bench.in_air()).sum()
+    }
+
+    fn linger(&self) -> Option<Duration> {
+        match self.inbox.len() {
+            0 => None,
+            landed if landed >= self.inbox.threshold.load(Ordering::SeqCst) => Some(Duration::ZERO),
+            _ => Some(LINGER),
+        }
+    }
+
+    fn cancel(&mut self) {
+        for bench in &self.benches {
+            bench.air().values().for_each(|flight| flight.stop.set());
+        }
+    }
+
+    fn leave(&mut self) -> Result<(), Error> {
+        self.cancel();
+        let released = |flight: &Arc<Flight>| Settlement {
+            id: flight.task.id,
+            token: flight.task.token.clone(),
+            verdict: Verdict::Released,
+            checkpointed: false,
+        };
+        let mut landed = self.inbox.take();
+        for (index, bench) in self.benches.iter().enumerate() {
+            let air = bench.air();
+            let left = air
+                .values()
+                .filter(|flight| !landed.iter().any(|landed| landed.settlement.id == flight.task.id));
+            let left: Vec<Landed> =
+                left.map(|flight| Landed { bench: index, settlement: released(flight) }).collect();
+            drop(air);
+            landed.extend(left);
+        }
+        let settlements: Arc<[Settlement]> = landed.iter().map(|landed| landed.settlement.clone()).collect();
+        let turn = self.hub.store.tasks().turn(settlements, Vec::new())?;
+        self.settled(&landed, &turn);
+        Ok(())
+    }
+
+    fn next_due(&self) -> Option<Time> {
+        self.next_due
+    }
+
+    fn lease(&self) -> Duration {
+        self.benches.iter().map(|bench| bench.lease).min().unwrap_or(self.rules.lease)
+    }
+}
+
+/// Calls a workload's clean-up for letters, on its own pool. What is not cleaned now is found again by `care`.
+fn clean_up_later(
+    store: &Store,
+    bench: &Arc<Bench>,
+    letters: impl FnOnce(&Store) -> Result<Vec<DeadLetter>, Error> + Send + 'static,
+) {
+    let (store, kind) = (store.clone(), bench.kind.clone());
+    let task = Task::new(move |_| {
+        for letter in letters(&store)? {
+            let Some(clean_up) = &kind.clean_up else { return Ok(()) };
+            clean_up(&letter)?;
+            store.letters().cleaned(letter.id)?;
+        }
+        Ok(())
+    });
+    // A full pool is no reason to wait: there is a next time.
+    drop(bench.pool.try_submit(task));
+}
+
+impl Counts {
+    fn count(&self, verdict: &Verdict, settled: Settled) {
+        let counter = match (settled, verdict) {
+            (Settled::Lost, _) => &self.lost,
+            (Settled::Buried(_), _) | (_, Verdict::Buried(_)) => &self.buried,
+            (_, Verdict::Completed(_)) => &self.completed,
+            (_, Verdict::Retry(..)) => &self.retried,
+            (_, Verdict::Released | Verdict::Postponed(_)) => &self.released,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A verdict on its way to the store.
+struct Landed {
+    bench: usize,
+    settlement: Settlement,
+}
+
+/// Where verdicts wait for the dispatcher.
+#[derive(Default)]
+struct Inbox {
+    landed: Mutex<Vec<Landed>>,
+    threshold: AtomicUsize,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Vec<Landed>> {
+        self.landed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn take(&self) -> Vec<Landed> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn put_back(&self, mut landed: Vec<Landed>) {
+        let mut lock = self.lock();
+        landed.append(&mut lock);
+        *lock = landed;
+    }
+
+    /// Puts one in. Says whether the dispatcher should come for it now.
+    fn put(&self, landed: Landed) -> bool {
+        let mut lock = self.lock();
+        lock.push(landed);
+        let len = lock.len();
+        len == 1 || len >= self.threshold.load(Ordering::SeqCst)
+    }
+}
+
+/// One task on its way through its pool.
+struct Runway {
+    hub: Arc<Hub>,
+    inbox: Arc<Inbox>,
+    bench: Arc<Bench>,
+    index: usize,
+    flight: Arc<Flight>,
+}
+
+impl Runway {
+    /// Runs the handler, puts its verdict into the inbox, and tells the pool how it went.
+    fn run(self, context: &Context) -> TaskResult<()> {
+        if self.hub.is_stopping() || self.flight.stop.is_set() {
+            self.land(Verdict::Released, false);
+            return Ok(());
+        }
+        let permit = match self.bench.kind.breaker.as_ref().map(gristmill_pool::Breaker::acquire).transpose()
+        {
+            Ok(permit) => permit,
+            Err(open) => {
+                let wait = open.retry_in.max(Duration::from_millis(100));
+                self.land(Verdict::Postponed(self.hub.store.now().plus(wait)), false);
+                return Ok(());
+            }
+        };
+        let work = Work {
+            flight: &self.flight,
+            context,
+            store: &self.hub.store,
+            kept: RefCell::default(),
+            checkpointed: Cell::new(self.flight.task.attempts > 0 || self.flight.task.crashes > 0),
+        };
+        let ended = catch_unwind(AssertUnwindSafe(|| (self.bench.kind.handler)(&work)));
+        let checkpointed = work.checkpointed.get();
+        let kept = work.kept.take();
+        match ended {
+            Ok(result) => {
+                let result = result.map_err(|error| in_time(error, context, self.bench.kind.timeout));
+                tell(permit, &result);
+                self.land(self.verdict(&result, kept), checkpointed);
+                result
+            }
+            Err(panic) => {
+                drop(permit);
+                let error =
+                    TaskError::permanent(format!("the handler panicked: {}", message(panic.as_ref())));
+                self.land(self.verdict(&Err(error), None), checkpointed);
+                // The pool counts it and logs it with its backtrace.
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    fn verdict(&self, result: &TaskResult<()>, kept: Option<String>) -> Verdict {
+        match result {
+            Ok(()) => Verdict::Completed(kept),
+            // We told it to stop: whatever it says, this was no fair attempt.
+            Err(_) if self.flight.stop.is_set() => Verdict::Released,
+            Err(error) => self.bench.kind.judge(&self.flight.task, error, self.hub.store.now()),
+        }
+    }
+
+    fn land(&self, verdict: Verdict, checkpointed: bool) {
+        let ClaimedTask { id, token, .. } = &self.flight.task;
+        let settlement = Settlement { id: *id, token: token.clone(), verdict, checkpointed };
+        if self.inbox.put(Landed { bench: self.index, settlement }) {
+            self.hub.wake();
+        }
+    }
+}
+
+/// A handler that stopped because its time was over failed for that reason, not because somebody stopped it.
+fn in_time(error: TaskError, context: &Context, timeout: Option<Duration>) -> TaskError {
+    let over = context.remaining().is_some_and(|left| left.is_zero());
+    match timeout {
+        Some(limit) if over && matches!(error.cause(), Cause::Cancelled) => {
+            let mut late = TaskError::transient(format!("the attempt took longer than its {limit:?}"));
+            if let Some(step) = error.failed_step() {
+                late = late.step(step);
+            }
+            late
+        }
+        _ => error,
+    }
+}
+
+/// Failures of what a task calls open the breaker; what was wrong with the task itself does not.
+fn tell(permit: Option<Permit>, result: &TaskResult<()>) {
+    let Some(permit) = permit else { return };
+    match result {
+        Err(error) if matches!(error.cause(), Cause::Cancelled) => permit.withdraw(),
+        Err(error) if error.class() != Class::Permanent => permit.failure(),
+        _ => permit.success(),
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+/// Keeps the leases of one kind's tasks.
+struct TaskBeats {
+    store: Store,
+    bench: Arc<Bench>,
+    every: Duration,
+    due: Instant,
+}
+
+impl Beats for TaskBeats {
+    fn due(&self) -> Instant {
+        self.due
+    }
+
+    fn beat(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        self.due = now + self.every;
+        // What was claimed a moment ago has its whole lease before it.
+        let old = |flight: &&Arc<Flight>| now.duration_since(flight.since) >= self.every / 2;
+        let flights: Vec<Arc<Flight>> = self.bench.air().values().filter(old).cloned().collect();
+        if flights.is_empty() {
+            return Ok(());
+        }
+        let held: Vec<(i64, Token)> =
+            flights.iter().map(|flight| (flight.task.id, flight.task.token.clone())).collect();
+        let beats = self.store.tasks().heartbeat(held, self.bench.lease).inspect_err(|_| {
+            // Sooner than usual: the lease goes on running.
+            self.due = now + self.every / 4;
+        })?;
+        for (flight, beat) in flights.iter().zip(beats).filter(|(_, beat)| *beat != Beat::Kept) {
+            tracing::warn!(task = flight.task.id, ?beat, "a lease is lost; its handler is told to stop");
+            flight.stop.set();
+        }
+        Ok(())
+    }
+}

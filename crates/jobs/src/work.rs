@@ -1,0 +1,157 @@
+//! What a handler sees of the task it runs.
+//!
+//! Owns the view and nothing else: whether to stop, which attempt this is, what earlier ones noted, what to
+//! keep. The handler's verdict is its return value.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::time::Duration;
+
+use gristmill_pool::{Context, TaskError, TaskResult};
+use gristmill_store::Store;
+use gristmill_store::tasks::{ClaimedTask, MAX_PAYLOAD};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::flight::Flight;
+
+/// A task, while it runs.
+///
+/// A long handler asks [`is_cancelled`](Self::is_cancelled) from time to time: its lease may be lost, its time over,
+/// or the worker about to stop. It then returns [`TaskError::cancelled`].
+pub struct Work<'a> {
+    pub(crate) flight: &'a Flight,
+    pub(crate) context: &'a Context,
+    pub(crate) store: &'a Store,
+    pub(crate) kept: RefCell<Option<String>>,
+    pub(crate) checkpointed: Cell<bool>,
+}
+
+impl Work<'_> {
+    fn task(&self) -> &ClaimedTask {
+        &self.flight.task
+    }
+
+    /// The task's number in the store. The same in every attempt: a key for effects that must happen once.
+    pub fn id(&self) -> i64 {
+        self.task().id
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> &str {
+        &self.task().kind
+    }
+
+    /// Its payload, JSON.
+    pub fn payload(&self) -> &str {
+        &self.task().payload
+    }
+
+    /// Its payload, decoded. One that does not fit is a permanent failure that says where.
+    pub fn parse<T: DeserializeOwned>(&self) -> TaskResult<T> {
+        serde_json::from_str(self.payload())
+            .map_err(|error| TaskError::permanent(format!("the payload does not fit: {error}")))
+    }
+
+    /// What it is about, if it says.
+    pub fn document_id(&self) -> Option<&str> {
+        self.task().document_id.as_deref()
+    }
+
+    /// Which attempt this is, from 1. Attempts that a crash cut short are not counted.
+    pub fn attempt(&self) -> u32 {
+        self.task().attempts + 1
+    }
+
+    /// How often a worker died with it.
+    pub fn crashes(&self) -> u32 {
+        self.task().crashes
+    }
+
+    /// The step at which the last attempt failed, if it named one.
+    pub fn failed_step(&self) -> Option<&str> {
+        self.task().failed_step.as_deref()
+    }
+
+    /// Whether to stop: the lease is lost, the time is over, or the worker stops.
+    pub fn is_cancelled(&self) -> bool {
+        self.flight.stop.is_set() || self.context.is_cancelled()
+    }
+
+    /// Waits until the task should stop, at most so long. Says whether it should. For handlers that have
+    /// nothing to do but wait; the task's timeout ends the wait too, if a moment late.
+    pub fn wait_cancelled(&self, limit: Duration) -> bool {
+        const GLANCE: Duration = Duration::from_millis(20);
+        let mut left = limit;
+        while !self.context.is_cancelled() && !left.is_zero() {
+            let part = left.min(GLANCE);
+            if self.flight.stop.wait(part) {
+                break;
+            }
+            left -= part;
+        }
+        self.is_cancelled()
+    }
+
+    /// How much of the task's time is left, if its kind has a limit.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.context.remaining()
+    }
+
+    /// What an earlier attempt, or this one, noted at a step.
+    pub fn checkpoint<T: DeserializeOwned>(&self, step: &str) -> TaskResult<Option<T>> {
+        let noted = self.store.checkpoints().of(self.id()).map_err(TaskError::transient)?;
+        self.checkpointed.set(self.checkpointed.get() || !noted.is_empty());
+        let Some(found) = noted.into_iter().find(|checkpoint| checkpoint.step == step) else {
+            return Ok(None);
+        };
+        serde_json::from_str(&found.data).map(Some).map_err(|error| {
+            TaskError::permanent(format!("the checkpoint of step {step:?} does not fit: {error}"))
+        })
+    }
+
+    /// Notes that a step is done. When this returns, it is on disk: the next attempt, whoever makes it,
+    /// can go on from here.
+    pub fn save<T: Serialize + ?Sized>(&self, step: &str, data: &T) -> TaskResult<()> {
+        let data = serde_json::to_string(data)?;
+        self.checkpointed.set(true);
+        self.store.checkpoints().save(self.id(), &self.task().token, step, &data).map_err(|error| match error
+        {
+            // The row is not ours any more: whatever this attempt comes to will be refused.
+            gristmill_store::Error::Conflict(_) => {
+                self.flight.stop.set();
+                TaskError::cancelled()
+            }
+            error => TaskError::transient(error),
+        })
+    }
+
+    /// Keeps something with the task when it is completed, as JSON.
+    pub fn keep<T: Serialize + ?Sized>(&self, result: &T) -> TaskResult<()> {
+        let text = serde_json::to_string(result)?;
+        if text.len() > MAX_PAYLOAD {
+            let len = text.len();
+            return Err(TaskError::permanent(format!(
+                "the result has {len} bytes; at most {MAX_PAYLOAD} are kept"
+            )));
+        }
+        *self.kept.borrow_mut() = Some(text);
+        Ok(())
+    }
+
+    /// The store the task came from: to enqueue what follows, say.
+    pub fn store(&self) -> &Store {
+        self.store
+    }
+}
+
+impl fmt::Debug for Work<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work")
+            .field("id", &self.id())
+            .field("kind", &self.kind())
+            .field("attempt", &self.attempt())
+            .field("cancelled", &self.is_cancelled())
+            .finish_non_exhaustive()
+    }
+}
