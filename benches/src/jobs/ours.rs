@@ -1,28 +1,31 @@
 //! Gristmill's own queue, with FULL: put in one by one from 64 threads at a time, whose commits are made
-//! together, and put in 100 at a time. Both are drained by the queue's workers.
-//!
-//! **To be filled in** with `gristmill-jobs`: the lines of `CONTENDERS`, `COMPLETED`, `prefill`, and the four
-//! functions of `Queue`. The `expect`s complain when they are no longer true.
+//! together, and put in 100 at a time. Both are drained by a runner as anybody would start it: leases,
+//! heartbeats, retries and statistics on.
 
-use super::{BATCH, Contender, Fault, Outcome, Plan};
-use std::{path::Path, thread, time::Instant};
+use super::{BATCH, Contender, Fault, MANY, Outcome, Plan};
+use gristmill_jobs::{Kind, Runner};
+use gristmill_store::{Store, tasks::NewTask};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 const THREADS: u64 = 64;
 
-/// To be:
-/// ```text
-/// Contender { name: "gristmill, 64 threads (FULL)", measure: from_threads, most: MANY, grows: false },
-/// Contender { name: "gristmill, batches of 100 (FULL)", measure: in_batches, most: MANY, grows: true },
-/// ```
-pub(super) const CONTENDERS: &[Contender] = &[];
+pub(super) const CONTENDERS: &[Contender] = &[
+    Contender { name: "gristmill, 64 threads (FULL)", measure: from_threads, most: MANY, grows: false },
+    Contender { name: "gristmill, batches of 100 (FULL)", measure: in_batches, most: MANY, grows: true },
+];
 
 /// Counts the completed rows.
-const COMPLETED: &str = "SELECT count(*) FROM tasks WHERE status = 'done'";
-
-const MISSING: &str = "the queue is not there yet";
+const COMPLETED: &str = "SELECT count(*) FROM tasks WHERE status = 'completed'";
 
 /// Each thread puts in every 64th number, and has it on the disk before it puts in the next.
-#[expect(dead_code, reason = "until it is one of the contenders")]
 fn from_threads(plan: &Plan) -> Result<Outcome, Fault> {
     measure(plan, |queue| {
         thread::scope(|scope| {
@@ -37,7 +40,6 @@ fn from_threads(plan: &Plan) -> Result<Outcome, Fault> {
     })
 }
 
-#[expect(dead_code, reason = "until it is one of the contenders")]
 fn in_batches(plan: &Plan) -> Result<Outcome, Fault> {
     measure(plan, |queue| {
         let mut firsts = (0..plan.tasks).step_by(BATCH as usize);
@@ -58,30 +60,57 @@ fn measure(plan: &Plan, enqueue: impl FnOnce(&Queue) -> Result<(), String>) -> R
 
 /// Finished rows in the queue's own schema, by one INSERT from a recursive query (as in `hand`), on a
 /// connection that is closed before anything is measured.
-fn prefill(_database: &Path, finished: u64) -> Result<(), String> {
-    if finished == 0 { Ok(()) } else { Err(MISSING.into()) }
+fn prefill(database: &Path, finished: u64) -> Result<(), String> {
+    drop(Store::open(database).map_err(text)?);
+    if finished == 0 {
+        return Ok(());
+    }
+    let conn = rusqlite::Connection::open(database).map_err(text)?;
+    let moment = "'2026-01-19 12:00:00.000000'";
+    let sql = format!(
+        "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {finished})
+         INSERT INTO tasks (kind, status, created_at, started_at, finished_at, worker_id, payload)
+         SELECT '{KIND}', 'completed', {moment}, {moment}, {moment}, 'somebody:0123456789abcdef/17', i FROM n"
+    );
+    conn.execute(&sql, []).map(drop).map_err(text)
 }
 
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+const KIND: &str = "add";
+
 /// The queue as the measurements need it.
-struct Queue;
+struct Queue(Store);
 
 impl Queue {
-    fn open(_database: &Path) -> Result<Self, String> {
-        Err(MISSING.into())
+    fn open(database: &Path) -> Result<Self, String> {
+        Store::open(database).map(Queue).map_err(text)
     }
 
     /// One task, on the disk when this returns.
-    fn enqueue(&self, _number: u64) -> Result<(), String> {
-        Err(MISSING.into())
+    fn enqueue(&self, number: u64) -> Result<(), String> {
+        self.0.tasks().enqueue(NewTask::new(KIND, number.to_string())).map(drop).map_err(text)
     }
 
     /// Several in one transaction.
-    fn enqueue_all(&self, _numbers: std::ops::Range<u64>) -> Result<(), String> {
-        Err(MISSING.into())
+    fn enqueue_all(&self, numbers: std::ops::Range<u64>) -> Result<(), String> {
+        let tasks = numbers.map(|number| NewTask::new(KIND, number.to_string())).collect();
+        self.0.tasks().enqueue_many(tasks).map(drop).map_err(text)
     }
 
     /// Runs everything that waits; returns the sum once the last task is finished in the table.
     fn drain(&self) -> Result<u64, String> {
-        Err(MISSING.into())
+        let sum = Arc::new(AtomicU64::new(0));
+        let total = sum.clone();
+        let add = Kind::new(KIND, move |work| {
+            total.fetch_add(work.parse::<u64>()?, Relaxed);
+            Ok(())
+        });
+        let running = Runner::builder(self.0.clone()).kind(add).start().map_err(text)?;
+        running.wait_idle().map_err(text)?;
+        running.stop(Duration::from_secs(10)).map_err(text)?;
+        Ok(sum.load(Relaxed))
     }
 }

@@ -4,24 +4,61 @@
 
 use std::io::{self, Write};
 
+/// How a run ended that was not stopped by an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// All of it is done.
+    Done,
+    /// Something is left for the user: an item that was refused, a finding. It has been told.
+    ForTheUser,
+    /// The system failed at some of it, or is damaged. It has been told.
+    Failed,
+    /// Interrupted, with all state saved.
+    Interrupted,
+}
+
+impl Outcome {
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            Outcome::Done => 0,
+            Outcome::ForTheUser => 1,
+            Outcome::Failed => 2,
+            Outcome::Interrupted => 130,
+        }
+    }
+
+    /// Of two parts of a run, the worse one.
+    pub(crate) fn and(self, other: Outcome) -> Outcome {
+        if other.exit_code() > self.exit_code() { other } else { self }
+    }
+}
+
 /// What stopped the run.
 #[derive(Debug)]
 pub(crate) enum Error {
     /// The command line was not understood; clap knows where and what would be right.
     Usage(clap::Error),
-    /// A setting is wrong. The text names it, its value and what is legal.
+    /// A setting or an argument is wrong. The text names it, its value and what is legal.
     Setting(String),
+    /// The store could not do it, or would not.
+    Store(gristmill_store::Error),
+    /// The system failed.
+    System(String),
     /// Standard output could not be written.
     Output(io::Error),
 }
 
 impl Error {
-    /// 1 the user can put it right, 2 the system failed. An interrupt ends the process itself, which shells
-    /// show as 130.
+    /// 1 the user can put it right, 2 the system failed.
     pub(crate) fn exit_code(&self) -> u8 {
+        self.outcome().exit_code()
+    }
+
+    pub(crate) fn outcome(&self) -> Outcome {
         match self {
-            Error::Usage(_) | Error::Setting(_) => 1,
-            Error::Output(_) => 2,
+            Error::Usage(_) | Error::Setting(_) => Outcome::ForTheUser,
+            Error::Store(error) if error.is_users() => Outcome::ForTheUser,
+            Error::Store(_) | Error::System(_) | Error::Output(_) => Outcome::Failed,
         }
     }
 
@@ -29,9 +66,35 @@ impl Error {
     pub(crate) fn report(&self) {
         let told = match self {
             Error::Usage(error) => error.print(),
-            Error::Setting(text) => writeln!(io::stderr(), "error: {text}"),
-            Error::Output(error) => writeln!(io::stderr(), "error: cannot write to standard output: {error}"),
+            other => writeln!(io::stderr(), "error: {other}"),
         };
         drop(told);
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Usage(error) => error.fmt(f),
+            Error::Setting(text) | Error::System(text) => f.write_str(text),
+            Error::Store(error) => error.fmt(f),
+            Error::Output(error) => write!(f, "cannot write to standard output: {error}"),
+        }
+    }
+}
+
+impl From<gristmill_store::Error> for Error {
+    fn from(error: gristmill_store::Error) -> Self {
+        Error::Store(error)
+    }
+}
+
+impl From<gristmill_jobs::Error> for Error {
+    fn from(error: gristmill_jobs::Error) -> Self {
+        match error {
+            gristmill_jobs::Error::Store(error) => Error::Store(error),
+            gristmill_jobs::Error::Setting(text) => Error::Setting(text),
+            other => Error::System(other.to_string()),
+        }
     }
 }

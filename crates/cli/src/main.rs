@@ -3,18 +3,23 @@
 //! `main` owns the translation of a result into an exit code, and nothing else: `run` decides.
 
 mod args;
+mod commands;
+mod context;
 mod error;
 mod logging;
+mod output;
 mod run;
+mod settings;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match run::run(std::env::args_os()) {
-        Ok(()) => ExitCode::SUCCESS,
+    let code = match run::run(std::env::args_os()) {
+        Ok(outcome) => outcome.exit_code(),
         Err(error) => {
             error.report();
-            ExitCode::from(error.exit_code())
+            error.exit_code()
         }
-    }
+    };
+    ExitCode::from(code)
 }

@@ -4,40 +4,33 @@
 //! their own.
 
 use std::ffi::OsString;
-use std::io::{self, ErrorKind};
 
 use clap::{CommandFactory, Parser};
 
-use crate::args::Args;
-use crate::error::Error;
+use crate::args::{Args, Command};
+use crate::commands;
+use crate::context::Context;
+use crate::error::{Error, Outcome};
 use crate::logging;
+use crate::output::{Output, written};
 
-pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Result<(), Error> {
+pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Result<Outcome, Error> {
     let args = match Args::try_parse_from(words) {
         Ok(args) => args,
-        Err(asked) if !asked.use_stderr() => return written(asked.print()),
+        Err(asked) if !asked.use_stderr() => return written(asked.print()).map(|()| Outcome::Done),
         Err(error) => return Err(Error::Usage(error)),
     };
     logging::start(&args)?;
     tracing::debug!(version = env!("CARGO_PKG_VERSION"), "started");
-    written(Args::command().print_long_help())
-}
-
-/// A reader that has read enough, such as `head`, is content; a full disk is not.
-fn written(result: io::Result<()>) -> Result<(), Error> {
-    match result {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Error::Output(error)),
-        _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reader_may_leave_early() {
-        assert!(written(Err(ErrorKind::BrokenPipe.into())).is_ok());
-        assert!(written(Err(ErrorKind::StorageFull.into())).is_err());
+    let mut context = Context { flags: args.flags(), output: Output::new(args.json), quiet: args.quiet };
+    match args.command {
+        None => written(Args::command().print_long_help()).map(|()| Outcome::Done),
+        Some(Command::Worker(args)) => commands::worker::run(args, &mut context),
+        Some(Command::Enqueue(args)) => commands::enqueue::run(&args, &context),
+        Some(Command::Jobs(command)) => commands::jobs::run(command, &context),
+        Some(Command::Dead(command)) => commands::dead::run(command, &context),
+        Some(Command::Backup(args)) => commands::backup::run(&args, &context),
+        Some(Command::Doctor(args)) => commands::doctor::run(&args, &context),
+        Some(Command::Config(command)) => commands::config::run(&command, &context),
     }
 }

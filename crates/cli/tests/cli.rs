@@ -1,32 +1,21 @@
 //! The binary from outside: words in, exit code and two streams out. All three are public promises.
 
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+mod common;
 
-/// The binary in surroundings that do not depend on who runs the test.
-fn gristmill(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
-    command.args(words).env_remove("GRISTMILL_LOG").env("NO_COLOR", "1").env("COLUMNS", "100");
-    // The help is as wide as the terminal, and standard input may be one.
-    command.stdin(Stdio::null());
-    command
-}
+use std::process::Stdio;
 
-/// Runs and compares. A stream that should hold nothing is given as "", any other as a part of it.
+use common::{Home, Said, held};
+
+/// Runs and compares, with a log filter in the environment.
 #[track_caller]
 fn check(words: &[&str], log: Option<&str>, code: i32, stdout: &str, stderr: &str) {
-    let mut command = gristmill(words);
+    let home = Home::new();
+    let mut command = home.command(words);
     if let Some(filter) = log {
         command.env("GRISTMILL_LOG", filter);
     }
-    let Output { status, stdout: out, stderr: err } = command.output().unwrap();
-    let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
-    let said = format!("gristmill {words:?} with {log:?}: {status}\n{out}\n{err}");
-    assert_eq!(status.code(), Some(code), "{said}");
-    for (stream, expected) in [(&out, stdout), (&err, stderr)] {
-        assert_eq!(stream.is_empty(), expected.is_empty(), "{said}");
-        assert!(stream.contains(expected), "no {expected:?} in {said}");
-    }
+    let said = Said::of(&command.output().unwrap());
+    said.check(&format!("{words:?} with {log:?}"), code, stdout, stderr);
 }
 
 #[test]
@@ -40,6 +29,7 @@ fn what_is_asked_for_goes_to_standard_output() {
 #[test]
 fn a_wrong_word_is_for_the_user_to_put_right() {
     check(&["scna"], None, 1, "", "'scna'");
+    check(&["dea"], None, 1, "", "'dead'");
     check(&["--verbos"], None, 1, "", "'--verbose'");
     check(&["--quiet", "--verbose"], None, 1, "", "cannot be used with");
 }
@@ -61,24 +51,45 @@ fn the_log_goes_to_standard_error_as_loud_as_wanted() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_is_a_failure_of_the_system() {
-    for words in [&[][..], &["--help"], &["--version"]] {
+    let home = Home::new();
+    for words in [&[][..], &["--help"], &["--version"], &["config", "show"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = gristmill(words).stdout(full).stderr(Stdio::piped()).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
-        assert!(said.contains("cannot write to standard output"), "{words:?}: {said}");
+        let output = home.command(words).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let said = Said::of(&output);
+        assert_eq!(said.code, Some(2), "{words:?}: {said:?}");
+        assert!(said.err.contains("cannot write to standard output"), "{words:?}: {said:?}");
     }
 }
 
-/// The whole help, letter by letter. After a wanted change: `GRISTMILL_BLESS=1 cargo test -p gristmill`.
+/// Every help text, letter by letter.
 #[test]
-fn the_help_text_is_held() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help.txt");
-    let found = String::from_utf8(gristmill(&["--help"]).output().unwrap().stdout).unwrap();
-    if std::env::var_os("GRISTMILL_BLESS").is_some() {
-        std::fs::write(&path, &found).unwrap();
+fn the_help_texts_are_held() {
+    let home = Home::new();
+    let found = home.run(&["--help"]).out;
+    held("help/gristmill.txt", &found);
+    assert_eq!(found, home.run(&[]).out, "no words at all mean --help");
+    for command in [
+        "worker",
+        "enqueue",
+        "jobs",
+        "jobs list",
+        "jobs show",
+        "jobs cancel",
+        "jobs retry",
+        "jobs recover",
+        "dead",
+        "dead list",
+        "dead show",
+        "dead retry",
+        "dead discard",
+        "backup",
+        "doctor",
+        "config",
+        "config show",
+        "config path",
+        "config init",
+    ] {
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        held(&format!("help/{}.txt", command.replace(' ', "-")), &home.run(&words).out);
     }
-    let held = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(found, held, "the help changed; if it was meant to, run with GRISTMILL_BLESS=1");
-    assert_eq!(found.as_bytes(), gristmill(&[]).output().unwrap().stdout, "no words at all mean --help");
 }

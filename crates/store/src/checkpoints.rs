@@ -3,12 +3,16 @@
 //! Owns the table `task_checkpoints`. Only the task's present owner can write them, and they go when the task
 //! is finished. What is in them is the handler's affair.
 
+use std::collections::BTreeMap;
+
 use rusqlite::params;
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::Store;
 use crate::db::{Db, some_time};
 use crate::error::{Error, Result};
+use crate::json;
 use crate::lease::Token;
 use crate::time::Time;
 use crate::writer::Shape;
@@ -31,9 +35,7 @@ pub struct Checkpoints<'a>(pub(crate) &'a Store);
 impl Checkpoints<'_> {
     /// Notes a step of a task that the caller has claimed. When this returns, it is on disk.
     pub fn save(self, task: i64, token: &Token, step: &str, data: &str) -> Result<()> {
-        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(data) {
-            return Err(Error::Invalid(format!("the checkpoint of step {step:?} is not JSON: {error}")));
-        }
+        json::check(&format!("the checkpoint of step {step:?}"), data)?;
         let (token, step, data) = (token.clone(), step.to_owned(), data.to_owned());
         self.0.write(Shape::Statement, move |db| {
             let sql = "INSERT INTO task_checkpoints (task_id, step, data, created_at, updated_at)
@@ -77,9 +79,15 @@ pub(crate) fn forget(db: &Db<'_>, task: i64) -> Result<()> {
     db.execute("DELETE FROM task_checkpoints WHERE task_id = ?1", [task]).map(drop)
 }
 
-/// Gives a task the checkpoints that a dead letter kept, an object of steps.
+/// Gives a task the checkpoints that a dead letter kept, an object of steps. Their texts are taken as they are:
+/// SQLite's own reading of JSON would change numbers and booleans.
 pub(crate) fn restore(db: &Db<'_>, task: i64, kept: &str) -> Result<()> {
-    let sql = "INSERT OR IGNORE INTO task_checkpoints (task_id, step, data, created_at, updated_at)
-        SELECT ?1, key, json_quote(value), ?3, ?3 FROM json_each(?2)";
-    db.execute(sql, params![task, kept, db.now()]).map(drop)
+    let steps: BTreeMap<String, Box<RawValue>> = serde_json::from_str(kept).map_err(|error| {
+        Error::Invalid(format!("the letter's checkpoint is not an object of steps: {error}"))
+    })?;
+    let sql = "INSERT INTO task_checkpoints (task_id, step, data, created_at, updated_at)
+        VALUES (?1, ?2, ?3, ?4, ?4)";
+    steps
+        .iter()
+        .try_for_each(|(step, data)| db.execute(sql, params![task, step, data.get(), db.now()]).map(drop))
 }

@@ -3,6 +3,7 @@
 //!
 //! Owns how a connection is opened and set. Who may write, and when, is the writer's affair.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -96,16 +97,16 @@ impl File {
     }
 
     pub(crate) fn db<'a>(&'a self, conn: &'a Connection) -> Db<'a> {
-        Db { conn, file: self, now: self.clock.now() }
+        Db { conn, file: self, now: self.clock.now(), text: OnceCell::new() }
     }
 }
 
 /// A connection inside a transaction or a single statement, at one moment.
-#[derive(Clone, Copy)]
 pub(crate) struct Db<'a> {
     pub(crate) conn: &'a Connection,
     pub(crate) file: &'a File,
     pub(crate) now: Time,
+    text: OnceCell<String>,
 }
 
 impl Db<'_> {
@@ -113,8 +114,9 @@ impl Db<'_> {
         &self.file.path
     }
 
-    pub(crate) fn now(&self) -> String {
-        self.now.to_string()
+    /// The time now, as the database writes it.
+    pub(crate) fn now(&self) -> &str {
+        self.text.get_or_init(|| self.now.to_string())
     }
 
     /// Runs a statement; says how many rows it changed.

@@ -98,15 +98,17 @@ impl Error {
         use rusqlite::ErrorCode as Code;
         let path = path.to_path_buf();
         let detail = error.to_string();
-        let code = match error {
-            rusqlite::Error::SqliteFailure(failure, _) => failure.code,
-            rusqlite::Error::SqlInputError { error, .. } => error.code,
+        let (code, extended) = match error {
+            rusqlite::Error::SqliteFailure(failure, _) => (failure.code, failure.extended_code),
+            rusqlite::Error::SqlInputError { error, .. } => (error.code, error.extended_code),
             rusqlite::Error::QueryReturnedNoRows => {
                 return Error::NotFound("there is no such row".to_owned());
             }
             _ => return Error::Internal(detail),
         };
         match code {
+            // The log's shared memory finds no room either.
+            Code::SystemIoFailure if extended == rusqlite::ffi::SQLITE_IOERR_SHMSIZE => Error::Full(path),
             Code::NotADatabase => Error::NotADatabase(path),
             Code::DatabaseCorrupt => Error::Corrupt(path, detail),
             Code::CannotOpen | Code::PermissionDenied => Error::CannotOpen(path, detail),

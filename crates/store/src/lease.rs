@@ -166,15 +166,16 @@ impl Leased {
         sets: &str,
         more: &[&dyn ToSql],
     ) -> Result<bool> {
+        finish_by(db, &self.finishing(sets), id, token, more)
+    }
+
+    /// The statement of [`finish`](Self::finish), for those who need it often.
+    pub(crate) fn finishing(&self, sets: &str) -> String {
         let Leased { table, only, .. } = self;
-        let sql = format!(
+        format!(
             "UPDATE {table} SET {sets}, worker_heartbeat_at = ?1, lease_expires_at = NULL
              WHERE id = ?2 AND status = 'running' AND worker_id = ?3{only}"
-        );
-        let now = db.now();
-        let mut params: Vec<&dyn ToSql> = vec![&now, id, &token.0];
-        params.extend_from_slice(more);
-        Ok(db.execute(&sql, &*params)? == 1)
+        )
     }
 
     /// Gives a row back undone: others can have it at once.
@@ -219,4 +220,19 @@ impl Leased {
     fn lease_moment(&self) -> String {
         if self.our_times { "lease_expires_at".to_owned() } else { moment("lease_expires_at") }
     }
+}
+
+/// Runs a statement that [`Leased::finishing`] made.
+pub(crate) fn finish_by(
+    db: &Db<'_>,
+    sql: &str,
+    id: &dyn ToSql,
+    token: &Token,
+    more: &[&dyn ToSql],
+) -> Result<bool> {
+    let now = db.now();
+    let mut params: Vec<&dyn ToSql> = Vec::with_capacity(3 + more.len());
+    params.extend([&now as &dyn ToSql, id, &token.0]);
+    params.extend_from_slice(more);
+    Ok(db.execute(sql, &*params)? == 1)
 }

@@ -43,6 +43,7 @@ mod db;
 pub mod doctor;
 mod error;
 pub mod jobs;
+mod json;
 pub mod lease;
 pub mod letters;
 pub mod limits;
@@ -127,8 +128,8 @@ impl Options {
     pub fn open(self, path: impl Into<PathBuf>) -> Result<Store> {
         let Options { durability, busy, clock } = self;
         let file = Arc::new(File { path: path.into(), durability, busy, clock });
+        patiently(busy, || migrations::look_at(&file))?;
         let conn = file.open_writer()?;
-        migrations::recognise(&file, &conn)?;
         patiently(busy, || file.use_wal(&conn))?;
         patiently(busy, || migrations::run(&file, &conn))?;
         let bell = Arc::<Bell>::default();
@@ -143,7 +144,7 @@ fn patiently(limit: Duration, mut attempt: impl FnMut() -> Result<()>) -> Result
     loop {
         match attempt() {
             Err(Error::Busy(_)) if start.elapsed() < limit => {
-                std::thread::park_timeout(Duration::from_millis(5))
+                std::thread::park_timeout(Duration::from_millis(5));
             }
             result => return result,
         }

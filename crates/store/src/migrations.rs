@@ -33,7 +33,26 @@ type Migration = fn(&Db<'_>) -> Result<()>;
 /// Ours.
 const OURS: &[(i64, &str, Migration)] = &[(1001, "protocol", protocol), (1002, "tasks", tasks)];
 
-/// Looks at a file before anything in it is changed.
+/// The step that a file is at when there is nothing left to do.
+pub(crate) fn latest() -> i64 {
+    OURS.iter().map(|(version, ..)| *version).max().unwrap_or(0)
+}
+
+/// Looks at a file before anything in it is changed. On a connection that can only read: another program's log
+/// stays as it is, too.
+pub(crate) fn look_at(file: &File) -> Result<()> {
+    match std::fs::metadata(&file.path) {
+        // To be made; or not to be had, which opening it will tell.
+        Err(_) => Ok(()),
+        Ok(found) if found.is_dir() => Err(Error::CannotOpen(file.path.clone(), "it is a folder".to_owned())),
+        Ok(found) if found.len() == 0 => Ok(()),
+        // SQLite takes a file of one byte for an empty one.
+        Ok(found) if found.is_file() && found.len() < 512 => Err(Error::NotADatabase(file.path.clone())),
+        Ok(_) => recognise(file, &file.open_reader()?),
+    }
+}
+
+/// Whether a file is ours, and not from a newer version.
 pub(crate) fn recognise(file: &File, conn: &Connection) -> Result<()> {
     let db = file.db(conn);
     let names: BTreeSet<String> = db
@@ -50,7 +69,13 @@ pub(crate) fn recognise(file: &File, conn: &Connection) -> Result<()> {
     if !ours && !unfinished {
         return Err(Error::Foreign(file.path.clone()));
     }
-    if ours { refuse_newer(&db, &done(&db)?) } else { Ok(()) }
+    if !ours {
+        return Ok(());
+    }
+    if db.number("SELECT count(*) FROM schema_migrations WHERE typeof(version) <> 'integer'", [])? > 0 {
+        return Err(Error::Foreign(file.path.clone()));
+    }
+    refuse_newer(&db, &done(&db)?)
 }
 
 /// Does what has not been done. Several processes may try at once; one does each step.

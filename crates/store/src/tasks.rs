@@ -12,7 +12,7 @@
 //! `scheduled` keeps what is not due out of the way of what is: a claim never looks at it. What a task does
 //! is not known here.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use rusqlite::{Row, params};
@@ -21,7 +21,8 @@ use serde::Serialize;
 use crate::checkpoints;
 use crate::db::{Db, bad, some_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Beat, Due, Leased, Token};
+use crate::json;
+use crate::lease::{self, Beat, Due, Leased, Token};
 use crate::letters;
 use crate::time::Time;
 use crate::writer::Shape;
@@ -31,7 +32,7 @@ use crate::{Page, Store};
 pub const DEFAULT_QUEUE: &str = "default";
 
 /// The longest payload or result, in bytes.
-pub const MAX_PAYLOAD: usize = 16 << 20;
+pub const MAX_PAYLOAD: usize = json::MOST;
 
 /// A task that nobody has seen yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,19 +73,10 @@ impl NewTask {
     pub(crate) fn check(&self) -> Result<()> {
         name("kind", &self.kind)?;
         name("queue", &self.queue)?;
-        if self.payload.len() > MAX_PAYLOAD {
-            let len = self.payload.len();
-            return Err(Error::Invalid(format!(
-                "the payload has {len} bytes; at most {MAX_PAYLOAD} are legal"
-            )));
-        }
         if self.max_attempts == Some(0) {
             return Err(Error::Invalid("max_attempts is 0; 1 or more is legal".to_owned()));
         }
-        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&self.payload) {
-            return Err(Error::Invalid(format!("the payload is not JSON: {error}")));
-        }
-        Ok(())
+        json::check("the payload", &self.payload)
     }
 }
 
@@ -301,6 +293,17 @@ pub struct Settlement {
     pub checkpointed: bool,
 }
 
+impl Settlement {
+    fn check(&self) -> Result<()> {
+        match &self.verdict {
+            Verdict::Completed(Some(result)) => {
+                json::check(&format!("the result of task {}", self.id), result)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What became of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
@@ -352,6 +355,10 @@ static LEASED: Leased = Leased {
     on_expiry: "status = 'pending'",
 };
 
+/// What most tasks come to; made once.
+static COMPLETE: LazyLock<String> =
+    LazyLock::new(|| LEASED.finishing("status = 'completed', finished_at = ?1, result = ?4"));
+
 /// The tasks of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Tasks<'a>(pub(crate) &'a Store);
@@ -373,6 +380,7 @@ impl Tasks<'_> {
     /// One visit of a worker: writes its verdicts and claims what it wants, in one transaction.
     pub fn turn(self, settlements: impl Into<Arc<[Settlement]>>, wanted: Vec<Wanted>) -> Result<Turn> {
         let settlements = settlements.into();
+        settlements.iter().try_for_each(Settlement::check)?;
         let body = move |db: &Db<'_>| turn(db, &settlements, &wanted);
         self.0.write(Shape::Compound, body)
     }
@@ -460,8 +468,8 @@ pub(crate) fn insert(db: &Db<'_>, task: &NewTask) -> Result<Enqueued> {
         "INSERT INTO tasks (queue, kind, status, priority, attempts, max_attempts, crashes, run_after,
             created_at, unique_key, document_id, payload)
          VALUES (?1, ?2, ?3, ?4, 0, ?5, 0, ?6, ?7, ?8, ?9, ?10)
-         ON CONFLICT (kind, unique_key) WHERE unique_key IS NOT NULL AND status IN ('pending', 'scheduled', 'running')
-         DO NOTHING",
+         ON CONFLICT (kind, unique_key) WHERE unique_key IS NOT NULL AND status <> 'completed'
+            AND status <> 'failed' AND status <> 'cancelled' DO NOTHING",
         params![
             task.queue,
             task.kind,
@@ -480,7 +488,7 @@ pub(crate) fn insert(db: &Db<'_>, task: &NewTask) -> Result<Enqueued> {
     }
     let id = db.number(
         "SELECT id FROM tasks WHERE kind = ?1 AND unique_key = ?2 AND unique_key IS NOT NULL
-            AND status IN ('pending', 'scheduled', 'running')",
+            AND status <> 'completed' AND status <> 'failed' AND status <> 'cancelled'",
         params![task.kind, task.unique_key],
     )?;
     Ok(Enqueued { id, created: false })
@@ -508,9 +516,10 @@ fn turn(db: &Db<'_>, settlements: &[Settlement], wanted: &[Wanted]) -> Result<Tu
     Ok(turn)
 }
 
-/// What was scheduled and is due becomes pending.
+/// What was scheduled and is due becomes pending, and stays so if the clock is set back.
 fn promote(db: &Db<'_>) -> Result<()> {
-    let sql = "UPDATE tasks SET status = 'pending' WHERE status = 'scheduled' AND run_after <= ?1";
+    let sql = "UPDATE tasks SET status = 'pending', run_after = NULL
+        WHERE status = 'scheduled' AND run_after <= ?1";
     db.execute(sql, [db.now()]).map(drop)
 }
 
@@ -551,9 +560,7 @@ fn allowed(db: &Db<'_>, want: &Wanted, limit: usize) -> Result<usize> {
 fn settle(db: &Db<'_>, settlement: &Settlement) -> Result<Settled> {
     let Settlement { id, token, verdict, checkpointed } = settlement;
     let done = match verdict {
-        Verdict::Completed(result) => {
-            LEASED.finish(db, id, token, "status = 'completed', finished_at = ?1, result = ?4", &[result])?
-        }
+        Verdict::Completed(result) => lease::finish_by(db, &COMPLETE, id, token, &[result])?,
         Verdict::Retry(at, failure) => {
             let sets = "status = 'scheduled', attempts = attempts + 1, run_after = ?4, last_failed_at = ?1,
                 first_failed_at = coalesce(first_failed_at, ?1), error_message = ?5, failed_step = ?6";

@@ -18,8 +18,8 @@ use jiff::tz::Offset;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(i64);
 
-/// The last moment a text of four-digit years can hold, 9999-12-31 23:59:59.999999.
-const LAST: i64 = 253_402_300_799_999_999;
+/// The last moment there is, 9999-12-30 21:59:59.999999: a day with any offset still has a year of four digits.
+const LAST: i64 = 253_402_207_199_999_999;
 /// The first one, 0000-01-01 00:00:00.
 const FIRST: i64 = -62_167_219_200_000_000;
 
@@ -60,8 +60,10 @@ impl Time {
     /// Reads `YYYY-MM-DD HH:MM:SS`, with or without a fraction, in UTC. An offset of `+00:00` may follow.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix("+00:00").unwrap_or(text);
-        let shape = text.len() >= 19 && text.as_bytes()[10] == b' ' && !text.ends_with('.');
-        let civil: DateTime = text.parse().ok().filter(|_| shape)?;
+        let (whole, fraction) = text.split_at_checked(19)?;
+        let fraction = fraction.strip_prefix('.').or(fraction.is_empty().then_some("0"))?;
+        let digits = !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
+        let civil: DateTime = text.parse().ok().filter(|_| digits && whole.as_bytes()[10] == b' ')?;
         let moment = Offset::UTC.to_timestamp(civil).ok()?;
         Some(Time::from_micros(moment.as_microsecond()))
     }
@@ -150,7 +152,7 @@ mod tests {
         check("2026-01-19 07:08:09.25+00:00", Some("2026-01-19 07:08:09.250000"));
         check("2026-01-19 07:08:09+00:00", Some("2026-01-19 07:08:09.000000"));
         check("0000-01-01 00:00:00", Some("0000-01-01 00:00:00.000000"));
-        check("9999-12-31 23:59:59.999999", Some("9999-12-31 23:59:59.999999"));
+        check("9999-12-30 21:59:59.999999", Some("9999-12-30 21:59:59.999999"));
     }
 
     #[test]
@@ -171,7 +173,7 @@ mod tests {
     #[test]
     fn time_stops_at_its_ends() {
         let far = Duration::MAX;
-        assert_eq!(Time::from_micros(0).plus(far).to_string(), "9999-12-31 23:59:59.999999");
+        assert_eq!(Time::from_micros(0).plus(far).to_string(), "9999-12-30 21:59:59.999999");
         assert_eq!(Time::from_micros(0).minus(far).to_string(), "0000-01-01 00:00:00.000000");
         assert_eq!(Time::from_micros(5).since(Time::from_micros(9)), Duration::ZERO);
     }

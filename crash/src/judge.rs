@@ -1,0 +1,214 @@
+//! The verdict: what must be true of every run, whatever was killed when.
+//!
+//! Owns the rules. It looks at a [`Record`] and at nothing else, so each rule can be shown to fail.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::errand::{Errand, Order, Signature};
+use crate::record::{Note, Record};
+use crate::witness::{Change, Task, name_of};
+
+/// So many workers may die with a task before it is a poison pill; a runner's default.
+const MAX_CRASHES: u32 = 3;
+
+/// How the letter of a poison pill begins.
+const POISON: &str = "poison pill";
+
+/// What is wrong, a line each. Nothing when all is well.
+pub(crate) fn findings(record: &Record) -> Vec<String> {
+    let rules: [fn(&Record) -> Vec<String>; 8] = [
+        damage,
+        acknowledged_tasks_are_there,
+        every_task_has_its_end,
+        letters_belong_to_failed_tasks,
+        one_effect_per_key,
+        changes_are_legal,
+        completed_by_its_owner,
+        checkpoints_are_kept,
+    ];
+    rules.iter().flat_map(|rule| rule(record)).collect()
+}
+
+fn damage(record: &Record) -> Vec<String> {
+    record.damage.iter().map(|line| format!("integrity: {line}")).collect()
+}
+
+/// By number, kind and key: a number alone could have gone to somebody else's task.
+fn acknowledged_tasks_are_there(record: &Record) -> Vec<String> {
+    let tasks = by_id(record);
+    let lost = record.acks.iter().filter_map(|ack| {
+        let text = format!("task {} ({} {}) was acknowledged", ack.id, ack.kind, ack.key);
+        match tasks.get(&ack.id) {
+            None => Some(format!("{text} and is not there")),
+            Some(task) if task.kind != ack.kind || key(task) != Some(ack.key.clone()) => {
+                Some(format!("{text}, and another has its number: {} {:?}", task.kind, key(task)))
+            }
+            Some(_) => None,
+        }
+    });
+    lost.collect()
+}
+
+/// Completed, or failed for a reason its kind can have.
+fn every_task_has_its_end(record: &Record) -> Vec<String> {
+    let reasons: HashMap<&str, &str> =
+        record.letters.iter().map(|(task, reason)| (task.as_str(), reason.as_str())).collect();
+    let wrong = record.tasks.iter().filter_map(|task| {
+        let about = |what: String| Some(format!("task {} ({}) {what}", task.id, task.kind));
+        let Some(errand) = Errand::named(&task.kind) else { return about("is of no known kind".to_owned()) };
+        let reason = reasons.get(task.id.to_string().as_str()).copied().unwrap_or_default();
+        let poisoned = reason.starts_with(POISON);
+        match task.status.as_str() {
+            "completed" if errand.succeeds() => None,
+            "completed" => about("is completed, which it cannot be".to_owned()),
+            "failed" if poisoned && task.crashes < MAX_CRASHES => {
+                about(format!("is a poison pill after {} crashes", task.crashes))
+            }
+            "failed" if poisoned || record.bad_disk || errand == Errand::Doomed => None,
+            "failed" => about(format!("has failed: {reason}")),
+            status => about(format!("is {status}: it never came to an end")),
+        }
+    });
+    wrong.collect()
+}
+
+fn letters_belong_to_failed_tasks(record: &Record) -> Vec<String> {
+    let mut letters: BTreeMap<&str, u32> = BTreeMap::new();
+    for (task, _) in &record.letters {
+        *letters.entry(task).or_default() += 1;
+    }
+    let mut wrong = Vec::new();
+    for task in &record.tasks {
+        let count = letters.remove(task.id.to_string().as_str()).unwrap_or(0);
+        if count != u32::from(task.status == "failed") {
+            wrong.push(format!("task {} is {} and has {count} dead letters", task.id, task.status));
+        }
+    }
+    wrong.extend(
+        letters.keys().map(|task| format!("there is a dead letter of task {task}, and no such task")),
+    );
+    wrong
+}
+
+/// The table of effects refuses a second one by itself, as a user's would; what is left to see is that each
+/// completed task had all of its own, and that nothing had one that should not.
+fn one_effect_per_key(record: &Record) -> Vec<String> {
+    let had: HashSet<&str> = record.effects.iter().map(|(key, _)| key.as_str()).collect();
+    let mut allowed = HashSet::new();
+    let mut wrong = Vec::new();
+    for task in &record.tasks {
+        let (Some(errand), Some(key)) = (Errand::named(&task.kind), key(task)) else { continue };
+        for effect in errand.effects(&key) {
+            if task.status == "completed" && !had.contains(effect.as_str()) {
+                wrong.push(format!("task {} is completed without its effect {effect}", task.id));
+            }
+            allowed.insert(effect);
+        }
+    }
+    let strays = record.effects.iter().filter(|(key, _)| !allowed.contains(key));
+    wrong.extend(
+        strays.map(|(key, task)| format!("task {task} had the effect {key}, which nobody asked for")),
+    );
+    wrong
+}
+
+/// A task moves along the arrows of its life, has one owner at a time, and comes to one end.
+fn changes_are_legal(record: &Record) -> Vec<String> {
+    let mut states: HashMap<i64, (&str, u32)> = HashMap::new();
+    let mut wrong = Vec::new();
+    for change in &record.history {
+        let Change { task, was, now, crashes, .. } = change;
+        let legal = matches!(
+            (was.as_str(), now.as_str()),
+            ("scheduled", "pending")
+                | ("pending", "running")
+                | ("running", "pending" | "scheduled" | "completed" | "failed")
+        );
+        let (before, died) = states.get(task).copied().unwrap_or((was, 0));
+        if !legal || before != was {
+            wrong.push(format!("task {task} went from {was} to {now} (it was {before})"));
+        }
+        // Either nobody died with it, or one worker, and then it was freed or given up.
+        let counted =
+            *crashes == died || (*crashes == died + 1 && matches!(now.as_str(), "pending" | "failed"));
+        if !counted {
+            wrong.push(format!("task {task} went from {died} crashes to {crashes} as it became {now}"));
+        }
+        states.insert(*task, (now, *crashes));
+    }
+    wrong
+}
+
+/// Whoever signs the result is whose claim it was: a late verdict of an old owner must have been refused. And a
+/// handler runs only under a claim.
+fn completed_by_its_owner(record: &Record) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for task in record.tasks.iter().filter(|task| task.status == "completed") {
+        let signed = task.result.as_deref().and_then(|text| serde_json::from_str::<Signature>(text).ok());
+        let signed = signed.map(|signature| signature.by);
+        let owner = task.worker.as_deref().map(name_of);
+        if signed.is_none() || signed.as_deref() != owner {
+            wrong.push(format!("task {} was claimed by {owner:?} and completed by {signed:?}", task.id));
+        }
+    }
+    let mut claims: HashMap<(i64, &str), i64> = HashMap::new();
+    for change in record.history.iter().filter(|change| change.now == "running") {
+        let owner = change.owner.as_deref().map(name_of).unwrap_or_default();
+        *claims.entry((change.task, owner)).or_default() += 1;
+    }
+    for note in &record.notes {
+        let Note::Start(task, worker) = note else { continue };
+        let left = claims.entry((*task, worker)).or_default();
+        *left -= 1;
+        if *left < 0 {
+            wrong.push(format!("{worker} ran task {task} more often than it had claimed it"));
+        }
+    }
+    wrong
+}
+
+/// Who goes on finds every step that was acknowledged; who is done leaves none behind.
+fn checkpoints_are_kept(record: &Record) -> Vec<String> {
+    let mut saved: HashMap<i64, u32> = HashMap::new();
+    let mut wrong = Vec::new();
+    for note in &record.notes {
+        match note {
+            Note::Saved(task, step) => {
+                let furthest = saved.entry(*task).or_default();
+                *furthest = (*furthest).max(*step);
+            }
+            Note::Resumed(task, step) => {
+                let furthest = saved.get(task).copied().unwrap_or(0);
+                if *step < furthest {
+                    wrong.push(format!(
+                        "task {task} went on after step {step}, and {furthest} was acknowledged"
+                    ));
+                }
+            }
+            Note::Start(..) => {}
+        }
+    }
+    let orphans = record
+        .checkpointed
+        .iter()
+        .filter(|id| record.tasks.iter().find(|task| task.id == **id).is_none_or(is_terminal));
+    wrong.extend(
+        orphans.map(|task| format!("checkpoints of task {task} are left, and nobody will need them")),
+    );
+    wrong
+}
+
+fn is_terminal(task: &Task) -> bool {
+    matches!(task.status.as_str(), "completed" | "failed" | "cancelled")
+}
+
+fn by_id(record: &Record) -> HashMap<i64, &Task> {
+    record.tasks.iter().map(|task| (task.id, task)).collect()
+}
+
+fn key(task: &Task) -> Option<String> {
+    serde_json::from_str::<Order>(&task.payload).ok().map(|order| order.key)
+}
+
+#[cfg(test)]
+mod tests;

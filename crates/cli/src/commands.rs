@@ -1,0 +1,64 @@
+//! The commands, each with its words, its help and what it does.
+//!
+//! Owns what several of them share: many items where each may be refused by itself, and JSON inside rows.
+
+pub(crate) mod backup;
+pub(crate) mod config;
+pub(crate) mod dead;
+pub(crate) mod doctor;
+pub(crate) mod enqueue;
+pub(crate) mod jobs;
+pub(crate) mod worker;
+
+use gristmill_store::jobs::MAX_PAGE;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Outcome};
+use crate::output::Output;
+
+/// Does something with each of many items. What is refused is told and costs only itself.
+fn each<T: std::fmt::Display>(
+    output: Output,
+    ids: &[T],
+    mut act: impl FnMut(&T) -> Result<(Value, String), Error>,
+) -> Result<Outcome, Error> {
+    let mut outcome = Outcome::Done;
+    let (mut items, mut lines) = (Vec::new(), Vec::new());
+    for id in ids {
+        match act(id) {
+            Ok((item, line)) => {
+                items.push(item);
+                lines.push(line);
+            }
+            Err(error) => {
+                outcome = outcome.and(error.outcome());
+                error.report();
+                items.push(json!({"id": id.to_string(), "error": error.to_string()}));
+            }
+        }
+    }
+    output.say(&json!({"items": items, "next_cursor": null}), |_| lines.join("\n"))?;
+    Ok(outcome)
+}
+
+/// A row as a JSON object. Columns that hold JSON become part of it.
+fn object(row: &impl Serialize) -> Result<Map<String, Value>, Error> {
+    let fault = |error: serde_json::Error| Error::System(format!("a row is not JSON: {error}"));
+    let mut object: Map<String, Value> =
+        serde_json::from_value(serde_json::to_value(row).map_err(fault)?).map_err(fault)?;
+    for column in ["payload", "result", "checkpoint", "data"] {
+        if let Some(Value::String(text)) = object.get(column)
+            && let Ok(inner) = serde_json::from_str(text)
+        {
+            object.insert(column.to_owned(), inner);
+        }
+    }
+    Ok(object)
+}
+
+/// How many rows a page has.
+fn page_limit(text: &str) -> Result<usize, String> {
+    let limit = text.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
+    limit.ok_or_else(|| format!("legal: a whole number from 1 to {MAX_PAGE}"))
+}

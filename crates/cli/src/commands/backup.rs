@@ -1,0 +1,84 @@
+//! `gristmill backup`: the whole database in one file, while others work.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+
+use gristmill_store::backup::Existing;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::output::plural;
+use crate::settings::absolute;
+
+const EXAMPLES: &str = "\
+The copy is the database as it was at the moment the command began, in one file without a log beside it,
+checked and on disk before it gets its name. Workers go on meanwhile. To restore it: stop all workers, move
+the database and its -wal and -shm files away, and put the copy in its place.
+
+Examples:
+  gristmill backup /media/usb/gristmill.db
+  gristmill backup --force nightly.db";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The file to make
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Replace the file if it is there already
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
+    let store = context.existing()?;
+    let target = absolute(&args.file)?;
+    let existing = if args.force { Existing::Replace } else { Existing::Keep };
+    let mut bar = Bar::new(context.quiet);
+    let report = store.backup(&target, existing, |done, total| bar.show(done, total));
+    bar.clear();
+    let report = report.map_err(|error| match error {
+        gristmill_store::Error::Conflict(text) if !args.force && target.exists() => {
+            Error::Setting(format!("{text}; --force replaces it"))
+        }
+        other => other.into(),
+    })?;
+    let value = json!({"path": target.to_string_lossy(), "pages": report.pages, "bytes": report.bytes});
+    context.output.say(&value, |_| {
+        format!(
+            "copied {} ({}) to {}",
+            plural(report.pages, "page"),
+            plural(report.bytes, "byte"),
+            target.display()
+        )
+    })?;
+    Ok(Outcome::Done)
+}
+
+/// How far it is, on a terminal.
+struct Bar {
+    shown: bool,
+    wanted: bool,
+}
+
+impl Bar {
+    fn new(quiet: bool) -> Self {
+        Bar { shown: false, wanted: !quiet && io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, done: u64, total: u64) {
+        if self.wanted {
+            self.shown = true;
+            let percent = done * 100 / total.max(1);
+            let _ = write!(io::stderr(), "\r{percent:3} % of {total} pages");
+        }
+    }
+
+    fn clear(&self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r{:40}\r", "");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `gristmill config`: what is in force and why.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::settings::{self, Origin, Shown};
+
+const SHOW: &str = "\
+Flags go over GRISTMILL_* variables, these over the settings file, and that over the defaults.
+
+Examples:
+  gristmill config show
+  gristmill config show --json | jq -r '.items[] | select(.origin != \"default\") | .key'
+  GRISTMILL_WORKER_LEASE=30s gristmill config show";
+
+const INIT: &str = "\
+Every setting is in the file, commented out at its default. A file that is there already is left alone.
+
+Examples:
+  gristmill config init
+  gristmill config init --config ./gristmill.toml";
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Every setting, its value and where it comes from
+    #[command(after_help = SHOW)]
+    Show,
+    /// Where the settings file is, or would be
+    #[command(after_help = "Example:\n  $EDITOR \"$(gristmill config path)\"")]
+    Path,
+    /// Write a commented settings file
+    #[command(after_help = INIT)]
+    Init,
+}
+
+pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error> {
+    match command {
+        Command::Show => show(context)?,
+        Command::Path => {
+            let path = context.config_path()?;
+            let value = json!({"path": path.to_string_lossy(), "exists": path.exists()});
+            context.output.say(&value, |_| path.display().to_string())?;
+        }
+        Command::Init => init(context)?,
+    }
+    Ok(Outcome::Done)
+}
+
+fn show(context: &Context) -> Result<(), Error> {
+    let shown = context.settings()?.shown;
+    let items: Vec<Value> = shown.iter().map(as_value).collect();
+    context.output.say(&json!({"items": items, "next_cursor": null}), |output| {
+        let row =
+            |shown: &Shown| vec![shown.key.name.to_owned(), shown.value.clone(), shown.origin.to_string()];
+        output.table(&["KEY", "VALUE", "FROM"], &shown.iter().map(row).collect::<Vec<_>>())
+    })
+}
+
+fn as_value(shown: &Shown) -> Value {
+    let (origin, place) = match &shown.origin {
+        Origin::Default => ("default", None),
+        Origin::File(..) => ("file", Some(shown.origin.to_string())),
+        Origin::Variable(name) => ("variable", Some((*name).to_owned())),
+        Origin::Flag(name) => ("flag", Some((*name).to_owned())),
+    };
+    json!({"key": shown.key.name, "value": shown.value, "origin": origin, "where": place})
+}
+
+fn init(context: &Context) -> Result<(), Error> {
+    let path = context.config_path()?;
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            Error::Setting(format!("{} is there already, and was left as it is", path.display()))
+        }
+        _ => Error::Setting(format!("cannot write {}: {error}", path.display())),
+    };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    let mut file = std::fs::File::create_new(&path).map_err(failed)?;
+    file.write_all(settings::template().as_bytes()).map_err(failed)?;
+    context.output.say(&json!({"path": path.to_string_lossy()}), |_| format!("wrote {}", path.display()))
+}

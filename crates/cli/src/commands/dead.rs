@@ -1,0 +1,240 @@
+//! `gristmill dead`: tasks that were given up.
+
+use gristmill_jobs::letters;
+use gristmill_store::letters::{DeadLetter, LetterFilter};
+use gristmill_store::{Page, Store};
+use serde_json::{Value, json};
+
+use super::{each, object, page_limit};
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::output::{Output, plural, time};
+
+const LIST: &str = "\
+Examples:
+  gristmill dead list
+  gristmill dead list --kind exec --reason 'exit code 3'
+  gristmill dead list --json --limit 200 --after 41";
+
+const RETRY: &str = "\
+The task is queued again with all its attempts before it, where its checkpoints left off; the letter goes.
+
+Examples:
+  gristmill dead retry 4 5
+  gristmill dead retry --all --kind exec
+  gristmill dead retry --all --reason 'connection refused'";
+
+const DISCARD: &str = "\
+A letter is all that is left of its task: what is discarded is gone.
+
+Examples:
+  gristmill dead discard 4
+  gristmill dead discard --all --kind exec --yes";
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// What was given up, the latest first
+    #[command(after_help = LIST)]
+    List {
+        #[command(flatten)]
+        filter: Filter,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value = "50", value_parser = page_limit)]
+        limit: usize,
+        /// Go on after a page: the cursor it ended with
+        #[arg(long, value_name = "CURSOR")]
+        after: Option<i64>,
+    },
+    /// All there is to know about one
+    #[command(
+        after_help = "Examples:\n  gristmill dead show 4\n  gristmill dead show 4 --json | jq .payload"
+    )]
+    Show {
+        /// The letter's number
+        id: i64,
+    },
+    /// Try tasks again
+    #[command(after_help = RETRY)]
+    Retry(Which),
+    /// Throw letters away
+    #[command(after_help = DISCARD)]
+    Discard {
+        #[command(flatten)]
+        which: Which,
+        /// Yes, all of them
+        #[arg(long, requires = "all")]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Filter {
+    /// Only tasks of this kind
+    #[arg(long)]
+    kind: Option<String>,
+    /// Only about this document
+    #[arg(long, value_name = "ID")]
+    document: Option<String>,
+    /// Only with this in their reason
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("which").required(true).args(["ids", "all"])))]
+pub(crate) struct Which {
+    /// The letters' numbers
+    #[arg(value_name = "ID")]
+    ids: Vec<i64>,
+    /// All of them, or all that the filters let through
+    #[arg(long)]
+    all: bool,
+    /// With --all: only tasks of this kind
+    #[arg(long, requires = "all")]
+    kind: Option<String>,
+    /// With --all: only about this document
+    #[arg(long, value_name = "ID", requires = "all")]
+    document: Option<String>,
+    /// With --all: only with this in their reason
+    #[arg(long, value_name = "TEXT", requires = "all")]
+    reason: Option<String>,
+}
+
+impl Which {
+    fn filter(&self) -> LetterFilter {
+        LetterFilter {
+            kind: self.kind.clone(),
+            document_id: self.document.clone(),
+            reason: self.reason.clone(),
+            task_id: None,
+        }
+    }
+}
+
+pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error> {
+    let store = context.existing()?;
+    match command {
+        Command::List { filter, limit, after } => {
+            let Filter { kind, document, reason } = filter;
+            let filter = LetterFilter { kind, document_id: document, reason, task_id: None };
+            list(context, &store.letters().list(&filter, after, limit)?)
+        }
+        Command::Show { id } => show(context, &store.letters().get(id)?),
+        Command::Retry(which) if which.all => retry_all(context, &store, &which.filter()),
+        Command::Retry(which) => each(context.output, &which.ids, |id| retry(&store, *id)),
+        Command::Discard { which, yes } if which.all => discard_all(context, &store, &which.filter(), yes),
+        Command::Discard { which, .. } => each(context.output, &which.ids, |id| {
+            store.letters().discard(*id)?;
+            Ok((json!({"id": id, "discarded": true}), format!("dead letter {id} is gone")))
+        }),
+    }
+}
+
+fn list(context: &Context, page: &Page<DeadLetter>) -> Result<Outcome, Error> {
+    let items: Vec<_> = page.items.iter().map(object).collect::<Result<_, _>>()?;
+    context
+        .output
+        .say(&json!({"items": items, "next_cursor": page.next_cursor}), |output| table(output, page))?;
+    Ok(Outcome::Done)
+}
+
+fn table(output: &Output, page: &Page<DeadLetter>) -> String {
+    if page.items.is_empty() {
+        return "no dead letters: nothing was given up. `gristmill jobs list` shows all work".to_owned();
+    }
+    let row = |letter: &DeadLetter| {
+        vec![
+            letter.id.to_string(),
+            letter.task_id.clone(),
+            letter.task_type.clone(),
+            letter.attempt_count.to_string(),
+            time(letter.last_failure),
+            letter.failure_reason.clone(),
+        ]
+    };
+    let rows: Vec<_> = page.items.iter().map(row).collect();
+    let mut text = output.table(&["ID", "TASK", "KIND", "ATTEMPTS", "LAST FAILURE", "REASON"], &rows);
+    if let Some(cursor) = &page.next_cursor {
+        text.push_str(&format!("\nmore: --after {cursor}\n"));
+    }
+    text
+}
+
+fn show(context: &Context, letter: &DeadLetter) -> Result<Outcome, Error> {
+    let document = Some(letter.document_id.clone()).filter(|document| !document.is_empty());
+    context.output.say(&object(letter)?, |output| {
+        output.fields(&[
+            ("id", Some(letter.id.to_string())),
+            ("task", Some(letter.task_id.clone())),
+            ("kind", Some(letter.task_type.clone())),
+            ("queue", letter.queue.clone()),
+            ("document", document),
+            ("reason", Some(letter.failure_reason.clone())),
+            ("attempts", Some(letter.attempt_count.to_string())),
+            ("first failure", Some(time(letter.first_failure))),
+            ("last failure", Some(time(letter.last_failure))),
+            ("unique key", letter.unique_key.clone()),
+            ("payload", letter.payload.clone()),
+            ("checkpoint", letter.checkpoint.clone()),
+            ("details", letter.error_details.clone()),
+            ("next", Some(format!("gristmill dead retry {0}, or gristmill dead discard {0}", letter.id))),
+        ])
+    })?;
+    Ok(Outcome::Done)
+}
+
+/// Tries a letter's task again. No kind here makes its tasks in a way of its own.
+pub(crate) fn retry(store: &Store, id: i64) -> Result<(Value, String), Error> {
+    let task = letters::retry(store, &[], id)?.id;
+    let value = json!({"id": id, "task": task});
+    Ok((value, format!("dead letter {id} is task {task} now")))
+}
+
+fn retry_all(context: &Context, store: &Store, filter: &LetterFilter) -> Result<Outcome, Error> {
+    let retried = letters::retry_all(store, &[], filter)?;
+    for (_, error) in &retried.refused {
+        crate::output::aside(&format!("error: {error}"));
+    }
+    let done = retried.tasks.iter().map(|(letter, task)| json!({"id": letter, "task": task.id}));
+    let refused =
+        retried.refused.iter().map(|(letter, error)| json!({"id": letter, "error": error.to_string()}));
+    let items: Vec<Value> = done.chain(refused).collect();
+    context.output.say(&json!({"items": items, "next_cursor": null}), |_| match retried.tasks.len() {
+        0 if retried.refused.is_empty() => NONE_MATCH.to_owned(),
+        count => format!("queued {} again", plural(count as u64, "task")),
+    })?;
+    Ok(if retried.refused.is_empty() { Outcome::Done } else { Outcome::ForTheUser })
+}
+
+const NONE_MATCH: &str = "no dead letters match. `gristmill dead list` shows those there are";
+
+fn discard_all(context: &Context, store: &Store, filter: &LetterFilter, yes: bool) -> Result<Outcome, Error> {
+    let ids = matching(store, filter)?;
+    let count = plural(ids.len() as u64, "dead letter");
+    if !yes && !ids.is_empty() {
+        return Err(Error::Setting(format!("{count} would be gone for good; with --yes they are discarded")));
+    }
+    for id in &ids {
+        match store.letters().discard(*id) {
+            // Somebody else was faster.
+            Ok(()) | Err(gristmill_store::Error::NotFound(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    context.output.say(&json!({"discarded": ids.len()}), |_| match ids.len() {
+        0 => NONE_MATCH.to_owned(),
+        _ => format!("{count} discarded"),
+    })?;
+    Ok(Outcome::Done)
+}
+
+fn matching(store: &Store, filter: &LetterFilter) -> Result<Vec<i64>, Error> {
+    let mut ids = Vec::new();
+    loop {
+        let page = store.letters().list(filter, ids.last().copied(), 200)?;
+        ids.extend(page.items.iter().map(|letter| letter.id));
+        if page.next_cursor.is_none() {
+            return Ok(ids);
+        }
+    }
+}

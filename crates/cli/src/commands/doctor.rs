@@ -1,0 +1,137 @@
+//! `gristmill doctor`: what is wrong with the database, and what to do about it.
+
+use gristmill_store::doctor::{Checkup, Severity};
+use serde_json::{Value, json};
+
+use crate::context::{Context, must_exist, options};
+use crate::error::{Error, Outcome};
+use crate::output::{Output, plural};
+use crate::settings::value::show_size;
+
+const EXAMPLES: &str = "\
+Without --repair nothing in the file is changed. With it, what is safe is done: leases of dead workers are freed,
+checkpoints that finished tasks left behind are forgotten after a day, indexes that do not agree with their
+table are made anew, the log is cut back. Nothing that anybody queued or kept is deleted.
+
+Exit codes: 0 healthy, 1 something to do, 2 damaged.
+
+Examples:
+  gristmill doctor
+  gristmill doctor --repair
+  gristmill doctor --json | jq '.findings[] | .what'";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Do what is safe about what is found
+    #[arg(long)]
+    repair: bool,
+}
+
+pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
+    let settings = context.settings()?;
+    must_exist(&settings)?;
+    let options = options(&settings);
+    let examine = || options.examine(&settings.database, settings.worker.lease);
+    let mut checkup = examine()?;
+    let mut repairs = None;
+    if args.repair {
+        repairs = Some(options.repair(&settings.database, &checkup, settings.worker.max_crashes)?);
+        checkup = examine()?;
+    }
+    let value = as_value(&checkup, &settings.database.to_string_lossy(), repairs.as_deref())?;
+    context.output.say(&value, |output| {
+        let mut text = vital_signs(output, &checkup, &settings.database.to_string_lossy());
+        text.push_str(&counts(output, &checkup));
+        text.push_str(&findings(&checkup));
+        text.push_str(&repaired(&checkup, repairs.as_deref()));
+        text
+    })?;
+    Ok(outcome(&checkup))
+}
+
+fn outcome(checkup: &Checkup) -> Outcome {
+    match checkup.worst() {
+        None | Some(Severity::Note) => Outcome::Done,
+        Some(Severity::Warning) => Outcome::ForTheUser,
+        Some(Severity::Damage) => Outcome::Failed,
+    }
+}
+
+fn health(checkup: &Checkup) -> &'static str {
+    match outcome(checkup) {
+        Outcome::Done => "healthy",
+        Outcome::Failed => "damaged",
+        _ => "findings",
+    }
+}
+
+fn as_value(checkup: &Checkup, path: &str, repairs: Option<&[String]>) -> Result<Value, Error> {
+    let mut object = super::object(checkup)?;
+    object.insert("path".to_owned(), json!(path));
+    object.insert("health".to_owned(), json!(health(checkup)));
+    object.insert("repairs".to_owned(), json!(repairs));
+    Ok(Value::Object(object))
+}
+
+fn vital_signs(output: &Output, checkup: &Checkup, path: &str) -> String {
+    let bytes = |bytes: u64| show_size(usize::try_from(bytes).unwrap_or(usize::MAX));
+    let pages =
+        format!("{} of {}, {} free", checkup.pages, plural(checkup.page_bytes, "byte"), checkup.free_pages);
+    let mode = checkup.journal_mode.as_deref().unwrap_or("unknown");
+    output.fields(&[
+        ("database", Some(path.to_owned())),
+        ("size", Some(format!("{}, log {}", bytes(checkup.file_bytes), bytes(checkup.wal_bytes)))),
+        ("pages", Some(pages)),
+        ("schema", checkup.schema_version.map(|version| version.to_string())),
+        (
+            "sqlite",
+            Some(format!("{}, journal {mode}, synchronous {}", checkup.sqlite_version, checkup.synchronous)),
+        ),
+    ])
+}
+
+fn counts(output: &Output, checkup: &Checkup) -> String {
+    let rows: Vec<Vec<String>> = checkup
+        .counts
+        .iter()
+        .flat_map(|(table, counts)| {
+            counts
+                .iter()
+                .map(move |(status, count)| vec![(*table).to_owned(), status.clone(), count.to_string()])
+        })
+        .collect();
+    if rows.is_empty() {
+        String::new()
+    } else {
+        format!("\n{}", output.table(&["TABLE", "STATUS", "ROWS"], &rows))
+    }
+}
+
+fn findings(checkup: &Checkup) -> String {
+    if checkup.findings.is_empty() {
+        return "\nhealthy: nothing was found\n".to_owned();
+    }
+    let told = checkup.findings.iter().map(|finding| {
+        let severity = match finding.severity {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Damage => "damage",
+        };
+        format!("\n{severity}: {}\n  next: {}\n", finding.what, finding.next)
+    });
+    told.collect()
+}
+
+fn repaired(checkup: &Checkup, repairs: Option<&[String]>) -> String {
+    match repairs {
+        None => String::new(),
+        Some([]) if checkup.worst() == Some(Severity::Damage) => {
+            "\nnothing was repaired: a damaged file is not safe to change\n".to_owned()
+        }
+        Some([]) => "\nthere was nothing to repair\n".to_owned(),
+        Some(repairs) => {
+            repairs.iter().map(|repair| format!("\nrepaired: {repair}")).collect::<String>() + "\n"
+        }
+    }
+}

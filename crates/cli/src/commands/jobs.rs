@@ -1,0 +1,472 @@
+//! `gristmill jobs`: all work in one list, whichever of the two tables it is in.
+//!
+//! Owns the merging: tasks have numbers, jobs of the protocol have uuids, and people ask for either.
+
+use std::fmt;
+use std::str::FromStr;
+
+use gristmill_store::jobs::{JobFilter, JobKind, JobRow, JobStatus};
+use gristmill_store::letters::LetterFilter;
+use gristmill_store::tasks::{TaskFilter, TaskRow, TaskStatus};
+use gristmill_store::{Page, Store, Time};
+use serde_json::{Value, json};
+
+use super::{dead, each, object, page_limit};
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::output::{Output, plural, time};
+
+const LIST: &str = "\
+Tasks have numbers; jobs of the scan and hash protocol have uuids.
+
+Examples:
+  gristmill jobs list
+  gristmill jobs list --status running
+  gristmill jobs list --kind exec --status failed --limit 10
+  gristmill jobs list --json | jq '.items[] | .id'";
+
+const RETRY: &str = "\
+A task that waits for its time is due at once; one that was given up is queued anew through its dead letter; a
+retryable job is pending again.
+
+Examples:
+  gristmill jobs retry 12
+  gristmill jobs retry 0b7a3c52-52fb-4a55-9d5e-6d6f0a3f5c11";
+
+const RECOVER: &str = "\
+Every worker does this by itself; here is the way to have it done now, or while no worker runs.
+
+Examples:
+  gristmill jobs recover
+  gristmill jobs recover --json";
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// What there is, the latest first
+    #[command(after_help = LIST)]
+    List(List),
+    /// All there is to know about one
+    #[command(
+        after_help = "Examples:\n  gristmill jobs show 12\n  gristmill jobs show 12 --json | jq .result"
+    )]
+    Show {
+        /// A task's number, or a job's uuid
+        id: Id,
+    },
+    /// Call work off, waiting or running
+    #[command(
+        after_help = "A worker that runs it learns so at its next heartbeat.\n\nExamples:\n  gristmill jobs cancel 12 13"
+    )]
+    Cancel {
+        /// Tasks' numbers, or jobs' uuids
+        #[arg(value_name = "ID", required = true)]
+        ids: Vec<Id>,
+    },
+    /// Have work tried again, or sooner
+    #[command(after_help = RETRY)]
+    Retry {
+        /// Tasks' numbers, or jobs' uuids
+        #[arg(value_name = "ID", required = true)]
+        ids: Vec<Id>,
+    },
+    /// Free the work of workers that are gone
+    #[command(after_help = RECOVER)]
+    Recover,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct List {
+    /// Only with this status: pending, scheduled, running, completed, failed, cancelled or retryable
+    #[arg(long, value_parser = Status::from_str)]
+    status: Option<Status>,
+    /// Only of this kind
+    #[arg(long)]
+    kind: Option<String>,
+    /// Only of this queue; jobs have none
+    #[arg(long)]
+    queue: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value = "50", value_parser = page_limit)]
+    limit: usize,
+    /// Go on after a page: the cursor it ended with
+    #[arg(long, value_name = "CURSOR", allow_hyphen_values = true)]
+    after: Option<Cursor>,
+}
+
+/// A row of either table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Id {
+    Task(i64),
+    Job(String),
+}
+
+impl FromStr for Id {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let uuid = text.len() == 36 && text.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit());
+        match text.parse() {
+            Ok(number) if number > 0 => Ok(Id::Task(number)),
+            _ if uuid => Ok(Id::Job(text.to_owned())),
+            _ => Err("legal: a task's number, such as 12, or a job's uuid of 36 characters".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Id::Task(number) => number.fmt(f),
+            Id::Job(uuid) => uuid.fmt(f),
+        }
+    }
+}
+
+/// A status that at least one of the tables knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Status {
+    task: Option<TaskStatus>,
+    job: Option<JobStatus>,
+}
+
+impl FromStr for Status {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (TaskStatus::parse(text), JobStatus::parse(text)) {
+            (None, None) => Err("legal: pending, scheduled, running, completed, failed, cancelled (tasks); \
+                pending, running, completed, failed, cancelled, retryable (jobs)"
+                .to_owned()),
+            (task, job) => Ok(Status { task, job }),
+        }
+    }
+}
+
+/// How far a list has come in each of the tables, as text `TASK~JOB`, either of which may be a `-`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    task: Option<i64>,
+    job: Option<String>,
+}
+
+impl FromStr for Cursor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let (task, job) = text.split_once('~')?;
+            let task = if task == "-" { None } else { Some(task.parse().ok()?) };
+            let job = if job == "-" { None } else { Some(job.to_owned()) };
+            Some(Cursor { task, job })
+        };
+        read().ok_or_else(|| "legal: the next_cursor of the page before, as it was".to_owned())
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let task = self.task.map_or_else(|| "-".to_owned(), |task| task.to_string());
+        write!(f, "{task}~{}", self.job.as_deref().unwrap_or("-"))
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Entry {
+    Task(Box<TaskRow>),
+    Job(Box<JobRow>),
+}
+
+impl Entry {
+    fn created_at(&self) -> Time {
+        match self {
+            Entry::Task(task) => task.created_at,
+            Entry::Job(job) => job.created_at,
+        }
+    }
+
+    fn as_value(&self) -> Result<Value, Error> {
+        let (mut object, table) = match self {
+            Entry::Task(task) => (object(task)?, "task"),
+            Entry::Job(job) => (object(job)?, "job"),
+        };
+        object.insert("type".to_owned(), json!(table));
+        Ok(Value::Object(object))
+    }
+
+    fn row(&self) -> Vec<String> {
+        let (id, kind, queue, status, tries, error) = match self {
+            Entry::Task(task) => (
+                task.id.to_string(),
+                task.kind.as_str(),
+                task.queue.as_str(),
+                task.status.as_str(),
+                task.attempts.to_string(),
+                &task.error_message,
+            ),
+            Entry::Job(job) => (
+                job.id.clone(),
+                job.kind.as_str(),
+                "-",
+                job.status.as_str(),
+                "-".to_owned(),
+                &job.error_message,
+            ),
+        };
+        let error = error.clone().unwrap_or_default();
+        vec![id, kind.to_owned(), queue.to_owned(), status.to_owned(), tries, time(self.created_at()), error]
+    }
+}
+
+pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error> {
+    if let Command::Recover = command {
+        return recover(context);
+    }
+    let store = context.existing()?;
+    match command {
+        Command::List(list) => show_list(context, &page(&store, &list)?),
+        Command::Show { id } => show(context, &store, &id),
+        Command::Cancel { ids } => each(context.output, &ids, |id| cancel(&store, id)),
+        Command::Retry { ids } => each(context.output, &ids, |id| retry(&store, id)),
+        Command::Recover => Ok(Outcome::Done),
+    }
+}
+
+/// One page of both tables. Each keeps its own order; between the two, the later one comes first.
+fn page(store: &Store, list: &List) -> Result<Page<Entry>, Error> {
+    let mut cursor = list.after.clone().unwrap_or_default();
+    let tasks = tasks(store, list, cursor.task)?;
+    let jobs = jobs(store, list, cursor.job.as_deref())?;
+    let beyond = tasks.next_cursor.is_some() || jobs.next_cursor.is_some();
+    let more = beyond || tasks.items.len() + jobs.items.len() > list.limit;
+    let mut tasks = tasks.items.into_iter().map(|task| Entry::Task(Box::new(task))).peekable();
+    let mut jobs = jobs.items.into_iter().map(|job| Entry::Job(Box::new(job))).peekable();
+    let mut items = Vec::new();
+    while items.len() < list.limit {
+        let later = match (tasks.peek(), jobs.peek()) {
+            (Some(task), Some(job)) if task.created_at() < job.created_at() => jobs.next(),
+            (Some(_), _) => tasks.next(),
+            (None, _) => jobs.next(),
+        };
+        match &later {
+            None => break,
+            Some(Entry::Task(task)) => cursor.task = Some(task.id),
+            Some(Entry::Job(job)) => cursor.job = Some(job.id.clone()),
+        }
+        items.extend(later);
+    }
+    Ok(Page { items, next_cursor: more.then(|| cursor.to_string()) })
+}
+
+fn tasks(store: &Store, list: &List, after: Option<i64>) -> Result<Page<TaskRow>, Error> {
+    let status = list.status.map(|status| status.task);
+    if status == Some(None) {
+        return Ok(Page { items: Vec::new(), next_cursor: None });
+    }
+    let filter = TaskFilter { status: status.flatten(), kind: list.kind.clone(), queue: list.queue.clone() };
+    Ok(store.tasks().list(&filter, after, list.limit)?)
+}
+
+fn jobs(store: &Store, list: &List, after: Option<&str>) -> Result<Page<JobRow>, Error> {
+    let status = list.status.map(|status| status.job);
+    let kind = list.kind.as_deref().map(JobKind::parse);
+    if status == Some(None) || kind == Some(None) || list.queue.is_some() {
+        return Ok(Page { items: Vec::new(), next_cursor: None });
+    }
+    let filter = JobFilter { status: status.flatten(), kind: kind.flatten() };
+    Ok(store.jobs().list(filter, after, list.limit)?)
+}
+
+fn show_list(context: &Context, page: &Page<Entry>) -> Result<Outcome, Error> {
+    let items: Vec<Value> = page.items.iter().map(Entry::as_value).collect::<Result<_, _>>()?;
+    context
+        .output
+        .say(&json!({"items": items, "next_cursor": page.next_cursor}), |output| table(output, page))?;
+    Ok(Outcome::Done)
+}
+
+fn table(output: &Output, page: &Page<Entry>) -> String {
+    if page.items.is_empty() {
+        return "nothing here. `gristmill enqueue exec -- echo hello` queues a command; filters may hide others"
+            .to_owned();
+    }
+    let rows: Vec<_> = page.items.iter().map(Entry::row).collect();
+    let mut text = output.table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "CREATED", "LAST ERROR"], &rows);
+    if let Some(cursor) = &page.next_cursor {
+        text.push_str(&format!("\nmore: --after {cursor}\n"));
+    }
+    text
+}
+
+fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome, Error> {
+    match id {
+        Id::Task(id) => {
+            let task = store.tasks().get(*id)?;
+            let steps = store.checkpoints().of(*id)?;
+            let mut value = Entry::Task(Box::new(task.clone())).as_value()?;
+            let noted: Vec<_> = steps.iter().map(object).collect::<Result<_, _>>()?;
+            value["checkpoints"] = json!(noted);
+            context.output.say(&value, |output| {
+                let mut text = task_fields(output, &task);
+                let row = |step: &gristmill_store::checkpoints::Checkpoint| {
+                    vec![step.step.clone(), time(step.updated_at), step.data.clone()]
+                };
+                if !steps.is_empty() {
+                    let rows: Vec<_> = steps.iter().map(row).collect();
+                    text.push_str(&format!("\n{}", output.table(&["CHECKPOINT", "AT", "DATA"], &rows)));
+                }
+                text
+            })?;
+        }
+        Id::Job(id) => {
+            let job = store.jobs().get(id)?;
+            let value = Entry::Job(Box::new(job.clone())).as_value()?;
+            context.output.say(&value, |output| job_fields(output, &job))?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+fn task_fields(output: &Output, task: &TaskRow) -> String {
+    let attempts = match task.max_attempts {
+        Some(most) => format!("{} failed of at most {most}", task.attempts),
+        None => format!("{} failed", task.attempts),
+    };
+    output.fields(&[
+        ("task", Some(task.id.to_string())),
+        ("kind", Some(task.kind.clone())),
+        ("queue", Some(task.queue.clone())),
+        ("status", Some(task.status.as_str().to_owned())),
+        ("priority", Some(task.priority.to_string())),
+        ("attempts", Some(attempts)),
+        ("crashes", Some(task.crashes).filter(|count| *count > 0).map(|count| count.to_string())),
+        ("document", task.document_id.clone()),
+        ("unique key", task.unique_key.clone()),
+        ("created", Some(time(task.created_at))),
+        ("due", task.run_after.map(time)),
+        ("started", task.started_at.map(time)),
+        ("finished", task.finished_at.map(time)),
+        ("worker", task.worker_id.clone()),
+        ("heartbeat", task.worker_heartbeat_at.map(time)),
+        ("lease ends", task.lease_expires_at.map(time)),
+        ("last failure", task.last_failed_at.map(time)),
+        ("failed step", task.failed_step.clone()),
+        ("last error", task.error_message.clone()),
+        ("payload", Some(task.payload.clone())),
+        ("result", task.result.clone()),
+    ])
+}
+
+fn job_fields(output: &Output, job: &JobRow) -> String {
+    let total = job.total_items.map_or_else(String::new, |total| format!(" of {total}"));
+    let progress = format!("{:.0} %, {}{total} items", job.progress * 100.0, job.processed_items);
+    output.fields(&[
+        ("job", Some(job.id.clone())),
+        ("kind", Some(job.kind.as_str().to_owned())),
+        ("status", Some(job.status.as_str().to_owned())),
+        ("dry run", Some(if job.dry_run { "yes" } else { "no" }.to_owned())),
+        ("progress", Some(progress)),
+        ("created", Some(time(job.created_at))),
+        ("started", job.started_at.map(time)),
+        ("finished", job.finished_at.map(time)),
+        ("worker", job.worker_id.clone()),
+        ("heartbeat", job.worker_heartbeat_at.map(time)),
+        ("lease ends", job.lease_expires_at.map(time)),
+        ("error code", job.error_code.clone()),
+        ("error", job.error_message.clone()),
+        ("payload", Some(job.payload.clone())),
+    ])
+}
+
+fn cancel(store: &Store, id: &Id) -> Result<(Value, String), Error> {
+    let what = match id {
+        Id::Task(number) => {
+            store.tasks().cancel(*number)?;
+            "task"
+        }
+        Id::Job(uuid) => {
+            store.jobs().cancel(uuid)?;
+            "job"
+        }
+    };
+    Ok((json!({"id": id.to_string(), "status": "cancelled"}), format!("{what} {id} is cancelled")))
+}
+
+fn retry(store: &Store, id: &Id) -> Result<(Value, String), Error> {
+    let number = match id {
+        Id::Job(uuid) => {
+            store.jobs().reset(uuid)?;
+            return Ok((json!({"id": uuid, "status": "pending"}), format!("job {uuid} is pending")));
+        }
+        Id::Task(number) => *number,
+    };
+    if store.tasks().get(number)?.status != TaskStatus::Failed {
+        store.tasks().hurry(number)?;
+        return Ok((json!({"id": id.to_string(), "status": "pending"}), format!("task {number} is due now")));
+    }
+    let filter = LetterFilter { task_id: Some(number.to_string()), ..LetterFilter::default() };
+    let Some(letter) = store.letters().list(&filter, None, 1)?.items.pop() else {
+        return Err(Error::Setting(format!(
+            "task {number} failed and its dead letter is gone (tried again, or discarded); queue it anew with \
+             `gristmill enqueue`"
+        )));
+    };
+    let (value, line) = dead::retry(store, letter.id)?;
+    Ok((
+        json!({"id": id.to_string(), "status": "pending", "task": value["task"]}),
+        format!("task {number}: {line}"),
+    ))
+}
+
+fn recover(context: &Context) -> Result<Outcome, Error> {
+    let max_crashes = context.settings()?.worker.max_crashes;
+    let store = context.existing()?;
+    let tasks = store.tasks().recover(max_crashes)?;
+    let others = [
+        ("jobs", store.jobs().recover()?),
+        ("thumbnails", store.thumbnails().recover()?),
+        ("thumbnail_cleanup_jobs", store.cleanups().recover()?),
+        ("wal_maintenance_jobs", store.wal().recover()?),
+    ];
+    let mut value = json!({"tasks": tasks.freed, "poisoned": tasks.poisoned});
+    for (table, freed) in others {
+        value[table] = json!(freed);
+    }
+    context.output.say(&value, |_| {
+        let freed = std::iter::once(("tasks", tasks.freed)).chain(others);
+        let mut lines: Vec<String> = freed
+            .filter(|(_, count)| *count > 0)
+            .map(|(table, count)| format!("freed {} of {table}", plural(count as u64, "row")))
+            .collect();
+        if !tasks.poisoned.is_empty() {
+            let count = plural(tasks.poisoned.len() as u64, "task");
+            lines.push(format!("buried {count} whose workers kept dying; see `gristmill dead list`"));
+        }
+        if lines.is_empty() { "nothing to free: no lease has run out".to_owned() } else { lines.join("\n") }
+    })?;
+    Ok(Outcome::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_are_read_as_written() {
+        for text in ["41~-", "-~0b7a3c52-52fb-4a55-9d5e-6d6f0a3f5c11", "-~-", "7~x"] {
+            assert_eq!(text.parse::<Cursor>().map(|cursor| cursor.to_string()), Ok(text.to_owned()));
+        }
+        for text in ["", "41", "x~-"] {
+            assert!(text.parse::<Cursor>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn ids_of_both_tables() {
+        let uuid = "0b7a3c52-52fb-4a55-9d5e-6d6f0a3f5c11";
+        assert_eq!("12".parse(), Ok(Id::Task(12)));
+        assert_eq!(uuid.parse(), Ok(Id::Job(uuid.to_owned())));
+        for text in ["", "0", "-3", "x", "0b7a3c52"] {
+            assert!(text.parse::<Id>().is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What every command has at hand: settings, the store, and a way to speak.
+//!
+//! Owns when the database is opened and who may create it.
+
+use std::path::PathBuf;
+
+use gristmill_store::{Options, Store};
+
+use crate::error::Error;
+use crate::output::Output;
+use crate::settings::{self, Flags, Settings};
+
+pub(crate) struct Context {
+    pub(crate) flags: Flags,
+    pub(crate) output: Output,
+    pub(crate) quiet: bool,
+}
+
+impl Context {
+    /// What is in force. The settings file is read now.
+    pub(crate) fn settings(&self) -> Result<Settings, Error> {
+        for (name, meant) in settings::mistyped(std::env::vars_os().map(|(name, _)| name)) {
+            tracing::warn!("the variable {name} means nothing here; did you mean {meant}?");
+        }
+        settings::resolve(&self.flags, &|name| std::env::var_os(name))
+    }
+
+    /// Where the settings file is, or would be.
+    pub(crate) fn config_path(&self) -> Result<PathBuf, Error> {
+        let (path, _) = settings::config_path(&self.flags, &|name| std::env::var_os(name))?;
+        settings::absolute(&path)
+    }
+
+    /// For commands that look at work, or change it: a mistyped name must not become an empty database.
+    pub(crate) fn existing(&self) -> Result<Store, Error> {
+        let settings = self.settings()?;
+        must_exist(&settings)?;
+        Ok(options(&settings).open(&settings.database)?)
+    }
+}
+
+pub(crate) fn options(settings: &Settings) -> Options {
+    Store::options().durability(settings.durability).busy_timeout(settings.busy_timeout)
+}
+
+pub(crate) fn must_exist(settings: &Settings) -> Result<(), Error> {
+    let path = &settings.database;
+    match path.try_exists() {
+        Ok(false) => Err(Error::Setting(format!(
+            "there is no database {}; `gristmill enqueue` and `gristmill worker` make one, --db names another",
+            path.display()
+        ))),
+        // What else is in the way, opening it says better.
+        _ => Ok(()),
+    }
+}
+
+/// For commands that bring work, or wait for it. Only the default folder is ours to make.
+pub(crate) fn open_or_create(settings: &Settings) -> Result<Store, Error> {
+    if settings.database_by_default
+        && let Some(folder) = settings.database.parent()
+    {
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true);
+        // What people queue is their own affair.
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(folder).map_err(|error| {
+            Error::Setting(format!(
+                "cannot make the folder {}: {error}. Name another file with --db or GRISTMILL_DB",
+                folder.display()
+            ))
+        })?;
+    }
+    Ok(options(settings).open(&settings.database)?)
+}

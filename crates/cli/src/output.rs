@@ -1,0 +1,157 @@
+//! What a command says: a table for people, one JSON object for programs.
+//!
+//! Owns standard output, the shape of tables and what may reach a terminal. What is worth saying is each
+//! command's own affair.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use gristmill_store::Time;
+use serde::Serialize;
+
+use crate::error::Error;
+
+/// How this run speaks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    json: bool,
+    /// The terminal's, when standard output is one.
+    width: Option<usize>,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        let stdout = io::stdout();
+        let size = || terminal_size::terminal_size_of(&stdout).map(|(width, _)| usize::from(width.0));
+        let width = if stdout.is_terminal() { size() } else { None };
+        Output { json, width }
+    }
+
+    /// Says it: `value` to a program, `text` to a person.
+    pub(crate) fn say(
+        &self,
+        value: &impl Serialize,
+        text: impl FnOnce(&Self) -> String,
+    ) -> Result<(), Error> {
+        let mut said = if self.json {
+            serde_json::to_string_pretty(value).map_err(|error| Error::System(error.to_string()))?
+        } else {
+            text(self)
+        };
+        if !said.is_empty() && !said.ends_with('\n') {
+            said.push('\n');
+        }
+        written(io::stdout().write_all(said.as_bytes()).and_then(|()| io::stdout().flush()))
+    }
+
+    /// Columns below their headers, cut to the terminal when it is one.
+    pub(crate) fn table(&self, headers: &[&str], rows: &[Vec<String>]) -> String {
+        let rows: Vec<Vec<String>> =
+            rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
+        let mut widths: Vec<usize> = headers.iter().map(|header| header.chars().count()).collect();
+        for row in &rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let headers: Vec<String> = headers.iter().map(|header| (*header).to_owned()).collect();
+        let mut text = String::new();
+        for row in std::iter::once(&headers).chain(&rows) {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+            let line = cells.collect::<Vec<_>>().join("  ");
+            text.push_str(&cut(line.trim_end(), self.width));
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Names and values, one below the other. What spans lines goes on below its name.
+    pub(crate) fn fields(&self, fields: &[(&str, Option<String>)]) -> String {
+        let present = || fields.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let widest = present().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        let mut text = String::new();
+        for (name, value) in present() {
+            let mut lines = value.lines().map(visible);
+            let first = lines.next().unwrap_or_default();
+            text.push_str(format!("{name:<widest$}  {first}").trim_end());
+            text.push('\n');
+            for line in lines {
+                text.push_str(format!("{:<widest$}  {line}", "").trim_end());
+                text.push('\n');
+            }
+        }
+        text
+    }
+}
+
+/// To the second: a person does not read further.
+pub(crate) fn time(time: Time) -> String {
+    time.to_string().chars().take(19).collect()
+}
+
+/// A noun with its number.
+pub(crate) fn plural(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Whoever wrote a text into the database must not be able to steer somebody's terminal.
+fn visible(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+fn one_line(text: &str) -> String {
+    visible(&text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+fn cut(line: &str, width: Option<usize>) -> String {
+    match width {
+        Some(width) if line.chars().count() > width => {
+            line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+        }
+        _ => line.to_owned(),
+    }
+}
+
+/// A reader that has read enough, such as `head`, is content; a full disk is not.
+pub(crate) fn written(result: io::Result<()>) -> Result<(), Error> {
+    match result {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Error::Output(error)),
+        _ => Ok(()),
+    }
+}
+
+/// A word to a person, on standard error, beside what the command says.
+pub(crate) fn aside(text: &str) {
+    // Nobody listens: nothing to be done.
+    let _ = writeln!(io::stderr(), "{}", visible(text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cells(row: &[&str]) -> Vec<String> {
+        row.iter().map(|&cell| cell.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_reader_may_leave_early() {
+        assert!(written(Err(ErrorKind::BrokenPipe.into())).is_ok());
+        assert!(written(Err(ErrorKind::StorageFull.into())).is_err());
+    }
+
+    #[test]
+    fn tables_are_aligned_and_cut() {
+        let rows = [cells(&["1", "pending", "a\nlong \u{1b}[31mreason"]), cells(&["200", "x", ""])];
+        let plain = Output { json: false, width: None }.table(&["ID", "STATUS", "WHY"], &rows);
+        assert_eq!(plain, "ID   STATUS   WHY\n1    pending  a long \u{fffd}[31mreason\n200  x\n");
+        let narrow = Output { json: false, width: Some(12) }.table(&["ID", "STATUS", "WHY"], &rows);
+        assert_eq!(narrow, "ID   STATUS…\n1    pendin…\n200  x\n");
+    }
+
+    #[test]
+    fn fields_without_a_value_are_left_out() {
+        let fields = [("id", Some("1".to_owned())), ("error", None), ("why", Some("a\nb".to_owned()))];
+        let text = Output { json: false, width: None }.fields(&fields);
+        assert_eq!(text, "id   1\nwhy  a\n     b\n");
+    }
+}

@@ -1,0 +1,164 @@
+//! The settings file: TOML in, raw values with their lines out; and the commented file for those who have none.
+//!
+//! Owns the file's grammar and what it says about unknown keys. It does not know what a value means.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::Raw;
+use super::keys::{self, ALL, Key};
+
+/// Values by key, each with its line.
+pub(crate) type Values = BTreeMap<&'static str, (Raw, usize)>;
+
+/// Reads a file's text. The error names the place and what would be right.
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Values, String> {
+    let place = |span: &Range<usize>| format!("{}:{}", path.display(), line(text, span.start));
+    let table = DeTable::parse(text).map_err(|error| {
+        let at = error.span().map_or_else(|| path.display().to_string(), |span| place(&span));
+        format!("{at}: not TOML: {}", error.message())
+    })?;
+    let mut values = Values::new();
+    for (name, value) in table.get_ref() {
+        match value.get_ref() {
+            DeValue::Table(section) if is_section(name.get_ref()) => {
+                for (inner, value) in section {
+                    let full = format!("{}.{}", name.get_ref(), inner.get_ref());
+                    let key = known(&full).map_err(|error| format!("{}: {error}", place(&inner.span())))?;
+                    values.insert(key.name, (raw(text, value), line(text, inner.span().start)));
+                }
+            }
+            _ => {
+                let key =
+                    known(name.get_ref()).map_err(|error| format!("{}: {error}", place(&name.span())))?;
+                values.insert(key.name, (raw(text, value), line(text, name.span().start)));
+            }
+        }
+    }
+    Ok(values)
+}
+
+fn is_section(name: &str) -> bool {
+    ALL.iter().any(|key| key.name.split_once('.').is_some_and(|(section, _)| section == name))
+}
+
+fn known(name: &str) -> Result<&'static Key, String> {
+    keys::named(name).ok_or_else(|| {
+        let bare = |key: &Key| key.name.rsplit('.').next() == Some(name);
+        let meant = ALL.iter().find(|key| bare(key)).map(|key| key.name);
+        let meant = meant.or_else(|| keys::nearest(name, ALL.iter().map(|key| key.name)));
+        let hint = meant.map_or_else(
+            || "`gristmill config show` lists the keys there are".to_owned(),
+            |key| format!("did you mean {key}?"),
+        );
+        format!("there is no setting {name}; {hint}")
+    })
+}
+
+/// Strings as they are, lists of strings as lists, anything else as it is written in the file: a number may be
+/// right, and what is wrong is best shown as its author wrote it.
+fn raw(text: &str, value: &Spanned<DeValue<'_>>) -> Raw {
+    let written = || Raw::Bare(text.get(value.span()).unwrap_or_default().to_owned());
+    match value.get_ref() {
+        DeValue::String(text) => Raw::One(text.as_ref().into()),
+        DeValue::Array(items) => {
+            let strings = items.iter().map(|item| item.get_ref().as_str().map(str::to_owned));
+            strings.collect::<Option<_>>().map_or_else(written, Raw::Many)
+        }
+        _ => written(),
+    }
+}
+
+fn line(text: &str, at: usize) -> usize {
+    1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
+}
+
+/// The whole file with every key in it, commented out at its default.
+pub(crate) fn template() -> String {
+    let mut text = String::from(
+        "# Settings of Gristmill. Flags and GRISTMILL_* variables go over what is here; a line that begins\n\
+         # with # says what holds without it. `gristmill config show` tells what is in force, and why.\n",
+    );
+    let mut section = None;
+    for key in ALL {
+        let (of, name) = key.name.split_once('.').map_or((None, key.name), |(of, name)| (Some(of), name));
+        if section != of {
+            section = of;
+            let _ = write!(text, "\n[{}]\n", of.unwrap_or_default());
+        }
+        text.push('\n');
+        for line in wrap(key.about, 100) {
+            let _ = writeln!(text, "# {line}");
+        }
+        let _ = writeln!(text, "# Legal: {}. Variable: {}", key.legal, key.variable);
+        let _ = writeln!(text, "#{name} = {}", default(key));
+    }
+    text
+}
+
+fn default(key: &Key) -> String {
+    match key.default {
+        None => "\"~/.local/share/gristmill/gristmill.db\"".to_owned(),
+        Some(number) if number.parse::<u64>().is_ok() => number.to_owned(),
+        Some(queue) if key.name == keys::QUEUES.name => format!("[\"{queue}\"]"),
+        Some(text) => format!("\"{text}\""),
+    }
+}
+
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + word.len() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        match parse(Path::new("c.toml"), text) {
+            Err(found) => assert!(found.contains(expected), "{text:?} gave {found}"),
+            Ok(values) => panic!("{text:?} gave {values:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        check("\n\nlease = '5m'\n", "c.toml:3: there is no setting lease; did you mean worker.lease?");
+        check(
+            "[worker]\nleas = '5m'\n",
+            "c.toml:2: there is no setting worker.leas; did you mean worker.lease?",
+        );
+        check("databse = 'x'", "did you mean database?");
+        check("[wroker]\nlease = '5m'", "c.toml:1: there is no setting wroker; ");
+        check("zzz = 1", "`gristmill config show` lists");
+        check("[worker]\nlease = \n", "c.toml:2: not TOML: ");
+        check("[worker]\nlease = '1s'\nlease = '2s'", "c.toml:3: not TOML: ");
+    }
+
+    #[test]
+    fn the_template_is_the_defaults() {
+        assert!(parse(Path::new("c.toml"), &template()).unwrap().is_empty());
+        let bare: String = template()
+            .lines()
+            .map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        let values = parse(Path::new("c.toml"), &bare).unwrap();
+        assert_eq!(values.len(), ALL.len());
+    }
+}

@@ -1,0 +1,86 @@
+//! Every setting there is: its name, its variable, its default, what it is for and what is legal.
+//!
+//! Owns the list, from which come the commented file, `config show` and the messages about wrong values. It
+//! reads nothing.
+
+/// A setting.
+#[derive(Debug)]
+pub(crate) struct Key {
+    /// As in the file, with its section before the dot.
+    pub(crate) name: &'static str,
+    pub(crate) variable: &'static str,
+    /// As one would write it; none for what depends on the machine.
+    pub(crate) default: Option<&'static str>,
+    pub(crate) about: &'static str,
+    pub(crate) legal: &'static str,
+}
+
+macro_rules! keys {
+    ($($id:ident = $name:literal, $variable:literal, $default:expr, $about:literal, $legal:literal;)*) => {
+        $(pub(crate) static $id: Key =
+            Key { name: $name, variable: $variable, default: $default, about: $about, legal: $legal };)*
+        /// All of them, in the order of the file.
+        pub(crate) static ALL: &[&Key] = &[$(&$id),*];
+    };
+}
+
+keys! {
+    DATABASE = "database", "GRISTMILL_DB", None,
+        "The file that holds all work. A relative path in this file is relative to this file's folder.",
+        "a path; ~/ at its beginning is your home folder";
+    SYNCHRONOUS = "synchronous", "GRISTMILL_SYNCHRONOUS", Some("full"),
+        "How safe a commit is when the power goes: full loses nothing that was acknowledged; normal may lose the last moments and is faster.",
+        "full or normal";
+    BUSY_TIMEOUT = "busy_timeout", "GRISTMILL_BUSY_TIMEOUT", Some("10s"),
+        "How long to wait for another process that writes.",
+        "a duration from 0s to 1h, such as 500ms or 10s";
+    QUEUES = "worker.queues", "GRISTMILL_WORKER_QUEUES", Some("default"),
+        "The queues a worker takes tasks from.",
+        "a list of names; in the variable separated by commas";
+    LEASE = "worker.lease", "GRISTMILL_WORKER_LEASE", Some("5m"),
+        "For how long a task is a worker's without a word from it; then others may have it.",
+        "a duration from 100ms to 1d, such as 30s or 5m";
+    SHUTDOWN = "worker.shutdown", "GRISTMILL_WORKER_SHUTDOWN", Some("30s"),
+        "How long running tasks may go on after a worker was told to stop.",
+        "a duration from 0s to 1d, such as 30s or 5m";
+    MAX_CRASHES = "worker.max_crashes", "GRISTMILL_WORKER_MAX_CRASHES", Some("3"),
+        "A task whose worker has died so often is given up.",
+        "a whole number from 1 to 1000";
+    KEEP_FINISHED = "worker.keep_finished", "GRISTMILL_WORKER_KEEP_FINISHED", Some("7d"),
+        "How long finished tasks are kept to be looked at.",
+        "a duration such as 12h or 7d, or forever";
+    EXEC_WORKERS = "exec.workers", "GRISTMILL_EXEC_WORKERS", Some("cores"),
+        "How many commands run at the same time.",
+        "a whole number from 1 to 1024, or cores";
+    EXEC_TIMEOUT = "exec.timeout", "GRISTMILL_EXEC_TIMEOUT", Some("1h"),
+        "How long a command may run, unless its task says otherwise.",
+        "a duration of at least 1ms, such as 30s or 2h, or none";
+    EXEC_MAX_OUTPUT = "exec.max_output", "GRISTMILL_EXEC_MAX_OUTPUT", Some("64KiB"),
+        "How much of each of a command's two output streams is kept.",
+        "a size from 0B to 4MiB, such as 64KiB";
+    EXEC_ATTEMPTS = "exec.attempts", "GRISTMILL_EXEC_ATTEMPTS", Some("5"),
+        "How many attempts a command has, unless its task says otherwise.",
+        "a whole number from 1 to 1000";
+    EXEC_BACKOFF_BASE = "exec.backoff_base", "GRISTMILL_EXEC_BACKOFF_BASE", Some("1s"),
+        "The longest wait after the first failed attempt; it doubles with each further one.",
+        "a duration from 1ms to 1d, such as 500ms or 1s";
+    EXEC_BACKOFF_CAP = "exec.backoff_cap", "GRISTMILL_EXEC_BACKOFF_CAP", Some("10m"),
+        "No wait between two attempts is longer than this.",
+        "a duration from 1ms to 30d that is not below exec.backoff_base";
+}
+
+/// Variables that are not settings of this list.
+pub(crate) const OTHER_VARIABLES: &[&str] = &["GRISTMILL_LOG", "GRISTMILL_CONFIG"];
+
+pub(crate) fn named(name: &str) -> Option<&'static Key> {
+    ALL.iter().copied().find(|key| key.name == name)
+}
+
+/// What was probably meant, among words that are known.
+pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
+        .filter(|(likeness, _)| *likeness > 0.85)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, candidate)| candidate)
+}

@@ -1,0 +1,97 @@
+//! Values as people write them: 30s, 64KiB, cores.
+//!
+//! Owns their grammar, both ways. Which values a key allows is the key's affair.
+
+use std::time::Duration;
+
+const TIMES: &[(&str, u64)] = &[("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+
+const SIZES: &[(&str, u64)] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+/// How durations are written, for messages.
+pub(crate) const DURATIONS: &str = "a whole number and its unit, such as 500ms, 30s, 5m, 2h or 7d";
+
+/// Reads a duration such as `30s`, or several parts of one such as `1h30m`.
+pub(crate) fn duration(text: &str) -> Option<Duration> {
+    let mut rest = text.trim();
+    let mut total = Duration::ZERO;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = rest.split_at(digits);
+        let letters = unit.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let (unit, next) = unit.split_at(letters);
+        let (_, millis) = TIMES.iter().find(|(name, _)| *name == unit)?;
+        let part = number.parse::<u64>().ok()?.checked_mul(*millis)?;
+        total = total.checked_add(Duration::from_millis(part))?;
+        rest = next;
+    }
+    Some(total)
+}
+
+/// Writes a duration with the largest unit that holds it exactly.
+pub(crate) fn show_duration(duration: Duration) -> String {
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    with_unit(millis, TIMES).unwrap_or_else(|| "0s".to_owned())
+}
+
+/// Reads a size such as `64KiB`.
+pub(crate) fn size(text: &str) -> Option<usize> {
+    let text = text.trim();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let (_, bytes) = SIZES.iter().find(|(name, _)| *name == unit.trim_start())?;
+    usize::try_from(number.parse::<u64>().ok()?.checked_mul(*bytes)?).ok()
+}
+
+/// Writes a size with the largest unit that holds it exactly.
+pub(crate) fn show_size(bytes: usize) -> String {
+    with_unit(bytes as u64, SIZES).unwrap_or_else(|| "0B".to_owned())
+}
+
+fn with_unit(value: u64, units: &[(&str, u64)]) -> Option<String> {
+    let fits = |(_, unit): &&(&str, u64)| value > 0 && value.is_multiple_of(*unit);
+    units.iter().find(fits).map(|(name, unit)| format!("{}{name}", value / unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_duration(text: &str, shown: Option<&str>) {
+        assert_eq!(duration(text).map(show_duration).as_deref(), shown, "{text:?}");
+    }
+
+    #[test]
+    fn durations_that_are_understood() {
+        check_duration("30s", Some("30s"));
+        check_duration("90s", Some("90s"));
+        check_duration("120s", Some("2m"));
+        check_duration("1h30m", Some("90m"));
+        check_duration("7d", Some("7d"));
+        check_duration("250ms", Some("250ms"));
+        check_duration("0s", Some("0s"));
+    }
+
+    #[test]
+    fn durations_that_are_not() {
+        for text in ["", "30", "s", "-5s", "1.5h", "5 m", "5x", "99999999999999999999s", "5m-", "five"] {
+            check_duration(text, None);
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, shown) in
+            [("64KiB", Some("64KiB")), ("65536B", Some("64KiB")), ("1 MiB", Some("1MiB")), ("0B", Some("0B"))]
+        {
+            assert_eq!(size(text).map(show_size).as_deref(), shown, "{text:?}");
+        }
+        for text in ["", "64", "64kb", "KiB", "-1B", "99999999999GiB"] {
+            assert_eq!(size(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The binary in surroundings that do not depend on who runs the test.
+
+// Each test file is a program of its own and uses a part of this.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use gristmill_store::Store;
+use serde_json::Value;
+
+/// A home of its own, with nothing in it.
+pub(crate) struct Home {
+    folder: tempfile::TempDir,
+}
+
+/// What a run said, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        Home { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// The database that commands use without a word about it.
+    pub(crate) fn database(&self) -> PathBuf {
+        self.path(".local/share/gristmill/gristmill.db")
+    }
+
+    /// The same, made if need be and opened from here.
+    pub(crate) fn store(&self) -> Store {
+        std::fs::create_dir_all(self.database().parent().unwrap()).unwrap();
+        Store::open(self.database()).unwrap()
+    }
+
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
+        command.args(words).env_clear().env("HOME", self.folder.path()).current_dir(self.folder.path());
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("NO_COLOR", "1").env("COLUMNS", "100");
+        // The help is as wide as the terminal, and standard input may be one.
+        command.stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run(&self, words: &[&str]) -> Said {
+        Said::of(&self.command(words).output().unwrap())
+    }
+
+    /// Runs with something on standard input.
+    pub(crate) fn feed(&self, words: &[&str], input: &[u8]) -> Said {
+        let file = self.path("input");
+        std::fs::write(&file, input).unwrap();
+        let mut command = self.command(words);
+        Said::of(&command.stdin(std::fs::File::open(file).unwrap()).output().unwrap())
+    }
+
+    /// Runs what must succeed, and reads its JSON.
+    #[track_caller]
+    pub(crate) fn json(&self, words: &[&str]) -> Value {
+        let said = self.run(&[words, &["--json"]].concat());
+        assert_eq!(said.code, Some(0), "{words:?}: {said:?}");
+        said.json()
+    }
+
+    /// Runs and compares. A stream that should hold nothing is given as "", any other as a part of it.
+    #[track_caller]
+    pub(crate) fn check(&self, words: &[&str], code: i32, out: &str, err: &str) {
+        self.run(words).check(&format!("{words:?}"), code, out, err);
+    }
+}
+
+impl Said {
+    pub(crate) fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        Said { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    #[track_caller]
+    pub(crate) fn check(&self, what: &str, code: i32, out: &str, err: &str) {
+        let told = format!("{what}: {:?}\n{}\n{}", self.code, self.out, self.err);
+        assert_eq!(self.code, Some(code), "{told}");
+        for (stream, expected) in [(&self.out, out), (&self.err, err)] {
+            assert_eq!(stream.is_empty(), expected.is_empty(), "{told}");
+            assert!(stream.contains(expected), "no {expected:?} in {told}");
+        }
+    }
+}
+
+/// Compares with a file of `tests`. After a wanted change: `GRISTMILL_BLESS=1 cargo test -p gristmill`.
+#[track_caller]
+pub(crate) fn held(file: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
+    if std::env::var_os("GRISTMILL_BLESS").is_some() {
+        std::fs::write(&path, found).unwrap();
+    }
+    let held = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(found, held, "{file} changed; if it was meant to, run with GRISTMILL_BLESS=1");
+}
+
+/// The names and types in a JSON text; which values they have is another matter.
+pub(crate) fn shape(value: &Value) -> Value {
+    match value {
+        Value::Null => "null".into(),
+        Value::Bool(_) => "bool".into(),
+        Value::Number(_) => "number".into(),
+        Value::String(_) => "string".into(),
+        Value::Array(items) => Value::Array(items.iter().map(shape).collect()),
+        Value::Object(fields) => {
+            Value::Object(fields.iter().map(|(name, value)| (name.clone(), shape(value))).collect())
+        }
+    }
+}
+
+#[track_caller]
+pub(crate) fn shape_is_held(name: &str, value: &Value) {
+    let text = serde_json::to_string_pretty(&shape(value)).unwrap();
+    held(&format!("shapes/{name}.json"), &format!("{text}\n"));
+}

@@ -1,0 +1,102 @@
+//! Files that are copied, damaged, or not databases at all.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Home, shape_is_held};
+use gristmill_store::Store;
+use gristmill_store::tasks::NewTask;
+use serde_json::json;
+
+fn fill(path: &Path, count: usize) {
+    let store = Store::open(path).unwrap();
+    let tasks = (0..count).map(|n| NewTask::new("k", format!("\"{n:0>200}\""))).collect();
+    store.tasks().enqueue_many(tasks).unwrap();
+}
+
+#[test]
+fn a_copy_is_a_database_of_its_own() {
+    let home = Home::new();
+    fill(&home.path("x.db"), 50);
+    let report = home.json(&["--db", "x.db", "backup", "copy.db"]);
+    shape_is_held("backup", &report);
+    assert_eq!(report["bytes"], std::fs::metadata(home.path("copy.db")).unwrap().len());
+    assert_eq!(home.json(&["--db", "copy.db", "jobs", "show", "50"])["id"], 50);
+    home.check(&["--db", "x.db", "backup", "copy.db"], 1, "", "--force replaces it");
+    home.check(&["--db", "x.db", "backup", "--force", "copy.db"], 0, "copied", "");
+    home.check(&["--db", "x.db", "backup", "none/copy.db"], 1, "", "cannot open");
+    home.check(&["--db", "x.db", "backup", "--force", "x.db"], 1, "", "is the database itself");
+    home.check(&["--db", "x.db", "backup", "--force", "."], 1, "", "is a folder");
+    home.check(&["--db", "y.db", "backup", "copy2.db"], 1, "", "there is no database");
+    assert!(!home.path("y.db").exists() && !home.path("copy2.db").exists());
+}
+
+#[test]
+fn a_healthy_file_is_told_so() {
+    let home = Home::new();
+    fill(&home.path("x.db"), 3);
+    let checkup = home.json(&["--db", "x.db", "doctor"]);
+    shape_is_held("doctor", &checkup);
+    assert_eq!(
+        (&checkup["health"], &checkup["counts"]["tasks"]),
+        (&json!("healthy"), &json!({"pending": 3}))
+    );
+    home.check(&["--db", "x.db", "doctor"], 0, "healthy: nothing was found", "");
+    shape_is_held("doctor-repair", &home.json(&["--db", "x.db", "doctor", "--repair"]));
+}
+
+/// Every command says the same of a file that is none of ours.
+#[track_caller]
+fn refused(home: &Home, code: i32, expected: &str) {
+    let before = std::fs::read(home.path("x.db")).unwrap();
+    for words in
+        [&["jobs", "list"][..], &["enqueue", "k", "--payload", "1"], &["worker", "--once"], &["doctor"]]
+    {
+        home.check(&[&["--db", "x.db"], words].concat(), code, "", expected);
+    }
+    assert_eq!(std::fs::read(home.path("x.db")).unwrap(), before, "it was changed");
+}
+
+#[test]
+fn a_text_file_is_no_database() {
+    let home = Home::new();
+    home.write("x.db", &"Dear diary, ".repeat(100));
+    refused(&home, 1, "x.db is not a database");
+}
+
+#[test]
+fn a_folder_is_no_database() {
+    let home = Home::new();
+    std::fs::create_dir(home.path("x.db")).unwrap();
+    home.check(&["--db", "x.db", "jobs", "list"], 1, "", "the path must not be a folder");
+    home.check(&["--db", "x.db", "doctor"], 1, "", "the path must not be a folder");
+}
+
+#[test]
+fn a_torn_file_is_damaged_and_not_repaired() {
+    let home = Home::new();
+    let path = home.path("x.db");
+    fill(&path, 2_000);
+    let sound = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &sound[..sound.len() / 2]).unwrap();
+    home.check(&["--db", "x.db", "doctor"], 2, "damage: ", "");
+    let torn = std::fs::read(&path).unwrap();
+    home.check(&["--db", "x.db", "doctor", "--repair"], 2, "nothing was repaired", "");
+    assert_eq!(std::fs::read(&path).unwrap(), torn);
+
+    // A page of zeros in the middle, with the length as it was.
+    let mut holed = sound;
+    let middle = holed.len() / 8192 * 4096;
+    holed[middle..middle + 8192].fill(0);
+    std::fs::write(&path, &holed).unwrap();
+    home.check(&["--db", "x.db", "doctor"], 2, "restore the latest backup", "");
+}
+
+#[test]
+fn an_empty_file_is_a_database_to_be() {
+    let home = Home::new();
+    home.write("x.db", "");
+    home.check(&["--db", "x.db", "doctor"], 0, "note: the file has never been opened by this program", "");
+    home.check(&["--db", "x.db", "enqueue", "k", "--payload", "1"], 0, "task 1", "");
+}

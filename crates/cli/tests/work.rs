@@ -1,0 +1,299 @@
+//! Queueing work, seeing it, steering it: `enqueue`, `jobs`, `dead`.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Home, shape_is_held};
+use gristmill_store::jobs::JobKind;
+use gristmill_store::lease::WorkerId;
+use gristmill_store::tasks::{Failure, NewTask, Settlement, Verdict, Wanted};
+use gristmill_store::{Clock, Store, Time};
+use serde_json::{Value, json};
+
+/// Claims what is due of a kind and says of each that it failed for good.
+fn bury(store: &Store, kind: &str, reason: &str) {
+    let token = WorkerId::new("test").token();
+    let wanted = Wanted {
+        queue: "default".into(),
+        kind: kind.into(),
+        limit: 10,
+        at_most: None,
+        lease: Duration::from_secs(300),
+        token,
+    };
+    let claimed = store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+    assert!(!claimed.is_empty());
+    let verdict = |reason: &str| {
+        Verdict::Buried(Failure { reason: reason.into(), step: None, details: Some("all of it".into()) })
+    };
+    let settle = claimed.into_iter().map(|task| Settlement {
+        id: task.id,
+        token: task.token,
+        verdict: verdict(reason),
+        checkpointed: false,
+    });
+    store.tasks().turn(settle.collect::<Vec<_>>(), vec![]).unwrap();
+}
+
+#[test]
+fn a_task_is_queued_as_it_was_asked_for() {
+    let home = Home::new();
+    let words = ["enqueue", "report", "--payload", "{\"a\": [1, 2]}", "--queue", "slow", "--priority", "-3"];
+    let more =
+        ["--max-attempts", "7", "--unique-key", "daily", "--document", "doc-1", "--run-after", "in 2h"];
+    let words = [&words[..], &more[..]].concat();
+    let queued = home.json(&words);
+    assert_eq!(queued, json!({"id": 1, "created": true}));
+    assert_eq!(home.json(&words), json!({"id": 1, "created": false}));
+    home.check(&words, 0, "task 1 has this key and is not finished; nothing was queued", "");
+    let task = home.json(&["jobs", "show", "1"]);
+    shape_is_held("jobs-show-task", &task);
+    for (field, expected) in [
+        ("type", json!("task")),
+        ("kind", json!("report")),
+        ("queue", json!("slow")),
+        ("status", json!("scheduled")),
+        ("priority", json!(-3)),
+        ("max_attempts", json!(7)),
+        ("unique_key", json!("daily")),
+        ("document_id", json!("doc-1")),
+        ("payload", json!({"a": [1, 2]})),
+    ] {
+        assert_eq!(task[field], expected, "{field}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn the_default_folder_is_made_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = Home::new();
+    home.check(&["enqueue", "k", "--payload", "1"], 0, "task 1 is queued", "");
+    let folder = home.database().parent().unwrap().to_path_buf();
+    assert_eq!(std::fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn payloads_come_from_files_and_streams_too() {
+    let home = Home::new();
+    home.write("p.json", "{\"from\": \"file\"}\n");
+    home.check(&["enqueue", "k", "--payload", "@p.json"], 0, "task 1", "");
+    home.feed(&["enqueue", "k", "--payload", "-"], b"\"stdin\"").check("stdin", 0, "task 2", "");
+    home.check(&["enqueue", "k", "--payload", "-5"], 0, "task 3", "");
+    let payload = |id: &str| home.json(&["jobs", "show", id])["payload"].clone();
+    assert_eq!(
+        (payload("1"), payload("2"), payload("3")),
+        (json!({"from": "file"}), json!("stdin"), json!(-5))
+    );
+}
+
+#[test]
+fn a_command_is_queued_with_its_surroundings() {
+    let home = Home::new();
+    let words = ["enqueue", "exec", "--timeout", "1m30s", "--env", "A=b=c", "--", "echo", "--json", "$HOME"];
+    home.check(&words, 0, "task 1 is queued", "");
+    let cwd = std::fs::canonicalize(home.path("")).unwrap();
+    let expected = json!({
+        "argv": ["echo", "--json", "$HOME"],
+        "cwd": cwd.to_str().unwrap(),
+        "env": {"A": "b=c"},
+        "timeout_seconds": 90.0,
+    });
+    assert_eq!(home.json(&["jobs", "show", "1"])["payload"], expected);
+}
+
+#[test]
+fn wrong_words_are_refused_with_what_is_legal() {
+    let home = Home::new();
+    let enqueue = |words: &[&str], expected: &str| {
+        home.check(&[&["enqueue"], words].concat(), 1, "", expected);
+    };
+    enqueue(&["k"], "--payload");
+    enqueue(&["k", "--payload", "{\"a\": }"], "--payload is not JSON: expected value at line 1 column 7");
+    enqueue(&["k", "--payload", "@none.json"], "cannot read the payload from none.json");
+    enqueue(&["k", "--payload", "1", "--run-after", "soon"], "legal: a UTC time such as");
+    enqueue(&["k", "--payload", "1", "--max-attempts", "0"], "0 is not in 1..");
+    enqueue(&["k", "--payload", "1", "--queue", ""], "the queue \"\" is not legal");
+    enqueue(&["k", "--", "echo"], "which only the kind exec runs");
+    enqueue(
+        &["exec", "--timeout", "5", "--", "echo"],
+        "legal: a whole number and its unit, such as 500ms, 30s",
+    );
+    enqueue(&["exec", "--env", "=x", "--", "echo"], "legal: NAME=VALUE");
+    enqueue(&["exec", "--cwd", "none", "--", "echo"], "none is not a folder");
+    enqueue(&["exec", "--payload", "{\"argv\": []}"], "argv is empty");
+    enqueue(&["exec", "--payload", "{\"cmd\": 1}"], "unknown field `cmd`");
+    home.check(&["--db", "none/x.db", "enqueue", "k", "--payload", "1"], 1, "", "The folder must exist");
+    assert!(!home.database().exists() || home.json(&["jobs", "list"])["items"] == json!([]));
+}
+
+#[test]
+fn bad_lines_are_named_and_cost_only_themselves() {
+    let home = Home::new();
+    let input = b"{\"n\": 1}\n\n{\"n\": }\r\n\xff\n{\"n\": 2}";
+    let said = home.feed(&["enqueue", "k", "--lines", "-", "--json"], input);
+    assert_eq!((said.code, said.json()), (Some(1), json!({"queued": 2, "refused": 2})), "{said:?}");
+    assert!(said.err.contains("error: line 3 is not JSON: expected value at column 7\n"), "{said:?}");
+    assert!(said.err.contains("error: line 4 is not UTF-8"), "{said:?}");
+    let many: String = (0..2_500).map(|n| format!("{n}\n")).collect();
+    home.write("many", &many);
+    home.check(&["enqueue", "k", "--lines", "many"], 0, "2500 tasks queued", "");
+    assert_eq!(home.json(&["jobs", "show", "2502"])["payload"], json!(2499));
+}
+
+#[test]
+fn one_list_for_tasks_and_jobs() {
+    let home = Home::new();
+    home.check(&["jobs", "list"], 1, "", "there is no database");
+    assert!(!home.database().exists());
+    let clock = Clock::manual(Time::from_micros(0));
+    drop(home.store());
+    home.check(&["jobs", "list"], 0, "`gristmill enqueue exec -- echo hello` queues a command", "");
+    let store = Store::options().clock(clock.clone()).open(home.database()).unwrap();
+    let mut expected = Vec::new();
+    for second in 1..=5 {
+        clock.set(Time::from_micros(second * 1_000_000));
+        if second % 2 == 0 {
+            expected.push(json!(store.jobs().create(JobKind::Delete, "{}", true).unwrap().id));
+        } else {
+            expected.push(json!(store.tasks().enqueue(NewTask::new("k", "{}")).unwrap().id));
+        }
+    }
+    drop(store);
+    expected.reverse();
+    let ids =
+        |page: &Value| page["items"].as_array().unwrap().iter().map(|item| item["id"].clone()).collect();
+    let all = home.json(&["jobs", "list"]);
+    shape_is_held("jobs-list", &all);
+    assert_eq!(ids(&all), expected);
+    assert_eq!(all["next_cursor"], Value::Null);
+
+    let (mut found, mut after): (Vec<Value>, _) = (Vec::new(), None::<String>);
+    loop {
+        let mut words = vec!["jobs", "list", "--limit", "2"];
+        words.extend(after.iter().flat_map(|cursor| ["--after", cursor]));
+        let page = home.json(&words);
+        found.extend::<Vec<Value>>(ids(&page));
+        match page["next_cursor"].as_str() {
+            Some(cursor) => after = Some(cursor.to_owned()),
+            None => break,
+        }
+    }
+    assert_eq!(found, expected);
+
+    let count =
+        |words: &[&str]| home.json(&[&["jobs", "list"], words].concat())["items"].as_array().unwrap().len();
+    assert_eq!(count(&["--kind", "k"]), 3);
+    assert_eq!(count(&["--kind", "delete"]), 2);
+    assert_eq!(count(&["--queue", "default"]), 3);
+    assert_eq!(count(&["--status", "pending"]), 5);
+    assert_eq!(count(&["--status", "retryable"]), 0);
+    home.check(&["jobs", "list", "--status", "lost"], 1, "", "legal: pending, scheduled");
+    home.check(&["jobs", "list", "--limit", "0"], 1, "", "legal: a whole number from 1 to 200");
+    home.check(&["jobs", "list", "--after", "x"], 1, "", "legal: the next_cursor");
+    let job = expected[1].as_str().unwrap();
+    shape_is_held("jobs-show-job", &home.json(&["jobs", "show", job]));
+    home.check(&["jobs", "show", job], 0, "dry run   yes", "");
+}
+
+#[test]
+fn work_is_cancelled_and_hurried() {
+    let home = Home::new();
+    for _ in 0..2 {
+        home.check(&["enqueue", "k", "--payload", "1", "--run-after", "1h"], 0, "queued", "");
+    }
+    home.check(&["jobs", "retry", "1"], 0, "task 1 is due now", "");
+    home.check(
+        &["jobs", "retry", "1"],
+        1,
+        "",
+        "task 1 is pending; only a task that is scheduled allows this",
+    );
+    let said = home.run(&["jobs", "cancel", "2", "99", "--json"]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.err.contains("there is no task 99"), "{said:?}");
+    shape_is_held("jobs-cancel", &said.json());
+    assert_eq!(home.json(&["jobs", "show", "2"])["status"], "cancelled");
+    home.check(&["jobs", "show", "99"], 1, "", "there is no task 99");
+    home.check(&["jobs", "show", "x"], 1, "", "legal: a task's number");
+    let uuid = "0b7a3c52-52fb-4a55-9d5e-6d6f0a3f5c11";
+    home.check(&["jobs", "retry", uuid], 1, "", &format!("there is no job {uuid}"));
+}
+
+#[test]
+fn what_was_given_up_is_seen_and_tried_again() {
+    let home = Home::new();
+    let store = home.store();
+    home.check(&["dead", "list"], 0, "no dead letters: nothing was given up", "");
+    store.tasks().enqueue(NewTask::new("a", "{\"n\": 1}")).unwrap();
+    bury(&store, "a", "exit code 3");
+    store.tasks().enqueue(NewTask::new("b", "2")).unwrap();
+    bury(&store, "b", "no such host");
+    store.close();
+    drop(store);
+
+    let list = home.json(&["dead", "list"]);
+    shape_is_held("dead-list", &list);
+    assert_eq!(list["items"][0]["failure_reason"], "no such host");
+    home.check(&["dead", "list", "--reason", "code 3"], 0, "exit code 3", "");
+    home.check(&["dead", "list", "--kind", "c"], 0, "no dead letters", "");
+    let letter = home.json(&["dead", "show", "1"]);
+    shape_is_held("dead-show", &letter);
+    assert_eq!(letter["payload"], json!({"n": 1}));
+    home.check(&["dead", "show", "7"], 1, "", "there is no dead letter 7");
+
+    home.check(&["dead", "retry"], 1, "", "<ID|--all>");
+    home.check(&["jobs", "retry", "1"], 0, "task 1: dead letter 1 is task 3 now", "");
+    home.check(&["jobs", "retry", "1"], 1, "", "its dead letter is gone");
+    shape_is_held("dead-retry", &home.json(&["dead", "retry", "2"]));
+    home.check(&["dead", "retry", "--all"], 0, "no dead letters match", "");
+}
+
+#[test]
+fn all_letters_of_a_filter_are_retried_or_discarded() {
+    let home = Home::new();
+    let store = home.store();
+    for kind in ["a", "a", "b", "c"] {
+        store.tasks().enqueue(NewTask::new(kind, "1")).unwrap();
+    }
+    for kind in ["a", "b", "c"] {
+        bury(&store, kind, "no");
+    }
+    home.check(&["dead", "retry", "--all", "--kind", "a"], 0, "queued 2 tasks again", "");
+    home.check(&["dead", "retry", "--kind", "a"], 1, "", "--all");
+    home.check(&["dead", "discard", "--all"], 1, "", "2 dead letters would be gone for good; with --yes");
+    assert_eq!(store.letters().count().unwrap(), 2);
+    home.check(&["dead", "discard", "3", "9"], 1, "dead letter 3 is gone", "there is no dead letter 9");
+    assert_eq!(home.json(&["dead", "discard", "--all", "--yes"]), json!({"discarded": 1}));
+    assert_eq!(store.letters().count().unwrap(), 0);
+}
+
+#[test]
+fn the_work_of_the_dead_is_freed() {
+    let home = Home::new();
+    let past = Clock::manual(Time::from_micros(0));
+    drop(home.store());
+    let store = Store::options().clock(past).open(home.database()).unwrap();
+    let token = WorkerId::new("gone").token();
+    store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
+    let wanted = Wanted {
+        queue: "default".into(),
+        kind: "k".into(),
+        limit: 1,
+        at_most: None,
+        lease: Duration::from_secs(1),
+        token: token.clone(),
+    };
+    store.tasks().turn(vec![], vec![wanted]).unwrap();
+    let job = store.jobs().create(JobKind::Scan, "{}", true).unwrap().id;
+    store.jobs().claim(&token, Duration::from_secs(1)).unwrap().unwrap();
+    drop(store);
+    home.check(&["doctor"], 1, "warning: 1 row of tasks is held by a worker that is gone", "");
+    let freed = home.json(&["jobs", "recover"]);
+    shape_is_held("jobs-recover", &freed);
+    assert_eq!((&freed["tasks"], &freed["jobs"]), (&json!(1), &json!(1)));
+    home.check(&["jobs", "recover"], 0, "nothing to free", "");
+    home.check(&["jobs", "retry", &job], 0, &format!("job {job} is pending"), "");
+    home.check(&["jobs", "cancel", &job], 0, &format!("job {job} is cancelled"), "");
+}

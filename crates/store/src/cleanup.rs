@@ -1,0 +1,193 @@
+//! Clean-ups: groups of files whose thumbnails are to be thrown away later.
+//!
+//! Owns the table `thumbnail_cleanup_jobs`, one row a group. A clean-up waits for its time and for the thumbnails of
+//! its group that are not finished. Files are deleted by the caller, and only under its own folder.
+
+use std::time::Duration;
+
+use rusqlite::{Row, params};
+use serde::Serialize;
+
+use crate::Store;
+use crate::db::{Db, some_time, time};
+use crate::error::{Error, Result};
+use crate::lease::{Due, Leased, Token, moment};
+use crate::thumbnails;
+use crate::time::Time;
+use crate::values::values;
+use crate::writer::Shape;
+
+/// What a clean-up that failed is marked with.
+pub const THUMB_CLEANUP_FAILED: &str = "THUMB_CLEANUP_FAILED";
+
+values! {
+    "a clean-up's status",
+    /// Where a clean-up is in its life.
+    pub enum CleanupStatus {
+        /// Waits for its time.
+        Pending = "pending",
+        /// A worker has it.
+        Running = "running",
+        /// Done.
+        Completed = "completed",
+        /// It failed.
+        Failed = "failed",
+    }
+}
+
+/// A clean-up as it stands in the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "each field is the column of its name")]
+pub struct CleanupRow {
+    pub id: i64,
+    pub group_key: String,
+    pub status: CleanupStatus,
+    pub execute_after: Time,
+    pub worker_id: Option<String>,
+    pub worker_heartbeat_at: Option<Time>,
+    pub lease_expires_at: Option<Time>,
+    pub error_code: Option<String>,
+    pub error_message: Option<String>,
+    pub created_at: Time,
+    pub updated_at: Time,
+    pub finished_at: Option<Time>,
+}
+
+impl CleanupRow {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(CleanupRow {
+            id: row.get("id")?,
+            group_key: row.get("group_key")?,
+            status: CleanupStatus::read(row, "status")?,
+            execute_after: some_time(row, "execute_after")?,
+            worker_id: row.get("worker_id")?,
+            worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
+            lease_expires_at: time(row, "lease_expires_at")?,
+            error_code: row.get("error_code")?,
+            error_message: row.get("error_message")?,
+            created_at: some_time(row, "created_at")?,
+            updated_at: some_time(row, "updated_at")?,
+            finished_at: time(row, "finished_at")?,
+        })
+    }
+}
+
+static LEASED: Leased = Leased {
+    table: "thumbnail_cleanup_jobs",
+    our_times: false,
+    only: "",
+    on_claim: ", finished_at = NULL, updated_at = ?1",
+    on_beat: ", updated_at = ?1",
+    on_expiry: "status = 'pending', error_code = 'LEASE_EXPIRED',
+        error_message = 'Lease expired and requeued', finished_at = NULL, updated_at = ?1",
+};
+
+/// The clean-ups of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Cleanups<'a>(pub(crate) &'a Store);
+
+impl Cleanups<'_> {
+    /// Has a group cleaned up, not before a time. A clean-up of the group that is there already, waiting or
+    /// finished, takes the new time; one that a worker has in hand is a conflict.
+    pub fn schedule(self, group_key: &str, execute_after: Time) -> Result<CleanupRow> {
+        let group_key = group_key.trim().to_owned();
+        if group_key.is_empty() || group_key.len() > 256 {
+            return Err(Error::Invalid(format!(
+                "the group key {group_key:?} is not legal: 1 to 256 bytes are"
+            )));
+        }
+        self.0.write_and_ring(Shape::Compound, move |db| {
+            LEASED.recover(db)?;
+            let sql = "INSERT INTO thumbnail_cleanup_jobs (group_key, status, execute_after, created_at, updated_at)
+                VALUES (?1, 'pending', ?2, ?3, ?3)
+                ON CONFLICT (group_key) DO UPDATE SET status = 'pending', execute_after = excluded.execute_after,
+                    worker_id = NULL, worker_heartbeat_at = NULL, lease_expires_at = NULL, error_code = NULL,
+                    error_message = NULL, finished_at = NULL, updated_at = excluded.updated_at
+                WHERE status IN ('pending', 'completed', 'failed')";
+            match db.execute(sql, params![group_key, execute_after.to_string(), db.now()])? {
+                0 => Err(Error::Conflict(format!("the group {group_key} is being cleaned up right now"))),
+                _ => of_group(db, &group_key),
+            }
+        })
+    }
+
+    /// Takes a clean-up whose time has come and whose group has no thumbnail that waits or is being made. Those
+    /// whose lease has run out wait again first.
+    pub fn claim(self, token: &Token, lease: Duration) -> Result<Option<CleanupRow>> {
+        let token = token.clone();
+        self.0.write(Shape::Compound, move |db| {
+            LEASED.recover(db)?;
+            let due = moment("execute_after");
+            let ids = format!(
+                "SELECT id FROM thumbnail_cleanup_jobs WHERE status = 'pending' AND {due} <= ?1 AND NOT {}
+                 ORDER BY {due}, id",
+                thumbnails::unfinished_in_group("thumbnail_cleanup_jobs.group_key")
+            );
+            let due = Due { ids: &ids, params: &[], limit: 1 };
+            Ok(LEASED.claim(db, (&token, lease), &due, "*", CleanupRow::read)?.pop())
+        })
+    }
+
+    /// Forgets the thumbnails of a group that are ready or failed; says where their files were.
+    ///
+    /// Delete the files first, as [`Thumbnails::finished`](crate::thumbnails::Thumbnails::finished) names them: while
+    /// the rows stand, nobody makes these files anew. Once they are gone, a file of the same name may be another's.
+    pub fn remove_finished_thumbnails(self, group_key: &str) -> Result<Vec<String>> {
+        let group_key = group_key.to_owned();
+        self.0.write(Shape::Statement, move |db| thumbnails::remove_finished(db, &group_key))
+    }
+
+    /// Says how a clean-up ended: well, or with an error for people.
+    pub fn finish(self, id: i64, token: &Token, outcome: Result<(), String>) -> Result<CleanupRow> {
+        let token = token.clone();
+        self.0.write(Shape::Compound, move |db| {
+            let (status, code, message) = match &outcome {
+                Ok(()) => (CleanupStatus::Completed, None, None),
+                Err(message) => (CleanupStatus::Failed, Some(THUMB_CLEANUP_FAILED), Some(message)),
+            };
+            let sets = "status = ?4, error_code = ?5, error_message = ?6, finished_at = ?1, updated_at = ?1";
+            let done = LEASED.finish(db, &id, &token, sets, &[&status.as_str(), &code, &message])?;
+            owned(db, done, id, &token)
+        })
+    }
+
+    /// Gives a clean-up back undone, so that another worker can have it at once.
+    pub fn release(self, id: i64, token: &Token) -> Result<CleanupRow> {
+        let token = token.clone();
+        self.0.write_and_ring(Shape::Compound, move |db| {
+            let done = LEASED.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
+            owned(db, done, id, &token)
+        })
+    }
+
+    /// Has clean-ups whose lease has run out wait for a worker again. Says how many.
+    pub fn recover(self) -> Result<usize> {
+        self.0.write_and_ring(Shape::Statement, |db| LEASED.recover(db))
+    }
+
+    /// The clean-up of a group, as it stands.
+    pub fn get(self, group_key: &str) -> Result<CleanupRow> {
+        self.0.read(|db| of_group(db, group_key))
+    }
+}
+
+pub(crate) fn leased() -> &'static Leased {
+    &LEASED
+}
+
+fn of_group(db: &Db<'_>, group_key: &str) -> Result<CleanupRow> {
+    let sql = "SELECT * FROM thumbnail_cleanup_jobs WHERE group_key = ?1";
+    let found = db.first(sql, [group_key], CleanupRow::read)?;
+    found.ok_or_else(|| Error::not_found("clean-up of the group", group_key))
+}
+
+/// The row after its owner's write, or why that was refused.
+fn owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<CleanupRow> {
+    let found = db.first("SELECT * FROM thumbnail_cleanup_jobs WHERE id = ?1", [id], CleanupRow::read)?;
+    let cleanup = found.ok_or_else(|| Error::not_found("clean-up", id))?;
+    if done {
+        return Ok(cleanup);
+    }
+    let (status, token) = (cleanup.status.as_str(), token.as_str());
+    Err(Error::Conflict(format!("clean-up {id} is {status} and not in the hands of {token:?}")))
+}

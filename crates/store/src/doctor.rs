@@ -1,0 +1,474 @@
+//! A checkup: what is wrong with a file, and what to do about it.
+//!
+//! Owns the questions and the repairs. Looking changes nothing, not even the schema of an old file, and works on a
+//! file that is too damaged to be opened as a store: what cannot be read is itself a finding. Repairs are those
+//! after which nothing anybody wrote is missing; a damaged file is never mended by guessing.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use serde::Serialize;
+
+use crate::db::{Db, File};
+use crate::error::{Error, Result};
+use crate::lease::{Leased, moment};
+use crate::writer::Shape;
+use crate::{Durability, Options, Store, checkpoints, cleanup, jobs, migrations, tasks, thumbnails, wal};
+
+/// More lines than this from one check would not be read.
+const MOST_LINES: usize = 100;
+
+/// A log is cut back to this when it is reset; a longer one has not been for a while.
+const LONG_LOG: u64 = 64 << 20;
+
+/// Clocks of several machines may differ by this much without anybody being wrong.
+const SKEW: Duration = Duration::from_secs(60);
+
+/// Checkpoints whose task is finished are left alone for so long.
+const ORPHANS_KEPT: Duration = Duration::from_secs(86_400);
+
+/// Every table with leases.
+fn leased() -> [&'static Leased; 5] {
+    [tasks::leased(), jobs::leased(), thumbnails::leased(), cleanup::leased(), wal::leased()]
+}
+
+/// Tables whose rows have a status, and were made at some time.
+const WITH_STATUS: &[&str] =
+    &["tasks", "jobs", "thumbnails", "thumbnail_cleanup_jobs", "wal_maintenance_jobs"];
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Good to know.
+    Note,
+    /// Something to do.
+    Warning,
+    /// The file is damaged.
+    Damage,
+}
+
+/// Something that was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is.
+    pub what: String,
+    /// What to do about it.
+    pub next: String,
+}
+
+/// The leases of one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LeaseCount {
+    /// The table.
+    pub table: &'static str,
+    /// Rows that somebody works on.
+    pub leased: u64,
+    /// Of these, rows whose lease has run out.
+    pub stale: u64,
+    /// Of these, rows whose lease ends too far ahead to be true.
+    pub far_ahead: u64,
+}
+
+/// What a checkup saw.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Checkup {
+    /// The version of SQLite that looked.
+    pub sqlite_version: String,
+    /// The newest migration of ours in the file.
+    pub schema_version: Option<i64>,
+    /// How the file keeps its transactions: `wal`, if we have ever opened it.
+    pub journal_mode: Option<String>,
+    /// How safe our commits are: `full` or `normal`. A setting, not a property of the file.
+    pub synchronous: &'static str,
+    /// The file's size.
+    pub file_bytes: u64,
+    /// Its log's.
+    pub wal_bytes: u64,
+    /// The size of a page.
+    pub page_bytes: u64,
+    /// How many pages it has.
+    pub pages: u64,
+    /// How many of them are empty.
+    pub free_pages: u64,
+    /// For each table, how many rows have which status.
+    pub counts: BTreeMap<&'static str, BTreeMap<String, u64>>,
+    /// The leases.
+    pub leases: Vec<LeaseCount>,
+    /// Tasks that were given up.
+    pub dead_letters: u64,
+    /// Checkpoints of tasks that are finished or gone.
+    pub orphaned_checkpoints: u64,
+    /// Indexes that do not agree with their table, and can be made anew.
+    pub broken_indexes: Vec<String>,
+    /// What was found, worst first.
+    pub findings: Vec<Finding>,
+}
+
+impl Checkup {
+    /// The worst of the findings, if there are any.
+    pub fn worst(&self) -> Option<Severity> {
+        self.findings.iter().map(|finding| finding.severity).max()
+    }
+
+    fn find(&mut self, severity: Severity, what: impl Into<String>, next: impl Into<String>) {
+        self.findings.push(Finding { severity, what: what.into(), next: next.into() });
+    }
+
+    /// What a check could not read is damage; other troubles end the checkup.
+    fn unless_damaged(&mut self, result: Result<()>) -> Result<bool> {
+        match result {
+            Ok(()) => Ok(true),
+            Err(Error::Corrupt(_, detail)) => {
+                self.find(Severity::Damage, format!("a part cannot be read: {detail}"), RESTORE);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+const RESTORE: &str = "stop all workers, keep a copy of the file and its -wal, and restore the latest backup";
+
+impl Options {
+    /// Looks at a file and changes nothing. `lease`: the longest lease that workers take. An error means that
+    /// there was nothing to look at: no file, somebody else's, or one that cannot be read at all.
+    pub fn examine(&self, path: &Path, lease: Duration) -> Result<Checkup> {
+        let file = self.file(path);
+        let cannot_open = |detail: String| Error::CannotOpen(file.path.clone(), detail);
+        let found = fs::metadata(path).map_err(|error| cannot_open(error.to_string()))?;
+        if !found.is_file() {
+            return Err(cannot_open("it is not a file".to_owned()));
+        }
+        let mut checkup = Checkup {
+            sqlite_version: rusqlite::version().to_owned(),
+            synchronous: match self.durability {
+                Durability::Full => "full",
+                Durability::Normal => "normal",
+            },
+            file_bytes: found.len(),
+            wal_bytes: fs::metadata(log_of(path)).map_or(0, |log| log.len()),
+            ..Checkup::default()
+        };
+        if checkup.unless_damaged(migrations::look_at(&file))? {
+            let conn = file.open_reader()?;
+            Examination { db: file.db(&conn), lease, checkup: &mut checkup }.run()?;
+        }
+        checkup.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        Ok(checkup)
+    }
+
+    /// Does about `found` what is safe, and says what it did. A task whose worker has died `max_crashes` times
+    /// is buried when its lease is freed, as a worker would do.
+    pub fn repair(&self, path: &Path, found: &Checkup, max_crashes: u32) -> Result<Vec<String>> {
+        let mut done = Vec::new();
+        let only_indexes = |finding: &&Finding| finding.severity == Severity::Damage;
+        if found.findings.iter().filter(only_indexes).count() > usize::from(!found.broken_indexes.is_empty())
+        {
+            return Ok(done);
+        }
+        let file = self.file(path);
+        if !found.broken_indexes.is_empty() {
+            reindex(&file, &found.broken_indexes, &mut done)?;
+        }
+        let store = self.clone().open(path)?;
+        free_leases(&store, max_crashes, &mut done)?;
+        let forgotten = store.checkpoints().clean(store.now().minus(ORPHANS_KEPT))?;
+        if forgotten > 0 {
+            done.push(format!("forgot {}", plural(forgotten, "orphaned checkpoint")));
+        }
+        drop(store);
+        tidy(&file, &mut done)?;
+        Ok(done)
+    }
+
+    fn file(&self, path: &Path) -> File {
+        let Options { durability, busy, clock } = self.clone();
+        File { path: path.to_path_buf(), durability, busy, clock }
+    }
+}
+
+struct Examination<'a> {
+    db: Db<'a>,
+    lease: Duration,
+    checkup: &'a mut Checkup,
+}
+
+impl Examination<'_> {
+    fn run(mut self) -> Result<()> {
+        let checks: [fn(&mut Self) -> Result<()>; 7] = [
+            Self::size,
+            Self::integrity,
+            Self::references,
+            Self::schema,
+            Self::statuses,
+            Self::leases,
+            Self::leftovers,
+        ];
+        for check in checks {
+            let result = check(&mut self);
+            self.checkup.unless_damaged(result)?;
+        }
+        Ok(())
+    }
+
+    fn pragma(&self, name: &str) -> Result<u64> {
+        Ok(self.db.number(&format!("PRAGMA {name}"), [])?.unsigned_abs())
+    }
+
+    fn count(&self, sql: &str, params: impl rusqlite::Params) -> Result<u64> {
+        Ok(self.db.number(sql, params)?.unsigned_abs())
+    }
+
+    fn has(&self, table: &str) -> Result<bool> {
+        let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+        Ok(self.db.number(sql, [table])? > 0)
+    }
+
+    fn size(&mut self) -> Result<()> {
+        self.checkup.journal_mode = self.db.first("PRAGMA journal_mode", [], |row| row.get(0))?;
+        self.checkup.page_bytes = self.pragma("page_size")?;
+        self.checkup.pages = self.pragma("page_count")?;
+        self.checkup.free_pages = self.pragma("freelist_count")?;
+        if self.checkup.wal_bytes > LONG_LOG {
+            let what = format!("the log has grown to {} MiB", self.checkup.wal_bytes >> 20);
+            self.checkup.find(
+                Severity::Warning,
+                what,
+                "`gristmill doctor --repair` cuts it back; if it stays, some process holds an old read open",
+            );
+        }
+        Ok(())
+    }
+
+    fn integrity(&mut self) -> Result<()> {
+        let sql = format!("PRAGMA integrity_check({MOST_LINES})");
+        let lines: Vec<String> = self.db.rows(&sql, [], |row| row.get(0))?;
+        let mut of_indexes = 0;
+        let mut others = Vec::new();
+        // What is wrong with a tree comes as many lines in one row.
+        for line in lines.iter().flat_map(|row| row.lines()).filter(|line| *line != "ok") {
+            match index_of(line) {
+                Some(index) => {
+                    of_indexes += 1;
+                    if !self.checkup.broken_indexes.iter().any(|known| known == index) {
+                        self.checkup.broken_indexes.push(index.to_owned());
+                    }
+                }
+                None => others.push(line),
+            }
+        }
+        if of_indexes > 0 {
+            let names = self.checkup.broken_indexes.join(", ");
+            let what = format!("indexes do not agree with their tables ({of_indexes} places): {names}");
+            self.checkup.find(Severity::Damage, what, "`gristmill doctor --repair` makes them anew");
+        }
+        for line in others {
+            let breach =
+                line.starts_with("NULL value in ") || line.starts_with("CHECK constraint failed in ");
+            if breach {
+                let next = "another program wrote it; correct the row there";
+                self.checkup.find(Severity::Warning, format!("a row is not legal: {line}"), next);
+            } else {
+                self.checkup.find(Severity::Damage, format!("the file is damaged: {line}"), RESTORE);
+            }
+        }
+        Ok(())
+    }
+
+    fn references(&mut self) -> Result<()> {
+        let sql = "SELECT \"table\", parent, count(*) FROM pragma_foreign_key_check GROUP BY 1, 2";
+        let broken: Vec<(String, String, i64)> =
+            self.db.rows(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        for (table, parent, count) in broken {
+            self.checkup.find(
+                Severity::Warning,
+                format!("{count} rows of {table} refer to rows of {parent} that are not there"),
+                "another program wrote without foreign keys; correct the rows there",
+            );
+        }
+        Ok(())
+    }
+
+    fn schema(&mut self) -> Result<()> {
+        if self.has("schema_migrations")? {
+            let sql = "SELECT max(version) FROM schema_migrations WHERE version > 1000";
+            self.checkup.schema_version = self.db.first(sql, [], |row| row.get(0))?.flatten();
+        }
+        let latest = migrations::latest();
+        if self.checkup.schema_version != Some(latest) {
+            let what = match self.checkup.schema_version {
+                Some(version) => format!("the schema is at {version}, and {latest} is the latest"),
+                None => "the file has never been opened by this program".to_owned(),
+            };
+            self.checkup.find(
+                Severity::Note,
+                what,
+                "nothing: the next worker or command brings it up to date",
+            );
+        }
+        Ok(())
+    }
+
+    fn statuses(&mut self) -> Result<()> {
+        for &table in WITH_STATUS {
+            if !self.has(table)? {
+                continue;
+            }
+            let sql = format!("SELECT status, count(*) FROM {table} GROUP BY status ORDER BY status");
+            let rows: Vec<(String, i64)> = self.db.rows(&sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let counts = rows.into_iter().map(|(status, count)| (status, count.unsigned_abs())).collect();
+            self.checkup.counts.insert(table, counts);
+            self.future(table)?;
+        }
+        Ok(())
+    }
+
+    /// Rows from the future say that the clock went back.
+    fn future(&mut self, table: &str) -> Result<()> {
+        let sql = format!("SELECT count(*) FROM {table} WHERE {} > ?1", moment("created_at"));
+        let count = self.count(&sql, [self.db.now.plus(SKEW).to_string()])?;
+        if count > 0 {
+            self.checkup.find(
+                Severity::Warning,
+                are(count, "row", &format!(" of {table}"), "made in the future"),
+                format!("compare the clocks of all machines; here it is {} UTC", self.db.now),
+            );
+        }
+        Ok(())
+    }
+
+    fn leases(&mut self) -> Result<()> {
+        let far = self.db.now.plus(self.lease.saturating_mul(2)).plus(SKEW).to_string();
+        for of in leased() {
+            let table = of.table;
+            if !self.has(table)? {
+                continue;
+            }
+            let (leased, stale) = of.leased_and_stale(&self.db)?;
+            let ends = moment("lease_expires_at");
+            let sql =
+                format!("SELECT count(*) FROM {table} WHERE status = 'running' AND {ends} > ?1{}", of.only);
+            let far_ahead = self.count(&sql, [&far])?;
+            let (leased, stale) = (leased.unsigned_abs(), stale.unsigned_abs());
+            self.checkup.leases.push(LeaseCount { table, leased, stale, far_ahead });
+            if stale > 0 {
+                self.checkup.find(
+                    Severity::Warning,
+                    are(stale, "row", &format!(" of {table}"), "held by a worker that is gone"),
+                    "`gristmill jobs recover` frees them, and so does any worker that starts",
+                );
+            }
+            if far_ahead > 0 {
+                self.checkup.find(
+                    Severity::Warning,
+                    are(
+                        far_ahead,
+                        "row",
+                        &format!(" of {table}"),
+                        "leased for much longer than workers here do",
+                    ),
+                    "if the clock went back, they stay with their workers until then; if those are gone, \
+                     `gristmill jobs cancel` ends them",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn leftovers(&mut self) -> Result<()> {
+        if self.has("task_checkpoints")? {
+            let orphans = checkpoints::orphans(&self.db)?.unsigned_abs();
+            self.checkup.orphaned_checkpoints = orphans;
+            if orphans > 0 {
+                self.checkup.find(
+                    Severity::Warning,
+                    are(orphans, "checkpoint", "", "left behind by tasks that are finished"),
+                    "`gristmill doctor --repair` forgets those older than a day",
+                );
+            }
+        }
+        if self.has("dead_letter_queue")? {
+            let letters = self.count("SELECT count(*) FROM dead_letter_queue", [])?;
+            self.checkup.dead_letters = letters;
+            if letters > 0 {
+                let what = are(letters, "task", "", "given up and kept as dead letters");
+                let next = "`gristmill dead list` shows them; `gristmill dead retry` tries again";
+                self.checkup.find(Severity::Note, what, next);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The index a line of integrity_check is about, if making it anew mends what the line says.
+fn index_of(line: &str) -> Option<&str> {
+    ["missing from index ", "wrong # of entries in index ", "values differ from index "]
+        .iter()
+        .find_map(|words| line.split_once(words).map(|(_, index)| index.trim()))
+}
+
+fn reindex(file: &File, indexes: &[String], done: &mut Vec<String>) -> Result<()> {
+    let conn = file.open_writer()?;
+    let db = file.db(&conn);
+    for index in indexes {
+        db.batch(&format!("REINDEX \"{}\"", index.replace('"', "\"\"")))?;
+        done.push(format!("made the index {index} anew"));
+    }
+    Ok(())
+}
+
+fn free_leases(store: &Store, max_crashes: u32, done: &mut Vec<String>) -> Result<()> {
+    let recovered = store.tasks().recover(max_crashes)?;
+    if recovered.freed > 0 {
+        done.push(format!("freed {} of tasks", plural(recovered.freed, "stale lease")));
+    }
+    if !recovered.poisoned.is_empty() {
+        let count = plural(recovered.poisoned.len(), "task");
+        done.push(format!("buried {count} whose workers kept dying; see `gristmill dead list`"));
+    }
+    // Tasks have been seen to: their crashes are counted.
+    for of in leased().into_iter().filter(|of| of.table != "tasks") {
+        let freed = store.write(Shape::Statement, move |db| of.recover(db))?;
+        if freed > 0 {
+            done.push(format!("freed {} of {}", plural(freed, "stale lease"), of.table));
+        }
+    }
+    Ok(())
+}
+
+/// Cuts the log back and refreshes what the query planner knows.
+fn tidy(file: &File, done: &mut Vec<String>) -> Result<()> {
+    let length = || fs::metadata(log_of(&file.path)).map_or(0, |log| log.len());
+    let before = length();
+    let conn: Connection = file.open_writer()?;
+    let db = file.db(&conn);
+    // Its three numbers say whether somebody was in the way; the file says it as well.
+    db.rows("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    let after = length();
+    if after < before {
+        done.push(format!("cut the log back from {before} to {after} bytes"));
+    }
+    db.rows("PRAGMA optimize", [], |_| Ok(())).map(drop)
+}
+
+fn log_of(path: &Path) -> std::path::PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// "1 row of tasks is held", "2 rows of tasks are held".
+fn are(count: u64, noun: &str, of: &str, what: &str) -> String {
+    let (ending, verb) = if count == 1 { ("", "is") } else { ("s", "are") };
+    format!("{count} {noun}{ending}{of} {verb} {what}")
+}

@@ -1,0 +1,74 @@
+//! What we take for JSON.
+//!
+//! Owns the limits of texts that callers hand in, so that what is refused is refused with a reason, before
+//! anything is written.
+
+use serde::de::IgnoredAny;
+
+use crate::error::{Error, Result};
+
+/// The longest text, in bytes.
+pub(crate) const MOST: usize = 16 << 20;
+
+/// The deepest nesting. SQLite stops at 1,000, and a checkpoint lies some levels deep in its dead letter.
+const DEEPEST: usize = 500;
+
+/// Checks a text that is called `what`.
+pub(crate) fn check(what: &str, text: &str) -> Result<()> {
+    if text.len() > MOST {
+        let len = text.len();
+        return Err(Error::Invalid(format!("{what} has {len} bytes; at most {MOST} are legal")));
+    }
+    if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
+        return Err(Error::Invalid(format!("{what} is not JSON: {error}")));
+    }
+    if depth(text) > DEEPEST {
+        return Err(Error::Invalid(format!("{what} is nested too deep; at most {DEEPEST} levels are legal")));
+    }
+    Ok(())
+}
+
+/// How deep a text that is known to be JSON is nested.
+fn depth(text: &str) -> usize {
+    let (mut depth, mut deepest, mut quoted, mut escaped) = (0usize, 0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brackets_in_texts_are_not_nesting() {
+        let check = |text: &str, expected: usize| assert_eq!(depth(text), expected, "{text}");
+        check("1", 0);
+        check("[]", 1);
+        check(r#"{"a": [[1], {"b": 2}]}"#, 3);
+        check(r#"["[[[", "\\\"[[", "\\\\"]"#, 1);
+    }
+
+    #[test]
+    fn what_is_refused_says_why() {
+        let check = |text: &str, part: &str| {
+            let error = super::check("the payload", text).unwrap_err().to_string();
+            assert!(error.starts_with("the payload") && error.contains(part), "{error}");
+        };
+        check("{", "is not JSON: EOF");
+        check(&("[".repeat(501) + &"]".repeat(501)), "at most 500 levels");
+        check(&"1".repeat(MOST + 1), "at most 16777216");
+        super::check("the payload", &("[".repeat(500) + &"]".repeat(500))).unwrap();
+    }
+}

@@ -1,0 +1,57 @@
+//! How fast all workers of a file together may read.
+//!
+//! Owns the table `io_rate_limits`: for each bucket the moment at which what was reserved so far is used up. The
+//! waiting is the caller's.
+
+use std::time::Duration;
+
+use crate::Store;
+use crate::db::Db;
+use crate::error::{Error, Result};
+use crate::writer::Shape;
+
+/// The bucket that the making of thumbnails shares.
+pub const THUMBNAIL_IO: &str = "thumbnail_io_global";
+
+/// No backlog of reservations is longer than this, in milliseconds; what looks longer is not one.
+const MOST_BACKLOG: i64 = 3_600_000;
+
+/// The longest that one reservation can take up, in milliseconds: ten years, so that sums stay far from overflow.
+const MOST_COST: i64 = 315_360_000_000;
+
+/// The rate limits of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits<'a>(pub(crate) &'a Store);
+
+impl Limits<'_> {
+    /// Reserves the reading of `bytes`; says how long to wait before it. A rate of 0 is no limit.
+    pub fn reserve(self, bucket: &str, bytes: u64, bytes_per_second: u64) -> Result<Duration> {
+        if bytes == 0 || bytes_per_second == 0 {
+            return Ok(Duration::ZERO);
+        }
+        let cost = (u128::from(bytes) * 1_000).div_ceil(u128::from(bytes_per_second));
+        let cost = i64::try_from(cost).unwrap_or(MOST_COST).min(MOST_COST);
+        let bucket = bucket.to_owned();
+        self.0.write(Shape::Compound, move |db| reserve(db, &bucket, cost))
+    }
+}
+
+fn reserve(db: &Db<'_>, bucket: &str, cost: i64) -> Result<Duration> {
+    let now = db.now.micros().div_euclid(1_000);
+    let ensure =
+        "INSERT INTO io_rate_limits (bucket_key, next_available_at_ms, updated_at) VALUES (?1, 0, ?2)
+        ON CONFLICT (bucket_key) DO NOTHING";
+    db.execute(ensure, (bucket, db.now()))?;
+    // The backlog is what lies ahead of now, or of the row's last use if that is later: then the clock was set back,
+    // and counting from now would make everybody wait for as long as it was set back. Where even so more lies ahead
+    // than could have been reserved (the clock was set back, and a program that does not look for that used the row
+    // since), the row is wrong, and we start anew.
+    let sql = "UPDATE io_rate_limits SET updated_at = ?5, next_available_at_ms = ?2 + ?3 +
+            (SELECT CASE WHEN backlog BETWEEN 0 AND ?4 THEN backlog ELSE 0 END FROM
+                (SELECT next_available_at_ms - max(?2,
+                    coalesce(CAST(unixepoch(updated_at, 'subsec') * 1000 AS INTEGER), 0)) AS backlog))
+        WHERE bucket_key = ?1 RETURNING next_available_at_ms";
+    let next = db.first(sql, (bucket, now, cost, MOST_BACKLOG, db.now()), |row| row.get::<_, i64>(0))?;
+    let next = next.ok_or_else(|| Error::Internal(format!("the bucket {bucket:?} is gone")))?;
+    Ok(Duration::from_millis(u64::try_from(next - cost - now).unwrap_or(0)))
+}

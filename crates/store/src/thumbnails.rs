@@ -1,0 +1,441 @@
+//! Thumbnails: small pictures that were asked for, and the line in which they wait to be made.
+//!
+//! Owns the table `thumbnails` and the rules by which a row moves:
+//!
+//! ```text
+//!   pending ──claim──▶ running ──▶ ready | failed
+//!      ▲                  │                 │
+//!      └── lease ran out ─┘                 │
+//!      └── asked for again, its time come ──┘
+//! ```
+//!
+//! The line is bounded, and so is how many images and videos are made at once. Keys, paths and pictures are the
+//! caller's affair.
+
+use std::time::Duration;
+
+use rusqlite::{Row, params};
+use serde::Serialize;
+
+use crate::Store;
+use crate::db::{Db, some_time, time};
+use crate::error::{Error, Result};
+use crate::lease::{Beat, Due, Leased, Token, moment};
+use crate::time::Time;
+use crate::values::values;
+use crate::writer::Shape;
+
+/// How many may be pending or running, unless the caller says otherwise.
+pub const CAPACITY: usize = 50_000;
+
+/// How long after its first failure a thumbnail may be asked for again; doubled with each further one.
+const RETRY_FIRST: Duration = Duration::from_secs(30);
+/// But never longer than this.
+const RETRY_MOST: Duration = Duration::from_secs(1_800);
+
+values! {
+    "a thumbnail's status",
+    /// Where a thumbnail is in its life.
+    pub enum ThumbStatus {
+        /// Nobody has it.
+        Pending = "pending",
+        /// A worker makes it.
+        Running = "running",
+        /// Its file is there.
+        Ready = "ready",
+        /// It could not be made; it may be asked for again later.
+        Failed = "failed",
+    }
+}
+
+values! {
+    "a media type",
+    /// What a thumbnail is made from.
+    pub enum MediaType {
+        /// An image.
+        Image = "image",
+        /// A video.
+        Video = "video",
+    }
+}
+
+values! {
+    "a thumbnail's format",
+    /// What a thumbnail is written as.
+    pub enum ThumbFormat {
+        /// JPEG.
+        Jpeg = "jpeg",
+        /// WebP.
+        Webp = "webp",
+    }
+}
+
+/// A thumbnail that somebody wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each field is the column of its name")]
+pub struct NewThumbnail {
+    pub thumb_key: String,
+    pub file_id: i64,
+    pub group_key: Option<String>,
+    pub media_type: MediaType,
+    pub format: ThumbFormat,
+    pub max_dimension: u32,
+    pub version: u32,
+    pub source_size_bytes: i64,
+    pub source_mtime_ns: i64,
+    pub output_relpath: String,
+}
+
+/// A thumbnail as it stands in the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "each field is the column of its name")]
+pub struct ThumbnailRow {
+    pub id: i64,
+    pub thumb_key: String,
+    pub file_id: i64,
+    pub group_key: Option<String>,
+    pub status: ThumbStatus,
+    pub media_type: MediaType,
+    pub format: ThumbFormat,
+    pub max_dimension: i64,
+    pub version: i64,
+    pub source_size_bytes: i64,
+    pub source_mtime_ns: i64,
+    pub output_relpath: Option<String>,
+    pub width: Option<i64>,
+    pub height: Option<i64>,
+    pub bytes_size: Option<i64>,
+    pub error_code: Option<String>,
+    pub error_message: Option<String>,
+    pub error_count: i64,
+    pub retry_after: Option<Time>,
+    pub worker_id: Option<String>,
+    pub worker_heartbeat_at: Option<Time>,
+    pub lease_expires_at: Option<Time>,
+    pub created_at: Time,
+    pub updated_at: Time,
+    pub started_at: Option<Time>,
+    pub finished_at: Option<Time>,
+}
+
+impl ThumbnailRow {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(ThumbnailRow {
+            id: row.get("id")?,
+            thumb_key: row.get("thumb_key")?,
+            file_id: row.get("file_id")?,
+            group_key: row.get("group_key")?,
+            status: ThumbStatus::read(row, "status")?,
+            media_type: MediaType::read(row, "media_type")?,
+            format: ThumbFormat::read(row, "format")?,
+            max_dimension: row.get("max_dimension")?,
+            version: row.get("version")?,
+            source_size_bytes: row.get("source_size_bytes")?,
+            source_mtime_ns: row.get("source_mtime_ns")?,
+            output_relpath: row.get("output_relpath")?,
+            width: row.get("width")?,
+            height: row.get("height")?,
+            bytes_size: row.get("bytes_size")?,
+            error_code: row.get("error_code")?,
+            error_message: row.get("error_message")?,
+            error_count: row.get("error_count")?,
+            retry_after: time(row, "retry_after")?,
+            worker_id: row.get("worker_id")?,
+            worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
+            lease_expires_at: time(row, "lease_expires_at")?,
+            created_at: some_time(row, "created_at")?,
+            updated_at: some_time(row, "updated_at")?,
+            started_at: time(row, "started_at")?,
+            finished_at: time(row, "finished_at")?,
+        })
+    }
+}
+
+/// How many may be made at once, over all workers of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThumbLimits {
+    /// Of images.
+    pub image: u32,
+    /// Of videos.
+    pub video: u32,
+}
+
+impl Default for ThumbLimits {
+    fn default() -> Self {
+        ThumbLimits { image: 2, video: 1 }
+    }
+}
+
+/// How the making of a thumbnail ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ThumbOutcome {
+    /// Its file is written.
+    Ready {
+        /// In pixels.
+        width: u32,
+        /// In pixels.
+        height: u32,
+        /// The size of the file.
+        bytes_size: u64,
+    },
+    /// It could not be made.
+    Failed {
+        /// Why, for programs.
+        code: String,
+        /// Why, for people.
+        message: String,
+    },
+}
+
+static LEASED: Leased = Leased {
+    table: "thumbnails",
+    our_times: false,
+    only: "",
+    on_claim: ", started_at = coalesce(started_at, ?1), updated_at = ?1",
+    on_beat: ", updated_at = ?1",
+    on_expiry: "status = 'pending', error_code = 'LEASE_EXPIRED',
+        error_message = 'Lease expired and requeued', updated_at = ?1",
+};
+
+/// Whether the line has room, for ?2 at most. Counts no further than that.
+const HAS_ROOM: &str = "(SELECT count(*) FROM
+    (SELECT 1 FROM thumbnails WHERE status IN ('pending', 'running') LIMIT ?2)) < ?2";
+
+/// The thumbnails of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Thumbnails<'a>(pub(crate) &'a Store);
+
+impl Thumbnails<'_> {
+    /// Asks for a thumbnail. One with this key that is there already is returned as it is, unless it failed and
+    /// its time to be tried again has come. [`Error::QueueFull`] when `capacity` are pending or running.
+    pub fn request(self, wanted: NewThumbnail, capacity: usize) -> Result<ThumbnailRow> {
+        check(&wanted)?;
+        self.0.write_and_ring(Shape::Compound, move |db| {
+            let admitted = match by_key(db, &wanted.thumb_key)? {
+                None => insert(db, &wanted, capacity)?,
+                Some(row) if row.status == ThumbStatus::Failed && row.retry_after <= Some(db.now) => {
+                    requeue(db, row.id, capacity)?
+                }
+                Some(row) => return Ok(row),
+            };
+            if !admitted {
+                return Err(Error::QueueFull(format!(
+                    "{capacity} thumbnails are waiting or being made, which is the limit; try again later"
+                )));
+            }
+            keyed(db, &wanted.thumb_key)
+        })
+    }
+
+    /// Takes the oldest pending thumbnail of a media type that is not at its limit. Those whose lease has run
+    /// out are pending again first.
+    pub fn claim(self, token: &Token, lease: Duration, limits: ThumbLimits) -> Result<Option<ThumbnailRow>> {
+        let token = token.clone();
+        self.0.write(Shape::Compound, move |db| {
+            LEASED.recover(db)?;
+            let ids = format!(
+                "SELECT id FROM (SELECT * FROM ({}) UNION ALL SELECT * FROM ({})) ORDER BY created, id",
+                oldest(MediaType::Image, 5),
+                oldest(MediaType::Video, 6)
+            );
+            let due = Due { ids: &ids, params: &[&limits.image, &limits.video], limit: 1 };
+            Ok(LEASED.claim(db, (&token, lease), &due, "*", ThumbnailRow::read)?.pop())
+        })
+    }
+
+    /// Prolongs the lease of a thumbnail.
+    pub fn heartbeat(self, id: i64, token: &Token, lease: Duration) -> Result<Beat> {
+        let token = token.clone();
+        self.0.write(Shape::Compound, move |db| LEASED.beat(db, &id, (&token, lease), &[]))
+    }
+
+    /// Says how the making ended.
+    pub fn finish(self, id: i64, token: &Token, outcome: ThumbOutcome) -> Result<ThumbnailRow> {
+        let token = token.clone();
+        self.0.write(Shape::Compound, move |db| {
+            let done = match &outcome {
+                ThumbOutcome::Ready { width, height, bytes_size } => {
+                    let sets = "status = 'ready', width = ?4, height = ?5, bytes_size = ?6, error_code = NULL,
+                        error_message = NULL, error_count = 0, retry_after = NULL, finished_at = ?1, updated_at = ?1";
+                    let bytes = i64::try_from(*bytes_size).unwrap_or(i64::MAX);
+                    LEASED.finish(db, &id, &token, sets, &[width, height, &bytes])?
+                }
+                ThumbOutcome::Failed { code, message } => {
+                    let failures = row(db, id)?.error_count.saturating_add(1);
+                    let retry_after = db.now.plus(retry_delay(failures)).to_string();
+                    let sets = "status = 'failed', error_code = ?4, error_message = ?5, error_count = ?6,
+                        retry_after = ?7, finished_at = ?1, updated_at = ?1";
+                    LEASED.finish(db, &id, &token, sets, &[code, message, &failures, &retry_after])?
+                }
+            };
+            owned(db, done, id, &token)
+        })
+    }
+
+    /// Gives a thumbnail back unmade, so that another worker can have it at once.
+    pub fn release(self, id: i64, token: &Token) -> Result<ThumbnailRow> {
+        let token = token.clone();
+        self.0.write_and_ring(Shape::Compound, move |db| {
+            let done = LEASED.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
+            owned(db, done, id, &token)
+        })
+    }
+
+    /// Has thumbnails whose lease has run out wait for a worker again. Says how many.
+    pub fn recover(self) -> Result<usize> {
+        self.0.write_and_ring(Shape::Statement, |db| LEASED.recover(db))
+    }
+
+    /// A thumbnail as it stands.
+    pub fn get(self, thumb_key: &str) -> Result<ThumbnailRow> {
+        self.0.read(|db| keyed(db, thumb_key))
+    }
+
+    /// The thumbnails of a group that are ready or failed: what a clean-up would remove.
+    pub fn finished(self, group_key: &str) -> Result<Vec<ThumbnailRow>> {
+        self.0.read(|db| {
+            let sql = format!("SELECT * FROM thumbnails WHERE group_key = ?1 AND {FINISHED} ORDER BY id");
+            db.rows(&sql, [group_key], ThumbnailRow::read)
+        })
+    }
+
+    /// How many thumbnails are in each status.
+    pub fn counts(self) -> Result<Vec<(ThumbStatus, u64)>> {
+        self.0.read(|db| {
+            db.rows(
+                "SELECT status, count(*) AS n FROM thumbnails GROUP BY status ORDER BY status",
+                [],
+                |row| Ok((ThumbStatus::read(row, "status")?, row.get::<_, i64>("n")?.unsigned_abs())),
+            )
+        })
+    }
+}
+
+fn check(wanted: &NewThumbnail) -> Result<()> {
+    let NewThumbnail { thumb_key, max_dimension, source_size_bytes, .. } = wanted;
+    if thumb_key.is_empty() || thumb_key.len() > 128 {
+        return Err(Error::Invalid(format!("the key {thumb_key:?} is not legal: 1 to 128 bytes are")));
+    }
+    if *max_dimension == 0 {
+        return Err(Error::Invalid("max_dimension is 0; 1 or more is legal".to_owned()));
+    }
+    if *source_size_bytes < 0 {
+        return Err(Error::Invalid(format!("a source of {source_size_bytes} bytes is not legal")));
+    }
+    Ok(())
+}
+
+/// Admission: one statement, so that no two requests share the last place. False when there is none.
+fn insert(db: &Db<'_>, new: &NewThumbnail, capacity: usize) -> Result<bool> {
+    if db.number("SELECT count(*) FROM library_files WHERE id = ?1", [new.file_id])? == 0 {
+        return Err(Error::not_found("file", new.file_id));
+    }
+    let sql = format!(
+        "INSERT INTO thumbnails (thumb_key, file_id, group_key, status, media_type, format, max_dimension, version,
+            source_size_bytes, source_mtime_ns, output_relpath, error_count, created_at, updated_at)
+         SELECT ?3, ?4, ?5, 'pending', ?6, ?7, ?8, ?9, ?10, ?11, ?12, 0, ?1, ?1 WHERE {HAS_ROOM}"
+    );
+    let added = db.execute(
+        &sql,
+        params![
+            db.now(),
+            crate::as_limit(capacity),
+            new.thumb_key,
+            new.file_id,
+            new.group_key,
+            new.media_type.as_str(),
+            new.format.as_str(),
+            new.max_dimension,
+            new.version,
+            new.source_size_bytes,
+            new.source_mtime_ns,
+            new.output_relpath,
+        ],
+    )?;
+    Ok(added == 1)
+}
+
+/// A failed one takes a place in the line like a new one.
+fn requeue(db: &Db<'_>, id: i64, capacity: usize) -> Result<bool> {
+    let sql = format!(
+        "UPDATE thumbnails SET status = 'pending', error_code = NULL, error_message = NULL, retry_after = NULL,
+            worker_id = NULL, worker_heartbeat_at = NULL, lease_expires_at = NULL, started_at = NULL,
+            finished_at = NULL, updated_at = ?1
+         WHERE id = ?3 AND status = 'failed' AND {HAS_ROOM}"
+    );
+    Ok(db.execute(&sql, params![db.now(), crate::as_limit(capacity), id])? == 1)
+}
+
+/// The oldest pending one of a media type, unless as many are being made as parameter `limit` allows.
+fn oldest(media: MediaType, limit: u8) -> String {
+    let (media, created) = (media.as_str(), moment("created_at"));
+    let (retry, lease) = (moment("retry_after"), moment("lease_expires_at"));
+    format!(
+        "SELECT id, {created} AS created FROM thumbnails
+         WHERE status = 'pending' AND media_type = '{media}' AND (retry_after IS NULL OR {retry} <= ?1)
+            AND (SELECT count(*) FROM thumbnails
+                 WHERE status = 'running' AND media_type = '{media}' AND {lease} > ?1) < ?{limit}
+         ORDER BY {created}, id LIMIT 1"
+    )
+}
+
+/// When a thumbnail that has failed so often may be asked for again.
+fn retry_delay(failures: i64) -> Duration {
+    let doublings = u32::try_from(failures.saturating_sub(1).clamp(0, 10)).unwrap_or(0);
+    RETRY_FIRST.saturating_mul(1 << doublings).min(RETRY_MOST)
+}
+
+const FINISHED: &str = "status IN ('ready', 'failed')";
+
+/// Whether a group has thumbnails that wait or are being made, as a condition on `group_key` of the outer query.
+pub(crate) fn unfinished_in_group(group_key: &str) -> String {
+    format!(
+        "EXISTS (SELECT 1 FROM thumbnails WHERE thumbnails.group_key = {group_key}
+            AND thumbnails.status IN ('pending', 'running'))"
+    )
+}
+
+/// Forgets the finished thumbnails of a group; says where their files are.
+pub(crate) fn remove_finished(db: &Db<'_>, group_key: &str) -> Result<Vec<String>> {
+    let sql = format!("DELETE FROM thumbnails WHERE group_key = ?1 AND {FINISHED} RETURNING output_relpath");
+    let paths: Vec<Option<String>> = db.rows(&sql, [group_key], |row| row.get(0))?;
+    Ok(paths.into_iter().flatten().collect())
+}
+
+pub(crate) fn leased() -> &'static Leased {
+    &LEASED
+}
+
+fn by_key(db: &Db<'_>, thumb_key: &str) -> Result<Option<ThumbnailRow>> {
+    db.first("SELECT * FROM thumbnails WHERE thumb_key = ?1", [thumb_key], ThumbnailRow::read)
+}
+
+fn keyed(db: &Db<'_>, thumb_key: &str) -> Result<ThumbnailRow> {
+    by_key(db, thumb_key)?.ok_or_else(|| Error::not_found("thumbnail", thumb_key))
+}
+
+fn row(db: &Db<'_>, id: i64) -> Result<ThumbnailRow> {
+    let found = db.first("SELECT * FROM thumbnails WHERE id = ?1", [id], ThumbnailRow::read)?;
+    found.ok_or_else(|| Error::not_found("thumbnail", id))
+}
+
+/// The row after its owner's write, or why that was refused.
+fn owned(db: &Db<'_>, done: bool, id: i64, token: &Token) -> Result<ThumbnailRow> {
+    let thumbnail = row(db, id)?;
+    if done {
+        return Ok(thumbnail);
+    }
+    let (status, token) = (thumbnail.status.as_str(), token.as_str());
+    Err(Error::Conflict(format!("thumbnail {id} is {status} and not in the hands of {token:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_up_to_half_an_hour() {
+        let seconds: Vec<u64> = [0, 1, 2, 3, 6, 7, 11, 12, i64::MAX].map(|n| retry_delay(n).as_secs()).into();
+        assert_eq!(seconds, [30, 30, 60, 120, 960, 1_800, 1_800, 1_800, 1_800]);
+    }
+}

@@ -1,0 +1,452 @@
+//! Files and disks that are not as they should be: which error it is, that its text names the file and the next
+//! step, and that nothing is lost or changed by it.
+//!
+//! A small disk and a read-only one are made in a mount namespace of their own, where any user may: the test starts
+//! itself again in there.
+
+#![cfg(unix)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+
+use gristmill_store::letters::LetterFilter;
+use gristmill_store::tasks::{NewTask, TaskFilter};
+use gristmill_store::{Error, Store};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+fn folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mill.db");
+    (folder, path)
+}
+
+/// The error that opening gives: `wanted` of the path, with the path and each of `parts` in its text.
+#[track_caller]
+fn refused(path: &Path, wanted: fn(PathBuf) -> Error, parts: &[&str]) {
+    check(&Store::open(path).expect_err("should be refused"), &wanted(path.to_path_buf()), path, parts);
+}
+
+/// The same kind of error for the same file; its text names the file and the next step.
+#[track_caller]
+fn check(error: &Error, wanted: &Error, path: &Path, parts: &[&str]) {
+    match (error, wanted) {
+        // What the database says besides is its own affair.
+        (Error::Corrupt(a, _), Error::Corrupt(b, _)) | (Error::CannotOpen(a, _), Error::CannotOpen(b, _)) => {
+            assert_eq!(a, b);
+        }
+        _ => assert_eq!(error, wanted),
+    }
+    let text = error.to_string();
+    assert!(text.contains(&path.display().to_string()), "the file is not in: {text}");
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+}
+
+/// Every file of a folder, with its bytes. The empty log and its index that a look may leave say nothing.
+fn bytes(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let says_something = |(path, bytes): &(PathBuf, Vec<u8>)| {
+        let name = path.to_string_lossy();
+        !name.ends_with("-shm") && !(name.ends_with("-wal") && bytes.is_empty())
+    };
+    files.map(|path| (path.clone(), fs::read(path).unwrap())).filter(says_something).collect()
+}
+
+fn corrupt(path: PathBuf) -> Error {
+    Error::Corrupt(path, String::new())
+}
+
+fn cannot_open(path: PathBuf) -> Error {
+    Error::CannotOpen(path, String::new())
+}
+
+/// A store with some tasks, closed.
+fn filled(path: &Path, tasks: usize) {
+    let store = Store::open(path).unwrap();
+    let payload = format!("\"{}\"", "x".repeat(2_000));
+    store.tasks().enqueue_many(vec![NewTask::new("grind", payload); tasks]).unwrap();
+}
+
+#[test]
+fn a_text_file_is_not_a_database_and_stays_as_it_is() {
+    let long = "all work and no play\n".repeat(10_000);
+    for text in ["x", "no", "hello, miller\n", "SQLite format 2\0 and so on", &long] {
+        let (folder, path) = folder();
+        fs::write(&path, text).unwrap();
+        refused(
+            &path,
+            Error::NotADatabase,
+            &["not a database", "a SQLite file that Gristmill made, or no file"],
+        );
+        assert!(bytes(folder.path()) == BTreeMap::from([(path, text.as_bytes().to_vec())]));
+    }
+}
+
+#[test]
+fn an_empty_file_is_as_good_as_none() {
+    let (_folder, path) = folder();
+    fs::write(&path, "").unwrap();
+    let store = Store::open(&path).unwrap();
+    store.tasks().enqueue(NewTask::new("grind", "{}")).unwrap();
+    assert!(fs::read(&path).unwrap().starts_with(b"SQLite format 3\0"));
+}
+
+#[test]
+fn another_programs_database_is_refused_and_unchanged() {
+    for schema in [
+        "CREATE TABLE notes (id INTEGER PRIMARY KEY, text); INSERT INTO notes VALUES (1, 'mine')",
+        "CREATE TABLE jobs (id INTEGER PRIMARY KEY)",
+        "CREATE TABLE tasks (id INTEGER PRIMARY KEY, queue, kind, status, payload)",
+        // Rails.
+        "CREATE TABLE schema_migrations (version VARCHAR NOT NULL PRIMARY KEY);
+         CREATE TABLE ar_internal_metadata (key VARCHAR PRIMARY KEY, value VARCHAR);
+         CREATE TABLE jobs (id INTEGER PRIMARY KEY);
+         CREATE TABLE library_roots (id INTEGER PRIMARY KEY);
+         INSERT INTO schema_migrations VALUES ('20260119120000')",
+        "CREATE TABLE schema_migrations (version VARCHAR NOT NULL PRIMARY KEY)",
+        // golang-migrate.
+        "CREATE TABLE schema_migrations (version BIGINT NOT NULL PRIMARY KEY, dirty BOOLEAN NOT NULL);
+         CREATE TABLE users (id INTEGER PRIMARY KEY); INSERT INTO schema_migrations VALUES (3, 0)",
+    ] {
+        for journal in ["delete", "wal"] {
+            let (folder, path) = folder();
+            let conn = Connection::open(&path).unwrap();
+            conn.pragma_update(None, "journal_mode", journal).unwrap();
+            conn.execute_batch(schema).unwrap();
+            drop(conn);
+            let before = bytes(folder.path());
+            refused(&path, Error::Foreign, &["another program", "nothing in it was changed", "Name a file"]);
+            assert!(bytes(folder.path()) == before, "{schema}");
+        }
+    }
+}
+
+/// Their steps have names for numbers, and their ledger the same columns as ours.
+#[test]
+fn a_ledger_of_names_is_another_programs() {
+    let (folder, path) = folder();
+    let conn = Connection::open(&path).unwrap();
+    conn.execute_batch(
+        "CREATE TABLE schema_migrations (version TEXT PRIMARY KEY, name TEXT, applied_at TEXT);
+         CREATE TABLE users (id INTEGER PRIMARY KEY);
+         INSERT INTO schema_migrations VALUES ('2026_01_19_users', 'users', '2026-01-19')",
+    )
+    .unwrap();
+    drop(conn);
+    let before = bytes(folder.path());
+    refused(&path, Error::Foreign, &["another program"]);
+    assert!(bytes(folder.path()) == before);
+}
+
+/// A program that died left what it had committed in its log; it will want to find it there.
+#[test]
+fn another_programs_log_is_left_to_it() {
+    let (folder, path) = folder();
+    let original = folder.path().join("original.db");
+    let conn = Connection::open(&original).unwrap();
+    conn.pragma_update(None, "journal_mode", "wal").unwrap();
+    conn.execute_batch(
+        "CREATE TABLE notes (id INTEGER PRIMARY KEY, text); INSERT INTO notes VALUES (1, 'mine')",
+    )
+    .unwrap();
+    // As it is on disk in the middle of its life.
+    let log = folder.path().join("mill.db-wal");
+    fs::copy(&original, &path).unwrap();
+    fs::copy(folder.path().join("original.db-wal"), &log).unwrap();
+    drop(conn);
+    let before = (fs::read(&path).unwrap(), fs::read(&log).unwrap());
+    refused(&path, Error::Foreign, &["nothing in it was changed"]);
+    assert!((fs::read(&path).unwrap(), fs::read(&log).unwrap_or_default()) == before);
+}
+
+#[test]
+fn a_file_of_a_newer_version_is_refused_and_unchanged() {
+    for version in [13, 999, 9_001] {
+        let (folder, path) = folder();
+        filled(&path, 1);
+        let conn = Connection::open(&path).unwrap();
+        let sql = "INSERT INTO schema_migrations (version, name, applied_at) VALUES (?1, 'x', '2026-01-19 12:00:00')";
+        conn.execute(sql, [version]).unwrap();
+        drop(conn);
+        let before = bytes(folder.path());
+        let error = Store::open(&path).unwrap_err();
+        let wanted = Error::Newer { path: path.clone(), version };
+        check(
+            &error,
+            &wanted,
+            &path,
+            &[&version.to_string(), "newer version", "Use that version, or another file"],
+        );
+        assert!(bytes(folder.path()) == before);
+    }
+}
+
+#[test]
+fn a_database_that_was_cut_off_is_damaged() {
+    let (_folder, path) = folder();
+    filled(&path, 100);
+    let whole = fs::read(&path).unwrap();
+    for length in [1_000, 4_096, 4_097, 10 * 4_096, whole.len() / 2, whole.len() - 4_096] {
+        fs::write(&path, &whole[..length]).unwrap();
+        refused(&path, corrupt, &["damaged", "gristmill doctor", "backup"]);
+        assert!(fs::read(&path).unwrap() == whole[..length], "{length}");
+    }
+    // Put back, it is good again: nothing of the attempts stays.
+    fs::write(&path, &whole).unwrap();
+    assert_eq!(Store::open(&path).unwrap().tasks().get(100).unwrap().id, 100);
+}
+
+#[test]
+fn garbage_in_the_middle_is_told_by_whatever_meets_it() {
+    let (_folder, path) = folder();
+    filled(&path, 100);
+    let whole = fs::read(&path).unwrap();
+    let conn = Connection::open(&path).unwrap();
+    let root = |name: &str| -> usize {
+        let sql = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
+        conn.query_row(sql, [name], |row| row.get::<_, i64>(0)).unwrap().try_into().unwrap()
+    };
+    let spoil = |pages: &[usize]| {
+        let mut bytes = whole.clone();
+        for page in pages {
+            bytes[(page - 1) * 4_096..page * 4_096].fill(0xa5);
+        }
+        bytes
+    };
+    let (tasks, ledger) = (root("tasks"), root("schema_migrations"));
+    let pages = whole.len() / 4_096;
+    drop(conn);
+    // Where tasks are: the file opens, and what does not meet them works.
+    fs::write(&path, spoil(&[tasks])).unwrap();
+    let store = Store::open(&path).unwrap();
+    let parts = ["damaged", "gristmill doctor", "backup"];
+    let path = path.as_path();
+    for _ in 0..2 {
+        check(&store.tasks().get(1).unwrap_err(), &corrupt(path.into()), path, &parts);
+        let many = vec![NewTask::new("grind", "{}"); 2];
+        check(&store.tasks().enqueue_many(many).unwrap_err(), &corrupt(path.into()), path, &parts);
+        check(
+            &store.tasks().enqueue(NewTask::new("grind", "{}")).unwrap_err(),
+            &corrupt(path.into()),
+            path,
+            &parts,
+        );
+        assert_eq!(store.letters().list(&LetterFilter::default(), None, 10).unwrap().items, []);
+    }
+    drop(store);
+    // Where the ledger is, or all but the beginning: it does not even open.
+    fs::write(path, spoil(&[ledger])).unwrap();
+    refused(path, corrupt, &parts);
+    fs::write(path, spoil(&(2..=pages).collect::<Vec<_>>())).unwrap();
+    refused(path, corrupt, &parts);
+    // Anywhere: an error or not, and never a panic.
+    for page in 2..=pages {
+        fs::write(path, spoil(&[page])).unwrap();
+        let used = Store::open(path).and_then(|store| {
+            store.tasks().list(&TaskFilter::default(), None, 1_000)?;
+            store.tasks().recover(1)?;
+            store.tasks().enqueue(NewTask::new("grind", "{}"))
+        });
+        if let Err(error) = used {
+            check(&error, &corrupt(path.into()), path, &parts);
+        }
+    }
+}
+
+#[test]
+fn a_folder_cannot_be_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    refused(folder.path(), cannot_open, &["must not be a folder"]);
+    let missing = folder.path().join("missing").join("mill.db");
+    refused(&missing, cannot_open, &["The folder must exist"]);
+    assert!(!missing.parent().unwrap().exists());
+    let file = folder.path().join("file");
+    fs::write(&file, "x").unwrap();
+    refused(&file.join("mill.db"), cannot_open, &["The folder must exist"]);
+}
+
+#[test]
+fn a_path_is_a_path_whatever_it_looks_like() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["file:mill.db?mode=memory", ":memory:", "mühle 石 🌾.db", " ", "a%20b?c#d"] {
+        let path = folder.path().join(name);
+        let store = Store::open(&path).unwrap();
+        store.tasks().enqueue(NewTask::new("grind", "{}")).unwrap();
+        assert!(path.is_file(), "{name:?}");
+        assert_eq!(store.path(), path);
+    }
+}
+
+/// Runs the body of the test `name` where mounting is allowed and nobody else sees it. Says why, if it cannot.
+fn with_mounts(name: &str, body: impl FnOnce()) {
+    const INSIDE: &str = "GRISTMILL_TEST_MOUNTS";
+    if std::env::var_os(INSIDE).is_some() {
+        body();
+        return;
+    }
+    // As root of a user namespace, or as root.
+    let ways: [&[&str]; 2] = [&["--map-root-user", "--mount"], &["--mount"]];
+    let probe = |way: &&[&str]| {
+        let script = ["sh", "-c", "mount -t tmpfs -o size=1m none /tmp"];
+        Command::new("unshare").args(*way).args(script).output().is_ok_and(|output| output.status.success())
+    };
+    let Some(way) = ways.into_iter().find(|way| probe(way)) else {
+        eprintln!(
+            "SKIPPED {name}: `unshare --mount` may not mount a tmpfs here, neither as this user nor as root"
+        );
+        return;
+    };
+    let this = std::env::current_exe().unwrap();
+    let output = Command::new("unshare")
+        .args(way)
+        .arg(this)
+        .args(["--exact", name, "--nocapture"])
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// Mounts a tmpfs; only inside [`with_mounts`].
+fn mount(folder: &Path, options: &str) {
+    let status =
+        Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(folder).status().unwrap();
+    assert!(status.success());
+}
+
+/// Writes a file until the disk has no room left. Says how large it became.
+fn fill(path: &Path) -> u64 {
+    let error = std::io::copy(&mut std::io::repeat(7), &mut fs::File::create(path).unwrap()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    fs::metadata(path).unwrap().len()
+}
+
+#[test]
+fn a_full_disk_takes_nothing_that_was_acknowledged() {
+    with_mounts("a_full_disk_takes_nothing_that_was_acknowledged", || {
+        let (folder, path) = folder();
+        mount(folder.path(), "size=4m");
+        let ballast = folder.path().join("ballast");
+        fs::write(&ballast, vec![7; 1 << 20]).unwrap();
+        let store = Store::open(&path).unwrap();
+        let acknowledged = Mutex::new(BTreeMap::new());
+        let full = |error: &Error| {
+            check(
+                error,
+                &Error::Full(path.clone()),
+                &path,
+                &["is full", "nothing that was acknowledged", "Make room"],
+            );
+            assert!(error.may_pass());
+        };
+        let enqueue = |caller: usize, nth: usize| {
+            let payload = format!("\"{caller} {nth} {}\"", "x".repeat(5_000));
+            let enqueued = store.tasks().enqueue(NewTask::new("grind", payload.clone()))?;
+            acknowledged.lock().unwrap().insert(enqueued.id, payload);
+            Ok::<_, Error>(())
+        };
+        let all_there = || {
+            let acknowledged = acknowledged.lock().unwrap();
+            let new = Store::open(&path);
+            for store in new.iter().chain([&store]) {
+                let rows = store.tasks().list(&TaskFilter::default(), None, 100_000).unwrap().items;
+                let found: BTreeMap<i64, String> =
+                    rows.into_iter().map(|row| (row.id, row.payload)).collect();
+                assert!(found == *acknowledged, "{} of {}", found.len(), acknowledged.len());
+            }
+            acknowledged.len()
+        };
+        // Many at once, until each is told.
+        thread::scope(|scope| {
+            for caller in 0..8 {
+                let enqueue = &enqueue;
+                scope.spawn(move || full(&(0..).find_map(|nth| enqueue(caller, nth).err()).unwrap()));
+            }
+        });
+        // Every other write is told the same, and what is small may still find room.
+        full(
+            &store
+                .tasks()
+                .enqueue_many(vec![NewTask::new("grind", format!("\"{}\"", "x".repeat(50_000))); 5])
+                .unwrap_err(),
+        );
+        assert!(all_there() > 50);
+        fs::remove_file(&ballast).unwrap();
+        for nth in 0..10 {
+            enqueue(99, nth).unwrap();
+        }
+        all_there();
+        store.close();
+        let check: String = Connection::open(&path)
+            .unwrap()
+            .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(check, "ok");
+    });
+}
+
+#[test]
+fn a_new_file_on_a_full_disk_says_that_it_is_full() {
+    with_mounts("a_new_file_on_a_full_disk_says_that_it_is_full", || {
+        // Stopped at whichever write it is of those that make a file.
+        for room in (0..60).map(|pages| pages * 4_096) {
+            let (folder, path) = folder();
+            mount(folder.path(), "size=2m");
+            let ballast = folder.path().join("ballast");
+            let size = fill(&ballast);
+            fs::File::options().write(true).open(&ballast).unwrap().set_len(size - room).unwrap();
+            if let Err(error) = Store::open(&path) {
+                check(&error, &Error::Full(path.clone()), &path, &["is full", "Make room"]);
+            } else {
+                assert!(room > 0);
+            }
+            fs::remove_file(&ballast).unwrap();
+            let store = Store::open(&path).unwrap();
+            store.tasks().enqueue(NewTask::new("grind", "{}")).unwrap();
+            drop(store);
+            assert!(Command::new("umount").arg(folder.path()).status().unwrap().success());
+        }
+    });
+}
+
+#[test]
+fn a_read_only_disk_is_told_as_such() {
+    with_mounts("a_read_only_disk_is_told_as_such", || {
+        let (folder, path) = folder();
+        mount(folder.path(), "size=4m");
+        filled(&path, 3);
+        let before = bytes(folder.path());
+        mount_read_only(folder.path());
+        refused(&path, cannot_open, &["writable"]);
+        refused(&folder.path().join("new.db"), cannot_open, &["writable"]);
+        assert!(bytes(folder.path()) == before);
+    });
+}
+
+#[test]
+fn a_read_only_file_is_told_as_such() {
+    with_mounts("a_read_only_file_is_told_as_such", || {
+        let (folder, path) = folder();
+        mount(folder.path(), "size=4m");
+        filled(&path, 3);
+        let before = bytes(folder.path());
+        // Over itself: the file is read-only then, its folder is not.
+        assert!(Command::new("mount").arg("--bind").args([&path, &path]).status().unwrap().success());
+        assert!(Command::new("mount").args(["-o", "remount,ro,bind"]).arg(&path).status().unwrap().success());
+        let opened = Store::open(&path).and_then(|store| store.tasks().enqueue(NewTask::new("grind", "{}")));
+        check(&opened.unwrap_err(), &Error::ReadOnly(path.clone()), &path, &["read-only"]);
+        assert!(bytes(folder.path())[&path] == before[&path]);
+    });
+}
+
+fn mount_read_only(folder: &Path) {
+    assert!(Command::new("mount").args(["-o", "remount,ro"]).arg(folder).status().unwrap().success());
+}

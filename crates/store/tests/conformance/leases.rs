@@ -1,0 +1,270 @@
+//! Who has a task, until when, and what happens to those whose worker fell silent.
+
+use gristmill_store::Time;
+use gristmill_store::tasks::{Recovered, TaskStatus, Verdict, Wanted};
+
+use super::*;
+
+/// A claim by another worker than the mill's.
+fn claim_as(mill: &Mill, worker: &WorkerId) -> Vec<ClaimedTask> {
+    let wanted = Wanted { token: worker.token(), ..mill.wanted(100) };
+    mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed
+}
+
+fn freed(freed: usize) -> Recovered {
+    Recovered { freed, poisoned: vec![] }
+}
+
+pub(crate) fn a_claim_is_written_with_its_token(mill: &Mill) {
+    let task = mill.put_and_claim();
+    let row = mill.row(task.id);
+    assert_eq!(row.worker_id.as_deref(), Some(task.token.as_str()));
+    assert!(task.token.as_str().starts_with(mill.worker.name()));
+    assert_eq!((row.status, row.started_at), (TaskStatus::Running, Some(noon())));
+    assert_eq!((row.worker_heartbeat_at, row.lease_expires_at), (Some(noon()), Some(after(LEASE))));
+}
+
+pub(crate) fn every_claim_has_a_token_of_its_own(mill: &Mill) {
+    let (a, b) = (WorkerId::new("same name"), WorkerId::new("same name"));
+    let mut tokens: Vec<String> = Vec::new();
+    for worker in [&a, &b, &a.clone(), &a, &b] {
+        tokens.push(worker.token().as_str().to_owned());
+    }
+    tokens.sort();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 5);
+    // The other side takes names of up to 128 characters, on one line.
+    let long = WorkerId::new(&"石\n".repeat(200)).token();
+    assert!(long.as_str().chars().count() <= 128 && !long.as_str().contains('\n'), "{long:?}");
+    mill.put();
+    let first = mill.claim_one();
+    mill.settle(&first, Verdict::Released);
+    assert_ne!(mill.claim_one().token, first.token);
+}
+
+pub(crate) fn a_claimed_task_is_nobody_elses(mill: &Mill) {
+    let task = mill.put_and_claim();
+    let row = mill.row(task.id);
+    assert_eq!(claim_as(mill, &WorkerId::new("other")), []);
+    assert_eq!(mill.claim(), []);
+    // Not even after its time: only recovery takes it away.
+    mill.advance(HOUR);
+    assert_eq!(claim_as(mill, &WorkerId::new("other")), []);
+    assert_eq!(mill.row(task.id), row);
+}
+
+pub(crate) fn a_heartbeat_prolongs_the_lease(mill: &Mill) {
+    let task = mill.put_and_claim();
+    for nth in 1..=5 {
+        mill.advance(LEASE - SEC);
+        assert_eq!(mill.beat(&task), Beat::Kept);
+        let row = mill.row(task.id);
+        let now = mill.clock.now();
+        assert_eq!(now, after((LEASE - SEC) * nth));
+        assert_eq!((row.worker_heartbeat_at, row.lease_expires_at), (Some(now), Some(now.plus(LEASE))));
+        assert_eq!((row.status, row.started_at), (TaskStatus::Running, Some(noon())));
+        assert_eq!(mill.store.tasks().recover(1).unwrap(), freed(0));
+    }
+    assert_eq!(mill.settle(&task, Verdict::Completed(None)), Settled::Done);
+}
+
+pub(crate) fn a_heartbeat_on_an_expired_lease_frees_the_task(mill: &Mill) {
+    let task = mill.put_and_claim();
+    mill.advance(LEASE);
+    assert_eq!(mill.beat(&task), Beat::Expired);
+    let row = mill.row(task.id);
+    assert_eq!((row.status, row.attempts, row.crashes), (TaskStatus::Pending, 0, 0));
+    assert_eq!((row.worker_id, row.worker_heartbeat_at, row.lease_expires_at), (None, None, None));
+    assert_eq!(mill.beat(&task), Beat::Lost);
+    assert_eq!(mill.settle(&task, Verdict::Completed(None)), Settled::Lost);
+    assert_eq!(mill.claim_one().id, task.id);
+}
+
+pub(crate) fn a_heartbeat_of_a_stranger_is_lost(mill: &Mill) {
+    let task = mill.put_and_claim();
+    let stranger = ClaimedTask { token: mill.worker.token(), ..task.clone() };
+    for _ in 0..2 {
+        let row = mill.row(task.id);
+        assert_eq!(mill.beat(&stranger), Beat::Lost);
+        assert_eq!(mill.beat(&ClaimedTask { id: 77, ..task.clone() }), Beat::Lost);
+        // On an expired lease too: it is not the stranger's to give up.
+        assert_eq!(mill.row(task.id), row);
+        mill.advance(2 * LEASE);
+    }
+}
+
+pub(crate) fn heartbeats_are_answered_in_order(mill: &Mill) {
+    let short = mill.put_and_claim();
+    mill.advance(LEASE / 2);
+    let (kept, cancelled) = (mill.put_and_claim(), mill.put_and_claim());
+    mill.store.tasks().cancel(cancelled.id).unwrap();
+    mill.advance(LEASE / 2);
+    let held = [&cancelled, &kept, &short, &kept].map(|task| (task.id, task.token.clone()));
+    let beats = mill.store.tasks().heartbeat(held.to_vec(), LEASE).unwrap();
+    assert_eq!(beats, [Beat::Lost, Beat::Kept, Beat::Expired, Beat::Kept]);
+    assert_eq!(mill.store.tasks().heartbeat(vec![], LEASE).unwrap(), []);
+}
+
+pub(crate) fn a_lease_ends_at_its_very_moment(mill: &Mill) {
+    let last = Time::from_micros(after(LEASE).micros() - 1);
+    let check = |at: Time, beat: Beat, recovered: usize| {
+        mill.clock.set(noon());
+        let (beaten, left) = (mill.put_and_claim(), mill.put_and_claim());
+        mill.clock.set(at);
+        assert_eq!(mill.beat(&beaten), beat, "{at}");
+        assert_eq!(mill.store.tasks().recover(NEVER).unwrap(), freed(recovered), "{at}");
+        for task in [beaten, left] {
+            mill.store.tasks().cancel(task.id).unwrap();
+        }
+    };
+    check(last, Beat::Kept, 0);
+    check(after(LEASE), Beat::Expired, 1);
+}
+
+pub(crate) fn a_lease_for_ever_does_not_expire(mill: &Mill) {
+    mill.put();
+    let wanted = Wanted { lease: Duration::MAX, ..mill.wanted(1) };
+    let task = mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0);
+    mill.advance(HOUR * 24 * 365);
+    assert_eq!(mill.store.tasks().recover(1).unwrap(), freed(0));
+    let held = vec![(task.id, task.token.clone())];
+    assert_eq!(mill.store.tasks().heartbeat(held, Duration::MAX).unwrap(), [Beat::Kept]);
+    assert!(mill.row(task.id).lease_expires_at.unwrap() > mill.clock.now());
+}
+
+pub(crate) fn recovery_frees_what_has_expired_and_nothing_else(mill: &Mill) {
+    assert_eq!(mill.store.tasks().recover(1).unwrap(), freed(0));
+    let stale = mill.put_and_claim();
+    let beaten = mill.put_and_claim();
+    let done = mill.put_and_claim();
+    mill.settle(&done, Verdict::Completed(None));
+    let scheduled = mill.add(NewTask { run_after: Some(after(9 * HOUR)), ..plain() });
+    mill.advance(LEASE - SEC);
+    assert_eq!(mill.beat(&beaten), Beat::Kept);
+    let young = mill.put_and_claim();
+    let pending = mill.put();
+    mill.advance(SEC);
+    let others = [beaten.id, done.id, scheduled, young.id, pending];
+    let before = others.map(|id| mill.row(id));
+    assert_eq!(mill.store.tasks().recover(NEVER).unwrap(), freed(1));
+    let row = mill.row(stale.id);
+    assert_eq!((row.status, row.crashes, row.attempts), (TaskStatus::Pending, 1, 0));
+    assert_eq!((&row.worker_id, row.worker_heartbeat_at, row.lease_expires_at), (&None, None, None));
+    assert_eq!(others.map(|id| mill.row(id)), before);
+    assert_eq!(mill.store.tasks().recover(NEVER).unwrap(), freed(0), "a crash is counted once");
+    assert_eq!(mill.row(stale.id), row);
+    let claimed = mill.claim();
+    assert_eq!(
+        claimed.iter().map(|task| (task.id, task.crashes)).collect::<Vec<_>>(),
+        [(stale.id, 1), (pending, 0)]
+    );
+}
+
+pub(crate) fn a_rescued_and_reclaimed_task_is_not_its_old_owners(mill: &Mill) {
+    // By another worker, and by the very same one: a claim counts, not a name.
+    for next in [WorkerId::new("other"), mill.worker.clone()] {
+        let old = mill.put_and_claim();
+        mill.note(&old, "old", "1").unwrap();
+        mill.advance(LEASE);
+        assert_eq!(mill.store.tasks().recover(NEVER).unwrap(), freed(1));
+        refused(mill.note(&old, "free", "1"), conflict, &[&old.id.to_string()]);
+        let new = claim_as(mill, &next).remove(0);
+        assert_eq!(new.id, old.id);
+        let row = mill.row(old.id);
+        for verdict in verdicts() {
+            assert_eq!(mill.settle(&old, verdict.clone()), Settled::Lost, "{verdict:?}");
+            assert_eq!(mill.row(old.id), row, "{verdict:?}");
+        }
+        assert_eq!(mill.beat(&old), Beat::Lost);
+        refused(mill.note(&old, "old", "2"), conflict, &[&old.id.to_string()]);
+        assert_eq!((mill.row(old.id), mill.letters()), (row, vec![]));
+        assert_eq!(mill.notes(old.id), [("old".to_owned(), "1".to_owned())]);
+        assert_eq!(mill.beat(&new), Beat::Kept);
+        mill.note(&new, "new", "3").unwrap();
+        // Even when the new lease has run out in its turn.
+        mill.advance(LEASE);
+        assert_eq!(mill.beat(&old), Beat::Lost);
+        assert_eq!(mill.status(old.id), TaskStatus::Running);
+        assert_eq!(mill.settle(&new, Verdict::Completed(None)), Settled::Done);
+    }
+}
+
+pub(crate) fn a_late_verdict_counts_while_nobody_took_the_task(mill: &Mill) {
+    use TaskStatus::{Completed, Failed, Pending, Scheduled};
+    for (verdict, status) in verdicts().into_iter().zip([Completed, Scheduled, Failed, Pending, Scheduled]) {
+        let task = mill.put_and_claim();
+        mill.advance(2 * LEASE);
+        mill.note(&task, "late", "1").unwrap();
+        assert_ne!(mill.settle(&task, verdict), Settled::Lost);
+        assert_eq!((mill.status(task.id), mill.row(task.id).crashes), (status, 0));
+        if !status.is_terminal() {
+            mill.store.tasks().cancel(task.id).unwrap();
+        }
+    }
+}
+
+pub(crate) fn the_worker_of_a_poison_pill_dies_so_often_and_no_more(mill: &Mill) {
+    for most in [0, 1, 3] {
+        let id = mill.put();
+        for crash in 1..most {
+            assert_eq!(mill.claim_one().crashes, crash - 1);
+            mill.advance(LEASE);
+            assert_eq!(mill.store.tasks().recover(most).unwrap(), freed(1));
+        }
+        mill.claim_one();
+        mill.advance(LEASE);
+        let recovered = mill.store.tasks().recover(most).unwrap();
+        assert_eq!((recovered.freed, recovered.poisoned.len()), (0, 1));
+        let row = mill.row(id);
+        assert_eq!((row.status, row.crashes, row.attempts), (TaskStatus::Failed, most.max(1), 0));
+        assert_eq!((row.finished_at, row.lease_expires_at), (Some(mill.clock.now()), None));
+        let letter = mill.store.letters().get(recovered.poisoned[0]).unwrap();
+        assert_eq!((letter.task_id, letter.attempt_count), (id.to_string(), 0));
+        assert!(letter.failure_reason.contains("poison pill"), "{}", letter.failure_reason);
+        assert!(letter.failure_reason.contains(&most.max(1).to_string()), "{}", letter.failure_reason);
+        assert_eq!(row.error_message, Some(letter.failure_reason));
+    }
+    // Several at once, among others that are only freed.
+    let old = mill.put_and_claim();
+    mill.advance(LEASE);
+    assert_eq!(mill.store.tasks().recover(2).unwrap(), freed(1));
+    let young = mill.put();
+    assert_eq!(mill.claim_ids(), [old.id, young]);
+    mill.advance(LEASE);
+    let recovered = mill.store.tasks().recover(2).unwrap();
+    assert_eq!((recovered.freed, recovered.poisoned.len()), (1, 1));
+    assert_eq!((mill.status(old.id), mill.status(young)), (TaskStatus::Failed, TaskStatus::Pending));
+}
+
+pub(crate) fn crashes_and_attempts_are_counted_apart(mill: &Mill) {
+    let id = mill.put();
+    for nth in 1..=3 {
+        let task = mill.claim_one();
+        mill.settle(&task, Verdict::Retry(mill.clock.now(), failure("x")));
+        mill.claim_one();
+        mill.advance(LEASE);
+        assert_eq!(mill.store.tasks().recover(NEVER).unwrap(), freed(1));
+        assert_eq!((mill.row(id).attempts, mill.row(id).crashes), (nth, nth));
+    }
+}
+
+pub(crate) fn releasing_is_no_crash(mill: &Mill) {
+    let id = mill.put();
+    for _ in 0..4 {
+        let task = mill.claim_one();
+        mill.advance(LEASE);
+        assert_eq!(mill.settle(&task, Verdict::Released), Settled::Done);
+        assert_eq!(mill.store.tasks().recover(1).unwrap(), freed(0));
+    }
+    let row = mill.row(id);
+    assert_eq!((row.status, row.attempts, row.crashes), (TaskStatus::Pending, 0, 0));
+}
+
+pub(crate) fn a_worker_learns_at_its_heartbeat_that_a_task_was_cancelled(mill: &Mill) {
+    let task = mill.put_and_claim();
+    assert_eq!(mill.beat(&task), Beat::Kept);
+    mill.store.tasks().cancel(task.id).unwrap();
+    assert_eq!(mill.beat(&task), Beat::Lost);
+    assert_eq!(mill.settle(&task, Verdict::Completed(None)), Settled::Lost);
+    assert_eq!(mill.status(task.id), TaskStatus::Cancelled);
+}

@@ -1,0 +1,231 @@
+//! Tasks that were given up: what is kept of them, and the way back.
+
+use gristmill_store::tasks::{Enqueued, TaskStatus, Verdict, Wanted};
+
+use super::*;
+
+/// A task with everything that a task can have.
+fn rich() -> NewTask {
+    NewTask {
+        queue: "night".to_owned(),
+        payload: r#"{"grain":  "石"}"#.to_owned(),
+        priority: 3,
+        max_attempts: Some(5),
+        document_id: Some("doc/7".to_owned()),
+        ..keyed("key 🌾")
+    }
+}
+
+fn claim_rich(mill: &Mill) -> ClaimedTask {
+    let wanted = Wanted { queue: "night".to_owned(), ..mill.wanted(1) };
+    mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0)
+}
+
+/// The two texts are the same JSON, to the digit.
+#[track_caller]
+fn same(found: &str, wanted: &str) {
+    let bare = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+    assert_eq!(bare(found), bare(wanted));
+}
+
+pub(crate) fn a_letter_says_all_there_is_to_know(mill: &Mill) {
+    let id = mill.add(rich());
+    mill.advance(SEC);
+    let task = claim_rich(mill);
+    mill.settle(&task, Verdict::Retry(after(2 * SEC), failure("first")));
+    mill.advance(SEC);
+    let task = claim_rich(mill);
+    mill.note(&task, "b \"quoted\"", r#"{"n": [1, true, null, "x"]}"#).unwrap();
+    mill.note(&task, "a", "12345678901234567890").unwrap();
+    mill.advance(SEC);
+    let letter = mill.bury(&task, "last");
+    let found = mill.store.letters().get(letter).unwrap();
+    same(
+        found.checkpoint.as_deref().unwrap(),
+        r#"{"a": 12345678901234567890, "b \"quoted\"": {"n": [1, true, null, "x"]}}"#,
+    );
+    let want = DeadLetter {
+        id: letter,
+        task_id: id.to_string(),
+        task_type: KIND.to_owned(),
+        document_id: "doc/7".to_owned(),
+        failure_reason: "last".to_owned(),
+        attempt_count: 2,
+        first_failure: after(SEC),
+        last_failure: after(3 * SEC),
+        error_details: Some("all about last".to_owned()),
+        checkpoint: found.checkpoint.clone(),
+        created_at: after(3 * SEC),
+        queue: Some("night".to_owned()),
+        payload: Some(r#"{"grain":  "石"}"#.to_owned()),
+        priority: Some(3),
+        max_attempts: Some(5),
+        unique_key: Some("key 🌾".to_owned()),
+    };
+    assert_eq!(found, want);
+    assert_eq!(mill.notes(id), [], "they are in the letter now");
+}
+
+pub(crate) fn a_letter_of_a_plain_task_says_so(mill: &Mill) {
+    let task = mill.put_and_claim();
+    let failure = Failure { reason: "x".to_owned(), step: None, details: None };
+    let Settled::Buried(letter) = mill.settle(&task, Verdict::Buried(failure)) else { panic!("not buried") };
+    let letter = mill.store.letters().get(letter).unwrap();
+    assert_eq!((letter.document_id.as_str(), letter.error_details, letter.checkpoint), ("", None, None));
+    assert_eq!((letter.priority, letter.max_attempts, letter.unique_key), (Some(0), None, None));
+    assert_eq!((letter.first_failure, letter.last_failure, letter.attempt_count), (noon(), noon(), 1));
+}
+
+pub(crate) fn a_poison_pill_has_its_times_and_checkpoints_too(mill: &Mill) {
+    let id = mill.put();
+    let task = mill.claim_one();
+    mill.settle(&task, Verdict::Retry(noon(), failure("once")));
+    let task = mill.claim_one();
+    mill.note(&task, "a", "[1]").unwrap();
+    mill.advance(HOUR);
+    let poisoned = mill.store.tasks().recover(1).unwrap().poisoned;
+    let letter = mill.store.letters().get(poisoned[0]).unwrap();
+    assert_eq!((letter.first_failure, letter.last_failure), (noon(), after(HOUR)));
+    assert_eq!((letter.attempt_count, letter.created_at), (1, after(HOUR)));
+    same(letter.checkpoint.as_deref().unwrap(), r#"{"a": [1]}"#);
+    assert!(letter.error_details.is_some());
+    assert_eq!(mill.notes(id), []);
+}
+
+pub(crate) fn a_letter_gives_its_task_back(mill: &Mill) {
+    for (task, queue) in [(rich(), "night"), (plain(), "default")] {
+        mill.add(task.clone());
+        let wanted = Wanted { queue: queue.to_owned(), ..mill.wanted(1) };
+        let claimed = mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0);
+        let letter = mill.bury(&claimed, "x");
+        assert_eq!(mill.store.letters().get(letter).unwrap().task(), Some(task));
+    }
+}
+
+pub(crate) fn retrying_puts_the_task_back_and_takes_the_letter_away(mill: &Mill) {
+    let old = mill.add(rich());
+    let task = claim_rich(mill);
+    mill.note(&task, "a", r#"{"n": 1}"#).unwrap();
+    mill.note(&task, "b", "[2]").unwrap();
+    let letter = mill.bury(&task, "x");
+    let other = mill.put_and_claim();
+    let other = mill.bury(&other, "y");
+    mill.advance(SEC);
+    let failed = mill.row(old);
+    let task = mill.store.letters().get(letter).unwrap().task().unwrap();
+    let enqueued = mill.store.letters().retry(letter, task).unwrap();
+    assert!(enqueued.created && enqueued.id > old);
+    refused(mill.store.letters().get(letter), not_found, &[]);
+    assert_eq!(mill.letters().iter().map(|letter| letter.id).collect::<Vec<_>>(), [other]);
+    assert_eq!(mill.row(old), failed, "what was given up stays given up");
+    let row = mill.row(enqueued.id);
+    assert_eq!((row.status, row.attempts, row.crashes), (TaskStatus::Pending, 0, 0));
+    assert_eq!((row.created_at, row.first_failed_at), (after(SEC), None));
+    assert_eq!((row.payload, row.priority, row.max_attempts), (rich().payload, 3, Some(5)));
+    assert_eq!((row.unique_key, row.document_id), (rich().unique_key, rich().document_id));
+    let notes = mill.notes(enqueued.id);
+    assert_eq!(notes.iter().map(|(step, _)| step.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    same(&notes[0].1, r#"{"n":1}"#);
+    same(&notes[1].1, "[2]");
+    assert_eq!(claim_rich(mill).id, enqueued.id);
+    // A second time there is nothing to retry.
+    refused(mill.store.letters().retry(letter, plain()), not_found, &[]);
+    assert_eq!(mill.rows().len(), 3);
+}
+
+pub(crate) fn restored_checkpoints_mean_what_they_meant(mill: &Mill) {
+    for data in [
+        "null",
+        "true",
+        "false",
+        "0",
+        "-1.50",
+        "12345678901234567890",
+        "0.12345678901234567890",
+        r#""""#,
+        r#""text \"quoted\" 石""#,
+        r#""[1]""#,
+        r#""null""#,
+        "[]",
+        "{}",
+        r#"[1,[true,null],{"a":false}]"#,
+        r#"{"a":{"b":[1.0,1e3]}}"#,
+    ] {
+        for step in ["step", "", "a.b[0]", "\"$\" '石\\ 🌾"] {
+            let task = mill.put_and_claim();
+            mill.note(&task, step, data).unwrap();
+            let letter = mill.bury(&task, "x");
+            let enqueued = mill.store.letters().retry(letter, plain()).unwrap();
+            assert_eq!(mill.notes(enqueued.id), [(step.to_owned(), data.to_owned())]);
+            mill.store.tasks().cancel(enqueued.id).unwrap();
+        }
+    }
+}
+
+pub(crate) fn a_retry_against_a_living_key_leaves_the_letter(mill: &Mill) {
+    mill.add(keyed("k"));
+    let task = mill.claim_one();
+    mill.note(&task, "a", "1").unwrap();
+    let letter = mill.bury(&task, "x");
+    let living = mill.add(keyed("k"));
+    let (rows, letters) = (mill.rows(), mill.letters());
+    let task = letters[0].task().unwrap();
+    refused(
+        mill.store.letters().retry(letter, task.clone()),
+        conflict,
+        &["\"k\"", &living.to_string(), &letter.to_string()],
+    );
+    assert_eq!((mill.rows(), mill.letters(), mill.notes(living)), (rows, letters, vec![]));
+    mill.store.tasks().cancel(living).unwrap();
+    assert!(mill.store.letters().retry(letter, task).unwrap().created);
+    assert_eq!(mill.letters(), []);
+}
+
+pub(crate) fn a_retry_that_is_not_legal_leaves_the_letter(mill: &Mill) {
+    let task = mill.put_and_claim();
+    let letter = mill.bury(&task, "x");
+    for bad in [NewTask::new(KIND, "{"), NewTask::new("", "{}"), NewTask { max_attempts: Some(0), ..plain() }]
+    {
+        refused(mill.store.letters().retry(letter, bad), invalid, &[]);
+    }
+    assert_eq!((mill.letters().len(), mill.rows().len()), (1, 1));
+    // Another task than it was is the caller's choice.
+    let Enqueued { id, .. } = mill.store.letters().retry(letter, NewTask::new("sieve", "[9]")).unwrap();
+    assert_eq!((mill.row(id).kind, mill.row(id).payload), ("sieve".to_owned(), "[9]".to_owned()));
+}
+
+pub(crate) fn a_discarded_letter_is_gone(mill: &Mill) {
+    let (one, two) = (mill.put_and_claim(), mill.put_and_claim());
+    let (one, two) = (mill.bury(&one, "x"), mill.bury(&two, "y"));
+    assert_eq!(mill.store.letters().count().unwrap(), 2);
+    mill.store.letters().discard(one).unwrap();
+    refused(mill.store.letters().discard(one), not_found, &[&one.to_string()]);
+    assert_eq!(mill.letters().iter().map(|letter| letter.id).collect::<Vec<_>>(), [two]);
+    assert_eq!(mill.store.letters().count().unwrap(), 1);
+    assert_eq!(mill.rows().len(), 2, "the tasks stay as they are");
+}
+
+pub(crate) fn what_was_not_cleaned_up_is_told_until_it_is(mill: &Mill) {
+    let bury = |kind: &str| {
+        mill.add(NewTask::new(kind, "{}"));
+        let wanted = Wanted { kind: kind.to_owned(), ..mill.wanted(1) };
+        let task = mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0);
+        mill.bury(&task, "x")
+    };
+    let uncleaned = |kinds: &[&str], limit: usize| -> Vec<i64> {
+        let kinds: Vec<String> = kinds.iter().map(|kind| (*kind).to_owned()).collect();
+        let letters = mill.store.letters().uncleaned(&kinds, limit).unwrap();
+        letters.iter().map(|letter| letter.id).collect()
+    };
+    let ids = [bury("a"), bury("b"), bury("a"), bury("it's \"c\"")];
+    assert_eq!(uncleaned(&["a"], 10), [ids[0], ids[2]]);
+    assert_eq!(uncleaned(&["a", "b", "it's \"c\""], 10), ids);
+    assert_eq!(uncleaned(&["b", "a"], 2), ids[..2]);
+    assert_eq!(uncleaned(&["A", "d"], 10), [0; 0]);
+    assert_eq!(uncleaned(&[], 10), [0; 0]);
+    mill.store.letters().cleaned(ids[0]).unwrap();
+    assert_eq!(uncleaned(&["a", "b"], 10), ids[1..3]);
+    mill.store.letters().discard(ids[1]).unwrap();
+    assert_eq!(uncleaned(&["a", "b"], 10), [ids[2]]);
+    assert_eq!(mill.letters().len(), 3, "a letter that was cleaned up after stays");
+}

@@ -1,0 +1,303 @@
+//! Many callers, one writer: what is acknowledged is in the file, what one is refused costs nobody else anything,
+//! and a transaction that breaks is told to all whose writes were in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Barrier, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use gristmill_store::lease::WorkerId;
+use gristmill_store::tasks::{NewTask, Settled, Settlement, TaskFilter, TaskStatus, Verdict, Wanted};
+use gristmill_store::{Error, Store};
+use rusqlite::{Connection, OpenFlags};
+
+const KIND: &str = "grind";
+
+/// Another program's look at the file.
+fn look(path: &Path) -> Connection {
+    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap()
+}
+
+fn payload(conn: &Connection, id: i64) -> String {
+    conn.query_row("SELECT payload FROM tasks WHERE id = ?1", [id], |row| row.get(0)).unwrap()
+}
+
+fn count(conn: &Connection) -> i64 {
+    conn.query_row("SELECT count(*) FROM tasks", [], |row| row.get(0)).unwrap()
+}
+
+/// Another program that writes, and does not end.
+fn hold_the_lock(path: &Path) -> Connection {
+    let conn = Connection::open(path).unwrap();
+    conn.execute_batch("BEGIN IMMEDIATE").unwrap();
+    conn
+}
+
+fn claim(store: &Store, limit: usize) -> Vec<Settlement> {
+    let wanted = Wanted {
+        queue: "default".to_owned(),
+        kind: KIND.to_owned(),
+        limit,
+        at_most: None,
+        lease: Duration::from_secs(60),
+        token: WorkerId::new("miller").token(),
+    };
+    let claimed = store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+    let done = |task: gristmill_store::tasks::ClaimedTask| Settlement {
+        id: task.id,
+        token: task.token,
+        verdict: Verdict::Completed(None),
+        checkpointed: false,
+    };
+    claimed.into_iter().map(done).collect()
+}
+
+#[test]
+fn what_is_acknowledged_is_in_the_file() {
+    const CALLERS: usize = 64;
+    const EACH: usize = 25;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mill.db");
+    let store = Store::open(&path).unwrap();
+    let start = Barrier::new(CALLERS);
+    let acknowledged: BTreeMap<i64, String> = thread::scope(|scope| {
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|caller| {
+                let (store, path, start) = (&store, &path, &start);
+                scope.spawn(move || {
+                    let other = look(path);
+                    start.wait();
+                    let each = (0..EACH).map(|nth| {
+                        let text = format!("[{caller}, {nth}]");
+                        let id = store.tasks().enqueue(NewTask::new(KIND, text.clone())).unwrap().id;
+                        assert_eq!(payload(&other, id), text);
+                        (id, text)
+                    });
+                    each.collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
+    });
+    assert_eq!(acknowledged.len(), CALLERS * EACH);
+    let new = look(&path);
+    assert_eq!(count(&new), (CALLERS * EACH) as i64);
+    for (id, text) in acknowledged {
+        assert_eq!(payload(&new, id), text);
+    }
+}
+
+#[test]
+fn what_one_caller_is_refused_disturbs_nobody() {
+    const ROUNDS: usize = 12;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mill.db");
+    let store = Store::open(&path).unwrap();
+    let finished = store.tasks().enqueue(NewTask::new("other", "{}")).unwrap().id;
+    store.tasks().cancel(finished).unwrap();
+    let refuse: [&(dyn Fn() -> bool + Sync); 4] = [
+        &|| matches!(store.tasks().cancel(finished), Err(Error::Conflict(_))),
+        &|| matches!(store.tasks().hurry(777), Err(Error::NotFound(_))),
+        &|| matches!(store.letters().retry(777, NewTask::new("other", "{}")), Err(Error::NotFound(_))),
+        &|| {
+            let token = WorkerId::new("stranger").token();
+            matches!(store.checkpoints().save(finished, &token, "a", "1"), Err(Error::Conflict(_)))
+        },
+    ];
+    let mut ids = BTreeSet::new();
+    for _ in 0..ROUNDS {
+        // All arrive while the file is another's, so that they are committed together when it is not.
+        let lock = hold_the_lock(&path);
+        let (arrived, arrivals) = mpsc::channel();
+        thread::scope(|scope| {
+            let takers: Vec<_> = (0..12)
+                .map(|nth| {
+                    let (store, arrived) = (&store, arrived.clone());
+                    scope.spawn(move || {
+                        let key = (nth % 2 == 0).then(|| format!("{:?}", thread::current().id()));
+                        let task = NewTask { unique_key: key, ..NewTask::new(KIND, "{}") };
+                        arrived.send(()).unwrap();
+                        store.tasks().enqueue(task).unwrap().id
+                    })
+                })
+                .collect();
+            let refused: Vec<_> = refuse
+                .iter()
+                .cycle()
+                .take(12)
+                .map(|refuse| {
+                    let arrived = arrived.clone();
+                    scope.spawn(move || {
+                        arrived.send(()).unwrap();
+                        refuse()
+                    })
+                })
+                .collect();
+            assert_eq!(arrivals.iter().take(24).count(), 24);
+            lock.execute_batch("COMMIT").unwrap();
+            assert!(refused.into_iter().all(|caller| caller.join().unwrap()));
+            ids.extend(takers.into_iter().map(|caller| caller.join().unwrap()));
+        });
+    }
+    assert_eq!(ids.len(), ROUNDS * 12);
+    let filter = TaskFilter { kind: Some(KIND.to_owned()), ..TaskFilter::default() };
+    let rows = store.tasks().list(&filter, None, 10_000).unwrap().items;
+    assert_eq!(rows.iter().map(|row| row.id).collect::<BTreeSet<_>>(), ids);
+    assert_eq!(count(&look(&path)), ids.len() as i64 + 1);
+    assert_eq!(store.tasks().get(finished).unwrap().status, TaskStatus::Cancelled);
+}
+
+/// The database itself refuses the second of two tasks, by a rule that somebody put in: the first must go too, and
+/// nothing of the others.
+#[test]
+fn a_write_that_is_refused_half_way_leaves_nothing() {
+    const ROUNDS: usize = 8;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mill.db");
+    let store = Store::open(&path).unwrap();
+    let other = Connection::open(&path).unwrap();
+    other
+        .execute_batch(
+            "CREATE TRIGGER no_stones BEFORE INSERT ON tasks WHEN NEW.payload = '\"stone\"'
+                BEGIN SELECT RAISE(ABORT, 'no stones in the mill'); END",
+        )
+        .unwrap();
+    let (half, stone) = (NewTask::new("half", "{}"), NewTask::new("half", "\"stone\""));
+    for _ in 0..ROUNDS {
+        let lock = hold_the_lock(&path);
+        let (arrived, arrivals) = mpsc::channel();
+        thread::scope(|scope| {
+            for nth in 0..8 {
+                let (store, arrived, half, stone) = (&store, arrived.clone(), &half, &stone);
+                scope.spawn(move || {
+                    arrived.send(()).unwrap();
+                    let refused = match nth {
+                        0 => store.tasks().enqueue_many(vec![half.clone(), stone.clone()]).unwrap_err(),
+                        4 => store.tasks().enqueue(stone.clone()).unwrap_err(),
+                        _ => {
+                            store.tasks().enqueue(NewTask::new(KIND, "{}")).unwrap();
+                            return;
+                        }
+                    };
+                    assert!(matches!(refused, Error::Conflict(_)), "{refused:?}");
+                    assert!(refused.to_string().contains("no stones in the mill"), "{refused}");
+                });
+            }
+            assert_eq!(arrivals.iter().take(8).count(), 8);
+            lock.execute_batch("COMMIT").unwrap();
+        });
+    }
+    let filter = TaskFilter { kind: Some("half".to_owned()), ..TaskFilter::default() };
+    assert_eq!(store.tasks().list(&filter, None, 10).unwrap().items, []);
+    assert_eq!(count(&other), ROUNDS as i64 * 6);
+    // Alone as well as among others.
+    store.tasks().enqueue_many(vec![half, stone]).unwrap_err();
+    assert_eq!(count(&other), ROUNDS as i64 * 6);
+}
+
+#[test]
+fn a_letter_of_another_program_with_a_bad_checkpoint_says_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mill.db");
+    let store = Store::open(&path).unwrap();
+    let other = Connection::open(&path).unwrap();
+    other
+        .execute_batch(
+            "INSERT INTO dead_letter_queue (task_id, task_type, document_id, failure_reason, attempt_count,
+                first_failure, last_failure, checkpoint) VALUES ('x', 'grind', '', 'r', 1,
+                '2026-01-19 12:00:00', '2026-01-19 12:00:00', 'not json')",
+        )
+        .unwrap();
+    let letter = other.last_insert_rowid();
+    let error = store.letters().retry(letter, NewTask::new(KIND, "{}")).unwrap_err();
+    assert!(!matches!(error, Error::Internal(_)), "no fault of ours: {error}");
+    assert!(error.to_string().contains("checkpoint"), "{error}");
+    assert_eq!(
+        (count(&other), store.letters().count()),
+        (0, Ok(1)),
+        "the letter stays, and nothing else comes"
+    );
+}
+
+#[test]
+fn a_lock_that_is_held_too_long_is_told_to_all_and_then_over() {
+    const CALLERS: usize = 16;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mill.db");
+    let store = Store::options().busy_timeout(Duration::from_millis(20)).open(&path).unwrap();
+    let before = store.tasks().enqueue(NewTask::new(KIND, "{}")).unwrap().id;
+    let held = claim(&store, 1);
+    for _ in 0..2 {
+        let lock = hold_the_lock(&path);
+        let start = Barrier::new(CALLERS);
+        thread::scope(|scope| {
+            for nth in 0..CALLERS {
+                let (store, held, start, path) = (&store, &held, &start, &path);
+                scope.spawn(move || {
+                    start.wait();
+                    let error = match nth % 4 {
+                        0 => store.tasks().enqueue(NewTask::new(KIND, "{}")).unwrap_err(),
+                        1 => store.tasks().enqueue_many(vec![NewTask::new(KIND, "{}"); 2]).unwrap_err(),
+                        2 => store.tasks().turn(held.clone(), vec![]).unwrap_err(),
+                        _ => store.tasks().cancel(before).unwrap_err(),
+                    };
+                    assert_eq!(error, Error::Busy(path.clone()));
+                    assert!(error.may_pass());
+                    assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+                    assert!(error.to_string().contains("Try again"), "{error}");
+                });
+            }
+        });
+        // Whoever only reads does not wait, and sees none of it.
+        assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Running, 1)]);
+        lock.execute_batch("ROLLBACK").unwrap();
+        assert_eq!(store.tasks().get(before).unwrap().status, TaskStatus::Running);
+    }
+    assert_eq!(store.tasks().turn(held, vec![]).unwrap().settled, [Settled::Done]);
+    let after = store.tasks().enqueue(NewTask::new(KIND, "[7]")).unwrap().id;
+    let new = look(&path);
+    assert_eq!((count(&new), payload(&new, after)), (2, "[7]".to_owned()));
+}
+
+#[test]
+fn a_store_that_closes_finishes_what_it_has_taken() {
+    const CALLERS: usize = 16;
+    for _ in 0..20 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mill.db");
+        let store = Store::open(&path).unwrap();
+        let (wrote, writes) = mpsc::channel();
+        let acknowledged: BTreeSet<i64> = thread::scope(|scope| {
+            let callers: Vec<_> = (0..CALLERS)
+                .map(|_| {
+                    let (store, wrote) = (&store, wrote.clone());
+                    scope.spawn(move || {
+                        let mut ids = Vec::new();
+                        loop {
+                            match store.tasks().enqueue(NewTask::new(KIND, "{}")) {
+                                Ok(enqueued) => ids.push(enqueued.id),
+                                Err(error) => {
+                                    assert_eq!(error, Error::Closed);
+                                    return ids;
+                                }
+                            }
+                            // Nobody listens any more once the store closes.
+                            let _ = wrote.send(());
+                        }
+                    })
+                })
+                .collect();
+            assert_eq!(writes.iter().take(3 * CALLERS).count(), 3 * CALLERS);
+            store.close();
+            callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
+        });
+        let mut stored = BTreeSet::new();
+        let conn = look(&path);
+        let mut statement = conn.prepare("SELECT id FROM tasks").unwrap();
+        for id in statement.query_map([], |row| row.get::<_, i64>(0)).unwrap() {
+            stored.insert(id.unwrap());
+        }
+        assert_eq!(stored, acknowledged, "no more and no less than was acknowledged");
+    }
+}

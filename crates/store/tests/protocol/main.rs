@@ -1,0 +1,84 @@
+//! The protocol's tables: every transition, every guard, and two stores on one file.
+
+mod cleanup;
+mod jobs;
+mod limits;
+mod thumbnails;
+mod wal;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gristmill_store::lease::Token;
+use gristmill_store::{Clock, Store, Time};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+pub(crate) const LEASE: Duration = Duration::from_secs(300);
+
+pub(crate) fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+pub(crate) fn token(name: &str) -> Token {
+    Token::named(name)
+}
+
+/// A new file, a store on it, and a clock that stands still.
+pub(crate) struct Bench {
+    pub(crate) store: Store,
+    clock: Clock,
+    path: PathBuf,
+    _folder: TempDir,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("work.db");
+        let clock = Clock::manual(Time::parse("2026-01-19 07:08:09.250000").unwrap());
+        let store = open(&path, &clock);
+        Bench { store, clock, path, _folder: folder }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    pub(crate) fn pass(&self, time: Duration) {
+        self.clock.set(self.now().plus(time));
+    }
+
+    pub(crate) fn turn_back(&self, time: Duration) {
+        self.clock.set(self.now().minus(time));
+    }
+
+    /// Another store on the same file, as another process would have.
+    pub(crate) fn second(&self) -> Store {
+        open(&self.path, &self.clock)
+    }
+
+    /// A connection of another program.
+    pub(crate) fn stranger(&self) -> Connection {
+        Connection::open(&self.path).unwrap()
+    }
+
+    pub(crate) fn sql(&self, sql: &str) {
+        self.stranger().execute_batch(sql).unwrap();
+    }
+
+    /// A file in the catalog, for thumbnails to be of.
+    pub(crate) fn library_file(&self) -> i64 {
+        self.sql(
+            "INSERT INTO library_roots (id, name, root_path) VALUES (1, 'a', '/a');
+             INSERT INTO library_files (id, library_id, relative_path, size_bytes, mtime_ns)
+             VALUES (7, 1, 'x.jpg', 10, 20)",
+        );
+        7
+    }
+}
+
+fn open(path: &std::path::Path, clock: &Clock) -> Store {
+    // A short wait: a test in which a lock is held would only take longer.
+    Store::options().clock(clock.clone()).busy_timeout(Duration::from_millis(200)).open(path).unwrap()
+}

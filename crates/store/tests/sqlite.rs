@@ -1,0 +1,26 @@
+//! The conformance suite on SQLite.
+
+#[macro_use]
+mod conformance;
+
+use conformance::Backend;
+use gristmill_store::{Clock, Durability, Store};
+use tempfile::TempDir;
+
+/// A file in a folder of its own.
+struct Sqlite(TempDir);
+
+impl Sqlite {
+    fn new() -> Self {
+        Sqlite(tempfile::tempdir().unwrap())
+    }
+}
+
+impl Backend for Sqlite {
+    fn open(&self, clock: Clock) -> Store {
+        let options = Store::options().clock(clock).durability(Durability::Normal);
+        options.open(self.0.path().join("mill.db")).unwrap()
+    }
+}
+
+conformance!(crate::Sqlite::new());
