@@ -48,7 +48,13 @@ pub(crate) struct Crew {
     started: u32,
     killed: u32,
     by_own_hand: u32,
-    quitters: Vec<String>,
+    quitters: Vec<Quitter>,
+}
+
+/// Somebody who ended by itself with an error.
+pub(crate) struct Quitter {
+    pub(crate) name: String,
+    pub(crate) last_words: String,
 }
 
 impl Crew {
@@ -163,8 +169,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Those that ended by themselves with an error, and their last words. They are forgotten.
-    pub(crate) fn take_quitters(&mut self) -> Vec<String> {
+    /// Those that ended by themselves with an error since the last look.
+    pub(crate) fn take_quitters(&mut self) -> Vec<Quitter> {
         std::mem::take(&mut self.quitters)
     }
 
@@ -215,8 +221,8 @@ impl Crew {
             self.by_own_hand += 1;
         } else if !status.success() {
             let words = std::fs::read_to_string(self.site.words_of(&member.name)).unwrap_or_default();
-            let last = words.lines().last().unwrap_or("no word").to_owned();
-            self.quitters.push(format!("{} ended by itself ({status}): {last}", member.name));
+            let last_words = words.lines().last().unwrap_or("no word").to_owned();
+            self.quitters.push(Quitter { name: member.name.clone(), last_words });
         }
     }
 }

@@ -101,17 +101,29 @@ impl Strace {
         };
         fail("fsync,fdatasync", 5, 15);
         fail("pwrite64", 50, 200);
-        fail("pread64,ftruncate", 50, 200);
+        fail("pread64", 150, 400);
+        fail("ftruncate", 2, 5);
         command.arg(program);
         command
     }
 }
 
 /// How many calls were made to fail in this run.
-pub(crate) fn injections(site: &Site) -> u64 {
+pub(crate) fn injections(site: &Site) -> usize {
     let entries = std::fs::read_dir(site.root()).into_iter().flatten().flatten();
     let traces =
         entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|it| it == "strace"));
-    let text = |path: PathBuf| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    traces.filter_map(|path| text(path).ok()).map(|text| text.matches("(INJECTED)").count() as u64).sum()
+    traces.map(|path| injected(&path, "")).sum()
+}
+
+/// Whether a member of the crew met a read that failed.
+pub(crate) fn a_read_failed(site: &Site, name: &str) -> bool {
+    injected(&site.injections_of(name), "pread64") > 0
+}
+
+/// How many calls of this name a trace says were made to fail.
+fn injected(trace: &Path, call: &str) -> usize {
+    let text = std::fs::read(trace).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    text.lines().filter(|line| line.ends_with("(INJECTED)") && line.contains(call)).count()
 }

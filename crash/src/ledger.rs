@@ -28,14 +28,19 @@ impl Log {
 pub(crate) struct Effects(Mutex<Connection>);
 
 impl Effects {
+    /// Makes the file: once, because SQLite does not wait for others when it changes how a file is written.
+    pub(crate) fn create(path: &Path) -> rusqlite::Result<()> {
+        let conn = Connection::open(path)?;
+        conn.pragma_update(None, "journal_mode", "WAL")?;
+        conn.execute_batch(
+            "CREATE TABLE effects (key TEXT PRIMARY KEY, task INTEGER NOT NULL, worker TEXT NOT NULL)",
+        )
+    }
+
     pub(crate) fn open(path: &Path) -> rusqlite::Result<Self> {
         let conn = Connection::open(path)?;
         conn.busy_timeout(Duration::from_secs(30))?;
-        conn.pragma_update(None, "journal_mode", "WAL")?;
         conn.pragma_update(None, "synchronous", "OFF")?;
-        conn.execute_batch(
-            "CREATE TABLE IF NOT EXISTS effects (key TEXT PRIMARY KEY, task INTEGER NOT NULL, worker TEXT NOT NULL)",
-        )?;
         Ok(Effects(Mutex::new(conn)))
     }
 

@@ -12,6 +12,7 @@ use crate::chance::Chance;
 use crate::crew::Crew;
 use crate::disk::{self, SmallDisk, Strace};
 use crate::judge;
+use crate::ledger::Effects;
 use crate::record::{Note, Record};
 use crate::rounds::Rounds;
 use crate::site::Site;
@@ -77,6 +78,7 @@ fn play(settings: &Settings, seed: u64, site: &Site) -> Result<Vec<String>, Trou
 fn set_up(site: &Site) -> Result<(), Trouble> {
     drop(Store::open(site.database()).or_trouble("cannot make the database")?);
     witness::install(&site.database())?;
+    Effects::create(&site.effects()).or_trouble("cannot make the table of effects")?;
     let empty = |path: &Path| std::fs::write(path, "");
     [site.acks(), site.runs(), site.refusals()]
         .iter()

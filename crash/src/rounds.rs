@@ -11,9 +11,9 @@ use gristmill_store::Store;
 
 use crate::args::{Fault, Settings};
 use crate::chance::Chance;
-use crate::crew::{Crew, Role, pause};
+use crate::crew::{Crew, Quitter, Role, pause};
 use crate::customer::new_task;
-use crate::disk::SmallDisk;
+use crate::disk::{self, SmallDisk};
 use crate::errand::{Errand, Order};
 use crate::ledger::Log;
 use crate::site::Site;
@@ -253,12 +253,26 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// A worker whose store fails for a while goes on. It may give up only on opening a bad disk.
+    /// A worker whose store fails for a while goes on.
     fn see_who_quit(&mut self) {
-        let bad_disk = self.settings.fault != Fault::None;
-        let quitters = self.crew.take_quitters();
-        let excused = |line: &String| bad_disk && line.contains("cannot open the store");
-        self.findings.extend(quitters.into_iter().filter(|line| !excused(line)));
+        for quitter in self.crew.take_quitters() {
+            if !self.is_excused(&quitter) {
+                self.findings.push(format!("{} ended by itself: {}", quitter.name, quitter.last_words));
+            }
+        }
+    }
+
+    /// It may give up on opening a bad disk; and when a read failed, which SQLite takes for damage
+    /// (SQLITE_IOERR_CORRUPTFS becomes SQLITE_CORRUPT): who comes next must find the file sound.
+    fn is_excused(&self, quitter: &Quitter) -> bool {
+        match self.settings.fault {
+            Fault::None => false,
+            _ if quitter.last_words.contains("cannot open the store") => true,
+            Fault::Enospc => false,
+            Fault::Eio => {
+                quitter.last_words.contains("is damaged") && disk::a_read_failed(self.site, &quitter.name)
+            }
+        }
     }
 
     pub(crate) fn in_leases(&self, time: Duration) -> f64 {

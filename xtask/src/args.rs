@@ -3,6 +3,7 @@
 //! Owns the grammar of the commands. It looks at nothing but its arguments: no file, no environment.
 
 use std::ffi::OsString;
+use std::str::FromStr;
 
 use crate::fault::Fault;
 use crate::proofs::Proof;
@@ -13,6 +14,7 @@ pub(crate) enum Command {
     Help(&'static str),
     Test(TestOptions),
     Prove(ProveOptions),
+    Crash(CrashOptions),
     Bench(Vec<OsString>),
 }
 
@@ -30,14 +32,45 @@ pub(crate) struct ProveOptions {
     pub(crate) only: Option<Proof>,
 }
 
+/// Which crash run is wanted. What is not said is the crash run's own choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CrashOptions {
+    pub(crate) disk: Disk,
+    pub(crate) rounds: Option<u32>,
+    pub(crate) seed: Option<u64>,
+}
+
+/// What is wrong with the disk in a crash run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Disk {
+    #[default]
+    Sound,
+    Full,
+    Failing,
+}
+
+impl Disk {
+    const ALL: [Disk; 3] = [Disk::Sound, Disk::Full, Disk::Failing];
+
+    /// As it is typed.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Disk::Sound => "none",
+            Disk::Full => "enospc",
+            Disk::Failing => "eio",
+        }
+    }
+}
+
 pub(crate) const HELP: &str = "\
 The house's own chores.
 
 Usage: cargo xtask COMMAND [OPTIONS]
 
 Commands:
-  test    the whole test run: format, lints, tests, docs, proofs, dependencies
+  test    the whole test run: format, lints, tests, docs, proofs, crashes, dependencies
   prove   the concurrency proofs of crates/pool
+  crash   real workers, killed at random, on sound and on bad disks
   bench   benchmarks against named peers
   help    this text; `cargo xtask COMMAND --help` for one command
 
@@ -45,6 +78,7 @@ Examples:
   cargo xtask test                   everything, as continuous integration runs it
   cargo xtask test --fast            what to run before each commit
   cargo xtask prove --full           many more schedules, takes long
+  cargo xtask crash jobs             kills workers 50 times and looks at what is left
   cargo xtask bench                  the names of the benchmarks
 
 Exit codes: 0 all is well, 1 something for you to put right, 2 the system failed
@@ -61,13 +95,14 @@ Options:
   -h, --help    this text
 
 Steps:
-  set-up        gets what the tests need and is not there: cargo-deny
+  set-up        gets what the tests need and is not there: cargo-deny, strace
   format        cargo fmt --check
   lints         cargo clippy, warnings are errors
   tests         cargo nextest run (cargo test where it is not installed), ignored tests as well
   doc tests     cargo test --doc
   docs          cargo doc, warnings are errors
   shuttle, loom, miri   as in `cargo xtask prove`
+  crash jobs, enospc, eio   as in `cargo xtask crash jobs`, 50, 5 and 10 rounds
   dependencies  cargo deny: licences, duplicates, sources
   advisories    cargo deny: known vulnerabilities; NOT CHECKED when their database is out of reach
 
@@ -96,6 +131,33 @@ Examples:
   cargo xtask prove --full --only shuttle
 ";
 
+pub(crate) const CRASH_HELP: &str = "\
+Real worker processes on one database, killed with kill -9 at random moments, or stopped until
+their leases have run out. Afterwards: every acknowledged task has come to its end, with one effect
+per key, nothing was finished twice or by somebody who had lost it, the database is sound, and the
+tasks of the dead were taken over within two lease lengths.
+
+Usage: cargo xtask crash jobs [--rounds N] [--seed S] [--fault NAME]
+
+Options:
+  --rounds N     how often somebody is killed or stopped, or the disk is filled; 50 without it
+  --seed S       the choices of an earlier run again, as it printed them; moments still vary
+  --fault NAME   what is wrong with the disk:
+                   none     nothing, the default
+                   enospc   it is full now and then: a small tmpfs; needs the right to mount one
+                   eio      reads, writes and syncs fail now and then; needs strace
+  -h, --help     this text
+
+Where the machine does not allow a fault, the run is NOT DONE and says why. Files of a run in which
+something was found are kept, and their folder is named.
+
+Examples:
+  cargo xtask crash jobs
+  cargo xtask crash jobs --rounds 1000
+  cargo xtask crash jobs --fault enospc --rounds 5
+  cargo xtask crash jobs --rounds 10 --seed 4711
+";
+
 pub(crate) const BENCH_HELP: &str = "\
 Benchmarks against named peers, in a release build.
 
@@ -118,9 +180,10 @@ pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Command, Fa
         Some("help" | "--help" | "-h") => Ok(Command::Help(HELP)),
         Some("test") => parse_test(rest),
         Some("prove") => parse_prove(rest),
+        Some("crash") => parse_crash(rest),
         Some("bench") => Ok(parse_bench(rest)),
         _ => Err(Fault::User(format!(
-            "no command {name:?}; there are test, prove, bench and help (see `cargo xtask --help`)"
+            "no command {name:?}; there are test, prove, crash, bench and help (see `cargo xtask --help`)"
         ))),
     }
 }
@@ -150,6 +213,45 @@ fn parse_prove(words: &[OsString]) -> Result<Command, Fault> {
         }
     }
     Ok(Command::Prove(options))
+}
+
+fn parse_crash(words: &[OsString]) -> Result<Command, Fault> {
+    let mut words = words.iter();
+    match words.next().map(|word| (word, word.to_str())) {
+        Some((_, Some("jobs"))) => {}
+        Some((_, Some("--help" | "-h"))) => return Ok(Command::Help(CRASH_HELP)),
+        Some((word, _)) => {
+            return Err(Fault::User(format!("crash: nothing called {word:?} to crash; there is jobs")));
+        }
+        None => return Err(Fault::User("crash: say what to crash; there is jobs".to_owned())),
+    }
+    let mut options = CrashOptions::default();
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("--rounds") => options.rounds = Some(number("--rounds", words.next())?),
+            Some("--seed") => options.seed = Some(number("--seed", words.next())?),
+            Some("--fault") => options.disk = disk(words.next())?,
+            Some("--help" | "-h") => return Ok(Command::Help(CRASH_HELP)),
+            _ => return Err(unknown("crash", word, "--rounds N, --seed S, --fault NAME and --help")),
+        }
+    }
+    Ok(Command::Crash(options))
+}
+
+fn number<T: FromStr>(option: &str, word: Option<&OsString>) -> Result<T, Fault> {
+    let read = word.and_then(|word| word.to_str()).and_then(|word| word.parse().ok());
+    read.ok_or_else(|| {
+        let found = word.map_or_else(|| "nothing".to_owned(), |word| format!("{word:?}"));
+        Fault::User(format!("crash: {option} wants a whole number from 0 on, not {found}"))
+    })
+}
+
+fn disk(name: Option<&OsString>) -> Result<Disk, Fault> {
+    let Some(name) = name else {
+        return Err(Fault::User("crash: --fault wants a name: none, enospc or eio".to_owned()));
+    };
+    let known = Disk::ALL.into_iter().find(|disk| name == disk.name());
+    known.ok_or_else(|| Fault::User(format!("crash: no fault {name:?}; there are none, enospc and eio")))
 }
 
 /// Only a first `--help` is ours: after the name, every word belongs to the benchmark.
@@ -202,6 +304,7 @@ mod tests {
     fn lines_that_are_understood() {
         let test = |fast, fail_fast| Command::Test(TestOptions { fast, fail_fast });
         let prove = |full, only| Command::Prove(ProveOptions { full, only });
+        let crash = |disk, rounds, seed| Command::Crash(CrashOptions { disk, rounds, seed });
         let bench = |words: &[&str]| Command::Bench(words.iter().map(OsString::from).collect());
 
         check("", &Command::Help(HELP));
@@ -214,6 +317,11 @@ mod tests {
         check("prove --full --only loom", &prove(true, Some(Proof::Loom)));
         check("prove --only miri", &prove(false, Some(Proof::Miri)));
         check("prove --help", &Command::Help(PROVE_HELP));
+        check("crash --help", &Command::Help(CRASH_HELP));
+        check("crash jobs", &crash(Disk::Sound, None, None));
+        check("crash jobs --rounds 1000 --seed 7", &crash(Disk::Sound, Some(1000), Some(7)));
+        check("crash jobs --fault enospc", &crash(Disk::Full, None, None));
+        check("crash jobs --fault eio --rounds 5 -h", &Command::Help(CRASH_HELP));
         check("bench", &bench(&[]));
         check("bench --help", &Command::Help(BENCH_HELP));
         check("bench submit --help --fast", &bench(&["submit", "--help", "--fast"]));
@@ -221,7 +329,14 @@ mod tests {
 
     #[test]
     fn lines_that_are_not() {
-        check_rejected("tests", "\"tests\"", "test, prove, bench");
+        check_rejected("tests", "\"tests\"", "test, prove, crash, bench");
+        check_rejected("crash", "what to crash", "jobs");
+        check_rejected("crash pool", "\"pool\"", "jobs");
+        check_rejected("crash jobs --round 5", "\"--round\"", "--rounds N, --seed S, --fault NAME");
+        check_rejected("crash jobs --rounds many", "\"many\"", "a whole number");
+        check_rejected("crash jobs --seed", "nothing", "a whole number");
+        check_rejected("crash jobs --fault fire", "\"fire\"", "none, enospc and eio");
+        check_rejected("crash jobs --fault", "wants a name", "none, enospc or eio");
         check_rejected("test --quick", "\"--quick\"", "--fast, --fail-fast");
         check_rejected("test prove", "\"prove\"", "--fast, --fail-fast");
         check_rejected("prove --fast", "\"--fast\"", "--full, --only NAME");
@@ -232,7 +347,8 @@ mod tests {
 
     #[test]
     fn help_fits_a_terminal() {
-        for line in [HELP, TEST_HELP, PROVE_HELP, BENCH_HELP].iter().flat_map(|text| text.lines()) {
+        for line in [HELP, TEST_HELP, PROVE_HELP, CRASH_HELP, BENCH_HELP].iter().flat_map(|text| text.lines())
+        {
             assert!(line.chars().count() <= 100, "too wide: {line}");
         }
     }

@@ -1,10 +1,12 @@
-//! The house's own chores, run as `cargo xtask`: the whole test run, the concurrency proofs, the benchmarks.
+//! The house's own chores, run as `cargo xtask`: the whole test run, the concurrency proofs, the crash runs, the
+//! benchmarks.
 //!
 //! `main` owns the translation of a verdict into an exit code. It decides nothing itself, and nothing here is
 //! part of the product: no crate under `crates/` may depend on it.
 
 mod args;
 mod bench;
+mod crash;
 mod deny;
 mod fault;
 mod needs;
@@ -40,6 +42,7 @@ fn run() -> Result<ExitCode, Fault> {
         }
         Command::Test(options) => Ok(suite::run(&workspace, options)),
         Command::Prove(options) => Ok(proofs::run(&workspace, options)),
+        Command::Crash(options) => Ok(crash::run(&workspace, options)),
         Command::Bench(arguments) => bench::run(&workspace, &arguments),
     }
 }

@@ -104,7 +104,7 @@ fn proved(command: &mut Command) -> Result<Outcome, Fault> {
     let line = shown(command);
     println!("{line}");
     let mut passed = 0;
-    let success = watched(command, |line| passed += tests_passed(line))?;
+    let success = watched(command, |line| passed += tests_passed(line))?.success();
     Ok(match (success, passed) {
         (false, _) => Outcome::Failed(format!("`{line}`")),
         (true, 0) => Outcome::Failed(format!("`{line}` ran no test")),

@@ -1,6 +1,7 @@
 //! The whole test run: which steps, in which order.
 //!
-//! Owns the list and the cargo commands in it. Proofs, dependencies and set-up have modules of their own.
+//! Owns the list and the cargo commands in it. Proofs, crash runs, dependencies and set-up have modules of their
+//! own.
 
 use std::process::ExitCode;
 
@@ -8,7 +9,7 @@ use crate::args::{ProveOptions, TestOptions};
 use crate::fault::Fault;
 use crate::step::{Outcome, Step, program, run_all};
 use crate::workspace::{Workspace, answers};
-use crate::{deny, needs, proofs};
+use crate::{crash, deny, needs, proofs};
 
 /// The command `cargo xtask test`.
 pub(crate) fn run(workspace: &Workspace, options: TestOptions) -> ExitCode {
@@ -31,6 +32,7 @@ fn steps(workspace: &Workspace, options: TestOptions) -> Vec<Step<'_>> {
     all.extend(everyday);
     all.push(Step::new("docs", || docs(workspace)));
     all.extend(proofs::steps(workspace, ProveOptions::default()));
+    all.extend(crash::steps(workspace));
     all.push(Step::new("dependencies", || deny::rules(workspace)));
     all.push(Step::new("advisories", || deny::advisories(workspace)));
     all
@@ -70,8 +72,10 @@ mod tests {
     #[test]
     fn the_steps_of_a_run() {
         let everyday = ["format", "lints", "tests", "doc tests"];
-        let rest = ["docs", "shuttle", "loom", "miri", "dependencies", "advisories"];
+        let proofs = ["docs", "shuttle", "loom", "miri"];
+        let crashes = ["crash jobs", "crash enospc", "crash eio"];
+        let rest = ["dependencies", "advisories"];
         check(true, &everyday);
-        check(false, &[&["set-up"], &everyday[..], &rest[..]].concat());
+        check(false, &[&["set-up"], &everyday[..], &proofs[..], &crashes[..], &rest[..]].concat());
     }
 }

@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 use crate::fault::Fault;
 
@@ -92,7 +92,7 @@ pub(crate) fn answers(command: &mut Command) -> bool {
 }
 
 /// Runs a program, passing its standard output on line by line and showing each line to `see`.
-pub(crate) fn watched(command: &mut Command, mut see: impl FnMut(&str)) -> Result<bool, Fault> {
+pub(crate) fn watched(command: &mut Command, mut see: impl FnMut(&str)) -> Result<ExitStatus, Fault> {
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| not_started(command, &error))?;
     let output = child.stdout.take().ok_or_else(|| Fault::System("no standard output to read".to_owned()))?;
     for line in BufReader::new(output).split(b'\n') {
@@ -101,7 +101,12 @@ pub(crate) fn watched(command: &mut Command, mut see: impl FnMut(&str)) -> Resul
         println!("{line}");
         see(&line);
     }
-    Ok(child.wait().map_err(|error| lost(command, &error))?.success())
+    child.wait().map_err(|error| lost(command, &error))
+}
+
+/// How a program ended, in words.
+pub(crate) fn ending(status: ExitStatus) -> String {
+    status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}"))
 }
 
 fn not_started(command: &Command, error: &std::io::Error) -> Fault {

@@ -211,7 +211,7 @@ impl Running {
         let stdin = if command.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
         start.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         system::alone(&mut start);
-        let mut child = start.spawn().map_err(|error| not_started(program, command, error))?;
+        let mut child = start.spawn().map_err(|error| not_started(program, command, &error))?;
         let (tell, closed) = channel();
         let stdout = gather(child.stdout.take(), max_output, tell.clone())?;
         let stderr = gather(child.stderr.take(), max_output, tell)?;
@@ -270,7 +270,7 @@ impl Running {
     }
 }
 
-fn not_started(program: &str, command: &Command, error: io::Error) -> TaskError {
+fn not_started(program: &str, command: &Command, error: &io::Error) -> TaskError {
     let place = command.cwd.as_deref().filter(|cwd| !cwd.is_dir());
     let text = match place {
         Some(cwd) => format!("cannot run {program:?} in {}: there is no such folder", cwd.display()),

@@ -47,13 +47,17 @@ mod kind;
 pub mod letters;
 mod line;
 mod pace;
+mod rows;
 mod runner;
 mod stats;
+mod tables;
 mod tasks;
 mod work;
 
 pub use crate::error::Error;
 pub use crate::kind::Kind;
+pub use crate::rows::Call;
 pub use crate::runner::{Builder, Runner, Running};
 pub use crate::stats::{KindStats, RunnerStats, Summary};
+pub use crate::tables::Made;
 pub use crate::work::Work;

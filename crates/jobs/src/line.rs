@@ -42,12 +42,14 @@ pub(crate) trait Line: Send {
 }
 
 /// What came of a turn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turned {
     /// Rows settled.
     pub(crate) settled: usize,
     /// Rows claimed.
     pub(crate) claimed: usize,
+    /// Whether it has looked for work, if it was to: a line may put it off a little.
+    pub(crate) looked: bool,
 }
 
 /// Prolongs the leases of a line, from a thread that does nothing else.

@@ -9,16 +9,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use gristmill_pool::TaskResult;
+use gristmill_store::cleanup::CleanupRow;
+use gristmill_store::jobs::JobRow;
 use gristmill_store::lease::{LEASE, WorkerId};
 use gristmill_store::tasks::DEFAULT_QUEUE;
+use gristmill_store::thumbnails::{ThumbLimits, ThumbnailRow};
 use gristmill_store::{Store, Watch};
 
 use crate::error::Error;
 use crate::flight::Stop;
 use crate::hub::Hub;
 use crate::kind::Kind;
-use crate::line::{Beats, Line};
+use crate::line::{Beats, Line, Turned};
+use crate::rows::{Call, Rows, Table};
 use crate::stats::{RunnerStats, Summary};
+use crate::tables::{self, Handler, Made};
 use crate::tasks::{Bench, Rules, Tasks};
 
 /// An idle runner looks by itself this often, at most: nothing should make it miss work, but clocks and
@@ -29,12 +35,14 @@ const IDLE: Duration = Duration::from_secs(30);
 const CARE: Duration = Duration::from_secs(60);
 
 /// How a runner is set up.
-#[derive(Debug)]
 pub struct Builder {
     store: Store,
     name: String,
     rules: Rules,
     kinds: Vec<Kind>,
+    jobs: Option<Handler<JobRow, ()>>,
+    thumbnails: Option<(ThumbLimits, Handler<ThumbnailRow, Made>)>,
+    cleanups: Option<Handler<CleanupRow, ()>>,
 }
 
 /// Durable work on bounded pools. See the [crate](crate).
@@ -50,7 +58,15 @@ impl Runner {
             max_crashes: 3,
             keep_finished: None,
         };
-        Builder { store, name: format!("pid{}", std::process::id()), rules, kinds: Vec::new() }
+        Builder {
+            store,
+            name: format!("pid{}", std::process::id()),
+            rules,
+            kinds: Vec::new(),
+            jobs: None,
+            thumbnails: None,
+            cleanups: None,
+        }
     }
 }
 
@@ -99,6 +115,38 @@ impl Builder {
         self
     }
 
+    /// Runs the scan and hash jobs of the protocol, one at a time. Without this they are left to others.
+    #[must_use]
+    pub fn on_job(
+        mut self,
+        handler: impl Fn(&Call<'_, JobRow>) -> TaskResult<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.jobs = Some(Box::new(handler));
+        self
+    }
+
+    /// Makes thumbnails, at most so many at a time over all workers. A handler that fails may name the protocol's
+    /// error code (`THUMB_…`) as the failed step.
+    #[must_use]
+    pub fn on_thumbnail(
+        mut self,
+        limits: ThumbLimits,
+        handler: impl Fn(&Call<'_, ThumbnailRow>) -> TaskResult<Made> + Send + Sync + 'static,
+    ) -> Self {
+        self.thumbnails = Some((limits, Box::new(handler)));
+        self
+    }
+
+    /// Cleans up after groups of thumbnails.
+    #[must_use]
+    pub fn on_cleanup(
+        mut self,
+        handler: impl Fn(&Call<'_, CleanupRow>) -> TaskResult<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.cleanups = Some(Box::new(handler));
+        self
+    }
+
     fn check(&self) -> Result<(), Error> {
         let setting = |text: String| Err(Error::Setting(text));
         if self.rules.queues.is_empty() {
@@ -126,14 +174,33 @@ impl Builder {
     /// Starts to work, in threads of its own.
     pub fn start(self) -> Result<Running, Error> {
         self.check()?;
-        let Builder { store, name, rules, kinds } = self;
+        let Builder { store, name, rules, kinds, jobs, thumbnails, cleanups } = self;
         let hub = Arc::new(Hub::new(store.clone()));
         let worker = WorkerId::new(&name);
         let watch = store.watch()?;
+        // In the order of the protocol: this is the order in which work is looked for.
+        let mut crew = Crew {
+            hub: hub.clone(),
+            worker: worker.clone(),
+            lease: rules.lease,
+            lines: vec![],
+            beats: vec![],
+        };
+        if let Some(handler) = jobs {
+            crew.add(tables::Jobs(handler))?;
+        }
+        if let Some((limits, handler)) = thumbnails {
+            crew.add(tables::Thumbnails { handler, limits })?;
+        }
+        if let Some(handler) = cleanups {
+            crew.add(tables::Cleanups(handler))?;
+        }
+        crew.add(tables::Wal)?;
+        let Crew { mut lines, mut beats, .. } = crew;
         let tasks = Tasks::new(hub.clone(), worker.clone(), rules, kinds)?;
         let benches = tasks.benches().to_vec();
-        let beats = tasks.beats();
-        let lines: Vec<Box<dyn Line>> = vec![Box::new(tasks)];
+        beats.extend(tasks.beats());
+        lines.push(Box::new(tasks));
 
         let enough = Arc::new(Stop::default());
         let pulse = spawn("jobs-pulse", {
@@ -153,6 +220,33 @@ impl Builder {
         let dispatcher = dispatcher.inspect_err(|_| hub.stop(Duration::ZERO))?;
         let threads = Mutex::new(vec![dispatcher, pulse]);
         Ok(Running { hub, worker, benches, threads })
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("rules", &self.rules)
+            .field("kinds", &self.kinds)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The lines of the protocol, as they are set up.
+struct Crew {
+    hub: Arc<Hub>,
+    worker: WorkerId,
+    lease: Duration,
+    lines: Vec<Box<dyn Line>>,
+    beats: Vec<Box<dyn Beats>>,
+}
+
+impl Crew {
+    fn add(&mut self, table: impl Table) -> Result<(), Error> {
+        let line = Rows::new(self.hub.clone(), self.worker.clone(), table, self.lease)?;
+        self.beats.push(line.beats());
+        self.lines.push(Box::new(line));
+        Ok(())
     }
 }
 
@@ -253,6 +347,8 @@ struct Dispatcher {
     /// Failures of the store in a row.
     failures: u32,
     cancelled: bool,
+    /// The question that the last look is an answer to, once every line has taken it and found nothing.
+    looked_for: u64,
 }
 
 impl Dispatcher {
@@ -268,13 +364,17 @@ impl Dispatcher {
             next_look: now,
             failures: 0,
             cancelled: false,
+            looked_for: 0,
         }
     }
 
     fn run(mut self) -> Result<(), Error> {
         let mut look = true;
         loop {
-            let question = self.hub.asked();
+            if look {
+                // Before the look: what is asked during it is answered by the next one.
+                self.looked_for = self.hub.asked();
+            }
             let stopping = self.hub.is_stopping();
             match self.round(look, stopping) {
                 Ok(done) => {
@@ -282,8 +382,8 @@ impl Dispatcher {
                     if stopping && self.in_air() == 0 {
                         return Ok(());
                     }
-                    if done && look && self.in_air() == 0 {
-                        self.hub.answer(question);
+                    if done && self.in_air() == 0 {
+                        self.hub.answer(self.looked_for);
                     }
                 }
                 Err(error) if error.may_pass() => self.trouble(&error)?,
@@ -309,7 +409,7 @@ impl Dispatcher {
         let mut still = true;
         for line in &mut self.lines {
             let turned = line.turn(look && !stopping)?;
-            still &= turned == crate::line::Turned::default();
+            still &= turned == Turned { settled: 0, claimed: 0, looked: true };
         }
         if still && now >= self.next_care && !stopping {
             self.next_care = now + jittered(CARE);

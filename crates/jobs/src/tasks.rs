@@ -220,7 +220,7 @@ impl Line for Tasks {
         let landed = self.inbox.take();
         let wanted = if look { self.wanted(&landed) } else { Vec::new() };
         if landed.is_empty() && wanted.is_empty() {
-            return Ok(Turned::default());
+            return Ok(Turned { settled: 0, claimed: 0, looked: true });
         }
         let settlements: Arc<[Settlement]> = landed.iter().map(|landed| landed.settlement.clone()).collect();
         let mut turn = match self.hub.store.tasks().turn(settlements, wanted) {
@@ -236,7 +236,7 @@ impl Line for Tasks {
             self.next_due = turn.next_due;
         }
         let claimed = std::mem::take(&mut turn.claimed);
-        let turned = Turned { settled: landed.len(), claimed: claimed.len() };
+        let turned = Turned { settled: landed.len(), claimed: claimed.len(), looked: true };
         self.take_off(claimed);
         self.set_threshold();
         Ok(turned)
@@ -425,8 +425,7 @@ impl Runway {
             }
             Err(panic) => {
                 drop(permit);
-                let error =
-                    TaskError::permanent(format!("the handler panicked: {}", message(panic.as_ref())));
+                let error = TaskError::permanent(panicked(panic.as_ref()));
                 self.land(self.verdict(&Err(error), None), checkpointed);
                 // The pool counts it and logs it with its backtrace.
                 resume_unwind(panic)
@@ -477,9 +476,11 @@ fn tell(permit: Option<Permit>, result: &TaskResult<()>) {
     }
 }
 
-fn message(panic: &(dyn Any + Send)) -> &str {
+/// What a panic said.
+pub(crate) fn panicked(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the handler panicked: {}", text.unwrap_or("without a message"))
 }
 
 /// Keeps the leases of one kind's tasks.

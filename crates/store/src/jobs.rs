@@ -288,22 +288,23 @@ impl Jobs<'_> {
             return Err(Error::Invalid(format!("the limit {limit} is not legal: 1 to {MAX_PAGE} is")));
         }
         let created = moment("created_at");
-        let older = match after {
-            None => String::new(),
-            Some(_) => format!(" AND ({created}, id) < (SELECT {created}, id FROM jobs WHERE id = ?1)"),
-        };
-        let sql = format!(
-            "SELECT * FROM jobs WHERE (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR kind = ?3){older}
-             ORDER BY {created} DESC, id DESC LIMIT ?4"
-        );
         let (status, kind) = (filter.status.map(JobStatus::as_str), filter.kind.map(JobKind::as_str));
         let jobs = self.0.read(|db| {
-            if let Some(cursor) = after
-                && db.number("SELECT count(*) FROM jobs WHERE id = ?1", [cursor])? == 0
-            {
-                return Err(Error::Invalid(format!("the cursor {cursor:?} is not the id of a job")));
+            let from = after.map(|cursor| created_of(db, cursor)).transpose()?;
+            // The first half of the condition is what the index can seek by.
+            let older = match from {
+                None => String::new(),
+                Some(_) => format!(" AND {created} <= ?5 AND ({created} < ?5 OR id < ?4)"),
+            };
+            let sql = format!(
+                "SELECT * FROM jobs WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR kind = ?2){older}
+                 ORDER BY {created} DESC, id DESC LIMIT ?3"
+            );
+            let limit = crate::one_more(limit);
+            match from {
+                None => db.rows(&sql, params![status, kind, limit], JobRow::read),
+                Some(from) => db.rows(&sql, params![status, kind, limit, after, from], JobRow::read),
             }
-            db.rows(&sql, params![after, status, kind, crate::one_more(limit)], JobRow::read)
         })?;
         Ok(Page::cut(jobs, limit, |job| job.id.clone()))
     }
@@ -334,6 +335,13 @@ fn refuse_second(db: &Db<'_>, id: &str) -> Result<()> {
             Err(Error::Conflict(format!("a scan/hash job is already active: {other} is {status}")))
         }
     }
+}
+
+/// Where a page begins: when the job that ended the one before was made.
+fn created_of(db: &Db<'_>, cursor: &str) -> Result<String> {
+    let sql = format!("SELECT {} FROM jobs WHERE id = ?1", moment("created_at"));
+    let found = db.first(&sql, [cursor], |row| row.get(0))?;
+    found.ok_or_else(|| Error::Invalid(format!("the cursor {cursor:?} is not the id of a job")))
 }
 
 fn to_pending(db: &Db<'_>, id: &str) -> Result<usize> {

@@ -212,6 +212,15 @@ impl Wal<'_> {
         })
     }
 
+    /// Gives a checkpoint back undone, so that another worker can have it at once.
+    pub fn release(self, id: i64, token: &Token) -> Result<WalRow> {
+        let token = token.clone();
+        self.0.write_and_ring(Shape::Compound, move |db| {
+            let done = LEASED.release(db, &id, &token, "status = 'pending', updated_at = ?1")?;
+            owned(db, done, id, &token)
+        })
+    }
+
     /// Has checkpoints whose lease has run out tried again in two minutes. Says how many.
     pub fn recover(self) -> Result<usize> {
         self.0.write(Shape::Statement, |db| LEASED.recover(db))

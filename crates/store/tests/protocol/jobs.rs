@@ -31,7 +31,7 @@ impl Bench {
 }
 
 #[track_caller]
-fn conflict<T: std::fmt::Debug>(result: Result<T, Error>) {
+fn conflict<T: std::fmt::Debug>(result: &Result<T, Error>) {
     assert!(matches!(result, Err(Error::Conflict(_))), "{result:?}");
 }
 
@@ -99,11 +99,11 @@ fn one_scan_or_hash_at_a_time() {
     let jobs = bench.store.jobs();
     let id = bench.scan().id;
     let refused = jobs.create(JobKind::Hash, "{}", true);
-    conflict(refused.clone());
+    conflict(&refused);
     assert!(refused.unwrap_err().to_string().contains(&id), "says which job is in the way");
     bench.claim("a");
-    conflict(jobs.create(JobKind::Scan, "{}", true));
-    conflict(bench.second().jobs().create(JobKind::Scan, "{}", true));
+    conflict(&jobs.create(JobKind::Scan, "{}", true));
+    conflict(&bench.second().jobs().create(JobKind::Scan, "{}", true));
     // Other kinds are not bound by it, and nobody claims them.
     jobs.create(JobKind::Delete, "{}", true).unwrap();
     jobs.create(JobKind::Thumbnail, "{}", true).unwrap();
@@ -124,7 +124,7 @@ fn a_retryable_job_stands_in_nobodys_way() {
     assert_eq!((put_off.finished_at, put_off.lease_expires_at), (Some(bench.now()), None));
 
     let second = bench.scan().id;
-    conflict(jobs.reset(&first));
+    conflict(&jobs.reset(&first));
     jobs.cancel(&second).unwrap();
     let reset = jobs.reset(&first).unwrap();
     assert_eq!(reset.status, JobStatus::Pending);
@@ -157,18 +157,19 @@ fn a_released_job_is_free_at_once() {
     let id = bench.scan().id;
     let started = bench.claim("a").started_at;
     let jobs = bench.store.jobs();
-    conflict(jobs.release(&id, &token("b")));
+    conflict(&jobs.release(&id, &token("b")));
     let free = jobs.release(&id, &token("a")).unwrap();
     assert_eq!((free.status, free.worker_id, free.error_code), (JobStatus::Pending, None, None));
     assert_eq!((free.finished_at, free.lease_expires_at), (None, None));
     let again = bench.second().jobs().claim(&token("b"), LEASE).unwrap().unwrap();
     assert_eq!((again.id, again.started_at), (id.clone(), started));
-    conflict(jobs.release(&id, &token("a")));
+    conflict(&jobs.release(&id, &token("a")));
 }
 
 #[test]
 fn an_expired_lease_makes_a_job_retryable() {
-    let ways: [(&str, fn(&Bench, &str)); 3] = [
+    type Way = (&'static str, fn(&Bench, &str));
+    let ways: [Way; 3] = [
         ("recovery", |bench, _| assert_eq!(bench.store.jobs().recover().unwrap(), 1)),
         ("a claim", |bench, _| assert_eq!(bench.store.jobs().claim(&token("b"), LEASE).unwrap(), None)),
         ("a late heartbeat", |bench, id| {
@@ -193,7 +194,7 @@ fn an_expired_lease_makes_a_job_retryable() {
             "{way}"
         );
         assert_eq!(bench.store.jobs().recover().unwrap(), 0, "{way}");
-        conflict(bench.store.jobs().finish(&id, &token("a"), Ok(())));
+        conflict(&bench.store.jobs().finish(&id, &token("a"), Ok(())));
     }
 }
 
@@ -238,9 +239,9 @@ fn only_the_owner_writes() {
     let before = bench.job(&id);
     let (jobs, other) = (bench.store.jobs(), token("b"));
     assert_eq!(jobs.heartbeat(&id, &other, LEASE, 0.5, 1).unwrap(), Beat::Lost);
-    conflict(jobs.finish(&id, &other, Ok(())));
-    conflict(jobs.finish(&id, &other, Err("no".to_owned())));
-    conflict(jobs.retryable(&id, &other, "X", "x"));
+    conflict(&jobs.finish(&id, &other, Ok(())));
+    conflict(&jobs.finish(&id, &other, Err("no".to_owned())));
+    conflict(&jobs.retryable(&id, &other, "X", "x"));
     assert_eq!(bench.job(&id), before);
 }
 
@@ -253,12 +254,12 @@ fn nothing_overwrites_a_finished_job() {
         let (jobs, owner) = (bench.store.jobs(), token("a"));
         bench.pass(seconds(100_000));
         assert_eq!(jobs.heartbeat(&id, &owner, LEASE, 0.5, 1).unwrap(), Beat::Lost);
-        conflict(jobs.finish(&id, &owner, Ok(())));
-        conflict(jobs.finish(&id, &owner, Err("no".to_owned())));
-        conflict(jobs.retryable(&id, &owner, "X", "x"));
-        conflict(jobs.release(&id, &owner));
-        conflict(jobs.cancel(&id));
-        conflict(jobs.reset(&id));
+        conflict(&jobs.finish(&id, &owner, Ok(())));
+        conflict(&jobs.finish(&id, &owner, Err("no".to_owned())));
+        conflict(&jobs.retryable(&id, &owner, "X", "x"));
+        conflict(&jobs.release(&id, &owner));
+        conflict(&jobs.cancel(&id));
+        conflict(&jobs.reset(&id));
         assert_eq!(jobs.recover().unwrap(), 0);
         assert_eq!(jobs.claim(&owner, LEASE).unwrap(), None);
         assert_eq!(bench.job(&id), before, "{status}");

@@ -1,0 +1,315 @@
+//! The lines of the protocol: scan and hash jobs, thumbnails, their clean-up, care of the log.
+//!
+//! Owns what they have in common: a row is claimed, run by a handler under a lease, and finished. Their rows are
+//! few and long, so each is claimed and finished by itself. What a table does differently stands in `tables`.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gristmill_pool::{Pool, Task, TaskError, TaskResult};
+use gristmill_store::lease::{Beat, Token, WorkerId};
+use gristmill_store::{Error, Store};
+
+use crate::flight::Stop;
+use crate::hub::Hub;
+use crate::line::{Beats, Line, Turned};
+
+/// A line with nothing to do is asked no more often than this, however busy others are.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// A row of the protocol, while it runs.
+///
+/// A long handler asks [`is_cancelled`](Self::is_cancelled) from time to time: its lease may be lost, its row called
+/// off, or the worker about to stop. It then returns [`TaskError::cancelled`].
+pub struct Call<'a, R> {
+    row: &'a R,
+    flight: &'a Flight<R>,
+    store: &'a Store,
+}
+
+impl<R> Call<'_, R> {
+    /// The row, as it was when it was claimed.
+    pub fn row(&self) -> &R {
+        self.row
+    }
+
+    /// Whether to stop.
+    pub fn is_cancelled(&self) -> bool {
+        self.flight.stop.is_set()
+    }
+
+    /// Waits until the handler should stop, at most so long. Says whether it should.
+    pub fn wait_cancelled(&self, limit: Duration) -> bool {
+        self.flight.stop.wait(limit)
+    }
+
+    /// Notes how far it is: items done, and the part of the whole from 0 to 1. Written with the next heartbeat.
+    pub fn progress(&self, items: u64, part: f64) {
+        let part = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
+        *lock(&self.flight.progress) = (items, part);
+    }
+
+    /// The store the row came from.
+    pub fn store(&self) -> &Store {
+        self.store
+    }
+}
+
+impl<R: fmt::Debug> fmt::Debug for Call<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("row", self.row).finish_non_exhaustive()
+    }
+}
+
+/// A claimed row.
+pub(crate) struct Flight<R> {
+    pub(crate) row: R,
+    pub(crate) token: Token,
+    stop: Stop,
+    progress: Mutex<(u64, f64)>,
+}
+
+impl<R> Flight<R> {
+    pub(crate) fn progress(&self) -> (u64, f64) {
+        *lock(&self.progress)
+    }
+}
+
+/// What one table does differently.
+pub(crate) trait Table: Send + Sync + 'static {
+    type Row: Send + Sync + 'static;
+    type Made: Send + 'static;
+
+    /// How many run at a time in this process.
+    fn workers(&self) -> usize;
+    fn name(&self) -> &'static str;
+    fn recover(&self, store: &Store) -> Result<usize, Error>;
+    fn claim(&self, store: &Store, token: &Token, lease: Duration) -> Result<Option<Self::Row>, Error>;
+    fn beat(&self, store: &Store, flight: &Flight<Self::Row>, lease: Duration) -> Result<Beat, Error>;
+    fn run(&self, call: &Call<'_, Self::Row>, token: &Token) -> TaskResult<Self::Made>;
+    fn finish(
+        &self,
+        store: &Store,
+        flight: &Flight<Self::Row>,
+        result: &TaskResult<Self::Made>,
+    ) -> Result<(), Error>;
+    fn release(&self, store: &Store, flight: &Flight<Self::Row>) -> Result<(), Error>;
+}
+
+type Air<R> = Mutex<Vec<Arc<Flight<R>>>>;
+
+/// How a handler ended; nothing when it never started.
+type Landed<T> = (Arc<Flight<<T as Table>::Row>>, Option<TaskResult<<T as Table>::Made>>);
+
+/// One table's line.
+pub(crate) struct Rows<T: Table> {
+    hub: Arc<Hub>,
+    worker: WorkerId,
+    table: Arc<T>,
+    lease: Duration,
+    pool: Pool<()>,
+    air: Arc<Air<T::Row>>,
+    landed: Arc<Mutex<Vec<Landed<T>>>>,
+    next_look: Instant,
+    /// A look was asked for, and not taken yet.
+    owed: bool,
+}
+
+impl<T: Table> Rows<T> {
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        worker: WorkerId,
+        table: T,
+        lease: Duration,
+    ) -> Result<Self, crate::Error> {
+        let pool = Pool::builder().name(table.name()).workers(table.workers()).keep_failures(0).build()?;
+        Ok(Rows {
+            hub,
+            worker,
+            table: Arc::new(table),
+            lease,
+            pool,
+            air: Arc::default(),
+            landed: Arc::default(),
+            next_look: Instant::now(),
+            owed: false,
+        })
+    }
+
+    pub(crate) fn beats(&self) -> Box<dyn Beats> {
+        let every = self.lease / 10;
+        Box::new(RowBeats {
+            store: self.hub.store.clone(),
+            table: self.table.clone(),
+            air: self.air.clone(),
+            lease: self.lease,
+            due: Instant::now() + every,
+        })
+    }
+
+    /// Writes down how handlers ended.
+    fn settle(&mut self) -> Result<usize, Error> {
+        let mut settled = 0;
+        loop {
+            let Some((flight, result)) = lock(&self.landed).pop() else { return Ok(settled) };
+            let store = &self.hub.store;
+            let written = match &result {
+                // We told it to stop: whatever it says, this was no fair attempt.
+                Some(Err(_)) | None if flight.stop.is_set() || result.is_none() => {
+                    self.table.release(store, &flight)
+                }
+                Some(result) => self.table.finish(store, &flight, result),
+                None => Ok(()),
+            };
+            match written {
+                Ok(()) => {}
+                // Somebody else's now, or called off.
+                Err(Error::Conflict(reason) | Error::NotFound(reason)) => {
+                    tracing::warn!(table = self.table.name(), reason, "a result was refused");
+                }
+                Err(error) => {
+                    lock(&self.landed).push((flight, result));
+                    return Err(error);
+                }
+            }
+            lock(&self.air).retain(|other| !Arc::ptr_eq(other, &flight));
+            settled += 1;
+        }
+    }
+
+    /// Claims one row after another while there is room.
+    fn claim(&mut self) -> Result<usize, Error> {
+        let mut claimed = 0;
+        while lock(&self.air).len() < self.table.workers() {
+            let token = self.worker.token();
+            let Some(row) = self.table.claim(&self.hub.store, &token, self.lease)? else { break };
+            self.take_off(row, token);
+            claimed += 1;
+        }
+        Ok(claimed)
+    }
+
+    fn take_off(&self, row: T::Row, token: Token) {
+        let flight = Arc::new(Flight { row, token, stop: Stop::default(), progress: Mutex::default() });
+        lock(&self.air).push(flight.clone());
+        let (hub, table, landed) = (self.hub.clone(), self.table.clone(), self.landed.clone());
+        let task = Task::new(move |_| {
+            let result = (!hub.is_stopping()).then(|| {
+                let call = Call { row: &flight.row, flight: &flight, store: &hub.store };
+                // A panic costs the row, with its reason, and nothing else.
+                catch_unwind(AssertUnwindSafe(|| table.run(&call, &flight.token)))
+                    .unwrap_or_else(|panic| Err(TaskError::permanent(crate::tasks::panicked(panic.as_ref()))))
+            });
+            lock(&landed).push((flight, result));
+            hub.wake();
+            Ok(())
+        });
+        // Refused only by a pool that is closed, when nobody waits for the row any more either.
+        drop(self.pool.submit_task(task));
+    }
+}
+
+impl<T: Table> Line for Rows<T> {
+    fn recover(&mut self) -> Result<(), Error> {
+        let rescued = self.table.recover(&self.hub.store)?;
+        if rescued > 0 {
+            tracing::warn!(
+                table = self.table.name(),
+                rescued,
+                "workers have gone silent; their rows are free again"
+            );
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, look: bool) -> Result<Turned, Error> {
+        let settled = self.settle()?;
+        self.owed = (self.owed || look) && !self.hub.is_stopping();
+        let now = Instant::now();
+        if !self.owed || now < self.next_look {
+            return Ok(Turned { settled, claimed: 0, looked: !self.owed });
+        }
+        let claimed = self.claim()?;
+        self.owed = false;
+        if claimed == 0 {
+            self.next_look = now + GLANCE;
+        }
+        Ok(Turned { settled, claimed, looked: true })
+    }
+
+    fn in_air(&self) -> usize {
+        lock(&self.air).len()
+    }
+
+    fn linger(&self) -> Option<Duration> {
+        if !lock(&self.landed).is_empty() {
+            return Some(Duration::ZERO);
+        }
+        self.owed.then(|| self.next_look.saturating_duration_since(Instant::now()))
+    }
+
+    fn cancel(&mut self) {
+        lock(&self.air).iter().for_each(|flight| flight.stop.set());
+    }
+
+    fn leave(&mut self) -> Result<(), Error> {
+        self.cancel();
+        self.settle()?;
+        let left = std::mem::take(&mut *lock(&self.air));
+        for flight in left {
+            match self.table.release(&self.hub.store, &flight) {
+                Ok(()) | Err(Error::Conflict(_) | Error::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn lease(&self) -> Duration {
+        self.lease
+    }
+}
+
+/// Keeps the leases of one table's rows.
+struct RowBeats<T: Table> {
+    store: Store,
+    table: Arc<T>,
+    air: Arc<Air<T::Row>>,
+    lease: Duration,
+    due: Instant,
+}
+
+impl<T: Table> Beats for RowBeats<T> {
+    fn due(&self) -> Instant {
+        self.due
+    }
+
+    fn beat(&mut self) -> Result<(), Error> {
+        let every = self.lease / 10;
+        // Sooner than usual if this fails: the leases go on running.
+        self.due = Instant::now() + every / 4;
+        let flights: Vec<_> = lock(&self.air).clone();
+        for flight in flights {
+            let beat = match self.table.beat(&self.store, &flight, self.lease) {
+                Err(Error::NotFound(_)) => Beat::Lost,
+                beat => beat?,
+            };
+            if beat != Beat::Kept {
+                tracing::warn!(
+                    table = self.table.name(),
+                    ?beat,
+                    "a lease is lost; its handler is told to stop"
+                );
+                flight.stop.set();
+            }
+        }
+        self.due = Instant::now() + every;
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

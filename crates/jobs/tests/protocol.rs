@@ -1,0 +1,211 @@
+//! The lines of the protocol: jobs, thumbnails, clean-up and care of the log, run by their handlers in order.
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use gristmill_jobs::{Made, Runner};
+use gristmill_pool::TaskError;
+use gristmill_store::Store;
+use gristmill_store::cleanup::CleanupStatus;
+use gristmill_store::jobs::{JobKind, JobStatus};
+use gristmill_store::tasks::NewTask;
+use gristmill_store::thumbnails::{CAPACITY, MediaType, NewThumbnail, ThumbFormat, ThumbLimits, ThumbStatus};
+use gristmill_store::wal::{WalMode, WalRequest, WalStatus};
+use tempfile::TempDir;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn house() -> (TempDir, Store) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("work.db")).unwrap();
+    (folder, store)
+}
+
+/// A file in the catalog, for thumbnails to be of.
+fn add_file(store: &Store) {
+    let conn = rusqlite::Connection::open(store.path()).unwrap();
+    conn.execute_batch(
+        "INSERT INTO library_roots (id, name, root_path) VALUES (1, 'r', '/r');
+         INSERT INTO library_files (id, library_id, relative_path, size_bytes, mtime_ns) VALUES (1, 1, 'a.jpg', 9, 9);",
+    )
+    .unwrap();
+}
+
+fn thumbnail(key: &str) -> NewThumbnail {
+    NewThumbnail {
+        thumb_key: key.to_owned(),
+        file_id: 1,
+        group_key: Some("g".to_owned()),
+        media_type: MediaType::Image,
+        format: ThumbFormat::Jpeg,
+        max_dimension: 256,
+        version: 2,
+        source_size_bytes: 9,
+        source_mtime_ns: 9,
+        output_relpath: format!("{key}.jpg"),
+    }
+}
+
+fn request(mode: WalMode) -> WalRequest {
+    WalRequest { mode, requested_by: "test".to_owned(), reason: None, min_interval: None }
+}
+
+#[test]
+fn a_job_is_run_with_its_progress_and_finished() {
+    let (_folder, store) = house();
+    let job = store.jobs().create(JobKind::Scan, "{}", true).unwrap();
+    let (beaten, beats) = channel();
+    let beaten = Mutex::new(beaten);
+    let running = Runner::builder(store.clone())
+        .lease(Duration::from_millis(200))
+        .on_job(move |call| {
+            call.progress(7, 0.5);
+            // Until a heartbeat has written it down.
+            while call.store().jobs().get(&call.row().id)?.processed_items != 7 {
+                assert!(!call.is_cancelled());
+            }
+            beaten.lock().unwrap().send(call.store().jobs().get(&call.row().id)?.progress)?;
+            Ok(())
+        })
+        .start()
+        .unwrap();
+    running.wait_idle().unwrap();
+    assert_eq!(beats.recv_timeout(LONG).unwrap(), 0.5);
+    let job = store.jobs().get(&job.id).unwrap();
+    assert_eq!((job.status, job.progress, job.lease_expires_at), (JobStatus::Completed, 1.0, None));
+}
+
+#[test]
+fn a_failed_job_says_why_and_a_panic_is_a_failure() {
+    for (panics, part) in [(false, "no such folder"), (true, "the handler panicked: oh")] {
+        let (_folder, store) = house();
+        let job = store.jobs().create(JobKind::Hash, "{}", true).unwrap();
+        let builder = Runner::builder(store.clone()).on_job(move |_| {
+            assert!(!panics, "oh");
+            Err(TaskError::permanent("no such folder"))
+        });
+        let running = builder.start().unwrap();
+        running.wait_idle().unwrap();
+        let job = store.jobs().get(&job.id).unwrap();
+        assert_eq!((job.status, job.error_code.as_deref()), (JobStatus::Failed, Some("WORKER_FAILURE")));
+        assert!(job.error_message.as_deref().unwrap().contains(part), "{job:?}");
+    }
+}
+
+#[test]
+fn a_stopped_job_is_pending_again_at_once() {
+    let (_folder, store) = house();
+    let job = store.jobs().create(JobKind::Scan, "{}", true).unwrap();
+    let (started, starts) = channel();
+    let started = Mutex::new(started);
+    let builder = Runner::builder(store.clone()).on_job(move |call| {
+        started.lock().unwrap().send(())?;
+        assert!(call.wait_cancelled(LONG));
+        Err(TaskError::cancelled())
+    });
+    let running = builder.start().unwrap();
+    starts.recv_timeout(LONG).unwrap();
+    running.stop(Duration::from_millis(100)).unwrap();
+    let job = store.jobs().get(&job.id).unwrap();
+    assert_eq!((job.status, job.worker_id), (JobStatus::Pending, None));
+}
+
+#[test]
+fn a_job_called_off_stops_its_handler_and_stays_called_off() {
+    let (_folder, store) = house();
+    let job = store.jobs().create(JobKind::Scan, "{}", true).unwrap();
+    let (started, starts) = channel();
+    let started = Mutex::new(started);
+    let builder = Runner::builder(store.clone()).lease(Duration::from_millis(200)).on_job(move |call| {
+        started.lock().unwrap().send(())?;
+        assert!(call.wait_cancelled(LONG));
+        Ok(()) // says it is done all the same
+    });
+    let running = builder.start().unwrap();
+    starts.recv_timeout(LONG).unwrap();
+    store.jobs().cancel(&job.id).unwrap();
+    running.wait_idle().unwrap();
+    assert_eq!(store.jobs().get(&job.id).unwrap().status, JobStatus::Cancelled);
+}
+
+#[test]
+fn thumbnails_are_made_or_failed_with_the_protocols_code() {
+    let (_folder, store) = house();
+    add_file(&store);
+    for key in ["good", "bad", "worse"] {
+        store.thumbnails().request(thumbnail(key), CAPACITY).unwrap();
+    }
+    let builder = Runner::builder(store.clone()).on_thumbnail(ThumbLimits::default(), |call| {
+        match call.row().thumb_key.as_str() {
+            "good" => Ok(Made { width: 256, height: 128, bytes_size: 999 }),
+            "bad" => Err(TaskError::permanent("no image").step("THUMB_DECODE_FAILED")),
+            _ => Err(TaskError::permanent("who knows").step("elsewhere")),
+        }
+    });
+    builder.start().unwrap().wait_idle().unwrap();
+    let get = |key| store.thumbnails().get(key).unwrap();
+    assert_eq!((get("good").status, get("good").width), (ThumbStatus::Ready, Some(256)));
+    let codes = [get("bad"), get("worse")].map(|row| (row.status, row.error_code.unwrap()));
+    let failed = |code: &str| (ThumbStatus::Failed, code.to_owned());
+    assert_eq!(codes, [failed("THUMB_DECODE_FAILED"), failed("THUMB_GENERATION_FAILED")]);
+}
+
+#[test]
+fn a_checkpoint_that_was_asked_for_is_made_without_any_handler() {
+    let (_folder, store) = house();
+    store.wal().enqueue(request(WalMode::Truncate)).unwrap();
+    Runner::builder(store.clone()).start().unwrap().wait_idle().unwrap();
+    let row = store.wal().latest().unwrap().unwrap();
+    assert!(matches!(row.status, WalStatus::Completed | WalStatus::Retryable), "{row:?}");
+    assert!(row.checkpoint_busy.is_some(), "{row:?}");
+}
+
+#[test]
+fn work_is_looked_for_in_the_order_of_the_protocol() {
+    let (_folder, store) = house();
+    add_file(&store);
+    // Put in the other way round.
+    store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
+    store.cleanups().schedule("other", store.now()).unwrap();
+    store.thumbnails().request(thumbnail("t"), CAPACITY).unwrap();
+    store.jobs().create(JobKind::Scan, "{}", true).unwrap();
+    let started = |row: Option<gristmill_store::Time>| row.unwrap();
+    let builder = Runner::builder(store.clone())
+        .kind(gristmill_jobs::Kind::new("k", |_| Ok(())))
+        .on_cleanup(|_| Ok(()))
+        .on_thumbnail(ThumbLimits::default(), |_| Ok(Made { width: 1, height: 1, bytes_size: 1 }))
+        .on_job(|_| Ok(()));
+    builder.start().unwrap().wait_idle().unwrap();
+    let job = store.jobs().list(Default::default(), None, 1).unwrap().items.remove(0);
+    let thumbnail = store.thumbnails().get("t").unwrap();
+    let cleanup = store.cleanups().get("other").unwrap();
+    let task = store.tasks().get(1).unwrap();
+    assert_eq!(cleanup.status, CleanupStatus::Completed);
+    let order = [started(job.started_at), started(thumbnail.started_at), started(task.started_at)];
+    assert!(order.is_sorted(), "{order:?}");
+}
+
+#[test]
+fn cleaning_up_deletes_the_rows_that_are_finished() {
+    let (_folder, store) = house();
+    add_file(&store);
+    store.thumbnails().request(thumbnail("t"), CAPACITY).unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let files = seen.clone();
+    let builder = Runner::builder(store.clone())
+        .on_thumbnail(ThumbLimits::default(), |_| Ok(Made { width: 1, height: 1, bytes_size: 1 }))
+        .on_cleanup(move |call| {
+            let group = &call.row().group_key;
+            let made = call.store().thumbnails().finished(group)?;
+            files.lock().unwrap().extend(made.into_iter().filter_map(|row| row.output_relpath));
+            call.store().cleanups().remove_finished_thumbnails(group)?;
+            Ok(())
+        });
+    let running = builder.start().unwrap();
+    running.wait_idle().unwrap();
+    store.cleanups().schedule("g", store.now()).unwrap();
+    running.wait_idle().unwrap();
+    assert_eq!(*seen.lock().unwrap(), ["t.jpg"]);
+    assert!(store.thumbnails().get("t").is_err());
+}

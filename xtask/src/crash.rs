@@ -1,0 +1,115 @@
+//! Crash runs: real workers killed at random, on sound and on bad disks.
+//!
+//! Owns how `gristmill-crash` is built and called, and how much of it the whole test run has. What is killed when,
+//! and what must be true afterwards, is known in `crash/` alone.
+
+use std::process::{Command, ExitCode};
+
+use crate::args::{CrashOptions, Disk};
+use crate::fault::Fault;
+use crate::step::{Outcome, Step, run_all};
+use crate::workspace::{Workspace, ending, shown, watched};
+
+/// How a crash run says that this machine does not allow it: this exit code, and a line that begins so.
+const NOT_HERE: i32 = 3;
+const NOT_DONE: &str = "NOT DONE: ";
+
+/// Of each disk, the rounds in the whole test run.
+const ROUNDS: [(Disk, u32); 3] = [(Disk::Sound, 50), (Disk::Full, 5), (Disk::Failing, 10)];
+
+impl Disk {
+    fn step(self) -> &'static str {
+        match self {
+            Disk::Sound => "crash jobs",
+            Disk::Full => "crash enospc",
+            Disk::Failing => "crash eio",
+        }
+    }
+}
+
+/// The command `cargo xtask crash jobs`.
+pub(crate) fn run(workspace: &Workspace, options: CrashOptions) -> ExitCode {
+    let step = Step::new(options.disk.step(), || crash(workspace, options));
+    run_all(vec![step], false)
+}
+
+/// What the whole test run has of it.
+pub(crate) fn steps(workspace: &Workspace) -> Vec<Step<'_>> {
+    let step = |(disk, rounds): (Disk, u32)| {
+        let options = CrashOptions { disk, rounds: Some(rounds), seed: None };
+        Step::new(disk.step(), move || crash(workspace, options))
+    };
+    ROUNDS.into_iter().map(step).collect()
+}
+
+fn crash(workspace: &Workspace, options: CrashOptions) -> Result<Outcome, Fault> {
+    judged(&mut command(workspace, options))
+}
+
+fn command(workspace: &Workspace, options: CrashOptions) -> Command {
+    let mut command = workspace.cargo(["run", "--quiet", "-p", "gristmill-crash", "--", "run"]);
+    command.args(["--fault", options.disk.name()]);
+    if let Some(rounds) = options.rounds {
+        command.args(["--rounds", &rounds.to_string()]);
+    }
+    if let Some(seed) = options.seed {
+        command.args(["--seed", &seed.to_string()]);
+    }
+    command
+}
+
+/// A run that could not be done here is neither passed nor failed, and says why.
+fn judged(command: &mut Command) -> Result<Outcome, Fault> {
+    let line = shown(command);
+    println!("{line}");
+    let mut why = None;
+    let status = watched(command, |line| {
+        why = why.take().or_else(|| line.strip_prefix(NOT_DONE).map(str::to_owned));
+    })?;
+    Ok(match (status.success(), status.code(), why) {
+        (true, ..) => Outcome::Passed,
+        (false, Some(NOT_HERE), Some(why)) => Outcome::NotDone("NOT DONE", why),
+        _ => Outcome::Failed(format!("`{line}`: {}", ending(status))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(options: CrashOptions, expected: &str) {
+        let workspace = Workspace::find().unwrap();
+        assert_eq!(shown(&command(&workspace, options)), expected);
+    }
+
+    #[test]
+    fn only_what_was_said_is_handed_over() {
+        let line = "cargo run --quiet -p gristmill-crash -- run --fault";
+        check(CrashOptions::default(), &format!("{line} none"));
+        let options = CrashOptions { disk: Disk::Full, rounds: Some(7), seed: Some(9) };
+        check(options, &format!("{line} enospc --rounds 7 --seed 9"));
+    }
+
+    #[track_caller]
+    fn check_judged(script: &str, expected: &Outcome) {
+        let outcome = judged(Command::new("sh").args(["-c", script])).unwrap();
+        match (&outcome, expected) {
+            (Outcome::Failed(_), Outcome::Failed(_)) => {}
+            _ => assert_eq!(&outcome, expected, "{script}"),
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_not_allowed_here_has_not_failed() {
+        let failed = Outcome::Failed(String::new());
+        check_judged("echo all is well", &Outcome::Passed);
+        check_judged("echo NOT WELL; exit 1", &failed);
+        check_judged(
+            "echo NOT DONE: no strace; exit 3",
+            &Outcome::NotDone("NOT DONE", "no strace".to_owned()),
+        );
+        check_judged("exit 3", &failed);
+        check_judged("echo NOT DONE: no strace; exit 1", &failed);
+    }
+}
