@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::chance::Chance;
 use crate::disk::Strace;
 use crate::site::Site;
+use crate::witness;
 use crate::{OrTrouble, Trouble};
 
 /// What a process is there for.
@@ -46,8 +47,8 @@ pub(crate) struct Crew {
     strace: Option<Strace>,
     members: Vec<Member>,
     started: u32,
-    killed: u32,
-    by_own_hand: u32,
+    killed: Vec<(String, f64)>,
+    by_own_hand: Vec<(String, f64)>,
     quitters: Vec<Quitter>,
 }
 
@@ -74,8 +75,8 @@ impl Crew {
             strace,
             members: Vec::new(),
             started: 0,
-            killed: 0,
-            by_own_hand: 0,
+            killed: Vec::new(),
+            by_own_hand: Vec::new(),
             quitters: Vec::new(),
         })
     }
@@ -108,28 +109,31 @@ impl Crew {
     pub(crate) fn kill(&mut self, role: Role, count: usize) -> Result<Vec<String>, Trouble> {
         self.note_the_gone()?;
         let mut victims = Vec::new();
-        while victims.len() < count && self.count(role) > 0 {
-            let victim = self.pick(role);
+        while victims.len() < count
+            && let Some(victim) = self.pick(role)
+        {
             victims.push(self.members.remove(victim));
         }
         // All of them first, and only then the waiting: nobody sees the others die.
+        let killed_at = witness::now();
         for victim in &mut victims {
             // Gone by itself between the look and the kill: as good.
             let _ = victim.child.kill();
         }
         for victim in &mut victims {
             victim.child.wait().or_trouble("lost sight of a process")?;
-            self.killed += 1;
+            self.killed.push((victim.name.clone(), killed_at));
         }
         Ok(victims.into_iter().map(|victim| victim.name).collect())
     }
 
-    /// Stops one, as a laptop that is closed does: it does not see the time go by. Says who.
-    pub(crate) fn stop_one(&mut self, role: Role) -> Result<String, Trouble> {
-        let chosen = self.pick(role);
+    /// Stops one, as a laptop that is closed does: it does not see the time go by. Says who, if there was one.
+    pub(crate) fn stop_one(&mut self, role: Role) -> Result<Option<String>, Trouble> {
+        self.note_the_gone()?;
+        let Some(chosen) = self.pick(role) else { return Ok(None) };
         let member = &self.members[chosen];
         signal(&member.child, Signal::STOP)?;
-        Ok(member.name.clone())
+        Ok(Some(member.name.clone()))
     }
 
     /// Lets one go on that was stopped, if it is still there.
@@ -174,15 +178,21 @@ impl Crew {
         std::mem::take(&mut self.quitters)
     }
 
-    pub(crate) fn summary(&self) -> String {
-        let Crew { started, killed, by_own_hand, .. } = self;
-        format!("{started} processes started, {killed} killed, {by_own_hand} dead of poison")
+    /// All who did not live to the end, by whatever hand, and when they died at the earliest.
+    pub(crate) fn deaths(&self) -> impl Iterator<Item = (String, f64)> {
+        self.killed.iter().chain(&self.by_own_hand).cloned()
     }
 
-    fn pick(&mut self, role: Role) -> usize {
+    pub(crate) fn summary(&self) -> String {
+        let (started, killed, poisoned) = (self.started, self.killed.len(), self.by_own_hand.len());
+        format!("{started} processes started, {killed} killed, {poisoned} dead of poison")
+    }
+
+    /// One of a role, by chance.
+    fn pick(&mut self, role: Role) -> Option<usize> {
         let of_role: Vec<usize> =
             (0..self.members.len()).filter(|index| self.members[*index].role == role).collect();
-        of_role[self.chance.index(of_role.len())]
+        if of_role.is_empty() { None } else { Some(of_role[self.chance.index(of_role.len())]) }
     }
 
     fn start(&mut self, role: Role) -> Result<String, Trouble> {
@@ -218,7 +228,8 @@ impl Crew {
 
     fn bury(&mut self, member: &Member, status: ExitStatus) {
         if status.signal() == Some(Signal::KILL.as_raw()) {
-            self.by_own_hand += 1;
+            // Some time ago: only its lease, which still ran, knows when.
+            self.by_own_hand.push((member.name.clone(), witness::now() - self.lease.as_secs_f64()));
         } else if !status.success() {
             let words = std::fs::read_to_string(self.site.words_of(&member.name)).unwrap_or_default();
             let last_words = words.lines().last().unwrap_or("no word").to_owned();

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::chance::Chance;
 use crate::site::Site;
@@ -14,9 +14,13 @@ use crate::{OrTrouble, Trouble};
 /// Room for the database, its log (16 MiB between two checkpoints) and some more.
 const SIZE: &str = "40m";
 
+/// Unmounts a folder as soon as its standard input ends: also when the referee is interrupted or killed.
+const KEEPER: &str = r#"trap "" INT TERM HUP; cat; umount "$0" || umount --lazy "$0""#;
+
 /// A small disk, there until it is dropped.
 pub(crate) struct SmallDisk {
     folder: PathBuf,
+    keeper: Child,
 }
 
 impl SmallDisk {
@@ -29,7 +33,10 @@ impl SmallDisk {
         if !output.status.success() {
             return Err(refused(&String::from_utf8_lossy(&output.stderr)));
         }
-        Ok(SmallDisk { folder: folder.to_path_buf() })
+        let mut keeper = Command::new("sh");
+        keeper.args(["-c", KEEPER]).arg(folder).stdin(Stdio::piped());
+        let keeper = keeper.spawn().or_trouble("cannot start the keeper of the small disk")?;
+        Ok(SmallDisk { folder: folder.to_path_buf(), keeper })
     }
 
     /// Takes all the room that is left.
@@ -63,7 +70,8 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg(&self.folder).status();
+        drop(self.keeper.stdin.take());
+        let unmounted = self.keeper.wait();
         if !unmounted.is_ok_and(|status| status.success()) {
             eprintln!("{} could not be unmounted: do it by hand", self.folder.display());
         }
@@ -79,7 +87,7 @@ impl Strace {
     pub(crate) fn find() -> Result<Self, Trouble> {
         let mut strace = Command::new("strace");
         strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "true"]);
-        let refused = |why: &str| Trouble::NotHere(format!("strace cannot be used: {}", why.trim()));
+        let refused = |why: &str| Trouble::NotHere(format!("strace cannot be used: {}", first_line(why)));
         let output = strace.stdin(Stdio::null()).output().map_err(|error| refused(&error.to_string()))?;
         if !output.status.success() {
             return Err(refused(&String::from_utf8_lossy(&output.stderr)));
@@ -101,11 +109,19 @@ impl Strace {
         };
         fail("fsync,fdatasync", 5, 15);
         fail("pwrite64", 50, 200);
-        fail("pread64", 150, 400);
         fail("ftruncate", 2, 5);
+        // Not for everybody: who opens the database after a crash reads all of its log, and would never get far.
+        if chance.percent(30) {
+            let first = chance.within(20..600);
+            command.args(["-e", &format!("inject=pread64:error=EIO:when={first}+{first}")]);
+        }
         command.arg(program);
         command
     }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or("it does not say why")
 }
 
 /// How many calls were made to fail in this run.

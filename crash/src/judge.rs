@@ -16,7 +16,7 @@ const POISON: &str = "poison pill";
 
 /// What is wrong, a line each. Nothing when all is well.
 pub(crate) fn findings(record: &Record) -> Vec<String> {
-    let rules: [fn(&Record) -> Vec<String>; 8] = [
+    let rules: [fn(&Record) -> Vec<String>; 9] = [
         damage,
         acknowledged_tasks_are_there,
         every_task_has_its_end,
@@ -24,6 +24,7 @@ pub(crate) fn findings(record: &Record) -> Vec<String> {
         one_effect_per_key,
         changes_are_legal,
         completed_by_its_owner,
+        leases_are_kept,
         checkpoints_are_kept,
     ];
     rules.iter().flat_map(|rule| rule(record)).collect()
@@ -165,6 +166,47 @@ fn completed_by_its_owner(record: &Record) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Nobody is called dead before its lease has run out. And a worker that lives prolongs it: a machine may be too
+/// busy for that now and then, so some are forgiven.
+fn leases_are_kept(record: &Record) -> Vec<String> {
+    // The history counts milliseconds.
+    let early = deaths(record).filter(|change| change.lease.is_some_and(|lease| change.at + 0.002 < lease));
+    let early: Vec<String> = early
+        .map(|Change { task, owner, .. }| {
+            format!("task {task} was taken from {owner:?} before its lease had run out")
+        })
+        .collect();
+    if !early.is_empty() {
+        return early;
+    }
+    let taken = taken_from_the_living(record);
+    let forgiven = 10 + record.tasks.len() / 20;
+    if record.bad_disk || taken <= forgiven {
+        return Vec::new();
+    }
+    vec![format!("{taken} tasks were taken from workers that lived; on a busy machine {forgiven} might be")]
+}
+
+/// How often a worker was called dead that had neither died nor been stopped, nor waited for one that was.
+pub(crate) fn taken_from_the_living(record: &Record) -> usize {
+    let alive = |change: &&Change| {
+        let owner = change.owner.as_deref().map(name_of).unwrap_or_default();
+        record.deaths.get(owner).is_none_or(|death| change.at < *death)
+    };
+    let stopped =
+        |change: &Change| record.stops.iter().any(|(from, until)| (*from..*until).contains(&change.at));
+    deaths(record).filter(alive).filter(|change| !stopped(change)).count()
+}
+
+/// The changes by which a task lost a worker that was taken for dead.
+fn deaths(record: &Record) -> impl Iterator<Item = &Change> {
+    let mut crashes: HashMap<i64, u32> = HashMap::new();
+    record.history.iter().filter(move |change| {
+        let before = crashes.insert(change.task, change.crashes).unwrap_or(0);
+        change.crashes > before
+    })
 }
 
 /// Who goes on finds every step that was acknowledged; who is done leaves none behind.

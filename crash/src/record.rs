@@ -2,6 +2,7 @@
 //!
 //! Owns the reading. What it means is `judge`'s affair.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use crate::ledger::Effects;
@@ -41,6 +42,10 @@ pub(crate) struct Record {
     /// Tasks that have checkpoints.
     pub(crate) checkpointed: Vec<i64>,
     pub(crate) damage: Vec<String>,
+    /// Who was killed, or killed itself, and when.
+    pub(crate) deaths: HashMap<String, f64>,
+    /// When somebody was stopped, from and until, and a while longer.
+    pub(crate) stops: Vec<(f64, f64)>,
     /// Whether the disk was bad on purpose: attempts may then have failed for its sake.
     pub(crate) bad_disk: bool,
 }
@@ -58,6 +63,8 @@ impl Record {
             history: witness.history()?,
             checkpointed: witness.checkpointed()?,
             damage: witness.damage()?,
+            deaths: HashMap::new(),
+            stops: Vec::new(),
             bad_disk,
         })
     }

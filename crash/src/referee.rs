@@ -61,7 +61,9 @@ fn play(settings: &Settings, seed: u64, site: &Site) -> Result<Vec<String>, Trou
         None => rounds.of_kills()?,
     }
     rounds.drain()?;
-    let record = Record::read(site, settings.fault != Fault::None)?;
+    let mut record = Record::read(site, settings.fault != Fault::None)?;
+    record.deaths.extend(rounds.crew.deaths());
+    record.stops.clone_from(&rounds.stops);
     summarize(&rounds, &record);
     let mut findings = std::mem::take(&mut rounds.findings);
     findings.extend(judge::findings(&record));
@@ -116,6 +118,7 @@ fn summarize(rounds: &Rounds<'_>, record: &Record) {
         rounds.planted,
     );
     println!("{runs} runs had {} effects; {} changes of status", record.effects.len(), record.history.len());
+    println!("{} leases ran out under workers that lived", judge::taken_from_the_living(record));
     let mut last: Vec<f64> =
         rounds.recoveries.iter().map(|recovery| rounds.in_leases(recovery.last)).collect();
     last.sort_by(f64::total_cmp);

@@ -37,12 +37,23 @@ pub(crate) struct Rounds<'a> {
     pub(crate) findings: Vec<String>,
     pub(crate) recoveries: Vec<Recovery>,
     pub(crate) planted: u32,
+    /// When somebody was stopped, and a lease longer: it may have held what everybody waits for.
+    pub(crate) stops: Vec<(f64, f64)>,
 }
 
 impl<'a> Rounds<'a> {
     pub(crate) fn new(settings: &'a Settings, site: &'a Site, crew: Crew, seed: u64) -> Self {
         let chance = Chance::new(seed);
-        Rounds { settings, site, chance, crew, findings: Vec::new(), recoveries: Vec::new(), planted: 0 }
+        Rounds {
+            settings,
+            site,
+            chance,
+            crew,
+            findings: Vec::new(),
+            recoveries: Vec::new(),
+            planted: 0,
+            stops: Vec::new(),
+        }
     }
 
     /// All rounds in which processes are killed or stopped.
@@ -128,9 +139,11 @@ impl<'a> Rounds<'a> {
         pause(self.chance.millis(50..400));
         let lease = self.settings.lease_ms;
         let time = self.chance.millis(lease * 13 / 10..lease * 2);
-        let name = self.crew.stop_one(Role::Worker)?;
+        let Some(name) = self.crew.stop_one(Role::Worker)? else { return Ok(()) };
+        let from = witness::now();
         pause(time);
         self.crew.wake(&name)?;
+        self.stops.push((from, witness::now() + self.settings.lease().as_secs_f64()));
         println!("round {round:3}: stopped a worker for {:.2} leases", self.in_leases(time));
         // Long enough for what it held to be told, and refused.
         pause(self.settings.lease() / 2);
@@ -175,6 +188,9 @@ impl<'a> Rounds<'a> {
         pause(time);
         let killed = if self.chance.percent(50) { self.crew.kill(Role::Worker, 1)? } else { Vec::new() };
         let survivors = self.crew.names(Role::Worker);
+        // Its successor meets a disk that is full when it opens the database.
+        self.crew.fill(Role::Worker, WORKERS)?;
+        pause(self.chance.millis(0..100));
         let refusals = lines(&self.site.refusals()) - refused;
         disk.free()?;
         if !full {

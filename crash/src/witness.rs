@@ -22,17 +22,20 @@ const HISTORY: &str = "
         was TEXT NOT NULL,
         now TEXT NOT NULL,
         owner TEXT,
-        crashes INTEGER NOT NULL
+        crashes INTEGER NOT NULL,
+        lease REAL
     );
     CREATE TRIGGER crash_history AFTER UPDATE OF status ON tasks BEGIN
-        INSERT INTO crash_history (at, task, was, now, owner, crashes)
+        INSERT INTO crash_history (at, task, was, now, owner, crashes, lease)
         VALUES (unixepoch('subsec'), NEW.id, OLD.status, NEW.status, coalesce(NEW.worker_id, OLD.worker_id),
-            NEW.crashes);
+            NEW.crashes, unixepoch(OLD.lease_expires_at, 'subsec'));
     END;";
 
 /// A change of a task's status.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
+    /// When, in seconds since 1970.
+    pub(crate) at: f64,
     pub(crate) task: i64,
     pub(crate) was: String,
     pub(crate) now: String,
@@ -40,6 +43,8 @@ pub(crate) struct Change {
     pub(crate) owner: Option<String>,
     /// How often a worker had died with the task by then.
     pub(crate) crashes: u32,
+    /// Until when that claim was leased, if it was.
+    pub(crate) lease: Option<f64>,
 }
 
 /// A task as it stands at the end.
@@ -125,10 +130,16 @@ impl Witness {
     }
 
     pub(crate) fn history(&self) -> Result<Vec<Change>, Trouble> {
-        self.all("SELECT task, was, now, owner, crashes FROM crash_history ORDER BY seq", |row| {
-            let (task, was, now, owner, crashes) =
-                (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);
-            Ok(Change { task, was, now, owner, crashes })
+        self.all("SELECT at, task, was, now, owner, crashes, lease FROM crash_history ORDER BY seq", |row| {
+            Ok(Change {
+                at: row.get(0)?,
+                task: row.get(1)?,
+                was: row.get(2)?,
+                now: row.get(3)?,
+                owner: row.get(4)?,
+                crashes: row.get(5)?,
+                lease: row.get(6)?,
+            })
         })
     }
 

@@ -6,7 +6,8 @@ use crate::record::Ack;
 const TOKEN: &str = "w1:00ff/1";
 
 fn change(task: i64, was: &str, now: &str) -> Change {
-    Change { task, was: was.to_owned(), now: now.to_owned(), owner: Some(TOKEN.to_owned()), crashes: 0 }
+    let (was, now, owner) = (was.to_owned(), now.to_owned(), Some(TOKEN.to_owned()));
+    Change { at: 100.0, task, was, now, owner, crashes: 0, lease: Some(99.9) }
 }
 
 fn task(id: i64, errand: Errand, status: &str) -> Task {
@@ -100,6 +101,46 @@ fn only_its_owner_completes_a_task() {
     let other = Some(r#"{"by": "w2"}"#.to_owned());
     check(|record| record.tasks[0].result = other, r#"completed by Some("w2")"#);
     check(|record| record.notes.push(Note::Start(1, "w1".to_owned())), "more often than it had claimed it");
+}
+
+/// A sound record in which task 1 is taken from its worker so many times before it is completed.
+fn taken(times: u32) -> Record {
+    let mut record = sound();
+    let losses = (1..=times).flat_map(|crashes| {
+        let freed = Change { crashes, ..change(1, "running", "pending") };
+        [freed, Change { crashes, ..change(1, "pending", "running") }]
+    });
+    record.history.splice(1..1, losses);
+    record
+        .history
+        .iter_mut()
+        .filter(|change| change.now == "completed")
+        .for_each(|change| change.crashes = times);
+    record
+}
+
+#[test]
+fn the_living_keep_their_tasks_and_the_dead_do_not() {
+    check(|record| *record = taken(11), "11 tasks were taken from workers that lived");
+    assert_eq!(findings(&taken(10)), Vec::<String>::new());
+    let mut dead = taken(30);
+    dead.deaths.insert("w1".to_owned(), 99.0);
+    assert_eq!(findings(&dead), Vec::<String>::new());
+    dead.deaths.insert("w1".to_owned(), 101.0);
+    assert_eq!(taken_from_the_living(&dead), 30);
+    let mut stopped = taken(30);
+    stopped.stops.push((99.0, 101.0));
+    assert_eq!(findings(&stopped), Vec::<String>::new());
+}
+
+#[test]
+fn nobody_is_called_dead_too_soon() {
+    let too_soon = |record: &mut Record| {
+        *record = taken(1);
+        record.deaths.insert("w1".to_owned(), 99.0);
+        record.history[1].lease = Some(100.5);
+    };
+    check(too_soon, "before its lease had run out");
 }
 
 #[test]

@@ -152,7 +152,8 @@ impl fmt::Display for Error {
             ),
             Error::Corrupt(path, detail) => write!(
                 f,
-                "{} is damaged: {detail}. `gristmill doctor` says how much; a backup is the way back",
+                "{} is damaged, or its disk cannot be read: {detail}. `gristmill doctor` says how much; a backup is \
+                 the way back",
                 path.display()
             ),
             Error::CannotOpen(path, detail) => write!(
