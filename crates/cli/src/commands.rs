@@ -18,7 +18,7 @@ use crate::error::{Error, Outcome};
 use crate::output::Output;
 
 /// Does something with each of many items. What is refused is told and costs only itself.
-fn each<T: std::fmt::Display>(
+fn each<T: Serialize>(
     output: Output,
     ids: &[T],
     mut act: impl FnMut(&T) -> Result<(Value, String), Error>,
@@ -34,7 +34,7 @@ fn each<T: std::fmt::Display>(
             Err(error) => {
                 outcome = outcome.and(error.outcome());
                 error.report();
-                items.push(json!({"id": id.to_string(), "error": error.to_string()}));
+                items.push(json!({"id": id, "error": error.to_string()}));
             }
         }
     }
@@ -61,4 +61,10 @@ fn object(row: &impl Serialize) -> Result<Map<String, Value>, Error> {
 fn page_limit(text: &str) -> Result<usize, String> {
     let limit = text.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
     limit.ok_or_else(|| format!("legal: a whole number from 1 to {MAX_PAGE}"))
+}
+
+/// A letter's number.
+fn number(text: &str) -> Result<i64, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "legal: a number, such as 12, as `gristmill dead list` shows it".to_owned())
 }

@@ -14,6 +14,7 @@ pub(crate) struct Context {
     pub(crate) flags: Flags,
     pub(crate) output: Output,
     pub(crate) quiet: bool,
+    pub(crate) verbose: bool,
 }
 
 impl Context {

@@ -10,6 +10,7 @@ mod logging;
 mod output;
 mod run;
 mod settings;
+mod signals;
 
 use std::process::ExitCode;
 

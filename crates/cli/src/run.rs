@@ -22,7 +22,12 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Result<Outcome, Erro
     };
     logging::start(&args)?;
     tracing::debug!(version = env!("CARGO_PKG_VERSION"), "started");
-    let mut context = Context { flags: args.flags(), output: Output::new(args.json), quiet: args.quiet };
+    let mut context = Context {
+        flags: args.flags(),
+        output: Output::new(args.json),
+        quiet: args.quiet,
+        verbose: args.verbose > 0,
+    };
     match args.command {
         None => written(Args::command().print_long_help()).map(|()| Outcome::Done),
         Some(Command::Worker(args)) => commands::worker::run(args, &mut context),

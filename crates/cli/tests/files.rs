@@ -94,6 +94,17 @@ fn a_torn_file_is_damaged_and_not_repaired() {
 }
 
 #[test]
+fn a_file_of_which_only_the_start_is_left_is_damaged() {
+    let home = Home::new();
+    let path = home.path("x.db");
+    fill(&path, 10);
+    let sound = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &sound[..100]).unwrap();
+    home.check(&["--db", "x.db", "doctor"], 2, "", "begins like a database but is none: it is cut short");
+    assert_eq!(std::fs::read(&path).unwrap(), sound[..100]);
+}
+
+#[test]
 fn an_empty_file_is_a_database_to_be() {
     let home = Home::new();
     home.write("x.db", "");

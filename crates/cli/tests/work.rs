@@ -19,6 +19,8 @@ fn bury(store: &Store, kind: &str, reason: &str) {
         kind: kind.into(),
         limit: 10,
         at_most: None,
+        shaken: usize::MAX,
+        suspect: usize::MAX,
         lease: Duration::from_secs(300),
         token,
     };
@@ -113,13 +115,18 @@ fn wrong_words_are_refused_with_what_is_legal() {
     enqueue(&["k", "--payload", "{\"a\": }"], "--payload is not JSON: expected value at line 1 column 7");
     enqueue(&["k", "--payload", "@none.json"], "cannot read the payload from none.json");
     enqueue(&["k", "--payload", "1", "--run-after", "soon"], "legal: a UTC time such as");
-    enqueue(&["k", "--payload", "1", "--max-attempts", "0"], "0 is not in 1..");
+    for number in ["0", "-1", "x"] {
+        enqueue(&["k", "--payload", "1", "--max-attempts", number], "legal: a whole number from 1 to");
+    }
+    enqueue(&["k", "--payload", "1", "--priority", "x"], "legal: a whole number from -2147483648 to");
     enqueue(&["k", "--payload", "1", "--queue", ""], "the queue \"\" is not legal");
     enqueue(&["k", "--", "echo"], "which only the kind exec runs");
-    enqueue(
-        &["exec", "--timeout", "5", "--", "echo"],
-        "legal: a whole number and its unit, such as 500ms, 30s",
-    );
+    for time in ["5", "0s", "-5s", "99999999999999999999s"] {
+        enqueue(
+            &["exec", "--timeout", time, "--", "echo"],
+            "legal: more than 0s, written as a whole number and its unit, such as 500ms, 30s",
+        );
+    }
     enqueue(&["exec", "--env", "=x", "--", "echo"], "legal: NAME=VALUE");
     enqueue(&["exec", "--cwd", "none", "--", "echo"], "none is not a folder");
     enqueue(&["exec", "--payload", "{\"argv\": []}"], "argv is empty");
@@ -129,17 +136,73 @@ fn wrong_words_are_refused_with_what_is_legal() {
 }
 
 #[test]
+fn flags_for_commands_need_one() {
+    let home = Home::new();
+    home.write("lines", "1\n");
+    let cases =
+        [(["--timeout", "3s"], "timeout_seconds"), (["--cwd", "."], "cwd"), (["--env", "A=b"], "env")];
+    for (flag, field) in cases {
+        let only = format!("{} goes with `exec -- COMMAND` only; ", flag[0]);
+        let check = |words: &[&str], right: &str| {
+            home.check(&[&["enqueue"], words, &flag].concat(), 1, "", &format!("{only}{right}"));
+        };
+        let a_field = format!("a payload of exec has the field \"{field}\" for it");
+        check(&["exec", "--payload", "{\"argv\": [\"x\"]}"], &a_field);
+        let each = format!("each line is a payload of exec, which has the field \"{field}\" for it");
+        check(&["exec", "--lines", "lines"], &each);
+        check(
+            &["square", "--payload", "1"],
+            "what a task of the kind \"square\" needs is part of its payload",
+        );
+        check(&["square", "--lines", "lines"], "what a task of the kind \"square\"");
+    }
+    assert!(!home.database().exists());
+}
+
+#[test]
 fn bad_lines_are_named_and_cost_only_themselves() {
     let home = Home::new();
     let input = b"{\"n\": 1}\n\n{\"n\": }\r\n\xff\n{\"n\": 2}";
     let said = home.feed(&["enqueue", "k", "--lines", "-", "--json"], input);
-    assert_eq!((said.code, said.json()), (Some(1), json!({"queued": 2, "refused": 2})), "{said:?}");
+    assert_eq!(
+        (said.code, said.json()),
+        (Some(1), json!({"queued": 2, "refused": 2, "lines": 5})),
+        "{said:?}"
+    );
     assert!(said.err.contains("error: line 3 is not JSON: expected value at column 7\n"), "{said:?}");
     assert!(said.err.contains("error: line 4 is not UTF-8"), "{said:?}");
     let many: String = (0..2_500).map(|n| format!("{n}\n")).collect();
     home.write("many", &many);
     home.check(&["enqueue", "k", "--lines", "many"], 0, "2500 tasks queued", "");
     assert_eq!(home.json(&["jobs", "show", "2502"])["payload"], json!(2499));
+}
+
+#[test]
+#[cfg(unix)]
+fn lines_that_are_interrupted_are_counted() {
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+    for signal in ["INT", "TERM"] {
+        let home = Home::new();
+        let mut command = home.command(&["enqueue", "k", "--lines", "-"]);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        // A line that is refused is told at once: from then on it is known how many have been read.
+        input.write_all("1\n".repeat(1_500).as_bytes()).unwrap();
+        input.write_all(b"\nx\n").unwrap();
+        let mut told = [0; 16];
+        child.stderr.as_mut().unwrap().read_exact(&mut told).unwrap();
+        assert_eq!(&told, b"error: line 1502");
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said, "1500 tasks queued, 1 line refused; interrupted after line 1502\n");
+        assert_eq!(output.status.code(), Some(130));
+        assert_eq!(home.store().tasks().waiting().unwrap(), [("default".into(), "k".into(), 1_500)]);
+        drop(input);
+    }
 }
 
 #[test]
@@ -189,6 +252,7 @@ fn one_list_for_tasks_and_jobs() {
     assert_eq!(count(&["--queue", "default"]), 3);
     assert_eq!(count(&["--status", "pending"]), 5);
     assert_eq!(count(&["--status", "retryable"]), 0);
+    home.check(&["jobs", "list", "--status", "retryable"], 0, "nothing matches. `gristmill jobs list`", "");
     home.check(&["jobs", "list", "--status", "lost"], 1, "", "legal: pending, scheduled");
     home.check(&["jobs", "list", "--limit", "0"], 1, "", "legal: a whole number from 1 to 200");
     home.check(&["jobs", "list", "--after", "x"], 1, "", "legal: the next_cursor");
@@ -208,12 +272,13 @@ fn work_is_cancelled_and_hurried() {
         &["jobs", "retry", "1"],
         1,
         "",
-        "task 1 is pending; only a task that is scheduled allows this",
+        "task 1 is pending; only a task that is scheduled or failed can be tried again",
     );
     let said = home.run(&["jobs", "cancel", "2", "99", "--json"]);
     assert_eq!(said.code, Some(1));
     assert!(said.err.contains("there is no task 99"), "{said:?}");
     shape_is_held("jobs-cancel", &said.json());
+    assert_eq!(said.json()["items"][1]["id"], 99);
     assert_eq!(home.json(&["jobs", "show", "2"])["status"], "cancelled");
     home.check(&["jobs", "show", "99"], 1, "", "there is no task 99");
     home.check(&["jobs", "show", "x"], 1, "", "legal: a task's number");
@@ -237,17 +302,22 @@ fn what_was_given_up_is_seen_and_tried_again() {
     shape_is_held("dead-list", &list);
     assert_eq!(list["items"][0]["failure_reason"], "no such host");
     home.check(&["dead", "list", "--reason", "code 3"], 0, "exit code 3", "");
-    home.check(&["dead", "list", "--kind", "c"], 0, "no dead letters", "");
+    home.check(&["dead", "list", "--kind", "c"], 0, "no dead letter matches", "");
+    home.check(&["jobs", "show", "2"], 0, "next          gristmill dead show 2 tells more", "");
+    assert_eq!(home.json(&["jobs", "show", "1"])["dead_letter"], 1);
     let letter = home.json(&["dead", "show", "1"]);
     shape_is_held("dead-show", &letter);
     assert_eq!(letter["payload"], json!({"n": 1}));
     home.check(&["dead", "show", "7"], 1, "", "there is no dead letter 7");
+    home.check(&["dead", "show", "abc"], 1, "", "legal: a number, such as 12");
+    home.check(&["dead", "list", "--after", "abc"], 1, "", "legal: the next_cursor");
 
     home.check(&["dead", "retry"], 1, "", "<ID|--all>");
     home.check(&["jobs", "retry", "1"], 0, "task 1: dead letter 1 is task 3 now", "");
     home.check(&["jobs", "retry", "1"], 1, "", "its dead letter is gone");
+    assert_eq!(home.json(&["jobs", "show", "1"])["dead_letter"], Value::Null);
     shape_is_held("dead-retry", &home.json(&["dead", "retry", "2"]));
-    home.check(&["dead", "retry", "--all"], 0, "no dead letters match", "");
+    home.check(&["dead", "retry", "--all"], 0, "no dead letter matches", "");
 }
 
 #[test]
@@ -262,6 +332,10 @@ fn all_letters_of_a_filter_are_retried_or_discarded() {
     }
     home.check(&["dead", "retry", "--all", "--kind", "a"], 0, "queued 2 tasks again", "");
     home.check(&["dead", "retry", "--kind", "a"], 1, "", "--all");
+    for (command, flag) in [("retry", "--kind"), ("discard", "--document"), ("retry", "--reason")] {
+        let expected = format!("{flag} chooses among all dead letters and goes with --all");
+        home.check(&["dead", command, "3", flag, "b"], 1, "", &expected);
+    }
     home.check(&["dead", "discard", "--all"], 1, "", "2 dead letters would be gone for good; with --yes");
     assert_eq!(store.letters().count().unwrap(), 2);
     home.check(&["dead", "discard", "3", "9"], 1, "dead letter 3 is gone", "there is no dead letter 9");
@@ -282,6 +356,8 @@ fn the_work_of_the_dead_is_freed() {
         kind: "k".into(),
         limit: 1,
         at_most: None,
+        shaken: usize::MAX,
+        suspect: usize::MAX,
         lease: Duration::from_secs(1),
         token: token.clone(),
     };

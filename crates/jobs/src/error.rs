@@ -15,7 +15,7 @@ pub enum Error {
     Pool(Arc<BuildError>),
     /// A setting is not legal. Says which, and what is.
     Setting(String),
-    /// The system would not start a thread.
+    /// A thread could not be started, or ended as it should not.
     Thread(String),
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Error {
             Error::Store(error) => error.fmt(f),
             Error::Pool(error) => error.fmt(f),
             Error::Setting(text) => f.write_str(text),
-            Error::Thread(text) => write!(f, "cannot start a thread: {text}"),
+            Error::Thread(text) => f.write_str(text),
         }
     }
 }

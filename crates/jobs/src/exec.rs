@@ -35,9 +35,6 @@ use crate::work::Work;
 /// The kind's name.
 pub const NAME: &str = "exec";
 
-/// Between asking a command to end and making it.
-const GRACE: Duration = Duration::from_secs(5);
-
 /// After a command has ended, for output that its own children may still write.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -211,16 +208,27 @@ impl Running {
         let stdin = if command.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
         start.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         system::alone(&mut start);
-        let mut child = start.spawn().map_err(|error| not_started(program, command, &error))?;
+        let child = start.spawn().map_err(|error| not_started(program, command, &error))?;
         let (tell, closed) = channel();
-        let stdout = gather(child.stdout.take(), max_output, tell.clone())?;
-        let stderr = gather(child.stderr.take(), max_output, tell)?;
-        if let (Some(mut pipe), Some(text)) = (child.stdin.take(), command.stdin.clone()) {
+        let kept = || Arc::new(Mutex::new(Kept::new(max_output)));
+        let mut running = Running { child, closed, stdout: kept(), stderr: kept() };
+        running.listen(command, tell).inspect_err(|_| {
+            // No thread to listen with: it must not run on unheard.
+            system::make_end(&mut running.child);
+            drop(running.child.wait());
+        })?;
+        Ok(running)
+    }
+
+    fn listen(&mut self, command: &Command, tell: Sender<()>) -> TaskResult<()> {
+        gather(self.child.stdout.take(), &self.stdout, tell.clone())?;
+        gather(self.child.stderr.take(), &self.stderr, tell)?;
+        if let (Some(mut pipe), Some(text)) = (self.child.stdin.take(), command.stdin.clone()) {
             // On a thread: a command that does not read must not stop us from watching it. One that reads
             // only a part is content with that.
             thread("exec-stdin", move || drop(pipe.write_all(text.as_bytes())))?;
         }
-        Ok(Running { child, closed, stdout, stderr })
+        Ok(())
     }
 
     /// Waits for its end, or ends it.
@@ -232,7 +240,7 @@ impl Running {
             }
             let over = limit.is_some_and(|limit| Instant::now() >= limit);
             if over || work.is_cancelled() {
-                self.end()?;
+                self.end(work.grace())?;
                 return Ok(if over { End::TimedOut } else { End::Cancelled });
             }
             // Both outputs closed means in most cases that it is about to end.
@@ -244,9 +252,9 @@ impl Running {
     }
 
     /// Asks it and its children to end; makes them, if they do not.
-    fn end(&mut self) -> TaskResult<()> {
+    fn end(&mut self, grace: Duration) -> TaskResult<()> {
         system::ask_to_end(&self.child);
-        let limit = Instant::now() + GRACE;
+        let limit = Instant::now() + grace;
         let pause = crate::flight::Stop::default();
         while self.child.try_wait()?.is_none() {
             if Instant::now() >= limit {
@@ -286,23 +294,22 @@ fn not_started(program: &str, command: &Command, error: &io::Error) -> TaskError
     }
 }
 
-/// Reads an output to its end, keeping what is to be kept.
+/// Reads an output to its end, keeping what is to be kept. It ends when the last process that can write there does,
+/// which may be long after the command: a child that the command left behind costs its two threads.
 fn gather(
     pipe: Option<impl Read + Send + 'static>,
-    most: usize,
+    kept: &Arc<Mutex<Kept>>,
     tell: Sender<()>,
-) -> TaskResult<Arc<Mutex<Kept>>> {
-    let kept = Arc::new(Mutex::new(Kept::new(most)));
-    let Some(mut pipe) = pipe else { return Ok(kept) };
-    let shared = kept.clone();
+) -> TaskResult<()> {
+    let Some(mut pipe) = pipe else { return Ok(()) };
+    let kept = kept.clone();
     thread("exec-output", move || {
         let mut buffer = vec![0; 16 << 10];
         while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-            shared.lock().unwrap_or_else(PoisonError::into_inner).add(&buffer[..count]);
+            kept.lock().unwrap_or_else(PoisonError::into_inner).add(&buffer[..count]);
         }
         drop(tell);
-    })?;
-    Ok(kept)
+    })
 }
 
 fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> TaskResult<()> {

@@ -38,10 +38,10 @@ impl Stop {
 
     /// Waits for the signal, at most so long. Says whether it was given.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
-        let end = Instant::now() + limit;
+        let end = Instant::now().checked_add(limit);
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         while !self.is_set() {
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return false;
             }

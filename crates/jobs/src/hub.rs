@@ -87,7 +87,22 @@ impl Hub {
         drop(state);
         self.stopping.store(true, Ordering::SeqCst);
         self.asleep.store(false, Ordering::SeqCst);
+        self.changed.notify_all();
         Watch::wake(&self.store);
+    }
+
+    /// Waits so long, but no further than the deadline of a stop, and not at all once that is over.
+    pub(crate) fn pause(&self, limit: Duration) {
+        let end = Instant::now() + limit;
+        let mut state = self.state();
+        loop {
+            let end = state.deadlines.map_or(end, |deadlines| end.min(deadlines.leave));
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// The number of the last question whether all is done.

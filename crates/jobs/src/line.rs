@@ -12,12 +12,12 @@ pub(crate) trait Line: Send {
     /// Frees rows whose worker has gone silent.
     fn recover(&mut self) -> Result<(), Error>;
 
-    /// Writes down what has come in; when `look`, claims as much as there is room for.
-    fn turn(&mut self, look: bool) -> Result<Turned, Error>;
+    /// Writes down what has come in; as `look` says, claims as much as there is room for.
+    fn turn(&mut self, look: Look) -> Result<Turned, Error>;
 
-    /// Now and then: forgets what is old, does what was left undone.
-    fn care(&mut self) -> Result<(), Error> {
-        Ok(())
+    /// Now and then: forgets what is old, does what was left undone. Says whether there is more of it.
+    fn care(&mut self) -> Result<bool, Error> {
+        Ok(false)
     }
 
     /// Rows claimed and not yet settled.
@@ -39,6 +39,17 @@ pub(crate) trait Line: Send {
 
     /// How long its leases are.
     fn lease(&self) -> Duration;
+}
+
+/// Whether to look for work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// There is no reason to.
+    No,
+    /// There may be some. Others are busy, so a line that seldom has any may put it off a little.
+    Soon,
+    /// There may be some, and nobody has anything to do.
+    Now,
 }
 
 /// What came of a turn.

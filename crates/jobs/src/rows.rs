@@ -9,15 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gristmill_pool::{Pool, Task, TaskError, TaskResult};
-use gristmill_store::lease::{Beat, Token, WorkerId};
+use gristmill_store::lease::{Beat, LEASE, Token, WorkerId};
 use gristmill_store::{Error, Store};
 
 use crate::flight::Stop;
 use crate::hub::Hub;
-use crate::line::{Beats, Line, Turned};
+use crate::line::{Beats, Line, Look, Turned};
 
 /// A line with nothing to do is asked no more often than this, however busy others are.
 const GLANCE: Duration = Duration::from_millis(50);
+
+/// And this often when it holds a row that cannot be read.
+const UNREADABLE: Duration = Duration::from_secs(30);
 
 /// A row of the protocol, while it runs.
 ///
@@ -49,6 +52,11 @@ impl<R> Call<'_, R> {
     pub fn progress(&self, items: u64, part: f64) {
         let part = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
         *lock(&self.flight.progress) = (items, part);
+    }
+
+    /// The token of the claim, which writes of the row's owner carry.
+    pub fn token(&self) -> &Token {
+        &self.flight.token
     }
 
     /// The store the row came from.
@@ -85,6 +93,10 @@ pub(crate) trait Table: Send + Sync + 'static {
     /// How many run at a time in this process.
     fn workers(&self) -> usize;
     fn name(&self) -> &'static str;
+    /// Whether the protocol has heartbeats for its rows. If not, its leases are long.
+    fn beats(&self) -> bool {
+        true
+    }
     fn recover(&self, store: &Store) -> Result<usize, Error>;
     fn claim(&self, store: &Store, token: &Token, lease: Duration) -> Result<Option<Self::Row>, Error>;
     fn beat(&self, store: &Store, flight: &Flight<Self::Row>, lease: Duration) -> Result<Beat, Error>;
@@ -124,6 +136,7 @@ impl<T: Table> Rows<T> {
         table: T,
         lease: Duration,
     ) -> Result<Self, crate::Error> {
+        let lease = if table.beats() { lease } else { lease.max(LEASE) };
         let pool = Pool::builder().name(table.name()).workers(table.workers()).keep_failures(0).build()?;
         Ok(Rows {
             hub,
@@ -224,14 +237,25 @@ impl<T: Table> Line for Rows<T> {
         Ok(())
     }
 
-    fn turn(&mut self, look: bool) -> Result<Turned, Error> {
+    fn turn(&mut self, look: Look) -> Result<Turned, Error> {
         let settled = self.settle()?;
-        self.owed = (self.owed || look) && !self.hub.is_stopping();
+        self.owed = (self.owed || look != Look::No) && !self.hub.is_stopping();
         let now = Instant::now();
-        if !self.owed || now < self.next_look {
-            return Ok(Turned { settled, claimed: 0, looked: !self.owed });
+        let early = now < self.next_look && (look != Look::Now || self.next_look - now > GLANCE);
+        if !self.owed || early {
+            let unreadable = self.next_look.saturating_duration_since(now) > GLANCE;
+            return Ok(Turned { settled, claimed: 0, looked: !self.owed || unreadable });
         }
-        let claimed = self.claim()?;
+        let claimed = match self.claim() {
+            // A row that somebody else wrote and we cannot read stops this line, for a while, and no other.
+            Err(error @ Error::Malformed(_)) => {
+                tracing::error!(table = self.table.name(), %error, "no row can be claimed; looking again later");
+                self.owed = false;
+                self.next_look = now + UNREADABLE;
+                return Ok(Turned { settled, claimed: 0, looked: true });
+            }
+            claimed => claimed?,
+        };
         self.owed = false;
         if claimed == 0 {
             self.next_look = now + GLANCE;
@@ -256,15 +280,16 @@ impl<T: Table> Line for Rows<T> {
 
     fn leave(&mut self) -> Result<(), Error> {
         self.cancel();
-        self.settle()?;
+        let settled = self.settle();
         let left = std::mem::take(&mut *lock(&self.air));
+        let mut result = settled.map(drop);
         for flight in left {
             match self.table.release(&self.hub.store, &flight) {
                 Ok(()) | Err(Error::Conflict(_) | Error::NotFound(_)) => {}
-                Err(error) => return Err(error),
+                Err(error) => result = Err(error),
             }
         }
-        Ok(())
+        result
     }
 
     fn lease(&self) -> Duration {

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use crate::error::Error;
 use crate::flight::Stop;
 use crate::hub::Hub;
 use crate::kind::Kind;
-use crate::line::{Beats, Line, Turned};
+use crate::line::{Beats, Line, Look, Turned};
 use crate::rows::{Call, Rows, Table};
 use crate::stats::{RunnerStats, Summary};
 use crate::tables::{self, Handler, Made};
@@ -212,7 +213,10 @@ impl Builder {
         let dispatcher = spawn("jobs-dispatcher", {
             let hub = hub.clone();
             move || {
-                let result = Dispatcher::new(hub.clone(), lines, watch, recovery).run();
+                let dispatcher = Dispatcher::new(hub.clone(), lines, watch, recovery);
+                // Whoever waits for the runner has to learn that it is gone, whatever became of it.
+                let result = catch_unwind(AssertUnwindSafe(|| dispatcher.run()))
+                    .unwrap_or_else(|_| Err(Error::Thread("the dispatcher panicked".to_owned())));
                 enough.set();
                 hub.end(result);
             }
@@ -252,7 +256,7 @@ impl Crew {
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-    thread.map_err(|error| Error::Thread(error.to_string()))
+    thread.map_err(|error| Error::Thread(format!("cannot start a thread: {error}")))
 }
 
 /// A runner at work. Dropping it stops it, and waits for what runs; [`stop`](Self::stop) does so with a deadline.
@@ -376,62 +380,79 @@ impl Dispatcher {
                 self.looked_for = self.hub.asked();
             }
             let stopping = self.hub.is_stopping();
-            match self.round(look, stopping) {
-                Ok(done) => {
+            let round = self.round(look, stopping);
+            if stopping && round.is_ok() && self.in_air() == 0 {
+                return Ok(());
+            }
+            look = match round {
+                Ok(Round { still, settled }) => {
                     self.failures = 0;
-                    if stopping && self.in_air() == 0 {
-                        return Ok(());
-                    }
-                    if done && self.in_air() == 0 {
+                    if still && self.in_air() == 0 {
                         self.hub.answer(self.looked_for);
                     }
+                    // A place may have become free that nobody has looked to fill.
+                    settled && !look
                 }
-                Err(error) if error.may_pass() => self.trouble(&error)?,
-                Err(error) => {
-                    self.lines.iter_mut().for_each(|line| line.cancel());
-                    return Err(error.into());
-                }
-            }
+                // What was to be done is still to be done.
+                Err(error) => self.trouble(&error).map(|()| true)?,
+            };
             if self.is_over() {
                 return self.leave();
             }
-            look = self.sleep()?;
+            if !look {
+                look = match self.sleep() {
+                    Ok(look) => look,
+                    Err(error) => self.trouble(&error).map(|()| true)?,
+                };
+            }
         }
     }
 
-    /// One visit to every line. Says whether nothing at all came of it.
-    fn round(&mut self, look: bool, stopping: bool) -> Result<bool, gristmill_store::Error> {
+    /// One visit to every line.
+    fn round(&mut self, look: bool, stopping: bool) -> Result<Round, gristmill_store::Error> {
         let now = Instant::now();
         if now >= self.next_recovery && !stopping {
             self.next_recovery = now + jittered(self.recovery);
             self.lines.iter_mut().try_for_each(|line| line.recover())?;
         }
-        let mut still = true;
+        let look = match look && !stopping {
+            false => Look::No,
+            true if self.in_air() > 0 => Look::Soon,
+            true => Look::Now,
+        };
+        let mut round = Round { still: true, settled: false };
         for line in &mut self.lines {
-            let turned = line.turn(look && !stopping)?;
-            still &= turned == Turned { settled: 0, claimed: 0, looked: true };
+            let turned = line.turn(look)?;
+            round.still &= turned == Turned { settled: 0, claimed: 0, looked: true };
+            round.settled |= turned.settled > 0;
         }
-        if still && now >= self.next_care && !stopping {
-            self.next_care = now + jittered(CARE);
-            self.lines.iter_mut().try_for_each(|line| line.care())?;
+        // When there is time for it; and if there never is, all the same.
+        let due = if round.still { self.next_care } else { self.next_care + CARE };
+        if now >= due && !stopping {
+            let mut more = false;
+            for line in &mut self.lines {
+                more |= line.care()?;
+            }
+            self.next_care = now + if more { Duration::from_secs(1) } else { jittered(CARE) };
         }
-        if look {
+        if look != Look::No {
             self.next_look = now + jittered(IDLE);
         }
-        Ok(still)
+        Ok(round)
     }
 
-    /// The store failed in a way that may pass: waits a little, longer each time, and not beyond a deadline.
+    /// The store failed. If it may pass, waits a little, longer each time, but not beyond a deadline; if not, this
+    /// is the end, and what can be given back is.
     fn trouble(&mut self, error: &gristmill_store::Error) -> Result<(), Error> {
-        self.failures = self.failures.saturating_add(1);
-        tracing::warn!(%error, failures = self.failures, "the store fails; nothing is lost, trying again");
-        if let Some(deadlines) = self.hub.deadlines()
-            && Instant::now() >= deadlines.leave
-        {
+        if !error.may_pass() {
+            tracing::error!(%error, "the store has failed; the runner ends");
+            // Its own failure would add nothing.
+            drop(self.leave());
             return Err(error.clone().into());
         }
-        let wait = Duration::from_millis(50) * 2u32.saturating_pow(self.failures.min(7));
-        Stop::default().wait(jittered(wait));
+        self.failures = self.failures.saturating_add(1);
+        tracing::warn!(%error, failures = self.failures, "the store fails; nothing is lost, trying again");
+        self.hub.pause(jittered(Duration::from_millis(50) * 2u32.saturating_pow(self.failures.min(7))));
         Ok(())
     }
 
@@ -450,16 +471,23 @@ impl Dispatcher {
         now >= deadlines.leave
     }
 
+    /// Gives back whatever is in the air, in every line, even if one of them fails.
     fn leave(&mut self) -> Result<(), Error> {
         let left = self.in_air();
         if left > 0 {
             tracing::warn!(left, "handlers did not stop in time; their tasks go back to the queue");
         }
-        self.lines.iter_mut().try_for_each(|line| line.leave()).map_err(Error::from)
+        let mut result = Ok(());
+        for line in &mut self.lines {
+            if let Err(error) = line.leave() {
+                result = Err(error.into());
+            }
+        }
+        result
     }
 
     /// Sleeps until there is something to do. Says whether to look for work.
-    fn sleep(&mut self) -> Result<bool, Error> {
+    fn sleep(&mut self) -> Result<bool, gristmill_store::Error> {
         self.hub.going_to_sleep();
         let now = Instant::now();
         let mut end = self.next_recovery.min(self.next_look);
@@ -481,6 +509,14 @@ impl Dispatcher {
         let due = self.lines.iter().any(|line| line.next_due().is_some_and(|due| due <= store_now));
         Ok(changed || due || now >= self.next_look || now >= self.next_recovery)
     }
+}
+
+/// What came of a round.
+struct Round {
+    /// Every line has looked, if it was to, and nothing at all has happened.
+    still: bool,
+    /// Something was written down.
+    settled: bool,
 }
 
 /// Between three quarters of it and all of it, so that many workers do not come at one moment.

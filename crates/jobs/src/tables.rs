@@ -142,6 +142,10 @@ impl Table for Cleanups {
         "thumbnail_cleanup_jobs"
     }
 
+    fn beats(&self) -> bool {
+        false
+    }
+
     fn recover(&self, store: &Store) -> Result<usize, Error> {
         store.cleanups().recover()
     }
@@ -188,6 +192,10 @@ impl Table for Wal {
 
     fn name(&self) -> &'static str {
         "wal_maintenance_jobs"
+    }
+
+    fn beats(&self) -> bool {
+        false
     }
 
     fn recover(&self, store: &Store) -> Result<usize, Error> {

@@ -5,24 +5,23 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gristmill_pool::breaker::Permit;
+use gristmill_pool::breaker::{BreakerState, Permit};
 use gristmill_pool::error::Cause;
 use gristmill_pool::{Class, Context, Pool, Task, TaskError, TaskResult};
 use gristmill_store::lease::{Beat, Token, WorkerId};
-use gristmill_store::letters::DeadLetter;
-use gristmill_store::tasks::{ClaimedTask, Settled, Settlement, Turn, Verdict, Wanted};
+use gristmill_store::tasks::{ClaimedTask, Failure, Settled, Settlement, Turn, Verdict, Wanted};
 use gristmill_store::{Error, Store, Time};
 
 use crate::flight::{Flight, Stop};
 use crate::hub::Hub;
 use crate::kind::Kind;
-use crate::line::{Beats, Line, Turned};
+use crate::line::{Beats, Line, Look, Turned};
 use crate::pace::Pace;
 use crate::work::Work;
 
@@ -31,6 +30,12 @@ const LINGER: Duration = Duration::from_millis(5);
 
 /// Checkpoints that nobody will come back for are kept so long.
 const KEEP_ORPHANS: Duration = Duration::from_secs(86_400);
+
+/// So many old tasks are forgotten at a time.
+const PRUNE: usize = 1_000;
+
+/// While a breaker is open, it is asked this often whether it still is.
+const BREAKER_GLANCE: Duration = Duration::from_millis(200);
 
 /// What the whole runner says about tasks.
 #[derive(Clone, Debug)]
@@ -77,6 +82,7 @@ pub(crate) struct Tasks {
     benches: Vec<Arc<Bench>>,
     paces: Vec<Pace>,
     inbox: Arc<Inbox>,
+    clean_ups: CleanUps,
     next_due: Option<Time>,
 }
 
@@ -90,10 +96,10 @@ impl Tasks {
         let mut benches = Vec::with_capacity(kinds.len());
         let mut paces = Vec::with_capacity(kinds.len());
         for kind in kinds {
-            let pace = Pace::new(kind.workers);
+            let kind_workers = kind.workers;
+            let pace = Pace::new(kind_workers);
             let builder = Pool::builder().name(&*kind.name).workers(kind.workers).keep_failures(0);
-            // Never full: no more is claimed than fits, and a clean-up now and then.
-            let pool = builder.queue(pace.limit() + 1_024).build()?;
+            let pool = builder.queue(pace.limit() + kind_workers).build()?;
             let lease = kind.lease.unwrap_or(rules.lease);
             let bench =
                 Bench { kind: Arc::new(kind), pool, counts: Counts::default(), lease, air: Mutex::default() };
@@ -101,7 +107,8 @@ impl Tasks {
             paces.push(pace);
         }
         let inbox = Arc::new(Inbox::default());
-        Ok(Tasks { hub, worker, rules, benches, paces, inbox, next_due: None })
+        let clean_ups = CleanUps::new()?;
+        Ok(Tasks { hub, worker, rules, benches, paces, inbox, clean_ups, next_due: None })
     }
 
     pub(crate) fn benches(&self) -> &[Arc<Bench>] {
@@ -121,12 +128,38 @@ impl Tasks {
         self.benches.iter().map(beat).collect()
     }
 
-    fn wanted(&self, landed: &[Landed]) -> Vec<Wanted> {
+    /// What there is room for. Notes when to ask again for kinds that have to wait.
+    fn wanted(&mut self, landed: &[Landed]) -> Vec<Wanted> {
         let mut wanted = Vec::new();
+        self.next_due = None;
         for (index, (bench, pace)) in self.benches.iter().zip(&self.paces).enumerate() {
-            let done = landed.iter().filter(|landed| landed.bench == index).count();
-            let flying = bench.in_air().saturating_sub(done);
-            let limit = pace.capacity().saturating_sub(flying);
+            let done: HashSet<&Token> = landed
+                .iter()
+                .filter(|landed| landed.bench == index)
+                .map(|landed| &landed.settlement.token)
+                .collect();
+            let ids: HashSet<i64> = landed
+                .iter()
+                .filter(|landed| landed.bench == index)
+                .map(|landed| landed.settlement.id)
+                .collect();
+            let air = bench.air();
+            let flying =
+                |flight: &&Arc<Flight>| !(ids.contains(&flight.task.id) && done.contains(&flight.task.token));
+            let in_air = air.len() - ids.len().min(air.len());
+            let shaken = air.values().filter(|flight| flight.task.crashes == 1).filter(flying).count();
+            let suspect = air.values().filter(|flight| flight.task.crashes > 1).filter(flying).count();
+            drop(air);
+            let mut limit = pace.capacity().saturating_sub(in_air);
+            match bench.kind.breaker.as_ref().map(|breaker| breaker.stats().state) {
+                // Nothing would be tried; what is claimed now would only be written back.
+                Some(BreakerState::Open) => {
+                    limit = 0;
+                    self.next_due = Some(self.hub.store.now().plus(BREAKER_GLANCE));
+                }
+                Some(BreakerState::HalfOpen) => limit = limit.min(1),
+                Some(BreakerState::Closed) | None => {}
+            }
             if limit == 0 {
                 continue;
             }
@@ -137,6 +170,8 @@ impl Tasks {
                 kind: bench.kind.name.as_ref().to_owned(),
                 limit,
                 at_most: bench.kind.at_most,
+                shaken: bench.kind.workers.saturating_sub(shaken),
+                suspect: 1usize.saturating_sub(suspect),
                 lease: bench.lease,
                 token: token.clone(),
             }));
@@ -149,23 +184,54 @@ impl Tasks {
         for (index, (bench, pace)) in self.benches.iter().zip(&mut self.paces).enumerate() {
             let ours = landed.iter().zip(&turn.settled).filter(|(landed, _)| landed.bench == index);
             let mut air = bench.air();
-            let before = air.len();
-            for (landed, settled) in ours {
-                air.remove(&landed.settlement.id);
-                bench.counts.count(&landed.settlement.verdict, *settled);
-                if let (Settled::Buried(letter), true) = (settled, bench.kind.clean_up.is_some()) {
-                    let letter = *letter;
-                    clean_up_later(&self.hub.store, bench, move |store| {
-                        store.letters().get(letter).map(|l| vec![l])
-                    });
+            let mut done = 0;
+            for (Landed { settlement, .. }, settled) in ours {
+                done += 1;
+                // The same task may be in the air again, under another claim, if this one was lost.
+                if air.get(&settlement.id).is_some_and(|flight| flight.task.token == settlement.token) {
+                    air.remove(&settlement.id);
+                }
+                bench.counts.count(&settlement.verdict, *settled);
+                if let Settled::Buried(letter) = *settled
+                    && bench.kind.clean_up.is_some()
+                {
+                    self.clean_ups.later(&self.hub.store, &bench.kind, vec![letter]);
                 }
             }
-            let done = before - air.len();
-            drop(air);
-            let flying =
-                bench.in_air() + turn.claimed.iter().filter(|task| task.kind == bench.kind.name).count();
-            pace.turned(done, flying);
+            let claimed = turn.claimed.iter().filter(|task| task.kind == bench.kind.name).count();
+            pace.turned(done, air.len() + claimed);
         }
+    }
+
+    /// Writes verdicts one by one, because together they were refused. One that cannot be written costs its own task:
+    /// it is given up with the reason.
+    fn settle_apart(&mut self, landed: Vec<Landed>) -> Result<usize, Error> {
+        let mut rest = landed.into_iter();
+        let mut settled = 0;
+        while let Some(mut one) = rest.next() {
+            let store = self.hub.store.clone();
+            let write = |one: &Landed| store.tasks().turn(vec![one.settlement.clone()], Vec::new());
+            let turn = match write(&one) {
+                Err(error) if !is_fatal(&error) && !error.may_pass() => {
+                    tracing::error!(task = one.settlement.id, %error, "a verdict cannot be written");
+                    let reason = format!("its verdict could not be written: {error}");
+                    one.settlement.verdict = Verdict::Buried(Failure { reason, ..Failure::default() });
+                    write(&one)
+                }
+                turn => turn,
+            };
+            match turn {
+                Ok(turn) => self.settled(&[one], &turn),
+                Err(error) if is_fatal(&error) || error.may_pass() => {
+                    self.inbox.put_back(std::iter::once(one).chain(rest).collect());
+                    return Err(error);
+                }
+                // Not even that: its lease runs out, and somebody else finds it.
+                Err(_) => drop(self.benches[one.bench].air().remove(&one.settlement.id)),
+            }
+            settled += 1;
+        }
+        Ok(settled)
     }
 
     /// Sends what was claimed to its pools.
@@ -193,7 +259,8 @@ impl Tasks {
                 if let Some(limit) = bench.kind.timeout {
                     task = task.timeout(limit);
                 }
-                // Refused only by a pool that is closed, when nobody waits for the task any more either.
+                // Refused only by a pool that is closed, when nobody waits for the task any more either. Never full:
+                // no more is claimed than fits.
                 drop(bench.pool.submit_task(task));
             }
         }
@@ -208,6 +275,11 @@ impl Tasks {
 
 impl Line for Tasks {
     fn recover(&mut self) -> Result<(), Error> {
+        // Our own first: after a suspended machine, or a clock that jumped, our leases have run out too, and a
+        // worker that lives has not crashed.
+        for bench in &self.benches {
+            keep_leases(&self.hub.store, bench, |_| true)?;
+        }
         let recovered = self.hub.store.tasks().recover(self.rules.max_crashes)?;
         if recovered.freed > 0 || !recovered.poisoned.is_empty() {
             let (freed, poisoned) = (recovered.freed, recovered.poisoned.len());
@@ -216,7 +288,8 @@ impl Line for Tasks {
         Ok(())
     }
 
-    fn turn(&mut self, look: bool) -> Result<Turned, Error> {
+    fn turn(&mut self, look: Look) -> Result<Turned, Error> {
+        let look = look != Look::No;
         let landed = self.inbox.take();
         let wanted = if look { self.wanted(&landed) } else { Vec::new() };
         if landed.is_empty() && wanted.is_empty() {
@@ -225,15 +298,21 @@ impl Line for Tasks {
         let settlements: Arc<[Settlement]> = landed.iter().map(|landed| landed.settlement.clone()).collect();
         let mut turn = match self.hub.store.tasks().turn(settlements, wanted) {
             Ok(turn) => turn,
-            Err(error) => {
-                // Nothing was written: the verdicts wait for a better moment, their leases kept.
+            // Nothing was written: the verdicts wait for a better moment, their leases kept.
+            Err(error) if is_fatal(&error) || error.may_pass() || landed.is_empty() => {
                 self.inbox.put_back(landed);
                 return Err(error);
             }
+            Err(error) => {
+                tracing::error!(%error, "verdicts were refused; writing them one by one");
+                let settled = self.settle_apart(landed)?;
+                self.set_threshold();
+                return Ok(Turned { settled, claimed: 0, looked: false });
+            }
         };
         self.settled(&landed, &turn);
-        if look {
-            self.next_due = turn.next_due;
+        if let Some(due) = turn.next_due {
+            self.next_due = Some(self.next_due.map_or(due, |earlier| earlier.min(due)));
         }
         let claimed = std::mem::take(&mut turn.claimed);
         let turned = Turned { settled: landed.len(), claimed: claimed.len(), looked: true };
@@ -242,18 +321,15 @@ impl Line for Tasks {
         Ok(turned)
     }
 
-    fn care(&mut self) -> Result<(), Error> {
+    fn care(&mut self) -> Result<bool, Error> {
         let store = &self.hub.store;
         for bench in self.benches.iter().filter(|bench| bench.kind.clean_up.is_some()) {
-            let kind = bench.kind.name.as_ref().to_owned();
-            clean_up_later(store, bench, move |store| store.letters().uncleaned(&[kind], 100));
+            let left = store.letters().uncleaned(&[bench.kind.name.as_ref().to_owned()], 100)?;
+            self.clean_ups.later(store, &bench.kind, left.iter().map(|letter| letter.id).collect());
         }
         store.checkpoints().clean(store.now().minus(KEEP_ORPHANS))?;
-        if let Some(keep) = self.rules.keep_finished {
-            let before = store.now().minus(keep);
-            while !self.hub.is_stopping() && store.tasks().prune(before, 1_000)? == 1_000 {}
-        }
-        Ok(())
+        let Some(keep) = self.rules.keep_finished else { return Ok(false) };
+        Ok(store.tasks().prune(store.now().minus(keep), PRUNE)? == PRUNE)
     }
 
     fn in_air(&self) -> usize {
@@ -285,9 +361,11 @@ impl Line for Tasks {
         let mut landed = self.inbox.take();
         for (index, bench) in self.benches.iter().enumerate() {
             let air = bench.air();
-            let left = air
-                .values()
-                .filter(|flight| !landed.iter().any(|landed| landed.settlement.id == flight.task.id));
+            let left = air.values().filter(|flight| {
+                !landed.iter().any(|Landed { settlement, .. }| {
+                    settlement.id == flight.task.id && settlement.token == flight.task.token
+                })
+            });
             let left: Vec<Landed> =
                 left.map(|flight| Landed { bench: index, settlement: released(flight) }).collect();
             drop(air);
@@ -308,23 +386,45 @@ impl Line for Tasks {
     }
 }
 
-/// Calls a workload's clean-up for letters, on its own pool. What is not cleaned now is found again by `care`.
-fn clean_up_later(
-    store: &Store,
-    bench: &Arc<Bench>,
-    letters: impl FnOnce(&Store) -> Result<Vec<DeadLetter>, Error> + Send + 'static,
-) {
-    let (store, kind) = (store.clone(), bench.kind.clone());
-    let task = Task::new(move |_| {
-        for letter in letters(&store)? {
-            let Some(clean_up) = &kind.clean_up else { return Ok(()) };
-            clean_up(&letter)?;
-            store.letters().cleaned(letter.id)?;
+/// Calls workloads' clean-ups, away from their tasks: however long they take, nothing else waits for them.
+struct CleanUps(Pool<()>);
+
+impl CleanUps {
+    fn new() -> Result<Self, crate::Error> {
+        Ok(CleanUps(Pool::builder().name("clean-ups").workers(1).queue(64).keep_failures(0).build()?))
+    }
+
+    /// What finds no room is found again by `care`.
+    fn later(&self, store: &Store, kind: &Arc<Kind>, letters: Vec<i64>) {
+        if letters.is_empty() {
+            return;
         }
-        Ok(())
-    });
-    // A full pool is no reason to wait: there is a next time.
-    drop(bench.pool.try_submit(task));
+        let (store, kind) = (store.clone(), kind.clone());
+        let task = Task::new(move |context| {
+            for id in letters {
+                if !context.is_cancelled() {
+                    clean_up(&store, &kind, id);
+                }
+            }
+            Ok(())
+        });
+        drop(self.0.try_submit(task));
+    }
+}
+
+/// Cleans up after one letter, unless somebody has done so, or has tried its task again, meanwhile.
+fn clean_up(store: &Store, kind: &Kind, id: i64) {
+    let Some(clean_up) = &kind.clean_up else { return };
+    let cleaned = || -> TaskResult<()> {
+        let Some(letter) = store.letters().to_clean(id)? else { return Ok(()) };
+        clean_up(&letter)?;
+        Ok(store.letters().cleaned(id)?)
+    };
+    let result = catch_unwind(AssertUnwindSafe(cleaned))
+        .unwrap_or_else(|panic| Err(TaskError::permanent(panicked(panic.as_ref()))));
+    if let Err(error) = result {
+        tracing::warn!(letter = id, %error, "a clean-up failed; it is tried again later");
+    }
 }
 
 impl Counts {
@@ -409,6 +509,7 @@ impl Runway {
         let work = Work {
             flight: &self.flight,
             context,
+            hub: &self.hub,
             store: &self.hub.store,
             kept: RefCell::default(),
             checkpointed: Cell::new(self.flight.task.attempts > 0 || self.flight.task.crashes > 0),
@@ -500,21 +601,35 @@ impl Beats for TaskBeats {
         let now = Instant::now();
         self.due = now + self.every;
         // What was claimed a moment ago has its whole lease before it.
-        let old = |flight: &&Arc<Flight>| now.duration_since(flight.since) >= self.every / 2;
-        let flights: Vec<Arc<Flight>> = self.bench.air().values().filter(old).cloned().collect();
-        if flights.is_empty() {
-            return Ok(());
-        }
-        let held: Vec<(i64, Token)> =
-            flights.iter().map(|flight| (flight.task.id, flight.task.token.clone())).collect();
-        let beats = self.store.tasks().heartbeat(held, self.bench.lease).inspect_err(|_| {
+        let old = |flight: &Flight| now.duration_since(flight.since) >= self.every / 2;
+        keep_leases(&self.store, &self.bench, old).inspect_err(|_| {
             // Sooner than usual: the lease goes on running.
             self.due = now + self.every / 4;
-        })?;
-        for (flight, beat) in flights.iter().zip(beats).filter(|(_, beat)| *beat != Beat::Kept) {
+        })
+    }
+}
+
+/// Prolongs the leases of some of a kind's tasks, and tells those to stop whose lease is lost.
+fn keep_leases(store: &Store, bench: &Bench, which: impl Fn(&Flight) -> bool) -> Result<(), Error> {
+    let flights: Vec<Arc<Flight>> = bench.air().values().filter(|flight| which(flight)).cloned().collect();
+    if flights.is_empty() {
+        return Ok(());
+    }
+    let held: Vec<(i64, Token)> =
+        flights.iter().map(|flight| (flight.task.id, flight.task.token.clone())).collect();
+    let beats = store.tasks().heartbeat(held, bench.lease)?;
+    for (flight, beat) in flights.iter().zip(beats).filter(|(_, beat)| *beat != Beat::Kept) {
+        // One that was settled a moment ago is not lost.
+        let held = bench.air().get(&flight.task.id).is_some_and(|other| Arc::ptr_eq(other, flight));
+        if held {
             tracing::warn!(task = flight.task.id, ?beat, "a lease is lost; its handler is told to stop");
             flight.stop.set();
         }
-        Ok(())
     }
+    Ok(())
+}
+
+/// Errors after which nothing more can be done with the store.
+fn is_fatal(error: &Error) -> bool {
+    matches!(error, Error::Closed | Error::Corrupt(..) | Error::ReadOnly(_) | Error::NotADatabase(_))
 }

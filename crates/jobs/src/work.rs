@@ -5,15 +5,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gristmill_pool::{Context, TaskError, TaskResult};
 use gristmill_store::Store;
-use gristmill_store::tasks::{ClaimedTask, MAX_PAYLOAD};
+use gristmill_store::tasks::{ClaimedTask, check_json};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::flight::Flight;
+use crate::hub::Hub;
 
 /// A task, while it runs.
 ///
@@ -22,6 +23,7 @@ use crate::flight::Flight;
 pub struct Work<'a> {
     pub(crate) flight: &'a Flight,
     pub(crate) context: &'a Context,
+    pub(crate) hub: &'a Hub,
     pub(crate) store: &'a Store,
     pub(crate) kept: RefCell<Option<String>>,
     pub(crate) checkpointed: Cell<bool>,
@@ -93,6 +95,15 @@ impl Work<'_> {
         self.is_cancelled()
     }
 
+    /// How long something that was asked to end may take before it is made to: half of what a stop leaves us, else
+    /// five seconds.
+    pub(crate) fn grace(&self) -> Duration {
+        let usual = Duration::from_secs(5);
+        let left =
+            self.hub.deadlines().map(|deadlines| deadlines.leave.saturating_duration_since(Instant::now()));
+        left.map_or(usual, |left| usual.min(left / 2))
+    }
+
     /// How much of the task's time is left, if its kind has a limit.
     pub fn remaining(&self) -> Option<Duration> {
         self.context.remaining()
@@ -129,12 +140,7 @@ impl Work<'_> {
     /// Keeps something with the task when it is completed, as JSON.
     pub fn keep<T: Serialize + ?Sized>(&self, result: &T) -> TaskResult<()> {
         let text = serde_json::to_string(result)?;
-        if text.len() > MAX_PAYLOAD {
-            let len = text.len();
-            return Err(TaskError::permanent(format!(
-                "the result has {len} bytes; at most {MAX_PAYLOAD} are kept"
-            )));
-        }
+        check_json("the result", &text).map_err(TaskError::permanent)?;
         *self.kept.borrow_mut() = Some(text);
         Ok(())
     }

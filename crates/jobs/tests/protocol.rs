@@ -199,7 +199,7 @@ fn cleaning_up_deletes_the_rows_that_are_finished() {
             let group = &call.row().group_key;
             let made = call.store().thumbnails().finished(group)?;
             files.lock().unwrap().extend(made.into_iter().filter_map(|row| row.output_relpath));
-            call.store().cleanups().remove_finished_thumbnails(group)?;
+            call.store().cleanups().remove_finished_thumbnails(call.row().id, call.token())?;
             Ok(())
         });
     let running = builder.start().unwrap();

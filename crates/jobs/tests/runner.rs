@@ -1,7 +1,7 @@
 //! The runner on a real store: what each end of a handler means for its task, and who else may have it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -279,8 +279,10 @@ fn patient(started: Sender<i64>, ends: Receiver<()>) -> Kind {
             if work.is_cancelled() {
                 return Err(TaskError::cancelled());
             }
-            if ends.lock().unwrap().recv_timeout(Duration::from_millis(1)).is_ok() {
-                return Ok(());
+            match ends.lock().unwrap().recv_timeout(Duration::from_millis(1)) {
+                Err(RecvTimeoutError::Timeout) => {}
+                // Told to end, or nobody is left to tell.
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
         }
     })
@@ -405,7 +407,16 @@ fn a_handler_that_never_yields_keeps_its_lease() {
 /// Claims a task as a worker that then dies.
 fn die_with(store: &Store, lease: Duration) -> usize {
     let token = WorkerId::new("dead").token();
-    let wanted = Wanted { queue: "default".into(), kind: "k".into(), limit: 9, at_most: None, lease, token };
+    let wanted = Wanted {
+        queue: "default".into(),
+        kind: "k".into(),
+        limit: 9,
+        at_most: None,
+        shaken: usize::MAX,
+        suspect: usize::MAX,
+        lease,
+        token,
+    };
     store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.len()
 }
 

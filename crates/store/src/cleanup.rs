@@ -128,13 +128,20 @@ impl Cleanups<'_> {
         })
     }
 
-    /// Forgets the thumbnails of a group that are ready or failed; says where their files were.
+    /// Forgets the thumbnails, ready or failed, of the group whose clean-up the caller has claimed; says where their
+    /// files were.
     ///
     /// Delete the files first, as [`Thumbnails::finished`](crate::thumbnails::Thumbnails::finished) names them: while
     /// the rows stand, nobody makes these files anew. Once they are gone, a file of the same name may be another's.
-    pub fn remove_finished_thumbnails(self, group_key: &str) -> Result<Vec<String>> {
-        let group_key = group_key.to_owned();
-        self.0.write(Shape::Statement, move |db| thumbnails::remove_finished(db, &group_key))
+    pub fn remove_finished_thumbnails(self, id: i64, token: &Token) -> Result<Vec<String>> {
+        let token = token.clone();
+        self.0.write(Shape::Compound, move |db| {
+            let sql = "SELECT count(*) FROM thumbnail_cleanup_jobs
+                WHERE id = ?1 AND status = 'running' AND worker_id = ?2";
+            let ours = db.number(sql, rusqlite::params![id, token.as_str()])? == 1;
+            let cleanup = owned(db, ours, id, &token)?;
+            thumbnails::remove_finished(db, &cleanup.group_key)
+        })
     }
 
     /// Says how a clean-up ended: well, or with an error for people.

@@ -45,6 +45,8 @@ pub enum Error {
     QueueFull(String),
     /// A value is not legal. Says which, and what is.
     Invalid(String),
+    /// A row holds what the protocol does not allow. Says which column, and what is legal.
+    Malformed(String),
     /// The store was closed.
     Closed,
     /// A fault of ours.
@@ -55,7 +57,8 @@ impl Error {
     /// Whether the person who runs the program can put it right, rather than the system having failed.
     pub fn is_users(&self) -> bool {
         use Error::{
-            CannotOpen, Conflict, Foreign, Invalid, Newer, NotADatabase, NotFound, QueueFull, ReadOnly,
+            CannotOpen, Conflict, Foreign, Invalid, Malformed, Newer, NotADatabase, NotFound, QueueFull,
+            ReadOnly,
         };
         matches!(
             self,
@@ -68,6 +71,7 @@ impl Error {
                 | Conflict(_)
                 | QueueFull(_)
                 | Invalid(_)
+                | Malformed(_)
         )
     }
 
@@ -101,6 +105,10 @@ impl Error {
         let (code, extended) = match error {
             rusqlite::Error::SqliteFailure(failure, _) => (failure.code, failure.extended_code),
             rusqlite::Error::SqlInputError { error, .. } => (error.code, error.extended_code),
+            rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::InvalidColumnType(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::Utf8Error(..) => return Error::Malformed(detail),
             rusqlite::Error::QueryReturnedNoRows => {
                 return Error::NotFound("there is no such row".to_owned());
             }
@@ -177,6 +185,12 @@ impl fmt::Display for Error {
             Error::Io(path, detail) => write!(f, "reading or writing {} failed: {detail}", path.display()),
             Error::NotFound(text) | Error::Conflict(text) | Error::QueueFull(text) | Error::Invalid(text) => {
                 f.write_str(text)
+            }
+            Error::Malformed(detail) => {
+                write!(
+                    f,
+                    "a row holds what is not legal there: {detail}. Somebody else wrote it; put it right, or delete it"
+                )
             }
             Error::Closed => f.write_str("the store is closed"),
             Error::Internal(detail) => write!(f, "a fault inside the store: {detail}"),

@@ -155,6 +155,14 @@ impl Letters<'_> {
         })
     }
 
+    /// A letter, if it is still there and its workload has not cleaned up yet.
+    pub fn to_clean(self, id: i64) -> Result<Option<DeadLetter>> {
+        self.0.read(|db| {
+            let sql = "SELECT * FROM dead_letter_queue WHERE id = ?1 AND cleaned_at IS NULL";
+            db.first(sql, [id], DeadLetter::read)
+        })
+    }
+
     /// Notes that the workload has cleaned up after a letter's task.
     pub fn cleaned(self, id: i64) -> Result<()> {
         self.0.write(Shape::Statement, move |db| {
@@ -187,7 +195,8 @@ pub(crate) fn bury(db: &Db<'_>, task: i64, failure: &Failure) -> Result<i64> {
         SELECT CAST(id AS TEXT), kind, coalesce(document_id, ''), ?2, attempts, coalesce(first_failed_at, ?3),
             coalesce(last_failed_at, ?3), ?4,
             nullif((SELECT json_group_object(step, json(data)) FROM task_checkpoints WHERE task_id = tasks.id), '{}'),
-            ?3, queue, payload, priority, max_attempts, unique_key
+            ?3, queue, CAST(payload AS TEXT), max(-2147483648, min(2147483647, CAST(priority AS INTEGER))),
+            max_attempts, unique_key
         FROM tasks WHERE id = ?1";
     db.execute(sql, params![task, failure.reason, db.now(), failure.details])?;
     let letter = db.conn.last_insert_rowid();

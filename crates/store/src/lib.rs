@@ -19,6 +19,8 @@
 //!     kind: "greet".into(),
 //!     limit: 10,
 //!     at_most: None,
+//!     shaken: 10,
+//!     suspect: 10,
 //!     lease: Duration::from_secs(300),
 //!     token: worker.token(),
 //! };

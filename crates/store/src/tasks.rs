@@ -223,6 +223,10 @@ pub struct Wanted {
     pub limit: usize,
     /// and no more than bring those that run, in whichever process, to this number,
     pub at_most: Option<usize>,
+    /// among them at most so many whose worker has died once,
+    pub shaken: usize,
+    /// and so many whose worker has died more often,
+    pub suspect: usize,
     /// leased for so long,
     pub lease: Duration,
     /// under this token.
@@ -451,14 +455,31 @@ impl Tasks<'_> {
         })
     }
 
-    /// Forgets up to `limit` tasks that were finished before a time. Says how many.
-    pub fn prune(self, before: Time, limit: usize) -> Result<usize> {
-        self.0.write(Shape::Statement, move |db| {
-            let sql = "DELETE FROM tasks WHERE id IN (SELECT id FROM tasks
-                WHERE status IN ('completed', 'failed', 'cancelled') AND finished_at <= ?1 ORDER BY id LIMIT ?2)";
-            db.execute(sql, params![before.to_string(), i64::try_from(limit).unwrap_or(i64::MAX)])
+    /// How many tasks wait for a worker now, by queue and kind.
+    pub fn waiting(self) -> Result<Vec<(String, String, u64)>> {
+        self.0.read(|db| {
+            let sql = "SELECT queue, kind, count(*) FROM tasks WHERE status = 'pending' GROUP BY queue, kind";
+            db.rows(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get::<_, i64>(2)?.unsigned_abs())))
         })
     }
+
+    /// Forgets up to `limit` tasks that were made and finished before a time. Says how many.
+    pub fn prune(self, before: Time, limit: usize) -> Result<usize> {
+        self.0.write(Shape::Statement, move |db| {
+            // Tasks are numbered as they come: from the first that came after the time on, none was finished
+            // before it. So this reads what it deletes, and not the whole table.
+            let sql = "DELETE FROM tasks WHERE id IN (SELECT id FROM tasks
+                WHERE id < coalesce((SELECT id FROM tasks WHERE created_at > ?1 ORDER BY id LIMIT 1), 9223372036854775807)
+                    AND (status = 'completed' OR status = 'failed' OR status = 'cancelled')
+                    AND finished_at <= ?1 ORDER BY id LIMIT ?2)";
+            db.execute(sql, params![before.to_string(), crate::as_limit(limit)])
+        })
+    }
+}
+
+/// Checks a text that is to be kept with a task, such as its result.
+pub fn check_json(what: &str, text: &str) -> Result<()> {
+    json::check(what, text)
 }
 
 pub(crate) fn insert(db: &Db<'_>, task: &NewTask) -> Result<Enqueued> {
@@ -505,13 +526,15 @@ fn turn(db: &Db<'_>, settlements: &[Settlement], wanted: &[Wanted]) -> Result<Tu
     for want in wanted {
         let had = turn.claimed.iter().rev().take_while(|task| task.token == want.token).count();
         let rest = want.limit.saturating_sub(had);
-        let found = claim(db, want, rest)?;
-        short |= found.len() < rest;
+        let found = claim_within(db, want, rest)?;
+        let count = found.len();
         turn.claimed.extend(found);
+        short |= count < rest;
     }
     if short {
         let sql = "SELECT run_after FROM tasks WHERE status = 'scheduled' ORDER BY run_after LIMIT 1";
-        turn.next_due = db.first(sql, [], |row| time(row, "run_after"))?.flatten();
+        // A text that is no time is nobody's time.
+        turn.next_due = db.first(sql, [], |row| row.get::<_, String>(0))?.and_then(|text| Time::parse(&text));
     }
     Ok(turn)
 }
@@ -523,12 +546,33 @@ fn promote(db: &Db<'_>) -> Result<()> {
     db.execute(sql, [db.now()]).map(drop)
 }
 
-fn claim(db: &Db<'_>, want: &Wanted, limit: usize) -> Result<Vec<ClaimedTask>> {
-    let ids = "SELECT id FROM tasks WHERE status = 'pending' AND queue = ?5 AND kind = ?6
-            AND (run_after IS NULL OR run_after <= ?1) ORDER BY priority DESC, id";
+/// Claims up to `limit` tasks, most urgent first, and among them no more than is wanted of those that may have killed
+/// their worker: if they do so again, few others should be with them.
+fn claim_within(db: &Db<'_>, want: &Wanted, limit: usize) -> Result<Vec<ClaimedTask>> {
+    if want.shaken >= limit && want.suspect >= limit {
+        return claim(db, want, "true", limit);
+    }
+    let mut claimed = claim(db, want, "crashes = 0", limit)?;
+    for (which, most) in [("crashes = 1", want.shaken), ("crashes > 1", want.suspect)] {
+        let rest = most.min(limit - claimed.len());
+        if rest > 0 {
+            claimed.extend(claim(db, want, which, rest)?);
+        }
+    }
+    claimed.sort_unstable_by_key(|task| (-i64::from(task.priority), task.id));
+    Ok(claimed)
+}
+
+/// Claims tasks for which `which` is true. One that cannot be read costs itself: it becomes a dead letter that says
+/// why, and nobody stumbles over it again.
+fn claim(db: &Db<'_>, want: &Wanted, which: &str, limit: usize) -> Result<Vec<ClaimedTask>> {
+    let ids = format!(
+        "SELECT id FROM tasks WHERE status = 'pending' AND queue = ?5 AND kind = ?6 AND {which}
+            AND (run_after IS NULL OR run_after <= ?1) ORDER BY priority DESC, id"
+    );
     let columns = "id, payload, priority, attempts, max_attempts, crashes, failed_step, document_id";
     let kind: Arc<str> = want.kind.as_str().into();
-    let read = |row: &Row<'_>| {
+    let read = |row: &Row<'_>| -> rusqlite::Result<ClaimedTask> {
         Ok(ClaimedTask {
             id: row.get(0)?,
             kind: kind.clone(),
@@ -542,11 +586,26 @@ fn claim(db: &Db<'_>, want: &Wanted, limit: usize) -> Result<Vec<ClaimedTask>> {
             token: want.token.clone(),
         })
     };
-    let due = Due { ids, params: &[&want.queue, &want.kind], limit: allowed(db, want, limit)? };
-    let mut claimed = LEASED.claim(db, (&want.token, want.lease), &due, columns, read)?;
+    let due = Due { ids: &ids, params: &[&want.queue, &want.kind], limit: allowed(db, want, limit)? };
+    let each = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, read(row)));
+    let mut claimed = Vec::new();
+    for (id, task) in LEASED.claim(db, (&want.token, want.lease), &due, columns, each)? {
+        match task {
+            Ok(task) => claimed.push(task),
+            Err(error) => bury_unreadable(db, id, &want.token, &error)?,
+        }
+    }
     // RETURNING promises no order.
     claimed.sort_unstable_by_key(|task| (-i64::from(task.priority), task.id));
     Ok(claimed)
+}
+
+fn bury_unreadable(db: &Db<'_>, id: i64, token: &Token, error: &rusqlite::Error) -> Result<()> {
+    tracing::error!(task = id, %error, "a task cannot be read; it becomes a dead letter");
+    let failure = Failure { reason: format!("the row cannot be read: {error}"), step: None, details: None };
+    let sets = "status = 'failed', finished_at = ?1, error_message = ?4";
+    LEASED.finish(db, &id, token, sets, &[&failure.reason])?;
+    letters::bury(db, id, &failure).map(drop)
 }
 
 /// As many as are wanted, unless too many run already.

@@ -157,13 +157,19 @@ impl Desk {
 
     /// Each write has its result afterwards, and those that succeeded are on disk.
     fn commit(&self, group: &mut [Box<dyn Write>]) {
+        if let Err(error) = self.run("BEGIN IMMEDIATE") {
+            // Whoever holds the lock has been waited for once; not again for each.
+            group.iter_mut().for_each(|write| write.fail(&error));
+            return;
+        }
         let Err(error) = self.together(group) else { return };
         match group {
             [alone] => alone.fail(&error),
             many => {
                 tracing::debug!(%error, writes = many.len(), "a group failed; trying its writes one by one");
                 for write in many {
-                    if let Err(error) = self.together(std::slice::from_mut(write)) {
+                    let alone = std::slice::from_mut(write);
+                    if let Err(error) = self.run("BEGIN IMMEDIATE").and_then(|()| self.together(alone)) {
                         write.fail(&error);
                     }
                 }
@@ -171,9 +177,9 @@ impl Desk {
         }
     }
 
-    /// One transaction for all. An error means that none of it happened.
+    /// All in the transaction that was begun, and its end. After an error none of it is to be seen; only when the
+    /// disk itself failed at the commit, a power cut right then may bring it back.
     fn together(&self, group: &mut [Box<dyn Write>]) -> Result<()> {
-        self.run("BEGIN IMMEDIATE")?;
         let result = self.all(group).and_then(|()| self.run("COMMIT"));
         if result.is_err() && !self.conn.is_autocommit() {
             // What a failed rollback leaves open, the next BEGIN would trip over; SQLite rolls back by
@@ -197,7 +203,11 @@ impl Desk {
             let refused = catch_unwind(AssertUnwindSafe(|| write.run(&db)))
                 .unwrap_or_else(|_| Some(Error::Internal("a write panicked".to_owned())));
             match refused {
-                Some(error) if error.breaks_transaction() || alone => return Err(error),
+                // A trigger of somebody else's may have rolled everything back: what comes after must not run
+                // outside of a transaction.
+                Some(error) if error.breaks_transaction() || alone || self.conn.is_autocommit() => {
+                    return Err(error);
+                }
                 Some(_) if fenced => self.run("ROLLBACK TO one")?,
                 _ => {}
             }

@@ -53,7 +53,9 @@ fn bytes(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let says_something = |(path, bytes): &(PathBuf, Vec<u8>)| {
         let name = path.to_string_lossy();
-        !name.ends_with("-shm") && !(name.ends_with("-wal") && bytes.is_empty())
+        let is_index = name.ends_with("-shm");
+        let is_empty_log = name.ends_with("-wal") && bytes.is_empty();
+        !is_index && !is_empty_log
     };
     files.map(|path| (path.clone(), fs::read(path).unwrap())).filter(says_something).collect()
 }

@@ -67,7 +67,16 @@ impl Patient {
 fn claim(store: &Store) {
     let token = WorkerId::new("test").token();
     let (queue, kind) = ("default".into(), "k".into());
-    let wanted = Wanted { queue, kind, limit: 1, at_most: None, lease: LEASE, token };
+    let wanted = Wanted {
+        queue,
+        kind,
+        limit: 1,
+        at_most: None,
+        shaken: usize::MAX,
+        suspect: usize::MAX,
+        lease: LEASE,
+        token,
+    };
     assert_eq!(store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.len(), 1);
 }
 

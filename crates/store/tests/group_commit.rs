@@ -40,6 +40,8 @@ fn claim(store: &Store, limit: usize) -> Vec<Settlement> {
         kind: KIND.to_owned(),
         limit,
         at_most: None,
+        shaken: usize::MAX,
+        suspect: usize::MAX,
         lease: Duration::from_secs(60),
         token: WorkerId::new("miller").token(),
     };

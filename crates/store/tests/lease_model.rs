@@ -250,6 +250,8 @@ impl World {
             kind: KIND.to_owned(),
             limit,
             at_most: None,
+            shaken: usize::MAX,
+            suspect: usize::MAX,
             lease: Duration::from_secs(lease),
             token: self.workers[worker].token(),
         }

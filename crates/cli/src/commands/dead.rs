@@ -5,7 +5,7 @@ use gristmill_store::letters::{DeadLetter, LetterFilter};
 use gristmill_store::{Page, Store};
 use serde_json::{Value, json};
 
-use super::{each, object, page_limit};
+use super::{each, number, object, page_limit};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::{Output, plural, time};
@@ -42,7 +42,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N", default_value = "50", value_parser = page_limit)]
         limit: usize,
         /// Go on after a page: the cursor it ended with
-        #[arg(long, value_name = "CURSOR")]
+        #[arg(long, value_name = "CURSOR", value_parser = cursor, allow_hyphen_values = true)]
         after: Option<i64>,
     },
     /// All there is to know about one
@@ -51,6 +51,7 @@ pub(crate) enum Command {
     )]
     Show {
         /// The letter's number
+        #[arg(value_parser = number)]
         id: i64,
     },
     /// Try tasks again
@@ -84,7 +85,7 @@ pub(crate) struct Filter {
 #[command(group(clap::ArgGroup::new("which").required(true).args(["ids", "all"])))]
 pub(crate) struct Which {
     /// The letters' numbers
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = number)]
     ids: Vec<i64>,
     /// All of them, or all that the filters let through
     #[arg(long)]
@@ -100,7 +101,22 @@ pub(crate) struct Which {
     reason: Option<String>,
 }
 
+fn cursor(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| "legal: the next_cursor of the page before, as it was".to_owned())
+}
+
 impl Which {
+    /// Filters choose among all; beside numbers they would be ignored, and somebody thinks that they are not.
+    fn check(&self) -> Result<(), Error> {
+        let given = [("--kind", &self.kind), ("--document", &self.document), ("--reason", &self.reason)];
+        match given.iter().find(|(_, value)| value.is_some()) {
+            Some((flag, _)) if !self.all => Err(Error::Setting(format!(
+                "{flag} chooses among all dead letters and goes with --all; with numbers, leave it out"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     fn filter(&self) -> LetterFilter {
         LetterFilter {
             kind: self.kind.clone(),
@@ -112,12 +128,16 @@ impl Which {
 }
 
 pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error> {
+    if let Command::Retry(which) | Command::Discard { which, .. } = &command {
+        which.check()?;
+    }
     let store = context.existing()?;
     match command {
         Command::List { filter, limit, after } => {
             let Filter { kind, document, reason } = filter;
+            let narrowed = kind.is_some() || document.is_some() || reason.is_some() || after.is_some();
             let filter = LetterFilter { kind, document_id: document, reason, task_id: None };
-            list(context, &store.letters().list(&filter, after, limit)?)
+            list(context, &store.letters().list(&filter, after, limit)?, narrowed)
         }
         Command::Show { id } => show(context, &store.letters().get(id)?),
         Command::Retry(which) if which.all => retry_all(context, &store, &which.filter()),
@@ -130,15 +150,18 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     }
 }
 
-fn list(context: &Context, page: &Page<DeadLetter>) -> Result<Outcome, Error> {
+fn list(context: &Context, page: &Page<DeadLetter>, narrowed: bool) -> Result<Outcome, Error> {
     let items: Vec<_> = page.items.iter().map(object).collect::<Result<_, _>>()?;
-    context
-        .output
-        .say(&json!({"items": items, "next_cursor": page.next_cursor}), |output| table(output, page))?;
+    context.output.say(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
+        table(output, page, narrowed)
+    })?;
     Ok(Outcome::Done)
 }
 
-fn table(output: &Output, page: &Page<DeadLetter>) -> String {
+fn table(output: &Output, page: &Page<DeadLetter>, narrowed: bool) -> String {
+    if page.items.is_empty() && narrowed {
+        return NONE_MATCH.to_owned();
+    }
     if page.items.is_empty() {
         return "no dead letters: nothing was given up. `gristmill jobs list` shows all work".to_owned();
     }
@@ -206,7 +229,7 @@ fn retry_all(context: &Context, store: &Store, filter: &LetterFilter) -> Result<
     Ok(if retried.refused.is_empty() { Outcome::Done } else { Outcome::ForTheUser })
 }
 
-const NONE_MATCH: &str = "no dead letters match. `gristmill dead list` shows those there are";
+const NONE_MATCH: &str = "no dead letter matches. `gristmill dead list` shows those there are";
 
 fn discard_all(context: &Context, store: &Store, filter: &LetterFilter, yes: bool) -> Result<Outcome, Error> {
     let ids = matching(store, filter)?;

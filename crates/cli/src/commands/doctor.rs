@@ -1,5 +1,8 @@
 //! `gristmill doctor`: what is wrong with the database, and what to do about it.
 
+use std::io::Read;
+use std::path::Path;
+
 use gristmill_store::doctor::{Checkup, Severity};
 use serde_json::{Value, json};
 
@@ -9,9 +12,9 @@ use crate::output::{Output, plural};
 use crate::settings::value::show_size;
 
 const EXAMPLES: &str = "\
-Without --repair nothing in the file is changed. With it, what is safe is done: leases of dead workers are freed,
-checkpoints that finished tasks left behind are forgotten after a day, indexes that do not agree with their
-table are made anew, the log is cut back. Nothing that anybody queued or kept is deleted.
+Without --repair nothing in the file is changed. With it, what is safe is done: leases of dead workers are \
+freed, checkpoints that finished tasks left behind are forgotten after a day, indexes that do not agree with \
+their table are made anew, the log is cut back. Nothing that anybody queued or kept is deleted.
 
 Exit codes: 0 healthy, 1 something to do, 2 damaged.
 
@@ -33,7 +36,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     must_exist(&settings)?;
     let options = options(&settings);
     let examine = || options.examine(&settings.database, settings.worker.lease);
-    let mut checkup = examine()?;
+    let mut checkup = examine().map_err(|error| no_database(error, &settings.database))?;
     let mut repairs = None;
     if args.repair {
         repairs = Some(options.repair(&settings.database, &checkup, settings.worker.max_crashes)?);
@@ -49,6 +52,26 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     })?;
     Ok(outcome(&checkup))
 }
+
+/// What begins as a database does and cannot be read as one is damaged, and not merely the wrong file.
+fn no_database(error: gristmill_store::Error, path: &Path) -> Error {
+    let begins = || {
+        let mut start = [0; MAGIC.len()];
+        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut start));
+        read.is_ok() && &start == MAGIC
+    };
+    match error {
+        gristmill_store::Error::NotADatabase(_) if begins() => Error::System(format!(
+            "{} begins like a database but is none: it is cut short, or its first page is damaged. Keep it, and \
+             restore the latest backup",
+            path.display()
+        )),
+        other => other.into(),
+    }
+}
+
+/// How every file of SQLite begins.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 fn outcome(checkup: &Checkup) -> Outcome {
     match checkup.worst() {

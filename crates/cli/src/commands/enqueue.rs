@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, SyncSender};
 use std::time::Duration;
 
 use gristmill_jobs::exec;
@@ -16,17 +17,32 @@ use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
 use crate::output::{aside, plural};
 use crate::settings::{absolute, value};
+use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
 When the command says that a task is queued, it is on disk.
+
+With --lines, a line that is no payload is named and skipped, and the rest is queued; the exit code is 1 then. \
+Ctrl-C ends it after the lines read so far, and it says how many those are (130).
+
+The built-in worker runs the kind exec; tasks of other kinds wait for workers of your own.
+
+The payload of exec:
+  argv             the program and its words, such as [\"make\", \"test\"]; all else may be left out
+  cwd              the folder to run it in; the worker's own without it
+  env              variables beside those of the worker, such as {\"LANG\": \"C\"}
+  stdin            a text for it to read
+  timeout_seconds  how long it may run; as the worker's settings say without it
+  permanent        exit codes after which it is given up at once, such as [2, 3]
+  transient        exit codes after which it is tried again
 
 Examples:
   gristmill enqueue exec -- rsync -a ~/Pictures nas:backup
   gristmill enqueue exec --timeout 10m --env LANG=C -- make -C /src test
   gristmill enqueue exec --payload '{\"argv\": [\"sync\"], \"transient\": [1]}'
+  seq 1000 | sed 's/.*/{\"argv\": [\"echo\", \"&\"]}/' | gristmill enqueue exec --lines -
   gristmill enqueue thumbnail --payload @job.json --priority 5 --run-after 'in 2h'
-  gristmill enqueue report --payload '{}' --unique-key daily --run-after '2030-01-01 06:00:00'
-  seq 1000 | gristmill enqueue square --lines -";
+  gristmill enqueue report --payload '{}' --unique-key daily --run-after '2030-01-01 06:00:00'";
 
 const USAGE: &str = "gristmill enqueue [OPTIONS] <KIND> --payload <JSON>
        gristmill enqueue [OPTIONS] <KIND> --lines <FILE>
@@ -60,7 +76,7 @@ pub(crate) struct Args {
     queue: String,
 
     /// Higher ones are taken first
-    #[arg(long, default_value_t = 0, value_name = "N", allow_hyphen_values = true)]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = priority, allow_hyphen_values = true)]
     priority: i32,
 
     /// Not before: a UTC time, or a time from now such as 'in 5m'
@@ -68,7 +84,7 @@ pub(crate) struct Args {
     run_after: Option<When>,
 
     /// How many attempts may fail before it is given up [default: as its handler says]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = attempts, allow_hyphen_values = true)]
     max_attempts: Option<u32>,
 
     /// While a task of this kind with this key is unfinished, queue no second one
@@ -80,15 +96,15 @@ pub(crate) struct Args {
     document: Option<String>,
 
     /// For exec: how long the command may run [default: as the worker's settings say]
-    #[arg(long, value_name = "DURATION", requires = "command", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     timeout: Option<Duration>,
 
     /// For exec: the folder to run it in [default: this one]
-    #[arg(long, value_name = "DIR", requires = "command")]
+    #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
 
     /// For exec: a variable for the command; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", requires = "command", value_parser = variable)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
 }
 
@@ -117,7 +133,16 @@ fn when(text: &str) -> Result<When, String> {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let found = value::duration(text).filter(|duration| !duration.is_zero());
-    found.ok_or_else(|| format!("legal: {}", value::DURATIONS))
+    found.ok_or_else(|| format!("legal: more than 0s, written as {}", value::DURATIONS))
+}
+
+fn priority(text: &str) -> Result<i32, String> {
+    text.parse().map_err(|_| format!("legal: a whole number from {} to {}", i32::MIN, i32::MAX))
+}
+
+fn attempts(text: &str) -> Result<u32, String> {
+    let found = text.parse().ok().filter(|count| *count > 0);
+    found.ok_or_else(|| format!("legal: a whole number from 1 to {}", u32::MAX))
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
@@ -134,11 +159,12 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             args.kind
         )));
     }
+    for_commands(args)?;
     let settings = context.settings()?;
     if let Some(path) = &args.lines {
-        let mut source = open_lines(path)?;
+        let source = open_lines(path)?;
         let store = open_or_create(&settings)?;
-        return many(context, &store, &template(args, &store), &mut source);
+        return many(context, &store, &template(args, &store), source);
     }
     let payload = payload(args)?;
     let store = open_or_create(&settings)?;
@@ -148,6 +174,28 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         false => format!("task {} has this key and is not finished; nothing was queued", enqueued.id),
     })?;
     Ok(Outcome::Done)
+}
+
+/// Some flags say how a command is run. Where no command was given they would be ignored, and somebody thinks that
+/// they are not.
+fn for_commands(args: &Args) -> Result<(), Error> {
+    let given = [
+        ("--timeout", "timeout_seconds", args.timeout.is_some()),
+        ("--cwd", "cwd", args.cwd.is_some()),
+        ("--env", "env", !args.env.is_empty()),
+    ];
+    let Some((flag, field, _)) = given.into_iter().find(|(_, _, given)| *given && args.command.is_empty())
+    else {
+        return Ok(());
+    };
+    let right = match (args.kind.as_str(), &args.lines) {
+        (exec::NAME, None) => format!("a payload of exec has the field {field:?} for it"),
+        (exec::NAME, Some(_)) => {
+            format!("each line is a payload of exec, which has the field {field:?} for it")
+        }
+        (kind, _) => format!("what a task of the kind {kind:?} needs is part of its payload"),
+    };
+    Err(Error::Setting(format!("{flag} goes with `exec -- COMMAND` only; {right}")))
 }
 
 /// The task but for its payload.
@@ -228,13 +276,22 @@ fn command(args: &Args) -> Result<String, Error> {
         .map_err(|error| Error::Setting(format!("the command cannot be written as JSON: {error}")))
 }
 
-fn open_lines(path: &Path) -> Result<Box<dyn BufRead>, Error> {
+fn open_lines(path: &Path) -> Result<Box<dyn BufRead + Send>, Error> {
     if path == Path::new("-") {
-        return Ok(Box::new(io::stdin().lock()));
+        return Ok(Box::new(io::BufReader::new(io::stdin())));
     }
     let file = std::fs::File::open(path)
         .map_err(|error| Error::Setting(format!("cannot read {}: {error}", path.display())))?;
     Ok(Box::new(io::BufReader::new(file)))
+}
+
+/// What comes while many tasks are queued.
+enum Input {
+    Line(Result<String, String>),
+    /// No more lines, or none that can be read.
+    End(Result<(), Error>),
+    /// It was told to stop.
+    Told,
 }
 
 /// Many tasks, in batches. A line that is no payload is named and costs only itself.
@@ -242,54 +299,110 @@ fn many(
     context: &Context,
     store: &Store,
     template: &NewTask,
-    source: &mut dyn BufRead,
+    source: Box<dyn BufRead + Send>,
 ) -> Result<Outcome, Error> {
-    let (mut queued, mut refused) = (0, 0);
-    let (mut batch, mut bytes) = (Vec::new(), 0);
-    let mut number = 0u64;
-    while let Some(line) = next_line(source)? {
-        number += 1;
+    let (inputs, input) = mpsc::sync_channel(BATCH);
+    let signals = Listener::start(1, {
+        let inputs = inputs.clone();
+        move || drop(inputs.send(Input::Told))
+    })?;
+    read_lines(source, inputs)?;
+    let mut batches = Batches { store, batch: Vec::new(), bytes: 0, queued: 0, lines: 0 };
+    let (mut refused, mut lines) = (0, 0u64);
+    let end = loop {
+        let line = match input.recv() {
+            Ok(Input::Line(line)) => line,
+            Ok(Input::End(result)) => break result.map(|()| Outcome::Done),
+            Ok(Input::Told) | Err(_) => break Ok(Outcome::Interrupted),
+        };
+        lines += 1;
         let checked = line.and_then(|text| match text.trim().is_empty() {
             true => Ok(None),
             false => check(&template.kind, &text).map(|()| Some(text)),
         });
         match checked {
             Ok(None) => {}
-            Ok(Some(text)) => {
-                bytes += text.len();
-                batch.push(NewTask { payload: text, ..template.clone() });
-            }
+            Ok(Some(text)) => batches.add(NewTask { payload: text, ..template.clone() }, lines)?,
             Err(error) => {
                 refused += 1;
                 // The number of the line is known better here.
                 let error = error.replace(" at line 1 column ", " at column ");
-                aside(&format!("error: line {number} {error}"));
+                aside(&format!("error: line {lines} {error}"));
             }
         }
-        if batch.len() >= BATCH || bytes >= BATCH_BYTES {
-            bytes = 0;
-            queued += flush(store, &mut batch, queued)?;
+    };
+    batches.flush(lines)?;
+    // Whoever still has something to say must not wait for us to listen.
+    drop(input);
+    signals.stop();
+    let queued = batches.queued;
+    let outcome = end.inspect_err(|_| batches.tell())?;
+    context.output.say(&json!({"queued": queued, "refused": refused, "lines": lines}), |_| {
+        let mut text = format!("{} queued", plural(queued, "task"));
+        if refused > 0 {
+            text.push_str(&format!(", {} refused", plural(refused, "line")));
         }
-    }
-    queued += flush(store, &mut batch, queued)?;
-    let lines = plural(refused, "line");
-    context.output.say(&json!({"queued": queued, "refused": refused}), |_| match refused {
-        0 => format!("{} queued", plural(queued, "task")),
-        _ => format!("{} queued, {lines} refused", plural(queued, "task")),
+        if outcome == Outcome::Interrupted {
+            text.push_str(&format!("; interrupted after line {lines}"));
+        }
+        text
     })?;
-    Ok(if refused == 0 { Outcome::Done } else { Outcome::ForTheUser })
+    Ok(if refused == 0 { outcome } else { outcome.and(Outcome::ForTheUser) })
 }
 
-fn flush(store: &Store, batch: &mut Vec<NewTask>, before: u64) -> Result<u64, Error> {
-    if batch.is_empty() {
-        return Ok(0);
+/// Reads on a thread of its own, which nobody waits for: one that waits for a line cannot be told to stop.
+fn read_lines(mut source: Box<dyn BufRead + Send>, inputs: SyncSender<Input>) -> Result<(), Error> {
+    let read = move || {
+        loop {
+            let (input, more) = match next_line(source.as_mut()) {
+                Ok(Some(line)) => (Input::Line(line), true),
+                Ok(None) => (Input::End(Ok(())), false),
+                Err(error) => (Input::End(Err(error)), false),
+            };
+            if inputs.send(input).is_err() || !more {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("lines".to_owned()).spawn(read);
+    thread.map(drop).map_err(|error| Error::System(format!("cannot start a thread: {error}")))
+}
+
+/// Tasks on their way into the database.
+struct Batches<'a> {
+    store: &'a Store,
+    batch: Vec<NewTask>,
+    bytes: usize,
+    /// So many are in it, from so many lines.
+    queued: u64,
+    lines: u64,
+}
+
+impl Batches<'_> {
+    fn add(&mut self, task: NewTask, line: u64) -> Result<(), Error> {
+        self.bytes += task.payload.len();
+        self.batch.push(task);
+        if self.batch.len() >= BATCH || self.bytes >= BATCH_BYTES { self.flush(line) } else { Ok(()) }
     }
-    let count = batch.len() as u64;
-    store
-        .tasks()
-        .enqueue_many(std::mem::take(batch))
-        .inspect_err(|_| aside(&format!("{} queued before this", plural(before, "task"))))?;
-    Ok(count)
+
+    /// Queues what has come together, up to this line.
+    fn flush(&mut self, line: u64) -> Result<(), Error> {
+        let count = self.batch.len() as u64;
+        self.bytes = 0;
+        if count > 0 {
+            let batch = std::mem::take(&mut self.batch);
+            self.store.tasks().enqueue_many(batch).inspect_err(|_| self.tell())?;
+        }
+        self.queued += count;
+        self.lines = line;
+        Ok(())
+    }
+
+    /// How far it came, for whoever has to go on from there.
+    fn tell(&self) {
+        let lines = plural(self.lines, "line");
+        aside(&format!("{} queued before this, from the first {lines}", plural(self.queued, "task")));
+    }
 }
 
 /// A line, or why it cannot be one; nothing at the end. A line is never held in memory beyond what is legal.

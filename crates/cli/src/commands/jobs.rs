@@ -4,17 +4,20 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use gristmill_store::jobs::{JobFilter, JobKind, JobRow, JobStatus};
 use gristmill_store::letters::LetterFilter;
 use gristmill_store::tasks::{TaskFilter, TaskRow, TaskStatus};
 use gristmill_store::{Page, Store, Time};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{dead, each, object, page_limit};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::{Output, plural, time};
+use crate::settings::value::show_duration;
 
 const LIST: &str = "\
 Tasks have numbers; jobs of the scan and hash protocol have uuids.
@@ -26,8 +29,8 @@ Examples:
   gristmill jobs list --json | jq '.items[] | .id'";
 
 const RETRY: &str = "\
-A task that waits for its time is due at once; one that was given up is queued anew through its dead letter; a
-retryable job is pending again.
+A task that waits for its time is due at once; one that was given up is queued anew through its dead letter; \
+a retryable job is pending again.
 
 Examples:
   gristmill jobs retry 12
@@ -55,7 +58,7 @@ pub(crate) enum Command {
     },
     /// Call work off, waiting or running
     #[command(
-        after_help = "A worker that runs it learns so at its next heartbeat.\n\nExamples:\n  gristmill jobs cancel 12 13"
+        after_help = "A worker that runs it learns so, and stops it, at its next heartbeat: within a tenth of its lease.\n\nExamples:\n  gristmill jobs cancel 12 13"
     )]
     Cancel {
         /// Tasks' numbers, or jobs' uuids
@@ -93,8 +96,16 @@ pub(crate) struct List {
     after: Option<Cursor>,
 }
 
+impl List {
+    /// Whether there may be more than it lets through.
+    fn narrows(&self) -> bool {
+        self.status.is_some() || self.kind.is_some() || self.queue.is_some() || self.after.is_some()
+    }
+}
+
 /// A row of either table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub(crate) enum Id {
     Task(i64),
     Job(String),
@@ -223,7 +234,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     }
     let store = context.existing()?;
     match command {
-        Command::List(list) => show_list(context, &page(&store, &list)?),
+        Command::List(list) => show_list(context, &page(&store, &list)?, list.narrows()),
         Command::Show { id } => show(context, &store, &id),
         Command::Cancel { ids } => each(context.output, &ids, |id| cancel(&store, id)),
         Command::Retry { ids } => each(context.output, &ids, |id| retry(&store, id)),
@@ -276,18 +287,20 @@ fn jobs(store: &Store, list: &List, after: Option<&str>) -> Result<Page<JobRow>,
     Ok(store.jobs().list(filter, after, list.limit)?)
 }
 
-fn show_list(context: &Context, page: &Page<Entry>) -> Result<Outcome, Error> {
+fn show_list(context: &Context, page: &Page<Entry>, narrowed: bool) -> Result<Outcome, Error> {
     let items: Vec<Value> = page.items.iter().map(Entry::as_value).collect::<Result<_, _>>()?;
-    context
-        .output
-        .say(&json!({"items": items, "next_cursor": page.next_cursor}), |output| table(output, page))?;
+    context.output.say(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
+        table(output, page, narrowed)
+    })?;
     Ok(Outcome::Done)
 }
 
-fn table(output: &Output, page: &Page<Entry>) -> String {
+fn table(output: &Output, page: &Page<Entry>, narrowed: bool) -> String {
+    if page.items.is_empty() && narrowed {
+        return "nothing matches. `gristmill jobs list` shows all work".to_owned();
+    }
     if page.items.is_empty() {
-        return "nothing here. `gristmill enqueue exec -- echo hello` queues a command; filters may hide others"
-            .to_owned();
+        return "nothing here. `gristmill enqueue exec -- echo hello` queues a command".to_owned();
     }
     let rows: Vec<_> = page.items.iter().map(Entry::row).collect();
     let mut text = output.table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "CREATED", "LAST ERROR"], &rows);
@@ -305,8 +318,10 @@ fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome, Error> {
             let mut value = Entry::Task(Box::new(task.clone())).as_value()?;
             let noted: Vec<_> = steps.iter().map(object).collect::<Result<_, _>>()?;
             value["checkpoints"] = json!(noted);
+            let letter = if task.status == TaskStatus::Failed { letter_of(store, *id)? } else { None };
+            value["dead_letter"] = json!(letter);
             context.output.say(&value, |output| {
-                let mut text = task_fields(output, &task);
+                let mut text = task_fields(output, &task, letter);
                 let row = |step: &gristmill_store::checkpoints::Checkpoint| {
                     vec![step.step.clone(), time(step.updated_at), step.data.clone()]
                 };
@@ -326,7 +341,13 @@ fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-fn task_fields(output: &Output, task: &TaskRow) -> String {
+/// The dead letter of a task that was given up, unless it is gone.
+fn letter_of(store: &Store, task: i64) -> Result<Option<i64>, Error> {
+    let filter = LetterFilter { task_id: Some(task.to_string()), ..LetterFilter::default() };
+    Ok(store.letters().list(&filter, None, 1)?.items.pop().map(|letter| letter.id))
+}
+
+fn task_fields(output: &Output, task: &TaskRow, letter: Option<i64>) -> String {
     let attempts = match task.max_attempts {
         Some(most) => format!("{} failed of at most {most}", task.attempts),
         None => format!("{} failed", task.attempts),
@@ -353,6 +374,7 @@ fn task_fields(output: &Output, task: &TaskRow) -> String {
         ("last error", task.error_message.clone()),
         ("payload", Some(task.payload.clone())),
         ("result", task.result.clone()),
+        ("next", letter.map(|letter| format!("gristmill dead show {letter} tells more and what it wrote"))),
     ])
 }
 
@@ -378,43 +400,67 @@ fn job_fields(output: &Output, job: &JobRow) -> String {
 }
 
 fn cancel(store: &Store, id: &Id) -> Result<(Value, String), Error> {
-    let what = match id {
+    // Of a worker that runs it, how often its heart beats.
+    let (what, beat) = match id {
         Id::Task(number) => {
+            let task = store.tasks().get(*number)?;
             store.tasks().cancel(*number)?;
-            "task"
+            let running = task.status == TaskStatus::Running;
+            ("task", running.then(|| heartbeat(task.worker_heartbeat_at, task.lease_expires_at)))
         }
         Id::Job(uuid) => {
+            let job = store.jobs().get(uuid)?;
             store.jobs().cancel(uuid)?;
-            "job"
+            let running = job.status == JobStatus::Running;
+            ("job", running.then(|| heartbeat(job.worker_heartbeat_at, job.lease_expires_at)))
         }
     };
-    Ok((json!({"id": id.to_string(), "status": "cancelled"}), format!("{what} {id} is cancelled")))
+    let line = match beat {
+        None => format!("{what} {id} is cancelled"),
+        Some(None) => format!("{what} {id} is cancelled; its worker stops it at its next heartbeat"),
+        Some(Some(beat)) => {
+            let beat = show_duration(beat);
+            format!("{what} {id} is cancelled; its worker stops it at its next heartbeat, within {beat}")
+        }
+    };
+    Ok((json!({"id": id, "status": "cancelled"}), line))
+}
+
+/// How long it is from one heartbeat to the next, of a worker whose last one is on record: a tenth of its lease.
+fn heartbeat(last: Option<Time>, lease_ends: Option<Time>) -> Option<Duration> {
+    let beat = lease_ends?.since(last?) / 10;
+    Some(Duration::from_millis(u64::try_from(beat.as_millis()).ok()?)).filter(|beat| !beat.is_zero())
 }
 
 fn retry(store: &Store, id: &Id) -> Result<(Value, String), Error> {
     let number = match id {
         Id::Job(uuid) => {
             store.jobs().reset(uuid)?;
-            return Ok((json!({"id": uuid, "status": "pending"}), format!("job {uuid} is pending")));
+            return Ok((json!({"id": id, "status": "pending"}), format!("job {uuid} is pending")));
         }
         Id::Task(number) => *number,
     };
-    if store.tasks().get(number)?.status != TaskStatus::Failed {
-        store.tasks().hurry(number)?;
-        return Ok((json!({"id": id.to_string(), "status": "pending"}), format!("task {number} is due now")));
+    match store.tasks().get(number)?.status {
+        TaskStatus::Failed => {}
+        TaskStatus::Scheduled => {
+            store.tasks().hurry(number)?;
+            return Ok((json!({"id": id, "status": "pending"}), format!("task {number} is due now")));
+        }
+        other => {
+            let other = other.as_str();
+            return Err(Error::Setting(format!(
+                "task {number} is {other}; only a task that is scheduled or failed can be tried again"
+            )));
+        }
     }
-    let filter = LetterFilter { task_id: Some(number.to_string()), ..LetterFilter::default() };
-    let Some(letter) = store.letters().list(&filter, None, 1)?.items.pop() else {
+    let Some(letter) = letter_of(store, number)? else {
         return Err(Error::Setting(format!(
             "task {number} failed and its dead letter is gone (tried again, or discarded); queue it anew with \
              `gristmill enqueue`"
         )));
     };
-    let (value, line) = dead::retry(store, letter.id)?;
-    Ok((
-        json!({"id": id.to_string(), "status": "pending", "task": value["task"]}),
-        format!("task {number}: {line}"),
-    ))
+    let (value, line) = dead::retry(store, letter)?;
+    Ok((json!({"id": id, "status": "pending", "task": value["task"]}), format!("task {number}: {line}")))
 }
 
 fn recover(context: &Context) -> Result<Outcome, Error> {

@@ -2,31 +2,51 @@
 //!
 //! Owns how it is told to stop. What it does until then is the runner's affair.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{self, Sender};
-use std::thread::JoinHandle;
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::Scope;
 use std::time::Duration;
 
 use gristmill_jobs::{Running, Summary, exec};
 use gristmill_pool::Retry;
 use gristmill_store::Store;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::{Handle, Signals};
+use serde_json::json;
 
+use super::object;
 use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
 use crate::output::{aside, plural};
+use crate::settings::value::show_duration;
 use crate::settings::{Raw, Settings, keys};
+use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
-The first Ctrl-C (or SIGTERM) has it take nothing more and finish what runs, for as long as the setting
-worker.shutdown says; what has not finished by then goes back to the queue. The second ends it at once.
+The built-in worker runs tasks of the kind exec: commands. Tasks of other kinds wait for workers of your own; \
+--once says how many it left.
+
+The first Ctrl-C (or SIGTERM) has it take nothing more and finish what runs, for as long as the setting \
+worker.shutdown says; what has not finished by then goes back to the queue. The second ends commands and gives \
+tasks back within a second; the third ends it at once, and what ran is free when its lease has run out.
+
+Exit codes:
+  0    told to stop, once, and stopped; or with --once: nothing is due any more that it can run.
+       Tasks that failed are no failure of the worker
+  1    a wrong argument or setting
+  2    the system failed: a full disk, a damaged file
+  130  told to stop before it was done (--once), or told so more than once
 
 Examples:
   gristmill worker
   gristmill worker --queue urgent --queue default
-  gristmill worker --once && echo 'the queue is empty'";
+  gristmill worker --once && echo 'no command is due'
+  gristmill worker --once --json | jq .left";
+
+/// How long commands have after the second signal.
+const HURRY: Duration = Duration::from_secs(1);
+
+/// How often at most it is told how far the work has come.
+const PROGRESS: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -40,12 +60,14 @@ pub(crate) struct Args {
     queue: Vec<String>,
 }
 
-/// What ends a worker.
+/// What a worker is waited for with.
 enum Event {
-    /// It was told to.
+    /// It was told to stop, or to hurry.
     Told,
     /// Nothing is left to do, or it cannot go on; stopping it says which.
     Ended,
+    /// It has stopped.
+    Stopped(Result<Summary, gristmill_jobs::Error>),
 }
 
 pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
@@ -55,34 +77,147 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
     let settings = context.settings()?;
     let (events, event) = mpsc::channel();
     // Before anything is claimed: from here on a signal is an orderly end.
-    let signals = Listener::start(events.clone())?;
+    let signals = Listener::start(2, {
+        let events = events.clone();
+        // Nobody waits any more when the work is over.
+        move || drop(events.send(Event::Told))
+    })?;
     let store = open_or_create(&settings)?;
     let running = start(&store, &settings)?;
     if !context.quiet {
         let queues = settings.worker.queues.join(", ");
         aside(&format!("worker {} serves {queues} of {}", running.worker(), store.path().display()));
     }
+    let attended =
+        Attended { running: &running, shutdown: settings.worker.shutdown, quiet: context.quiet, events };
+    let progress = !context.quiet && (context.verbose || io::stderr().is_terminal());
     let (told, summary) = std::thread::scope(|scope| {
-        let running = &running;
-        scope.spawn(move || {
+        scope.spawn(|| {
             match args.once {
                 true => drop(running.wait_idle()),
                 false => drop(running.wait_ended(Duration::MAX)),
             }
-            // Nobody waits any more when a signal came first.
-            let _ = events.send(Event::Ended);
+            let _ = attended.events.send(Event::Ended);
         });
-        let told = matches!(event.recv(), Ok(Event::Told));
-        if told && !context.quiet {
-            let limit = crate::settings::value::show_duration(settings.worker.shutdown);
-            aside(&format!("stopping: what runs has {limit}; once more ends it at once"));
-        }
-        (told, running.stop(settings.worker.shutdown))
+        attended.until_stopped(scope, &event, progress)
     });
     signals.stop();
     let summary = summary?;
-    context.output.say(&summary, |_| tell(&summary))?;
-    Ok(if told && args.once { Outcome::Interrupted } else { Outcome::Done })
+    let mut value = object(&summary)?;
+    if args.once {
+        let left = left(&store, &settings, &running)?;
+        if !context.quiet && !left.is_empty() {
+            aside(&tell_left(&left));
+        }
+        value.insert("left".to_owned(), json!(left));
+    }
+    context.output.say(&value, |_| tell(&summary))?;
+    Ok(if told > 1 || (told > 0 && args.once) { Outcome::Interrupted } else { Outcome::Done })
+}
+
+/// A worker and those who wait for it.
+struct Attended<'a> {
+    running: &'a Running,
+    shutdown: Duration,
+    quiet: bool,
+    events: Sender<Event>,
+}
+
+impl Attended<'_> {
+    /// Waits for its end, and brings it about when told to. Says how often that was.
+    fn until_stopped<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        event: &Receiver<Event>,
+        progress: bool,
+    ) -> (u32, Result<Summary, gristmill_jobs::Error>) {
+        let mut told = 0;
+        let mut last = Progress::default();
+        loop {
+            match event.recv_timeout(if progress { PROGRESS } else { Duration::MAX }) {
+                Ok(Event::Told) => {
+                    told += 1;
+                    self.hurry(scope, told);
+                }
+                Ok(Event::Ended) if told == 0 => self.stop(scope, self.shutdown),
+                // It ends because it was told to.
+                Ok(Event::Ended) => {}
+                Ok(Event::Stopped(summary)) => return (told, summary),
+                // Nobody speaks for now; a sender is in our own hands, so that there always is somebody.
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    let now = Progress::of(self.running);
+                    if now != last {
+                        aside(&now.tell());
+                        last = now;
+                    }
+                }
+            }
+        }
+    }
+
+    fn hurry<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, told: u32) {
+        let (limit, words) = match told {
+            1 => {
+                let limit = show_duration(self.shutdown);
+                (self.shutdown, format!("stopping: what runs has {limit}; once more ends it within a second"))
+            }
+            _ => (
+                HURRY,
+                "stopping now: commands are ended and their tasks go back to the queue; once more ends it at once"
+                    .to_owned(),
+            ),
+        };
+        if !self.quiet {
+            aside(&words);
+        }
+        self.stop(scope, limit);
+    }
+
+    /// Has it stopped, on a thread: here we go on to listen. Of several deadlines the shortest holds.
+    fn stop<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, limit: Duration) {
+        scope.spawn(move || drop(self.events.send(Event::Stopped(self.running.stop(limit)))));
+    }
+}
+
+/// How far the work has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Progress {
+    done: u64,
+    running: u64,
+    failed: u64,
+}
+
+impl Progress {
+    fn of(running: &Running) -> Self {
+        running.stats().kinds.iter().fold(Progress::default(), |sum, kind| Progress {
+            done: sum.done + kind.tasks.completed,
+            running: sum.running + kind.pool.active as u64,
+            failed: sum.failed + kind.tasks.retried + kind.tasks.buried,
+        })
+    }
+
+    fn tell(self) -> String {
+        let Progress { done, running, failed } = self;
+        format!("{} done, {running} running, {failed} failed", plural(done, "task"))
+    }
+}
+
+/// Due tasks in the queues served that this worker cannot run, by kind.
+fn left(store: &Store, settings: &Settings, running: &Running) -> Result<BTreeMap<String, u64>, Error> {
+    let known = running.stats().kinds;
+    let mut left = BTreeMap::new();
+    for (queue, kind, count) in store.tasks().waiting()? {
+        if settings.worker.queues.contains(&queue) && !known.iter().any(|known| known.kind == kind) {
+            *left.entry(kind).or_insert(0) += count;
+        }
+    }
+    Ok(left)
+}
+
+fn tell_left(left: &BTreeMap<String, u64>) -> String {
+    let kinds: Vec<_> = left.iter().map(|(kind, count)| format!("{count} of kind {kind}")).collect();
+    let count = plural(left.values().sum(), "due task");
+    format!("left in the queue: {count} that this worker has no handler for ({})", kinds.join(", "))
 }
 
 fn start(store: &Store, settings: &Settings) -> Result<Running, Error> {
@@ -122,36 +257,4 @@ fn tell(summary: &Summary) -> String {
     ];
     lines.extend(rest.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
     lines.join("\n")
-}
-
-/// Listens for signals: the first is an event, the second ends the process.
-struct Listener {
-    handle: Handle,
-    thread: JoinHandle<()>,
-}
-
-impl Listener {
-    fn start(events: Sender<Event>) -> Result<Self, Error> {
-        let failed = |error: std::io::Error| Error::System(format!("cannot listen for signals: {error}"));
-        let told = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            // In this order: the signal that sets the flag does not see it set.
-            signal_hook::flag::register_conditional_shutdown(signal, 130, told.clone()).map_err(failed)?;
-            signal_hook::flag::register(signal, told.clone()).map_err(failed)?;
-        }
-        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
-        let handle = signals.handle();
-        let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            for _ in signals.forever() {
-                let _ = events.send(Event::Told);
-            }
-        });
-        Ok(Listener { handle, thread: thread.map_err(failed)? })
-    }
-
-    fn stop(self) {
-        self.handle.close();
-        // It cannot panic; and if it could, the work is done all the same.
-        drop(self.thread.join());
-    }
 }

@@ -235,6 +235,8 @@ impl Mill {
             kind: KIND.to_owned(),
             limit,
             at_most: None,
+            shaken: usize::MAX,
+            suspect: usize::MAX,
             lease: LEASE,
             token: self.worker.token(),
         }

@@ -46,6 +46,8 @@ pub(crate) fn two_stores_never_claim_the_same_task(mill: &Mill) {
                         kind: KIND.to_owned(),
                         limit: 7,
                         at_most: None,
+                        shaken: usize::MAX,
+                        suspect: usize::MAX,
                         lease: LEASE,
                         token: worker.token(),
                     };

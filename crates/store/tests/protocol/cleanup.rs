@@ -100,8 +100,12 @@ fn cleanups_are_taken_in_the_order_of_their_times() {
 }
 
 #[test]
-fn only_finished_thumbnails_are_removed() {
+fn only_finished_thumbnails_are_removed_and_only_by_the_owner() {
     let bench = Bench::new();
+    let other = bench.cleanup_at("other", 0).id;
+    bench.take_cleanup().unwrap();
+    let cleanup = bench.cleanup_at("g", 0).id;
+    bench.take_cleanup().unwrap();
     bench.library_file();
     for (key, outcome) in [("r", Some(ready())), ("f", Some(failed())), ("run", None)] {
         let id = bench.thumb(key, MediaType::Image).id;
@@ -114,8 +118,10 @@ fn only_finished_thumbnails_are_removed() {
     let keys: Vec<_> =
         bench.store.thumbnails().finished("g").unwrap().into_iter().map(|row| row.thumb_key).collect();
     assert_eq!(keys, ["r", "f"]);
-    assert!(bench.store.cleanups().remove_finished_thumbnails("other").unwrap().is_empty());
-    let mut paths = bench.store.cleanups().remove_finished_thumbnails("g").unwrap();
+    let remove = |id, owner: &str| bench.store.cleanups().remove_finished_thumbnails(id, &token(owner));
+    assert!(remove(other, "a").unwrap().is_empty());
+    assert!(matches!(remove(cleanup, "b"), Err(Error::Conflict(_))));
+    let mut paths = remove(cleanup, "a").unwrap();
     paths.sort();
     assert_eq!(paths, ["aa/bb/f.jpg", "aa/bb/r.jpg"]);
     let thumbnails = bench.store.thumbnails();

@@ -104,7 +104,7 @@ fn everything_works(store: &Store, file_id: i64) {
 
     let cleanup = store.cleanups().schedule("g", store.now()).unwrap().id;
     assert_eq!(store.cleanups().claim(&token, LEASE).unwrap().unwrap().id, cleanup);
-    assert_eq!(store.cleanups().remove_finished_thumbnails("g").unwrap(), ["a/b/ours.webp"]);
+    assert_eq!(store.cleanups().remove_finished_thumbnails(cleanup, &token).unwrap(), ["a/b/ours.webp"]);
     store.cleanups().finish(cleanup, &token, Ok(())).unwrap();
 
     let wal =

@@ -1,0 +1,261 @@
+//! What reviews have found, each as a test named after it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use gristmill_jobs::{Kind, Runner, Running};
+use gristmill_pool::{Breaker, Retry, TaskError};
+use gristmill_store::lease::WorkerId;
+use gristmill_store::tasks::{NewTask, TaskStatus, Wanted};
+use gristmill_store::{Clock, Durability, Store, Time};
+use tempfile::TempDir;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn open(folder: &TempDir, clock: Clock, busy: Duration) -> Store {
+    let options = Store::options().durability(Durability::Normal).clock(clock).busy_timeout(busy);
+    options.open(folder.path().join("work.db")).unwrap()
+}
+
+fn house() -> (TempDir, Store) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder, Clock::system(), LONG);
+    (folder, store)
+}
+
+fn noon() -> Time {
+    Time::parse("2026-01-19 12:00:00").unwrap()
+}
+
+fn put(store: &Store, payload: &str) -> i64 {
+    store.tasks().enqueue(NewTask::new("k", payload)).unwrap().id
+}
+
+fn wait_for<T>(receiver: &Receiver<T>) -> T {
+    receiver.recv_timeout(LONG).expect("it should have happened long ago")
+}
+
+fn run(store: &Store, kind: Kind) -> Running {
+    Runner::builder(store.clone()).kind(kind).start().unwrap()
+}
+
+/// Claims everything as a worker that then dies.
+fn die_with_all(store: &Store, clock: &Clock) {
+    let wanted = Wanted {
+        queue: "default".into(),
+        kind: "k".into(),
+        limit: 9_999,
+        at_most: None,
+        shaken: 9_999,
+        suspect: 9_999,
+        lease: LONG,
+        token: WorkerId::new("dead").token(),
+    };
+    store.tasks().turn(vec![], vec![wanted]).unwrap();
+    clock.set(clock.now().plus(LONG));
+    store.tasks().recover(3).unwrap();
+}
+
+#[test]
+fn a_lost_claim_does_not_take_the_new_claim_of_the_same_task_along() {
+    let clock = Clock::manual(noon());
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder, clock.clone(), LONG);
+    let id = put(&store, "1");
+    let (started, starts) = channel();
+    let (end, ends) = channel::<()>();
+    let (started, ends) = (Mutex::new(started), Mutex::new(ends));
+    let kind = Kind::new("k", move |work| {
+        let first = work.crashes() == 0 && work.attempt() == 1;
+        started.lock().unwrap().send(())?;
+        // The first one does not hear that it should stop, until we say so.
+        let _ = ends.lock().unwrap().recv();
+        assert!(first || !work.is_cancelled());
+        Ok(())
+    });
+    let running =
+        Runner::builder(store.clone()).lease(Duration::from_secs(1)).kind(kind.workers(2)).start().unwrap();
+    wait_for(&starts);
+    // As after a machine that slept: the lease has run out, the row is free, and we claim it again ourselves.
+    clock.set(noon().plus(LONG));
+    wait_for(&starts);
+    end.send(()).unwrap();
+    end.send(()).unwrap();
+    running.wait_idle().unwrap();
+    let summary = running.stop(LONG).unwrap();
+    assert_eq!((summary.completed, summary.lost), (1, 1));
+    let task = store.tasks().get(id).unwrap();
+    assert_eq!(
+        (task.status, task.crashes),
+        (TaskStatus::Completed, 0),
+        "a worker that lives has not crashed"
+    );
+}
+
+#[test]
+fn a_look_that_failed_is_not_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder, Clock::system(), Duration::from_millis(20));
+    let running = run(&store, Kind::new("k", |_| Ok(())));
+    running.wait_idle().unwrap();
+    // Another program brings a task, and holds the lock after that.
+    let other = rusqlite::Connection::open(store.path()).unwrap();
+    other
+        .execute_batch(
+            "INSERT INTO tasks (kind, payload) VALUES ('k', '1');
+             BEGIN IMMEDIATE; UPDATE tasks SET priority = 1;",
+        )
+        .unwrap();
+    std::thread::scope(|scope| {
+        let idle = scope.spawn(|| running.wait_idle().unwrap());
+        // One writer: when these have been refused, so has the runner's look.
+        for _ in 0..3 {
+            assert!(matches!(store.tasks().cancel(99), Err(gristmill_store::Error::Busy(_))));
+        }
+        other.execute_batch("COMMIT").unwrap();
+        idle.join().unwrap();
+    });
+    assert_eq!(store.tasks().get(1).unwrap().status, TaskStatus::Completed);
+}
+
+#[test]
+fn a_row_that_cannot_be_read_costs_itself() {
+    let (_folder, store) = house();
+    let other = rusqlite::Connection::open(store.path()).unwrap();
+    other
+        .execute_batch(
+            "INSERT INTO tasks (kind, payload, priority) VALUES ('k', '1', 3000000000);
+             INSERT INTO tasks (kind, payload) VALUES ('k', x'5b5d');
+             INSERT INTO wal_maintenance_jobs (execute_after) VALUES ('2026-01-01T00:00:00');",
+        )
+        .unwrap();
+    let good = put(&store, "1");
+    let running = run(&store, Kind::new("k", |_| Ok(())));
+    running.wait_idle().unwrap();
+    running.stop(LONG).unwrap();
+    assert_eq!(store.tasks().get(good).unwrap().status, TaskStatus::Completed);
+    let letters = store.letters().list(&Default::default(), None, 9).unwrap().items;
+    assert!(!letters.is_empty());
+    assert!(letters.iter().all(|letter| letter.failure_reason.contains("cannot be read")), "{letters:?}");
+}
+
+#[test]
+fn a_result_nested_too_deep_costs_its_task() {
+    let (_folder, store) = house();
+    let (bad, good) = (put(&store, "1"), put(&store, "2"));
+    let kind = Kind::new("k", |work| {
+        if work.parse::<u32>()? == 2 {
+            return Ok(());
+        }
+        let mut value = serde_json::json!(1);
+        for _ in 0..600 {
+            value = serde_json::json!([value]);
+        }
+        work.keep(&value)
+    });
+    let running = run(&store, kind);
+    running.wait_idle().unwrap();
+    running.stop(LONG).unwrap();
+    let status = |id| store.tasks().get(id).unwrap().status;
+    assert_eq!((status(bad), status(good)), (TaskStatus::Failed, TaskStatus::Completed));
+}
+
+#[test]
+fn clean_ups_that_take_long_keep_nothing_else_waiting() {
+    let (_folder, store) = house();
+    let tasks = (0..3_000).map(|_| NewTask::new("k", "1")).collect();
+    store.tasks().enqueue_many(tasks).unwrap();
+    let (end, ends) = channel::<()>();
+    let ends = Mutex::new(ends);
+    let kind = Kind::new("k", |_| Err(TaskError::permanent("no"))).on_exhausted(move |_| {
+        let _ = ends.lock().unwrap().recv();
+        Ok(())
+    });
+    let running = run(&store, kind);
+    running.wait_idle().unwrap();
+    assert_eq!(store.letters().count().unwrap(), 3_000);
+    drop(end);
+    running.stop(LONG).unwrap();
+}
+
+#[test]
+fn an_open_breaker_leaves_tasks_where_they_are() {
+    let (_folder, store) = house();
+    let tasks = (0..2_000).map(|_| NewTask::new("k", "1")).collect();
+    store.tasks().enqueue_many(tasks).unwrap();
+    let kind = Kind::new("k", |_| Err(TaskError::transient("no route")));
+    let kind = kind.workers(1).breaker(Breaker::new(1, LONG)).retry(Retry::linear(9, LONG));
+    let running = run(&store, kind);
+    running.wait_idle().unwrap();
+    let summary = running.stop(LONG).unwrap();
+    assert_eq!(summary.retried, 1);
+    assert!(summary.released < 100, "{summary:?}");
+}
+
+#[test]
+fn neighbours_of_a_poison_pill_are_spared() {
+    let clock = Clock::manual(noon());
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder, clock.clone(), LONG);
+    for n in 0..100 {
+        put(&store, &n.to_string());
+    }
+    // Twice a worker dies that had claimed all of them.
+    die_with_all(&store, &clock);
+    die_with_all(&store, &clock);
+    let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (running_now, together) = (now, most.clone());
+    let kind = Kind::new("k", move |_| {
+        together.fetch_max(running_now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        std::thread::yield_now();
+        running_now.fetch_sub(1, Ordering::SeqCst);
+        Ok(())
+    });
+    let running = run(&store, kind.workers(4));
+    running.wait_idle().unwrap();
+    assert_eq!(most.load(Ordering::SeqCst), 1, "what may kill its worker is run by itself");
+    assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Completed, 100)]);
+}
+
+#[test]
+fn waiting_for_ever_to_be_cancelled_is_no_overflow() {
+    let (_folder, store) = house();
+    put(&store, "1");
+    let (started, starts) = channel();
+    let started = Mutex::new(started);
+    let kind = Kind::new("k", move |work| {
+        started.lock().unwrap().send(())?;
+        assert!(work.wait_cancelled(Duration::MAX));
+        Err(TaskError::cancelled())
+    });
+    let running = run(&store, kind);
+    wait_for(&starts);
+    let summary = running.stop(Duration::from_millis(100)).unwrap();
+    assert_eq!(summary.released, 1);
+}
+
+#[test]
+fn a_stop_is_in_time_when_the_store_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder, Clock::system(), Duration::from_millis(10));
+    put(&store, "1");
+    let (started, starts) = channel();
+    let (end, ends) = channel::<()>();
+    let (started, ends) = (Mutex::new(started), Mutex::new(ends));
+    let kind = Kind::new("k", move |_| {
+        started.lock().unwrap().send(())?;
+        let _ = ends.lock().unwrap().recv();
+        Ok(())
+    });
+    let running = run(&store, kind);
+    wait_for(&starts);
+    let other = rusqlite::Connection::open(store.path()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE; UPDATE tasks SET priority = 1").unwrap();
+    drop(end);
+    let error = running.stop(Duration::from_millis(300)).unwrap_err();
+    assert!(error.to_string().contains("busy"), "{error}");
+    other.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(store.tasks().get(1).unwrap().status, TaskStatus::Running, "its lease will run out");
+}
