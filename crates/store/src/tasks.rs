@@ -586,13 +586,22 @@ fn claim(db: &Db<'_>, want: &Wanted, which: &str, limit: usize) -> Result<Vec<Cl
             token: want.token.clone(),
         })
     };
-    let due = Due { ids: &ids, params: &[&want.queue, &want.kind], limit: allowed(db, want, limit)? };
     let each = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, read(row)));
     let mut claimed = Vec::new();
-    for (id, task) in LEASED.claim(db, (&want.token, want.lease), &due, columns, each)? {
-        match task {
-            Ok(task) => claimed.push(task),
-            Err(error) => bury_unreadable(db, id, &want.token, &error)?,
+    loop {
+        let rest = allowed(db, want, limit - claimed.len())?;
+        let due = Due { ids: &ids, params: &[&want.queue, &want.kind], limit: rest };
+        let found = LEASED.claim(db, (&want.token, want.lease), &due, columns, each)?;
+        let readable = found.iter().all(|(_, task)| task.is_ok());
+        for (id, task) in found {
+            match task {
+                Ok(task) => claimed.push(task),
+                Err(error) => bury_unreadable(db, id, &want.token, &error)?,
+            }
+        }
+        // Others have moved up into the places of those that were buried.
+        if readable {
+            break;
         }
     }
     // RETURNING promises no order.
