@@ -463,7 +463,8 @@ impl Tasks<'_> {
         })
     }
 
-    /// Forgets up to `limit` tasks that were made and finished before a time. Says how many.
+    /// Forgets up to `limit` tasks that were made and finished before a time. Says how many. The last task that was
+    /// made stays, so that its number is not used again.
     pub fn prune(self, before: Time, limit: usize) -> Result<usize> {
         self.0.write(Shape::Statement, move |db| {
             // Tasks are numbered as they come: from the first that came after the time on, none was finished
@@ -471,7 +472,7 @@ impl Tasks<'_> {
             let sql = "DELETE FROM tasks WHERE id IN (SELECT id FROM tasks
                 WHERE id < coalesce((SELECT id FROM tasks WHERE created_at > ?1 ORDER BY id LIMIT 1), 9223372036854775807)
                     AND (status = 'completed' OR status = 'failed' OR status = 'cancelled')
-                    AND finished_at <= ?1 ORDER BY id LIMIT ?2)";
+                    AND finished_at <= ?1 AND id < (SELECT max(id) FROM tasks) ORDER BY id LIMIT ?2)";
             db.execute(sql, params![before.to_string(), crate::as_limit(limit)])
         })
     }

@@ -6,6 +6,7 @@
 //! the transaction breaks (full disk, failed sync), each write is tried again in one of its own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
@@ -17,6 +18,9 @@ use crate::error::{Error, Result};
 
 /// So many writes may wait; whoever comes then waits for room. That is the backpressure.
 const ROOM: usize = 4_096;
+
+/// So often the writer lets others run first, if it expects more writes. Some ten microseconds when there is nobody.
+const PATIENCE: u32 = 32;
 
 /// What kind of write it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub(crate) struct Writer {
 
 struct Line {
     waiting: Mutex<Waiting>,
+    /// How many wait, for a glance without the lock.
+    count: AtomicUsize,
     /// Told when something was put into an empty line.
     work: Condvar,
     /// Told when a full line was emptied.
@@ -55,8 +61,12 @@ type Gate = OnceLock<()>;
 impl Writer {
     pub(crate) fn start(file: Arc<File>, conn: Connection, bell: Arc<Bell>) -> Result<Self> {
         let waiting = Waiting { writes: Vec::new(), gate: Arc::default(), closed: false };
-        let line =
-            Arc::new(Line { waiting: Mutex::new(waiting), work: Condvar::new(), room: Condvar::new() });
+        let line = Arc::new(Line {
+            waiting: Mutex::new(waiting),
+            count: AtomicUsize::new(0),
+            work: Condvar::new(),
+            room: Condvar::new(),
+        });
         let desk = Desk { file, conn, bell };
         let thread = std::thread::Builder::new().name("store-writer".to_owned()).spawn({
             let line = line.clone();
@@ -109,14 +119,17 @@ impl Line {
             return Err(Error::Closed);
         }
         waiting.writes.push(write);
+        self.count.store(waiting.writes.len(), Ordering::Relaxed);
         if waiting.writes.len() == 1 {
             self.work.notify_one();
         }
         Ok(waiting.gate.clone())
     }
 
-    /// Everything that waits, and the gate its callers wait at; nothing when the line is closed and empty.
-    fn take(&self) -> Option<(Group, Arc<Gate>)> {
+    /// Everything that waits, and the gate its callers wait at; nothing when the line is closed and empty. Gives as
+    /// many as were there `last` time a moment to come back: of 64 callers that wake at once, the first would else
+    /// have a commit for itself, and the others wait for it.
+    fn take(&self, last: usize) -> Option<(Group, Arc<Gate>)> {
         let mut waiting = locked(&self.waiting);
         while waiting.writes.is_empty() {
             if waiting.closed {
@@ -124,8 +137,21 @@ impl Line {
             }
             waiting = self.work.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
+        if waiting.writes.len() < last {
+            drop(waiting);
+            for _ in 0..PATIENCE {
+                std::thread::yield_now();
+                if self.count.load(Ordering::Relaxed) >= last {
+                    break;
+                }
+            }
+            waiting = locked(&self.waiting);
+        }
         let was_full = waiting.writes.len() >= ROOM;
-        let group = std::mem::take(&mut waiting.writes);
+        // Room for as many again: a line that grows does so under the lock that everybody wants.
+        let next = Vec::with_capacity(waiting.writes.len());
+        let group = std::mem::replace(&mut waiting.writes, next);
+        self.count.store(0, Ordering::Relaxed);
         let gate = std::mem::take(&mut waiting.gate);
         drop(waiting);
         if was_full {
@@ -144,7 +170,9 @@ struct Desk {
 
 impl Desk {
     fn serve(self, line: &Line) {
-        while let Some((mut group, gate)) = line.take() {
+        let mut last = 1;
+        while let Some((mut group, gate)) = line.take(last) {
+            last = group.len();
             self.commit(&mut group);
             if group.iter().any(|write| write.rings()) {
                 self.bell.ring();

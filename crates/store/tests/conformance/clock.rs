@@ -88,7 +88,9 @@ pub(crate) fn a_clock_set_back_while_settling_is_harmless(mill: &Mill) {
             if !status.is_terminal() {
                 mill.store.tasks().cancel(task.id).unwrap();
             }
-            assert_eq!(mill.store.tasks().prune(noon(), 10).unwrap(), 1);
+            mill.store.tasks().prune(noon(), 10).unwrap();
+            // All but the last, whose number must not be used again.
+            assert_eq!(mill.rows().len(), 1);
         }
     }
 }
