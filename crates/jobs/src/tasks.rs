@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -133,22 +133,24 @@ impl Tasks {
         let mut wanted = Vec::new();
         self.next_due = None;
         for (index, (bench, pace)) in self.benches.iter().zip(&self.paces).enumerate() {
-            let done: HashSet<&Token> = landed
-                .iter()
-                .filter(|landed| landed.bench == index)
-                .map(|landed| &landed.settlement.token)
-                .collect();
-            let ids: HashSet<i64> = landed
-                .iter()
-                .filter(|landed| landed.bench == index)
-                .map(|landed| landed.settlement.id)
-                .collect();
             let air = bench.air();
-            let flying =
-                |flight: &&Arc<Flight>| !(ids.contains(&flight.task.id) && done.contains(&flight.task.token));
-            let in_air = air.len() - ids.len().min(air.len());
-            let shaken = air.values().filter(|flight| flight.task.crashes == 1).filter(flying).count();
-            let suspect = air.values().filter(|flight| flight.task.crashes > 1).filter(flying).count();
+            let mut in_air = air.len();
+            let (mut shaken, mut suspect) = (0usize, 0usize);
+            for flight in air.values().filter(|flight| flight.task.crashes > 0) {
+                *if flight.task.crashes == 1 { &mut shaken } else { &mut suspect } += 1;
+            }
+            // What has landed is in the air until it is written down, which is about to happen.
+            for Landed { settlement, .. } in landed.iter().filter(|landed| landed.bench == index) {
+                let Some(flight) = air.get(&settlement.id) else { continue };
+                if flight.task.token == settlement.token {
+                    in_air -= 1;
+                    match flight.task.crashes {
+                        0 => {}
+                        1 => shaken -= 1,
+                        _ => suspect -= 1,
+                    }
+                }
+            }
             drop(air);
             let mut limit = pace.capacity().saturating_sub(in_air);
             match bench.kind.breaker.as_ref().map(|breaker| breaker.stats().state) {
