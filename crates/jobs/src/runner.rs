@@ -16,7 +16,7 @@ use gristmill_store::jobs::JobRow;
 use gristmill_store::lease::{LEASE, WorkerId};
 use gristmill_store::tasks::DEFAULT_QUEUE;
 use gristmill_store::thumbnails::{ThumbLimits, ThumbnailRow};
-use gristmill_store::{Store, Watch};
+use gristmill_store::{Store, Time, Watch};
 
 use crate::error::Error;
 use crate::flight::Stop;
@@ -353,12 +353,16 @@ struct Dispatcher {
     cancelled: bool,
     /// The question that the last look is an answer to, once every line has taken it and found nothing.
     looked_for: u64,
+    /// When the clock was last seen, and what it said.
+    clock: (Instant, Time),
 }
 
 impl Dispatcher {
     fn new(hub: Arc<Hub>, lines: Vec<Box<dyn Line>>, watch: Watch, recovery: Duration) -> Self {
         let now = Instant::now();
+        let clock = (now, hub.store.now());
         Dispatcher {
+            clock,
             hub,
             lines,
             watch,
@@ -408,8 +412,22 @@ impl Dispatcher {
         }
     }
 
+    /// Says so when the clock has been set back: leases and schedules go by it.
+    fn watch_clock(&mut self) {
+        let (now, time) = (Instant::now(), self.hub.store.now());
+        let (last, last_time) = std::mem::replace(&mut self.clock, (now, time));
+        if let Some(back) = set_back(now.duration_since(last), last_time, time) {
+            tracing::warn!(
+                ?back,
+                "the clock was set back; leases of workers that are gone last longer by as much, and what is \
+                 scheduled comes later. Nothing is lost"
+            );
+        }
+    }
+
     /// One visit to every line.
     fn round(&mut self, look: bool, stopping: bool) -> Result<Round, gristmill_store::Error> {
+        self.watch_clock();
         let now = Instant::now();
         if now >= self.next_recovery && !stopping {
             self.next_recovery = now + jittered(self.recovery);
@@ -519,8 +537,33 @@ struct Round {
     settled: bool,
 }
 
+/// How far a clock that said `last` some time ago has been set back, if it now says `time`. Small steps are how a clock
+/// is kept right, and not worth a word.
+fn set_back(passed: Duration, last: Time, time: Time) -> Option<Duration> {
+    let back = last.since(time).saturating_add(passed);
+    (last > time && back > Duration::from_secs(2)).then_some(back)
+}
+
 /// Between three quarters of it and all of it, so that many workers do not come at one moment.
 fn jittered(time: Duration) -> Duration {
     let random = RandomState::new().hash_one(0u8) as u32;
     time.mul_f64(0.75 + 0.25 * f64::from(random) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_set_back_is_noticed_and_small_steps_are_not() {
+        let check = |passed: u64, last: i64, time: i64, expected: Option<u64>| {
+            let at = |seconds: i64| Time::from_micros(seconds * 1_000_000);
+            let found = set_back(Duration::from_secs(passed), at(last), at(time));
+            assert_eq!(found, expected.map(Duration::from_secs), "{passed} s, from {last} to {time}");
+        };
+        check(10, 100, 110, None);
+        check(10, 100, 5_000, None);
+        check(0, 100, 99, None);
+        check(10, 5_000, 1_400, Some(3_610));
+    }
 }
