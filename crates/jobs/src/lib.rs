@@ -61,3 +61,8 @@ pub use crate::runner::{Builder, Runner, Running};
 pub use crate::stats::{KindStats, RunnerStats, Summary};
 pub use crate::tables::Made;
 pub use crate::work::Work;
+
+// Here, because the README speaks of the pool and the store too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -58,7 +58,7 @@ fn a_job_is_run_with_its_progress_and_finished() {
     let (beaten, beats) = channel();
     let beaten = Mutex::new(beaten);
     let running = Runner::builder(store.clone())
-        .lease(Duration::from_millis(200))
+        .lease(Duration::from_secs(2))
         .on_job(move |call| {
             call.progress(7, 0.5);
             // Until a heartbeat has written it down.

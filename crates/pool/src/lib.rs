@@ -255,10 +255,6 @@ pub use task::{Priority, Task};
 #[cfg(feature = "tokio")]
 pub use tasks::{AsyncContext, AsyncPool};
 
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
 #[cfg(feature = "tokio")]
 #[doc(hidden)]
 pub use worker::Tasks;
