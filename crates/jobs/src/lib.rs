@@ -39,6 +39,8 @@
 //! | is told to stop | back to the queue, at once, for others; no attempt is counted |
 //! | dies with its process | back to the queue when the lease runs out; after the third time a dead letter |
 
+mod clean_ups;
+mod dispatcher;
 mod error;
 pub mod exec;
 mod flight;
@@ -49,6 +51,7 @@ mod line;
 mod pace;
 mod rows;
 mod runner;
+mod runway;
 mod stats;
 mod tables;
 mod tasks;

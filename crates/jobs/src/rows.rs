@@ -212,8 +212,9 @@ impl<T: Table> Rows<T> {
             let result = (!hub.is_stopping()).then(|| {
                 let call = Call { row: &flight.row, flight: &flight, store: &hub.store };
                 // A panic costs the row, with its reason, and nothing else.
-                catch_unwind(AssertUnwindSafe(|| table.run(&call, &flight.token)))
-                    .unwrap_or_else(|panic| Err(TaskError::permanent(crate::tasks::panicked(panic.as_ref()))))
+                catch_unwind(AssertUnwindSafe(|| table.run(&call, &flight.token))).unwrap_or_else(|panic| {
+                    Err(TaskError::permanent(crate::runway::panicked(panic.as_ref())))
+                })
             });
             lock(&landed).push((flight, result));
             hub.wake();

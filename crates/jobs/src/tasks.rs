@@ -3,27 +3,24 @@
 //! Owns the tasks in the air. One visit to the store writes the verdicts of all that has come in and claims
 //! what there is room for, so a task costs a fraction of a commit.
 
-use std::any::Any;
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gristmill_pool::breaker::{BreakerState, Permit};
-use gristmill_pool::error::Cause;
-use gristmill_pool::{Class, Context, Pool, Task, TaskError, TaskResult};
+use gristmill_pool::breaker::BreakerState;
+use gristmill_pool::{Pool, Task};
 use gristmill_store::lease::{Beat, Token, WorkerId};
 use gristmill_store::tasks::{ClaimedTask, Failure, Settled, Settlement, Turn, Verdict, Wanted};
 use gristmill_store::{Error, Store, Time};
 
+use crate::clean_ups::CleanUps;
 use crate::flight::{Flight, Stop};
 use crate::hub::Hub;
 use crate::kind::Kind;
 use crate::line::{Beats, Line, Look, Turned};
 use crate::pace::Pace;
-use crate::work::Work;
+use crate::runway::{Inbox, Landed, Runway};
 
 /// What has come in waits so long for more to come, while there is more in the air.
 const LINGER: Duration = Duration::from_millis(5);
@@ -388,47 +385,6 @@ impl Line for Tasks {
     }
 }
 
-/// Calls workloads' clean-ups, away from their tasks: however long they take, nothing else waits for them.
-struct CleanUps(Pool<()>);
-
-impl CleanUps {
-    fn new() -> Result<Self, crate::Error> {
-        Ok(CleanUps(Pool::builder().name("clean-ups").workers(1).queue(64).keep_failures(0).build()?))
-    }
-
-    /// What finds no room is found again by `care`.
-    fn later(&self, store: &Store, kind: &Arc<Kind>, letters: Vec<i64>) {
-        if letters.is_empty() {
-            return;
-        }
-        let (store, kind) = (store.clone(), kind.clone());
-        let task = Task::new(move |context| {
-            for id in letters {
-                if !context.is_cancelled() {
-                    clean_up(&store, &kind, id);
-                }
-            }
-            Ok(())
-        });
-        drop(self.0.try_submit(task));
-    }
-}
-
-/// Cleans up after one letter, unless somebody has done so, or has tried its task again, meanwhile.
-fn clean_up(store: &Store, kind: &Kind, id: i64) {
-    let Some(clean_up) = &kind.clean_up else { return };
-    let cleaned = || -> TaskResult<()> {
-        let Some(letter) = store.letters().to_clean(id)? else { return Ok(()) };
-        clean_up(&letter)?;
-        Ok(store.letters().cleaned(id)?)
-    };
-    let result = catch_unwind(AssertUnwindSafe(cleaned))
-        .unwrap_or_else(|panic| Err(TaskError::permanent(panicked(panic.as_ref()))));
-    if let Err(error) = result {
-        tracing::warn!(letter = id, %error, "a clean-up failed; it is tried again later");
-    }
-}
-
 impl Counts {
     fn count(&self, verdict: &Verdict, settled: Settled) {
         let counter = match (settled, verdict) {
@@ -440,150 +396,6 @@ impl Counts {
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-/// A verdict on its way to the store.
-struct Landed {
-    bench: usize,
-    settlement: Settlement,
-}
-
-/// Where verdicts wait for the dispatcher.
-#[derive(Default)]
-struct Inbox {
-    landed: Mutex<Vec<Landed>>,
-    threshold: AtomicUsize,
-}
-
-impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Vec<Landed>> {
-        self.landed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn len(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn take(&self) -> Vec<Landed> {
-        std::mem::take(&mut *self.lock())
-    }
-
-    fn put_back(&self, mut landed: Vec<Landed>) {
-        let mut lock = self.lock();
-        landed.append(&mut lock);
-        *lock = landed;
-    }
-
-    /// Puts one in. Says whether the dispatcher should come for it now.
-    fn put(&self, landed: Landed) -> bool {
-        let mut lock = self.lock();
-        lock.push(landed);
-        let len = lock.len();
-        len == 1 || len >= self.threshold.load(Ordering::SeqCst)
-    }
-}
-
-/// One task on its way through its pool.
-struct Runway {
-    hub: Arc<Hub>,
-    inbox: Arc<Inbox>,
-    bench: Arc<Bench>,
-    index: usize,
-    flight: Arc<Flight>,
-}
-
-impl Runway {
-    /// Runs the handler, puts its verdict into the inbox, and tells the pool how it went.
-    fn run(self, context: &Context) -> TaskResult<()> {
-        if self.hub.is_stopping() || self.flight.stop.is_set() {
-            self.land(Verdict::Released, false);
-            return Ok(());
-        }
-        let permit = match self.bench.kind.breaker.as_ref().map(gristmill_pool::Breaker::acquire).transpose()
-        {
-            Ok(permit) => permit,
-            Err(open) => {
-                let wait = open.retry_in.max(Duration::from_millis(100));
-                self.land(Verdict::Postponed(self.hub.store.now().plus(wait)), false);
-                return Ok(());
-            }
-        };
-        let work = Work {
-            flight: &self.flight,
-            context,
-            hub: &self.hub,
-            store: &self.hub.store,
-            kept: RefCell::default(),
-            checkpointed: Cell::new(self.flight.task.attempts > 0 || self.flight.task.crashes > 0),
-        };
-        let ended = catch_unwind(AssertUnwindSafe(|| (self.bench.kind.handler)(&work)));
-        let checkpointed = work.checkpointed.get();
-        let kept = work.kept.take();
-        match ended {
-            Ok(result) => {
-                let result = result.map_err(|error| in_time(error, context, self.bench.kind.timeout));
-                tell(permit, &result);
-                self.land(self.verdict(&result, kept), checkpointed);
-                result
-            }
-            Err(panic) => {
-                drop(permit);
-                let error = TaskError::permanent(panicked(panic.as_ref()));
-                self.land(self.verdict(&Err(error), None), checkpointed);
-                // The pool counts it and logs it with its backtrace.
-                resume_unwind(panic)
-            }
-        }
-    }
-
-    fn verdict(&self, result: &TaskResult<()>, kept: Option<String>) -> Verdict {
-        match result {
-            Ok(()) => Verdict::Completed(kept),
-            // We told it to stop: whatever it says, this was no fair attempt.
-            Err(_) if self.flight.stop.is_set() => Verdict::Released,
-            Err(error) => self.bench.kind.judge(&self.flight.task, error, self.hub.store.now()),
-        }
-    }
-
-    fn land(&self, verdict: Verdict, checkpointed: bool) {
-        let ClaimedTask { id, token, .. } = &self.flight.task;
-        let settlement = Settlement { id: *id, token: token.clone(), verdict, checkpointed };
-        if self.inbox.put(Landed { bench: self.index, settlement }) {
-            self.hub.wake();
-        }
-    }
-}
-
-/// A handler that stopped because its time was over failed for that reason, not because somebody stopped it.
-fn in_time(error: TaskError, context: &Context, timeout: Option<Duration>) -> TaskError {
-    let over = context.remaining().is_some_and(|left| left.is_zero());
-    match timeout {
-        Some(limit) if over && matches!(error.cause(), Cause::Cancelled) => {
-            let mut late = TaskError::transient(format!("the attempt took longer than its {limit:?}"));
-            if let Some(step) = error.failed_step() {
-                late = late.step(step);
-            }
-            late
-        }
-        _ => error,
-    }
-}
-
-/// Failures of what a task calls open the breaker; what was wrong with the task itself does not.
-fn tell(permit: Option<Permit>, result: &TaskResult<()>) {
-    let Some(permit) = permit else { return };
-    match result {
-        Err(error) if matches!(error.cause(), Cause::Cancelled) => permit.withdraw(),
-        Err(error) if error.class() != Class::Permanent => permit.failure(),
-        _ => permit.success(),
-    }
-}
-
-/// What a panic said.
-pub(crate) fn panicked(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the handler panicked: {}", text.unwrap_or("without a message"))
 }
 
 /// Keeps the leases of one kind's tasks.

@@ -1,0 +1,330 @@
+//! Tasks in plain structs: what goes in, what stands in the table, what a worker is given and what it answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Row;
+use serde::Serialize;
+
+use super::DEFAULT_QUEUE;
+use crate::db::{bad, some_time, time};
+use crate::error::{Error, Result};
+use crate::json;
+use crate::lease::Token;
+use crate::time::Time;
+
+/// A task that nobody has seen yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTask {
+    /// Which handler is to run it.
+    pub kind: String,
+    /// Which workers may take it.
+    pub queue: String,
+    /// What it is about: JSON, handed to the handler as it is.
+    pub payload: String,
+    /// Higher ones are claimed first, equal ones in the order they came.
+    pub priority: i32,
+    /// Not before this time.
+    pub run_after: Option<Time>,
+    /// How many attempts may fail before it is given up; without it, as its handler says.
+    pub max_attempts: Option<u32>,
+    /// While a task of this kind with this key is unfinished, no second one is made.
+    pub unique_key: Option<String>,
+    /// The document, or other thing, that the task is about: for people, and for dead letters.
+    pub document_id: Option<String>,
+}
+
+impl NewTask {
+    /// A task of `kind` with a JSON payload.
+    pub fn new(kind: impl Into<String>, payload: impl Into<String>) -> Self {
+        NewTask {
+            kind: kind.into(),
+            queue: DEFAULT_QUEUE.to_owned(),
+            payload: payload.into(),
+            priority: 0,
+            run_after: None,
+            max_attempts: None,
+            unique_key: None,
+            document_id: None,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        name("kind", &self.kind)?;
+        name("queue", &self.queue)?;
+        if self.max_attempts == Some(0) {
+            return Err(Error::Invalid("max_attempts is 0; 1 or more is legal".to_owned()));
+        }
+        json::check("the payload", &self.payload)
+    }
+}
+
+fn name(what: &str, value: &str) -> Result<()> {
+    let legal = !value.is_empty() && value.len() <= 200 && !value.chars().any(char::is_control);
+    if legal {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "the {what} {value:?} is not legal: 1 to 200 bytes without control characters are"
+    )))
+}
+
+/// What enqueueing came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Enqueued {
+    /// The task.
+    pub id: i64,
+    /// False when an unfinished task with the same key was there already; `id` is that one.
+    pub created: bool,
+}
+
+/// Where a task is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskStatus {
+    /// Due, and nobody has it.
+    Pending,
+    /// Waits for its time: it was asked for later, or an attempt failed.
+    Scheduled,
+    /// A worker has it.
+    Running,
+    /// Done.
+    Completed,
+    /// Given up; there is a dead letter.
+    Failed,
+    /// Called off.
+    Cancelled,
+}
+
+impl TaskStatus {
+    /// All of them.
+    pub const ALL: [TaskStatus; 6] = [
+        TaskStatus::Pending,
+        TaskStatus::Scheduled,
+        TaskStatus::Running,
+        TaskStatus::Completed,
+        TaskStatus::Failed,
+        TaskStatus::Cancelled,
+    ];
+
+    /// As the database writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TaskStatus::Pending => "pending",
+            TaskStatus::Scheduled => "scheduled",
+            TaskStatus::Running => "running",
+            TaskStatus::Completed => "completed",
+            TaskStatus::Failed => "failed",
+            TaskStatus::Cancelled => "cancelled",
+        }
+    }
+
+    /// Reads what the database, or a person, wrote.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+
+    /// Whether nothing can happen to it any more.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Cancelled)
+    }
+}
+
+/// A task as it stands in the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "each field is the column of its name")]
+pub struct TaskRow {
+    pub id: i64,
+    pub queue: String,
+    pub kind: String,
+    pub status: TaskStatus,
+    pub priority: i32,
+    pub attempts: u32,
+    pub max_attempts: Option<u32>,
+    pub crashes: u32,
+    pub run_after: Option<Time>,
+    pub worker_id: Option<String>,
+    pub worker_heartbeat_at: Option<Time>,
+    pub lease_expires_at: Option<Time>,
+    pub created_at: Time,
+    pub started_at: Option<Time>,
+    pub finished_at: Option<Time>,
+    pub first_failed_at: Option<Time>,
+    pub last_failed_at: Option<Time>,
+    pub failed_step: Option<String>,
+    pub error_message: Option<String>,
+    pub unique_key: Option<String>,
+    pub document_id: Option<String>,
+    pub result: Option<String>,
+    pub payload: String,
+}
+
+impl TaskRow {
+    pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let status: String = row.get("status")?;
+        Ok(TaskRow {
+            id: row.get("id")?,
+            queue: row.get("queue")?,
+            kind: row.get("kind")?,
+            status: TaskStatus::parse(&status)
+                .ok_or_else(|| bad(row, "status", &status, "a task's status"))?,
+            priority: row.get("priority")?,
+            attempts: row.get("attempts")?,
+            max_attempts: row.get("max_attempts")?,
+            crashes: row.get("crashes")?,
+            run_after: time(row, "run_after")?,
+            worker_id: row.get("worker_id")?,
+            worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
+            lease_expires_at: time(row, "lease_expires_at")?,
+            created_at: some_time(row, "created_at")?,
+            started_at: time(row, "started_at")?,
+            finished_at: time(row, "finished_at")?,
+            first_failed_at: time(row, "first_failed_at")?,
+            last_failed_at: time(row, "last_failed_at")?,
+            failed_step: row.get("failed_step")?,
+            error_message: row.get("error_message")?,
+            unique_key: row.get("unique_key")?,
+            document_id: row.get("document_id")?,
+            result: row.get("result")?,
+            payload: row.get("payload")?,
+        })
+    }
+}
+
+/// Which tasks a worker wants. Several wants under one token, next to each other, share their limit.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Of this queue,
+    pub queue: String,
+    /// of this kind,
+    pub kind: String,
+    /// at most so many,
+    pub limit: usize,
+    /// and no more than bring those that run, in whichever process, to this number,
+    pub at_most: Option<usize>,
+    /// among them at most so many whose worker has died once,
+    pub shaken: usize,
+    /// and so many whose worker has died more often,
+    pub suspect: usize,
+    /// leased for so long,
+    pub lease: Duration,
+    /// under this token.
+    pub token: Token,
+}
+
+/// A task that a worker has claimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedTask {
+    /// The task.
+    pub id: i64,
+    /// Its kind.
+    pub kind: Arc<str>,
+    /// Its payload, JSON.
+    pub payload: String,
+    /// Higher ones first.
+    pub priority: i32,
+    /// Attempts that failed before this one.
+    pub attempts: u32,
+    /// Its own limit of failed attempts, if it has one.
+    pub max_attempts: Option<u32>,
+    /// How often a worker died with it.
+    pub crashes: u32,
+    /// The step at which the last attempt failed.
+    pub failed_step: Option<String>,
+    /// What it is about.
+    pub document_id: Option<String>,
+    /// The token of this claim.
+    pub token: Token,
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failure {
+    /// In a line.
+    pub reason: String,
+    /// At which step of the task.
+    pub step: Option<String>,
+    /// All that is known.
+    pub details: Option<String>,
+}
+
+/// What a worker says of a task it had claimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Done, with something to keep, as JSON.
+    Completed(Option<String>),
+    /// Failed; to be tried again at a time.
+    Retry(Time, Failure),
+    /// Failed for good: becomes a dead letter.
+    Buried(Failure),
+    /// Not tried; as if it had not been claimed.
+    Released,
+    /// Not tried; not before this time.
+    Postponed(Time),
+}
+
+/// A verdict on a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The task.
+    pub id: i64,
+    /// The token of the claim.
+    pub token: Token,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// Whether it may have checkpoints to forget.
+    pub checkpointed: bool,
+}
+
+impl Settlement {
+    pub(super) fn check(&self) -> Result<()> {
+        match &self.verdict {
+            Verdict::Completed(Some(result)) => {
+                json::check(&format!("the result of task {}", self.id), result)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What became of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It is written.
+    Done,
+    /// It is written, and this dead letter with it.
+    Buried(i64),
+    /// Refused: the task is not the caller's any more.
+    Lost,
+}
+
+/// What one visit to the table brought.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// For each settlement what became of it, in order.
+    pub settled: Vec<Settled>,
+    /// What was claimed, most urgent first for each thing wanted.
+    pub claimed: Vec<ClaimedTask>,
+    /// When the next scheduled task is due, if something wanted was not found.
+    pub next_due: Option<Time>,
+}
+
+/// What recovery found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Recovered {
+    /// So many tasks are free for others again.
+    pub freed: usize,
+    /// These dead letters are poison pills: their workers had died too often.
+    pub poisoned: Vec<i64>,
+}
+
+/// Which tasks to list.
+#[derive(Clone, Debug, Default)]
+pub struct TaskFilter {
+    /// Only with this status.
+    pub status: Option<TaskStatus>,
+    /// Only of this kind.
+    pub kind: Option<String>,
+    /// Only of this queue.
+    pub queue: Option<String>,
+}
