@@ -26,6 +26,10 @@ pub enum Durability {
     Normal,
 }
 
+fn refuse_old(number: i32, version: &str) -> Result<()> {
+    if number < OLDEST { Err(Error::OldLibrary(version.to_owned())) } else { Ok(()) }
+}
+
 /// Where the file is and how it is used.
 #[derive(Clone, Debug)]
 pub(crate) struct File {
@@ -82,9 +86,7 @@ impl File {
     }
 
     fn open(&self, mode: OpenFlags) -> Result<Connection> {
-        if rusqlite::version_number() < OLDEST {
-            return Err(Error::OldLibrary(rusqlite::version().to_owned()));
-        }
+        refuse_old(rusqlite::version_number(), rusqlite::version())?;
         // No SQLITE_OPEN_URI: a path is a path, whatever it looks like.
         let flags = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let open = || -> rusqlite::Result<Connection> {
@@ -173,4 +175,18 @@ pub(crate) fn bad(row: &Row<'_>, column: &str, found: &str, wanted: &str) -> rus
     let index = row.as_ref().column_index(column).unwrap_or(0);
     let text = format!("column {column} holds {found:?}, which is not {wanted}");
     rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Text, text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_can_corrupt_is_refused() {
+        for (number, version) in [(3_040_001, "3.40.1"), (3_051_002, "3.51.2")] {
+            assert_eq!(refuse_old(number, version), Err(Error::OldLibrary(version.to_owned())));
+        }
+        assert_eq!(refuse_old(3_051_003, "3.51.3"), Ok(()));
+        assert_eq!(refuse_old(rusqlite::version_number(), rusqlite::version()), Ok(()), "the bundled one");
+    }
 }
