@@ -4,6 +4,7 @@
 //! medians and ratios. Absolute times depend on the machine and on what else it does; ratios much less.
 
 mod answer;
+mod dedup;
 mod jobs;
 mod pool;
 mod table;
@@ -43,6 +44,11 @@ const BENCHMARKS: &[(&str, &str, Amount, Benchmark)] = &[
     ),
 ];
 
+/// Benchmarks that have words of their own, and what they show.
+const OF_THEIR_OWN: &[(&str, &str, fn(&[String]) -> Result<(), String>)] = &[
+    ("dedup-trees", "makes the trees of `dedup`, and nothing else", dedup::trees),
+];
+
 /// How much is measured.
 struct Options {
     /// Repetitions of each contender.
@@ -73,7 +79,11 @@ fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
     let name = args.next().unwrap_or_else(|| "--list".into());
     if name == "--list" {
         BENCHMARKS.iter().for_each(|(name, about, _, _)| println!("{name:12} {about}"));
+        OF_THEIR_OWN.iter().for_each(|(name, about, _)| println!("{name:12} {about}"));
         return Ok(());
+    }
+    if let Some((_, _, run)) = OF_THEIR_OWN.iter().find(|(known, _, _)| *known == name) {
+        return run(&args.collect::<Vec<_>>());
     }
     let known = BENCHMARKS.iter().find(|(known, _, _, _)| *known == name);
     let (_, _, (reps, tasks), run) =

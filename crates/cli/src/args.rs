@@ -72,6 +72,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Find duplicate files: walk folders, read what can be a duplicate, remember it
+    Scan(commands::scan::Args),
     /// Do the work that is queued, until told to stop
     Worker(commands::worker::Args),
     /// Queue work

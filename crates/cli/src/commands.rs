@@ -8,6 +8,8 @@ pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod enqueue;
 pub(crate) mod jobs;
+mod progress;
+pub(crate) mod scan;
 pub(crate) mod worker;
 
 use gristmill_store::jobs::MAX_PAGE;

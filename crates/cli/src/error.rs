@@ -89,6 +89,16 @@ impl From<gristmill_store::Error> for Error {
     }
 }
 
+impl From<gristmill_dedup::Error> for Error {
+    fn from(error: gristmill_dedup::Error) -> Self {
+        match error {
+            gristmill_dedup::Error::Store(error) => Error::Store(error),
+            error if error.is_users() => Error::Setting(error.to_string()),
+            error => Error::System(error.to_string()),
+        }
+    }
+}
+
 impl From<gristmill_jobs::Error> for Error {
     fn from(error: gristmill_jobs::Error) -> Self {
         match error {

@@ -93,6 +93,40 @@ pub(crate) fn plural(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
+/// A number of bytes, for a glance.
+pub(crate) fn bytes(number: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if number < 1_024 {
+        return format!("{number} B");
+    }
+    let mut value = number as f64 / 1_024.0;
+    let mut unit = 0;
+    // So that rounding never makes 1024.0 of it.
+    while value >= 1_023.95 && unit + 1 < UNITS.len() {
+        value /= 1_024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS.get(unit).unwrap_or(&"EiB"))
+}
+
+/// A number with its thousands apart.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A path for a person: what is no text, and what could steer a terminal, is replaced.
+pub(crate) fn path(path: &std::path::Path) -> String {
+    visible(&path.to_string_lossy())
+}
+
 /// Whoever wrote a text into the database must not be able to steer somebody's terminal.
 fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()

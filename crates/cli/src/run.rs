@@ -30,6 +30,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Result<Outcome, Erro
     };
     match args.command {
         None => written(Args::command().print_long_help()).map(|()| Outcome::Done),
+        Some(Command::Scan(args)) => commands::scan::run(args, &mut context),
         Some(Command::Worker(args)) => commands::worker::run(args, &mut context),
         Some(Command::Enqueue(args)) => commands::enqueue::run(&args, &context),
         Some(Command::Jobs(command)) => commands::jobs::run(command, &context),

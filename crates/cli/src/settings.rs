@@ -10,10 +10,12 @@ pub(crate) mod value;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gristmill_store::Durability;
+use gristmill_store::catalog::Algorithm;
 
 pub(crate) use self::file::template;
 use self::keys::Key;
@@ -53,10 +55,20 @@ pub(crate) struct Settings {
     pub(crate) database_by_default: bool,
     pub(crate) durability: Durability,
     pub(crate) busy_timeout: Duration,
+    pub(crate) scan: Scan,
     pub(crate) worker: Worker,
     pub(crate) exec: Exec,
     /// Every key with its value and origin, for people.
     pub(crate) shown: Vec<Shown>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Scan {
+    pub(crate) algorithm: Algorithm,
+    /// As many as it likes when there is no number.
+    pub(crate) workers: Option<usize>,
+    /// Bytes a second.
+    pub(crate) io_limit: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -98,6 +110,11 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
         database,
         durability: reading.durability()?,
         busy_timeout: reading.duration(&keys::BUSY_TIMEOUT, (Duration::ZERO, HOUR))?,
+        scan: Scan {
+            algorithm: reading.algorithm()?,
+            workers: reading.number_or(&keys::SCAN_WORKERS, "auto", 1..=1_024)?,
+            io_limit: reading.rate_or_none(&keys::SCAN_IO_LIMIT)?,
+        },
         worker: Worker {
             queues: reading.names(&keys::QUEUES)?,
             lease: reading.duration(&keys::LEASE, (Duration::from_millis(100), DAY))?,
@@ -257,6 +274,37 @@ impl<'a> Reading<'a> {
             text => text.parse().ok().filter(|count| (1..=1_024).contains(count)),
         };
         self.text(&keys::EXEC_WORKERS, read, usize::to_string)
+    }
+
+    fn algorithm(&mut self) -> Result<Algorithm, Error> {
+        self.text(&keys::SCAN_HASH, Algorithm::parse, |algorithm| algorithm.as_str().to_owned())
+    }
+
+    /// A number, or a word for having none.
+    fn number_or(
+        &mut self,
+        key: &'static Key,
+        word: &str,
+        legal: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, Error> {
+        let read = |text: &str| match text {
+            text if text == word => Some(None),
+            text => text.parse().ok().filter(|number| legal.contains(number)).map(Some),
+        };
+        self.text(key, read, |number| number.map_or_else(|| word.to_owned(), |number| number.to_string()))
+    }
+
+    /// Bytes a second, or none.
+    fn rate_or_none(&mut self, key: &'static Key) -> Result<Option<usize>, Error> {
+        let read = |text: &str| match text {
+            "none" => Some(None),
+            text => value::size(text.strip_suffix("/s").unwrap_or(text)).filter(|rate| *rate > 0).map(Some),
+        };
+        let show = |rate: &Option<usize>| match rate {
+            None => "none".to_owned(),
+            Some(rate) => format!("{}/s", value::show_size(*rate)),
+        };
+        self.text(key, read, show)
     }
 
     fn durability(&mut self) -> Result<Durability, Error> {

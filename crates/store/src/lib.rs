@@ -39,6 +39,7 @@
 
 pub mod backup;
 mod bell;
+pub mod catalog;
 pub mod checkpoints;
 pub mod cleanup;
 mod db;
@@ -50,7 +51,10 @@ pub mod lease;
 pub mod letters;
 pub mod limits;
 mod migrations;
+mod paths;
 mod readers;
+pub mod roots;
+pub mod scans;
 mod schema;
 pub mod tasks;
 pub mod thumbnails;
@@ -212,6 +216,21 @@ impl Store {
     /// How fast all workers together may read.
     pub fn limits(&self) -> limits::Limits<'_> {
         limits::Limits(self)
+    }
+
+    /// Folders that are scanned.
+    pub fn roots(&self) -> roots::Roots<'_> {
+        roots::Roots(self)
+    }
+
+    /// Scans of roots.
+    pub fn scans(&self) -> scans::Scans<'_> {
+        scans::Scans(self)
+    }
+
+    /// Folders and files that scans have seen.
+    pub fn catalog(&self) -> catalog::Catalog<'_> {
+        catalog::Catalog(self)
     }
 
     /// Something to wait with until there may be work.

@@ -31,7 +31,8 @@ const THEIRS: &[(i64, &str)] = &[
 type Migration = fn(&Db<'_>) -> Result<()>;
 
 /// Ours.
-const OURS: &[(i64, &str, Migration)] = &[(1001, "protocol", protocol), (1002, "tasks", tasks)];
+const OURS: &[(i64, &str, Migration)] =
+    &[(1001, "protocol", protocol), (1002, "tasks", tasks), (1003, "catalog", catalog)];
 
 /// The step that a file is at when there is nothing left to do.
 pub(crate) fn latest() -> i64 {
@@ -164,6 +165,17 @@ fn protocol(db: &Db<'_>) -> Result<()> {
 fn tasks(db: &Db<'_>) -> Result<()> {
     db.batch(schema::TASKS)?;
     add_columns(db, "dead_letter_queue", schema::LETTER_COLUMNS)
+}
+
+/// 1003: what scans keep.
+fn catalog(db: &Db<'_>) -> Result<()> {
+    for (table, wanted) in schema::CATALOG_COLUMNS {
+        add_columns(db, table, wanted)?;
+    }
+    db.batch(schema::CATALOG_INDEXES)?;
+    let ours = "SELECT count(*) FROM sqlite_schema WHERE name = 'library_files'
+        AND sql LIKE '%CHECK (size_bytes >= 0)%'";
+    if db.number(ours, [])? > 0 { db.batch(schema::UNUSED_INDEXES) } else { Ok(()) }
 }
 
 fn add_columns(db: &Db<'_>, table: &str, wanted: &[(&str, &str)]) -> Result<()> {

@@ -275,19 +275,9 @@ pub(crate) const SHARED_INDEXES: &str = "
     CREATE INDEX IF NOT EXISTS ix_scan_sessions_status_started ON scan_sessions (status, started_at);
     CREATE INDEX IF NOT EXISTS ix_scan_sessions_finished_at ON scan_sessions (finished_at);
     CREATE INDEX IF NOT EXISTS ix_folders_parent ON folders (parent_id);
-    CREATE INDEX IF NOT EXISTS ix_library_files_library_seen ON library_files (library_id, last_seen_scan_id);
-    CREATE INDEX IF NOT EXISTS ix_library_files_seen ON library_files (last_seen_scan_id);
     CREATE INDEX IF NOT EXISTS ix_library_files_folder ON library_files (folder_id);
-    CREATE INDEX IF NOT EXISTS ix_library_files_needs_hash ON library_files (needs_hash, is_missing, id);
-    CREATE INDEX IF NOT EXISTS ix_library_files_hash_lookup
-        ON library_files (hash_algorithm, content_hash, size_bytes, is_missing);
     CREATE INDEX IF NOT EXISTS ix_library_files_dedup_group
         ON library_files (is_missing, needs_hash, hash_algorithm, content_hash, id);
-    CREATE INDEX IF NOT EXISTS ix_library_files_library_mtime_size
-        ON library_files (library_id, mtime_ns, size_bytes);
-    CREATE INDEX IF NOT EXISTS ix_library_files_hash_retry
-        ON library_files (needs_hash, is_missing, hash_retry_after, id);
-    CREATE INDEX IF NOT EXISTS ix_library_files_hash_claimed ON library_files (hash_claim_token, hash_claimed_at);
     CREATE INDEX IF NOT EXISTS ix_thumbnails_status_retry ON thumbnails (status, retry_after, id);
     CREATE INDEX IF NOT EXISTS ix_thumbnails_file_variant ON thumbnails (file_id, max_dimension, format);
     CREATE INDEX IF NOT EXISTS ix_thumbnails_group_status ON thumbnails (group_key, status);
@@ -403,3 +393,48 @@ pub(crate) const LETTER_COLUMNS: &[(&str, &str)] = &[
     ("unique_key", "TEXT"),
     ("cleaned_at", "TEXT"),
 ];
+
+/// What the catalog keeps beyond the shared columns.
+pub(crate) const CATALOG_COLUMNS: &[(&str, &[(&str, &str)])] = &[
+    (
+        "scan_sessions",
+        &[
+            ("library_id", "INTEGER REFERENCES library_roots (id) ON DELETE CASCADE"),
+            // What the scan was asked for; only the same request goes on with it.
+            ("settings", "TEXT"),
+            ("holder", "TEXT"),
+            ("heartbeat_at", "TEXT"),
+            // When the walk was complete.
+            ("walked_at", "TEXT"),
+        ],
+    ),
+    // The scan that last listed the folder. A scan that goes on finds here what is left to walk.
+    ("folders", &[("walked_scan_id", "INTEGER")]),
+    (
+        "library_files",
+        &[
+            ("ctime_ns", "INTEGER"),
+            // 64 bits of a hash over a few blocks: files that differ in it differ. Equal means nothing.
+            ("edge_hash", "INTEGER"),
+            ("removed_at", "TEXT"),
+        ],
+    ),
+];
+
+/// Few files fail, and only those are in it.
+pub(crate) const CATALOG_INDEXES: &str = "
+    CREATE INDEX IF NOT EXISTS ix_library_files_failed ON library_files (library_id) WHERE hash_error_count > 0;
+";
+
+/// Indexes that an earlier step of ours made, and nothing needs: a scan keeps its place in `folders`, and reads
+/// the rest in the order of the rows. Each cost a first scan more than the row itself. Files that others made
+/// keep theirs.
+pub(crate) const UNUSED_INDEXES: &str = "
+    DROP INDEX IF EXISTS ix_library_files_library_seen;
+    DROP INDEX IF EXISTS ix_library_files_seen;
+    DROP INDEX IF EXISTS ix_library_files_needs_hash;
+    DROP INDEX IF EXISTS ix_library_files_hash_lookup;
+    DROP INDEX IF EXISTS ix_library_files_library_mtime_size;
+    DROP INDEX IF EXISTS ix_library_files_hash_retry;
+    DROP INDEX IF EXISTS ix_library_files_hash_claimed;
+";

@@ -28,7 +28,7 @@ macro_rules! values {
                 Self::ALL.iter().copied().find(|value| value.as_str() == text)
             }
 
-            fn read(row: &rusqlite::Row<'_>, column: &str) -> rusqlite::Result<Self> {
+            pub(crate) fn read(row: &rusqlite::Row<'_>, column: &str) -> rusqlite::Result<Self> {
                 let text: String = row.get(column)?;
                 Self::parse(&text).ok_or_else(|| crate::db::bad(row, column, &text, $what))
             }

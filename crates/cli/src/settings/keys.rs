@@ -34,6 +34,15 @@ keys! {
     BUSY_TIMEOUT = "busy_timeout", "GRISTMILL_BUSY_TIMEOUT", Some("10s"),
         "How long to wait for another process that writes.",
         "a duration from 0s to 1h, such as 500ms or 10s";
+    SCAN_HASH = "scan.hash", "GRISTMILL_SCAN_HASH", Some("blake3"),
+        "How contents are hashed. After a change the next scan hashes again what it needs. Programs that share the database may know only the first two.",
+        "blake3, sha256, sha512 or sha3-256";
+    SCAN_WORKERS = "scan.workers", "GRISTMILL_SCAN_WORKERS", Some("auto"),
+        "How many workers walk and read. auto is four for each core, at least 16: most of them wait for the disk.",
+        "a whole number from 1 to 1024, or auto";
+    SCAN_IO_LIMIT = "scan.io_limit", "GRISTMILL_SCAN_IO_LIMIT", Some("none"),
+        "How much a scan may read in a second.",
+        "a size such as 200MiB, with or without /s, or none";
     QUEUES = "worker.queues", "GRISTMILL_WORKER_QUEUES", Some("default"),
         "The queues a worker takes tasks from.",
         "a list of names; in the variable separated by commas";

@@ -1,0 +1,34 @@
+//! A folder for databases, caches and answers, on the disk that is measured; removed afterwards.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// A new folder, gone when this is dropped.
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(super) fn new(parent: &Path) -> Result<Self, String> {
+        let name = format!("gristmill-bench-{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed));
+        let path = parent.join(name);
+        // Not `create_dir_all`: a folder that somebody else made is not ours to remove.
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Scratch(path))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("{} is left behind: {error}", self.0.display());
+        }
+    }
+}

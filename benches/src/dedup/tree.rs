@@ -1,0 +1,195 @@
+//! Trees of files to find duplicates in: made once, kept in a folder, and used again while they are what is asked for.
+//!
+//! Owns the files on the disk and the note beside each tree that says what it is and which of its files are equal. What
+//! is in a tree is decided in `profile`. Only a folder with our note beside it is ever removed.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, ErrorKind, Write},
+    path::{Path, PathBuf},
+    time::{Duration, UNIX_EPOCH},
+};
+
+use super::{
+    profile::Profile,
+    truth::{Ledger, Making, Truth},
+};
+
+/// Files are as old as this, and a little younger one after the other.
+const FIRST_MODIFIED: u64 = 1_600_000_000;
+
+/// The first words of a note; the number changes when the same settings would make another tree.
+const SIGNATURE: &str = "gristmill-bench tree 1";
+
+/// Which tree is wanted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Wanted {
+    pub(super) profile: Profile,
+    /// Multiplies the number of files, or the size of the big ones.
+    pub(super) scale: f64,
+    pub(super) seed: u64,
+}
+
+impl Wanted {
+    /// Of the folder: a tree at full scale is called as its profile.
+    fn name(&self) -> String {
+        let name = self.profile.name();
+        if self.scale == 1.0 { name.to_owned() } else { format!("{name}-x{}", self.scale) }
+    }
+
+    fn title(&self) -> String {
+        format!("{SIGNATURE}: {}, scale {}, seed {}", self.profile.name(), self.scale, self.seed)
+    }
+}
+
+/// A tree that is there, whole.
+pub(super) struct Tree {
+    pub(super) wanted: Wanted,
+    /// Absolute.
+    pub(super) root: PathBuf,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    pub(super) truth: Truth,
+}
+
+impl Tree {
+    /// The tree in `data`, made if it is not there.
+    pub(super) fn get(wanted: Wanted, data: &Path) -> Result<Tree, String> {
+        let root = data.join(wanted.name());
+        let note = data.join(format!("{}.truth", wanted.name()));
+        let told = |error: io::Error| format!("{}: {error}", root.display());
+        let found = match fs::read_to_string(&note) {
+            Ok(text) => Some(text),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(format!("{}: {error}", note.display())),
+        };
+        if let Some((files, bytes, truth)) = found.as_deref().and_then(|text| read(text, &wanted)) {
+            return Ok(Tree { wanted, root, files, bytes, truth });
+        }
+        let ours = found.is_some_and(|text| text.starts_with(SIGNATURE));
+        if root.try_exists().map_err(told)? {
+            if !ours {
+                let root = root.display();
+                return Err(format!("{root} is there and was not made by this benchmark; choose another --data"));
+            }
+            fs::remove_dir_all(&root).map_err(told)?;
+        }
+        eprintln!("making {}", root.display());
+        // The note comes first, so that a tree half made is known to be ours, and comes to its end last.
+        fs::create_dir_all(data).and_then(|()| fs::write(&note, wanted.title() + "\n")).map_err(told)?;
+        fs::create_dir(&root).map_err(told)?;
+        let mut planter = Planter { root: root.clone(), ledger: Ledger::default(), files: 0, bytes: 0 };
+        wanted.profile.plant(&wanted, &mut planter).map_err(told)?;
+        let (files, bytes, truth) = (planter.files, planter.bytes, planter.ledger.close());
+        let text = format!("{}\nwhole: {files} files, {bytes} bytes\n\n{}", wanted.title(), truth.to_text());
+        fs::write(&note, text).map_err(told)?;
+        Ok(Tree { wanted, root, files, bytes, truth })
+    }
+}
+
+/// What a note says: files, bytes and equal ones. Nothing, if its tree is another or was not finished.
+fn read(note: &str, wanted: &Wanted) -> Option<(u64, u64, Truth)> {
+    let rest = note.strip_prefix(&wanted.title())?.strip_prefix("\nwhole: ")?;
+    let (counts, groups) = rest.split_once('\n')?;
+    let (files, bytes) = counts.strip_suffix(" bytes")?.split_once(" files, ")?;
+    Some((files.parse().ok()?, bytes.parse().ok()?, Truth::from_text(groups)))
+}
+
+/// Puts files into a new tree, and keeps the books.
+pub(super) struct Planter {
+    root: PathBuf,
+    ledger: Ledger,
+    files: u64,
+    bytes: u64,
+}
+
+impl Planter {
+    pub(super) fn folder(&self, path: &str) -> io::Result<()> {
+        fs::create_dir_all(self.root.join(path))
+    }
+
+    /// A new file, modified `age` seconds after the first.
+    pub(super) fn file(&mut self, path: String, bytes: &[u8], making: Making, age: u64) -> io::Result<()> {
+        let mut file: File = OpenOptions::new().write(true).create_new(true).open(self.root.join(&path))?;
+        file.write_all(bytes)?;
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(FIRST_MODIFIED + age))?;
+        self.files += 1;
+        self.bytes += bytes.len() as u64;
+        self.ledger.note(path, bytes, making);
+        Ok(())
+    }
+
+    pub(super) fn files(&self) -> u64 {
+        self.files
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dedup::scratch::Scratch;
+    use std::collections::HashMap;
+
+    /// Every file, with its bytes.
+    fn contents(root: &Path) -> HashMap<String, Vec<u8>> {
+        let mut found = HashMap::new();
+        let mut folders = vec![root.to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    let relative = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+                    found.insert(relative, fs::read(path).unwrap());
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_truth_is_what_the_bytes_say() {
+        let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
+        for (profile, scale) in
+            [(Profile::Small, 0.02), (Profile::Big, 0.001), (Profile::Photos, 0.002), (Profile::Million, 0.002)]
+        {
+            let tree = Tree::get(Wanted { profile, scale, seed: 3 }, scratch.path()).unwrap();
+            let contents = contents(&tree.root);
+            assert_eq!(contents.len() as u64, tree.files);
+            assert_eq!(contents.values().map(|bytes| bytes.len() as u64).sum::<u64>(), tree.bytes);
+            let mut equal: HashMap<&[u8], Vec<String>> = HashMap::new();
+            for (path, bytes) in contents.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+                equal.entry(bytes).or_default().push(path.clone());
+            }
+            let mut groups: Vec<_> = equal.into_values().filter(|paths| paths.len() > 1).collect();
+            groups.iter_mut().for_each(|paths| paths.sort());
+            groups.sort();
+            assert!(!groups.is_empty());
+            assert!(tree.truth == Truth { groups }, "{profile:?}");
+        }
+    }
+
+    #[test]
+    fn a_tree_is_used_again_only_while_it_is_what_is_asked_for() {
+        let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
+        let get = |seed| Tree::get(Wanted { profile: Profile::Million, scale: 0.001, seed }, scratch.path());
+        let first = get(1).unwrap();
+        let witness = first.root.join("witness");
+        fs::write(&witness, "").unwrap();
+        assert_eq!(get(1).unwrap().truth, first.truth);
+        assert!(witness.exists(), "the tree was made again");
+        assert_ne!(get(2).unwrap().truth, first.truth);
+        assert!(!witness.exists(), "the tree of another seed was left");
+    }
+
+    #[test]
+    fn a_folder_of_somebody_else_is_left_alone() {
+        let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
+        let theirs = scratch.path().join("photos");
+        fs::create_dir(&theirs).unwrap();
+        let told = Tree::get(Wanted { profile: Profile::Photos, scale: 1.0, seed: 1 }, scratch.path()).err();
+        assert!(told.unwrap().contains("choose another --data"));
+        assert!(theirs.exists());
+    }
+}

@@ -1,0 +1,147 @@
+//! What is true of a tree: which of its files are equal. Known from how they were made, never read back from the disk.
+//!
+//! Owns the comparison of an answer with it. How a program writes its answer is known in `contender`.
+
+use std::collections::{HashMap, HashSet};
+
+/// Groups of equal, non-empty files; paths relative to the tree, sorted, as are the groups.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Truth {
+    pub(super) groups: Vec<Vec<String>>,
+}
+
+/// How a file's bytes came about. Equal makings are equal bytes; unequal ones are not, beyond a few bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Making(pub(super) &'static str, pub(super) [u64; 3]);
+
+/// A content, told apart from all others of its tree.
+#[derive(PartialEq, Eq, Hash)]
+enum Content {
+    /// So few bytes that chance makes some of them equal: compared themselves.
+    Few(Vec<u8>),
+    Made(Making, usize),
+}
+
+/// The truth while a tree is being made.
+#[derive(Default)]
+pub(super) struct Ledger {
+    files: HashMap<Content, Vec<String>>,
+}
+
+impl Ledger {
+    pub(super) fn note(&mut self, path: String, bytes: &[u8], making: Making) {
+        let content =
+            if bytes.len() <= 32 { Content::Few(bytes.to_vec()) } else { Content::Made(making, bytes.len()) };
+        if !bytes.is_empty() {
+            self.files.entry(content).or_default().push(path);
+        }
+    }
+
+    pub(super) fn close(self) -> Truth {
+        let mut groups: Vec<_> = self.files.into_values().filter(|paths| paths.len() > 1).collect();
+        groups.iter_mut().for_each(|paths| paths.sort());
+        groups.sort();
+        Truth { groups }
+    }
+}
+
+/// How far an answer is from the truth, in groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mistakes {
+    pub(super) missed: usize,
+    pub(super) false_ones: usize,
+}
+
+impl Mistakes {
+    pub(super) fn none(self) -> bool {
+        self == Mistakes::default()
+    }
+}
+
+impl std::fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Mistakes { missed: 0, false_ones: 0 } => f.write_str("right"),
+            Mistakes { missed, false_ones } => write!(f, "WRONG: missed {missed} groups, {false_ones} false"),
+        }
+    }
+}
+
+impl Truth {
+    pub(super) fn files(&self) -> impl Iterator<Item = &String> {
+        self.groups.iter().flatten()
+    }
+
+    /// Compares groups of absolute paths under `root` with the true ones. A group that is not exactly right counts as
+    /// false, and the true one as missed; a path from elsewhere makes its group false.
+    pub(super) fn mistakes(&self, root: &str, mut answer: Vec<Vec<Vec<u8>>>) -> Mistakes {
+        answer.iter_mut().for_each(|group| group.sort());
+        let mut truth: HashSet<Vec<&[u8]>> =
+            self.groups.iter().map(|paths| paths.iter().map(String::as_bytes).collect()).collect();
+        let mut false_ones = 0;
+        let inside = [root.as_bytes(), b"/"].concat();
+        for group in &answer {
+            let relative: Option<Vec<&[u8]>> = group.iter().map(|path| path.strip_prefix(&inside[..])).collect();
+            // Taken out, so that a group answered twice is false the second time.
+            if !relative.is_some_and(|paths| truth.remove(&paths)) {
+                false_ones += 1;
+            }
+        }
+        Mistakes { missed: truth.len(), false_ones }
+    }
+
+    /// One path a line, an empty line behind each group.
+    pub(super) fn to_text(&self) -> String {
+        self.groups.iter().map(|group| group.join("\n") + "\n\n").collect()
+    }
+
+    pub(super) fn from_text(text: &str) -> Truth {
+        let groups = text.split("\n\n").map(str::trim).filter(|group| !group.is_empty());
+        Truth { groups: groups.map(|group| group.lines().map(str::to_owned).collect()).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn truth() -> Truth {
+        let mut ledger = Ledger::default();
+        for (path, bytes, number) in [
+            ("b", &[1; 40][..], 1),
+            ("a", &[1; 40], 1),
+            ("alone", &[2; 40], 2),
+            ("x y", b"?", 3),
+            ("other making, same few bytes", b"?", 4),
+            ("empty", b"", 5),
+            ("empty too", b"", 5),
+        ] {
+            ledger.note(path.into(), bytes, Making("test", [number, 0, 0]));
+        }
+        ledger.close()
+    }
+
+    #[track_caller]
+    fn check(answer: &[&[&str]], missed: usize, false_ones: usize) {
+        let answer = answer.iter().map(|group| group.iter().map(|path| path.as_bytes().to_vec()).collect());
+        assert_eq!(truth().mistakes("/t", answer.collect()), Mistakes { missed, false_ones });
+    }
+
+    #[test]
+    fn answers_are_compared_group_by_group() {
+        let few: &[&str] = &["/t/other making, same few bytes", "/t/x y"];
+        check(&[&["/t/b", "/t/a"], few], 0, 0);
+        check(&[few], 1, 0);
+        check(&[&["/t/a", "/t/b", "/t/alone"], few], 1, 1);
+        check(&[&["/t/a", "/t/b"], &["/t/a", "/t/b"], few], 0, 1);
+        check(&[&["/t/a", "/t/b"], &["/t/empty", "/t/empty too"], few], 0, 1);
+        check(&[&["/elsewhere/a", "/elsewhere/b"], few], 1, 1);
+        check(&[], 2, 0);
+    }
+
+    #[test]
+    fn the_truth_survives_its_file() {
+        assert_eq!(Truth::from_text(&truth().to_text()), truth());
+        assert_eq!(Truth::from_text(""), Truth::default());
+    }
+}

@@ -1,0 +1,234 @@
+//! Which files and folders a scan looks at.
+//!
+//! Owns what the user's patterns and limits mean. A pattern without a slash is for names at any depth; one with a
+//! slash for the path in the root. What leaves a folder out leaves out all below it.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use gristmill_store::catalog::Stat;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+
+/// What to look at, as it was asked for. All of it by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Filter {
+    /// Only files that match one of these patterns.
+    pub include: Vec<String>,
+    /// No file or folder that matches one of these.
+    pub exclude: Vec<String>,
+    /// Only files of at least so many bytes.
+    pub min_size: Option<u64>,
+    /// Only files of at most so many bytes.
+    pub max_size: Option<u64>,
+    /// Only files changed at this moment or later, in nanoseconds since 1970.
+    pub newer_than: Option<i64>,
+    /// Only files changed before this moment.
+    pub older_than: Option<i64>,
+    /// No names that begin with a dot.
+    pub skip_hidden: bool,
+    /// Nothing that `.gitignore` files in the root name, and no `.git`.
+    pub gitignore: bool,
+}
+
+/// A filter, ready to be asked.
+#[derive(Debug)]
+pub(crate) struct Sieve {
+    filter: Filter,
+    include: GlobSet,
+    exclude: GlobSet,
+}
+
+impl Sieve {
+    pub(crate) fn new(filter: &Filter) -> Result<Self> {
+        let sieve = Sieve {
+            include: globs(&filter.include)?,
+            exclude: globs(&filter.exclude)?,
+            filter: filter.clone(),
+        };
+        let Filter { min_size, max_size, newer_than, older_than, .. } = filter;
+        if min_size.zip(*max_size).is_some_and(|(min, max)| min > max) {
+            return Err(Error::Invalid(
+                "no file is as large as --min-size and as small as --max-size".into(),
+            ));
+        }
+        if newer_than.zip(*older_than).is_some_and(|(newer, older)| newer >= older) {
+            return Err(Error::Invalid(
+                "no file is newer than --newer-than and older than --older-than".into(),
+            ));
+        }
+        Ok(sieve)
+    }
+
+    /// Whether a folder is walked. `path` is that in the root.
+    pub(crate) fn takes_folder(&self, path: &Path, name: &OsStr, rules: Option<&Rules>) -> bool {
+        self.takes_name(path, name, rules, true)
+    }
+
+    /// Whether a file's name is one to look at.
+    pub(crate) fn takes_file(&self, path: &Path, name: &OsStr, rules: Option<&Rules>) -> bool {
+        self.takes_name(path, name, rules, false) && (self.include.is_empty() || self.include.is_match(path))
+    }
+
+    fn takes_name(&self, path: &Path, name: &OsStr, rules: Option<&Rules>, is_folder: bool) -> bool {
+        let Filter { skip_hidden, gitignore, .. } = self.filter;
+        let hidden = || name.as_encoded_bytes().starts_with(b".");
+        !(skip_hidden && hidden()
+            || gitignore && is_folder && name == ".git"
+            || !self.exclude.is_empty() && self.exclude.is_match(path)
+            || rules.is_some_and(|rules| rules.ignores(path, is_folder)))
+    }
+
+    /// Whether names matter at all: most scans take everything.
+    pub(crate) fn looks_at_names(&self) -> bool {
+        let Filter { skip_hidden, gitignore, .. } = self.filter;
+        skip_hidden || gitignore || !self.exclude.is_empty() || !self.include.is_empty()
+    }
+
+    pub(crate) fn takes_stat(&self, stat: &Stat) -> bool {
+        let Filter { min_size, max_size, newer_than, older_than, .. } = self.filter;
+        min_size.is_none_or(|least| stat.size >= least)
+            && max_size.is_none_or(|most| stat.size <= most)
+            && newer_than.is_none_or(|moment| stat.mtime_ns >= moment)
+            && older_than.is_none_or(|moment| stat.mtime_ns < moment)
+    }
+
+    pub(crate) fn uses_gitignore(&self) -> bool {
+        self.filter.gitignore
+    }
+}
+
+fn globs(patterns: &[String]) -> Result<GlobSet> {
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        let plain = pattern.trim_end_matches('/');
+        // From the root for one with a slash, for any name otherwise.
+        let meant = match plain.strip_prefix('/') {
+            Some(from_root) => from_root.to_owned(),
+            None if plain.contains('/') => plain.to_owned(),
+            None => format!("**/{plain}"),
+        };
+        let glob = GlobBuilder::new(&meant).literal_separator(true).backslash_escape(true).build();
+        let glob = glob.map_err(|error| {
+            Error::Invalid(format!("{pattern:?} is not a pattern: {}. An example: '*.tmp'", error.kind()))
+        })?;
+        set.add(glob);
+    }
+    set.build().map_err(|error| Error::Invalid(format!("the patterns are too many or too large: {error}")))
+}
+
+/// The `.gitignore` files from the root down to a folder.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    own: Gitignore,
+    above: Option<Arc<Rules>>,
+}
+
+impl Rules {
+    /// Those of a folder below others. `text` is its `.gitignore`; lines that are none are passed over, as git does.
+    pub(crate) fn below(above: Option<Arc<Rules>>, folder: &Path, text: &str) -> Option<Arc<Rules>> {
+        let mut builder = GitignoreBuilder::new(folder);
+        for line in text.lines() {
+            if let Err(error) = builder.add_line(None, line) {
+                tracing::debug!(folder = %folder.display(), line, %error, "a line of .gitignore is no pattern");
+            }
+        }
+        match builder.build() {
+            Ok(own) if !own.is_empty() => Some(Arc::new(Rules { own, above })),
+            _ => above,
+        }
+    }
+
+    /// The innermost file that has a word to say decides.
+    fn ignores(&self, path: &Path, is_folder: bool) -> bool {
+        match self.own.matched(path, is_folder) {
+            ignore::Match::Ignore(_) => true,
+            ignore::Match::Whitelist(_) => false,
+            ignore::Match::None => self.above.as_ref().is_some_and(|above| above.ignores(path, is_folder)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(filter: &Filter, path: &str, taken: bool) {
+        let path = Path::new(path);
+        let sieve = Sieve::new(filter).unwrap();
+        assert_eq!(sieve.takes_file(path, path.file_name().unwrap(), None), taken, "{filter:?} {path:?}");
+    }
+
+    #[test]
+    fn patterns() {
+        let exclude = |pattern: &str| Filter { exclude: vec![pattern.to_owned()], ..Filter::default() };
+        let include = |pattern: &str| Filter { include: vec![pattern.to_owned()], ..Filter::default() };
+        for (filter, path, taken) in [
+            (exclude("*.tmp"), "a/b.tmp", false),
+            (exclude("*.tmp"), "b.tmp", false),
+            (exclude("*.tmp"), "a/b.txt", true),
+            (exclude("node_modules"), "x/node_modules", false),
+            (exclude("node_modules/"), "x/node_modules", false),
+            (exclude("/top"), "top", false),
+            (exclude("/top"), "a/top", true),
+            (exclude("a/*.c"), "a/x.c", false),
+            (exclude("a/*.c"), "a/b/x.c", true),
+            (exclude("a/**/*.c"), "a/b/c/x.c", false),
+            (exclude("{x,y}?"), "d/x1", false),
+            (include("*.jpg"), "d/x.jpg", true),
+            (include("*.jpg"), "d/x.png", false),
+            (include("[ab]"), "a", true),
+            (Filter { skip_hidden: true, ..Filter::default() }, "a/.b", false),
+            (Filter { skip_hidden: true, ..Filter::default() }, "a/b", true),
+        ] {
+            check(&filter, path, taken);
+        }
+        let error = Sieve::new(&exclude("a[")).unwrap_err().to_string();
+        assert!(error.contains("a[") && error.contains("*.tmp"), "{error}");
+    }
+
+    #[test]
+    fn sizes_and_times() {
+        let stat = |size, mtime_ns| Stat { size, mtime_ns, ctime_ns: 0, inode: 1, device: 1 };
+        let filter = Filter {
+            min_size: Some(10),
+            max_size: Some(20),
+            newer_than: Some(5),
+            older_than: Some(9),
+            ..Filter::default()
+        };
+        let sieve = Sieve::new(&filter).unwrap();
+        for (size, time, taken) in
+            [(10, 5, true), (20, 8, true), (9, 5, false), (21, 5, false), (10, 4, false), (10, 9, false)]
+        {
+            assert_eq!(sieve.takes_stat(&stat(size, time)), taken, "{size} {time}");
+        }
+        assert!(Sieve::new(&Filter { max_size: Some(1), ..filter.clone() }).is_err());
+        assert!(Sieve::new(&Filter { older_than: Some(1), ..filter }).is_err());
+    }
+
+    #[test]
+    fn the_innermost_gitignore_decides() {
+        let top = Rules::below(None, Path::new(""), "*.o\nbuild/\n!keep.o\n[\n");
+        let inner = Rules::below(top.clone(), Path::new("a"), "!*.o\n/local\n");
+        let (top, inner) = (top.unwrap(), inner.unwrap());
+        for (rules, path, is_folder, ignored) in [
+            (&top, "x.o", false, true),
+            (&top, "d/x.o", false, true),
+            (&top, "keep.o", false, false),
+            (&top, "build", true, true),
+            (&top, "build", false, false),
+            (&inner, "a/x.o", false, false),
+            (&inner, "a/local", false, true),
+            (&inner, "a/b/local", false, false),
+            (&inner, "a/build", true, true),
+        ] {
+            assert_eq!(rules.ignores(Path::new(path), is_folder), ignored, "{path}");
+        }
+    }
+}

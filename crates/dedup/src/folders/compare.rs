@@ -1,0 +1,169 @@
+//! Two folders, file by file.
+//!
+//! Owns the lists of what is only in one and of what differs. Files are matched by content; where there are more of
+//! one than of the other, those of the same name match first.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use super::tree::{ALONE, NameHash, Tree, UNKNOWN};
+use super::{Places, gone};
+use crate::Result;
+
+/// The beginning of a list, and how long it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed<T> {
+    /// As many as were asked for, by path.
+    pub items: Vec<T>,
+    /// How many there are.
+    pub total: u64,
+}
+
+/// A file of a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its path in the folder.
+    pub path: PathBuf,
+    /// In bytes.
+    pub size: u64,
+    /// When it was last changed, in nanoseconds since 1970.
+    pub mtime_ns: i64,
+}
+
+/// Files in the same place of two folders that are not the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Differing {
+    /// The one in the first folder.
+    pub a: Entry,
+    /// The one in the second.
+    pub b: Entry,
+    /// Whether both could be read; otherwise they may be the same after all.
+    pub known: bool,
+}
+
+type Lists = (Listed<Entry>, Listed<Entry>, Listed<Differing>);
+
+/// What two folders do not have in common, as numbers of files.
+pub(super) struct Comparison<'a> {
+    tree: &'a Tree<NameHash>,
+    only_in_a: Vec<u32>,
+    only_in_b: Vec<u32>,
+    differing: Vec<(u32, u32)>,
+}
+
+/// Which files of a content match first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    SameInBoth,
+    Plain,
+    Differs,
+}
+
+impl<'a> Comparison<'a> {
+    pub(super) fn new(tree: &'a Tree<NameHash>, a: u32, b: u32) -> Self {
+        let (of_a, of_b) = (names(tree, a), names(tree, b));
+        let (mut rank_a, mut rank_b) = (HashMap::new(), HashMap::new());
+        let mut differing = Vec::new();
+        let mut others = of_b.iter().peekable();
+        for (name, ours) in &of_a {
+            while others.next_if(|(other, _)| other < name).is_some() {}
+            let Some((_, theirs)) = others.next_if(|(other, _)| other == name) else { continue };
+            let (x, y) = (tree.files[*ours as usize].content, tree.files[*theirs as usize].content);
+            let same = x == y && x != ALONE && x != UNKNOWN;
+            let rank = if same { Rank::SameInBoth } else { Rank::Differs };
+            rank_a.insert(*ours, rank);
+            rank_b.insert(*theirs, rank);
+            if !same {
+                differing.push((*ours, *theirs));
+            }
+        }
+        differing.sort_unstable();
+        let (ours, theirs) = (ranked(tree, a, &rank_a), ranked(tree, b, &rank_b));
+        let only_in_a = surplus(&ours, &theirs);
+        let only_in_b = surplus(&theirs, &ours);
+        Comparison { tree, only_in_a, only_in_b, differing }
+    }
+
+    /// With paths in the folders `a` and `b`, and at most `most` in each list.
+    pub(super) fn lists(&self, places: &Places<'_>, a: &Path, b: &Path, most: usize) -> Result<Lists> {
+        let entries = |files: &[u32], folder: &Path| -> Result<Vec<Entry>> {
+            let ids: Vec<i64> = files.iter().take(most).map(|&at| self.tree.files[at as usize].id).collect();
+            let found = places.store.catalog().files_at(&ids)?;
+            if found.len() < ids.len() {
+                return Err(gone().into());
+            }
+            let entry = |file: gristmill_store::catalog::FileAt| {
+                let absolute = places.roots.get(&file.root).cloned().unwrap_or_default().join(&file.path);
+                let path = absolute.strip_prefix(folder).map_or(file.path, Path::to_path_buf);
+                Entry { path, size: file.stat.size, mtime_ns: file.stat.mtime_ns }
+            };
+            Ok(found.into_iter().map(entry).collect())
+        };
+        let listed = |files: &[u32], folder: &Path| -> Result<Listed<Entry>> {
+            let mut items = entries(files, folder)?;
+            items.sort_by(|x, y| x.path.cmp(&y.path));
+            Ok(Listed { items, total: files.len() as u64 })
+        };
+        let (ours, theirs): (Vec<u32>, Vec<u32>) = self.differing.iter().copied().unzip();
+        let pairs = entries(&ours, a)?.into_iter().zip(entries(&theirs, b)?);
+        let is_known = |at: u32| self.tree.files[at as usize].content != UNKNOWN;
+        let known = self.differing.iter().map(|&(x, y)| is_known(x) && is_known(y));
+        let mut items: Vec<_> = pairs.zip(known).map(|((a, b), known)| Differing { a, b, known }).collect();
+        items.sort_by(|x, y| x.a.path.cmp(&y.a.path));
+        let differing = Listed { items, total: self.differing.len() as u64 };
+        Ok((listed(&self.only_in_a, a)?, listed(&self.only_in_b, b)?, differing))
+    }
+}
+
+/// The files in a folder and below, by a hash of their paths in it, in the order of that.
+fn names(tree: &Tree<NameHash>, top: u32) -> Vec<(NameHash, u32)> {
+    let folder = &tree.folders[top as usize];
+    let below = |outer: &NameHash, name: &NameHash| -> NameHash {
+        let mut hash = NameHash::default();
+        let both = blake3::Hasher::new().update(outer).update(name).finalize();
+        hash.copy_from_slice(&both.as_bytes()[..16]);
+        hash
+    };
+    let mut folders = vec![NameHash::default()];
+    for inner in &tree.folders[top as usize + 1..folder.end as usize] {
+        let outer = inner.parent.map_or(0, |parent| (parent - top) as usize);
+        folders.push(below(&folders[outer], &inner.name));
+    }
+    let mut names: Vec<(NameHash, u32)> = folder
+        .all()
+        .map(|at| {
+            let file = &tree.files[at];
+            (below(&folders[(file.folder - top) as usize], &file.label), at as u32)
+        })
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// The files in a folder and below by content, those that match first before the others.
+fn ranked(tree: &Tree<NameHash>, top: u32, ranks: &HashMap<u32, Rank>) -> Vec<(u32, Rank, u32)> {
+    let files = tree.folders[top as usize].all().map(|at| {
+        let rank = ranks.get(&(at as u32)).copied().unwrap_or(Rank::Plain);
+        (tree.files[at].content, rank, at as u32)
+    });
+    let mut files: Vec<_> = files.collect();
+    files.sort_unstable();
+    files
+}
+
+/// Files that have no match, without those that differ from one of their name; in the order of the tree.
+fn surplus(ours: &[(u32, Rank, u32)], theirs: &[(u32, Rank, u32)]) -> Vec<u32> {
+    let mut surplus = Vec::new();
+    for same in ours.chunk_by(|x, y| x.0 == y.0) {
+        let content = same[0].0;
+        let from = theirs.partition_point(|file| file.0 < content);
+        let matching = match content {
+            ALONE | UNKNOWN => 0,
+            _ => theirs[from..].iter().take_while(|file| file.0 == content).take(same.len()).count(),
+        };
+        let left = same[matching..].iter().filter(|file| file.1 != Rank::Differs);
+        surplus.extend(left.map(|file| file.2));
+    }
+    surplus.sort_unstable();
+    surplus
+}

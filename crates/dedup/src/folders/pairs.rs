@@ -1,0 +1,236 @@
+//! Pairs of folders that may have much in common, found without looking at every pair.
+//!
+//! Owns the search. Contents that lie in few folders propose pairs; what they propose is summed up towards the
+//! roots and gives an upper bound. Only pairs that can reach the wanted similarity are compared, exactly. A file
+//! proposes no more than so many pairs on each level of the tree, so the work grows as the tree does, not as its
+//! square.
+
+use super::tree::{ALONE, NameHash, Tree, UNKNOWN};
+
+/// Two folders, neither in the other, and how many files of them match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub(super) a: u32,
+    pub(super) b: u32,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+}
+
+/// Which folders are looked at, and how alike they must be.
+pub(super) struct Wanted<'a> {
+    pub(super) tree: &'a Tree<NameHash>,
+    /// In hundredths.
+    pub(super) similarity: u64,
+    /// A content in more folders than these proposes nothing.
+    pub(super) popular: usize,
+    pub(super) folder: &'a dyn Fn(u32) -> bool,
+}
+
+/// What was found, and what it took.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) pairs: Vec<Pair>,
+    pub(super) proposed: u64,
+    pub(super) compared: u64,
+}
+
+/// Whether `matching` files in common of two folders with `a` and `b` files are enough.
+pub(super) fn is_enough(similarity: u64, matching: u64, a: u64, b: u64) -> bool {
+    matching > 0 && 100 * matching >= similarity * (a + b - matching)
+}
+
+/// Where each content is.
+struct Index {
+    /// Folders that have a content among their own files, and how often; by content, then folder.
+    entries: Vec<(u32, u32)>,
+    /// Where the entries of a content are. Popular ones have none.
+    starts: Vec<u32>,
+    popular: Vec<bool>,
+    sizes: Vec<u64>,
+}
+
+impl Index {
+    fn new(tree: &Tree<NameHash>, popular: usize) -> Self {
+        let is_shared = |content: u32| content != ALONE && content != UNKNOWN;
+        let mut places: Vec<(u32, u32)> = Vec::new();
+        places.extend(tree.files.iter().filter(|f| is_shared(f.content)).map(|f| (f.content, f.folder)));
+        places.sort_unstable();
+        let contents = places.last().map_or(0, |(content, _)| *content as usize + 1);
+        let mut index = Index {
+            entries: Vec::new(),
+            starts: vec![0; contents + 1],
+            popular: vec![false; contents],
+            sizes: vec![0; contents],
+        };
+        for file in tree.files.iter().filter(|file| is_shared(file.content)) {
+            index.sizes[file.content as usize] = file.size;
+        }
+        let mut done = 0;
+        for same in places.chunk_by(|a, b| a.0 == b.0) {
+            let content = same[0].0 as usize;
+            index.starts[done..=content].fill(index.entries.len() as u32);
+            done = content + 1;
+            let before = index.entries.len();
+            index.entries.extend(same.chunk_by(|a, b| a.1 == b.1).map(|here| (here[0].1, here.len() as u32)));
+            if index.entries.len() - before > popular {
+                index.popular[content] = true;
+                index.entries.truncate(before);
+            }
+        }
+        index.starts[done..].fill(index.entries.len() as u32);
+        index
+    }
+
+    /// Folders at or after `from` that have a content.
+    fn places(&self, content: u32, from: u32) -> &[(u32, u32)] {
+        let range = self.starts[content as usize] as usize..self.starts[content as usize + 1] as usize;
+        let places = &self.entries[range];
+        &places[places.partition_point(|(folder, _)| *folder < from)..]
+    }
+
+    fn is_popular(&self, content: u32) -> bool {
+        self.popular[content as usize]
+    }
+}
+
+/// A folder that has files of its own, or several folders with files. One that holds nothing but a folder with files
+/// has the same files as that, and is left to it.
+pub(super) fn solid(tree: &Tree<NameHash>) -> Vec<bool> {
+    let is_solid = |at: u32| {
+        let folder = &tree.folders[at as usize];
+        let count = folder.count();
+        count > 0 && !tree.children(at).any(|child| tree.folders[child as usize].count() == count)
+    };
+    (0..tree.folders.len() as u32).map(is_solid).collect()
+}
+
+pub(super) fn find(wanted: &Wanted<'_>, solid: &[bool]) -> Found {
+    let tree = wanted.tree;
+    let index = Index::new(tree, wanted.popular);
+    let mut found = Found::default();
+    let mut bounds = Bounds::new(tree.folders.len());
+    let popular = popular_counts(tree, &index);
+    let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
+    for a in 0..tree.folders.len() as u32 {
+        let folder = &tree.folders[a as usize];
+        // The other one comes later; each pair is met once.
+        if !solid[a as usize] || !(wanted.folder)(a) || folder.end as usize == tree.folders.len() {
+            continue;
+        }
+        contents(tree, a, &mut of_a);
+        bounds.propose(wanted, solid, &index, a, &of_a);
+        found.proposed += bounds.touched.len() as u64;
+        bounds.touched.sort_unstable();
+        for &b in &bounds.touched {
+            let (ours, theirs) = (folder.count(), tree.folders[b as usize].count());
+            let both_popular = popular[a as usize].min(popular[b as usize]);
+            let bound = (u64::from(bounds.sums[b as usize]) + u64::from(both_popular)).min(ours).min(theirs);
+            if !is_enough(wanted.similarity, bound, ours, theirs) {
+                continue;
+            }
+            found.compared += 1;
+            contents(tree, b, &mut of_b);
+            let (files, bytes) = in_common(&of_a, &of_b, &index.sizes);
+            if is_enough(wanted.similarity, files, ours, theirs) {
+                found.pairs.push(Pair { a, b, files, bytes });
+            }
+        }
+        bounds.clear();
+    }
+    found
+}
+
+/// The contents in a folder and below that others can have, sorted.
+fn contents(tree: &Tree<NameHash>, folder: u32, into: &mut Vec<u32>) {
+    into.clear();
+    let files = &tree.files[tree.folders[folder as usize].all()];
+    into.extend(files.iter().map(|file| file.content).filter(|&c| c != ALONE && c != UNKNOWN));
+    into.sort_unstable();
+}
+
+/// How many files in each folder and below have popular contents.
+fn popular_counts(tree: &Tree<NameHash>, index: &Index) -> Vec<u32> {
+    let mut counts = vec![0; tree.folders.len()];
+    for at in (0..tree.folders.len()).rev() {
+        let own = &tree.files[tree.folders[at].own()];
+        let is_popular = |content: u32| content != ALONE && content != UNKNOWN && index.is_popular(content);
+        counts[at] += own.iter().filter(|file| is_popular(file.content)).count() as u32;
+        if let Some(parent) = tree.folders[at].parent {
+            counts[parent as usize] += counts[at];
+        }
+    }
+    counts
+}
+
+/// How many files, and bytes, two sorted lists of contents have in common, each as often as in both.
+fn in_common(a: &[u32], b: &[u32], sizes: &[u64]) -> (u64, u64) {
+    let (mut files, mut bytes) = (0, 0);
+    let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
+    while let (Some(&&x), Some(&&y)) = (a.peek(), b.peek()) {
+        if x <= y {
+            a.next();
+        }
+        if y <= x {
+            b.next();
+        }
+        if x == y {
+            files += 1;
+            bytes += sizes[x as usize];
+        }
+    }
+    (files, bytes)
+}
+
+/// At most how many files of one folder are in each other, without popular ones.
+struct Bounds {
+    /// By the files that lie right in a folder.
+    own: Vec<u32>,
+    own_touched: Vec<u32>,
+    /// With all below it.
+    sums: Vec<u32>,
+    touched: Vec<u32>,
+}
+
+impl Bounds {
+    fn new(folders: usize) -> Self {
+        Bounds { own: vec![0; folders], own_touched: Vec::new(), sums: vec![0; folders], touched: Vec::new() }
+    }
+
+    fn propose(&mut self, wanted: &Wanted<'_>, solid: &[bool], index: &Index, a: u32, contents: &[u32]) {
+        let tree = wanted.tree;
+        let Bounds { own, own_touched, sums, touched } = self;
+        let (count, end) = (tree.folders[a as usize].count(), tree.folders[a as usize].end);
+        for same in contents.chunk_by(|x, y| x == y) {
+            for &(folder, often) in index.places(same[0], end) {
+                let slot = &mut own[folder as usize];
+                if *slot == 0 {
+                    own_touched.push(folder);
+                }
+                *slot += often.min(same.len() as u32);
+            }
+        }
+        for &folder in own_touched.iter() {
+            // Outwards, as long as neither is in the other, and the larger one is not too large already.
+            for at in std::iter::once(folder).chain(tree.above(folder)) {
+                let theirs = tree.folders[at as usize].count();
+                if at < end
+                    || !is_enough(wanted.similarity, count.min(theirs), count, theirs) && theirs > count
+                {
+                    break;
+                }
+                if solid[at as usize] && (wanted.folder)(at) {
+                    let sum = &mut sums[at as usize];
+                    if *sum == 0 {
+                        touched.push(at);
+                    }
+                    *sum += own[folder as usize];
+                }
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.own_touched.drain(..).for_each(|at| self.own[at as usize] = 0);
+        self.touched.drain(..).for_each(|at| self.sums[at as usize] = 0);
+    }
+}

@@ -1,0 +1,216 @@
+//! Folders that are partly the same.
+//!
+//! Owns what "similar" means, and which of many similar pairs are worth telling.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+use gristmill_store::Store;
+
+use super::classes::{Classes, NONE};
+use super::compare::{Comparison, Differing, Entry, Listed};
+use super::pairs::{self, Pair, Wanted};
+use super::tree::{NameHash, Tree, UNKNOWN, name_hash};
+use super::{Places, selected};
+use crate::{Error, Result};
+
+/// Which similar folders to list.
+#[derive(Clone, Debug)]
+pub struct PartialOptions {
+    /// How alike they must be, in hundredths, up to 100.
+    pub min_similarity: u8,
+    /// Folders with at least so many files in and below them.
+    pub min_files: u64,
+    /// Pairs with at least so many bytes in common.
+    pub min_size: u64,
+    /// Only folders of these roots; of all when there are none.
+    pub roots: Vec<i64>,
+    /// A content that lies in more folders than these (a licence, an empty file) is no reason to compare them. It
+    /// counts in those that are compared.
+    pub popular: usize,
+    /// At most so many pairs.
+    pub limit: usize,
+    /// At most so many files in each list of a pair.
+    pub list: usize,
+}
+
+impl Default for PartialOptions {
+    fn default() -> Self {
+        PartialOptions {
+            min_similarity: 50,
+            min_files: 1,
+            min_size: 1,
+            roots: Vec::new(),
+            popular: 64,
+            limit: 100,
+            list: 1_000,
+        }
+    }
+}
+
+/// Some pairs of similar folders, and what it took to find them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Partials {
+    /// Those with most bytes in common first.
+    pub pairs: Vec<Partial>,
+    /// How many there are.
+    pub total: usize,
+    /// Pairs that a content proposed.
+    pub proposed: u64,
+    /// Pairs whose files were compared.
+    pub compared: u64,
+}
+
+/// Two similar folders.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Partial {
+    /// The one.
+    pub a: Side,
+    /// The other.
+    pub b: Side,
+    /// Matching files over all files of the two, in hundredths: 100 when they have the same contents, each as often,
+    /// though not in the same places.
+    pub similarity: f64,
+    /// Files that the two have in common, whatever they are called.
+    pub matching_files: u64,
+    /// Their size.
+    pub matching_bytes: u64,
+    /// Files of `a` whose content `b` does not have, or not as often, except those that differ.
+    pub only_in_a: Listed<Entry>,
+    /// The same of `b`.
+    pub only_in_b: Listed<Entry>,
+    /// Files of the same name and place in both, with different contents.
+    pub differing: Listed<Differing>,
+}
+
+/// One of two folders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// Its root.
+    pub root: i64,
+    /// Its path in the root.
+    pub path: PathBuf,
+    /// Files in it and below.
+    pub files: u64,
+    /// Their size.
+    pub bytes: u64,
+    /// Whether all of it could be read.
+    pub whole: bool,
+}
+
+/// Folders that have much in common and are not [identical](super::identical).
+///
+/// Counted are files, by their contents: a content that is in one folder (or below it) three times and in the other
+/// twice is two matches out of three. Where files are and what they are called does not count; one that could not
+/// be read matches none. Of pairs inside each other the outermost of those that are most alike is listed, and none
+/// that only adds more files to one side of another.
+pub fn partial(store: &Store, options: &PartialOptions) -> Result<Partials> {
+    if options.min_similarity > 100 {
+        let text = format!("a similarity is between 0 and 100 percent, not {}", options.min_similarity);
+        return Err(Error::Invalid(text));
+    }
+    let tree = Tree::load(store, name_hash)?;
+    let wanted =
+        |at| selected(&tree, &options.roots, at) && tree.folders[at as usize].count() >= options.min_files;
+    let similarity = u64::from(options.min_similarity);
+    let solid = pairs::solid(&tree);
+    let wanted = Wanted { tree: &tree, similarity, popular: options.popular, folder: &wanted };
+    let found = pairs::find(&wanted, &solid);
+    let classes = Classes::new(&tree, false, |at| selected(&tree, &options.roots, at));
+    let mut pairs = worth_telling(&tree, &classes, &found.pairs);
+    pairs.retain(|pair| pair.bytes >= options.min_size);
+    let order = |pair: &Pair| (u64::MAX - pair.bytes, union(&tree, pair) - pair.files, pair.a, pair.b);
+    pairs.sort_unstable_by_key(order);
+    let mut partials = Partials {
+        pairs: Vec::new(),
+        total: pairs.len(),
+        proposed: found.proposed,
+        compared: found.compared,
+    };
+    let places = Places::new(store)?;
+    for pair in pairs.iter().take(options.limit) {
+        let outer = lift(&tree, &solid, (pair.a, pair.b), |at| selected(&tree, &options.roots, at));
+        partials.pairs.push(told(&tree, &places, pair, outer, options.list)?);
+    }
+    Ok(partials)
+}
+
+fn told(
+    tree: &Tree<NameHash>,
+    places: &Places<'_>,
+    pair: &Pair,
+    outer: (u32, u32),
+    list: usize,
+) -> Result<Partial> {
+    let comparison = Comparison::new(tree, pair.a, pair.b);
+    let sides = places.of(tree, &[outer.0, outer.1])?;
+    let side = |at: u32, number: usize| {
+        let folder = &tree.folders[at as usize];
+        let (_, root, path) = sides[number].clone();
+        let mut below = tree.folders[at as usize..folder.end as usize].iter();
+        let known = !tree.files[folder.all()].iter().any(|file| file.content == UNKNOWN);
+        Side {
+            root,
+            path,
+            files: folder.count(),
+            bytes: tree.bytes(at),
+            whole: known && below.all(|f| f.whole),
+        }
+    };
+    let absolute = |number: usize| sides[number].0.join(&sides[number].2);
+    let (only_in_a, only_in_b, differing) = comparison.lists(places, &absolute(0), &absolute(1), list)?;
+    Ok(Partial {
+        a: side(outer.0, 0),
+        b: side(outer.1, 1),
+        similarity: 100.0 * pair.files as f64 / union(tree, pair) as f64,
+        matching_files: pair.files,
+        matching_bytes: pair.bytes,
+        only_in_a,
+        only_in_b,
+        differing,
+    })
+}
+
+fn union(tree: &Tree<NameHash>, pair: &Pair) -> u64 {
+    tree.folders[pair.a as usize].count() + tree.folders[pair.b as usize].count() - pair.files
+}
+
+/// Leaves out identical folders, pairs inside a pair that is as much alike, and pairs that only add files to one
+/// side of another.
+fn worth_telling(tree: &Tree<NameHash>, classes: &Classes, found: &[Pair]) -> Vec<Pair> {
+    let by_folders: HashMap<(u32, u32), &Pair> = found.iter().map(|pair| ((pair.a, pair.b), pair)).collect();
+    let mut diluted = HashSet::new();
+    for pair in found {
+        let larger = tree.above(pair.a).map(|a| (a, pair.b)).chain(tree.above(pair.b).map(|b| (pair.a, b)));
+        diluted
+            .extend(larger.filter(|key| by_folders.get(key).is_some_and(|other| other.files == pair.files)));
+    }
+    let is_dominated = |pair: &Pair| {
+        let outwards = |at: u32| std::iter::once(at).chain(tree.above(at));
+        // A folder with both in it makes no pair with anything around either.
+        let ours = outwards(pair.a).take_while(|&a| tree.folders[a as usize].end <= pair.b);
+        let theirs = || outwards(pair.b).take_while(|&b| b > pair.a);
+        ours.flat_map(|a| theirs().map(move |b| (a, b))).filter(|&key| key != (pair.a, pair.b)).any(|key| {
+            let other = by_folders.get(&key);
+            other.is_some_and(|other| other.files * union(tree, pair) >= pair.files * union(tree, other))
+        })
+    };
+    let is_identical = |pair: &Pair| classes.of(pair.a) != NONE && classes.of(pair.a) == classes.of(pair.b);
+    let worth =
+        |pair: &&Pair| !is_identical(pair) && !diluted.contains(&(pair.a, pair.b)) && !is_dominated(pair);
+    found.iter().filter(worth).copied().collect()
+}
+
+/// The outermost folders that hold nothing but these, as many steps out on both sides.
+fn lift(
+    tree: &Tree<NameHash>,
+    solid: &[bool],
+    mut pair: (u32, u32),
+    selected: impl Fn(u32) -> bool,
+) -> (u32, u32) {
+    let around = |at: u32| tree.folders[at as usize].parent.filter(|&at| !solid[at as usize] && selected(at));
+    while let (Some(a), Some(b)) = (around(pair.0), around(pair.1)) {
+        pair = (a, b);
+    }
+    pair
+}

@@ -1,0 +1,299 @@
+//! The catalog in memory, as a tree of numbers.
+//!
+//! Owns the order: a folder comes before what is in it, and files lie as their folders do. So a folder with all
+//! below it is one range of folders and one range of files. No path is kept, only what identifies a name; a million
+//! files take some 60 MiB.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use gristmill_store::Store;
+use gristmill_store::catalog::{Content, Node, TreeFile};
+
+use crate::Result;
+
+/// The content that all empty files have.
+pub(crate) const EMPTY: u32 = 0;
+/// A content that no other file has.
+pub(crate) const ALONE: u32 = u32::MAX;
+/// A content that could not be read.
+pub(crate) const UNKNOWN: u32 = u32::MAX - 1;
+
+const NOWHERE: u32 = u32::MAX;
+
+/// What a name is known by.
+pub(crate) type NameHash = [u8; 16];
+
+pub(crate) fn name_hash(name: &OsStr) -> NameHash {
+    let mut short = [0; 16];
+    short.copy_from_slice(&blake3::hash(name.as_encoded_bytes()).as_bytes()[..16]);
+    short
+}
+
+/// All folders and files. `L` is what is kept of a file's name.
+pub(crate) struct Tree<L> {
+    pub(crate) folders: Vec<Folder>,
+    pub(crate) files: Vec<File<L>>,
+}
+
+pub(crate) struct Folder {
+    pub(crate) id: i64,
+    pub(crate) root: i64,
+    /// The folder it is in. A root that lies inside another is in a folder of that.
+    pub(crate) parent: Option<u32>,
+    /// The first folder that is not below it.
+    pub(crate) end: u32,
+    /// Its own files.
+    pub(crate) files: (u32, u32),
+    /// Files in it and below.
+    pub(crate) all_files: (u32, u32),
+    /// Whether all that is in it, not below, is known to us.
+    pub(crate) whole: bool,
+    pub(crate) name: NameHash,
+}
+
+impl Folder {
+    pub(crate) fn own(&self) -> Range<usize> {
+        self.files.0 as usize..self.files.1 as usize
+    }
+
+    pub(crate) fn all(&self) -> Range<usize> {
+        self.all_files.0 as usize..self.all_files.1 as usize
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        u64::from(self.all_files.1 - self.all_files.0)
+    }
+}
+
+pub(crate) struct File<L> {
+    pub(crate) id: i64,
+    pub(crate) size: u64,
+    inode: u64,
+    device: u32,
+    pub(crate) folder: u32,
+    /// Equal numbers are equal contents, except [`ALONE`] and [`UNKNOWN`].
+    pub(crate) content: u32,
+    pub(crate) label: L,
+}
+
+impl<L> File<L> {
+    /// What the space on the disk belongs to: names of one inode have it in common.
+    pub(crate) fn space(&self) -> (u32, u64) {
+        match self.inode {
+            // Nobody told: a file of its own. Device numbers count from 0 and never get here.
+            0 => (NOWHERE, self.id.cast_unsigned()),
+            inode => (self.device, inode),
+        }
+    }
+}
+
+impl<L> Tree<L> {
+    /// Reads the catalog, all roots of it.
+    pub(crate) fn load(store: &Store, mut label: impl FnMut(&OsStr) -> L) -> Result<Self> {
+        let mut nested = Nested::new(store)?;
+        let mut folders = Vec::new();
+        let mut files: Vec<File<L>> = Vec::new();
+        let mut devices = HashMap::new();
+        store.catalog().tree(|node| match node {
+            Node::Extent { folders: some, files: more } => {
+                folders.reserve_exact(some);
+                files.reserve_exact(more);
+            }
+            Node::Folder(folder) => {
+                nested.meet(folder.root, &folder.path, folder.id);
+                let name = name_hash(folder.path.file_name().unwrap_or_default());
+                let top = folder.path.as_os_str().is_empty();
+                let (id, root, whole) = (folder.id, folder.root, folder.whole);
+                folders.push(Row { id, root, parent: folder.parent, top, whole, name });
+            }
+            Node::File(file) => {
+                if let Some(at) = find(&folders, file.folder) {
+                    let count = devices.len() as u32;
+                    let device = *devices.entry(file.stat.device).or_insert(count);
+                    files.push(entry(&file, device, at, label(&file.name)));
+                }
+            }
+        })?;
+        nested.join(&mut folders);
+        let (mut folders, order) = in_order(&folders);
+        // What hangs on no root is no part of the tree.
+        files.retain(|file| order[file.folder as usize] != NOWHERE);
+        files.iter_mut().for_each(|file| file.folder = order[file.folder as usize]);
+        files.sort_unstable_by_key(|file| (file.folder, file.id));
+        join_names(&mut files);
+        place(&mut folders, &files);
+        Ok(Tree { folders, files })
+    }
+
+    /// The folders that a folder is in, from the inside out.
+    pub(crate) fn above(&self, folder: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.folders[folder as usize].parent, |&at| self.folders[at as usize].parent)
+    }
+
+    /// The folders right in a folder.
+    pub(crate) fn children(&self, folder: u32) -> impl Iterator<Item = u32> {
+        let end = self.folders[folder as usize].end;
+        std::iter::successors(Some(folder + 1), |&at| Some(self.folders[at as usize].end))
+            .take_while(move |&at| at < end)
+    }
+
+    /// The size of all files in a folder and below, as it would be if no name were another's.
+    pub(crate) fn bytes(&self, folder: u32) -> u64 {
+        self.files[self.folders[folder as usize].all()].iter().map(|file| file.size).sum()
+    }
+}
+
+struct Row {
+    id: i64,
+    root: i64,
+    parent: Option<i64>,
+    /// Whether it is a root's own.
+    top: bool,
+    whole: bool,
+    name: NameHash,
+}
+
+fn find(rows: &[Row], id: i64) -> Option<u32> {
+    rows.binary_search_by_key(&id, |row| row.id).ok().map(|at| at as u32)
+}
+
+fn entry<L>(file: &TreeFile<'_>, device: u32, folder: u32, label: L) -> File<L> {
+    let content = match file.content {
+        Content::Empty => EMPTY,
+        Content::Shared(number) => number,
+        Content::Alone => ALONE,
+        Content::Unknown => UNKNOWN,
+    };
+    File { id: file.id, size: file.stat.size, inode: file.stat.inode, device, folder, content, label }
+}
+
+/// Folders so that each comes before those in it, and where each row went. Rows of a circle, which no walk makes,
+/// go nowhere.
+fn in_order(rows: &[Row]) -> (Vec<Folder>, Vec<u32>) {
+    let parents: Vec<u32> =
+        rows.iter().map(|row| row.parent.map_or(NOWHERE, |id| find(rows, id).unwrap_or(NOWHERE))).collect();
+    // By parent, so that the folders in one are a range.
+    let mut by_parent: Vec<u32> = (0..rows.len() as u32).collect();
+    by_parent.sort_by_key(|&at| parents[at as usize]);
+    let inside = |of: u32| {
+        let from = by_parent.partition_point(|&at| parents[at as usize] < of);
+        by_parent[from..].iter().copied().take_while(move |&at| parents[at as usize] == of)
+    };
+    let mut order = vec![NOWHERE; rows.len()];
+    let mut folders: Vec<Folder> = Vec::with_capacity(rows.len());
+    // A folder whose parent is gone is not there either; only a root's own has none.
+    let tops = inside(NOWHERE).filter(|&at| rows[at as usize].parent.is_none());
+    let mut stack: Vec<u32> = tops.collect();
+    stack.sort_by_key(|&at| Reverse((rows[at as usize].root, rows[at as usize].id)));
+    while let Some(at) = stack.pop() {
+        let row = &rows[at as usize];
+        let parent = parents[at as usize];
+        let parent = (parent != NOWHERE).then(|| order[parent as usize]);
+        order[at as usize] = folders.len() as u32;
+        let (id, root, whole, name) = (row.id, row.root, row.whole, row.name);
+        folders.push(Folder { id, root, parent, end: 0, files: (0, 0), all_files: (0, 0), whole, name });
+        let children = stack.len();
+        stack.extend(inside(at));
+        stack[children..].reverse();
+    }
+    for at in (0..folders.len()).rev() {
+        let end = folders[at].end.max(at as u32 + 1);
+        folders[at].end = end;
+        if let Some(parent) = folders[at].parent {
+            let above = &mut folders[parent as usize].end;
+            *above = end.max(*above);
+        }
+    }
+    (folders, order)
+}
+
+/// Which files are whose, once they are in the order of folders.
+fn place<L>(folders: &mut [Folder], files: &[File<L>]) {
+    let first = |folder: u32| files.partition_point(|file| file.folder < folder) as u32;
+    for (at, folder) in folders.iter_mut().enumerate() {
+        let at = at as u32;
+        let start = first(at);
+        folder.files = (start, first(at + 1));
+        folder.all_files = (start, first(folder.end));
+    }
+}
+
+/// A file that was not hashed because its only copies are other names of it has their content.
+fn join_names<L>(files: &mut [File<L>]) {
+    let mut next =
+        files.iter().map(|file| file.content).filter(|&content| content < UNKNOWN).max().unwrap_or(0) + 1;
+    let mut named: Vec<u32> = (0..files.len() as u32)
+        .filter(|&at| files[at as usize].inode != 0 && files[at as usize].content != UNKNOWN)
+        .collect();
+    let key = |file: &File<L>| (file.device, file.inode, file.size);
+    named.sort_unstable_by_key(|&at| (key(&files[at as usize]), at));
+    for names in named.chunk_by(|&a, &b| key(&files[a as usize]) == key(&files[b as usize])) {
+        let contents = names.iter().map(|&at| files[at as usize].content);
+        let alone = contents.clone().filter(|&content| content == ALONE).count();
+        if names.len() < 2 || alone == 0 {
+            continue;
+        }
+        // Hashed at different moments they may disagree; then nothing is taken over.
+        let mut known: Vec<u32> = contents.filter(|&content| content != ALONE).collect();
+        known.dedup();
+        let content = match known[..] {
+            [] => next,
+            [one] => one,
+            _ => continue,
+        };
+        next += u32::from(known.is_empty());
+        names.iter().for_each(|&at| files[at as usize].content = content);
+    }
+}
+
+/// Roots that lie inside others. What is in them is in the folders around them, too.
+struct Nested {
+    /// The root, and the folders of the root around it that may be there, the innermost first.
+    wanted: Vec<(i64, i64, Vec<(PathBuf, Option<i64>)>)>,
+}
+
+impl Nested {
+    fn new(store: &Store) -> Result<Self> {
+        let roots = store.roots().list()?;
+        let around = |path: &Path, id: i64| {
+            let outer = roots.iter().filter(|root| root.id != id && path.starts_with(&root.path));
+            outer.max_by_key(|root| root.path.as_os_str().len())
+        };
+        let wanted = roots.iter().filter_map(|root| {
+            let outer = around(&root.path, root.id)?;
+            let inside = root.path.strip_prefix(&outer.path).ok()?;
+            let folders = inside.ancestors().skip(1).map(|path| (path.to_path_buf(), None)).collect();
+            Some((root.id, outer.id, folders))
+        });
+        Ok(Nested { wanted: wanted.collect() })
+    }
+
+    fn meet(&mut self, root: i64, path: &Path, id: i64) {
+        for (_, outer, folders) in &mut self.wanted {
+            if *outer == root
+                && let Some((_, found)) = folders.iter_mut().find(|(folder, _)| folder == path)
+            {
+                *found = Some(id);
+            }
+        }
+    }
+
+    fn join(&self, rows: &mut [Row]) {
+        for (inner, _, folders) in &self.wanted {
+            let Some(parent) = folders.iter().find_map(|(_, id)| *id) else { continue };
+            match rows.iter().position(|row| row.root == *inner && row.top) {
+                Some(top) => rows[top].parent = Some(parent),
+                // It was never scanned: of the folder around it not all is known.
+                None => {
+                    if let Some(at) = find(rows, parent) {
+                        rows[at as usize].whole = false;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What is worth reading.
+//!
+//! Owns the one rule: a file is read only if it can be a duplicate. First all that share their size with another
+//! file of the catalog (small ones are hashed at once, of large ones a few blocks), then large ones that share
+//! those blocks, too. Names of one inode are one file: read once, and no reason to read another.
+//!
+//! A plan is sorted numbers, not rows: 32 bytes a file while it is made, 8 for each that is read.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use gristmill_store::Store;
+use gristmill_store::catalog::{Algorithm, Row};
+
+use crate::error::Result;
+use crate::progress::Control;
+use crate::read::{Goal, SMALL};
+
+/// Which files to read.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// Rows, ascending: the order in which folders were walked, and so about that on the disk.
+    pub(crate) ids: Vec<i64>,
+    /// Other names of a file that is read, by its row.
+    pub(crate) links: HashMap<i64, Vec<i64>>,
+    pub(crate) bytes: u64,
+    /// How many of them were hashed with another algorithm before.
+    pub(crate) again: u64,
+    /// What every root holds.
+    pub(crate) roots: HashMap<i64, Holds>,
+}
+
+/// Files of a root.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Holds {
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+}
+
+/// A file, as far as a plan is concerned. Sorted, equal contents can only be among neighbours.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    /// Its size; with its edges, when these are compared.
+    like: (u64, i64),
+    /// Which inode it is.
+    inode: (u64, u64),
+    id: i64,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    /// Its content is known.
+    Hashed,
+    /// It is known, by another algorithm.
+    Otherwise,
+    Unread,
+}
+
+/// The first reading: small files, and edges of large ones.
+pub(crate) fn first(store: &Store, algorithm: Algorithm, every: bool, control: &Control) -> Result<Plan> {
+    let mut plan = Plan::default();
+    let mut candidates = Vec::new();
+    store.catalog().each(|row| {
+        let root = plan.roots.entry(row.root).or_default();
+        root.files += 1;
+        root.bytes += row.stat.size;
+        if row.stat.size == 0 {
+            return flow(control);
+        }
+        let is_large = row.stat.size > SMALL;
+        // When everything is read through, edges tell nothing.
+        if !(every && is_large) {
+            let mut candidate = candidate(row, (row.stat.size, 0), algorithm);
+            if is_large {
+                // Edges are needed even of a file that is hashed: others are compared by them.
+                candidate.state = if row.edges.is_some() { State::Hashed } else { State::Unread };
+            }
+            candidates.push(candidate);
+        }
+        flow(control)
+    })?;
+    plan.choose(
+        &mut candidates,
+        every,
+        |size| if size > SMALL { Goal::Edges } else { Goal::Content(algorithm) },
+    );
+    Ok(plan)
+}
+
+/// The second reading: large files that are alike at their edges.
+pub(crate) fn second(store: &Store, algorithm: Algorithm, every: bool, control: &Control) -> Result<Plan> {
+    let mut plan = Plan::default();
+    let mut candidates = Vec::new();
+    store.catalog().each(|row| {
+        if row.stat.size > SMALL
+            && let Some(edges) = row.edges.or(every.then_some(0))
+        {
+            candidates.push(candidate(row, (row.stat.size, edges), algorithm));
+        }
+        flow(control)
+    })?;
+    plan.choose(&mut candidates, every, |_| Goal::Content(algorithm));
+    Ok(plan)
+}
+
+fn candidate(row: &Row, like: (u64, i64), algorithm: Algorithm) -> Candidate {
+    let state = match row.algorithm {
+        Some(known) if known == algorithm => State::Hashed,
+        Some(_) => State::Otherwise,
+        None => State::Unread,
+    };
+    // What another program recorded without an inode is a file of its own.
+    let inode =
+        if row.stat.inode == 0 { (0, row.id.cast_unsigned()) } else { (row.stat.device, row.stat.inode) };
+    Candidate { like, inode, id: row.id, state }
+}
+
+fn flow(control: &Control) -> ControlFlow<()> {
+    if control.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+impl Plan {
+    /// Chooses among candidates those that can be duplicates and are not known yet.
+    fn choose(&mut self, candidates: &mut [Candidate], every: bool, goal: impl Fn(u64) -> Goal) {
+        candidates.sort_unstable();
+        for alike in candidates.chunk_by(|a, b| a.like == b.like) {
+            let alone = alike.first().map(|file| file.inode) == alike.last().map(|file| file.inode);
+            if alone && !every {
+                continue;
+            }
+            for names in alike.chunk_by(|a, b| a.inode == b.inode) {
+                let mut unread = names.iter().filter(|file| file.state != State::Hashed);
+                let Some(first) = unread.next() else { continue };
+                self.ids.push(first.id);
+                self.again += u64::from(first.state == State::Otherwise);
+                self.bytes += goal(first.like.0).cost(first.like.0);
+                let others: Vec<i64> = unread.map(|file| file.id).collect();
+                if !others.is_empty() {
+                    self.links.insert(first.id, others);
+                }
+            }
+        }
+        self.ids.sort_unstable();
+    }
+}

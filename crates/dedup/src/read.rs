@@ -1,0 +1,208 @@
+//! Reading files that others may be writing.
+//!
+//! Owns what counts as having read a file: the file system said the same about it before and after. One that would
+//! not hold still is tried again, then recorded as unstable. Nothing is mapped into memory: a file that is cut
+//! short while it is mapped ends the process.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+
+use gristmill_store::catalog::{Algorithm, Finding, Stat};
+
+use crate::hash::{self, Hasher};
+use crate::sys::{self, Folder, Kind, Reading};
+
+/// Files up to this size are read at once, and hashed as a whole. Two reads at the edges of a larger one cost less
+/// than reading it; below, the opening of the file is what costs.
+pub(crate) const SMALL: u64 = 64 << 10;
+
+/// The size of a block at an edge.
+const EDGE: usize = 16 << 10;
+
+/// Files from this size on are looked at in the middle, too: disk images and databases often differ only there.
+const LARGE: u64 = 1 << 20;
+
+/// Large files are read in blocks of this size.
+const BLOCK: usize = 1 << 20;
+
+/// How often a file that changes under our eyes is read.
+const ATTEMPTS: u32 = 3;
+
+/// What a file is read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// A hash over a few blocks.
+    Edges,
+    /// The hash of all of it.
+    Content(Algorithm),
+}
+
+impl Goal {
+    /// How many bytes that takes of a file.
+    pub(crate) fn cost(self, size: u64) -> u64 {
+        match self {
+            Goal::Content(_) => size,
+            Goal::Edges => offsets(size).len() as u64 * EDGE as u64,
+        }
+    }
+}
+
+/// Somebody who may want the reading to stop, or to slow down.
+pub(crate) trait Pace {
+    /// About to read so many bytes. False: stop.
+    fn may_read(&self, bytes: u64) -> bool;
+}
+
+/// Reads a file. `expected` is what the catalog has about it. Nothing when it was told to stop.
+pub(crate) fn file(
+    open: impl Fn() -> io::Result<File>,
+    expected: &Stat,
+    goal: Goal,
+    buffer: &mut Vec<u8>,
+    pace: &impl Pace,
+) -> Option<(Stat, Finding)> {
+    let failed = |error: &io::Error| match error.kind() {
+        ErrorKind::NotFound => (*expected, Finding::Gone),
+        _ => (*expected, Finding::Failed(error.to_string())),
+    };
+    for attempt in 0..ATTEMPTS {
+        let file = match open() {
+            Ok(file) => file,
+            Err(error) => return Some(failed(&error)),
+        };
+        let before = if attempt == 0 {
+            // The walk looked just now: that spares small files a call.
+            *expected
+        } else {
+            match sys::file_stat(&file) {
+                Ok(found) => found.stat,
+                Err(error) => return Some(failed(&error)),
+            }
+        };
+        let read = through(&file, before.size, goal, buffer, pace);
+        let after = match sys::file_stat(&file) {
+            Ok(found) if found.kind == Kind::File => found.stat,
+            Ok(_) => return Some((*expected, Finding::Gone)),
+            Err(error) => return Some(failed(&error)),
+        };
+        match read {
+            Ok(Some(finding)) if after.is_same(&before) => return Some((after, finding)),
+            Ok(_) if !pace.may_read(0) => return None,
+            Ok(_) => {}
+            Err(error) if after.is_same(&before) => return Some(failed(&error)),
+            Err(_) => {}
+        }
+    }
+    Some((*expected, Finding::Failed(format!("it changed {ATTEMPTS} times while it was read"))))
+}
+
+/// What was asked for; nothing when the file is not as large as it was, or the reading was stopped.
+fn through(
+    file: &File,
+    size: u64,
+    goal: Goal,
+    buffer: &mut Vec<u8>,
+    pace: &impl Pace,
+) -> io::Result<Option<Finding>> {
+    match goal {
+        Goal::Content(algorithm) if size <= SMALL => whole(file, size, algorithm, buffer, pace),
+        Goal::Content(algorithm) => blocks(file, size, algorithm, buffer, pace),
+        Goal::Edges => edges(file, size, buffer, pace),
+    }
+}
+
+/// A small file, at once: one call, if the system gives all at once, and room for one byte that should not be there.
+fn whole(
+    mut file: &File,
+    size: u64,
+    algorithm: Algorithm,
+    buffer: &mut Vec<u8>,
+    pace: &impl Pace,
+) -> io::Result<Option<Finding>> {
+    if !pace.may_read(size) {
+        return Ok(None);
+    }
+    let expected = usize::try_from(size).unwrap_or(usize::MAX);
+    buffer.resize(expected.saturating_add(1).max(SMALL as usize + 1), 0);
+    let mut filled = 0;
+    while filled <= expected {
+        match file.read(&mut buffer[filled..=expected]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if filled == expected {
+            // The stat that follows tells whether the file has grown.
+            break;
+        }
+    }
+    Ok((filled == expected).then(|| Finding::Content(algorithm, hash::of(algorithm, &buffer[..expected]))))
+}
+
+fn blocks(
+    mut file: &File,
+    size: u64,
+    algorithm: Algorithm,
+    buffer: &mut Vec<u8>,
+    pace: &impl Pace,
+) -> io::Result<Option<Finding>> {
+    sys::advise(file, Reading::Through);
+    let mut hasher = Hasher::new(algorithm);
+    buffer.resize(BLOCK.max(buffer.len()), 0);
+    let mut left = size;
+    while left > 0 {
+        let want = usize::try_from(left).unwrap_or(BLOCK).min(BLOCK);
+        if !pace.may_read(want as u64) {
+            return Ok(None);
+        }
+        match file.read(&mut buffer[..want]) {
+            Ok(0) => return Ok(None),
+            Ok(read) => {
+                hasher.update(&buffer[..read]);
+                left -= read as u64;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(Finding::Content(algorithm, hasher.finish())))
+}
+
+/// Where blocks are read: the first, the last, and of a large file three between.
+fn offsets(size: u64) -> Vec<u64> {
+    let last = size.saturating_sub(EDGE as u64);
+    match size {
+        0..=SMALL => vec![0],
+        size if size < LARGE => vec![0, last],
+        size => vec![0, size / 4, size / 2, size / 4 * 3, last],
+    }
+}
+
+fn edges(mut file: &File, size: u64, buffer: &mut Vec<u8>, pace: &impl Pace) -> io::Result<Option<Finding>> {
+    if !pace.may_read(Goal::Edges.cost(size)) {
+        return Ok(None);
+    }
+    sys::advise(file, Reading::Here);
+    buffer.resize(EDGE.max(buffer.len()), 0);
+    let mut hasher = blake3::Hasher::new();
+    for (number, offset) in offsets(size).into_iter().enumerate() {
+        if number > 0 {
+            file.seek(SeekFrom::Start(offset))?;
+        }
+        match file.read_exact(&mut buffer[..EDGE]) {
+            Ok(()) => drop(hasher.update(&buffer[..EDGE])),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    let mut first = [0; 8];
+    hasher.finalize_xof().fill(&mut first);
+    Ok(Some(Finding::Edges(i64::from_le_bytes(first))))
+}
+
+/// Opens a file as its root wants it.
+pub(crate) fn open(folder: &Folder, name: &OsStr, follow: bool) -> io::Result<File> {
+    if follow { folder.linked_file(name) } else { folder.file(name) }
+}

@@ -1,0 +1,266 @@
+//! Reading what a plan names, on the pool.
+//!
+//! Owns the order and the pace of reading. Files of one folder are read by one task, relative to the folder, which
+//! is opened once. Large files are read largest first, each by a task of its own, so that no worker is left with
+//! the largest at the end.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gristmill_pool::{Pool, Task, TaskError, TaskResult};
+use gristmill_store::Store;
+use gristmill_store::catalog::{Algorithm, Finding, Hashed, Row};
+use gristmill_store::roots::Root;
+
+use crate::error::Result;
+use crate::plan::Plan;
+use crate::progress::{Control, add};
+use crate::read::{self, Goal, Pace, SMALL};
+use crate::scribe::{Note, Notes};
+use crate::sys::Folder;
+
+/// So many rows are fetched at once.
+const FETCH: usize = 2_048;
+
+/// A task reads at most so many files, and so many bytes of small ones.
+const MOST_FILES: usize = 32;
+const MOST_BYTES: u64 = 4 << 20;
+
+/// Which reading it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Round {
+    First,
+    Second,
+}
+
+/// Everything a task needs to read files.
+pub(crate) struct Reader {
+    pub(crate) store: Store,
+    pub(crate) notes: Notes,
+    pub(crate) control: Arc<Control>,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) round: Round,
+    pub(crate) links: HashMap<i64, Vec<i64>>,
+    pub(crate) tops: Arc<Tops>,
+    pub(crate) budget: Arc<Budget>,
+    /// Files that were not as the catalog had them.
+    pub(crate) surprises: AtomicU64,
+}
+
+/// The roots, open. One that cannot be opened, on a disk that is not there, say, is left alone.
+pub(crate) struct Tops(HashMap<i64, Top>);
+
+struct Top {
+    folder: Folder,
+    follow: bool,
+}
+
+impl Tops {
+    /// Those that can be had, and those that cannot.
+    pub(crate) fn open(roots: &[Root]) -> (Self, Vec<Root>) {
+        let mut absent = Vec::new();
+        let mut tops = HashMap::new();
+        for root in roots {
+            match Folder::open(&root.path) {
+                Ok(folder) => drop(tops.insert(root.id, Top { folder, follow: root.follow_links })),
+                Err(_) => absent.push(root.clone()),
+            }
+        }
+        (Tops(tops), absent)
+    }
+}
+
+/// How fast all workers together may read.
+pub(crate) struct Budget {
+    /// Bytes a second.
+    rate: Option<u64>,
+    /// When what was read so far is paid for.
+    paid: Mutex<Instant>,
+}
+
+impl Budget {
+    pub(crate) fn new(rate: Option<u64>) -> Self {
+        Budget { rate, paid: Mutex::new(Instant::now()) }
+    }
+
+    /// Waits until so many bytes may be read. False when the scan is to stop.
+    fn wait(&self, bytes: u64, control: &Control) -> bool {
+        let Some(rate) = self.rate else { return !control.is_stopped() };
+        let until = {
+            let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+            let from = (*paid).max(Instant::now());
+            *paid = from + Duration::from_secs_f64(bytes as f64 / rate as f64);
+            from
+        };
+        loop {
+            if control.is_stopped() {
+                return false;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            std::thread::park_timeout(left.min(Duration::from_millis(50)));
+        }
+    }
+}
+
+struct Paced<'a>(&'a Reader);
+
+impl Pace for Paced<'_> {
+    fn may_read(&self, bytes: u64) -> bool {
+        let may = self.0.budget.wait(bytes, &self.0.control);
+        add(&self.0.control.bytes_read, bytes);
+        may
+    }
+}
+
+impl Reader {
+    /// Submits the reading of all that the plan names.
+    pub(crate) fn submit(self: &Arc<Self>, pool: &Pool, plan: &Plan) -> Result<()> {
+        let mut after = 0;
+        let mut position = 0;
+        let mut large = Vec::new();
+        loop {
+            // Both ascend: one step through the plan for each row.
+            let (rows, next) = self.store.catalog().some(after, FETCH, |row| {
+                while plan.ids.get(position).is_some_and(|id| *id < row.id) {
+                    position += 1;
+                }
+                plan.ids.get(position) == Some(&row.id) && self.tops.0.contains_key(&row.root)
+            })?;
+            for batch in batches(rows) {
+                let whole = self.round == Round::Second;
+                if whole {
+                    large.extend(batch)
+                } else if !self.hand_over(pool, batch) {
+                    return Ok(());
+                }
+            }
+            match next {
+                Some(last) if position < plan.ids.len() => after = last,
+                _ => break,
+            }
+        }
+        large.sort_by_key(|row| std::cmp::Reverse(row.stat.size));
+        for row in large {
+            if !self.hand_over(pool, vec![row]) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// False when the scan is to stop.
+    fn hand_over(self: &Arc<Self>, pool: &Pool, batch: Vec<Row>) -> bool {
+        let reader = self.clone();
+        let mut task = Task::new(move |_| reader.read(&batch));
+        loop {
+            if self.control.is_stopped() {
+                return false;
+            }
+            // A disk that hangs must not hang the one who could be told to stop.
+            match pool.submit_timeout(task, Duration::from_millis(200)) {
+                Ok(_) => return true,
+                Err(refused) if pool.has_ended() => {
+                    drop(refused);
+                    return false;
+                }
+                Err(refused) => task = refused.into_task(),
+            }
+        }
+    }
+
+    /// Reads files of one folder.
+    fn read(&self, batch: &[Row]) -> TaskResult<()> {
+        let _busy = Busy::new(&self.control);
+        let Some(first) = batch.first() else { return Ok(()) };
+        let Some(top) = self.tops.0.get(&first.root) else { return Ok(()) };
+        let folder = top.folder.below(first.path.parent().unwrap_or(Path::new("")), top.follow);
+        let mut found = Vec::with_capacity(batch.len());
+        let mut buffer = Vec::new();
+        for row in batch {
+            let result = match &folder {
+                Ok(folder) => self.read_one(folder, top.follow, row, &mut buffer),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some((row.stat, Finding::Gone)),
+                Err(error) => Some((row.stat, Finding::Failed(error.to_string()))),
+            };
+            let Some((stat, finding)) = result else { break };
+            add(&self.control.read, 1);
+            if finding == Finding::Gone || stat != row.stat {
+                add(&self.surprises, 1);
+            }
+            if let Finding::Failed(error) = &finding {
+                add(&self.control.errors, 1);
+                tracing::info!(path = %row.path.display(), %error, "cannot be read");
+            }
+            // Other names of the inode have the same content. If this name is gone or may not be read, they are
+            // left for the next scan, which will choose another.
+            if !matches!(finding, Finding::Gone | Finding::Failed(_)) {
+                for &id in self.links.get(&row.id).into_iter().flatten() {
+                    found.push(Hashed { id, stat, finding: finding.clone() });
+                }
+            }
+            found.push(Hashed { id: row.id, stat, finding });
+        }
+        self.notes.send(Note::Hashed(found)).map_err(|_| TaskError::cancelled())
+    }
+
+    fn read_one(
+        &self,
+        folder: &Folder,
+        follow: bool,
+        row: &Row,
+        buffer: &mut Vec<u8>,
+    ) -> Option<(gristmill_store::catalog::Stat, Finding)> {
+        let goal = match self.round {
+            Round::First if row.stat.size > SMALL => Goal::Edges,
+            _ => Goal::Content(self.algorithm),
+        };
+        let name = row.path.file_name().unwrap_or_default();
+        read::file(|| read::open(folder, name, follow), &row.stat, goal, buffer, &Paced(self))
+    }
+}
+
+/// Rows of one folder together, a bounded number of them.
+fn batches(rows: Vec<Row>) -> Vec<Vec<Row>> {
+    let mut batches: Vec<Vec<Row>> = Vec::new();
+    let mut bytes = 0;
+    for row in rows {
+        let fits = batches.last().is_some_and(|batch: &Vec<Row>| {
+            batch.len() < MOST_FILES
+                && bytes < MOST_BYTES
+                && batch
+                    .first()
+                    .is_some_and(|first| first.root == row.root && first.path.parent() == row.path.parent())
+        });
+        if !fits {
+            batches.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += row.stat.size.min(SMALL);
+        if let Some(batch) = batches.last_mut() {
+            batch.push(row);
+        }
+    }
+    batches
+}
+
+/// Counts a worker as busy while it lives.
+struct Busy<'a>(&'a Control);
+
+impl<'a> Busy<'a> {
+    fn new(control: &'a Control) -> Self {
+        add(&control.busy, 1);
+        Busy(control)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}

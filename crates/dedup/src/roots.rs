@@ -1,0 +1,41 @@
+//! From what a person typed to roots.
+//!
+//! Owns what a path means: made absolute, links in it resolved, so that one folder is one root, however it is
+//! called.
+
+use std::path::{Path, PathBuf};
+
+use gristmill_store::Store;
+use gristmill_store::roots::Root;
+
+use crate::error::{Error, Result};
+
+/// The folder at a path, as it is registered: absolute, without links.
+pub fn resolve(path: &Path) -> Result<PathBuf> {
+    let found = std::fs::canonicalize(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Error::Root(path.to_path_buf(), "there is no such folder".to_owned()),
+        _ => Error::Root(path.to_path_buf(), error.to_string()),
+    })?;
+    match std::fs::metadata(&found) {
+        Ok(metadata) if metadata.is_dir() => Ok(found),
+        Ok(_) => Err(Error::Root(path.to_path_buf(), "it is a file; name the folder it is in".to_owned())),
+        Err(error) => Err(Error::Root(path.to_path_buf(), error.to_string())),
+    }
+}
+
+/// The root that a person means by a path or a name, whether or not its folder is there.
+pub fn named(store: &Store, word: &Path) -> Result<Root> {
+    let roots = store.roots().list()?;
+    let absolute = std::path::absolute(word).unwrap_or_else(|_| word.to_path_buf());
+    let canonical = std::fs::canonicalize(word).ok();
+    let path = |root: &&Root| root.path == absolute || canonical.as_ref() == Some(&root.path);
+    let name = |root: &&Root| root.name.as_str() == word.as_os_str();
+    roots.iter().find(path).or_else(|| roots.iter().find(name)).cloned().ok_or_else(|| {
+        let known = roots.iter().map(|root| root.path.display().to_string()).collect::<Vec<_>>();
+        let known = match known.as_slice() {
+            [] => "none is registered; `gristmill scan FOLDER` registers one".to_owned(),
+            known => format!("registered: {}", known.join(", ")),
+        };
+        Error::Root(word.to_path_buf(), format!("it is no root ({known})"))
+    })
+}

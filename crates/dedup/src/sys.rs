@@ -1,0 +1,182 @@
+//! What is particular to the system: open folders, what they hold, and whether a process lives.
+//!
+//! Owns every call that is not the same everywhere. On Linux all is done relative to open folders, so that a path
+//! may be longer than the system takes, and a folder that is swapped for a link under our eyes leads nowhere.
+//! Elsewhere the standard library has to do; that fallback is compiled and tested on Linux, too.
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(any(test, not(target_os = "linux")))]
+mod portable;
+
+#[cfg(target_os = "linux")]
+pub(crate) use linux::{Folder, advise, file_stat, holder, is_alive};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use portable::{Folder, advise, file_stat, holder, is_alive};
+
+use gristmill_store::catalog::Stat;
+
+/// What an entry of a folder is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Folder,
+    Link,
+    /// A pipe, a socket, a device.
+    Special,
+    /// Its folder does not say; ask for its stat.
+    Unknown,
+}
+
+/// An entry with what the file system says about it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) kind: Kind,
+    pub(crate) stat: Stat,
+}
+
+/// How much of a file is about to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// All of it, from the beginning.
+    Through,
+    /// A few blocks.
+    Here,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::{OsStr, OsString};
+    use std::io::Read;
+    use std::ops::ControlFlow;
+    use std::path::Path;
+
+    macro_rules! on_each_system {
+        ($($name:ident)*) => {
+            mod on_linux { $(#[test] fn $name() { super::$name::<super::linux::Folder>(); })* }
+            mod portably { $(#[test] fn $name() { super::$name::<super::portable::Folder>(); })* }
+        };
+    }
+
+    /// The two have the same methods; this names them for the tests.
+    trait Like: Sized {
+        fn open(path: &Path) -> std::io::Result<Self>;
+        fn below(&self, path: &Path, follow: bool) -> std::io::Result<Self>;
+        fn names(&self) -> Vec<(OsString, Kind)>;
+        fn stat(&self, name: &str, follow: bool) -> std::io::Result<Found>;
+        fn file(&self, name: &str) -> std::io::Result<std::fs::File>;
+    }
+
+    macro_rules! like {
+        ($folder:ty) => {
+            impl Like for $folder {
+                fn open(path: &Path) -> std::io::Result<Self> {
+                    Self::open(path)
+                }
+                fn below(&self, path: &Path, follow: bool) -> std::io::Result<Self> {
+                    self.below(path, follow)
+                }
+                fn names(&self) -> Vec<(OsString, Kind)> {
+                    let mut names = Vec::new();
+                    self.entries(|name, kind| {
+                        names.push((name.to_owned(), kind));
+                        ControlFlow::Continue(())
+                    })
+                    .unwrap();
+                    names.sort_by(|(a, _), (b, _)| a.cmp(b));
+                    names
+                }
+                fn stat(&self, name: &str, follow: bool) -> std::io::Result<Found> {
+                    self.stat(OsStr::new(name), follow)
+                }
+                fn file(&self, name: &str) -> std::io::Result<std::fs::File> {
+                    self.file(OsStr::new(name))
+                }
+            }
+        };
+    }
+
+    like!(linux::Folder);
+    like!(portable::Folder);
+
+    fn tree() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(at("a/b")).unwrap();
+        std::fs::write(at("a/file"), "words").unwrap();
+        std::os::unix::fs::symlink("a", at("link")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        folder
+    }
+
+    fn what_is_in_a_folder<F: Like>() {
+        let folder = tree();
+        let top = F::open(folder.path()).unwrap();
+        let names = top.names();
+        let expected = [("a", Kind::Folder), ("link", Kind::Link), ("socket", Kind::Special)];
+        assert_eq!(names, expected.map(|(name, kind)| (name.into(), kind)));
+        assert_eq!(top.stat("link", false).unwrap().kind, Kind::Link);
+        assert_eq!(top.stat("link", true).unwrap().kind, Kind::Folder);
+        let a = top.below(Path::new("a"), false).unwrap();
+        let found = a.stat("file", false).unwrap();
+        assert_eq!((found.kind, found.stat.size), (Kind::File, 5));
+        let mut text = String::new();
+        let mut file = a.file("file").unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "words");
+        assert_eq!(file_stat(&file).unwrap().stat, found.stat);
+        assert!(a.file("b").is_err() || file_stat(&a.file("b").unwrap()).unwrap().kind != Kind::File);
+    }
+
+    fn links_lead_nowhere_unless_followed<F: Like>() {
+        let folder = tree();
+        let top = F::open(folder.path()).unwrap();
+        assert!(top.below(Path::new("link/b"), false).is_err());
+        assert!(top.below(Path::new("link"), false).is_err());
+        assert_eq!(top.below(Path::new("link"), true).unwrap().names().len(), 2);
+        assert!(top.file("link").is_err());
+    }
+
+    fn what_is_not_there<F: Like>() {
+        let folder = tree();
+        let top = F::open(folder.path()).unwrap();
+        let gone = std::io::ErrorKind::NotFound;
+        assert_eq!(top.below(Path::new("no"), false).err().unwrap().kind(), gone);
+        assert_eq!(top.stat("no", false).err().unwrap().kind(), gone);
+        assert_eq!(top.file("no").err().unwrap().kind(), gone);
+    }
+
+    on_each_system! { what_is_in_a_folder links_lead_nowhere_unless_followed what_is_not_there }
+
+    #[test]
+    fn paths_longer_than_the_system_takes() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = "n".repeat(250);
+        let mut path = std::path::PathBuf::new();
+        let mut here = linux::Folder::open(folder.path()).unwrap();
+        for _ in 0..40 {
+            here.make_folder(OsStr::new(&name)).unwrap();
+            here = here.below(Path::new(&name), false).unwrap();
+            path.push(&name);
+        }
+        assert!(path.as_os_str().len() > 8_000);
+        let top = linux::Folder::open(folder.path()).unwrap();
+        let (deep, found) = (top.below(&path, false).unwrap().own().unwrap(), here.own().unwrap());
+        assert_eq!((deep.device, deep.inode), (found.device, found.inode));
+    }
+
+    #[test]
+    fn a_process_is_alive_until_it_is_not() {
+        assert_eq!(is_alive(&holder()), Some(true));
+        assert_eq!(portable::is_alive(&portable::holder()), None);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let other = linux::holder_of(child.id());
+        assert_eq!(is_alive(&other), Some(true));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(is_alive(&other), Some(false));
+        assert_eq!(is_alive("process 1 on elsewhere (boot x, start 1)"), None);
+        assert_eq!(is_alive("somebody"), None);
+    }
+}

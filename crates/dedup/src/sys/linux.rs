@@ -1,0 +1,214 @@
+//! Linux: everything relative to open folders.
+
+use std::ffi::{CStr, OsStr};
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+
+use gristmill_store::catalog::Stat;
+use rustix::fs::{self, Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::{Found, Kind, Reading};
+
+/// What the system takes for a path at once, with room to spare.
+const PATH_LIMIT: usize = 3_500;
+
+/// So much of a folder is asked for at once.
+const BUFFER: usize = 64 << 10;
+
+/// An open folder.
+#[derive(Debug)]
+pub(crate) struct Folder(OwnedFd);
+
+impl Folder {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Folder(fs::open(path, folder_flags(), Mode::empty())?))
+    }
+
+    /// A folder below this one. No link on the way, unless links are followed.
+    pub(crate) fn below(&self, path: &Path, follow: bool) -> io::Result<Self> {
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.is_empty() {
+            return Ok(Folder(fs::openat(&self.0, ".", folder_flags(), Mode::empty())?));
+        }
+        if bytes.len() <= PATH_LIMIT {
+            return self.step(path, follow);
+        }
+        // In steps of as many names as the system takes at once.
+        let mut reached: Option<Folder> = None;
+        let mut step = std::path::PathBuf::new();
+        for part in path.components() {
+            if step.as_os_str().len() + part.as_os_str().len() > PATH_LIMIT {
+                reached = Some(reached.as_ref().unwrap_or(self).step(&step, follow)?);
+                step.clear();
+            }
+            step.push(part);
+        }
+        reached.as_ref().unwrap_or(self).step(&step, follow)
+    }
+
+    fn step(&self, path: &Path, follow: bool) -> io::Result<Self> {
+        if follow {
+            return Ok(Folder(fs::openat(&self.0, path, folder_flags(), Mode::empty())?));
+        }
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        match fs::openat2(&self.0, path, folder_flags(), Mode::empty(), resolve) {
+            Ok(fd) => Ok(Folder(fd)),
+            // An old kernel, or a sandbox that does not know the call.
+            Err(Errno::NOSYS | Errno::PERM) => self.one_by_one(path),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn one_by_one(&self, path: &Path) -> io::Result<Self> {
+        let mut reached: Option<Folder> = None;
+        for part in path.components() {
+            let Component::Normal(name) = part else { return Err(Errno::INVAL.into()) };
+            let here = reached.as_ref().map_or(&self.0, |folder| &folder.0);
+            let flags = folder_flags() | OFlags::NOFOLLOW;
+            reached = Some(Folder(fs::openat(here, name, flags, Mode::empty())?));
+        }
+        reached.ok_or_else(|| Errno::INVAL.into())
+    }
+
+    /// Every entry but `.` and `..`, in the folder's own order, until `visit` has enough.
+    pub(crate) fn entries(&self, mut visit: impl FnMut(&OsStr, Kind) -> ControlFlow<()>) -> io::Result<()> {
+        let mut buffer: Vec<u8> = Vec::with_capacity(BUFFER);
+        let mut entries = fs::RawDir::new(&self.0, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name: &CStr = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            if visit(OsStr::from_bytes(name.to_bytes()), kind(entry.file_type())).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stat(&self, name: &OsStr, follow: bool) -> io::Result<Found> {
+        let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        Ok(found(&fs::statat(&self.0, name, flags)?))
+    }
+
+    /// What the file system says about the folder itself.
+    pub(crate) fn own(&self) -> io::Result<Stat> {
+        Ok(found(&fs::fstat(&self.0)?).stat)
+    }
+
+    /// A file in it, to be read. Never waits for the other end of a pipe, never follows a link, and leaves the time
+    /// of last access as it is where that is allowed.
+    pub(crate) fn file(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let open = |flags| fs::openat(&self.0, name, flags, Mode::empty());
+        // Only a file's owner may leave it so.
+        let fd = open(flags | OFlags::NOATIME).or_else(|error| match error {
+            Errno::PERM => open(flags),
+            error => Err(error),
+        })?;
+        Ok(File::from(fd))
+    }
+
+    /// A file reached through a link that is followed.
+    pub(crate) fn linked_file(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        Ok(File::from(fs::openat(&self.0, name, flags, Mode::empty())?))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn make_folder(&self, name: &OsStr) -> io::Result<()> {
+        Ok(fs::mkdirat(&self.0, name, Mode::RWXU)?)
+    }
+}
+
+fn folder_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC
+}
+
+pub(crate) fn file_stat(file: &File) -> io::Result<Found> {
+    Ok(found(&fs::fstat(file.as_fd())?))
+}
+
+/// Tells the system how a file will be read. It may not care; nothing depends on it.
+pub(crate) fn advise(file: &File, reading: Reading) {
+    let advice = match reading {
+        Reading::Through => Advice::Sequential,
+        Reading::Here => Advice::Random,
+    };
+    let _ = fs::fadvise(file, 0, None, advice);
+}
+
+fn kind(file_type: FileType) -> Kind {
+    match file_type {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Folder,
+        FileType::Symlink => Kind::Link,
+        FileType::Unknown => Kind::Unknown,
+        _ => Kind::Special,
+    }
+}
+
+fn found(stat: &fs::Stat) -> Found {
+    let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
+    Found {
+        kind: match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Unknown => Kind::Special,
+            file_type => kind(file_type),
+        },
+        stat: Stat {
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            mtime_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec.cast_signed()),
+            ctime_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec.cast_signed()),
+            inode: stat.st_ino,
+            device: stat.st_dev,
+        },
+    }
+}
+
+/// Who we are, in words for a person and for [`is_alive`].
+pub(crate) fn holder() -> String {
+    holder_of(std::process::id())
+}
+
+pub(super) fn holder_of(process: u32) -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let start = start_of(process).unwrap_or_default();
+    format!("process {process} on {host} (boot {}, start {start})", boot())
+}
+
+/// Whether a holder lives: known only for processes of this boot that we can see.
+pub(crate) fn is_alive(holder: &str) -> Option<bool> {
+    let (process, rest) = holder.strip_prefix("process ")?.split_once(" on ")?;
+    let (_, rest) = rest.split_once(" (boot ")?;
+    let (its_boot, start) = rest.strip_suffix(')')?.split_once(", start ")?;
+    if its_boot != boot() {
+        return None;
+    }
+    // A number is given again: only with the same start is it the same process.
+    Some(start_of(process.parse().ok()?).is_some_and(|now| now == start))
+}
+
+/// This boot of this machine, and this set of visible processes.
+fn boot() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let space = space.to_string_lossy();
+    let number = space.trim_start_matches("pid:[").trim_end_matches(']');
+    format!("{}/{number}", boot.trim().get(..8).unwrap_or("?"))
+}
+
+/// When a process was started, in the system's own count; nothing when there is none, or only its remains.
+fn start_of(process: u32) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name before may hold anything, parentheses too.
+    let (_, fields) = text.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    let state = fields.next()?;
+    (state != "Z" && state != "X").then(|| fields.nth(18).map(str::to_owned)).flatten()
+}

@@ -1,0 +1,126 @@
+//! Everywhere else: paths and the standard library.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, FileType, Metadata};
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use gristmill_store::catalog::Stat;
+
+use super::{Found, Kind, Reading};
+
+/// A folder, by its path.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+#[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
+impl Folder {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        if fs::metadata(path)?.is_dir() {
+            return Ok(Folder(path.to_path_buf()));
+        }
+        Err(io::ErrorKind::NotADirectory.into())
+    }
+
+    /// A folder below this one. No link on the way, unless links are followed.
+    pub(crate) fn below(&self, path: &Path, follow: bool) -> io::Result<Self> {
+        let mut reached = self.0.clone();
+        for part in path.components() {
+            reached.push(part);
+            if !follow && fs::symlink_metadata(&reached)?.is_symlink() {
+                return Err(io::ErrorKind::NotADirectory.into());
+            }
+        }
+        Folder::open(&reached)
+    }
+
+    /// Every entry, in the folder's own order, until `visit` has enough.
+    pub(crate) fn entries(&self, mut visit: impl FnMut(&OsStr, Kind) -> ControlFlow<()>) -> io::Result<()> {
+        for entry in fs::read_dir(&self.0)? {
+            let entry = entry?;
+            if visit(&entry.file_name(), kind(entry.file_type()?)).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stat(&self, name: &OsStr, follow: bool) -> io::Result<Found> {
+        let path = self.0.join(name);
+        Ok(found(&if follow { fs::metadata(path)? } else { fs::symlink_metadata(path)? }))
+    }
+
+    /// What the file system says about the folder itself.
+    pub(crate) fn own(&self) -> io::Result<Stat> {
+        Ok(found(&fs::metadata(&self.0)?).stat)
+    }
+
+    /// A file in it, to be read.
+    pub(crate) fn file(&self, name: &OsStr) -> io::Result<File> {
+        match self.stat(name, false)?.kind {
+            Kind::File => self.linked_file(name),
+            _ => Err(io::Error::other("it is not a file any more")),
+        }
+    }
+
+    /// A file reached through a link that is followed.
+    pub(crate) fn linked_file(&self, name: &OsStr) -> io::Result<File> {
+        File::open(self.0.join(name))
+    }
+}
+
+#[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
+pub(crate) fn file_stat(file: &File) -> io::Result<Found> {
+    Ok(found(&file.metadata()?))
+}
+
+#[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
+pub(crate) fn advise(_: &File, _: Reading) {}
+
+fn kind(file_type: FileType) -> Kind {
+    match file_type {
+        what if what.is_file() => Kind::File,
+        what if what.is_dir() => Kind::Folder,
+        what if what.is_symlink() => Kind::Link,
+        _ => Kind::Special,
+    }
+}
+
+fn found(metadata: &Metadata) -> Found {
+    let since = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let mtime_ns = since.and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0);
+    let (mtime_ns, ctime_ns, inode, device) = identity(metadata, mtime_ns);
+    Found {
+        kind: kind(metadata.file_type()),
+        stat: Stat { size: metadata.len(), mtime_ns, ctime_ns, inode, device },
+    }
+}
+
+#[cfg(unix)]
+fn identity(metadata: &Metadata, _: i64) -> (i64, i64, u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    let time = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
+    (
+        time(metadata.mtime(), metadata.mtime_nsec()),
+        time(metadata.ctime(), metadata.ctime_nsec()),
+        metadata.ino(),
+        metadata.dev(),
+    )
+}
+
+/// Without the system's numbers, size and time have to do; each name is a file of its own.
+#[cfg(not(unix))]
+fn identity(_: &Metadata, mtime_ns: i64) -> (i64, i64, u64, u64) {
+    (mtime_ns, 0, 0, 0)
+}
+
+pub(crate) fn holder() -> String {
+    format!("process {}", std::process::id())
+}
+
+/// Cannot be told; a scan that says nothing for long enough counts as dead.
+pub(crate) fn is_alive(_: &str) -> Option<bool> {
+    None
+}

@@ -1,0 +1,437 @@
+//! The catalog: every folder and file that scans have seen, and what is known about each.
+//!
+//! Owns the tables `folders` and `library_files`. What a walk found in a folder is written as one [`Listing`], with
+//! the mark that the folder was walked, so a scan that was killed goes on exactly where its last commit was.
+//! A file that is there was last seen when its folder was: a scan that finds nothing new writes one row a
+//! folder, none a file. When a file is gone its row keeps the last scan that saw it.
+//!
+//! It reads no disk and decides nothing: what is gone, changed or to be forgotten, the walk says.
+
+mod groups;
+mod hashes;
+mod tree;
+mod upkeep;
+
+pub use groups::{Group, GroupQuery, Groups, Member, SortBy};
+pub use hashes::{Algorithm, Finding, Hashed, Row};
+pub use tree::{Content, FileAt, Node, TreeFile, TreeFolder};
+pub use upkeep::{Check, Purged};
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{ToSql, params};
+
+use crate::Store;
+use crate::db::Db;
+use crate::error::{Error, Result};
+use crate::paths;
+use crate::writer::Shape;
+
+/// What the file system says about a file. When all of it is as it was, so is the content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// In bytes.
+    pub size: u64,
+    /// When the content last changed, in nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// When anything about the file last changed.
+    pub ctime_ns: i64,
+    /// Which file of its device it is: hard links have this in common.
+    pub inode: u64,
+    /// Which device it is on. Numbers of devices change between two mounts, so this is no part of the comparison.
+    pub device: u64,
+}
+
+impl Stat {
+    /// Whether the content can be taken to be the same.
+    pub fn is_same(&self, other: &Stat) -> bool {
+        let parts = |stat: &Stat| (stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode);
+        parts(self) == parts(other)
+    }
+}
+
+/// A folder of a root, by its path in it; the root itself has an empty one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The root.
+    pub root: i64,
+    /// The folder's row, when it has one.
+    pub id: Option<i64>,
+    /// The path in the root.
+    pub path: PathBuf,
+}
+
+/// What is known of a folder.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Its files, those that are gone included.
+    pub files: Vec<KnownFile>,
+    /// Its folders, those that are gone included.
+    pub folders: Vec<KnownFolder>,
+}
+
+/// What is known of a file.
+#[derive(Clone, Debug)]
+pub struct KnownFile {
+    /// Its row.
+    pub id: i64,
+    /// Its name in its folder.
+    pub name: OsString,
+    /// As it was seen; `ctime_ns` is 0 when another program recorded it.
+    pub stat: Stat,
+    /// Whether it was gone.
+    pub missing: bool,
+}
+
+/// What is known of a folder in a folder.
+#[derive(Clone, Debug)]
+pub struct KnownFolder {
+    /// Its row.
+    pub id: i64,
+    /// Its name in its folder.
+    pub name: OsString,
+    /// Whether it was gone.
+    pub removed: bool,
+}
+
+/// What a walk found in one folder, or in a part of it.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// The scan that found it.
+    pub scan: i64,
+    /// The folder.
+    pub place: Place,
+    /// Files without a row.
+    pub new_files: Vec<(OsString, Stat)>,
+    /// Files that are not as they were, or are back.
+    pub changed_files: Vec<(i64, Stat)>,
+    /// Files that are gone.
+    pub missing_files: Vec<i64>,
+    /// Files that are not to be looked at any more.
+    pub forgotten_files: Vec<i64>,
+    /// Folders without a row.
+    pub new_folders: Vec<OsString>,
+    /// Folders that are back.
+    pub returned_folders: Vec<i64>,
+    /// Folders that are gone, and all below them.
+    pub missing_folders: Vec<OsString>,
+    /// Folders that are not to be looked at any more, and all below them.
+    pub forgotten_folders: Vec<OsString>,
+    /// How it ended.
+    pub end: End,
+}
+
+/// How the walk of a folder ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// More of the folder is to come.
+    Part,
+    /// That was all of it.
+    Whole,
+    /// It could not be read, or not to its end.
+    Failed(String),
+}
+
+impl Listing {
+    /// Nothing yet of a folder.
+    pub fn new(scan: i64, place: Place) -> Self {
+        Listing {
+            scan,
+            place,
+            new_files: Vec::new(),
+            changed_files: Vec::new(),
+            missing_files: Vec::new(),
+            forgotten_files: Vec::new(),
+            new_folders: Vec::new(),
+            returned_folders: Vec::new(),
+            missing_folders: Vec::new(),
+            forgotten_folders: Vec::new(),
+            end: End::Part,
+        }
+    }
+
+    /// How many rows it writes, about.
+    pub fn weight(&self) -> usize {
+        1 + self.new_files.len()
+            + self.changed_files.len()
+            + self.missing_files.len()
+            + self.new_folders.len()
+    }
+}
+
+/// The catalog of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Catalog<'a>(pub(crate) &'a Store);
+
+impl Catalog<'_> {
+    /// What is known of a folder. Nothing, when it has no row.
+    pub fn known(self, place: &Place) -> Result<Known> {
+        let Some(id) = place.id else { return Ok(Known::default()) };
+        self.0.read(|db| known(db, id, &place.path))
+    }
+
+    /// The root's own folder, if it was ever walked.
+    pub fn top(self, root: i64) -> Result<Place> {
+        let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ''";
+        let id = self.0.read(|db| db.first(sql, [root], |row| row.get(0)))?;
+        Ok(Place { root, id, path: PathBuf::new() })
+    }
+
+    /// What is left to walk of a scan: folders that it has seen and not listed.
+    pub fn left_to_walk(self, root: i64, scan: i64) -> Result<Vec<Place>> {
+        let top = self.top(root)?;
+        let walked = "SELECT count(*) FROM folders WHERE id = ?1 AND walked_scan_id = ?2";
+        if self.0.read(|db| db.number(walked, (top.id, scan)))? == 0 {
+            return Ok(vec![top]);
+        }
+        // What lies in a folder that failed was not seen.
+        let sql = "SELECT f.id, f.relative_path FROM folders f JOIN folders p ON p.id = f.parent_id
+            WHERE f.library_id = ?1 AND f.removed_at IS NULL AND f.walked_scan_id IS NOT ?2
+                AND p.walked_scan_id = ?2 AND p.error_status IS NULL ORDER BY f.id";
+        self.0.read(|db| {
+            db.rows(sql, (root, scan), |row| {
+                let path = paths::from_text(&row.get::<_, String>(1)?).into();
+                Ok(Place { root, id: Some(row.get(0)?), path })
+            })
+        })
+    }
+
+    /// Writes what a walk found, all in one transaction. Says how many files are gone now.
+    pub fn record(self, listings: Vec<Listing>) -> Result<usize> {
+        self.0.write(Shape::Compound, move |db| listings.iter().map(|listing| record(db, listing)).sum())
+    }
+
+    /// Files that are there, and their size together, of every root.
+    pub fn totals(self) -> Result<Vec<(i64, u64, u64)>> {
+        let sql = "SELECT library_id, count(*), sum(size_bytes) FROM library_files WHERE is_missing = 0
+            GROUP BY library_id";
+        let number = |number: i64| u64::try_from(number).unwrap_or(0);
+        self.0.read(|db| db.rows(sql, [], |row| Ok((row.get(0)?, number(row.get(1)?), number(row.get(2)?)))))
+    }
+
+    /// How many folders of a root are there, and how many of them could not be read.
+    pub fn count_folders(self, root: i64) -> Result<(i64, i64)> {
+        let sql =
+            "SELECT count(*), count(error_status) FROM folders WHERE library_id = ?1 AND removed_at IS NULL";
+        self.0.read(|db| Ok(db.first(sql, [root], |row| Ok((row.get(0)?, row.get(1)?)))?.unwrap_or_default()))
+    }
+
+    /// How many files of a root could not be read when they were last tried.
+    pub fn count_failed(self, root: i64) -> Result<i64> {
+        let sql = "SELECT count(*) FROM library_files WHERE library_id = ?1 AND is_missing = 0 AND hash_error_count > 0";
+        self.0.read(|db| db.number(sql, [root]))
+    }
+
+    /// Folders that could not be read when they were last walked, and why.
+    pub fn unreadable(self, root: i64, limit: usize) -> Result<Vec<(PathBuf, String)>> {
+        let sql = "SELECT relative_path, error_status FROM folders WHERE library_id = ?1
+            AND error_status IS NOT NULL AND removed_at IS NULL ORDER BY relative_path LIMIT ?2";
+        self.0.read(|db| {
+            db.rows(sql, (root, crate::as_limit(limit)), |row| {
+                Ok((paths::from_text(&row.get::<_, String>(0)?).into(), row.get(1)?))
+            })
+        })
+    }
+}
+
+fn known(db: &Db<'_>, id: i64, path: &Path) -> Result<Known> {
+    // Names follow the folder's path and a slash; bytes, as the path's text has.
+    let folder = paths::to_text(path.as_os_str());
+    let skipped = if folder.is_empty() { 0 } else { folder.len() + 1 };
+    let name = |row: &rusqlite::Row<'_>| -> rusqlite::Result<OsString> {
+        let text = row.get_ref(1)?.as_str()?;
+        Ok(paths::from_text(text.get(skipped..).unwrap_or_default()))
+    };
+    let sql = "SELECT id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, is_missing
+        FROM library_files WHERE folder_id = ?1";
+    let files = db.rows(sql, [id], |row| {
+        let stat = hashes::stat(row, 2)?;
+        Ok(KnownFile { id: row.get(0)?, name: name(row)?, stat, missing: row.get(7)? })
+    })?;
+    let sql = "SELECT id, relative_path, removed_at IS NOT NULL AS removed FROM folders WHERE parent_id = ?1";
+    let folders = db
+        .rows(sql, [id], |row| Ok(KnownFolder { id: row.get(0)?, name: name(row)?, removed: row.get(2)? }))?;
+    Ok(Known { files, folders })
+}
+
+fn record(db: &Db<'_>, listing: &Listing) -> Result<usize> {
+    let Listing { scan, place, .. } = listing;
+    let root = place.root;
+    let mut path = paths::to_text(place.path.as_os_str());
+    let folder = match place.id {
+        Some(id) => id,
+        None => folder_row(db, root, &path)?,
+    };
+    if !path.is_empty() {
+        path.push('/');
+    }
+    let mut below = Below { path: &mut path };
+    let mut missing = missing_files(db, &listing.missing_files)?;
+    for id in &listing.forgotten_files {
+        db.execute("DELETE FROM library_files WHERE id = ?1", [id])?;
+    }
+    for name in &listing.missing_folders {
+        missing += below.with(name, |text| remove_folder(db, root, text))?;
+    }
+    for name in &listing.forgotten_folders {
+        below.with(name, |text| forget_folder(db, root, text))?;
+    }
+    for id in &listing.returned_folders {
+        db.execute("UPDATE folders SET removed_at = NULL WHERE id = ?1", [id])?;
+    }
+    for name in &listing.new_folders {
+        below.with(name, |text| new_folder(db, root, folder, text))?;
+    }
+    for (name, stat) in &listing.new_files {
+        below.with(name, |text| new_file(db, (root, folder, *scan), text, stat))?;
+    }
+    for (id, stat) in &listing.changed_files {
+        changed_file(db, *id, *scan, stat)?;
+    }
+    let error = match &listing.end {
+        End::Part => return Ok(missing),
+        End::Whole => None,
+        End::Failed(error) => Some(error),
+    };
+    // A folder that could not be read was seen all the same; its mark keeps a scan that goes on from trying again.
+    let sql =
+        "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, error_status = ?4, removed_at = NULL
+        WHERE id = ?1";
+    db.execute(sql, (folder, scan, db.now(), error))?;
+    Ok(missing)
+}
+
+/// Paths in one folder, made in one place of memory.
+struct Below<'a> {
+    path: &'a mut String,
+}
+
+impl Below<'_> {
+    fn with<T>(&mut self, name: &OsString, body: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+        let length = self.path.len();
+        paths::push(self.path, name);
+        let result = body(self.path);
+        self.path.truncate(length);
+        result
+    }
+}
+
+/// The row of a folder that somebody else recorded, or that has none yet.
+fn folder_row(db: &Db<'_>, root: i64, path: &str) -> Result<i64> {
+    let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ?2";
+    if let Some(id) = db.first(sql, (root, path), |row| row.get(0))? {
+        return Ok(id);
+    }
+    let parent = match path.rsplit_once('/') {
+        _ if path.is_empty() => None,
+        Some((parent, _)) => Some(folder_row(db, root, parent)?),
+        None => Some(folder_row(db, root, "")?),
+    };
+    insert_folder(db, root, parent, path)?;
+    db.first(sql, (root, path), |row| row.get(0))?
+        .ok_or_else(|| Error::Internal("a folder's row vanished".to_owned()))
+}
+
+fn new_folder(db: &Db<'_>, root: i64, parent: i64, path: &str) -> Result<()> {
+    insert_folder(db, root, Some(parent), path)
+}
+
+fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Result<()> {
+    let sql = "INSERT INTO folders (library_id, parent_id, relative_path, first_seen_at, last_seen_at)
+        VALUES (?1, ?2, ?3, ?4, ?4)
+        ON CONFLICT (library_id, relative_path) DO UPDATE SET parent_id = excluded.parent_id, removed_at = NULL";
+    db.execute(sql, (root, parent, path, db.now())).map(drop)
+}
+
+fn new_file(db: &Db<'_>, (root, folder, scan): (i64, i64, i64), path: &str, stat: &Stat) -> Result<()> {
+    let sql =
+        "INSERT INTO library_files (library_id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device,
+            is_missing, needs_hash, last_seen_scan_id, hash_error_count, created_at, updated_at, folder_id)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, 0, ?10, ?10, ?11)
+        ON CONFLICT (library_id, relative_path) DO NOTHING";
+    let size = signed(stat.size);
+    let (inode, device) = (stat.inode.cast_signed(), stat.device.cast_signed());
+    // Of an empty file all is known.
+    let needs_hash = stat.size > 0;
+    let now = db.now();
+    let row: &[&dyn ToSql] =
+        params![root, path, size, stat.mtime_ns, stat.ctime_ns, inode, device, needs_hash, scan, now, folder];
+    if db.execute(sql, row)? == 1 {
+        return Ok(());
+    }
+    // Another program recorded it, without a folder.
+    let sql = "SELECT id FROM library_files WHERE library_id = ?1 AND relative_path = ?2";
+    let id = db.number(sql, (root, path))?;
+    db.execute("UPDATE library_files SET folder_id = ?2 WHERE id = ?1", (id, folder))?;
+    changed_file(db, id, scan, stat)
+}
+
+/// A file that has changed loses its hash; one that is only back, or was recorded without its change time, keeps it.
+fn changed_file(db: &Db<'_>, id: i64, scan: i64, stat: &Stat) -> Result<()> {
+    let now = db.now();
+    let values: &[&dyn ToSql] = params![
+        id,
+        signed(stat.size),
+        stat.mtime_ns,
+        stat.ctime_ns,
+        stat.inode.cast_signed(),
+        stat.device.cast_signed(),
+        scan,
+        now
+    ];
+    let sql = "UPDATE library_files SET ctime_ns = ?4, device = ?6, last_seen_scan_id = ?7, updated_at = ?8,
+            is_missing = 0, removed_at = NULL, needs_hash = (content_hash IS NULL AND size_bytes > 0)
+        WHERE id = ?1 AND size_bytes = ?2 AND mtime_ns = ?3 AND inode = ?5
+            AND (ctime_ns IS NULL OR ctime_ns = ?4)";
+    if db.execute(sql, values)? == 1 {
+        return Ok(());
+    }
+    let sql = "UPDATE library_files SET size_bytes = ?2, mtime_ns = ?3, ctime_ns = ?4, inode = ?5, device = ?6,
+            last_seen_scan_id = ?7, updated_at = ?8, is_missing = 0, removed_at = NULL, needs_hash = (?2 > 0),
+            hash_algorithm = NULL, content_hash = NULL, hashed_size_bytes = NULL, hashed_mtime_ns = NULL,
+            hashed_at = NULL, edge_hash = NULL, hash_error_count = 0, hash_last_error = NULL,
+            hash_last_error_at = NULL, hash_retry_after = NULL, hash_claim_token = NULL, hash_claimed_at = NULL
+        WHERE id = ?1";
+    db.execute(sql, values).map(drop)
+}
+
+/// Sets what a file that is gone has; its hash stays, in case it comes back.
+const GONE: &str = "is_missing = 1, needs_hash = 0, removed_at = ?1, updated_at = ?1, last_seen_scan_id =
+    coalesce((SELECT s.id FROM folders f JOIN scan_sessions s ON s.id = f.walked_scan_id WHERE f.id = folder_id),
+        last_seen_scan_id)";
+
+fn missing_files(db: &Db<'_>, ids: &[i64]) -> Result<usize> {
+    let sql = format!("UPDATE library_files SET {GONE} WHERE id = ?2 AND is_missing = 0");
+    ids.iter().map(|id| db.execute(&sql, (db.now(), id))).sum()
+}
+
+/// A folder is gone, and with it all that was in it.
+fn remove_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
+    let (low, high) = paths::below(path);
+    let sql = format!(
+        "UPDATE library_files SET {GONE} WHERE is_missing = 0
+            AND library_id = ?2 AND relative_path > ?3 AND relative_path < ?4"
+    );
+    let missing = db.execute(&sql, (db.now(), root, &low, &high))?;
+    let sql = "UPDATE folders SET removed_at = ?1 WHERE removed_at IS NULL AND library_id = ?2
+        AND (relative_path = ?5 OR (relative_path > ?3 AND relative_path < ?4))";
+    db.execute(sql, (db.now(), root, &low, &high, path))?;
+    Ok(missing)
+}
+
+fn forget_folder(db: &Db<'_>, root: i64, path: &str) -> Result<()> {
+    let (low, high) = paths::below(path);
+    for table in ["library_files", "folders"] {
+        let sql = format!(
+            "DELETE FROM {table} WHERE library_id = ?1 AND relative_path > ?2 AND relative_path < ?3"
+        );
+        db.execute(&sql, (root, &low, &high))?;
+    }
+    db.execute("DELETE FROM folders WHERE library_id = ?1 AND relative_path = ?2", (root, path)).map(drop)
+}
+
+/// Sizes are far below what SQLite can hold.
+fn signed(size: u64) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}

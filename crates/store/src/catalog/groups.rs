@@ -1,0 +1,269 @@
+//! Files with the same content.
+//!
+//! Owns what a group is: files that are there, hashed with the same algorithm to the same hash. Names of one inode
+//! are one copy; space can be had back only from the others.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use rusqlite::Connection;
+
+use super::{Algorithm, Catalog, Stat, hashes};
+use crate::error::Result;
+use crate::paths;
+
+/// Which groups, and in what order.
+#[derive(Clone, Debug)]
+pub struct GroupQuery {
+    /// The order.
+    pub sort: SortBy,
+    /// At least so many copies; two make a group.
+    pub min_count: u64,
+    /// Files of at least so many bytes.
+    pub min_size: u64,
+    /// Only files of these roots; of all when there are none.
+    pub roots: Vec<i64>,
+    /// Only groups with files in several roots.
+    pub across_roots: bool,
+    /// At most so many groups.
+    pub limit: usize,
+    /// After so many others.
+    pub offset: usize,
+}
+
+impl Default for GroupQuery {
+    fn default() -> Self {
+        GroupQuery {
+            sort: SortBy::Reclaimable,
+            min_count: 2,
+            min_size: 1,
+            roots: Vec::new(),
+            across_roots: false,
+            limit: usize::MAX,
+            offset: 0,
+        }
+    }
+}
+
+/// What comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SortBy {
+    /// Groups that would give most space back.
+    Reclaimable,
+    /// Groups of most copies.
+    Count,
+    /// Groups of the largest files.
+    Size,
+    /// By the path of their first file.
+    Path,
+}
+
+/// Some groups, and the sum of all that were asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    /// The page.
+    pub groups: Vec<Group>,
+    /// How many groups there are.
+    pub total: u64,
+    /// Names in them.
+    pub files: u64,
+    /// What could be had back.
+    pub reclaimable: u64,
+}
+
+/// Files with the same content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// What they were hashed with.
+    pub algorithm: Algorithm,
+    /// The hash.
+    pub hash: Vec<u8>,
+    /// The size of each.
+    pub size: u64,
+    /// How many copies there are: several names of one inode are one.
+    pub copies: u64,
+    /// What would be had back if one copy were left.
+    pub reclaimable: u64,
+    /// The names, by root and path; names of one inode stand together.
+    pub members: Vec<Member>,
+}
+
+/// A file of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its row.
+    pub id: i64,
+    /// Its root.
+    pub root: i64,
+    /// Its path in the root.
+    pub path: PathBuf,
+    /// As it was seen.
+    pub stat: Stat,
+    /// Whether it is another name of the member before it.
+    pub linked: bool,
+}
+
+/// A group before its names are read.
+struct Found {
+    algorithm: Algorithm,
+    hash: Vec<u8>,
+    ids: Vec<i64>,
+    size: u64,
+    copies: u64,
+    /// The first path, when groups are sorted by it.
+    first: String,
+}
+
+impl Found {
+    fn reclaimable(&self) -> u64 {
+        self.size.saturating_mul(self.copies.saturating_sub(1))
+    }
+}
+
+impl Catalog<'_> {
+    /// Groups of files with the same content.
+    pub fn groups(self, query: &GroupQuery) -> Result<Groups> {
+        self.0.read(|db| groups(db.conn, query).map_err(|error| db.file.error(&error)))
+    }
+}
+
+fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
+    let mut found = Vec::new();
+    // The index alone tells where groups are; rows are read only of those.
+    let mut statement = conn.prepare_cached(
+        "SELECT hash_algorithm, content_hash, id FROM library_files INDEXED BY ix_library_files_dedup_group
+            WHERE is_missing = 0 AND needs_hash = 0 AND content_hash IS NOT NULL
+            ORDER BY hash_algorithm, content_hash, id",
+    )?;
+    let mut rows = statement.query([])?;
+    let mut current: Option<(Algorithm, Vec<u8>, Vec<i64>)> = None;
+    loop {
+        let row = rows.next()?;
+        if let (Some(row), Some((algorithm, hash, ids))) = (row, &mut current)
+            && row.get_ref(1)?.as_blob()? == hash.as_slice()
+            && row.get_ref(0)?.as_str()? == algorithm.as_str()
+        {
+            ids.push(row.get(2)?);
+            continue;
+        }
+        let next = match row {
+            Some(row) => Some((Algorithm::read(row, "hash_algorithm")?, row.get(1)?, vec![row.get(2)?])),
+            None => None,
+        };
+        let ended = next.is_none();
+        if let Some((algorithm, hash, ids)) = std::mem::replace(&mut current, next)
+            && ids.len() > 1
+            && let Some(group) = weigh(conn, query, algorithm, hash, &ids)?
+        {
+            found.push(group);
+        }
+        if ended {
+            break;
+        }
+    }
+    sort(&mut found, query.sort);
+    let mut groups = Groups { total: found.len() as u64, ..Groups::default() };
+    for group in &found {
+        groups.files += group.ids.len() as u64;
+        groups.reclaimable = groups.reclaimable.saturating_add(group.reclaimable());
+    }
+    for group in found.into_iter().skip(query.offset).take(query.limit) {
+        groups.groups.push(with_members(conn, group)?);
+    }
+    Ok(groups)
+}
+
+/// What is to be said about a group, if it is asked for.
+fn weigh(
+    conn: &Connection,
+    query: &GroupQuery,
+    algorithm: Algorithm,
+    hash: Vec<u8>,
+    ids: &[i64],
+) -> rusqlite::Result<Option<Found>> {
+    let mut group = Found { algorithm, hash, ids: Vec::new(), size: 0, copies: 0, first: String::new() };
+    let (mut inodes, mut roots) = (BTreeSet::new(), BTreeSet::new());
+    let mut statement = conn.prepare_cached(
+        "SELECT library_id, size_bytes, device, inode, relative_path FROM library_files WHERE id = ?1",
+    )?;
+    for &id in ids {
+        let mut rows = statement.query([id])?;
+        let Some(row) = rows.next()? else { continue };
+        let root: i64 = row.get(0)?;
+        if !query.roots.is_empty() && !query.roots.contains(&root) {
+            continue;
+        }
+        group.size = row.get::<_, i64>(1)?.try_into().unwrap_or(0);
+        if group.size < query.min_size {
+            return Ok(None);
+        }
+        // What another program recorded without an inode is a copy of its own.
+        let inode: (Option<i64>, i64) = (row.get(2)?, row.get::<_, Option<i64>>(3)?.unwrap_or(-id));
+        inodes.insert(inode);
+        roots.insert(root);
+        if query.sort == SortBy::Path {
+            let path = row.get_ref(4)?.as_str()?;
+            if group.ids.is_empty() || path < group.first.as_str() {
+                group.first = path.to_owned();
+            }
+        }
+        group.ids.push(id);
+    }
+    group.copies = inodes.len() as u64;
+    let wanted = group.copies >= query.min_count.max(2) && (!query.across_roots || roots.len() > 1);
+    Ok(wanted.then_some(group))
+}
+
+fn sort(found: &mut [Found], by: SortBy) {
+    // Largest first; among equals by hash, so that pages never change places.
+    let number = |group: &Found| match by {
+        SortBy::Reclaimable => group.reclaimable(),
+        SortBy::Count => group.copies,
+        SortBy::Size => group.size,
+        SortBy::Path => 0,
+    };
+    found.sort_by(|a, b| {
+        number(b).cmp(&number(a)).then_with(|| a.first.cmp(&b.first)).then_with(|| a.hash.cmp(&b.hash))
+    });
+}
+
+fn with_members(conn: &Connection, group: Found) -> rusqlite::Result<Group> {
+    let mut statement = conn.prepare_cached(
+        "SELECT f.library_id, f.relative_path, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, r.root_path
+            FROM library_files f JOIN library_roots r ON r.id = f.library_id WHERE f.id = ?1",
+    )?;
+    let mut named = Vec::with_capacity(group.ids.len());
+    for &id in &group.ids {
+        let mut rows = statement.query([id])?;
+        let Some(row) = rows.next()? else { continue };
+        let text: String = row.get(1)?;
+        let order = format!("{}/{text}", row.get_ref(7)?.as_str()?);
+        let member = Member {
+            id,
+            root: row.get(0)?,
+            path: paths::from_text(&text).into(),
+            stat: hashes::stat(row, 2)?,
+            linked: false,
+        };
+        named.push((order, member));
+    }
+    named.sort_by(|(a, _), (b, _)| a.cmp(b));
+    // Other names of an inode come right after its first.
+    let mut members: Vec<Member> = Vec::with_capacity(named.len());
+    for (_, mut member) in named {
+        let same = |other: &Member| {
+            member.stat.inode != 0
+                && (other.stat.device, other.stat.inode) == (member.stat.device, member.stat.inode)
+        };
+        match members.iter().rposition(same) {
+            Some(at) => {
+                member.linked = true;
+                members.insert(at + 1, member);
+            }
+            None => members.push(member),
+        }
+    }
+    let reclaimable = group.reclaimable();
+    let Found { algorithm, hash, size, copies, .. } = group;
+    Ok(Group { algorithm, hash, size, copies, reclaimable, members })
+}

@@ -1,0 +1,226 @@
+//! The whole catalog in one pass, for questions about trees.
+//!
+//! Owns how every folder and file that is there is read, all at one moment and without keeping any of it: contents
+//! come as numbers that are good for this pass only, because equal ones lie next to each other in the index. Names
+//! of what is shown in the end are read again.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use super::{Catalog, Stat, hashes};
+use crate::error::Result;
+use crate::paths;
+
+/// What a pass meets, in this order: how much there is, all folders, all files.
+#[derive(Clone, Debug)]
+pub enum Node<'a> {
+    /// How many folders and files there are, about: enough to make room for them.
+    Extent {
+        /// Folders.
+        folders: usize,
+        /// Files.
+        files: usize,
+    },
+    /// A folder.
+    Folder(TreeFolder<'a>),
+    /// A file.
+    File(TreeFile<'a>),
+}
+
+/// A folder that is there.
+#[derive(Clone, Debug)]
+pub struct TreeFolder<'a> {
+    /// Its row.
+    pub id: i64,
+    /// The row of the folder it is in; a root's own has none.
+    pub parent: Option<i64>,
+    /// Its root.
+    pub root: i64,
+    /// Its path in the root.
+    pub path: Cow<'a, Path>,
+    /// Whether all of it was read when it was last walked.
+    pub whole: bool,
+}
+
+/// A file that is there.
+#[derive(Clone, Debug)]
+pub struct TreeFile<'a> {
+    /// Its row.
+    pub id: i64,
+    /// The row of its folder.
+    pub folder: i64,
+    /// Its root.
+    pub root: i64,
+    /// Its name in the folder.
+    pub name: Cow<'a, OsStr>,
+    /// As it was seen.
+    pub stat: Stat,
+    /// What is known of its content.
+    pub content: Content,
+}
+
+/// Where a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileAt {
+    /// Its row.
+    pub id: i64,
+    /// Its root.
+    pub root: i64,
+    /// Its path in the root.
+    pub path: PathBuf,
+    /// As it was seen.
+    pub stat: Stat,
+}
+
+/// What is known of a file's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// There is none.
+    Empty,
+    /// Several files were hashed to it. The number is good for one pass.
+    Shared(u32),
+    /// No other file has its hash, or it was not worth hashing. (Another name of its inode may be there.)
+    Alone,
+    /// It could not be read.
+    Unknown,
+}
+
+/// What another program recorded may not say where it is: in the folder that its path names.
+const FOLDERS: &str =
+    "SELECT id, coalesce(parent_id, CASE WHEN relative_path <> '' THEN (SELECT p.id FROM folders p
+            WHERE p.library_id = folders.library_id AND p.relative_path =
+                rtrim(rtrim(folders.relative_path, replace(folders.relative_path, '/', '')), '/')) END),
+        library_id, relative_path, error_status IS NULL
+    FROM folders WHERE removed_at IS NULL ORDER BY id";
+
+/// The index alone tells which contents are shared.
+const SHARED: &str = "SELECT hash_algorithm, content_hash, id FROM library_files
+    INDEXED BY ix_library_files_dedup_group
+    WHERE is_missing = 0 AND needs_hash = 0 AND content_hash IS NOT NULL ORDER BY hash_algorithm, content_hash, id";
+
+/// The folder as above.
+const FILES: &str = "SELECT id, library_id, size_bytes, mtime_ns, ctime_ns, inode, device, relative_path,
+        hash_last_error IS NOT NULL, coalesce(folder_id, (SELECT f.id FROM folders f
+            WHERE f.library_id = library_files.library_id AND f.relative_path =
+                rtrim(rtrim(library_files.relative_path, replace(library_files.relative_path, '/', '')), '/')))
+    FROM library_files WHERE is_missing = 0 ORDER BY id";
+
+impl Catalog<'_> {
+    /// Every folder and every file that is there, as they are at one moment.
+    pub fn tree(self, mut visit: impl FnMut(Node<'_>)) -> Result<()> {
+        self.0.read(|db| {
+            let mut run = || {
+                // One snapshot for all three queries; it ends with the transaction, which changes nothing.
+                let snapshot = db.conn.unchecked_transaction()?;
+                tree(&snapshot, &mut visit)
+            };
+            run().map_err(|error| db.file.error(&error))
+        })
+    }
+
+    /// Where a folder is: its root, and its path in that.
+    pub fn folder_at(self, id: i64) -> Result<Option<(i64, PathBuf)>> {
+        let sql = "SELECT library_id, relative_path FROM folders WHERE id = ?1";
+        self.0.read(|db| {
+            db.first(sql, [id], |row| Ok((row.get(0)?, paths::from_text(row.get_ref(1)?.as_str()?).into())))
+        })
+    }
+
+    /// Where files are, and as they were seen. Those without a row are left out.
+    pub fn files_at(self, ids: &[i64]) -> Result<Vec<FileAt>> {
+        let sql = "SELECT library_id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device
+            FROM library_files WHERE id = ?1";
+        self.0.read(|db| {
+            let mut found = Vec::with_capacity(ids.len());
+            for &id in ids {
+                let file = db.first(sql, [id], |row| {
+                    let path = paths::from_text(row.get_ref(1)?.as_str()?).into();
+                    Ok(FileAt { id, root: row.get(0)?, path, stat: hashes::stat(row, 2)? })
+                })?;
+                found.extend(file);
+            }
+            Ok(found)
+        })
+    }
+}
+
+fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<()> {
+    let count =
+        |sql| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map(|n| usize::try_from(n).unwrap_or(0));
+    let folders = count("SELECT count(*) FROM folders WHERE removed_at IS NULL")?;
+    let files = count("SELECT count(*) FROM library_files WHERE is_missing = 0")?;
+    visit(Node::Extent { folders, files });
+
+    let mut statement = conn.prepare_cached(FOLDERS)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        visit(Node::Folder(TreeFolder {
+            id: row.get(0)?,
+            parent: row.get(1)?,
+            root: row.get(2)?,
+            path: match name(row.get_ref(3)?.as_str()?) {
+                Cow::Borrowed(text) => Cow::Borrowed(Path::new(text)),
+                Cow::Owned(text) => Cow::Owned(text.into()),
+            },
+            whole: row.get(4)?,
+        }));
+    }
+
+    let shared = shared(conn)?;
+    let mut statement = conn.prepare_cached(FILES)?;
+    let mut rows = statement.query([])?;
+    // Both are in the order of rows.
+    let mut next = shared.iter().peekable();
+    while let Some(row) = rows.next()? {
+        let (id, stat, unreadable) = (row.get(0)?, hashes::stat(row, 2)?, row.get(8)?);
+        let Some(folder) = row.get(9)? else { continue };
+        while next.next_if(|(other, _)| *other < id).is_some() {}
+        let content = match next.peek() {
+            _ if stat.size == 0 => Content::Empty,
+            _ if unreadable => Content::Unknown,
+            Some((other, number)) if *other == id => Content::Shared(*number),
+            _ => Content::Alone,
+        };
+        let text = row.get_ref(7)?.as_str()?;
+        let name = name(text.rsplit_once('/').map_or(text, |(_, name)| name));
+        visit(Node::File(TreeFile { id, folder, root: row.get(1)?, name, stat, content }));
+    }
+    Ok(())
+}
+
+/// Rows of files that have their content in common with others, and its number, by row.
+fn shared(conn: &Connection) -> rusqlite::Result<Vec<(i64, u32)>> {
+    let mut shared: Vec<(i64, u32)> = Vec::new();
+    let mut statement = conn.prepare_cached(SHARED)?;
+    let mut rows = statement.query([])?;
+    let (mut algorithm, mut hash) = (String::new(), Vec::new());
+    let (mut first, mut number, mut copies) = (0, 0, 0_u64);
+    while let Some(row) = rows.next()? {
+        let same = row.get_ref(1)?.as_blob()? == hash.as_slice() && row.get_ref(0)?.as_str()? == algorithm;
+        let id = row.get(2)?;
+        if same {
+            if copies == 1 {
+                number += 1;
+                shared.push((first, number));
+            }
+            copies += 1;
+            shared.push((id, number));
+        } else {
+            algorithm.clear();
+            algorithm.push_str(row.get_ref(0)?.as_str()?);
+            hash.clear();
+            hash.extend_from_slice(row.get_ref(1)?.as_blob()?);
+            (first, copies) = (id, 1);
+        }
+    }
+    shared.sort_unstable();
+    Ok(shared)
+}
+
+fn name(text: &str) -> Cow<'_, OsStr> {
+    // Only a text with the substitute character stands for other bytes than its own.
+    if text.contains('\u{1a}') { Cow::Owned(paths::from_text(text)) } else { Cow::Borrowed(OsStr::new(text)) }
+}

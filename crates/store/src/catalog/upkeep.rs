@@ -1,0 +1,171 @@
+//! Keeping the catalog sound: throwing away what is long gone, and finding rows that contradict each other.
+//!
+//! Owns what must hold between rows. It never looks at a disk: a scan does.
+
+use super::Catalog;
+use crate::db::Db;
+use crate::error::Result;
+use crate::lease::moment;
+use crate::time::Time;
+use crate::writer::Shape;
+
+/// What was thrown away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Purged {
+    /// Rows of files.
+    pub files: usize,
+    /// Rows of folders.
+    pub folders: usize,
+}
+
+/// Something that must hold, and how many rows break it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Check {
+    /// What is checked.
+    pub name: &'static str,
+    /// Rows that break it.
+    pub broken: i64,
+    /// Of these, put right.
+    pub repaired: i64,
+    /// What putting it right means.
+    pub repair: &'static str,
+}
+
+struct Rule {
+    name: &'static str,
+    repair: &'static str,
+    table: &'static str,
+    /// Rows that break it.
+    broken: &'static str,
+    /// Sets that put it right. ?1 is the time now.
+    sets: &'static str,
+}
+
+/// What must hold. The two `rtrim`s make of a path that of its folder: all up to its last slash.
+const RULES: &[Rule] = &[
+    Rule {
+        name: "a hash is whole, and of the file as it was seen",
+        repair: "the file is hashed again by the next scan",
+        table: "library_files",
+        broken: "needs_hash = 0 AND is_missing = 0 AND size_bytes > 0 AND (content_hash IS NULL
+            OR hash_algorithm IS NULL
+            OR length(content_hash) <> CASE hash_algorithm WHEN 'sha512' THEN 64 ELSE 32 END
+            OR hashed_size_bytes IS NOT size_bytes OR hashed_mtime_ns IS NOT mtime_ns)",
+        sets: "needs_hash = 1, hash_algorithm = NULL, content_hash = NULL, edge_hash = NULL,
+            hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL, updated_at = ?1",
+    },
+    Rule {
+        name: "a file is in the folder that its path names",
+        repair: "the file is put into that folder",
+        table: "library_files",
+        broken: "is_missing = 0 AND folder_id IS NOT (SELECT f.id FROM folders f
+            WHERE f.library_id = library_files.library_id AND f.relative_path =
+                rtrim(rtrim(library_files.relative_path, replace(library_files.relative_path, '/', '')), '/'))",
+        sets: "updated_at = ?1, folder_id = (SELECT f.id FROM folders f
+            WHERE f.library_id = library_files.library_id AND f.relative_path =
+                rtrim(rtrim(library_files.relative_path, replace(library_files.relative_path, '/', '')), '/'))",
+    },
+    Rule {
+        name: "nothing is in a folder that is gone",
+        repair: "the file counts as gone until a scan sees it",
+        table: "library_files",
+        broken: "is_missing = 0 AND folder_id IN (SELECT id FROM folders WHERE removed_at IS NOT NULL)",
+        sets: "is_missing = 1, needs_hash = 0, removed_at = ?1, updated_at = ?1",
+    },
+    Rule {
+        name: "what is gone says since when",
+        repair: "the last change of the row is taken for it",
+        table: "library_files",
+        broken: "is_missing = 1 AND removed_at IS NULL",
+        sets: "removed_at = coalesce(updated_at, ?1)",
+    },
+    Rule {
+        name: "a folder is in the folder that its path names",
+        repair: "the folder is put there",
+        table: "folders",
+        broken: "relative_path <> '' AND parent_id IS NOT (SELECT p.id FROM folders p
+            WHERE p.library_id = folders.library_id AND p.relative_path =
+                rtrim(rtrim(folders.relative_path, replace(folders.relative_path, '/', '')), '/'))",
+        sets: "parent_id = (SELECT p.id FROM folders p WHERE p.library_id = folders.library_id AND p.relative_path =
+                rtrim(rtrim(folders.relative_path, replace(folders.relative_path, '/', '')), '/'))",
+    },
+    Rule {
+        name: "a root's numbers are those of its rows",
+        repair: "they are counted again",
+        table: "library_roots",
+        broken: "last_scanned_at IS NOT NULL AND file_count IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM scan_sessions s WHERE s.library_id = library_roots.id
+                AND s.status = 'running')
+            AND (folder_count, file_count, total_size) IS NOT
+                ((SELECT count(*) FROM folders WHERE library_id = library_roots.id AND removed_at IS NULL),
+                (SELECT count(*) FROM library_files WHERE library_id = library_roots.id AND is_missing = 0),
+                (SELECT coalesce(sum(size_bytes), 0) FROM library_files WHERE library_id = library_roots.id
+                    AND is_missing = 0))",
+        sets: "updated_at = ?1, folder_count =
+                (SELECT count(*) FROM folders WHERE library_id = library_roots.id AND removed_at IS NULL),
+            file_count =
+                (SELECT count(*) FROM library_files WHERE library_id = library_roots.id AND is_missing = 0),
+            total_size = (SELECT coalesce(sum(size_bytes), 0) FROM library_files
+                WHERE library_id = library_roots.id AND is_missing = 0)",
+    },
+];
+
+impl Catalog<'_> {
+    /// Throws away rows of what has been gone since before a moment.
+    pub fn purge(self, files: bool, folders: bool, before: Time) -> Result<Purged> {
+        self.0.write(Shape::Compound, move |db| purge(db, files, folders, before))
+    }
+
+    /// Counts rows that contradict others.
+    pub fn verify(self) -> Result<Vec<Check>> {
+        self.0.read(|db| RULES.iter().map(|rule| rule.check(db)).collect())
+    }
+
+    /// Puts right what can be.
+    pub fn repair(self) -> Result<Vec<Check>> {
+        self.0.write(Shape::Compound, |db| {
+            RULES
+                .iter()
+                .map(|rule| {
+                    let check = rule.check(db)?;
+                    let repaired = if check.broken > 0 { rule.repair(db, check.broken)? } else { 0 };
+                    Ok(Check { repaired, ..check })
+                })
+                .collect()
+        })
+    }
+}
+
+impl Rule {
+    fn check(&self, db: &Db<'_>) -> Result<Check> {
+        let Rule { name, repair, table, broken, .. } = *self;
+        let broken = db.number(&format!("SELECT count(*) FROM {table} WHERE {broken}"), [])?;
+        Ok(Check { name, broken, repaired: 0, repair })
+    }
+
+    /// How many rows are not broken any more.
+    fn repair(&self, db: &Db<'_>, broken: i64) -> Result<i64> {
+        let Rule { table, broken: rows, sets, .. } = *self;
+        // Not every rule needs the time; a statement has to use its parameter.
+        db.execute(&format!("UPDATE {table} SET {sets} WHERE ({rows}) AND ?1 IS NOT NULL"), [db.now()])?;
+        Ok(broken - self.check(db)?.broken)
+    }
+}
+
+fn purge(db: &Db<'_>, files: bool, folders: bool, before: Time) -> Result<Purged> {
+    let before = before.to_string();
+    let mut purged = Purged::default();
+    if files {
+        let gone = moment("coalesce(removed_at, updated_at)");
+        let sql = format!("DELETE FROM library_files WHERE is_missing = 1 AND {gone} < ?1");
+        purged.files = db.execute(&sql, [&before])?;
+    }
+    if folders {
+        // Counted before: what goes with its folder is not counted by the statement.
+        let gone = "removed_at IS NOT NULL AND removed_at < ?1";
+        let count = db.number(&format!("SELECT count(*) FROM folders WHERE {gone}"), [&before])?;
+        purged.folders = usize::try_from(count).unwrap_or(0);
+        db.execute(&format!("DELETE FROM folders WHERE {gone}"), [&before])?;
+    }
+    Ok(purged)
+}

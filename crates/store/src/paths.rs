@@ -1,0 +1,119 @@
+//! Paths as the database holds them: text, whatever the bytes.
+//!
+//! Owns the translation. A name that is UTF-8 is stored as it is. Bytes that are not, and the substitute
+//! character U+001A itself, are written as that character and two hexadecimal digits; so every name has one text,
+//! every text one name, and a reader in another language never meets text that it cannot decode. No `/` is added:
+//! what is below a folder is a range of the index.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+
+const SUBSTITUTE: char = '\u{1a}';
+
+/// Adds a name, or a path, to a text.
+pub(crate) fn push(text: &mut String, name: &OsStr) {
+    let bytes = name.as_encoded_bytes();
+    match std::str::from_utf8(bytes) {
+        Ok(plain) if !bytes.contains(&(SUBSTITUTE as u8)) => text.push_str(plain),
+        _ => {
+            for chunk in bytes.utf8_chunks() {
+                for c in chunk.valid().chars() {
+                    match c {
+                        SUBSTITUTE => escape(text, SUBSTITUTE as u8),
+                        c => text.push(c),
+                    }
+                }
+                chunk.invalid().iter().for_each(|&byte| escape(text, byte));
+            }
+        }
+    }
+}
+
+fn escape(text: &mut String, byte: u8) {
+    // Writing to a String cannot fail.
+    let _ = write!(text, "{SUBSTITUTE}{byte:02X}");
+}
+
+pub(crate) fn to_text(path: &OsStr) -> String {
+    let mut text = String::with_capacity(path.len());
+    push(&mut text, path);
+    text
+}
+
+/// The name that a text stands for. What is no escape is taken as it is.
+pub(crate) fn from_text(text: &str) -> OsString {
+    if !text.contains(SUBSTITUTE) {
+        return text.into();
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let escaped = (first == SUBSTITUTE as u8)
+            .then(|| after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok()))
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(escaped.unwrap_or(first));
+        rest = if escaped.is_some() { after.get(2..).unwrap_or_default() } else { after };
+    }
+    of_bytes(bytes)
+}
+
+#[cfg(unix)]
+fn of_bytes(bytes: Vec<u8>) -> OsString {
+    std::os::unix::ffi::OsStringExt::from_vec(bytes)
+}
+
+#[cfg(not(unix))]
+fn of_bytes(bytes: Vec<u8>) -> OsString {
+    String::from_utf8_lossy(&bytes).into_owned().into()
+}
+
+/// The texts of everything below a folder lie between these two, both excluded.
+pub(crate) fn below(folder: &str) -> (String, String) {
+    match folder {
+        // A text begins with no byte above this one.
+        "" => (String::new(), "\u{10ffff}".to_owned()),
+        // '0' follows '/'.
+        _ => (format!("{folder}/"), format!("{folder}0")),
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn names_in_the_database() {
+        for (name, text) in [
+            (&b"plain"[..], "plain"),
+            ("Müll/日本".as_bytes(), "Müll/日本"),
+            (b"caf\xe9", "caf\u{1a}E9"),
+            (b"\x1aE9", "\u{1a}1AE9"),
+            (b"a\xff\xfe/b", "a\u{1a}FF\u{1a}FE/b"),
+        ] {
+            assert_eq!(to_text(OsStr::from_bytes(name)), text);
+            assert_eq!(from_text(text).as_bytes(), name);
+        }
+        assert_eq!(from_text("no\u{1a}escape").as_bytes(), b"no\x1aescape");
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_comes_back(name in proptest::collection::vec(1u8.., 0..40)) {
+            let name = OsStr::from_bytes(&name);
+            prop_assert_eq!(from_text(&to_text(name)), name);
+        }
+
+        #[test]
+        fn what_is_below_a_folder_is_a_range(
+            folder in proptest::collection::vec(1u8.., 1..6), other in proptest::collection::vec(1u8.., 0..9),
+        ) {
+            let (from, to) = below(&to_text(OsStr::from_bytes(&folder)));
+            let text = to_text(OsStr::from_bytes(&other));
+            let inside = other.starts_with(&[&folder[..], b"/"].concat()) && other.len() > folder.len() + 1;
+            prop_assert_eq!(text > from && text < to, inside);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The folders that are scanned, each with everything below it.
+//!
+//! Owns the table `library_roots`, and which root a file belongs to: the innermost that contains it. So roots may
+//! lie inside each other, and no file is counted twice. A root is a promise to look, not a copy: removing one
+//! forgets what was seen there and touches no file.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::Row;
+use serde::Serialize;
+
+use crate::Store;
+use crate::db::{Db, some_time, time};
+use crate::error::{Error, Result};
+use crate::paths;
+use crate::time::Time;
+use crate::writer::Shape;
+
+/// A folder that is scanned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Root {
+    /// Its number.
+    pub id: i64,
+    /// A short name, of its own.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether links below it are followed.
+    pub follow_links: bool,
+    /// When it was registered.
+    pub created_at: Time,
+    /// When a scan of it was last completed.
+    pub last_scanned_at: Option<Time>,
+    /// Folders in it, itself included, when it was last scanned.
+    pub folders: Option<i64>,
+    /// Files in it, then.
+    pub files: Option<i64>,
+    /// Their size together, in bytes.
+    pub bytes: Option<i64>,
+}
+
+/// What was forgotten with a root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Forgotten {
+    /// Folders.
+    pub folders: usize,
+    /// Files.
+    pub files: usize,
+}
+
+/// The roots of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Roots<'a>(pub(crate) &'a Store);
+
+const COLUMNS: &str =
+    "id, name, root_path, created_at, last_scanned_at, traverse_links, folder_count, file_count,
+    total_size";
+
+impl Roots<'_> {
+    /// All of them, by path.
+    pub fn list(self) -> Result<Vec<Root>> {
+        self.0.read(list)
+    }
+
+    /// The root at exactly this path.
+    pub fn at(self, path: &Path) -> Result<Option<Root>> {
+        let text = paths::to_text(path.as_os_str());
+        self.0.read(|db| at(db, &text))
+    }
+
+    /// Registers a folder by its absolute path. What another root, around it, knew about it becomes its own. One
+    /// that is registered already stays as it is.
+    pub fn register(self, path: &Path) -> Result<Root> {
+        if !path.is_absolute() {
+            return Err(Error::Invalid(format!("a root is an absolute path, not {}", path.display())));
+        }
+        let path = path.to_path_buf();
+        self.0.write(Shape::Compound, move |db| register(db, &path))
+    }
+
+    /// Whether links below a root are followed.
+    pub fn follow_links(self, id: i64, follow: bool) -> Result<()> {
+        self.0.write(Shape::Statement, move |db| {
+            let sql = "UPDATE library_roots SET traverse_links = ?2, updated_at = ?3
+                WHERE id = ?1 AND traverse_links <> ?2";
+            db.execute(sql, (id, follow, db.now())).map(drop)
+        })
+    }
+
+    /// Forgets a root and what was seen in it. No file is touched.
+    pub fn remove(self, id: i64) -> Result<Forgotten> {
+        self.0.write(Shape::Compound, move |db| {
+            let held = "SELECT count(*) FROM scan_sessions WHERE library_id = ?1 AND status = 'running'
+                AND holder IS NOT NULL AND heartbeat_at > ?2";
+            let recently = db.now.minus(crate::scans::LEASE).to_string();
+            if db.number(held, (id, recently))? > 0 {
+                return Err(Error::Conflict("the root is being scanned; stop the scan first".to_owned()));
+            }
+            let files = db.execute("DELETE FROM library_files WHERE library_id = ?1", [id])?;
+            let folders = db.execute("DELETE FROM folders WHERE library_id = ?1", [id])?;
+            match db.execute("DELETE FROM library_roots WHERE id = ?1", [id])? {
+                0 => Err(Error::NotFound(format!("there is no root {id}"))),
+                _ => Ok(Forgotten { folders, files }),
+            }
+        })
+    }
+}
+
+fn list(db: &Db<'_>) -> Result<Vec<Root>> {
+    db.rows(&format!("SELECT {COLUMNS} FROM library_roots ORDER BY root_path"), [], root)
+}
+
+fn at(db: &Db<'_>, text: &str) -> Result<Option<Root>> {
+    db.first(&format!("SELECT {COLUMNS} FROM library_roots WHERE root_path = ?1"), [text], root)
+}
+
+fn register(db: &Db<'_>, path: &Path) -> Result<Root> {
+    let text = paths::to_text(path.as_os_str());
+    if let Some(root) = at(db, &text)? {
+        return Ok(root);
+    }
+    let name = free_name(db, path)?;
+    let sql = "INSERT INTO library_roots (name, root_path, created_at, updated_at, traverse_links)
+        VALUES (?1, ?2, ?3, ?3, 0)";
+    db.execute(sql, (&name, &text, db.now()))?;
+    let root = at(db, &text)?.ok_or_else(|| Error::Internal("a root vanished".to_owned()))?;
+    // The innermost root around it has the longest path.
+    let around = list(db)?
+        .into_iter()
+        .filter(|other| other.id != root.id && path.starts_with(&other.path))
+        .max_by_key(|other| other.path.as_os_str().len());
+    if let Some(around) = around
+        && let Ok(inside) = path.strip_prefix(&around.path)
+    {
+        take_over(db, root.id, around.id, &paths::to_text(inside.as_os_str()))?;
+    }
+    Ok(root)
+}
+
+/// Everything at and below `folder` of the root `from` belongs to the root `to`, where it is the top.
+fn take_over(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<()> {
+    let (low, high) = paths::below(folder);
+    // Characters, as substr counts.
+    let skipped = i64::try_from(folder.chars().count()).unwrap_or(i64::MAX) + 2;
+    for table in ["library_files", "folders"] {
+        let sql = format!(
+            "UPDATE {table} SET library_id = ?1, relative_path = substr(relative_path, ?2)
+             WHERE library_id = ?3 AND relative_path > ?4 AND relative_path < ?5"
+        );
+        db.execute(&sql, (to, skipped, from, &low, &high))?;
+    }
+    let sql = "UPDATE folders SET library_id = ?1, relative_path = '', parent_id = NULL
+        WHERE library_id = ?2 AND relative_path = ?3";
+    db.execute(sql, (to, from, folder)).map(drop)
+}
+
+/// The folder's own name, with a number when there is one of that name.
+fn free_name(db: &Db<'_>, path: &Path) -> Result<String> {
+    let own = path.file_name().map_or_else(|| "root".to_owned(), |name| name.to_string_lossy().into_owned());
+    let taken = |name: &str| Ok(db.number("SELECT count(*) FROM library_roots WHERE name = ?1", [name])? > 0);
+    let mut name = own.clone();
+    let mut number = 1;
+    while taken(&name)? {
+        number += 1;
+        name = format!("{own} {number}");
+    }
+    Ok(name)
+}
+
+fn root(row: &Row<'_>) -> rusqlite::Result<Root> {
+    Ok(Root {
+        id: row.get("id")?,
+        name: row.get("name")?,
+        path: paths::from_text(&row.get::<_, String>("root_path")?).into(),
+        follow_links: row.get("traverse_links")?,
+        created_at: some_time(row, "created_at")?,
+        last_scanned_at: time(row, "last_scanned_at")?,
+        folders: row.get("folder_count")?,
+        files: row.get("file_count")?,
+        bytes: row.get("total_size")?,
+    })
+}

@@ -1,0 +1,181 @@
+//! Scans of roots: one at a time for each, and each to be gone on with.
+//!
+//! Owns the table `scan_sessions`. A scan is held by a process, which says now and then that it is alive. One whose
+//! holder is gone goes on where it was, if it is asked for the same; otherwise it has failed, and a new one begins.
+
+use std::time::Duration;
+
+use rusqlite::Row;
+
+use crate::Store;
+use crate::db::{Db, some_time, time};
+use crate::error::{Error, Result};
+use crate::time::Time;
+use crate::writer::Shape;
+
+/// A holder that nobody can ask about is taken for dead when it has said nothing for so long.
+pub const LEASE: Duration = Duration::from_secs(60);
+
+/// Who holds a scan: told from what it wrote, whether the process lives. `None`: cannot be told from here.
+pub type Alive = fn(&str) -> Option<bool>;
+
+/// A scan to be done.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Of which root.
+    pub root: i64,
+    /// Who wants it, in words that [`Alive`] understands.
+    pub holder: String,
+    /// What was asked for: only the same request goes on with a scan.
+    pub settings: String,
+    /// Begin anew, whatever was done.
+    pub restart: bool,
+    /// How to tell whether another holder lives.
+    pub alive: Alive,
+}
+
+/// A scan that was begun, or gone on with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// Its number.
+    pub id: i64,
+    /// Its root.
+    pub root: i64,
+    /// When it was begun first.
+    pub started_at: Time,
+    /// When its walk was complete.
+    pub walked_at: Option<Time>,
+    /// Whether somebody began it before.
+    pub resumed: bool,
+}
+
+/// What a scan has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Folders, the root included.
+    pub folders: u64,
+    /// Files.
+    pub files: u64,
+    /// Their size together.
+    pub bytes: u64,
+    /// Folders and files that could not be read.
+    pub errors: u64,
+}
+
+/// The scans of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Scans<'a>(pub(crate) &'a Store);
+
+impl Scans<'_> {
+    /// Begins a scan, or goes on with one. [`Error::Conflict`] names whoever holds it.
+    pub fn begin(self, wanted: Wanted) -> Result<Scan> {
+        self.0.write(Shape::Compound, move |db| begin(db, &wanted))
+    }
+
+    /// Says that the holder of these scans is alive.
+    pub fn beat(self, ids: Vec<i64>, holder: &str) -> Result<()> {
+        let holder = holder.to_owned();
+        self.0.write(Shape::Compound, move |db| {
+            for id in &ids {
+                let sql = "UPDATE scan_sessions SET heartbeat_at = ?3
+                    WHERE id = ?1 AND status = 'running' AND holder = ?2";
+                if db.execute(sql, (id, &holder, db.now()))? == 0 {
+                    return Err(Error::Conflict(format!("scan {id} was taken over by another process")));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The walk is complete.
+    pub fn walked(self, id: i64) -> Result<()> {
+        self.0.write(Shape::Statement, move |db| {
+            let sql = "UPDATE scan_sessions SET walked_at = ?2 WHERE id = ?1 AND status = 'running'";
+            db.execute(sql, (id, db.now())).map(drop)
+        })
+    }
+
+    /// Leaves a scan to whoever wants to go on with it.
+    pub fn release(self, id: i64) -> Result<()> {
+        self.0.write(Shape::Statement, move |db| {
+            let sql = "UPDATE scan_sessions SET holder = NULL WHERE id = ?1 AND status = 'running'";
+            db.execute(sql, [id]).map(drop)
+        })
+    }
+
+    /// The scan is complete. The root remembers what was seen.
+    pub fn finish(self, scan: &Scan, seen: Seen) -> Result<()> {
+        let (id, root) = (scan.id, scan.root);
+        self.0.write(Shape::Compound, move |db| {
+            let [folders, files, bytes, errors] = [seen.folders, seen.files, seen.bytes, seen.errors]
+                .map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+            let sql = "UPDATE scan_sessions SET status = 'succeeded', holder = NULL, finished_at = ?2,
+                directories_seen = ?3, files_seen = ?4, bytes_seen = ?5, error_count = ?6, error_message = NULL
+                WHERE id = ?1 AND status = 'running'";
+            if db.execute(sql, (id, db.now(), folders, files, bytes, errors))? == 0 {
+                return Err(Error::Conflict(format!("scan {id} is not running any more")));
+            }
+            let sql = "UPDATE library_roots SET last_scanned_at = ?2, updated_at = ?2, folder_count = ?3,
+                file_count = ?4, total_size = ?5 WHERE id = ?1";
+            db.execute(sql, (root, db.now(), folders, files, bytes)).map(drop)
+        })
+    }
+}
+
+struct Running {
+    scan: Scan,
+    holder: Option<String>,
+    heartbeat_at: Option<Time>,
+    settings: Option<String>,
+}
+
+fn begin(db: &Db<'_>, wanted: &Wanted) -> Result<Scan> {
+    let sql =
+        "SELECT id, library_id, started_at, walked_at, holder, heartbeat_at, settings FROM scan_sessions
+        WHERE library_id = ?1 AND status = 'running' ORDER BY id DESC LIMIT 1";
+    if let Some(found) = db.first(sql, [wanted.root], running)? {
+        refuse_held(db, wanted, &found)?;
+        if !wanted.restart && found.settings.as_ref() == Some(&wanted.settings) {
+            let sql = "UPDATE scan_sessions SET holder = ?2, heartbeat_at = ?3 WHERE id = ?1";
+            db.execute(sql, (found.scan.id, &wanted.holder, db.now()))?;
+            return Ok(found.scan);
+        }
+        let sql = "UPDATE scan_sessions SET status = 'failed', holder = NULL, finished_at = ?2,
+            error_message = 'begun anew' WHERE library_id = ?1 AND status = 'running'";
+        db.execute(sql, (wanted.root, db.now()))?;
+    }
+    let sql = "INSERT INTO scan_sessions (status, started_at, files_seen, directories_seen, bytes_seen,
+            error_count, library_id, settings, holder, heartbeat_at)
+        VALUES ('running', ?1, 0, 0, 0, 0, ?2, ?3, ?4, ?1)";
+    db.execute(sql, (db.now(), wanted.root, &wanted.settings, &wanted.holder))?;
+    let id = db.conn.last_insert_rowid();
+    Ok(Scan { id, root: wanted.root, started_at: db.now, walked_at: None, resumed: false })
+}
+
+fn refuse_held(db: &Db<'_>, wanted: &Wanted, found: &Running) -> Result<()> {
+    let Some(holder) = found.holder.as_deref().filter(|holder| *holder != wanted.holder) else {
+        return Ok(());
+    };
+    let silent = |beat: Time| beat.plus(LEASE) <= db.now;
+    let alive = (wanted.alive)(holder).unwrap_or(!found.heartbeat_at.is_none_or(silent));
+    if !alive {
+        return Ok(());
+    }
+    let since = found.scan.started_at;
+    Err(Error::Conflict(format!("it is being scanned already, since {since} UTC, by {holder}")))
+}
+
+fn running(row: &Row<'_>) -> rusqlite::Result<Running> {
+    Ok(Running {
+        scan: Scan {
+            id: row.get("id")?,
+            root: row.get("library_id")?,
+            started_at: some_time(row, "started_at")?,
+            walked_at: time(row, "walked_at")?,
+            resumed: true,
+        },
+        holder: row.get("holder")?,
+        heartbeat_at: time(row, "heartbeat_at")?,
+        settings: row.get("settings")?,
+    })
+}
