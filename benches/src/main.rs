@@ -44,8 +44,18 @@ const BENCHMARKS: &[(&str, &str, Amount, Benchmark)] = &[
     ),
 ];
 
+/// Understands its words itself.
+type BenchmarkOfWords = fn(&[String]) -> Result<(), String>;
+
 /// Benchmarks that have words of their own, and what they show.
-const OF_THEIR_OWN: &[(&str, &str, fn(&[String]) -> Result<(), String>)] = &[
+const OF_THEIR_OWN: &[(&str, &str, BenchmarkOfWords)] = &[
+    (
+        "dedup",
+        "finding duplicates: first scan, rescan, growth and memory, against fclones, yadf, czkawka and others",
+        dedup::run,
+    ),
+    ("dedup-one", "one run of one program; what `dedup` runs", dedup::one),
+    ("dedup-walk", "reads all folders and looks at all files: the floor of `dedup`", dedup::walk),
     ("dedup-trees", "makes the trees of `dedup`, and nothing else", dedup::trees),
 ];
 

@@ -1,11 +1,13 @@
 //! Benchmarks: builds the benches in release and hands the words over.
 //!
-//! Owns nothing but the call. Which benchmarks exist and what they print is known in `benches/` alone.
+//! Owns nothing but the call, and the programs that have to be there for it. Which benchmarks exist and what they print
+//! is known in `benches/` alone.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use crate::fault::Fault;
+use crate::needs;
 use crate::workspace::{Workspace, succeeds};
 
 /// Runs a benchmark, or lists the names when none is given.
@@ -15,5 +17,32 @@ pub(crate) fn run(workspace: &Workspace, words: &[OsString]) -> Result<ExitCode,
         [] => command.arg("--list"),
         words => command.args(words),
     };
+    if words.first().is_some_and(|name| name == "dedup") {
+        if wants_peers(words) {
+            needs::set_up_peers(workspace)?;
+        }
+        command.env("PATH", needs::path_with_tools()?);
+    }
     Ok(if succeeds(&mut command)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A quick look makes do with the peers that are there, and a choice of peers with those that were chosen: none of them
+/// is worth half an hour of building to somebody who did not ask for it.
+fn wants_peers(words: &[OsString]) -> bool {
+    !words.iter().any(|word| ["--quick", "--peers", "--help", "-h"].iter().any(|known| word == known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_installed_only_for_a_whole_run() {
+        let wants = |line: &str| wants_peers(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert!(wants("dedup"));
+        assert!(wants("dedup --only small --warm"));
+        assert!(!wants("dedup --quick"));
+        assert!(!wants("dedup --peers yadf"));
+        assert!(!wants("dedup --help"));
+    }
 }

@@ -1,16 +1,17 @@
-//! What the tests need beyond a Rust toolchain, and how to get what is missing.
+//! What the tests and the benchmarks need beyond a Rust toolchain, and how to get what is missing.
 //!
-//! Owns the table of needs and the private folder for tools. A need that is already there is left alone,
+//! Owns the tables of needs and the private folder for tools. A need that is already there is left alone,
 //! whatever its version. Nothing is ever installed for a run that would not use it. Packages of the system are
 //! installed only by root and only with apt-get; elsewhere the steps that want them say that they are not done.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::fault::Fault;
 use crate::step::Outcome;
 use crate::workspace::{Workspace, answers, captured, shown, succeeds};
 
-/// Something tests need, looked for by `there`.
+/// Something that is needed, looked for by `there`.
 struct Need {
     name: &'static str,
     there: fn(&Workspace) -> bool,
@@ -93,10 +94,7 @@ pub(crate) fn cargo_deny(workspace: &Workspace) -> Option<PathBuf> {
 }
 
 fn get_cargo_deny(workspace: &Workspace) -> Result<(), Fault> {
-    let mut install = workspace.cargo(["install", "--locked", "cargo-deny", "--version", CARGO_DENY_VERSION]);
-    install.arg("--root").arg(tools()?).arg("--target-dir").arg(workspace.target().join("tools"));
-    println!("{}", shown(&install));
-    if succeeds(&mut install)? {
+    if get_crate(workspace, "cargo-deny", CARGO_DENY_VERSION)? {
         return Ok(());
     }
     Err(Fault::System(
@@ -104,6 +102,65 @@ fn get_cargo_deny(workspace: &Workspace) -> Result<(), Fault> {
          Any cargo-deny on the PATH is used as it is"
             .to_owned(),
     ))
+}
+
+/// Installs a program of the registry into our folder. Whether that worked; the output says why not.
+fn get_crate(workspace: &Workspace, name: &str, version: &str) -> Result<bool, Fault> {
+    let mut install = workspace.cargo(["install", "--locked", name, "--version", version]);
+    install.arg("--root").arg(tools()?).arg("--target-dir").arg(workspace.target().join("tools"));
+    println!("{}", shown(&install));
+    succeeds(&mut install)
+}
+
+/// A program that `bench dedup` measures: its name, and where it comes from.
+struct Peer {
+    program: &'static str,
+    source: PeerSource,
+}
+
+enum PeerSource {
+    /// A package of the registry and its version.
+    Crate(&'static str, &'static str),
+    /// A package of Debian.
+    Debian(&'static str),
+}
+
+/// Building czkawka takes many minutes, all others together few.
+const PEERS: &[Peer] = &[
+    Peer { program: "b3sum", source: PeerSource::Crate("b3sum", "1.8.7") },
+    Peer { program: "fclones", source: PeerSource::Crate("fclones", "0.35.0") },
+    Peer { program: "yadf", source: PeerSource::Crate("yadf", "1.5.2") },
+    Peer { program: "jdupes", source: PeerSource::Debian("jdupes") },
+    Peer { program: "rmlint", source: PeerSource::Debian("rmlint") },
+    Peer { program: "rdfind", source: PeerSource::Debian("rdfind") },
+    Peer { program: "czkawka_cli", source: PeerSource::Crate("czkawka_cli", "12.0.2") },
+];
+
+/// Gets the peers of the benchmark `dedup`. One that cannot be had is named, and the run goes on without it.
+pub(crate) fn set_up_peers(workspace: &Workspace) -> Result<(), Fault> {
+    let path = path_with_tools()?;
+    let there = |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    for Peer { program, source } in PEERS.iter().filter(|peer| !there(peer.program)) {
+        println!("{program}: not there, getting it");
+        let got = match source {
+            PeerSource::Crate(name, version) => match get_crate(workspace, name, version)? {
+                true => Ok(()),
+                false => Err("cargo could not install it; the output above says why".to_owned()),
+            },
+            PeerSource::Debian(package) => get_package(workspace, package),
+        };
+        if let Err(why) = got {
+            println!("{program}: {why}");
+        }
+    }
+    Ok(())
+}
+
+/// The caller's PATH, and our folder for tools behind it: the user's own programs go first.
+pub(crate) fn path_with_tools() -> Result<OsString, Fault> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([tools()?.join("bin")]);
+    std::env::join_paths(folders).map_err(|error| Fault::User(format!("PATH: {error}")))
 }
 
 /// Our folder for tools, outside the checkout so that a `cargo clean` does not cost a long build.

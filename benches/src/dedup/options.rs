@@ -19,10 +19,11 @@ Options:
   --warm          only with full ones
   --data DIR      where the trees are made and kept: 14 GB and a million files at scale 1, on the disk to be
                   measured; bench-data in the target folder without it
+  --gristmill FILE   a program built already, instead of building it
   --quick         a look whether all works: scale 0.02, once, warm, peers that are there
   -h, --help      this text
 
-Peers that are not there are installed, unless --quick is given: fclones, yadf, czkawka_cli and b3sum
+Peers that are not there are installed, unless --quick or --peers is given: fclones, yadf, czkawka_cli and b3sum
 with cargo into the folder for tools, jdupes, rmlint and rdfind with apt-get.
 ";
 
@@ -38,6 +39,7 @@ pub(super) struct Options {
     pub(super) warm: bool,
     pub(super) cold: bool,
     pub(super) data: Option<PathBuf>,
+    pub(super) gristmill: Option<PathBuf>,
 }
 
 /// Understands the words. Nothing, when it is the help that is asked for.
@@ -52,6 +54,7 @@ pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
         warm: true,
         cold: !quick,
         data: None,
+        gristmill: None,
     };
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -67,6 +70,7 @@ pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
             "--seed" => options.seed = number(word, value()?, "from 0 on", |_| true)?,
             "--reps" => options.reps = number(word, value()?, "from 1 on", |reps| *reps >= 1)?,
             "--data" => options.data = Some(value()?.into()),
+            "--gristmill" => options.gristmill = Some(value()?.into()),
             _ => return Err(format!("`{word}` is not understood; --help shows what is")),
         }
     }

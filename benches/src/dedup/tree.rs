@@ -44,7 +44,6 @@ impl Wanted {
 
 /// A tree that is there, whole.
 pub(super) struct Tree {
-    pub(super) wanted: Wanted,
     /// Absolute.
     pub(super) root: PathBuf,
     pub(super) files: u64,
@@ -64,13 +63,15 @@ impl Tree {
             Err(error) => return Err(format!("{}: {error}", note.display())),
         };
         if let Some((files, bytes, truth)) = found.as_deref().and_then(|text| read(text, &wanted)) {
-            return Ok(Tree { wanted, root, files, bytes, truth });
+            return Ok(Tree { root, files, bytes, truth });
         }
         let ours = found.is_some_and(|text| text.starts_with(SIGNATURE));
         if root.try_exists().map_err(told)? {
             if !ours {
                 let root = root.display();
-                return Err(format!("{root} is there and was not made by this benchmark; choose another --data"));
+                return Err(format!(
+                    "{root} is there and was not made by this benchmark; choose another --data"
+                ));
             }
             fs::remove_dir_all(&root).map_err(told)?;
         }
@@ -83,7 +84,7 @@ impl Tree {
         let (files, bytes, truth) = (planter.files, planter.bytes, planter.ledger.close());
         let text = format!("{}\nwhole: {files} files, {bytes} bytes\n\n{}", wanted.title(), truth.to_text());
         fs::write(&note, text).map_err(told)?;
-        Ok(Tree { wanted, root, files, bytes, truth })
+        Ok(Tree { root, files, bytes, truth })
     }
 }
 
@@ -151,9 +152,12 @@ mod tests {
     #[test]
     fn the_truth_is_what_the_bytes_say() {
         let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
-        for (profile, scale) in
-            [(Profile::Small, 0.02), (Profile::Big, 0.001), (Profile::Photos, 0.002), (Profile::Million, 0.002)]
-        {
+        for (profile, scale) in [
+            (Profile::Small, 0.02),
+            (Profile::Big, 0.001),
+            (Profile::Photos, 0.002),
+            (Profile::Million, 0.002),
+        ] {
             let tree = Tree::get(Wanted { profile, scale, seed: 3 }, scratch.path()).unwrap();
             let contents = contents(&tree.root);
             assert_eq!(contents.len() as u64, tree.files);

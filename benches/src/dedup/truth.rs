@@ -81,7 +81,8 @@ impl Truth {
         let mut false_ones = 0;
         let inside = [root.as_bytes(), b"/"].concat();
         for group in &answer {
-            let relative: Option<Vec<&[u8]>> = group.iter().map(|path| path.strip_prefix(&inside[..])).collect();
+            let relative: Option<Vec<&[u8]>> =
+                group.iter().map(|path| path.strip_prefix(&inside[..])).collect();
             // Taken out, so that a group answered twice is false the second time.
             if !relative.is_some_and(|paths| truth.remove(&paths)) {
                 false_ones += 1;

@@ -11,14 +11,23 @@ use crate::commands;
 use crate::settings::{Flags, Raw, keys};
 
 const EXPLANATION: &str = "\
-Gristmill runs work in bounded worker pools and loses none of it.
+Gristmill finds duplicate files and folders. It also runs commands durably, and loses none.
 
-Work is queued in one database file and done by workers: processes that take tasks, keep them by leases, try \
-again what failed and keep what cannot be done as dead letters. A worker that dies, even by kill -9 or a power \
-cut, loses nothing: others take over.
+Begin with a folder, then see what was found:
+  gristmill scan ~/Pictures
+  gristmill dupes
 
-Its built-in task runs a command. In one terminal:  gristmill enqueue exec -- echo hello
-in another:                                         gristmill worker";
+A scan reads only files that can be duplicates, changes none, and keeps what it found in one database file. Stopped or \
+killed at any instant, the same command goes on where it was; the next one reads only what has changed. What is in the \
+catalog then, `dupes`, `folders` and `roots` tell without reading a disk.
+
+Commands are queued in the same file and done by workers, tried again when they fail, and kept \
+as dead letters when they cannot be done. A worker that dies, even by kill -9 or a power cut, loses nothing: others \
+take over.
+
+Queue one, and have it done:
+  gristmill enqueue exec -- echo hello
+  gristmill worker --once";
 
 const AFTER_HELP: &str = "\
 Exit codes:
@@ -40,7 +49,7 @@ Environment:
 #[command(
     name = "gristmill",
     version,
-    about = "Runs much work on few workers and loses none of it",
+    about = "Finds duplicate files and folders; runs much work on few workers and loses none of it",
     long_about = EXPLANATION,
     after_help = AFTER_HELP,
     max_term_width = 100
@@ -74,6 +83,24 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Find duplicate files: walk folders, read what can be a duplicate, remember it
     Scan(commands::scan::Args),
+    /// List duplicate files
+    Dupes(commands::dupes::Args),
+    /// List folders that are the same, or have much in common
+    Folders(commands::folders::Args),
+    /// Write a page about what was found
+    Report(commands::report::Args),
+    /// Look whether what is known is still there, without reading
+    Refresh(commands::refresh::Args),
+    /// List the folders that are scanned
+    #[command(after_help = commands::roots::LIST)]
+    Roots,
+    /// Forget a folder that is scanned; no file is touched
+    #[command(subcommand)]
+    Root(commands::roots::Command),
+    /// Forget what has been gone for long
+    Purge(commands::purge::Args),
+    /// Check what is known of files and folders, and repair it
+    Verify(commands::verify::Args),
     /// Do the work that is queued, until told to stop
     Worker(commands::worker::Args),
     /// Queue work
@@ -91,6 +118,14 @@ pub(crate) enum Command {
     /// See the settings in force, and where each comes from
     #[command(subcommand)]
     Config(commands::config::Command),
+    /// Write a script for a shell that completes commands and options
+    #[command(after_help = commands::manual::COMPLETIONS)]
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages
+    Man(commands::manual::Pages),
 }
 
 impl Args {

@@ -2,14 +2,26 @@
 //!
 //! Owns what several of them share: many items where each may be refused by itself, and JSON inside rows.
 
+mod ask;
 pub(crate) mod backup;
 pub(crate) mod config;
 pub(crate) mod dead;
 pub(crate) mod doctor;
+pub(crate) mod dupes;
 pub(crate) mod enqueue;
+pub(crate) mod folders;
 pub(crate) mod jobs;
+pub(crate) mod manual;
+mod paging;
+mod places;
 mod progress;
+pub(crate) mod purge;
+pub(crate) mod refresh;
+pub(crate) mod report;
+pub(crate) mod roots;
 pub(crate) mod scan;
+pub(crate) mod verify;
+mod words;
 pub(crate) mod worker;
 
 use gristmill_store::jobs::MAX_PAGE;

@@ -35,8 +35,15 @@ impl Context {
     /// For commands that look at work, or change it: a mistyped name must not become an empty database.
     pub(crate) fn existing(&self) -> Result<Store, Error> {
         let settings = self.settings()?;
-        must_exist(&settings)?;
+        must_exist(&settings, BY_WORK)?;
         Ok(options(&settings).open(&settings.database)?)
+    }
+
+    /// The same for commands about what scans have found.
+    pub(crate) fn scanned(&self) -> Result<(Store, Settings), Error> {
+        let settings = self.settings()?;
+        must_exist(&settings, BY_SCAN)?;
+        Ok((options(&settings).open(&settings.database)?, settings))
     }
 }
 
@@ -44,11 +51,17 @@ pub(crate) fn options(settings: &Settings) -> Options {
     Store::options().durability(settings.durability).busy_timeout(settings.busy_timeout)
 }
 
-pub(crate) fn must_exist(settings: &Settings) -> Result<(), Error> {
+/// What makes a database.
+pub(crate) const BY_WORK: &str = "`gristmill enqueue` and `gristmill worker` make one";
+pub(crate) const BY_SCAN: &str = "`gristmill scan FOLDER` makes one";
+pub(crate) const BY_ANY: &str =
+    "`gristmill scan FOLDER`, `gristmill enqueue` and `gristmill worker` make one";
+
+pub(crate) fn must_exist(settings: &Settings, maker: &str) -> Result<(), Error> {
     let path = &settings.database;
     match path.try_exists() {
         Ok(false) => Err(Error::Setting(format!(
-            "there is no database {}; `gristmill enqueue` and `gristmill worker` make one, --db names another",
+            "there is no database {}; {maker}, --db names another",
             path.display()
         ))),
         // What else is in the way, opening it says better.

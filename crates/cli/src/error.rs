@@ -4,6 +4,8 @@
 
 use std::io::{self, Write};
 
+use crate::output::lines_visible;
+
 /// How a run ended that was not stopped by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -66,7 +68,8 @@ impl Error {
     pub(crate) fn report(&self) {
         let told = match self {
             Error::Usage(error) => error.print(),
-            other => writeln!(io::stderr(), "error: {other}"),
+            // A path in it may be a stranger's.
+            other => writeln!(io::stderr(), "error: {}", lines_visible(&other.to_string())),
         };
         drop(told);
     }

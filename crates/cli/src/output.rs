@@ -43,6 +43,17 @@ impl Output {
         written(io::stdout().write_all(said.as_bytes()).and_then(|()| io::stdout().flush()))
     }
 
+    /// Says bytes as they are, for programs that take them so. On a terminal they are shown as all else is.
+    pub(crate) fn raw(&self, bytes: &[u8]) -> Result<(), Error> {
+        let mut stdout = io::stdout().lock();
+        let told = if stdout.is_terminal() {
+            stdout.write_all(lines_visible(&String::from_utf8_lossy(bytes)).as_bytes())
+        } else {
+            stdout.write_all(bytes)
+        };
+        written(told.and_then(|()| stdout.flush()))
+    }
+
     /// Columns below their headers, cut to the terminal when it is one.
     pub(crate) fn table(&self, headers: &[&str], rows: &[Vec<String>]) -> String {
         let rows: Vec<Vec<String>> =
@@ -90,7 +101,20 @@ pub(crate) fn time(time: Time) -> String {
 
 /// A noun with its number.
 pub(crate) fn plural(count: u64, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+    format!("{count} {}", noun_for(count, noun))
+}
+
+/// The same, for numbers that may be large.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    format!("{} {}", grouped(count), noun_for(count, noun))
+}
+
+fn noun_for(count: u64, noun: &str) -> String {
+    match noun.strip_suffix('y') {
+        _ if count == 1 => noun.to_owned(),
+        Some(stem) if !stem.ends_with(['a', 'e', 'o']) => format!("{stem}ies"),
+        _ => format!("{noun}s"),
+    }
 }
 
 /// A number of bytes, for a glance.
@@ -114,7 +138,7 @@ pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -127,9 +151,19 @@ pub(crate) fn path(path: &std::path::Path) -> String {
     visible(&path.to_string_lossy())
 }
 
-/// Whoever wrote a text into the database must not be able to steer somebody's terminal.
-fn visible(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+/// Whoever wrote a text into the database, or named a file, must not be able to steer somebody's terminal.
+pub(crate) fn visible(text: &str) -> String {
+    text.chars().map(|c| if steers(c) && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+/// The same for a text of several lines.
+pub(crate) fn lines_visible(text: &str) -> String {
+    text.chars().map(|c| if steers(c) && c != '\t' && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
+/// Controls, and what makes a text read in another order than it is written.
+fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn one_line(text: &str) -> String {
@@ -165,6 +199,18 @@ mod tests {
 
     fn cells(row: &[&str]) -> Vec<String> {
         row.iter().map(|&cell| cell.to_owned()).collect()
+    }
+
+    #[test]
+    fn nouns() {
+        for (count, noun, expected) in [
+            (0, "copy", "0 copies"),
+            (1, "copy", "1 copy"),
+            (2, "day", "2 days"),
+            (1_234, "file", "1,234 files"),
+        ] {
+            assert_eq!(counted(count, noun), expected);
+        }
     }
 
     #[test]

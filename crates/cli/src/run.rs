@@ -30,7 +30,15 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Result<Outcome, Erro
     };
     match args.command {
         None => written(Args::command().print_long_help()).map(|()| Outcome::Done),
-        Some(Command::Scan(args)) => commands::scan::run(args, &mut context),
+        Some(Command::Scan(args)) => commands::scan::run(&args, &mut context),
+        Some(Command::Refresh(args)) => commands::refresh::run(&args, &context),
+        Some(Command::Dupes(args)) => commands::dupes::run(&args, &context),
+        Some(Command::Folders(args)) => commands::folders::run(&args, &context),
+        Some(Command::Report(args)) => commands::report::run(&args, &context),
+        Some(Command::Roots) => commands::roots::list(&context),
+        Some(Command::Root(command)) => commands::roots::run(&command, &context),
+        Some(Command::Purge(args)) => commands::purge::run(&args, &context),
+        Some(Command::Verify(args)) => commands::verify::run(&args, &context),
         Some(Command::Worker(args)) => commands::worker::run(args, &mut context),
         Some(Command::Enqueue(args)) => commands::enqueue::run(&args, &context),
         Some(Command::Jobs(command)) => commands::jobs::run(command, &context),
@@ -38,5 +46,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Result<Outcome, Erro
         Some(Command::Backup(args)) => commands::backup::run(&args, &context),
         Some(Command::Doctor(args)) => commands::doctor::run(&args, &context),
         Some(Command::Config(command)) => commands::config::run(&command, &context),
+        Some(Command::Completions { shell }) => commands::manual::completions(shell, &context),
+        Some(Command::Man(pages)) => commands::manual::man(&pages, &context),
     }
 }

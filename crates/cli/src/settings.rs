@@ -68,7 +68,7 @@ pub(crate) struct Scan {
     /// As many as it likes when there is no number.
     pub(crate) workers: Option<usize>,
     /// Bytes a second.
-    pub(crate) io_limit: Option<usize>,
+    pub(crate) io_limit: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -125,7 +125,7 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
         exec: Exec {
             workers: reading.workers()?,
             timeout: reading.duration_or(&keys::EXEC_TIMEOUT, "none", MOMENT)?,
-            max_output: reading.size(&keys::EXEC_MAX_OUTPUT, 4 << 20)?,
+            max_output: usize::try_from(reading.size(&keys::EXEC_MAX_OUTPUT, 4 << 20)?).unwrap_or(4 << 20),
             attempts: reading.count(&keys::EXEC_ATTEMPTS, 1_000)?,
             backoff_base: reading.duration(&keys::EXEC_BACKOFF_BASE, (MOMENT, DAY))?,
             backoff_cap: reading.duration(&keys::EXEC_BACKOFF_CAP, (MOMENT, 30 * DAY))?,
@@ -262,7 +262,7 @@ impl<'a> Reading<'a> {
         self.text(key, read, u32::to_string)
     }
 
-    fn size(&mut self, key: &'static Key, most: usize) -> Result<usize, Error> {
+    fn size(&mut self, key: &'static Key, most: u64) -> Result<u64, Error> {
         let read = |text: &str| value::size(text).filter(|size| *size <= most);
         self.text(key, read, |size| value::show_size(*size))
     }
@@ -295,12 +295,12 @@ impl<'a> Reading<'a> {
     }
 
     /// Bytes a second, or none.
-    fn rate_or_none(&mut self, key: &'static Key) -> Result<Option<usize>, Error> {
+    fn rate_or_none(&mut self, key: &'static Key) -> Result<Option<u64>, Error> {
         let read = |text: &str| match text {
             "none" => Some(None),
             text => value::size(text.strip_suffix("/s").unwrap_or(text)).filter(|rate| *rate > 0).map(Some),
         };
-        let show = |rate: &Option<usize>| match rate {
+        let show = |rate: &Option<u64>| match rate {
             None => "none".to_owned(),
             Some(rate) => format!("{}/s", value::show_size(*rate)),
         };

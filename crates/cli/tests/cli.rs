@@ -61,35 +61,26 @@ fn a_full_disk_is_a_failure_of_the_system() {
     }
 }
 
-/// Every help text, letter by letter.
+/// Every help text, letter by letter. That there is a manual page for every command, `manual` shows.
 #[test]
 fn the_help_texts_are_held() {
     let home = Home::new();
     let found = home.run(&["--help"]).out;
     held("help/gristmill.txt", &found);
     assert_eq!(found, home.run(&[]).out, "no words at all mean --help");
-    for command in [
-        "worker",
-        "enqueue",
-        "jobs",
-        "jobs list",
-        "jobs show",
-        "jobs cancel",
-        "jobs retry",
-        "jobs recover",
-        "dead",
-        "dead list",
-        "dead show",
-        "dead retry",
-        "dead discard",
-        "backup",
-        "doctor",
-        "config",
-        "config show",
-        "config path",
-        "config init",
-    ] {
-        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
-        held(&format!("help/{}.txt", command.replace(' ', "-")), &home.run(&words).out);
+    let pages = home.json(&["man", "--out", "pages"]);
+    let names = pages["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap());
+    let commands = names.filter_map(|name| name.strip_prefix("pages/gristmill-")?.strip_suffix(".1"));
+    let mut count = 0;
+    for command in commands {
+        let words: Vec<&str> = command.split('-').chain(["--help"]).collect();
+        let said = home.run(&words);
+        held(&format!("help/{command}.txt"), &said.out);
+        let leaf = !said.out.contains("\nCommands:\n");
+        let examples =
+            said.out.lines().filter(|line| line.starts_with("  ") && line.contains("gristmill ")).count();
+        assert!(!leaf || examples >= 2, "{command} has fewer than two examples");
+        count += 1;
     }
+    assert!(count > 25, "{count}");
 }

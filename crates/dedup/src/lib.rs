@@ -8,6 +8,7 @@
 //!
 //! Nothing here changes a file.
 
+mod eager;
 mod error;
 mod filter;
 pub mod folders;
@@ -16,6 +17,7 @@ mod plan;
 mod progress;
 mod read;
 mod reader;
+pub mod report;
 pub mod roots;
 mod scan;
 mod scribe;

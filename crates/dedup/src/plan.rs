@@ -26,6 +26,8 @@ pub(crate) struct Plan {
     pub(crate) bytes: u64,
     /// How many of them were hashed with another algorithm before.
     pub(crate) again: u64,
+    /// How many large files there are.
+    pub(crate) large: u64,
     /// What every root holds.
     pub(crate) roots: HashMap<i64, Holds>,
 }
@@ -69,6 +71,7 @@ pub(crate) fn first(store: &Store, algorithm: Algorithm, every: bool, control: &
             return flow(control);
         }
         let is_large = row.stat.size > SMALL;
+        plan.large += u64::from(is_large);
         // When everything is read through, edges tell nothing.
         if !(every && is_large) {
             let mut candidate = candidate(row, (row.stat.size, 0), algorithm);
@@ -102,6 +105,23 @@ pub(crate) fn second(store: &Store, algorithm: Algorithm, every: bool, control: 
     })?;
     plan.choose(&mut candidates, every, |_| Goal::Content(algorithm));
     Ok(plan)
+}
+
+/// Files that were read and have a content that others have, too, and do not count as shared yet.
+pub(crate) fn to_share(store: &Store, algorithm: Algorithm) -> Result<Vec<i64>> {
+    let mut hashes = Vec::new();
+    store.catalog().each_hash(algorithm, |id, prefix, shared| {
+        hashes.push((prefix, shared, id));
+        ControlFlow::Continue(())
+    })?;
+    hashes.sort_unstable();
+    let mut ids: Vec<i64> = hashes
+        .chunk_by(|(a, ..), (b, ..)| a == b)
+        .filter(|alike| alike.len() > 1)
+        .flat_map(|alike| alike.iter().filter(|(_, shared, _)| !shared).map(|(.., id)| *id))
+        .collect();
+    ids.sort_unstable();
+    Ok(ids)
 }
 
 fn candidate(row: &Row, like: (u64, i64), algorithm: Algorithm) -> Candidate {

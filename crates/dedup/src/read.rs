@@ -4,6 +4,7 @@
 //! not hold still is tried again, then recorded as unstable. Nothing is mapped into memory: a file that is cut
 //! short while it is mapped ends the process.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -54,8 +55,22 @@ pub(crate) trait Pace {
     fn may_read(&self, bytes: u64) -> bool;
 }
 
+thread_local! {
+    /// Each worker's own: a new one for each file would cost more than reading it.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Reads a file. `expected` is what the catalog has about it. Nothing when it was told to stop.
 pub(crate) fn file(
+    open: impl Fn() -> io::Result<File>,
+    expected: &Stat,
+    goal: Goal,
+    pace: &impl Pace,
+) -> Option<(Stat, Finding)> {
+    BUFFER.with_borrow_mut(|buffer| attempts(open, expected, goal, buffer, pace))
+}
+
+fn attempts(
     open: impl Fn() -> io::Result<File>,
     expected: &Stat,
     goal: Goal,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use gristmill_pool::{Pool, Task, TaskError, TaskResult};
 use gristmill_store::Store;
-use gristmill_store::catalog::{Algorithm, Finding, Hashed, Row};
+use gristmill_store::catalog::{Algorithm, FileRef, Finding, Reading, Row};
 use gristmill_store::roots::Root;
 
 use crate::error::Result;
@@ -108,12 +108,16 @@ impl Budget {
     }
 }
 
-struct Paced<'a>(&'a Reader);
+/// Reading at the pace of a scan.
+pub(crate) struct Paced<'a> {
+    pub(crate) control: &'a Control,
+    pub(crate) budget: &'a Budget,
+}
 
 impl Pace for Paced<'_> {
     fn may_read(&self, bytes: u64) -> bool {
-        let may = self.0.budget.wait(bytes, &self.0.control);
-        add(&self.0.control.bytes_read, bytes);
+        let may = self.budget.wait(bytes, self.control);
+        add(&self.control.bytes_read, bytes);
         may
     }
 }
@@ -181,10 +185,9 @@ impl Reader {
         let Some(top) = self.tops.0.get(&first.root) else { return Ok(()) };
         let folder = top.folder.below(first.path.parent().unwrap_or(Path::new("")), top.follow);
         let mut found = Vec::with_capacity(batch.len());
-        let mut buffer = Vec::new();
         for row in batch {
             let result = match &folder {
-                Ok(folder) => self.read_one(folder, top.follow, row, &mut buffer),
+                Ok(folder) => self.read_one(folder, top.follow, row),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some((row.stat, Finding::Gone)),
                 Err(error) => Some((row.stat, Finding::Failed(error.to_string()))),
             };
@@ -201,12 +204,14 @@ impl Reader {
             // left for the next scan, which will choose another.
             if !matches!(finding, Finding::Gone | Finding::Failed(_)) {
                 for &id in self.links.get(&row.id).into_iter().flatten() {
-                    found.push(Hashed { id, stat, finding: finding.clone() });
+                    let (file, finding) = (FileRef::Row(id), finding.clone());
+                    found.push(Reading { file, stat, finding, shared: false, differs: true });
                 }
             }
-            found.push(Hashed { id: row.id, stat, finding });
+            let differs = stat != row.stat || row.failed;
+            found.push(Reading { file: FileRef::Row(row.id), stat, finding, shared: false, differs });
         }
-        self.notes.send(Note::Hashed(found)).map_err(|_| TaskError::cancelled())
+        self.notes.send(Note::Readings(found)).map_err(|_| TaskError::cancelled())
     }
 
     fn read_one(
@@ -214,14 +219,18 @@ impl Reader {
         folder: &Folder,
         follow: bool,
         row: &Row,
-        buffer: &mut Vec<u8>,
     ) -> Option<(gristmill_store::catalog::Stat, Finding)> {
         let goal = match self.round {
             Round::First if row.stat.size > SMALL => Goal::Edges,
             _ => Goal::Content(self.algorithm),
         };
         let name = row.path.file_name().unwrap_or_default();
-        read::file(|| read::open(folder, name, follow), &row.stat, goal, buffer, &Paced(self))
+        read::file(
+            || read::open(folder, name, follow),
+            &row.stat,
+            goal,
+            &Paced { control: &self.control, budget: &self.budget },
+        )
     }
 }
 
@@ -250,10 +259,10 @@ fn batches(rows: Vec<Row>) -> Vec<Vec<Row>> {
 }
 
 /// Counts a worker as busy while it lives.
-struct Busy<'a>(&'a Control);
+pub(crate) struct Busy<'a>(&'a Control);
 
 impl<'a> Busy<'a> {
-    fn new(control: &'a Control) -> Self {
+    pub(crate) fn new(control: &'a Control) -> Self {
         add(&control.busy, 1);
         Busy(control)
     }

@@ -17,17 +17,21 @@ use gristmill_store::roots::Root;
 use gristmill_store::scans::{Scan, Seen, Wanted};
 use serde::Serialize;
 
+use crate::eager::Eager;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, Sieve};
 use crate::plan::{self, Holds, Plan};
 use crate::progress::{Control, Phase};
 use crate::reader::{Budget, Reader, Round, Tops};
-use crate::scribe::Scribe;
+use crate::scribe::{Note, Scribe};
 use crate::sys;
 use crate::walk::{Job, Manner, Tally, Walk};
 
 /// How long a scan that was told to stop waits for its workers: the rest of five seconds is for what was found.
 const GRACE: Duration = Duration::from_millis(3_500);
+
+/// So many files are made part of groups by one note.
+const SHARED_AT_ONCE: usize = 65_536;
 
 /// How a scan is done.
 #[derive(Clone, Debug)]
@@ -185,7 +189,9 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
     let scans = begin(store, &chosen, options)?;
     let holder = sys::holder();
     let ids = scans.iter().map(|scan| scan.id).collect();
-    let scribe = Scribe::start(store, control, ids, holder)?;
+    let scribe = Scribe::start(store, control, ids, holder, options.every_file)?;
+    let budget = Arc::new(Budget::new(options.io_limit));
+    let had_files = store.catalog().has_files()?;
     let mut course = Course {
         store,
         options,
@@ -196,6 +202,8 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         scans: &scans,
         scribe: &scribe,
         tally: Arc::default(),
+        budget,
+        had_files,
         summary: Summary {
             roots: chosen.iter().map(|root| root.path.clone()).collect(),
             ..Summary::default()
@@ -241,7 +249,7 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         summary.duplicate_groups = groups.total;
         summary.duplicate_files = groups.files;
         summary.reclaimable_bytes = groups.reclaimable;
-        summary.seconds.groups = grouping.elapsed().as_secs_f64();
+        summary.seconds.groups += grouping.elapsed().as_secs_f64();
     }
     summary.seconds.total = started.elapsed().as_secs_f64();
     Ok(summary)
@@ -313,6 +321,9 @@ struct Course<'a> {
     scans: &'a [Scan],
     scribe: &'a Scribe,
     tally: Arc<Tally>,
+    budget: Arc<Budget>,
+    /// Whether the catalog knew any file before.
+    had_files: bool,
     summary: Summary,
     /// What every root holds.
     holds: HashMap<i64, Holds>,
@@ -336,21 +347,25 @@ impl Course<'_> {
         self.summary.seconds.plan = begun.elapsed().as_secs_f64();
         if self.options.mode.reads() {
             let tops = self.tops();
-            let budget = Arc::new(Budget::new(self.options.io_limit));
             let begun = Instant::now();
             self.control.enter(Phase::Edges);
-            self.read(first, Round::First, &tops, &budget)?;
+            let large = first.large;
+            self.read(first, Round::First, &tops)?;
             self.summary.seconds.edges = begun.elapsed().as_secs_f64();
             if self.control.is_stopped() {
                 return Ok(());
+            }
+            if large == 0 {
+                return self.share();
             }
             let begun = Instant::now();
             let second = plan::second(self.store, algorithm, every_file, self.control)?;
             self.summary.seconds.plan += begun.elapsed().as_secs_f64();
             let begun = Instant::now();
             self.control.enter(Phase::Contents);
-            self.read(second, Round::Second, &tops, &budget)?;
+            self.read(second, Round::Second, &tops)?;
             self.summary.seconds.contents = begun.elapsed().as_secs_f64();
+            return self.share();
         }
         Ok(())
     }
@@ -358,6 +373,11 @@ impl Course<'_> {
     fn walk(&mut self, manner: &Arc<Manner>) -> Result<()> {
         self.control.enter(Phase::Walking);
         let roots = Arc::new(self.all.iter().map(|root| root.path.clone()).collect::<Vec<_>>());
+        let eager = (self.options.mode == Mode::All).then(|| {
+            let Options { algorithm, every_file, .. } = *self.options;
+            Arc::new(Eager::new(algorithm, every_file, self.control.clone(), self.budget.clone()))
+        });
+        let listings = Arc::new(AtomicU64::new(0));
         let mut walks = Vec::new();
         for (root, scan) in self.chosen.iter().zip(self.scans) {
             if scan.walked_at.is_some() {
@@ -372,6 +392,8 @@ impl Course<'_> {
                 scan: scan.id,
                 roots: roots.clone(),
                 tally: self.tally.clone(),
+                eager: eager.clone(),
+                listings: listings.clone(),
             })?;
             walks.push((walk, scan));
         }
@@ -399,6 +421,32 @@ impl Course<'_> {
         Ok(())
     }
 
+    /// Makes files of the same content part of their group. At the end and in the order of rows: done for each as it is
+    /// found, the same pages of the index would be written again with every commit.
+    fn share(&mut self) -> Result<()> {
+        let nothing_new = self.control.progress().read == 0 && !self.scans.iter().any(|scan| scan.resumed);
+        if self.options.every_file || nothing_new || self.control.is_stopped() {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        // Its answer comes with the next flush.
+        let _ = self.scribe.notes.send(Note::ShareFirsts);
+        self.scribe.flush();
+        let alone = !self.had_files && self.scribe.compares_all();
+        if alone {
+            self.summary.seconds.groups = begun.elapsed().as_secs_f64();
+            return Ok(());
+        }
+        for ids in plan::to_share(self.store, self.options.algorithm)?.chunks(SHARED_AT_ONCE) {
+            if self.scribe.notes.send(Note::Shared(ids.to_vec())).is_err() {
+                break;
+            }
+        }
+        self.scribe.flush();
+        self.summary.seconds.groups = begun.elapsed().as_secs_f64();
+        Ok(())
+    }
+
     fn tops(&self) -> Arc<Tops> {
         let (tops, absent) = Tops::open(self.all);
         for root in absent {
@@ -408,7 +456,7 @@ impl Course<'_> {
     }
 
     /// Reads what is planned.
-    fn read(&mut self, mut plan: Plan, round: Round, tops: &Arc<Tops>, budget: &Arc<Budget>) -> Result<()> {
+    fn read(&mut self, mut plan: Plan, round: Round, tops: &Arc<Tops>) -> Result<()> {
         self.summary.rehashed_files += plan.again;
         crate::progress::add(&self.control.to_read, plan.ids.len() as u64);
         crate::progress::add(&self.control.bytes_to_read, plan.bytes);
@@ -423,7 +471,7 @@ impl Course<'_> {
             round,
             links: std::mem::take(&mut plan.links),
             tops: tops.clone(),
-            budget: budget.clone(),
+            budget: self.budget.clone(),
             surprises: AtomicU64::new(0),
         });
         let pool = self.pool("read")?;

@@ -4,33 +4,43 @@
 //! them wait when the disk is slower than they are; what has gathered is committed together. A scan that is killed
 //! loses what was not committed yet, a fraction of a second of work.
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gristmill_store::Store;
-use gristmill_store::catalog::{Hashed, Listing};
+use gristmill_store::catalog::{Batch, FileRef, Finding, Ids, Listing, Reading, prefix};
 
 use crate::error::{Error, Result};
 use crate::progress::Control;
 
-/// So many notes may wait.
-const ROOM: usize = 64;
+/// So many notes may wait: enough for the workers to go on while a batch is on its way to the disk.
+const ROOM: usize = 1_024;
 
-/// So many rows are committed together. More took no less time, and memory.
-const BATCH: usize = 8_192;
+/// So many rows are committed together. Each commit writes every page it touched once, and rows of a few hundred
+/// folders touch pages all over the index of paths: with a quarter of this, twice as much was written.
+const BATCH: usize = 32_768;
 
 /// A batch that is not full waits so long for more: a sync of the disk for each file would be most of the work.
-const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(250);
 
 /// How often the scan says that it is alive.
 const BEAT: Duration = Duration::from_secs(10);
 
 /// Something to be written.
 pub(crate) enum Note {
-    Listing(Listing),
-    Hashed(Vec<Hashed>),
+    /// With the number by which readings of its new files refer to it.
+    Listing(u64, Listing),
+    Readings(Vec<Reading>),
+    /// Files that were read before and have a duplicate.
+    Shared(Vec<i64>),
+    /// The first files of contents that turned out to be shared: at the end and together, because each is on a page
+    /// of its own.
+    ShareFirsts,
     /// Told when all before is on disk.
     Flush(mpsc::Sender<()>),
 }
@@ -41,6 +51,8 @@ pub(crate) type Notes = SyncSender<Note>;
 pub(crate) struct Scribe {
     pub(crate) notes: Notes,
     thread: JoinHandle<Result<u64>>,
+    /// Not all contents could be remembered.
+    overflowed: Arc<AtomicBool>,
 }
 
 impl Scribe {
@@ -50,21 +62,41 @@ impl Scribe {
         control: &Arc<Control>,
         scans: Vec<i64>,
         holder: String,
+        every: bool,
     ) -> Result<Self> {
         let (notes, inbox) = mpsc::sync_channel(ROOM);
-        let desk = Desk { store: store.clone(), scans, holder, inbox, beaten: Instant::now(), missing: 0 };
+        let overflowed = Arc::<AtomicBool>::default();
+        let desk = Desk {
+            store: store.clone(),
+            scans,
+            holder,
+            inbox,
+            every,
+            beaten: Instant::now(),
+            missing: 0,
+            ids: Ids::new(),
+            contents: HashMap::new(),
+            firsts: Vec::new(),
+            waiting: Vec::new(),
+            overflowed: overflowed.clone(),
+        };
         let control = control.clone();
         let thread = std::thread::Builder::new()
             .name("scribe".to_owned())
             .spawn(move || desk.serve().inspect_err(|_| control.stop()));
         let thread = thread.map_err(|error| Error::System(format!("cannot start a thread: {error}")))?;
-        Ok(Scribe { notes, thread })
+        Ok(Scribe { notes, thread, overflowed })
     }
 
     /// Waits until everything noted so far is on disk. False when writing has failed; `end` says why.
     pub(crate) fn flush(&self) -> bool {
         let (done, is_done) = mpsc::channel();
         self.notes.send(Note::Flush(done)).is_ok() && is_done.recv().is_ok()
+    }
+
+    /// Whether all contents that were read in this scan are compared with each other.
+    pub(crate) fn compares_all(&self) -> bool {
+        !self.overflowed.load(Ordering::Relaxed)
     }
 
     /// Writes what is left. Says how many files were found to be gone.
@@ -79,15 +111,28 @@ struct Desk {
     scans: Vec<i64>,
     holder: String,
     inbox: Receiver<Note>,
+    /// Every content counts as shared.
+    every: bool,
     beaten: Instant,
     missing: u64,
+    /// Rows of files that are new in this scan.
+    ids: Ids,
+    /// The first file of each content that was read in this scan, by the beginning of its hash, until it is known to
+    /// be shared. Two that only begin alike count as shared, too; a group needs the same hash.
+    contents: HashMap<u64, Option<FileRef>>,
+    firsts: Vec<FileRef>,
+    /// Readings of files whose folder is still being looked at.
+    waiting: Vec<Reading>,
+    overflowed: Arc<AtomicBool>,
 }
+
+/// So many contents are remembered; what they miss is found at the end.
+const MOST_CONTENTS: usize = 4_000_000;
 
 /// What is committed together.
 #[derive(Default)]
-struct Batch {
-    listings: Vec<Listing>,
-    hashed: Vec<Hashed>,
+struct Gathered {
+    batch: Batch,
     weight: usize,
     flushes: Vec<mpsc::Sender<()>>,
 }
@@ -95,9 +140,9 @@ struct Batch {
 impl Desk {
     fn serve(mut self) -> Result<u64> {
         loop {
-            let mut batch = Batch::default();
-            let ended = self.gather(&mut batch);
-            self.commit(batch)?;
+            let mut gathered = Gathered::default();
+            let ended = self.gather(&mut gathered);
+            self.commit(gathered)?;
             if ended {
                 return Ok(self.missing);
             }
@@ -109,15 +154,15 @@ impl Desk {
     }
 
     /// Waits for something, and a moment for more. True when nobody has anything more to note.
-    fn gather(&self, batch: &mut Batch) -> bool {
+    fn gather(&mut self, gathered: &mut Gathered) -> bool {
         let mut until = Instant::now() + BEAT;
         loop {
             match self.inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(note) => {
-                    if batch.weight == 0 {
+                    if gathered.weight == 0 {
                         until = Instant::now() + PATIENCE;
                     }
-                    if batch.add(note) {
+                    if self.add(gathered, note) {
                         return false;
                     }
                 }
@@ -127,38 +172,93 @@ impl Desk {
         }
     }
 
-    fn commit(&mut self, batch: Batch) -> Result<()> {
-        if !batch.listings.is_empty() {
-            self.missing += self.store.catalog().record(batch.listings)? as u64;
+    /// True when all is to be committed now.
+    fn add(&mut self, gathered: &mut Gathered, note: Note) -> bool {
+        match note {
+            Note::Listing(number, mut listing) => {
+                gathered.weight += listing.weight();
+                for (place, digest) in &mut listing.contents {
+                    let shared = self.shares(FileRef::New(number, *place), &digest.hash);
+                    digest.shared = shared;
+                }
+                gathered.batch.listings.push((number, listing));
+            }
+            Note::Readings(readings) => {
+                gathered.weight += readings.len();
+                for mut reading in readings {
+                    if let Finding::Content(_, hash) = &reading.finding {
+                        reading.shared = self.shares(reading.file, hash);
+                    }
+                    gathered.batch.readings.push(reading);
+                }
+            }
+            Note::Shared(ids) => {
+                gathered.weight += ids.len();
+                gathered.batch.shared.extend(ids.into_iter().map(FileRef::Row));
+            }
+            Note::ShareFirsts => {
+                gathered.weight += self.firsts.len();
+                gathered.batch.shared.append(&mut self.firsts);
+            }
+            Note::Flush(done) => {
+                gathered.flushes.push(done);
+                return true;
+            }
         }
-        if !batch.hashed.is_empty() {
-            self.missing += self.store.catalog().settle(batch.hashed)? as u64;
+        gathered.weight >= BATCH
+    }
+
+    /// Whether a content was seen before, or counts as shared anyway. Its first file is noted for the end.
+    fn shares(&mut self, file: FileRef, hash: &[u8]) -> bool {
+        if self.every {
+            return true;
         }
-        for flush in batch.flushes {
+        let is_full = self.contents.len() >= MOST_CONTENTS;
+        match self.contents.entry(prefix(hash)) {
+            Entry::Occupied(mut first) => {
+                self.firsts.extend(first.get_mut().take());
+                true
+            }
+            Entry::Vacant(vacant) if !is_full => {
+                vacant.insert(Some(file));
+                false
+            }
+            Entry::Vacant(_) => {
+                self.overflowed.store(true, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// Leaves out readings of files whose folder is not written yet; they come with the next batch.
+    fn set_aside(&mut self, batch: &mut Batch) {
+        batch.readings.append(&mut self.waiting);
+        for reading in &mut batch.readings {
+            reading.file = reading.file.row(&self.ids).map_or(reading.file, FileRef::Row);
+        }
+        let written: HashSet<u64> = batch.listings.iter().map(|(number, _)| *number).collect();
+        let is_early = |reading: &mut Reading| match reading.file {
+            FileRef::Row(_) => false,
+            FileRef::New(listing, _) => !written.contains(&listing),
+        };
+        self.waiting = batch.readings.extract_if(.., is_early).collect();
+        for file in &mut batch.shared {
+            *file = file.row(&self.ids).map_or(*file, FileRef::Row);
+        }
+    }
+
+    fn commit(&mut self, gathered: Gathered) -> Result<()> {
+        let Gathered { mut batch, weight, flushes } = gathered;
+        if weight > 0 {
+            self.set_aside(&mut batch);
+            let written = self.store.catalog().write(batch)?;
+            self.missing += written.missing as u64;
+            self.ids.extend(written.ids.into_iter().filter(|(_, ids)| !ids.is_empty()));
+        }
+        for flush in flushes {
             // Whoever waited may have gone.
             let _ = flush.send(());
         }
         Ok(())
-    }
-}
-
-impl Batch {
-    /// True when it is to be committed now.
-    fn add(&mut self, note: Note) -> bool {
-        match note {
-            Note::Listing(listing) => {
-                self.weight += listing.weight();
-                self.listings.push(listing);
-            }
-            Note::Hashed(hashed) => {
-                self.weight += hashed.len();
-                self.hashed.extend(hashed);
-            }
-            Note::Flush(done) => {
-                self.flushes.push(done);
-                return true;
-            }
-        }
-        self.weight >= BATCH
     }
 }

@@ -10,22 +10,27 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gristmill_pool::{Context, Pool, TaskError, TaskResult};
 use gristmill_store::Store;
-use gristmill_store::catalog::{End, Known, KnownFile, KnownFolder, Listing, Place, Stat};
+use gristmill_store::catalog::{
+    Digest, End, FileRef, Finding, Known, KnownFile, KnownFolder, Listing, Place, Reading, Stat,
+};
 use gristmill_store::roots::Root;
 
+use crate::eager::{Eager, Fresh};
 use crate::error::{Error, Result};
 use crate::filter::{Rules, Sieve};
 use crate::progress::{Control, add};
+use crate::read::SMALL;
+use crate::reader::Busy;
 use crate::scribe::{Note, Notes};
 use crate::sys::{Folder, Kind};
 
 /// So many entries of a folder are written together; a folder may have millions.
-const PART: usize = 1_024;
+const PART: usize = 512;
 
 /// What a walk found, in numbers.
 #[derive(Debug, Default)]
@@ -64,6 +69,10 @@ pub(crate) struct Walk {
     /// All roots, for links that lead into one.
     pub(crate) roots: Arc<Vec<PathBuf>>,
     pub(crate) tally: Arc<Tally>,
+    /// Reads while walking, if this scan reads.
+    eager: Option<Arc<Eager>>,
+    /// Numbers of listings.
+    listings: Arc<AtomicU64>,
     top: Folder,
     device: u64,
     links: Mutex<BTreeMap<PathBuf, Link>>,
@@ -88,11 +97,13 @@ pub(crate) struct Job {
     pub(crate) scan: i64,
     pub(crate) roots: Arc<Vec<PathBuf>>,
     pub(crate) tally: Arc<Tally>,
+    pub(crate) eager: Option<Arc<Eager>>,
+    pub(crate) listings: Arc<AtomicU64>,
 }
 
 impl Walk {
     pub(crate) fn new(job: Job) -> Result<Arc<Self>> {
-        let Job { store, notes, control, manner, root, scan, roots, tally } = job;
+        let Job { store, notes, control, manner, root, scan, roots, tally, eager, listings } = job;
         let unreadable =
             |error: io::Error| Error::Root(root.path.clone(), format!("cannot be read: {error}"));
         let top = Folder::open(&root.path).map_err(unreadable)?;
@@ -110,6 +121,8 @@ impl Walk {
             inner,
             roots,
             tally,
+            eager,
+            listings,
             top,
             device,
             links,
@@ -179,6 +192,7 @@ impl Walk {
         if ctx.is_cancelled() || self.control.is_stopped() {
             return Err(TaskError::cancelled());
         }
+        let _busy = Busy::new(&self.control);
         let (folder, known) = match self.open(&place, by_link) {
             Ok(folder) => (folder, self.store.catalog().known(&place)?),
             Err(error) if error.kind() == ErrorKind::NotFound && !place.path.as_os_str().is_empty() => {
@@ -196,23 +210,53 @@ impl Walk {
         if ctx.is_cancelled() || self.control.is_stopped() {
             return Err(TaskError::cancelled());
         }
-        let mut folders = std::mem::take(&mut visit.folders);
+        let folders = std::mem::take(&mut visit.folders);
         match read {
-            Ok(()) => visit.end()?,
-            Err(Stop::Told) => return Err(TaskError::cancelled()),
+            Ok(()) => {
+                let others = visit.end()?;
+                self.go_on(ctx, (folders, rules, by_link), others)
+            }
+            Err(Stop::Told) => Err(TaskError::cancelled()),
             Err(Stop::Unreadable(error)) => {
                 let place = visit.listing.place.clone();
                 visit.send(End::Part)?;
-                return self.failed(place, &error.to_string());
+                self.failed(place, &error.to_string())
             }
         }
+    }
+
+    /// What a folder leads to: the folders in it, and files of others that are to be read now.
+    fn go_on(
+        self: &Arc<Self>,
+        ctx: &Context,
+        (mut folders, rules, by_link): (Vec<Place>, Option<Arc<Rules>>, bool),
+        others: Vec<Fresh>,
+    ) -> TaskResult<()> {
         add(&self.control.folders, 1);
         // The newest is run first.
         while let Some(place) = folders.pop() {
             let (walk, rules) = (self.clone(), rules.clone());
             let _ = ctx.spawn(move |ctx| walk.folder(ctx, place, rules, by_link));
         }
-        Ok(())
+        if others.is_empty() { Ok(()) } else { self.read_elsewhere(&others) }
+    }
+
+    /// Files whose folders were left a while ago.
+    fn read_elsewhere(&self, files: &[Fresh]) -> TaskResult<()> {
+        let Some(eager) = &self.eager else { return Ok(()) };
+        let read = |fresh: &Fresh| {
+            let folder = self.top.below(&fresh.folder, self.root.follow_links).ok()?;
+            eager.read(&folder, fresh)
+        };
+        let go_on = |_: &&Fresh| !self.control.is_stopped();
+        self.note_readings(files.iter().take_while(go_on).filter_map(read).collect())
+    }
+
+    fn note_readings(&self, readings: Vec<Reading>) -> TaskResult<()> {
+        if readings.is_empty() {
+            return Ok(());
+        }
+        self.notes.send(Note::Readings(readings)).map_err(|_| TaskError::cancelled())
     }
 
     fn open(&self, place: &Place, by_link: bool) -> io::Result<Folder> {
@@ -254,7 +298,8 @@ impl Walk {
     }
 
     fn note(&self, listing: Listing) -> TaskResult<()> {
-        self.notes.send(Note::Listing(listing)).map_err(|_| TaskError::cancelled())
+        let number = self.listings.fetch_add(1, Ordering::Relaxed);
+        self.notes.send(Note::Listing(number, listing)).map_err(|_| TaskError::cancelled())
     }
 
     /// Follows the next link, if there is one left, in the order of their paths: so the same tree is walked in the
@@ -343,6 +388,12 @@ struct Visit<'a> {
     listing: Listing,
     /// To be walked next.
     folders: Vec<Place>,
+    /// Names of files that have other names.
+    linked: HashSet<OsString>,
+    /// Files of other folders that are to be read now.
+    others: Vec<Fresh>,
+    /// Files that were not as they had been seen a moment before.
+    readings: Vec<Reading>,
 }
 
 impl<'a> Visit<'a> {
@@ -365,6 +416,9 @@ impl<'a> Visit<'a> {
             is_empty: true,
             listing: Listing::new(walk.scan, place.clone()),
             folders: Vec::new(),
+            linked: HashSet::new(),
+            others: Vec::new(),
+            readings: Vec::new(),
         }
     }
 
@@ -408,7 +462,12 @@ impl<'a> Visit<'a> {
     fn entry(&mut self, name: OsString, kind: Kind) {
         let (kind, stat) = match kind {
             Kind::File | Kind::Unknown => match self.folder.stat(&name, false) {
-                Ok(found) => (found.kind, Some(found.stat)),
+                Ok(found) => {
+                    if found.is_linked && found.kind == Kind::File && self.walk.eager.is_some() {
+                        self.linked.insert(name.clone());
+                    }
+                    (found.kind, Some(found.stat))
+                }
                 // Gone between the two calls: as if it had not been listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => return,
                 Err(error) => return self.unreadable(&name, &error),
@@ -501,17 +560,18 @@ impl<'a> Visit<'a> {
         links.insert(self.path_of(name), link);
     }
 
-    /// All has been seen; what has not is gone.
-    fn end(mut self) -> TaskResult<()> {
+    /// All has been seen; what has not is gone. Gives back what is to be read elsewhere.
+    fn end(mut self) -> TaskResult<Vec<Fresh>> {
         let walk = self.walk;
         let is_top = self.listing.place.path.as_os_str().is_empty();
         if is_top && self.is_empty && self.had_any && !walk.manner.allow_empty {
             let place = self.listing.place.clone();
-            return walk.failed(
+            walk.failed(
                 place,
                 "it is empty, and was not when it was last scanned. Is its disk mounted? \
                  Nothing counts as gone; --allow-empty if it really is empty",
-            );
+            )?;
+            return Ok(Vec::new());
         }
         for known in self.files.values().filter(|known| !known.missing) {
             self.listing.missing_files.push(known.id);
@@ -520,14 +580,51 @@ impl<'a> Visit<'a> {
         for (name, _) in self.known_folders.drain().filter(|(_, known)| !known.removed) {
             self.listing.missing_folders.push(name);
         }
-        self.send(End::Whole)
+        self.send(End::Whole)?;
+        Ok(self.others)
     }
 
     fn send(&mut self, end: End) -> TaskResult<()> {
         let next = Listing::new(self.walk.scan, self.listing.place.clone());
         let mut listing = std::mem::replace(&mut self.listing, next);
         listing.end = end;
-        self.walk.note(listing)
+        let number = self.walk.listings.fetch_add(1, Ordering::Relaxed);
+        if let Some(eager) = &self.walk.eager {
+            for fresh in self.fresh(number, &listing) {
+                let (own, other) = eager.meet(fresh);
+                self.others.extend(other);
+                let Some(own) = own else { continue };
+                let FileRef::New(_, place) = own.file else { continue };
+                match eager.read(self.folder, &own) {
+                    // As it was seen: its row gets its hash at once.
+                    Some(Reading { finding: Finding::Content(algorithm, hash), differs: false, .. }) => {
+                        listing.contents.push((place, Digest { algorithm, hash, shared: false }));
+                    }
+                    Some(reading) => self.readings.push(reading),
+                    None => {}
+                }
+            }
+        }
+        self.walk.notes.send(Note::Listing(number, listing)).map_err(|_| TaskError::cancelled())?;
+        self.walk.note_readings(std::mem::take(&mut self.readings))
+    }
+
+    /// New files that could be read while walking.
+    fn fresh(&self, number: u64, listing: &Listing) -> Vec<Fresh> {
+        if self.walk.eager.is_none() || listing.new_files.is_empty() {
+            return Vec::new();
+        }
+        let folder: Arc<Path> = Arc::from(listing.place.path.as_path());
+        let files = (0..)
+            .zip(&listing.new_files)
+            .filter(|(_, (name, stat))| (1..=SMALL).contains(&stat.size) && !self.linked.contains(name));
+        let fresh = files.map(|(place, (name, stat))| Fresh {
+            folder: folder.clone(),
+            name: name.clone(),
+            stat: *stat,
+            file: FileRef::New(number, place),
+        });
+        fresh.collect()
     }
 }
 

@@ -13,10 +13,11 @@ mod tree;
 mod upkeep;
 
 pub use groups::{Group, GroupQuery, Groups, Member, SortBy};
-pub use hashes::{Algorithm, Finding, Hashed, Row};
+pub use hashes::{Algorithm, Digest, FileRef, Finding, Hashed, Reading, Row, prefix};
 pub use tree::{Content, FileAt, Node, TreeFile, TreeFolder};
 pub use upkeep::{Check, Purged};
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -104,6 +105,8 @@ pub struct Listing {
     pub place: Place,
     /// Files without a row.
     pub new_files: Vec<(OsString, Stat)>,
+    /// What those contain that were read already, by their places among the new files, ascending.
+    pub contents: Vec<(u32, Digest)>,
     /// Files that are not as they were, or are back.
     pub changed_files: Vec<(i64, Stat)>,
     /// Files that are gone.
@@ -140,6 +143,7 @@ impl Listing {
             scan,
             place,
             new_files: Vec::new(),
+            contents: Vec::new(),
             changed_files: Vec::new(),
             missing_files: Vec::new(),
             forgotten_files: Vec::new(),
@@ -159,6 +163,29 @@ impl Listing {
             + self.new_folders.len()
     }
 }
+
+/// What a scan found, to be written together.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Folders, each with a number by which readings of its new files refer to it.
+    pub listings: Vec<(u64, Listing)>,
+    /// What reading files found.
+    pub readings: Vec<Reading>,
+    /// Files that were read before and turn out to have a duplicate.
+    pub shared: Vec<FileRef>,
+}
+
+/// What writing a batch came to.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    /// How many files are gone now.
+    pub missing: usize,
+    /// The rows of each listing's new files, in their order.
+    pub ids: Ids,
+}
+
+/// Rows of new files, by the number of their listing.
+pub type Ids = HashMap<u64, Vec<i64>>;
 
 /// The catalog of a store.
 #[derive(Clone, Copy, Debug)]
@@ -197,9 +224,34 @@ impl Catalog<'_> {
         })
     }
 
-    /// Writes what a walk found, all in one transaction. Says how many files are gone now.
+    /// Writes what a scan found, all in one transaction.
+    pub fn write(self, batch: Batch) -> Result<Written> {
+        self.0.write(Shape::Compound, move |db| {
+            let mut written = Written::default();
+            for (number, listing) in &batch.listings {
+                let (missing, ids) = record(db, listing)?;
+                written.missing += missing;
+                written.ids.insert(*number, ids);
+            }
+            for reading in &batch.readings {
+                written.missing += hashes::settle(db, reading, &written.ids)?;
+            }
+            for file in &batch.shared {
+                hashes::share(db, *file, &written.ids)?;
+            }
+            Ok(written)
+        })
+    }
+
+    /// Writes what a walk found. Says how many files are gone now.
     pub fn record(self, listings: Vec<Listing>) -> Result<usize> {
-        self.0.write(Shape::Compound, move |db| listings.iter().map(|listing| record(db, listing)).sum())
+        let listings = (0..).zip(listings).collect();
+        Ok(self.write(Batch { listings, ..Batch::default() })?.missing)
+    }
+
+    /// Whether it knows any file at all.
+    pub fn has_files(self) -> Result<bool> {
+        self.0.read(|db| Ok(db.number("SELECT EXISTS (SELECT 1 FROM library_files)", [])? > 0))
     }
 
     /// Files that are there, and their size together, of every root.
@@ -255,7 +307,7 @@ fn known(db: &Db<'_>, id: i64, path: &Path) -> Result<Known> {
     Ok(Known { files, folders })
 }
 
-fn record(db: &Db<'_>, listing: &Listing) -> Result<usize> {
+fn record(db: &Db<'_>, listing: &Listing) -> Result<(usize, Vec<i64>)> {
     let Listing { scan, place, .. } = listing;
     let root = place.root;
     let mut path = paths::to_text(place.path.as_os_str());
@@ -283,14 +335,18 @@ fn record(db: &Db<'_>, listing: &Listing) -> Result<usize> {
     for name in &listing.new_folders {
         below.with(name, |text| new_folder(db, root, folder, text))?;
     }
-    for (name, stat) in &listing.new_files {
-        below.with(name, |text| new_file(db, (root, folder, *scan), text, stat))?;
+    let mut ids = Vec::with_capacity(listing.new_files.len());
+    let mut contents = listing.contents.iter().peekable();
+    for (place, (name, stat)) in (0..).zip(&listing.new_files) {
+        let content = contents.next_if(|(of, _)| *of == place).map(|(_, content)| content);
+        let row = |text: &str| new_file(db, (root, folder, *scan), text, stat, content);
+        ids.push(below.with(name, row)?);
     }
     for (id, stat) in &listing.changed_files {
         changed_file(db, *id, *scan, stat)?;
     }
     let error = match &listing.end {
-        End::Part => return Ok(missing),
+        End::Part => return Ok((missing, ids)),
         End::Whole => None,
         End::Failed(error) => Some(error),
     };
@@ -299,7 +355,7 @@ fn record(db: &Db<'_>, listing: &Listing) -> Result<usize> {
         "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, error_status = ?4, removed_at = NULL
         WHERE id = ?1";
     db.execute(sql, (folder, scan, db.now(), error))?;
-    Ok(missing)
+    Ok((missing, ids))
 }
 
 /// Paths in one folder, made in one place of memory.
@@ -344,27 +400,59 @@ fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Res
     db.execute(sql, (root, parent, path, db.now())).map(drop)
 }
 
-fn new_file(db: &Db<'_>, (root, folder, scan): (i64, i64, i64), path: &str, stat: &Stat) -> Result<()> {
-    let sql =
-        "INSERT INTO library_files (library_id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device,
-            is_missing, needs_hash, last_seen_scan_id, hash_error_count, created_at, updated_at, folder_id)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, 0, ?10, ?10, ?11)
+fn new_file<'a>(
+    db: &Db<'_>,
+    (root, folder, scan): (i64, i64, i64),
+    path: &str,
+    stat: &Stat,
+    digest: Option<&'a Digest>,
+) -> Result<i64> {
+    let sql = "INSERT INTO library_files (library_id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device,
+            is_missing, needs_hash, last_seen_scan_id, hash_error_count, created_at, updated_at, folder_id,
+            read_algorithm, read_hash, hash_algorithm, content_hash, hashed_size_bytes, hashed_mtime_ns, hashed_at)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, 0, ?10, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
         ON CONFLICT (library_id, relative_path) DO NOTHING";
     let size = signed(stat.size);
     let (inode, device) = (stat.inode.cast_signed(), stat.device.cast_signed());
-    // Of an empty file all is known.
-    let needs_hash = stat.size > 0;
     let now = db.now();
-    let row: &[&dyn ToSql] =
-        params![root, path, size, stat.mtime_ns, stat.ctime_ns, inode, device, needs_hash, scan, now, folder];
+    let parts = |digest: &'a Digest| (digest.algorithm.as_str(), digest.hash.as_slice());
+    let (read_algorithm, read_hash) = digest.filter(|digest| !digest.shared).map(parts).unzip();
+    let (algorithm, hash) = digest.filter(|digest| digest.shared).map(parts).unzip();
+    let (hashed_size, hashed_mtime, hashed_at) = match algorithm {
+        Some(_) => (Some(size), Some(stat.mtime_ns), Some(now)),
+        None => (None, None, None),
+    };
+    // Of an empty file all is known.
+    let needs_hash = stat.size > 0 && algorithm.is_none();
+    let row: &[&dyn ToSql] = params![
+        root,
+        path,
+        size,
+        stat.mtime_ns,
+        stat.ctime_ns,
+        inode,
+        device,
+        needs_hash,
+        scan,
+        now,
+        folder,
+        read_algorithm,
+        read_hash,
+        algorithm,
+        hash,
+        hashed_size,
+        hashed_mtime,
+        hashed_at
+    ];
     if db.execute(sql, row)? == 1 {
-        return Ok(());
+        return Ok(db.conn.last_insert_rowid());
     }
-    // Another program recorded it, without a folder.
+    // Another program recorded it, without a folder. What was read is read again.
     let sql = "SELECT id FROM library_files WHERE library_id = ?1 AND relative_path = ?2";
     let id = db.number(sql, (root, path))?;
     db.execute("UPDATE library_files SET folder_id = ?2 WHERE id = ?1", (id, folder))?;
-    changed_file(db, id, scan, stat)
+    changed_file(db, id, scan, stat)?;
+    Ok(id)
 }
 
 /// A file that has changed loses its hash; one that is only back, or was recorded without its change time, keeps it.
@@ -390,7 +478,7 @@ fn changed_file(db: &Db<'_>, id: i64, scan: i64, stat: &Stat) -> Result<()> {
     let sql = "UPDATE library_files SET size_bytes = ?2, mtime_ns = ?3, ctime_ns = ?4, inode = ?5, device = ?6,
             last_seen_scan_id = ?7, updated_at = ?8, is_missing = 0, removed_at = NULL, needs_hash = (?2 > 0),
             hash_algorithm = NULL, content_hash = NULL, hashed_size_bytes = NULL, hashed_mtime_ns = NULL,
-            hashed_at = NULL, edge_hash = NULL, hash_error_count = 0, hash_last_error = NULL,
+            hashed_at = NULL, edges = NULL, read_algorithm = NULL, read_hash = NULL, hash_error_count = 0, hash_last_error = NULL,
             hash_last_error_at = NULL, hash_retry_after = NULL, hash_claim_token = NULL, hash_claimed_at = NULL
         WHERE id = ?1";
     db.execute(sql, values).map(drop)

@@ -59,7 +59,7 @@ impl File {
             conn.pragma_update(None, "cache_size", -32_768)?;
             // A checkpoint writes each page once, however often it changed: with 16 MiB between two of them,
             // instead of SQLite's 4, the hot pages of a busy queue are written less often.
-            conn.pragma_update(None, "wal_autocheckpoint", 4_096)?;
+            conn.pragma_update(None, "wal_autocheckpoint", 16_384)?;
             conn.pragma_update(None, "journal_size_limit", 64 << 20)?;
             Ok(())
         };

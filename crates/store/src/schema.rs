@@ -414,9 +414,13 @@ pub(crate) const CATALOG_COLUMNS: &[(&str, &[(&str, &str)])] = &[
         "library_files",
         &[
             ("ctime_ns", "INTEGER"),
-            // 64 bits of a hash over a few blocks: files that differ in it differ. Equal means nothing.
-            ("edge_hash", "INTEGER"),
             ("removed_at", "TEXT"),
+            // 64 bits of a hash over a few blocks: files that differ in it differ. Equal means nothing.
+            ("edges", "INTEGER"),
+            // What reading found of a file that has no duplicate, as far as is known: most of them. `content_hash` is in
+            // an index that a first scan would have to fill with hashes that nobody asks for.
+            ("read_algorithm", "TEXT"),
+            ("read_hash", "BLOB"),
         ],
     ),
 ];

@@ -29,7 +29,7 @@ pub(crate) enum Command {
     #[command(after_help = SHOW)]
     Show,
     /// Where the settings file is, or would be
-    #[command(after_help = "Example:\n  $EDITOR \"$(gristmill config path)\"")]
+    #[command(after_help = "Examples:\n  gristmill config path\n  $EDITOR \"$(gristmill config path)\"")]
     Path,
     /// Write a commented settings file
     #[command(after_help = INIT)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use gristmill_store::doctor::{Checkup, Severity};
 use serde_json::{Value, json};
 
-use crate::context::{Context, must_exist, options};
+use crate::context::{BY_ANY, Context, must_exist, options};
 use crate::error::{Error, Outcome};
 use crate::output::{Output, plural};
 use crate::settings::value::show_size;
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let settings = context.settings()?;
-    must_exist(&settings)?;
+    must_exist(&settings, BY_ANY)?;
     let options = options(&settings);
     let examine = || options.examine(&settings.database, settings.worker.lease);
     let mut checkup = examine().map_err(|error| no_database(error, &settings.database))?;
@@ -98,13 +98,12 @@ fn as_value(checkup: &Checkup, path: &str, repairs: Option<&[String]>) -> Result
 }
 
 fn vital_signs(output: &Output, checkup: &Checkup, path: &str) -> String {
-    let bytes = |bytes: u64| show_size(usize::try_from(bytes).unwrap_or(usize::MAX));
     let pages =
         format!("{} of {}, {} free", checkup.pages, plural(checkup.page_bytes, "byte"), checkup.free_pages);
     let mode = checkup.journal_mode.as_deref().unwrap_or("unknown");
     output.fields(&[
         ("database", Some(path.to_owned())),
-        ("size", Some(format!("{}, log {}", bytes(checkup.file_bytes), bytes(checkup.wal_bytes)))),
+        ("size", Some(format!("{}, log {}", show_size(checkup.file_bytes), show_size(checkup.wal_bytes)))),
         ("pages", Some(pages)),
         ("schema", checkup.schema_version.map(|version| version.to_string())),
         (

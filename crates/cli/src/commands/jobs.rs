@@ -58,7 +58,7 @@ pub(crate) enum Command {
     },
     /// Call work off, waiting or running
     #[command(
-        after_help = "A worker that runs it learns so, and stops it, at its next heartbeat: within a tenth of its lease.\n\nExamples:\n  gristmill jobs cancel 12 13"
+        after_help = "A worker that runs it learns so, and stops it, at its next heartbeat: within a tenth of its lease.\n\nExamples:\n  gristmill jobs cancel 12 13\n  gristmill jobs list --json --status scheduled | jq .items[].id | xargs gristmill jobs cancel"
     )]
     Cancel {
         /// Tasks' numbers, or jobs' uuids

@@ -1,25 +1,28 @@
 //! `gristmill scan`: finds duplicates.
 //!
-//! Owns what was asked for, and how the end is told. How far it has come is shown by `progress`; what is done until
+//! Owns what was asked for. How far it has come is shown by `progress`, how it ended by `told`; what is done until
 //! then is the scanner's affair.
 
+mod told;
+
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gristmill_dedup::{Control, Filter, Mode, Options, Summary, scan};
+use gristmill_dedup::{Control, Filter, Mode, Options, scan};
 use gristmill_store::Store;
 use gristmill_store::catalog::{GroupQuery, Groups};
 use gristmill_store::roots::Root;
 use jiff::Timestamp;
 
+use self::told::Told;
+use super::ask::ask;
 use super::progress::Shown;
-use crate::context::{Context, open_or_create};
+use super::words::{moment, size};
+use crate::context::{Context, open_or_create, options as store_options};
 use crate::error::{Error, Outcome};
-use crate::output::{aside, bytes, plural};
-use crate::settings::value::{self, DURATIONS};
-use crate::settings::{Raw, keys};
+use crate::output::{aside, path};
+use crate::settings::{Raw, Settings, keys};
 use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
@@ -127,7 +130,7 @@ pub(crate) struct Args {
     gitignore: bool,
 }
 
-pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
+pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
     for (key, flag, given) in [
         (&keys::SCAN_HASH, "--hash", &args.hash),
         (&keys::SCAN_WORKERS, "--workers", &args.workers),
@@ -146,18 +149,19 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
         restart: args.restart,
         one_file_system: args.one_file_system,
         allow_empty: args.allow_empty,
-        filter: filter(&args)?,
+        filter: filter(args)?,
         workers: settings.scan.workers,
-        io_limit: settings.scan.io_limit.map(|rate| rate as u64),
+        io_limit: settings.scan.io_limit,
     };
     // Before a database is made: a mistyped folder leaves nothing behind.
     let folders =
         folders.iter().map(|path| gristmill_dedup::roots::resolve(path)).collect::<Result<Vec<_>, _>>()?;
-    let store = open_or_create(&settings)?;
-    let Some(roots) = roots(&args, &store, &folders, context)? else {
+    if !wanted(&settings, &folders, args.yes)? {
         aside("nothing was registered, nothing was scanned");
         return Ok(Outcome::ForTheUser);
-    };
+    }
+    let store = open_or_create(&settings)?;
+    let roots = roots(args, &store, &folders, context)?;
     scan_and_tell(&store, &roots, &options, context)
 }
 
@@ -182,7 +186,8 @@ pub(crate) fn scan_and_tell(
         0 => Groups::default(),
         _ => store.catalog().groups(&GroupQuery { limit: TOP, ..GroupQuery::default() })?,
     };
-    context.output.say(&summary, |_| tell(&summary, &top, store, options))?;
+    let told = Told { summary: &summary, top: &top, roots: &store.roots().list()?, mode: options.mode };
+    context.output.say(&told.json()?, |_| told.text())?;
     Ok(if summary.interrupted { Outcome::Interrupted } else { Outcome::Done })
 }
 
@@ -227,37 +232,37 @@ fn filter(args: &Args) -> Result<Filter, Error> {
     })
 }
 
-/// The roots to scan, registered. Nothing when the user would not have it.
-fn roots(
-    args: &Args,
-    store: &Store,
-    folders: &[PathBuf],
-    context: &Context,
-) -> Result<Option<Vec<Root>>, Error> {
-    let mut roots = Vec::new();
-    if folders.is_empty() {
-        roots = store.roots().list()?;
-        if roots.is_empty() {
-            let text = "no folder is registered yet; name one: gristmill scan FOLDER";
-            return Err(Error::Setting(text.to_owned()));
-        }
+/// Whether folders that are not registered yet are to be. Asked before a database is made: who says no leaves nothing
+/// behind. Where nobody can answer, the command line was answer enough.
+fn wanted(settings: &Settings, folders: &[PathBuf], yes: bool) -> Result<bool, Error> {
+    let known = match settings.database.try_exists() {
+        Ok(false) => Vec::new(),
+        _ => store_options(settings).open(&settings.database)?.roots().list()?,
+    };
+    if folders.is_empty() && known.is_empty() {
+        let text = "no folder is registered yet; name one: gristmill scan FOLDER";
+        return Err(Error::Setting(text.to_owned()));
     }
-    let mut new = Vec::new();
+    let is_new = |folder: &&PathBuf| known.iter().all(|root| root.path != **folder);
+    let new: Vec<String> = folders.iter().filter(is_new).map(|folder| path(folder)).collect();
+    if yes || new.is_empty() {
+        return Ok(true);
+    }
+    let question = format!("Register {} and scan? No file is changed.", new.join(", "));
+    Ok(ask(&question, true)?.unwrap_or(true))
+}
+
+/// The roots to scan, registered.
+fn roots(args: &Args, store: &Store, folders: &[PathBuf], context: &Context) -> Result<Vec<Root>, Error> {
+    let mut roots = if folders.is_empty() { store.roots().list()? } else { Vec::new() };
     for folder in folders {
-        match store.roots().at(folder)? {
-            Some(root) => roots.push(root),
-            None => new.push(folder),
+        if let Some(root) = store.roots().at(folder)? {
+            roots.push(root);
+            continue;
         }
-    }
-    if !new.is_empty() {
-        if !(args.yes || ask(&new)?) {
-            return Ok(None);
-        }
-        for folder in new {
-            if !context.quiet {
-                aside(&format!("{} is registered", folder.display()));
-            }
-            roots.push(store.roots().register(folder)?);
+        roots.push(store.roots().register(folder)?);
+        if !context.quiet {
+            aside(&format!("{} is registered", path(folder)));
         }
     }
     if args.follow_links || args.no_follow_links {
@@ -266,121 +271,5 @@ fn roots(
             root.follow_links = args.follow_links;
         }
     }
-    Ok(Some(roots))
-}
-
-/// Asks on a terminal. Where nobody can answer, the command line was answer enough.
-fn ask(new: &[&PathBuf]) -> Result<bool, Error> {
-    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-        return Ok(true);
-    }
-    let names = new.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-    let mut answer = String::new();
-    let asked = write!(io::stderr(), "Register {names} and scan? No file is changed. [Y/n] ")
-        .and_then(|()| io::stdin().read_line(&mut answer));
-    asked.map_err(|error| Error::System(format!("cannot ask: {error}; --yes asks nothing")))?;
-    Ok(matches!(answer.trim().to_lowercase().as_str(), "" | "y" | "yes"))
-}
-
-fn tell(summary: &Summary, top: &Groups, store: &Store, options: &Options) -> String {
-    let mut lines = Vec::new();
-    let Summary { folders, files, seconds, .. } = summary;
-    if summary.interrupted {
-        lines.push("stopped; what was found is saved, and the same command goes on from here".to_owned());
-    }
-    lines.push(format!(
-        "{} in {}, {}; read {} ({}) in {}",
-        plural(*files, "file"),
-        plural(*folders, "folder"),
-        bytes(summary.bytes),
-        plural(summary.read_files, "file"),
-        bytes(summary.read_bytes),
-        took(seconds.total),
-    ));
-    let changes: Vec<String> = [
-        (summary.new_files, "new"),
-        (summary.changed_files, "changed"),
-        (summary.removed_files, "removed"),
-        (summary.returned_files, "back again"),
-        (summary.forgotten_files, "left out now"),
-        (summary.rehashed_files, "hashed again, because the algorithm was changed"),
-    ]
-    .iter()
-    .filter(|(number, _)| *number > 0)
-    .map(|(number, what)| format!("{number} {what}"))
-    .collect();
-    if !changes.is_empty() {
-        lines.push(changes.join(", "));
-    }
-    if summary.errors > 0 {
-        lines.push(format!("{} could not be read:", plural(summary.errors, "item")));
-        lines.extend(summary.error_samples.iter().map(|sample| format!("  {sample}")));
-        if summary.errors > summary.error_samples.len() as u64 {
-            lines.push("  (-v tells of each)".to_owned());
-        }
-    }
-    if matches!(options.mode, Mode::All | Mode::Files) && !summary.interrupted {
-        lines.push(String::new());
-        lines.push(duplicates(summary, top, store));
-    }
-    lines.join("\n")
-}
-
-fn duplicates(summary: &Summary, top: &Groups, store: &Store) -> String {
-    if summary.duplicate_groups == 0 {
-        return "no duplicates".to_owned();
-    }
-    let roots = store.roots().list().unwrap_or_default();
-    let mut text = format!(
-        "{} of duplicates, {}: {} could be had back",
-        plural(summary.duplicate_groups, "group"),
-        plural(summary.duplicate_files, "file"),
-        bytes(summary.reclaimable_bytes)
-    );
-    for group in &top.groups {
-        let Some(first) = group.members.first() else { continue };
-        let root = roots.iter().find(|root| root.id == first.root);
-        let path = root.map_or_else(PathBuf::new, |root| root.path.join(&first.path));
-        text.push_str(&format!(
-            "\n  {:>10}  {} of {}: {}",
-            bytes(group.reclaimable),
-            plural(group.copies, "copy").replace("copys", "copies"),
-            bytes(group.size),
-            crate::output::path(&path)
-        ));
-    }
-    text.push_str("\nAll of them: gristmill dupes");
-    text
-}
-
-fn took(seconds: f64) -> String {
-    match seconds {
-        seconds if seconds < 60.0 => format!("{seconds:.1} s"),
-        seconds => {
-            let whole = seconds as u64;
-            format!("{}:{:02} min", whole / 60, whole % 60)
-        }
-    }
-}
-
-/// A size on the command line.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let size = value::size(text).map(|size| size as u64).or_else(|| text.parse().ok());
-    size.ok_or_else(|| "legal: a size such as 64KiB, 10MiB or 2GiB, or a number of bytes".to_owned())
-}
-
-/// A date, a moment, or how long ago.
-pub(crate) fn moment(text: &str) -> Result<Timestamp, String> {
-    let legal = format!(
-        "legal: a date such as 2026-01-31 (UTC), a moment such as 2026-01-31T12:00:00Z, or {DURATIONS}, for so long ago"
-    );
-    if let Some(ago) = value::duration(text) {
-        let ago = jiff::SignedDuration::try_from(ago).map_err(|_| legal.clone())?;
-        return Timestamp::now().checked_sub(ago).map_err(|_| legal);
-    }
-    let day = || {
-        let date: jiff::civil::Date = text.parse().ok()?;
-        Some(date.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
-    };
-    text.parse().ok().or_else(day).ok_or(legal)
+    Ok(roots)
 }

@@ -42,7 +42,7 @@ keys! {
         "a whole number from 1 to 1024, or auto";
     SCAN_IO_LIMIT = "scan.io_limit", "GRISTMILL_SCAN_IO_LIMIT", Some("none"),
         "How much a scan may read in a second.",
-        "a size such as 200MiB, with or without /s, or none";
+        "a size in B, KiB, MiB, GiB, TiB or PiB, such as 200MiB or 200MiB/s, or none";
     QUEUES = "worker.queues", "GRISTMILL_WORKER_QUEUES", Some("default"),
         "The queues a worker takes tasks from.",
         "a list of names; in the variable separated by commas";

@@ -6,10 +6,14 @@ use std::time::Duration;
 
 const TIMES: &[(&str, u64)] = &[("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-const SIZES: &[(&str, u64)] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+const SIZES: &[(&str, u64)] =
+    &[("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 /// How durations are written, for messages.
 pub(crate) const DURATIONS: &str = "a whole number and its unit, such as 500ms, 30s, 5m, 2h or 7d";
+
+/// How sizes are written, for messages.
+pub(crate) const SIZE: &str = "a whole number and its unit, B, KiB, MiB, GiB, TiB or PiB, such as 10MiB";
 
 /// Reads a duration such as `30s`, or several parts of one such as `1h30m`.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
@@ -38,17 +42,17 @@ pub(crate) fn show_duration(duration: Duration) -> String {
 }
 
 /// Reads a size such as `64KiB`.
-pub(crate) fn size(text: &str) -> Option<usize> {
+pub(crate) fn size(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let (_, bytes) = SIZES.iter().find(|(name, _)| *name == unit.trim_start())?;
-    usize::try_from(number.parse::<u64>().ok()?.checked_mul(*bytes)?).ok()
+    number.parse::<u64>().ok()?.checked_mul(*bytes)
 }
 
 /// Writes a size with the largest unit that holds it exactly.
-pub(crate) fn show_size(bytes: usize) -> String {
-    with_unit(bytes as u64, SIZES).unwrap_or_else(|| "0B".to_owned())
+pub(crate) fn show_size(bytes: u64) -> String {
+    with_unit(bytes, SIZES).unwrap_or_else(|| "0B".to_owned())
 }
 
 fn with_unit(value: u64, units: &[(&str, u64)]) -> Option<String> {
@@ -85,12 +89,17 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, shown) in
-            [("64KiB", Some("64KiB")), ("65536B", Some("64KiB")), ("1 MiB", Some("1MiB")), ("0B", Some("0B"))]
-        {
+        for (text, shown) in [
+            ("64KiB", Some("64KiB")),
+            ("65536B", Some("64KiB")),
+            ("1 MiB", Some("1MiB")),
+            ("3072GiB", Some("3TiB")),
+            ("16383PiB", Some("16383PiB")),
+            ("0B", Some("0B")),
+        ] {
             assert_eq!(size(text).map(show_size).as_deref(), shown, "{text:?}");
         }
-        for text in ["", "64", "64kb", "KiB", "-1B", "99999999999GiB"] {
+        for text in ["", "64", "64kb", "KiB", "-1B", "4k", "1.5GiB", "16384PiB", "99999999999GiB"] {
             assert_eq!(size(text), None, "{text:?}");
         }
     }

@@ -3,8 +3,9 @@
 // Each test file is a program of its own and uses a part of this.
 #![allow(dead_code)]
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 use gristmill_store::Store;
 use serde_json::Value;
@@ -36,6 +37,29 @@ impl Home {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, text).unwrap();
         path
+    }
+
+    /// Writes files whose names may be any bytes. Names are paths from the home on.
+    #[cfg(unix)]
+    pub(crate) fn files(&self, files: &[(&[u8], &[u8])]) {
+        use std::os::unix::ffi::OsStrExt;
+        for (name, content) in files {
+            let path = self.folder.path().join(std::ffi::OsStr::from_bytes(name));
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+    }
+
+    /// The path as scans have it, without links.
+    pub(crate) fn real(&self, name: &str) -> String {
+        let home = std::fs::canonicalize(self.folder.path()).unwrap();
+        home.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Scans, and tells nobody.
+    #[track_caller]
+    pub(crate) fn scan(&self, folders: &[&str]) -> Value {
+        self.json(&[&["scan", "--quiet"], folders].concat())
     }
 
     /// The database that commands use without a word about it.
@@ -130,6 +154,42 @@ pub(crate) fn shape(value: &Value) -> Value {
         Value::Object(fields) => {
             Value::Object(fields.iter().map(|(name, value)| (name.clone(), shape(value))).collect())
         }
+    }
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(process: &Child, name: &str) {
+    let id = process.id().to_string();
+    assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+}
+
+/// A scan that has begun, and reads so slowly that it never comes to its end.
+pub(crate) struct Slow {
+    pub(crate) process: Child,
+    said: BufReader<ChildStderr>,
+}
+
+impl Slow {
+    pub(crate) fn start(home: &Home, words: &[&str]) -> Self {
+        let slow = ["scan", "-v", "--io-limit", "1B/s"];
+        let mut command = home.command(&[&slow, words].concat());
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(process.stderr.take().unwrap());
+        let mut line = String::new();
+        // From its first phase on the root is held.
+        while !line.contains("gristmill::commands::progress: ") {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "it never began");
+        }
+        Slow { process, said }
+    }
+
+    /// Interrupts it, and says how it ended.
+    pub(crate) fn interrupt(mut self) -> Said {
+        signal(&self.process, "INT");
+        // It must not be held up by a full pipe.
+        std::io::copy(&mut self.said, &mut std::io::sink()).unwrap();
+        Said::of(&self.process.wait_with_output().unwrap())
     }
 }
 

@@ -60,25 +60,27 @@ enum Rank {
 }
 
 impl<'a> Comparison<'a> {
-    pub(super) fn new(tree: &'a Tree<NameHash>, a: u32, b: u32) -> Self {
-        let (of_a, of_b) = (names(tree, a), names(tree, b));
+    /// Of two folders, and those around them with the same files: names are compared where more are the same.
+    pub(super) fn new(tree: &'a Tree<NameHash>, inner: [u32; 2], outer: [u32; 2]) -> Self {
+        let mut in_both = same_names(tree, outer);
+        if inner != outer {
+            let inside = same_names(tree, inner);
+            in_both = if inside.len() > in_both.len() { inside } else { in_both };
+        }
         let (mut rank_a, mut rank_b) = (HashMap::new(), HashMap::new());
         let mut differing = Vec::new();
-        let mut others = of_b.iter().peekable();
-        for (name, ours) in &of_a {
-            while others.next_if(|(other, _)| other < name).is_some() {}
-            let Some((_, theirs)) = others.next_if(|(other, _)| other == name) else { continue };
-            let (x, y) = (tree.files[*ours as usize].content, tree.files[*theirs as usize].content);
+        for (ours, theirs) in in_both {
+            let (x, y) = (tree.files[ours as usize].content, tree.files[theirs as usize].content);
             let same = x == y && x != ALONE && x != UNKNOWN;
             let rank = if same { Rank::SameInBoth } else { Rank::Differs };
-            rank_a.insert(*ours, rank);
-            rank_b.insert(*theirs, rank);
+            rank_a.insert(ours, rank);
+            rank_b.insert(theirs, rank);
             if !same {
-                differing.push((*ours, *theirs));
+                differing.push((ours, theirs));
             }
         }
         differing.sort_unstable();
-        let (ours, theirs) = (ranked(tree, a, &rank_a), ranked(tree, b, &rank_b));
+        let (ours, theirs) = (ranked(tree, inner[0], &rank_a), ranked(tree, inner[1], &rank_b));
         let only_in_a = surplus(&ours, &theirs);
         let only_in_b = surplus(&theirs, &ours);
         Comparison { tree, only_in_a, only_in_b, differing }
@@ -113,6 +115,18 @@ impl<'a> Comparison<'a> {
         let differing = Listed { items, total: self.differing.len() as u64 };
         Ok((listed(&self.only_in_a, a)?, listed(&self.only_in_b, b)?, differing))
     }
+}
+
+/// Files with the same path in two folders.
+fn same_names(tree: &Tree<NameHash>, [a, b]: [u32; 2]) -> Vec<(u32, u32)> {
+    let (of_a, of_b) = (names(tree, a), names(tree, b));
+    let mut others = of_b.iter().peekable();
+    let mut both = Vec::new();
+    for (name, ours) in &of_a {
+        while others.next_if(|(other, _)| other < name).is_some() {}
+        both.extend(others.next_if(|(other, _)| other == name).map(|(_, theirs)| (*ours, *theirs)));
+    }
+    both
 }
 
 /// The files in a folder and below, by a hash of their paths in it, in the order of that.

@@ -102,8 +102,9 @@ pub struct Side {
 ///
 /// Counted are files, by their contents: a content that is in one folder (or below it) three times and in the other
 /// twice is two matches out of three. Where files are and what they are called does not count; one that could not
-/// be read matches none. Of pairs inside each other the outermost of those that are most alike is listed, and none
-/// that only adds more files to one side of another.
+/// be read matches none. Of pairs inside each other the outermost of those that are most alike is listed; a folder that
+/// holds one folder and nothing else stands for that. A pair is not listed when all that matches in one of its folders
+/// lies in a single folder of that, and the other has none around it.
 pub fn partial(store: &Store, options: &PartialOptions) -> Result<Partials> {
     if options.min_similarity > 100 {
         let text = format!("a similarity is between 0 and 100 percent, not {}", options.min_similarity);
@@ -129,7 +130,7 @@ pub fn partial(store: &Store, options: &PartialOptions) -> Result<Partials> {
     };
     let places = Places::new(store)?;
     for pair in pairs.iter().take(options.limit) {
-        let outer = lift(&tree, &solid, (pair.a, pair.b), |at| selected(&tree, &options.roots, at));
+        let outer = [pair.a, pair.b].map(|at| outermost(&tree, at, |at| selected(&tree, &options.roots, at)));
         partials.pairs.push(told(&tree, &places, pair, outer, options.list)?);
     }
     Ok(partials)
@@ -139,11 +140,11 @@ fn told(
     tree: &Tree<NameHash>,
     places: &Places<'_>,
     pair: &Pair,
-    outer: (u32, u32),
+    outer: [u32; 2],
     list: usize,
 ) -> Result<Partial> {
-    let comparison = Comparison::new(tree, pair.a, pair.b);
-    let sides = places.of(tree, &[outer.0, outer.1])?;
+    let comparison = Comparison::new(tree, [pair.a, pair.b], outer);
+    let sides = places.of(tree, &outer)?;
     let side = |at: u32, number: usize| {
         let folder = &tree.folders[at as usize];
         let (_, root, path) = sides[number].clone();
@@ -160,8 +161,8 @@ fn told(
     let absolute = |number: usize| sides[number].0.join(&sides[number].2);
     let (only_in_a, only_in_b, differing) = comparison.lists(places, &absolute(0), &absolute(1), list)?;
     Ok(Partial {
-        a: side(outer.0, 0),
-        b: side(outer.1, 1),
+        a: side(outer[0], 0),
+        b: side(outer[1], 1),
         similarity: 100.0 * pair.files as f64 / union(tree, pair) as f64,
         matching_files: pair.files,
         matching_bytes: pair.bytes,
@@ -175,16 +176,26 @@ fn union(tree: &Tree<NameHash>, pair: &Pair) -> u64 {
     tree.folders[pair.a as usize].count() + tree.folders[pair.b as usize].count() - pair.files
 }
 
-/// Leaves out identical folders, pairs inside a pair that is as much alike, and pairs that only add files to one
-/// side of another.
+/// Leaves out identical folders, pairs inside a pair that is as much alike, and pairs that only put more files
+/// around one side of another.
 fn worth_telling(tree: &Tree<NameHash>, classes: &Classes, found: &[Pair]) -> Vec<Pair> {
     let by_folders: HashMap<(u32, u32), &Pair> = found.iter().map(|pair| ((pair.a, pair.b), pair)).collect();
-    let mut diluted = HashSet::new();
+    // Pairs whose first, or second, folder has all that matches in one of its own.
+    let (mut first, mut second) = (HashSet::new(), HashSet::new());
     for pair in found {
-        let larger = tree.above(pair.a).map(|a| (a, pair.b)).chain(tree.above(pair.b).map(|b| (pair.a, b)));
-        diluted
-            .extend(larger.filter(|key| by_folders.get(key).is_some_and(|other| other.files == pair.files)));
+        let as_many = |key: &(u32, u32)| by_folders.get(key).is_some_and(|other| other.files == pair.files);
+        first.extend(tree.above(pair.a).map(|a| (a, pair.b)).filter(as_many));
+        second.extend(tree.above(pair.b).map(|b| (pair.a, b)).filter(as_many));
     }
+    let is_wrapped = |at: u32| outermost(tree, at, |_| true) != at;
+    let is_diluted = |pair: &Pair| {
+        let key = (pair.a, pair.b);
+        match (first.contains(&key), second.contains(&key)) {
+            (true, false) => !is_wrapped(pair.b),
+            (false, true) => !is_wrapped(pair.a),
+            _ => false,
+        }
+    };
     let is_dominated = |pair: &Pair| {
         let outwards = |at: u32| std::iter::once(at).chain(tree.above(at));
         // A folder with both in it makes no pair with anything around either.
@@ -196,21 +207,14 @@ fn worth_telling(tree: &Tree<NameHash>, classes: &Classes, found: &[Pair]) -> Ve
         })
     };
     let is_identical = |pair: &Pair| classes.of(pair.a) != NONE && classes.of(pair.a) == classes.of(pair.b);
-    let worth =
-        |pair: &&Pair| !is_identical(pair) && !diluted.contains(&(pair.a, pair.b)) && !is_dominated(pair);
+    let worth = |pair: &&Pair| !is_identical(pair) && !is_diluted(pair) && !is_dominated(pair);
     found.iter().filter(worth).copied().collect()
 }
 
-/// The outermost folders that hold nothing but these, as many steps out on both sides.
-fn lift(
-    tree: &Tree<NameHash>,
-    solid: &[bool],
-    mut pair: (u32, u32),
-    selected: impl Fn(u32) -> bool,
-) -> (u32, u32) {
-    let around = |at: u32| tree.folders[at as usize].parent.filter(|&at| !solid[at as usize] && selected(at));
-    while let (Some(a), Some(b)) = (around(pair.0), around(pair.1)) {
-        pair = (a, b);
-    }
-    pair
+/// The outermost folder that has no files but those of this one.
+fn outermost(tree: &Tree<NameHash>, folder: u32, selected: impl Fn(u32) -> bool) -> u32 {
+    let count = tree.folders[folder as usize].count();
+    let around =
+        tree.above(folder).take_while(|&at| tree.folders[at as usize].count() == count && selected(at));
+    around.last().unwrap_or(folder)
 }

@@ -137,8 +137,10 @@ impl<L> Tree<L> {
     /// The folders right in a folder.
     pub(crate) fn children(&self, folder: u32) -> impl Iterator<Item = u32> {
         let end = self.folders[folder as usize].end;
-        std::iter::successors(Some(folder + 1), |&at| Some(self.folders[at as usize].end))
-            .take_while(move |&at| at < end)
+        let inside = move |at: &u32| *at < end;
+        std::iter::successors(Some(folder + 1).filter(inside), move |&at| {
+            Some(self.folders[at as usize].end).filter(inside)
+        })
     }
 
     /// The size of all files in a folder and below, as it would be if no name were another's.
@@ -179,6 +181,7 @@ fn in_order(rows: &[Row]) -> (Vec<Folder>, Vec<u32>) {
     // By parent, so that the folders in one are a range.
     let mut by_parent: Vec<u32> = (0..rows.len() as u32).collect();
     by_parent.sort_by_key(|&at| parents[at as usize]);
+    let parents = parents.as_slice();
     let inside = |of: u32| {
         let from = by_parent.partition_point(|&at| parents[at as usize] < of);
         by_parent[from..].iter().copied().take_while(move |&at| parents[at as usize] == of)
@@ -231,6 +234,7 @@ fn join_names<L>(files: &mut [File<L>]) {
         .collect();
     let key = |file: &File<L>| (file.device, file.inode, file.size);
     named.sort_unstable_by_key(|&at| (key(&files[at as usize]), at));
+    let mut joined = Vec::new();
     for names in named.chunk_by(|&a, &b| key(&files[a as usize]) == key(&files[b as usize])) {
         let contents = names.iter().map(|&at| files[at as usize].content);
         let alone = contents.clone().filter(|&content| content == ALONE).count();
@@ -246,14 +250,22 @@ fn join_names<L>(files: &mut [File<L>]) {
             _ => continue,
         };
         next += u32::from(known.is_empty());
-        names.iter().for_each(|&at| files[at as usize].content = content);
+        joined.extend(names.iter().map(|&at| (at, content)));
     }
+    joined.into_iter().for_each(|(at, content)| files[at as usize].content = content);
 }
 
 /// Roots that lie inside others. What is in them is in the folders around them, too.
 struct Nested {
-    /// The root, and the folders of the root around it that may be there, the innermost first.
-    wanted: Vec<(i64, i64, Vec<(PathBuf, Option<i64>)>)>,
+    wanted: Vec<Inner>,
+}
+
+/// A root inside another.
+struct Inner {
+    root: i64,
+    outer: i64,
+    /// The folders of the outer root that may be around it, the innermost first, and their rows.
+    around: Vec<(PathBuf, Option<i64>)>,
 }
 
 impl Nested {
@@ -266,16 +278,16 @@ impl Nested {
         let wanted = roots.iter().filter_map(|root| {
             let outer = around(&root.path, root.id)?;
             let inside = root.path.strip_prefix(&outer.path).ok()?;
-            let folders = inside.ancestors().skip(1).map(|path| (path.to_path_buf(), None)).collect();
-            Some((root.id, outer.id, folders))
+            let around = inside.ancestors().skip(1).map(|path| (path.to_path_buf(), None)).collect();
+            Some(Inner { root: root.id, outer: outer.id, around })
         });
         Ok(Nested { wanted: wanted.collect() })
     }
 
     fn meet(&mut self, root: i64, path: &Path, id: i64) {
-        for (_, outer, folders) in &mut self.wanted {
-            if *outer == root
-                && let Some((_, found)) = folders.iter_mut().find(|(folder, _)| folder == path)
+        for inner in &mut self.wanted {
+            if inner.outer == root
+                && let Some((_, found)) = inner.around.iter_mut().find(|(folder, _)| folder == path)
             {
                 *found = Some(id);
             }
@@ -283,9 +295,9 @@ impl Nested {
     }
 
     fn join(&self, rows: &mut [Row]) {
-        for (inner, _, folders) in &self.wanted {
-            let Some(parent) = folders.iter().find_map(|(_, id)| *id) else { continue };
-            match rows.iter().position(|row| row.root == *inner && row.top) {
+        for inner in &self.wanted {
+            let Some(parent) = inner.around.iter().find_map(|(_, id)| *id) else { continue };
+            match rows.iter().position(|row| row.root == inner.root && row.top) {
                 Some(top) => rows[top].parent = Some(parent),
                 // It was never scanned: of the folder around it not all is known.
                 None => {

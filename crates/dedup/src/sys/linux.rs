@@ -157,6 +157,7 @@ fn kind(file_type: FileType) -> Kind {
 fn found(stat: &fs::Stat) -> Found {
     let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
     Found {
+        is_linked: stat.st_nlink > 1,
         kind: match FileType::from_raw_mode(stat.st_mode) {
             FileType::Unknown => Kind::Special,
             file_type => kind(file_type),

@@ -93,6 +93,8 @@ fn found(metadata: &Metadata) -> Found {
     let mtime_ns = since.and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0);
     let (mtime_ns, ctime_ns, inode, device) = identity(metadata, mtime_ns);
     Found {
+        // It may be: what has other names is left for when all of them are known.
+        is_linked: true,
         kind: kind(metadata.file_type()),
         stat: Stat { size: metadata.len(), mtime_ns, ctime_ns, inode, device },
     }

@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use rusqlite::params;
 
-use super::{Catalog, GONE, Stat, signed};
+use super::{Batch, Catalog, GONE, Ids, Stat, signed};
 use crate::db::Db;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::paths;
 use crate::values::values;
-use crate::writer::Shape;
 
 values! {
     "a hash algorithm",
@@ -51,11 +50,58 @@ pub struct Row {
     pub algorithm: Option<Algorithm>,
     /// A hash over a few blocks of it.
     pub edges: Option<i64>,
+    /// Whether it could not be read when it was last tried.
+    pub failed: bool,
     /// Its path in its root, when that was asked for.
     pub path: PathBuf,
 }
 
+/// Which file is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileRef {
+    /// The one with this row.
+    Row(i64),
+    /// One that is written in the same batch: the number of its listing, and its place among the new files.
+    New(u64, u32),
+}
+
+impl FileRef {
+    /// The row, if it is known by now.
+    pub fn row(self, ids: &Ids) -> Option<i64> {
+        match self {
+            FileRef::Row(id) => Some(id),
+            FileRef::New(listing, place) => ids.get(&listing)?.get(place as usize).copied(),
+        }
+    }
+}
+
+/// What a file contains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Digest {
+    /// What it was hashed with.
+    pub algorithm: Algorithm,
+    /// The hash.
+    pub hash: Vec<u8>,
+    /// Whether another file has the same: only then does it become part of a group.
+    pub shared: bool,
+}
+
 /// What became of the reading of a file.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// The file.
+    pub file: FileRef,
+    /// As it was when it was read.
+    pub stat: Stat,
+    /// What was found.
+    pub finding: Finding,
+    /// Whether another file has the same content: only then does it become part of a group.
+    pub shared: bool,
+    /// Whether its row says otherwise: another size or time, or an error.
+    pub differs: bool,
+}
+
+/// What reading a file found, of one that is a row.
 #[derive(Clone, Debug)]
 pub struct Hashed {
     /// The file.
@@ -79,13 +125,17 @@ pub enum Finding {
     Failed(String),
 }
 
-const COLUMNS: &str = "id, library_id, size_bytes, mtime_ns, ctime_ns, inode, device, edge_hash,
-    CASE WHEN needs_hash = 0 AND content_hash IS NOT NULL THEN hash_algorithm END AS algorithm";
+const COLUMNS: &str = "f.id, f.library_id, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.edges,
+    coalesce(CASE WHEN f.needs_hash = 0 AND f.content_hash IS NOT NULL THEN f.hash_algorithm END, f.read_algorithm)
+        AS algorithm, f.hash_error_count > 0";
+
+/// In the order of rows: an index would have each row looked up by itself.
+const FILES: &str = "library_files f NOT INDEXED WHERE f.is_missing = 0";
 
 impl Catalog<'_> {
     /// Every file that is there, in the order of rows, without its path.
     pub fn each(self, mut visit: impl FnMut(&Row) -> ControlFlow<()>) -> Result<()> {
-        let sql = format!("SELECT {COLUMNS} FROM library_files WHERE is_missing = 0");
+        let sql = format!("SELECT {COLUMNS} FROM {FILES}");
         self.0.read(|db| {
             let mut run = || {
                 let mut statement = db.conn.prepare_cached(&sql)?;
@@ -110,8 +160,7 @@ impl Catalog<'_> {
         mut wanted: impl FnMut(&Row) -> bool,
     ) -> Result<(Vec<Row>, Option<i64>)> {
         let sql = format!(
-            "SELECT {COLUMNS}, relative_path FROM library_files WHERE id > ?1 AND is_missing = 0
-                AND size_bytes > 0 ORDER BY id"
+            "SELECT {COLUMNS}, f.relative_path FROM {FILES} AND f.id > ?1 AND f.size_bytes > 0 ORDER BY f.id"
         );
         self.0.read(|db| {
             let mut some = Vec::new();
@@ -122,7 +171,7 @@ impl Catalog<'_> {
                     let mut row = row(found)?;
                     let id = row.id;
                     if wanted(&row) {
-                        row.path = paths::from_text(found.get_ref(9)?.as_str()?).into();
+                        row.path = paths::from_text(found.get_ref(10)?.as_str()?).into();
                         some.push(row);
                         if some.len() >= limit {
                             return Ok(Some(id));
@@ -136,44 +185,74 @@ impl Catalog<'_> {
         })
     }
 
-    /// Writes what reading files found, all in one transaction. Says how many are gone now.
+    /// Writes what reading files found, as shared. Says how many are gone now.
     pub fn settle(self, hashed: Vec<Hashed>) -> Result<usize> {
-        self.0.write(Shape::Compound, move |db| {
-            hashed.iter().try_fold(0, |gone, hashed| {
-                let changed = settle(db, hashed)?;
-                Ok(gone + if hashed.finding == Finding::Gone { changed } else { 0 })
-            })
+        let reading = |Hashed { id, stat, finding }| Reading {
+            file: FileRef::Row(id),
+            stat,
+            finding,
+            shared: true,
+            differs: true,
+        };
+        let readings = hashed.into_iter().map(reading).collect();
+        Ok(self.write(Batch { readings, ..Batch::default() })?.missing)
+    }
+
+    /// Every hash of a file that is there: its row, the first eight bytes, and whether it counts as shared.
+    pub fn each_hash(
+        self,
+        algorithm: Algorithm,
+        mut visit: impl FnMut(i64, u64, bool) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let shared = "SELECT id, content_hash FROM library_files INDEXED BY ix_library_files_dedup_group
+            WHERE is_missing = 0 AND needs_hash = 0 AND hash_algorithm = ?1 AND content_hash IS NOT NULL";
+        let alone = "SELECT id, read_hash FROM library_files NOT INDEXED
+            WHERE is_missing = 0 AND needs_hash = 1 AND read_algorithm = ?1";
+        self.0.read(|db| {
+            let mut run = || {
+                for (sql, is_shared) in [(shared, true), (alone, false)] {
+                    let mut statement = db.conn.prepare_cached(sql)?;
+                    let mut rows = statement.query([algorithm.as_str()])?;
+                    while let Some(row) = rows.next()? {
+                        if visit(row.get(0)?, prefix(row.get_ref(1)?.as_blob()?), is_shared).is_break() {
+                            return Ok(());
+                        }
+                    }
+                }
+                Ok(())
+            };
+            run().map_err(|error| db.file.error(&error))
         })
     }
 }
 
-fn settle(db: &Db<'_>, hashed: &Hashed) -> Result<usize> {
-    let Hashed { id, stat, finding } = hashed;
-    let now = db.now();
-    let (size, inode, device) = (signed(stat.size), stat.inode.cast_signed(), stat.device.cast_signed());
+/// The first eight bytes of a hash: enough to tell which files to look at together.
+pub fn prefix(hash: &[u8]) -> u64 {
+    hash.first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
+}
+
+pub(super) fn settle(db: &Db<'_>, reading: &Reading, ids: &Ids) -> Result<usize> {
+    let Reading { file, stat, finding, shared, differs } = reading;
+    let Some(id) = file.row(ids) else {
+        return Err(Error::Internal("a reading came before its file".to_owned()));
+    };
+    if *differs && !matches!(finding, Finding::Gone | Finding::Failed(_)) {
+        as_read(db, id, stat)?;
+    }
     match finding {
         Finding::Content(algorithm, hash) => {
-            let sql = "UPDATE library_files SET needs_hash = 0, hash_algorithm = ?2, content_hash = ?3,
-                    size_bytes = ?4, mtime_ns = ?5, ctime_ns = ?6, inode = ?7, device = ?8,
-                    hashed_size_bytes = ?4, hashed_mtime_ns = ?5, hashed_at = ?9, updated_at = ?9,
-                    hash_error_count = 0, hash_last_error = NULL, hash_last_error_at = NULL,
-                    hash_retry_after = NULL, hash_claim_token = NULL, hash_claimed_at = NULL
-                WHERE id = ?1 AND is_missing = 0";
-            let algorithm = algorithm.as_str();
-            db.execute(
-                sql,
-                params![id, algorithm, hash, size, stat.mtime_ns, stat.ctime_ns, inode, device, now],
-            )
+            let sql = "UPDATE library_files SET read_algorithm = ?2, read_hash = ?3 WHERE id = ?1";
+            db.execute(sql, params![id, algorithm.as_str(), hash])?;
+            if *shared {
+                share_row(db, id)?;
+            }
         }
         Finding::Edges(edges) => {
-            let sql =
-                "UPDATE library_files SET edge_hash = ?2, size_bytes = ?3, mtime_ns = ?4, ctime_ns = ?5,
-                inode = ?6, device = ?7 WHERE id = ?1 AND is_missing = 0";
-            db.execute(sql, params![id, edges, size, stat.mtime_ns, stat.ctime_ns, inode, device])
+            db.execute("UPDATE library_files SET edges = ?2 WHERE id = ?1", (id, edges))?;
         }
         Finding::Gone => {
             let sql = format!("UPDATE library_files SET {GONE} WHERE id = ?2 AND is_missing = 0");
-            db.execute(&sql, (now, id))
+            return db.execute(&sql, (db.now(), id));
         }
         Finding::Failed(error) => {
             let failures = db.number("SELECT hash_error_count FROM library_files WHERE id = ?1", [id])?;
@@ -181,9 +260,40 @@ fn settle(db: &Db<'_>, hashed: &Hashed) -> Result<usize> {
             let sql = "UPDATE library_files SET needs_hash = 1, hash_error_count = hash_error_count + 1,
                     hash_last_error = ?2, hash_last_error_at = ?3, hash_retry_after = ?4, updated_at = ?3
                 WHERE id = ?1 AND is_missing = 0";
-            db.execute(sql, params![id, error, now, retry_after])
+            db.execute(sql, params![id, error, db.now(), retry_after])?;
         }
     }
+    Ok(0)
+}
+
+/// The row is to say what the file system said when the file was read, and that it could be.
+fn as_read(db: &Db<'_>, id: i64, stat: &Stat) -> Result<()> {
+    let sql =
+        "UPDATE library_files SET size_bytes = ?2, mtime_ns = ?3, ctime_ns = ?4, inode = ?5, device = ?6,
+            updated_at = ?7, hash_error_count = 0, hash_last_error = NULL, hash_last_error_at = NULL,
+            hash_retry_after = NULL, hash_claim_token = NULL, hash_claimed_at = NULL
+        WHERE id = ?1 AND is_missing = 0";
+    let (inode, device) = (stat.inode.cast_signed(), stat.device.cast_signed());
+    let values = params![id, signed(stat.size), stat.mtime_ns, stat.ctime_ns, inode, device, db.now()];
+    db.execute(sql, values).map(drop)
+}
+
+/// Makes a file that was read before part of a group.
+pub(super) fn share(db: &Db<'_>, file: FileRef, ids: &Ids) -> Result<()> {
+    match file.row(ids) {
+        Some(id) => share_row(db, id),
+        None => Err(Error::Internal("a shared file came before its row".to_owned())),
+    }
+}
+
+/// What was read becomes the hash that others see. It is of the file as its row has it.
+pub(super) fn share_row(db: &Db<'_>, id: i64) -> Result<()> {
+    let sql =
+        "UPDATE library_files SET needs_hash = 0, hash_algorithm = read_algorithm, content_hash = read_hash,
+            hashed_size_bytes = size_bytes, hashed_mtime_ns = mtime_ns, hashed_at = ?2, updated_at = ?2,
+            read_algorithm = NULL, read_hash = NULL
+        WHERE id = ?1 AND read_hash IS NOT NULL AND is_missing = 0";
+    db.execute(sql, (id, db.now())).map(drop)
 }
 
 /// From half a minute to an hour. A scan tries again whenever it comes by; others of this file's programs wait.
@@ -198,8 +308,8 @@ fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         rusqlite::types::ValueRef::Null => None,
         _ => Some(Algorithm::read(row, "algorithm")?),
     };
-    let (id, root, edges) = (row.get(0)?, row.get(1)?, row.get(7)?);
-    Ok(Row { id, root, stat: stat(row, 2)?, algorithm, edges, path: PathBuf::new() })
+    let (id, root, edges, failed) = (row.get(0)?, row.get(1)?, row.get(7)?, row.get(9)?);
+    Ok(Row { id, root, stat: stat(row, 2)?, algorithm, edges, failed, path: PathBuf::new() })
 }
 
 /// What a row says about its file, in five columns. What another program left out is 0, which no file has.

@@ -51,7 +51,7 @@ const RULES: &[Rule] = &[
             OR hash_algorithm IS NULL
             OR length(content_hash) <> CASE hash_algorithm WHEN 'sha512' THEN 64 ELSE 32 END
             OR hashed_size_bytes IS NOT size_bytes OR hashed_mtime_ns IS NOT mtime_ns)",
-        sets: "needs_hash = 1, hash_algorithm = NULL, content_hash = NULL, edge_hash = NULL,
+        sets: "needs_hash = 1, hash_algorithm = NULL, content_hash = NULL,
             hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL, updated_at = ?1",
     },
     Rule {

@@ -1,0 +1,263 @@
+//! Who takes part, how each is called, and how each writes its answer.
+//!
+//! Owns the command lines and the reading of answers. Each is asked for the same: all groups of equal files of at least
+//! one byte. Nobody is asked to compare again what it compares anyway, or to leave out what makes it sure.
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::process::Call;
+
+/// A group of paths, as bytes: not every program writes UTF-8.
+pub(super) type Groups = Vec<Vec<Vec<u8>>>;
+
+/// One way of calling one program.
+pub(super) struct Contender {
+    pub(super) name: &'static str,
+    pub(super) program: &'static str,
+    /// Before the words with the tree and the files.
+    words: &'static [&'static str],
+    /// What keeps what it learns for the next time; nothing, where it cannot.
+    pub(super) cached: Option<&'static [&'static str]>,
+    dialect: Dialect,
+    /// Whether it takes part where growth is told, over a million files.
+    pub(super) grows: bool,
+}
+
+/// What comes behind the words, and what an answer looks like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dialect {
+    /// The tree; groups with empty lines between, on standard output.
+    Fdupes,
+    /// The same, into a file.
+    Rmlint,
+    Rdfind,
+    Czkawka,
+}
+
+pub(super) const PEERS: &[Contender] = &[
+    Contender {
+        name: "fclones",
+        program: "fclones",
+        words: &["group", "--format", "fdupes"],
+        cached: Some(&["--cache"]),
+        dialect: Dialect::Fdupes,
+        grows: false,
+    },
+    Contender {
+        name: "fclones blake3",
+        program: "fclones",
+        words: &["group", "--format", "fdupes", "--hash-fn", "blake3"],
+        cached: Some(&["--cache"]),
+        dialect: Dialect::Fdupes,
+        grows: true,
+    },
+    // A disk of a virtual machine calls itself a rotating one, and is then read by one thread at a time.
+    Contender {
+        name: "fclones, as for an SSD",
+        program: "fclones",
+        words: &["group", "--format", "fdupes", "--threads", "default:8,8"],
+        cached: None,
+        dialect: Dialect::Fdupes,
+        grows: false,
+    },
+    Contender {
+        name: "fclones blake3, as for an SSD",
+        program: "fclones",
+        words: &["group", "--format", "fdupes", "--hash-fn", "blake3", "--threads", "default:8,8"],
+        cached: Some(&["--cache"]),
+        dialect: Dialect::Fdupes,
+        grows: false,
+    },
+    Contender {
+        name: "yadf",
+        program: "yadf",
+        words: &["--no-empty", "--format", "fdupes"],
+        cached: None,
+        dialect: Dialect::Fdupes,
+        grows: true,
+    },
+    Contender {
+        name: "yadf blake3",
+        program: "yadf",
+        words: &["--no-empty", "--format", "fdupes", "--algorithm", "blake3"],
+        cached: None,
+        dialect: Dialect::Fdupes,
+        grows: false,
+    },
+    Contender {
+        name: "czkawka blake3",
+        program: "czkawka_cli",
+        words: &["dup", "--minimal-file-size", "1", "--search-method", "HASH", "--hash-type", "BLAKE3"],
+        // As it comes it keeps nothing about small files.
+        cached: Some(&[
+            "--use-prehash-cache",
+            "--minimal-prehash-cache-file-size",
+            "1",
+            "--minimal-cached-file-size",
+            "1",
+        ]),
+        dialect: Dialect::Czkawka,
+        grows: false,
+    },
+    Contender {
+        name: "jdupes",
+        program: "jdupes",
+        words: &["--recurse", "--quiet"],
+        cached: None,
+        dialect: Dialect::Fdupes,
+        grows: false,
+    },
+    Contender {
+        name: "jdupes -Q",
+        program: "jdupes",
+        words: &["--recurse", "--quiet", "--quick"],
+        cached: None,
+        dialect: Dialect::Fdupes,
+        grows: false,
+    },
+    // It can keep checksums in extended attributes. That would write into the tree, and change what others look at.
+    Contender {
+        name: "rmlint",
+        program: "rmlint",
+        words: &["--types", "duplicates"],
+        cached: None,
+        dialect: Dialect::Rmlint,
+        grows: false,
+    },
+    Contender {
+        name: "rdfind",
+        program: "rdfind",
+        words: &["-makeresultsfile", "true"],
+        cached: None,
+        dialect: Dialect::Rdfind,
+        grows: false,
+    },
+];
+
+impl Contender {
+    /// The call over a tree. `again` with what it learned before, as far as it keeps that.
+    pub(super) fn call(&self, program: &Path, root: &Path, answer: &Path, again: bool) -> Call {
+        let mut words: Vec<OsString> = self.words.iter().map(OsString::from).collect();
+        let cached = self.cached.filter(|_| again);
+        words.extend(cached.unwrap_or_default().iter().map(OsString::from));
+        match self.dialect {
+            Dialect::Fdupes => words.push(root.into()),
+            Dialect::Rmlint => {
+                let mut output = OsString::from("fdupes:");
+                output.push(answer);
+                words.extend(["--output".into(), output, root.into()]);
+            }
+            Dialect::Rdfind => words.extend(["-outputname".into(), answer.into(), root.into()]),
+            Dialect::Czkawka => {
+                if cached.is_none() {
+                    words.push("--disable-cache".into());
+                }
+                words.extend(["--do-not-print-results".into(), "--file-to-save".into(), answer.into()]);
+                words.extend(["--directories".into(), root.into()]);
+            }
+        }
+        // czkawka says with its exit code that it found something.
+        let well: &[i32] = if self.dialect == Dialect::Czkawka { &[0, 11] } else { &[0] };
+        Call { program: program.to_path_buf(), words, well }
+    }
+
+    /// What it answered.
+    pub(super) fn answer(&self, stdout: &Path, answer: &Path) -> io::Result<Groups> {
+        match self.dialect {
+            Dialect::Fdupes => Ok(fdupes(&fs::read(stdout)?)),
+            Dialect::Rmlint => Ok(fdupes(&fs::read(answer)?)),
+            Dialect::Rdfind => Ok(rdfind(&fs::read(answer)?)),
+            Dialect::Czkawka => Ok(czkawka(&fs::read(answer)?)),
+        }
+    }
+}
+
+/// The measure for what must be read: b3sum over the files that are in groups, as many at a time as a command line holds.
+pub(super) fn sums(xargs: PathBuf, b3sum: &Path, list: &Path) -> Call {
+    let words = ["--null".into(), "--arg-file".into(), list.into(), b3sum.into()];
+    Call { program: xargs, words: words.to_vec(), well: &[0] }
+}
+
+/// One path a line, an empty line between groups.
+pub(super) fn fdupes(text: &[u8]) -> Groups {
+    gathered(text, |line| (!line.is_empty()).then_some(line))
+}
+
+/// Paths in quotation marks; every other line begins a new group.
+fn czkawka(text: &[u8]) -> Groups {
+    gathered(text, |line| line.trim_ascii().strip_prefix(b"\"")?.strip_suffix(b"\""))
+}
+
+fn gathered<'a>(text: &'a [u8], path: impl Fn(&'a [u8]) -> Option<&'a [u8]>) -> Groups {
+    let mut groups = vec![Vec::new()];
+    for line in text.split(|byte| *byte == b'\n') {
+        match (path(line), groups.last_mut()) {
+            (Some(path), Some(group)) => group.push(path.to_vec()),
+            (None, Some(group)) if !group.is_empty() => groups.push(Vec::new()),
+            _ => {}
+        }
+    }
+    groups.retain(|group| !group.is_empty());
+    groups
+}
+
+/// Seven words and a path; the second is the group's number, negative for all but its first file.
+fn rdfind(text: &[u8]) -> Groups {
+    let mut groups: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
+    for line in text.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"DUPTYPE_")) {
+        let words: Vec<&[u8]> = line.splitn(8, |byte| *byte == b' ').collect();
+        if let [_, number, _, _, _, _, _, path] = words[..] {
+            let number = number.strip_prefix(b"-").unwrap_or(number);
+            groups.entry(number).or_default().push(path.to_vec());
+        }
+    }
+    groups.into_values().collect()
+}
+
+/// A sum, two spaces and a path a line: equal sums are a group.
+pub(super) fn summed(text: &[u8]) -> Groups {
+    let mut groups: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        if let Some(at) = line.windows(2).position(|pair| pair == b"  ") {
+            groups.entry(&line[..at]).or_default().push(line[at + 2..].to_vec());
+        }
+    }
+    groups.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(mut groups: Groups) {
+        groups.iter_mut().for_each(|group| group.sort());
+        groups.sort();
+        let told: Vec<String> =
+            groups.iter().map(|group| String::from_utf8(group.join(&b'|')).unwrap()).collect();
+        assert_eq!(told, ["/t/a|/t/b c", "/t/d|/t/e|/t/f"]);
+    }
+
+    #[test]
+    fn answers_are_read_in_every_dialect() {
+        check(fdupes(b"/t/a\n/t/b c\n\n/t/d\n/t/e\n/t/f\n"));
+        check(fdupes(b"\n/t/a\n/t/b c\n\n\n/t/f\n/t/d\n/t/e\n\n"));
+        check(czkawka(
+            b"Results of searching\n---- Size 5 B (5) - 2 files\n\"/t/a\"\n\"/t/b c\"\n\n\
+              ---- Size 4 B (4) - 3 files\n\"/t/d\"\n\"/t/e\"\n\"/t/f\"\n",
+        ));
+        check(rdfind(
+            b"# Automatically generated\n# duptype id depth size device inode priority name\n\
+              DUPTYPE_FIRST_OCCURRENCE 3 0 6 65024 11 1 /t/a\nDUPTYPE_WITHIN_SAME_TREE -3 0 6 65024 12 1 /t/b c\n\
+              DUPTYPE_FIRST_OCCURRENCE 5 0 6 65024 13 1 /t/d\nDUPTYPE_WITHIN_SAME_TREE -5 0 6 65024 14 1 /t/e\n\
+              DUPTYPE_WITHIN_SAME_TREE -5 0 6 65024 15 1 /t/f\n# end of file\n",
+        ));
+        check(summed(b"0a  /t/a\n0b  /t/d\n0a  /t/b c\n0b  /t/e\n0b  /t/f\n"));
+        assert!(fdupes(b"").is_empty() && rdfind(b"").is_empty() && czkawka(b"\n\n").is_empty());
+    }
+}

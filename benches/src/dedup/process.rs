@@ -1,0 +1,122 @@
+//! One run of one program: how long it took and the most memory it held.
+//!
+//! Owns the measurement and the state of the system's caches before it. A small process of ours stands between the
+//! benchmark and the program (`dedup-one`): Linux counts into a program's peak what its parent held when it was started,
+//! and the benchmark holds whole trees' truths.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use wait4::Wait4;
+
+const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+
+/// What is to be started.
+pub(super) struct Call {
+    pub(super) program: PathBuf,
+    pub(super) words: Vec<OsString>,
+    /// Exit codes that mean that all is well.
+    pub(super) well: &'static [i32],
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) seconds: f64,
+    pub(super) peak_mib: f64,
+}
+
+/// Runs it: its home is in `scratch`, what it prints is put into the file `stdout` there.
+pub(super) fn run(call: &Call, scratch: &Path) -> Result<Run, String> {
+    let told = |error: io::Error| format!("{}: {error}", call.program.display());
+    let stdout = File::create(scratch.join("stdout")).map_err(told)?;
+    let report = scratch.join("report");
+    let mut command = Command::new(std::env::current_exe().map_err(told)?);
+    command.arg("dedup-one").arg(&report).arg(&call.program).args(&call.words);
+    // Settings and caches of the user would be measured along; the caches of earlier runs are kept on purpose.
+    for (variable, folder) in [
+        ("HOME", "home"),
+        ("XDG_CACHE_HOME", "home/cache"),
+        ("XDG_CONFIG_HOME", "home/config"),
+        ("XDG_DATA_HOME", "home/data"),
+    ] {
+        fs::create_dir_all(scratch.join(folder)).map_err(told)?;
+        command.env(variable, scratch.join(folder));
+    }
+    let ours = std::env::vars_os().map(|(name, _)| name);
+    ours.filter(|name| name.to_string_lossy().starts_with("GRISTMILL_")).for_each(|name| {
+        command.env_remove(name);
+    });
+    let output = command.current_dir(scratch).stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
+    let output = output.spawn().and_then(std::process::Child::wait_with_output).map_err(told)?;
+    let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let report = fs::read_to_string(&report).map_err(|error| format!("{} {}", told(error), said()))?;
+    let (run, code) = read(&report).ok_or_else(|| format!("`{report}` is no report; {}", said()))?;
+    if !call.well.contains(&code) {
+        return Err(format!("{} ended with {code}: {}", call.program.display(), said()));
+    }
+    Ok(run)
+}
+
+fn read(report: &str) -> Option<(Run, i32)> {
+    let mut words = report.split_whitespace();
+    let (seconds, peak_mib) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    Some((Run { seconds, peak_mib }, words.next()?.parse().ok()?))
+}
+
+/// The process between: starts the program and writes down what it took.
+pub(crate) fn one(words: &[String]) -> Result<(), String> {
+    let [report, program, words @ ..] = words else {
+        return Err("dedup-one REPORT PROGRAM [WORDS]".into());
+    };
+    let told = |error: io::Error| format!("{program}: {error}");
+    let start = Instant::now();
+    let mut child = Command::new(program).args(words).spawn().map_err(told)?;
+    let used = child.wait4().map_err(told)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let peak_mib = used.rusage.maxrss as f64 / f64::from(1 << 20);
+    let code = used.status.code().unwrap_or(-1);
+    fs::write(report, format!("{seconds} {peak_mib} {code}")).map_err(told)
+}
+
+/// Whether this process may empty the system's caches.
+pub(super) fn can_cool() -> bool {
+    OpenOptions::new().write(true).open(DROP_CACHES).is_ok()
+}
+
+/// Empties the system's caches of files, folders and inodes.
+pub(super) fn cool() -> Result<(), String> {
+    let sync = || Command::new("sync").status();
+    let drop = || OpenOptions::new().write(true).open(DROP_CACHES)?.write_all(b"3");
+    sync().and_then(|_| drop()).map_err(|error| format!("{DROP_CACHES}: {error}"))
+}
+
+/// Reads every file of a tree, so that it is in the system's caches as far as it fits.
+pub(super) fn warm(root: &Path) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            } else {
+                let mut file = File::open(entry.path())?;
+                while file.read(&mut buffer)? > 0 {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a program is, if it is on the PATH.
+pub(super) fn found(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}

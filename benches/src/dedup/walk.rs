@@ -1,0 +1,108 @@
+//! The floor under every rescan: all folders read and all files looked at (`stat`), by as many threads as there are
+//! cores, and nothing else.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Condvar, Mutex},
+};
+
+/// Folders that nobody has read yet, and how many threads may still find more.
+struct Open {
+    folders: Vec<PathBuf>,
+    busy: usize,
+}
+
+struct Walk {
+    open: Mutex<Open>,
+    changed: Condvar,
+}
+
+/// How many files there are under `root`, and how many bytes are in them.
+pub(super) fn walk(root: &Path) -> io::Result<(u64, u64)> {
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let open = Open { folders: vec![root.to_path_buf()], busy: threads };
+    let walk = Walk { open: Mutex::new(open), changed: Condvar::new() };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(|| read_folders(&walk))).collect();
+        let counts = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+        counts.sum::<io::Result<Count>>().map(|count| (count.files, count.bytes))
+    })
+}
+
+#[derive(Default)]
+struct Count {
+    files: u64,
+    bytes: u64,
+}
+
+impl std::iter::Sum for Count {
+    fn sum<I: Iterator<Item = Count>>(counts: I) -> Count {
+        counts.fold(Count::default(), |a, b| Count { files: a.files + b.files, bytes: a.bytes + b.bytes })
+    }
+}
+
+fn read_folders(walk: &Walk) -> io::Result<Count> {
+    let mut count = Count::default();
+    let mut fate = Ok(());
+    while let Some(folder) = next(walk) {
+        // After an error too the line is worked off, or the other threads would wait for us.
+        if fate.is_ok() {
+            fate = read(&folder, walk, &mut count);
+        }
+    }
+    fate.map(|()| count)
+}
+
+/// A folder to read; none, when all are read and nobody can find another.
+fn next(walk: &Walk) -> Option<PathBuf> {
+    let mut open = walk.open.lock().expect("no panic under it");
+    open.busy -= 1;
+    loop {
+        if let Some(folder) = open.folders.pop() {
+            open.busy += 1;
+            return Some(folder);
+        }
+        if open.busy == 0 {
+            walk.changed.notify_all();
+            return None;
+        }
+        open = walk.changed.wait(open).expect("no panic under it");
+    }
+}
+
+fn read(folder: &Path, walk: &Walk, count: &mut Count) -> io::Result<()> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        } else {
+            count.files += 1;
+            count.bytes += entry.metadata()?.len();
+        }
+    }
+    if !found.is_empty() {
+        walk.open.lock().expect("no panic under it").folders.append(&mut found);
+        walk.changed.notify_all();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dedup::scratch::Scratch;
+
+    #[test]
+    fn a_walk_sees_every_file_once() {
+        let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
+        for folder in 0..20 {
+            let folder = scratch.path().join(format!("{}/{folder}", folder % 3));
+            fs::create_dir_all(&folder).unwrap();
+            (0..5).for_each(|file| fs::write(folder.join(file.to_string()), "four").unwrap());
+        }
+        assert_eq!(walk(scratch.path()).unwrap(), (100, 400));
+        assert!(walk(&scratch.path().join("nowhere")).is_err());
+    }
+}

@@ -1,0 +1,178 @@
+//! Groups of duplicates, written down: for people, as JSON, as CSV, as fdupes does.
+
+use gristmill_store::Time;
+use gristmill_store::catalog::{Group, Groups, Member};
+use serde_json::{Value, json};
+
+use crate::commands::paging::Page;
+use crate::commands::places::{Places, bytes as path_bytes, hex, with_path};
+use crate::output::{bytes, counted, path};
+
+/// What was found, and what is needed to tell it.
+pub(super) struct Answer {
+    pub(super) groups: Groups,
+    pub(super) places: Places,
+    pub(super) page: Page,
+    /// Whether filters were given.
+    pub(super) narrowed: bool,
+}
+
+impl Answer {
+    pub(super) fn text(&self) -> String {
+        let Groups { groups, total, files, reclaimable } = &self.groups;
+        if *total == 0 {
+            return self.nothing().to_owned();
+        }
+        let mut text = String::new();
+        for group in groups {
+            text.push_str(&self.group(group));
+            text.push('\n');
+        }
+        if let Some(told) = self.page.told("groups", groups.len(), *total) {
+            text.push_str(&format!("{told}\n"));
+        }
+        text.push_str(&format!(
+            "{} of duplicates, {}: {} could be had back\n",
+            counted(*total, "group"),
+            counted(*files, "file"),
+            bytes(*reclaimable)
+        ));
+        for root in self.places.unfinished() {
+            let root = path(root);
+            text.push_str(&format!("{root} was not scanned to its end yet; `gristmill scan` goes on\n"));
+        }
+        text
+    }
+
+    fn nothing(&self) -> &'static str {
+        match () {
+            () if self.places.is_empty() => "nothing was scanned yet: gristmill scan FOLDER",
+            () if self.narrowed => "no duplicates match. `gristmill dupes` shows those there are",
+            () if !self.places.unfinished().is_empty() => {
+                "no duplicates so far; `gristmill scan` goes on with what is not scanned yet"
+            }
+            () => "no duplicates",
+        }
+    }
+
+    fn group(&self, group: &Group) -> String {
+        let mut text = format!(
+            "{:>10}  {} of {}\n",
+            bytes(group.reclaimable),
+            counted(group.copies, "copy"),
+            bytes(group.size)
+        );
+        for member in &group.members {
+            let path = path(&self.places.absolute(member.root, &member.path));
+            text.push_str(&match member.linked {
+                false => format!("            {path}\n"),
+                true => format!("          = {path} (hard link)\n"),
+            });
+        }
+        text
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let file = |member: &Member| {
+            let mut file = with_path(&self.places.absolute(member.root, &member.path));
+            file.insert("root".to_owned(), json!(self.places.root(member.root)));
+            file.insert("hard_link".to_owned(), json!(member.linked));
+            file.insert("mtime".to_owned(), json!(changed(member)));
+            Value::Object(file)
+        };
+        let group = |group: &Group| {
+            json!({
+                "group_key": key(group),
+                "size": group.size,
+                "copies": group.copies,
+                "reclaimable_bytes": group.reclaimable,
+                "files": group.members.iter().map(file).collect::<Vec<_>>(),
+            })
+        };
+        let Groups { groups, total, files, reclaimable } = &self.groups;
+        json!({
+            "items": groups.iter().map(group).collect::<Vec<_>>(),
+            "total_groups": total,
+            "total_files": files,
+            "reclaimable_bytes": reclaimable,
+            "page": self.page.number,
+            "next_page": self.page.next(*total),
+        })
+    }
+
+    pub(super) fn csv(&self) -> String {
+        let mut text =
+            "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime\n".to_owned();
+        for (number, group) in (self.page.offset() + 1..).zip(&self.groups.groups) {
+            for member in &group.members {
+                let absolute = self.places.absolute(member.root, &member.path);
+                let row = [
+                    number.to_string(),
+                    key(group),
+                    group.size.to_string(),
+                    group.copies.to_string(),
+                    group.reclaimable.to_string(),
+                    absolute.to_string_lossy().into_owned(),
+                    path_bytes(&absolute).unwrap_or_default(),
+                    self.places.root(member.root),
+                    member.linked.to_string(),
+                    changed(member).to_string(),
+                ];
+                text.push_str(&row.map(|cell| quoted(&cell)).join(","));
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// Paths as they are, each ended by `end`.
+    pub(super) fn fdupes(&self, end: u8, hard_links: bool) -> Vec<u8> {
+        let mut all = Vec::new();
+        for (number, group) in self.groups.groups.iter().enumerate() {
+            if number > 0 {
+                all.push(end);
+            }
+            for member in group.members.iter().filter(|member| hard_links || !member.linked) {
+                let absolute = self.places.absolute(member.root, &member.path);
+                all.extend_from_slice(absolute.as_os_str().as_encoded_bytes());
+                all.push(end);
+            }
+        }
+        all
+    }
+}
+
+fn key(group: &Group) -> String {
+    format!("{}:{}", group.algorithm.as_str(), hex(&group.hash))
+}
+
+fn changed(member: &Member) -> Time {
+    Time::from_micros(member.stat.mtime_ns.div_euclid(1_000))
+}
+
+/// A cell as RFC 4180 has it.
+fn quoted(cell: &str) -> String {
+    if cell.contains(['"', ',', '\n', '\r']) {
+        format!("\"{}\"", cell.replace('"', "\"\""))
+    } else {
+        cell.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells() {
+        for (cell, expected) in [
+            ("plain", "plain"),
+            ("a,b", "\"a,b\""),
+            ("say \"x\"", "\"say \"\"x\"\"\""),
+            ("two\nlines", "\"two\nlines\""),
+            ("", ""),
+        ] {
+            assert_eq!(quoted(cell), expected);
+        }
+    }
+}

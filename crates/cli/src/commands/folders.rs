@@ -1,0 +1,103 @@
+//! `gristmill folders`: folders that are the same, or nearly so, from the catalog.
+//!
+//! Owns what is asked for. How it is written is in `told`; what "the same" means is the library's affair.
+
+mod told;
+
+use std::path::PathBuf;
+
+use gristmill_dedup::folders::{Options, PartialOptions, identical, partial};
+
+use super::paging::Paging;
+use super::places::{Places, chosen};
+use super::words::size;
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+
+const EXAMPLES: &str = "\
+Folders are identical when the contents of all files in and below them are, wherever they are and whatever they are \
+called; with --match-names their names must be the same, too. A folder in an identical one is not listed again.
+
+With --partial: folders that have much in common. Their similarity is the number of files that match over that of all \
+files of both. For each pair it is said what only one of the two has, and which files of the same name differ, with \
+their dates: the beginning of these lists, up to --list.
+
+No disk is read, and nothing is changed: what is compared is what scans have found.
+
+Examples:
+  gristmill folders
+  gristmill folders --match-names --min-size 100MiB
+  gristmill folders --partial --min-similarity 80 --root ~/Pictures
+  gristmill folders --partial --json | jq '.items[] | [.similarity, .a.path, .b.path]'";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Names must be the same, too; that of the folder itself may differ
+    #[arg(long, conflicts_with = "partial")]
+    match_names: bool,
+
+    /// Folders that have much in common and are not identical
+    #[arg(long)]
+    partial: bool,
+
+    /// With --partial: how much they must have in common, in percent [default: 50]
+    #[arg(long, value_name = "PERCENT", requires = "partial", value_parser = percent)]
+    min_similarity: Option<u8>,
+
+    /// With --partial: how many files are listed of what one side lacks and of what differs [default: 10]
+    #[arg(long, value_name = "N", requires = "partial")]
+    list: Option<usize>,
+
+    /// Only folders with at least so much in them; with --partial, in common
+    #[arg(long, value_name = "SIZE", default_value = "1B", value_parser = size)]
+    min_size: u64,
+
+    /// Only folders with at least so many files in and below them
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    min_files: u64,
+
+    /// Only folders of this root and of roots in it, by path or name; may be given several times
+    #[arg(long, value_name = "ROOT")]
+    root: Vec<PathBuf>,
+
+    #[command(flatten)]
+    paging: Paging,
+}
+
+pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
+    let page = args.paging.few();
+    let (store, _) = context.scanned()?;
+    let roots = chosen(&store, &args.root)?.iter().map(|root| root.id).collect();
+    let places = Places::new(&store)?;
+    let narrowed = args.match_names || args.min_size > 1 || args.min_files > 1 || !args.root.is_empty();
+    let Args { match_names, min_size, min_files, .. } = *args;
+    if args.partial {
+        let options = PartialOptions {
+            min_similarity: args.min_similarity.unwrap_or(50),
+            min_files,
+            min_size,
+            roots,
+            limit: page.offset().saturating_add(page.limit),
+            list: args.list.unwrap_or(10),
+            ..PartialOptions::default()
+        };
+        let found = partial(&store, &options)?;
+        let shown = found.pairs.get(page.offset()..).unwrap_or_default();
+        let answer = told::Similar { pairs: shown, total: found.total as u64, places, page, narrowed };
+        context.output.say(&answer.json(), |_| answer.text())?;
+    } else {
+        let options = Options { match_names, min_size, min_files, roots };
+        let found = identical(&store, &options)?;
+        let shown: Vec<_> = found.iter().skip(page.offset()).take(page.limit).collect();
+        let answer = told::Same { groups: &shown, total: found.len() as u64, places, page, narrowed };
+        context.output.say(&answer.json(), |_| answer.text())?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn percent(text: &str) -> Result<u8, String> {
+    let percent =
+        text.strip_suffix('%').unwrap_or(text).parse().ok().filter(|percent| (1..=100).contains(percent));
+    percent.ok_or_else(|| "legal: a whole number from 1 to 100".to_owned())
+}

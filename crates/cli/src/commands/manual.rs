@@ -1,0 +1,130 @@
+//! `gristmill completions` and `gristmill man`: what shells and manual readers want, from the grammar itself.
+
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+use clap_mangen::Man;
+use serde_json::json;
+
+use crate::args::Args;
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::output::plural;
+
+pub(crate) const COMPLETIONS: &str = "\
+The script is written to standard output; where it belongs depends on the shell.
+
+Examples:
+  gristmill completions bash > ~/.local/share/bash-completion/completions/gristmill
+  gristmill completions zsh > ~/.zfunc/_gristmill
+  gristmill completions fish > ~/.config/fish/completions/gristmill.fish";
+
+const MAN: &str = "\
+Without a folder the page of the program itself is written to standard output.
+
+Examples:
+  gristmill man | man -l -
+  gristmill man --out ~/.local/share/man/man1";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = MAN)]
+pub(crate) struct Pages {
+    /// Write a page for every command into this folder, over those that are there
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn completions(shell: Shell, context: &Context) -> Result<Outcome, Error> {
+    let script = script(shell)?;
+    context.output.say(&json!({"shell": shell.to_string(), "script": script}), |_| script.clone())?;
+    Ok(Outcome::Done)
+}
+
+fn script(shell: Shell) -> Result<String, Error> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut grammar(), "gristmill", &mut script);
+    text(script)
+}
+
+pub(crate) fn man(pages: &Pages, context: &Context) -> Result<Outcome, Error> {
+    let Some(folder) = &pages.out else {
+        let (_, page) = page(grammar())?;
+        context.output.say(&json!({"page": page}), |_| page.clone())?;
+        return Ok(Outcome::Done);
+    };
+    let failed = |path: &Path, error: std::io::Error| {
+        Error::Setting(format!("cannot write {}: {error}; --out names another folder", path.display()))
+    };
+    std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
+    let mut files = Vec::new();
+    for command in every(grammar()) {
+        let (name, page) = page(command)?;
+        let file = folder.join(name);
+        std::fs::write(&file, page).map_err(|error| failed(&file, error))?;
+        files.push(file.to_string_lossy().into_owned());
+    }
+    let shown = crate::output::path(folder);
+    context.output.say(&json!({"files": files}), |_| {
+        format!("wrote {} into {shown}", plural(files.len() as u64, "page"))
+    })?;
+    Ok(Outcome::Done)
+}
+
+/// All there is to say, with names such as `gristmill-root-remove`.
+fn grammar() -> clap::Command {
+    let mut grammar = Args::command().disable_help_subcommand(true);
+    grammar.build();
+    grammar
+}
+
+/// A command and all below it.
+fn every(command: clap::Command) -> Vec<clap::Command> {
+    let mut all: Vec<clap::Command> =
+        command.get_subcommands().filter(|inner| !inner.is_hide_set()).cloned().flat_map(every).collect();
+    all.insert(0, command);
+    all
+}
+
+fn page(command: clap::Command) -> Result<(String, String), Error> {
+    let man = Man::new(command);
+    let mut page = Vec::new();
+    man.render(&mut page).map_err(|error| Error::System(error.to_string()))?;
+    Ok((man.get_filename(), text(page)?))
+}
+
+fn text(bytes: Vec<u8>) -> Result<String, Error> {
+    String::from_utf8(bytes).map_err(|error| Error::System(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_with_examples() {
+        for command in every(grammar()) {
+            let is_leaf = command.get_subcommands().next().is_none();
+            let (name, page) = page(command).unwrap();
+            assert!(page.starts_with(".ie ") && page.contains(".SH NAME"), "{name}: {page}");
+            assert!(!is_leaf || page.contains("\nExample"), "{name} has no example: {page}");
+        }
+    }
+
+    #[test]
+    fn every_command_is_completed_by_every_shell() {
+        for shell in Shell::value_variants() {
+            let script = script(*shell).unwrap();
+            for command in every(grammar()) {
+                let name = command.get_name();
+                assert!(script.contains(name), "{shell} does not know {name}");
+                for flag in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                    let Some(flag) = flag.get_long() else { continue };
+                    assert!(script.contains(flag), "{shell} does not know --{flag} of {name}");
+                }
+            }
+        }
+    }
+}

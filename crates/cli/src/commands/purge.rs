@@ -1,0 +1,54 @@
+//! `gristmill purge`: forgets what has been gone for long.
+
+use gristmill_store::Time;
+use jiff::Timestamp;
+
+use super::words::moment;
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::output::{counted, time};
+
+const EXAMPLES: &str = "\
+A file or folder that a scan does not find any more stays in the catalog, marked as gone: it may come back, with a \
+disk that is mounted again, and is not read anew then. This forgets those that have been gone since before a date. \
+No file is touched.
+
+Examples:
+  gristmill purge all --before 90d
+  gristmill purge files --before 2026-01-31";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// What to forget of what is gone
+    #[arg(value_enum)]
+    what: What,
+
+    /// Gone since before: a date such as 2026-01-31, or 90d for ninety days ago
+    #[arg(long, value_name = "DATE", value_parser = moment)]
+    before: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    Files,
+    Folders,
+    All,
+}
+
+pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
+    let (store, _) = context.scanned()?;
+    let before = Time::from_micros(args.before.as_microsecond());
+    let purged = store.catalog().purge(args.what != What::Folders, args.what != What::Files, before)?;
+    context.output.say(&purged, |_| {
+        let (files, folders) = (purged.files as u64, purged.folders as u64);
+        let what = match args.what {
+            What::Files => counted(files, "file"),
+            What::Folders => counted(folders, "folder"),
+            What::All => format!("{} and {}", counted(files, "file"), counted(folders, "folder")),
+        };
+        let before = time(before);
+        format!("forgot {what} gone since before {before} UTC. No file was touched")
+    })?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,48 @@
+//! `gristmill refresh`: looks whether what is known is still there.
+
+use std::path::PathBuf;
+
+use gristmill_dedup::{Mode, Options};
+
+use super::places::chosen;
+use super::scan::scan_and_tell;
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+
+const EXAMPLES: &str = "\
+Files and folders that are gone are marked as gone, files that have changed are read by the next scan. Nothing new is \
+looked for and nothing is read, so it is quick. Without a root all of them are looked at.
+
+Exit codes are those of `gristmill scan`.
+
+Examples:
+  gristmill refresh
+  gristmill refresh ~/Pictures nas";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Roots, by path or name
+    #[arg(value_name = "ROOT")]
+    roots: Vec<PathBuf>,
+
+    /// Believe that a root that had files is empty now
+    #[arg(long)]
+    allow_empty: bool,
+}
+
+pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
+    let (store, settings) = context.scanned()?;
+    let roots = if args.roots.is_empty() { store.roots().list()? } else { chosen(&store, &args.roots)? };
+    if roots.is_empty() {
+        let text = "no folder is registered yet; scan one: gristmill scan FOLDER";
+        return Err(Error::Setting(text.to_owned()));
+    }
+    let options = Options {
+        mode: Mode::Refresh,
+        allow_empty: args.allow_empty,
+        workers: settings.scan.workers,
+        ..Options::default()
+    };
+    scan_and_tell(&store, &roots, &options, context)
+}

@@ -1,0 +1,109 @@
+//! `gristmill report`: what the catalog knows, as a page to look at.
+//!
+//! Owns where the page goes, and that nothing of anybody's is overwritten by it. What is on it is the library's affair.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use gristmill_dedup::report::{Options, html};
+use gristmill_store::Clock;
+use serde_json::json;
+
+use super::places::with_path;
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::output::{bytes, path};
+
+const EXAMPLES: &str = "\
+One file that needs nothing else: it runs no script and loads nothing, so it can be mailed and kept. An earlier report \
+is replaced; any other file that is there is left alone, unless --force is given. No disk is read but for the database.
+
+Examples:
+  gristmill report --html duplicates.html
+  gristmill report --html - | ssh nas 'cat > /srv/www/duplicates.html'";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The file to write, or - for standard output
+    #[arg(long, value_name = "FILE")]
+    html: PathBuf,
+
+    /// Replace the file whatever it is
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
+    let aside = args.html.as_os_str() == "-";
+    let target = if aside { None } else { Some(target(&args.html, args.force)?) };
+    let (store, _) = context.scanned()?;
+    let page = html(&store, &Options::new(Clock::system().now()))?;
+    match target {
+        None => context.output.say(&json!({"html": page}), |_| page.clone())?,
+        Some(target) => {
+            write(&target, &page).map_err(|error| {
+                Error::Setting(format!(
+                    "cannot write {}: {error}; --html names another file",
+                    target.display()
+                ))
+            })?;
+            let mut object = with_path(&target);
+            object.insert("bytes".to_owned(), json!(page.len()));
+            context
+                .output
+                .say(&object, |_| format!("wrote {} ({})", path(&target), bytes(page.len() as u64)))?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// Where it goes: what a link points at, not the link. Refused when somebody else's file is there.
+fn target(file: &Path, force: bool) -> Result<PathBuf, Error> {
+    let refused = |why: &str| Err(Error::Setting(format!("{} {why}", file.display())));
+    let found = match std::fs::metadata(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return crate::settings::absolute(file),
+        Err(error) => return refused(&format!("cannot be written: {error}")),
+        Ok(found) => found,
+    };
+    match () {
+        () if found.is_dir() => refused("is a folder; name a file in it"),
+        () if !found.is_file() => refused("is no file; `--html -` writes to standard output"),
+        () if !force && !is_ours(file).unwrap_or(false) => {
+            refused("is there already and is no report of ours; --force replaces it")
+        }
+        () => Ok(std::fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf())),
+    }
+}
+
+/// Whether a file is a page that was made here: it ends by saying so.
+fn is_ours(file: &Path) -> io::Result<bool> {
+    let mut file = File::open(file)?;
+    let length = file.metadata()?.len();
+    let mut start = [0; START.len()];
+    file.read_exact(&mut start)?;
+    file.seek(SeekFrom::Start(length.saturating_sub(1_024)))?;
+    let mut end = Vec::new();
+    file.read_to_end(&mut end)?;
+    Ok(&start == START && String::from_utf8_lossy(&end).contains(SIGNED))
+}
+
+const START: &[u8; 15] = b"<!DOCTYPE html>";
+const SIGNED: &str = "Made by Gristmill.";
+
+/// All of it or nothing: it has its name when it is on disk.
+fn write(target: &Path, page: &str) -> io::Result<()> {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let draft = target.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let written = File::create_new(&draft).and_then(|mut file| {
+        file.write_all(page.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&draft, target)
+    });
+    if written.is_err() {
+        // The first error is the one to tell.
+        let _ = std::fs::remove_file(&draft);
+    }
+    written
+}

@@ -1,0 +1,119 @@
+//! `gristmill roots` and `gristmill root`: the folders that are scanned.
+
+use std::path::PathBuf;
+
+use gristmill_store::roots::Root;
+use serde_json::{Value, json};
+
+use super::ask::ask;
+use super::places::with_path;
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::output::{Output, aside, bytes, counted, grouped, path, time};
+
+pub(crate) const LIST: &str = "\
+A root is a folder that was given to `gristmill scan`, with everything below it. A root in another one has its files \
+to itself: none is counted twice. Numbers are those of the last scan that came to its end.
+
+Examples:
+  gristmill roots
+  gristmill roots --json | jq -r '.items[] | select(.last_scanned_at == null) | .path'";
+
+const REMOVE: &str = "\
+What scans have found there is forgotten. No file is touched; to have the root back, scan the folder again.
+
+Examples:
+  gristmill root remove ~/Pictures
+  gristmill root remove nas --yes";
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Forget a root and what was found in it; no file is touched
+    #[command(after_help = REMOVE)]
+    Remove {
+        /// The root, by its path or its name
+        #[arg(value_name = "ROOT")]
+        root: PathBuf,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
+}
+
+pub(crate) fn list(context: &Context) -> Result<Outcome, Error> {
+    let (store, _) = context.scanned()?;
+    let roots = store.roots().list()?;
+    let items: Vec<Value> = roots.iter().map(as_value).collect();
+    context.output.say(&json!({"items": items, "next_cursor": null}), |output| table(output, &roots))?;
+    Ok(Outcome::Done)
+}
+
+fn as_value(root: &Root) -> Value {
+    let mut object = with_path(&root.path);
+    let more = [
+        ("id", json!(root.id)),
+        ("name", json!(root.name)),
+        ("follow_links", json!(root.follow_links)),
+        ("created_at", json!(root.created_at)),
+        ("last_scanned_at", json!(root.last_scanned_at)),
+        ("folders", json!(root.folders)),
+        ("files", json!(root.files)),
+        ("bytes", json!(root.bytes)),
+    ];
+    object.extend(more.map(|(name, value)| (name.to_owned(), value)));
+    object.into()
+}
+
+fn table(output: &Output, roots: &[Root]) -> String {
+    if roots.is_empty() {
+        return "no folder is registered yet: gristmill scan FOLDER".to_owned();
+    }
+    let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let row = |root: &Root| {
+        vec![
+            root.name.clone(),
+            or_dash(number(root.folders).map(grouped)),
+            or_dash(number(root.files).map(grouped)),
+            or_dash(number(root.bytes).map(bytes)),
+            root.last_scanned_at.map_or_else(|| "not to its end yet".to_owned(), time),
+            (if root.follow_links { "followed" } else { "passed over" }).to_owned(),
+            path(&root.path),
+        ]
+    };
+    let headers = ["NAME", "FOLDERS", "FILES", "SIZE", "LAST SCAN (UTC)", "LINKS", "PATH"];
+    output.table(&headers, &roots.iter().map(row).collect::<Vec<_>>())
+}
+
+pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error> {
+    let Command::Remove { root, yes } = command;
+    let (store, _) = context.scanned()?;
+    let root = gristmill_dedup::roots::named(&store, root)?;
+    let shown = path(&root.path);
+    if !yes {
+        match ask(&format!("Forget {shown} and what was found in it? No file is touched."), false)? {
+            Some(true) => {}
+            Some(false) => {
+                aside("nothing was forgotten");
+                return Ok(Outcome::ForTheUser);
+            }
+            None => {
+                let text = format!("what was found in {shown} would be forgotten; with --yes it is");
+                return Err(Error::Setting(text));
+            }
+        }
+    }
+    let forgotten = store.roots().remove(root.id)?;
+    let mut object = with_path(&root.path);
+    object.insert("name".to_owned(), json!(root.name));
+    object.insert("folders".to_owned(), json!(forgotten.folders));
+    object.insert("files".to_owned(), json!(forgotten.files));
+    context.output.say(&object, |_| {
+        format!(
+            "{shown} is no root any more: {} and {} forgotten. No file was touched",
+            counted(forgotten.folders as u64, "folder"),
+            counted(forgotten.files as u64, "file")
+        )
+    })?;
+    Ok(Outcome::Done)
+}

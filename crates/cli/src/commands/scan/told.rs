@@ -1,0 +1,177 @@
+//! How a scan ended, for people and for programs.
+
+use gristmill_dedup::{Mode, Summary};
+use gristmill_store::catalog::{Group, Groups};
+use gristmill_store::roots::Root;
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::output::{bytes, counted, grouped, path, visible};
+
+/// What a scan did, and what is needed to tell it.
+pub(super) struct Told<'a> {
+    pub(super) summary: &'a Summary,
+    /// The groups that would give most back.
+    pub(super) top: &'a Groups,
+    /// All that are registered.
+    pub(super) roots: &'a [Root],
+    pub(super) mode: Mode,
+}
+
+impl Told<'_> {
+    pub(super) fn json(&self) -> Result<Value, Error> {
+        // A root's path may be no text, which serde would have refused after all the work.
+        let roots: Vec<_> = self.summary.roots.iter().map(|root| root.to_string_lossy()).collect();
+        let summary = Summary { roots: Vec::new(), ..self.summary.clone() };
+        let mut value = serde_json::to_value(&summary).map_err(|error| Error::System(error.to_string()))?;
+        value["roots"] = json!(roots);
+        Ok(value)
+    }
+
+    pub(super) fn text(&self) -> String {
+        let summary = self.summary;
+        let mut lines = Vec::new();
+        if summary.interrupted {
+            lines.push("stopped; what was found is saved, and the same command goes on from here".to_owned());
+        }
+        lines.push(self.amount());
+        lines.extend(self.changes());
+        lines.extend(self.unreadable());
+        if self.reads() && !summary.interrupted {
+            lines.push(String::new());
+            lines.extend(self.duplicates());
+        }
+        lines.join("\n")
+    }
+
+    fn reads(&self) -> bool {
+        matches!(self.mode, Mode::All | Mode::Files)
+    }
+
+    /// How much there was, and how much of it was read.
+    fn amount(&self) -> String {
+        let Summary { folders, files, bytes: size, read_files, read_bytes, seconds, .. } = self.summary;
+        let seen =
+            format!("{} in {}, {}", counted(*files, "file"), counted(*folders, "folder"), bytes(*size));
+        let read = format!("read {}, {}", counted(*read_files, "file"), bytes(*read_bytes));
+        let parts = match self.mode {
+            Mode::All => vec![seen, read],
+            Mode::Files => vec![read],
+            Mode::Folders | Mode::Refresh => vec![seen],
+        };
+        format!("{}; took {}", parts.join("; "), took(seconds.total))
+    }
+
+    fn changes(&self) -> Option<String> {
+        let summary = self.summary;
+        let changes: Vec<String> = [
+            (summary.new_files, "new"),
+            (summary.changed_files, "changed"),
+            (summary.removed_files, "gone"),
+            (summary.returned_files, "back again"),
+            (summary.forgotten_files, "left out now"),
+            (summary.rehashed_files, "hashed again, because the algorithm was changed"),
+        ]
+        .iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, what)| format!("{} {what}", grouped(*number)))
+        .collect();
+        (!changes.is_empty()).then(|| format!("files: {}", changes.join(", ")))
+    }
+
+    fn unreadable(&self) -> Vec<String> {
+        let Summary { errors, error_samples, .. } = self.summary;
+        if *errors == 0 {
+            return Vec::new();
+        }
+        let mut lines = vec![format!("{} could not be read:", counted(*errors, "item"))];
+        lines.extend(error_samples.iter().map(|sample| format!("  {}", visible(sample))));
+        if *errors > error_samples.len() as u64 {
+            lines.push("  (-v tells of each)".to_owned());
+        }
+        lines
+    }
+
+    fn duplicates(&self) -> Vec<String> {
+        let Summary { duplicate_groups, duplicate_files, reclaimable_bytes, roots, .. } = self.summary;
+        // What was found concerns all roots, whichever were scanned.
+        let wide = if self.roots.len() > roots.len() { " in all roots" } else { "" };
+        if *duplicate_groups == 0 {
+            return vec![format!("no duplicates{wide}")];
+        }
+        let mut lines = vec![format!(
+            "{} of duplicates{wide}, {}: {} could be had back",
+            counted(*duplicate_groups, "group"),
+            counted(*duplicate_files, "file"),
+            bytes(*reclaimable_bytes)
+        )];
+        lines.extend(self.top.groups.iter().map(|group| self.group(group)));
+        let more = duplicate_groups.saturating_sub(self.top.groups.len() as u64);
+        lines.push(match more {
+            0 => "Where all their copies are: gristmill dupes".to_owned(),
+            more => format!("{} and where all copies are: gristmill dupes", counted(more, "more group")),
+        });
+        lines
+    }
+
+    fn group(&self, group: &Group) -> String {
+        let first = group.members.first().map(|first| {
+            let root = self.roots.iter().find(|root| root.id == first.root);
+            root.map_or_else(|| first.path.clone(), |root| root.path.join(&first.path))
+        });
+        format!(
+            "  {:>10}  {} of {}: {}",
+            bytes(group.reclaimable),
+            counted(group.copies, "copy"),
+            bytes(group.size),
+            path(&first.unwrap_or_default())
+        )
+    }
+}
+
+fn took(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 60.0 => format!("{seconds:.1} s"),
+        seconds if seconds < 3_600.0 => {
+            let whole = seconds as u64;
+            format!("{}:{:02} min", whole / 60, whole % 60)
+        }
+        seconds => {
+            let whole = seconds as u64;
+            format!("{}:{:02} h", whole / 3_600, whole / 60 % 60)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        for (seconds, expected) in [
+            (0.04, "0.0 s"),
+            (59.9, "59.9 s"),
+            (60.0, "1:00 min"),
+            (3_599.0, "59:59 min"),
+            (7_260.0, "2:01 h"),
+        ] {
+            assert_eq!(took(seconds), expected);
+        }
+    }
+
+    #[test]
+    fn what_strangers_named_steers_no_terminal() {
+        let summary = Summary {
+            errors: 2,
+            error_samples: vec!["a\u{1b}[2J\nb: denied".to_owned()],
+            ..Summary::default()
+        };
+        let told = Told { summary: &summary, top: &Groups::default(), roots: &[], mode: Mode::Folders };
+        assert!(
+            told.text().ends_with("\n  a\u{fffd}[2J\u{fffd}b: denied\n  (-v tells of each)"),
+            "{}",
+            told.text()
+        );
+    }
+}

@@ -1,0 +1,326 @@
+//! What scans have found, asked in every form: `dupes`, `folders`.
+#![cfg(unix)]
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Home, shape_is_held};
+use serde_json::{Value, json};
+
+/// Two roots with three copies and a hard link of one content, two copies of another, and strange names.
+fn library() -> Home {
+    let home = Home::new();
+    home.files(&[
+        (b"a/one", &[1; 5_000]),
+        (b"a/sub/two", &[1; 5_000]),
+        (b"b/three", &[1; 5_000]),
+        (b"a/caf\xe9", &[2; 300]),
+        (b"a/new\nline\x1b[31m", &[2; 300]),
+        (b"a/single", b"nobody has this"),
+        (b"b/comma, \"quote\"", &[3; 20]),
+        (b"b/plain", &[3; 20]),
+    ]);
+    std::fs::hard_link(home.path("a/one"), home.path("a/sub/link")).unwrap();
+    home.scan(&["a", "b"]);
+    home
+}
+
+/// The sizes of the groups that are listed.
+fn sizes(home: &Home, words: &[&str]) -> Vec<u64> {
+    let found = home.json(&[&["dupes"], words].concat());
+    found["items"].as_array().unwrap().iter().map(|group| group["size"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn for_people() {
+    let home = library();
+    let at = |name: &str| home.real(name);
+    let expected = format!(
+        "   9.8 KiB  3 copies of 4.9 KiB
+            {}
+          = {} (hard link)
+            {}
+            {}
+
+     300 B  2 copies of 300 B
+            {}
+            {}
+
+      20 B  2 copies of 20 B
+            {}
+            {}
+
+3 groups of duplicates, 8 files: 10.1 KiB could be had back
+",
+        at("a/one"),
+        at("a/sub/link"),
+        at("a/sub/two"),
+        at("b/three"),
+        at("a/caf\u{fffd}"),
+        at("a/new\u{fffd}line\u{fffd}[31m"),
+        at("b/comma, \"quote\""),
+        at("b/plain"),
+    );
+    let said = home.run(&["dupes"]);
+    assert_eq!((said.out.as_str(), said.err.as_str()), (expected.as_str(), ""));
+}
+
+#[test]
+fn for_programs() {
+    let home = library();
+    let found = home.json(&["dupes"]);
+    shape_is_held("dupes", &found);
+    for (field, expected) in [
+        ("total_groups", json!(3)),
+        ("total_files", json!(8)),
+        ("reclaimable_bytes", json!(10_320)),
+        ("page", json!(1)),
+        ("next_page", Value::Null),
+    ] {
+        assert_eq!(found[field], expected, "{field}");
+    }
+    let first = &found["items"][0];
+    // BLAKE3 of five thousand bytes of one.
+    let key = first["group_key"].as_str().unwrap();
+    assert!(key.starts_with("blake3:") && key.len() == 7 + 64, "{key}");
+    assert_eq!((&first["copies"], &first["reclaimable_bytes"]), (&json!(3), &json!(10_000)));
+    let linked: Vec<&Value> =
+        first["files"].as_array().unwrap().iter().map(|file| &file["hard_link"]).collect();
+    assert_eq!(linked, [false, true, false, false]);
+    assert_eq!(first["files"][3]["root"], json!(home.real("b")));
+    assert_eq!(first["files"][0].get("path_bytes"), None, "what is text needs no bytes");
+    let odd = &found["items"][1]["files"];
+    assert_eq!(odd[0]["path"], json!(home.real("a/caf\u{fffd}")));
+    assert!(odd[0]["path_bytes"].as_str().unwrap().ends_with("2f636166e9"), "{odd}");
+    assert_eq!(odd[1]["path"], json!(home.real("a/new\nline\u{1b}[31m")));
+}
+
+#[test]
+fn as_csv() {
+    let home = library();
+    let said = home.run(&["dupes", "--csv", "--min-count", "2"]);
+    let (header, rows) = said.out.split_once('\n').unwrap();
+    assert_eq!(header, "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime");
+    let row = |number: &str, name: &str| {
+        let quoted = home.real(name).replace('"', "\"\"");
+        rows.contains(&format!("{number},{quoted}")) || rows.contains(&format!("{number},\"{quoted}\""))
+    };
+    assert!(rows.starts_with("1,blake3:"), "{rows}");
+    assert!(row("5000,3,10000", "a/one") && row("300,2,300", "a/new\nline\u{1b}[31m"), "{rows}");
+    assert!(row("20,2,20", "b/comma, \"quote\"") && row("20,2,20", "b/plain"), "{rows}");
+    assert!(rows.contains(&format!("/a/sub/link,,{},true,20", home.real("a"))), "{rows}");
+    assert!(rows.contains("2f636166e9,"), "bytes of what is no text: {rows}");
+    // A row a file; one name has a line end in it.
+    assert_eq!(rows.lines().count(), 9);
+    assert_eq!(rows.lines().filter(|line| line.starts_with("3,")).count(), 2);
+}
+
+#[test]
+fn as_fdupes_writes_it() {
+    let home = library();
+    let run =
+        |words: &[&str]| home.command(&[&["dupes", "--fdupes"], words].concat()).output().unwrap().stdout;
+    let real = |name: &[u8]| [home.real("").as_bytes(), name].concat();
+    let expected = |groups: &[&[&[u8]]], end: &[u8]| {
+        let group =
+            |names: &&[&[u8]]| names.iter().flat_map(|name| [&real(name), end].concat()).collect::<Vec<u8>>();
+        groups.iter().map(group).collect::<Vec<_>>().join(end)
+    };
+    let odd: &[&[u8]] = &[b"a/caf\xe9", b"a/new\nline\x1b[31m"];
+    let small: &[&[u8]] = &[b"b/comma, \"quote\"", b"b/plain"];
+    let groups: &[&[&[u8]]] = &[&[b"a/one", b"a/sub/two", b"b/three"], odd, small];
+    assert_eq!(run(&[]), expected(groups, b"\n"));
+    assert_eq!(run(&["--print0"]), expected(groups, b"\0"));
+    let all: &[&[&[u8]]] = &[&[b"a/one", b"a/sub/link", b"a/sub/two", b"b/three"], odd, small];
+    assert_eq!(run(&["-0", "--hard-links"]), expected(all, b"\0"));
+    assert_eq!(run(&["--limit", "1", "--page", "2"]), expected(&[odd], b"\n"));
+    home.check(&["dupes", "--fdupes", "--page", "2"], 1, "", "--page goes with --limit");
+    home.check(&["dupes", "--print0"], 1, "", "--fdupes");
+    home.check(&["dupes", "--fdupes", "--json"], 1, "", "cannot be used with");
+    home.check(&["dupes", "--csv", "--fdupes"], 1, "", "cannot be used with");
+}
+
+#[test]
+fn in_every_order_and_narrowed() {
+    let home = Home::new();
+    let large = [1; 1_000];
+    home.files(&[(b"a/z1", &large), (b"a/z2", &large)]);
+    for name in ["a/m1", "a/m2", "b/m3", "b/m4"] {
+        home.files(&[(name.as_bytes(), &[2; 400])]);
+    }
+    home.files(&[
+        (b"a/b1", &[3; 50]),
+        (b"a/b2", &[3; 50]),
+        (b"b/b3", &[3; 50]),
+        (b"b/c1", b"c"),
+        (b"b/c2", b"c"),
+    ]);
+    home.scan(&["a", "b"]);
+    assert_eq!(sizes(&home, &[]), [400, 1_000, 50, 1]);
+    assert_eq!(sizes(&home, &["--sort", "reclaimable"]), [400, 1_000, 50, 1]);
+    assert_eq!(sizes(&home, &["--sort", "count"]), [400, 50, 1_000, 1]);
+    assert_eq!(sizes(&home, &["--sort", "size"]), [1_000, 400, 50, 1]);
+    assert_eq!(sizes(&home, &["--sort", "path", "--root", "a"]), [50, 400, 1_000]);
+    assert_eq!(sizes(&home, &["--min-count", "3"]), [400, 50]);
+    assert_eq!(sizes(&home, &["--min-count", "4"]), [400]);
+    assert_eq!(sizes(&home, &["--min-size", "400"]), [400, 1_000]);
+    assert_eq!(sizes(&home, &["--min-size", "1KiB"]), [0; 0]);
+    assert_eq!(sizes(&home, &["--across-roots"]), [400, 50]);
+    assert_eq!(sizes(&home, &["--root", "b"]), [400, 1]);
+    assert_eq!(sizes(&home, &["--root", &home.real("b")]), [400, 1]);
+    assert_eq!(sizes(&home, &["--root", "a", "--root", "b", "--across-roots"]), [400, 50]);
+    assert_eq!(sizes(&home, &["--root", "a", "--across-roots"]), [0; 0]);
+    home.check(&["dupes", "--min-size", "1KiB"], 0, "no duplicates match. `gristmill dupes` shows", "");
+    let expected = format!("c: it is no root (registered: {}, {})", home.real("a"), home.real("b"));
+    home.check(&["dupes", "--root", "c"], 1, "", &expected);
+    home.check(&["dupes", "--min-count", "1"], 1, "", "legal: a whole number from 2 on");
+    home.check(&["dupes", "--sort", "age"], 1, "", "possible values: reclaimable, count, size, path");
+}
+
+#[test]
+fn a_root_has_the_roots_inside_it() {
+    let home = Home::new();
+    home.files(&[(b"a/one", b"same"), (b"a/inner/two", b"same"), (b"b/three", b"same")]);
+    home.scan(&["a", "a/inner", "b"]);
+    let copies = |words: &[&str]| home.json(&[&["dupes"], words].concat())["items"][0]["copies"].clone();
+    assert_eq!(copies(&[]), 3);
+    assert_eq!(copies(&["--root", "a"]), 2);
+    assert_eq!(copies(&["--root", "inner"]), Value::Null);
+    assert_eq!(copies(&["--root", "inner", "--root", "b"]), 2);
+}
+
+#[test]
+fn pages_neither_repeat_nor_skip() {
+    let home = Home::new();
+    for number in 0..7_u8 {
+        // All of one size: nothing but the hash tells them apart.
+        let content = [number; 100];
+        home.files(&[
+            (format!("a/{number}").as_bytes(), &content),
+            (format!("a/{number}x").as_bytes(), &content),
+        ]);
+    }
+    home.scan(&["a"]);
+    let (mut keys, mut page, mut pages) = (BTreeSet::new(), json!(1), 0);
+    while !page.is_null() {
+        let found = home.json(&["dupes", "--limit", "3", "--page", &page.to_string()]);
+        assert_eq!((&found["page"], &found["total_groups"]), (&page, &json!(7)));
+        for group in found["items"].as_array().unwrap() {
+            assert!(keys.insert(group["group_key"].as_str().unwrap().to_owned()), "{group} comes twice");
+        }
+        page = found["next_page"].clone();
+        pages += 1;
+    }
+    assert_eq!((keys.len(), pages), (7, 3));
+    home.check(&["dupes", "--limit", "3"], 0, "\ngroups 1 to 3 of 7; more: --page 2\n", "");
+    home.check(&["dupes", "--limit", "3", "--page", "3"], 0, "\ngroups 7 to 7 of 7\n7 groups", "");
+    home.check(&["dupes", "--limit", "3", "--page", "4"], 0, "no page 4: there are 3 pages\n", "");
+    assert_eq!(home.json(&["dupes", "--limit", "all"])["items"].as_array().unwrap().len(), 7);
+    assert_eq!(home.run(&["dupes", "--csv", "--limit", "2", "--page", "2"]).out.lines().count(), 5);
+    home.check(&["dupes", "--limit", "0"], 1, "", "legal: a whole number from 1 on, or all");
+    home.check(&["dupes", "--page", "0"], 1, "", "legal: a whole number from 1 on");
+}
+
+#[test]
+fn twenty_groups_for_people_and_all_for_lists() {
+    let home = Home::new();
+    for number in 0..25_u8 {
+        let content = [number; 100];
+        home.files(&[
+            (format!("a/{number}").as_bytes(), &content),
+            (format!("a/{number}x").as_bytes(), &content),
+        ]);
+    }
+    home.scan(&["a"]);
+    let found = home.json(&["dupes"]);
+    assert_eq!((found["items"].as_array().unwrap().len(), &found["next_page"]), (20, &json!(2)));
+    home.check(&["dupes"], 0, "groups 1 to 20 of 25; more: --page 2\n25 groups of duplicates", "");
+    assert_eq!(home.run(&["dupes", "--csv"]).out.lines().count(), 51);
+    assert_eq!(home.run(&["dupes", "--fdupes"]).out.lines().count(), 74);
+}
+
+#[test]
+fn nothing_to_list_says_what_to_do() {
+    let home = Home::new();
+    for words in
+        [&["dupes"][..], &["folders"], &["roots"], &["refresh"], &["verify"], &["root", "remove", "x"]]
+    {
+        home.check(words, 1, "", "; `gristmill scan FOLDER` makes one, --db names another");
+    }
+    home.check(&["purge", "all", "--before", "1d"], 1, "", "`gristmill scan FOLDER` makes one");
+    assert!(!home.database().exists());
+    drop(home.store());
+    for words in [&["dupes"][..], &["folders"], &["folders", "--partial"]] {
+        home.check(words, 0, "nothing was scanned yet: gristmill scan FOLDER", "");
+    }
+    assert_eq!(home.run(&["dupes", "--fdupes"]).out, "");
+    assert_eq!(home.run(&["dupes", "--csv"]).out.lines().count(), 1);
+}
+
+#[test]
+fn identical_folders() {
+    let home = Home::new();
+    for top in ["a/x", "a/deep/y", "b/z"] {
+        for name in ["1", "2", "in/3"] {
+            home.write(&format!("{top}/{name}"), &format!("the content of {name}"));
+        }
+    }
+    std::fs::rename(home.path("b/z/1"), home.path("b/z/other")).unwrap();
+    // So that the folders around them differ.
+    home.write("a/alone/1", "nobody has this");
+    home.write("b/alone", "nor this");
+    home.scan(&["a", "b"]);
+    let found = home.json(&["folders"]);
+    shape_is_held("folders", &found);
+    let paths = |found: &Value| -> Vec<String> {
+        let folders = found["items"][0]["folders"].as_array().unwrap().iter();
+        folders.map(|folder| folder["path"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(found["total_groups"], 1, "{found}");
+    assert_eq!(paths(&found), ["a/deep/y", "a/x", "b/z"].map(|name| home.real(name)));
+    let named = home.json(&["folders", "--match-names"]);
+    assert_eq!(paths(&named), ["a/deep/y", "a/x"].map(|name| home.real(name)), "{named}");
+    let text = format!("3 folders of 3 files, 51 B\n            {}\n", home.real("a/deep/y"));
+    home.check(&["folders"], 0, &text, "");
+    home.check(&["folders", "--root", "b"], 0, "no identical folders match", "");
+    home.check(&["folders", "--min-size", "1KiB"], 0, "no identical folders match", "");
+}
+
+#[test]
+fn similar_folders() {
+    let home = Home::new();
+    for name in ["1", "2", "3", "4"] {
+        home.write(&format!("a/x/{name}"), &format!("the content of {name}"));
+        home.write(&format!("a/y/{name}"), &format!("the content of {name}"));
+    }
+    home.write("a/x/4", "another content");
+    home.write("a/x/more\u{1b}[2J", "only here");
+    home.write("a/y/other", "only there, and that twice");
+    home.scan(&["a"]);
+    let found = home.json(&["folders", "--partial", "--min-similarity", "40%"]);
+    shape_is_held("folders-partial", &found);
+    let pair = &found["items"][0];
+    assert_eq!((&pair["matching_files"], &pair["similarity"]), (&json!(3), &json!(42.9)), "{pair}");
+    assert_eq!(pair["only_in_a"]["items"][0]["path"], "more\u{1b}[2J");
+    assert_eq!(pair["only_in_b"]["items"][0]["path"], "other");
+    assert_eq!(pair["differing"]["items"][0]["a"]["path"], "4");
+    let said = home.run(&["folders", "--partial", "--min-similarity", "40"]);
+    for expected in [
+        "    42.9 %  3 files in common, 48 B\n".to_owned(),
+        format!("         A  {}  (5 files, ", home.real("a/x")),
+        "            only in A: 1 file\n              more\u{fffd}[2J  (9 B, 20".to_owned(),
+        "            different in A and B: 1 file\n              4  (A 15 B, 20".to_owned(),
+        "1 pair of similar folders\n".to_owned(),
+    ] {
+        assert!(said.out.contains(&expected), "no {expected:?} in {}", said.out);
+    }
+    home.check(&["folders", "--partial"], 0, "no folders have so much in common", "");
+    home.check(
+        &["folders", "--partial", "--min-similarity", "0"],
+        1,
+        "",
+        "legal: a whole number from 1 to 100",
+    );
+    home.check(&["folders", "--min-similarity", "60"], 1, "", "--partial");
+}

@@ -1,0 +1,131 @@
+//! Care of what scans have found: `roots`, `root remove`, `refresh`, `purge`, `verify`.
+#![cfg(unix)]
+
+mod common;
+
+use common::{Home, shape_is_held};
+use gristmill_store::catalog::{End, Listing, Stat};
+use serde_json::json;
+
+fn library() -> Home {
+    let home = Home::new();
+    home.write("a/one", "same");
+    home.write("a/sub/two", "same");
+    home.write("a/sub/three", "same");
+    home.write("b/four", "same");
+    home.scan(&["a", "b"]);
+    home
+}
+
+#[test]
+fn roots_are_listed_with_what_they_hold() {
+    let home = library();
+    home.run(&["scan", "--follow-links", "b", "--quiet"]);
+    let found = home.json(&["roots"]);
+    shape_is_held("roots", &found);
+    assert_eq!(found["items"][0]["path"], json!(home.real("a")));
+    let numbers = |number: usize| {
+        ["folders", "files", "bytes"].map(|field| found["items"][number][field].as_u64().unwrap())
+    };
+    assert_eq!((numbers(0), numbers(1)), ([2, 3, 12], [1, 1, 4]));
+    let said = home.run(&["roots"]);
+    assert!(said.out.starts_with("NAME  FOLDERS  FILES  SIZE  LAST SCAN (UTC)      LINKS        PATH\na     2        3      12 B  2"), "{said:?}");
+    assert!(said.out.contains(&format!("followed     {}\n", home.real("b"))), "{said:?}");
+}
+
+#[test]
+fn a_root_is_removed_and_its_files_are_not() {
+    let home = library();
+    let expected = format!("what was found in {} would be forgotten; with --yes it is", home.real("a"));
+    home.check(&["root", "remove", "a"], 1, "", &expected);
+    home.check(&["root", "remove", "c"], 1, "", "c: it is no root (registered: ");
+    let removed = home.json(&["root", "remove", &home.real("a"), "--yes"]);
+    shape_is_held("root-remove", &removed);
+    assert_eq!((&removed["folders"], &removed["files"]), (&json!(2), &json!(3)));
+    assert!(home.path("a/sub/two").exists());
+    assert_eq!(home.json(&["roots"])["items"].as_array().unwrap().len(), 1);
+    // Its folder may be gone.
+    std::fs::remove_dir_all(home.path("b")).unwrap();
+    let expected = format!(
+        "{} is no root any more: 1 folder and 1 file forgotten. No file was touched\n",
+        home.real("b")
+    );
+    home.check(&["root", "remove", "b", "-y"], 0, &expected, "");
+    home.check(&["roots"], 0, "no folder is registered yet: gristmill scan FOLDER", "");
+}
+
+#[test]
+fn refreshing_finds_what_is_gone_and_nothing_new() {
+    let home = library();
+    std::fs::remove_file(home.path("a/sub/two")).unwrap();
+    home.write("a/new", "same");
+    home.write("b/four", "changed");
+    home.check(&["refresh", "--quiet", "a"], 0, "2 files in 2 folders, 8 B; took ", "");
+    let found = home.json(&["refresh"]);
+    shape_is_held("refresh", &found);
+    assert_eq!((&found["changed_files"], &found["read_files"]), (&json!(1), &json!(0)), "{found}");
+    assert_eq!(home.json(&["dupes"])["total_files"], 2, "what is gone or has changed is no copy any more");
+    assert_eq!(home.scan(&[])["new_files"], 1);
+    home.check(&["refresh", "nowhere"], 1, "", "nowhere: it is no root (registered: ");
+    drop(home.run(&["--db", "empty.db", "enqueue", "k", "--payload", "1"]));
+    home.check(
+        &["--db", "empty.db", "refresh"],
+        1,
+        "",
+        "no folder is registered yet; scan one: gristmill scan",
+    );
+}
+
+#[test]
+fn what_is_gone_is_forgotten_when_asked() {
+    let home = library();
+    std::fs::remove_dir_all(home.path("a/sub")).unwrap();
+    home.json(&["refresh"]);
+    home.check(
+        &["purge", "all", "--before", "1d"],
+        0,
+        "forgot 0 files and 0 folders gone since before 2",
+        "",
+    );
+    let purged = home.json(&["purge", "folders", "--before", "2999-01-01"]);
+    shape_is_held("purge", &purged);
+    assert_eq!(purged, json!({"files": 0, "folders": 1}));
+    let said = "forgot 2 files gone since before 2999-01-01 00:00:00 UTC. No file was touched\n";
+    home.check(&["purge", "files", "--before", "2999-01-01"], 0, said, "");
+    home.check(&["purge", "all", "--before", "2999-01-01"], 0, "forgot 0 files and 0 folders", "");
+    assert!(home.path("a/one").exists());
+    home.check(&["verify"], 0, "all of it holds", "");
+    home.check(&["purge", "all"], 1, "", "--before <DATE>");
+    home.check(&["purge", "all", "--before", "late"], 1, "", "legal: a date such as 2026-01-31 (UTC)");
+    home.check(&["purge", "roots", "--before", "1d"], 1, "", "possible values: files, folders, all");
+}
+
+#[test]
+fn a_catalog_that_does_not_agree_is_told_and_repaired() {
+    let home = library();
+    let healthy = home.json(&["verify"]);
+    shape_is_held("verify", &healthy);
+    assert_eq!((&healthy["broken"], &healthy["repaired"]), (&json!(0), &json!(0)));
+    home.check(&["verify"], 0, "\nall of it holds\n", "");
+
+    // A file that no scan has counted.
+    let store = home.store();
+    let root = store.roots().list().unwrap()[1].id;
+    let mut listing = Listing::new(1, store.catalog().top(root).unwrap());
+    listing.new_files =
+        vec![("ghost".into(), Stat { size: 5, mtime_ns: 1, ctime_ns: 1, inode: 7, device: 7 })];
+    listing.end = End::Whole;
+    store.catalog().record(vec![listing]).unwrap();
+    drop(store);
+    let said = home.run(&["verify"]);
+    let told = "\n1 row not as it should be; `gristmill verify --repair` puts it right\n";
+    said.check("verify", 1, told, "");
+    assert!(
+        said.out
+            .contains("a root's numbers are those of its rows           1       they are counted again\n"),
+        "{said:?}"
+    );
+    home.check(&["verify", "--repair"], 0, "\n1 row repaired\n", "");
+    home.check(&["verify", "--repair"], 0, "\nall of it holds\n", "");
+    assert_eq!(home.json(&["roots"])["items"][1]["files"], 2);
+}

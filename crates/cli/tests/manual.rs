@@ -1,0 +1,75 @@
+//! Scripts for shells and pages for `man`, made from the grammar.
+#![cfg(unix)]
+
+mod common;
+
+use std::process::{Command, Stdio};
+
+use common::{Home, shape_is_held};
+
+#[test]
+fn scripts_for_shells() {
+    let home = Home::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let said = home.run(&["completions", shell]);
+        said.check(shell, 0, "gristmill", "");
+        assert_eq!(home.json(&["completions", shell])["script"], said.out);
+        // Those that are there say whether it is one of theirs.
+        let path = home.write(&format!("script.{shell}"), &said.out);
+        if matches!(shell, "bash" | "zsh" | "fish") {
+            let read = Command::new(shell).arg("-n").arg(&path).stdin(Stdio::null()).output();
+            match read {
+                Ok(read) => assert!(read.status.success(), "{shell}: {read:?}"),
+                Err(error) => assert_ne!(shell, "bash", "bash is everywhere: {error}"),
+            }
+        }
+    }
+    shape_is_held("completions", &home.json(&["completions", "bash"]));
+    home.check(&["completions", "tcsh"], 1, "", "possible values: bash, elvish, fish, powershell, zsh");
+    assert!(!home.database().exists());
+}
+
+/// What bash offers after some words.
+fn offered(home: &Home, script: &std::path::Path, words: &[&str]) -> String {
+    let line = format!(
+        "source {}; COMP_WORDS=({} ''); COMP_CWORD={}; _gristmill gristmill '' {}; echo \"${{COMPREPLY[@]}}\"",
+        script.display(),
+        words.join(" "),
+        words.len(),
+        words.last().unwrap()
+    );
+    let output = Command::new("bash").args(["-c", &line]).current_dir(home.path("")).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn bash_completes() {
+    let home = Home::new();
+    let script = home.write("script", &home.run(&["completions", "bash"]).out);
+    let commands = offered(&home, &script, &["gristmill"]);
+    for command in ["scan", "dupes", "folders", "roots", "worker", "completions"] {
+        assert!(commands.split_whitespace().any(|word| word == command), "{commands}");
+    }
+    let flags = offered(&home, &script, &["gristmill", "dupes"]);
+    assert!(flags.contains("--across-roots") && flags.contains("--json"), "{flags}");
+    let orders = offered(&home, &script, &["gristmill", "dupes", "--sort"]);
+    assert_eq!(orders.trim(), "reclaimable count size path");
+}
+
+#[test]
+fn pages_for_every_command() {
+    let home = Home::new();
+    let said = home.run(&["man"]);
+    said.check("man", 0, ".SH NAME\ngristmill", "");
+    assert_eq!(home.json(&["man"])["page"], said.out);
+    home.check(&["man", "--out", "pages"], 0, "pages into pages\n", "");
+    let written = home.json(&["man", "--out", "pages"]);
+    let files = written["files"].as_array().unwrap();
+    assert!(files.iter().any(|file| file == "pages/gristmill-root-remove.1"), "{written}");
+    for file in files {
+        let page = std::fs::read_to_string(home.path(file.as_str().unwrap())).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{file}");
+    }
+    home.write("file", "");
+    home.check(&["man", "--out", "file"], 1, "", "cannot write file: ");
+}

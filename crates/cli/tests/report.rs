@@ -1,0 +1,80 @@
+//! The page: where it goes, and what it leaves alone.
+#![cfg(unix)]
+
+mod common;
+
+use common::{Home, shape_is_held};
+
+fn library() -> Home {
+    let home = Home::new();
+    home.files(&[(b"a/<script>one", b"same"), (b"a/two", b"same")]);
+    home.scan(&["a"]);
+    home
+}
+
+/// What is in the home beside its hidden folders, so that no draft is left.
+fn names(home: &Home) -> Vec<String> {
+    let entries = std::fs::read_dir(home.path("")).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != ".local");
+    names.sort();
+    names
+}
+
+#[test]
+fn a_page_is_written_and_replaced() {
+    let home = library();
+    let told = home.json(&["report", "--html", "page.html"]);
+    shape_is_held("report", &told);
+    let page = std::fs::read_to_string(home.path("page.html")).unwrap();
+    assert_eq!(told["bytes"], page.len());
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("&lt;script&gt;one"), "{page}");
+    home.files(&[(b"a/three", b"same")]);
+    home.scan(&[]);
+    home.check(&["report", "--html", "page.html"], 0, "page.html (", "");
+    assert_ne!(std::fs::read_to_string(home.path("page.html")).unwrap(), page);
+    assert_eq!(names(&home), ["a", "page.html"]);
+    home.check(&["report", "--html", "-"], 0, "<!DOCTYPE html>", "");
+    assert!(home.json(&["report", "--html", "-"])["html"].as_str().unwrap().contains("</html>"));
+}
+
+#[test]
+fn other_files_are_left_alone() {
+    let home = library();
+    home.write("mine.html", "<!DOCTYPE html>\nmine");
+    home.write("empty.html", "");
+    for name in ["mine.html", "empty.html"] {
+        let before = std::fs::read(home.path(name)).unwrap();
+        home.check(
+            &["report", "--html", name],
+            1,
+            "",
+            "is there already and is no report of ours; --force replaces",
+        );
+        assert_eq!(std::fs::read(home.path(name)).unwrap(), before);
+    }
+    home.check(&["report", "--html", "a"], 1, "", "a is a folder; name a file in it");
+    home.check(&["report", "--html", "a", "--force"], 1, "", "a is a folder; name a file in it");
+    home.check(
+        &["report", "--html", "/dev/null", "--force"],
+        1,
+        "",
+        "is no file; `--html -` writes to standard",
+    );
+    home.check(&["report", "--html", "no/page.html"], 1, "", "--html names another file");
+    home.check(&["report"], 1, "", "--html <FILE>");
+    std::os::unix::fs::symlink("mine.html", home.path("link.html")).unwrap();
+    home.check(&["report", "--html", "link.html"], 1, "", "is no report of ours");
+    home.check(&["report", "--html", "link.html", "--force"], 0, "mine.html (", "");
+    assert!(home.path("link.html").is_symlink());
+    assert!(std::fs::read_to_string(home.path("mine.html")).unwrap().contains("Made by Gristmill"));
+    assert_eq!(names(&home), ["a", "empty.html", "link.html", "mine.html"]);
+}
+
+#[test]
+fn without_a_database_nothing_is_written() {
+    let home = Home::new();
+    home.check(&["report", "--html", "page.html"], 1, "", "`gristmill scan FOLDER` makes one");
+    assert!(names(&home).is_empty());
+}

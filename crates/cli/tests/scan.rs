@@ -1,0 +1,158 @@
+//! Scans: what they find, how they end, and that they go on.
+#![cfg(unix)]
+
+mod common;
+
+use common::{Home, Slow, shape_is_held};
+use serde_json::json;
+
+#[test]
+fn what_was_found_is_told() {
+    let home = Home::new();
+    home.files(&[
+        (b"a/one", &[1; 5_000]),
+        (b"a/two", &[1; 5_000]),
+        (b"a/b/three", &[2; 70_000]),
+        (b"a/empty", b""),
+    ]);
+    let (a, one) = (home.real("a"), home.real("a/one"));
+    home.check(
+        &["scan", "a"],
+        0,
+        &format!(
+            "\nfiles: 4 new\n\n1 group of duplicates, 2 files: 4.9 KiB could be had back\n     4.9 KiB  2 copies of \
+             4.9 KiB: {one}\nWhere all their copies are: gristmill dupes\n"
+        ),
+        &format!("{a} is registered\n"),
+    );
+    home.check(&["scan"], 0, "4 files in 2 folders, 78.1 KiB; read 0 files, 0 B; took ", "");
+    home.files(&[(b"a/two", b"something else")]);
+    std::fs::remove_file(home.path("a/b/three")).unwrap();
+    home.check(&["scan", "a"], 0, "files: 1 changed, 1 gone\n\nno duplicates\n", "");
+    home.files(&[(b"other/x", b"x")]);
+    home.check(&["scan", "--quiet", "other"], 0, "no duplicates in all roots\n", "");
+    let summary = home.scan(&["a"]);
+    shape_is_held("scan", &summary);
+    assert_eq!(summary["roots"], json!([a]));
+}
+
+/// A file of one root must not be looked for in the other.
+#[test]
+fn new_roots_that_are_scanned_at_once_keep_their_files_apart() {
+    let home = Home::new();
+    home.files(&[(b"a/one", b"same"), (b"b/two", b"same"), (b"a/x", b"of a"), (b"b/x", b"of b")]);
+    let summary = home.scan(&["a", "b"]);
+    assert_eq!((&summary["duplicate_files"], &summary["removed_files"]), (&json!(2), &json!(0)), "{summary}");
+    let again = home.scan(&[]);
+    for field in ["new_files", "changed_files", "returned_files", "read_files"] {
+        assert_eq!(again[field], 0, "{field}: {again}");
+    }
+}
+
+#[test]
+fn folders_only_are_looked_at_and_read_later() {
+    let home = Home::new();
+    home.files(&[(b"a/one", b"same"), (b"a/two", b"same")]);
+    home.check(&["scan", "folders", "a", "--quiet"], 0, "2 files in 1 folder, 8 B; took ", "");
+    home.check(&["dupes"], 0, "no duplicates\n", "");
+    home.check(&["scan", "files", "a", "--quiet"], 0, "read 2 files, 8 B; took ", "");
+    home.check(&["dupes"], 0, "2 copies of 4 B", "");
+}
+
+#[test]
+fn a_wrong_folder_leaves_no_database() {
+    let home = Home::new();
+    home.write("file", "x");
+    home.check(&["scan", "nowhere"], 1, "", "nowhere: there is no such folder");
+    home.check(&["scan", "file"], 1, "", "file: it is a file; name the folder it is in");
+    home.check(&["scan"], 1, "", "no folder is registered yet; name one: gristmill scan FOLDER");
+    home.check(&["scan", "--yes"], 1, "", "no folder is registered yet");
+    std::fs::create_dir(home.path("all")).unwrap();
+    home.check(&["scan", "all"], 1, "", "Write `gristmill scan ./all` for the folder");
+    home.check(&["scan", ".", "--min-size", "10M"], 1, "", "B, KiB, MiB, GiB, TiB or PiB, such as 10MiB");
+    home.check(&["scan", ".", "--io-limit", "fast"], 1, "", "scan.io_limit is \"fast\" (--io-limit)");
+    home.check(&["scan", ".", "--hash", "md5"], 1, "", "legal: blake3, sha256, sha512 or sha3-256");
+    home.check(&["scan", ".", "--newer-than", "soon"], 1, "", "legal: a date such as 2026-01-31");
+    assert!(!home.database().exists());
+}
+
+#[test]
+fn what_cannot_be_read_costs_itself_and_steers_no_terminal() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = Home::new();
+    home.files(&[(b"a/bad\x1b[2J\nname/x", b"x"), (b"a/one", b"same"), (b"a/two", b"same")]);
+    let bad = home.path("a/bad\u{1b}[2J\nname");
+    std::fs::set_permissions(&bad, std::fs::Permissions::from_mode(0o000)).unwrap();
+    // Who may read everything, reads it: then there is nothing to tell.
+    let readable = std::fs::read_dir(&bad).is_ok();
+    let said = home.run(&["scan", "a", "--quiet"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert!(!said.out.contains('\u{1b}') && said.out.contains("2 copies of 4 B"), "{said:?}");
+    assert!(readable || said.out.contains("1 item could not be read:\n"), "{said:?}");
+    std::fs::set_permissions(&bad, std::fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn a_root_whose_name_is_no_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let home = Home::new();
+    home.files(&[(b"caf\xe9/one", b"same"), (b"caf\xe9/two", b"same")]);
+    let mut command = home.command(&["scan", "--quiet", "--json"]);
+    let said = common::Said::of(&command.arg(std::ffi::OsStr::from_bytes(b"caf\xe9")).output().unwrap());
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert_eq!(said.json()["roots"][0], json!(home.real("caf\u{fffd}")));
+    let roots = home.json(&["roots"]);
+    let bytes = roots["items"][0]["path_bytes"].as_str().unwrap();
+    assert!(bytes.ends_with("2f636166e9"), "{bytes}");
+    home.check(&["roots"], 0, "caf\u{fffd}", "");
+}
+
+/// Files that take for ever at a byte a second.
+fn library(home: &Home) {
+    for number in 0..20_u8 {
+        let content = [number; 4_096];
+        home.files(&[
+            (format!("a/{number}").as_bytes(), &content),
+            (format!("a/copies/{number}").as_bytes(), &content),
+        ]);
+    }
+}
+
+#[test]
+fn an_interrupted_scan_is_told_and_goes_on() {
+    let home = Home::new();
+    library(&home);
+    let said = Slow::start(&home, &["a"]).interrupt();
+    assert_eq!(said.code, Some(130), "{said:?}");
+    let told = "stopped; what was found is saved, and the same command goes on from here\n";
+    assert!(said.out.starts_with(told), "{said:?}");
+    home.check(&["roots"], 0, "not to its end yet", "");
+    home.check(&["dupes"], 0, "`gristmill scan` goes on", "");
+
+    let said = Slow::start(&home, &["a", "--json"]).interrupt();
+    let summary = said.json();
+    assert_eq!(said.code, Some(130));
+    assert_eq!((&summary["interrupted"], &summary["resumed"]), (&json!(true), &json!(true)), "{summary}");
+
+    let summary = home.scan(&["a"]);
+    assert_eq!((&summary["interrupted"], &summary["resumed"]), (&json!(false), &json!(true)), "{summary}");
+    assert_eq!(summary["duplicate_groups"], 20);
+    assert_eq!(home.scan(&["a"])["resumed"], false);
+}
+
+#[test]
+fn two_do_not_scan_one_root() {
+    let home = Home::new();
+    library(&home);
+    home.files(&[(b"b/x", b"x")]);
+    let slow = Slow::start(&home, &["a"]);
+    let holder = format!("by process {} on ", slow.process.id());
+    let said = home.run(&["scan", "--quiet", "b", "a"]);
+    said.check("the same root", 1, "", &format!("{}: it is being scanned already, since ", home.real("a")));
+    assert!(said.err.contains(&holder), "{said:?}");
+    home.check(&["refresh", "--quiet"], 1, "", &holder);
+    home.check(&["root", "remove", "a", "--yes"], 1, "", "the root is being scanned; stop the scan first");
+    assert_eq!(home.scan(&["b"])["files"], 1, "another root is free");
+    assert_eq!(slow.interrupt().code, Some(130));
+    assert_eq!(home.scan(&["a"])["duplicate_groups"], 20);
+}

@@ -1,0 +1,265 @@
+//! What the catalog knows, as one page to look at.
+//!
+//! Owns the page: what is on it, and in which order. It is one file that needs nothing else, runs no script and may
+//! load nothing (its own policy says so), so it can be mailed and kept. The same catalog and the same moment make
+//! the same bytes.
+
+mod draw;
+mod figures;
+mod text;
+mod treemap;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use gristmill_store::catalog::{Group, GroupQuery, Groups};
+use gristmill_store::roots::Root;
+use gristmill_store::{Store, Time};
+
+use self::figures::Figures;
+use self::text::{Page, bytes, count, counted, percent, shown};
+use crate::Result;
+use crate::folders::{self, Identical};
+
+/// What goes on the page.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// When it is made.
+    pub now: Time,
+    /// At most so many groups of duplicates, and half as many of identical folders.
+    pub groups: usize,
+    /// At most so many paths of each.
+    pub paths: usize,
+    /// At most so many types of files.
+    pub types: usize,
+}
+
+impl Options {
+    /// A page of some length, made at a moment.
+    pub fn new(now: Time) -> Self {
+        Options { now, groups: 15, paths: 50, types: 15 }
+    }
+}
+
+/// The page, as HTML (and well-formed XML).
+pub fn html(store: &Store, options: &Options) -> Result<String> {
+    let roots = store.roots().list()?;
+    let figures = Figures::read(store, &roots)?;
+    let groups = store.catalog().groups(&GroupQuery { limit: options.groups, ..GroupQuery::default() })?;
+    let identical = folders::identical(store, &folders::Options::default())?;
+    let report = Report { options, roots: &roots, figures: &figures, groups: &groups, identical: &identical };
+    let mut page = Page::default();
+    report.write(&mut page);
+    Ok(page.finish())
+}
+
+struct Report<'a> {
+    options: &'a Options,
+    roots: &'a [Root],
+    figures: &'a Figures,
+    groups: &'a Groups,
+    identical: &'a [Identical],
+}
+
+impl Report<'_> {
+    fn write(&self, page: &mut Page) {
+        page.raw("<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n");
+        page.raw("<meta charset=\"utf-8\"/>\n<meta http-equiv=\"Content-Security-Policy\" ");
+        page.raw("content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n");
+        page.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n");
+        page.raw("<meta name=\"referrer\" content=\"no-referrer\"/>\n<title>Duplicates</title>\n<style>\n");
+        page.raw(include_str!("report/page.css"))
+            .raw("</style>\n</head>\n<body>\n<header><h1>Duplicates</h1>");
+        page.raw("<p class=\"soft\">As the catalog was on ").text(&minute(self.options.now));
+        page.raw(" UTC</p></header>\n<main>\n");
+        self.headline(page);
+        if self.figures.files == 0 {
+            page.raw("<section><p>No file is in the catalog. Register a folder and scan it.</p></section>\n");
+        } else {
+            self.space(page);
+            self.biggest(page);
+            self.folders(page);
+            page.raw("<div class=\"two\">");
+            self.types(page);
+            self.sizes(page);
+            page.raw("</div>\n");
+        }
+        self.scanned(page);
+        page.raw("</main>\n<footer>Made by Gristmill. Names of one file on the disk count as one copy. Bytes that ");
+        page.raw(
+            "are no text, and characters that cannot be seen, are written out.</footer>\n</body>\n</html>\n",
+        );
+    }
+
+    fn headline(&self, page: &mut Page) {
+        let (figures, groups) = (self.figures, self.groups);
+        let last = self.roots.iter().filter_map(|root| root.last_scanned_at).max();
+        let last = last.map(minute).unwrap_or_default();
+        let (day, hour) = last.split_once(' ').unwrap_or(("never", ""));
+        let hour = if hour.is_empty() { String::new() } else { format!("{hour} UTC") };
+        page.raw("<dl class=\"tiles\">");
+        let mut tile = |class: &'static str, name: &'static str, value: &str, more: &str| {
+            page.raw("<div class=\"").raw(class).raw("\"><dt>").raw(name).raw("</dt><dd>").text(value);
+            page.raw(" <small>").text(more).raw("</small></dd></div>");
+        };
+        let unreadable = match figures.unreadable {
+            0 => format!("in {}", counted(figures.folders, "folder", "folders")),
+            number => format!("{} unreadable", count(number)),
+        };
+        let share = format!("{} of all", percent(groups.reclaimable, figures.bytes));
+        tile("main", "Reclaimable", &bytes(groups.reclaimable), &share);
+        tile(
+            "",
+            "Duplicate groups",
+            &count(groups.total),
+            &counted(groups.files, "file in them", "files in them"),
+        );
+        tile("", "Files", &count(figures.files), &unreadable);
+        tile("", "Size", &bytes(figures.bytes), &format!("{} bytes", count(figures.bytes)));
+        tile("", "Roots", &count(self.roots.len() as u64), "");
+        tile("", "Last scan", day, &hour);
+        page.raw("</dl>\n");
+        if figures.bytes > 0 {
+            page.raw("<section><h2>What takes the space</h2>");
+            draw::total(page, groups.reclaimable, figures.kept, figures.bytes);
+            page.raw("</section>\n");
+        }
+    }
+
+    fn space(&self, page: &mut Page) {
+        let figures = self.figures;
+        page.raw("<section><h2>Space by folder</h2><p class=\"soft\">An area is as large as what is in it; the stronger ");
+        page.raw("its colour, the more of it has a copy somewhere.</p>");
+        draw::maps(page, &figures.space);
+        page.raw("</section>\n");
+    }
+
+    fn biggest(&self, page: &mut Page) {
+        let groups = &self.groups.groups;
+        page.raw("<section><h2>Biggest groups</h2>");
+        self.some(page, groups.len() as u64, self.groups.total, "Files with the same content.");
+        let most = groups.first().map_or(0, |group| group.reclaimable);
+        page.raw("<ol class=\"groups\">");
+        for group in groups {
+            let Group { size, copies, reclaimable, members, .. } = group;
+            let what = format!("{} × {}", count(*copies), bytes(*size));
+            let paths: Vec<(i64, &Path)> =
+                members.iter().map(|file| (file.root, file.path.as_path())).collect();
+            self.set(page, &paths, &what, (*reclaimable, most));
+        }
+        page.raw("</ol></section>\n");
+    }
+
+    fn folders(&self, page: &mut Page) {
+        if self.identical.is_empty() {
+            return;
+        }
+        let listed = &self.identical[..self.identical.len().min(self.options.groups.div_ceil(2))];
+        page.raw("<section><h2>Identical folders</h2>");
+        let what = "Folders with the same contents, whatever they are called.";
+        self.some(page, listed.len() as u64, self.identical.len() as u64, what);
+        let most = listed.first().map_or(0, |set| set.reclaimable);
+        page.raw("<ol class=\"groups\">");
+        for set in listed {
+            let files = counted(set.files, "file", "files");
+            let what = format!("{} × {} ({files})", count(set.folders.len() as u64), bytes(set.bytes));
+            let paths: Vec<(i64, &Path)> =
+                set.folders.iter().map(|(root, path)| (*root, path.as_path())).collect();
+            self.set(page, &paths, &what, (set.reclaimable, most));
+        }
+        page.raw("</ol></section>\n");
+    }
+
+    /// What a list is, and whether it is all of it.
+    fn some(&self, page: &mut Page, listed: u64, total: u64, what: &'static str) {
+        page.raw("<p class=\"soft\">").raw(what);
+        match total {
+            0 => page.raw(" There are none."),
+            _ if listed < total => {
+                page.raw(" The first ").text(&count(listed)).raw(" of ").text(&count(total)).raw(".")
+            }
+            _ => page,
+        };
+        page.raw("</p>");
+    }
+
+    /// Paths with the same in them: the first, a bar, and the others to be unfolded.
+    fn set(&self, page: &mut Page, paths: &[(i64, &Path)], what: &str, (reclaimable, most): (u64, u64)) {
+        let roots: HashMap<i64, &Path> =
+            self.roots.iter().map(|root| (root.id, root.path.as_path())).collect();
+        let path = |(root, path): &(i64, &Path)| {
+            let root = roots.get(root).copied().unwrap_or(Path::new(""));
+            shown(&if path.as_os_str().is_empty() { root.to_path_buf() } else { root.join(path) })
+        };
+        page.raw("<li><div class=\"line\"><bdi>");
+        page.text(&paths.first().map(path).unwrap_or_default()).raw("</bdi><span><b>");
+        page.text(&bytes(reclaimable))
+            .raw("</b> <span class=\"soft\">of ")
+            .text(what)
+            .raw("</span></span></div>");
+        draw::bar(page, reclaimable, most);
+        let others = &paths[1.min(paths.len())..];
+        page.raw("<details><summary>").text(&counted(others.len() as u64, "other place", "other places"));
+        page.raw("</summary><ul>");
+        for other in others.iter().take(self.options.paths) {
+            page.raw("<li><bdi>").text(&path(other)).raw("</bdi></li>");
+        }
+        if others.len() > self.options.paths {
+            page.raw("<li>and ").text(&count((others.len() - self.options.paths) as u64)).raw(" more</li>");
+        }
+        page.raw("</ul></details></li>");
+    }
+
+    fn types(&self, page: &mut Page) {
+        let types = &self.figures.types;
+        let listed = &types[..types.len().min(self.options.types)];
+        page.raw("<section><h2>Duplicates by type</h2>");
+        self.some(page, listed.len() as u64, types.len() as u64, "By the ending of the name.");
+        page.raw("<div class=\"wide\"><table><thead><tr><th>Type</th><th class=\"n\">Files</th>");
+        page.raw("<th class=\"n less\">Size</th><th class=\"n less\">With copies</th>");
+        page.raw(
+            "<th class=\"n\">Reclaimable</th><th><span class=\"less\">Share</span></th></tr></thead><tbody>",
+        );
+        let most = types.iter().map(|kind| kind.reclaimable).max().unwrap_or(0);
+        for kind in listed {
+            let name = if kind.name.is_empty() { "(none)" } else { &kind.name };
+            page.raw("<tr><td>").text(name).raw("</td><td class=\"n\">").text(&count(kind.files));
+            page.raw("</td><td class=\"n less\">").text(&bytes(kind.bytes)).raw("</td><td class=\"n less\">");
+            page.text(&count(kind.duplicates)).raw("</td><td class=\"n\">").text(&bytes(kind.reclaimable));
+            page.raw("</td><td class=\"draw\">");
+            draw::bar(page, kind.reclaimable, most);
+            page.raw("</td></tr>");
+        }
+        page.raw("</tbody></table></div></section>\n");
+    }
+
+    fn sizes(&self, page: &mut Page) {
+        page.raw(
+            "<section><h2>Files by size</h2><p class=\"soft\">From each size to the next; those with a copy ",
+        );
+        page.raw("in colour.</p>");
+        draw::sizes(page, &self.figures.sizes);
+        page.raw("</section>\n");
+    }
+
+    fn scanned(&self, page: &mut Page) {
+        page.raw("<section><h2>Roots</h2>");
+        self.some(page, self.roots.len() as u64, self.roots.len() as u64, "Folders that are scanned.");
+        page.raw("<div class=\"wide\"><table><thead><tr><th>Folder</th><th class=\"n\">Files</th>");
+        page.raw("<th class=\"n\">Size</th><th class=\"n less\">Last scan (UTC)</th></tr></thead><tbody>");
+        for root in self.roots {
+            let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
+            page.raw("<tr><td><bdi>").text(&shown(&root.path)).raw("</bdi></td><td class=\"n\">");
+            page.text(&number(root.files).map(count).unwrap_or_default()).raw("</td><td class=\"n\">");
+            page.text(&number(root.bytes).map(bytes).unwrap_or_default()).raw("</td><td class=\"n less\">");
+            page.text(&root.last_scanned_at.map_or("never".to_owned(), minute)).raw("</td></tr>");
+        }
+        page.raw("</tbody></table></div></section>\n");
+    }
+}
+
+/// A moment without its seconds.
+fn minute(time: Time) -> String {
+    let text = time.to_string();
+    text.get(..16).unwrap_or(&text).to_owned()
+}

@@ -1,0 +1,249 @@
+//! The numbers of a report, counted in one pass over the catalog.
+//!
+//! Owns what counts as a duplicate here: what [groups](gristmill_store::catalog::Catalog::groups) are made of, so
+//! that sums agree with theirs.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::path::Path;
+
+use gristmill_store::Store;
+use gristmill_store::roots::Root;
+
+use super::text::shown;
+use crate::Result;
+use crate::folders::tree::{ALONE, EMPTY, Tree, UNKNOWN};
+
+/// Folders of the second level that are told apart in one of the first.
+const INNER: usize = 24;
+/// Folders of the first level that are told apart.
+const OUTER: usize = 32;
+
+#[derive(Default)]
+pub(super) struct Figures {
+    pub(super) files: u64,
+    pub(super) folders: u64,
+    pub(super) bytes: u64,
+    pub(super) unreadable: u64,
+    /// One copy of each content that has several.
+    pub(super) kept: u64,
+    /// By what could be had back, then by size.
+    pub(super) types: Vec<Type>,
+    /// Files from each power of 16 to the next, beginning with empty ones.
+    pub(super) sizes: Vec<Sizes>,
+    pub(super) space: Vec<Area>,
+}
+
+/// Files with the same ending.
+#[derive(Clone, Default)]
+pub(super) struct Type {
+    pub(super) name: String,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    pub(super) duplicates: u64,
+    pub(super) reclaimable: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sizes {
+    pub(super) files: u64,
+    pub(super) duplicates: u64,
+    pub(super) bytes: u64,
+}
+
+/// A folder with all below it, on the map.
+pub(super) struct Area {
+    pub(super) name: String,
+    pub(super) path: String,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    /// Bytes in files that have a copy.
+    pub(super) duplicate: u64,
+    pub(super) inner: Vec<Area>,
+}
+
+/// What is known of each file besides: whether it has a copy, and what is had back without it.
+struct Copies {
+    is_duplicate: Vec<bool>,
+    reclaimable: Vec<u64>,
+    /// The size of one copy of each.
+    kept: u64,
+}
+
+impl Figures {
+    pub(super) fn read(store: &Store, roots: &[Root]) -> Result<Self> {
+        let mut names = Endings::default();
+        let tree = Tree::load(store, |name| names.number(name))?;
+        let copies = copies(&tree);
+        let mut figures = Figures {
+            files: tree.files.len() as u64,
+            folders: tree.folders.len() as u64,
+            types: names.names.iter().map(|name| Type { name: name.clone(), ..Type::default() }).collect(),
+            sizes: vec![Sizes::default(); 1],
+            kept: copies.kept,
+            ..Figures::default()
+        };
+        for (at, file) in tree.files.iter().enumerate() {
+            let (duplicate, reclaimable) = (u64::from(copies.is_duplicate[at]), copies.reclaimable[at]);
+            figures.bytes += file.size;
+            figures.unreadable += u64::from(file.content == UNKNOWN);
+            let kind = &mut figures.types[file.label as usize];
+            kind.files += 1;
+            kind.bytes += file.size;
+            kind.duplicates += duplicate;
+            kind.reclaimable += reclaimable;
+            let power = file.size.checked_ilog2().map_or(0, |bits| bits as usize / 4 + 1);
+            if figures.sizes.len() <= power {
+                figures.sizes.resize(power + 1, Sizes::default());
+            }
+            let sizes = &mut figures.sizes[power];
+            sizes.files += 1;
+            sizes.duplicates += duplicate;
+            sizes.bytes += file.size;
+        }
+        let order = |kind: &Type| (kind.reclaimable, kind.bytes, kind.files);
+        figures.types.sort_by(|a, b| order(b).cmp(&order(a)).then_with(|| a.name.cmp(&b.name)));
+        figures.space = Map { store, tree: &tree, copies: &copies, roots }.areas()?;
+        Ok(figures)
+    }
+}
+
+/// Endings of names, each with a number.
+#[derive(Default)]
+struct Endings {
+    names: Vec<String>,
+    numbers: HashMap<String, u32>,
+}
+
+impl Endings {
+    fn number(&mut self, name: &OsStr) -> u32 {
+        let ending = Path::new(name).extension().and_then(OsStr::to_str).unwrap_or_default();
+        // What is long or odd is no type.
+        let is_type = ending.len() <= 12 && ending.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let ending = if is_type { ending.to_ascii_lowercase() } else { String::new() };
+        let next = self.names.len() as u32;
+        let number = *self.numbers.entry(ending.clone()).or_insert(next);
+        if number == next {
+            self.names.push(ending);
+        }
+        number
+    }
+}
+
+fn copies(tree: &Tree<u32>) -> Copies {
+    let files = &tree.files;
+    let is_hashed = |content: u32| content != EMPTY && content != ALONE && content != UNKNOWN;
+    let mut sorted: Vec<u32> =
+        (0..files.len() as u32).filter(|&at| is_hashed(files[at as usize].content)).collect();
+    sorted.sort_unstable_by_key(|&at| (files[at as usize].content, files[at as usize].space(), at));
+    let mut copies =
+        Copies { is_duplicate: vec![false; files.len()], reclaimable: vec![0; files.len()], kept: 0 };
+    for group in sorted.chunk_by(|&a, &b| files[a as usize].content == files[b as usize].content) {
+        let spaces = || group.chunk_by(|&a, &b| files[a as usize].space() == files[b as usize].space());
+        if spaces().count() < 2 {
+            continue;
+        }
+        group.iter().for_each(|&at| copies.is_duplicate[at as usize] = true);
+        // The one that comes first in the tree would be kept.
+        let kept = spaces().map(|names| names[0]).min();
+        copies.kept += files[group[0] as usize].size;
+        for names in spaces().filter(|names| Some(names[0]) != kept) {
+            copies.reclaimable[names[0] as usize] = files[names[0] as usize].size;
+        }
+    }
+    copies
+}
+
+/// Folders for the map: two levels of them.
+struct Map<'a> {
+    store: &'a Store,
+    tree: &'a Tree<u32>,
+    copies: &'a Copies,
+    roots: &'a [Root],
+}
+
+impl Map<'_> {
+    fn areas(&self) -> Result<Vec<Area>> {
+        let tops =
+            (0..self.tree.folders.len() as u32).filter(|&at| self.tree.folders[at as usize].parent.is_none());
+        let tops: Vec<u32> = tops.filter(|&at| self.tree.folders[at as usize].count() > 0).collect();
+        match tops[..] {
+            [only] => self.inside(self.fork(only), OUTER, &|at| self.inside(at, INNER, &|_| Ok(Vec::new()))),
+            _ => self.largest(tops, None, OUTER, &|at| self.inside(at, INNER, &|_| Ok(Vec::new()))),
+        }
+    }
+
+    /// The first folder on the way down where there is more than one way to go.
+    fn fork(&self, mut at: u32) -> u32 {
+        let count = |at: u32| self.tree.folders[at as usize].count();
+        while let Some(only) = self.tree.children(at).find(|&child| count(child) == count(at)) {
+            at = only;
+        }
+        at
+    }
+
+    fn inside(&self, at: u32, most: usize, inner: &dyn Fn(u32) -> Result<Vec<Area>>) -> Result<Vec<Area>> {
+        self.largest(self.tree.children(at).collect(), Some(at), most, inner)
+    }
+
+    /// The largest folders, the files right in the folder around them, and one area for all others.
+    fn largest(
+        &self,
+        folders: Vec<u32>,
+        around: Option<u32>,
+        most: usize,
+        inner: &dyn Fn(u32) -> Result<Vec<Area>>,
+    ) -> Result<Vec<Area>> {
+        let mut folders: Vec<(u64, u32)> = folders.into_iter().map(|at| (self.tree.bytes(at), at)).collect();
+        folders.sort_unstable_by_key(|&(bytes, at)| (u64::MAX - bytes, at));
+        let mut areas = Vec::new();
+        let mut others =
+            self.area(format!("{} more", folders.len().saturating_sub(most)), String::new(), 0..0);
+        for (place, (_, at)) in folders.into_iter().enumerate() {
+            let range = self.tree.folders[at as usize].all();
+            if place < most {
+                let (name, path) = self.name(at)?;
+                areas.push(Area { inner: inner(at)?, ..self.area(name, path, range) });
+            } else {
+                let area = self.area(String::new(), String::new(), range);
+                others.files += area.files;
+                others.bytes += area.bytes;
+                others.duplicate += area.duplicate;
+            }
+        }
+        areas.push(others);
+        if let Some(around) = around {
+            let (_, path) = self.name(around)?;
+            areas.push(self.area("files".to_owned(), path, self.tree.folders[around as usize].own()));
+        }
+        areas.retain(|area| area.bytes > 0);
+        areas.sort_by_key(|area| u64::MAX - area.bytes);
+        Ok(areas)
+    }
+
+    fn area(&self, name: String, path: String, range: std::ops::Range<usize>) -> Area {
+        let files = &self.tree.files[range.clone()];
+        let duplicates = files.iter().zip(&self.copies.is_duplicate[range]).filter(|(_, copy)| **copy);
+        Area {
+            name,
+            path,
+            files: files.len() as u64,
+            bytes: files.iter().map(|file| file.size).sum(),
+            duplicate: duplicates.map(|(file, _)| file.size).sum(),
+            inner: Vec::new(),
+        }
+    }
+
+    /// The name and the whole path of a folder, for people.
+    fn name(&self, at: u32) -> Result<(String, String)> {
+        let id = self.tree.folders[at as usize].id;
+        let (root, path) = self.store.catalog().folder_at(id)?.unwrap_or_default();
+        let root = self.roots.iter().find(|other| other.id == root).map(|root| root.path.as_path());
+        let path = match root.unwrap_or(Path::new("")) {
+            root if path.as_os_str().is_empty() => root.to_path_buf(),
+            root => root.join(path),
+        };
+        let name = path.file_name().map_or_else(|| shown(&path), |name| shown(Path::new(name)));
+        Ok((name, shown(&path)))
+    }
+}

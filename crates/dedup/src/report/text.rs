@@ -1,0 +1,185 @@
+//! Texts on the page.
+//!
+//! Owns that nothing but text comes of a name, whatever is in it: what is markup is escaped, what cannot be seen or
+//! would turn other text around is written out.
+
+use std::path::Path;
+
+/// A page that is being written. Markup comes from this program only; everything else is [`text`](Page::text).
+#[derive(Default)]
+pub(super) struct Page(String);
+
+impl Page {
+    /// Markup of ours.
+    pub(super) fn raw(&mut self, markup: &'static str) -> &mut Self {
+        self.0.push_str(markup);
+        self
+    }
+
+    /// A text, or the value of an attribute.
+    pub(super) fn text(&mut self, text: &str) -> &mut Self {
+        for c in text.chars() {
+            match c {
+                '&' => self.0.push_str("&amp;"),
+                '<' => self.0.push_str("&lt;"),
+                '>' => self.0.push_str("&gt;"),
+                '"' => self.0.push_str("&quot;"),
+                '\'' => self.0.push_str("&#39;"),
+                c if is_hidden(c) => self.0.extend(c.escape_unicode()),
+                c => self.0.push(c),
+            }
+        }
+        self
+    }
+
+    /// A number, as drawings have them.
+    pub(super) fn number(&mut self, number: f64) -> &mut Self {
+        // Tenths are finer than any screen.
+        let text = format!("{number:.1}");
+        self.0.push_str(text.strip_suffix(".0").unwrap_or(&text));
+        self
+    }
+
+    pub(super) fn finish(self) -> String {
+        self.0
+    }
+}
+
+/// Whether a character cannot be seen, breaks lines, or changes the direction of others.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{fffe}' | '\u{ffff}'
+            | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A path for people: bytes that are no text, and characters that cannot be seen, are written out.
+pub(super) fn shown(path: &Path) -> String {
+    let mut text = String::new();
+    for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if is_hidden(c) { text.extend(c.escape_unicode()) } else { text.push(c) }
+        }
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text
+}
+
+/// A size for people.
+pub(super) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // What would be rounded to the next unit is told in that.
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if value < 9.95 { format!("{value:.1} {}", UNITS[unit]) } else { format!("{value:.0} {}", UNITS[unit]) }
+}
+
+/// A count for people: 12,345.
+pub(super) fn count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// One of something, or several.
+pub(super) fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
+/// A share for people: "0 %" and "100 %" are exact.
+pub(super) fn percent(part: u64, whole: u64) -> String {
+    match part as f64 * 100.0 / whole.max(1) as f64 {
+        _ if part == 0 => "0 %".to_owned(),
+        _ if part >= whole => "100 %".to_owned(),
+        share if share < 1.0 => "< 1 %".to_owned(),
+        share if share > 99.0 => "> 99 %".to_owned(),
+        share => format!("{share:.0} %"),
+    }
+}
+
+/// As much of a text as fits, in the size of its letters; nothing when that says nothing. Widths are guessed, and
+/// rather too large than too small.
+pub(super) fn fitting(text: &str, width: f64) -> Option<String> {
+    let of = |c: char| match c {
+        'i' | 'j' | 'l' | '.' | ',' | ' ' | '\'' | '|' | '(' | ')' | 't' | 'f' | 'r' | '/' => 0.42,
+        'm' | 'w' | 'M' | 'W' | '@' | '%' => 0.95,
+        c if c.is_ascii_uppercase() => 0.74,
+        c if c.is_ascii() => 0.6,
+        '\u{300}'..='\u{36f}' => 0.0,
+        '\u{a0}'..='\u{10ff}' => 0.74,
+        _ => 1.1,
+    };
+    let mut used = 0.0;
+    let mut end = text.len();
+    // The last place that leaves room for the dots, should the rest not fit.
+    let mut cut = 0;
+    for (at, c) in text.char_indices() {
+        if used + 1.0 <= width {
+            cut = at;
+        }
+        used += of(c);
+        if used > width {
+            end = cut;
+            break;
+        }
+    }
+    match text.get(..end) {
+        Some(all) if end == text.len() => Some(all.to_owned()),
+        Some(start) if start.chars().count() >= 3 => Some(format!("{}…", start.trim_end())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_for_people() {
+        for (size, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (10_240, "10 KiB"),
+            (1_048_575, "1.0 MiB"),
+            (1_288_490_189, "1.2 GiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(bytes(size), text);
+        }
+        assert_eq!([0, 999, 1_000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [(0, 0), (1, 999), (1, 3), (999, 1_000), (5, 5)].map(|(a, b)| percent(a, b)),
+            ["0 %", "< 1 %", "33 %", "> 99 %", "100 %"]
+        );
+    }
+
+    #[test]
+    fn texts_are_cut_where_they_must() {
+        assert_eq!(fitting("photos", 6.0).as_deref(), Some("photos"));
+        assert_eq!(fitting("photographs", 5.0).as_deref(), Some("photogr…"));
+        assert_eq!(fitting("photographs", 1.0), None);
+        assert_eq!(fitting("日本語の写真", 5.0).as_deref(), Some("日本語…"));
+    }
+
+    #[test]
+    fn nothing_but_text_comes_of_a_text() {
+        let mut page = Page::default();
+        page.text("<b a='1' b=\"2\">&\u{202e}\n\u{0}");
+        assert_eq!(page.finish(), "&lt;b a=&#39;1&#39; b=&quot;2&quot;&gt;&amp;\\u{202e}\\u{a}\\u{0}");
+    }
+}

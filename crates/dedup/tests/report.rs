@@ -1,0 +1,174 @@
+//! The page: well-formed, nothing but text from names, numbers as the catalog has them.
+
+mod trees;
+
+use std::ffi::OsString;
+
+use gristmill_dedup::report::{self, Options};
+use gristmill_store::catalog::GroupQuery;
+use trees::What::{Alone, Empty, Hashed, Unknown};
+use trees::{Planned, Trees, file};
+
+fn page(trees: &Trees) -> String {
+    report::html(&trees.store, &Options::new(trees.store.now())).expect("a page")
+}
+
+/// Walks the page as XML: every tag is closed, every attribute quoted, every entity one of five. Calls `text` with
+/// every text.
+#[track_caller]
+fn check_form(page: &str, mut text: impl FnMut(&str)) {
+    let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a document type");
+    let mut open: Vec<String> = Vec::new();
+    while let Some((before, after)) = rest.split_once('<') {
+        assert!(!before.contains('>') || open.last().is_some_and(|tag| tag == "style"), "{before}");
+        check_entities(before);
+        text(before);
+        // Quoted values have no bracket in them: those are escaped.
+        let (tag, after) = after.split_once('>').expect("the end of a tag");
+        rest = after;
+        assert!(!tag.contains('<'), "{tag}");
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop().as_deref(), Some(name));
+            continue;
+        }
+        let (tag, closed) = tag.strip_suffix('/').map_or((tag, false), |tag| (tag, true));
+        let (name, mut attributes) = tag.split_once(' ').unwrap_or((tag, ""));
+        assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{name}");
+        while !attributes.trim().is_empty() {
+            let (key, after) = attributes.trim_start().split_once("=\"").expect("a quoted value");
+            assert!(key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'), "{key}");
+            let (value, after) = after.split_once('"').expect("the end of a value");
+            check_entities(value);
+            attributes = after;
+        }
+        if !closed {
+            open.push(name.to_owned());
+        }
+    }
+    assert!(open.is_empty() && rest.trim().is_empty());
+}
+
+#[track_caller]
+fn check_entities(text: &str) {
+    for part in text.split('&').skip(1) {
+        let known = ["amp;", "lt;", "gt;", "quot;", "#39;"];
+        assert!(known.iter().any(|entity| part.starts_with(entity)), "&{part}");
+    }
+}
+
+fn some_tree() -> Trees {
+    let mut trees = Trees::new();
+    let files = [
+        file("a/one.jpg", Hashed(100, 1)),
+        file("a/two.jpg", Hashed(100, 1)),
+        file("b/three.JPG", Hashed(100, 1)),
+        Planned { inode: 5, ..file("b/four.txt", Hashed(70, 2)) },
+        Planned { inode: 5, ..file("c/link.txt", Hashed(70, 2)) },
+        file("c/copy.txt", Hashed(70, 2)),
+        Planned { inode: 6, ..file("c/only", Hashed(30, 3)) },
+        Planned { inode: 6, ..file("c/linked", Hashed(30, 3)) },
+        file("c/d/alone.bin", Alone(500)),
+        file("c/d/broken", Unknown(9)),
+        file("empty", Empty),
+        file("empty too", Empty),
+    ];
+    trees.root("/some/root", &files, &[], &[]);
+    trees
+}
+
+#[test]
+fn a_page_is_well_formed_and_alone() {
+    for trees in [some_tree(), Trees::new()] {
+        let page = page(&trees);
+        check_form(&page, |_| ());
+        assert!(page.contains("content=\"default-src 'none'; style-src 'unsafe-inline'\""));
+        for word in
+            ["<script", "javascript:", "url(", "@import", "src=\"", "href=", "onload", "<link", "<img"]
+        {
+            assert!(!page.contains(word), "{word}");
+        }
+        let elsewhere = page.replace("http://www.w3.org/1999/xhtml", "");
+        assert!(!elsewhere.contains("://"));
+    }
+}
+
+#[test]
+fn numbers_are_those_of_the_catalog() {
+    let trees = some_tree();
+    let groups = trees.store.catalog().groups(&GroupQuery::default()).expect("groups");
+    assert_eq!((groups.total, groups.files, groups.reclaimable), (2, 6, 270));
+    let page = page(&trees);
+    for part in [
+        "<dt>Reclaimable</dt><dd>270 B",
+        "<dt>Duplicate groups</dt><dd>2 <small>6 files in them",
+        "<dt>Files</dt><dd>12 <small>1 unreadable",
+        "<dt>Last scan</dt><dd>2026-03-04 <small>05:06 UTC",
+        // 3 pictures, 2 of them too many; 3 texts, of which 2 are names of one file.
+        "<td>jpg</td><td class=\"n\">3</td><td class=\"n less\">300 B</td><td class=\"n less\">3</td><td class=\"n\">200 B</td>",
+        "<td>txt</td><td class=\"n\">3</td><td class=\"n less\">210 B</td><td class=\"n less\">3</td><td class=\"n\">70 B</td>",
+        // Two names of one file are no copies.
+        "<td>(none)</td><td class=\"n\">5</td><td class=\"n less\">69 B</td><td class=\"n less\">0</td><td class=\"n\">0 B</td>",
+        "<b>200 B</b> <span class=\"soft\">of 3 × 100 B</span>",
+        "<b>70 B</b> <span class=\"soft\">of 2 × 70 B</span>",
+        "/some/root/a · 200 B · 2 files · duplicates: 100 %",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn the_same_catalog_makes_the_same_page() {
+    assert_eq!(page(&some_tree()), page(&some_tree()));
+}
+
+#[cfg(unix)]
+#[test]
+fn names_are_nothing_but_text() {
+    use std::os::unix::ffi::OsStringExt;
+    let names: [&[u8]; 8] = [
+        b"<script>alert(1)</script>",
+        b"\"><svg onload='x'>&amp;",
+        b"]]><!-- -->",
+        b"line\nbreak\x00zero\x1besc".split(|byte| *byte == 0).next().expect("a part"),
+        b"bad\xff\xfeutf.j\xffpg",
+        "turned \u{202e}gpj.exe".as_bytes(),
+        "\u{feff}\u{200b}hidden\u{e0041}".as_bytes(),
+        "עברית".as_bytes(),
+    ];
+    let mut trees = Trees::new();
+    let mut files = Vec::new();
+    for (n, name) in names.iter().enumerate() {
+        let name =
+            OsString::from_vec(name.iter().map(|&byte| if byte == b'/' { b'|' } else { byte }).collect());
+        for folder in ["a", "b"] {
+            let mut path = OsString::from(folder);
+            path.push("/");
+            path.push(&name);
+            path.push("/");
+            path.push(&name);
+            files.push(file(path, Hashed(1_000 * (n as u64 + 1), 1)));
+        }
+    }
+    trees.root("/r/<b>", &files, &[], &[]);
+    let page = page(&trees);
+    let mut all = String::new();
+    check_form(&page, |text| all.push_str(text));
+    assert!(all.contains("&lt;script&gt;alert(1)"));
+    assert!(all.contains("line\\u{a}break"));
+    assert!(all.contains("bad\\xff\\xfeutf"));
+    assert!(all.contains("turned \\u{202e}gpj.exe"));
+    assert!(all.contains("\\u{feff}\\u{200b}hidden\\u{e0041}"));
+    assert!(all.contains("עברית"));
+    assert!(page.chars().all(|c| c == '\n' || !c.is_control()));
+    assert!(!page.contains(['\u{202e}', '\u{feff}', '\u{200b}']));
+}
+
+#[test]
+fn long_lists_are_cut() {
+    let mut trees = Trees::new();
+    let group = |n: u64| (0..90).map(move |m| file(format!("{n}/{m}.x{n}"), Hashed(10 + n, 1)));
+    trees.root("/r", &(0..30).flat_map(group).collect::<Vec<_>>(), &[], &[]);
+    let page = page(&trees);
+    assert_eq!(page.matches("The first 15 of 30.").count(), 2, "groups and types");
+    assert!(page.contains("and 39 more"));
+}

@@ -1,0 +1,138 @@
+//! Trees written straight into a store: no disk is needed to ask about folders.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use gristmill_store::catalog::{Algorithm, End, Finding, Hashed, Listing, Place, Stat};
+use gristmill_store::scans::Seen;
+use gristmill_store::{Clock, Durability, Store, Time};
+
+/// What is in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum What {
+    Empty,
+    /// Of this size, hashed to this.
+    Hashed(u64, u8),
+    /// Of this size, never hashed.
+    Alone(u64),
+    /// Could not be read.
+    Unknown(u64),
+}
+
+impl What {
+    pub(crate) fn size(self) -> u64 {
+        match self {
+            What::Empty => 0,
+            What::Hashed(size, _) | What::Alone(size) | What::Unknown(size) => size,
+        }
+    }
+}
+
+/// A file to be written: where it is in its root, what is in it, its inode (0 for one of its own).
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    pub(crate) path: OsString,
+    pub(crate) what: What,
+    pub(crate) inode: u64,
+}
+
+pub(crate) fn file(path: impl Into<OsString>, what: What) -> Planned {
+    Planned { path: path.into(), what, inode: 0 }
+}
+
+/// A store that lives as long as its folder.
+pub(crate) struct Trees {
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    _folder: tempfile::TempDir,
+    next_inode: u64,
+}
+
+impl Trees {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let clock = Clock::manual(Time::parse("2026-03-04 05:06:07").expect("a time"));
+        let options = Store::options().durability(Durability::Normal).clock(clock.clone());
+        let store = options.open(folder.path().join("t.db")).expect("a store");
+        Trees { store, clock, _folder: folder, next_inode: 1 << 32 }
+    }
+
+    /// Writes a root with these files, the folders they need, and `folders` besides. Those of `failed` could not
+    /// be read to their end.
+    pub(crate) fn root(&mut self, root: &str, files: &[Planned], folders: &[&str], failed: &[&str]) -> i64 {
+        let root = self.store.roots().register(Path::new(root)).expect("a root").id;
+        let wanted = gristmill_store::scans::Wanted {
+            root,
+            holder: "test".into(),
+            settings: String::new(),
+            restart: true,
+            alive: |_| Some(false),
+        };
+        let scan = self.store.scans().begin(wanted).expect("a scan");
+        let (began, scan) = (scan.clone(), scan.id);
+        let mut listings: BTreeMap<PathBuf, Listing> = BTreeMap::new();
+        let mut listing = |path: &Path| {
+            for above in path.ancestors() {
+                let place = Place { root, id: None, path: above.to_path_buf() };
+                listings.entry(above.to_path_buf()).or_insert_with(|| Listing::new(scan, place));
+            }
+        };
+        listing(Path::new(""));
+        folders.iter().for_each(|folder| listing(Path::new(folder)));
+        for file in files {
+            listing(Path::new(&file.path).parent().expect("a folder"));
+        }
+        let mut stats = BTreeMap::new();
+        for file in files {
+            let path = Path::new(&file.path);
+            let inode = if file.inode == 0 { self.next_inode } else { file.inode };
+            self.next_inode += 1;
+            let size = file.what.size();
+            let stat = Stat { size, mtime_ns: 1_000_000_000 * size as i64, ctime_ns: 1, inode, device: 7 };
+            let listing = listings.get_mut(path.parent().expect("a folder")).expect("its listing");
+            listing.new_files.push((path.file_name().expect("a name").to_owned(), stat));
+            stats.insert(path.to_path_buf(), (stat, file.what));
+        }
+        for (path, listing) in &mut listings {
+            let has_failed = failed.iter().any(|failed| Path::new(failed) == path);
+            listing.end = if has_failed { End::Failed("no".into()) } else { End::Whole };
+        }
+        // Sorted by path, so a folder's row is there before those in it.
+        self.store.catalog().record(listings.values().cloned().collect()).expect("recorded");
+        let mut hashed = Vec::new();
+        self.each_file(root, |path, id| {
+            let (stat, what) = stats[path];
+            let finding = match what {
+                What::Hashed(size, content) => {
+                    let mut hash = vec![content; 32];
+                    hash[..8].copy_from_slice(&size.to_be_bytes());
+                    Finding::Content(Algorithm::Blake3, hash)
+                }
+                What::Unknown(_) => Finding::Failed("no".into()),
+                What::Empty | What::Alone(_) => return,
+            };
+            hashed.push(Hashed { id, stat, finding });
+        });
+        self.store.catalog().settle(hashed).expect("settled");
+        let bytes = files.iter().map(|file| file.what.size()).sum();
+        let seen = Seen { folders: listings.len() as u64, files: files.len() as u64, bytes, errors: 0 };
+        self.store.scans().finish(&began, seen).expect("finished");
+        root
+    }
+
+    fn each_file(&self, root: i64, mut visit: impl FnMut(&Path, i64)) {
+        let mut next = vec![self.store.catalog().top(root).expect("its top")];
+        while let Some(place) = next.pop() {
+            let known = self.store.catalog().known(&place).expect("its files");
+            known.files.iter().for_each(|file| visit(&place.path.join(&file.name), file.id));
+            next.extend(known.folders.iter().map(|folder| Place {
+                root,
+                id: Some(folder.id),
+                path: place.path.join(&folder.name),
+            }));
+        }
+    }
+}

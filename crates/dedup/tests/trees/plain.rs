@@ -1,0 +1,277 @@
+//! What folders have in common, found by looking at every pair: slow, short, and with nothing of the real one in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use gristmill_dedup::folders::{Identical, Partials};
+use proptest::prelude::*;
+
+use crate::trees::{Planned, Trees, What};
+
+/// A random tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree {
+    /// All folders, whether each could be read to its end.
+    folders: BTreeMap<PathBuf, bool>,
+    files: BTreeMap<PathBuf, (What, u64)>,
+}
+
+pub(crate) fn tree() -> impl Strategy<Value = Tree> {
+    let folders =
+        prop::collection::vec((any::<prop::sample::Index>(), 0u8..3, prop::bool::weighted(0.97)), 1..12);
+    let what = prop_oneof![
+        12 => (1u8..5).prop_map(|n| What::Hashed(u64::from(n) * 10, n)),
+        1 => Just(What::Empty),
+        1 => (1u64..3).prop_map(What::Alone),
+        1 => (1u64..3).prop_map(What::Unknown),
+    ];
+    let files = prop::collection::vec((any::<prop::sample::Index>(), 0u8..4, what, 0u64..4), 0..24);
+    (folders, files).prop_map(|(folders, files)| {
+        let mut tree = Tree { folders: [(PathBuf::new(), true)].into(), files: BTreeMap::new() };
+        for (parent, name, read) in folders {
+            let parent = parent.get(&tree.folders.keys().cloned().collect::<Vec<_>>()).clone();
+            tree.folders.entry(parent.join(format!("d{name}"))).or_insert(read);
+        }
+        for (folder, name, what, link) in files {
+            let folder = folder.get(&tree.folders.keys().cloned().collect::<Vec<_>>()).clone();
+            // Some are names of one inode, which goes with the content.
+            let inode = match what {
+                What::Hashed(size, _) | What::Alone(size) if link < 2 => size * 4 + link,
+                _ => 0,
+            };
+            tree.files.insert(folder.join(format!("f{name}")), (what, inode));
+        }
+        tree
+    })
+}
+
+/// What can be compared. Files that are like no other are told apart by their path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Content {
+    Same(What),
+    Inode(u64),
+    Own(PathBuf),
+    Unknown(PathBuf),
+}
+
+/// Contents of files, and folders, each with its name when that counts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Shape(Vec<(PathBuf, Content)>, Vec<(PathBuf, Shape)>);
+
+impl Tree {
+    pub(crate) fn write(&self) -> Trees {
+        let planned = |(path, (what, inode)): (&PathBuf, &(What, u64))| Planned {
+            path: path.clone().into(),
+            what: *what,
+            inode: *inode,
+        };
+        let files: Vec<Planned> = self.files.iter().map(planned).collect();
+        let folders: Vec<&str> = self.folders.keys().filter_map(|path| path.to_str()).collect();
+        let failed = self.folders.iter().filter(|(_, read)| !**read).filter_map(|(path, _)| path.to_str());
+        let mut trees = Trees::new();
+        trees.root("/r", &files, &folders, &failed.collect::<Vec<_>>());
+        trees
+    }
+
+    fn content(&self, path: &Path) -> Content {
+        match self.files[path] {
+            (What::Unknown(_), _) => Content::Unknown(path.into()),
+            (What::Alone(_), 0) => Content::Own(path.into()),
+            (What::Alone(_), inode) => match self.files.values().filter(|(_, other)| *other == inode).count()
+            {
+                1 => Content::Own(path.into()),
+                _ => Content::Inode(inode),
+            },
+            (what, _) => Content::Same(what),
+        }
+    }
+
+    fn below<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = &'a PathBuf> {
+        self.files.keys().filter(move |path| path.starts_with(folder))
+    }
+
+    fn inside<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = &'a PathBuf> {
+        self.folders.keys().filter(move |path| path.parent() == Some(folder))
+    }
+
+    fn shape(&self, folder: &Path, names: bool) -> Option<Shape> {
+        let name =
+            |path: &Path| if names { path.file_name().unwrap_or_default().into() } else { PathBuf::new() };
+        let mut files = Vec::new();
+        for path in self.files.keys().filter(|path| path.parent() == Some(folder)) {
+            match self.content(path) {
+                Content::Unknown(_) => return None,
+                content => files.push((name(path), content)),
+            }
+        }
+        let mut folders = Vec::new();
+        for path in self.inside(folder) {
+            folders.push((name(path), self.shape(path, names)?));
+        }
+        files.sort();
+        folders.sort();
+        self.folders[folder].then_some(Shape(files, folders))
+    }
+
+    fn classes(&self, names: bool) -> Vec<BTreeSet<&PathBuf>> {
+        let mut classes: BTreeMap<Shape, BTreeSet<&PathBuf>> = BTreeMap::new();
+        for folder in self.folders.keys().filter(|folder| self.below(folder).next().is_some()) {
+            if let Some(shape) = self.shape(folder, names) {
+                classes.entry(shape).or_default().insert(folder);
+            }
+        }
+        classes.into_values().filter(|class| class.len() > 1).collect()
+    }
+
+    /// The space on the disk that files take, by inode.
+    fn spaces(&self, folder: &Path) -> BTreeMap<PathBuf, u64> {
+        let space = |path: &PathBuf| match self.files[path] {
+            (what, 0) => (path.clone(), what.size()),
+            (what, inode) => (PathBuf::from(inode.to_string()), what.size()),
+        };
+        self.below(folder).map(space).collect()
+    }
+
+    fn contents(&self, folder: &Path) -> BTreeMap<Content, u64> {
+        let mut contents = BTreeMap::new();
+        self.below(folder).for_each(|path| *contents.entry(self.content(path)).or_default() += 1);
+        contents
+    }
+}
+
+/// Paths, files, bytes, what could be had back.
+type Set = (BTreeSet<PathBuf>, u64, u64, u64);
+
+pub(crate) fn told(found: &[Identical]) -> BTreeSet<Set> {
+    let set = |set: &Identical| {
+        (set.folders.iter().map(|(_, path)| path.clone()).collect(), set.files, set.bytes, set.reclaimable)
+    };
+    found.iter().map(set).collect()
+}
+
+pub(crate) fn identical(tree: &Tree, names: bool) -> BTreeSet<Set> {
+    let classes = tree.classes(names);
+    let lies_in =
+        |path: &Path, class: &BTreeSet<&PathBuf>| class.iter().any(|p| path != *p && path.starts_with(p));
+    let is_told = |class: &&BTreeSet<&PathBuf>| {
+        !classes.iter().any(|other| class.iter().all(|path| lies_in(path, other)))
+    };
+    let mut sets = BTreeSet::new();
+    for class in classes.iter().filter(is_told) {
+        let sum = |spaces: &BTreeMap<PathBuf, u64>| spaces.values().sum::<u64>();
+        let spaces: Vec<_> = class.iter().map(|path| tree.spaces(path)).collect();
+        let least = spaces.iter().map(sum).min().unwrap_or(0);
+        let all = spaces.into_iter().flatten().collect();
+        let first = class.first().expect("two at least");
+        let bytes = tree.below(first).map(|path| tree.files[path].0.size()).sum();
+        if bytes > 0 {
+            let paths = class.iter().map(|path| (*path).clone()).collect();
+            sets.insert((paths, tree.below(first).count() as u64, bytes, sum(&all) - least));
+        }
+    }
+    sets
+}
+
+/// Paths, matching files, their bytes, and the paths of those that differ.
+type Told = (PathBuf, PathBuf, u64, u64, BTreeSet<PathBuf>);
+
+pub(crate) fn told_pairs(found: &Partials) -> BTreeSet<Told> {
+    let mut pairs = BTreeSet::new();
+    for pair in &found.pairs {
+        let surplus = pair.a.files - pair.matching_files;
+        assert!(pair.only_in_a.total <= surplus && surplus <= pair.only_in_a.total + pair.differing.total);
+        let differing = pair.differing.items.iter().map(|d| pair.a.path.join(&d.a.path)).collect();
+        let (mut a, mut b) = (pair.a.path.clone(), pair.b.path.clone());
+        let mut differ: BTreeSet<PathBuf> = differing;
+        if a > b {
+            // The order of rows is not that of names.
+            differ = pair.differing.items.iter().map(|d| pair.b.path.join(&d.b.path)).collect();
+            (a, b) = (b, a);
+        }
+        pairs.insert((a, b, pair.matching_files, pair.matching_bytes, differ));
+    }
+    pairs
+}
+
+pub(crate) fn partial(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<Told> {
+    let count = |folder: &Path| tree.below(folder).count() as u64;
+    // One that holds nothing but a folder with files is left to that.
+    let is_solid = |folder: &&PathBuf| {
+        count(folder) > 0 && tree.inside(folder).all(|inner| count(inner) < count(folder))
+    };
+    let solid: Vec<&PathBuf> = tree.folders.keys().filter(is_solid).collect();
+    let places = |content: &Content| {
+        let files = tree.files.keys().filter(|path| tree.content(path) == *content);
+        files.map(|path| path.parent()).collect::<BTreeSet<_>>().len()
+    };
+    let size = |content: &Content| match content {
+        Content::Same(what) => what.size(),
+        Content::Inode(_) => {
+            let file = tree.files.keys().find(|path| tree.content(path) == *content).expect("there");
+            tree.files[file].0.size()
+        }
+        _ => 0,
+    };
+    // Enough in common, told apart from what is worth telling.
+    let mut enough: BTreeMap<(&PathBuf, &PathBuf), (u64, u64, u64)> = BTreeMap::new();
+    for &a in &solid {
+        for &b in solid.iter().filter(|&&b| a < b && !b.starts_with(a)) {
+            let (ours, theirs) = (tree.contents(a), tree.contents(b));
+            let common = || ours.iter().filter_map(|(c, n)| theirs.get(c).map(|m| (c, *n.min(m))));
+            let matching: u64 = common().map(|(_, n)| n).sum();
+            let union = count(a) + count(b) - matching;
+            let proposed = common().any(|(c, _)| places(c) <= popular);
+            if proposed && matching * 100 >= u64::from(similarity) * union {
+                enough.insert((a, b), (matching, union, common().map(|(c, n)| n * size(c)).sum()));
+            }
+        }
+    }
+    let classes = tree.classes(false);
+    let find = |x: &PathBuf, y: &PathBuf| {
+        let key = if x < y { (x, y) } else { (y, x) };
+        enough.iter().find(|(other, _)| (other.0, other.1) == key).map(|(_, value)| *value)
+    };
+    let mut told = BTreeSet::new();
+    for ((a, b), (matching, union, bytes)) in &enough {
+        let is_identical = classes.iter().any(|class| class.contains(*a) && class.contains(*b));
+        let around = |x: &PathBuf, y: &PathBuf| {
+            (x, y) != (*a, *b)
+                && a.starts_with(x)
+                && b.starts_with(y)
+                && find(x, y).is_some_and(|(m, u, _)| m * union >= matching * u)
+        };
+        let is_dominated = solid.iter().any(|x| solid.iter().any(|y| around(x, y)));
+        let shrinks = |outer: &PathBuf, other: &PathBuf| {
+            let inner = solid.iter().filter(|x| **x != outer && x.starts_with(outer));
+            inner.into_iter().any(|x| find(x, other).is_some_and(|(m, ..)| m == *matching))
+        };
+        let wraps = |folder: Option<&Path>, inner: &Path| folder.is_some_and(|f| count(f) == count(inner));
+        let is_diluted = match (shrinks(a, b), shrinks(b, a)) {
+            (true, false) => !wraps(b.parent(), b),
+            (false, true) => !wraps(a.parent(), a),
+            _ => false,
+        };
+        if is_identical || is_dominated || is_diluted || *bytes == 0 {
+            continue;
+        }
+        let (mut x, mut y) = (a.as_path(), b.as_path());
+        for folder in [&mut x, &mut y] {
+            while wraps(folder.parent(), folder) {
+                *folder = folder.parent().expect("just asked");
+            }
+        }
+        let in_both = |x: &Path, y: &Path| -> Vec<(PathBuf, PathBuf)> {
+            let theirs = |path: &PathBuf| y.join(path.strip_prefix(x).expect("below"));
+            let both = tree.below(x).map(|path| (path.clone(), theirs(path)));
+            both.filter(|(_, other)| tree.files.contains_key(other)).collect()
+        };
+        // Names are compared where more of them are the same, from inside or outside.
+        let (inside, outside) = (in_both(a, b), in_both(x, y));
+        let in_both = if inside.len() > outside.len() { inside } else { outside };
+        let differing = in_both.into_iter().filter(|(x, y)| tree.content(x) != tree.content(y));
+        let differing = differing.map(|(x, _)| x).collect();
+        let (x, y) = (x.to_path_buf(), y.to_path_buf());
+        told.insert((x, y, *matching, *bytes, differing));
+    }
+    told
+}
