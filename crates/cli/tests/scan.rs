@@ -40,7 +40,7 @@ fn what_was_found_is_told() {
 #[test]
 fn new_roots_that_are_scanned_at_once_keep_their_files_apart() {
     let home = Home::new();
-    home.files(&[(b"a/one", b"same"), (b"b/two", b"same"), (b"a/x", b"of a"), (b"b/x", b"of b")]);
+    home.files(&[(b"a/one", b"same"), (b"b/two", b"same"), (b"a/x", b"that of a"), (b"b/x", b"that of b")]);
     let summary = home.scan(&["a", "b"]);
     assert_eq!((&summary["duplicate_files"], &summary["removed_files"]), (&json!(2), &json!(0)), "{summary}");
     let again = home.scan(&[]);

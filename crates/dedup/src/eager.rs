@@ -27,6 +27,9 @@ const PARTS: usize = 64;
 /// A new file that can be read when its row is on its way.
 #[derive(Debug)]
 pub(crate) struct Fresh {
+    /// Its root, open, and whether links are followed there.
+    pub(crate) top: Arc<Folder>,
+    pub(crate) follow: bool,
     /// Its folder's path in the root.
     pub(crate) folder: Arc<Path>,
     pub(crate) name: OsString,
@@ -88,6 +91,7 @@ impl Eager {
             return None;
         }
         add(&self.control.read, 1);
+        add(&self.control.read_through, u64::from(matches!(finding, Finding::Content(..))));
         Some(Reading { file: *file, stat: found, finding, shared: false, differs: found != *stat })
     }
 }

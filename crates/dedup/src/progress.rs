@@ -40,6 +40,8 @@ pub struct Control {
     pub(crate) to_read: AtomicU64,
     pub(crate) bytes_to_read: AtomicU64,
     pub(crate) read: AtomicU64,
+    /// Of these, to their end.
+    pub(crate) read_through: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
     pub(crate) busy: AtomicU64,
     pub(crate) workers: AtomicU64,

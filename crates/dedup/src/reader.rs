@@ -117,7 +117,9 @@ pub(crate) struct Paced<'a> {
 impl Pace for Paced<'_> {
     fn may_read(&self, bytes: u64) -> bool {
         let may = self.budget.wait(bytes, self.control);
-        add(&self.control.bytes_read, bytes);
+        if may {
+            add(&self.control.bytes_read, bytes);
+        }
         may
     }
 }
@@ -193,6 +195,7 @@ impl Reader {
             };
             let Some((stat, finding)) = result else { break };
             add(&self.control.read, 1);
+            add(&self.control.read_through, u64::from(matches!(finding, Finding::Content(..))));
             if finding == Finding::Gone || stat != row.stat {
                 add(&self.surprises, 1);
             }

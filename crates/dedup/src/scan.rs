@@ -125,8 +125,10 @@ pub struct Summary {
     pub links: u64,
     /// Pipes, sockets and devices passed over.
     pub special_files: u64,
-    /// Files read, in full or at their edges.
+    /// Files read to their end.
     pub read_files: u64,
+    /// Large files of which a few blocks were read, some of them before they were read to their end.
+    pub probed_files: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Files hashed again because the algorithm was changed.
@@ -232,7 +234,8 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
     summary.folders = progress.folders;
     summary.files = progress.files;
     summary.bytes = progress.bytes;
-    summary.read_files = progress.read;
+    summary.read_files = control.read_through.load(Ordering::Relaxed);
+    summary.probed_files = progress.read.saturating_sub(summary.read_files);
     summary.read_bytes = progress.bytes_read;
     summary.errors = progress.errors;
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -25,7 +25,10 @@ const ROOM: usize = 1_024;
 /// folders touch pages all over the index of paths: with a quarter of this, twice as much was written.
 const BATCH: usize = 32_768;
 
-/// A batch that is not full waits so long for more: a sync of the disk for each file would be most of the work.
+/// With so many it is not waited for more.
+const ENOUGH: usize = 2_048;
+
+/// A batch that is small waits so long for more: a sync of the disk for each file would be most of the work.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// How often the scan says that it is alive.
@@ -153,11 +156,17 @@ impl Desk {
         }
     }
 
-    /// Waits for something, and a moment for more. True when nobody has anything more to note.
+    /// Waits for something, takes what there is, and waits a moment for more when that is little. True when nobody has
+    /// anything more to note.
     fn gather(&mut self, gathered: &mut Gathered) -> bool {
         let mut until = Instant::now() + BEAT;
         loop {
-            match self.inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            // Enough to be worth a commit: while that is on its way the next gathers by itself.
+            let wait = match gathered.weight {
+                ENOUGH.. => Duration::ZERO,
+                _ => until.saturating_duration_since(Instant::now()),
+            };
+            match self.inbox.recv_timeout(wait) {
                 Ok(note) => {
                     if gathered.weight == 0 {
                         until = Instant::now() + PATIENCE;

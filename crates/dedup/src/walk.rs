@@ -73,7 +73,7 @@ pub(crate) struct Walk {
     eager: Option<Arc<Eager>>,
     /// Numbers of listings.
     listings: Arc<AtomicU64>,
-    top: Folder,
+    top: Arc<Folder>,
     device: u64,
     links: Mutex<BTreeMap<PathBuf, Link>>,
     /// Folders that links led to, so that none is walked twice.
@@ -106,7 +106,7 @@ impl Walk {
         let Job { store, notes, control, manner, root, scan, roots, tally, eager, listings } = job;
         let unreadable =
             |error: io::Error| Error::Root(root.path.clone(), format!("cannot be read: {error}"));
-        let top = Folder::open(&root.path).map_err(unreadable)?;
+        let top = Arc::new(Folder::open(&root.path).map_err(unreadable)?);
         let device = top.own().map_err(unreadable)?.device;
         let inside = |other: &PathBuf| other.strip_prefix(&root.path).ok().map(Path::to_path_buf);
         let inner = roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
@@ -245,7 +245,7 @@ impl Walk {
     fn read_elsewhere(&self, files: &[Fresh]) -> TaskResult<()> {
         let Some(eager) = &self.eager else { return Ok(()) };
         let read = |fresh: &Fresh| {
-            let folder = self.top.below(&fresh.folder, self.root.follow_links).ok()?;
+            let folder = fresh.top.below(&fresh.folder, fresh.follow).ok()?;
             eager.read(&folder, fresh)
         };
         let go_on = |_: &&Fresh| !self.control.is_stopped();
@@ -619,6 +619,8 @@ impl<'a> Visit<'a> {
             .zip(&listing.new_files)
             .filter(|(_, (name, stat))| (1..=SMALL).contains(&stat.size) && !self.linked.contains(name));
         let fresh = files.map(|(place, (name, stat))| Fresh {
+            top: self.walk.top.clone(),
+            follow: self.walk.root.follow_links,
             folder: folder.clone(),
             name: name.clone(),
             stat: *stat,

@@ -97,7 +97,10 @@ impl Roots<'_> {
                 return Err(Error::Conflict("the root is being scanned; stop the scan first".to_owned()));
             }
             let files = db.execute("DELETE FROM library_files WHERE library_id = ?1", [id])?;
-            let folders = db.execute("DELETE FROM folders WHERE library_id = ?1", [id])?;
+            // Counted before: what goes with its folder is not counted by the statement.
+            let folders = db.number("SELECT count(*) FROM folders WHERE library_id = ?1", [id])?;
+            let folders = usize::try_from(folders).unwrap_or(0);
+            db.execute("DELETE FROM folders WHERE library_id = ?1", [id])?;
             match db.execute("DELETE FROM library_roots WHERE id = ?1", [id])? {
                 0 => Err(Error::NotFound(format!("there is no root {id}"))),
                 _ => Ok(Forgotten { folders, files }),

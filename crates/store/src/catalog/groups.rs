@@ -184,7 +184,8 @@ fn weigh(
     let mut group = Found { algorithm, hash, ids: Vec::new(), size: 0, copies: 0, first: String::new() };
     let (mut inodes, mut roots) = (BTreeSet::new(), BTreeSet::new());
     let mut statement = conn.prepare_cached(
-        "SELECT library_id, size_bytes, device, inode, relative_path FROM library_files WHERE id = ?1",
+        "SELECT f.library_id, f.size_bytes, f.device, f.inode, r.root_path, f.relative_path
+            FROM library_files f JOIN library_roots r ON r.id = f.library_id WHERE f.id = ?1",
     )?;
     for &id in ids {
         let mut rows = statement.query([id])?;
@@ -202,9 +203,9 @@ fn weigh(
         inodes.insert(inode);
         roots.insert(root);
         if query.sort == SortBy::Path {
-            let path = row.get_ref(4)?.as_str()?;
-            if group.ids.is_empty() || path < group.first.as_str() {
-                group.first = path.to_owned();
+            let path = format!("{}/{}", row.get_ref(4)?.as_str()?, row.get_ref(5)?.as_str()?);
+            if group.ids.is_empty() || path < group.first {
+                group.first = path;
             }
         }
         group.ids.push(id);
