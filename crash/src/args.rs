@@ -1,4 +1,4 @@
-//! What the program is told: by a person (`run`), or by its own referee (`worker`, `customer`).
+//! What the program is told: by a person (`run`, `scan`), or by its own referee (`worker`, `customer`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +18,8 @@ pub(crate) enum Command {
     /// The referee: so many rounds, then the verdict. Exit codes: 0 all is well, 1 findings, 2 the system failed, 3
     /// not possible on this machine
     Run(Settings),
+    /// Scans: so many rounds, each killed and gone on with. Exit codes as above
+    Scan(ScanSettings),
     /// A worker, started by the referee; ends when its standard input does
     Worker(Member),
     /// Somebody who enqueues tasks, started by the referee; ends when its standard input does
@@ -39,6 +41,23 @@ pub(crate) struct Settings {
     /// How long leases are
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     pub(crate) lease_ms: u64,
+    /// Keeps the files of the run, which a run with findings does anyway
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+/// How many scans, and of which program.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ScanSettings {
+    /// How often a scan is killed and gone on with
+    #[arg(long, default_value_t = 50)]
+    pub(crate) rounds: u32,
+    /// Makes the same trees and choices again (moments still vary with the machine); new ones without it
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// The program `gristmill`; the one beside this program without it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
     /// Keeps the files of the run, which a run with findings does anyway
     #[arg(long)]
     pub(crate) keep: bool,

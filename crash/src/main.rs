@@ -1,6 +1,6 @@
 //! Real worker processes on one database, killed at random, and the referee that looks at what is left.
 //!
-//! Run as `cargo xtask crash jobs`. `main` owns the translation of what came of it into an exit code. Unix only:
+//! Run as `cargo xtask crash jobs`, and as `cargo xtask crash scan` for scans. `main` owns the translation of what came of it into an exit code. Unix only:
 //! it speaks of signals, of `mount` and of `strace`.
 
 mod args;
@@ -14,6 +14,7 @@ mod ledger;
 mod record;
 mod referee;
 mod rounds;
+mod scan;
 mod site;
 mod witness;
 mod worker;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<bool, Trouble> {
     match command {
         Command::Run(settings) => referee::run(&settings),
+        Command::Scan(settings) => scan::run(&settings),
         Command::Worker(member) => worker::run(&member).map(|()| true),
         Command::Customer(member) => customer::run(&member).map(|()| true),
     }

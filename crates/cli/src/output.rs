@@ -26,6 +26,10 @@ impl Output {
         Output { json, width }
     }
 
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// Says it: `value` to a program, `text` to a person.
     pub(crate) fn say(
         &self,

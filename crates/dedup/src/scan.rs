@@ -3,7 +3,7 @@
 //! Owns the order of the phases, and what a scan that is stopped or killed leaves behind. The catalog is the only
 //! state: each phase begins from what is committed there, so going on after a kill is the same as going on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 use gristmill_pool::error::Cause;
 use gristmill_pool::{Failure, Pool, Report};
 use gristmill_store::Store;
-use gristmill_store::catalog::{Algorithm, GroupQuery};
+use gristmill_store::catalog::{Algorithm, Group, GroupQuery};
 use gristmill_store::roots::Root;
-use gristmill_store::scans::{Scan, Seen, Wanted};
+use gristmill_store::scans::{Duplicates, Scan, Seen, Wanted};
 use serde::Serialize;
 
 use crate::eager::Eager;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, Sieve};
 use crate::plan::{self, Holds, Plan};
-use crate::progress::{Control, Phase};
+use crate::progress::{Control, Phase, add};
 use crate::reader::{Budget, Reader, Round, Tops};
 use crate::scribe::{Note, Scribe};
 use crate::sys;
@@ -54,6 +54,8 @@ pub struct Options {
     pub workers: Option<usize>,
     /// Bytes a second that may be read.
     pub io_limit: Option<u64>,
+    /// How many groups to give back with the summary.
+    pub top: usize,
 }
 
 impl Default for Options {
@@ -68,6 +70,7 @@ impl Default for Options {
             filter: Filter::default(),
             workers: None,
             io_limit: None,
+            top: 0,
         }
     }
 }
@@ -143,6 +146,9 @@ pub struct Summary {
     pub duplicate_files: u64,
     /// What could be had back.
     pub reclaimable_bytes: u64,
+    /// The first groups, as many as were asked for.
+    #[serde(skip)]
+    pub top: Vec<Group>,
     /// How long it took.
     pub seconds: Timings,
 }
@@ -179,21 +185,18 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
     let all = store.roots().list()?;
     let within = |root: &&Root| roots.iter().any(|wanted| root.path.starts_with(&wanted.path));
     let chosen: Vec<Root> = all.iter().filter(within).cloned().collect();
-    let sieve = Sieve::new(&options.filter)?;
-    let manner = Manner {
-        sieve,
+    let manner = Arc::new(Manner {
+        sieve: Sieve::new(&options.filter)?,
         one_file_system: options.one_file_system,
         only_known: options.mode == Mode::Refresh,
         allow_empty: options.allow_empty,
-    };
+    });
     let workers = options.workers.unwrap_or_else(default_workers).max(1);
     control.workers.store(workers as u64, Ordering::Relaxed);
-    let scans = begin(store, &chosen, options)?;
-    let holder = sys::holder();
-    let ids = scans.iter().map(|scan| scan.id).collect();
-    let scribe = Scribe::start(store, control, ids, holder, options.every_file)?;
-    let budget = Arc::new(Budget::new(options.io_limit));
     let had_files = store.catalog().has_files()?;
+    let scans = begin(store, &chosen, options)?;
+    let ids = scans.iter().map(|scan| scan.id).collect();
+    let scribe = Scribe::start(store, control, ids, sys::holder(), options.every_file)?;
     let mut course = Course {
         store,
         options,
@@ -204,32 +207,54 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         scans: &scans,
         scribe: &scribe,
         tally: Arc::default(),
-        budget,
+        budget: Arc::new(Budget::new(options.io_limit)),
         had_files,
-        summary: Summary {
-            roots: chosen.iter().map(|root| root.path.clone()).collect(),
-            ..Summary::default()
-        },
+        absent: HashSet::new(),
+        settled: None,
+        summary: Summary::default(),
         holds: HashMap::new(),
     };
-    let run = course.run(Arc::new(manner));
-    let (mut summary, tally, holds) = (course.summary, course.tally, course.holds);
+    let run = course.run(&manner);
+    let End { mut summary, tally, holds, absent, settled } = course.end();
     control.enter(Phase::Finishing);
-    // Its own error is the cause of what others met.
-    let removed = scribe.end();
-    let complete = !control.is_stopped() && run.is_ok() && removed.is_ok();
-    for scan in &scans {
-        if complete {
-            store.scans().finish(scan, seen(store, scan, &holds)?)?;
-        } else {
-            // Whatever happened: whoever comes next must not find us holding it. If even that fails, it finds us dead.
+    let ended = scribe.end().and_then(|removed| {
+        // The scribe's own error is the cause of what others met, so it comes first.
+        run?;
+        summary.removed_files = removed;
+        summary.roots = chosen.iter().map(|root| root.path.clone()).collect();
+        summary.resumed = scans.iter().any(|scan| scan.resumed);
+        summary.interrupted = control.is_stopped();
+        count(&mut summary, control, &tally);
+        if summary.interrupted {
+            return Ok(());
+        }
+        let duplicates = find(store, options, settled, &mut summary)?;
+        let is_whole = summary.errors == 0 && absent.is_empty();
+        let name = settled_as(options);
+        let settled = duplicates.filter(|_| is_whole).map(|duplicates| (name.as_str(), duplicates));
+        for scan in scans.iter().filter(|scan| !absent.contains(&scan.root)) {
+            store.scans().finish(scan, seen(store, scan, &holds)?, settled)?;
+        }
+        Ok(())
+    });
+    if ended.is_err() || summary.interrupted || !absent.is_empty() {
+        for scan in &scans {
+            // Whoever comes next must not find us holding it. If even that fails, it finds us dead.
             let _ = store.scans().release(scan.id);
         }
     }
-    summary.removed_files = removed?;
-    run?;
-    summary.interrupted = control.is_stopped();
-    summary.resumed = scans.iter().any(|scan| scan.resumed);
+    ended?;
+    summary.seconds.total = started.elapsed().as_secs_f64();
+    Ok(summary)
+}
+
+/// What a scan that ended so has settled: later ones that ask for the same need not look again.
+fn settled_as(options: &Options) -> String {
+    let every = if options.every_file { ", every file" } else { "" };
+    format!("{}{every}", options.algorithm.as_str())
+}
+
+fn count(summary: &mut Summary, control: &Control, tally: &Tally) {
     let progress = control.progress();
     summary.folders = progress.folders;
     summary.files = progress.files;
@@ -246,16 +271,37 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
     summary.links = get(&tally.links);
     summary.special_files = get(&tally.special);
     summary.error_samples = std::mem::take(&mut tally.errors.lock().unwrap_or_else(PoisonError::into_inner));
-    if options.mode.reads() && !summary.interrupted {
-        let grouping = Instant::now();
-        let groups = store.catalog().groups(&GroupQuery { limit: 0, ..GroupQuery::default() })?;
-        summary.duplicate_groups = groups.total;
-        summary.duplicate_files = groups.files;
-        summary.reclaimable_bytes = groups.reclaimable;
-        summary.seconds.groups += grouping.elapsed().as_secs_f64();
+}
+
+/// The duplicates that there are now, unless they are what they were.
+fn find(
+    store: &Store,
+    options: &Options,
+    settled: Option<Duplicates>,
+    summary: &mut Summary,
+) -> Result<Option<Duplicates>> {
+    if !options.mode.reads() {
+        return Ok(None);
     }
-    summary.seconds.total = started.elapsed().as_secs_f64();
-    Ok(summary)
+    let begun = Instant::now();
+    let duplicates = match settled {
+        Some(settled) if options.top == 0 => settled,
+        _ => {
+            let query = GroupQuery { limit: options.top, ..GroupQuery::default() };
+            let groups = std::thread::scope(|scope| {
+                // Beside the search, because closing the store would do it after. It may fail: then that does.
+                scope.spawn(|| store.wal().tidy());
+                store.catalog().groups(&query)
+            })?;
+            summary.top = groups.groups;
+            Duplicates { groups: groups.total, files: groups.files, reclaimable: groups.reclaimable }
+        }
+    };
+    summary.duplicate_groups = duplicates.groups;
+    summary.duplicate_files = duplicates.files;
+    summary.reclaimable_bytes = duplicates.reclaimable;
+    summary.seconds.groups += begun.elapsed().as_secs_f64();
+    Ok(Some(duplicates))
 }
 
 /// More than cores: a worker that waits for a disk needs none. Measured on a cold tree of small files, sixteen read
@@ -327,23 +373,43 @@ struct Course<'a> {
     budget: Arc<Budget>,
     /// Whether the catalog knew any file before.
     had_files: bool,
+    /// Roots that could not be opened.
+    absent: HashSet<i64>,
+    /// The duplicates there were, and are still.
+    settled: Option<Duplicates>,
     summary: Summary,
     /// What every root holds.
     holds: HashMap<i64, Holds>,
 }
 
+/// What a course leaves.
+struct End {
+    summary: Summary,
+    tally: Arc<Tally>,
+    holds: HashMap<i64, Holds>,
+    absent: HashSet<i64>,
+    settled: Option<Duplicates>,
+}
+
 impl Course<'_> {
-    fn run(&mut self, manner: Arc<Manner>) -> Result<()> {
+    fn end(self) -> End {
+        let Course { summary, tally, holds, absent, settled, .. } = self;
+        End { summary, tally, holds, absent, settled }
+    }
+
+    fn run(&mut self, manner: &Arc<Manner>) -> Result<()> {
         if self.options.mode.walks() {
             let begun = Instant::now();
-            self.walk(&manner)?;
+            self.walk(manner)?;
             self.summary.seconds.walk = begun.elapsed().as_secs_f64();
         }
         let Options { algorithm, every_file, .. } = *self.options;
-        if self.control.is_stopped() {
+        if self.control.is_stopped() || self.is_settled()? {
             return Ok(());
         }
         self.control.enter(Phase::Planning);
+        // Written while the rest is planned.
+        let _ = self.scribe.notes.send(Note::ShareFirsts);
         let begun = Instant::now();
         let mut first = plan::first(self.store, algorithm, every_file, self.control)?;
         self.holds = std::mem::take(&mut first.roots);
@@ -373,6 +439,30 @@ impl Course<'_> {
         Ok(())
     }
 
+    /// Whether nothing has changed since a scan that read everything.
+    fn is_settled(&mut self) -> Result<bool> {
+        let Tally { new, changed, returned, forgotten, .. } = &*self.tally;
+        let same = [new, changed, returned, forgotten, &self.control.errors, &self.scribe.missing]
+            .iter()
+            .all(|counter| counter.load(Ordering::Relaxed) == 0);
+        let first = self.scans.iter().map(|scan| scan.id).min();
+        let counted = self.chosen.iter().map(|root| {
+            let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
+            Some((root.id, Holds { files: number(root.files)?, bytes: number(root.bytes)? }))
+        });
+        let resumed = self.scans.iter().any(|scan| scan.resumed);
+        let (true, Some(first), Some(holds)) = (
+            same && self.options.mode == Mode::All && !resumed,
+            first,
+            counted.collect::<Option<HashMap<_, _>>>(),
+        ) else {
+            return Ok(false);
+        };
+        self.settled = self.store.scans().settled(&settled_as(self.options), first)?;
+        self.holds = holds;
+        Ok(self.settled.is_some())
+    }
+
     fn walk(&mut self, manner: &Arc<Manner>) -> Result<()> {
         self.control.enter(Phase::Walking);
         let roots = Arc::new(self.all.iter().map(|root| root.path.clone()).collect::<Vec<_>>());
@@ -397,8 +487,18 @@ impl Course<'_> {
                 tally: self.tally.clone(),
                 eager: eager.clone(),
                 listings: listings.clone(),
-            })?;
-            walks.push((walk, scan));
+            });
+            match walk {
+                Ok(walk) => walks.push((walk, scan)),
+                // A disk that is not there costs its own root, not the others.
+                Err(error) if self.chosen.len() > 1 => {
+                    add(&self.control.errors, 1);
+                    self.absent.insert(root.id);
+                    let mut errors = self.tally.errors.lock().unwrap_or_else(PoisonError::into_inner);
+                    errors.push(error.to_string());
+                }
+                Err(error) => return Err(error),
+            }
         }
         let pool = self.pool("walk")?;
         for (walk, scan) in &walks {
@@ -461,8 +561,8 @@ impl Course<'_> {
     /// Reads what is planned.
     fn read(&mut self, mut plan: Plan, round: Round, tops: &Arc<Tops>) -> Result<()> {
         self.summary.rehashed_files += plan.again;
-        crate::progress::add(&self.control.to_read, plan.ids.len() as u64);
-        crate::progress::add(&self.control.bytes_to_read, plan.bytes);
+        add(&self.control.to_read, plan.ids.len() as u64);
+        add(&self.control.bytes_to_read, plan.bytes);
         if plan.ids.is_empty() {
             return Ok(());
         }

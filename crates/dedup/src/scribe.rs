@@ -7,7 +7,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -56,6 +56,8 @@ pub(crate) struct Scribe {
     thread: JoinHandle<Result<u64>>,
     /// Not all contents could be remembered.
     overflowed: Arc<AtomicBool>,
+    /// How many files were found to be gone.
+    pub(crate) missing: Arc<AtomicU64>,
 }
 
 impl Scribe {
@@ -69,6 +71,7 @@ impl Scribe {
     ) -> Result<Self> {
         let (notes, inbox) = mpsc::sync_channel(ROOM);
         let overflowed = Arc::<AtomicBool>::default();
+        let missing = Arc::<AtomicU64>::default();
         let desk = Desk {
             store: store.clone(),
             scans,
@@ -76,7 +79,7 @@ impl Scribe {
             inbox,
             every,
             beaten: Instant::now(),
-            missing: 0,
+            missing: missing.clone(),
             ids: Ids::new(),
             contents: HashMap::new(),
             firsts: Vec::new(),
@@ -88,7 +91,7 @@ impl Scribe {
             .name("scribe".to_owned())
             .spawn(move || desk.serve().inspect_err(|_| control.stop()));
         let thread = thread.map_err(|error| Error::System(format!("cannot start a thread: {error}")))?;
-        Ok(Scribe { notes, thread, overflowed })
+        Ok(Scribe { notes, thread, overflowed, missing })
     }
 
     /// Waits until everything noted so far is on disk. False when writing has failed; `end` says why.
@@ -117,7 +120,7 @@ struct Desk {
     /// Every content counts as shared.
     every: bool,
     beaten: Instant,
-    missing: u64,
+    missing: Arc<AtomicU64>,
     /// Rows of files that are new in this scan.
     ids: Ids,
     /// The first file of each content that was read in this scan, by the beginning of its hash, until it is known to
@@ -147,7 +150,7 @@ impl Desk {
             let ended = self.gather(&mut gathered);
             self.commit(gathered)?;
             if ended {
-                return Ok(self.missing);
+                return Ok(self.missing.load(Ordering::Relaxed));
             }
             if self.beaten.elapsed() >= BEAT {
                 self.store.scans().beat(self.scans.clone(), &self.holder)?;
@@ -261,7 +264,7 @@ impl Desk {
         if weight > 0 {
             self.set_aside(&mut batch);
             let written = self.store.catalog().write(batch)?;
-            self.missing += written.missing as u64;
+            self.missing.fetch_add(written.missing as u64, Ordering::Relaxed);
             self.ids.extend(written.ids.into_iter().filter(|(_, ids)| !ids.is_empty()));
         }
         for flush in flushes {

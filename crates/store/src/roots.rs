@@ -96,6 +96,7 @@ impl Roots<'_> {
             if db.number(held, (id, recently))? > 0 {
                 return Err(Error::Conflict("the root is being scanned; stop the scan first".to_owned()));
             }
+            crate::scans::unsettle(db)?;
             let files = db.execute("DELETE FROM library_files WHERE library_id = ?1", [id])?;
             // Counted before: what goes with its folder is not counted by the statement.
             let folders = db.number("SELECT count(*) FROM folders WHERE library_id = ?1", [id])?;
@@ -142,6 +143,7 @@ fn register(db: &Db<'_>, path: &Path) -> Result<Root> {
 
 /// Everything at and below `folder` of the root `from` belongs to the root `to`, where it is the top.
 fn take_over(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<()> {
+    crate::scans::unsettle(db)?;
     let (low, high) = paths::below(folder);
     // Characters, as substr counts.
     let skipped = i64::try_from(folder.chars().count()).unwrap_or(i64::MAX) + 2;

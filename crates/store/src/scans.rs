@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use rusqlite::Row;
+use rusqlite::{Row, params};
 
 use crate::Store;
 use crate::db::{Db, some_time, time};
@@ -62,6 +62,17 @@ pub struct Seen {
     pub errors: u64,
 }
 
+/// The duplicates there were when a scan ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Duplicates {
+    /// Groups.
+    pub groups: u64,
+    /// Files in them.
+    pub files: u64,
+    /// What could be had back.
+    pub reclaimable: u64,
+}
+
 /// The scans of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Scans<'a>(pub(crate) &'a Store);
@@ -103,16 +114,49 @@ impl Scans<'_> {
         })
     }
 
-    /// The scan is complete. The root remembers what was seen.
-    pub fn finish(self, scan: &Scan, seen: Seen) -> Result<()> {
+    /// What the last scan before `id` left, if it read everything in this manner and was complete: then a scan that
+    /// finds nothing changed has nothing to read and nothing to count.
+    pub fn settled(self, manner: &str, before: i64) -> Result<Option<Duplicates>> {
+        let sql = "SELECT settled, duplicate_groups, duplicate_files, reclaimable_bytes FROM scan_sessions
+            WHERE id < ?1 ORDER BY id DESC LIMIT 1";
+        let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
+        let last = self.0.read(|db| {
+            db.first(sql, [before], |row| {
+                let manner: Option<String> = row.get(0)?;
+                Ok((manner, number(row.get(1)?), number(row.get(2)?), number(row.get(3)?)))
+            })
+        })?;
+        Ok(match last {
+            Some((Some(last), Some(groups), Some(files), Some(reclaimable))) if last == manner => {
+                Some(Duplicates { groups, files, reclaimable })
+            }
+            _ => None,
+        })
+    }
+
+    /// The scan is complete. The root remembers what was seen. `settled`: everything that can be a duplicate was read,
+    /// in this manner, and this is what there was.
+    pub fn finish(self, scan: &Scan, seen: Seen, settled: Option<(&str, Duplicates)>) -> Result<()> {
         let (id, root) = (scan.id, scan.root);
+        let manner = settled.map(|(manner, _)| manner.to_owned());
+        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let counts = settled
+            .map(|(_, Duplicates { groups, files, reclaimable })| [groups, files, reclaimable].map(signed));
         self.0.write(Shape::Compound, move |db| {
             let [folders, files, bytes, errors] = [seen.folders, seen.files, seen.bytes, seen.errors]
-                .map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+                .map(signed);
             let sql = "UPDATE scan_sessions SET status = 'succeeded', holder = NULL, finished_at = ?2,
-                directories_seen = ?3, files_seen = ?4, bytes_seen = ?5, error_count = ?6, error_message = NULL
+                directories_seen = ?3, files_seen = ?4, bytes_seen = ?5, error_count = ?6, error_message = NULL,
+                settled = ?7, duplicate_groups = ?8, duplicate_files = ?9, reclaimable_bytes = ?10
                 WHERE id = ?1 AND status = 'running'";
-            if db.execute(sql, (id, db.now(), folders, files, bytes, errors))? == 0 {
+            let [groups, duplicates, reclaimable] = match counts {
+                Some(counts) => counts.map(Some),
+                None => [None; 3],
+            };
+            let numbers = params![
+                id, db.now(), folders, files, bytes, errors, manner, groups, duplicates, reclaimable
+            ];
+            if db.execute(sql, numbers)? == 0 {
                 return Err(Error::Conflict(format!("scan {id} is not running any more")));
             }
             let sql = "UPDATE library_roots SET last_scanned_at = ?2, updated_at = ?2, folder_count = ?3,
@@ -120,6 +164,11 @@ impl Scans<'_> {
             db.execute(sql, (root, db.now(), folders, files, bytes)).map(drop)
         })
     }
+}
+
+/// What the last scan left holds no longer.
+pub(crate) fn unsettle(db: &Db<'_>) -> Result<()> {
+    db.execute("UPDATE scan_sessions SET settled = NULL WHERE settled IS NOT NULL", []).map(drop)
 }
 
 struct Running {

@@ -406,6 +406,11 @@ pub(crate) const CATALOG_COLUMNS: &[(&str, &[(&str, &str)])] = &[
             ("heartbeat_at", "TEXT"),
             // When the walk was complete.
             ("walked_at", "TEXT"),
+            // How everything that can be a duplicate was read, when the scan ended; and what there was.
+            ("settled", "TEXT"),
+            ("duplicate_groups", "INTEGER"),
+            ("duplicate_files", "INTEGER"),
+            ("reclaimable_bytes", "INTEGER"),
         ],
     ),
     // The scan that last listed the folder. A scan that goes on finds here what is left to walk.

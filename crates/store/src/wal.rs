@@ -267,6 +267,12 @@ impl Wal<'_> {
         }
     }
 
+    /// Brings the log home as far as that goes without waiting for anybody. What is brought home now need not be when
+    /// the store is closed.
+    pub fn tidy(self) -> Result<()> {
+        self.checkpoint(WalMode::Passive).map(drop)
+    }
+
     /// On a connection of its own: a checkpoint inside a transaction is an error.
     fn checkpoint(self, mode: WalMode) -> Result<Numbers> {
         let file = &self.0.0.file;

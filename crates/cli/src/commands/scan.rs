@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use gristmill_dedup::{Control, Filter, Mode, Options, scan};
 use gristmill_store::Store;
-use gristmill_store::catalog::{GroupQuery, Groups};
 use gristmill_store::roots::Root;
 use jiff::Timestamp;
 
@@ -152,6 +151,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         filter: filter(args)?,
         workers: settings.scan.workers,
         io_limit: settings.scan.io_limit,
+        top: if context.output.is_json() || context.quiet { 0 } else { TOP },
     };
     // Before a database is made: a mistyped folder leaves nothing behind.
     let folders =
@@ -182,11 +182,7 @@ pub(crate) fn scan_and_tell(
     shown.end();
     signals.stop();
     let summary = result?;
-    let top = match summary.duplicate_groups {
-        0 => Groups::default(),
-        _ => store.catalog().groups(&GroupQuery { limit: TOP, ..GroupQuery::default() })?,
-    };
-    let told = Told { summary: &summary, top: &top, roots: &store.roots().list()?, mode: options.mode };
+    let told = Told { summary: &summary, roots: &store.roots().list()?, mode: options.mode };
     context.output.say(&told.json()?, |_| told.text())?;
     Ok(if summary.interrupted { Outcome::Interrupted } else { Outcome::Done })
 }

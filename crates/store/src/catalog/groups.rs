@@ -183,10 +183,13 @@ fn weigh(
 ) -> rusqlite::Result<Option<Found>> {
     let mut group = Found { algorithm, hash, ids: Vec::new(), size: 0, copies: 0, first: String::new() };
     let (mut inodes, mut roots) = (BTreeSet::new(), BTreeSet::new());
-    let mut statement = conn.prepare_cached(
-        "SELECT f.library_id, f.size_bytes, f.device, f.inode, r.root_path, f.relative_path
-            FROM library_files f JOIN library_roots r ON r.id = f.library_id WHERE f.id = ?1",
-    )?;
+    let mut statement = conn.prepare_cached(match query.sort {
+        SortBy::Path => {
+            "SELECT f.library_id, f.size_bytes, f.device, f.inode, r.root_path, f.relative_path
+                FROM library_files f JOIN library_roots r ON r.id = f.library_id WHERE f.id = ?1"
+        }
+        _ => "SELECT library_id, size_bytes, device, inode FROM library_files WHERE id = ?1",
+    })?;
     for &id in ids {
         let mut rows = statement.query([id])?;
         let Some(row) = rows.next()? else { continue };

@@ -124,6 +124,7 @@ impl Catalog<'_> {
     /// Puts right what can be.
     pub fn repair(self) -> Result<Vec<Check>> {
         self.0.write(Shape::Compound, |db| {
+            crate::scans::unsettle(db)?;
             RULES
                 .iter()
                 .map(|rule| {

@@ -1,7 +1,7 @@
 //! How a scan ended, for people and for programs.
 
 use gristmill_dedup::{Mode, Summary};
-use gristmill_store::catalog::{Group, Groups};
+use gristmill_store::catalog::Group;
 use gristmill_store::roots::Root;
 use serde_json::{Value, json};
 
@@ -12,7 +12,6 @@ use crate::output::{bytes, counted, grouped, path, visible};
 pub(super) struct Told<'a> {
     pub(super) summary: &'a Summary,
     /// The groups that would give most back.
-    pub(super) top: &'a Groups,
     /// All that are registered.
     pub(super) roots: &'a [Root],
     pub(super) mode: Mode,
@@ -105,8 +104,8 @@ impl Told<'_> {
             counted(*duplicate_files, "file"),
             bytes(*reclaimable_bytes)
         )];
-        lines.extend(self.top.groups.iter().map(|group| self.group(group)));
-        let more = duplicate_groups.saturating_sub(self.top.groups.len() as u64);
+        lines.extend(self.summary.top.iter().map(|group| self.group(group)));
+        let more = duplicate_groups.saturating_sub(self.summary.top.len() as u64);
         lines.push(match more {
             0 => "Where all their copies are: gristmill dupes".to_owned(),
             more => format!("{} and where all copies are: gristmill dupes", counted(more, "more group")),
@@ -167,7 +166,7 @@ mod tests {
             error_samples: vec!["a\u{1b}[2J\nb: denied".to_owned()],
             ..Summary::default()
         };
-        let told = Told { summary: &summary, top: &Groups::default(), roots: &[], mode: Mode::Folders };
+        let told = Told { summary: &summary, roots: &[], mode: Mode::Folders };
         assert!(
             told.text().ends_with("\n  a\u{fffd}[2J\u{fffd}b: denied\n  (-v tells of each)"),
             "{}",

@@ -1,0 +1,262 @@
+//! A folder on a real disk, a store beside it, and what the tests ask of both.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, FileTimes};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use gristmill_dedup::{Control, Mode, Options, Result, Summary, roots, scan};
+use gristmill_store::catalog::{Algorithm, Group, GroupQuery, KnownFile, Place, Row, SortBy};
+use gristmill_store::roots::Root;
+use gristmill_store::{Durability, Store};
+use tempfile::TempDir;
+
+pub(crate) const KIB: usize = 1 << 10;
+pub(crate) const MIB: usize = 1 << 20;
+
+pub(crate) const ALGORITHMS: [Algorithm; 4] =
+    [Algorithm::Blake3, Algorithm::Sha256, Algorithm::Sha512, Algorithm::Sha3];
+
+/// Paths of files that are the same, by group.
+pub(crate) type Sets = BTreeSet<BTreeSet<PathBuf>>;
+
+/// A root called `tree`, room for others beside it, and a store.
+pub(crate) struct Bed {
+    pub(crate) folder: TempDir,
+    pub(crate) store: Store,
+    pub(crate) root: Root,
+}
+
+/// Bytes that no other seed makes.
+pub(crate) fn bytes(seed: u64, size: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(size + 8);
+    while bytes.len() < size {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(size);
+    bytes
+}
+
+pub(crate) fn open(path: PathBuf) -> Store {
+    Store::options().durability(Durability::Normal).open(path).expect("a store")
+}
+
+pub(crate) fn set(paths: &[&str]) -> BTreeSet<PathBuf> {
+    paths.iter().map(PathBuf::from).collect()
+}
+
+pub(crate) fn sets(groups: &[&[&str]]) -> Sets {
+    groups.iter().map(|paths| set(paths)).collect()
+}
+
+pub(crate) fn mode(mode: Mode) -> Options {
+    Options { mode, ..Options::default() }
+}
+
+impl Bed {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir(folder.path().join("tree")).expect("a tree");
+        let store = open(folder.path().join("t.db"));
+        let path = roots::resolve(&folder.path().join("tree")).expect("a folder");
+        let root = store.roots().register(&path).expect("a root");
+        Bed { folder, store, root }
+    }
+
+    /// With these files: path, seed and size.
+    pub(crate) fn of(files: &[(&str, u64, usize)]) -> Self {
+        let bed = Bed::new();
+        files.iter().for_each(|(path, seed, size)| bed.write(path, &bytes(*seed, *size)));
+        bed
+    }
+
+    pub(crate) fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.root.path.join(path)
+    }
+
+    /// Beside the root.
+    pub(crate) fn outside(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.root.path.parent().expect("a folder").join(path)
+    }
+
+    pub(crate) fn write(&self, path: impl AsRef<Path>, bytes: &[u8]) {
+        write(&self.at(path), bytes);
+    }
+
+    pub(crate) fn link(&self, from: &str, to: &str) {
+        fs::hard_link(self.at(from), self.at(to)).expect("a hard link");
+    }
+
+    pub(crate) fn symlink(&self, target: impl AsRef<Path>, name: &str) {
+        symlink(target, self.at(name)).expect("a link");
+    }
+
+    pub(crate) fn remove(&self, path: &str) {
+        let path = self.at(path);
+        if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.expect("removed");
+    }
+
+    /// To and from `away`, where what moves is out of sight. A folder that moves leaves its files as they are, their
+    /// change times, too.
+    pub(crate) fn take_away(&self, path: &str) {
+        fs::create_dir_all(self.outside("away")).expect("a folder");
+        fs::rename(self.at(path), self.outside("away").join(path)).expect("moved");
+    }
+
+    pub(crate) fn bring_back(&self, path: &str) {
+        fs::rename(self.outside("away").join(path), self.at(path)).expect("moved");
+    }
+
+    /// Another folder beside the tree, as a root.
+    pub(crate) fn register(&self, path: &Path) -> Root {
+        fs::create_dir_all(path).expect("a folder");
+        self.store.roots().register(&roots::resolve(path).expect("a folder")).expect("a root")
+    }
+
+    #[track_caller]
+    pub(crate) fn scan(&self) -> Summary {
+        self.scan_with(&Options::default())
+    }
+
+    #[track_caller]
+    pub(crate) fn scan_with(&self, options: &Options) -> Summary {
+        self.scan_all(std::slice::from_ref(&self.root), options)
+    }
+
+    #[track_caller]
+    pub(crate) fn scan_all(&self, roots: &[Root], options: &Options) -> Summary {
+        let summary = self.try_scan(roots, options, &Arc::default()).expect("a scan");
+        assert!(!summary.interrupted);
+        self.is_sound();
+        summary
+    }
+
+    pub(crate) fn try_scan(
+        &self,
+        roots: &[Root],
+        options: &Options,
+        control: &Arc<Control>,
+    ) -> Result<Summary> {
+        scan(&self.store, roots, options, control)
+    }
+
+    /// No row contradicts another.
+    #[track_caller]
+    pub(crate) fn is_sound(&self) {
+        for check in self.store.catalog().verify().expect("a check") {
+            assert_eq!(check.broken, 0, "{}", check.name);
+        }
+    }
+
+    pub(crate) fn group_list(&self) -> Vec<Group> {
+        let query = GroupQuery { sort: SortBy::Path, ..GroupQuery::default() };
+        self.store.catalog().groups(&query).expect("groups").groups
+    }
+
+    /// All groups, by full paths inside `folder`.
+    pub(crate) fn groups_under(&self, folder: &Path) -> Sets {
+        let roots = self.roots();
+        let path = |root: i64, path: &Path| {
+            let full = roots[&root].join(path);
+            full.strip_prefix(folder).expect("inside").to_path_buf()
+        };
+        let members = |group: &Group| group.members.iter().map(|m| path(m.root, &m.path)).collect();
+        self.group_list().iter().map(members).collect()
+    }
+
+    /// All groups, by paths in the tree.
+    pub(crate) fn groups(&self) -> Sets {
+        self.groups_under(&self.root.path)
+    }
+
+    #[track_caller]
+    pub(crate) fn has_groups(&self, groups: &[&[&str]]) {
+        assert_eq!(self.groups(), sets(groups));
+    }
+
+    fn roots(&self) -> BTreeMap<i64, PathBuf> {
+        let roots = self.store.roots().list().expect("roots");
+        roots.into_iter().map(|root| (root.id, root.path)).collect()
+    }
+
+    /// Every file of a root that has a row, gone or not.
+    pub(crate) fn files_of(&self, root: i64) -> BTreeMap<PathBuf, KnownFile> {
+        let catalog = self.store.catalog();
+        let mut next = vec![catalog.top(root).expect("its top")];
+        let mut files = BTreeMap::new();
+        while let Some(place) = next.pop() {
+            let known = catalog.known(&place).expect("its files");
+            files.extend(known.files.into_iter().map(|file| (place.path.join(&file.name), file)));
+            next.extend(known.folders.into_iter().map(|folder| Place {
+                root,
+                id: Some(folder.id),
+                path: place.path.join(&folder.name),
+            }));
+        }
+        files
+    }
+
+    pub(crate) fn files(&self) -> BTreeMap<PathBuf, KnownFile> {
+        self.files_of(self.root.id)
+    }
+
+    /// Files that are there, as far as the catalog knows.
+    pub(crate) fn present(&self) -> BTreeSet<PathBuf> {
+        self.files().into_iter().filter(|(_, file)| !file.missing).map(|(path, _)| path).collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn has_files(&self, paths: &[&str]) {
+        assert_eq!(self.present(), set(paths));
+    }
+
+    /// What is known of the contents of files that are there.
+    pub(crate) fn rows(&self) -> BTreeMap<PathBuf, Row> {
+        let mut rows = Vec::new();
+        let each = |row: &Row| {
+            rows.push(row.clone());
+            std::ops::ControlFlow::Continue(())
+        };
+        self.store.catalog().each(each).expect("rows");
+        let roots = self.roots();
+        let catalog = self.store.catalog();
+        let full = |row: Row| {
+            let at = catalog.files_at(&[row.id]).expect("a file").remove(0);
+            (roots[&at.root].join(at.path), row)
+        };
+        rows.into_iter().map(full).collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn row(&self, path: &str) -> Row {
+        self.rows().remove(&self.at(path)).unwrap_or_else(|| panic!("{path} has a row"))
+    }
+}
+
+pub(crate) fn write(path: &Path, bytes: &[u8]) {
+    fs::create_dir_all(path.parent().expect("a folder")).expect("its folder");
+    fs::write(path, bytes).expect("a file");
+}
+
+/// Other bytes of the same size, under the same time: only its change time tells.
+pub(crate) fn rewrite_secretly(path: &Path, bytes: &[u8]) {
+    let before = fs::metadata(path).expect("a file");
+    assert_eq!(before.len(), bytes.len() as u64);
+    fs::write(path, bytes).expect("written");
+    set_time(path, before.modified().expect("a time"));
+}
+
+pub(crate) fn set_time(path: &Path, time: SystemTime) {
+    let file = fs::File::options().write(true).open(path).expect("a file");
+    file.set_times(FileTimes::new().set_modified(time)).expect("its time");
+}
+
+pub(crate) fn day(number: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(number * 86_400)
+}

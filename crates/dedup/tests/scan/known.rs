@@ -1,0 +1,234 @@
+//! A tree whose groups are known: all of them are found and no others, by one worker and by many, with every
+//! algorithm.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use gristmill_dedup::{Options, Summary};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+
+use crate::bed::{ALGORITHMS, Bed, KIB, MIB, Sets, bytes, sets};
+
+const SMALL: usize = 64 * KIB;
+
+struct Tree {
+    bed: Bed,
+    groups: Sets,
+    files: u64,
+}
+
+impl Tree {
+    fn new() -> Self {
+        Tree { bed: Bed::new(), groups: Sets::new(), files: 0 }
+    }
+
+    fn file(&mut self, path: impl AsRef<Path>, bytes: &[u8]) {
+        self.bed.write(path, bytes);
+        self.files += 1;
+    }
+
+    fn group(&mut self, paths: &[impl AsRef<Path>], bytes: &[u8]) {
+        paths.iter().for_each(|path| self.file(path, bytes));
+        self.groups.insert(paths.iter().map(|path| path.as_ref().to_path_buf()).collect());
+    }
+}
+
+/// Sizes on both sides of each border in how files are read.
+const SIZES: [usize; 12] =
+    [1, 2, 4_096, SMALL - 1, SMALL, SMALL + 1, 100_000, MIB - 1, MIB, MIB + 1, 2 * MIB, 3 * MIB + 7];
+
+/// Two the same, and one that differs from them in a single byte for each of several places.
+fn alike(tree: &mut Tree) {
+    for (seed, size) in (1_000..).zip(SIZES) {
+        let content = bytes(seed, size);
+        tree.group(&[format!("alike/{size}/one"), format!("alike/{size}/deep/er/two")], &content);
+        let places: BTreeSet<usize> =
+            [0, size / 4, size / 3, size / 2, size / 4 * 3, size - 1].into_iter().collect();
+        for place in places {
+            let mut near = content.clone();
+            near[place] ^= 1;
+            tree.file(format!("near/{size}/{place}"), &near);
+        }
+    }
+}
+
+/// Of one size, all different; of sizes that nothing else has; and empty ones, which are no duplicates.
+fn unlike(tree: &mut Tree) {
+    for seed in 1..40 {
+        tree.file(format!("unlike/small {seed}"), &bytes(seed, 777));
+        tree.file(format!("unlike/alone {seed}"), &bytes(seed, 10_000 + seed as usize));
+    }
+    for seed in 1..5 {
+        tree.file(format!("unlike/large {seed}"), &bytes(seed, MIB + 5));
+        tree.file(format!("empty/{seed}"), b"");
+    }
+    // The end of one is the beginning of the other.
+    tree.file("unlike/zeros", &[0; 500]);
+    tree.file("unlike/more zeros", &[0; 501]);
+}
+
+fn names(tree: &mut Tree) {
+    let names: [&[u8]; 8] =
+        [b"caf\xe9", b"\xff\xfe", b"\x1a", b"\x1aE9", b"line\nbreak", b" ", "e\u{301}".as_bytes(), b"-rf *"];
+    let folder = Path::new(OsStr::from_bytes(b"n\xf6me\ns"));
+    let paths: Vec<PathBuf> = names.map(|name| folder.join(OsStr::from_bytes(name))).into();
+    tree.group(&paths, &bytes(50, 321));
+    // As a folder, and with a size that has to be read in two rounds.
+    let paths: Vec<PathBuf> = names.map(|name| Path::new(OsStr::from_bytes(name)).join("large")).into();
+    tree.group(&paths, &bytes(51, 2 * MIB));
+}
+
+fn hard_links(tree: &mut Tree) {
+    // One inode, whatever its names: no group.
+    for (seed, size) in [(60, 99), (61, 2 * MIB)] {
+        tree.file(format!("links/{size}/first"), &bytes(seed, size));
+        tree.bed.link(&format!("links/{size}/first"), &format!("links/{size}/second"));
+        tree.files += 1;
+    }
+    // Two names and a copy.
+    for (seed, size) in [(62, 555), (63, 3 * MIB)] {
+        tree.group(&[format!("copied/{size}/first"), format!("copied/{size}/copy")], &bytes(seed, size));
+        let name = format!("copied/{size}/other");
+        tree.bed.link(&format!("copied/{size}/first"), &name);
+        tree.files += 1;
+        let mut group: BTreeSet<PathBuf> =
+            [format!("copied/{size}/first"), format!("copied/{size}/copy")].map(PathBuf::from).into();
+        tree.groups.remove(&group);
+        group.insert(name.into());
+        tree.groups.insert(group);
+    }
+}
+
+/// Links, a pipe and a socket: none of them is a file, and none is opened, or this would wait forever.
+fn others(bed: &Bed) {
+    bed.symlink("alike/1/one", "a link");
+    bed.symlink("alike", "a link to a folder");
+    bed.symlink("nowhere", "a link to nothing");
+    rustix::fs::mknodat(CWD, bed.at("pipe"), FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
+    let _ = UnixListener::bind(bed.at("socket")).expect("a socket");
+}
+
+/// The same file at both ends of a path that is longer than the system takes.
+fn deep(tree: &mut Tree) {
+    let content = bytes(70, 12_345);
+    tree.group(&["shallow"], &content);
+    tree.groups.remove(&["shallow"].map(PathBuf::from).into());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut here: OwnedFd = rustix::fs::open(&tree.bed.root.path, flags, Mode::empty()).expect("the root");
+    let name = OsString::from("n".repeat(200));
+    let mut path = PathBuf::new();
+    while path.as_os_str().len() < 9_000 {
+        rustix::fs::mkdirat(&here, &name, Mode::RWXU).expect("a folder");
+        here = rustix::fs::openat(&here, &name, flags, Mode::empty()).expect("that folder");
+        path.push(&name);
+    }
+    let file =
+        rustix::fs::openat(&here, "deep", OFlags::WRONLY | OFlags::CREATE, Mode::RWXU).expect("a file");
+    std::io::Write::write_all(&mut std::fs::File::from(file), &content).expect("written");
+    tree.files += 1;
+    tree.groups.insert([PathBuf::from("shallow"), path.join("deep")].into());
+}
+
+fn tree() -> Tree {
+    let mut tree = Tree::new();
+    alike(&mut tree);
+    unlike(&mut tree);
+    names(&mut tree);
+    hard_links(&mut tree);
+    others(&tree.bed);
+    deep(&mut tree);
+    tree
+}
+
+#[track_caller]
+fn check(tree: &Tree, options: &Options) -> Summary {
+    let store = crate::bed::open(tree.bed.folder.path().join("other.db"));
+    let root = store.roots().register(&tree.bed.root.path).expect("a root");
+    let bed = Bed { folder: tempfile::tempdir().expect("a folder"), store, root };
+    let summary = bed.scan_with(options);
+    assert_eq!(bed.groups(), tree.groups, "{options:?}");
+    assert_eq!((summary.files, summary.new_files), (tree.files, tree.files));
+    assert_eq!((summary.links, summary.special_files, summary.errors), (3, 2, 0), "{summary:?}");
+    assert_eq!(summary.duplicate_groups, tree.groups.len() as u64);
+    assert_eq!(summary.duplicate_files, tree.groups.iter().map(|group| group.len() as u64).sum::<u64>());
+    for group in bed.group_list() {
+        assert_eq!(group.algorithm, options.algorithm);
+        assert_eq!(group.hash.len(), options.algorithm.length());
+    }
+    drop(bed);
+    for end in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(tree.bed.folder.path().join(format!("other.db{end}")));
+    }
+    summary
+}
+
+#[test]
+fn all_groups_and_no_others_with_every_algorithm_by_one_worker_and_by_many() {
+    let tree = tree();
+    for algorithm in ALGORITHMS {
+        for workers in [1, 16] {
+            check(&tree, &Options { algorithm, workers: Some(workers), ..Options::default() });
+        }
+    }
+    for workers in [1, 16] {
+        check(&tree, &Options { every_file: true, workers: Some(workers), ..Options::default() });
+    }
+}
+
+#[test]
+fn names_of_one_inode_are_one_copy() {
+    let bed = Bed::of(&[("a", 1, 1_000), ("copy", 1, 1_000), ("b", 2, 3_000)]);
+    bed.link("a", "z");
+    bed.link("b", "b too");
+    let summary = bed.scan();
+    bed.has_groups(&[&["a", "copy", "z"]]);
+    let group = bed.group_list().remove(0);
+    assert_eq!((group.size, group.copies, group.reclaimable), (1_000, 2, 1_000));
+    let members: Vec<_> = group.members.iter().map(|m| (m.path.to_str().expect("plain"), m.linked)).collect();
+    assert_eq!(members, [("a", false), ("z", true), ("copy", false)]);
+    assert_eq!((summary.duplicate_files, summary.reclaimable_bytes), (3, 1_000));
+}
+
+#[test]
+fn a_hash_is_the_one_that_others_know() {
+    for algorithm in ALGORITHMS {
+        let bed = Bed::new();
+        for (folder, bytes) in [("small", b"abc".repeat(2)), ("large", b"abc".repeat(MIB))] {
+            bed.write(format!("{folder}/1"), &bytes);
+            bed.write(format!("{folder}/2"), &bytes);
+        }
+        bed.scan_with(&Options { algorithm, ..Options::default() });
+        let hashes = bed.group_list().into_iter().map(|group| (group.size, group.hash)).collect();
+        let expected = [6, 3 * MIB].map(|size| {
+            use sha2::Digest;
+            let bytes = b"abc".repeat(size / 3);
+            let hash = match algorithm {
+                gristmill_store::catalog::Algorithm::Blake3 => blake3::hash(&bytes).as_bytes().to_vec(),
+                gristmill_store::catalog::Algorithm::Sha256 => sha2::Sha256::digest(&bytes).to_vec(),
+                gristmill_store::catalog::Algorithm::Sha512 => sha2::Sha512::digest(&bytes).to_vec(),
+                gristmill_store::catalog::Algorithm::Sha3 => sha3::Sha3_256::digest(&bytes).to_vec(),
+            };
+            (size as u64, hash)
+        });
+        assert_eq!(<BTreeSet<(u64, Vec<u8>)>>::from(expected), hashes, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_folder_of_many_parts() {
+    // More entries than are written at once.
+    let bed = Bed::new();
+    for number in 0..1_500 {
+        bed.write(format!("many/{number}"), &bytes(number % 500, 40));
+        std::fs::create_dir_all(bed.at(format!("folders/{number}"))).expect("a folder");
+    }
+    let summary = bed.scan();
+    assert_eq!((summary.files, summary.folders), (1_500, 1_503));
+    assert_eq!(bed.groups().iter().map(BTreeSet::len).collect::<Vec<_>>(), [3; 500]);
+    assert_eq!(bed.scan().read_files, 0);
+    assert_ne!(bed.groups(), sets(&[]));
+}

@@ -1,0 +1,215 @@
+//! Random trees, changed at random, against a comparison of all bytes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gristmill_dedup::{Control, Options};
+use proptest::prelude::*;
+
+use crate::bed::{ALGORITHMS, Bed, KIB, MIB, bytes, rewrite_secretly};
+use crate::brute;
+
+/// Few sizes and few contents of each: most files have a double.
+const SIZES: [usize; 9] = [0, 1, 100, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 80 * KIB, MIB - 1, MIB + 1];
+const CONTENTS: u64 = 3;
+const FOLDERS: [&str; 6] = ["", "a", "a/b", "a/b/c", "d", "d/e"];
+
+/// A content: all bytes of a size but one, whose place may be one that edges do not see, are those of another.
+fn content(size: usize, number: u64) -> Vec<u8> {
+    let mut content = bytes(7, size);
+    if let Some(byte) = content.get_mut(size * 2 / 5) {
+        *byte = byte.wrapping_add(u8::try_from(number).expect("few"));
+    }
+    content
+}
+
+/// What is done to a tree. Numbers are taken modulo what there is.
+#[derive(Clone, Debug)]
+enum Edit {
+    Add {
+        folder: usize,
+        name: u8,
+        size: usize,
+        content: u64,
+    },
+    /// Same size, same time of last change.
+    Rewrite {
+        file: usize,
+        content: u64,
+    },
+    Remove {
+        file: usize,
+    },
+    Rename {
+        file: usize,
+        folder: usize,
+        name: u8,
+    },
+    Link {
+        file: usize,
+        folder: usize,
+        name: u8,
+    },
+    MoveFolder {
+        from: usize,
+        name: u8,
+    },
+    RemoveFolder {
+        folder: usize,
+    },
+    /// A file where a folder was, and the other way round.
+    Swap {
+        folder: usize,
+        content: u64,
+    },
+}
+
+fn add() -> impl Strategy<Value = Edit> {
+    (0..FOLDERS.len(), 0..12u8, 0..SIZES.len(), 0..CONTENTS)
+        .prop_map(|(folder, name, size, content)| Edit::Add { folder, name, size, content })
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let place = || (any::<usize>(), 0..FOLDERS.len(), 0..12u8);
+    prop_oneof![
+        4 => add(),
+        3 => (any::<usize>(), 0..CONTENTS).prop_map(|(file, content)| Edit::Rewrite { file, content }),
+        3 => any::<usize>().prop_map(|file| Edit::Remove { file }),
+        2 => place().prop_map(|(file, folder, name)| Edit::Rename { file, folder, name }),
+        2 => place().prop_map(|(file, folder, name)| Edit::Link { file, folder, name }),
+        1 => (0..FOLDERS.len(), 0..12u8).prop_map(|(from, name)| Edit::MoveFolder { from, name }),
+        1 => (0..FOLDERS.len()).prop_map(|folder| Edit::RemoveFolder { folder }),
+        1 => (0..FOLDERS.len(), 0..CONTENTS).prop_map(|(folder, content)| Edit::Swap { folder, content }),
+    ]
+}
+
+/// What cannot be done (a folder is in the way, or nothing is there) is left out.
+fn apply(top: &Path, edit: &Edit) {
+    let files: Vec<PathBuf> = brute::files(top).into_keys().map(|path| top.join(path)).collect();
+    let some = |number: usize| files.get(number % files.len().max(1));
+    let place = |folder: usize, name: u8| {
+        let folder = top.join(FOLDERS[folder]);
+        fs::create_dir_all(&folder)
+            .ok()
+            .map(|()| folder.join(format!("f{name}")))
+            .filter(|path| !path.exists())
+    };
+    let _ = match edit {
+        Edit::Add { folder, name, size, content: number } => place(*folder, *name)
+            .map(|path| fs::write(path, content(SIZES[*size], *number)).expect("written")),
+        Edit::Rewrite { file, content: number } => some(*file).map(|path| {
+            let size = fs::metadata(path).expect("a file").len();
+            rewrite_secretly(path, &content(usize::try_from(size).expect("small"), *number));
+        }),
+        Edit::Remove { file } => some(*file).map(|path| fs::remove_file(path).expect("removed")),
+        Edit::Rename { file, folder, name } => {
+            some(*file).zip(place(*folder, *name)).and_then(|(from, to)| fs::rename(from, to).ok())
+        }
+        Edit::Link { file, folder, name } => {
+            some(*file).zip(place(*folder, *name)).and_then(|(from, to)| fs::hard_link(from, to).ok())
+        }
+        Edit::MoveFolder { from, name } if !FOLDERS[*from].is_empty() => {
+            fs::rename(top.join(FOLDERS[*from]), top.join(format!("moved {name}"))).ok()
+        }
+        Edit::RemoveFolder { folder } if !FOLDERS[*folder].is_empty() => {
+            fs::remove_dir_all(top.join(FOLDERS[*folder])).ok()
+        }
+        Edit::Swap { folder, content: number } if !FOLDERS[*folder].is_empty() => {
+            let path = top.join(FOLDERS[*folder]);
+            if path.is_dir() {
+                fs::remove_dir_all(&path).ok().and_then(|()| fs::write(&path, content(100, *number)).ok())
+            } else if path.is_file() {
+                fs::remove_file(&path).ok().and_then(|()| fs::create_dir(&path).ok())
+            } else {
+                None
+            }
+        }
+        _ => None,
+    };
+}
+
+/// Everything but numbers of rows: which files there are, their sizes, and which are the same by which hash.
+type Picture = (Vec<(PathBuf, u64)>, Vec<(Vec<u8>, u64, u64, Vec<(PathBuf, bool)>)>);
+
+fn picture(bed: &Bed) -> Picture {
+    let files = bed.files().into_iter().filter(|(_, file)| !file.missing);
+    let files = files.map(|(path, file)| (path, file.stat.size)).collect();
+    let groups = bed.group_list().into_iter().map(|group| {
+        let members = group.members.into_iter().map(|member| (member.path, member.linked)).collect();
+        (group.hash, group.copies, group.reclaimable, members)
+    });
+    (files, groups.collect())
+}
+
+/// The same tree, seen for the first time.
+fn anew(bed: &Bed, options: &Options) -> Bed {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = crate::bed::open(folder.path().join("t.db"));
+    let root = store.roots().register(&bed.root.path).expect("a root");
+    let fresh = Bed { folder, store, root };
+    fresh.scan_with(options);
+    fresh
+}
+
+fn is_right(bed: &Bed) -> Result<(), TestCaseError> {
+    let there = brute::files(&bed.root.path);
+    let sizes: Vec<_> = bed.files().into_iter().filter(|(_, file)| !file.missing).collect();
+    let sizes: Vec<_> = sizes.into_iter().map(|(path, file)| (path, file.stat.size)).collect();
+    let expected: Vec<_> =
+        there.iter().map(|(path, (_, bytes))| (path.clone(), bytes.len() as u64)).collect();
+    prop_assert_eq!(sizes, expected);
+    prop_assert_eq!(bed.groups(), brute::groups(&bed.root.path));
+    Ok(())
+}
+
+fn options() -> impl Strategy<Value = Options> {
+    (0..ALGORITHMS.len(), prop::bool::weighted(0.2), prop_oneof![Just(1), Just(4)]).prop_map(
+        |(algorithm, every_file, workers)| Options {
+            algorithm: ALGORITHMS[algorithm],
+            every_file,
+            workers: Some(workers),
+            // A tree may become empty.
+            allow_empty: true,
+            ..Options::default()
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_scan_finds_what_comparing_bytes_finds(
+        first in prop::collection::vec(add(), 0..25),
+        links in prop::collection::vec((any::<usize>(), 0..FOLDERS.len(), 0..12u8), 0..4),
+        rounds in prop::collection::vec(prop::collection::vec(edit(), 0..6), 1..4),
+        options in options(),
+        stopped in any::<bool>(),
+    ) {
+        let bed = Bed::new();
+        first.iter().for_each(|edit| apply(&bed.root.path, edit));
+        for (file, folder, name) in links {
+            apply(&bed.root.path, &Edit::Link { file, folder, name });
+        }
+        bed.scan_with(&options);
+        is_right(&bed)?;
+        for edits in rounds {
+            edits.iter().for_each(|edit| apply(&bed.root.path, edit));
+            if stopped {
+                // Before it has done anything.
+                let control = Arc::new(Control::default());
+                control.stop();
+                let roots = std::slice::from_ref(&bed.root);
+                prop_assert!(bed.try_scan(roots, &options, &control).expect("a scan").interrupted);
+            }
+            let summary = bed.scan_with(&options);
+            prop_assert_eq!(summary.resumed, stopped);
+            is_right(&bed)?;
+            prop_assert_eq!(picture(&bed), picture(&anew(&bed, &options)));
+            let again = bed.scan_with(&options);
+            prop_assert_eq!((again.read_files, again.probed_files, again.read_bytes), (0, 0, 0));
+            prop_assert_eq!((again.new_files, again.changed_files, again.removed_files), (0, 0, 0));
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Scans that are stopped, killed, or meet another; and the next one, which goes on.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use gristmill_dedup::{Control, Filter, Mode, Options, Phase, Progress, Summary};
+
+use crate::bed::{Bed, MIB, bytes};
+
+/// At this pace a scan would take days: the test ends only if it stops when it is told to.
+fn forever() -> Options {
+    Options { io_limit: Some(1), workers: Some(2), ..Options::default() }
+}
+
+/// Runs a scan until it has come so far, does something meanwhile, and stops it.
+fn stop_when(bed: &Bed, options: &Options, far: impl Fn(Progress) -> bool, meanwhile: impl FnOnce()) -> Summary {
+    let control = Arc::new(Control::default());
+    let summary = std::thread::scope(|scope| {
+        let roots = std::slice::from_ref(&bed.root);
+        let scan = scope.spawn(|| bed.try_scan(roots, options, &control).expect("a scan"));
+        while !far(control.progress()) {
+            assert!(!scan.is_finished(), "it was over before it came so far");
+            std::thread::yield_now();
+        }
+        meanwhile();
+        control.stop();
+        scan.join().expect("a scan")
+    });
+    assert!(summary.interrupted, "{summary:?}");
+    summary
+}
+
+/// Small files, which are read while walking; large ones for the two rounds after it; folders.
+fn tree() -> Bed {
+    let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("large", 1, 8 * MIB), ("f/large", 1, 8 * MIB)]);
+    for number in 0..30 {
+        bed.write(format!("f/{}/g/{number}", number % 5), &bytes(number % 7, 60));
+    }
+    bed.link("a", "a too");
+    bed
+}
+
+/// All that a catalog says of a tree, but for numbers of rows and times.
+fn picture(bed: &Bed) -> Vec<String> {
+    let rows = bed.rows().into_iter();
+    let rows = rows.map(|(path, row)| format!("{path:?} {:?} {:?} {:?}", row.stat, row.algorithm, row.failed));
+    let groups = bed.group_list().into_iter();
+    let groups = groups.map(|group| {
+        let members: Vec<_> = group.members.iter().map(|member| (&member.path, member.linked)).collect();
+        format!("{:?} {} {members:?}", group.hash, group.copies)
+    });
+    rows.chain(groups).collect()
+}
+
+/// The same tree, scanned by nobody else and not disturbed.
+fn undisturbed(bed: &Bed) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = crate::bed::open(folder.path().join("t.db"));
+    let root = store.roots().register(&bed.root.path).expect("a root");
+    let other = Bed { folder, store, root };
+    other.scan();
+    picture(&other)
+}
+
+/// The next scan goes on, and ends as if nothing had been.
+#[track_caller]
+fn goes_on(bed: &Bed) -> Summary {
+    let summary = bed.scan();
+    assert!(summary.resumed);
+    assert_eq!(picture(bed), undisturbed(bed));
+    assert!(!bed.scan().resumed);
+    summary
+}
+
+#[test]
+fn a_scan_that_is_stopped_before_it_began() {
+    let bed = tree();
+    let control = Arc::new(Control::default());
+    control.stop();
+    let summary = bed.try_scan(std::slice::from_ref(&bed.root), &Options::default(), &control);
+    assert!(summary.expect("a scan").interrupted);
+    goes_on(&bed);
+}
+
+#[test]
+fn a_scan_that_is_stopped_while_it_walks() {
+    let bed = tree();
+    stop_when(&bed, &forever(), |progress| progress.bytes_read > 0, || ());
+    goes_on(&bed);
+}
+
+#[test]
+fn a_scan_that_is_stopped_while_it_probes() {
+    let bed = tree();
+    bed.scan_with(&Options { mode: Mode::Folders, ..Options::default() });
+    stop_when(&bed, &forever(), |progress| progress.phase == Phase::Edges, || ());
+    goes_on(&bed);
+}
+
+/// Fast enough for edges, far too slow for contents.
+fn until_contents() -> Options {
+    Options { io_limit: Some(2 * MIB as u64), workers: Some(1), ..Options::default() }
+}
+
+#[test]
+fn a_scan_that_is_stopped_while_it_reads() {
+    let bed = tree();
+    stop_when(&bed, &until_contents(), |progress| progress.phase == Phase::Contents, || ());
+    // The walk was complete; it is not repeated, and neither is what was read.
+    let summary = goes_on(&bed);
+    assert_eq!((summary.folders, summary.files), (0, 0));
+    assert_eq!((summary.read_files, summary.probed_files), (2, 0), "{summary:?}");
+}
+
+#[test]
+fn what_was_walked_is_not_walked_again() {
+    let bed = Bed::of(&[("done/x", 1, 10), ("f/a", 1, 50), ("f/b", 1, 50), ("f/g/c", 1, 50)]);
+    // The newest first: the only worker comes to `f` last if that was listed first; either way the top is done.
+    stop_when(&bed, &Options { workers: Some(1), ..forever() }, |progress| progress.bytes_read > 0, || ());
+    let summary = bed.scan();
+    assert!(summary.resumed);
+    assert!(summary.folders < 4, "{summary:?}");
+    bed.has_groups(&[&["f/a", "f/b", "f/g/c"]]);
+}
+
+/// The rules of folders that were walked before it was stopped hold for those that were not.
+#[test]
+fn a_scan_that_goes_on_knows_what_git_ignores() {
+    let bed = Bed::of(&[("f/a", 1, 50), ("f/b", 1, 50), ("f/x.o", 1, 50), ("f/g/y.o", 1, 50)]);
+    bed.write(".gitignore", b"*.o\n");
+    let filter = Filter { gitignore: true, ..Filter::default() };
+    let options = Options { filter: filter.clone(), workers: Some(1), ..forever() };
+    stop_when(&bed, &options, |progress| progress.bytes_read > 0, || ());
+    let summary = bed.scan_with(&Options { filter, ..Options::default() });
+    assert!(summary.resumed);
+    assert!(summary.folders < 3, "the top was walked before: {summary:?}");
+    bed.has_files(&[".gitignore", "f/a", "f/b"]);
+}
+
+#[test]
+fn another_request_begins_anew() {
+    for other in [
+        Options { restart: true, ..Options::default() },
+        Options { mode: Mode::Folders, ..Options::default() },
+        Options { filter: Filter { min_size: Some(1), ..Filter::default() }, ..Options::default() },
+        Options { one_file_system: true, ..Options::default() },
+    ] {
+        let bed = tree();
+        stop_when(&bed, &until_contents(), |progress| progress.phase == Phase::Contents, || ());
+        let summary = bed.scan_with(&other);
+        assert!(!summary.resumed && summary.folders > 0, "{other:?}");
+        bed.scan();
+        assert_eq!(picture(&bed), undisturbed(&bed));
+    }
+}
+
+#[test]
+#[ignore = "bug: what was read before a scan was stopped is not put together by one that begins anew and reads nothing"]
+fn what_was_read_before_is_put_together_by_a_scan_that_begins_anew() {
+    let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("large", 1, 8 * MIB), ("f/large", 1, 8 * MIB)]);
+    stop_when(&bed, &until_contents(), |progress| progress.phase == Phase::Contents, || ());
+    bed.remove("large");
+    bed.scan_with(&Options { restart: true, ..Options::default() });
+    bed.has_groups(&[&["a", "b"]]);
+}
+
+#[test]
+#[ignore = "bug: edges of a file that changed before it was read through stay those from before"]
+fn a_file_that_changes_between_its_two_readings_can_still_be_found() {
+    let bed = Bed::of(&[("a", 1, 8 * MIB), ("b", 1, 8 * MIB)]);
+    stop_when(&bed, &until_contents(), |progress| progress.phase == Phase::Contents, || ());
+    bed.write("a", &bytes(2, 8 * MIB));
+    assert!(bed.scan().resumed);
+    bed.has_groups(&[]);
+    bed.write("c", &bytes(2, 8 * MIB));
+    bed.scan();
+    bed.has_groups(&[&["a", "c"]]);
+}
+
+#[test]
+fn stopped_at_every_folder_it_still_arrives() {
+    let bed = tree();
+    let mut stops = 0;
+    loop {
+        let control = Arc::new(Control::default());
+        let options = Options { workers: Some(1), ..Options::default() };
+        let summary = std::thread::scope(|scope| {
+            let roots = std::slice::from_ref(&bed.root);
+            let scan = scope.spawn(|| bed.try_scan(roots, &options, &control).expect("a scan"));
+            while !scan.is_finished() && control.progress().folders == 0 {
+                std::thread::yield_now();
+            }
+            // As soon as it has done something; the last one may arrive.
+            if stops < 10 {
+                control.stop();
+            }
+            scan.join().expect("a scan")
+        });
+        if !summary.interrupted {
+            break;
+        }
+        stops += 1;
+    }
+    assert_eq!(picture(&bed), undisturbed(&bed));
+    bed.is_sound();
+}
+
+#[test]
+#[ignore = "bug: a second scan in the same process takes the first one's place"]
+fn a_second_scan_of_this_process_is_refused() {
+    let bed = tree();
+    stop_when(&bed, &forever(), |progress| progress.bytes_read > 0, || {
+        let roots = std::slice::from_ref(&bed.root);
+        let error = bed.try_scan(roots, &Options::default(), &Arc::default()).expect_err("it is being scanned");
+        let process = format!("process {}", std::process::id());
+        assert!(error.is_users() && error.to_string().contains(&process), "{error}");
+    });
+    goes_on(&bed);
+}
+
+const STORE: &str = "GRISTMILL_TEST_STORE";
+
+/// Runs one of these tests in a process of its own, on this store.
+fn elsewhere(name: &str, bed: &Bed) -> Child {
+    Command::new(std::env::current_exe().expect("a program"))
+        .args(["--exact", name, "--nocapture", "--include-ignored"])
+        .env(STORE, bed.folder.path().join("t.db"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process")
+}
+
+/// The store to work on, for a test that is run by another.
+fn given() -> Option<Bed> {
+    let store = crate::bed::open(PathBuf::from(std::env::var_os(STORE)?));
+    let root = store.roots().list().expect("roots").remove(0);
+    Some(Bed { folder: tempfile::tempdir().expect("a folder"), store, root })
+}
+
+/// Waits until a process says a word. What it says after that is to be kept open, or it fails to say it.
+fn wait_for(child: &mut Child, word: &str) -> impl Sized + use<> {
+    let mut lines = BufReader::new(child.stdout.take().expect("its words")).lines();
+    let said = lines.by_ref().any(|line| line.expect("a line").contains(word));
+    assert!(said, "it never said {word:?}");
+    lines
+}
+
+fn say(word: &str) {
+    writeln!(std::io::stdout(), "\n{word}").expect("said");
+}
+
+/// The other side of the two tests below: scans, and does not come to an end.
+#[test]
+#[ignore = "run by other tests"]
+fn scan_without_end() {
+    let Some(bed) = given() else { return };
+    stop_when(&bed, &forever(), |progress| progress.bytes_read > 0, || {
+        say("reading");
+        // Until whoever started it says so, or is gone.
+        let _ = std::io::stdin().lines().next();
+    });
+}
+
+#[test]
+fn a_scan_that_another_process_holds_is_refused_by_its_name() {
+    let bed = tree();
+    let mut other = elsewhere("stop::scan_without_end", &bed);
+    let _ear = wait_for(&mut other, "reading");
+    let roots = std::slice::from_ref(&bed.root);
+    let error = bed.try_scan(roots, &Options::default(), &Arc::default()).expect_err("it is being scanned");
+    let text = error.to_string();
+    assert!(error.is_users() && text.contains(&format!("process {} on", other.id())), "{text}");
+    assert!(text.contains("tree") && text.contains("being scanned already"), "{text}");
+    // Whatever was asked for.
+    let restart = Options { restart: true, ..Options::default() };
+    assert!(bed.try_scan(roots, &restart, &Arc::default()).is_err());
+    // Of two roots neither is begun.
+    let beside = bed.register(&bed.outside("beside"));
+    let both = [beside.clone(), bed.root.clone()];
+    assert!(bed.try_scan(&both, &Options::default(), &Arc::default()).is_err());
+    assert!(bed.store.roots().remove(bed.root.id).is_err());
+    writeln!(other.stdin.take().expect("its ear"), "stop").expect("told");
+    assert!(other.wait().expect("its end").success());
+    goes_on(&bed);
+    bed.scan_all(&[beside], &Options::default());
+}
+
+#[test]
+fn a_scan_whose_process_was_killed_is_gone_on_with() {
+    let bed = tree();
+    let mut other = elsewhere("stop::scan_without_end", &bed);
+    let _ear = wait_for(&mut other, "reading");
+    other.kill().expect("killed");
+    other.wait().expect("its end");
+    goes_on(&bed);
+}

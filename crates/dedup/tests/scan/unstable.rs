@@ -1,0 +1,125 @@
+//! Files that others are writing while they are read.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gristmill_dedup::{Mode, Options};
+
+use crate::bed::{Bed, KIB, bytes, mode, rewrite_secretly};
+
+/// Slow enough that a file changes while its reading waits.
+fn slowly(rate: u64) -> Options {
+    Options { io_limit: Some(rate), ..Options::default() }
+}
+
+/// Changes a file, its size too, until `body` is done.
+fn while_writing<T>(path: &Path, size: u64, body: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let file = File::options().write(true).open(path).expect("a file");
+            for number in 0_u64.. {
+                file.write_all_at(&number.to_le_bytes(), 0).expect("written");
+                file.set_len(size + number % 2).expect("its size");
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            file.set_len(size).expect("its size");
+        });
+        let result = body();
+        done.store(true, Ordering::Relaxed);
+        writer.join().expect("a writer");
+        result
+    })
+}
+
+/// A writer that gets no turn for as long as a file is read lets it be read; so it has a few chances.
+const CHANCES: usize = 20;
+
+#[track_caller]
+fn check(size: usize, rate: u64) {
+    let bed = Bed::of(&[
+        ("busy", 9, size),
+        // Whichever size the walk sees, there is another.
+        ("same size", 1, size),
+        ("same size too", 1, size),
+        ("one more", 1, size + 1),
+    ]);
+    let summary = while_writing(&bed.at("busy"), size as u64, || {
+        let mut scans = (0..CHANCES).map(|_| bed.scan_with(&slowly(rate)));
+        scans.find(|summary| summary.errors > 0).expect("a file that does not hold still")
+    });
+    assert_eq!((summary.errors, summary.removed_files), (1, 0), "{summary:?}");
+    assert!(bed.row("busy").failed);
+    assert_eq!(bed.row("busy").algorithm, None);
+    for path in ["same size", "same size too", "one more"] {
+        assert!(!bed.row(path).failed, "{path}");
+    }
+    bed.has_groups(&[&["same size", "same size too"]]);
+    // It holds still now.
+    let summary = bed.scan();
+    assert_eq!(summary.errors, 0, "{summary:?}");
+    assert!(!bed.row("busy").failed);
+    bed.has_groups(&[&["same size", "same size too"]]);
+    bed.write("busy", &bytes(1, size));
+    bed.scan();
+    bed.has_groups(&[&["busy", "same size", "same size too"]]);
+}
+
+#[test]
+fn a_file_that_does_not_hold_still_has_failed_and_others_have_not() {
+    check(2_000, 20_000);
+}
+
+#[test]
+fn a_large_file_that_does_not_hold_still_has_failed_and_others_have_not() {
+    check(100 * KIB, 400_000);
+}
+
+/// Between the walk and the reading, which then finds another file.
+#[test]
+fn what_has_changed_since_the_walk_is_recorded_as_it_was_read() {
+    let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("c", 2, 50), ("grown", 1, 50), ("d", 3, 90)]);
+    bed.scan_with(&mode(Mode::Folders));
+    rewrite_secretly(&bed.at("b"), &bytes(2, 50));
+    bed.write("grown", &bytes(3, 90));
+    let summary = bed.scan_with(&mode(Mode::Files));
+    assert_eq!((summary.errors, summary.removed_files), (0, 0));
+    bed.has_groups(&[&["b", "c"]]);
+    assert_eq!(bed.row("grown").stat.size, 90);
+    // What it is like now is known by the next scan; only the other one of its new size has to be read.
+    let summary = bed.scan();
+    assert_eq!((summary.changed_files, summary.read_files), (0, 1));
+    bed.has_groups(&[&["b", "c"], &["d", "grown"]]);
+}
+
+#[test]
+fn what_becomes_a_pipe_before_it_is_read_is_gone() {
+    let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("c", 1, 50)]);
+    bed.scan_with(&mode(Mode::Folders));
+    fs::remove_file(bed.at("a")).expect("removed");
+    let pipe = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, bed.at("a"), pipe, rustix::fs::Mode::RWXU, 0).expect("a pipe");
+    let summary = bed.scan_with(&mode(Mode::Files));
+    assert_eq!((summary.errors, summary.removed_files), (0, 1));
+    bed.has_groups(&[&["b", "c"]]);
+}
+
+#[test]
+fn what_becomes_a_link_before_it_is_read_is_not_followed() {
+    let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("f/c", 2, 50)]);
+    let outside = bed.outside("secret");
+    crate::bed::write(&outside.join("c"), &bytes(1, 50));
+    bed.scan_with(&mode(Mode::Folders));
+    bed.remove("a");
+    bed.symlink(outside.join("c"), "a");
+    bed.remove("f");
+    bed.symlink(&outside, "f");
+    bed.scan_with(&mode(Mode::Files));
+    bed.has_groups(&[]);
+    bed.scan();
+    bed.has_files(&["b"]);
+}
