@@ -37,6 +37,10 @@ const ROWS: usize = 4;
 /// How much longer a scan takes that is slowed down.
 const SLOW: Duration = Duration::from_millis(350);
 
+/// Calls at which scans are killed.
+const SYNC: &str = "fsync,fdatasync";
+const WRITE: &str = "pwrite64";
+
 /// Says whether all was well.
 pub(crate) fn run(settings: &ScanSettings) -> Result<bool, Trouble> {
     let began = Instant::now();
@@ -179,8 +183,8 @@ impl<'a> Rounds<'a> {
             words.extend(["--workers".into(), self.chance.within(1..4).to_string().into()]);
         }
         if self.strace && self.chance.percent(20) {
-            let name = if self.chance.percent(50) { "fdatasync" } else { "pwrite64" };
-            let most = *self.calls.entry(call(stage, name)).or_insert(if name == "pwrite64" { 900 } else { 20 });
+            let name = if self.chance.percent(60) { SYNC } else { WRITE };
+            let most = *self.calls.entry(call(stage, name)).or_insert(if name == SYNC { 20 } else { 900 });
             return (words, Blow::Call(name, self.chance.within(1..most + 1)));
         }
         let mut time = stage.took;
@@ -190,14 +194,16 @@ impl<'a> Rounds<'a> {
             words.extend(["--io-limit".into(), format!("{rate}B/s").into()]);
             time += SLOW;
         }
-        let most = u64::try_from(time.as_micros()).unwrap_or(0) * 12 / 10 + 1;
+        // Often early: the walk is the shorter part.
+        let part = if self.chance.percent(40) { 5 } else { 12 };
+        let most = u64::try_from(time.as_micros()).unwrap_or(0) * part / 10 + 1;
         (words, Blow::After(Duration::from_micros(self.chance.within(0..most))))
     }
 
     /// There were fewer calls than was thought.
     fn too_late(&mut self, stage: &Stage, blow: Blow) {
         if let Blow::Call(name, number) = blow {
-            self.calls.insert(call(stage, name), (number * 3 / 4).max(6));
+            self.calls.insert(call(stage, name), (number * 4 / 5).max(6));
         }
     }
 

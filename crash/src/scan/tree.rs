@@ -14,7 +14,7 @@ use crate::chance::Chance;
 
 const FOLDERS: usize = 160;
 const FILES: usize = 1_400;
-const LARGE: usize = 48;
+const LARGE: usize = 40;
 
 /// More than a walk writes at once of one folder.
 const FAT: usize = 1_150;
@@ -23,7 +23,7 @@ const FAT: usize = 1_150;
 const SIZES: [u64; 8] = [1, 7, 64, 100, 1_000, 4_096, 10_000, 65_536];
 
 /// From just above what is read at once to what has blocks in its middle.
-const LARGE_SIZES: [u64; 4] = [65_537, 200_000, 1_048_576, 1_300_000];
+const LARGE_SIZES: [u64; 4] = [65_537, 120_000, 200_000, 1_048_577];
 
 pub(crate) struct Tree {
     pub(crate) top: PathBuf,

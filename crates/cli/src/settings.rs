@@ -69,6 +69,8 @@ pub(crate) struct Scan {
     pub(crate) workers: Option<usize>,
     /// Bytes a second.
     pub(crate) io_limit: Option<u64>,
+    /// Its folders are roots.
+    pub(crate) libraries: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug)]
@@ -114,6 +116,7 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
             algorithm: reading.algorithm()?,
             workers: reading.number_or(&keys::SCAN_WORKERS, "auto", 1..=1_024)?,
             io_limit: reading.rate_or_none(&keys::SCAN_IO_LIMIT)?,
+            libraries: reading.folder_or_none(&keys::SCAN_LIBRARIES)?,
         },
         worker: Worker {
             queues: reading.names(&keys::QUEUES)?,
@@ -303,6 +306,17 @@ impl<'a> Reading<'a> {
         let show = |rate: &Option<u64>| match rate {
             None => "none".to_owned(),
             Some(rate) => format!("{}/s", value::show_size(*rate)),
+        };
+        self.text(key, read, show)
+    }
+
+    fn folder_or_none(&mut self, key: &'static Key) -> Result<Option<PathBuf>, Error> {
+        let read = |text: &str| match text {
+            "none" => Some(None),
+            text => Some(PathBuf::from(text)).filter(|path| path.is_absolute()).map(Some),
+        };
+        let show = |folder: &Option<PathBuf>| {
+            folder.as_ref().map_or_else(|| "none".to_owned(), |folder| folder.display().to_string())
         };
         self.text(key, read, show)
     }

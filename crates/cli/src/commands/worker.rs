@@ -2,6 +2,8 @@
 //!
 //! Owns how it is told to stop. What it does until then is the runner's affair.
 
+mod libraries;
+
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -235,7 +237,11 @@ fn start(store: &Store, settings: &Settings) -> Result<Running, Error> {
         .lease(worker.lease)
         .max_crashes(worker.max_crashes)
         .keep_finished(worker.keep_finished)
-        .kind(commands);
+        .kind(commands)
+        .on_job({
+            let scan = settings.scan.clone();
+            move |call| libraries::run(call, &scan)
+        });
     Ok(runner.start()?)
 }
 

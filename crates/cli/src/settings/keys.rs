@@ -43,6 +43,9 @@ keys! {
     SCAN_IO_LIMIT = "scan.io_limit", "GRISTMILL_SCAN_IO_LIMIT", Some("none"),
         "How much a scan may read in a second.",
         "a size in B, KiB, MiB, GiB, TiB or PiB, such as 200MiB or 200MiB/s, or none";
+    SCAN_LIBRARIES = "scan.libraries", "GRISTMILL_SCAN_LIBRARIES", Some("none"),
+        "A folder whose folders become roots when a job asks for a scan of everything. For control planes that share the database.",
+        "an absolute path, or none";
     QUEUES = "worker.queues", "GRISTMILL_WORKER_QUEUES", Some("default"),
         "The queues a worker takes tasks from.",
         "a list of names; in the variable separated by commas";

@@ -1,0 +1,103 @@
+//! Jobs of the protocol: a control plane asks for a scan, or for hashes, and the worker does it.
+//!
+//! Owns what a job's payload means. What a scan does is the scanner's affair: a job of the kind scan walks and
+//! records, one of the kind hash reads what can be a duplicate.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gristmill_dedup::{Control, Mode, Options, scan};
+use gristmill_jobs::Call;
+use gristmill_pool::{TaskError, TaskResult};
+use gristmill_store::Store;
+use gristmill_store::catalog::Algorithm;
+use gristmill_store::jobs::{JobKind, JobRow};
+use gristmill_store::roots::Root;
+use serde::Deserialize;
+
+use crate::settings::Scan;
+
+/// How often it is asked whether to stop, and told how far it is.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// What a payload may say; null is the same as nothing. Sizes of batches are our own affair.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Payload {
+    library_names: Option<Vec<String>>,
+    algorithm: Option<String>,
+}
+
+/// Does a job.
+pub(super) fn run(call: &Call<'_, JobRow>, settings: &Scan) -> TaskResult<()> {
+    let job = call.row();
+    let payload: Payload = serde_json::from_str(&job.payload)
+        .map_err(|error| TaskError::permanent(format!("the payload cannot be understood: {error}")))?;
+    let algorithm = match payload.algorithm.as_deref() {
+        None => settings.algorithm,
+        Some(name) => Algorithm::parse(name)
+            .ok_or_else(|| TaskError::permanent(format!("there is no hash algorithm {name:?}")))?,
+    };
+    let options = Options {
+        mode: if job.kind == JobKind::Hash { Mode::Files } else { Mode::Folders },
+        algorithm,
+        workers: settings.workers,
+        io_limit: settings.io_limit,
+        ..Options::default()
+    };
+    let roots = roots(call.store(), payload.library_names.as_deref(), settings.libraries.as_deref())?;
+    let control = Arc::new(Control::default());
+    let summary = std::thread::scope(|scope| {
+        let scan = scope.spawn(|| scan(call.store(), &roots, &options, &control));
+        while !scan.is_finished() {
+            if call.wait_cancelled(GLANCE) {
+                control.stop();
+            }
+            let progress = control.progress();
+            let part = progress.bytes_read as f64 / progress.bytes_to_read.max(1) as f64;
+            call.progress(progress.files.max(progress.read), part);
+        }
+        scan.join().unwrap_or_else(|_| Err(gristmill_dedup::Error::System("the scan panicked".to_owned())))
+    })
+    .map_err(TaskError::permanent)?;
+    if summary.interrupted {
+        return Err(TaskError::cancelled());
+    }
+    Ok(())
+}
+
+/// The roots that a job names; all of them, with those that are new in the libraries folder, when it names none.
+fn roots(store: &Store, names: Option<&[String]>, libraries: Option<&Path>) -> TaskResult<Vec<Root>> {
+    let Some(names) = names else {
+        if let Some(folder) = libraries {
+            for library in folders_in(folder)? {
+                store.roots().register(&library)?;
+            }
+        }
+        return Ok(store.roots().list()?);
+    };
+    let known = store.roots().list()?;
+    let named = |name: &String| {
+        let root = known.iter().find(|root| root.name == *name).cloned();
+        root.ok_or_else(|| TaskError::permanent(format!("there is no library {name:?}")))
+    };
+    names.iter().map(named).collect()
+}
+
+/// Every folder directly under the libraries folder. Links are not followed.
+fn folders_in(folder: &Path) -> TaskResult<Vec<PathBuf>> {
+    let unreadable = |error: std::io::Error| {
+        TaskError::permanent(format!("the libraries folder {} cannot be read: {error}", folder.display()))
+    };
+    let folder = std::fs::canonicalize(folder).map_err(unreadable)?;
+    let mut folders = Vec::new();
+    for entry in std::fs::read_dir(&folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        if entry.file_type().is_ok_and(|what| what.is_dir()) {
+            folders.push(entry.path());
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
