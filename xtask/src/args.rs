@@ -35,12 +35,21 @@ pub(crate) struct ProveOptions {
 /// Which crash run is wanted. What is not said is the crash run's own choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CrashOptions {
+    pub(crate) victim: Victim,
     pub(crate) disk: Disk,
     pub(crate) rounds: Option<u32>,
     pub(crate) seed: Option<u64>,
 }
 
-/// What is wrong with the disk in a crash run.
+/// Who is killed in a crash run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Victim {
+    #[default]
+    Jobs,
+    Scan,
+}
+
+/// What is wrong with the disk in a crash run of jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Disk {
     #[default]
@@ -70,7 +79,7 @@ Usage: cargo xtask COMMAND [OPTIONS]
 Commands:
   test    the whole test run: format, lints, tests, docs, proofs, crashes, dependencies
   prove   the concurrency proofs of crates/pool
-  crash   real workers, killed at random, on sound and on bad disks
+  crash   real workers and scans, killed at random, on sound and on bad disks
   bench   benchmarks against named peers
   help    this text; `cargo xtask COMMAND --help` for one command
 
@@ -79,6 +88,7 @@ Examples:
   cargo xtask test --fast            what to run before each commit
   cargo xtask prove --full           many more schedules, takes long
   cargo xtask crash jobs             kills workers 50 times and looks at what is left
+  cargo xtask crash scan             kills scans and compares what they come to in the end
   cargo xtask bench                  the names of the benchmarks
 
 Exit codes: 0 all is well, 1 something for you to put right, 2 the system failed
@@ -103,6 +113,7 @@ Steps:
   docs          cargo doc, warnings are errors
   shuttle, loom, miri   as in `cargo xtask prove`
   crash jobs, enospc, eio   as in `cargo xtask crash jobs`, 50, 5 and 10 rounds
+  crash scan    as in `cargo xtask crash scan`, 50 rounds
   dependencies  cargo deny: licences, duplicates, sources
   advisories    cargo deny: known vulnerabilities; NOT CHECKED when their database is out of reach
 
@@ -132,17 +143,24 @@ Examples:
 ";
 
 pub(crate) const CRASH_HELP: &str = "\
-Real worker processes on one database, killed with kill -9 at random moments, or stopped until
-their leases have run out. Afterwards: every acknowledged task has come to its end, with one effect
-per key, nothing was finished twice or by somebody who had lost it, the database is sound, and the
-tasks of the dead were taken over within two lease lengths.
+Real processes, killed with kill -9 at random moments, and a look at what is left.
+
+jobs: workers on one database are killed, or stopped until their leases have run out. Afterwards:
+every acknowledged task has come to its end, with one effect per key, nothing was finished twice or
+by somebody who had lost it, the database is sound, and the tasks of the dead were taken over within
+two lease lengths.
+
+scan: scans of made-up trees, first ones and ones after changes, are killed up to four times each
+and gone on with. Afterwards: the catalog is that of a scan which nobody disturbed, row for row, and
+nothing that was committed before a kill was walked or read again.
 
 Usage: cargo xtask crash jobs [--rounds N] [--seed S] [--fault NAME]
+       cargo xtask crash scan [--rounds N] [--seed S]
 
 Options:
   --rounds N     how often somebody is killed or stopped, or the disk is filled; 50 without it
   --seed S       the choices of an earlier run again, as it printed them; moments still vary
-  --fault NAME   what is wrong with the disk:
+  --fault NAME   jobs: what is wrong with the disk:
                    none     nothing, the default
                    enospc   it is full now and then: a small tmpfs; needs the right to mount one
                    eio      reads, writes and syncs fail now and then; needs strace
@@ -156,6 +174,7 @@ Examples:
   cargo xtask crash jobs --rounds 1000
   cargo xtask crash jobs --fault enospc --rounds 5
   cargo xtask crash jobs --rounds 10 --seed 4711
+  cargo xtask crash scan --rounds 500
 ";
 
 pub(crate) const BENCH_HELP: &str = "\
@@ -217,21 +236,26 @@ fn parse_prove(words: &[OsString]) -> Result<Command, Fault> {
 
 fn parse_crash(words: &[OsString]) -> Result<Command, Fault> {
     let mut words = words.iter();
-    match words.next().map(|word| (word, word.to_str())) {
-        Some((_, Some("jobs"))) => {}
+    let victim = match words.next().map(|word| (word, word.to_str())) {
+        Some((_, Some("jobs"))) => Victim::Jobs,
+        Some((_, Some("scan"))) => Victim::Scan,
         Some((_, Some("--help" | "-h"))) => return Ok(Command::Help(CRASH_HELP)),
         Some((word, _)) => {
-            return Err(Fault::User(format!("crash: nothing called {word:?} to crash; there is jobs")));
+            let text = format!("crash: nothing called {word:?} to crash; there are jobs and scan");
+            return Err(Fault::User(text));
         }
-        None => return Err(Fault::User("crash: say what to crash; there is jobs".to_owned())),
-    }
-    let mut options = CrashOptions::default();
+        None => return Err(Fault::User("crash: say what to crash; there are jobs and scan".to_owned())),
+    };
+    let mut options = CrashOptions { victim, ..CrashOptions::default() };
     while let Some(word) = words.next() {
         match word.to_str() {
             Some("--rounds") => options.rounds = Some(number("--rounds", words.next())?),
             Some("--seed") => options.seed = Some(number("--seed", words.next())?),
-            Some("--fault") => options.disk = disk(words.next())?,
+            Some("--fault") if victim == Victim::Jobs => options.disk = disk(words.next())?,
             Some("--help" | "-h") => return Ok(Command::Help(CRASH_HELP)),
+            _ if victim == Victim::Scan => {
+                return Err(unknown("crash scan", word, "--rounds N, --seed S and --help"));
+            }
             _ => return Err(unknown("crash", word, "--rounds N, --seed S, --fault NAME and --help")),
         }
     }
@@ -304,7 +328,11 @@ mod tests {
     fn lines_that_are_understood() {
         let test = |fast, fail_fast| Command::Test(TestOptions { fast, fail_fast });
         let prove = |full, only| Command::Prove(ProveOptions { full, only });
-        let crash = |disk, rounds, seed| Command::Crash(CrashOptions { disk, rounds, seed });
+        let crash =
+            |disk, rounds, seed| Command::Crash(CrashOptions { victim: Victim::Jobs, disk, rounds, seed });
+        let scan = |rounds, seed| {
+            Command::Crash(CrashOptions { victim: Victim::Scan, disk: Disk::Sound, rounds, seed })
+        };
         let bench = |words: &[&str]| Command::Bench(words.iter().map(OsString::from).collect());
 
         check("", &Command::Help(HELP));
@@ -322,6 +350,9 @@ mod tests {
         check("crash jobs --rounds 1000 --seed 7", &crash(Disk::Sound, Some(1000), Some(7)));
         check("crash jobs --fault enospc", &crash(Disk::Full, None, None));
         check("crash jobs --fault eio --rounds 5 -h", &Command::Help(CRASH_HELP));
+        check("crash scan", &scan(None, None));
+        check("crash scan --seed 4 --rounds 9", &scan(Some(9), Some(4)));
+        check("crash scan --help", &Command::Help(CRASH_HELP));
         check("bench", &bench(&[]));
         check("bench --help", &Command::Help(BENCH_HELP));
         check("bench submit --help --fast", &bench(&["submit", "--help", "--fast"]));
@@ -331,7 +362,8 @@ mod tests {
     fn lines_that_are_not() {
         check_rejected("tests", "\"tests\"", "test, prove, crash, bench");
         check_rejected("crash", "what to crash", "jobs");
-        check_rejected("crash pool", "\"pool\"", "jobs");
+        check_rejected("crash pool", "\"pool\"", "jobs and scan");
+        check_rejected("crash scan --fault eio", "\"--fault\"", "--rounds N, --seed S");
         check_rejected("crash jobs --round 5", "\"--round\"", "--rounds N, --seed S, --fault NAME");
         check_rejected("crash jobs --rounds many", "\"many\"", "a whole number");
         check_rejected("crash jobs --seed", "nothing", "a whole number");

@@ -1,54 +1,70 @@
-//! Crash runs: real workers killed at random, on sound and on bad disks.
+//! Crash runs: real workers and scans killed at random, on sound and on bad disks.
 //!
 //! Owns how `gristmill-crash` is built and called, and how much of it the whole test run has. What is killed when,
 //! and what must be true afterwards, is known in `crash/` alone.
 
 use std::process::{Command, ExitCode};
 
-use crate::args::{CrashOptions, Disk};
+use crate::args::{CrashOptions, Disk, Victim};
 use crate::fault::Fault;
-use crate::step::{Outcome, Step, run_all};
+use crate::step::{Outcome, Step, program, run_all};
 use crate::workspace::{Workspace, ending, shown, watched};
 
 /// How a crash run says that this machine does not allow it: this exit code, and a line that begins so.
 const NOT_HERE: i32 = 3;
 const NOT_DONE: &str = "NOT DONE: ";
 
-/// Of each disk, the rounds in the whole test run.
-const ROUNDS: [(Disk, u32); 3] = [(Disk::Sound, 50), (Disk::Full, 5), (Disk::Failing, 10)];
+/// Of each victim and disk, the rounds in the whole test run.
+const ROUNDS: [(Victim, Disk, u32); 4] = [
+    (Victim::Jobs, Disk::Sound, 50),
+    (Victim::Jobs, Disk::Full, 5),
+    (Victim::Jobs, Disk::Failing, 10),
+    (Victim::Scan, Disk::Sound, 50),
+];
 
-impl Disk {
+impl CrashOptions {
     fn step(self) -> &'static str {
-        match self {
-            Disk::Sound => "crash jobs",
-            Disk::Full => "crash enospc",
-            Disk::Failing => "crash eio",
+        match (self.victim, self.disk) {
+            (Victim::Jobs, Disk::Sound) => "crash jobs",
+            (Victim::Jobs, Disk::Full) => "crash enospc",
+            (Victim::Jobs, Disk::Failing) => "crash eio",
+            (Victim::Scan, _) => "crash scan",
         }
     }
 }
 
-/// The command `cargo xtask crash jobs`.
+/// The commands `cargo xtask crash jobs` and `cargo xtask crash scan`.
 pub(crate) fn run(workspace: &Workspace, options: CrashOptions) -> ExitCode {
-    let step = Step::new(options.disk.step(), || crash(workspace, options));
+    let step = Step::new(options.step(), || crash(workspace, options));
     run_all(vec![step], false)
 }
 
 /// What the whole test run has of it.
 pub(crate) fn steps(workspace: &Workspace) -> Vec<Step<'_>> {
-    let step = |(disk, rounds): (Disk, u32)| {
-        let options = CrashOptions { disk, rounds: Some(rounds), seed: None };
-        Step::new(disk.step(), move || crash(workspace, options))
+    let step = |(victim, disk, rounds): (Victim, Disk, u32)| {
+        let options = CrashOptions { victim, disk, rounds: Some(rounds), seed: None };
+        Step::new(options.step(), move || crash(workspace, options))
     };
     ROUNDS.into_iter().map(step).collect()
 }
 
 fn crash(workspace: &Workspace, options: CrashOptions) -> Result<Outcome, Fault> {
+    if options.victim == Victim::Scan {
+        // The program that is killed lies beside the one that kills.
+        let built = program(&mut workspace.cargo(["build", "--quiet", "-p", "gristmill"]))?;
+        if built != Outcome::Passed {
+            return Ok(built);
+        }
+    }
     judged(&mut command(workspace, options))
 }
 
 fn command(workspace: &Workspace, options: CrashOptions) -> Command {
-    let mut command = workspace.cargo(["run", "--quiet", "-p", "gristmill-crash", "--", "run"]);
-    command.args(["--fault", options.disk.name()]);
+    let mut command = workspace.cargo(["run", "--quiet", "-p", "gristmill-crash", "--"]);
+    match options.victim {
+        Victim::Jobs => command.args(["run", "--fault", options.disk.name()]),
+        Victim::Scan => command.arg("scan"),
+    };
     if let Some(rounds) = options.rounds {
         command.args(["--rounds", &rounds.to_string()]);
     }
@@ -87,8 +103,10 @@ mod tests {
     fn only_what_was_said_is_handed_over() {
         let line = "cargo run --quiet -p gristmill-crash -- run --fault";
         check(CrashOptions::default(), &format!("{line} none"));
-        let options = CrashOptions { disk: Disk::Full, rounds: Some(7), seed: Some(9) };
+        let options = CrashOptions { victim: Victim::Jobs, disk: Disk::Full, rounds: Some(7), seed: Some(9) };
         check(options, &format!("{line} enospc --rounds 7 --seed 9"));
+        let options = CrashOptions { victim: Victim::Scan, disk: Disk::Sound, ..options };
+        check(options, "cargo run --quiet -p gristmill-crash -- scan --rounds 7 --seed 9");
     }
 
     #[track_caller]

@@ -73,7 +73,7 @@ mod tests {
     fn the_steps_of_a_run() {
         let everyday = ["format", "lints", "tests", "doc tests"];
         let proofs = ["docs", "shuttle", "loom", "miri"];
-        let crashes = ["crash jobs", "crash enospc", "crash eio"];
+        let crashes = ["crash jobs", "crash enospc", "crash eio", "crash scan"];
         let rest = ["dependencies", "advisories"];
         check(true, &everyday);
         check(false, &[&["set-up"], &everyday[..], &proofs[..], &crashes[..], &rest[..]].concat());

@@ -151,10 +151,10 @@ pub(crate) fn start(mill: &Mill, before: Option<&Path>, database: &Path) -> Resu
     before.map_or(Ok(()), |before| copy(mill, before, database))
 }
 
-/// Copies a database that nobody has open, with its log.
+/// Copies a database that nobody has open, with its log, or the journal of one that is just being made.
 pub(crate) fn copy(mill: &Mill, from: &Path, to: &Path) -> Result<(), Trouble> {
     remove(to)?;
-    for end in ["", "-wal"] {
+    for end in ["", "-wal", "-journal"] {
         let (from, to) = (with(from, end), with(to, end));
         if from.exists() {
             std::fs::copy(&from, &to).or_trouble("cannot copy a database")?;
@@ -165,7 +165,7 @@ pub(crate) fn copy(mill: &Mill, from: &Path, to: &Path) -> Result<(), Trouble> {
 }
 
 fn remove(database: &Path) -> Result<(), Trouble> {
-    for path in ["", "-wal", "-shm"].map(|end| with(database, end)) {
+    for path in ["", "-wal", "-shm", "-journal"].map(|end| with(database, end)) {
         if path.exists() {
             std::fs::remove_file(path).or_trouble("cannot remove a database")?;
         }

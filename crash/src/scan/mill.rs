@@ -56,15 +56,10 @@ impl Mill {
     pub(crate) fn new(program: &Path, home: &Path) -> Result<Self, Trouble> {
         let copy = home.join("gristmill");
         let copied = std::fs::hard_link(program, &copy).or_else(|_| std::fs::copy(program, &copy).map(drop));
-        copied.or_trouble(format!(
-            "cannot use {} (`cargo build -p gristmill` makes it)",
-            program.display()
-        ))?;
-        let mill = Mill {
-            program: copy,
-            home: home.to_path_buf(),
-            user: geteuid().is_root().then_some(NOBODY),
-        };
+        copied
+            .or_trouble(format!("cannot use {} (`cargo build -p gristmill` makes it)", program.display()))?;
+        let mill =
+            Mill { program: copy, home: home.to_path_buf(), user: geteuid().is_root().then_some(NOBODY) };
         Ok(mill)
     }
 

@@ -64,9 +64,9 @@ const BESIDE: &str = "undisturbed.library_files e JOIN undisturbed.library_roots
     WHERE e.is_missing = 0";
 
 /// Its content is known, and was not.
-const UNREAD: &str = "coalesce(e.content_hash, e.read_hash) IS NOT NULL
-    AND (coalesce(e.hash_algorithm, e.read_algorithm), coalesce(e.content_hash, e.read_hash))
-        IS NOT (coalesce(f.hash_algorithm, f.read_algorithm), coalesce(f.content_hash, f.read_hash))";
+const UNREAD: &str = "coalesce(e.read_hash, e.content_hash) IS NOT NULL
+    AND (coalesce(e.read_algorithm, e.hash_algorithm), coalesce(e.read_hash, e.content_hash))
+        IS NOT (coalesce(f.read_algorithm, f.hash_algorithm), coalesce(f.read_hash, f.content_hash))";
 
 /// Its edges are known, and were not.
 const UNPROBED: &str = "e.edges IS NOT NULL AND e.edges IS NOT f.edges";
@@ -90,15 +90,8 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    pub(crate) const ALL: [Phase; 7] = [
-        Phase::Start,
-        Phase::Walk,
-        Phase::Edges,
-        Phase::Contents,
-        Phase::Share,
-        Phase::Finish,
-        Phase::Done,
-    ];
+    pub(crate) const ALL: [Phase; 7] =
+        [Phase::Start, Phase::Walk, Phase::Edges, Phase::Contents, Phase::Share, Phase::Finish, Phase::Done];
 
     pub(crate) fn word(self) -> &'static str {
         match self {
@@ -129,6 +122,8 @@ pub(crate) struct Left {
     pub(crate) folders_anew: i64,
     /// Files to be read through; names of one inode are one.
     pub(crate) reads: i64,
+    /// Names of these.
+    pub(crate) names: i64,
     /// Files of which edges are to be read, and files that cannot be read and were not tried.
     pub(crate) probes: i64,
     /// Files that cannot be read and were tried: whoever goes on may try them again.
@@ -163,7 +158,8 @@ impl Beside {
     pub(crate) fn is_made(&self) -> Result<bool, Trouble> {
         let sql = "SELECT count(*) FROM other.sqlite_schema WHERE name IN ('library_files', 'folders', 'scan_sessions',
             'library_roots')";
-        let columns = "SELECT count(*) FROM pragma_table_info('library_files', 'other') WHERE name = 'read_hash'";
+        let columns =
+            "SELECT count(*) FROM pragma_table_info('library_files', 'other') WHERE name = 'read_hash'";
         Ok(self.number(sql)? == 4 && self.number(columns)? == 1)
     }
 
@@ -208,9 +204,8 @@ impl Beside {
         ))?;
         let walked = unwalked == 0 && running + ended == wanted;
         let inodes = "count(DISTINCT e.device || ' ' || e.inode)";
-        let count = |what: &str, when: &str| {
-            self.number(&format!("SELECT {what} FROM {BESIDE} AND ({when})"))
-        };
+        let count =
+            |what: &str, when: &str| self.number(&format!("SELECT {what} FROM {BESIDE} AND ({when})"));
         let small = "e.size_bytes <= 65536";
         let edges = count("count(*)", &format!("{UNPROBED} OR ({small} AND {UNREAD})"))?;
         let contents = count("count(*)", UNREAD)?;
@@ -241,6 +236,7 @@ impl Beside {
             folders: folders("(s.id IS NULL OR f.walked_scan_id IS NOT s.id)")?,
             folders_anew: folders("s.walked_at IS NULL")?,
             reads: count(inodes, UNREAD)?,
+            names: contents,
             probes: count(inodes, &format!("{UNPROBED} OR ({UNREADABLE} AND NOT {TRIED})"))?,
             failed: count(inodes, &format!("{UNREADABLE} AND {TRIED}"))?,
         })
@@ -250,7 +246,11 @@ impl Beside {
         self.0.query_row(sql, [], |row| row.get(0)).or_trouble(LOOK)
     }
 
-    fn all<T>(&self, sql: &str, read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>) -> Result<Vec<T>, Trouble> {
+    fn all<T>(
+        &self,
+        sql: &str,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, Trouble> {
         let run = || self.0.prepare(sql)?.query_map([], read)?.collect::<rusqlite::Result<_>>();
         run().or_trouble(LOOK)
     }

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use crate::chance::Chance;
 
 const FOLDERS: usize = 160;
-const FILES: usize = 1_400;
+const FILES: usize = 1_200;
 const LARGE: usize = 40;
 
 /// More than a walk writes at once of one folder.
-const FAT: usize = 1_150;
+const FAT: usize = 800;
 
 /// Sizes that many small files have; others have one of their own.
 const SIZES: [u64; 8] = [1, 7, 64, 100, 1_000, 4_096, 10_000, 65_536];
@@ -281,7 +281,8 @@ impl Tree {
 fn content(kind: u64, size: u64) -> Vec<u8> {
     let mut chance = Chance::new(kind);
     let size = usize::try_from(size).unwrap_or(0);
-    let block: Vec<u8> = (0..size.min(4_096).div_ceil(8)).flat_map(|_| chance.number().to_le_bytes()).collect();
+    let block: Vec<u8> =
+        (0..size.min(4_096).div_ceil(8)).flat_map(|_| chance.number().to_le_bytes()).collect();
     block.into_iter().cycle().take(size).collect()
 }
 

@@ -151,7 +151,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         filter: filter(args)?,
         workers: settings.scan.workers,
         io_limit: settings.scan.io_limit,
-        top: if context.output.is_json() || context.quiet { 0 } else { TOP },
+        top: if context.output.is_json() { 0 } else { TOP },
     };
     // Before a database is made: a mistyped folder leaves nothing behind.
     let folders =

@@ -81,7 +81,10 @@ fn patterns() {
     check(&exclude(&["/build"]), &all_but(&["build/c.o", "build/d.txt"]));
     check(&exclude(&["deep/er/*.jpg", "new*"]), &all_but(&["deep/er/a.jpg", "new.txt"]));
     check(&include(&["*.jpg"]), &["a.jpg", "deep/er/a.jpg"]);
-    check(&include(&["*.[jJ][pP][gG]", "*.bin"]), &["a.jpg", "deep/er/a.jpg", "deep/er/b.JPG", "deep/er/large.bin"]);
+    check(
+        &include(&["*.[jJ][pP][gG]", "*.bin"]),
+        &["a.jpg", "deep/er/a.jpg", "deep/er/b.JPG", "deep/er/large.bin"],
+    );
     let both = Filter { exclude: vec!["er".into()], ..include(&["*.jpg"]) };
     check(&both, &["a.jpg"]);
 }
@@ -177,9 +180,9 @@ fn what_makes_no_sense_is_refused_before_anything_is_done() {
 fn a_scan_stays_on_its_file_system_if_told_to() {
     let device = |path: &str| fs::metadata(path).map(|metadata| metadata.dev()).ok();
     let Some(own) = device("/dev") else { return };
-    let mounted = ["pts", "shm", "mqueue"].iter().find(|name| {
-        device(&format!("/dev/{name}")).is_some_and(|other| other != own)
-    });
+    let mounted = ["pts", "shm", "mqueue"]
+        .iter()
+        .find(|name| device(&format!("/dev/{name}")).is_some_and(|other| other != own));
     let Some(mounted) = mounted else { return };
     let bed = Bed::new();
     let root = bed.register(std::path::Path::new("/dev"));

@@ -63,6 +63,13 @@ enum Edit {
         folder: usize,
         content: u64,
     },
+    /// Out of sight, as it is, and back.
+    TakeAway {
+        folder: usize,
+    },
+    BringBack {
+        folder: usize,
+    },
 }
 
 fn add() -> impl Strategy<Value = Edit> {
@@ -84,6 +91,14 @@ fn edit() -> impl Strategy<Value = Edit> {
     ]
 }
 
+fn edit_or_move_away() -> impl Strategy<Value = Edit> {
+    prop_oneof![
+        3 => edit(),
+        1 => (0..FOLDERS.len()).prop_map(|folder| Edit::TakeAway { folder }),
+        1 => (0..FOLDERS.len()).prop_map(|folder| Edit::BringBack { folder }),
+    ]
+}
+
 /// What cannot be done (a folder is in the way, or nothing is there) is left out.
 fn apply(top: &Path, edit: &Edit) {
     let files: Vec<PathBuf> = brute::files(top).into_keys().map(|path| top.join(path)).collect();
@@ -95,7 +110,16 @@ fn apply(top: &Path, edit: &Edit) {
             .map(|()| folder.join(format!("f{name}")))
             .filter(|path| !path.exists())
     };
+    let away = |folder: usize| {
+        let away = top.parent().expect("a folder").join("away");
+        fs::create_dir_all(&away).expect("a folder");
+        away.join(format!("{folder}"))
+    };
     let _ = match edit {
+        Edit::TakeAway { folder } if !FOLDERS[*folder].is_empty() => {
+            fs::rename(top.join(FOLDERS[*folder]), away(*folder)).ok()
+        }
+        Edit::BringBack { folder } => fs::rename(away(*folder), top.join(FOLDERS[*folder])).ok(),
         Edit::Add { folder, name, size, content: number } => place(*folder, *name)
             .map(|path| fs::write(path, content(SIZES[*size], *number)).expect("written")),
         Edit::Rewrite { file, content: number } => some(*file).map(|path| {
@@ -176,40 +200,76 @@ fn options() -> impl Strategy<Value = Options> {
     )
 }
 
+fn first() -> impl Strategy<Value = Vec<Edit>> {
+    let link = (any::<usize>(), 0..FOLDERS.len(), 0..12u8).prop_map(|(file, folder, name)| Edit::Link {
+        file,
+        folder,
+        name,
+    });
+    (prop::collection::vec(add(), 0..25), prop::collection::vec(link, 0..4))
+        .prop_map(|(files, links)| [files, links].concat())
+}
+
+/// Edits, how the tree is then scanned, and whether such a scan was begun before and stopped at once.
+type Turn = (Vec<Edit>, Options, bool);
+
+fn check(first: &[Edit], turns: &[Turn]) -> Result<(), TestCaseError> {
+    let bed = Bed::new();
+    first.iter().for_each(|edit| apply(&bed.root.path, edit));
+    for (edits, options, stopped) in turns {
+        edits.iter().for_each(|edit| apply(&bed.root.path, edit));
+        if *stopped {
+            let control = Arc::new(Control::default());
+            control.stop();
+            let roots = std::slice::from_ref(&bed.root);
+            prop_assert!(bed.try_scan(roots, options, &control).expect("a scan").interrupted);
+        }
+        let summary = bed.scan_with(options);
+        prop_assert_eq!(summary.resumed, *stopped);
+        is_right(&bed)?;
+        prop_assert_eq!(picture(&bed), picture(&anew(&bed, options)));
+        let again = bed.scan_with(options);
+        prop_assert_eq!((again.read_files, again.probed_files, again.read_bytes), (0, 0, 0));
+        prop_assert_eq!((again.new_files, again.changed_files, again.removed_files), (0, 0, 0));
+    }
+    Ok(())
+}
+
+fn turns(edit: impl Strategy<Value = Edit>) -> impl Strategy<Value = Vec<(Vec<Edit>, bool)>> {
+    prop::collection::vec((prop::collection::vec(edit, 0..6), any::<bool>()), 1..4)
+}
+
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(24))]
 
     #[test]
     fn every_scan_finds_what_comparing_bytes_finds(
-        first in prop::collection::vec(add(), 0..25),
-        links in prop::collection::vec((any::<usize>(), 0..FOLDERS.len(), 0..12u8), 0..4),
-        rounds in prop::collection::vec(prop::collection::vec(edit(), 0..6), 1..4),
-        options in options(),
-        stopped in any::<bool>(),
+        first in first(), turns in turns(edit()), options in options(),
     ) {
-        let bed = Bed::new();
-        first.iter().for_each(|edit| apply(&bed.root.path, edit));
-        for (file, folder, name) in links {
-            apply(&bed.root.path, &Edit::Link { file, folder, name });
-        }
-        bed.scan_with(&options);
-        is_right(&bed)?;
-        for edits in rounds {
-            edits.iter().for_each(|edit| apply(&bed.root.path, edit));
-            if stopped {
-                // Before it has done anything.
-                let control = Arc::new(Control::default());
-                control.stop();
-                let roots = std::slice::from_ref(&bed.root);
-                prop_assert!(bed.try_scan(roots, &options, &control).expect("a scan").interrupted);
-            }
-            let summary = bed.scan_with(&options);
-            prop_assert_eq!(summary.resumed, stopped);
-            is_right(&bed)?;
-            prop_assert_eq!(picture(&bed), picture(&anew(&bed, &options)));
-            let again = bed.scan_with(&options);
-            prop_assert_eq!((again.read_files, again.probed_files, again.read_bytes), (0, 0, 0));
-            prop_assert_eq!((again.new_files, again.changed_files, again.removed_files), (0, 0, 0));
-        }
+        let turns: Vec<Turn> = turns.into_iter().map(|(edits, stop)| (edits, options.clone(), stop)).collect();
+        check(&first, &turns)?;
+    }
+
+    #[test]
+    #[ignore = "bug: what comes back unread is not compared, when nothing else was read"]
+    fn so_it_does_when_folders_come_back(
+        first in first(), turns in turns(edit_or_move_away()), options in options(),
+    ) {
+        let turns: Vec<Turn> = turns.into_iter().map(|(edits, stop)| (edits, options.clone(), stop)).collect();
+        check(&first, &turns)?;
+    }
+
+    #[test]
+    #[ignore = "bug: a file that keeps a hash of another algorithm is read again by every scan"]
+    fn so_it_does_when_every_scan_is_another(
+        first in first(), turns in turns(edit()), options in prop::collection::vec(options(), 4),
+    ) {
+        let turns: Vec<Turn> =
+            turns.into_iter().zip(options).map(|((edits, stop), options)| (edits, options, stop)).collect();
+        check(&first, &turns)?;
     }
 }

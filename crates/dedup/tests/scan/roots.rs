@@ -162,6 +162,21 @@ fn a_file_of_another_root_is_read_when_it_becomes_a_candidate() {
 }
 
 #[test]
+#[ignore = "bug: a scan counts as having read everything while another root was not there"]
+fn a_file_of_a_root_that_was_not_there_is_read_when_it_is_back() {
+    let bed = Bed::of(&[("a", 1, 50)]);
+    let other = bed.register(&bed.outside("other"));
+    write(&bed.outside("other/b"), &bytes(1, 50));
+    bed.scan();
+    std::fs::rename(&bed.root.path, bed.outside("elsewhere")).expect("moved");
+    assert_eq!(bed.scan_all(std::slice::from_ref(&other), &Options::default()).errors, 0);
+    assert_eq!(bed.group_list(), []);
+    std::fs::rename(bed.outside("elsewhere"), &bed.root.path).expect("moved");
+    bed.scan_all(&all(&bed), &Options::default());
+    assert_eq!(bed.groups_under(&bed.outside("")), sets(&[&["other/b", "tree/a"]]));
+}
+
+#[test]
 fn a_root_that_is_removed_is_forgotten_and_nothing_else() {
     let bed = Bed::of(&FILES);
     let other = bed.register(&bed.outside("other"));
@@ -193,15 +208,20 @@ fn an_inner_root_that_is_removed_goes_back_to_the_one_around_it() {
 }
 
 #[test]
-#[ignore = "bug: a folder that is gone and was a root keeps the root around it from being scanned"]
 fn an_inner_root_whose_folder_is_gone_does_not_hold_up_the_one_around_it() {
     let bed = Bed::of(&FILES);
-    bed.register(&bed.at("in"));
+    let inner = bed.register(&bed.at("in"));
     bed.scan();
-    bed.remove("in");
+    bed.take_away("in");
     bed.write("new", &bytes(1, 50));
-    let summary = bed.try_scan(std::slice::from_ref(&bed.root), &Options::default(), &std::sync::Arc::default());
-    assert_eq!(summary.expect("a scan").new_files, 1);
+    let summary = bed.scan();
+    assert_eq!((summary.new_files, summary.removed_files, summary.errors), (1, 0, 1), "{summary:?}");
+    assert!(summary.error_samples[0].contains("tree/in: cannot be read"), "{summary:?}");
+    assert_eq!(paths(&bed, &inner), set(&["alone", "b", "deep/c"]));
+    bed.bring_back("in");
+    let summary = bed.scan();
+    assert_eq!((summary.errors, summary.files, summary.read_files), (0, 6, 0), "{summary:?}");
+    bed.has_groups(&[&["a", "in/b", "in/deep/c", "new"]]);
 }
 
 #[test]

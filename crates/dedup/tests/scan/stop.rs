@@ -15,7 +15,12 @@ fn forever() -> Options {
 }
 
 /// Runs a scan until it has come so far, does something meanwhile, and stops it.
-fn stop_when(bed: &Bed, options: &Options, far: impl Fn(Progress) -> bool, meanwhile: impl FnOnce()) -> Summary {
+fn stop_when(
+    bed: &Bed,
+    options: &Options,
+    far: impl Fn(Progress) -> bool,
+    meanwhile: impl FnOnce(),
+) -> Summary {
     let control = Arc::new(Control::default());
     let summary = std::thread::scope(|scope| {
         let roots = std::slice::from_ref(&bed.root);
@@ -45,7 +50,8 @@ fn tree() -> Bed {
 /// All that a catalog says of a tree, but for numbers of rows and times.
 fn picture(bed: &Bed) -> Vec<String> {
     let rows = bed.rows().into_iter();
-    let rows = rows.map(|(path, row)| format!("{path:?} {:?} {:?} {:?}", row.stat, row.algorithm, row.failed));
+    let rows =
+        rows.map(|(path, row)| format!("{path:?} {:?} {:?} {:?}", row.stat, row.algorithm, row.failed));
     let groups = bed.group_list().into_iter();
     let groups = groups.map(|group| {
         let members: Vec<_> = group.members.iter().map(|member| (&member.path, member.linked)).collect();
@@ -211,12 +217,18 @@ fn stopped_at_every_folder_it_still_arrives() {
 #[ignore = "bug: a second scan in the same process takes the first one's place"]
 fn a_second_scan_of_this_process_is_refused() {
     let bed = tree();
-    stop_when(&bed, &forever(), |progress| progress.bytes_read > 0, || {
-        let roots = std::slice::from_ref(&bed.root);
-        let error = bed.try_scan(roots, &Options::default(), &Arc::default()).expect_err("it is being scanned");
-        let process = format!("process {}", std::process::id());
-        assert!(error.is_users() && error.to_string().contains(&process), "{error}");
-    });
+    stop_when(
+        &bed,
+        &forever(),
+        |progress| progress.bytes_read > 0,
+        || {
+            let roots = std::slice::from_ref(&bed.root);
+            let error =
+                bed.try_scan(roots, &Options::default(), &Arc::default()).expect_err("it is being scanned");
+            let process = format!("process {}", std::process::id());
+            assert!(error.is_users() && error.to_string().contains(&process), "{error}");
+        },
+    );
     goes_on(&bed);
 }
 
@@ -257,11 +269,16 @@ fn say(word: &str) {
 #[ignore = "run by other tests"]
 fn scan_without_end() {
     let Some(bed) = given() else { return };
-    stop_when(&bed, &forever(), |progress| progress.bytes_read > 0, || {
-        say("reading");
-        // Until whoever started it says so, or is gone.
-        let _ = std::io::stdin().lines().next();
-    });
+    stop_when(
+        &bed,
+        &forever(),
+        |progress| progress.bytes_read > 0,
+        || {
+            say("reading");
+            // Until whoever started it says so, or is gone.
+            let _ = std::io::stdin().lines().next();
+        },
+    );
 }
 
 #[test]

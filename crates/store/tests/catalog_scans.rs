@@ -1,0 +1,226 @@
+//! Scans of a root: begun, gone on with, begun anew; held by the living, taken over from the dead.
+
+use std::path::Path;
+use std::time::Duration;
+
+use gristmill_store::scans::{Duplicates, LEASE, Scan, Seen, Wanted};
+use gristmill_store::{Clock, Durability, Error, Store, Time};
+use tempfile::TempDir;
+
+struct Desk {
+    store: Store,
+    clock: Clock,
+    folder: TempDir,
+    root: i64,
+}
+
+fn start() -> Time {
+    Time::parse("2026-01-01 00:00:00").expect("a time")
+}
+
+impl Desk {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let clock = Clock::manual(start());
+        let options = Store::options().durability(Durability::Normal).clock(clock.clone());
+        let store = options.open(folder.path().join("s.db")).expect("a store");
+        let root = store.roots().register(Path::new("/r")).expect("a root").id;
+        Desk { store, clock, folder, root }
+    }
+
+    fn wanted(&self, holder: &str) -> Wanted {
+        Wanted {
+            root: self.root,
+            holder: holder.into(),
+            settings: "all".into(),
+            restart: false,
+            // Who is alive is in the name; of anybody else nothing is known.
+            alive: |holder| match holder {
+                "living" => Some(true),
+                "dead" => Some(false),
+                _ => None,
+            },
+        }
+    }
+
+    fn begin(&self, holder: &str) -> Result<Scan, Error> {
+        self.store.scans().begin(self.wanted(holder))
+    }
+
+    fn sessions(&self) -> Vec<String> {
+        let conn = rusqlite::Connection::open(self.folder.path().join("s.db")).expect("a connection");
+        let sql = "SELECT status || ' ' || coalesce(holder, '-') || ' ' || coalesce(error_message, '-')
+            FROM scan_sessions ORDER BY id";
+        let mut statement = conn.prepare(sql).expect("a statement");
+        statement.query_map([], |row| row.get(0)).expect("rows").map(|row| row.expect("a row")).collect()
+    }
+
+    #[track_caller]
+    fn is_refused(&self, wanted: Wanted, holder: &str) {
+        let Err(Error::Conflict(why)) = self.store.scans().begin(wanted) else { panic!("not refused") };
+        assert!(why.contains(holder) && why.contains("2026-01-01 00:00:00"), "{why}");
+    }
+}
+
+#[test]
+fn one_that_was_released_is_gone_on_with() {
+    let desk = Desk::new();
+    let first = desk.begin("living").expect("begun");
+    assert!(!first.resumed && first.walked_at.is_none());
+    desk.store.scans().release(first.id).expect("released");
+    desk.clock.set(start().plus(Duration::from_secs(5)));
+    let second = desk.begin("other").expect("gone on with");
+    assert_eq!(second, Scan { resumed: true, ..first.clone() });
+    desk.store.scans().walked(second.id).expect("noted");
+    desk.store.scans().release(second.id).expect("released");
+    let third = desk.begin("living").expect("gone on with");
+    assert_eq!(third.walked_at, Some(start().plus(Duration::from_secs(5))));
+    desk.store
+        .scans()
+        .finish(&third, Seen { folders: 1, files: 2, bytes: 3, errors: 4 }, None)
+        .expect("finished");
+    assert_eq!(desk.sessions(), ["succeeded - -"]);
+    let fourth = desk.begin("living").expect("begun");
+    assert!(!fourth.resumed && fourth.id > first.id && fourth.walked_at.is_none());
+    let root = desk.store.roots().list().expect("roots").remove(0);
+    assert_eq!((root.folders, root.files, root.bytes), (Some(1), Some(2), Some(3)));
+    assert_eq!(root.last_scanned_at, Some(desk.store.now()));
+}
+
+#[test]
+fn another_request_or_a_restart_begins_anew() {
+    let desk = Desk::new();
+    let change: [fn(&mut Wanted); 2] =
+        [|wanted| wanted.settings = "other".into(), |wanted| wanted.restart = true];
+    for change in change {
+        let first = desk.begin("living").expect("begun");
+        desk.store.scans().walked(first.id).expect("noted");
+        let mut wanted = desk.wanted("living");
+        change(&mut wanted);
+        let second = desk.store.scans().begin(wanted).expect("begun");
+        assert!(!second.resumed && second.id != first.id && second.walked_at.is_none());
+        // The first is not running any more, whoever thinks it is.
+        assert!(matches!(desk.store.scans().finish(&first, Seen::default(), None), Err(Error::Conflict(_))));
+        assert!(desk.store.scans().beat(vec![first.id], "living").is_err());
+        desk.store.scans().finish(&second, Seen::default(), None).expect("finished");
+    }
+    assert_eq!(
+        desk.sessions(),
+        ["failed - begun anew", "succeeded - -", "failed - begun anew", "succeeded - -"]
+    );
+}
+
+#[test]
+fn one_that_a_living_process_holds_is_refused_by_its_name() {
+    let desk = Desk::new();
+    desk.begin("living").expect("begun");
+    // However long it has been silent: it is known to live.
+    for wait in [Duration::ZERO, LEASE * 100] {
+        desk.clock.set(start().plus(wait));
+        desk.is_refused(desk.wanted("other"), "living");
+        desk.is_refused(Wanted { restart: true, ..desk.wanted("other") }, "living");
+        desk.is_refused(Wanted { settings: "other".into(), ..desk.wanted("other") }, "living");
+    }
+    assert_eq!(desk.sessions(), ["running living -"]);
+    // Another root is nobody's.
+    let root = desk.store.roots().register(Path::new("/other")).expect("a root").id;
+    desk.store.scans().begin(Wanted { root, ..desk.wanted("other") }).expect("begun");
+}
+
+#[test]
+fn one_that_a_dead_process_held_is_taken_over_at_once() {
+    let desk = Desk::new();
+    let first = desk.begin("dead").expect("begun");
+    let second = desk.begin("living").expect("taken over");
+    assert_eq!((second.id, second.resumed), (first.id, true));
+    assert_eq!(desk.sessions(), ["running living -"]);
+    let Err(Error::Conflict(why)) = desk.store.scans().beat(vec![first.id], "dead") else { panic!("kept") };
+    assert!(why.contains("taken over"), "{why}");
+}
+
+#[test]
+fn of_one_that_nobody_can_ask_about_silence_decides() {
+    let desk = Desk::new();
+    let first = desk.begin("elsewhere").expect("begun");
+    let at = |seconds: u64| desk.clock.set(start().plus(Duration::from_secs(seconds)));
+    let lease = LEASE.as_secs();
+    at(lease - 1);
+    desk.is_refused(desk.wanted("other"), "elsewhere");
+    desk.store.scans().beat(vec![first.id], "elsewhere").expect("kept");
+    at(2 * lease - 2);
+    desk.is_refused(desk.wanted("other"), "elsewhere");
+    at(2 * lease - 1);
+    let second = desk.begin("other").expect("taken over");
+    assert_eq!((second.id, second.resumed), (first.id, true));
+    assert!(desk.store.scans().beat(vec![first.id], "elsewhere").is_err());
+}
+
+/// A beat is for all of a process's scans, or says which one is lost.
+#[test]
+fn a_beat_names_the_scan_that_was_lost() {
+    let desk = Desk::new();
+    let first = desk.begin("living").expect("begun");
+    let root = desk.store.roots().register(Path::new("/other")).expect("a root").id;
+    let second = desk.store.scans().begin(Wanted { root, ..desk.wanted("living") }).expect("begun");
+    desk.store.scans().beat(vec![first.id, second.id], "living").expect("kept");
+    desk.store.scans().finish(&second, Seen::default(), None).expect("finished");
+    let error = desk.store.scans().beat(vec![first.id, second.id], "living").expect_err("lost");
+    assert!(error.to_string().contains(&format!("scan {}", second.id)), "{error}");
+}
+
+#[test]
+fn a_root_is_not_removed_under_a_scan() {
+    let desk = Desk::new();
+    let scan = desk.begin("living").expect("begun");
+    assert!(matches!(desk.store.roots().remove(desk.root), Err(Error::Conflict(_))));
+    desk.store.scans().release(scan.id).expect("released");
+    desk.store.roots().remove(desk.root).expect("removed");
+    assert_eq!(desk.sessions(), [""; 0]);
+    assert!(matches!(desk.store.roots().remove(desk.root), Err(Error::NotFound(_))));
+    // One whose holder has long been silent can go.
+    let desk = Desk::new();
+    desk.begin("elsewhere").expect("begun");
+    desk.clock.set(start().plus(LEASE));
+    desk.store.roots().remove(desk.root).expect("removed");
+}
+
+/// What a scan that read everything left is good for the next one: only for that, and only in the same manner.
+#[test]
+fn what_the_last_scan_settled_holds_until_something_else_was_done() {
+    let desk = Desk::new();
+    let duplicates = Duplicates { groups: 1, files: 2, reclaimable: 3 };
+    let settled = |manner: &str, before: i64| desk.store.scans().settled(manner, before).expect("an answer");
+    let finish = |left| {
+        let scan = desk.begin("living").expect("begun");
+        desk.store.scans().finish(&scan, Seen::default(), left).expect("finished");
+        scan.id
+    };
+    assert_eq!(settled("blake3", 1), None);
+    let first = finish(Some(("blake3", duplicates)));
+    assert_eq!(settled("blake3", first + 1), Some(duplicates));
+    assert_eq!(settled("blake3", first), None, "not for itself");
+    assert_eq!(settled("sha256", first + 1), None);
+    // One that did not read everything, one that was not finished, and one of another root.
+    let second = finish(None);
+    assert_eq!(settled("blake3", second + 1), None);
+    finish(Some(("blake3", duplicates)));
+    let third = desk.begin("living").expect("begun");
+    assert_eq!(settled("blake3", third.id + 1), None);
+    desk.store.scans().finish(&third, Seen::default(), Some(("blake3", duplicates))).expect("finished");
+    let other = desk.store.roots().register(Path::new("/other")).expect("a root").id;
+    let fourth = desk.store.scans().begin(Wanted { root: other, ..desk.wanted("living") }).expect("begun");
+    desk.store.scans().finish(&fourth, Seen::default(), Some(("sha256", duplicates))).expect("finished");
+    assert_eq!(settled("blake3", fourth.id + 1), None);
+    // Rows change owners, or are put right: nothing is settled any more.
+    let undo: [&dyn Fn(); 3] = [
+        &|| drop(desk.store.roots().register(Path::new("/r/in")).expect("a root")),
+        &|| drop(desk.store.catalog().repair().expect("repaired")),
+        &|| drop(desk.store.roots().remove(other).expect("removed")),
+    ];
+    for undo in undo {
+        let last = finish(Some(("blake3", duplicates)));
+        assert_eq!(settled("blake3", last + 1), Some(duplicates));
+        undo();
+        assert_eq!(settled("blake3", last + 1), None);
+    }
+}
