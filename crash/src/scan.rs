@@ -24,8 +24,10 @@ use crate::chance::Chance;
 use crate::disk::Strace;
 use crate::{OrTrouble, Trouble};
 
-/// Rounds with one tree: half of them before it changes, half after.
+/// Rounds with one tree; before which of them it changes, and from which on it does no more.
 const ROUNDS: u32 = 6;
+const CHANGED: u32 = 2;
+const RESTED: u32 = 5;
 
 /// So many findings of a round are shown, and after so many bad rounds no more are played.
 const SHOWN: usize = 12;
@@ -34,8 +36,11 @@ const ENOUGH: usize = 3;
 /// So many differing rows of each table.
 const ROWS: usize = 4;
 
-/// How much longer a scan takes that is slowed down.
+/// How much longer a scan takes that is slowed down. One that crawls commits several times while it looks at one
+/// folder, and is always killed before it has come far.
 const SLOW: Duration = Duration::from_millis(250);
+const CRAWL: Duration = Duration::from_secs(6);
+const LONGEST: Duration = Duration::from_millis(700);
 
 /// Calls at which scans are killed.
 const SYNC: &str = "fsync,fdatasync";
@@ -107,8 +112,10 @@ impl<'a> Rounds<'a> {
                 field = Some(Field::new(self.mill, &folder, chance, way)?);
             }
             let Some(field) = field.as_mut() else { continue };
-            if turn == ROUNDS / 2 {
-                field.change()?;
+            match turn {
+                CHANGED => field.change()?,
+                RESTED => field.rest()?,
+                _ => {}
             }
             self.round(round, field)?;
             if self.bad >= ENOUGH {
@@ -148,7 +155,7 @@ impl<'a> Rounds<'a> {
                     done = true;
                 }
                 Ended::Failed(why) => {
-                    game.findings.push(format!("a scan that was not killed yet failed: {why}"))
+                    game.findings.push(format!("a scan that was not killed yet failed: {why}"));
                 }
             }
             if done {
@@ -191,10 +198,11 @@ impl<'a> Rounds<'a> {
         }
         let mut time = stage.took;
         let bytes = stage.summary["read_bytes"].as_u64().unwrap_or(0);
+        let slow = if self.chance.percent(30) { CRAWL } else { SLOW };
         if bytes > 0 && self.chance.percent(40) {
-            let rate = (bytes as f64 / SLOW.as_secs_f64()) as u64 + 1;
+            let rate = (bytes as f64 / slow.as_secs_f64()) as u64 + 1;
             words.extend(["--io-limit".into(), format!("{rate}B/s").into()]);
-            time += SLOW;
+            time += slow.min(LONGEST);
         }
         // Often early: the walk is the shorter part.
         let part = if self.chance.percent(40) { 5 } else { 12 };

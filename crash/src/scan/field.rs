@@ -22,7 +22,7 @@ pub(crate) enum Way {
     Nested,
     /// Links are followed.
     Links,
-    /// The second scan hashes otherwise.
+    /// Later scans hash otherwise.
     OtherHash,
     /// Every file is hashed.
     Every,
@@ -93,6 +93,15 @@ impl<'a> Field<'a> {
         Ok(())
     }
 
+    /// Nothing happens to the tree before the next scan.
+    pub(crate) fn rest(&mut self) -> Result<(), Trouble> {
+        let before = self.folder.join("before.db");
+        copy(self.mill, &self.stage.undisturbed, &before)?;
+        self.stage = Stage::of(self.mill, &self.folder, &self.tree, self.way, Some(before))?;
+        self.stage.name.insert_str(0, "nothing changed, ");
+        Ok(())
+    }
+
     /// A database of this name in the field.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
@@ -125,7 +134,7 @@ impl Stage {
         let began = Instant::now();
         let summary = done(mill.run(&undisturbed, &words)?)?;
         let took = began.elapsed();
-        let kind = if before.is_some() { "second scan" } else { "first scan" };
+        let kind = if before.is_some() { "later scan" } else { "first scan" };
         Ok(Stage {
             name: format!("{kind}, {}", way.word()),
             words,

@@ -28,7 +28,8 @@ const TABLES: [(&str, &str); 4] = [
                 WHERE o.library_id = r.id), 'status', s.status, 'files_seen', s.files_seen,
             'directories_seen', s.directories_seen, 'bytes_seen', s.bytes_seen, 'error_count', s.error_count,
             'error_message', s.error_message, 'settings', s.settings, 'holder', s.holder,
-            'walked', s.walked_at IS NOT NULL, 'finished', s.finished_at IS NOT NULL) AS row
+            'walked', s.walked_at IS NOT NULL, 'finished', s.finished_at IS NOT NULL, 'settled', s.settled,
+            'groups', s.duplicate_groups, 'duplicates', s.duplicate_files, 'reclaimable', s.reclaimable_bytes) AS row
         FROM {db}.scan_sessions s JOIN {db}.library_roots r ON r.id = s.library_id
         WHERE s.id = (SELECT max(o.id) FROM {db}.scan_sessions o WHERE o.library_id = r.id)",
     ),
@@ -47,7 +48,7 @@ const TABLES: [(&str, &str); 4] = [
             'removed', f.removed_at IS NOT NULL, 'needs_hash', f.needs_hash, 'algorithm', f.hash_algorithm,
             'content_hash', hex(f.content_hash), 'hashed_size', f.hashed_size_bytes,
             'hashed_mtime', f.hashed_mtime_ns, 'hashed', f.hashed_at IS NOT NULL, 'edges', f.edges,
-            'read_algorithm', f.read_algorithm, 'read_hash', hex(f.read_hash), 'errors', f.hash_error_count > 0,
+            'read_algorithm', f.read_algorithm, 'read_hash', hex(f.read_hash), 'errors', f.hash_error_count,
             'last_error', f.hash_last_error, 'erred', f.hash_last_error_at IS NOT NULL,
             'retry', f.hash_retry_after IS NOT NULL, 'claim', f.hash_claim_token, 'folder', p.relative_path,
             'seen_by', {n}(f.last_seen_scan_id)) AS row
@@ -275,3 +276,6 @@ fn columns(expected: &str, found: &str) -> String {
     });
     told.collect::<Vec<_>>().join("; ")
 }
+
+#[cfg(test)]
+mod tests;

@@ -141,7 +141,7 @@ impl Reader {
             for batch in batches(rows) {
                 let whole = self.round == Round::Second;
                 if whole {
-                    large.extend(batch)
+                    large.extend(batch);
                 } else if !self.hand_over(pool, batch) {
                     return Ok(());
                 }

@@ -37,7 +37,7 @@ const BEAT: Duration = Duration::from_secs(10);
 /// Something to be written.
 pub(crate) enum Note {
     /// With the number by which readings of its new files refer to it.
-    Listing(u64, Listing),
+    Listing(u64, Box<Listing>),
     Readings(Vec<Reading>),
     /// Files that were read before and have a duplicate.
     Shared(Vec<i64>),
@@ -193,7 +193,7 @@ impl Desk {
                     let shared = self.shares(FileRef::New(number, *place), &digest.hash);
                     digest.shared = shared;
                 }
-                gathered.batch.listings.push((number, listing));
+                gathered.batch.listings.push((number, *listing));
             }
             Note::Readings(readings) => {
                 gathered.weight += readings.len();

@@ -196,7 +196,7 @@ impl Walk {
         let (folder, known) = match self.open(&place, by_link) {
             Ok(folder) => (folder, self.store.catalog().known(&place)?),
             Err(error) if error.kind() == ErrorKind::NotFound && !place.path.as_os_str().is_empty() => {
-                return self.vanished(place);
+                return self.vanished(&place);
             }
             Err(error) => return self.failed(place, &error.to_string()),
         };
@@ -214,7 +214,7 @@ impl Walk {
         match read {
             Ok(()) => {
                 let others = visit.end()?;
-                self.go_on(ctx, (folders, rules, by_link), others)
+                self.go_on(ctx, (folders, rules, by_link), &others)
             }
             Err(Stop::Told) => Err(TaskError::cancelled()),
             Err(Stop::Unreadable(error)) => {
@@ -230,7 +230,7 @@ impl Walk {
         self: &Arc<Self>,
         ctx: &Context,
         (mut folders, rules, by_link): (Vec<Place>, Option<Arc<Rules>>, bool),
-        others: Vec<Fresh>,
+        others: &[Fresh],
     ) -> TaskResult<()> {
         add(&self.control.folders, 1);
         // The newest is run first.
@@ -238,7 +238,7 @@ impl Walk {
             let (walk, rules) = (self.clone(), rules.clone());
             let _ = ctx.spawn(move |ctx| walk.folder(ctx, place, rules, by_link));
         }
-        if others.is_empty() { Ok(()) } else { self.read_elsewhere(&others) }
+        if others.is_empty() { Ok(()) } else { self.read_elsewhere(others) }
     }
 
     /// Files whose folders were left a while ago.
@@ -270,7 +270,7 @@ impl Walk {
     }
 
     /// A folder that was there a moment ago.
-    fn vanished(&self, place: Place) -> TaskResult<()> {
+    fn vanished(&self, place: &Place) -> TaskResult<()> {
         let Some(name) = place.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let parent = place.path.parent().map(Path::to_path_buf).unwrap_or_default();
         let mut listing = Listing::new(self.scan, Place { root: place.root, id: None, path: parent });
@@ -299,7 +299,7 @@ impl Walk {
 
     fn note(&self, listing: Listing) -> TaskResult<()> {
         let number = self.listings.fetch_add(1, Ordering::Relaxed);
-        self.notes.send(Note::Listing(number, listing)).map_err(|_| TaskError::cancelled())
+        self.notes.send(Note::Listing(number, Box::new(listing))).map_err(|_| TaskError::cancelled())
     }
 
     /// Follows the next link, if there is one left, in the order of their paths: so the same tree is walked in the
@@ -605,7 +605,7 @@ impl<'a> Visit<'a> {
                 }
             }
         }
-        self.walk.notes.send(Note::Listing(number, listing)).map_err(|_| TaskError::cancelled())?;
+        self.walk.notes.send(Note::Listing(number, Box::new(listing))).map_err(|_| TaskError::cancelled())?;
         self.walk.note_readings(std::mem::take(&mut self.readings))
     }
 

@@ -119,7 +119,7 @@ impl Trees {
         self.store.catalog().settle(hashed).expect("settled");
         let bytes = files.iter().map(|file| file.what.size()).sum();
         let seen = Seen { folders: listings.len() as u64, files: files.len() as u64, bytes, errors: 0 };
-        self.store.scans().finish(&began, seen).expect("finished");
+        self.store.scans().finish(&began, seen, None).expect("finished");
         root
     }
 

@@ -1,0 +1,108 @@
+//! Each difference is seen, and each phase is told from what was committed.
+
+use std::path::PathBuf;
+
+use gristmill_store::Store;
+use tempfile::TempDir;
+
+use super::*;
+
+/// A catalog after a scan: a root with two files of one content and a large one.
+const SCANNED: &str = "
+    INSERT INTO library_roots (id, name, root_path, folder_count, file_count, total_size) VALUES (1, 'r', '/r', 1, 3, 9);
+    INSERT INTO scan_sessions (id, library_id, status, walked_at) VALUES (1, 1, 'succeeded', 'then');
+    INSERT INTO folders (id, library_id, relative_path, walked_scan_id) VALUES (1, 1, '', 1);
+    INSERT INTO library_files (library_id, folder_id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device,
+        needs_hash, hash_algorithm, content_hash, edges, last_seen_scan_id)
+    VALUES (1, 1, 'a', 3, 1, 1, 1, 1, 0, 'blake3', x'01', NULL, 1), (1, 1, 'b', 3, 1, 1, 2, 1, 0, 'blake3', x'01', NULL, 1),
+        (1, 1, 'large', 70000, 1, 1, 3, 1, 0, 'blake3', x'02', 5, 1), (1, 1, 'other name', 70000, 1, 1, 3, 1, 0, 'blake3',
+        x'02', 5, 1);";
+
+struct Pair {
+    folder: TempDir,
+}
+
+impl Pair {
+    /// Two catalogs that say the same, and then something happens to the second.
+    fn new(then: &str) -> Self {
+        let pair = Pair { folder: tempfile::tempdir().unwrap() };
+        for (path, sql) in [(pair.path("undisturbed"), ""), (pair.path("other"), then)] {
+            drop(Store::open(&path).unwrap());
+            Connection::open(path).unwrap().execute_batch(&format!("{SCANNED}{sql}")).unwrap();
+        }
+        pair
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn beside(&self) -> Beside {
+        Beside::open(&self.path("undisturbed"), &self.path("other")).unwrap()
+    }
+}
+
+#[track_caller]
+fn check_difference(then: &str, expected: &[&str]) {
+    let found = Pair::new(then).beside().differences(9).unwrap();
+    assert_eq!(found.len(), expected.len(), "{then}: {found:?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.contains(expected), "{then}: {found}");
+    }
+}
+
+#[test]
+fn what_differs_is_said() {
+    check_difference("", &[]);
+    check_difference("UPDATE library_files SET id = id + 10, updated_at = 'now', created_at = 'now'", &[]);
+    check_difference(
+        "UPDATE library_files SET needs_hash = 1 WHERE inode = 1",
+        &["file \"/r : a\": needs_hash is 1, undisturbed 0"],
+    );
+    check_difference(
+        "UPDATE library_files SET hash_error_count = 2 WHERE inode = 2",
+        &["errors is 2, undisturbed 0"],
+    );
+    check_difference("DELETE FROM library_files WHERE inode = 1", &["file \"/r : a\" is not there"]);
+    check_difference(
+        "INSERT INTO folders (library_id, parent_id, relative_path) VALUES (1, 1, 'x')",
+        &["folder \"/r : x\" should not be there"],
+    );
+    check_difference("UPDATE folders SET removed_at = 'now'", &["folder \"/r : \": removed is 1"]);
+    check_difference("UPDATE library_roots SET file_count = 4", &["root \"/r\": files is 4"]);
+    check_difference("UPDATE scan_sessions SET bytes_seen = 4", &["scan \"/r\": bytes_seen is 4"]);
+    check_difference(
+        "UPDATE library_files SET read_hash = content_hash, content_hash = NULL WHERE inode = 1",
+        &["content_hash is \"\", undisturbed \"01\"; read_hash is \"01\", undisturbed \"\""],
+    );
+}
+
+/// What is left when a scan was killed: a phase, folders to walk, files to read and to probe.
+#[track_caller]
+fn check_left(then: &str, expected: (Phase, i64, i64, i64)) {
+    let left = Pair::new(then).beside().left(0).unwrap();
+    assert_eq!((left.phase, left.folders, left.reads, left.probes), expected, "{then}: {left:?}");
+}
+
+#[test]
+fn what_is_left_is_told_from_what_was_committed() {
+    let running = "UPDATE scan_sessions SET status = 'running';";
+    check_left("", (Phase::Done, 0, 0, 0));
+    check_left(running, (Phase::Finish, 0, 0, 0));
+    let with = |sql: &str| format!("{running}{sql}");
+    let alone =
+        "UPDATE library_files SET read_hash = content_hash, read_algorithm = 'blake3', content_hash = NULL,
+        hash_algorithm = NULL WHERE inode = 1;";
+    check_left(&with(alone), (Phase::Share, 0, 0, 0));
+    let unread = "UPDATE library_files SET content_hash = NULL, hash_algorithm = NULL WHERE inode = 3;";
+    // Two names of one inode are one file to read.
+    check_left(&with(unread), (Phase::Contents, 0, 1, 0));
+    let unprobed = format!("{unread} UPDATE library_files SET edges = NULL;");
+    check_left(&with(&unprobed), (Phase::Edges, 0, 1, 1));
+    // A hash of the file as it was before is no hash.
+    check_left(&with("UPDATE library_files SET mtime_ns = 0 WHERE inode = 2;"), (Phase::Edges, 0, 1, 0));
+    let unwalked = "UPDATE scan_sessions SET walked_at = NULL; UPDATE folders SET walked_scan_id = NULL;";
+    check_left(&with(unwalked), (Phase::Walk, 1, 0, 0));
+    let unbegun = "UPDATE library_files SET last_seen_scan_id = NULL; DELETE FROM scan_sessions;";
+    check_left(unbegun, (Phase::Start, 1, 0, 0));
+}
