@@ -198,7 +198,7 @@ impl<'a> Rounds<'a> {
         }
         let mut time = stage.took;
         let bytes = stage.summary["read_bytes"].as_u64().unwrap_or(0);
-        let slow = if self.chance.percent(30) { CRAWL } else { SLOW };
+        let slow = if self.chance.percent(50) { CRAWL } else { SLOW };
         if bytes > 0 && self.chance.percent(40) {
             let rate = (bytes as f64 / slow.as_secs_f64()) as u64 + 1;
             words.extend(["--io-limit".into(), format!("{rate}B/s").into()]);

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use crate::chance::Chance;
 
 const FOLDERS: usize = 160;
-const FILES: usize = 1_200;
+const FILES: usize = 1_000;
 const LARGE: usize = 40;
 
 /// More than a walk writes at once of one folder.
-const FAT: usize = 800;
+const FAT: usize = 1_100;
 
 /// Sizes that many small files have; others have one of their own.
 const SIZES: [u64; 8] = [1, 7, 64, 100, 1_000, 4_096, 10_000, 65_536];
@@ -70,8 +70,14 @@ impl Tree {
         }
         let fat = self.top.join("fat");
         fs::create_dir(&fat)?;
-        for _ in 0..FAT {
-            self.small(&fat)?;
+        for number in 0..FAT {
+            // Most have a size that others have: they are read while the folder is looked at, which takes a while.
+            if number % 3 == 0 {
+                self.small(&fat)?;
+            } else {
+                let (kind, name) = (self.chance.within(0..400), self.name("fat"));
+                fs::write(fat.join(name), content(kind, SIZES[5]))?;
+            }
         }
         for _ in 0..LARGE {
             let folder = self.one_of(&folders);

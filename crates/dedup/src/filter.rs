@@ -106,6 +106,9 @@ fn globs(patterns: &[String]) -> Result<GlobSet> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
         let plain = pattern.trim_end_matches('/');
+        if plain.is_empty() {
+            return Err(Error::Invalid(format!("{pattern:?} is a pattern for nothing. An example: '*.tmp'")));
+        }
         // From the root for one with a slash, for any name otherwise.
         let meant = match plain.strip_prefix('/') {
             Some(from_root) => from_root.to_owned(),
@@ -190,6 +193,9 @@ mod tests {
         }
         let error = Sieve::new(&exclude("a[")).unwrap_err().to_string();
         assert!(error.contains("a[") && error.contains("*.tmp"), "{error}");
+        for nothing in ["", "/"] {
+            assert!(Sieve::new(&exclude(nothing)).is_err(), "{nothing:?}");
+        }
     }
 
     #[test]

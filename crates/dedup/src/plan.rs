@@ -6,7 +6,7 @@
 //!
 //! A plan is sorted numbers, not rows: 32 bytes a file while it is made, 8 for each that is read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use gristmill_store::Store;
@@ -15,6 +15,24 @@ use gristmill_store::catalog::{Algorithm, Row};
 use crate::error::Result;
 use crate::progress::Control;
 use crate::read::{Goal, SMALL};
+
+/// What a scan asks for.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    pub(crate) algorithm: Algorithm,
+    /// Read all files.
+    pub(crate) every: bool,
+    /// The roots that are scanned.
+    pub(crate) roots: HashSet<i64>,
+}
+
+impl Wish {
+    /// Files of other roots are read, too, when they can be duplicates of what is here; not again if they could not be
+    /// read: that is for a scan of their root.
+    fn reads(&self, row: &Row) -> bool {
+        self.roots.contains(&row.root) || !row.failed
+    }
+}
 
 /// Which files to read.
 #[derive(Debug, Default)]
@@ -60,14 +78,15 @@ enum State {
 }
 
 /// The first reading: small files, and edges of large ones.
-pub(crate) fn first(store: &Store, algorithm: Algorithm, every: bool, control: &Control) -> Result<Plan> {
+pub(crate) fn first(store: &Store, wish: &Wish, control: &Control) -> Result<Plan> {
+    let Wish { algorithm, every, .. } = *wish;
     let mut plan = Plan::default();
     let mut candidates = Vec::new();
     store.catalog().each(|row| {
         let root = plan.roots.entry(row.root).or_default();
         root.files += 1;
         root.bytes += row.stat.size;
-        if row.stat.size == 0 {
+        if row.stat.size == 0 || !wish.reads(row) {
             return flow(control);
         }
         let is_large = row.stat.size > SMALL;
@@ -92,11 +111,13 @@ pub(crate) fn first(store: &Store, algorithm: Algorithm, every: bool, control: &
 }
 
 /// The second reading: large files that are alike at their edges.
-pub(crate) fn second(store: &Store, algorithm: Algorithm, every: bool, control: &Control) -> Result<Plan> {
+pub(crate) fn second(store: &Store, wish: &Wish, control: &Control) -> Result<Plan> {
+    let Wish { algorithm, every, .. } = *wish;
     let mut plan = Plan::default();
     let mut candidates = Vec::new();
     store.catalog().each(|row| {
         if row.stat.size > SMALL
+            && wish.reads(row)
             && let Some(edges) = row.edges.or(every.then_some(0))
         {
             candidates.push(candidate(row, (row.stat.size, edges), algorithm));

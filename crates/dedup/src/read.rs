@@ -24,8 +24,9 @@ const EDGE: usize = 16 << 10;
 /// Files from this size on are looked at in the middle, too: disk images and databases often differ only there.
 const LARGE: u64 = 1 << 20;
 
-/// Large files are read in blocks of this size.
-const BLOCK: usize = 1 << 20;
+/// Large files are read in blocks of this size. From 64 KiB to 4 MiB no difference could be measured on a disk; smaller
+/// ones stay in a core's own cache.
+const BLOCK: usize = 256 << 10;
 
 /// How often a file that changes under our eyes is read.
 const ATTEMPTS: u32 = 3;

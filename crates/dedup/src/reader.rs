@@ -5,7 +5,7 @@
 //! the largest at the end.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use crate::progress::{Control, add};
 use crate::read::{self, Goal, Pace, SMALL};
 use crate::scribe::{Note, Notes};
 use crate::sys::Folder;
+use crate::walk::Tally;
 
 /// So many rows are fetched at once.
 const FETCH: usize = 2_048;
@@ -48,12 +49,14 @@ pub(crate) struct Reader {
     pub(crate) budget: Arc<Budget>,
     /// Files that were not as the catalog had them.
     pub(crate) surprises: AtomicU64,
+    pub(crate) tally: Arc<Tally>,
 }
 
 /// The roots, open. One that cannot be opened, on a disk that is not there, say, is left alone.
 pub(crate) struct Tops(HashMap<i64, Top>);
 
 struct Top {
+    path: PathBuf,
     folder: Folder,
     follow: bool,
 }
@@ -65,7 +68,9 @@ impl Tops {
         let mut tops = HashMap::new();
         for root in roots {
             match Folder::open(&root.path) {
-                Ok(folder) => drop(tops.insert(root.id, Top { folder, follow: root.follow_links })),
+                Ok(folder) => drop(
+                    tops.insert(root.id, Top { path: root.path.clone(), folder, follow: root.follow_links }),
+                ),
                 Err(_) => absent.push(root.clone()),
             }
         }
@@ -201,7 +206,7 @@ impl Reader {
             }
             if let Finding::Failed(error) = &finding {
                 add(&self.control.errors, 1);
-                tracing::info!(path = %row.path.display(), %error, "cannot be read");
+                self.tally.complain(&top.path.join(&row.path), error);
             }
             // Other names of the inode have the same content. If this name is gone or may not be read, they are
             // left for the next scan, which will choose another.

@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::eager::Eager;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, Sieve};
-use crate::plan::{self, Holds, Plan};
+use crate::plan::{self, Holds, Plan, Wish};
 use crate::progress::{Control, Phase, add};
 use crate::reader::{Budget, Reader, Round, Tops};
 use crate::scribe::{Note, Scribe};
@@ -136,6 +136,8 @@ pub struct Summary {
     pub read_bytes: u64,
     /// Files hashed again because the algorithm was changed.
     pub rehashed_files: u64,
+    /// Roots that could not be scanned at all.
+    pub failed_roots: u64,
     /// Folders and files that could not be read.
     pub errors: u64,
     /// The first of them, with their reasons.
@@ -215,12 +217,14 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         holds: HashMap::new(),
     };
     let run = course.run(&manner);
+    let forgotten = scribe.forgotten.clone();
     let End { mut summary, tally, holds, absent, settled } = course.end();
     control.enter(Phase::Finishing);
     let ended = scribe.end().and_then(|removed| {
         // The scribe's own error is the cause of what others met, so it comes first.
         run?;
         summary.removed_files = removed;
+        summary.forgotten_files = forgotten.load(Ordering::Relaxed);
         summary.roots = chosen.iter().map(|root| root.path.clone()).collect();
         summary.resumed = scans.iter().any(|scan| scan.resumed);
         summary.interrupted = control.is_stopped();
@@ -232,8 +236,17 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         let is_whole = summary.errors == 0 && absent.is_empty();
         let name = settled_as(options);
         let settled = duplicates.filter(|_| is_whole).map(|duplicates| (name.as_str(), duplicates));
+        let mut all = Seen::default();
         for scan in scans.iter().filter(|scan| !absent.contains(&scan.root)) {
-            store.scans().finish(scan, seen(store, scan, &holds)?, settled)?;
+            let seen = seen(store, scan, &holds)?;
+            all.folders += seen.folders;
+            all.files += seen.files;
+            all.bytes += seen.bytes;
+            store.scans().finish(scan, seen, settled)?;
+        }
+        if summary.resumed {
+            // Not only what was left.
+            (summary.folders, summary.files, summary.bytes) = (all.folders, all.files, all.bytes);
         }
         Ok(())
     });
@@ -267,7 +280,7 @@ fn count(summary: &mut Summary, control: &Control, tally: &Tally) {
     summary.new_files = get(&tally.new);
     summary.changed_files = get(&tally.changed);
     summary.returned_files = get(&tally.returned);
-    summary.forgotten_files = get(&tally.forgotten);
+    summary.failed_roots = get(&tally.failed_roots);
     summary.links = get(&tally.links);
     summary.special_files = get(&tally.special);
     summary.error_samples = std::mem::take(&mut tally.errors.lock().unwrap_or_else(PoisonError::into_inner));
@@ -403,7 +416,6 @@ impl Course<'_> {
             self.walk(manner)?;
             self.summary.seconds.walk = begun.elapsed().as_secs_f64();
         }
-        let Options { algorithm, every_file, .. } = *self.options;
         if self.control.is_stopped() || self.is_settled()? {
             return Ok(());
         }
@@ -411,7 +423,7 @@ impl Course<'_> {
         // Written while the rest is planned.
         let _ = self.scribe.notes.send(Note::ShareFirsts);
         let begun = Instant::now();
-        let mut first = plan::first(self.store, algorithm, every_file, self.control)?;
+        let mut first = plan::first(self.store, &self.wish(), self.control)?;
         self.holds = std::mem::take(&mut first.roots);
         self.summary.seconds.plan = begun.elapsed().as_secs_f64();
         if self.options.mode.reads() {
@@ -428,7 +440,7 @@ impl Course<'_> {
                 return self.share();
             }
             let begun = Instant::now();
-            let second = plan::second(self.store, algorithm, every_file, self.control)?;
+            let second = plan::second(self.store, &self.wish(), self.control)?;
             self.summary.seconds.plan += begun.elapsed().as_secs_f64();
             let begun = Instant::now();
             self.control.enter(Phase::Contents);
@@ -439,10 +451,16 @@ impl Course<'_> {
         Ok(())
     }
 
+    fn wish(&self) -> Wish {
+        let Options { algorithm, every_file: every, .. } = *self.options;
+        Wish { algorithm, every, roots: self.chosen.iter().map(|root| root.id).collect() }
+    }
+
     /// Whether nothing has changed since a scan that read everything.
     fn is_settled(&mut self) -> Result<bool> {
-        let Tally { new, changed, returned, forgotten, .. } = &*self.tally;
-        let same = [new, changed, returned, forgotten, &self.control.errors, &self.scribe.missing]
+        let Tally { new, changed, returned, .. } = &*self.tally;
+        let Scribe { missing, forgotten, .. } = self.scribe;
+        let same = [new, changed, returned, forgotten, missing, &self.control.errors]
             .iter()
             .all(|counter| counter.load(Ordering::Relaxed) == 0);
         let first = self.scans.iter().map(|scan| scan.id).min();
@@ -493,6 +511,7 @@ impl Course<'_> {
                 // A disk that is not there costs its own root, not the others.
                 Err(error) if self.chosen.len() > 1 => {
                     add(&self.control.errors, 1);
+                    add(&self.tally.failed_roots, 1);
                     self.absent.insert(root.id);
                     let mut errors = self.tally.errors.lock().unwrap_or_else(PoisonError::into_inner);
                     errors.push(error.to_string());
@@ -576,6 +595,7 @@ impl Course<'_> {
             tops: tops.clone(),
             budget: self.budget.clone(),
             surprises: AtomicU64::new(0),
+            tally: self.tally.clone(),
         });
         let pool = self.pool("read")?;
         let submitted = reader.submit(&pool, &plan);

@@ -58,6 +58,8 @@ pub(crate) struct Scribe {
     overflowed: Arc<AtomicBool>,
     /// How many files were found to be gone.
     pub(crate) missing: Arc<AtomicU64>,
+    /// How many are left out by this scan's filters, and were known.
+    pub(crate) forgotten: Arc<AtomicU64>,
 }
 
 impl Scribe {
@@ -72,6 +74,7 @@ impl Scribe {
         let (notes, inbox) = mpsc::sync_channel(ROOM);
         let overflowed = Arc::<AtomicBool>::default();
         let missing = Arc::<AtomicU64>::default();
+        let forgotten = Arc::<AtomicU64>::default();
         let desk = Desk {
             store: store.clone(),
             scans,
@@ -80,6 +83,7 @@ impl Scribe {
             every,
             beaten: Instant::now(),
             missing: missing.clone(),
+            forgotten: forgotten.clone(),
             ids: Ids::new(),
             contents: HashMap::new(),
             firsts: Vec::new(),
@@ -91,7 +95,7 @@ impl Scribe {
             .name("scribe".to_owned())
             .spawn(move || desk.serve().inspect_err(|_| control.stop()));
         let thread = thread.map_err(|error| Error::System(format!("cannot start a thread: {error}")))?;
-        Ok(Scribe { notes, thread, overflowed, missing })
+        Ok(Scribe { notes, thread, overflowed, missing, forgotten })
     }
 
     /// Waits until everything noted so far is on disk. False when writing has failed; `end` says why.
@@ -121,6 +125,7 @@ struct Desk {
     every: bool,
     beaten: Instant,
     missing: Arc<AtomicU64>,
+    forgotten: Arc<AtomicU64>,
     /// Rows of files that are new in this scan.
     ids: Ids,
     /// The first file of each content that was read in this scan, by the beginning of its hash, until it is known to
@@ -265,6 +270,7 @@ impl Desk {
             self.set_aside(&mut batch);
             let written = self.store.catalog().write(batch)?;
             self.missing.fetch_add(written.missing as u64, Ordering::Relaxed);
+            self.forgotten.fetch_add(written.forgotten as u64, Ordering::Relaxed);
             self.ids.extend(written.ids.into_iter().filter(|(_, ids)| !ids.is_empty()));
         }
         for flush in flushes {

@@ -38,11 +38,24 @@ pub(crate) struct Tally {
     pub(crate) new: AtomicU64,
     pub(crate) changed: AtomicU64,
     pub(crate) returned: AtomicU64,
-    pub(crate) forgotten: AtomicU64,
+    /// Roots that could not be scanned.
+    pub(crate) failed_roots: AtomicU64,
     pub(crate) links: AtomicU64,
     pub(crate) special: AtomicU64,
     /// What went wrong, the first few with their reasons.
     pub(crate) errors: Mutex<Vec<String>>,
+}
+
+impl Tally {
+    /// Keeps a word about something, with its place. Only the first few are kept: a broken disk has many.
+    pub(crate) fn complain(&self, path: &Path, words: &str) {
+        const MOST: usize = 20;
+        tracing::info!(path = %path.display(), "{words}");
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        if errors.len() < MOST {
+            errors.push(format!("{}: {words}", path.display()));
+        }
+    }
 }
 
 /// How a root is walked.
@@ -200,6 +213,9 @@ impl Walk {
             }
             Err(error) => return self.failed(place, &error.to_string()),
         };
+        if !place.path.as_os_str().is_empty() && self.is_virtual(&folder) {
+            return self.left_out(place);
+        }
         if by_link && !self.is_new_to_links(&folder) {
             self.complain(&place.path, "was reached by another link already; it is not walked twice");
             return self.failed(place, "reached by another link already");
@@ -269,6 +285,20 @@ impl Walk {
         })
     }
 
+    /// Whether the system makes up what is in a folder: processes, devices. Nobody's files are there.
+    fn is_virtual(&self, folder: &Folder) -> bool {
+        folder.own().is_ok_and(|own| own.device != self.device) && folder.is_virtual()
+    }
+
+    fn left_out(&self, place: Place) -> TaskResult<()> {
+        add(&self.tally.special, 1);
+        let Some(name) = place.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
+        let parent = place.path.parent().map(Path::to_path_buf).unwrap_or_default();
+        let mut listing = Listing::new(self.scan, Place { root: place.root, id: None, path: parent });
+        listing.forgotten_folders.push(name);
+        self.note(listing)
+    }
+
     /// A folder that was there a moment ago.
     fn vanished(&self, place: &Place) -> TaskResult<()> {
         let Some(name) = place.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
@@ -280,20 +310,19 @@ impl Walk {
 
     fn failed(&self, place: Place, error: &str) -> TaskResult<()> {
         add(&self.control.errors, 1);
+        if place.path.as_os_str().is_empty() {
+            add(&self.tally.failed_roots, 1);
+        }
         self.complain(&place.path, error);
         let mut listing = Listing::new(self.scan, place);
         listing.end = End::Failed(error.to_owned());
         self.note(listing)
     }
 
-    /// Keeps a word about something, with its place. Only the first few are kept: a broken disk has many.
     fn complain(&self, path: &Path, words: &str) {
-        const MOST: usize = 20;
-        let path = self.root.path.join(path);
-        tracing::info!(path = %path.display(), "{words}");
-        let mut errors = self.tally.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        if errors.len() < MOST {
-            errors.push(format!("{}: {words}", path.display()));
+        match path.as_os_str().is_empty() {
+            true => self.tally.complain(&self.root.path, words),
+            false => self.tally.complain(&self.root.path.join(path), words),
         }
     }
 
@@ -516,7 +545,6 @@ impl<'a> Visit<'a> {
         let known = self.files.remove(&name);
         if !self.takes(&name, false) || !self.walk.manner.sieve.takes_stat(&stat) {
             if let Some(known) = known {
-                add(&self.walk.tally.forgotten, 1);
                 self.listing.forgotten_files.push(known.id);
             }
             return;

@@ -181,6 +181,8 @@ pub struct Batch {
 pub struct Written {
     /// How many files are gone now.
     pub missing: usize,
+    /// How many are not looked at any more.
+    pub forgotten: usize,
     /// The rows of each listing's new files, in their order.
     pub ids: Ids,
 }
@@ -230,8 +232,9 @@ impl Catalog<'_> {
         self.0.write(Shape::Compound, move |db| {
             let mut written = Written::default();
             for (number, listing) in &batch.listings {
-                let (missing, ids) = record(db, listing)?;
+                let Recorded { missing, forgotten, ids } = record(db, listing)?;
                 written.missing += missing;
+                written.forgotten += forgotten;
                 written.ids.insert(*number, ids);
             }
             for reading in &batch.readings {
@@ -308,7 +311,14 @@ fn known(db: &Db<'_>, id: i64, path: &Path) -> Result<Known> {
     Ok(Known { files, folders })
 }
 
-fn record(db: &Db<'_>, listing: &Listing) -> Result<(usize, Vec<i64>)> {
+/// What writing a listing came to.
+struct Recorded {
+    missing: usize,
+    forgotten: usize,
+    ids: Vec<i64>,
+}
+
+fn record(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
     let Listing { scan, place, .. } = listing;
     let root = place.root;
     let mut path = paths::to_text(place.path.as_os_str());
@@ -321,14 +331,15 @@ fn record(db: &Db<'_>, listing: &Listing) -> Result<(usize, Vec<i64>)> {
     }
     let mut below = Below { path: &mut path };
     let mut missing = missing_files(db, &listing.missing_files)?;
+    let mut forgotten = 0;
     for id in &listing.forgotten_files {
-        db.execute("DELETE FROM library_files WHERE id = ?1", [id])?;
+        forgotten += db.execute("DELETE FROM library_files WHERE id = ?1", [id])?;
     }
     for name in &listing.missing_folders {
         missing += below.with(name, |text| remove_folder(db, root, text))?;
     }
     for name in &listing.forgotten_folders {
-        below.with(name, |text| forget_folder(db, root, text))?;
+        forgotten += below.with(name, |text| forget_folder(db, root, text))?;
     }
     for id in &listing.returned_folders {
         db.execute("UPDATE folders SET removed_at = NULL WHERE id = ?1", [id])?;
@@ -341,7 +352,7 @@ fn record(db: &Db<'_>, listing: &Listing) -> Result<(usize, Vec<i64>)> {
         changed_file(db, *id, *scan, stat)?;
     }
     let error = match &listing.end {
-        End::Part => return Ok((missing, ids)),
+        End::Part => return Ok(Recorded { missing, forgotten, ids }),
         End::Whole => None,
         End::Failed(error) => Some(error),
     };
@@ -350,7 +361,7 @@ fn record(db: &Db<'_>, listing: &Listing) -> Result<(usize, Vec<i64>)> {
         "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, error_status = ?4, removed_at = NULL
         WHERE id = ?1";
     db.execute(sql, (folder, scan, db.now(), error))?;
-    Ok((missing, ids))
+    Ok(Recorded { missing, forgotten, ids })
 }
 
 /// Paths in one folder, made in one place of memory.
@@ -586,15 +597,14 @@ fn remove_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
     Ok(missing)
 }
 
-fn forget_folder(db: &Db<'_>, root: i64, path: &str) -> Result<()> {
+/// Says how many files go with it.
+fn forget_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
     let (low, high) = paths::below(path);
-    for table in ["library_files", "folders"] {
-        let sql = format!(
-            "DELETE FROM {table} WHERE library_id = ?1 AND relative_path > ?2 AND relative_path < ?3"
-        );
-        db.execute(&sql, (root, &low, &high))?;
-    }
-    db.execute("DELETE FROM folders WHERE library_id = ?1 AND relative_path = ?2", (root, path)).map(drop)
+    let below = "library_id = ?1 AND relative_path > ?2 AND relative_path < ?3";
+    let files = db.execute(&format!("DELETE FROM library_files WHERE {below}"), (root, &low, &high))?;
+    db.execute(&format!("DELETE FROM folders WHERE {below}"), (root, &low, &high))?;
+    db.execute("DELETE FROM folders WHERE library_id = ?1 AND relative_path = ?2", (root, path))?;
+    Ok(files)
 }
 
 /// Sizes are far below what SQLite can hold.

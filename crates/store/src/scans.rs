@@ -211,6 +211,8 @@ fn refuse_held(db: &Db<'_>, wanted: &Wanted, found: &Running) -> Result<()> {
         return Ok(());
     }
     let since = found.scan.started_at;
+    // The rest is for the comparison.
+    let holder = holder.split(" (").next().unwrap_or(holder);
     Err(Error::Conflict(format!("it is being scanned already, since {since} UTC, by {holder}")))
 }
 

@@ -215,7 +215,7 @@ fn what_the_last_scan_settled_holds_until_something_else_was_done() {
     let undo: [&dyn Fn(); 3] = [
         &|| drop(desk.store.roots().register(Path::new("/r/in")).expect("a root")),
         &|| drop(desk.store.catalog().repair().expect("repaired")),
-        &|| drop(desk.store.roots().remove(other).expect("removed")),
+        &|| assert_eq!(desk.store.roots().remove(other).expect("removed").files, 0),
     ];
     for undo in undo {
         let last = finish(Some(("blake3", duplicates)));

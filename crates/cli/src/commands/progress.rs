@@ -151,7 +151,7 @@ fn parts(progress: &Progress, elapsed: Duration, pace: &mut Pace, stopping: bool
     if !matches!(phase, Phase::Planning | Phase::Finishing) {
         parts.push(Part(1, format!("{}/{} busy", progress.busy, progress.workers)));
     }
-    parts.push(Part(2, short(elapsed.as_secs())));
+    parts.push(Part(6, short(elapsed.as_secs())));
     parts
 }
 

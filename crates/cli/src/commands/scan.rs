@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gristmill_dedup::{Control, Filter, Mode, Options, scan};
+use gristmill_dedup::{Control, Filter, Mode, Options, Summary, scan};
 use gristmill_store::Store;
 use gristmill_store::roots::Root;
 use jiff::Timestamp;
@@ -39,7 +39,7 @@ Ctrl-C: what was found is saved within five seconds, and a second one ends it at
 
 Exit codes:
   0    done; files that could not be read are counted, and tried again by the next scan
-  1    a wrong argument, a folder that is not there, a root that another process scans
+  1    a wrong argument, a folder that is not there or cannot be read, a root that another process scans
   2    the system failed: a full disk, a damaged database
   130  interrupted, with what was found saved
 
@@ -184,7 +184,11 @@ pub(crate) fn scan_and_tell(
     let summary = result?;
     let told = Told { summary: &summary, roots: &store.roots().list()?, mode: options.mode };
     context.output.say(&told.json()?, |_| told.text())?;
-    Ok(if summary.interrupted { Outcome::Interrupted } else { Outcome::Done })
+    Ok(match summary {
+        Summary { interrupted: true, .. } => Outcome::Interrupted,
+        Summary { failed_roots: 1.., .. } => Outcome::ForTheUser,
+        _ => Outcome::Done,
+    })
 }
 
 /// So many groups are shown at the end of a scan.

@@ -97,6 +97,27 @@ impl Folder {
         Ok(found(&fs::statat(&self.0, name, flags)?))
     }
 
+    /// Whether it is on a file system that the kernel makes up as it goes.
+    pub(crate) fn is_virtual(&self) -> bool {
+        /// proc, sys, cgroup, cgroup2, debug, trace, bpf, pstore, security, config, efi variables, devpts, mqueue.
+        const MADE_UP: [u32; 13] = [
+            0x9fa0,
+            0x6265_6572,
+            0x27_e0eb,
+            0x6367_7270,
+            0x6462_6720,
+            0x7472_6163,
+            0xcafe_4a11,
+            0x6165_676c,
+            0x7363_6673,
+            0x6265_6570,
+            0xde5e_81e4,
+            0x1cd1,
+            0x1980_0202,
+        ];
+        fs::fstatfs(&self.0).is_ok_and(|found| MADE_UP.contains(&(found.f_type as u32)))
+    }
+
     /// What the file system says about the folder itself.
     pub(crate) fn own(&self) -> io::Result<Stat> {
         Ok(found(&fs::fstat(&self.0)?).stat)

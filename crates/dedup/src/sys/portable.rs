@@ -52,6 +52,11 @@ impl Folder {
         Ok(found(&if follow { fs::metadata(path)? } else { fs::symlink_metadata(path)? }))
     }
 
+    /// Cannot be told.
+    pub(crate) fn is_virtual(&self) -> bool {
+        false
+    }
+
     /// What the file system says about the folder itself.
     pub(crate) fn own(&self) -> io::Result<Stat> {
         Ok(found(&fs::metadata(&self.0)?).stat)

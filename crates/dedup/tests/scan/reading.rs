@@ -205,6 +205,33 @@ fn a_walk_reads_nothing_and_a_reading_walks_nothing() {
     assert_eq!(bed.scan().new_files, 1);
 }
 
+/// A scan that finds nothing new reads all the same what one that only walked has found.
+#[test]
+fn what_was_only_walked_is_read_by_the_next_scan() {
+    let bed = Bed::of(&[("a", 1, 50), ("b", 2, 60)]);
+    bed.scan();
+    bed.write("c", &bytes(1, 50));
+    bed.scan_with(&mode(Mode::Folders));
+    let summary = bed.scan();
+    assert_eq!((summary.new_files, summary.read_files, summary.duplicate_groups), (0, 2, 1));
+    // The same for one that only looked at what was known.
+    bed.write("b", &bytes(1, 50));
+    bed.scan_with(&mode(Mode::Refresh));
+    assert_eq!((bed.scan().changed_files, bed.scan().duplicate_files), (0, 3));
+    bed.has_groups(&[&["a", "b", "c"]]);
+}
+
+#[test]
+fn the_first_groups_come_with_the_summary() {
+    let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("c", 2, 60), ("d", 2, 60)]);
+    for top in [1, 2, 0, 9] {
+        let summary = bed.scan_with(&Options { top, ..Options::default() });
+        let sizes: Vec<u64> = summary.top.iter().map(|group| group.size).collect();
+        assert_eq!(sizes, [60, 50][..top.min(2)]);
+        assert_eq!((summary.duplicate_groups, summary.duplicate_files), (2, 4));
+    }
+}
+
 #[test]
 #[ignore = "bug: what comes back unread is not compared, when nothing else was read"]
 fn what_comes_back_is_compared_with_what_came_meanwhile() {

@@ -14,6 +14,14 @@ fn forever() -> Options {
     Options { io_limit: Some(1), workers: Some(2), ..Options::default() }
 }
 
+struct Stops<'a>(&'a Control);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
 /// Runs a scan until it has come so far, does something meanwhile, and stops it.
 fn stop_when(
     bed: &Bed,
@@ -25,12 +33,14 @@ fn stop_when(
     let summary = std::thread::scope(|scope| {
         let roots = std::slice::from_ref(&bed.root);
         let scan = scope.spawn(|| bed.try_scan(roots, options, &control).expect("a scan"));
+        // Also when something panics, or the scan would go on for days.
+        let stop = Stops(&control);
         while !far(control.progress()) {
             assert!(!scan.is_finished(), "it was over before it came so far");
             std::thread::yield_now();
         }
         meanwhile();
-        control.stop();
+        drop(stop);
         scan.join().expect("a scan")
     });
     assert!(summary.interrupted, "{summary:?}");

@@ -99,7 +99,7 @@ impl Similar<'_> {
 
     pub(super) fn text(&self) -> String {
         if self.total == 0 {
-            return nothing(&self.places, self.narrowed, "no folders have so much in common");
+            return nothing(&self.places, self.narrowed, "no similar folders");
         }
         let mut text = String::new();
         for pair in self.pairs {

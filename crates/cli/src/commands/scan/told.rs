@@ -11,7 +11,6 @@ use crate::output::{bytes, counted, grouped, path, visible};
 /// What a scan did, and what is needed to tell it.
 pub(super) struct Told<'a> {
     pub(super) summary: &'a Summary,
-    /// The groups that would give most back.
     /// All that are registered.
     pub(super) roots: &'a [Root],
     pub(super) mode: Mode,
@@ -24,6 +23,12 @@ impl Told<'_> {
         let summary = Summary { roots: Vec::new(), ..self.summary.clone() };
         let mut value = serde_json::to_value(&summary).map_err(|error| Error::System(error.to_string()))?;
         value["roots"] = json!(roots);
+        if !self.reads() {
+            // It did not look.
+            for key in ["duplicate_groups", "duplicate_files", "reclaimable_bytes"] {
+                value[key] = Value::Null;
+            }
+        }
         Ok(value)
     }
 
@@ -32,6 +37,9 @@ impl Told<'_> {
         let mut lines = Vec::new();
         if summary.interrupted {
             lines.push("stopped; what was found is saved, and the same command goes on from here".to_owned());
+        }
+        if summary.resumed {
+            lines.push("went on with a scan that had been stopped; --restart begins anew".to_owned());
         }
         lines.push(self.amount());
         lines.extend(self.changes());
