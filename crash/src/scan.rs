@@ -109,7 +109,9 @@ impl<'a> Rounds<'a> {
                 let chance = Chance::new(seed.wrapping_add(u64::from(number) * 1_000_003));
                 let way = Way::ALL[number as usize % Way::ALL.len()];
                 let folder = self.folder.join(format!("field{number}"));
-                field = Some(Field::new(self.mill, &folder, chance, way)?);
+                // Only where everything can be read, a later scan may take what is known for all there is.
+                let locked = number % 2 == 0;
+                field = Some(Field::new(self.mill, &folder, chance, (way, locked))?);
             }
             let Some(field) = field.as_mut() else { continue };
             match turn {
@@ -134,7 +136,7 @@ impl<'a> Rounds<'a> {
         let stage = &field.stage;
         let database = field.file("disturbed.db");
         start(self.mill, stage.before.as_deref(), &database)?;
-        let mut game = Game { mill: self.mill, field, findings: Vec::new(), left: None };
+        let mut game = Game { mill: self.mill, field, findings: Vec::new(), left: None, killed: false };
         game.look(&database)?;
         let wanted = self.chance.within(1..5);
         let mut told = Vec::new();
@@ -254,6 +256,8 @@ struct Game<'a> {
     findings: Vec<String>,
     /// What was left to do when somebody last looked; nothing while there is no catalog.
     left: Option<Left>,
+    /// Whether a dead scan has left a database.
+    killed: bool,
 }
 
 impl Game<'_> {
@@ -262,12 +266,14 @@ impl Game<'_> {
         let before = self.left;
         let dead = self.field.file("dead.db");
         copy(self.mill, database, &dead)?;
+        self.killed = dead.exists();
         self.look(&dead)?;
         let Some(left) = self.left else { return Ok(Phase::Start) };
         if left.running + left.ended > 0 {
             self.verify(&dead, "after a kill")?;
         }
-        if let Some(before) = before
+        // When one of two roots was complete, its next scan is a new one.
+        if let Some(before) = before.filter(|before| before.ended == 0)
             && (left.folders > before.folders || left.reads > before.reads || left.phase < before.phase)
         {
             self.findings.push(format!("what was done is undone: {before:?} was left, and {left:?} is"));
@@ -298,18 +304,16 @@ impl Game<'_> {
 
     /// What a scan that came to its end says it did must be what was left to do, no more and no less.
     fn work(&mut self, summary: &Value) {
-        // When one of two roots was complete, its next scan is a new one.
         let Some(left) = self.left.filter(|left| left.ended == 0) else { return };
         // A file that is found behind a link, too, may be read by each of its names: that they are one is not seen
         // while walking.
-        let (folders, reads) = match self.field.stage.walks_anew {
-            true => (left.folders_anew, left.names),
-            false => (left.folders, left.reads),
-        };
+        let reads = if self.field.stage.walks_anew { left.names } else { left.reads };
+        // One that goes on tells of all there is.
+        let folders = if left.running > 0 { left.all_folders } else { left.folders };
         for (what, expected) in [
             ("folders", folders..=folders),
             ("read_files", left.reads..=reads),
-            ("probed_files", left.probes..=left.probes + left.failed),
+            ("probed_files", left.probes..=left.probes + left.unreadable),
         ] {
             let found = &summary[what];
             if !found.as_i64().is_some_and(|found| expected.contains(&found)) {
@@ -333,6 +337,14 @@ impl Game<'_> {
         }
         self.findings.extend(beside.differences(ROWS)?);
         drop(beside);
+        let dead = self.field.file("dead.db");
+        if self.killed && !stage.walks_anew && self.left.is_some() {
+            let again = Beside::open(&dead, database)?.walked_again(stage.since)?;
+            if again > 0 {
+                self.findings
+                    .push(format!("{again} folders were walked again that had been walked before a kill"));
+            }
+        }
         if dupes(self.mill, database)? != stage.dupes {
             self.findings.push("`gristmill dupes` answers otherwise than undisturbed".to_owned());
         }

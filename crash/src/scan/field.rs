@@ -73,11 +73,16 @@ pub(crate) struct Stage {
 }
 
 impl<'a> Field<'a> {
-    /// A tree that nobody knows yet.
-    pub(crate) fn new(mill: &'a Mill, folder: &Path, chance: Chance, way: Way) -> Result<Self, Trouble> {
+    /// A tree that nobody knows yet. `locked`: some of it may not be read.
+    pub(crate) fn new(
+        mill: &'a Mill,
+        folder: &Path,
+        chance: Chance,
+        (way, locked): (Way, bool),
+    ) -> Result<Self, Trouble> {
         std::fs::create_dir(folder).or_trouble("cannot make a folder")?;
         mill.give(folder)?;
-        let tree = Tree::plant(folder, chance).or_trouble("cannot plant a tree")?;
+        let tree = Tree::plant(folder, chance, locked).or_trouble("cannot plant a tree")?;
         let stage = Stage::of(mill, folder, &tree, way, None)?;
         Ok(Field { mill, folder: folder.to_path_buf(), tree, way, stage })
     }

@@ -28,8 +28,7 @@ const TABLES: [(&str, &str); 4] = [
                 WHERE o.library_id = r.id), 'status', s.status, 'files_seen', s.files_seen,
             'directories_seen', s.directories_seen, 'bytes_seen', s.bytes_seen, 'error_count', s.error_count,
             'error_message', s.error_message, 'settings', s.settings, 'holder', s.holder,
-            'walked', s.walked_at IS NOT NULL, 'finished', s.finished_at IS NOT NULL, 'settled', s.settled,
-            'groups', s.duplicate_groups, 'duplicates', s.duplicate_files, 'reclaimable', s.reclaimable_bytes) AS row
+            'walked', s.walked_at IS NOT NULL, 'finished', s.finished_at IS NOT NULL) AS row
         FROM {db}.scan_sessions s JOIN {db}.library_roots r ON r.id = s.library_id
         WHERE s.id = (SELECT max(o.id) FROM {db}.scan_sessions o WHERE o.library_id = r.id)",
     ),
@@ -72,12 +71,6 @@ const UNREAD: &str = "coalesce(e.read_hash, e.content_hash) IS NOT NULL
 /// Its edges are known, and were not.
 const UNPROBED: &str = "e.edges IS NOT NULL AND e.edges IS NOT f.edges";
 
-/// It cannot be read.
-const UNREADABLE: &str = "e.hash_error_count > 0";
-
-/// It was tried as often as it should be.
-const TRIED: &str = "coalesce(f.hash_error_count, 0) >= e.hash_error_count";
-
 /// Where a scan had come when it was killed, by what it had committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
@@ -119,16 +112,16 @@ pub(crate) struct Left {
     pub(crate) walked: bool,
     /// Folders to be walked.
     pub(crate) folders: i64,
-    /// Folders to be walked, when walks that are not complete begin anew.
-    pub(crate) folders_anew: i64,
     /// Files to be read through; names of one inode are one.
     pub(crate) reads: i64,
     /// Names of these.
     pub(crate) names: i64,
-    /// Files of which edges are to be read, and files that cannot be read and were not tried.
+    /// Files of which edges are to be read.
     pub(crate) probes: i64,
-    /// Files that cannot be read and were tried: whoever goes on may try them again.
-    pub(crate) failed: i64,
+    /// Files that cannot be read.
+    pub(crate) unreadable: i64,
+    /// All folders that there are.
+    pub(crate) all_folders: i64,
 }
 
 /// An undisturbed catalog, and another.
@@ -191,12 +184,44 @@ impl Beside {
                 lines.push(format!("… and {} more rows of this kind", count - most));
             }
         }
+        // One that was gone on with need not say that all was read, and what there was; if it does, it must be so.
+        let last = |db: &str| format!("SELECT max(o.id) FROM {db}.scan_sessions o GROUP BY o.library_id");
+        let claims = |s: &str| {
+            format!("({s}.settled, {s}.duplicate_groups, {s}.duplicate_files, {s}.reclaimable_bytes)")
+        };
+        let false_claims = self.number(&format!(
+            "SELECT count(*) FROM other.scan_sessions f JOIN undisturbed.scan_sessions e ON e.library_id = f.library_id
+            WHERE f.id IN ({}) AND e.id IN ({}) AND f.settled IS NOT NULL AND {} IS NOT {}",
+            last("other"),
+            last("undisturbed"),
+            claims("f"),
+            claims("e")
+        ))?;
+        if false_claims > 0 {
+            lines.push("the scan says that all was read, or what there was, and it is not so".to_owned());
+        }
         Ok(lines)
+    }
+
+    /// With a dead scan's catalog in the place of the undisturbed one: how many folders were walked once more that it
+    /// had walked.
+    pub(crate) fn walked_again(&self, since: i64) -> Result<i64, Trouble> {
+        self.number(&format!(
+            "SELECT count(*) FROM undisturbed.folders e JOIN undisturbed.library_roots er ON er.id = e.library_id
+                JOIN undisturbed.scan_sessions s ON s.id = e.walked_scan_id AND s.id > {since} AND s.status = 'running'
+                JOIN other.library_roots r ON r.root_path = er.root_path
+                JOIN other.folders f ON f.library_id = r.id AND f.relative_path = e.relative_path
+            WHERE f.last_seen_at IS NOT e.last_seen_at"
+        ))
     }
 
     /// What the other has still to do. `since`: the last scan before the one that was killed.
     pub(crate) fn left(&self, since: i64) -> Result<Left, Trouble> {
-        let ours = format!("FROM other.scan_sessions s WHERE s.id > {since}");
+        // Of each root the last: a root that was complete when another one's scan was killed is scanned anew.
+        let last = format!(
+            "s.id > {since} AND s.id = (SELECT max(o.id) FROM other.scan_sessions o WHERE o.library_id = s.library_id)"
+        );
+        let ours = format!("FROM other.scan_sessions s WHERE {last}");
         let running = self.number(&format!("SELECT count(*) {ours} AND s.status = 'running'"))?;
         let ended = self.number(&format!("SELECT count(*) {ours} AND s.status <> 'running'"))?;
         let unwalked = self.number(&format!("SELECT count(*) {ours} AND s.walked_at IS NULL"))?;
@@ -220,26 +245,24 @@ impl Beside {
             () if alone > 0 => Phase::Share,
             () => Phase::Finish,
         };
-        let folders = |when: &str| {
-            self.number(&format!(
-                "SELECT count(*) FROM undisturbed.folders e JOIN undisturbed.library_roots er ON er.id = e.library_id
-                    LEFT JOIN other.library_roots r ON r.root_path = er.root_path
-                    LEFT JOIN other.folders f ON f.library_id = r.id AND f.relative_path = e.relative_path
-                    LEFT JOIN other.scan_sessions s ON s.library_id = r.id AND s.id > {since}
-                WHERE e.removed_at IS NULL AND e.error_status IS NULL AND {when}"
-            ))
-        };
+        let folders = self.number(&format!(
+            "SELECT count(*) FROM undisturbed.folders e JOIN undisturbed.library_roots er ON er.id = e.library_id
+                LEFT JOIN other.library_roots r ON r.root_path = er.root_path
+                LEFT JOIN other.folders f ON f.library_id = r.id AND f.relative_path = e.relative_path
+                LEFT JOIN other.scan_sessions s ON s.library_id = r.id AND {last}
+            WHERE e.removed_at IS NULL AND e.error_status IS NULL AND (s.id IS NULL OR f.walked_scan_id IS NOT s.id)"
+        ))?;
         Ok(Left {
             phase,
             running,
             ended,
             walked,
-            folders: folders("(s.id IS NULL OR f.walked_scan_id IS NOT s.id)")?,
-            folders_anew: folders("s.walked_at IS NULL")?,
+            folders,
             reads: count(inodes, UNREAD)?,
             names: contents,
-            probes: count(inodes, &format!("{UNPROBED} OR ({UNREADABLE} AND NOT {TRIED})"))?,
-            failed: count(inodes, &format!("{UNREADABLE} AND {TRIED}"))?,
+            probes: count(inodes, UNPROBED)?,
+            unreadable: count(inodes, "e.hash_error_count > 0")?,
+            all_folders: self.number("SELECT count(*) FROM undisturbed.folders WHERE removed_at IS NULL")?,
         })
     }
 

@@ -37,14 +37,17 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Plants a tree in a folder.
-    pub(crate) fn plant(within: &Path, chance: Chance) -> io::Result<Self> {
+    /// Plants a tree in a folder. `locked`: some of it may not be read.
+    pub(crate) fn plant(within: &Path, chance: Chance, locked: bool) -> io::Result<Self> {
         let [top, outside, stash] = ["tree", "outside", "stash"].map(|name| within.join(name));
         for folder in [&top, &outside, &stash] {
             fs::create_dir_all(folder)?;
         }
         let mut tree = Tree { top, outside, stash, stashed: Vec::new(), chance, made: 0 };
         tree.grow()?;
+        if locked {
+            tree.forbid()?;
+        }
         Ok(tree)
     }
 
@@ -87,8 +90,7 @@ impl Tree {
             let folder = self.one_of(&folders);
             fs::hard_link(file, folder.join(self.name("hard")))?;
         }
-        self.links(&folders)?;
-        self.forbidden()
+        self.links(&folders)
     }
 
     /// Links to files and folders, in and out of the tree, up and to nowhere.
@@ -111,7 +113,7 @@ impl Tree {
     }
 
     /// What may not be read.
-    fn forbidden(&mut self) -> io::Result<()> {
+    fn forbid(&mut self) -> io::Result<()> {
         let folder = self.top.join("locked");
         fs::create_dir(&folder)?;
         self.small(&folder)?;
@@ -202,6 +204,9 @@ impl Tree {
         for folder in self.folders(1)? {
             fs::remove_dir_all(&folder)?;
             fs::write(&folder, content(1, SIZES[4]))?;
+        }
+        if !self.top.join("locked").exists() {
+            return Ok(());
         }
         // What could not be read can be, and the other way round.
         lock(&self.inner().join("locked small"), false)?;

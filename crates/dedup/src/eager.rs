@@ -18,9 +18,6 @@ use crate::read::{self, Goal, SMALL};
 use crate::reader::{Budget, Paced};
 use crate::sys::Folder;
 
-/// So many sizes are remembered; files of others wait for the plan.
-const MOST_SIZES: usize = 1_000_000;
-
 /// A lock for each of so many parts.
 const PARTS: usize = 64;
 
@@ -37,7 +34,8 @@ pub(crate) struct Fresh {
     pub(crate) file: FileRef,
 }
 
-/// What is known of a size: its only file so far, or that there are several.
+/// What is known of a size: its only file so far, or that there are several. There are as many sizes as a small file can
+/// have.
 type Sizes = HashMap<u64, Option<Fresh>>;
 
 pub(crate) struct Eager {
@@ -67,14 +65,12 @@ impl Eager {
         let part = (size as usize) % PARTS;
         let Some(sizes) = self.parts.get(part) else { return (None, None) };
         let mut sizes = sizes.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_full = sizes.len() >= MOST_SIZES / PARTS;
         match sizes.entry(size) {
             Entry::Occupied(mut known) => (Some(fresh), known.get_mut().take()),
-            Entry::Vacant(vacant) if !is_full => {
+            Entry::Vacant(vacant) => {
                 vacant.insert(Some(fresh));
                 (None, None)
             }
-            Entry::Vacant(_) => (None, None),
         }
     }
 
@@ -90,8 +86,12 @@ impl Eager {
         if matches!(finding, Finding::Failed(_)) {
             return None;
         }
-        add(&self.control.read, 1);
+        add(&self.control.read, u64::from(finding != Finding::Gone));
         add(&self.control.read_through, u64::from(matches!(finding, Finding::Content(..))));
-        Some(Reading { file: *file, stat: found, finding, shared: false, differs: found != *stat })
+        let differs = found != *stat;
+        if differs || finding == Finding::Gone {
+            add(&self.control.surprises, 1);
+        }
+        Some(Reading { file: *file, stat: found, finding, shared: false, differs })
     }
 }

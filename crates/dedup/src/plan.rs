@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use gristmill_store::Store;
-use gristmill_store::catalog::{Algorithm, Row};
+use gristmill_store::catalog::{Algorithm, Row, Stat};
 
 use crate::error::Result;
 use crate::progress::Control;
@@ -24,6 +24,8 @@ pub(crate) struct Wish {
     pub(crate) every: bool,
     /// The roots that are scanned.
     pub(crate) roots: HashSet<i64>,
+    /// The roots that can be read.
+    pub(crate) open: HashSet<i64>,
 }
 
 impl Wish {
@@ -62,15 +64,16 @@ pub(crate) struct Holds {
 struct Candidate {
     /// Its size; with its edges, when these are compared.
     like: (u64, i64),
-    /// Which inode it is.
-    inode: (u64, u64),
+    /// Which inode it is, and when that last changed: names of one file have all of it in common, files of two disks
+    /// that had the same number have not.
+    inode: (u64, u64, i64),
     id: i64,
     state: State,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
-    /// Its content is known.
+    /// Its content is known, or cannot be had: its root is not there.
     Hashed,
     /// It is known, by another algorithm.
     Otherwise,
@@ -93,8 +96,8 @@ pub(crate) fn first(store: &Store, wish: &Wish, control: &Control) -> Result<Pla
         plan.large += u64::from(is_large);
         // When everything is read through, edges tell nothing.
         if !(every && is_large) {
-            let mut candidate = candidate(row, (row.stat.size, 0), algorithm);
-            if is_large {
+            let mut candidate = candidate(row, (row.stat.size, 0), wish);
+            if is_large && wish.open.contains(&row.root) {
                 // Edges are needed even of a file that is hashed: others are compared by them.
                 candidate.state = if row.edges.is_some() { State::Hashed } else { State::Unread };
             }
@@ -120,7 +123,7 @@ pub(crate) fn second(store: &Store, wish: &Wish, control: &Control) -> Result<Pl
             && wish.reads(row)
             && let Some(edges) = row.edges.or(every.then_some(0))
         {
-            candidates.push(candidate(row, (row.stat.size, edges), algorithm));
+            candidates.push(candidate(row, (row.stat.size, edges), wish));
         }
         flow(control)
     })?;
@@ -129,31 +132,32 @@ pub(crate) fn second(store: &Store, wish: &Wish, control: &Control) -> Result<Pl
 }
 
 /// Files that were read and have a content that others have, too, and do not count as shared yet.
-pub(crate) fn to_share(store: &Store, algorithm: Algorithm) -> Result<Vec<i64>> {
+pub(crate) fn to_share(store: &Store, wish: &Wish, control: &Control) -> Result<Vec<i64>> {
     let mut hashes = Vec::new();
-    store.catalog().each_hash(algorithm, |id, prefix, shared| {
+    store.catalog().each_hash(wish.algorithm, |id, prefix, shared| {
         hashes.push((prefix, shared, id));
-        ControlFlow::Continue(())
+        flow(control)
     })?;
     hashes.sort_unstable();
     let mut ids: Vec<i64> = hashes
         .chunk_by(|(a, ..), (b, ..)| a == b)
-        .filter(|alike| alike.len() > 1)
+        .filter(|alike| wish.every || alike.len() > 1)
         .flat_map(|alike| alike.iter().filter(|(_, shared, _)| !shared).map(|(.., id)| *id))
         .collect();
     ids.sort_unstable();
     Ok(ids)
 }
 
-fn candidate(row: &Row, like: (u64, i64), algorithm: Algorithm) -> Candidate {
+fn candidate(row: &Row, like: (u64, i64), wish: &Wish) -> Candidate {
     let state = match row.algorithm {
-        Some(known) if known == algorithm => State::Hashed,
+        Some(known) if known == wish.algorithm => State::Hashed,
+        _ if !wish.open.contains(&row.root) => State::Hashed,
         Some(_) => State::Otherwise,
         None => State::Unread,
     };
     // What another program recorded without an inode is a file of its own.
-    let inode =
-        if row.stat.inode == 0 { (0, row.id.cast_unsigned()) } else { (row.stat.device, row.stat.inode) };
+    let Stat { device, inode, ctime_ns, .. } = row.stat;
+    let inode = if inode == 0 { (0, row.id.cast_unsigned(), 0) } else { (device, inode, ctime_ns) };
     Candidate { like, inode, id: row.id, state }
 }
 

@@ -43,6 +43,8 @@ pub struct Control {
     /// Of these, to their end.
     pub(crate) read_through: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
+    /// Files that were not as the catalog had them.
+    pub(crate) surprises: AtomicU64,
     pub(crate) busy: AtomicU64,
     pub(crate) workers: AtomicU64,
 }

@@ -4,9 +4,8 @@
 //! is opened once. Large files are read largest first, each by a task of its own, so that no worker is left with
 //! the largest at the end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -47,8 +46,6 @@ pub(crate) struct Reader {
     pub(crate) links: HashMap<i64, Vec<i64>>,
     pub(crate) tops: Arc<Tops>,
     pub(crate) budget: Arc<Budget>,
-    /// Files that were not as the catalog had them.
-    pub(crate) surprises: AtomicU64,
     pub(crate) tally: Arc<Tally>,
 }
 
@@ -62,6 +59,11 @@ struct Top {
 }
 
 impl Tops {
+    /// Those that are open.
+    pub(crate) fn ids(&self) -> HashSet<i64> {
+        self.0.keys().copied().collect()
+    }
+
     /// Those that can be had, and those that cannot.
     pub(crate) fn open(roots: &[Root]) -> (Self, Vec<Root>) {
         let mut absent = Vec::new();
@@ -168,21 +170,7 @@ impl Reader {
     /// False when the scan is to stop.
     fn hand_over(self: &Arc<Self>, pool: &Pool, batch: Vec<Row>) -> bool {
         let reader = self.clone();
-        let mut task = Task::new(move |_| reader.read(&batch));
-        loop {
-            if self.control.is_stopped() {
-                return false;
-            }
-            // A disk that hangs must not hang the one who could be told to stop.
-            match pool.submit_timeout(task, Duration::from_millis(200)) {
-                Ok(_) => return true,
-                Err(refused) if pool.has_ended() => {
-                    drop(refused);
-                    return false;
-                }
-                Err(refused) => task = refused.into_task(),
-            }
-        }
+        submit(pool, Task::new(move |_| reader.read(&batch)), &self.control)
     }
 
     /// Reads files of one folder.
@@ -199,10 +187,10 @@ impl Reader {
                 Err(error) => Some((row.stat, Finding::Failed(error.to_string()))),
             };
             let Some((stat, finding)) = result else { break };
-            add(&self.control.read, 1);
+            add(&self.control.read, u64::from(!matches!(finding, Finding::Failed(_) | Finding::Gone)));
             add(&self.control.read_through, u64::from(matches!(finding, Finding::Content(..))));
             if finding == Finding::Gone || stat != row.stat {
-                add(&self.surprises, 1);
+                add(&self.control.surprises, 1);
             }
             if let Finding::Failed(error) = &finding {
                 add(&self.control.errors, 1);
@@ -210,7 +198,8 @@ impl Reader {
             }
             // Other names of the inode have the same content. If this name is gone or may not be read, they are
             // left for the next scan, which will choose another.
-            if !matches!(finding, Finding::Gone | Finding::Failed(_)) {
+            let is_it = (stat.device, stat.inode) == (row.stat.device, row.stat.inode);
+            if is_it && !matches!(finding, Finding::Gone | Finding::Failed(_)) {
                 for &id in self.links.get(&row.id).into_iter().flatten() {
                     let (file, finding) = (FileRef::Row(id), finding.clone());
                     found.push(Reading { file, stat, finding, shared: false, differs: true });
@@ -239,6 +228,19 @@ impl Reader {
             goal,
             &Paced { control: &self.control, budget: &self.budget },
         )
+    }
+}
+
+/// Submits a task. False when the scan is to stop: a disk that hangs must not hang the one who could be told so.
+pub(crate) fn submit(pool: &Pool, mut task: Task, control: &Control) -> bool {
+    loop {
+        if control.is_stopped() || pool.has_ended() {
+            return false;
+        }
+        match pool.submit_timeout(task, Duration::from_millis(200)) {
+            Ok(_) => return true,
+            Err(refused) => task = refused.into_task(),
+        }
     }
 }
 

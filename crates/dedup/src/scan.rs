@@ -108,9 +108,11 @@ pub struct Summary {
     pub interrupted: bool,
     /// It went on with one that was stopped or killed.
     pub resumed: bool,
-    /// Folders walked.
+    /// Folders there are, the roots included.
     pub folders: u64,
-    /// Files seen in them.
+    /// Of these, walked now: not by a scan that was stopped before.
+    pub walked_folders: u64,
+    /// Files in them.
     pub files: u64,
     /// Their size together.
     pub bytes: u64,
@@ -195,7 +197,10 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
     });
     let workers = options.workers.unwrap_or_else(default_workers).max(1);
     control.workers.store(workers as u64, Ordering::Relaxed);
-    let had_files = store.catalog().has_files()?;
+    let mut had_files = false;
+    for root in &all {
+        had_files |= store.catalog().has_files(root.id)?;
+    }
     let scans = begin(store, &chosen, options)?;
     let ids = scans.iter().map(|scan| scan.id).collect();
     let scribe = Scribe::start(store, control, ids, sys::holder(), options.every_file)?;
@@ -212,6 +217,7 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         budget: Arc::new(Budget::new(options.io_limit)),
         had_files,
         absent: HashSet::new(),
+        open: HashSet::new(),
         settled: None,
         summary: Summary::default(),
         holds: HashMap::new(),
@@ -233,7 +239,10 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
             return Ok(());
         }
         let duplicates = find(store, options, settled, &mut summary)?;
-        let is_whole = summary.errors == 0 && absent.is_empty();
+        let is_whole = summary.errors == 0
+            && !summary.resumed
+            && absent.is_empty()
+            && control.surprises.load(Ordering::Relaxed) == 0;
         let name = settled_as(options);
         let settled = duplicates.filter(|_| is_whole).map(|duplicates| (name.as_str(), duplicates));
         let mut all = Seen::default();
@@ -270,6 +279,7 @@ fn settled_as(options: &Options) -> String {
 fn count(summary: &mut Summary, control: &Control, tally: &Tally) {
     let progress = control.progress();
     summary.folders = progress.folders;
+    summary.walked_folders = progress.folders;
     summary.files = progress.files;
     summary.bytes = progress.bytes;
     summary.read_files = control.read_through.load(Ordering::Relaxed);
@@ -386,8 +396,9 @@ struct Course<'a> {
     budget: Arc<Budget>,
     /// Whether the catalog knew any file before.
     had_files: bool,
-    /// Roots that could not be opened.
+    /// Roots that could not be opened, and those that could.
     absent: HashSet<i64>,
+    open: HashSet<i64>,
     /// The duplicates there were, and are still.
     settled: Option<Duplicates>,
     summary: Summary,
@@ -423,11 +434,11 @@ impl Course<'_> {
         // Written while the rest is planned.
         let _ = self.scribe.notes.send(Note::ShareFirsts);
         let begun = Instant::now();
+        let tops = self.tops();
         let mut first = plan::first(self.store, &self.wish(), self.control)?;
         self.holds = std::mem::take(&mut first.roots);
         self.summary.seconds.plan = begun.elapsed().as_secs_f64();
         if self.options.mode.reads() {
-            let tops = self.tops();
             let begun = Instant::now();
             self.control.enter(Phase::Edges);
             let large = first.large;
@@ -453,7 +464,8 @@ impl Course<'_> {
 
     fn wish(&self) -> Wish {
         let Options { algorithm, every_file: every, .. } = *self.options;
-        Wish { algorithm, every, roots: self.chosen.iter().map(|root| root.id).collect() }
+        let roots = self.chosen.iter().map(|root| root.id).collect();
+        Wish { algorithm, every, roots, open: self.open.clone() }
     }
 
     /// Whether nothing has changed since a scan that read everything.
@@ -463,20 +475,17 @@ impl Course<'_> {
         let same = [new, changed, returned, forgotten, missing, &self.control.errors]
             .iter()
             .all(|counter| counter.load(Ordering::Relaxed) == 0);
-        let first = self.scans.iter().map(|scan| scan.id).min();
+        let own: Vec<i64> = self.scans.iter().map(|scan| scan.id).collect();
         let counted = self.chosen.iter().map(|root| {
             let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
             Some((root.id, Holds { files: number(root.files)?, bytes: number(root.bytes)? }))
         });
         let resumed = self.scans.iter().any(|scan| scan.resumed);
-        let (true, Some(first), Some(holds)) = (
-            same && self.options.mode == Mode::All && !resumed,
-            first,
-            counted.collect::<Option<HashMap<_, _>>>(),
-        ) else {
+        let holds = counted.collect::<Option<HashMap<_, _>>>();
+        let (true, Some(holds)) = (same && self.options.mode == Mode::All && !resumed, holds) else {
             return Ok(false);
         };
-        self.settled = self.store.scans().settled(&settled_as(self.options), first)?;
+        self.settled = self.store.scans().settled(&settled_as(self.options), &own)?;
         self.holds = holds;
         Ok(self.settled.is_some())
     }
@@ -536,7 +545,14 @@ impl Course<'_> {
         }
         let written = self.scribe.flush();
         if written && !self.control.is_stopped() {
+            let is_whole = self.options.filter == Filter::default()
+                && !self.options.one_file_system
+                && self.control.errors.load(Ordering::Relaxed) == 0;
             for (_, scan) in &walks {
+                if is_whole {
+                    let gone = self.store.catalog().unseen(scan.root)?;
+                    add(&self.scribe.missing, gone as u64);
+                }
                 self.store.scans().walked(scan.id)?;
             }
         }
@@ -546,21 +562,26 @@ impl Course<'_> {
     /// Makes files of the same content part of their group. At the end and in the order of rows: done for each as it is
     /// found, the same pages of the index would be written again with every commit.
     fn share(&mut self) -> Result<()> {
-        let nothing_new = self.control.progress().read == 0 && !self.scans.iter().any(|scan| scan.resumed);
-        if self.options.every_file || nothing_new || self.control.is_stopped() {
+        if self.control.is_stopped() {
             return Ok(());
         }
         let begun = Instant::now();
         // Its answer comes with the next flush.
         let _ = self.scribe.notes.send(Note::ShareFirsts);
         self.scribe.flush();
-        let alone = !self.had_files && self.scribe.compares_all();
+        // What this scan read was compared as it came. That is all there is, if nobody else has brought anything since.
+        let mut alone = !self.had_files && self.scribe.compares_all();
+        for root in
+            self.store.roots().list()?.iter().filter(|root| self.chosen.iter().all(|own| own.id != root.id))
+        {
+            alone &= !self.store.catalog().has_files(root.id)?;
+        }
         if alone {
             self.summary.seconds.groups = begun.elapsed().as_secs_f64();
             return Ok(());
         }
-        for ids in plan::to_share(self.store, self.options.algorithm)?.chunks(SHARED_AT_ONCE) {
-            if self.scribe.notes.send(Note::Shared(ids.to_vec())).is_err() {
+        for ids in plan::to_share(self.store, &self.wish(), self.control)?.chunks(SHARED_AT_ONCE) {
+            if self.control.is_stopped() || self.scribe.notes.send(Note::Shared(ids.to_vec())).is_err() {
                 break;
             }
         }
@@ -569,11 +590,13 @@ impl Course<'_> {
         Ok(())
     }
 
-    fn tops(&self) -> Arc<Tops> {
+    fn tops(&mut self) -> Arc<Tops> {
         let (tops, absent) = Tops::open(self.all);
         for root in absent {
             tracing::warn!(root = %root.path.display(), "cannot be opened; its files are not read");
+            self.absent.insert(root.id);
         }
+        self.open = tops.ids();
         Arc::new(tops)
     }
 
@@ -594,7 +617,6 @@ impl Course<'_> {
             links: std::mem::take(&mut plan.links),
             tops: tops.clone(),
             budget: self.budget.clone(),
-            surprises: AtomicU64::new(0),
             tally: self.tally.clone(),
         });
         let pool = self.pool("read")?;
@@ -603,7 +625,7 @@ impl Course<'_> {
         submitted?;
         // The next plan is made from what is written.
         self.scribe.flush();
-        if reader.surprises.load(Ordering::Relaxed) > 0 {
+        if self.control.surprises.load(Ordering::Relaxed) > 0 {
             let totals = self.store.catalog().totals()?.into_iter();
             self.holds = totals.map(|(root, files, bytes)| (root, Holds { files, bytes })).collect();
         }

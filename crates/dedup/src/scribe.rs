@@ -46,6 +46,8 @@ pub(crate) enum Note {
     ShareFirsts,
     /// Told when all before is on disk.
     Flush(mpsc::Sender<()>),
+    /// Nothing more is taken. A worker that hangs may hold on to the channel for ever.
+    End,
 }
 
 /// Takes notes for the scribe. Clones share the channel.
@@ -111,7 +113,8 @@ impl Scribe {
 
     /// Writes what is left. Says how many files were found to be gone.
     pub(crate) fn end(self) -> Result<u64> {
-        drop(self.notes);
+        // It may have ended by itself.
+        let _ = self.notes.send(Note::End);
         self.thread.join().unwrap_or_else(|_| Err(Error::System("the scribe panicked".to_owned())))
     }
 }
@@ -146,6 +149,8 @@ struct Gathered {
     batch: Batch,
     weight: usize,
     flushes: Vec<mpsc::Sender<()>>,
+    /// That was all.
+    ends: bool,
 }
 
 impl Desk {
@@ -180,7 +185,7 @@ impl Desk {
                         until = Instant::now() + PATIENCE;
                     }
                     if self.add(gathered, note) {
-                        return false;
+                        return gathered.ends;
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => return false,
@@ -219,6 +224,10 @@ impl Desk {
             }
             Note::Flush(done) => {
                 gathered.flushes.push(done);
+                return true;
+            }
+            Note::End => {
+                gathered.ends = true;
                 return true;
             }
         }
@@ -265,7 +274,7 @@ impl Desk {
     }
 
     fn commit(&mut self, gathered: Gathered) -> Result<()> {
-        let Gathered { mut batch, weight, flushes } = gathered;
+        let Gathered { mut batch, weight, flushes, .. } = gathered;
         if weight > 0 {
             self.set_aside(&mut batch);
             let written = self.store.catalog().write(batch)?;

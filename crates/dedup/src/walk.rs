@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gristmill_pool::{Context, Pool, TaskError, TaskResult};
+use gristmill_pool::{Context, Pool, Task, TaskError, TaskResult};
 use gristmill_store::Store;
 use gristmill_store::catalog::{
     Digest, End, FileRef, Finding, Known, KnownFile, KnownFolder, Listing, Place, Reading, Stat,
@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::filter::{Rules, Sieve};
 use crate::progress::{Control, add};
 use crate::read::SMALL;
-use crate::reader::Busy;
+use crate::reader::{Busy, submit};
 use crate::scribe::{Note, Notes};
 use crate::sys::{Folder, Kind};
 
@@ -154,11 +154,11 @@ impl Walk {
         };
         for place in places {
             let walk = self.clone();
-            let submitted = pool.submit(move |ctx| {
+            let task = Task::new(move |ctx: &Context| {
                 let rules = walk.rules_above(&place.path);
                 walk.folder(ctx, place, rules, false)
             });
-            if submitted.is_err() {
+            if !submit(pool, task, &self.control) {
                 break;
             }
         }
@@ -183,7 +183,7 @@ impl Walk {
             return None;
         }
         // Nobody's rules are longer than this; a document may be hostile.
-        const MOST: u64 = 1 << 20;
+        const MOST: u64 = 64 << 10;
         let text = folder.file(OsStr::new(".gitignore")).and_then(|file| {
             let mut bytes = Vec::new();
             io::Read::read_to_end(&mut io::Read::take(file, MOST), &mut bytes)?;
@@ -216,9 +216,12 @@ impl Walk {
         if !place.path.as_os_str().is_empty() && self.is_virtual(&folder) {
             return self.left_out(place);
         }
+        if by_link && self.is_a_root(&place.path) {
+            return self.left_out(place);
+        }
         if by_link && !self.is_new_to_links(&folder) {
             self.complain(&place.path, "was reached by another link already; it is not walked twice");
-            return self.failed(place, "reached by another link already");
+            return self.vanished(&place);
         }
         let rules = self.rules_of(&folder, &place.path, rules);
         let mut visit = Visit::new(self, &folder, &place, known, rules.as_deref());
@@ -299,6 +302,12 @@ impl Walk {
         self.note(listing)
     }
 
+    /// Whether what a link led to is a root: that is walked by itself.
+    fn is_a_root(&self, path: &Path) -> bool {
+        let found = std::fs::canonicalize(self.root.path.join(path));
+        found.is_ok_and(|found| self.roots.contains(&found))
+    }
+
     /// A folder that was there a moment ago.
     fn vanished(&self, place: &Place) -> TaskResult<()> {
         let Some(name) = place.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
@@ -350,9 +359,15 @@ impl Walk {
         let full = self.root.path.join(&path);
         let target = std::fs::canonicalize(&full).and_then(|target| Ok((std::fs::metadata(&full)?, target)));
         let leads = match target {
-            Err(error) => {
-                self.complain(&path, &format!("a link that leads nowhere: {error}"));
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.complain(&path, "a link that leads nowhere");
                 None
+            }
+            // It may lead somewhere again: nothing behind it counts as gone.
+            Err(error) => {
+                add(&self.control.errors, 1);
+                self.complain(&path, &format!("a link that cannot be followed: {error}"));
+                return Ok(());
             }
             Ok((_, target)) if full.starts_with(&target) => {
                 self.complain(&path, &format!("a link back to {}: not followed", target.display()));
@@ -364,7 +379,9 @@ impl Walk {
         };
         let below = self.top.below(&listing.place.path, true);
         let file = match (&below, leads) {
-            (Ok(below), Some(false)) => below.stat(&name, true).ok().filter(|found| found.kind == Kind::File),
+            (Ok(below), Some(false)) if self.manner.sieve.takes_file(&path, &name, None) => {
+                below.stat(&name, true).ok().filter(|found| found.kind == Kind::File)
+            }
             _ => None,
         };
         match (file, link.file) {
@@ -439,8 +456,13 @@ impl<'a> Visit<'a> {
             walk,
             folder,
             rules,
-            files: known.files.into_iter().map(|file| (file.name.clone(), file)).collect(),
-            known_folders: known.folders.into_iter().map(|folder| (folder.name.clone(), folder)).collect(),
+            // The name is the key: a folder may have a million.
+            files: known.files.into_iter().map(|mut file| (std::mem::take(&mut file.name), file)).collect(),
+            known_folders: known
+                .folders
+                .into_iter()
+                .map(|mut folder| (std::mem::take(&mut folder.name), folder))
+                .collect(),
             had_any,
             is_empty: true,
             listing: Listing::new(walk.scan, place.clone()),
@@ -508,7 +530,11 @@ impl<'a> Visit<'a> {
             (Kind::Folder, _) => self.subfolder(name),
             (Kind::Link, _) => {
                 add(&self.walk.tally.links, 1);
-                if self.walk.root.follow_links && self.takes(&name, false) {
+                let is_known = || self.files.contains_key(&name) || self.known_folders.contains_key(&name);
+                if self.walk.root.follow_links
+                    && self.takes(&name, true)
+                    && (!self.walk.manner.only_known || is_known())
+                {
                     self.defer(&name);
                 }
             }
@@ -564,8 +590,10 @@ impl<'a> Visit<'a> {
             self.walk.manner.one_file_system
                 && self.folder.stat(&name, false).is_ok_and(|found| found.stat.device != self.walk.device)
         };
-        if self.walk.inner.contains(&path) || !self.takes(&name, true) || elsewhere() {
-            if known.is_some() {
+        let is_root = self.walk.inner.contains(&path);
+        if is_root || !self.takes(&name, true) || elsewhere() {
+            // Of another root nothing is to be here, whatever was known.
+            if is_root || known.is_some() {
                 self.listing.forgotten_folders.push(name);
             }
             return;

@@ -253,15 +253,30 @@ impl Catalog<'_> {
         Ok(self.write(Batch { listings, ..Batch::default() })?.missing)
     }
 
-    /// Whether it knows any file at all.
-    pub fn has_files(self) -> Result<bool> {
-        self.0.read(|db| Ok(db.number("SELECT EXISTS (SELECT 1 FROM library_files)", [])? > 0))
+    /// Whether it knows any file of a root.
+    pub fn has_files(self, root: i64) -> Result<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM library_files WHERE library_id = ?1)";
+        self.0.read(|db| Ok(db.number(sql, [root])? > 0))
+    }
+
+    /// Files that another program recorded and a complete walk has not seen are gone. Says how many.
+    pub fn unseen(self, root: i64) -> Result<usize> {
+        let some = "SELECT EXISTS (SELECT 1 FROM library_files WHERE folder_id IS NULL AND library_id = ?1)";
+        if self.0.read(|db| db.number(some, [root]))? == 0 {
+            return Ok(0);
+        }
+        self.0.write(Shape::Statement, move |db| {
+            let sql = format!(
+                "UPDATE library_files SET {GONE} WHERE folder_id IS NULL AND library_id = ?2 AND is_missing = 0"
+            );
+            db.execute(&sql, (db.now(), root))
+        })
     }
 
     /// Files that are there, and their size together, of every root.
     pub fn totals(self) -> Result<Vec<(i64, u64, u64)>> {
-        let sql = "SELECT library_id, count(*), sum(size_bytes) FROM library_files WHERE is_missing = 0
-            GROUP BY library_id";
+        let sql = "SELECT library_id, count(*), sum(size_bytes) FROM library_files NOT INDEXED
+            WHERE is_missing = 0 GROUP BY library_id";
         let number = |number: i64| u64::try_from(number).unwrap_or(0);
         self.0.read(|db| db.rows(sql, [], |row| Ok((row.get(0)?, number(row.get(1)?), number(row.get(2)?)))))
     }
@@ -345,11 +360,11 @@ fn record(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
         db.execute("UPDATE folders SET removed_at = NULL WHERE id = ?1", [id])?;
     }
     for name in &listing.new_folders {
-        below.with(name, |text| new_folder(db, root, folder, text))?;
+        below.with(name, |text| insert_folder(db, root, Some(folder), text))?;
     }
     let ids = new_files(db, listing, folder, below.path)?;
     for (id, stat) in &listing.changed_files {
-        changed_file(db, *id, *scan, stat)?;
+        changed_file(db, *id, Some(*scan), stat)?;
     }
     let error = match &listing.end {
         End::Part => return Ok(Recorded { missing, forgotten, ids }),
@@ -393,10 +408,6 @@ fn folder_row(db: &Db<'_>, root: i64, path: &str) -> Result<i64> {
     insert_folder(db, root, parent, path)?;
     db.first(sql, (root, path), |row| row.get(0))?
         .ok_or_else(|| Error::Internal("a folder's row vanished".to_owned()))
-}
-
-fn new_folder(db: &Db<'_>, root: i64, parent: i64, path: &str) -> Result<()> {
-    insert_folder(db, root, Some(parent), path)
 }
 
 fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Result<()> {
@@ -471,7 +482,7 @@ fn new_files(db: &Db<'_>, listing: &Listing, folder: i64, above: &str) -> Result
             let sql = "SELECT id FROM library_files WHERE library_id = ?1 AND relative_path = ?2";
             let id = db.number(sql, (root, &file.path))?;
             db.execute("UPDATE library_files SET folder_id = ?2 WHERE id = ?1", (id, folder))?;
-            changed_file(db, id, scan, stat)?;
+            changed_file(db, id, Some(scan), stat)?;
             ids.push(id);
         }
     }
@@ -545,7 +556,7 @@ impl<'a> NewFile<'a> {
 }
 
 /// A file that has changed loses its hash; one that is only back, or was recorded without its change time, keeps it.
-fn changed_file(db: &Db<'_>, id: i64, scan: i64, stat: &Stat) -> Result<()> {
+fn changed_file(db: &Db<'_>, id: i64, scan: Option<i64>, stat: &Stat) -> Result<()> {
     let now = db.now();
     let values: &[&dyn ToSql] = params![
         id,

@@ -90,12 +90,7 @@ impl Roots<'_> {
     /// Forgets a root and what was seen in it. No file is touched.
     pub fn remove(self, id: i64) -> Result<Forgotten> {
         self.0.write(Shape::Compound, move |db| {
-            let held = "SELECT count(*) FROM scan_sessions WHERE library_id = ?1 AND status = 'running'
-                AND holder IS NOT NULL AND heartbeat_at > ?2";
-            let recently = db.now.minus(crate::scans::LEASE).to_string();
-            if db.number(held, (id, recently))? > 0 {
-                return Err(Error::Conflict("the root is being scanned; stop the scan first".to_owned()));
-            }
+            crate::scans::refuse_scanned(db, id)?;
             crate::scans::unsettle(db)?;
             let files = db.execute("DELETE FROM library_files WHERE library_id = ?1", [id])?;
             // Counted before: what goes with its folder is not counted by the statement.
@@ -143,6 +138,7 @@ fn register(db: &Db<'_>, path: &Path) -> Result<Root> {
 
 /// Everything at and below `folder` of the root `from` belongs to the root `to`, where it is the top.
 fn take_over(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<()> {
+    crate::scans::refuse_scanned(db, from)?;
     crate::scans::unsettle(db)?;
     let (low, high) = paths::below(folder);
     // Characters, as substr counts.
@@ -156,7 +152,15 @@ fn take_over(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<()> {
     }
     let sql = "UPDATE folders SET library_id = ?1, relative_path = '', parent_id = NULL
         WHERE library_id = ?2 AND relative_path = ?3";
-    db.execute(sql, (to, from, folder)).map(drop)
+    db.execute(sql, (to, from, folder))?;
+    // What is left to it.
+    let sql = "UPDATE library_roots SET
+            folder_count = (SELECT count(*) FROM folders WHERE library_id = ?1 AND removed_at IS NULL),
+            file_count = (SELECT count(*) FROM library_files WHERE library_id = ?1 AND is_missing = 0),
+            total_size = (SELECT coalesce(sum(size_bytes), 0) FROM library_files WHERE library_id = ?1
+                AND is_missing = 0)
+        WHERE id = ?1 AND file_count IS NOT NULL";
+    db.execute(sql, [from]).map(drop)
 }
 
 /// The folder's own name, with a number when there is one of that name.

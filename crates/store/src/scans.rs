@@ -114,23 +114,22 @@ impl Scans<'_> {
         })
     }
 
-    /// What the last scan before `id` left, if it read everything in this manner and was complete: then a scan that
-    /// finds nothing changed has nothing to read and nothing to count.
-    pub fn settled(self, manner: &str, before: i64) -> Result<Option<Duplicates>> {
-        let sql = "SELECT settled, duplicate_groups, duplicate_files, reclaimable_bytes FROM scan_sessions
-            WHERE id < ?1 ORDER BY id DESC LIMIT 1";
-        let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
-        let last = self.0.read(|db| {
-            db.first(sql, [before], |row| {
-                let manner: Option<String> = row.get(0)?;
-                Ok((manner, number(row.get(1)?), number(row.get(2)?), number(row.get(3)?)))
-            })
-        })?;
-        Ok(match last {
-            Some((Some(last), Some(groups), Some(files), Some(reclaimable))) if last == manner => {
-                Some(Duplicates { groups, files, reclaimable })
+    /// What the scan that ended last left, if it read everything in this manner and was complete, and none but `own` is
+    /// under way: then a scan that finds nothing changed has nothing to read and nothing to count.
+    pub fn settled(self, manner: &str, own: &[i64]) -> Result<Option<Duplicates>> {
+        let running = "SELECT id FROM scan_sessions WHERE status = 'running'";
+        let sql = "SELECT duplicate_groups, duplicate_files, reclaimable_bytes FROM scan_sessions WHERE settled = ?1";
+        let number = |number: i64| u64::try_from(number).unwrap_or(0);
+        self.0.read(|db| {
+            let running: Vec<i64> = db.rows(running, [], |row| row.get(0))?;
+            if running.iter().any(|id| !own.contains(id)) {
+                return Ok(None);
             }
-            _ => None,
+            db.first(sql, [manner], |row| {
+                let (groups, files, reclaimable) =
+                    (number(row.get(0)?), number(row.get(1)?), number(row.get(2)?));
+                Ok(Duplicates { groups, files, reclaimable })
+            })
         })
     }
 
@@ -143,6 +142,8 @@ impl Scans<'_> {
         let counts = settled
             .map(|(_, Duplicates { groups, files, reclaimable })| [groups, files, reclaimable].map(signed));
         self.0.write(Shape::Compound, move |db| {
+            // Whatever was settled before: only the last word counts.
+            unsettle(db)?;
             let [folders, files, bytes, errors] = [seen.folders, seen.files, seen.bytes, seen.errors]
                 .map(signed);
             let sql = "UPDATE scan_sessions SET status = 'succeeded', holder = NULL, finished_at = ?2,
@@ -169,6 +170,17 @@ impl Scans<'_> {
 /// What the last scan left holds no longer.
 pub(crate) fn unsettle(db: &Db<'_>) -> Result<()> {
     db.execute("UPDATE scan_sessions SET settled = NULL WHERE settled IS NOT NULL", []).map(drop)
+}
+
+/// Refuses while a root is scanned, or was until a moment ago by somebody who is silent since.
+pub(crate) fn refuse_scanned(db: &Db<'_>, root: i64) -> Result<()> {
+    let sql = "SELECT count(*) FROM scan_sessions WHERE library_id = ?1 AND status = 'running'
+        AND holder IS NOT NULL AND heartbeat_at > ?2";
+    if db.number(sql, (root, db.now.minus(LEASE).to_string()))? == 0 {
+        return Ok(());
+    }
+    let text = "the root is being scanned, or its scan was killed less than a minute ago; try again then";
+    Err(Error::Conflict(text.to_owned()))
 }
 
 struct Running {
@@ -202,7 +214,7 @@ fn begin(db: &Db<'_>, wanted: &Wanted) -> Result<Scan> {
 }
 
 fn refuse_held(db: &Db<'_>, wanted: &Wanted, found: &Running) -> Result<()> {
-    let Some(holder) = found.holder.as_deref().filter(|holder| *holder != wanted.holder) else {
+    let Some(holder) = found.holder.as_deref() else {
         return Ok(());
     };
     let silent = |beat: Time| beat.plus(LEASE) <= db.now;

@@ -132,7 +132,6 @@ fn a_file_that_may_not_be_read_is_tried_again() {
 }
 
 #[test]
-#[ignore = "bug: samples of errors have folders only, though files are counted"]
 fn a_file_that_may_not_be_read_is_among_the_samples() {
     without_rights("errors::a_file_that_may_not_be_read_is_among_the_samples", || {
         let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50)]);
@@ -145,7 +144,6 @@ fn a_file_that_may_not_be_read_is_among_the_samples() {
 }
 
 #[test]
-#[ignore = "bug: a file that could not be read counts as probed"]
 fn a_file_that_may_not_be_read_was_not_probed() {
     without_rights("errors::a_file_that_may_not_be_read_was_not_probed", || {
         let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50)]);

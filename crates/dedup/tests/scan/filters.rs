@@ -87,7 +87,6 @@ fn patterns() {
 
 /// A folder that is left out takes all below it along.
 #[test]
-#[ignore = "bug: after a folder was left out a root has the numbers from before, and so has the summary"]
 fn patterns_for_folders() {
     check(&exclude(&["build"]), &all_but(&["build/c.o", "build/d.txt", "deep/build/e.txt"]));
     check(&exclude(&["/build"]), &all_but(&["build/c.o", "build/d.txt"]));
@@ -96,7 +95,6 @@ fn patterns_for_folders() {
 }
 
 #[test]
-#[ignore = "bug: files below a folder that is left out do not count as a change, and duplicates are not counted anew"]
 fn duplicates_are_counted_anew_when_a_folder_is_left_out() {
     let bed = Bed::of(&[("a", 1, 50), ("f/b", 1, 50)]);
     assert_eq!(bed.scan().duplicate_groups, 1);
@@ -161,7 +159,6 @@ fn what_is_left_out_is_counted_and_is_in_no_group() {
 }
 
 #[test]
-#[ignore = "bug: files below a folder that is left out are forgotten and not counted"]
 fn files_of_a_folder_that_is_left_out_are_counted() {
     let bed = Bed::of(&[("a", 1, 50), ("f/b", 1, 50), ("f/g/c", 1, 50)]);
     bed.scan();
@@ -198,9 +195,8 @@ fn what_makes_no_sense_is_refused_before_anything_is_done() {
 fn a_scan_stays_on_its_file_system_if_told_to() {
     let device = |path: &str| fs::metadata(path).map(|metadata| metadata.dev()).ok();
     let Some(own) = device("/dev") else { return };
-    let mounted = ["pts", "shm", "mqueue"]
-        .iter()
-        .find(|name| device(&format!("/dev/{name}")).is_some_and(|other| other != own));
+    let mounted =
+        ["shm"].iter().find(|name| device(&format!("/dev/{name}")).is_some_and(|other| other != own));
     let Some(mounted) = mounted else { return };
     let bed = Bed::new();
     let root = bed.register(std::path::Path::new("/dev"));

@@ -244,7 +244,7 @@ fn cases(cases: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(24))]
+    #![proptest_config(cases(14))]
 
     #[test]
     fn every_scan_finds_what_comparing_bytes_finds(
@@ -255,7 +255,6 @@ proptest! {
     }
 
     #[test]
-    #[ignore = "bug: what comes back unread is not compared, when nothing else was read"]
     fn so_it_does_when_folders_come_back(
         first in first(), turns in turns(edit_or_move_away()), options in options(),
     ) {
@@ -264,7 +263,6 @@ proptest! {
     }
 
     #[test]
-    #[ignore = "bug: a file that keeps a hash of another algorithm is read again by every scan"]
     fn so_it_does_when_every_scan_is_another(
         first in first(), turns in turns(edit()), options in prop::collection::vec(options(), 4),
     ) {

@@ -3,7 +3,7 @@
 //! Owns what a group is: files that are there, hashed with the same algorithm to the same hash. Names of one inode
 //! are one copy; space can be had back only from the others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use rusqlite::Connection;
@@ -253,20 +253,19 @@ fn with_members(conn: &Connection, group: Found) -> rusqlite::Result<Group> {
     }
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
     // Other names of an inode come right after its first.
-    let mut members: Vec<Member> = Vec::with_capacity(named.len());
-    for (_, mut member) in named {
-        let same = |other: &Member| {
-            member.stat.inode != 0
-                && (other.stat.device, other.stat.inode) == (member.stat.device, member.stat.inode)
+    let mut first = HashMap::new();
+    let mut placed: Vec<(usize, Member)> = Vec::with_capacity(named.len());
+    for (place, (_, mut member)) in named.into_iter().enumerate() {
+        let inode = match member.stat.inode {
+            0 => (0, member.id.cast_unsigned()),
+            inode => (member.stat.device, inode),
         };
-        match members.iter().rposition(same) {
-            Some(at) => {
-                member.linked = true;
-                members.insert(at + 1, member);
-            }
-            None => members.push(member),
-        }
+        let at = *first.entry(inode).or_insert(place);
+        member.linked = at != place;
+        placed.push((at, member));
     }
+    placed.sort_by_key(|(at, _)| *at);
+    let members = placed.into_iter().map(|(_, member)| member).collect();
     let reclaimable = group.reclaimable();
     let Found { algorithm, hash, size, copies, .. } = group;
     Ok(Group { algorithm, hash, size, copies, reclaimable, members })

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rusqlite::params;
 
-use super::{Batch, Catalog, GONE, Ids, Stat, signed};
+use super::{Batch, Catalog, Ids, Stat};
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::paths;
@@ -245,14 +245,20 @@ pub(super) fn settle(db: &Db<'_>, reading: &Reading, ids: &Ids) -> Result<usize>
             db.execute(sql, params![id, algorithm.as_str(), hash])?;
             if *shared {
                 share_row(db, id)?;
+            } else {
+                // What another algorithm said would keep it from being found by this one.
+                let sql =
+                    "UPDATE library_files SET needs_hash = 1, hash_algorithm = NULL, content_hash = NULL,
+                        hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL
+                    WHERE id = ?1 AND content_hash IS NOT NULL";
+                db.execute(sql, [id])?;
             }
         }
         Finding::Edges(edges) => {
             db.execute("UPDATE library_files SET edges = ?2 WHERE id = ?1", (id, edges))?;
         }
         Finding::Gone => {
-            let sql = format!("UPDATE library_files SET {GONE} WHERE id = ?2 AND is_missing = 0");
-            return db.execute(&sql, (db.now(), id));
+            return super::missing_files(db, &[id]);
         }
         Finding::Failed(error) => {
             let failures = db.number("SELECT hash_error_count FROM library_files WHERE id = ?1", [id])?;
@@ -266,16 +272,17 @@ pub(super) fn settle(db: &Db<'_>, reading: &Reading, ids: &Ids) -> Result<usize>
     Ok(0)
 }
 
-/// The row is to say what the file system said when the file was read, and that it could be.
+/// The row is to say what the file system said when the file was read, and that it could be. What was known of another
+/// content goes.
 fn as_read(db: &Db<'_>, id: i64, stat: &Stat) -> Result<()> {
+    let scan = "SELECT last_seen_scan_id FROM library_files WHERE id = ?1";
+    let scan = db.first(scan, [id], |row| row.get(0))?.flatten();
+    super::changed_file(db, id, scan, stat)?;
     let sql =
-        "UPDATE library_files SET size_bytes = ?2, mtime_ns = ?3, ctime_ns = ?4, inode = ?5, device = ?6,
-            updated_at = ?7, hash_error_count = 0, hash_last_error = NULL, hash_last_error_at = NULL,
+        "UPDATE library_files SET hash_error_count = 0, hash_last_error = NULL, hash_last_error_at = NULL,
             hash_retry_after = NULL, hash_claim_token = NULL, hash_claimed_at = NULL
-        WHERE id = ?1 AND is_missing = 0";
-    let (inode, device) = (stat.inode.cast_signed(), stat.device.cast_signed());
-    let values = params![id, signed(stat.size), stat.mtime_ns, stat.ctime_ns, inode, device, db.now()];
-    db.execute(sql, values).map(drop)
+        WHERE id = ?1 AND hash_error_count > 0";
+    db.execute(sql, [id]).map(drop)
 }
 
 /// Makes a file that was read before part of a group.

@@ -51,7 +51,9 @@ pub(super) fn run(call: &Call<'_, JobRow>, settings: &Scan) -> TaskResult<()> {
     let summary = std::thread::scope(|scope| {
         let scan = scope.spawn(|| scan(call.store(), &roots, &options, &control));
         while !scan.is_finished() {
-            if call.wait_cancelled(GLANCE) {
+            if control.is_stopped() {
+                std::thread::park_timeout(GLANCE);
+            } else if call.wait_cancelled(GLANCE) {
                 control.stop();
             }
             let progress = control.progress();
