@@ -28,7 +28,7 @@ Examples:
   gristmill dupes
   gristmill dupes --sort count --min-size 1MiB --limit 50 --page 2
   gristmill dupes --root ~/Pictures --root nas --across-roots
-  gristmill dupes --json | jq -r '.items[].files[1:][].path'
+  gristmill dupes --json | jq -r '.items[].files[1:][] | select(.hard_link | not).path'
   gristmill dupes --csv > duplicates.csv";
 
 #[derive(Debug, clap::Args)]
@@ -83,7 +83,8 @@ enum Sort {
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
-    let page = if args.csv || args.fdupes { args.paging.all()? } else { args.paging.few() };
+    let for_programs = args.csv || args.fdupes || context.output.is_json();
+    let page = if for_programs { args.paging.all()? } else { args.paging.few() };
     let (store, _) = context.scanned()?;
     let query = GroupQuery {
         sort: match args.sort {

@@ -66,7 +66,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
-    let page = args.paging.few();
+    let page = if context.output.is_json() { args.paging.all()? } else { args.paging.few() };
     let (store, _) = context.scanned()?;
     let roots = chosen(&store, &args.root)?.iter().map(|root| root.id).collect();
     let places = Places::new(&store)?;

@@ -8,7 +8,7 @@ use crate::output::{grouped, plural};
 /// As the user gave it.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct Paging {
-    /// At most so many, or `all` [default: 20; all for formats that programs read line by line]
+    /// At most so many, or `all` [default: 20; all for programs]
     #[arg(long, value_name = "N", value_parser = limit)]
     limit: Option<usize>,
 

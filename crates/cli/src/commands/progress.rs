@@ -123,7 +123,7 @@ fn parts(progress: &Progress, elapsed: Duration, pace: &mut Pace, stopping: bool
             parts.push(Part(7, bytes(progress.bytes)));
             // Some scans read while they walk.
             if progress.bytes_read > 0 {
-                parts.push(Part(5, format!("{} read", bytes(progress.bytes_read))));
+                parts.push(Part(3, format!("{} read", bytes(progress.bytes_read))));
             }
         }
         Phase::Planning => parts.push(Part(8, counted(progress.files, "file"))),
@@ -151,7 +151,8 @@ fn parts(progress: &Progress, elapsed: Duration, pace: &mut Pace, stopping: bool
     if !matches!(phase, Phase::Planning | Phase::Finishing) {
         parts.push(Part(1, format!("{}/{} busy", progress.busy, progress.workers)));
     }
-    parts.push(Part(6, short(elapsed.as_secs())));
+    // Where the end cannot be told, how long it has taken says more.
+    parts.push(Part(if is_reading(phase) { 2 } else { 4 }, short(elapsed.as_secs())));
     parts
 }
 

@@ -47,7 +47,7 @@ fn while_writing<T>(path: &Path, size: u64, body: impl FnOnce() -> T) -> T {
 }
 
 /// A writer that gets no turn for as long as a file is read lets it be read; so it has a few chances.
-const CHANCES: usize = 20;
+const CHANCES: usize = 100;
 
 #[track_caller]
 fn check(size: usize, rate: u64) {
