@@ -9,8 +9,8 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
-use gristmill_store::Store;
 use gristmill_store::catalog::{Algorithm, Row, Stat};
+use gristmill_store::{Store, Time};
 
 use crate::error::Result;
 use crate::progress::Control;
@@ -24,6 +24,8 @@ pub(crate) struct Wish {
     pub(crate) every: bool,
     /// The roots that are scanned.
     pub(crate) roots: HashSet<i64>,
+    /// Since when the scan is under way: what could not be read since then is not tried again when it goes on.
+    pub(crate) since: Option<Time>,
     /// The roots that can be read.
     pub(crate) open: HashSet<i64>,
 }
@@ -32,7 +34,8 @@ impl Wish {
     /// Files of other roots are read, too, when they can be duplicates of what is here; not again if they could not be
     /// read: that is for a scan of their root.
     fn reads(&self, row: &Row) -> bool {
-        self.roots.contains(&row.root) || !row.failed
+        let tried = self.since.is_some_and(|since| row.failed_at.is_some_and(|at| at >= since));
+        !row.failed || (self.roots.contains(&row.root) && !tried)
     }
 }
 

@@ -465,7 +465,8 @@ impl Course<'_> {
     fn wish(&self) -> Wish {
         let Options { algorithm, every_file: every, .. } = *self.options;
         let roots = self.chosen.iter().map(|root| root.id).collect();
-        Wish { algorithm, every, roots, open: self.open.clone() }
+        let since = self.scans.iter().filter(|scan| scan.resumed).map(|scan| scan.started_at).min();
+        Wish { algorithm, every, roots, since, open: self.open.clone() }
     }
 
     /// Whether nothing has changed since a scan that read everything.

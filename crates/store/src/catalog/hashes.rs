@@ -13,6 +13,7 @@ use super::{Batch, Catalog, Ids, Stat};
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::paths;
+use crate::time::Time;
 use crate::values::values;
 
 values! {
@@ -52,6 +53,8 @@ pub struct Row {
     pub edges: Option<i64>,
     /// Whether it could not be read when it was last tried.
     pub failed: bool,
+    /// When that was.
+    pub failed_at: Option<Time>,
     /// Its path in its root, when that was asked for.
     pub path: PathBuf,
 }
@@ -127,7 +130,7 @@ pub enum Finding {
 
 const COLUMNS: &str = "f.id, f.library_id, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.edges,
     coalesce(CASE WHEN f.needs_hash = 0 AND f.content_hash IS NOT NULL THEN f.hash_algorithm END, f.read_algorithm)
-        AS algorithm, f.hash_error_count > 0";
+        AS algorithm, f.hash_error_count > 0, CASE WHEN f.hash_error_count > 0 THEN f.hash_last_error_at END";
 
 /// In the order of rows: an index would have each row looked up by itself.
 const FILES: &str = "library_files f NOT INDEXED WHERE f.is_missing = 0";
@@ -171,7 +174,7 @@ impl Catalog<'_> {
                     let mut row = row(found)?;
                     let id = row.id;
                     if wanted(&row) {
-                        row.path = paths::from_text(found.get_ref(10)?.as_str()?).into();
+                        row.path = paths::from_text(found.get_ref(11)?.as_str()?).into();
                         some.push(row);
                         if some.len() >= limit {
                             return Ok(Some(id));
@@ -316,7 +319,8 @@ fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         _ => Some(Algorithm::read(row, "algorithm")?),
     };
     let (id, root, edges, failed) = (row.get(0)?, row.get(1)?, row.get(7)?, row.get(9)?);
-    Ok(Row { id, root, stat: stat(row, 2)?, algorithm, edges, failed, path: PathBuf::new() })
+    let failed_at = row.get_ref(10)?.as_str_or_null()?.and_then(Time::parse);
+    Ok(Row { id, root, stat: stat(row, 2)?, algorithm, edges, failed, failed_at, path: PathBuf::new() })
 }
 
 /// What a row says about its file, in five columns. What another program left out is 0, which no file has.
