@@ -193,8 +193,8 @@ impl<'a> Rounds<'a> {
         if self.chance.percent(30) {
             words.extend(["--workers".into(), self.chance.within(1..4).to_string().into()]);
         }
-        if self.strace && self.chance.percent(20) {
-            let name = if self.chance.percent(60) { SYNC } else { WRITE };
+        if self.strace && self.chance.percent(30) {
+            let name = if self.chance.percent(70) { SYNC } else { WRITE };
             let most = *self.calls.entry(call(stage, name)).or_insert(if name == SYNC { 20 } else { 900 });
             return (words, Blow::Call(name, self.chance.within(1..most + 1)));
         }
@@ -272,6 +272,10 @@ impl Game<'_> {
         if left.running + left.ended > 0 {
             self.verify(&dead, "after a kill")?;
         }
+        if left.walked && left.folders > 0 {
+            self.findings
+                .push(format!("a walk counts as complete, and {} folders are not walked", left.folders));
+        }
         // When one of two roots was complete, its next scan is a new one.
         if let Some(before) = before.filter(|before| before.ended == 0)
             && (left.folders > before.folders || left.reads > before.reads || left.phase < before.phase)
@@ -336,6 +340,11 @@ impl Game<'_> {
             return Ok(());
         }
         self.findings.extend(beside.differences(ROWS)?);
+        let unmarked = beside.unmarked()?;
+        if unmarked > 0 {
+            self.findings
+                .push(format!("{unmarked} folders are there, and not marked by the scan that saw them"));
+        }
         drop(beside);
         let dead = self.field.file("dead.db");
         if self.killed && !stage.walks_anew && self.left.is_some() {

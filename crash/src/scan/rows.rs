@@ -47,7 +47,7 @@ const TABLES: [(&str, &str); 4] = [
             'removed', f.removed_at IS NOT NULL, 'needs_hash', f.needs_hash, 'algorithm', f.hash_algorithm,
             'content_hash', hex(f.content_hash), 'hashed_size', f.hashed_size_bytes,
             'hashed_mtime', f.hashed_mtime_ns, 'hashed', f.hashed_at IS NOT NULL, 'edges', f.edges,
-            'read_algorithm', f.read_algorithm, 'read_hash', hex(f.read_hash), 'errors', f.hash_error_count,
+            'read_algorithm', f.read_algorithm, 'read_hash', hex(f.read_hash), 'errors', f.hash_error_count > 0,
             'last_error', f.hash_last_error, 'erred', f.hash_last_error_at IS NOT NULL,
             'retry', f.hash_retry_after IS NOT NULL, 'claim', f.hash_claim_token, 'folder', p.relative_path,
             'seen_by', {n}(f.last_seen_scan_id)) AS row
@@ -201,6 +201,14 @@ impl Beside {
             lines.push("the scan says that all was read, or what there was, and it is not so".to_owned());
         }
         Ok(lines)
+    }
+
+    /// How many folders are there that the last scan of their root has not marked: who goes on would walk them again.
+    pub(crate) fn unmarked(&self) -> Result<i64, Trouble> {
+        self.number(
+            "SELECT count(*) FROM other.folders f WHERE f.removed_at IS NULL AND f.walked_scan_id IS NOT
+                (SELECT max(s.id) FROM other.scan_sessions s WHERE s.library_id = f.library_id)",
+        )
     }
 
     /// With a dead scan's catalog in the place of the undisturbed one: how many folders were walked once more that it

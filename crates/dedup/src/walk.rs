@@ -214,10 +214,10 @@ impl Walk {
             Err(error) => return self.failed(place, &error.to_string()),
         };
         if !place.path.as_os_str().is_empty() && self.is_virtual(&folder) {
-            return self.left_out(place);
+            return self.left_out(&place);
         }
         if by_link && self.is_a_root(&place.path) {
-            return self.left_out(place);
+            return self.left_out(&place);
         }
         if by_link && !self.is_new_to_links(&folder) {
             self.complain(&place.path, "was reached by another link already; it is not walked twice");
@@ -293,7 +293,7 @@ impl Walk {
         folder.own().is_ok_and(|own| own.device != self.device) && folder.is_virtual()
     }
 
-    fn left_out(&self, place: Place) -> TaskResult<()> {
+    fn left_out(&self, place: &Place) -> TaskResult<()> {
         add(&self.tally.special, 1);
         let Some(name) = place.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let parent = place.path.parent().map(Path::to_path_buf).unwrap_or_default();

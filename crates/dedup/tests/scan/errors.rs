@@ -20,7 +20,10 @@ fn without_rights(name: &str, body: impl FnOnce()) {
     // Where the program lies nobody else may look.
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("tests");
-    fs::copy(std::env::current_exe().expect("a program"), &program).expect("copied");
+    // By another process: a file that we have open for writing while another test starts a process is open there, too,
+    // and what is open for writing cannot be run.
+    let copied = Command::new("cp").arg(std::env::current_exe().expect("a program")).arg(&program).status();
+    assert!(copied.expect("cp").success());
     for path in [folder.path(), &program] {
         fs::set_permissions(path, Permissions::from_mode(0o755)).expect("its mode");
     }
@@ -32,7 +35,7 @@ fn without_rights(name: &str, body: impl FnOnce()) {
         .current_dir("/")
         .output()
         .expect("setpriv, of util-linux, is needed when tests are run by root");
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
