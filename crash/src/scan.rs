@@ -193,7 +193,7 @@ impl<'a> Rounds<'a> {
         if self.chance.percent(30) {
             words.extend(["--workers".into(), self.chance.within(1..4).to_string().into()]);
         }
-        if self.strace && self.chance.percent(30) {
+        if self.strace && self.chance.percent(25) {
             let name = if self.chance.percent(70) { SYNC } else { WRITE };
             let most = *self.calls.entry(call(stage, name)).or_insert(if name == SYNC { 20 } else { 900 });
             return (words, Blow::Call(name, self.chance.within(1..most + 1)));

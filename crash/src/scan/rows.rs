@@ -47,7 +47,7 @@ const TABLES: [(&str, &str); 4] = [
             'removed', f.removed_at IS NOT NULL, 'needs_hash', f.needs_hash, 'algorithm', f.hash_algorithm,
             'content_hash', hex(f.content_hash), 'hashed_size', f.hashed_size_bytes,
             'hashed_mtime', f.hashed_mtime_ns, 'hashed', f.hashed_at IS NOT NULL, 'edges', f.edges,
-            'read_algorithm', f.read_algorithm, 'read_hash', hex(f.read_hash), 'errors', f.hash_error_count > 0,
+            'read_algorithm', f.read_algorithm, 'read_hash', hex(f.read_hash), 'errors', f.hash_error_count,
             'last_error', f.hash_last_error, 'erred', f.hash_last_error_at IS NOT NULL,
             'retry', f.hash_retry_after IS NOT NULL, 'claim', f.hash_claim_token, 'folder', p.relative_path,
             'seen_by', {n}(f.last_seen_scan_id)) AS row

@@ -151,7 +151,12 @@ fn two_do_not_scan_one_root() {
     said.check("the same root", 1, "", &format!("{}: it is being scanned already, since ", home.real("a")));
     assert!(said.err.contains(&holder), "{said:?}");
     home.check(&["refresh", "--quiet"], 1, "", &holder);
-    home.check(&["root", "remove", "a", "--yes"], 1, "", "the root is being scanned, or its scan was killed less than a minute ago");
+    home.check(
+        &["root", "remove", "a", "--yes"],
+        1,
+        "",
+        "the root is being scanned, or its scan was killed less than a minute ago",
+    );
     assert_eq!(home.scan(&["b"])["files"], 1, "another root is free");
     assert_eq!(slow.interrupt().code, Some(130));
     assert_eq!(home.scan(&["a"])["duplicate_groups"], 20);

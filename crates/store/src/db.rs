@@ -80,6 +80,19 @@ impl File {
         }
     }
 
+    /// Undoes what a process was writing when it was killed before the file had a write-ahead log: the while in which it is
+    /// made. A connection that can only read cannot, and would take the file for read-only for ever.
+    pub(crate) fn roll_back(&self) -> Result<()> {
+        let mut journal = self.path.clone().into_os_string();
+        journal.push("-journal");
+        if !std::fs::metadata(&journal).is_ok_and(|found| found.len() > 0) {
+            return Ok(());
+        }
+        let conn = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let read = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
+        read.map_err(|error| self.error(&error))
+    }
+
     /// A connection that can only read.
     pub(crate) fn open_reader(&self) -> Result<Connection> {
         self.open(OpenFlags::SQLITE_OPEN_READ_ONLY)

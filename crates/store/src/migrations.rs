@@ -49,7 +49,10 @@ pub(crate) fn look_at(file: &File) -> Result<()> {
         Ok(found) if found.len() == 0 => Ok(()),
         // SQLite takes a file of one byte for an empty one.
         Ok(found) if found.is_file() && found.len() < 512 => Err(Error::NotADatabase(file.path.clone())),
-        Ok(_) => recognise(file, &file.open_reader()?),
+        Ok(_) => {
+            file.roll_back()?;
+            recognise(file, &file.open_reader()?)
+        }
     }
 }
 

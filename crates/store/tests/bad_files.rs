@@ -452,3 +452,25 @@ fn a_read_only_file_is_told_as_such() {
 fn mount_read_only(folder: &Path) {
     assert!(Command::new("mount").args(["-o", "remount,ro"]).arg(folder).status().unwrap().success());
 }
+
+/// A process that is killed while it makes the file leaves a journal; whoever comes next undoes what was begun.
+#[test]
+fn a_file_whose_making_was_killed_is_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, journal) = (folder.path().join("work.db"), folder.path().join("work.db-journal"));
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch("PRAGMA cache_spill = 1; PRAGMA cache_size = 1; CREATE TABLE t (x); BEGIN").unwrap();
+    for _ in 0..200 {
+        conn.execute("INSERT INTO t VALUES (randomblob(4000))", []).unwrap();
+    }
+    // As the disk is while it is under way; the lock of the one who was killed is gone.
+    let killed = folder.path().join("killed.db");
+    std::fs::copy(&path, &killed).unwrap();
+    std::fs::copy(&journal, folder.path().join("killed.db-journal")).unwrap();
+    match Store::open(&killed) {
+        // It is somebody else's, and that is what is said; not that it is read-only.
+        Err(Error::Foreign(_)) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(!folder.path().join("killed.db-journal").exists());
+}
