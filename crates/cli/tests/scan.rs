@@ -70,6 +70,7 @@ fn a_wrong_folder_leaves_no_database() {
     std::fs::create_dir(home.path("all")).unwrap();
     home.check(&["scan", "all"], 1, "", "Write `gristmill scan ./all` for the folder");
     home.check(&["scan", ".", "--min-size", "10M"], 1, "", "B, KiB, MiB, GiB, TiB or PiB, such as 10MiB");
+    home.check(&["scan", ".", "--exclude", ""], 1, "", "is a pattern for nothing");
     home.check(&["scan", ".", "--io-limit", "fast"], 1, "", "scan.io_limit is \"fast\" (--io-limit)");
     home.check(&["scan", ".", "--hash", "md5"], 1, "", "legal: blake3, sha256, sha512 or sha3-256");
     home.check(&["scan", ".", "--newer-than", "soon"], 1, "", "legal: a date such as 2026-01-31");

@@ -35,6 +35,13 @@ pub struct Filter {
     pub gitignore: bool,
 }
 
+impl Filter {
+    /// Whether it makes sense, before anything is done.
+    pub fn check(&self) -> Result<()> {
+        Sieve::new(self).map(drop)
+    }
+}
+
 /// A filter, ready to be asked.
 #[derive(Debug)]
 pub(crate) struct Sieve {

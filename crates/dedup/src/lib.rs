@@ -21,10 +21,12 @@ pub mod report;
 pub mod roots;
 mod scan;
 mod scribe;
+mod summary;
 mod sys;
 mod walk;
 
 pub use error::{Error, Result};
 pub use filter::Filter;
 pub use progress::{Control, Phase, Progress};
-pub use scan::{Mode, Options, Summary, Timings, scan};
+pub use scan::{Mode, Options, scan};
+pub use summary::{Summary, Timings};

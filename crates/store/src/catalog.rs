@@ -9,6 +9,7 @@
 
 mod groups;
 mod hashes;
+mod new_files;
 mod tree;
 mod upkeep;
 
@@ -20,7 +21,6 @@ pub use upkeep::{Check, Purged};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 
 use rusqlite::{ToSql, params};
 
@@ -362,7 +362,7 @@ fn record(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
     for name in &listing.new_folders {
         below.with(name, |text| insert_folder(db, root, Some(folder), text))?;
     }
-    let ids = new_files(db, listing, folder, below.path)?;
+    let ids = new_files::new_files(db, listing, folder, below.path)?;
     for (id, stat) in &listing.changed_files {
         changed_file(db, *id, Some(*scan), stat)?;
     }
@@ -415,144 +415,6 @@ fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Res
         VALUES (?1, ?2, ?3, ?4, ?4)
         ON CONFLICT (library_id, relative_path) DO UPDATE SET parent_id = excluded.parent_id, removed_at = NULL";
     db.execute(sql, (root, parent, path, db.now())).map(drop)
-}
-
-/// So many new files are written by one statement: to begin and to end one costs a third of what a row costs.
-const ROWS: usize = 16;
-
-/// A row of a new file has so many values.
-const VALUES: usize = 18;
-
-/// The statement for so many new files.
-fn insert_files(rows: usize) -> String {
-    let mut sql = "INSERT INTO library_files (library_id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device,
-            needs_hash, last_seen_scan_id, created_at, updated_at, folder_id, read_algorithm, read_hash,
-            hash_algorithm, content_hash, hashed_size_bytes, hashed_mtime_ns, hashed_at, is_missing, hash_error_count)
-        VALUES "
-        .to_owned();
-    for row in 0..rows {
-        let first = row * VALUES;
-        let comma = if row == 0 { "" } else { ", " };
-        // ?10 is the time, twice.
-        let numbers = (1..=VALUES).map(|value| match value {
-            10 => format!("?{0}, ?{0}", first + value),
-            _ => format!("?{}", first + value),
-        });
-        sql.push_str(&format!("{comma}({}, 0, 0)", numbers.collect::<Vec<_>>().join(", ")));
-    }
-    sql.push_str(" ON CONFLICT (library_id, relative_path) DO NOTHING");
-    sql
-}
-
-/// Writes the new files of a folder, whose path with its slash is `above`. Gives their rows, in their order.
-fn new_files(db: &Db<'_>, listing: &Listing, folder: i64, above: &str) -> Result<Vec<i64>> {
-    static MANY: LazyLock<String> = LazyLock::new(|| insert_files(ROWS));
-    static ONE: LazyLock<String> = LazyLock::new(|| insert_files(1));
-    let (root, scan, now) = (listing.place.root, listing.scan, db.now());
-    let mut ids = Vec::with_capacity(listing.new_files.len());
-    let mut digests = listing.contents.iter().peekable();
-    let mut place = 0;
-    let mut rest = listing.new_files.as_slice();
-    while !rest.is_empty() {
-        let rows = if rest.len() < ROWS { 1 } else { ROWS };
-        let (some, after) = rest.split_at(rows);
-        rest = after;
-        let mut new = Vec::with_capacity(rows);
-        for (name, stat) in some {
-            let mut path = String::with_capacity(above.len() + name.len());
-            path.push_str(above);
-            paths::push(&mut path, name);
-            let digest = digests.next_if(|(of, _)| *of == place).map(|(_, digest)| digest);
-            new.push(NewFile::new(path, stat, digest, now));
-            place += 1;
-        }
-        let mut values: Vec<&dyn ToSql> = Vec::with_capacity(rows * VALUES);
-        for file in &new {
-            file.bind(&mut values, (&root, &folder, &scan), &now);
-        }
-        let sql = if rows == 1 { &*ONE } else { &*MANY };
-        if db.execute(sql, values.as_slice())? == rows {
-            // One writer, one statement: rows that follow each other.
-            let last = db.conn.last_insert_rowid();
-            ids.extend(last - crate::as_limit(rows) + 1..=last);
-            continue;
-        }
-        // Another program recorded some of them, without a folder. What was read of those is read again.
-        for (file, (_, stat)) in new.iter().zip(some) {
-            let sql = "SELECT id FROM library_files WHERE library_id = ?1 AND relative_path = ?2";
-            let id = db.number(sql, (root, &file.path))?;
-            db.execute("UPDATE library_files SET folder_id = ?2 WHERE id = ?1", (id, folder))?;
-            changed_file(db, id, Some(scan), stat)?;
-            ids.push(id);
-        }
-    }
-    Ok(ids)
-}
-
-/// A row to be written.
-struct NewFile<'a> {
-    path: String,
-    size: i64,
-    times: (i64, i64),
-    identity: (i64, i64),
-    needs_hash: bool,
-    /// What was read of it, when nobody shares it.
-    read: (Option<&'static str>, Option<&'a [u8]>),
-    /// What was read, when somebody does.
-    content: (Option<&'static str>, Option<&'a [u8]>),
-    hashed: (Option<i64>, Option<i64>, Option<&'a str>),
-}
-
-impl<'a> NewFile<'a> {
-    fn new(path: String, stat: &Stat, digest: Option<&'a Digest>, now: &'a str) -> Self {
-        let parts = |digest: &'a Digest| (digest.algorithm.as_str(), digest.hash.as_slice());
-        let size = signed(stat.size);
-        let content = digest.filter(|digest| digest.shared).map(parts).unzip();
-        NewFile {
-            path,
-            size,
-            times: (stat.mtime_ns, stat.ctime_ns),
-            identity: (stat.inode.cast_signed(), stat.device.cast_signed()),
-            // Of an empty file all is known.
-            needs_hash: size > 0 && content.0.is_none(),
-            read: digest.filter(|digest| !digest.shared).map(parts).unzip(),
-            content,
-            hashed: match content {
-                (None, _) => (None, None, None),
-                _ => (Some(size), Some(stat.mtime_ns), Some(now)),
-            },
-        }
-    }
-
-    /// Its values, in the order of [`insert_files`].
-    fn bind<'b>(
-        &'b self,
-        values: &mut Vec<&'b dyn ToSql>,
-        (root, folder, scan): (&'b i64, &'b i64, &'b i64),
-        now: &'b &str,
-    ) {
-        let NewFile { path, size, times, identity, needs_hash, read, content, hashed } = self;
-        values.extend::<[&'b dyn ToSql; VALUES]>([
-            root,
-            path,
-            size,
-            &times.0,
-            &times.1,
-            &identity.0,
-            &identity.1,
-            needs_hash,
-            scan,
-            now,
-            folder,
-            &read.0,
-            &read.1,
-            &content.0,
-            &content.1,
-            &hashed.0,
-            &hashed.1,
-            &hashed.2,
-        ]);
-    }
 }
 
 /// A file that has changed loses its hash; one that is only back, or was recorded without its change time, keeps it.

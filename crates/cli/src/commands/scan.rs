@@ -153,6 +153,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         io_limit: settings.scan.io_limit,
         top: if context.output.is_json() { 0 } else { TOP },
     };
+    options.filter.check()?;
     // Before a database is made: a mistyped folder leaves nothing behind.
     let folders =
         folders.iter().map(|path| gristmill_dedup::roots::resolve(path)).collect::<Result<Vec<_>, _>>()?;

@@ -1,0 +1,308 @@
+//! A scan under way: its phases, one after the other.
+//!
+//! Owns what each phase needs, and when there is nothing to do. Each begins from what is committed.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use gristmill_pool::error::Cause;
+use gristmill_pool::{Failure, Pool, Report};
+use gristmill_store::Store;
+use gristmill_store::roots::Root;
+use gristmill_store::scans::{Duplicates, Scan};
+
+use super::{Mode, Options, settled_as};
+use crate::eager::Eager;
+use crate::error::{Error, Result};
+use crate::filter::Filter;
+use crate::plan::{self, Holds, Plan, Wish};
+use crate::progress::{Control, Phase, add};
+use crate::reader::{Budget, Reader, Round, Tops};
+use crate::scribe::{Note, Scribe};
+use crate::summary::Summary;
+use crate::walk::{Job, Manner, Tally, Walk};
+
+/// How long a scan that was told to stop waits for its workers: the rest of five seconds is for what was found.
+const GRACE: Duration = Duration::from_millis(3_500);
+
+/// So many files are made part of groups by one note.
+const SHARED_AT_ONCE: usize = 65_536;
+
+/// A scan under way.
+pub(super) struct Course<'a> {
+    pub(super) store: &'a Store,
+    pub(super) options: &'a Options,
+    pub(super) control: &'a Arc<Control>,
+    pub(super) workers: usize,
+    pub(super) all: &'a [Root],
+    pub(super) chosen: &'a [Root],
+    pub(super) scans: &'a [Scan],
+    pub(super) scribe: &'a Scribe,
+    pub(super) tally: Arc<Tally>,
+    pub(super) budget: Arc<Budget>,
+    /// Whether the catalog knew any file before.
+    pub(super) had_files: bool,
+    /// Roots that could not be opened, and those that could.
+    pub(super) absent: HashSet<i64>,
+    pub(super) open: HashSet<i64>,
+    /// The duplicates there were, and are still.
+    pub(super) settled: Option<Duplicates>,
+    pub(super) summary: Summary,
+    /// What every root holds.
+    pub(super) holds: HashMap<i64, Holds>,
+}
+
+/// What a course leaves.
+pub(super) struct End {
+    pub(super) summary: Summary,
+    pub(super) tally: Arc<Tally>,
+    pub(super) holds: HashMap<i64, Holds>,
+    pub(super) absent: HashSet<i64>,
+    pub(super) settled: Option<Duplicates>,
+}
+
+impl Course<'_> {
+    pub(super) fn end(self) -> End {
+        let Course { summary, tally, holds, absent, settled, .. } = self;
+        End { summary, tally, holds, absent, settled }
+    }
+
+    pub(super) fn run(&mut self, manner: &Arc<Manner>) -> Result<()> {
+        if self.options.mode.walks() {
+            let begun = Instant::now();
+            self.walk(manner)?;
+            self.summary.seconds.walk = begun.elapsed().as_secs_f64();
+        }
+        if self.control.is_stopped() || self.is_settled()? {
+            return Ok(());
+        }
+        self.control.enter(Phase::Planning);
+        // Written while the rest is planned.
+        let _ = self.scribe.notes.send(Note::ShareFirsts);
+        let begun = Instant::now();
+        let tops = self.tops();
+        let mut first = plan::first(self.store, &self.wish(), self.control)?;
+        self.holds = std::mem::take(&mut first.roots);
+        self.summary.seconds.plan = begun.elapsed().as_secs_f64();
+        if self.options.mode.reads() {
+            let begun = Instant::now();
+            self.control.enter(Phase::Edges);
+            let large = first.large;
+            self.read(first, Round::First, &tops)?;
+            self.summary.seconds.edges = begun.elapsed().as_secs_f64();
+            if self.control.is_stopped() {
+                return Ok(());
+            }
+            if large == 0 {
+                return self.share();
+            }
+            let begun = Instant::now();
+            let second = plan::second(self.store, &self.wish(), self.control)?;
+            self.summary.seconds.plan += begun.elapsed().as_secs_f64();
+            let begun = Instant::now();
+            self.control.enter(Phase::Contents);
+            self.read(second, Round::Second, &tops)?;
+            self.summary.seconds.contents = begun.elapsed().as_secs_f64();
+            return self.share();
+        }
+        Ok(())
+    }
+
+    fn wish(&self) -> Wish {
+        let Options { algorithm, every_file: every, .. } = *self.options;
+        let roots = self.chosen.iter().map(|root| root.id).collect();
+        let since = self.scans.iter().filter(|scan| scan.resumed).map(|scan| scan.started_at).min();
+        Wish { algorithm, every, roots, since, open: self.open.clone() }
+    }
+
+    /// Whether nothing has changed since a scan that read everything.
+    fn is_settled(&mut self) -> Result<bool> {
+        let Tally { new, changed, returned, .. } = &*self.tally;
+        let Scribe { missing, forgotten, .. } = self.scribe;
+        let same = [new, changed, returned, forgotten, missing, &self.control.errors]
+            .iter()
+            .all(|counter| counter.load(Ordering::Relaxed) == 0);
+        let own: Vec<i64> = self.scans.iter().map(|scan| scan.id).collect();
+        let counted = self.chosen.iter().map(|root| {
+            let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
+            Some((root.id, Holds { files: number(root.files)?, bytes: number(root.bytes)? }))
+        });
+        let resumed = self.scans.iter().any(|scan| scan.resumed);
+        let holds = counted.collect::<Option<HashMap<_, _>>>();
+        let (true, Some(holds)) = (same && self.options.mode == Mode::All && !resumed, holds) else {
+            return Ok(false);
+        };
+        self.settled = self.store.scans().settled(&settled_as(self.options), &own)?;
+        self.holds = holds;
+        Ok(self.settled.is_some())
+    }
+
+    fn walk(&mut self, manner: &Arc<Manner>) -> Result<()> {
+        self.control.enter(Phase::Walking);
+        let roots = Arc::new(self.all.iter().map(|root| root.path.clone()).collect::<Vec<_>>());
+        let eager = (self.options.mode == Mode::All).then(|| {
+            let Options { algorithm, every_file, .. } = *self.options;
+            Arc::new(Eager::new(algorithm, every_file, self.control.clone(), self.budget.clone()))
+        });
+        let listings = Arc::new(AtomicU64::new(0));
+        let mut walks = Vec::new();
+        for (root, scan) in self.chosen.iter().zip(self.scans) {
+            if scan.walked_at.is_some() {
+                continue;
+            }
+            let walk = Walk::new(Job {
+                store: self.store.clone(),
+                notes: self.scribe.notes.clone(),
+                control: self.control.clone(),
+                manner: manner.clone(),
+                root: root.clone(),
+                scan: scan.id,
+                roots: roots.clone(),
+                tally: self.tally.clone(),
+                eager: eager.clone(),
+                listings: listings.clone(),
+            });
+            match walk {
+                Ok(walk) => walks.push((walk, scan)),
+                // A disk that is not there costs its own root, not the others.
+                Err(error) if self.chosen.len() > 1 => {
+                    add(&self.control.errors, 1);
+                    add(&self.tally.failed_roots, 1);
+                    self.absent.insert(root.id);
+                    let mut errors = self.tally.errors.lock().unwrap_or_else(PoisonError::into_inner);
+                    errors.push(error.to_string());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let pool = self.pool("walk")?;
+        for (walk, scan) in &walks {
+            walk.begin(&pool, scan.resumed)?;
+        }
+        self.wait(&pool)?;
+        for (walk, _) in &walks {
+            loop {
+                let pool = self.pool("links")?;
+                let more = !self.control.is_stopped() && walk.follow_next(&pool)?;
+                self.wait(&pool)?;
+                if !more {
+                    break;
+                }
+            }
+        }
+        let written = self.scribe.flush();
+        if written && !self.control.is_stopped() {
+            let is_whole = self.options.filter == Filter::default()
+                && !self.options.one_file_system
+                && self.control.errors.load(Ordering::Relaxed) == 0;
+            for (_, scan) in &walks {
+                if is_whole {
+                    let gone = self.store.catalog().unseen(scan.root)?;
+                    add(&self.scribe.missing, gone as u64);
+                }
+                self.store.scans().walked(scan.id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes files of the same content part of their group. At the end and in the order of rows: done for each as it is
+    /// found, the same pages of the index would be written again with every commit.
+    fn share(&mut self) -> Result<()> {
+        if self.control.is_stopped() {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        // Its answer comes with the next flush.
+        let _ = self.scribe.notes.send(Note::ShareFirsts);
+        self.scribe.flush();
+        // What this scan read was compared as it came. That is all there is, if nobody else has brought anything since.
+        let mut alone = !self.had_files && self.scribe.compares_all();
+        for root in
+            self.store.roots().list()?.iter().filter(|root| self.chosen.iter().all(|own| own.id != root.id))
+        {
+            alone &= !self.store.catalog().has_files(root.id)?;
+        }
+        if alone {
+            self.summary.seconds.groups = begun.elapsed().as_secs_f64();
+            return Ok(());
+        }
+        for ids in plan::to_share(self.store, &self.wish(), self.control)?.chunks(SHARED_AT_ONCE) {
+            if self.control.is_stopped() || self.scribe.notes.send(Note::Shared(ids.to_vec())).is_err() {
+                break;
+            }
+        }
+        self.scribe.flush();
+        self.summary.seconds.groups = begun.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn tops(&mut self) -> Arc<Tops> {
+        let (tops, absent) = Tops::open(self.all);
+        for root in absent {
+            tracing::warn!(root = %root.path.display(), "cannot be opened; its files are not read");
+            self.absent.insert(root.id);
+        }
+        self.open = tops.ids();
+        Arc::new(tops)
+    }
+
+    /// Reads what is planned.
+    fn read(&mut self, mut plan: Plan, round: Round, tops: &Arc<Tops>) -> Result<()> {
+        self.summary.rehashed_files += plan.again;
+        add(&self.control.to_read, plan.ids.len() as u64);
+        add(&self.control.bytes_to_read, plan.bytes);
+        if plan.ids.is_empty() {
+            return Ok(());
+        }
+        let reader = Arc::new(Reader {
+            store: self.store.clone(),
+            notes: self.scribe.notes.clone(),
+            control: self.control.clone(),
+            algorithm: self.options.algorithm,
+            round,
+            links: std::mem::take(&mut plan.links),
+            tops: tops.clone(),
+            budget: self.budget.clone(),
+            tally: self.tally.clone(),
+        });
+        let pool = self.pool("read")?;
+        let submitted = reader.submit(&pool, &plan);
+        self.wait(&pool)?;
+        submitted?;
+        // The next plan is made from what is written.
+        self.scribe.flush();
+        if self.control.surprises.load(Ordering::Relaxed) > 0 {
+            let totals = self.store.catalog().totals()?.into_iter();
+            self.holds = totals.map(|(root, files, bytes)| (root, Holds { files, bytes })).collect();
+        }
+        Ok(())
+    }
+
+    fn pool(&self, name: &str) -> Result<Pool> {
+        let builder = Pool::builder().name(name).workers(self.workers).queue(self.workers * 10);
+        builder.build().map_err(|error| Error::System(error.to_string()))
+    }
+
+    /// Waits until all is done; not for long once the scan is told to stop.
+    fn wait(&self, pool: &Pool) -> Result<()> {
+        pool.close();
+        while !pool.has_ended() && !self.control.is_stopped() {
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+        let report: Report = if self.control.is_stopped() { pool.shutdown(GRACE) } else { pool.join() };
+        for task in &report.unstopped {
+            tracing::warn!(%task, "did not stop in time and is left behind");
+        }
+        // Told to stop, all say that they did.
+        let told = |failure: &&Failure| {
+            self.control.is_stopped() && matches!(failure.error.cause(), Cause::Cancelled)
+        };
+        match report.failures.iter().find(|failure| !told(failure)) {
+            Some(failure) => Err(Error::System(failure.error.to_string())),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What a scan did, in numbers.
+
+use std::path::PathBuf;
+
+use gristmill_store::catalog::Group;
+use serde::Serialize;
+
+/// What a scan did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// The roots, by path.
+    pub roots: Vec<PathBuf>,
+    /// It was told to stop; the next one goes on from here.
+    pub interrupted: bool,
+    /// It went on with one that was stopped or killed.
+    pub resumed: bool,
+    /// Folders there are, the roots included.
+    pub folders: u64,
+    /// Of these, walked now: not by a scan that was stopped before.
+    pub walked_folders: u64,
+    /// Files in them.
+    pub files: u64,
+    /// Their size together.
+    pub bytes: u64,
+    /// Files not seen before.
+    pub new_files: u64,
+    /// Files that are not as they were.
+    pub changed_files: u64,
+    /// Files that are gone.
+    pub removed_files: u64,
+    /// Files that were gone and are back.
+    pub returned_files: u64,
+    /// Files that are there and left out by this scan's filters, and were not by an earlier one's.
+    pub forgotten_files: u64,
+    /// Links passed over, or followed if the root says so.
+    pub links: u64,
+    /// Pipes, sockets and devices passed over.
+    pub special_files: u64,
+    /// Files read to their end.
+    pub read_files: u64,
+    /// Large files of which a few blocks were read, some of them before they were read to their end.
+    pub probed_files: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Files hashed again because the algorithm was changed.
+    pub rehashed_files: u64,
+    /// Roots that could not be scanned at all.
+    pub failed_roots: u64,
+    /// Folders and files that could not be read.
+    pub errors: u64,
+    /// The first of them, with their reasons.
+    pub error_samples: Vec<String>,
+    /// Groups of duplicates in the catalog.
+    pub duplicate_groups: u64,
+    /// Files in them.
+    pub duplicate_files: u64,
+    /// What could be had back.
+    pub reclaimable_bytes: u64,
+    /// The first groups, as many as were asked for.
+    #[serde(skip)]
+    pub top: Vec<Group>,
+    /// How long it took.
+    pub seconds: Timings,
+}
+
+/// How long each phase took, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Timings {
+    /// Looking at folders.
+    pub walk: f64,
+    /// Finding out what to read.
+    pub plan: f64,
+    /// Reading small files, and edges of large ones.
+    pub edges: f64,
+    /// Reading large files through.
+    pub contents: f64,
+    /// Putting duplicates together.
+    pub groups: f64,
+    /// All of it.
+    pub total: f64,
+}

@@ -1,0 +1,111 @@
+//! Links of a root that follows them, when all else has been walked.
+//!
+//! Owns where a link leads, and that nothing is walked twice: not what is a root, nor what another link led to.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+
+use gristmill_pool::{Context, Pool, TaskResult};
+use gristmill_store::catalog::{KnownFile, KnownFolder, Listing, Place};
+
+use super::Walk;
+use super::visit::add_file;
+use crate::error::Result;
+use crate::progress::add;
+use crate::sys::{Folder, Kind};
+
+/// A link to be followed when the rest has been walked.
+pub(super) struct Link {
+    pub(super) parent: Option<i64>,
+    pub(super) file: Option<KnownFile>,
+    pub(super) folder: Option<KnownFolder>,
+}
+
+impl Walk {
+    pub(super) fn is_new_to_links(&self, folder: &Folder) -> bool {
+        folder.own().is_ok_and(|own| {
+            self.visited.lock().unwrap_or_else(PoisonError::into_inner).insert((own.device, own.inode))
+        })
+    }
+
+    /// Whether what a link led to is a root: that is walked by itself.
+    pub(super) fn is_a_root(&self, path: &Path) -> bool {
+        let found = std::fs::canonicalize(self.job.root.path.join(path));
+        found.is_ok_and(|found| self.job.roots.contains(&found))
+    }
+
+    /// Follows the next link, if there is one left, in the order of their paths: so the same tree is walked in the
+    /// same way each time. False when there is none.
+    pub(crate) fn follow_next(self: &Arc<Self>, pool: &Pool) -> Result<bool> {
+        let next = self.links.lock().unwrap_or_else(PoisonError::into_inner).pop_first();
+        let Some((path, link)) = next else { return Ok(false) };
+        let walk = self.clone();
+        // On the pool: links lead anywhere, and a disk that hangs must not hang the one who waits.
+        let _ = pool.submit(move |ctx| walk.follow(ctx, path, link));
+        Ok(true)
+    }
+
+    fn follow(self: &Arc<Self>, ctx: &Context, path: PathBuf, link: Link) -> TaskResult<()> {
+        let name = path.file_name().unwrap_or_default().to_owned();
+        let parent = path.parent().map(Path::to_path_buf).unwrap_or_default();
+        let place = Place { root: self.job.root.id, id: link.parent, path: parent };
+        let mut listing = Listing::new(self.job.scan, place);
+        let full = self.job.root.path.join(&path);
+        let target = std::fs::canonicalize(&full).and_then(|target| Ok((std::fs::metadata(&full)?, target)));
+        let leads = match target {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.complain(&path, "a link that leads nowhere");
+                None
+            }
+            // It may lead somewhere again: nothing behind it counts as gone.
+            Err(error) => {
+                add(&self.job.control.errors, 1);
+                self.complain(&path, &format!("a link that cannot be followed: {error}"));
+                return Ok(());
+            }
+            Ok((_, target)) if full.starts_with(&target) => {
+                self.complain(&path, &format!("a link back to {}: not followed", target.display()));
+                None
+            }
+            // It is walked where it is.
+            Ok((_, target)) if self.job.roots.iter().any(|root| target.starts_with(root)) => None,
+            Ok((metadata, _)) => Some(metadata.is_dir()),
+        };
+        let below = self.top.below(&listing.place.path, true);
+        let file = match (&below, leads) {
+            (Ok(below), Some(false)) if self.job.manner.sieve.takes_file(&path, &name, None) => {
+                below.stat(&name, true).ok().filter(|found| found.kind == Kind::File)
+            }
+            _ => None,
+        };
+        match (file, link.file) {
+            (Some(found), known) if self.job.manner.sieve.takes_stat(&found.stat) => {
+                add(&self.job.control.files, 1);
+                add(&self.job.control.bytes, found.stat.size);
+                add_file(&mut listing, &self.job.tally, name.clone(), found.stat, known);
+            }
+            (_, Some(known)) if !known.missing => listing.missing_files.push(known.id),
+            _ => {}
+        }
+        let mut next = None;
+        match (leads == Some(true), link.folder) {
+            (true, known) => {
+                let id = known.as_ref().map(|known| known.id);
+                match known {
+                    None => listing.new_folders.push(name),
+                    Some(known) if known.removed => listing.returned_folders.push(known.id),
+                    Some(_) => {}
+                }
+                next = Some(Place { root: self.job.root.id, id, path });
+            }
+            (false, Some(known)) if !known.removed => listing.missing_folders.push(name),
+            _ => {}
+        }
+        self.note(listing)?;
+        match next {
+            Some(place) => self.folder(ctx, place, None, true),
+            None => Ok(()),
+        }
+    }
+}

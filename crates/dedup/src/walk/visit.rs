@@ -1,0 +1,326 @@
+//! One folder being looked at: each entry, and what the catalog knows of it.
+//!
+//! Owns what is new, changed, gone, back or left out in a folder, and which new files are read at once.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use gristmill_pool::{TaskError, TaskResult};
+use gristmill_store::catalog::{
+    Digest, End, FileRef, Finding, Known, KnownFile, KnownFolder, Listing, Place, Reading, Stat,
+};
+
+use super::links::Link;
+use super::{Tally, Walk};
+use crate::eager::Fresh;
+use crate::filter::Rules;
+use crate::progress::add;
+use crate::read::SMALL;
+use crate::scribe::Note;
+use crate::sys::{Folder, Kind};
+
+/// So many entries of a folder are written together; a folder may have millions.
+const PART: usize = 512;
+
+/// Why a folder was not read to its end.
+pub(super) enum Stop {
+    Told,
+    Unreadable(io::Error),
+}
+
+/// One folder being looked at.
+pub(super) struct Visit<'a> {
+    walk: &'a Walk,
+    folder: &'a Folder,
+    rules: Option<&'a Rules>,
+    /// Known, and not seen yet.
+    files: HashMap<OsString, KnownFile>,
+    known_folders: HashMap<OsString, KnownFolder>,
+    had_any: bool,
+    is_empty: bool,
+    pub(super) listing: Listing,
+    /// To be walked next.
+    pub(super) folders: Vec<Place>,
+    /// Names of files that have other names.
+    linked: HashSet<OsString>,
+    /// Files of other folders that are to be read now.
+    others: Vec<Fresh>,
+    /// Files that were not as they had been seen a moment before.
+    readings: Vec<Reading>,
+}
+
+impl<'a> Visit<'a> {
+    pub(super) fn new(
+        walk: &'a Walk,
+        folder: &'a Folder,
+        place: &Place,
+        known: Known,
+        rules: Option<&'a Rules>,
+    ) -> Self {
+        let had_any = known.files.iter().any(|file| !file.missing)
+            || known.folders.iter().any(|folder| !folder.removed);
+        Visit {
+            walk,
+            folder,
+            rules,
+            // The name is the key: a folder may have a million.
+            files: known.files.into_iter().map(|mut file| (std::mem::take(&mut file.name), file)).collect(),
+            known_folders: known
+                .folders
+                .into_iter()
+                .map(|mut folder| (std::mem::take(&mut folder.name), folder))
+                .collect(),
+            had_any,
+            is_empty: true,
+            listing: Listing::new(walk.job.scan, place.clone()),
+            folders: Vec::new(),
+            linked: HashSet::new(),
+            others: Vec::new(),
+            readings: Vec::new(),
+        }
+    }
+
+    pub(super) fn all(&mut self) -> Result<(), Stop> {
+        let mut stopped = None;
+        let mut names = Vec::new();
+        let folder = self.folder;
+        let read = folder.entries(|name, kind| {
+            names.push((name.to_owned(), kind));
+            if names.len() < PART {
+                return ControlFlow::Continue(());
+            }
+            match self.part(&mut names) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(stop) => {
+                    stopped = Some(stop);
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        if let Some(stop) = stopped {
+            return Err(stop);
+        }
+        read.map_err(Stop::Unreadable)?;
+        self.part(&mut names)
+    }
+
+    /// Some entries, by name: rows of neighbours lie together.
+    fn part(&mut self, names: &mut Vec<(OsString, Kind)>) -> Result<(), Stop> {
+        self.is_empty &= names.is_empty();
+        for (name, kind) in names.drain(..) {
+            self.entry(name, kind);
+        }
+        self.listing.new_files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        if self.listing.weight() >= PART {
+            self.send(End::Part).map_err(|_| Stop::Told)?;
+        }
+        if self.walk.job.control.is_stopped() { Err(Stop::Told) } else { Ok(()) }
+    }
+
+    fn entry(&mut self, name: OsString, kind: Kind) {
+        let (kind, stat) = match kind {
+            Kind::File | Kind::Unknown => match self.folder.stat(&name, false) {
+                Ok(found) => {
+                    if found.is_linked && found.kind == Kind::File && self.walk.job.eager.is_some() {
+                        self.linked.insert(name.clone());
+                    }
+                    (found.kind, Some(found.stat))
+                }
+                // Gone between the two calls: as if it had not been listed.
+                Err(error) if error.kind() == ErrorKind::NotFound => return,
+                Err(error) => return self.unreadable(&name, &error),
+            },
+            kind => (kind, None),
+        };
+        match (kind, stat) {
+            (Kind::File, Some(stat)) => self.file(name, stat),
+            (Kind::Folder, _) => self.subfolder(name),
+            (Kind::Link, _) => {
+                add(&self.walk.job.tally.links, 1);
+                let is_known = || self.files.contains_key(&name) || self.known_folders.contains_key(&name);
+                if self.walk.job.root.follow_links
+                    && self.takes(&name, true)
+                    && (!self.walk.job.manner.only_known || is_known())
+                {
+                    self.defer(&name);
+                }
+            }
+            _ => add(&self.walk.job.tally.special, 1),
+        }
+    }
+
+    /// It is there, and that is all that can be said. What is known of it stays.
+    fn unreadable(&mut self, name: &OsStr, error: &io::Error) {
+        add(&self.walk.job.control.errors, 1);
+        self.walk.complain(&self.path_of(name), &error.to_string());
+        self.files.remove(name);
+        self.known_folders.remove(name);
+    }
+
+    fn path_of(&self, name: &OsStr) -> PathBuf {
+        self.listing.place.path.join(name)
+    }
+
+    fn takes(&self, name: &OsStr, is_folder: bool) -> bool {
+        let sieve = &self.walk.job.manner.sieve;
+        if !sieve.looks_at_names() {
+            return true;
+        }
+        let path = self.path_of(name);
+        if is_folder {
+            sieve.takes_folder(&path, name, self.rules)
+        } else {
+            sieve.takes_file(&path, name, self.rules)
+        }
+    }
+
+    fn file(&mut self, name: OsString, stat: Stat) {
+        let known = self.files.remove(&name);
+        if !self.takes(&name, false) || !self.walk.job.manner.sieve.takes_stat(&stat) {
+            if let Some(known) = known {
+                self.listing.forgotten_files.push(known.id);
+            }
+            return;
+        }
+        if known.is_none() && self.walk.job.manner.only_known {
+            return;
+        }
+        add(&self.walk.job.control.files, 1);
+        add(&self.walk.job.control.bytes, stat.size);
+        add_file(&mut self.listing, &self.walk.job.tally, name, stat, known);
+    }
+
+    fn subfolder(&mut self, name: OsString) {
+        let known = self.known_folders.remove(&name);
+        let path = self.path_of(&name);
+        let elsewhere = || {
+            self.walk.job.manner.one_file_system
+                && self.folder.stat(&name, false).is_ok_and(|found| found.stat.device != self.walk.device)
+        };
+        let is_root = self.walk.inner.contains(&path);
+        if is_root || !self.takes(&name, true) || elsewhere() {
+            // Of another root nothing is to be here, whatever was known.
+            if is_root || known.is_some() {
+                self.listing.forgotten_folders.push(name);
+            }
+            return;
+        }
+        let id = known.as_ref().map(|known| known.id);
+        match known {
+            None if self.walk.job.manner.only_known => return,
+            None => self.listing.new_folders.push(name),
+            Some(known) if known.removed => self.listing.returned_folders.push(known.id),
+            Some(_) => {}
+        }
+        self.folders.push(Place { root: self.walk.job.root.id, id, path });
+    }
+
+    /// Leaves a link for when all else has been walked.
+    fn defer(&mut self, name: &OsStr) {
+        let (file, folder) = (self.files.remove(name), self.known_folders.remove(name));
+        let link = Link { parent: self.listing.place.id, file, folder };
+        let mut links = self.walk.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.insert(self.path_of(name), link);
+    }
+
+    /// All has been seen; what has not is gone. Gives back what is to be read elsewhere.
+    pub(super) fn end(mut self) -> TaskResult<Vec<Fresh>> {
+        let walk = self.walk;
+        let is_top = self.listing.place.path.as_os_str().is_empty();
+        if is_top && self.is_empty && self.had_any && !walk.job.manner.allow_empty {
+            let place = self.listing.place.clone();
+            walk.failed(
+                place,
+                "it is empty, and was not when it was last scanned. Is its disk mounted? \
+                 Nothing counts as gone; --allow-empty if it really is empty",
+            )?;
+            return Ok(Vec::new());
+        }
+        for known in self.files.values().filter(|known| !known.missing) {
+            self.listing.missing_files.push(known.id);
+        }
+        self.listing.missing_files.sort_unstable();
+        for (name, _) in self.known_folders.drain().filter(|(_, known)| !known.removed) {
+            self.listing.missing_folders.push(name);
+        }
+        self.send(End::Whole)?;
+        Ok(self.others)
+    }
+
+    pub(super) fn send(&mut self, end: End) -> TaskResult<()> {
+        let next = Listing::new(self.walk.job.scan, self.listing.place.clone());
+        let mut listing = std::mem::replace(&mut self.listing, next);
+        listing.end = end;
+        let number = self.walk.job.listings.fetch_add(1, Ordering::Relaxed);
+        if let Some(eager) = &self.walk.job.eager {
+            for fresh in self.fresh(number, &listing) {
+                let (own, other) = eager.meet(fresh);
+                self.others.extend(other);
+                let Some(own) = own else { continue };
+                let FileRef::New(_, place) = own.file else { continue };
+                match eager.read(self.folder, &own) {
+                    // As it was seen: its row gets its hash at once.
+                    Some(Reading { finding: Finding::Content(algorithm, hash), differs: false, .. }) => {
+                        listing.contents.push((place, Digest { algorithm, hash, shared: false }));
+                    }
+                    Some(reading) => self.readings.push(reading),
+                    None => {}
+                }
+            }
+        }
+        self.walk
+            .job
+            .notes
+            .send(Note::Listing(number, Box::new(listing)))
+            .map_err(|_| TaskError::cancelled())?;
+        self.walk.note_readings(std::mem::take(&mut self.readings))
+    }
+
+    /// New files that could be read while walking.
+    fn fresh(&self, number: u64, listing: &Listing) -> Vec<Fresh> {
+        if self.walk.job.eager.is_none() || listing.new_files.is_empty() {
+            return Vec::new();
+        }
+        let folder: Arc<Path> = Arc::from(listing.place.path.as_path());
+        let files = (0..)
+            .zip(&listing.new_files)
+            .filter(|(_, (name, stat))| (1..=SMALL).contains(&stat.size) && !self.linked.contains(name));
+        let fresh = files.map(|(place, (name, stat))| Fresh {
+            top: self.walk.top.clone(),
+            follow: self.walk.job.root.follow_links,
+            folder: folder.clone(),
+            name: name.clone(),
+            stat: *stat,
+            file: FileRef::New(number, place),
+        });
+        fresh.collect()
+    }
+}
+
+/// A file that is there: new, changed, back or as it was.
+pub(super) fn add_file(
+    listing: &mut Listing,
+    tally: &Tally,
+    name: OsString,
+    stat: Stat,
+    known: Option<KnownFile>,
+) {
+    let Some(known) = known else {
+        add(&tally.new, 1);
+        listing.new_files.push((name, stat));
+        return;
+    };
+    match known.stat.is_same(&stat) {
+        _ if known.missing => add(&tally.returned, 1),
+        true if known.stat.device == stat.device => return,
+        // Its disk has another number now: no reason to read it again.
+        true => {}
+        false => add(&tally.changed, 1),
+    }
+    listing.changed_files.push((known.id, stat));
+}
