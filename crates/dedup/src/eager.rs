@@ -1,14 +1,18 @@
 //! Reading while walking.
 //!
-//! Owns which small files are read at once: new ones of a size that another new file has, too. They are duplicates
-//! as likely as any that a plan would find, their folder is open, and their inodes are still in memory. On a tree
-//! that is scanned for the first time this is most of the reading; it goes on while the catalog is written, and on a
-//! cold disk the walk and the reading wait for it together. What it passes over, the plan finds.
+//! Owns which new files are read at once: those of a size that another new file has, too, and of the large ones those
+//! that are alike at their edges. They are duplicates as likely as any that a plan would find, their folder is open,
+//! and their inodes are still in memory. On a tree that is scanned for the first time this is most of the reading;
+//! it goes on while the catalog is written, and on a cold disk the walk and the reading wait for it together. What it
+//! passes over, the plan finds.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsString;
+use std::fs::File;
+use std::hash::Hash;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gristmill_store::catalog::{Algorithm, FileRef, Finding, Reading, Stat};
@@ -20,6 +24,20 @@ use crate::sys::Folder;
 
 /// A lock for each of so many parts.
 const PARTS: usize = 64;
+
+/// So many large files are remembered, each of a size or with edges of its own.
+const MOST_LARGE: usize = 65_536;
+
+/// Files beyond this size are left to the plan: it has them all, and begins with the largest.
+const MOST_SIZE: u64 = 16 << 20;
+
+/// After so many bytes of large files the rest is left to the plan. It knows how much there is, and so how long it will
+/// take; a walk does not.
+const MOST_BYTES: u64 = 8 << 30;
+
+/// So many files that are not in memory are asked for before the first is waited for, by all workers together: the disk
+/// is given many at once, and a worker sleeps once for all of its own.
+const AHEAD: usize = 256;
 
 /// A new file that can be read when its row is on its way.
 #[derive(Debug)]
@@ -34,39 +52,110 @@ pub(crate) struct Fresh {
     pub(crate) file: FileRef,
 }
 
-/// What is known of a size: its only file so far, or that there are several. There are as many sizes as a small file can
-/// have.
-type Sizes = HashMap<u64, Option<Fresh>>;
+/// What is known of files that are alike: their only one so far, or that there are several.
+type Alike<K> = HashMap<K, Option<Fresh>>;
 
 pub(crate) struct Eager {
-    pub(crate) algorithm: Algorithm,
+    algorithm: Algorithm,
     /// Read all, whatever their size.
-    pub(crate) every: bool,
-    pub(crate) control: Arc<Control>,
-    pub(crate) budget: Arc<Budget>,
-    parts: Vec<Mutex<Sizes>>,
+    every: bool,
+    control: Arc<Control>,
+    budget: Arc<Budget>,
+    ahead: usize,
+    sizes: Vec<Mutex<Alike<u64>>>,
+    /// Large files, by their sizes and their edges.
+    edges: Mutex<Alike<(u64, i64)>>,
+    large: AtomicUsize,
+    bytes: AtomicU64,
+    /// How many files were left for the plan.
+    passed: AtomicU64,
 }
 
 impl Eager {
-    pub(crate) fn new(algorithm: Algorithm, every: bool, control: Arc<Control>, budget: Arc<Budget>) -> Self {
-        let parts = (0..PARTS).map(|_| Mutex::default()).collect();
-        Eager { algorithm, every, control, budget, parts }
+    pub(crate) fn new(
+        (algorithm, every): (Algorithm, bool),
+        control: Arc<Control>,
+        budget: Arc<Budget>,
+        workers: usize,
+    ) -> Self {
+        let sizes = (0..PARTS).map(|_| Mutex::default()).collect();
+        Eager {
+            algorithm,
+            every,
+            control,
+            budget,
+            ahead: (AHEAD / workers.max(1)).max(1),
+            sizes,
+            edges: Mutex::default(),
+            large: AtomicUsize::new(0),
+            bytes: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+        }
     }
 
-    /// Takes a new file, and gives back what is to be read now: nothing, the file, or the file and the one before.
+    /// Whether nothing was left for the plan.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.passed.load(Ordering::Relaxed) == 0
+    }
+
+    fn pass(&self) {
+        add(&self.passed, 1);
+    }
+
+    /// Whether a new file is one to be met. Which of its names is read, if there are several, only the plan can say; and
+    /// when all is read, edges tell nothing.
+    pub(crate) fn takes(&self, stat: &Stat, is_linked: bool) -> bool {
+        if stat.size == 0 {
+            return false;
+        }
+        let is_for_the_plan = is_linked || self.every && stat.size > SMALL;
+        if is_for_the_plan {
+            self.pass();
+        }
+        !is_for_the_plan
+    }
+
+    /// Meets a new file, and gives back what is to be read now: nothing, the file, or the file and the one before.
     pub(crate) fn meet(&self, fresh: Fresh) -> (Option<Fresh>, Option<Fresh>) {
         let size = fresh.stat.size;
-        if size == 0 || size > SMALL {
-            return (None, None);
-        }
         if self.every {
             return (Some(fresh), None);
         }
-        let part = (size as usize) % PARTS;
-        let Some(sizes) = self.parts.get(part) else { return (None, None) };
-        let mut sizes = sizes.lock().unwrap_or_else(PoisonError::into_inner);
-        match sizes.entry(size) {
+        let Some(sizes) = self.sizes.get((size as usize) % PARTS) else { return (None, None) };
+        self.among(sizes, size, fresh)
+    }
+
+    /// Takes a large file whose edges are known, and gives back what is to be read through.
+    pub(crate) fn compare(&self, fresh: Fresh, edges: i64) -> Vec<Fresh> {
+        let like = (fresh.stat.size, edges);
+        let (own, other) = self.among(&self.edges, like, fresh);
+        own.into_iter().chain(other).filter(|fresh| self.may_read_through(fresh)).collect()
+    }
+
+    fn may_read_through(&self, fresh: &Fresh) -> bool {
+        let size = fresh.stat.size;
+        let may = size <= MOST_SIZE && self.bytes.fetch_add(size, Ordering::Relaxed) < MOST_BYTES;
+        if !may {
+            self.pass();
+        }
+        may
+    }
+
+    fn among<K: Eq + Hash>(
+        &self,
+        alike: &Mutex<Alike<K>>,
+        like: K,
+        fresh: Fresh,
+    ) -> (Option<Fresh>, Option<Fresh>) {
+        let is_large = fresh.stat.size > SMALL;
+        let mut alike = alike.lock().unwrap_or_else(PoisonError::into_inner);
+        match alike.entry(like) {
             Entry::Occupied(mut known) => (Some(fresh), known.get_mut().take()),
+            // There are only so many sizes that a small file can have.
+            Entry::Vacant(_) if is_large && self.large.fetch_add(1, Ordering::Relaxed) >= MOST_LARGE => {
+                self.pass();
+                (None, None)
+            }
             Entry::Vacant(vacant) => {
                 vacant.insert(Some(fresh));
                 (None, None)
@@ -74,24 +163,93 @@ impl Eager {
         }
     }
 
-    /// Reads a file. Nothing when the scan is to stop, or it cannot be read.
-    pub(crate) fn read(&self, folder: &Folder, fresh: &Fresh) -> Option<Reading> {
+    /// How a file is read first.
+    fn goal(&self, fresh: &Fresh) -> Goal {
+        if fresh.stat.size > SMALL { Goal::Edges } else { Goal::Content(self.algorithm) }
+    }
+
+    /// Reads files of a folder: small ones, and the edges of large ones. What is in memory is read at once; the rest is
+    /// asked for, and waited for together. Leaves out what could not be read, all if the folder could not be opened.
+    pub(crate) fn read(&self, folder: Option<&Folder>, files: Vec<Fresh>) -> Vec<(Fresh, Reading)> {
+        let Some(folder) = folder else {
+            add(&self.passed, files.len() as u64);
+            return Vec::new();
+        };
         let pace = Paced { control: &self.control, budget: &self.budget };
-        let Fresh { name, stat, file, .. } = fresh;
-        let goal = Goal::Content(self.algorithm);
-        add(&self.control.to_read, 1);
-        add(&self.control.bytes_to_read, stat.size);
-        let (found, finding) = read::file(|| folder.file(name), stat, goal, &pace)?;
-        // What cannot be read now, the plan tries once more, and records.
-        if matches!(finding, Finding::Failed(_)) {
-            return None;
+        let mut done = Vec::with_capacity(files.len());
+        let mut waiting = Vec::new();
+        for fresh in files {
+            if self.control.is_stopped() {
+                break;
+            }
+            let goal = self.goal(&fresh);
+            self.announce(&fresh, goal);
+            let file = folder.file(&fresh.name).ok();
+            match file.as_ref().and_then(|file| read::ready(file, &fresh.stat, goal, &pace)) {
+                Some(found) => self.found(&mut done, fresh, Some(found)),
+                None => {
+                    if let Some(file) = &file {
+                        read::ask_for(file, fresh.stat.size, goal);
+                    }
+                    waiting.push((fresh, file));
+                }
+            }
+            if waiting.len() >= self.ahead {
+                self.wait_for(folder, &mut waiting, &mut done);
+            }
         }
+        self.wait_for(folder, &mut waiting, &mut done);
+        done
+    }
+
+    fn wait_for(
+        &self,
+        folder: &Folder,
+        waiting: &mut Vec<(Fresh, Option<File>)>,
+        done: &mut Vec<(Fresh, Reading)>,
+    ) {
+        let pace = Paced { control: &self.control, budget: &self.budget };
+        for (fresh, file) in waiting.drain(..) {
+            let goal = self.goal(&fresh);
+            let open = || folder.file(&fresh.name);
+            let found = match file {
+                Some(file) => read::opened(file, open, &fresh.stat, goal, &pace),
+                None => read::file(open, &fresh.stat, goal, &pace),
+            };
+            self.found(done, fresh, found);
+        }
+    }
+
+    /// Reads a large file to its end.
+    pub(crate) fn read_through(&self, folder: Option<&Folder>, fresh: Fresh) -> Option<Reading> {
+        let pace = Paced { control: &self.control, budget: &self.budget };
+        let goal = Goal::Content(self.algorithm);
+        self.announce(&fresh, goal);
+        let found =
+            folder.and_then(|folder| read::file(|| folder.file(&fresh.name), &fresh.stat, goal, &pace));
+        let mut done = Vec::new();
+        self.found(&mut done, fresh, found);
+        done.pop().map(|(_, reading)| reading)
+    }
+
+    fn announce(&self, fresh: &Fresh, goal: Goal) {
+        add(&self.control.to_read, 1);
+        add(&self.control.bytes_to_read, goal.cost(fresh.stat.size));
+    }
+
+    /// Keeps what was found. What cannot be read now, the plan tries once more, and records.
+    fn found(&self, done: &mut Vec<(Fresh, Reading)>, fresh: Fresh, found: Option<(Stat, Finding)>) {
+        let Some((stat, finding)) = found.filter(|(_, finding)| !matches!(finding, Finding::Failed(_)))
+        else {
+            return self.pass();
+        };
         add(&self.control.read, u64::from(finding != Finding::Gone));
         add(&self.control.read_through, u64::from(matches!(finding, Finding::Content(..))));
-        let differs = found != *stat;
+        let differs = stat != fresh.stat;
         if differs || finding == Finding::Gone {
             add(&self.control.surprises, 1);
         }
-        Some(Reading { file: *file, stat: found, finding, shared: false, differs })
+        let reading = Reading { file: fresh.file, stat, finding, shared: false, differs };
+        done.push((fresh, reading));
     }
 }

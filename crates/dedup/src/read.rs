@@ -68,11 +68,56 @@ pub(crate) fn file(
     goal: Goal,
     pace: &impl Pace,
 ) -> Option<(Stat, Finding)> {
-    BUFFER.with_borrow_mut(|buffer| attempts(open, expected, goal, buffer, pace))
+    BUFFER.with_borrow_mut(|buffer| attempts(open, None, expected, goal, buffer, pace))
+}
+
+/// The same of a file that is open.
+pub(crate) fn opened(
+    file: File,
+    open: impl Fn() -> io::Result<File>,
+    expected: &Stat,
+    goal: Goal,
+    pace: &impl Pace,
+) -> Option<(Stat, Finding)> {
+    BUFFER.with_borrow_mut(|buffer| attempts(open, Some(file), expected, goal, buffer, pace))
+}
+
+/// Reads a file without waiting. Nothing when it is not in memory, or not as it was.
+pub(crate) fn ready(file: &File, expected: &Stat, goal: Goal, pace: &impl Pace) -> Option<(Stat, Finding)> {
+    BUFFER.with_borrow_mut(|buffer| {
+        buffer.resize(buffer.len().max(SMALL as usize), 0);
+        let finding = match goal {
+            Goal::Content(algorithm) => {
+                let content = buffer.get_mut(..usize::try_from(expected.size).ok()?)?;
+                (sys::read_ready(file, content) && pace.may_read(expected.size))
+                    .then(|| Finding::Content(algorithm, hash::of(algorithm, content)))
+            }
+            // With its first block the others are likely to be there.
+            Goal::Edges if sys::read_ready(file, buffer.get_mut(..EDGE)?) => {
+                edges(file, expected.size, buffer, pace).ok().flatten()
+            }
+            Goal::Edges => None,
+        }?;
+        let found = sys::file_stat(file).ok()?;
+        (found.kind == Kind::File && found.stat.is_same(expected)).then_some((found.stat, finding))
+    })
+}
+
+/// Has the system fetch what will be read of a file.
+pub(crate) fn ask_for(file: &File, size: u64, goal: Goal) {
+    match goal {
+        Goal::Content(_) => sys::advise(file, Reading::Soon(0, size)),
+        Goal::Edges => {
+            for offset in offsets(size) {
+                sys::advise(file, Reading::Soon(offset, EDGE as u64));
+            }
+        }
+    }
 }
 
 fn attempts(
     open: impl Fn() -> io::Result<File>,
+    mut opened: Option<File>,
     expected: &Stat,
     goal: Goal,
     buffer: &mut Vec<u8>,
@@ -83,7 +128,7 @@ fn attempts(
         _ => (*expected, Finding::Failed(error.to_string())),
     };
     for attempt in 0..ATTEMPTS {
-        let file = match open() {
+        let file = match opened.take().map_or_else(&open, Ok) {
             Ok(file) => file,
             Err(error) => return Some(failed(&error)),
         };

@@ -137,6 +137,7 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         had_files,
         absent: HashSet::new(),
         open: HashSet::new(),
+        eager: None,
         settled: None,
         summary: Summary::default(),
         holds: HashMap::new(),

@@ -258,7 +258,8 @@ impl Desk {
 
     /// Leaves out readings of files whose folder is not written yet; they come with the next batch.
     fn set_aside(&mut self, batch: &mut Batch) {
-        batch.readings.append(&mut self.waiting);
+        // Those that waited are older: of a file that was read twice, the last word counts.
+        batch.readings.splice(0..0, self.waiting.drain(..));
         for reading in &mut batch.readings {
             reading.file = reading.file.row(&self.ids).map_or(reading.file, FileRef::Row);
         }

@@ -10,9 +10,9 @@ mod linux;
 mod portable;
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{Folder, advise, file_stat, holder, is_alive};
+pub(crate) use linux::{Folder, advise, file_stat, holder, is_alive, read_ready};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use portable::{Folder, advise, file_stat, holder, is_alive};
+pub(crate) use portable::{Folder, advise, file_stat, holder, is_alive, read_ready};
 
 use gristmill_store::catalog::Stat;
 
@@ -44,6 +44,8 @@ pub(crate) enum Reading {
     Through,
     /// A few blocks.
     Here,
+    /// So many bytes from there on, in a while.
+    Soon(u64, u64),
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use gristmill_store::catalog::{End, Listing, Place, Reading};
 use gristmill_store::roots::Root;
 
 use self::links::Link;
-use self::visit::{Stop, Visit};
+use self::visit::{Next, Stop, Visit};
 use crate::eager::{Eager, Fresh};
 use crate::error::{Error, Result};
 use crate::filter::{Rules, Sieve};
@@ -197,8 +197,8 @@ impl Walk {
         let folders = std::mem::take(&mut visit.folders);
         match read {
             Ok(()) => {
-                let others = visit.end()?;
-                self.go_on(ctx, (folders, rules, by_link), &others)
+                let next = visit.end()?;
+                self.go_on(ctx, (folders, rules, by_link), next)
             }
             Err(Stop::Told) => Err(TaskError::cancelled()),
             Err(Stop::Unreadable(error)) => {
@@ -209,12 +209,12 @@ impl Walk {
         }
     }
 
-    /// What a folder leads to: the folders in it, and files of others that are to be read now.
+    /// What a folder leads to: the folders in it, and files that are to be read now.
     fn go_on(
         self: &Arc<Self>,
         ctx: &Context,
         (mut folders, rules, by_link): (Vec<Place>, Option<Arc<Rules>>, bool),
-        others: &[Fresh],
+        mut next: Next,
     ) -> TaskResult<()> {
         add(&self.job.control.folders, 1);
         // The newest is run first.
@@ -222,18 +222,33 @@ impl Walk {
             let (walk, rules) = (self.clone(), rules.clone());
             let _ = ctx.spawn(move |ctx| walk.folder(ctx, place, rules, by_link));
         }
-        if others.is_empty() { Ok(()) } else { self.read_elsewhere(others) }
+        let Some(eager) = &self.job.eager else { return Ok(()) };
+        self.read_elsewhere(eager, &mut next)?;
+        for fresh in next.through {
+            let walk = self.clone();
+            let _ = ctx.spawn(move |_| walk.read_through(fresh));
+        }
+        Ok(())
     }
 
     /// Files whose folders were left a while ago.
-    fn read_elsewhere(&self, files: &[Fresh]) -> TaskResult<()> {
+    fn read_elsewhere(&self, eager: &Eager, next: &mut Next) -> TaskResult<()> {
+        let mut readings = Vec::new();
+        for fresh in std::mem::take(&mut next.elsewhere) {
+            let folder = fresh.top.below(&fresh.folder, fresh.follow);
+            for (fresh, reading) in eager.read(folder.as_ref().ok(), vec![fresh]) {
+                next.compare(eager, fresh, &reading);
+                readings.push(reading);
+            }
+        }
+        self.note_readings(readings)
+    }
+
+    fn read_through(&self, fresh: Fresh) -> TaskResult<()> {
         let Some(eager) = &self.job.eager else { return Ok(()) };
-        let read = |fresh: &Fresh| {
-            let folder = fresh.top.below(&fresh.folder, fresh.follow).ok()?;
-            eager.read(&folder, fresh)
-        };
-        let go_on = |_: &&Fresh| !self.job.control.is_stopped();
-        self.note_readings(files.iter().take_while(go_on).filter_map(read).collect())
+        let _busy = Busy::new(&self.job.control);
+        let folder = fresh.top.below(&fresh.folder, fresh.follow);
+        self.note_readings(eager.read_through(folder.as_ref().ok(), fresh).into_iter().collect())
     }
 
     fn note_readings(&self, readings: Vec<Reading>) -> TaskResult<()> {

@@ -155,7 +155,7 @@ impl Options {
             wal_bytes: fs::metadata(log_of(path)).map_or(0, |log| log.len()),
             ..Checkup::default()
         };
-        if checkup.unless_damaged(migrations::look_at(&file))? {
+        if checkup.unless_damaged(migrations::look_at(&file).map(drop))? {
             let conn = file.open_reader()?;
             Examination { db: file.db(&conn), lease, checkup: &mut checkup }.run()?;
         }

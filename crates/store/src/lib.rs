@@ -134,9 +134,10 @@ impl Options {
     pub fn open(self, path: impl Into<PathBuf>) -> Result<Store> {
         let Options { durability, busy, clock } = self;
         let file = Arc::new(File { path: path.into(), durability, busy, clock });
-        patiently(busy, || migrations::look_at(&file))?;
+        let looked = patiently(busy, || migrations::look_at(&file))?;
         let conn = file.open_writer()?;
         patiently(busy, || file.use_wal(&conn))?;
+        drop(looked);
         patiently(busy, || migrations::run(&file, &conn))?;
         let bell = Arc::<Bell>::default();
         let writer = Writer::start(file.clone(), conn, bell.clone())?;
@@ -145,7 +146,7 @@ impl Options {
 }
 
 /// Two processes that open a new file at one moment meet locks that SQLite does not wait for by itself.
-fn patiently(limit: Duration, mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
+fn patiently<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {
         match attempt() {

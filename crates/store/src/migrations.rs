@@ -40,18 +40,21 @@ pub(crate) fn latest() -> i64 {
 }
 
 /// Looks at a file before anything in it is changed. On a connection that can only read: another program's log
-/// stays as it is, too.
-pub(crate) fn look_at(file: &File) -> Result<()> {
+/// stays as it is, too. Gives that connection back, if there is a file: closing the only one makes SQLite put all away
+/// that the next has to fetch again.
+pub(crate) fn look_at(file: &File) -> Result<Option<Connection>> {
     match std::fs::metadata(&file.path) {
         // To be made; or not to be had, which opening it will tell.
-        Err(_) => Ok(()),
+        Err(_) => Ok(None),
         Ok(found) if found.is_dir() => Err(Error::CannotOpen(file.path.clone(), "it is a folder".to_owned())),
-        Ok(found) if found.len() == 0 => Ok(()),
+        Ok(found) if found.len() == 0 => Ok(None),
         // SQLite takes a file of one byte for an empty one.
         Ok(found) if found.is_file() && found.len() < 512 => Err(Error::NotADatabase(file.path.clone())),
         Ok(_) => {
             file.roll_back()?;
-            recognise(file, &file.open_reader()?)
+            let conn = file.open_reader()?;
+            recognise(file, &conn)?;
+            Ok(Some(conn))
         }
     }
 }

@@ -21,7 +21,7 @@ use super::words::{moment, size};
 use crate::context::{Context, open_or_create, options as store_options};
 use crate::error::{Error, Outcome};
 use crate::output::{aside, path};
-use crate::settings::{Raw, Settings, keys};
+use crate::settings::{Raw, keys};
 use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
@@ -157,11 +157,15 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     // Before a database is made: a mistyped folder leaves nothing behind.
     let folders =
         folders.iter().map(|path| gristmill_dedup::roots::resolve(path)).collect::<Result<Vec<_>, _>>()?;
-    if !wanted(&settings, &folders, args.yes)? {
+    let store = match settings.database.try_exists() {
+        Ok(false) => None,
+        _ => Some(store_options(&settings).open(&settings.database)?),
+    };
+    if !wanted(store.as_ref(), &folders, args.yes)? {
         aside("nothing was registered, nothing was scanned");
         return Ok(Outcome::ForTheUser);
     }
-    let store = open_or_create(&settings)?;
+    let store = store.map_or_else(|| open_or_create(&settings), Ok)?;
     let roots = roots(args, &store, &folders, context)?;
     scan_and_tell(&store, &roots, &options, context)
 }
@@ -235,11 +239,8 @@ fn filter(args: &Args) -> Result<Filter, Error> {
 
 /// Whether folders that are not registered yet are to be. Asked before a database is made: who says no leaves nothing
 /// behind. Where nobody can answer, the command line was answer enough.
-fn wanted(settings: &Settings, folders: &[PathBuf], yes: bool) -> Result<bool, Error> {
-    let known = match settings.database.try_exists() {
-        Ok(false) => Vec::new(),
-        _ => store_options(settings).open(&settings.database)?.roots().list()?,
-    };
+fn wanted(store: Option<&Store>, folders: &[PathBuf], yes: bool) -> Result<bool, Error> {
+    let known = store.map_or_else(|| Ok(Vec::new()), |store| store.roots().list())?;
     if folders.is_empty() && known.is_empty() {
         let text = "no folder is registered yet; name one: gristmill scan FOLDER";
         return Err(Error::Setting(text.to_owned()));

@@ -18,7 +18,7 @@ use crate::eager::Eager;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::plan::{self, Holds, Plan, Wish};
-use crate::progress::{Control, Phase, add};
+use crate::progress::{Control, Phase, Progress, add};
 use crate::reader::{Budget, Reader, Round, Tops};
 use crate::scribe::{Note, Scribe};
 use crate::summary::Summary;
@@ -47,6 +47,8 @@ pub(super) struct Course<'a> {
     /// Roots that could not be opened, and those that could.
     pub(super) absent: HashSet<i64>,
     pub(super) open: HashSet<i64>,
+    /// What reads while walking.
+    pub(super) eager: Option<Arc<Eager>>,
     /// The duplicates there were, and are still.
     pub(super) settled: Option<Duplicates>,
     pub(super) summary: Summary,
@@ -72,11 +74,17 @@ impl Course<'_> {
     pub(super) fn run(&mut self, manner: &Arc<Manner>) -> Result<()> {
         if self.options.mode.walks() {
             let begun = Instant::now();
-            self.walk(manner)?;
+            let is_written = self.walk(manner)?;
             self.summary.seconds.walk = begun.elapsed().as_secs_f64();
+            if !is_written || self.control.is_stopped() || self.is_settled()? {
+                return Ok(());
+            }
+            self.note_walked()?;
         }
-        if self.control.is_stopped() || self.is_settled()? {
-            return Ok(());
+        if self.has_read_all() {
+            let Progress { files, bytes, .. } = self.control.progress();
+            self.holds = self.chosen.iter().map(|root| (root.id, Holds { files, bytes })).collect();
+            return self.share();
         }
         self.control.enter(Phase::Planning);
         // Written while the rest is planned.
@@ -139,13 +147,26 @@ impl Course<'_> {
         Ok(self.settled.is_some())
     }
 
-    fn walk(&mut self, manner: &Arc<Manner>) -> Result<()> {
+    /// Whether there is nothing left that a plan could find: all files are new, of one root, and were compared while they
+    /// were walked.
+    fn has_read_all(&self) -> bool {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        self.eager.as_ref().is_some_and(|eager| eager.is_complete())
+            && !self.had_files
+            && matches!(self.chosen, [root] if !root.follow_links)
+            && self.scans.iter().all(|scan| !scan.resumed)
+            && count(&self.control.surprises) == 0
+    }
+
+    /// False when what it found could not be written.
+    fn walk(&mut self, manner: &Arc<Manner>) -> Result<bool> {
         self.control.enter(Phase::Walking);
         let roots = Arc::new(self.all.iter().map(|root| root.path.clone()).collect::<Vec<_>>());
-        let eager = (self.options.mode == Mode::All).then(|| {
-            let Options { algorithm, every_file, .. } = *self.options;
-            Arc::new(Eager::new(algorithm, every_file, self.control.clone(), self.budget.clone()))
-        });
+        let Options { mode, algorithm, every_file, .. } = *self.options;
+        let (control, budget) = (self.control.clone(), self.budget.clone());
+        let eager = (mode == Mode::All)
+            .then(|| Arc::new(Eager::new((algorithm, every_file), control, budget, self.workers)));
+        self.eager.clone_from(&eager);
         let listings = Arc::new(AtomicU64::new(0));
         let mut walks = Vec::new();
         for (root, scan) in self.chosen.iter().zip(self.scans) {
@@ -183,27 +204,31 @@ impl Course<'_> {
         }
         self.wait(&pool)?;
         for (walk, _) in &walks {
-            loop {
+            while !self.control.is_stopped() && walk.has_links() {
                 let pool = self.pool("links")?;
-                let more = !self.control.is_stopped() && walk.follow_next(&pool)?;
+                walk.follow_next(&pool);
                 self.wait(&pool)?;
-                if !more {
-                    break;
-                }
             }
         }
         let written = self.scribe.flush();
-        if written && !self.control.is_stopped() {
-            let is_whole = self.options.filter == Filter::default()
-                && !self.options.one_file_system
-                && self.control.errors.load(Ordering::Relaxed) == 0;
+        let is_whole = self.options.filter == Filter::default()
+            && !self.options.one_file_system
+            && self.control.errors.load(Ordering::Relaxed) == 0;
+        if written && is_whole && !self.control.is_stopped() {
             for (_, scan) in &walks {
-                if is_whole {
-                    let gone = self.store.catalog().unseen(scan.root)?;
-                    add(&self.scribe.missing, gone as u64);
-                }
-                self.store.scans().walked(scan.id)?;
+                let gone = self.store.catalog().unseen(scan.root)?;
+                add(&self.scribe.missing, gone as u64);
             }
+        }
+        Ok(written)
+    }
+
+    /// Marks that the walk is complete: a scan that is killed from now on goes on with reading.
+    fn note_walked(&self) -> Result<()> {
+        for scan in
+            self.scans.iter().filter(|scan| scan.walked_at.is_none() && !self.absent.contains(&scan.root))
+        {
+            self.store.scans().walked(scan.id)?;
         }
         Ok(())
     }
@@ -289,8 +314,11 @@ impl Course<'_> {
     /// Waits until all is done; not for long once the scan is told to stop.
     fn wait(&self, pool: &Pool) -> Result<()> {
         pool.close();
+        let mut nap = Duration::from_micros(50);
         while !pool.has_ended() && !self.control.is_stopped() {
-            std::thread::park_timeout(Duration::from_millis(2));
+            std::thread::park_timeout(nap);
+            // An unchanged folder takes less than the longest nap.
+            nap = (nap * 2).min(Duration::from_millis(2));
         }
         let report: Report = if self.control.is_stopped() { pool.shutdown(GRACE) } else { pool.join() };
         for task in &report.unstopped {

@@ -2,7 +2,8 @@
 
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::num::NonZero;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +11,7 @@ use std::path::{Component, Path};
 
 use gristmill_store::catalog::Stat;
 use rustix::fs::{self, Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::{Found, Kind, Reading};
 
@@ -158,11 +159,19 @@ pub(crate) fn file_stat(file: &File) -> io::Result<Found> {
 
 /// Tells the system how a file will be read. It may not care; nothing depends on it.
 pub(crate) fn advise(file: &File, reading: Reading) {
-    let advice = match reading {
-        Reading::Through => Advice::Sequential,
-        Reading::Here => Advice::Random,
+    let (advice, offset, length) = match reading {
+        Reading::Through => (Advice::Sequential, 0, 0),
+        Reading::Here => (Advice::Random, 0, 0),
+        Reading::Soon(offset, length) => (Advice::WillNeed, offset, length),
     };
-    let _ = fs::fadvise(file, 0, None, advice);
+    let _ = fs::fadvise(file, offset, NonZero::new(length), advice);
+}
+
+/// Fills the buffer from the beginning of the file, if that is in memory already.
+pub(crate) fn read_ready(file: &File, buffer: &mut [u8]) -> bool {
+    let length = buffer.len();
+    let mut slices = [IoSliceMut::new(buffer)];
+    preadv2(file, &mut slices, 0, ReadWriteFlags::NOWAIT).is_ok_and(|read| read == length)
 }
 
 fn kind(file_type: FileType) -> Kind {

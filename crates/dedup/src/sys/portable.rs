@@ -84,6 +84,12 @@ pub(crate) fn file_stat(file: &File) -> io::Result<Found> {
 #[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
 pub(crate) fn advise(_: &File, _: Reading) {}
 
+/// Cannot be told.
+#[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
+pub(crate) fn read_ready(_: &File, _: &mut [u8]) -> bool {
+    false
+}
+
 fn kind(file_type: FileType) -> Kind {
     match file_type {
         what if what.is_file() => Kind::File,

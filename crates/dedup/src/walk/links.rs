@@ -11,7 +11,6 @@ use gristmill_store::catalog::{KnownFile, KnownFolder, Listing, Place};
 
 use super::Walk;
 use super::visit::add_file;
-use crate::error::Result;
 use crate::progress::add;
 use crate::sys::{Folder, Kind};
 
@@ -35,15 +34,19 @@ impl Walk {
         found.is_ok_and(|found| self.job.roots.contains(&found))
     }
 
+    /// Whether there are links to be followed.
+    pub(crate) fn has_links(&self) -> bool {
+        !self.links.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Follows the next link, if there is one left, in the order of their paths: so the same tree is walked in the
-    /// same way each time. False when there is none.
-    pub(crate) fn follow_next(self: &Arc<Self>, pool: &Pool) -> Result<bool> {
+    /// same way each time.
+    pub(crate) fn follow_next(self: &Arc<Self>, pool: &Pool) {
         let next = self.links.lock().unwrap_or_else(PoisonError::into_inner).pop_first();
-        let Some((path, link)) = next else { return Ok(false) };
+        let Some((path, link)) = next else { return };
         let walk = self.clone();
         // On the pool: links lead anywhere, and a disk that hangs must not hang the one who waits.
         let _ = pool.submit(move |ctx| walk.follow(ctx, path, link));
-        Ok(true)
     }
 
     fn follow(self: &Arc<Self>, ctx: &Context, path: PathBuf, link: Link) -> TaskResult<()> {

@@ -17,10 +17,9 @@ use gristmill_store::catalog::{
 
 use super::links::Link;
 use super::{Tally, Walk};
-use crate::eager::Fresh;
+use crate::eager::{Eager, Fresh};
 use crate::filter::Rules;
 use crate::progress::add;
-use crate::read::SMALL;
 use crate::scribe::Note;
 use crate::sys::{Folder, Kind};
 
@@ -48,8 +47,8 @@ pub(super) struct Visit<'a> {
     pub(super) folders: Vec<Place>,
     /// Names of files that have other names.
     linked: HashSet<OsString>,
-    /// Files of other folders that are to be read now.
-    others: Vec<Fresh>,
+    /// What is to be read next.
+    next: Next,
     /// Files that were not as they had been seen a moment before.
     readings: Vec<Reading>,
 }
@@ -80,7 +79,7 @@ impl<'a> Visit<'a> {
             listing: Listing::new(walk.job.scan, place.clone()),
             folders: Vec::new(),
             linked: HashSet::new(),
-            others: Vec::new(),
+            next: Next::default(),
             readings: Vec::new(),
         }
     }
@@ -228,8 +227,8 @@ impl<'a> Visit<'a> {
         links.insert(self.path_of(name), link);
     }
 
-    /// All has been seen; what has not is gone. Gives back what is to be read elsewhere.
-    pub(super) fn end(mut self) -> TaskResult<Vec<Fresh>> {
+    /// All has been seen; what has not is gone. Gives back what is to be read next.
+    pub(super) fn end(mut self) -> TaskResult<Next> {
         let walk = self.walk;
         let is_top = self.listing.place.path.as_os_str().is_empty();
         if is_top && self.is_empty && self.had_any && !walk.job.manner.allow_empty {
@@ -239,7 +238,7 @@ impl<'a> Visit<'a> {
                 "it is empty, and was not when it was last scanned. Is its disk mounted? \
                  Nothing counts as gone; --allow-empty if it really is empty",
             )?;
-            return Ok(Vec::new());
+            return Ok(Next::default());
         }
         for known in self.files.values().filter(|known| !known.missing) {
             self.listing.missing_files.push(known.id);
@@ -249,7 +248,7 @@ impl<'a> Visit<'a> {
             self.listing.missing_folders.push(name);
         }
         self.send(End::Whole)?;
-        Ok(self.others)
+        Ok(self.next)
     }
 
     pub(super) fn send(&mut self, end: End) -> TaskResult<()> {
@@ -258,20 +257,7 @@ impl<'a> Visit<'a> {
         listing.end = end;
         let number = self.walk.job.listings.fetch_add(1, Ordering::Relaxed);
         if let Some(eager) = &self.walk.job.eager {
-            for fresh in self.fresh(number, &listing) {
-                let (own, other) = eager.meet(fresh);
-                self.others.extend(other);
-                let Some(own) = own else { continue };
-                let FileRef::New(_, place) = own.file else { continue };
-                match eager.read(self.folder, &own) {
-                    // As it was seen: its row gets its hash at once.
-                    Some(Reading { finding: Finding::Content(algorithm, hash), differs: false, .. }) => {
-                        listing.contents.push((place, Digest { algorithm, hash, shared: false }));
-                    }
-                    Some(reading) => self.readings.push(reading),
-                    None => {}
-                }
-            }
+            self.read(eager, number, &mut listing);
         }
         self.walk
             .job
@@ -281,15 +267,42 @@ impl<'a> Visit<'a> {
         self.walk.note_readings(std::mem::take(&mut self.readings))
     }
 
+    /// Reads those of the new files that are to be read now.
+    fn read(&mut self, eager: &Eager, number: u64, listing: &mut Listing) {
+        let mut here = Vec::new();
+        for fresh in self.fresh(eager, number, listing) {
+            let (own, other) = eager.meet(fresh);
+            here.extend(own);
+            match other {
+                Some(other) if matches!(other.file, FileRef::New(of, _) if of == number) => here.push(other),
+                other => self.next.elsewhere.extend(other),
+            }
+        }
+        for (fresh, reading) in eager.read(Some(self.folder), here) {
+            match (fresh.file, reading) {
+                // As it was seen: its row gets its hash at once.
+                (
+                    FileRef::New(_, place),
+                    Reading { finding: Finding::Content(algorithm, hash), differs: false, .. },
+                ) => listing.contents.push((place, Digest { algorithm, hash, shared: false })),
+                (_, reading) => {
+                    self.next.compare(eager, fresh, &reading);
+                    self.readings.push(reading);
+                }
+            }
+        }
+        listing.contents.sort_unstable_by_key(|(place, _)| *place);
+    }
+
     /// New files that could be read while walking.
-    fn fresh(&self, number: u64, listing: &Listing) -> Vec<Fresh> {
-        if self.walk.job.eager.is_none() || listing.new_files.is_empty() {
+    fn fresh(&self, eager: &Eager, number: u64, listing: &Listing) -> Vec<Fresh> {
+        if listing.new_files.is_empty() {
             return Vec::new();
         }
         let folder: Arc<Path> = Arc::from(listing.place.path.as_path());
         let files = (0..)
             .zip(&listing.new_files)
-            .filter(|(_, (name, stat))| (1..=SMALL).contains(&stat.size) && !self.linked.contains(name));
+            .filter(|(_, (name, stat))| eager.takes(stat, self.linked.contains(name)));
         let fresh = files.map(|(place, (name, stat))| Fresh {
             top: self.walk.top.clone(),
             follow: self.walk.job.root.follow_links,
@@ -299,6 +312,24 @@ impl<'a> Visit<'a> {
             file: FileRef::New(number, place),
         });
         fresh.collect()
+    }
+}
+
+/// Files that are to be read when their folders have been looked at.
+#[derive(Default)]
+pub(super) struct Next {
+    /// In other folders.
+    pub(super) elsewhere: Vec<Fresh>,
+    /// Large ones, to their end.
+    pub(super) through: Vec<Fresh>,
+}
+
+impl Next {
+    /// Takes a file that was read, if it was for its edges.
+    pub(super) fn compare(&mut self, eager: &Eager, fresh: Fresh, reading: &Reading) {
+        if let Reading { finding: Finding::Edges(edges), differs: false, .. } = reading {
+            self.through.extend(eager.compare(fresh, *edges));
+        }
     }
 }
 

@@ -6,8 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use gristmill_dedup::{Control, Filter, Mode, Options, Phase, Progress, Summary};
+use gristmill_store::catalog::Row;
 
-use crate::bed::{Bed, MIB, bytes};
+use crate::bed::{Bed, KIB, MIB, bytes};
 
 /// At this pace a scan would take days: the test ends only if it stops when it is told to.
 fn forever() -> Options {
@@ -60,8 +61,10 @@ fn tree() -> Bed {
 /// All that a catalog says of a tree, but for numbers of rows and times.
 fn picture(bed: &Bed) -> Vec<String> {
     let rows = bed.rows().into_iter();
-    let rows =
-        rows.map(|(path, row)| format!("{path:?} {:?} {:?} {:?}", row.stat, row.algorithm, row.failed));
+    let rows = rows.map(|(path, row)| {
+        let Row { stat, algorithm, edges, failed, .. } = row;
+        format!("{path:?} {stat:?} {algorithm:?} {edges:?} {failed}")
+    });
     let groups = bed.group_list().into_iter();
     let groups = groups.map(|group| {
         let members: Vec<_> = group.members.iter().map(|member| (&member.path, member.linked)).collect();
@@ -90,6 +93,36 @@ fn goes_on(bed: &Bed) -> Summary {
     summary
 }
 
+/// New files are read while they are walked, known ones by a plan. Both come to the same, whatever is left of the first
+/// for the second: names of one file, the largest.
+#[test]
+fn what_is_read_while_walking_is_what_a_plan_would_read() {
+    let unlike_in_the_middle = |seed, size| {
+        let mut content = bytes(1, size);
+        content[size * 2 / 5] = seed;
+        content
+    };
+    let bed = Bed::of(&[("alone", 1, 3 * MIB), ("small", 1, 64 * KIB), ("f/small", 1, 64 * KIB)]);
+    for (number, folder) in [(9, "a"), (8, "a/b"), (7, "c")] {
+        bed.write(format!("{folder}/twin"), &bytes(2, 64 * KIB + 1));
+        bed.write(format!("{folder}/no twin"), &bytes(number, 64 * KIB + 1));
+        let seed = u8::from(folder == "c");
+        bed.write(format!("{folder}/middle"), &unlike_in_the_middle(seed, 2 * MIB));
+        bed.write(format!("{folder}/largest"), &unlike_in_the_middle(seed, 17 * MIB));
+    }
+    for more in [false, true] {
+        if more {
+            bed.link("a/twin", "c/a name of twin");
+            bed.write("empty", b"");
+        }
+        let direct = undisturbed(&bed);
+        bed.scan_with(&Options { mode: Mode::Folders, ..Options::default() });
+        bed.scan();
+        assert_eq!(picture(&bed), direct);
+        assert_eq!(bed.group_list().len(), 4);
+    }
+}
+
 #[test]
 fn a_scan_that_is_stopped_before_it_began() {
     let bed = tree();
@@ -115,15 +148,18 @@ fn a_scan_that_is_stopped_while_it_probes() {
     goes_on(&bed);
 }
 
-/// Fast enough for edges, far too slow for contents.
-fn until_contents() -> Options {
-    Options { io_limit: Some(2 * MIB as u64), workers: Some(1), ..Options::default() }
+/// Stops a scan that reads large files through. They are known before: new ones are read while they are walked.
+fn stop_at_contents(bed: &Bed) {
+    bed.scan_with(&Options { mode: Mode::Folders, ..Options::default() });
+    // Fast enough for edges, far too slow for contents.
+    let options = Options { io_limit: Some(2 * MIB as u64), workers: Some(1), ..Options::default() };
+    stop_when(bed, &options, |progress| progress.phase == Phase::Contents, || ());
 }
 
 #[test]
 fn a_scan_that_is_stopped_while_it_reads() {
     let bed = tree();
-    stop_when(&bed, &until_contents(), |progress| progress.phase == Phase::Contents, || ());
+    stop_at_contents(&bed);
     // The walk was complete; it is not repeated, and neither is what was read.
     let summary = goes_on(&bed);
     assert_eq!(summary.walked_folders, 0);
@@ -164,7 +200,7 @@ fn another_request_begins_anew() {
         Options { one_file_system: true, ..Options::default() },
     ] {
         let bed = tree();
-        stop_when(&bed, &until_contents(), |progress| progress.phase == Phase::Contents, || ());
+        stop_at_contents(&bed);
         let summary = bed.scan_with(&other);
         assert!(!summary.resumed && summary.walked_folders > 0, "{other:?}");
         bed.scan();
@@ -189,7 +225,7 @@ fn what_was_read_before_is_put_together_by_a_scan_that_begins_anew() {
 #[test]
 fn a_file_that_changes_between_its_two_readings_can_still_be_found() {
     let bed = Bed::of(&[("a", 1, 8 * MIB), ("b", 1, 8 * MIB)]);
-    stop_when(&bed, &until_contents(), |progress| progress.phase == Phase::Contents, || ());
+    stop_at_contents(&bed);
     bed.write("a", &bytes(2, 8 * MIB));
     assert!(bed.scan().resumed);
     bed.has_groups(&[]);
