@@ -147,7 +147,8 @@ impl Scans<'_> {
             let [folders, files, bytes, errors] = [seen.folders, seen.files, seen.bytes, seen.errors]
                 .map(signed);
             let sql = "UPDATE scan_sessions SET status = 'succeeded', holder = NULL, finished_at = ?2,
-                directories_seen = ?3, files_seen = ?4, bytes_seen = ?5, error_count = ?6, error_message = NULL,
+                walked_at = coalesce(walked_at, ?2), directories_seen = ?3, files_seen = ?4, bytes_seen = ?5,
+                error_count = ?6, error_message = NULL,
                 settled = ?7, duplicate_groups = ?8, duplicate_files = ?9, reclaimable_bytes = ?10
                 WHERE id = ?1 AND status = 'running'";
             let [groups, duplicates, reclaimable] = match counts {
