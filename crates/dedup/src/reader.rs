@@ -19,7 +19,7 @@ use crate::plan::Plan;
 use crate::progress::{Control, add};
 use crate::read::{self, Goal, Pace, SMALL};
 use crate::scribe::{Note, Notes};
-use crate::sys::Folder;
+use crate::sys::{self, Folder};
 use crate::walk::Tally;
 
 /// So many rows are fetched at once.
@@ -268,11 +268,12 @@ fn batches(rows: Vec<Row>) -> Vec<Vec<Row>> {
     batches
 }
 
-/// Counts a worker as busy while it lives.
+/// Counts a worker as busy while it lives. Whoever is, works for the one who writes.
 pub(crate) struct Busy<'a>(&'a Control);
 
 impl<'a> Busy<'a> {
     pub(crate) fn new(control: &'a Control) -> Self {
+        sys::step_back();
         add(&control.busy, 1);
         Busy(control)
     }

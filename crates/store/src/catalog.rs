@@ -22,6 +22,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use rusqlite::types::ValueRef;
 use rusqlite::{ToSql, params};
 
 use crate::Store;
@@ -261,13 +262,15 @@ impl Catalog<'_> {
 
     /// Files that another program recorded and a complete walk has not seen are gone. Says how many.
     pub fn unseen(self, root: i64) -> Result<usize> {
-        let some = "SELECT EXISTS (SELECT 1 FROM library_files WHERE folder_id IS NULL AND library_id = ?1)";
+        // The plus keeps SQLite from looking through all files of the root for one without a folder: by its folder
+        // there is mostly none to look at.
+        let some = "SELECT EXISTS (SELECT 1 FROM library_files WHERE folder_id IS NULL AND +library_id = ?1)";
         if self.0.read(|db| db.number(some, [root]))? == 0 {
             return Ok(0);
         }
         self.0.write(Shape::Statement, move |db| {
             let sql = format!(
-                "UPDATE library_files SET {GONE} WHERE folder_id IS NULL AND library_id = ?2 AND is_missing = 0"
+                "UPDATE library_files SET {GONE} WHERE folder_id IS NULL AND +library_id = ?2 AND is_missing = 0"
             );
             db.execute(&sql, (db.now(), root))
         })
@@ -283,8 +286,8 @@ impl Catalog<'_> {
 
     /// How many folders of a root are there, and how many of them could not be read.
     pub fn count_folders(self, root: i64) -> Result<(i64, i64)> {
-        let sql =
-            "SELECT count(*), count(error_status) FROM folders WHERE library_id = ?1 AND removed_at IS NULL";
+        let sql = "SELECT count(*), count(error_status) FROM folders NOT INDEXED
+            WHERE library_id = ?1 AND removed_at IS NULL";
         self.0.read(|db| Ok(db.first(sql, [root], |row| Ok((row.get(0)?, row.get(1)?)))?.unwrap_or_default()))
     }
 
@@ -314,16 +317,21 @@ fn known(db: &Db<'_>, id: i64, path: &Path) -> Result<Known> {
         let text = row.get_ref(1)?.as_str()?;
         Ok(paths::from_text(text.get(skipped..).unwrap_or_default()))
     };
+    // One statement for both: each has SQLite lock the file, which costs more than a few rows.
     let sql = "SELECT id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, is_missing
-        FROM library_files WHERE folder_id = ?1";
-    let files = db.rows(sql, [id], |row| {
-        let stat = hashes::stat(row, 2)?;
-        Ok(KnownFile { id: row.get(0)?, name: name(row)?, stat, missing: row.get(7)? })
+            FROM library_files WHERE folder_id = ?1
+        UNION ALL SELECT id, relative_path, NULL, NULL, NULL, NULL, NULL, removed_at IS NOT NULL
+            FROM folders WHERE parent_id = ?1";
+    let mut known = Known::default();
+    db.rows(sql, [id], |row| {
+        let (id, name, gone) = (row.get(0)?, name(row)?, row.get(7)?);
+        match row.get_ref(2)? {
+            ValueRef::Null => known.folders.push(KnownFolder { id, name, removed: gone }),
+            _ => known.files.push(KnownFile { id, name, stat: hashes::stat(row, 2)?, missing: gone }),
+        }
+        Ok(())
     })?;
-    let sql = "SELECT id, relative_path, removed_at IS NOT NULL AS removed FROM folders WHERE parent_id = ?1";
-    let folders = db
-        .rows(sql, [id], |row| Ok(KnownFolder { id: row.get(0)?, name: name(row)?, removed: row.get(2)? }))?;
-    Ok(Known { files, folders })
+    Ok(known)
 }
 
 /// What writing a listing came to.

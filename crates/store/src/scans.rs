@@ -144,8 +144,8 @@ impl Scans<'_> {
         self.0.write(Shape::Compound, move |db| {
             // Whatever was settled before: only the last word counts.
             unsettle(db)?;
-            let [folders, files, bytes, errors] = [seen.folders, seen.files, seen.bytes, seen.errors]
-                .map(signed);
+            let [folders, files, bytes, errors] =
+                [seen.folders, seen.files, seen.bytes, seen.errors].map(signed);
             let sql = "UPDATE scan_sessions SET status = 'succeeded', holder = NULL, finished_at = ?2,
                 walked_at = coalesce(walked_at, ?2), directories_seen = ?3, files_seen = ?4, bytes_seen = ?5,
                 error_count = ?6, error_message = NULL,
@@ -155,9 +155,8 @@ impl Scans<'_> {
                 Some(counts) => counts.map(Some),
                 None => [None; 3],
             };
-            let numbers = params![
-                id, db.now(), folders, files, bytes, errors, manner, groups, duplicates, reclaimable
-            ];
+            let numbers =
+                params![id, db.now(), folders, files, bytes, errors, manner, groups, duplicates, reclaimable];
             if db.execute(sql, numbers)? == 0 {
                 return Err(Error::Conflict(format!("scan {id} is not running any more")));
             }

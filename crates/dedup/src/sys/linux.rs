@@ -1,5 +1,6 @@
 //! Linux: everything relative to open folders.
 
+use std::cell::Cell;
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -12,6 +13,7 @@ use std::path::{Component, Path};
 use gristmill_store::catalog::Stat;
 use rustix::fs::{self, Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::process::setpriority_process;
 
 use super::{Found, Kind, Reading};
 
@@ -78,19 +80,29 @@ impl Folder {
 
     /// Every entry but `.` and `..`, in the folder's own order, until `visit` has enough.
     pub(crate) fn entries(&self, mut visit: impl FnMut(&OsStr, Kind) -> ControlFlow<()>) -> io::Result<()> {
-        let mut buffer: Vec<u8> = Vec::with_capacity(BUFFER);
+        thread_local! {
+            /// Each worker's own: memory of this size goes back to the system when it is freed.
+            static KEPT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+        }
+        let mut buffer = KEPT.take();
+        buffer.reserve(BUFFER);
         let mut entries = fs::RawDir::new(&self.0, buffer.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
-            let entry = entry?;
+        let ended = loop {
+            let entry = match entries.next() {
+                None => break Ok(()),
+                Some(Err(error)) => break Err(error.into()),
+                Some(Ok(entry)) => entry,
+            };
             let name: &CStr = entry.file_name();
             if name == c"." || name == c".." {
                 continue;
             }
             if visit(OsStr::from_bytes(name.to_bytes()), kind(entry.file_type())).is_break() {
-                break;
+                break Ok(());
             }
-        }
-        Ok(())
+        };
+        KEPT.set(buffer);
+        ended
     }
 
     pub(crate) fn stat(&self, name: &OsStr, follow: bool) -> io::Result<Found> {
@@ -165,6 +177,19 @@ pub(crate) fn advise(file: &File, reading: Reading) {
         Reading::Soon(offset, length) => (Advice::WillNeed, offset, length),
     };
     let _ = fs::fadvise(file, offset, NonZero::new(length), advice);
+}
+
+/// Lets other threads go first, from now on. Many workers and the one who writes what they find share few cores; all
+/// wait for that one in the end. Where it stood in line with them, a first scan of small files took a sixth longer.
+pub(crate) fn step_back() {
+    const NICE: i32 = 10;
+    thread_local! {
+        static DONE: Cell<bool> = const { Cell::new(false) };
+    }
+    if !DONE.replace(true) {
+        // Of this thread alone: what Linux calls a process here is one. Nothing depends on it.
+        let _ = setpriority_process(None, NICE);
+    }
 }
 
 /// Fills the buffer from the beginning of the file, if that is in memory already.

@@ -123,8 +123,33 @@ impl Found {
 impl Catalog<'_> {
     /// Groups of files with the same content.
     pub fn groups(self, query: &GroupQuery) -> Result<Groups> {
-        self.0.read(|db| groups(db.conn, query).map_err(|error| db.file.error(&error)))
+        self.0.read(|db| {
+            // All of one moment; and each row by itself would have SQLite lock the file for it.
+            let run = || groups(&*db.conn.unchecked_transaction()?, query);
+            run().map_err(|error| db.file.error(&error))
+        })
     }
+}
+
+/// So many files are looked at together, in the order of their rows. One by one, in the order of their hashes, almost each
+/// would fetch a page of its own.
+const TOGETHER: usize = 65_536;
+
+/// Rows with the same hash.
+struct Alike {
+    algorithm: Algorithm,
+    hash: Vec<u8>,
+    ids: Vec<i64>,
+}
+
+/// What a group is weighed by.
+struct Fact {
+    id: i64,
+    root: i64,
+    size: u64,
+    inode: (Option<i64>, i64),
+    /// When groups are sorted by it.
+    path: String,
 }
 
 fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
@@ -136,31 +161,28 @@ fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
             ORDER BY hash_algorithm, content_hash, id",
     )?;
     let mut rows = statement.query([])?;
-    let mut current: Option<(Algorithm, Vec<u8>, Vec<i64>)> = None;
-    loop {
-        let row = rows.next()?;
-        if let (Some(row), Some((algorithm, hash, ids))) = (row, &mut current)
-            && row.get_ref(1)?.as_blob()? == hash.as_slice()
-            && row.get_ref(0)?.as_str()? == algorithm.as_str()
+    let mut some: Vec<Alike> = Vec::new();
+    let mut files = 0;
+    while let Some(row) = rows.next()? {
+        let (algorithm, hash, id) = (row.get_ref(0)?.as_str()?, row.get_ref(1)?.as_blob()?, row.get(2)?);
+        if let Some(last) = some.last_mut()
+            && last.hash == hash
+            && last.algorithm.as_str() == algorithm
         {
-            ids.push(row.get(2)?);
-            continue;
+            last.ids.push(id);
+        } else {
+            if files >= TOGETHER {
+                weigh(conn, query, std::mem::take(&mut some), &mut found)?;
+                files = 0;
+            }
+            // A file by itself is none.
+            some.pop_if(|last| last.ids.len() < 2);
+            let algorithm = Algorithm::read(row, "hash_algorithm")?;
+            some.push(Alike { algorithm, hash: hash.to_vec(), ids: vec![id] });
         }
-        let next = match row {
-            Some(row) => Some((Algorithm::read(row, "hash_algorithm")?, row.get(1)?, vec![row.get(2)?])),
-            None => None,
-        };
-        let ended = next.is_none();
-        if let Some((algorithm, hash, ids)) = std::mem::replace(&mut current, next)
-            && ids.len() > 1
-            && let Some(group) = weigh(conn, query, algorithm, hash, &ids)?
-        {
-            found.push(group);
-        }
-        if ended {
-            break;
-        }
+        files += 1;
     }
+    weigh(conn, query, some, &mut found)?;
     sort(&mut found, query.sort);
     let mut groups = Groups { total: found.len() as u64, ..Groups::default() };
     for group in &found {
@@ -173,16 +195,19 @@ fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
     Ok(groups)
 }
 
-/// What is to be said about a group, if it is asked for.
+/// Adds those that are groups, and asked for.
 fn weigh(
     conn: &Connection,
     query: &GroupQuery,
-    algorithm: Algorithm,
-    hash: Vec<u8>,
-    ids: &[i64],
-) -> rusqlite::Result<Option<Found>> {
-    let mut group = Found { algorithm, hash, ids: Vec::new(), size: 0, copies: 0, first: String::new() };
-    let (mut inodes, mut roots) = (BTreeSet::new(), BTreeSet::new());
+    some: Vec<Alike>,
+    found: &mut Vec<Found>,
+) -> rusqlite::Result<()> {
+    let mut places: Vec<(i64, usize)> = Vec::new();
+    for (place, alike) in some.iter().enumerate().filter(|(_, alike)| alike.ids.len() > 1) {
+        places.extend(alike.ids.iter().map(|id| (*id, place)));
+    }
+    places.sort_unstable();
+    let mut facts: Vec<Vec<Fact>> = some.iter().map(|alike| Vec::with_capacity(alike.ids.len())).collect();
     let mut statement = conn.prepare_cached(match query.sort {
         SortBy::Path => {
             "SELECT f.library_id, f.size_bytes, f.device, f.inode, r.root_path, f.relative_path
@@ -190,32 +215,36 @@ fn weigh(
         }
         _ => "SELECT library_id, size_bytes, device, inode FROM library_files WHERE id = ?1",
     })?;
-    for &id in ids {
+    for (id, place) in places {
         let mut rows = statement.query([id])?;
-        let Some(row) = rows.next()? else { continue };
-        let root: i64 = row.get(0)?;
-        if !query.roots.is_empty() && !query.roots.contains(&root) {
-            continue;
-        }
-        group.size = row.get::<_, i64>(1)?.try_into().unwrap_or(0);
-        if group.size < query.min_size {
-            return Ok(None);
-        }
-        // What another program recorded without an inode is a copy of its own.
-        let inode: (Option<i64>, i64) = (row.get(2)?, row.get::<_, Option<i64>>(3)?.unwrap_or(-id));
-        inodes.insert(inode);
-        roots.insert(root);
-        if query.sort == SortBy::Path {
-            let path = format!("{}/{}", row.get_ref(4)?.as_str()?, row.get_ref(5)?.as_str()?);
-            if group.ids.is_empty() || path < group.first {
-                group.first = path;
-            }
-        }
-        group.ids.push(id);
+        let (Some(row), Some(facts)) = (rows.next()?, facts.get_mut(place)) else { continue };
+        facts.push(Fact {
+            id,
+            root: row.get(0)?,
+            size: row.get::<_, i64>(1)?.try_into().unwrap_or(0),
+            // What another program recorded without an inode is a copy of its own.
+            inode: (row.get(2)?, row.get::<_, Option<i64>>(3)?.unwrap_or(-id)),
+            path: match query.sort {
+                SortBy::Path => format!("{}/{}", row.get_ref(4)?.as_str()?, row.get_ref(5)?.as_str()?),
+                _ => String::new(),
+            },
+        });
     }
-    group.copies = inodes.len() as u64;
-    let wanted = group.copies >= query.min_count.max(2) && (!query.across_roots || roots.len() > 1);
-    Ok(wanted.then_some(group))
+    found.extend(some.into_iter().zip(facts).filter_map(|(alike, facts)| group(query, alike, facts)));
+    Ok(())
+}
+
+/// What is to be said about a group, if it is asked for.
+fn group(query: &GroupQuery, alike: Alike, mut facts: Vec<Fact>) -> Option<Found> {
+    facts.retain(|fact| query.roots.is_empty() || query.roots.contains(&fact.root));
+    let size = facts.last().filter(|last| last.size >= query.min_size)?.size;
+    let copies = facts.iter().map(|fact| fact.inode).collect::<BTreeSet<_>>().len() as u64;
+    let spans = facts.iter().any(|fact| Some(fact.root) != facts.first().map(|first| first.root));
+    let wanted = copies >= query.min_count.max(2) && (!query.across_roots || spans);
+    let ids = facts.iter().map(|fact| fact.id).collect();
+    let first = facts.into_iter().map(|fact| fact.path).min().unwrap_or_default();
+    let Alike { algorithm, hash, .. } = alike;
+    wanted.then_some(Found { algorithm, hash, ids, size, copies, first })
 }
 
 fn sort(found: &mut [Found], by: SortBy) {
