@@ -68,19 +68,17 @@ pub struct Place {
 /// What is known of a folder.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// Its files, those that are gone included.
-    pub files: Vec<KnownFile>,
-    /// Its folders, those that are gone included.
-    pub folders: Vec<KnownFolder>,
+    /// Its files by their names, those that are gone included.
+    pub files: Vec<(OsString, KnownFile)>,
+    /// Its folders by their names, those that are gone included.
+    pub folders: Vec<(OsString, KnownFolder)>,
 }
 
 /// What is known of a file.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct KnownFile {
     /// Its row.
     pub id: i64,
-    /// Its name in its folder.
-    pub name: OsString,
     /// As it was seen; `ctime_ns` is 0 when another program recorded it.
     pub stat: Stat,
     /// Whether it was gone.
@@ -88,12 +86,10 @@ pub struct KnownFile {
 }
 
 /// What is known of a folder in a folder.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct KnownFolder {
     /// Its row.
     pub id: i64,
-    /// Its name in its folder.
-    pub name: OsString,
     /// Whether it was gone.
     pub removed: bool,
 }
@@ -326,8 +322,8 @@ fn known(db: &Db<'_>, id: i64, path: &Path) -> Result<Known> {
     db.rows(sql, [id], |row| {
         let (id, name, gone) = (row.get(0)?, name(row)?, row.get(7)?);
         match row.get_ref(2)? {
-            ValueRef::Null => known.folders.push(KnownFolder { id, name, removed: gone }),
-            _ => known.files.push(KnownFile { id, name, stat: hashes::stat(row, 2)?, missing: gone }),
+            ValueRef::Null => known.folders.push((name, KnownFolder { id, removed: gone })),
+            _ => known.files.push((name, KnownFile { id, stat: hashes::stat(row, 2)?, missing: gone })),
         }
         Ok(())
     })?;

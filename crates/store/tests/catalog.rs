@@ -154,8 +154,8 @@ fn fill(books: &Books, path: &str, files: &[(&str, u64, u8)]) -> i64 {
     books.record(vec![listing]);
     let top = books.store.catalog().top(root).expect("its top");
     let known = books.store.catalog().known(&top).expect("its files");
-    let hashed = known.files.iter().map(|file| {
-        let content = files.iter().find(|(name, ..)| file.name == *name).expect("its content").2;
+    let hashed = known.files.iter().map(|(known, file)| {
+        let content = files.iter().find(|(name, ..)| known == name).expect("its content").2;
         Hashed { id: file.id, stat: file.stat, finding: Finding::Content(Algorithm::Blake3, hash(content)) }
     });
     books.store.catalog().settle(hashed.collect()).expect("settled");
@@ -785,7 +785,7 @@ mod their_file {
         let top = books.store.catalog().top(1).expect("its top");
         let known = books.store.catalog().known(&top).expect("what is known");
         // As a walk does: what is known and was not seen is gone. It saw `same` and `f`.
-        let gone = known.files.iter().filter(|file| file.name != "same").map(|file| file.id);
+        let gone = known.files.iter().filter(|(name, _)| name != "same").map(|(_, file)| file.id);
         let listing = Listing {
             new_files: vec![("same".into(), stat(10, 1))],
             new_folders: names(&["f"]),

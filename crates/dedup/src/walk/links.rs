@@ -15,6 +15,7 @@ use crate::progress::add;
 use crate::sys::{Folder, Kind};
 
 /// A link to be followed when the rest has been walked.
+#[derive(Clone, Copy)]
 pub(super) struct Link {
     pub(super) parent: Option<i64>,
     pub(super) file: Option<KnownFile>,

@@ -2,7 +2,7 @@
 //!
 //! Owns what is new, changed, gone, back or left out in a folder, and which new files are read at once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
@@ -38,8 +38,8 @@ pub(super) struct Visit<'a> {
     folder: &'a Folder,
     rules: Option<&'a Rules>,
     /// Known, and not seen yet.
-    files: HashMap<OsString, KnownFile>,
-    known_folders: HashMap<OsString, KnownFolder>,
+    files: Left<KnownFile>,
+    known_folders: Left<KnownFolder>,
     had_any: bool,
     is_empty: bool,
     pub(super) listing: Listing,
@@ -61,19 +61,14 @@ impl<'a> Visit<'a> {
         known: Known,
         rules: Option<&'a Rules>,
     ) -> Self {
-        let had_any = known.files.iter().any(|file| !file.missing)
-            || known.folders.iter().any(|folder| !folder.removed);
+        let had_any = known.files.iter().any(|(_, file)| !file.missing)
+            || known.folders.iter().any(|(_, folder)| !folder.removed);
         Visit {
             walk,
             folder,
             rules,
-            // The name is the key: a folder may have a million.
-            files: known.files.into_iter().map(|mut file| (std::mem::take(&mut file.name), file)).collect(),
-            known_folders: known
-                .folders
-                .into_iter()
-                .map(|mut folder| (std::mem::take(&mut folder.name), folder))
-                .collect(),
+            files: Left::new(known.files),
+            known_folders: Left::new(known.folders),
             had_any,
             is_empty: true,
             listing: Listing::new(walk.job.scan, place.clone()),
@@ -141,7 +136,7 @@ impl<'a> Visit<'a> {
             (Kind::Folder, _) => self.subfolder(name),
             (Kind::Link, _) => {
                 add(&self.walk.job.tally.links, 1);
-                let is_known = || self.files.contains_key(&name) || self.known_folders.contains_key(&name);
+                let is_known = || self.files.has(&name) || self.known_folders.has(&name);
                 if self.walk.job.root.follow_links
                     && self.takes(&name, true)
                     && (!self.walk.job.manner.only_known || is_known())
@@ -157,8 +152,8 @@ impl<'a> Visit<'a> {
     fn unreadable(&mut self, name: &OsStr, error: &io::Error) {
         add(&self.walk.job.control.errors, 1);
         self.walk.complain(&self.path_of(name), &error.to_string());
-        self.files.remove(name);
-        self.known_folders.remove(name);
+        self.files.take(name);
+        self.known_folders.take(name);
     }
 
     fn path_of(&self, name: &OsStr) -> PathBuf {
@@ -179,7 +174,7 @@ impl<'a> Visit<'a> {
     }
 
     fn file(&mut self, name: OsString, stat: Stat) {
-        let known = self.files.remove(&name);
+        let known = self.files.take(&name);
         if !self.takes(&name, false) || !self.walk.job.manner.sieve.takes_stat(&stat) {
             if let Some(known) = known {
                 self.listing.forgotten_files.push(known.id);
@@ -195,7 +190,7 @@ impl<'a> Visit<'a> {
     }
 
     fn subfolder(&mut self, name: OsString) {
-        let known = self.known_folders.remove(&name);
+        let known = self.known_folders.take(&name);
         let path = self.path_of(&name);
         let elsewhere = || {
             self.walk.job.manner.one_file_system
@@ -221,7 +216,7 @@ impl<'a> Visit<'a> {
 
     /// Leaves a link for when all else has been walked.
     fn defer(&mut self, name: &OsStr) {
-        let (file, folder) = (self.files.remove(name), self.known_folders.remove(name));
+        let (file, folder) = (self.files.take(name), self.known_folders.take(name));
         let link = Link { parent: self.listing.place.id, file, folder };
         let mut links = self.walk.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.insert(self.path_of(name), link);
@@ -240,13 +235,11 @@ impl<'a> Visit<'a> {
             )?;
             return Ok(Next::default());
         }
-        for known in self.files.values().filter(|known| !known.missing) {
-            self.listing.missing_files.push(known.id);
-        }
+        let gone = self.files.rest().filter(|(_, known)| !known.missing);
+        self.listing.missing_files.extend(gone.map(|(_, known)| known.id));
         self.listing.missing_files.sort_unstable();
-        for (name, _) in self.known_folders.drain().filter(|(_, known)| !known.removed) {
-            self.listing.missing_folders.push(name);
-        }
+        let gone = self.known_folders.rest().filter(|(_, known)| !known.removed);
+        self.listing.missing_folders.extend(gone.map(|(name, _)| name.clone()));
         self.send(End::Whole)?;
         Ok(self.next)
     }
@@ -312,6 +305,40 @@ impl<'a> Visit<'a> {
             file: FileRef::New(number, place),
         });
         fresh.collect()
+    }
+}
+
+/// What is known of a folder's entries, by name, until it is taken. Sorted: a folder may have a million, and a table of
+/// them by hash takes three times the memory.
+struct Left<T> {
+    known: Vec<(OsString, T)>,
+    taken: Vec<bool>,
+}
+
+impl<T: Copy> Left<T> {
+    fn new(mut known: Vec<(OsString, T)>) -> Self {
+        // Mostly in order already, which this kind of sorting makes use of.
+        known.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let taken = vec![false; known.len()];
+        Left { known, taken }
+    }
+
+    fn place(&self, name: &OsStr) -> Option<usize> {
+        self.known.binary_search_by(|(known, _)| known.as_os_str().cmp(name)).ok()
+    }
+
+    fn has(&self, name: &OsStr) -> bool {
+        self.place(name).is_some_and(|place| !self.taken.get(place).copied().unwrap_or(true))
+    }
+
+    fn take(&mut self, name: &OsStr) -> Option<T> {
+        let place = self.place(name)?;
+        let taken = std::mem::replace(self.taken.get_mut(place)?, true);
+        self.known.get(place).filter(|_| !taken).map(|(_, known)| *known)
+    }
+
+    fn rest(&self) -> impl Iterator<Item = &(OsString, T)> {
+        self.known.iter().zip(&self.taken).filter(|(_, taken)| !**taken).map(|(known, _)| known)
     }
 }
 

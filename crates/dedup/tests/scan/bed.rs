@@ -185,11 +185,11 @@ impl Bed {
         let mut files = BTreeMap::new();
         while let Some(place) = next.pop() {
             let known = catalog.known(&place).expect("its files");
-            files.extend(known.files.into_iter().map(|file| (place.path.join(&file.name), file)));
-            next.extend(known.folders.into_iter().map(|folder| Place {
+            files.extend(known.files.into_iter().map(|(name, file)| (place.path.join(name), file)));
+            next.extend(known.folders.into_iter().map(|(name, folder)| Place {
                 root,
                 id: Some(folder.id),
-                path: place.path.join(&folder.name),
+                path: place.path.join(name),
             }));
         }
         files

@@ -205,6 +205,6 @@ fn a_scan_stays_on_its_file_system_if_told_to() {
         bed.scan_all(std::slice::from_ref(&root), &options);
         let catalog = bed.store.catalog();
         let known = catalog.known(&catalog.top(root.id).expect("its top")).expect("its folders");
-        assert_eq!(known.folders.iter().any(|folder| folder.name == *mounted), is_there, "{mounted}");
+        assert_eq!(known.folders.iter().any(|(name, _)| name == mounted), is_there, "{mounted}");
     }
 }

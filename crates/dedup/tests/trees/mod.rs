@@ -127,11 +127,11 @@ impl Trees {
         let mut next = vec![self.store.catalog().top(root).expect("its top")];
         while let Some(place) = next.pop() {
             let known = self.store.catalog().known(&place).expect("its files");
-            known.files.iter().for_each(|file| visit(&place.path.join(&file.name), file.id));
-            next.extend(known.folders.iter().map(|folder| Place {
+            known.files.iter().for_each(|(name, file)| visit(&place.path.join(name), file.id));
+            next.extend(known.folders.iter().map(|(name, folder)| Place {
                 root,
                 id: Some(folder.id),
-                path: place.path.join(&folder.name),
+                path: place.path.join(name),
             }));
         }
     }
