@@ -35,8 +35,8 @@ const MOST_SIZE: u64 = 16 << 20;
 /// take; a walk does not.
 const MOST_BYTES: u64 = 8 << 30;
 
-/// So many files that are not in memory are asked for before the first is waited for, by all workers together: the disk
-/// is given many at once, and a worker sleeps once for all of its own.
+/// So many files that are not in memory are asked for before the first is waited for, by all workers together, each at
+/// least one: the disk is given many at once, and a worker sleeps once for all of its own.
 const AHEAD: usize = 256;
 
 /// A new file that can be read when its row is on its way.
@@ -79,12 +79,14 @@ impl Eager {
         workers: usize,
     ) -> Self {
         let sizes = (0..PARTS).map(|_| Mutex::default()).collect();
+        // Whoever is to read slowly asks for nothing that it may not read yet.
+        let ahead = if budget.is_limited() { 1 } else { (AHEAD / workers.max(1)).max(1) };
         Eager {
             algorithm,
             every,
             control,
             budget,
-            ahead: (AHEAD / workers.max(1)).max(1),
+            ahead,
             sizes,
             edges: Mutex::default(),
             large: AtomicUsize::new(0),

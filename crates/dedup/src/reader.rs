@@ -93,6 +93,11 @@ impl Budget {
         Budget { rate, paid: Mutex::new(Instant::now()) }
     }
 
+    /// Whether reading is to be slower than it could be.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.rate.is_some()
+    }
+
     /// Waits until so many bytes may be read. False when the scan is to stop.
     fn wait(&self, bytes: u64, control: &Control) -> bool {
         let Some(rate) = self.rate else { return !control.is_stopped() };

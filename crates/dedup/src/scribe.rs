@@ -79,6 +79,7 @@ impl Scribe {
         let forgotten = Arc::<AtomicU64>::default();
         let desk = Desk {
             store: store.clone(),
+            control: control.clone(),
             scans,
             holder,
             inbox,
@@ -121,6 +122,7 @@ impl Scribe {
 
 struct Desk {
     store: Store,
+    control: Arc<Control>,
     scans: Vec<i64>,
     holder: String,
     inbox: Receiver<Note>,
@@ -258,7 +260,7 @@ impl Desk {
 
     /// Leaves out readings of files whose folder is not written yet; they come with the next batch.
     fn set_aside(&mut self, batch: &mut Batch) {
-        // Those that waited are older: of a file that was read twice, the last word counts.
+        // Those that waited came first.
         batch.readings.splice(0..0, self.waiting.drain(..));
         for reading in &mut batch.readings {
             reading.file = reading.file.row(&self.ids).map_or(reading.file, FileRef::Row);
@@ -279,6 +281,7 @@ impl Desk {
         if weight > 0 {
             self.set_aside(&mut batch);
             let written = self.store.catalog().write(batch)?;
+            self.control.surprises.fetch_add(written.known_to_others as u64, Ordering::Relaxed);
             self.missing.fetch_add(written.missing as u64, Ordering::Relaxed);
             self.forgotten.fetch_add(written.forgotten as u64, Ordering::Relaxed);
             self.ids.extend(written.ids.into_iter().filter(|(_, ids)| !ids.is_empty()));

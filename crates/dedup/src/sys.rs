@@ -171,6 +171,22 @@ mod tests {
     }
 
     #[test]
+    fn who_has_stepped_further_back_stays_there() {
+        use rustix::process::{getpriority_process, setpriority_process};
+        for (before, after) in [(None, 10), (Some(15), 15)] {
+            let nice = std::thread::spawn(move || {
+                if let Some(before) = before {
+                    setpriority_process(None, before).unwrap();
+                }
+                linux::step_back();
+                getpriority_process(None).unwrap()
+            });
+            // Whoever runs the tests may have stepped back already.
+            assert_eq!(nice.join().unwrap(), after.max(getpriority_process(None).unwrap()));
+        }
+    }
+
+    #[test]
     fn a_process_is_alive_until_it_is_not() {
         assert_eq!(is_alive(&holder()), Some(true));
         assert_eq!(portable::is_alive(&portable::holder()), None);

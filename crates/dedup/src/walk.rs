@@ -235,6 +235,9 @@ impl Walk {
     fn read_elsewhere(&self, eager: &Eager, next: &mut Next) -> TaskResult<()> {
         let mut readings = Vec::new();
         for fresh in std::mem::take(&mut next.elsewhere) {
+            if self.job.control.is_stopped() {
+                break;
+            }
             let folder = fresh.top.below(&fresh.folder, fresh.follow);
             for (fresh, reading) in eager.read(folder.as_ref().ok(), vec![fresh]) {
                 next.compare(eager, fresh, &reading);

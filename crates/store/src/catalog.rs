@@ -180,6 +180,8 @@ pub struct Written {
     pub missing: usize,
     /// How many are not looked at any more.
     pub forgotten: usize,
+    /// How many files that were new to the walk had a row all the same. What was read of those is not written.
+    pub known_to_others: usize,
     /// The rows of each listing's new files, in their order.
     pub ids: Ids,
 }
@@ -229,7 +231,8 @@ impl Catalog<'_> {
         self.0.write(Shape::Compound, move |db| {
             let mut written = Written::default();
             for (number, listing) in &batch.listings {
-                let Recorded { missing, forgotten, ids } = record(db, listing)?;
+                let Recorded { missing, forgotten, known_to_others, ids } = record(db, listing)?;
+                written.known_to_others += known_to_others;
                 written.missing += missing;
                 written.forgotten += forgotten;
                 written.ids.insert(*number, ids);
@@ -282,8 +285,8 @@ impl Catalog<'_> {
 
     /// How many folders of a root are there, and how many of them could not be read.
     pub fn count_folders(self, root: i64) -> Result<(i64, i64)> {
-        let sql = "SELECT count(*), count(error_status) FROM folders NOT INDEXED
-            WHERE library_id = ?1 AND removed_at IS NULL";
+        let sql =
+            "SELECT count(*), count(error_status) FROM folders WHERE library_id = ?1 AND removed_at IS NULL";
         self.0.read(|db| Ok(db.first(sql, [root], |row| Ok((row.get(0)?, row.get(1)?)))?.unwrap_or_default()))
     }
 
@@ -334,6 +337,7 @@ fn known(db: &Db<'_>, id: i64, path: &Path) -> Result<Known> {
 struct Recorded {
     missing: usize,
     forgotten: usize,
+    known_to_others: usize,
     ids: Vec<i64>,
 }
 
@@ -366,12 +370,12 @@ fn record(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
     for name in &listing.new_folders {
         below.with(name, |text| insert_folder(db, root, Some(folder), text))?;
     }
-    let ids = new_files::new_files(db, listing, folder, below.path)?;
+    let (ids, known_to_others) = new_files::new_files(db, listing, folder, below.path)?;
     for (id, stat) in &listing.changed_files {
         changed_file(db, *id, Some(*scan), stat)?;
     }
     let error = match &listing.end {
-        End::Part => return Ok(Recorded { missing, forgotten, ids }),
+        End::Part => return Ok(Recorded { missing, forgotten, known_to_others, ids }),
         End::Whole => None,
         End::Failed(error) => Some(error),
     };
@@ -380,7 +384,7 @@ fn record(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
         "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, error_status = ?4, removed_at = NULL
         WHERE id = ?1";
     db.execute(sql, (folder, scan, db.now(), error))?;
-    Ok(Recorded { missing, forgotten, ids })
+    Ok(Recorded { missing, forgotten, known_to_others, ids })
 }
 
 /// Paths in one folder, made in one place of memory.

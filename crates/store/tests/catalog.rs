@@ -420,6 +420,25 @@ mod files {
         assert_eq!(settle(Finding::Gone), 0, "once");
     }
 
+    /// Two readings of a file may be written in either order: edges of what it was say nothing of what it is.
+    #[test]
+    fn edges_of_a_file_that_has_changed_since_are_not_kept() {
+        let books = Books::new();
+        fill(&books, "/r", &[("a", 1_000_000, 1)]);
+        let file = FileRef::Row(books.id("a"));
+        let changed = Stat { mtime_ns: 9, ..stat(1_000_000, 1_000) };
+        for (stat, edges, differs, expected) in [
+            (stat(1_000_000, 1_000), 5, false, "Integer(5)"),
+            (changed, 6, true, "Integer(6)"),
+            (stat(1_000_000, 1_000), 7, false, "Integer(6)"),
+        ] {
+            let reading = Reading { file, stat, finding: Finding::Edges(edges), shared: false, differs };
+            let batch = Batch { readings: vec![reading], ..Batch::default() };
+            books.store.catalog().write(batch).expect("written");
+            assert_eq!(books.ask("SELECT edges FROM library_files"), [expected]);
+        }
+    }
+
     /// A content that nobody shares is kept apart, and becomes part of a group when somebody does.
     #[test]
     fn a_content_is_in_a_group_once_it_is_shared() {
@@ -760,7 +779,9 @@ mod their_file {
             ..books.whole(scan, "f")
         };
         let written = books.store.catalog().write(Batch { listings: vec![(0, top)], ..Batch::default() });
-        assert_eq!(written.expect("written").ids[&0][0], 11, "its row");
+        let written = written.expect("written");
+        assert_eq!(written.ids[&0][0], 11, "its row");
+        assert_eq!(written.known_to_others, 1);
         books.record(vec![below(&scan)]);
         let rows = books.ask(
             "SELECT l.id, f.relative_path, l.ctime_ns, l.needs_hash, l.hash_algorithm, l.last_seen_scan_id

@@ -81,7 +81,7 @@ impl Course<'_> {
             }
             self.note_walked()?;
         }
-        if self.has_read_all() {
+        if self.has_read_all()? {
             let Progress { files, bytes, .. } = self.control.progress();
             self.holds = self.chosen.iter().map(|root| (root.id, Holds { files, bytes })).collect();
             return self.share();
@@ -149,13 +149,25 @@ impl Course<'_> {
 
     /// Whether there is nothing left that a plan could find: all files are new, of one root, and were compared while they
     /// were walked.
-    fn has_read_all(&self) -> bool {
+    fn has_read_all(&self) -> Result<bool> {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        self.eager.as_ref().is_some_and(|eager| eager.is_complete())
-            && !self.had_files
+        let is_all = self.eager.as_ref().is_some_and(|eager| eager.is_complete())
             && matches!(self.chosen, [root] if !root.follow_links)
             && self.scans.iter().all(|scan| !scan.resumed)
             && count(&self.control.surprises) == 0
+            && count(&self.control.errors) == 0;
+        Ok(is_all && self.is_alone()?)
+    }
+
+    /// Whether there were no files before, and nobody else has brought any since: then all there are went through this
+    /// scan. What it found is written, so of two scans that ask this one sees the other's.
+    fn is_alone(&self) -> Result<bool> {
+        let mut alone = !self.had_files;
+        for root in self.store.roots().list()? {
+            let is_own = self.chosen.iter().any(|own| own.id == root.id);
+            alone &= is_own || !self.store.catalog().has_files(root.id)?;
+        }
+        Ok(alone)
     }
 
     /// False when what it found could not be written.
@@ -243,14 +255,8 @@ impl Course<'_> {
         // Its answer comes with the next flush.
         let _ = self.scribe.notes.send(Note::ShareFirsts);
         self.scribe.flush();
-        // What this scan read was compared as it came. That is all there is, if nobody else has brought anything since.
-        let mut alone = !self.had_files && self.scribe.compares_all();
-        for root in
-            self.store.roots().list()?.iter().filter(|root| self.chosen.iter().all(|own| own.id != root.id))
-        {
-            alone &= !self.store.catalog().has_files(root.id)?;
-        }
-        if alone {
+        // What this scan read was compared as it came.
+        if self.scribe.compares_all() && self.is_alone()? {
             self.summary.seconds.groups = begun.elapsed().as_secs_f64();
             return Ok(());
         }

@@ -13,7 +13,7 @@ use std::path::{Component, Path};
 use gristmill_store::catalog::Stat;
 use rustix::fs::{self, Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
-use rustix::process::setpriority_process;
+use rustix::process::{getpriority_process, setpriority_process};
 
 use super::{Found, Kind, Reading};
 
@@ -188,7 +188,9 @@ pub(crate) fn step_back() {
     }
     if !DONE.replace(true) {
         // Of this thread alone: what Linux calls a process here is one. Nothing depends on it.
-        let _ = setpriority_process(None, NICE);
+        if getpriority_process(None).is_ok_and(|nice| nice < NICE) {
+            let _ = setpriority_process(None, NICE);
+        }
     }
 }
 

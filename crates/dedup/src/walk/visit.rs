@@ -49,7 +49,7 @@ pub(super) struct Visit<'a> {
     linked: HashSet<OsString>,
     /// What is to be read next.
     next: Next,
-    /// Files that were not as they had been seen a moment before.
+    /// Edges of large files; and what was read of files that were not as they had been seen a moment before.
     readings: Vec<Reading>,
 }
 

@@ -3,8 +3,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use gristmill_dedup::{Options, roots};
+use gristmill_dedup::{Control, Options, roots};
 use gristmill_store::catalog::{Algorithm, GroupQuery};
 use gristmill_store::roots::{Forgotten, Root};
 
@@ -236,4 +237,27 @@ fn a_root_with_a_name_that_is_no_text() {
     assert_eq!(paths(&bed, &inner), set(&["a"]));
     let summary = bed.scan_all(&[root], &Options::default());
     assert_eq!((summary.new_files, summary.read_files, summary.duplicate_groups), (0, 0, 1));
+}
+
+/// Two first scans at one time: what each has only once, both together have twice.
+#[test]
+fn a_root_that_is_scanned_meanwhile_is_compared_too() {
+    let bed = Bed::of(&[("slow", 1, 100), ("slow too", 1, 100), ("here", 2, 70)]);
+    write(&bed.outside("other/there"), &bytes(2, 70));
+    let other = bed.register(&bed.outside("other"));
+    let control = Arc::new(Control::default());
+    let slowly = Options { io_limit: Some(100), workers: Some(1), ..Options::default() };
+    std::thread::scope(|scope| {
+        let roots = std::slice::from_ref(&bed.root);
+        let scan = scope.spawn(|| bed.try_scan(roots, &slowly, &control).expect("a scan"));
+        while control.progress().bytes_read == 0 {
+            assert!(!scan.is_finished(), "it was over before it came so far");
+            std::thread::yield_now();
+        }
+        // The first waits a second for its next file.
+        bed.scan_all(std::slice::from_ref(&other), &Options::default());
+        scan.join().expect("a scan");
+    });
+    let groups = sets(&[&["tree/slow", "tree/slow too"], &["tree/here", "other/there"]]);
+    assert_eq!(bed.groups_under(&bed.outside("")), groups);
 }

@@ -258,7 +258,10 @@ pub(super) fn settle(db: &Db<'_>, reading: &Reading, ids: &Ids) -> Result<usize>
             }
         }
         Finding::Edges(edges) => {
-            db.execute("UPDATE library_files SET edges = ?2 WHERE id = ?1", (id, edges))?;
+            // Another reading may have found the file changed, and be written already.
+            let sql = "UPDATE library_files SET edges = ?2
+                WHERE id = ?1 AND size_bytes = ?3 AND mtime_ns = ?4 AND ctime_ns IS ?5";
+            db.execute(sql, (id, edges, super::signed(stat.size), stat.mtime_ns, stat.ctime_ns))?;
         }
         Finding::Gone => {
             return super::missing_files(db, &[id]);

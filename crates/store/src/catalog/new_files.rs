@@ -38,12 +38,19 @@ fn insert_files(rows: usize) -> String {
     sql
 }
 
-/// Writes the new files of a folder, whose path with its slash is `above`. Gives their rows, in their order.
-pub(super) fn new_files(db: &Db<'_>, listing: &Listing, folder: i64, above: &str) -> Result<Vec<i64>> {
+/// Writes the new files of a folder, whose path with its slash is `above`. Gives their rows, in their order, and how many
+/// had one already.
+pub(super) fn new_files(
+    db: &Db<'_>,
+    listing: &Listing,
+    folder: i64,
+    above: &str,
+) -> Result<(Vec<i64>, usize)> {
     static MANY: LazyLock<String> = LazyLock::new(|| insert_files(ROWS));
     static ONE: LazyLock<String> = LazyLock::new(|| insert_files(1));
     let (root, scan, now) = (listing.place.root, listing.scan, db.now());
     let mut ids = Vec::with_capacity(listing.new_files.len());
+    let mut known = 0;
     let mut digests = listing.contents.iter().peekable();
     let mut place = 0;
     let mut rest = listing.new_files.as_slice();
@@ -65,7 +72,9 @@ pub(super) fn new_files(db: &Db<'_>, listing: &Listing, folder: i64, above: &str
             file.bind(&mut values, (&root, &folder, &scan), &now);
         }
         let sql = if rows == 1 { &*ONE } else { &*MANY };
-        if db.execute(sql, values.as_slice())? == rows {
+        let written = db.execute(sql, values.as_slice())?;
+        known += rows - written;
+        if written == rows {
             // One writer, one statement: rows that follow each other.
             let last = db.conn.last_insert_rowid();
             ids.extend(last - crate::as_limit(rows) + 1..=last);
@@ -80,7 +89,7 @@ pub(super) fn new_files(db: &Db<'_>, listing: &Listing, folder: i64, above: &str
             ids.push(id);
         }
     }
-    Ok(ids)
+    Ok((ids, known))
 }
 
 /// A row to be written.
