@@ -30,6 +30,10 @@ fn refuse_old(number: i32, version: &str) -> Result<()> {
     if number < OLDEST { Err(Error::OldLibrary(version.to_owned())) } else { Ok(()) }
 }
 
+/// After so many pages the log is brought home. A checkpoint writes each page once, however often it changed: with 64 MiB
+/// between two of them, instead of SQLite's 4, the hot pages of a busy queue, or of a first scan, are written less often.
+pub(crate) const LOG_PAGES: i32 = 16_384;
+
 /// Where the file is and how it is used.
 #[derive(Clone, Debug)]
 pub(crate) struct File {
@@ -57,9 +61,7 @@ impl File {
             // What a group undoes of one caller's write is kept in memory, not in a file.
             conn.pragma_update(None, "temp_store", "MEMORY")?;
             conn.pragma_update(None, "cache_size", -32_768)?;
-            // A checkpoint writes each page once, however often it changed: with 64 MiB between two of them,
-            // instead of SQLite's 4, the hot pages of a busy queue, or of a first scan, are written less often.
-            conn.pragma_update(None, "wal_autocheckpoint", 16_384)?;
+            conn.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
             conn.pragma_update(None, "journal_size_limit", 64 << 20)?;
             Ok(())
         };

@@ -6,14 +6,15 @@
 //! the transaction breaks (full disk, failed sync), each write is tried again in one of its own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
+use rusqlite::hooks::Wal;
 
 use crate::bell::Bell;
-use crate::db::{Db, File};
+use crate::db::{Db, File, LOG_PAGES};
 use crate::error::{Error, Result};
 
 /// So many writes may wait; whoever comes then waits for room. That is the backpressure.
@@ -59,7 +60,17 @@ type Group = Vec<Box<dyn Write>>;
 type Gate = OnceLock<()>;
 
 impl Writer {
-    pub(crate) fn start(file: Arc<File>, conn: Connection, bell: Arc<Bell>) -> Result<Self> {
+    pub(crate) fn start(file: Arc<File>, mut conn: Connection, bell: Arc<Bell>) -> Result<Self> {
+        let pages = Arc::<AtomicI32>::default();
+        let counted = {
+            let pages = pages.clone();
+            move |_: &mut Wal, count| {
+                pages.store(count, Ordering::Relaxed);
+                Ok(())
+            }
+        };
+        // In the place of SQLite's own, which would have whoever waits for a commit wait for the checkpoint, too.
+        conn.wal_hook(Some(counted)).map_err(|error| file.error(&error))?;
         let waiting = Waiting { writes: Vec::new(), gate: Arc::default(), closed: false };
         let line = Arc::new(Line {
             waiting: Mutex::new(waiting),
@@ -67,7 +78,7 @@ impl Writer {
             work: Condvar::new(),
             room: Condvar::new(),
         });
-        let desk = Desk { file, conn, bell };
+        let desk = Desk { file, conn, bell, pages };
         let thread = std::thread::Builder::new().name("store-writer".to_owned()).spawn({
             let line = line.clone();
             move || desk.serve(&line)
@@ -166,6 +177,8 @@ struct Desk {
     file: Arc<File>,
     conn: Connection,
     bell: Arc<Bell>,
+    /// How long the log was after the last commit.
+    pages: Arc<AtomicI32>,
 }
 
 impl Desk {
@@ -180,6 +193,17 @@ impl Desk {
             drop(group);
             // Results lie in their places; whoever waits may read them now.
             let _ = gate.set(());
+            if self.pages.swap(0, Ordering::Relaxed) >= LOG_PAGES {
+                self.bring_home();
+            }
+        }
+    }
+
+    /// Writes what is in the log to its place. What fails now is tried again after the next commit.
+    fn bring_home(&self) {
+        let checkpoint = self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        if let Err(error) = checkpoint {
+            tracing::debug!(%error, "the log could not be brought home");
         }
     }
 

@@ -303,3 +303,20 @@ fn a_store_that_closes_finishes_what_it_has_taken() {
         assert_eq!(stored, acknowledged, "no more and no less than was acknowledged");
     }
 }
+
+/// The writer brings the log home by itself, after it has answered. Four times as much as the log may hold is written; it
+/// is begun anew each time that all of it is home.
+#[test]
+fn the_log_does_not_grow_with_what_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.db");
+    let store = Store::open(&path).unwrap();
+    let payload = format!("\"{}\"", "x".repeat(1 << 20));
+    for _ in 0..32 {
+        let tasks = (0..8).map(|_| NewTask::new(KIND, payload.clone())).collect();
+        store.tasks().enqueue_many(tasks).unwrap();
+    }
+    let log = std::fs::metadata(folder.path().join("x.db-wal")).unwrap().len();
+    assert!(log < 100 << 20, "{log}");
+    assert_eq!(count(&look(&path)), 256);
+}
