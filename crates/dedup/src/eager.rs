@@ -33,7 +33,7 @@ const MOST_SIZE: u64 = 16 << 20;
 
 /// After so many bytes of large files the rest is left to the plan. It knows how much there is, and so how long it will
 /// take; a walk does not.
-const MOST_BYTES: u64 = 8 << 30;
+const MOST_BYTES: u64 = 4 << 30;
 
 /// So many files that are not in memory are asked for before the first is waited for, by all workers together, each at
 /// least one: the disk is given many at once, and a worker sleeps once for all of its own.

@@ -66,13 +66,13 @@ pub struct Summary {
 /// How long each phase took, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Timings {
-    /// Looking at folders.
+    /// Looking at folders, and reading new files on the way.
     pub walk: f64,
     /// Finding out what to read.
     pub plan: f64,
-    /// Reading small files, and edges of large ones.
+    /// Reading small files, and edges of large ones, as far as the walk has not.
     pub edges: f64,
-    /// Reading large files through.
+    /// Reading the rest of the large files through.
     pub contents: f64,
     /// Putting duplicates together.
     pub groups: f64,
