@@ -188,7 +188,7 @@ impl Eager {
             self.announce(&fresh, goal);
             let file = folder.file(&fresh.name).ok();
             match file.as_ref().and_then(|file| read::ready(file, &fresh.stat, goal, &pace)) {
-                Some(found) => self.found(&mut done, fresh, Some(found)),
+                Some(found) => done.extend(self.found(fresh, Some(found))),
                 None => {
                     if let Some(file) = &file {
                         read::ask_for(file, fresh.stat.size, goal);
@@ -213,12 +213,8 @@ impl Eager {
         let pace = Paced { control: &self.control, budget: &self.budget };
         for (fresh, file) in waiting.drain(..) {
             let goal = self.goal(&fresh);
-            let open = || folder.file(&fresh.name);
-            let found = match file {
-                Some(file) => read::opened(file, open, &fresh.stat, goal, &pace),
-                None => read::file(open, &fresh.stat, goal, &pace),
-            };
-            self.found(done, fresh, found);
+            let found = read::file(file, || folder.file(&fresh.name), &fresh.stat, goal, &pace);
+            done.extend(self.found(fresh, found));
         }
     }
 
@@ -228,10 +224,8 @@ impl Eager {
         let goal = Goal::Content(self.algorithm);
         self.announce(&fresh, goal);
         let found =
-            folder.and_then(|folder| read::file(|| folder.file(&fresh.name), &fresh.stat, goal, &pace));
-        let mut done = Vec::new();
-        self.found(&mut done, fresh, found);
-        done.pop().map(|(_, reading)| reading)
+            folder.and_then(|folder| read::file(None, || folder.file(&fresh.name), &fresh.stat, goal, &pace));
+        self.found(fresh, found).map(|(_, reading)| reading)
     }
 
     fn announce(&self, fresh: &Fresh, goal: Goal) {
@@ -239,11 +233,12 @@ impl Eager {
         add(&self.control.bytes_to_read, goal.cost(fresh.stat.size));
     }
 
-    /// Keeps what was found. What cannot be read now, the plan tries once more, and records.
-    fn found(&self, done: &mut Vec<(Fresh, Reading)>, fresh: Fresh, found: Option<(Stat, Finding)>) {
+    /// What was found, to be written. What cannot be read now, the plan tries once more, and records.
+    fn found(&self, fresh: Fresh, found: Option<(Stat, Finding)>) -> Option<(Fresh, Reading)> {
         let Some((stat, finding)) = found.filter(|(_, finding)| !matches!(finding, Finding::Failed(_)))
         else {
-            return self.pass();
+            self.pass();
+            return None;
         };
         add(&self.control.read, u64::from(finding != Finding::Gone));
         add(&self.control.read_through, u64::from(matches!(finding, Finding::Content(..))));
@@ -252,6 +247,50 @@ impl Eager {
             add(&self.control.surprises, 1);
         }
         let reading = Reading { file: fresh.file, stat, finding, shared: false, differs };
-        done.push((fresh, reading));
+        Some((fresh, reading))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn eager() -> Eager {
+        Eager::new((Algorithm::Blake3, false), Arc::default(), Arc::new(Budget::new(None)), 16)
+    }
+
+    fn fresh(top: &Arc<Folder>, size: u64) -> Fresh {
+        Fresh {
+            top: top.clone(),
+            follow: false,
+            folder: Path::new("").into(),
+            name: "a".into(),
+            stat: Stat { size, mtime_ns: 0, ctime_ns: 0, inode: 1, device: 1 },
+            file: FileRef::New(0, 0),
+        }
+    }
+
+    /// What it remembers and what it reads is bounded; beyond, there is a plan.
+    #[test]
+    fn what_is_too_much_is_left_for_the_plan() {
+        let folder = tempfile::tempdir().unwrap();
+        let top = Arc::new(Folder::open(folder.path()).unwrap());
+        let sizes = eager();
+        for size in 1..=SMALL + MOST_LARGE as u64 {
+            assert!(sizes.meet(fresh(&top, size)).0.is_none());
+        }
+        assert!(sizes.is_complete());
+        assert!(sizes.meet(fresh(&top, 1 << 40)).0.is_none() && !sizes.is_complete());
+        assert!(sizes.meet(fresh(&top, 1 << 40)).0.is_none(), "it was not remembered");
+
+        let files = MOST_BYTES / MOST_SIZE;
+        let bytes = eager();
+        let read: usize = (0..files).map(|_| bytes.compare(fresh(&top, MOST_SIZE), 1).len()).sum();
+        assert!(read as u64 == files && bytes.is_complete());
+        assert!(bytes.compare(fresh(&top, MOST_SIZE), 1).is_empty() && !bytes.is_complete());
+
+        let large = eager();
+        let read = [1, 1].map(|edges| large.compare(fresh(&top, MOST_SIZE + 1), edges).len());
+        assert!(read == [0, 0] && !large.is_complete());
     }
 }

@@ -61,25 +61,15 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Reads a file. `expected` is what the catalog has about it. Nothing when it was told to stop.
+/// Reads a file, which may be open already. `expected` is what the catalog has about it. Nothing when it was told to stop.
 pub(crate) fn file(
+    opened: Option<File>,
     open: impl Fn() -> io::Result<File>,
     expected: &Stat,
     goal: Goal,
     pace: &impl Pace,
 ) -> Option<(Stat, Finding)> {
-    BUFFER.with_borrow_mut(|buffer| attempts(open, None, expected, goal, buffer, pace))
-}
-
-/// The same of a file that is open.
-pub(crate) fn opened(
-    file: File,
-    open: impl Fn() -> io::Result<File>,
-    expected: &Stat,
-    goal: Goal,
-    pace: &impl Pace,
-) -> Option<(Stat, Finding)> {
-    BUFFER.with_borrow_mut(|buffer| attempts(open, Some(file), expected, goal, buffer, pace))
+    BUFFER.with_borrow_mut(|buffer| attempts(opened, open, expected, goal, buffer, pace))
 }
 
 /// Reads a file without waiting. Nothing when it is not in memory, or not as it was.
@@ -116,8 +106,8 @@ pub(crate) fn ask_for(file: &File, size: u64, goal: Goal) {
 }
 
 fn attempts(
-    open: impl Fn() -> io::Result<File>,
     mut opened: Option<File>,
+    open: impl Fn() -> io::Result<File>,
     expected: &Stat,
     goal: Goal,
     buffer: &mut Vec<u8>,
@@ -265,4 +255,33 @@ fn edges(mut file: &File, size: u64, buffer: &mut Vec<u8>, pace: &impl Pace) -> 
 /// Opens a file as its root wants it.
 pub(crate) fn open(folder: &Folder, name: &OsStr, follow: bool) -> io::Result<File> {
     if follow { folder.linked_file(name) } else { folder.file(name) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Free;
+
+    impl Pace for Free {
+        fn may_read(&self, _: u64) -> bool {
+            true
+        }
+    }
+
+    /// A first reading that failed in the middle leaves the file where it was then.
+    #[test]
+    fn edges_are_the_same_wherever_a_file_stands() {
+        let mut file = tempfile::tempfile().unwrap();
+        let size = LARGE + 5;
+        for number in 0..size / 8 + 1 {
+            io::Write::write_all(&mut file, &number.to_le_bytes()).unwrap();
+        }
+        let mut found = Vec::new();
+        for place in [0, 1, size / 4, size] {
+            file.seek(SeekFrom::Start(place)).unwrap();
+            found.push(edges(&file, size, &mut Vec::new(), &Free).unwrap().unwrap());
+        }
+        assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "{found:?}");
+    }
 }

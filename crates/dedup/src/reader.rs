@@ -228,6 +228,7 @@ impl Reader {
         };
         let name = row.path.file_name().unwrap_or_default();
         read::file(
+            None,
             || read::open(folder, name, follow),
             &row.stat,
             goal,

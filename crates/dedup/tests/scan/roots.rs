@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use gristmill_dedup::{Control, Options, roots};
-use gristmill_store::catalog::{Algorithm, GroupQuery};
+use gristmill_store::catalog::{Algorithm, GroupQuery, Listing, Place, Stat};
 use gristmill_store::roots::{Forgotten, Root};
 
 use crate::bed::{Bed, bytes, set, sets, write};
@@ -239,12 +239,8 @@ fn a_root_with_a_name_that_is_no_text() {
     assert_eq!((summary.new_files, summary.read_files, summary.duplicate_groups), (0, 0, 1));
 }
 
-/// Two first scans at one time: what each has only once, both together have twice.
-#[test]
-fn a_root_that_is_scanned_meanwhile_is_compared_too() {
-    let bed = Bed::of(&[("slow", 1, 100), ("slow too", 1, 100), ("here", 2, 70)]);
-    write(&bed.outside("other/there"), &bytes(2, 70));
-    let other = bed.register(&bed.outside("other"));
+/// Does something while a first scan waits a second for its second file.
+fn while_scanning(bed: &Bed, body: impl FnOnce()) {
     let control = Arc::new(Control::default());
     let slowly = Options { io_limit: Some(100), workers: Some(1), ..Options::default() };
     std::thread::scope(|scope| {
@@ -254,10 +250,31 @@ fn a_root_that_is_scanned_meanwhile_is_compared_too() {
             assert!(!scan.is_finished(), "it was over before it came so far");
             std::thread::yield_now();
         }
-        // The first waits a second for its next file.
-        bed.scan_all(std::slice::from_ref(&other), &Options::default());
+        body();
         scan.join().expect("a scan");
     });
+}
+
+/// Two first scans at one time: what each has only once, both together have twice.
+#[test]
+fn a_root_that_is_scanned_meanwhile_is_compared_too() {
+    let bed = Bed::of(&[("slow", 1, 100), ("slow too", 1, 100), ("here", 2, 70)]);
+    write(&bed.outside("other/there"), &bytes(2, 70));
+    let other = bed.register(&bed.outside("other"));
+    while_scanning(&bed, || drop(bed.scan_all(std::slice::from_ref(&other), &Options::default())));
     let groups = sets(&[&["tree/slow", "tree/slow too"], &["tree/here", "other/there"]]);
     assert_eq!(bed.groups_under(&bed.outside("")), groups);
+}
+
+/// What was read of a file whose row somebody else has written meanwhile is not lost on the way.
+#[test]
+fn a_file_that_another_program_records_meanwhile_is_read() {
+    let bed = Bed::of(&[("slow", 1, 100), ("slow too", 1, 100)]);
+    while_scanning(&bed, || {
+        let top = Place { root: bed.root.id, id: None, path: PathBuf::new() };
+        let stat = Stat { size: 100, mtime_ns: 1, ctime_ns: 1, inode: 1, device: 1 };
+        let listing = Listing { new_files: vec![("slow".into(), stat)], ..Listing::new(1, top) };
+        bed.store.catalog().record(vec![listing]).expect("recorded");
+    });
+    bed.has_groups(&[&["slow", "slow too"]]);
 }
