@@ -209,9 +209,10 @@ fn deaths(record: &Record) -> impl Iterator<Item = &Change> {
     })
 }
 
-/// Who goes on finds every step that was acknowledged; who is done leaves none behind.
+/// Who looks finds every step that was acknowledged before; who is done leaves none behind.
 fn checkpoints_are_kept(record: &Record) -> Vec<String> {
     let mut saved: HashMap<i64, u32> = HashMap::new();
+    let mut expected: HashMap<&str, u32> = HashMap::new();
     let mut wrong = Vec::new();
     for note in &record.notes {
         match note {
@@ -219,14 +220,15 @@ fn checkpoints_are_kept(record: &Record) -> Vec<String> {
                 let furthest = saved.entry(*task).or_default();
                 *furthest = (*furthest).max(*step);
             }
-            Note::Resumed(task, step) => {
-                let furthest = saved.get(task).copied().unwrap_or(0);
-                if *step < furthest {
-                    wrong.push(format!(
-                        "task {task} went on after step {step}, and {furthest} was acknowledged"
-                    ));
-                }
+            Note::Looks(task, look) => {
+                expected.insert(look, saved.get(task).copied().unwrap_or(0));
             }
+            Note::Resumed(task, look, step) => match expected.get(look.as_str()) {
+                Some(furthest) if step >= furthest => {}
+                Some(furthest) => wrong
+                    .push(format!("task {task} went on after step {step}, and {furthest} was acknowledged")),
+                None => wrong.push(format!("task {task} went on after step {step} without a look")),
+            },
             Note::Start(..) => {}
         }
     }

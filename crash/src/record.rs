@@ -23,8 +23,10 @@ pub(crate) struct Ack {
 pub(crate) enum Note {
     /// A worker began to run a task.
     Start(i64, String),
-    /// A run of a task found this step in its checkpoint.
-    Resumed(i64, u32),
+    /// A run of a task is about to look for its checkpoint; the look has a name of its own.
+    Looks(i64, String),
+    /// That look found this step.
+    Resumed(i64, String, u32),
     /// A run of a task was told that this step is safe.
     Saved(i64, u32),
 }
@@ -93,7 +95,8 @@ fn note(line: &str) -> Option<Note> {
     let (what, task, more) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
     match what {
         "start" => Some(Note::Start(task, more.to_owned())),
-        "resumed" => Some(Note::Resumed(task, more.parse().ok()?)),
+        "looks" => Some(Note::Looks(task, more.to_owned())),
+        "resumed" => Some(Note::Resumed(task, more.to_owned(), words.next()?.parse().ok()?)),
         "saved" => Some(Note::Saved(task, more.parse().ok()?)),
         _ => None,
     }
@@ -107,6 +110,7 @@ mod tests {
     fn notes_are_read_or_refused() {
         assert_eq!(note("start 7 w1"), Some(Note::Start(7, "w1".to_owned())));
         assert_eq!(note("saved 7 3"), Some(Note::Saved(7, 3)));
+        assert_eq!(note("resumed 7 w1/2 3"), Some(Note::Resumed(7, "w1/2".to_owned(), 3)));
         assert_eq!(note("saved 7 thr"), None);
         assert_eq!(note("sta"), None);
     }

@@ -5,6 +5,7 @@
 
 use std::io::Read;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ struct Tools {
     effects: Effects,
     runs: Log,
     acks: Log,
+    /// How often a checkpoint was looked up.
+    looks: AtomicU64,
 }
 
 /// Works until standard input ends.
@@ -63,6 +66,7 @@ fn tools(site: &Site, name: &str) -> Result<Tools, Trouble> {
         effects: Effects::open(&site.effects()).or_trouble("cannot open the effects")?,
         runs: Log::open(&site.runs()).or_trouble("cannot open a log")?,
         acks: Log::open(&site.acks()).or_trouble("cannot open a log")?,
+        looks: AtomicU64::new(0),
     })
 }
 
@@ -137,10 +141,13 @@ fn effect(work: &Work<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
     Ok(tools.effects.have(key, work.id(), &tools.name)?)
 }
 
-/// Goes on after the last step that was noted.
+/// Goes on after the last step that was noted. It says so before it looks: a worker that is stopped between its
+/// look and its note finds less than others have saved since, and is right.
 fn steps(work: &Work<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
+    let look = format!("{}/{}", tools.name, tools.looks.fetch_add(1, Ordering::Relaxed));
+    tools.runs.line(&format!("looks {} {look}", work.id()))?;
     let done = work.checkpoint::<u32>("done")?.unwrap_or(0);
-    tools.runs.line(&format!("resumed {} {done}", work.id()))?;
+    tools.runs.line(&format!("resumed {} {look} {done}", work.id()))?;
     for step in done + 1..=STEPS {
         if step == 3 && work.attempt() == 1 {
             return Err(TaskError::partial("third", "the third step fails once"));

@@ -145,7 +145,15 @@ fn nobody_is_called_dead_too_soon() {
 
 #[test]
 fn checkpoints_are_found_again_and_go_in_the_end() {
-    check(|record| record.notes.extend([Note::Saved(1, 2), Note::Resumed(1, 1)]), "and 2 was acknowledged");
+    let looks = || Note::Looks(1, "w1/0".to_owned());
+    let resumed = |step| Note::Resumed(1, "w1/0".to_owned(), step);
+    let saved = || Note::Saved(1, 2);
+    check(|record| record.notes.extend([saved(), looks(), resumed(1)]), "and 2 was acknowledged");
+    check(|record| record.notes.push(resumed(0)), "without a look");
+    // It was stopped after its look, and another went on meanwhile.
+    let mut late = sound();
+    late.notes.extend([looks(), saved(), resumed(0)]);
+    assert_eq!(findings(&late), Vec::<String>::new());
     check(|record| record.checkpointed.push(1), "checkpoints of task 1 are left");
 }
 
