@@ -72,7 +72,7 @@ fn some_tree() -> Trees {
         file("empty", Empty),
         file("empty too", Empty),
     ];
-    trees.root("/some/root", &files, &[], &[]);
+    trees.root("/some/place", &files, &[], &[]);
     trees
 }
 
@@ -110,7 +110,7 @@ fn numbers_are_those_of_the_catalog() {
         "<td>(none)</td><td class=\"n\">5</td><td class=\"n less\">69 B</td><td class=\"n less\">0</td><td class=\"n\">0 B</td>",
         "<b>200 B</b> <span class=\"soft\">of 3 × 100 B</span>",
         "<b>70 B</b> <span class=\"soft\">of 2 × 70 B</span>",
-        "/some/root/a · 200 B · 2 files · duplicates: 100 %",
+        "/some/place/a · 200 B · 2 files · duplicates: 100 %",
     ] {
         assert!(page.contains(part), "{part}");
     }
