@@ -101,6 +101,8 @@ pub(crate) enum Command {
     Purge(commands::purge::Args),
     /// Check what is known of files and folders, and repair it
     Verify(commands::verify::Args),
+    /// Load folders of JSONL into tables of SQLite
+    Import(commands::import::Args),
     /// Do the work that is queued, until told to stop
     Worker(commands::worker::Args),
     /// Queue work

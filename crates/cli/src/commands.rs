@@ -10,6 +10,7 @@ pub(crate) mod doctor;
 pub(crate) mod dupes;
 pub(crate) mod enqueue;
 pub(crate) mod folders;
+pub(crate) mod import;
 pub(crate) mod jobs;
 pub(crate) mod manual;
 mod paging;

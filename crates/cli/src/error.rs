@@ -102,6 +102,12 @@ impl From<gristmill_dedup::Error> for Error {
     }
 }
 
+impl From<gristmill_jsonl::Error> for Error {
+    fn from(error: gristmill_jsonl::Error) -> Self {
+        if error.is_users() { Error::Setting(error.to_string()) } else { Error::System(error.to_string()) }
+    }
+}
+
 impl From<gristmill_jobs::Error> for Error {
     fn from(error: gristmill_jobs::Error) -> Self {
         match error {

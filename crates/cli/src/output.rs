@@ -137,6 +137,21 @@ pub(crate) fn bytes(number: u64) -> String {
     format!("{value:.1} {}", UNITS.get(unit).unwrap_or(&"EiB"))
 }
 
+/// How long something took, for a glance.
+pub(crate) fn took(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 60.0 => format!("{seconds:.1} s"),
+        seconds if seconds < 3_600.0 => {
+            let whole = seconds as u64;
+            format!("{}:{:02} min", whole / 60, whole % 60)
+        }
+        seconds => {
+            let whole = seconds as u64;
+            format!("{}:{:02} h", whole / 3_600, whole / 60 % 60)
+        }
+    }
+}
+
 /// A number with its thousands apart.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -214,6 +229,19 @@ mod tests {
             (1_234, "file", "1,234 files"),
         ] {
             assert_eq!(counted(count, noun), expected);
+        }
+    }
+
+    #[test]
+    fn times() {
+        for (seconds, expected) in [
+            (0.04, "0.0 s"),
+            (59.9, "59.9 s"),
+            (60.0, "1:00 min"),
+            (3_599.0, "59:59 min"),
+            (7_260.0, "2:01 h"),
+        ] {
+            assert_eq!(took(seconds), expected);
         }
     }
 

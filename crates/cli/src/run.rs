@@ -39,6 +39,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Result<Outcome, Erro
         Some(Command::Root(command)) => commands::roots::run(&command, &context),
         Some(Command::Purge(args)) => commands::purge::run(&args, &context),
         Some(Command::Verify(args)) => commands::verify::run(&args, &context),
+        Some(Command::Import(args)) => commands::import::run(&args, &mut context),
         Some(Command::Worker(args)) => commands::worker::run(args, &mut context),
         Some(Command::Enqueue(args)) => commands::enqueue::run(&args, &context),
         Some(Command::Jobs(command)) => commands::jobs::run(command, &context),

@@ -56,6 +56,8 @@ pub(crate) struct Settings {
     pub(crate) durability: Durability,
     pub(crate) busy_timeout: Duration,
     pub(crate) scan: Scan,
+    /// 0 for one a core.
+    pub(crate) import_workers: usize,
     pub(crate) worker: Worker,
     pub(crate) exec: Exec,
     /// Every key with its value and origin, for people.
@@ -118,6 +120,7 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
             io_limit: reading.rate_or_none(&keys::SCAN_IO_LIMIT)?,
             libraries: reading.folder_or_none(&keys::SCAN_LIBRARIES)?,
         },
+        import_workers: reading.number_or(&keys::IMPORT_WORKERS, "cores", 0..=32)?.unwrap_or(0),
         worker: Worker {
             queues: reading.names(&keys::QUEUES)?,
             lease: reading.duration(&keys::LEASE, (Duration::from_millis(100), DAY))?,

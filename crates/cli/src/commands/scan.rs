@@ -3,6 +3,7 @@
 //! Owns what was asked for. How far it has come is shown by `progress`, how it ended by `told`; what is done until
 //! then is the scanner's affair.
 
+mod progress;
 mod told;
 
 use std::ffi::OsString;
@@ -16,7 +17,6 @@ use jiff::Timestamp;
 
 use self::told::Told;
 use super::ask::ask;
-use super::progress::Shown;
 use super::words::{moment, size};
 use crate::context::{Context, open_or_create, options as store_options};
 use crate::error::{Error, Outcome};
@@ -182,7 +182,7 @@ pub(crate) fn scan_and_tell(
         let control = control.clone();
         move || control.stop()
     })?;
-    let shown = Shown::start(&control, context.quiet);
+    let shown = progress::show(&control, context.quiet);
     let result = scan(store, roots, options, &control);
     shown.end();
     signals.stop();

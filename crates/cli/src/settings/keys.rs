@@ -46,6 +46,9 @@ keys! {
     SCAN_LIBRARIES = "scan.libraries", "GRISTMILL_SCAN_LIBRARIES", Some("none"),
         "A folder whose folders become roots when a job asks for a scan of everything. For control planes that share the database.",
         "an absolute path, or none";
+    IMPORT_WORKERS = "import.workers", "GRISTMILL_IMPORT_WORKERS", Some("4"),
+        "How many workers parse while an import writes. 0 or cores is one for each core.",
+        "a whole number from 0 to 32, or cores";
     QUEUES = "worker.queues", "GRISTMILL_WORKER_QUEUES", Some("default"),
         "The queues a worker takes tasks from.",
         "a list of names; in the variable separated by commas";

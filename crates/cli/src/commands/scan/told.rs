@@ -6,7 +6,7 @@ use gristmill_store::roots::Root;
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::output::{bytes, counted, grouped, path, visible};
+use crate::output::{bytes, counted, grouped, path, took, visible};
 
 /// What a scan did, and what is needed to tell it.
 pub(super) struct Told<'a> {
@@ -136,36 +136,9 @@ impl Told<'_> {
     }
 }
 
-fn took(seconds: f64) -> String {
-    match seconds {
-        seconds if seconds < 60.0 => format!("{seconds:.1} s"),
-        seconds if seconds < 3_600.0 => {
-            let whole = seconds as u64;
-            format!("{}:{:02} min", whole / 60, whole % 60)
-        }
-        seconds => {
-            let whole = seconds as u64;
-            format!("{}:{:02} h", whole / 3_600, whole / 60 % 60)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times() {
-        for (seconds, expected) in [
-            (0.04, "0.0 s"),
-            (59.9, "59.9 s"),
-            (60.0, "1:00 min"),
-            (3_599.0, "59:59 min"),
-            (7_260.0, "2:01 h"),
-        ] {
-            assert_eq!(took(seconds), expected);
-        }
-    }
 
     #[test]
     fn what_strangers_named_steers_no_terminal() {

@@ -1,0 +1,290 @@
+//! `gristmill import`: folders of JSONL into tables of SQLite.
+//!
+//! Owns what was asked for. How far it has come is shown by `progress`, how it ended by `told`; what is done until then
+//! is the importer's affair.
+
+mod progress;
+mod told;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gristmill_jsonl::import::control::Control;
+use gristmill_jsonl::import::options::{Existing, LONGEST_LINE, OnError, Options, Target};
+use gristmill_jsonl::import::schema::Schema;
+use gristmill_jsonl::import::stats::stats;
+use gristmill_jsonl::import::{import, summary::Summary};
+
+use self::told::Told;
+use super::words::size;
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::output::{bytes, grouped, visible};
+use crate::settings::{Raw, keys};
+use crate::signals::Listener;
+
+const EXAMPLES: &str = "\
+Each file becomes a table that is named after it: map-moons.jsonl is map_moons. Files of a folder are taken when they end \
+in .jsonl or .ndjson, with or without .gz or .zst, and are not hidden; a file that is named itself may be called \
+anything, and - is standard input.
+
+Columns are found in all of the lines, none is missed: each key of the objects is one, in the order in which \
+they come. Whole numbers are INTEGER, others REAL, true and false BOOLEAN (1 and 0), the rest TEXT; where lines disagree, \
+the wider type wins, and numbers in a TEXT column keep their spelling. Numbers that 64 bits would damage become TEXT. \
+Objects and arrays are kept as JSON text.
+
+Primary key: the column that is named, or else _key, _id or id, if all lines have it, never null and never twice.
+
+A new database is built beside its place and moved there when it is complete. In one that exists each file is one \
+transaction. What was loaded stands in the table _imports. Ctrl-C takes back what is not complete.
+
+Exit codes:
+  0    done; bad lines are counted and left out
+  1    a wrong argument, a file that could not be read, a bad line with --strict or --on-error fail
+  2    the system failed: a full disk, a damaged database
+  130  interrupted; nothing half-done is left
+
+Examples:
+  gristmill import sde/ --into sde.db
+  gristmill import events.jsonl.zst --into logs.db --append --rejects bad.jsonl
+  zcat dump.gz | gristmill import - --table users --into app.db --primary-key user_id
+  gristmill import sde/ --dry-run --flatten --languages en,de
+  gristmill import stats sde.db";
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = EXAMPLES,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    override_usage = "gristmill import [OPTIONS] <DIR|FILE>... --into <DATABASE>\n       \
+                      gristmill import [OPTIONS] <DIR|FILE>... --dry-run|--validate\n       \
+                      gristmill import stats <DATABASE>"
+)]
+pub(crate) struct Args {
+    /// Folders, files, or - for standard input
+    #[arg(value_name = "DIR|FILE", required = true)]
+    paths: Vec<PathBuf>,
+
+    /// The SQLite database to load into; made if it is not there
+    #[arg(long, value_name = "DATABASE", conflicts_with_all = ["dry_run", "validate"])]
+    into: Option<PathBuf>,
+
+    /// Show the tables that would be made, and write nothing
+    #[arg(long, conflicts_with = "validate")]
+    dry_run: bool,
+
+    /// Check the lines, and write nothing
+    #[arg(long)]
+    validate: bool,
+
+    /// How many workers parse, 0 to 32; 0 for one a core [default: the setting import.workers]
+    #[arg(long, value_name = "NUMBER")]
+    workers: Option<String>,
+
+    /// Leave out files that were loaded before and have not changed; go on with an import that was stopped
+    #[arg(long)]
+    resume: bool,
+
+    /// A table that is there already is made anew
+    #[arg(long, help_heading = "Tables that are there", conflicts_with_all = ["append", "upsert"])]
+    replace: bool,
+
+    /// A table that is there already gets more rows
+    #[arg(long, help_heading = "Tables that are there", conflicts_with = "upsert")]
+    append: bool,
+
+    /// Rows with a known primary key are updated, others added
+    #[arg(long, help_heading = "Tables that are there")]
+    upsert: bool,
+
+    /// The table's name, for one file or standard input
+    #[arg(long, value_name = "NAME", help_heading = "Tables and columns")]
+    table: Option<String>,
+
+    /// Spread objects into columns: {"name":{"en":…}} is name_en. A depth says how many levels
+    #[arg(long, value_name = "DEPTH", num_args = 0..=1, require_equals = true, default_missing_value = "32",
+          value_parser = clap::value_parser!(u8).range(0..=32), help_heading = "Tables and columns")]
+    flatten: Option<u8>,
+
+    /// Of localised objects, such as {"de":…,"en":…}, keep only these languages
+    #[arg(long, value_name = "TAGS", value_delimiter = ',', help_heading = "Tables and columns")]
+    languages: Vec<String>,
+
+    /// The primary key, of tables that have the column; lines without it, or with one that was there, are rejected
+    #[arg(long, value_name = "COLUMN", help_heading = "Tables and columns")]
+    primary_key: Option<String>,
+
+    /// Make an index when the rows are there, in tables that have the column; may be given several times
+    #[arg(long, value_name = "COLUMN", help_heading = "Tables and columns")]
+    index: Vec<String>,
+
+    /// Fix names, types and keys of tables and columns; the manual shows such a file
+    #[arg(long, value_name = "FILE.toml", help_heading = "Tables and columns")]
+    schema: Option<PathBuf>,
+
+    /// What to do at a bad line: skip it, or stop and take back (fail)
+    #[arg(long, value_name = "WHAT", value_parser = ["skip", "fail"], default_value = "skip", help_heading = "Bad lines")]
+    on_error: String,
+
+    /// Stop and take back when more lines than this are bad
+    #[arg(long, value_name = "NUMBER", help_heading = "Bad lines")]
+    max_errors: Option<u64>,
+
+    /// Write all bad lines to this file, as JSONL with file, line, column and reason
+    #[arg(long, value_name = "FILE", help_heading = "Bad lines")]
+    rejects: Option<PathBuf>,
+
+    /// Exit with 1 when a line was rejected
+    #[arg(long, help_heading = "Bad lines")]
+    strict: bool,
+
+    /// The longest line that is read [default: 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Bad lines")]
+    max_line: Option<u64>,
+
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Show the tables of a database: rows, sizes, and where they came from
+    #[command(after_help = STATS)]
+    Stats {
+        /// The database
+        #[arg(value_name = "DATABASE")]
+        database: PathBuf,
+    },
+}
+
+const STATS: &str = "\
+All of the database is read, but nothing of it is changed.
+
+Examples:
+  gristmill import stats sde.db
+  gristmill import stats sde.db --json | jq '.tables[] | select(.errors > 0)'";
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
+    if let Some(Command::Stats { database }) = &args.command {
+        return show_stats(database, context);
+    }
+    if let Some(text) = &args.workers {
+        let key = &keys::IMPORT_WORKERS;
+        context.flags.values.insert(key.name, ("--workers", Raw::One(text.into())));
+    }
+    let target = match (&args.into, args.dry_run, args.validate) {
+        (Some(path), _, _) => Target::Database(path.clone()),
+        (None, true, _) => Target::Schema,
+        (None, _, true) => Target::Nothing,
+        _ => {
+            let text =
+                "where to? Name a database with --into FILE.db; --dry-run shows the tables it would get";
+            return Err(Error::Setting(text.to_owned()));
+        }
+    };
+    let options = options(args, context)?;
+    let control = Arc::new(Control::default());
+    let signals = Listener::start(1, {
+        let control = control.clone();
+        move || control.stop()
+    })?;
+    let shown = progress::show(&control, context.quiet);
+    let result = import(&args.paths, &target, &options, &control);
+    shown.end();
+    signals.stop();
+    let summary = match result {
+        Err(gristmill_jsonl::Error::Stopped) => Summary { interrupted: true, ..Summary::default() },
+        result => result?,
+    };
+    let told =
+        Told { summary: &summary, target: &target, resume: args.resume, rejects: args.rejects.as_deref() };
+    context.output.say(&summary, |output| told.text(output))?;
+    Ok(if summary.interrupted {
+        Outcome::Interrupted
+    } else if summary.has_failures() || summary.stopped_by.is_some() || (args.strict && summary.rejected > 0)
+    {
+        Outcome::ForTheUser
+    } else {
+        Outcome::Done
+    })
+}
+
+fn options(args: &Args, context: &Context) -> Result<Options, Error> {
+    let max_line = args.max_line.map(|bytes| match usize::try_from(bytes) {
+        Ok(bytes @ 1..=LONGEST_LINE) => Ok(bytes),
+        _ => Err(Error::Setting(format!(
+            "--max-line {bytes} is not legal; legal: a size from 1B to {LONGEST_LINE}B"
+        ))),
+    });
+    if let Some(wrong) = args.languages.iter().find(|tag| !is_tag(tag)) {
+        return Err(Error::Setting(format!(
+            "--languages {wrong:?} is not legal; legal: tags such as en, de or pt-BR, with commas between them"
+        )));
+    }
+    let defaults = Options::default();
+    Ok(Options {
+        workers: context.settings()?.import_workers,
+        existing: match (args.replace, args.append, args.upsert) {
+            (true, _, _) => Existing::Replace,
+            (_, true, _) => Existing::Append,
+            (_, _, true) => Existing::Upsert,
+            _ => Existing::Refuse,
+        },
+        on_error: match (args.on_error.as_str(), args.max_errors) {
+            ("fail", _) => OnError::Fail,
+            (_, Some(most)) => OnError::FailAfter(most),
+            _ => OnError::Skip,
+        },
+        flatten: args.flatten.map_or(0, usize::from),
+        languages: args.languages.clone(),
+        primary_key: args.primary_key.clone(),
+        indexes: args.index.clone(),
+        schema: args.schema.as_deref().map(Schema::read).transpose()?.unwrap_or_default(),
+        table: args.table.clone(),
+        resume: args.resume,
+        rejects: args.rejects.clone(),
+        max_line: max_line.transpose()?.unwrap_or(defaults.max_line),
+        ..defaults
+    })
+}
+
+fn is_tag(tag: &str) -> bool {
+    !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
+fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, Error> {
+    let stats = stats(database)?;
+    context.output.say(&stats, |output| {
+        let rows: Vec<Vec<String>> = stats
+            .tables
+            .iter()
+            .map(|table| {
+                vec![
+                    table.table.clone(),
+                    grouped(table.rows),
+                    table.columns.to_string(),
+                    bytes(table.bytes),
+                    bytes(table.index_bytes),
+                    table.errors.map(grouped).unwrap_or_default(),
+                    table
+                        .loaded_at
+                        .as_deref()
+                        .map(|time| time.chars().take(19).collect())
+                        .unwrap_or_default(),
+                    table.source.clone().unwrap_or_default(),
+                ]
+            })
+            .collect();
+        let headers = ["TABLE", "ROWS", "COLUMNS", "SIZE", "INDEXES", "REJECTED", "LOADED", "FROM"];
+        let total: u64 = stats.tables.iter().map(|table| table.rows).sum();
+        let table = output.table(&headers, &rows);
+        let place = visible(&database.display().to_string());
+        format!(
+            "{table}{place}: {} tables, {} rows, {}",
+            stats.tables.len(),
+            grouped(total),
+            bytes(stats.bytes)
+        )
+    })?;
+    Ok(Outcome::Done)
+}

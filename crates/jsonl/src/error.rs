@@ -1,0 +1,74 @@
+//! What can keep an import from being done.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use rusqlite::ErrorCode;
+
+/// What this crate's functions return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why something could not be done. What concerns one line or one file is no error: it is in the summary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// What was asked for cannot be done so. Says what, and what would be right.
+    Invalid(String),
+    /// The system failed: a full disk, a damaged database.
+    System(String),
+    /// It was told to stop.
+    Stopped,
+}
+
+impl Error {
+    /// Whether the person who runs the program can put it right, rather than the system having failed.
+    pub fn is_users(&self) -> bool {
+        matches!(self, Error::Invalid(_))
+    }
+
+    pub(crate) fn io(doing: &str, path: &Path, error: &io::Error) -> Self {
+        let text = format!("cannot {doing} {}: {error}", path.display());
+        match error.kind() {
+            io::ErrorKind::NotFound
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::AlreadyExists => Error::Invalid(text),
+            _ => Error::System(text),
+        }
+    }
+
+    /// What the database says.
+    pub(crate) fn sqlite(path: &Path, error: &rusqlite::Error) -> Self {
+        let path = path.display();
+        match error.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted) => Error::Stopped,
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Invalid(format!(
+                "{path}: another program is writing into it; try again when it is done"
+            )),
+            Some(ErrorCode::NotADatabase) => {
+                Error::Invalid(format!("{path} is not an SQLite database; name another file"))
+            }
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+                Error::Invalid(format!("{path} cannot be written: {error}"))
+            }
+            Some(ErrorCode::CannotOpen) => Error::Invalid(format!("{path} cannot be opened: {error}")),
+            Some(ErrorCode::DiskFull) => {
+                Error::System(format!("{path}: the disk is full; nothing half-done was left in it"))
+            }
+            _ => Error::System(format!("{path}: {error}")),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Invalid(text) | Error::System(text) => f.write_str(text),
+            Error::Stopped => f.write_str("stopped before it was done"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,119 @@
+//! What is wrong with a line, and where.
+//!
+//! Owns the words: each says what is there and what would be right.
+
+use std::fmt;
+
+/// Why a line cannot be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The line ends too early.
+    Truncated,
+    /// A string has no closing quote.
+    OpenString,
+    /// Something other than an object; what it is.
+    NotAnObject(&'static str),
+    /// A key is expected.
+    NoKey,
+    /// A colon is expected.
+    NoColon,
+    /// A comma or the end of the object is expected.
+    NoComma,
+    /// A comma or the end of the array is expected.
+    NoCommaInArray,
+    /// A value is expected.
+    NoValue,
+    /// A control character in a string.
+    Control(u8),
+    /// A backslash that begins nothing known.
+    BadEscape,
+    /// Half of a surrogate pair: no character.
+    LoneSurrogate,
+    /// Not a number as JSON writes them.
+    BadNumber,
+    /// Nested deeper than is read.
+    TooDeep,
+    /// Something behind the object.
+    Trailing,
+    /// Bytes that are not UTF-8.
+    NotUtf8,
+    /// A key that the object has already.
+    DuplicateKey(String),
+    /// The line is longer than is read.
+    TooLong(usize),
+    /// A value that the column does not take.
+    Misfit {
+        /// The column.
+        column: String,
+        /// What it takes.
+        takes: &'static str,
+        /// What is there.
+        found: &'static str,
+    },
+    /// A key that the schema does not know.
+    UnknownKey(String),
+    /// The primary key is missing or null.
+    NoPrimaryKey(String),
+    /// The database does not take the row; in its words.
+    Refused(String),
+    /// Well-formed, but not what the caller's type expects; in serde's words.
+    Mistyped(String),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Truncated => f.write_str("the line ends in the middle of a value; is it cut off?"),
+            Reason::OpenString => {
+                f.write_str("a string begins here and is never closed; is the line cut off?")
+            }
+            Reason::NotAnObject(found) => {
+                write!(f, "each line is to be an object such as {{\"id\":1}}; here is {found}")
+            }
+            Reason::NoKey => f.write_str("a key in double quotes is expected here"),
+            Reason::NoColon => f.write_str("a colon is expected here, between key and value"),
+            Reason::NoComma => f.write_str("a comma or the closing } is expected here"),
+            Reason::NoCommaInArray => f.write_str("a comma or the closing ] is expected here"),
+            Reason::NoValue => f.write_str(
+                "a value is expected here: an object, an array, a string, a number, true, false or null",
+            ),
+            Reason::Control(0) => f.write_str("a NUL byte in a string; JSON writes it as \\u0000"),
+            Reason::Control(byte) => {
+                write!(f, "a control character (byte {byte}) in a string; JSON writes it as \\u{byte:04x}")
+            }
+            Reason::BadEscape => f.write_str(
+                "not an escape; legal: \\\" \\\\ \\/ \\b \\f \\n \\r \\t, and \\u with four hex digits",
+            ),
+            Reason::LoneSurrogate => {
+                f.write_str("half of a surrogate pair, such as \\ud83d without its \\ude80: no character")
+            }
+            Reason::BadNumber => f.write_str("not a number as JSON writes them, such as 0, -1.5 or 2e10"),
+            Reason::TooDeep => {
+                write!(f, "nested deeper than {} levels", crate::grammar::MAX_DEPTH)
+            }
+            Reason::Trailing => f.write_str("something behind the object; one object a line is expected"),
+            Reason::NotUtf8 => {
+                f.write_str("these bytes are not UTF-8; convert the file first, for example with iconv")
+            }
+            Reason::DuplicateKey(key) => write!(f, "the key {key:?} is there twice"),
+            Reason::TooLong(limit) => {
+                write!(f, "the line is longer than {limit} bytes; --max-line sets the limit")
+            }
+            Reason::Misfit { column, takes, found } => {
+                write!(f, "the column {column:?} takes {takes}; here is {found}")
+            }
+            Reason::UnknownKey(key) => write!(f, "the schema does not know the key {key:?}"),
+            Reason::NoPrimaryKey(column) => write!(f, "the primary key {column:?} is missing or null"),
+            Reason::Refused(why) => write!(f, "the database does not take it: {why}"),
+            Reason::Mistyped(why) => f.write_str(why),
+        }
+    }
+}
+
+/// Where in a line something is wrong, in bytes from its beginning, and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) at: usize,
+    pub(crate) reason: Reason,
+}

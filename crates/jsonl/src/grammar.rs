@@ -1,0 +1,316 @@
+//! The grammar of JSON: where a value ends, and whether it is one.
+//!
+//! Owns every rule of what is accepted. It decodes nothing and allocates nothing; nesting costs a bit a level, not
+//! a frame of the stack.
+
+use crate::fault::{Fault, Reason};
+
+/// As deep as SQLite's own JSON functions read.
+pub(crate) const MAX_DEPTH: usize = 1000;
+
+/// What a value is, by its looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Null,
+    True,
+    False,
+    Number,
+    /// A string, and whether it has escapes.
+    Text {
+        escaped: bool,
+    },
+    Object,
+    Array,
+}
+
+/// Reads forward through one line.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Cursor { bytes, at: 0 }
+    }
+
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    pub(crate) fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    /// All of the line.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Goes on from there.
+    pub(crate) fn seek(&mut self, at: usize) {
+        self.at = at;
+    }
+
+    pub(crate) fn fault(&self, reason: Reason) -> Fault {
+        Fault { at: self.at, reason }
+    }
+
+    /// Takes the byte if it is the next one.
+    #[inline]
+    pub(crate) fn take(&mut self, byte: u8) -> bool {
+        let is = self.peek() == Some(byte);
+        self.at += usize::from(is);
+        is
+    }
+
+    #[inline]
+    pub(crate) fn skip_space(&mut self) {
+        while let Some(b' ' | b'\t' | b'\r' | b'\n') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    /// A key and its colon, with the space around them. What is between the quotes, and whether it has escapes.
+    #[inline]
+    pub(crate) fn key(&mut self) -> Result<(&'a [u8], bool), Fault> {
+        if self.peek() != Some(b'"') {
+            return Err(self.missing(Reason::NoKey));
+        }
+        let start = self.at + 1;
+        let escaped = self.string()?;
+        let key = &self.bytes[start..self.at - 1];
+        self.colon()?;
+        Ok((key, escaped))
+    }
+
+    /// The colon behind a key, with the space around it.
+    #[inline]
+    pub(crate) fn colon(&mut self) -> Result<(), Fault> {
+        self.skip_space();
+        if !self.take(b':') {
+            return Err(self.missing(Reason::NoColon));
+        }
+        self.skip_space();
+        Ok(())
+    }
+
+    /// Any value at a depth of so many open brackets, checked to its end.
+    #[inline]
+    pub(crate) fn value(&mut self, depth: usize) -> Result<Shape, Fault> {
+        match self.peek() {
+            Some(b'"') => Ok(Shape::Text { escaped: self.string()? }),
+            Some(b'-' | b'0'..=b'9') => self.number().map(|()| Shape::Number),
+            Some(b'{') => self.nested(depth).map(|()| Shape::Object),
+            Some(b'[') => self.nested(depth).map(|()| Shape::Array),
+            _ => self.word(),
+        }
+    }
+
+    pub(crate) fn word(&mut self) -> Result<Shape, Fault> {
+        let rest = &self.bytes[self.at..];
+        let words: [(&[u8], Shape); 3] =
+            [(b"null", Shape::Null), (b"true", Shape::True), (b"false", Shape::False)];
+        for (word, shape) in words {
+            if rest.starts_with(word) {
+                self.at += word.len();
+                return Ok(shape);
+            }
+        }
+        Err(self.missing(Reason::NoValue))
+    }
+
+    /// An object or an array, with all that is in it.
+    fn nested(&mut self, depth: usize) -> Result<(), Fault> {
+        let mut levels = Levels::at_most(MAX_DEPTH.saturating_sub(depth));
+        // One turn of the loop for each value: the scalar that was read, or what an opening bracket opened.
+        loop {
+            let opens = self.peek();
+            match opens {
+                Some(b'{' | b'[') => {
+                    let is_object = opens == Some(b'{');
+                    if !levels.push(is_object) {
+                        return Err(self.fault(Reason::TooDeep));
+                    }
+                    self.at += 1;
+                    self.skip_space();
+                    if self.take(if is_object { b'}' } else { b']' }) {
+                        levels.pop();
+                    } else {
+                        if is_object {
+                            self.key()?;
+                        }
+                        continue;
+                    }
+                }
+                Some(b'"') => {
+                    self.string()?;
+                }
+                Some(b'-' | b'0'..=b'9') => self.number()?,
+                _ => {
+                    self.word()?;
+                }
+            }
+            // After a value: what closes, and then another value.
+            loop {
+                let Some(is_object) = levels.top() else { return Ok(()) };
+                self.skip_space();
+                match (self.peek(), is_object) {
+                    (Some(b','), _) => {
+                        self.at += 1;
+                        self.skip_space();
+                        if is_object {
+                            self.key()?;
+                        }
+                        break;
+                    }
+                    (Some(b'}'), true) | (Some(b']'), false) => {
+                        self.at += 1;
+                        levels.pop();
+                    }
+                    _ => {
+                        let reason = if is_object { Reason::NoComma } else { Reason::NoCommaInArray };
+                        return Err(self.missing(reason));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A string from its first quote past its last. Says whether it has escapes.
+    #[inline]
+    pub(crate) fn string(&mut self) -> Result<bool, Fault> {
+        let mut escaped = false;
+        let mut at = self.at + 1;
+        loop {
+            at += plain(&self.bytes[at..]);
+            match self.bytes.get(at) {
+                Some(b'"') => {
+                    self.at = at + 1;
+                    return Ok(escaped);
+                }
+                Some(b'\\') => {
+                    escaped = true;
+                    at += self.escape(at)?;
+                }
+                Some(byte) => return Err(Fault { at, reason: Reason::Control(*byte) }),
+                None => return Err(Fault { at: self.at, reason: Reason::OpenString }),
+            }
+        }
+    }
+
+    /// How long the escape is that begins here.
+    fn escape(&self, at: usize) -> Result<usize, Fault> {
+        match self.bytes.get(at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(2),
+            Some(b'u') => match self.bytes.get(at + 2..at + 6) {
+                Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => Ok(6),
+                _ => Err(Fault { at, reason: Reason::BadEscape }),
+            },
+            _ => Err(Fault { at, reason: Reason::BadEscape }),
+        }
+    }
+
+    #[inline]
+    fn number(&mut self) -> Result<(), Fault> {
+        let start = self.at;
+        let bad = Fault { at: start, reason: Reason::BadNumber };
+        self.take(b'-');
+        if self.take(b'0') {
+            if self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
+                return Err(bad);
+            }
+        } else if self.digits() == 0 {
+            return Err(bad);
+        }
+        if self.take(b'.') && self.digits() == 0 {
+            return Err(bad);
+        }
+        if let Some(b'e' | b'E') = self.peek() {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.peek() {
+                self.at += 1;
+            }
+            if self.digits() == 0 {
+                return Err(bad);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn digits(&mut self) -> usize {
+        let start = self.at;
+        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        self.at - start
+    }
+
+    /// What is wrong here, unless the line is simply over.
+    pub(crate) fn missing(&self, reason: Reason) -> Fault {
+        self.fault(if self.at >= self.bytes.len() { Reason::Truncated } else { reason })
+    }
+}
+
+/// How many bytes at the beginning are plain text: no quote, no backslash, no control character.
+///
+/// Eight at a time. The borrow of a subtraction can only make a false mark above a true one, and the first is what is
+/// asked for.
+#[inline]
+fn plain(bytes: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGH;
+    let mut chunks = bytes.chunks_exact(8);
+    let mut at = 0;
+    for chunk in chunks.by_ref() {
+        let word = u64::from_le_bytes(chunk.try_into().unwrap_or_default());
+        let control = word.wrapping_sub(ONES * 0x20) & !word & HIGH;
+        let marks = control | zero(word ^ (ONES * u64::from(b'"'))) | zero(word ^ (ONES * u64::from(b'\\')));
+        if marks != 0 {
+            return at + marks.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    let rest = chunks.remainder();
+    at + rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap_or(rest.len())
+}
+
+/// Which brackets are open: a bit each, set for objects.
+struct Levels {
+    objects: [u64; MAX_DEPTH.div_ceil(64)],
+    depth: usize,
+    most: usize,
+}
+
+impl Levels {
+    fn at_most(most: usize) -> Self {
+        Levels { objects: [0; MAX_DEPTH.div_ceil(64)], depth: 0, most }
+    }
+
+    /// Says no when it is too deep.
+    #[inline]
+    fn push(&mut self, is_object: bool) -> bool {
+        if self.depth == self.most {
+            return false;
+        }
+        let (word, bit) = (self.depth / 64, self.depth % 64);
+        self.objects[word] = self.objects[word] & !(1 << bit) | u64::from(is_object) << bit;
+        self.depth += 1;
+        true
+    }
+
+    #[inline]
+    fn pop(&mut self) {
+        self.depth -= 1;
+    }
+
+    /// Whether the innermost is an object; none when all are closed.
+    #[inline]
+    fn top(&self) -> Option<bool> {
+        let last = self.depth.checked_sub(1)?;
+        Some(self.objects[last / 64] >> (last % 64) & 1 == 1)
+    }
+}

@@ -1,0 +1,110 @@
+//! How far an import has come, for whoever shows it; and how it is told to stop.
+//!
+//! Owns the counters. They are read while the import runs, each for itself.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What an import is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// Looking for files.
+    #[default]
+    Starting,
+    /// Reading lines and writing rows.
+    Loading,
+    /// Making indexes.
+    Indexing,
+    /// Bringing all of it to the disk.
+    Finishing,
+}
+
+const PHASES: [Phase; 4] = [Phase::Starting, Phase::Loading, Phase::Indexing, Phase::Finishing];
+
+/// A running import, seen from outside. Shared: the import counts, others read, anybody may stop it.
+#[derive(Default)]
+pub struct Control {
+    stop: AtomicBool,
+    phase: AtomicU8,
+    pub(crate) files: AtomicU64,
+    pub(crate) files_done: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) bytes_read: Arc<AtomicU64>,
+    pub(crate) rows: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    /// What has to be woken to see that it is to stop.
+    wake: Mutex<Option<Wake>>,
+}
+
+type Wake = Box<dyn Fn() + Send>;
+
+/// The counters at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// What it is doing.
+    pub phase: Phase,
+    /// Files to load.
+    pub files: u64,
+    /// Files that are done with.
+    pub files_done: u64,
+    /// Bytes to read; a file that has to be read again counts again.
+    pub bytes: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Rows written, or read where nothing is written.
+    pub rows: u64,
+    /// Lines that were rejected.
+    pub rejected: u64,
+}
+
+impl Control {
+    /// Asks the import to stop: what is not complete is taken back.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(wake) = &*self.wake.lock().unwrap_or_else(PoisonError::into_inner) {
+            wake();
+        }
+    }
+
+    /// Whether it was asked to.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// How far it has come.
+    pub fn progress(&self) -> Progress {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Progress {
+            phase: PHASES.get(usize::from(self.phase.load(Ordering::Relaxed))).copied().unwrap_or_default(),
+            files: get(&self.files),
+            files_done: get(&self.files_done),
+            bytes: get(&self.bytes),
+            bytes_read: get(&self.bytes_read),
+            rows: get(&self.rows),
+            rejected: get(&self.rejected),
+        }
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    /// Calls this on a stop, at once if there was one already.
+    pub(crate) fn wake_with(&self, wake: impl Fn() + Send + 'static) {
+        *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));
+        if self.is_stopped() {
+            self.stop();
+        }
+    }
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").field("stopped", &self.is_stopped()).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn add(counter: &AtomicU64, number: u64) {
+    counter.fetch_add(number, Ordering::Relaxed);
+}

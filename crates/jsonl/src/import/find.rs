@@ -1,0 +1,214 @@
+//! Which files there are, and which table each becomes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use ignore::WalkBuilder;
+
+use super::names;
+use super::options::Options;
+use crate::error::{Error, Result};
+use crate::source::{Packing, by_name};
+
+/// One file to load.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    /// None for standard input.
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) table: String,
+    pub(crate) packing: Packing,
+    pub(crate) bytes: u64,
+    /// It can be read again.
+    pub(crate) is_file: bool,
+}
+
+impl Source {
+    /// For people and for the ledger.
+    pub(crate) fn shown(&self) -> String {
+        self.path.as_ref().map_or("standard input".to_owned(), |path| path.display().to_string())
+    }
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) sources: Vec<Source>,
+    /// Folders and files that could not be looked at, and why.
+    pub(crate) troubles: Vec<(PathBuf, String)>,
+}
+
+/// The name that stands for standard input.
+const STANDARD_INPUT: &str = "-";
+
+pub(crate) fn find(given: &[PathBuf], options: &Options) -> Result<Found> {
+    let mut found = Found::default();
+    let mut known = HashSet::new();
+    let rejects = options.rejects.as_deref().and_then(|path| std::fs::canonicalize(path).ok());
+    for path in given {
+        if path.as_os_str() == STANDARD_INPUT {
+            if options.table.is_none() {
+                return Err(Error::Invalid(
+                    "standard input has no name; name its table with --table NAME".to_owned(),
+                ));
+            }
+            let source = Source {
+                path: None,
+                table: String::new(),
+                packing: Packing::Plain,
+                bytes: 0,
+                is_file: false,
+            };
+            found.sources.push(source);
+            continue;
+        }
+        let metadata = std::fs::metadata(path).map_err(|error| Error::io("read", path, &error))?;
+        let files = if metadata.is_dir() { walk(path, &mut found.troubles) } else { vec![path.clone()] };
+        for file in files {
+            let canonical = std::fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
+            if rejects.as_ref() == Some(&canonical) {
+                // A folder may well have the rejects of the last time in it.
+                if metadata.is_dir() {
+                    continue;
+                }
+                return Err(Error::Invalid(format!(
+                    "{} cannot be both read and the file for rejects",
+                    file.display()
+                )));
+            }
+            if known.insert(canonical) {
+                found.sources.push(source(&file));
+            }
+        }
+    }
+    if let (Some(table), [source]) = (&options.table, found.sources.as_mut_slice()) {
+        source.table = table_given(table)?;
+    } else if options.table.is_some() && found.sources.len() > 1 {
+        let text = format!("--table names one table, but there are {} files", found.sources.len());
+        return Err(Error::Invalid(text));
+    }
+    found.apply_schema(options)?;
+    if found.sources.is_empty() {
+        return Err(nothing(given, &found.troubles));
+    }
+    no_table_twice(&found.sources)?;
+    Ok(found)
+}
+
+/// A name that the user gave stays as it is, if it can.
+fn table_given(name: &str) -> Result<String> {
+    let reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
+    if name.is_empty() || name.contains('\0') || reserved || name.eq_ignore_ascii_case(names::LEDGER) {
+        return Err(Error::Invalid(format!(
+            "{name:?} cannot be a table's name; legal is any but {}, an empty one and those that begin with sqlite_",
+            names::LEDGER
+        )));
+    }
+    Ok(name.to_owned())
+}
+
+impl Found {
+    fn apply_schema(&mut self, options: &Options) -> Result<()> {
+        let tables = &options.schema.tables;
+        let is_known = |name: &&String| self.sources.iter().any(|source| source.table == **name);
+        if let Some(name) = tables.keys().find(|name| !is_known(name)) {
+            let there: Vec<&str> = self.sources.iter().map(|source| source.table.as_str()).take(10).collect();
+            let text = format!(
+                "the schema names the table {name:?}, but no file makes it; there are: {}",
+                there.join(", ")
+            );
+            return Err(Error::Invalid(text));
+        }
+        self.sources.retain(|source| tables.get(&source.table).is_none_or(|table| !table.skip));
+        Ok(())
+    }
+}
+
+impl Options {
+    /// What the database calls it.
+    pub(crate) fn table_name(&self, table: &str) -> Result<String> {
+        let named = self.schema.tables.get(table).and_then(|schema| schema.name.as_ref());
+        named.map_or_else(|| Ok(table.to_owned()), |name| table_given(name))
+    }
+}
+
+fn source(path: &Path) -> Source {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let (stem, packing, taken) = by_name(&name);
+    // A file that was named in person may be called anything.
+    let stem = match stem.rsplit_once('.') {
+        Some((stem, _)) if !taken && !stem.is_empty() => stem.to_owned(),
+        _ => stem,
+    };
+    let metadata = std::fs::metadata(path).ok();
+    let is_file = metadata.as_ref().is_some_and(std::fs::Metadata::is_file);
+    let bytes = metadata.filter(|_| is_file).map_or(0, |metadata| metadata.len());
+    Source { path: Some(path.to_owned()), table: names::table(&stem), packing, bytes, is_file }
+}
+
+/// All files below a folder that have the right ending, but hidden ones, by name.
+fn walk(folder: &Path, troubles: &mut Vec<(PathBuf, String)>) -> Vec<PathBuf> {
+    let walker = WalkBuilder::new(folder)
+        .standard_filters(false)
+        .hidden(true)
+        .sort_by_file_name(std::ffi::OsStr::cmp)
+        .build();
+    let mut files = Vec::new();
+    for entry in walker {
+        match entry {
+            Ok(entry) => {
+                let name = entry.file_name().to_string_lossy();
+                let is_file = || std::fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_file());
+                if entry.depth() > 0 && by_name(&name).2 && is_file() {
+                    files.push(entry.into_path());
+                }
+            }
+            Err(error) => troubles.push((folder.to_owned(), error.to_string())),
+        }
+    }
+    files
+}
+
+fn nothing(given: &[PathBuf], troubles: &[(PathBuf, String)]) -> Error {
+    let places: Vec<String> = given.iter().map(|path| path.display().to_string()).collect();
+    let why = troubles.first().map(|(_, why)| format!(" ({why})")).unwrap_or_default();
+    Error::Invalid(format!(
+        "there is nothing to load in {}{why}; files of a folder are taken when they end in .jsonl or .ndjson, \
+         with or without .gz or .zst, and are not hidden. A file of any other name can be named itself",
+        places.join(", ")
+    ))
+}
+
+fn no_table_twice(sources: &[Source]) -> Result<()> {
+    let mut by_table: BTreeMap<String, Vec<&Source>> = BTreeMap::new();
+    for source in sources {
+        by_table.entry(names::folded(&source.table)).or_default().push(source);
+    }
+    let twice: Vec<String> = by_table
+        .values()
+        .filter(|sources| sources.len() > 1)
+        .map(|sources| {
+            let paths: Vec<String> = sources.iter().map(|source| source.shown()).collect();
+            format!("{} would both be the table {:?}", paths.join(" and "), sources[0].table)
+        })
+        .collect();
+    if twice.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "{}; load them one at a time with --table NAME (and --append), or rename one",
+        twice.join("; ")
+    )))
+}
+
+/// Tables that the schema gives the same name.
+pub(crate) fn no_name_twice(names: &[String]) -> Result<()> {
+    let mut known = HashMap::new();
+    for name in names {
+        if let Some(other) = known.insert(names::folded(name), name) {
+            return Err(Error::Invalid(format!(
+                "two tables would be named {other:?} and {name:?}; rename one in the schema"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! The columns of a table as they are found, and how rows are to be read for them.
+//!
+//! Owns which key becomes which column, and what happens when there are too many.
+
+use std::collections::HashMap;
+
+use super::names::{Taken, folded};
+use super::options::Options;
+use super::schema::{OtherKeys, TableSchema};
+use crate::keys::{Fate, GATHERED, Keys, ROOT};
+use crate::kinds::{Kinds, Type};
+use crate::parse::{DEEPEST, Form, Others};
+use crate::rows::Rows;
+
+/// SQLite's own limit.
+pub(crate) const MAX_COLUMNS: usize = 2_000;
+
+/// The column for keys that are too many.
+const MORE: &str = "_more";
+
+/// No column.
+pub(crate) const NOWHERE: u32 = u32::MAX;
+
+/// The keys that lead to a value.
+pub(crate) type Path = Vec<Box<[u8]>>;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Column {
+    /// Unknown for a column that was there before, until a key is found that makes its name.
+    pub(crate) path: Option<Path>,
+    pub(crate) name: String,
+    pub(crate) fate: Fate,
+    pub(crate) kinds: Kinds,
+    /// The table had it before us.
+    pub(crate) is_old: bool,
+    /// The table has it.
+    pub(crate) is_made: bool,
+}
+
+impl Column {
+    pub(crate) fn kind(&self) -> Type {
+        match self.fate {
+            Fate::Fixed(kind) => kind,
+            _ => self.kinds.widest(),
+        }
+    }
+}
+
+/// What cannot go on as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Snag {
+    /// More columns than SQLite has. The layout has been changed; the file is to be read again.
+    TooMany,
+    /// A value came as it was that has to be made to fit. The layout knows it now.
+    Unfitted,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layout {
+    pub(crate) columns: Vec<Column>,
+    by_path: HashMap<Path, usize>,
+    taken: Taken,
+    /// Keys whose objects are not spread.
+    whole: Vec<Box<[u8]>>,
+    /// Keys that are no column go into this one.
+    more: Option<usize>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Layout {
+    /// With the columns that the table has already.
+    pub(crate) fn of_table(columns: Vec<(String, Type)>, renamed: &HashMap<String, Path>) -> Self {
+        let mut layout = Layout::default();
+        for (name, kind) in columns {
+            let path = renamed.get(&name).cloned();
+            if let Some(path) = &path {
+                layout.by_path.insert(path.clone(), layout.columns.len());
+            }
+            layout.taken.add(&name);
+            let (fate, kinds) = (Fate::Fixed(kind), Kinds::default());
+            layout.columns.push(Column { path, name, fate, kinds, is_old: true, is_made: true });
+        }
+        layout
+    }
+
+    pub(crate) fn column(&self, name: &str) -> Option<usize> {
+        let name = folded(name);
+        self.columns.iter().position(|column| folded(&column.name) == name)
+    }
+
+    /// Which column each of a block's keys is, new ones added; and what kinds of values they have seen.
+    pub(crate) fn place(&mut self, rows: &Rows, schema: Option<&TableSchema>) -> Result<Vec<u32>, Snag> {
+        let mut map = vec![NOWHERE; rows.keys.len()];
+        let mut snag = None;
+        for &number in rows.keys.order() {
+            let key = rows.keys.get(number);
+            let index = if key.parent == GATHERED {
+                self.more.unwrap_or_default()
+            } else {
+                self.index(rows.keys.path(number).into_iter().map(Into::into).collect(), schema)
+            };
+            let column = &mut self.columns[index];
+            column.kinds.insert(key.kinds);
+            if let (Fate::Fixed(kind), Fate::Inferred) = (column.fate, key.fate)
+                && kind != Type::Any
+            {
+                snag = Some(Snag::Unfitted);
+            }
+            map[number as usize] = index as u32;
+        }
+        if self.columns.len() > MAX_COLUMNS {
+            self.shrink();
+            return Err(Snag::TooMany);
+        }
+        snag.map_or(Ok(map), Err)
+    }
+
+    fn index(&mut self, path: Path, schema: Option<&TableSchema>) -> usize {
+        if let Some(index) = self.by_path.get(&path) {
+            return *index;
+        }
+        let words: Vec<_> = path.iter().map(|key| String::from_utf8_lossy(key)).collect();
+        let fixed = schema.and_then(|schema| schema.columns.get(&words.join(".")));
+        let wanted = fixed.and_then(|fixed| fixed.name.clone()).unwrap_or_else(|| words.join("_"));
+        let unclaimed = self.column(&wanted).filter(|index| self.columns[*index].path.is_none());
+        let index = unclaimed.unwrap_or_else(|| {
+            let name = self.taken.take(&wanted);
+            if name != wanted {
+                self.notes.push(format!("the key {:?} is the column {name:?}", words.join(".")));
+            }
+            let fate = fixed.and_then(|fixed| fixed.kind).map_or(Fate::Inferred, Fate::Fixed);
+            self.columns.push(Column {
+                path: None,
+                name,
+                fate,
+                kinds: Kinds::default(),
+                is_old: false,
+                is_made: false,
+            });
+            self.columns.len() - 1
+        });
+        self.columns[index].path = Some(path.clone());
+        self.by_path.insert(path, index);
+        index
+    }
+
+    /// Makes room: the key that was spread the widest is kept as JSON, or, if none is, the keys that came last go into
+    /// one column.
+    fn shrink(&mut self) {
+        let mut spread: HashMap<&[u8], usize> = HashMap::new();
+        for path in
+            self.columns.iter().filter_map(|column| column.path.as_ref()).filter(|path| path.len() > 1)
+        {
+            *spread.entry(&path[0]).or_default() += 1;
+        }
+        let widest =
+            spread.into_iter().filter(|(_, count)| *count > 1).max_by_key(|(key, count)| (*count, *key));
+        let made = self.columns.iter().take_while(|column| column.is_old).count();
+        if let Some((key, _)) = widest {
+            let key: Box<[u8]> = key.into();
+            self.notes.push(format!(
+                "the objects of {:?} have too many keys for columns ({MAX_COLUMNS} is SQLite's limit): kept as JSON",
+                String::from_utf8_lossy(&key)
+            ));
+            self.whole.push(key.clone());
+            let stays = |column: &Column| {
+                column.is_old || column.path.as_ref().is_none_or(|path| path.len() == 1 || path[0] != key)
+            };
+            self.columns.retain(stays);
+        } else {
+            self.columns.truncate(made.max(MAX_COLUMNS - 1));
+            self.more = None;
+        }
+        self.rebuild();
+        if self.columns.len() >= MAX_COLUMNS - 1 && self.more.is_none() && made < MAX_COLUMNS {
+            self.columns.truncate(MAX_COLUMNS - 1);
+            self.rebuild();
+            let name = self.taken.take(MORE);
+            self.notes.push(format!(
+                "there are more keys than SQLite has columns ({MAX_COLUMNS}): all but the first are in the column {name:?}"
+            ));
+            let fate = Fate::Fixed(Type::Text);
+            let kinds = Kinds::JSON;
+            self.columns.push(Column {
+                path: Some(Path::new()),
+                name,
+                fate,
+                kinds,
+                is_old: false,
+                is_made: false,
+            });
+            self.more = Some(self.columns.len() - 1);
+        }
+    }
+
+    fn rebuild(&mut self) {
+        self.by_path.clear();
+        self.taken = Taken::default();
+        for (index, column) in self.columns.iter().enumerate() {
+            self.taken.add(&column.name);
+            if let Some(path) = &column.path {
+                self.by_path.insert(path.clone(), index);
+            }
+        }
+    }
+
+    /// Adds columns that the schema names and no row had.
+    pub(crate) fn complete(&mut self, options: &Options, schema: Option<&TableSchema>) {
+        let columns = schema.into_iter().flat_map(|schema| &schema.columns);
+        for (name, _) in columns.filter(|(_, column)| !column.skip && column.kind.is_some()) {
+            self.index(path_of(name, options), schema);
+        }
+    }
+
+    /// Fixes what has been found out.
+    pub(crate) fn settle(&mut self) {
+        for column in self.columns.iter_mut().filter(|column| column.fate == Fate::Inferred) {
+            column.fate = Fate::Fixed(column.kinds.widest());
+        }
+    }
+
+    /// How rows are to be read for it.
+    pub(crate) fn form(&self, options: &Options, schema: Option<&TableSchema>) -> Form {
+        let mut keys = Keys::default();
+        for column in &self.columns {
+            match &column.path {
+                Some(path) if path.is_empty() => {}
+                Some(path) => set(&mut keys, path, column.fate),
+                None => set(&mut keys, &[column.name.as_bytes().into()], column.fate),
+            }
+        }
+        for (name, column) in schema.into_iter().flat_map(|schema| &schema.columns) {
+            let path = path_of(name, options);
+            if column.skip {
+                set(&mut keys, &path, Fate::Skipped);
+            } else if !self.by_path.contains_key(&path) {
+                set(&mut keys, &path, column.kind.map_or(Fate::Inferred, Fate::Fixed));
+            }
+        }
+        for key in &self.whole {
+            let number = find_or_add(&mut keys, ROOT, key);
+            keys.get_mut(number).whole = true;
+        }
+        let others = match (self.more, schema.map(|schema| schema.others).unwrap_or_default()) {
+            (_, OtherKeys::Skip) => Others::Skipped,
+            (_, OtherKeys::Reject) => Others::Refused,
+            (Some(_), OtherKeys::Infer) => Others::Gathered(keys.add(GATHERED, b"", Fate::Fixed(Type::Text))),
+            (None, OtherKeys::Infer) => Others::Inferred,
+        };
+        Form {
+            flatten: options.flatten.min(DEEPEST),
+            languages: options.languages.iter().map(|language| language.as_bytes().into()).collect(),
+            keys,
+            others,
+        }
+    }
+
+    /// Columns whose name is not their key's, for later imports.
+    pub(crate) fn renamed(&self) -> Vec<(Vec<String>, String)> {
+        let columns = self.columns.iter().filter_map(|column| {
+            let words: Vec<String> =
+                column.path.as_ref()?.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+            (!words.is_empty() && words.join("_") != column.name).then(|| (words, column.name.clone()))
+        });
+        columns.collect()
+    }
+}
+
+/// The keys that a schema means: where objects are spread, dots are between them.
+fn path_of(name: &str, options: &Options) -> Path {
+    match options.flatten {
+        0 => vec![name.as_bytes().into()],
+        _ => name.split('.').map(|part| part.as_bytes().into()).collect(),
+    }
+}
+
+fn find_or_add(keys: &mut Keys, parent: u32, name: &[u8]) -> u32 {
+    keys.find(parent, name).unwrap_or_else(|| keys.add(parent, name, Fate::Inferred))
+}
+
+fn set(keys: &mut Keys, path: &[Box<[u8]>], fate: Fate) {
+    let number = path.iter().fold(ROOT, |parent, name| find_or_add(keys, parent, name));
+    if number != ROOT {
+        keys.get_mut(number).fate = fate;
+    }
+}

@@ -1,0 +1,136 @@
+//! What an import is asked for.
+
+use std::path::PathBuf;
+
+use super::schema::Schema;
+
+/// What to do when the database has the table already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// Nothing: it is an error, found before anything is written.
+    #[default]
+    Refuse,
+    /// The new rows take the place of the old ones.
+    Replace,
+    /// The new rows come behind the old ones.
+    Append,
+    /// Rows with a known primary key are updated, the others added.
+    Upsert,
+}
+
+impl Existing {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Existing::Refuse => "create",
+            Existing::Replace => "replace",
+            Existing::Append => "append",
+            Existing::Upsert => "upsert",
+        }
+    }
+}
+
+/// What to do with the rest when lines are bad.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// Leave them out, go on.
+    #[default]
+    Skip,
+    /// Stop at the first.
+    Fail,
+    /// Stop when there are more than so many.
+    FailAfter(u64),
+}
+
+/// Where rows go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Into this database.
+    Database(PathBuf),
+    /// Nowhere: the tables are only found out.
+    Schema,
+    /// Nowhere: lines are only checked.
+    Nothing,
+}
+
+/// How an import is done.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many workers parse; 0 for the number of cores.
+    pub workers: usize,
+    /// Tables that are there already.
+    pub existing: Existing,
+    /// Bad lines.
+    pub on_error: OnError,
+    /// How many levels of objects become columns.
+    pub flatten: usize,
+    /// The languages to keep of localised objects; all when there are none.
+    pub languages: Vec<String>,
+    /// The column that is the primary key, where a table has it; else it is found by rule.
+    pub primary_key: Option<String>,
+    /// Columns to make an index for, where a table has them.
+    pub indexes: Vec<String>,
+    /// What is fixed beforehand.
+    pub schema: Schema,
+    /// The table for standard input, or for the one file that is given.
+    pub table: Option<String>,
+    /// Leave out files that were loaded before and have not changed since; go on where a stopped import was.
+    pub resume: bool,
+    /// A file for lines that are rejected.
+    pub rejects: Option<PathBuf>,
+    /// The longest line that is read, in bytes.
+    pub max_line: usize,
+    /// About how many bytes a worker parses at a time.
+    pub block: usize,
+}
+
+/// A line of 256 MiB is a mistake more often than a line.
+const MAX_LINE: usize = 256 << 20;
+
+/// Small enough to stay in a core's cache, large enough that handing it over costs nothing.
+const BLOCK: usize = 512 << 10;
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            workers: 4,
+            existing: Existing::default(),
+            on_error: OnError::default(),
+            flatten: 0,
+            languages: Vec::new(),
+            primary_key: None,
+            indexes: Vec::new(),
+            schema: Schema::default(),
+            table: None,
+            resume: false,
+            rejects: None,
+            max_line: MAX_LINE,
+            block: BLOCK,
+        }
+    }
+}
+
+/// The most workers there may be.
+pub const MAX_WORKERS: usize = 32;
+
+/// The longest line that can be asked for: SQLite holds no longer value.
+pub const LONGEST_LINE: usize = 900_000_000;
+
+impl Options {
+    pub(crate) fn worker_count(&self) -> usize {
+        match self.workers {
+            0 => std::thread::available_parallelism().map_or(4, |cores| cores.get()).min(MAX_WORKERS),
+            workers => workers,
+        }
+    }
+
+    /// What decides on a table's shape, for a later import to compare with.
+    pub(crate) fn shape(&self) -> String {
+        format!(
+            "flatten={} languages={} key={} schema={}",
+            self.flatten,
+            self.languages.join(","),
+            self.primary_key.as_deref().unwrap_or("by rule"),
+            self.schema.print()
+        )
+    }
+}

@@ -1,0 +1,221 @@
+//! Where the database is built, and how it comes to its name.
+//!
+//! Owns that nothing half-done is ever seen. A new database is built in a hidden file beside its place and moved there
+//! when it is complete and on disk; one that exists is written in transactions. One import at a time: the lock says so.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::control::Control;
+use crate::error::{Error, Result};
+
+/// Pages of a new database. Rows of JSONL are wide: with SQLite's usual 4 KiB many of them spill over, and inserting
+/// takes half as long again.
+const PAGE: u32 = 16 * 1024;
+
+/// Pages kept in memory, in KiB.
+const CACHE: i64 = 16 * 1024;
+
+/// How long another program may keep the database to itself.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often SQLite looks whether it is to stop, in its own steps: some milliseconds.
+const STEPS: i32 = 100_000;
+
+#[derive(Debug)]
+pub(crate) struct Place {
+    target: PathBuf,
+    /// Where it is built, when it is new.
+    draft: Option<PathBuf>,
+    lock: Lock,
+    keep_draft: bool,
+    /// What the draft held when it was taken over.
+    pub(crate) is_taken_over: bool,
+}
+
+impl Place {
+    /// Finds out whether the database is new, and keeps others away.
+    pub(crate) fn open(target: &Path, resume: bool) -> Result<Self> {
+        let name = target.file_name();
+        let Some(name) = name.filter(|_| !target.is_dir()) else {
+            return Err(Error::Invalid(format!(
+                "{} is a folder; name a file for the database",
+                target.display()
+            )));
+        };
+        let hidden = |ending: &str| {
+            let mut file = OsString::from(".");
+            file.push(name);
+            file.push(ending);
+            folder_of(target).join(file)
+        };
+        let lock = Lock::take(&hidden(".import-lock"), target)?;
+        let is_new = match fs::metadata(target) {
+            Ok(metadata) => metadata.len() == 0 && metadata.is_file(),
+            Err(error) if error.kind() == ErrorKind::NotFound => true,
+            Err(error) => return Err(Error::io("open", target, &error)),
+        };
+        let draft = is_new.then(|| hidden(".import"));
+        let mut place =
+            Place { target: target.to_owned(), draft, lock, keep_draft: resume, is_taken_over: false };
+        if let Some(draft) = &place.draft {
+            // A log that nobody plays back any more would be played into the new database.
+            for ending in ["-journal", "-wal"] {
+                let log = with_ending(target, ending);
+                if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
+                    return Err(Error::Invalid(format!(
+                        "{} is left of a database that is gone; move it away, or name another file",
+                        log.display()
+                    )));
+                }
+            }
+            if resume {
+                place.is_taken_over = draft.exists();
+            } else {
+                remove_all(draft);
+            }
+        }
+        Ok(place)
+    }
+
+    pub(crate) fn is_new(&self) -> bool {
+        self.draft.is_some()
+    }
+
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Folder for what has to be put down for a while.
+    pub(crate) fn folder(&self) -> &Path {
+        folder_of(&self.target)
+    }
+
+    pub(crate) fn connect(&self, control: &Arc<Control>) -> Result<Connection> {
+        let failed = |error: rusqlite::Error| Error::sqlite(&self.target, &error);
+        let path = self.draft.as_ref().unwrap_or(&self.target);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let create = if self.is_new() { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
+        let mut conn = Connection::open_with_flags(path, flags | create).map_err(failed)?;
+        conn.busy_timeout(PATIENCE).map_err(failed)?;
+        conn.set_prepared_statement_cache_capacity(64);
+        if self.is_new() {
+            conn.pragma_update(None, "page_size", PAGE).map_err(failed)?;
+            conn.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
+            let mode = conn.pragma_update_and_check(None, "journal_mode", "TRUNCATE", |_| Ok(()));
+            mode.map_err(failed)?;
+            conn.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
+        } else {
+            conn.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
+        }
+        conn.pragma_update(None, "cache_size", -CACHE).map_err(failed)?;
+        conn.pragma_update(None, "foreign_keys", false).map_err(failed)?;
+        let control = control.clone();
+        conn.progress_handler(STEPS, Some(move || control.is_stopped())).map_err(failed)?;
+        // Whether it is a database at all.
+        conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(failed)?;
+        Ok(conn)
+    }
+
+    /// Gives a new database its name. Everything is on disk before, and after.
+    pub(crate) fn publish(mut self, conn: Connection) -> Result<()> {
+        conn.close().map_err(|(_, error)| Error::sqlite(&self.target, &error))?;
+        let Some(draft) = self.draft.clone() else { return Ok(()) };
+        let failed = |error: std::io::Error| Error::io("write", &self.target, &error);
+        File::open(&draft).and_then(|file| file.sync_all()).map_err(failed)?;
+        let taken = || {
+            Error::Invalid(format!(
+                "{} came to be while it was built; it was left as it is",
+                self.target.display()
+            ))
+        };
+        match fs::metadata(&self.target) {
+            // An empty file is a database to SQLite, and to people who made it with mktemp.
+            Ok(found) if found.len() == 0 => fs::rename(&draft, &self.target).map_err(failed)?,
+            Ok(_) => return Err(taken()),
+            // A link does not replace what came meanwhile, as a rename would. Some file systems have no links.
+            Err(_) => match fs::hard_link(&draft, &self.target) {
+                Ok(()) => fs::remove_file(&draft).map_err(failed)?,
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(taken()),
+                Err(_) => fs::rename(&draft, &self.target).map_err(failed)?,
+            },
+        }
+        self.keep_draft = false;
+        File::open(self.folder()).and_then(|folder| folder.sync_all()).map_err(failed)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(draft) = self.draft.as_ref().filter(|_| !self.keep_draft) {
+            remove_all(draft);
+        }
+        self.lock.release();
+    }
+}
+
+/// A file that one import holds.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    fn take(path: &Path, target: &Path) -> Result<Self> {
+        let failed = |error: std::io::Error| match error.kind() {
+            ErrorKind::NotFound => {
+                Error::Invalid(format!("there is no folder {} for the database", folder_of(target).display()))
+            }
+            _ => Error::io("write beside", target, &error),
+        };
+        loop {
+            let file =
+                OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(failed)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    return Err(Error::Invalid(format!(
+                        "another import into {} is running; try again when it is done",
+                        target.display()
+                    )));
+                }
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+            }
+            // Whoever held it before may have removed it just now.
+            let held = file.metadata().map_err(failed)?;
+            if fs::metadata(path).is_ok_and(|there| there.ino() == held.ino() && there.dev() == held.dev()) {
+                return Ok(Lock { path: path.to_owned(), _file: file });
+            }
+        }
+    }
+
+    fn release(&self) {
+        // The file is nothing but the lock. While it is removed it is still held.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn folder_of(target: &Path) -> &Path {
+    target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+fn remove_all(draft: &Path) {
+    for ending in ["", "-journal", "-wal", "-shm"] {
+        // What is not there need not be removed; what cannot be is in the way of SQLite, and it says so.
+        let _ = fs::remove_file(with_ending(draft, ending));
+    }
+}

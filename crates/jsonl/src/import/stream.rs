@@ -1,0 +1,207 @@
+//! The pipeline: one reader cuts files into blocks, workers parse them, and they come out in order.
+//!
+//! Owns how much is under way at a time: the pool's queue bounds the blocks, and the budget their bytes, for a line may
+//! be larger than a block.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use gristmill_pool::{Delivery, Pool, Results};
+
+use super::control::Control;
+use super::find::Source;
+use super::options::Options;
+use crate::block::Blocks;
+use crate::error::{Error, Result};
+use crate::parse::{Form, parse};
+use crate::rows::Rows;
+use crate::source::{Opened, Print};
+
+/// A file to be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticket {
+    /// Which source.
+    pub(crate) index: usize,
+    pub(crate) source: Source,
+    pub(crate) form: Arc<Form>,
+    /// Nobody wants the rest of it.
+    pub(crate) abandoned: Arc<AtomicBool>,
+    /// What standard input gave when it was read first.
+    pub(crate) copy: Option<Arc<File>>,
+}
+
+/// What comes out.
+pub(crate) struct Item {
+    /// Which source.
+    pub(crate) index: usize,
+    pub(crate) event: Event,
+}
+
+pub(crate) enum Event {
+    Rows(Box<Rows>, Permit),
+    /// The file was read to its end, or not.
+    End(io::Result<Print>),
+}
+
+/// Blocks under way, beyond those in the pool's hands.
+const BUDGET_BLOCKS: usize = 24;
+
+/// Starts to read. The pool is for stopping it early.
+pub(crate) fn start(
+    tickets: Vec<Ticket>,
+    options: &Options,
+    control: &Arc<Control>,
+) -> Result<(Pool<Item>, Results<Item>)> {
+    let workers = options.worker_count();
+    let builder = Pool::builder().name("parse").workers(workers).queue(workers * 2).results(workers * 2);
+    let built = builder.build_with_results(Delivery::AsSubmitted);
+    let (pool, results) = built.map_err(|error| Error::System(error.to_string()))?;
+    let budget = Arc::new(Budget::new(options.block.saturating_mul(BUDGET_BLOCKS.max(workers * 4))));
+    control.wake_with({
+        let (pool, budget) = (pool.clone(), budget.clone());
+        move || {
+            pool.cancel();
+            budget.close();
+        }
+    });
+    let reader = Reader { pool: pool.clone(), budget, control: control.clone(), options: options.clone() };
+    let thread = std::thread::Builder::new().name("read".to_owned());
+    let spawned = thread.spawn(move || {
+        // A pool that takes no more has been told to stop.
+        let _ = tickets.into_iter().try_for_each(|ticket| reader.file(&ticket));
+        reader.pool.close();
+    });
+    spawned.map_err(|error| Error::System(format!("cannot start a thread: {error}")))?;
+    Ok((pool, results))
+}
+
+struct Reader {
+    pool: Pool<Item>,
+    budget: Arc<Budget>,
+    control: Arc<Control>,
+    options: Options,
+}
+
+/// The pool takes nothing more.
+struct Stopped;
+
+impl Reader {
+    fn file(&self, ticket: &Ticket) -> std::result::Result<(), Stopped> {
+        let index = ticket.index;
+        let end = match self.blocks(ticket) {
+            Ok(Ok(print)) => Ok(print),
+            Ok(Err(error)) => Err(error),
+            Err(stopped) => return Err(stopped),
+        };
+        self.pool.submit(move |_| Ok(Item { index, event: Event::End(end) })).map_err(|_| Stopped)?;
+        Ok(())
+    }
+
+    fn blocks(&self, ticket: &Ticket) -> std::result::Result<io::Result<Print>, Stopped> {
+        let opened = match open(ticket, &self.control.bytes_read) {
+            Ok(opened) => opened,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut blocks = Blocks::new(opened, self.options.block, self.options.max_line);
+        let mut is_first = true;
+        loop {
+            if self.control.is_stopped() {
+                return Err(Stopped);
+            }
+            if ticket.abandoned.load(Ordering::Relaxed) {
+                return Ok(Err(io::Error::other("abandoned")));
+            }
+            let block = match blocks.next() {
+                Ok(Some(block)) => block,
+                Ok(None) => return Ok(blocks.into_source().print()),
+                Err(error) => return Ok(Err(error)),
+            };
+            if std::mem::take(&mut is_first)
+                && let Some(encoding) = wide(&block.bytes)
+            {
+                let text = format!(
+                    "it is {encoding}; convert it to UTF-8, for example with iconv -f {encoding} -t UTF-8"
+                );
+                return Ok(Err(io::Error::other(text)));
+            }
+            let permit = self.budget.take(block.bytes.len());
+            let (index, form) = (ticket.index, ticket.form.clone());
+            let task =
+                move |_: &_| Ok(Item { index, event: Event::Rows(Box::new(parse(block, &form)), permit) });
+            self.pool.submit(task).map_err(|_| Stopped)?;
+        }
+    }
+}
+
+/// The first bytes of a text that is not UTF-8 but another Unicode.
+fn wide(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0xff, 0xfe, ..] | [b'{', 0, ..] => Some("UTF-16LE"),
+        [0xfe, 0xff, ..] | [0, b'{', ..] => Some("UTF-16BE"),
+        _ => None,
+    }
+}
+
+fn open(ticket: &Ticket, read: &Arc<AtomicU64>) -> io::Result<Opened> {
+    if let Some(copy) = &ticket.copy {
+        let mut again = copy.try_clone()?;
+        if again.metadata()?.len() > 0 {
+            again.seek(SeekFrom::Start(0))?;
+            return Opened::new(again, None, ticket.source.packing, read);
+        }
+    }
+    let file = match &ticket.source.path {
+        Some(path) => File::open(path)?,
+        None => File::from(io::stdin().as_fd().try_clone_to_owned()?),
+    };
+    let path = ticket.source.path.as_deref().filter(|_| ticket.source.is_file);
+    let opened = Opened::new(file, path, ticket.source.packing, read)?;
+    match &ticket.copy {
+        Some(copy) => Ok(opened.copied_to(copy.try_clone()?)),
+        None => Ok(opened),
+    }
+}
+
+/// How many bytes may be under way.
+struct Budget {
+    most: usize,
+    taken: Mutex<(usize, bool)>,
+    returned: Condvar,
+}
+
+/// Some of them, until it is dropped.
+pub(crate) struct Permit {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Budget {
+    fn new(most: usize) -> Self {
+        Budget { most, taken: Mutex::default(), returned: Condvar::new() }
+    }
+
+    /// Waits until there is room. What is larger than all of it goes alone.
+    fn take(self: &Arc<Self>, bytes: usize) -> Permit {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |(taken, closed): &mut (usize, bool)| !*closed && *taken > 0 && *taken + bytes > self.most;
+        let mut taken = self.returned.wait_while(taken, full).unwrap_or_else(PoisonError::into_inner);
+        taken.0 += bytes;
+        Permit { budget: self.clone(), bytes }
+    }
+
+    /// Lets all through: nothing will come of it.
+    fn close(&self) {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.returned.notify_all();
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner).0 -= self.bytes;
+        self.budget.returned.notify_all();
+    }
+}

@@ -1,0 +1,89 @@
+//! How an import ended.
+
+use serde::Serialize;
+
+/// What became of all files.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// By file, as they were found.
+    pub files: Vec<FileSummary>,
+    /// Rows in all tables together.
+    pub rows: u64,
+    /// Lines that were rejected.
+    pub rejected: u64,
+    /// Bytes of the files that were read.
+    pub bytes: u64,
+    /// The first lines that were rejected.
+    pub examples: Vec<Rejected>,
+    /// What stopped it: more bad lines than were allowed.
+    pub stopped_by: Option<Rejected>,
+    /// It was told to stop.
+    pub interrupted: bool,
+    /// Whether the database is there: not, when it was to be a new one and is not complete.
+    pub is_published: bool,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// What became of one file.
+#[derive(Clone, Debug, Serialize)]
+pub struct FileSummary {
+    /// Its path.
+    pub source: String,
+    /// Its table.
+    pub table: String,
+    /// How it went.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// Rows in its table, of this file.
+    pub rows: u64,
+    /// Lines that were rejected.
+    pub rejected: u64,
+    /// Lines with nothing in them.
+    pub blank: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Its table's columns: name, and type as SQLite is told.
+    pub columns: Vec<(String, String)>,
+    /// Its table's primary key.
+    pub primary_key: Option<String>,
+    /// Its table as SQL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sql: Option<String>,
+    /// What is worth knowing about it.
+    pub notes: Vec<String>,
+}
+
+/// How a file went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "outcome", content = "error")]
+pub enum Outcome {
+    /// It is in.
+    Loaded,
+    /// It was there already, unchanged.
+    Unchanged,
+    /// It was not reached.
+    Waiting,
+    /// It is not in, and why.
+    Failed(String),
+}
+
+/// A line that was rejected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Rejected {
+    /// The file.
+    pub file: String,
+    /// From 1.
+    pub line: u64,
+    /// From 1, in bytes.
+    pub column: u64,
+    /// What is wrong there.
+    pub reason: String,
+}
+
+impl Summary {
+    /// Whether a file could not be loaded.
+    pub fn has_failures(&self) -> bool {
+        self.files.iter().any(|file| matches!(file.outcome, Outcome::Failed(_)))
+    }
+}

@@ -1,0 +1,354 @@
+//! One table in the database: made, filled, finished.
+//!
+//! Owns the SQL. While rows come, columns have no type: what was seen decides, when all of it was. Values lie in
+//! the file the same way under either, but for text, and then the file is loaded again with what is known.
+
+use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
+use rusqlite::{Connection, ErrorCode};
+
+use super::key::{Plan, Watch};
+use super::layout::{Layout, NOWHERE};
+use super::names::quoted;
+use crate::fault::Reason;
+use crate::kinds::Type;
+use crate::rows::{Cell, Line, Rows};
+
+/// How rows get in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Insert,
+    Upsert,
+}
+
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) name: String,
+    pub(crate) layout: Layout,
+    pub(crate) plan: Plan,
+    pub(crate) watch: Watch,
+    pub(crate) way: Way,
+    /// It was there before us.
+    pub(crate) is_old: bool,
+    is_made: bool,
+    insert: String,
+}
+
+/// What became of a block.
+#[derive(Debug, Default)]
+pub(crate) struct Inserted {
+    pub(crate) rows: u64,
+    pub(crate) refused: Vec<(Line, Reason)>,
+    /// The plan does not hold, seen after so many rows of the block; rows are missing.
+    pub(crate) broken_after: Option<usize>,
+}
+
+/// Why a table could not be finished as planned.
+#[derive(Debug)]
+pub(crate) enum Unfinished {
+    /// Some rows break the key that the user asked for: they have to be refused, one by one.
+    KeyBroken,
+    Sqlite(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Unfinished {
+    fn from(error: rusqlite::Error) -> Self {
+        Unfinished::Sqlite(error)
+    }
+}
+
+type Sql<T> = rusqlite::Result<T>;
+
+impl Table {
+    pub(crate) fn new(
+        name: String,
+        layout: Layout,
+        plan: Plan,
+        wanted: Option<String>,
+        is_old: bool,
+        way: Way,
+    ) -> Self {
+        let watch = Watch::new(wanted);
+        Table { name, layout, plan, watch, way, is_old, is_made: is_old, insert: String::new() }
+    }
+
+    /// Looks at a block without writing it, or at the rows of it that come after the first `seen`.
+    pub(crate) fn watch(&mut self, rows: &Rows, map: &[u32], seen: usize) {
+        let mut begin =
+            seen.checked_sub(1).and_then(|last| rows.rows.get(last)).map_or(0, |row| row.end as usize);
+        for row in &rows.rows[seen..] {
+            let cells = &rows.cells[begin..row.end as usize];
+            begin = row.end as usize;
+            self.watch.see(cells, map, &self.layout);
+        }
+    }
+
+    /// Writes a block.
+    pub(crate) fn write(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
+        if self.plan == Plan::Open {
+            self.open(rows, map);
+        }
+        self.prepare(conn)?;
+        match self.way {
+            Way::Insert => self.insert(conn, rows, map),
+            Way::Upsert => self.upsert(conn, rows, map),
+        }
+    }
+
+    /// Decides on the key with the first row that there is.
+    fn open(&mut self, rows: &Rows, map: &[u32]) {
+        let Some(first) = rows.rows.first() else { return };
+        let mut watch = self.watch.clone();
+        let key = watch.see(&rows.cells[..first.end as usize], map, &self.layout);
+        self.plan = match (watch.column, key) {
+            (Some(index), Some(Cell::Int(_))) => Plan::Rowid(index),
+            _ => Plan::None,
+        };
+    }
+
+    /// The table as it is to be.
+    pub(crate) fn sql(&self, typed: bool) -> String {
+        let columns = self.layout.columns.iter().enumerate().map(|(index, column)| {
+            let name = quoted(&column.name);
+            // INTEGER PRIMARY KEY would be the row's number, and its order; INT is not.
+            let in_key = |kind: Type| if kind == Type::Integer { "INT" } else { kind.sql() };
+            let kind = if typed { column.kind() } else { Type::Any };
+            match &self.plan {
+                Plan::Rowid(key) if *key == index => format!("{name} INTEGER PRIMARY KEY"),
+                Plan::Enforced(key) if *key == index => {
+                    format!("{name} {} NOT NULL PRIMARY KEY", in_key(column.kind()))
+                }
+                Plan::After(key) if *key == index && typed => {
+                    format!("{name} {} NOT NULL PRIMARY KEY", in_key(kind))
+                }
+                _ if kind == Type::Any => name,
+                _ => format!("{name} {}", kind.sql()),
+            }
+        });
+        let columns: Vec<String> = columns.map(|column| format!("  {column}")).collect();
+        format!("CREATE TABLE {} (\n{}\n)", quoted(&self.name), columns.join(",\n"))
+    }
+
+    /// Makes the table, or the columns that are new.
+    fn prepare(&mut self, conn: &Connection) -> Sql<()> {
+        let new: Vec<usize> =
+            (0..self.layout.columns.len()).filter(|index| !self.layout.columns[*index].is_made).collect();
+        if !new.is_empty() || !self.is_made {
+            if !self.is_made && !self.layout.columns.is_empty() {
+                conn.execute_batch(&self.sql(false))?;
+                self.is_made = true;
+            } else if self.is_made {
+                for index in &new {
+                    let column = &self.layout.columns[*index];
+                    let kind = if self.is_old { column.kind().sql() } else { "" };
+                    let (table, name) = (quoted(&self.name), quoted(&column.name));
+                    conn.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {name} {kind}"))?;
+                }
+            }
+            self.layout.columns.iter_mut().for_each(|column| column.is_made = true);
+            self.insert.clear();
+        }
+        if self.insert.is_empty() && self.is_made {
+            let all: Vec<usize> = (0..self.layout.columns.len()).collect();
+            self.insert = self.insert_sql(&all);
+        }
+        Ok(())
+    }
+
+    fn insert_sql(&self, columns: &[usize]) -> String {
+        let names: Vec<String> =
+            columns.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
+        let marks = vec!["?"; columns.len()].join(",");
+        format!("INSERT INTO {} ({}) VALUES ({marks})", quoted(&self.name), names.join(","))
+    }
+
+    /// Rows with all columns, the missing ones null.
+    fn insert(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
+        let mut inserted = Inserted::default();
+        if !self.is_made {
+            // Only rows without any key so far: `{}`. They are made when there is a column.
+            inserted.broken_after = (!rows.rows.is_empty()).then_some(0);
+            return Ok(inserted);
+        }
+        let mut statement = conn.prepare_cached(&self.insert)?;
+        // What is bound stays bound: only what the row before had and this one has not is to be taken away.
+        let mut bound = vec![0_u32; self.layout.columns.len()];
+        let mut last: Vec<u32> = Vec::new();
+        let mut begin = 0;
+        for (row, number) in rows.rows.iter().zip(1_u32..) {
+            let cells = &rows.cells[begin..row.end as usize];
+            begin = row.end as usize;
+            let key = self.watch.see(cells, map, &self.layout);
+            match self.plan {
+                Plan::Rowid(_) if !self.watch.rises => {
+                    inserted.broken_after = Some(number as usize);
+                    return Ok(inserted);
+                }
+                Plan::Enforced(index) if key.is_none() => {
+                    let column = self.layout.columns[index].name.clone();
+                    inserted.refused.push((row.line, Reason::NoPrimaryKey(column)));
+                    continue;
+                }
+                _ => {}
+            }
+            for (key, cell) in cells {
+                let column = map[*key as usize];
+                if column != NOWHERE {
+                    statement.raw_bind_parameter(column as usize + 1, Bound(rows, *cell))?;
+                    bound[column as usize] = number;
+                }
+            }
+            for column in last.drain(..).filter(|column| bound[*column as usize] != number) {
+                statement.raw_bind_parameter(column as usize + 1, rusqlite::types::Null)?;
+            }
+            last.extend(cells.iter().map(|(key, _)| map[*key as usize]).filter(|column| *column != NOWHERE));
+            match statement.raw_execute() {
+                Ok(_) => inserted.rows += 1,
+                Err(error) => inserted.refused.push((row.line, refusal(error)?)),
+            }
+        }
+        Ok(inserted)
+    }
+
+    /// Rows with the columns they have: the others of a known row stay as they are.
+    fn upsert(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
+        let mut inserted = Inserted::default();
+        let Plan::Kept(keys) = &self.plan else { return Ok(inserted) };
+        let mut begin = 0;
+        let mut sql: Option<(Vec<usize>, String)> = None;
+        for row in &rows.rows {
+            let cells = &rows.cells[begin..row.end as usize];
+            begin = row.end as usize;
+            let here = |column: &usize| {
+                cells.iter().any(|(key, cell)| map[*key as usize] == *column as u32 && *cell != Cell::Null)
+            };
+            if let Some(missing) = keys.iter().find(|key| !here(key)) {
+                let column = self.layout.columns[*missing].name.clone();
+                inserted.refused.push((row.line, Reason::NoPrimaryKey(column)));
+                continue;
+            }
+            let columns: Vec<usize> = cells.iter().map(|(key, _)| map[*key as usize] as usize).collect();
+            if sql.as_ref().is_none_or(|(known, _)| *known != columns) {
+                sql = Some((columns.clone(), self.upsert_sql(&columns, keys)));
+            }
+            let text = sql.as_ref().map_or("", |(_, text)| text);
+            let mut statement = conn.prepare_cached(text)?;
+            for (index, (_, cell)) in cells.iter().enumerate() {
+                statement.raw_bind_parameter(index + 1, Bound(rows, *cell))?;
+            }
+            match statement.raw_execute() {
+                Ok(_) => inserted.rows += 1,
+                Err(error) => inserted.refused.push((row.line, refusal(error)?)),
+            }
+        }
+        Ok(inserted)
+    }
+
+    fn upsert_sql(&self, columns: &[usize], keys: &[usize]) -> String {
+        let name = |index: &usize| quoted(&self.layout.columns[*index].name);
+        let set: Vec<String> = columns
+            .iter()
+            .filter(|column| !keys.contains(column))
+            .map(|column| format!("{0}=excluded.{0}", name(column)))
+            .collect();
+        let then =
+            if set.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", set.join(",")) };
+        let keys: Vec<String> = keys.iter().map(name).collect();
+        format!("{} ON CONFLICT ({}) DO {then}", self.insert_sql(columns), keys.join(","))
+    }
+
+    /// Makes what is missing when all rows are there: types, the key, columns that no row had.
+    pub(crate) fn finish(&mut self, conn: &Connection) -> Result<(), Unfinished> {
+        self.prepare(conn)?;
+        if self.is_old || !self.is_made {
+            return Ok(());
+        }
+        if self.plan == Plan::None {
+            self.plan = match self.watch.plan(&self.layout) {
+                // It was not one from the start, and cannot become one.
+                Plan::Rowid(index) => Plan::After(index),
+                Plan::Enforced(_) => return Err(Unfinished::KeyBroken),
+                plan => plan,
+            };
+        }
+        let Plan::After(index) = self.plan else { return Ok(self.declare(conn, false)?) };
+        let column = quoted(&self.layout.columns[index].name);
+        let made =
+            conn.execute_batch(&format!("CREATE UNIQUE INDEX {KEY} ON {} ({column})", quoted(&self.name)));
+        match made {
+            Ok(()) => Ok(self.declare(conn, true)?),
+            Err(error) if error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation) => {
+                Err(error.into())
+            }
+            Err(_) if self.watch.wanted.is_some() => Err(Unfinished::KeyBroken),
+            Err(_) => {
+                let name = &self.layout.columns[index].name;
+                self.layout
+                    .notes
+                    .push(format!("the column {name:?} has values more than once: there is no primary key"));
+                self.plan = Plan::None;
+                Ok(self.declare(conn, false)?)
+            }
+        }
+    }
+
+    /// Tells the database what the columns are. Rows lie there as they should; only what is said of them changes, so
+    /// that is all that is written. The index of the key gets the name that SQLite itself would have given it.
+    fn declare(&self, conn: &Connection, has_index: bool) -> Sql<()> {
+        conn.pragma_update(None, "writable_schema", true)?;
+        conn.execute(
+            "UPDATE sqlite_schema SET sql = ?1 WHERE type = 'table' AND name = ?2",
+            (self.sql(true), &self.name),
+        )?;
+        if has_index {
+            conn.execute(
+                "UPDATE sqlite_schema SET sql = NULL, name = ?1 WHERE type = 'index' AND name = ?2",
+                (format!("sqlite_autoindex_{}_1", self.name), KEY),
+            )?;
+        }
+        conn.pragma_update(None, "writable_schema", "RESET")
+    }
+
+    /// The column that is the key, for people.
+    pub(crate) fn key(&self) -> Option<String> {
+        let name = |index: usize| self.layout.columns.get(index).map(|column| column.name.clone());
+        match &self.plan {
+            Plan::Rowid(index) | Plan::After(index) | Plan::Enforced(index) => name(*index),
+            Plan::Kept(indexes) if !indexes.is_empty() => {
+                Some(indexes.iter().filter_map(|index| name(*index)).collect::<Vec<_>>().join(", "))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The key's index while it is made.
+const KEY: &str = "gristmill_import_key";
+
+/// Why a row is refused, where it is the row's fault.
+fn refusal(error: rusqlite::Error) -> Sql<Reason> {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig) => {
+            Ok(Reason::Refused(error.to_string()))
+        }
+        _ => Err(error),
+    }
+}
+
+/// A value on its way into the database. Text is known to be UTF-8: it is not looked at again.
+struct Bound<'a>(&'a Rows, Cell);
+
+impl ToSql for Bound<'_> {
+    #[inline]
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match self.1 {
+            Cell::Null => ToSqlOutput::Owned(Value::Null),
+            Cell::Bool(value) => ToSqlOutput::Owned(Value::Integer(i64::from(value))),
+            Cell::Int(value) => ToSqlOutput::Owned(Value::Integer(value)),
+            Cell::Real(value) => ToSqlOutput::Owned(Value::Real(value)),
+            Cell::Decimal(span) => ToSqlOutput::Borrowed(ValueRef::Text(self.0.bytes(span, false))),
+            Cell::Text { span, beside, .. } => {
+                ToSqlOutput::Borrowed(ValueRef::Text(self.0.bytes(span, beside)))
+            }
+        })
+    }
+}

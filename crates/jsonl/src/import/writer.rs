@@ -1,0 +1,490 @@
+//! The one writer: takes rows in order and brings them into tables, file by file.
+//!
+//! Owns the transactions. A file is loaded with what is known of it. When that turns out to be wrong (a column of
+//! numbers has a text in line 400,000), the rest of it is only looked at, and it is loaded once more, knowing all.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jiff::Timestamp;
+use rusqlite::Connection;
+
+use super::control::{Control, Phase, add};
+use super::key::Plan;
+use super::layout::{Layout, Snag};
+use super::ledger::{self, Record};
+use super::names::quoted;
+use super::options::{Existing, OnError, Options, Target};
+use super::rejects::{Mark, Rejects};
+use super::schema::TableSchema;
+use super::stream::Event;
+use super::summary::{FileSummary, Outcome, Rejected};
+use super::table::{Table, Unfinished, Way};
+use crate::error::{Error, Result};
+use crate::fault::Reason;
+use crate::rows::{Line, Rows};
+use crate::source::Print;
+
+/// Small files share a transaction up to this size, in a database that is new: each costs two waits for the disk.
+const TOGETHER: u64 = 64 << 20;
+
+/// A file that cannot be settled in so many passes never will be.
+const MOST_PASSES: u32 = 64;
+
+/// What is known of a file's table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) layout: Layout,
+    pub(crate) plan: Plan,
+    /// The table is there, and gets more rows.
+    pub(crate) is_old: bool,
+    pub(crate) way: Option<Way>,
+    /// The table is there, and goes.
+    pub(crate) is_replaced: bool,
+    pub(crate) passes: u32,
+}
+
+/// How a file that is under way is dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Writing,
+    /// It is only looked at: for a schema, or because it has to be loaded again.
+    Watching,
+    /// It has to be loaded again, and looking on is no use.
+    Abandoned,
+}
+
+struct Loading {
+    index: usize,
+    table: Table,
+    state: State,
+    rows: u64,
+    rejected: u64,
+    blank: u64,
+    lines: u64,
+    mark: Mark,
+    started: Timestamp,
+    abandoned: Arc<AtomicBool>,
+    /// What the old table had, to be made again.
+    belongings: Vec<String>,
+}
+
+/// What is to be done next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    GoOn,
+    /// There were more bad lines than were allowed.
+    Stop,
+}
+
+/// What is left when all is done.
+pub(crate) struct Ended {
+    pub(crate) conn: Option<Connection>,
+    pub(crate) files: Vec<FileSummary>,
+    pub(crate) examples: Vec<Rejected>,
+    pub(crate) stopped_by: Option<Rejected>,
+}
+
+pub(crate) struct Writer<'a> {
+    options: &'a Options,
+    control: &'a Control,
+    target: &'a Target,
+    conn: Option<Connection>,
+    is_new: bool,
+    rejects: Rejects,
+    pub(crate) files: Vec<FileSummary>,
+    pub(crate) known: HashMap<usize, Known>,
+    /// Files that have to be loaded again.
+    pub(crate) again: Vec<usize>,
+    pub(crate) stopped_by: Option<Rejected>,
+    loading: Option<Loading>,
+    uncommitted: u64,
+}
+
+impl<'a> Writer<'a> {
+    pub(crate) fn new(
+        options: &'a Options,
+        control: &'a Control,
+        target: &'a Target,
+        conn: Option<Connection>,
+        is_new: bool,
+        files: Vec<FileSummary>,
+    ) -> Result<Self> {
+        Ok(Writer {
+            options,
+            control,
+            target,
+            conn,
+            is_new,
+            rejects: Rejects::open(options.rejects.as_deref())?,
+            files,
+            known: HashMap::new(),
+            again: Vec::new(),
+            stopped_by: None,
+            loading: None,
+            uncommitted: 0,
+        })
+    }
+
+    fn schema(&self, index: usize) -> Option<&'a TableSchema> {
+        let options = self.options;
+        options.schema.tables.get(&self.files[index].table)
+    }
+
+    fn failed(&self, error: &rusqlite::Error) -> Error {
+        match self.target {
+            Target::Database(path) => Error::sqlite(path, error),
+            _ => Error::System(error.to_string()),
+        }
+    }
+
+    fn batch(&self, sql: &str) -> Result<()> {
+        match &self.conn {
+            Some(conn) => conn.execute_batch(sql).map_err(|error| self.failed(&error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes what comes next of a file.
+    pub(crate) fn take(&mut self, index: usize, event: Event, abandoned: &Arc<AtomicBool>) -> Result<Next> {
+        if self.loading.is_none() {
+            self.begin(index, abandoned)?;
+        }
+        match event {
+            Event::Rows(rows, permit) => {
+                let next = self.rows(&rows);
+                drop(permit);
+                next
+            }
+            Event::End(end) => self.end(end),
+        }
+    }
+
+    fn begin(&mut self, index: usize, abandoned: &Arc<AtomicBool>) -> Result<()> {
+        let known = self.known.entry(index).or_default();
+        known.passes += 1;
+        let known = known.clone();
+        let name = self.options.table_name(&self.files[index].table)?;
+        let mut belongings = Vec::new();
+        if let Some(conn) = &self.conn {
+            if conn.is_autocommit() {
+                self.batch("BEGIN IMMEDIATE")?;
+                ledger::make(conn).map_err(|error| self.failed(&error))?;
+            }
+            self.batch("SAVEPOINT file")?;
+            if known.is_replaced {
+                belongings = self.belongings(conn, &name)?;
+                self.batch(&format!("DROP TABLE IF EXISTS {}", quoted(&name)))?;
+            }
+        }
+        let schema = self.schema(index);
+        let wanted =
+            schema.and_then(|schema| schema.primary_key.clone()).or_else(|| self.options.primary_key.clone());
+        let way = known.way.unwrap_or(Way::Insert);
+        let table = Table::new(name, known.layout, known.plan, wanted, known.is_old, way);
+        self.loading = Some(Loading {
+            index,
+            table,
+            state: if self.conn.is_some() { State::Writing } else { State::Watching },
+            rows: 0,
+            rejected: 0,
+            blank: 0,
+            lines: 0,
+            mark: self.rejects.mark(),
+            started: Timestamp::now(),
+            abandoned: abandoned.clone(),
+            belongings,
+        });
+        Ok(())
+    }
+
+    /// What a table takes with it when it goes, and is to have again.
+    fn belongings(&self, conn: &Connection, table: &str) -> Result<Vec<String>> {
+        let read = || {
+            let mut statement = conn.prepare(
+                "SELECT sql FROM sqlite_schema WHERE lower(tbl_name) = lower(?1) AND type IN ('index', 'trigger')
+                 AND sql IS NOT NULL ORDER BY rowid",
+            )?;
+            let sql = statement.query_map([table], |row| row.get(0))?;
+            sql.collect::<rusqlite::Result<Vec<String>>>()
+        };
+        read().map_err(|error| self.failed(&error))
+    }
+
+    fn rows(&mut self, rows: &Rows) -> Result<Next> {
+        let Some(mut loading) = self.loading.take() else { return Ok(Next::GoOn) };
+        let next = self.rows_of(&mut loading, rows);
+        self.loading = Some(loading);
+        next
+    }
+
+    fn rows_of(&mut self, loading: &mut Loading, rows: &Rows) -> Result<Next> {
+        if loading.state == State::Abandoned {
+            return Ok(Next::GoOn);
+        }
+        let mut bad: Vec<(Line, usize, Reason)> =
+            rows.bad.iter().map(|bad| (bad.line, bad.at, bad.reason.clone())).collect();
+        let mut written = rows.rows.len() as u64;
+        if *self.target != Target::Nothing {
+            match loading.table.layout.place(rows, self.schema(loading.index)) {
+                Ok(map) => {
+                    let table = &mut loading.table;
+                    if loading.state == State::Writing && is_wrong(table) {
+                        loading.state = State::Watching;
+                    }
+                    match (&self.conn, loading.state) {
+                        (Some(conn), State::Writing) => {
+                            let inserted =
+                                table.write(conn, rows, &map).map_err(|error| self.failed(&error))?;
+                            written = inserted.rows;
+                            bad.extend(inserted.refused.into_iter().map(|(line, reason)| (line, 0, reason)));
+                            if let Some(seen) = inserted.broken_after {
+                                loading.state = State::Watching;
+                                table.watch(rows, &map, seen);
+                            }
+                        }
+                        _ => table.watch(rows, &map, 0),
+                    }
+                }
+                Err(Snag::TooMany) => {
+                    loading.state = State::Abandoned;
+                    loading.abandoned.store(true, Ordering::Relaxed);
+                    return Ok(Next::GoOn);
+                }
+                Err(Snag::Unfitted) => loading.state = State::Watching,
+            }
+        }
+        loading.rows += written;
+        loading.blank += u64::from(rows.blank);
+        add(&self.control.rows, written);
+        bad.sort_by_key(|(line, _, _)| line.number);
+        let next = self.bad(loading, rows, bad)?;
+        loading.lines += u64::from(rows.lines);
+        Ok(next)
+    }
+
+    fn bad(&mut self, loading: &mut Loading, rows: &Rows, bad: Vec<(Line, usize, Reason)>) -> Result<Next> {
+        for (line, at, reason) in bad {
+            loading.rejected += 1;
+            add(&self.control.rejected, 1);
+            let rejected = Rejected {
+                file: self.files[loading.index].source.clone(),
+                line: loading.lines + u64::from(line.number) + 1,
+                column: at as u64 + 1,
+                reason: reason.to_string(),
+            };
+            self.rejects.add(rejected.clone(), rows.line(line))?;
+            let most = match self.options.on_error {
+                OnError::Skip => u64::MAX,
+                OnError::Fail => 0,
+                OnError::FailAfter(most) => most,
+            };
+            if self.rejects.count > most {
+                self.stopped_by = Some(rejected);
+                return Ok(Next::Stop);
+            }
+        }
+        Ok(Next::GoOn)
+    }
+
+    fn end(&mut self, end: io::Result<Print>) -> Result<Next> {
+        let Some(mut loading) = self.loading.take() else { return Ok(Next::GoOn) };
+        match (end, loading.state) {
+            (_, State::Abandoned) => self.load_again(loading)?,
+            (Err(error), _) => self.give_up(&loading, &error.to_string())?,
+            (Ok(_), State::Watching) if self.conn.is_some() && !loading.table.layout.columns.is_empty() => {
+                self.settle(&mut loading);
+                self.load_again(loading)?;
+            }
+            (Ok(print), _) => {
+                loading.table.layout.complete(self.options, self.schema(loading.index));
+                match self.finish(&mut loading) {
+                    Ok(()) => self.done(&loading, &print)?,
+                    Err(Unfinished::KeyBroken) => {
+                        self.settle(&mut loading);
+                        if let Some(index) = loading.table.watch.column {
+                            loading.table.plan = Plan::Enforced(index);
+                        }
+                        self.load_again(loading)?;
+                    }
+                    Err(Unfinished::Sqlite(error)) => return Err(self.failed(&error)),
+                }
+            }
+        }
+        Ok(Next::GoOn)
+    }
+
+    /// All has been seen: what it is, is known.
+    fn settle(&self, loading: &mut Loading) {
+        let table = &mut loading.table;
+        table.layout.settle();
+        if !table.is_old && !matches!(table.plan, Plan::Enforced(_)) {
+            table.plan = table.watch.plan(&table.layout);
+        }
+    }
+
+    fn load_again(&mut self, mut loading: Loading) -> Result<()> {
+        let index = loading.index;
+        self.batch("ROLLBACK TO file; RELEASE file")?;
+        self.rejects.take_back(loading.mark);
+        self.control.rows.fetch_sub(loading.rows, Ordering::Relaxed);
+        self.control.rejected.fetch_sub(loading.rejected, Ordering::Relaxed);
+        let known = self.known.entry(index).or_default();
+        if known.passes >= MOST_PASSES {
+            return self.give_up_noted(&loading, "its columns are still not settled after so many passes");
+        }
+        for column in &mut loading.table.layout.columns {
+            column.is_made = column.is_old;
+        }
+        tracing::info!(file = %self.files[index].source, pass = known.passes, "is read again");
+        known.layout = loading.table.layout;
+        known.plan = loading.table.plan;
+        self.again.push(index);
+        Ok(())
+    }
+
+    /// A file that cannot be read costs itself.
+    fn give_up(&mut self, loading: &Loading, why: &str) -> Result<()> {
+        self.batch("ROLLBACK TO file; RELEASE file")?;
+        self.control.rows.fetch_sub(loading.rows, Ordering::Relaxed);
+        self.give_up_noted(loading, why)
+    }
+
+    fn give_up_noted(&mut self, loading: &Loading, why: &str) -> Result<()> {
+        let file = &mut self.files[loading.index];
+        file.outcome = Outcome::Failed(why.to_owned());
+        file.rejected = loading.rejected;
+        self.note_down(loading, None)?;
+        self.commit()
+    }
+
+    /// Makes what a table gets when its rows are there.
+    fn finish(&mut self, loading: &mut Loading) -> std::result::Result<(), Unfinished> {
+        let Some(conn) = &self.conn else {
+            let table = &mut loading.table;
+            table.plan = table.watch.plan(&table.layout);
+            return Ok(());
+        };
+        self.control.enter(Phase::Indexing);
+        let (table, belongings) = (&mut loading.table, &loading.belongings);
+        table.finish(conn)?;
+        let schema = self.options.schema.tables.get(&self.files[loading.index].table);
+        let of_schema = schema.into_iter().flat_map(|schema| &schema.indexes);
+        for column in self.options.indexes.iter().chain(of_schema) {
+            let Some(index) = table.layout.column(column) else { continue };
+            let column = &table.layout.columns[index].name;
+            let name = format!("idx_{}_{column}", table.name);
+            let (name, table, column) = (quoted(&name), quoted(&table.name), quoted(column));
+            conn.execute_batch(&format!("CREATE INDEX IF NOT EXISTS {name} ON {table} ({column})"))?;
+        }
+        for sql in belongings {
+            if let Err(error) = conn.execute_batch(sql) {
+                table
+                    .layout
+                    .notes
+                    .push(format!("what the old table had could not be made again: {sql}: {error}"));
+            }
+        }
+        self.control.enter(Phase::Loading);
+        Ok(())
+    }
+
+    fn done(&mut self, loading: &Loading, print: &Print) -> Result<()> {
+        let table = &loading.table;
+        let file = &mut self.files[loading.index];
+        file.outcome = Outcome::Loaded;
+        file.rows = loading.rows;
+        file.rejected = loading.rejected;
+        file.blank = loading.blank;
+        file.bytes = print.bytes;
+        file.columns = table
+            .layout
+            .columns
+            .iter()
+            .map(|column| (column.name.clone(), column.kind().sql().to_owned()))
+            .collect();
+        file.primary_key = table.key();
+        file.notes.clone_from(&table.layout.notes);
+        let has_table = !table.layout.columns.is_empty();
+        file.sql = (has_table && !table.is_old).then(|| table.sql(true));
+        if !has_table && *self.target != Target::Nothing {
+            file.notes.push("no line has a key to make a column of: there is no table".to_owned());
+        }
+        if let Some(name) =
+            table.watch.wanted.as_ref().filter(|name| has_table && table.layout.column(name).is_none())
+        {
+            file.notes.push(format!("there is no column {name:?}, so it is not the primary key"));
+        }
+        add(&self.control.files_done, 1);
+        self.note_down(loading, Some(print))?;
+        self.batch("RELEASE file")?;
+        self.uncommitted += print.bytes;
+        // Into a database that people use each file is a transaction of its own.
+        if !self.is_new || self.uncommitted >= TOGETHER {
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    fn note_down(&self, loading: &Loading, print: Option<&Print>) -> Result<()> {
+        let Some(conn) = &self.conn else { return Ok(()) };
+        let mode = if loading.table.is_old || !loading.belongings.is_empty() {
+            self.options.existing
+        } else {
+            Existing::Refuse
+        };
+        let record = Record {
+            file: &self.files[loading.index],
+            print,
+            mode: mode.word(),
+            options: &self.options.shape(),
+            renamed: &loading.table.layout.renamed(),
+            started: loading.started,
+        };
+        ledger::write(conn, &record).map_err(|error| self.failed(&error))
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        self.uncommitted = 0;
+        match &self.conn {
+            Some(conn) if !conn.is_autocommit() => self.batch("COMMIT"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends what is under way: complete files stay, the one that is not goes.
+    pub(crate) fn end_all(mut self) -> Result<Ended> {
+        if let Some(conn) = &mut self.conn {
+            let none: Option<fn() -> bool> = None;
+            // From here on nothing takes long, and nothing is to be cut off.
+            let _ = conn.progress_handler(0, none);
+        }
+        if self.loading.take().is_some() {
+            self.batch("ROLLBACK TO file; RELEASE file")?;
+        }
+        self.commit()?;
+        self.rejects.finish()?;
+        let Writer { conn, files, rejects, stopped_by, .. } = self;
+        Ok(Ended { conn, files, examples: rejects.examples, stopped_by })
+    }
+}
+
+/// Whether what was written is not what should be: numbers in a column that turned out to be text, or a column that an
+/// old table has not.
+fn is_wrong(table: &Table) -> bool {
+    let columns = &table.layout.columns;
+    let inferred = || columns.iter().filter(|column| column.fate == crate::keys::Fate::Inferred);
+    inferred().any(|column| !column.kinds.are_stored_well())
+        || (table.is_old && inferred().any(|column| !column.is_made))
+}
+
+/// Where the tables of a database come from.
+pub(crate) fn database(target: &Target) -> Option<&PathBuf> {
+    match target {
+        Target::Database(path) => Some(path),
+        _ => None,
+    }
+}

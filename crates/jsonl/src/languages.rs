@@ -1,0 +1,118 @@
+//! Localised objects: which of their languages are kept.
+//!
+//! An object is localised when all its keys are language tags (two letters, perhaps with a region: `en`, `pt-BR`), all
+//! its values are strings or null, and it has at least one of the languages that are wanted. Everything else stays as it is.
+
+use crate::grammar::{Cursor, Shape};
+
+/// Appends the line without the languages that are not wanted. Says no, and appends nothing, when it is not JSON.
+pub(crate) fn keep(line: &[u8], wanted: &[Box<[u8]>], out: &mut Vec<u8>) -> bool {
+    let mut cursor = Cursor::new(line);
+    cursor.skip_space();
+    if cursor.clone().value(0).is_err() {
+        return false;
+    }
+    // One flat walk over what is valid: a localised object has no objects in it, so none is within another. The row
+    // itself is none: its `id` is seldom Indonesian.
+    let mut at = cursor.at() + 1;
+    let mut copied = 0;
+    let mut in_string = false;
+    while let Some(byte) = line.get(at) {
+        match (byte, in_string) {
+            (b'"', _) => in_string = !in_string,
+            (b'\\', true) => at += 1,
+            (b'{', false) => {
+                if let Some((end, kept)) = localised(line, at, wanted) {
+                    out.extend_from_slice(&line[copied..at]);
+                    write(&kept, line, out);
+                    copied = end;
+                    at = end;
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    out.extend_from_slice(&line[copied..]);
+    true
+}
+
+/// Where a localised object ends, and the members that are kept; nothing when it is none.
+fn localised(line: &[u8], at: usize, wanted: &[Box<[u8]>]) -> Option<(usize, Vec<(usize, usize)>)> {
+    let mut cursor = Cursor::new(line);
+    cursor.seek(at + 1);
+    let mut kept = Vec::new();
+    loop {
+        cursor.skip_space();
+        let begun = cursor.at();
+        let (key, _) = cursor.key().ok()?;
+        if !is_language(key) || !matches!(cursor.peek(), Some(b'"' | b'n')) {
+            return None;
+        }
+        if !matches!(cursor.value(0).ok()?, Shape::Text { .. } | Shape::Null) {
+            return None;
+        }
+        if wanted.iter().any(|wanted| **wanted == *key) {
+            kept.push((begun, cursor.at()));
+        }
+        cursor.skip_space();
+        if !cursor.take(b',') {
+            break;
+        }
+    }
+    let ends = cursor.take(b'}') && !kept.is_empty();
+    ends.then_some((cursor.at(), kept))
+}
+
+fn write(kept: &[(usize, usize)], line: &[u8], out: &mut Vec<u8>) {
+    for (index, (begun, ended)) in kept.iter().enumerate() {
+        out.push(if index == 0 { b'{' } else { b',' });
+        out.extend_from_slice(&line[*begun..*ended]);
+    }
+    out.push(b'}');
+}
+
+/// Two lower-case letters of ISO 639, with or without a region or script behind them.
+fn is_language(key: &[u8]) -> bool {
+    const KNOWN: &[u8] =
+        b"aaabaeafakamanarasavayazbabebgbhbibmbnbobrbscacechcocrcscucvcydadedvdzeeeleneoeseteufafffifjfofr\
+        fygagdglgngugvhahehihohrhthuhyhziaidieigiiikioisitiujajvkakgkikjkkklkmknkokrkskukvkwkylalblgliln\
+        loltlulvmgmhmimkmlmnmrmsmtmynanbndnengnlnnnonrnvnyocojomorospapiplpsptqurmrnrorurwsascsdsesgsisk\
+        slsmsnsosqsrssstsusvswtatetgthtitktltntotrtstttwtyugukuruzvevivowawoxhyiyozazhzu";
+    let Some((language, rest)) = key.split_at_checked(2) else { return false };
+    let region = match rest {
+        [] => true,
+        [b'-' | b'_', region @ ..] => !region.is_empty() && region.iter().all(u8::is_ascii_alphanumeric),
+        _ => false,
+    };
+    region && KNOWN.chunks_exact(2).any(|known| known == language)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_localised() {
+        for (line, expected) in [
+            (r#"{"_key":1,"name":{"de":"a","en":"b"}}"#, r#"{"_key":1,"name":{"en":"b"}}"#),
+            (
+                r#"{"name" : { "de" : "a" , "en" : "b\"}{" } , "x":1}"#,
+                r#"{"name" : {"en" : "b\"}{"} , "x":1}"#,
+            ),
+            (r#"{"a":[{"n":{"fr":"x","en":null}}]}"#, r#"{"a":[{"n":{"en":null}}]}"#),
+            (r#"{"a":[{"id":3,"text":{"fr":"x","en":null}}]}"#, r#"{"a":[{"id":3,"text":{"en":null}}]}"#),
+            (r#"{"name":{"de":"a"}}"#, r#"{"name":{"de":"a"}}"#),
+            (r#"{"position":{"x":1,"y":2}}"#, r#"{"position":{"x":1,"y":2}}"#),
+            (r#"{"id":"a","en":"b"}"#, r#"{"id":"a","en":"b"}"#),
+            (r#"{"name":{"pt-BR":"a","en":"b"}}"#, r#"{"name":{"en":"b"}}"#),
+            (r#"{"name":{}}"#, r#"{"name":{}}"#),
+        ] {
+            let mut out = Vec::new();
+            assert!(keep(line.as_bytes(), &[b"en"[..].into()], &mut out));
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{line}");
+        }
+        assert!(!keep(br#"{"name":{"en""#, &[b"en"[..].into()], &mut Vec::new()));
+    }
+}

@@ -1,0 +1,40 @@
+//! Folders of JSONL into SQLite: parsed in parallel, written by one writer. And JSONL without SQLite.
+//!
+//! [`import`](import::import) makes a table of each file. Large files are cut into blocks at line ends; workers parse
+//! them, and one writer takes the rows in the file's order, so one big file uses all cores and memory does not grow with
+//! its size. Columns and types are found out from all lines, not from a sample. A new database is built beside its
+//! place and moved there when it is complete.
+//!
+//! ```
+//! use gristmill_jsonl::import::{control::Control, import, options::{Options, Target}};
+//! # let folder = tempfile::tempdir()?;
+//! # let (lines, database) = (folder.path().join("ores.jsonl"), folder.path().join("ores.db"));
+//!
+//! std::fs::write(&lines, "{\"_key\":34,\"name\":\"Tritanium\"}\n{\"_key\":35,\"volume\":0.01}\n")?;
+//! let summary = import(&[lines], &Target::Database(database), &Options::default(), &Control::default().into())?;
+//! assert_eq!(summary.rows, 2);
+//! assert_eq!(summary.files[0].primary_key.as_deref(), Some("_key"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A [`Reader`] gives rows one after the other, dynamic or of a type of the caller's.
+
+mod block;
+mod error;
+mod fault;
+mod grammar;
+pub mod import;
+mod keys;
+mod kinds;
+mod languages;
+mod number;
+mod parse;
+mod reader;
+mod rows;
+mod source;
+mod text;
+
+pub use error::{Error, Result};
+pub use fault::Reason;
+pub use kinds::Type;
+pub use reader::{BadLine, ReadError, Reader, Row, Typed, Value};

@@ -1,0 +1,266 @@
+//! Numbers: which of SQLite's two kinds holds one undamaged, if any.
+//!
+//! Owns the test for damage. A number is damaged by a double when the double, printed with as many digits as were
+//! written, does not give these digits back: 0.1 is not, 3.14159265358979323846 is.
+
+use crate::fault::{Fault, Reason};
+use crate::grammar::Cursor;
+
+/// What a number is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Number {
+    Int(i64),
+    Real(f64),
+    /// Neither holds it: only its own digits do.
+    Decimal,
+}
+
+/// 10^0 to 10^22, all exact as doubles.
+const POWERS: [f64; 23] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
+    1e19, 1e20, 1e21, 1e22,
+];
+
+/// Integers up to here, either way, are doubles too.
+pub(crate) const EXACT: u64 = 1 << 53;
+
+/// More digits than a u64 surely holds.
+const MOST_DIGITS: u32 = 19;
+
+impl Cursor<'_> {
+    /// A number, with its value.
+    #[inline]
+    pub(crate) fn number_value(&mut self) -> Result<Number, Fault> {
+        let start = self.at();
+        let bytes = self.bytes();
+        let bad = Fault { at: start, reason: Reason::BadNumber };
+        let digit = |at: usize| bytes.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10);
+        let mut at = start;
+        let negative = bytes.get(at) == Some(&b'-');
+        at += usize::from(negative);
+        let mut digits = Digits::default();
+        let Some(first) = digit(at) else { return Err(bad) };
+        while let Some(value) = digit(at) {
+            digits.push(value);
+            at += 1;
+        }
+        if first == 0 && at > start + usize::from(negative) + 1 {
+            return Err(bad);
+        }
+        let mut is_real = false;
+        let mut exponent = 0_i64;
+        if bytes.get(at) == Some(&b'.') {
+            is_real = true;
+            at += 1;
+            let begun = at;
+            while let Some(value) = digit(at) {
+                digits.push(value);
+                at += 1;
+            }
+            if at == begun {
+                return Err(bad);
+            }
+            exponent = -((at - begun) as i64);
+        }
+        if let Some(b'e' | b'E') = bytes.get(at) {
+            is_real = true;
+            at += 1;
+            let down = bytes.get(at) == Some(&b'-');
+            at += usize::from(matches!(bytes.get(at), Some(b'-' | b'+')));
+            let begun = at;
+            let mut written = 0_i64;
+            while let Some(value) = digit(at) {
+                written = (written * 10 + i64::from(value)).min(1 << 40);
+                at += 1;
+            }
+            if at == begun {
+                return Err(bad);
+            }
+            exponent += if down { -written } else { written };
+        }
+        self.seek(at);
+        if !is_real {
+            return Ok(digits.integer(negative, &bytes[start..at]));
+        }
+        Ok(digits.real(negative, exponent, &bytes[start..at]))
+    }
+}
+
+/// The significant digits of a number, as far as a u64 holds them.
+#[derive(Default)]
+struct Digits {
+    value: u64,
+    count: u32,
+}
+
+impl Digits {
+    #[inline]
+    fn push(&mut self, digit: u8) {
+        if self.count < MOST_DIGITS {
+            self.value = self.value * 10 + u64::from(digit);
+        }
+        self.count += u32::from(self.count > 0 || digit > 0);
+    }
+
+    #[inline]
+    fn integer(&self, negative: bool, text: &[u8]) -> Number {
+        if self.count < MOST_DIGITS {
+            let value = self.value as i64;
+            return Number::Int(if negative { -value } else { value });
+        }
+        parsed(text).map_or(Number::Decimal, Number::Int)
+    }
+
+    #[inline]
+    fn real(&self, negative: bool, exponent: i64, text: &[u8]) -> Number {
+        if self.value == 0 && self.count == 0 {
+            return Number::Real(if negative { -0.0 } else { 0.0 });
+        }
+        // One exact operation on two exact doubles: rounded once, as it should be.
+        let small = exponent.unsigned_abs() as usize;
+        if self.value <= EXACT
+            && self.count < MOST_DIGITS
+            && let Some(power) = POWERS.get(small)
+        {
+            let value = self.value as f64;
+            let value = if exponent < 0 { value / power } else { value * power };
+            if self.count <= 15 || self.is_given_back(value, exponent) || prints_as(value, text, self.count) {
+                return Number::Real(if negative { -value } else { value });
+            }
+            return Number::Decimal;
+        }
+        let Some(value) = parsed::<f64>(text).filter(|value| value.is_finite()) else {
+            return Number::Decimal;
+        };
+        match self.is_given_back(value.abs(), exponent) || prints_as(value, text, self.count) {
+            true => Number::Real(value),
+            false => Number::Decimal,
+        }
+    }
+
+    /// Whether the double, rounded to as many decimal places as were written, gives the digits back. Exact where
+    /// 128 bits are enough; a no means: look closer.
+    ///
+    /// Half of all doubles print with 17 digits, so this is on the way of most reals that programs write. Printing
+    /// each to compare costs five times as much as reading it does.
+    #[inline]
+    fn is_given_back(&self, value: f64, exponent: i64) -> bool {
+        let bits = value.to_bits();
+        let raised = (bits >> 52) as i64;
+        if self.count >= MOST_DIGITS || raised == 0 {
+            return false;
+        }
+        let mantissa = bits & ((1 << 52) - 1) | 1 << 52;
+        // Doubles lie closer together here than numbers of so many digits do.
+        if self.value < mantissa {
+            return true;
+        }
+        let (places, shift) = (-exponent, 1_075 - raised + exponent);
+        if !(0..=32).contains(&places) || !(1..=127).contains(&shift) {
+            return false;
+        }
+        // value = mantissa * 2^-(shift + places), and 10^places = 5^places * 2^places.
+        let product = u128::from(mantissa) * 5_u128.pow(places as u32);
+        let half = 1_u128 << (shift - 1);
+        product.checked_add(half).is_some_and(|sum| sum >> shift == u128::from(self.value))
+    }
+}
+
+fn parsed<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// The same by printing, for what is rare.
+fn prints_as(value: f64, text: &[u8], count: u32) -> bool {
+    // A double has at most 767 digits that are not zero.
+    if value == 0.0 || count == 0 || count > 800 {
+        return false;
+    }
+    let printed = format!("{:.*e}", count as usize - 1, value.abs());
+    let printed = printed.bytes().take_while(|byte| *byte != b'e').filter(u8::is_ascii_digit);
+    let written = text.iter().copied().take_while(|byte| !matches!(byte, b'e' | b'E'));
+    printed.eq(written.filter(u8::is_ascii_digit).skip_while(|byte| *byte == b'0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Option<Number> {
+        let mut cursor = Cursor::new(text.as_bytes());
+        let number = cursor.number_value().ok()?;
+        (cursor.at() == text.len()).then_some(number)
+    }
+
+    #[test]
+    fn kinds() {
+        use Number::{Decimal, Int, Real};
+        for (text, expected) in [
+            ("0", Some(Int(0))),
+            ("-0", Some(Int(0))),
+            ("-17", Some(Int(-17))),
+            ("9223372036854775807", Some(Int(i64::MAX))),
+            ("-9223372036854775808", Some(Int(i64::MIN))),
+            ("9223372036854775808", Some(Decimal)),
+            ("123456789012345678901234567890", Some(Decimal)),
+            ("1.0", Some(Real(1.0))),
+            ("-0.0", Some(Real(-0.0))),
+            ("0.000", Some(Real(0.0))),
+            ("0e999999999999999999999", Some(Real(0.0))),
+            ("1e5", Some(Real(1e5))),
+            ("1E+5", Some(Real(1e5))),
+            ("1.5e-3", Some(Real(1.5e-3))),
+            ("0.1", Some(Real(0.1))),
+            ("0.30000000000000004", Some(Real(0.30000000000000004))),
+            ("2.5000000000000000", Some(Real(2.5))),
+            ("1e400", Some(Decimal)),
+            ("1e-400", Some(Decimal)),
+            ("1.7976931348623157e308", Some(Real(f64::MAX))),
+            ("5e-324", Some(Real(5e-324))),
+            ("3.14159265358979323846", Some(Decimal)),
+            ("0.12345678901234567890", Some(Decimal)),
+            ("9007199254740993.0", Some(Decimal)),
+            ("01", None),
+            ("-", None),
+            ("1.", None),
+            (".5", None),
+            ("1e", None),
+            ("1e+", None),
+            ("+1", None),
+            ("--1", None),
+        ] {
+            assert_eq!(read(text), expected, "{text}");
+        }
+        assert!(matches!(read("-0.0"), Some(Real(zero)) if zero.is_sign_negative()));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        /// What a program wrote of a double is the double.
+        #[test]
+        fn doubles_come_back(bits in any::<u64>()) {
+            let value = f64::from_bits(bits);
+            prop_assume!(value.is_finite());
+            for text in [format!("{value:?}"), format!("{value:e}"), format!("{value:.16e}")] {
+                if text.contains(['.', 'e']) {
+                    let Some(Number::Real(read)) = read(&text) else { panic!("{text}") };
+                    prop_assert_eq!(read.to_bits(), value.to_bits(), "{}", text);
+                }
+            }
+        }
+
+        /// The quick test for damage and the one by printing agree.
+        #[test]
+        fn damage_is_seen(whole in 0_u64..10_000_000, places in 1_usize..25, digits in any::<u128>()) {
+            let digits = format!("{digits:040}");
+            let text = format!("{whole}.{}", &digits[..places]);
+            let value: f64 = text.parse().unwrap();
+            let count = text.bytes().filter(u8::is_ascii_digit).skip_while(|byte| *byte == b'0').count();
+            prop_assume!(count > 0);
+            let sound = prints_as(value, text.as_bytes(), count as u32);
+            prop_assert_eq!(read(&text), Some(if sound { Number::Real(value) } else { Number::Decimal }), "{}", text);
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! Reads a block: lines to rows.
+//!
+//! Owns what a row is made of: which objects are spread, which keys are left out, what a value must be to fit. What
+//! is JSON at all, the grammar knows.
+
+use crate::block::Block;
+use crate::fault::{Fault, Reason};
+use crate::grammar::Cursor;
+use crate::keys::{Fate, Keys, ROOT};
+use crate::kinds::Type;
+use crate::languages;
+use crate::number::{EXACT, Number};
+use crate::rows::{BadLine, Cell, Line, Row, Rows, Span};
+use crate::text::{unescape, unescaped};
+
+/// What becomes of keys that are not known beforehand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// They become columns.
+    #[default]
+    Inferred,
+    Skipped,
+    /// Their line is refused.
+    Refused,
+    /// They go into one object, the value of this key.
+    Gathered(u32),
+}
+
+/// How rows are made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Form {
+    /// How many levels of objects are spread.
+    pub(crate) flatten: usize,
+    /// Of localised objects only these are kept; all, when empty.
+    pub(crate) languages: Vec<Box<[u8]>>,
+    /// Keys known beforehand.
+    pub(crate) keys: Keys,
+    pub(crate) others: Others,
+}
+
+/// Objects are spread so deep at most; deeper ones stay JSON.
+pub(crate) const DEEPEST: usize = 32;
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Reads all lines of a block.
+pub(crate) fn parse(block: Block, form: &Form) -> Rows {
+    let mut rows = Rows { keys: form.keys.clone(), text: block.bytes, ..Rows::default() };
+    let skipped =
+        if block.is_first && rows.text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+    if let Some(limit) = block.too_long {
+        let line = Line { number: 0, span: Span::new(0, rows.text.len()) };
+        rows.bad.push(BadLine { line, at: limit, reason: Reason::TooLong(limit) });
+        rows.lines = 1;
+        return rows;
+    }
+    let text = std::mem::take(&mut rows.text);
+    if form.languages.is_empty() {
+        Parser::new(form, &text, &mut rows).block(skipped);
+    } else {
+        localised(&text, skipped, form, &mut rows);
+    }
+    if form.languages.is_empty() {
+        rows.text = text;
+    } else {
+        rows.original = Some(text);
+    }
+    rows
+}
+
+/// The same where only some languages are wanted: each line is copied without the others, then read.
+fn localised(original: &[u8], skipped: usize, form: &Form, rows: &mut Rows) {
+    let mut text = Vec::with_capacity(original.len());
+    text.extend_from_slice(&original[..skipped]);
+    let mut at = skipped;
+    // Where each line was, so that a bad one is shown as it was.
+    let mut lines = Vec::new();
+    while at < original.len() {
+        let end = memchr::memchr(b'\n', &original[at..]).map_or(original.len(), |end| at + end + 1);
+        lines.push(Span::new(at, trimmed(original, at, end)));
+        let line = &original[at..end];
+        if simdutf8::basic::from_utf8(line).is_err() || !languages::keep(line, &form.languages, &mut text) {
+            text.extend_from_slice(line);
+        }
+        at = end;
+    }
+    Parser::new(form, &text, rows).block(skipped);
+    let was = |line: &mut Line| line.span = lines.get(line.number as usize).copied().unwrap_or(line.span);
+    rows.rows.iter_mut().for_each(|row| was(&mut row.line));
+    rows.bad.iter_mut().for_each(|bad| was(&mut bad.line));
+    rows.text = text;
+}
+
+/// Where a line ends without its line end.
+fn trimmed(text: &[u8], start: usize, end: usize) -> usize {
+    let line = &text[start..end];
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    start + line.strip_suffix(b"\r").unwrap_or(line).len()
+}
+
+struct Parser<'a> {
+    form: &'a Form,
+    text: &'a [u8],
+    /// Where the line begins in the text.
+    base: usize,
+    out: &'a mut Rows,
+    /// Counts rows, good or bad, from 1: for the marks of the keys.
+    row: u32,
+    gathered: Vec<u8>,
+    gathered_keys: Vec<Box<[u8]>>,
+}
+
+impl<'a> Parser<'a> {
+    fn new(form: &'a Form, text: &'a [u8], out: &'a mut Rows) -> Self {
+        // A guess that saves most of the growing: a value takes some 24 bytes of text.
+        out.cells.reserve(text.len() / 24);
+        Parser { form, text, base: 0, out, row: 0, gathered: Vec::new(), gathered_keys: Vec::new() }
+    }
+
+    fn block(mut self, skipped: usize) {
+        let all_utf8 = simdutf8::basic::from_utf8(self.text).is_ok();
+        let mut at = skipped;
+        while at < self.text.len() {
+            let end = memchr::memchr(b'\n', &self.text[at..]).map_or(self.text.len(), |end| at + end + 1);
+            let stop = trimmed(self.text, at, end);
+            let line = Line { number: self.out.lines, span: Span::new(at, stop) };
+            self.base = at;
+            self.out.lines += 1;
+            let bytes = &self.text[at..stop];
+            at = end;
+            if !all_utf8 && let Err(error) = simdutf8::compat::from_utf8(bytes) {
+                self.refuse(line, Fault { at: error.valid_up_to(), reason: Reason::NotUtf8 });
+                continue;
+            }
+            self.line(line, bytes);
+        }
+    }
+
+    fn refuse(&mut self, line: Line, Fault { at, reason }: Fault) {
+        self.out.bad.push(BadLine { line, at, reason });
+    }
+
+    fn line(&mut self, line: Line, bytes: &'a [u8]) {
+        let (cells, beside) = (self.out.cells.len(), self.out.beside.len());
+        self.row += 1;
+        match self.object(bytes) {
+            Ok(true) => {
+                for (key, cell) in &self.out.cells[cells..] {
+                    self.out.keys.note(*key, cell.kind());
+                }
+                self.out.rows.push(Row { end: self.out.cells.len() as u32, line });
+            }
+            Ok(false) => self.out.blank += 1,
+            Err(fault) => {
+                self.out.cells.truncate(cells);
+                self.out.beside.truncate(beside);
+                self.refuse(line, fault);
+            }
+        }
+    }
+
+    /// A line. Says no when it is blank.
+    fn object(&mut self, bytes: &'a [u8]) -> Result<bool, Fault> {
+        let mut cursor = Cursor::new(bytes);
+        cursor.skip_space();
+        match cursor.peek() {
+            None => return Ok(false),
+            Some(b'{') => {}
+            Some(b'[') => return Err(cursor.fault(Reason::NotAnObject("an array"))),
+            Some(b'"') => return Err(cursor.fault(Reason::NotAnObject("a string"))),
+            Some(b'-' | b'0'..=b'9') => return Err(cursor.fault(Reason::NotAnObject("a number"))),
+            Some(_) => {
+                let reason = match cursor.clone().word() {
+                    Ok(_) => Reason::NotAnObject("a bare word"),
+                    Err(fault) => fault.reason,
+                };
+                return Err(cursor.fault(reason));
+            }
+        }
+        self.members(&mut cursor, ROOT, 0)?;
+        cursor.skip_space();
+        if cursor.peek().is_some() {
+            return Err(cursor.fault(Reason::Trailing));
+        }
+        self.gather_end();
+        Ok(true)
+    }
+
+    /// The members of an object that is spread. The cursor stands at its opening bracket.
+    fn members(&mut self, cursor: &mut Cursor<'a>, parent: u32, depth: usize) -> Result<(), Fault> {
+        cursor.take(b'{');
+        cursor.skip_space();
+        if cursor.take(b'}') {
+            return Ok(());
+        }
+        let mut last = None;
+        loop {
+            self.member(cursor, parent, &mut last, depth)?;
+            cursor.skip_space();
+            if cursor.take(b',') {
+                cursor.skip_space();
+            } else if cursor.take(b'}') {
+                return Ok(());
+            } else {
+                return Err(cursor.missing(Reason::NoComma));
+            }
+        }
+    }
+
+    #[inline]
+    fn member(
+        &mut self,
+        cursor: &mut Cursor<'a>,
+        parent: u32,
+        last: &mut Option<u32>,
+        depth: usize,
+    ) -> Result<(), Fault> {
+        let begun = cursor.at();
+        let rest = &cursor.bytes()[begun..];
+        let guess = match rest.split_first() {
+            Some((b'"', name)) => self.out.keys.guess(parent, *last, name),
+            _ => None,
+        };
+        let key = match guess {
+            Some(key) => {
+                cursor.seek(begun + self.out.keys.get(key).name.len() + 2);
+                cursor.colon()?;
+                key
+            }
+            None => {
+                let (raw, escaped) = cursor.key()?;
+                let name = unescaped(raw, escaped).map_err(|fault| beyond(fault, begun + 1))?;
+                match self.known(parent, *last, &name) {
+                    Some(key) => key,
+                    None => return self.stranger(cursor, begun, &name),
+                }
+            }
+        };
+        *last = Some(key);
+        if !self.out.keys.mark(key, self.row) {
+            let name = String::from_utf8_lossy(&self.out.keys.get(key).name).into_owned();
+            return Err(Fault { at: begun, reason: Reason::DuplicateKey(name) });
+        }
+        self.value(cursor, key, depth)
+    }
+
+    fn known(&mut self, parent: u32, last: Option<u32>, name: &[u8]) -> Option<u32> {
+        if self.form.others == Others::Inferred || self.out.keys.find(parent, name).is_some() {
+            return Some(self.out.keys.intern(parent, last, name));
+        }
+        None
+    }
+
+    /// A key that is not known, where only known ones become columns.
+    fn stranger(&mut self, cursor: &mut Cursor<'a>, begun: usize, name: &[u8]) -> Result<(), Fault> {
+        let text = || String::from_utf8_lossy(name).into_owned();
+        if self.form.others == Others::Refused {
+            return Err(Fault { at: begun, reason: Reason::UnknownKey(text()) });
+        }
+        cursor.value(1)?;
+        if let Others::Gathered(_) = self.form.others {
+            if self.gathered_keys.iter().any(|known| **known == *name) {
+                return Err(Fault { at: begun, reason: Reason::DuplicateKey(text()) });
+            }
+            self.gathered_keys.push(name.into());
+            self.gathered.push(if self.gathered.is_empty() { b'{' } else { b',' });
+            self.gathered.extend_from_slice(&cursor.bytes()[begun..cursor.at()]);
+        }
+        Ok(())
+    }
+
+    fn gather_end(&mut self) {
+        if let Others::Gathered(key) = self.form.others
+            && !self.gathered.is_empty()
+        {
+            self.gathered.push(b'}');
+            let start = self.out.beside.len();
+            self.out.beside.append(&mut self.gathered);
+            let span = Span::new(start, self.out.beside.len());
+            self.out.cells.push((key, Cell::Text { span, beside: true, is_json: true }));
+        }
+        self.gathered_keys.clear();
+    }
+
+    #[inline]
+    fn value(&mut self, cursor: &mut Cursor<'a>, key: u32, depth: usize) -> Result<(), Fault> {
+        let start = cursor.at();
+        let cell = match cursor.peek() {
+            Some(b'"') => {
+                let escaped = cursor.string()?;
+                let (from, to) = (start + 1, cursor.at() - 1);
+                if escaped {
+                    let begun = self.out.beside.len();
+                    let raw = &cursor.bytes()[from..to];
+                    unescape(raw, &mut self.out.beside).map_err(|fault| beyond(fault, from))?;
+                    let span = Span::new(begun, self.out.beside.len());
+                    Cell::Text { span, beside: true, is_json: false }
+                } else {
+                    Cell::Text { span: self.span(from, to), beside: false, is_json: false }
+                }
+            }
+            Some(b'-' | b'0'..=b'9') => match cursor.number_value()? {
+                Number::Int(value) => Cell::Int(value),
+                Number::Real(value) => Cell::Real(value),
+                Number::Decimal => Cell::Decimal(self.span(start, cursor.at())),
+            },
+            Some(b'{') if depth < self.form.flatten && self.is_spread(key) && !is_empty(cursor) => {
+                return self.members(cursor, key, depth + 1);
+            }
+            Some(b'{' | b'[') => {
+                cursor.value(depth + 1)?;
+                Cell::Text { span: self.span(start, cursor.at()), beside: false, is_json: true }
+            }
+            _ => match cursor.word()? {
+                crate::grammar::Shape::True => Cell::Bool(true),
+                crate::grammar::Shape::False => Cell::Bool(false),
+                _ => Cell::Null,
+            },
+        };
+        let cell = match self.out.keys.get(key).fate {
+            Fate::Inferred => cell,
+            Fate::Skipped => return Ok(()),
+            Fate::Fixed(wanted) => match fitted(cell, wanted, self.span(start, cursor.at())) {
+                Some(cell) => cell,
+                None => return Err(self.misfit(key, cell, wanted, start)),
+            },
+        };
+        self.out.cells.push((key, cell));
+        Ok(())
+    }
+
+    fn is_spread(&self, key: u32) -> bool {
+        let key = self.out.keys.get(key);
+        !key.whole && key.fate != Fate::Skipped
+    }
+
+    #[cold]
+    fn misfit(&self, key: u32, cell: Cell, wanted: Type, at: usize) -> Fault {
+        let path = self.out.keys.path(key);
+        let column = path.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>().join("_");
+        Fault { at, reason: Reason::Misfit { column, takes: wanted.takes(), found: cell.found() } }
+    }
+
+    #[inline]
+    fn span(&self, start: usize, end: usize) -> Span {
+        Span::new(self.base + start, self.base + end)
+    }
+}
+
+/// The value as a column of this type holds it, undamaged, or nothing. Text takes all, as it was written.
+fn fitted(cell: Cell, wanted: Type, written: Span) -> Option<Cell> {
+    match (wanted, cell) {
+        (Type::Any, cell) | (_, cell @ Cell::Null) | (Type::Text, cell @ Cell::Text { .. }) => Some(cell),
+        (Type::Text, _) => Some(Cell::Text { span: written, beside: false, is_json: false }),
+        (Type::Integer | Type::Numeric, cell @ (Cell::Int(_) | Cell::Bool(_))) => Some(cell),
+        (Type::Integer, Cell::Real(value)) => {
+            (value.fract() == 0.0 && value.abs() <= EXACT as f64).then_some(Cell::Int(value as i64))
+        }
+        (Type::Numeric, cell @ Cell::Real(_)) => Some(cell),
+        (Type::Real, cell @ (Cell::Real(_) | Cell::Bool(_))) => Some(cell),
+        (Type::Real, cell @ Cell::Int(value)) => (value.unsigned_abs() <= EXACT).then_some(cell),
+        (Type::Boolean, cell @ (Cell::Bool(_) | Cell::Int(0 | 1))) => Some(cell),
+        _ => None,
+    }
+}
+
+fn is_empty(cursor: &Cursor<'_>) -> bool {
+    let mut ahead = cursor.clone();
+    ahead.take(b'{');
+    ahead.skip_space();
+    ahead.peek() == Some(b'}')
+}
+
+fn beyond(fault: Fault, by: usize) -> Fault {
+    Fault { at: fault.at + by, ..fault }
+}

@@ -1,0 +1,286 @@
+//! Rows one after the other, for whoever needs no database.
+//!
+//! Owns what a row looks like from outside. The same parser as the import's reads them, so a line is good for both or for
+//! neither.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::marker::PhantomData;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use crate::block::Blocks;
+use crate::fault::Reason;
+use crate::import::options::Options;
+use crate::parse::{Form, parse};
+use crate::rows::{Cell, Line, Rows};
+use crate::source::{Opened, by_name};
+
+/// A stream of JSONL, read in blocks; memory does not grow with its length.
+///
+/// ```
+/// use gristmill_jsonl::{Reader, Value};
+///
+/// let lines = "{\"id\":1,\"name\":\"Tritanium\"}\n\n{\"id\":2,\"name\":}\n{\"id\":3}";
+/// let mut reader = Reader::new(lines.as_bytes());
+/// let mut ids = Vec::new();
+/// while let Some(row) = reader.next_row() {
+///     match row {
+///         Ok(row) => match row.get("id") {
+///             Some(Value::Int(id)) => ids.push(id),
+///             other => println!("line {}: no id, but {other:?}", row.line()),
+///         },
+///         Err(error) => println!("{error}"), // line 3, column 16: a value is expected here: …
+///     }
+/// }
+/// assert_eq!(ids, [1, 3]);
+/// # Ok::<(), gristmill_jsonl::ReadError>(())
+/// ```
+pub struct Reader<R> {
+    blocks: Blocks<R>,
+    rows: Rows,
+    /// The next row and the next bad line of the block.
+    row: usize,
+    bad: usize,
+    /// Lines of the blocks before.
+    lines: u64,
+    failed: bool,
+}
+
+impl Reader<Box<dyn Read>> {
+    /// Reads a file; one that ends in `.gz` or `.zst` is unpacked.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let opened = Opened::new(File::open(path)?, None, by_name(&name).1, &Arc::default())?;
+        Ok(Reader::new(Box::new(opened)))
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads lines from anything.
+    pub fn new(source: R) -> Self {
+        let Options { block, max_line, .. } = Options::default();
+        let blocks = Blocks::new(source, block, max_line);
+        Reader { blocks, rows: Rows::default(), row: 0, bad: 0, lines: 0, failed: false }
+    }
+
+    /// The next row, or what is wrong with the next line; nothing at the end. A bad line costs itself, an error of the
+    /// source ends the stream.
+    pub fn next_row(&mut self) -> Option<Result<Row<'_>, ReadError>> {
+        loop {
+            let row = self.rows.rows.get(self.row).map(|row| row.line.number);
+            let bad = self.rows.bad.get(self.bad).map(|bad| bad.line.number);
+            match (row, bad) {
+                (Some(row), bad) if bad.is_none_or(|bad| row < bad) => {
+                    self.row += 1;
+                    return Some(Ok(self.row_at(self.row - 1)));
+                }
+                (_, Some(_)) => {
+                    self.bad += 1;
+                    let bad = &self.rows.bad[self.bad - 1];
+                    let line = self.number(bad.line);
+                    let (column, reason) = (bad.at as u64 + 1, bad.reason.clone());
+                    return Some(Err(ReadError::Line(BadLine { line, column, reason })));
+                }
+                _ => match self.next_block() {
+                    Ok(true) => {}
+                    Ok(false) => return None,
+                    Err(error) => return Some(Err(ReadError::Io(error))),
+                },
+            }
+        }
+    }
+
+    /// All rows as values of a type of the caller's.
+    ///
+    /// ```
+    /// # use gristmill_jsonl::{ReadError, Reader};
+    /// #[derive(serde::Deserialize)]
+    /// struct Ore { id: u32, name: String }
+    ///
+    /// let lines = "{\"id\":34,\"name\":\"Tritanium\"}\n{\"id\":35,\"name\":\"Pyerite\"}\n";
+    /// let ores: Result<Vec<Ore>, ReadError> = Reader::new(lines.as_bytes()).typed().collect();
+    /// assert_eq!(ores?.iter().map(|ore| ore.id).sum::<u32>(), 69);
+    /// # Ok::<(), ReadError>(())
+    /// ```
+    pub fn typed<T: DeserializeOwned>(self) -> Typed<R, T> {
+        Typed { reader: self, rows: PhantomData }
+    }
+
+    fn next_block(&mut self) -> io::Result<bool> {
+        if self.failed {
+            return Ok(false);
+        }
+        let block = self.blocks.next().inspect_err(|_| self.failed = true)?;
+        let Some(block) = block else { return Ok(false) };
+        self.lines += u64::from(self.rows.lines);
+        self.rows = parse(block, &Form::default());
+        (self.row, self.bad) = (0, 0);
+        Ok(true)
+    }
+
+    fn number(&self, line: Line) -> u64 {
+        self.lines + u64::from(line.number) + 1
+    }
+
+    fn row_at(&self, index: usize) -> Row<'_> {
+        let begin = index.checked_sub(1).map_or(0, |before| self.rows.rows[before].end as usize);
+        let row = &self.rows.rows[index];
+        Row {
+            rows: &self.rows,
+            cells: &self.rows.cells[begin..row.end as usize],
+            line: self.number(row.line),
+            text: self.rows.line(row.line),
+        }
+    }
+}
+
+impl<R> fmt::Debug for Reader<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("lines", &self.lines).finish_non_exhaustive()
+    }
+}
+
+/// One line: an object whose keys may be anything.
+#[derive(Clone, Copy)]
+pub struct Row<'a> {
+    rows: &'a Rows,
+    cells: &'a [(u32, Cell)],
+    line: u64,
+    text: &'a [u8],
+}
+
+impl<'a> Row<'a> {
+    /// Which line it is, from 1.
+    pub fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// The line as it was read.
+    pub fn text(&self) -> &'a str {
+        str(self.text)
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<Value<'a>> {
+        self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
+    }
+
+    /// All keys and values, as they stand in the line.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> + use<'a> {
+        let rows = self.rows;
+        self.cells.iter().map(move |(key, cell)| (str(&rows.keys.get(*key).name), value(rows, *cell)))
+    }
+}
+
+impl fmt::Debug for Row<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+/// A value of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value<'a> {
+    /// `null`
+    Null,
+    /// `true` or `false`
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// Any other number that a double holds undamaged.
+    Real(f64),
+    /// A number that neither of them holds, as it was written.
+    Decimal(&'a str),
+    /// A string, its escapes resolved.
+    Text(&'a str),
+    /// An object or an array, as it was written.
+    Json(&'a str),
+}
+
+fn value(rows: &Rows, cell: Cell) -> Value<'_> {
+    match cell {
+        Cell::Null => Value::Null,
+        Cell::Bool(value) => Value::Bool(value),
+        Cell::Int(value) => Value::Int(value),
+        Cell::Real(value) => Value::Real(value),
+        Cell::Decimal(span) => Value::Decimal(str(rows.bytes(span, false))),
+        Cell::Text { span, beside, is_json: true } => Value::Json(str(rows.bytes(span, beside))),
+        Cell::Text { span, beside, .. } => Value::Text(str(rows.bytes(span, beside))),
+    }
+}
+
+/// The parser has checked all of it.
+fn str(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+/// Rows of one type; made by [`Reader::typed`].
+pub struct Typed<R, T> {
+    reader: Reader<R>,
+    rows: PhantomData<fn() -> T>,
+}
+
+impl<R: Read, T: DeserializeOwned> Iterator for Typed<R, T> {
+    type Item = Result<T, ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let row = match self.reader.next_row()? {
+            Ok(row) => row,
+            Err(error) => return Some(Err(error)),
+        };
+        Some(serde_json::from_slice(row.text).map_err(|error| {
+            let reason = Reason::Mistyped(error.to_string());
+            ReadError::Line(BadLine { line: row.line, column: error.column() as u64, reason })
+        }))
+    }
+}
+
+impl<R, T> fmt::Debug for Typed<R, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reader.fmt(f)
+    }
+}
+
+/// Why a row could not be read.
+#[derive(Debug)]
+pub enum ReadError {
+    /// A line that is not right; the next may be.
+    Line(BadLine),
+    /// The source failed; there are no more rows.
+    Io(io::Error),
+}
+
+/// A line that is not right, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadLine {
+    /// From 1.
+    pub line: u64,
+    /// From 1, in bytes.
+    pub column: u64,
+    /// What is wrong there.
+    pub reason: Reason,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::Line(bad) => write!(f, "line {}, column {}: {}", bad.line, bad.column, bad.reason),
+            ReadError::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+impl From<ReadError> for io::Error {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Io(error) => error,
+            line @ ReadError::Line(_) => io::Error::new(io::ErrorKind::InvalidData, line),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A block, read: its rows, and what is wrong with the others of its lines.
+//!
+//! Values point into the block's own text wherever they can; what had escapes, or was put together, is beside it.
+
+use crate::fault::Reason;
+use crate::keys::Keys;
+use crate::kinds::Kinds;
+
+/// A part of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) start: u32,
+    pub(crate) length: u32,
+}
+
+impl Span {
+    pub(crate) fn new(start: usize, end: usize) -> Self {
+        Span { start: start as u32, length: (end - start) as u32 }
+    }
+
+    #[inline]
+    pub(crate) fn of(self, text: &[u8]) -> &[u8] {
+        &text[self.start as usize..][..self.length as usize]
+    }
+}
+
+/// A value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Cell {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Real(f64),
+    /// A number by its digits.
+    Decimal(Span),
+    Text {
+        span: Span,
+        /// Not in the block's text, but beside it.
+        beside: bool,
+        is_json: bool,
+    },
+}
+
+impl Cell {
+    #[inline]
+    pub(crate) fn kind(self) -> Kinds {
+        match self {
+            Cell::Null => Kinds::NULL,
+            Cell::Bool(_) => Kinds::BOOL,
+            Cell::Int(value) if value.unsigned_abs() <= crate::number::EXACT => Kinds::INT,
+            Cell::Int(_) => Kinds::BIG,
+            Cell::Real(_) => Kinds::REAL,
+            Cell::Decimal(_) => Kinds::DECIMAL,
+            Cell::Text { is_json: true, .. } => Kinds::JSON,
+            Cell::Text { .. } => Kinds::TEXT,
+        }
+    }
+
+    /// In words, for whoever expected something else.
+    pub(crate) fn found(self) -> &'static str {
+        match self {
+            Cell::Null => "null",
+            Cell::Bool(_) => "true or false",
+            Cell::Int(_) => "a whole number",
+            Cell::Real(_) => "a number with a fraction or an exponent",
+            Cell::Decimal(_) => "a number that needs more than 64 bits",
+            Cell::Text { is_json: true, .. } => "an object or an array",
+            Cell::Text { .. } => "a text",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    /// Where its values end; they begin where those of the row before do.
+    pub(crate) end: u32,
+    pub(crate) line: Line,
+}
+
+/// A line of a block: which, and where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line {
+    /// From 0.
+    pub(crate) number: u32,
+    pub(crate) span: Span,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct BadLine {
+    pub(crate) line: Line,
+    /// Bytes from the line's beginning.
+    pub(crate) at: usize,
+    pub(crate) reason: Reason,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    /// What values point into.
+    pub(crate) text: Vec<u8>,
+    pub(crate) beside: Vec<u8>,
+    /// The block as it was, where `text` is not.
+    pub(crate) original: Option<Vec<u8>>,
+    pub(crate) keys: Keys,
+    pub(crate) cells: Vec<(u32, Cell)>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) bad: Vec<BadLine>,
+    pub(crate) lines: u32,
+    pub(crate) blank: u32,
+}
+
+impl Rows {
+    /// The line as it was read.
+    pub(crate) fn line(&self, line: Line) -> &[u8] {
+        line.span.of(self.original.as_ref().unwrap_or(&self.text))
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self, span: Span, beside: bool) -> &[u8] {
+        span.of(if beside { &self.beside } else { &self.text })
+    }
+}

@@ -1,0 +1,210 @@
+//! Where lines come from: a file, plain or compressed, or standard input.
+//!
+//! Owns the fingerprint of a file: what it was when it was read, all of it.
+
+use std::fs::File;
+use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::UNIX_EPOCH;
+
+/// How a file is packed, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Packing {
+    Plain,
+    Gzip,
+    Zstd,
+}
+
+/// Endings of files that are taken from a folder.
+const ENDINGS: [&str; 2] = ["jsonl", "ndjson"];
+
+/// What is in a file by its name, and the name without the endings that say so.
+pub(crate) fn by_name(name: &str) -> (String, Packing, bool) {
+    let without = |name: &str, ending: &str| -> Option<String> {
+        let (stem, found) = name.rsplit_once('.')?;
+        (found.eq_ignore_ascii_case(ending) && !stem.is_empty()).then(|| stem.to_owned())
+    };
+    let (unpacked, packing) = match (without(name, "gz"), without(name, "zst")) {
+        (Some(stem), _) => (stem, Packing::Gzip),
+        (_, Some(stem)) => (stem, Packing::Zstd),
+        _ => (name.to_owned(), Packing::Plain),
+    };
+    match ENDINGS.iter().find_map(|ending| without(&unpacked, ending)) {
+        Some(stem) => (stem, packing, true),
+        None => (unpacked, packing, false),
+    }
+}
+
+/// What a file was when it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Print {
+    pub(crate) bytes: u64,
+    /// Nanoseconds since 1970.
+    pub(crate) modified: Option<i64>,
+    /// BLAKE3 of the file as it lies there, packed or not.
+    pub(crate) hash: String,
+}
+
+/// Size and time of a file, without reading it.
+pub(crate) fn size_and_time(file: &File) -> io::Result<(u64, Option<i64>)> {
+    let metadata = file.metadata()?;
+    let modified = metadata.modified().ok().and_then(|time| match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_nanos()).ok(),
+        Err(before) => i64::try_from(before.duration().as_nanos()).ok().map(|nanos| -nanos),
+    });
+    Ok((metadata.len(), modified))
+}
+
+/// An open file.
+pub(crate) struct Opened {
+    unpacked: Unpacked,
+    /// Where it lies, if it is a file that stays.
+    path: Option<PathBuf>,
+    before: (u64, Option<i64>),
+}
+
+enum Unpacked {
+    Plain(Counted),
+    Gzip(Box<flate2::bufread::MultiGzDecoder<BufReader<Counted>>>),
+    Zstd(Box<zstd::Decoder<'static, BufReader<Counted>>>),
+}
+
+/// Packed files are read in pieces of this size.
+const PIECE: usize = 256 * 1024;
+
+impl Opened {
+    /// Reads an open file. `read` counts its bytes as they are read.
+    pub(crate) fn new(
+        file: File,
+        path: Option<&Path>,
+        packing: Packing,
+        read: &Arc<AtomicU64>,
+    ) -> io::Result<Self> {
+        if file.metadata()?.is_dir() {
+            return Err(io::Error::new(ErrorKind::IsADirectory, "it is a folder"));
+        }
+        let before = size_and_time(&file)?;
+        let counted = Counted {
+            file,
+            hasher: Box::new(blake3::Hasher::new()),
+            bytes: 0,
+            read: read.clone(),
+            copy: None,
+        };
+        let unpacked = match packing {
+            Packing::Plain => Unpacked::Plain(counted),
+            Packing::Gzip => {
+                let pieces = BufReader::with_capacity(PIECE, counted);
+                Unpacked::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(pieces)))
+            }
+            Packing::Zstd => {
+                let pieces = BufReader::with_capacity(PIECE, counted);
+                Unpacked::Zstd(Box::new(zstd::Decoder::with_buffer(pieces)?))
+            }
+        };
+        Ok(Opened { unpacked, path: path.map(Path::to_owned), before })
+    }
+
+    /// Copies what is read into a file as well: some sources can be read only once.
+    pub(crate) fn copied_to(mut self, copy: File) -> Self {
+        self.counted().copy = Some(copy);
+        self
+    }
+
+    fn counted(&mut self) -> &mut Counted {
+        match &mut self.unpacked {
+            Unpacked::Plain(counted) => counted,
+            Unpacked::Gzip(decoder) => decoder.get_mut().get_mut(),
+            Unpacked::Zstd(decoder) => decoder.get_mut().get_mut(),
+        }
+    }
+
+    /// What the file was. An error when it is not that any more: then what was read is nothing that ever was.
+    pub(crate) fn print(mut self) -> io::Result<Print> {
+        let (path, before) = (self.path.take(), self.before);
+        let counted = self.counted();
+        io::copy(counted, &mut io::sink())?;
+        let after = size_and_time(&counted.file)?;
+        if let Some(path) = path {
+            let there = size_and_time(&File::open(path)?)?;
+            if after != before || there != after || counted.bytes != after.0 {
+                return Err(io::Error::other(
+                    "it was changed while it was read; load it again when it is complete",
+                ));
+            }
+        }
+        let hash = counted.hasher.finalize().to_hex().to_string();
+        Ok(Print { bytes: counted.bytes, modified: after.1, hash })
+    }
+}
+
+impl Read for Opened {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (name, result) = match &mut self.unpacked {
+            Unpacked::Plain(file) => return file.read(buffer),
+            Unpacked::Gzip(decoder) => ("gzip", decoder.read(buffer)),
+            Unpacked::Zstd(decoder) => ("zstd", decoder.read(buffer)),
+        };
+        result.map_err(|error| match error.kind() {
+            ErrorKind::Interrupted => error,
+            kind => io::Error::new(kind, format!("it does not unpack as {name}, or is cut off: {error}")),
+        })
+    }
+}
+
+/// Reads a file, and hashes and counts what it reads.
+struct Counted {
+    file: File,
+    hasher: Box<blake3::Hasher>,
+    bytes: u64,
+    read: Arc<AtomicU64>,
+    copy: Option<File>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.hasher.update(&buffer[..read]);
+        if let Some(copy) = &mut self.copy {
+            copy.write_all(&buffer[..read])?;
+        }
+        self.bytes += read as u64;
+        self.read.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// The hash of a file.
+pub(crate) fn hash(path: &Path) -> io::Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    let mut file = File::open(path)?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hasher.finalize().to_hex().to_string()),
+            read => hasher.update(&piece[..read]),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for (name, stem, packing, taken) in [
+            ("types.jsonl", "types", Packing::Plain, true),
+            ("a.b.ndjson", "a.b", Packing::Plain, true),
+            ("types.jsonl.gz", "types", Packing::Gzip, true),
+            ("TYPES.JSONL.ZST", "TYPES", Packing::Zstd, true),
+            ("types.json", "types.json", Packing::Plain, false),
+            ("notes.gz", "notes", Packing::Gzip, false),
+            (".jsonl", ".jsonl", Packing::Plain, false),
+        ] {
+            assert_eq!(by_name(name), (stem.to_owned(), packing, taken), "{name}");
+        }
+    }
+}

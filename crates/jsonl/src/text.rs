@@ -1,0 +1,90 @@
+//! Strings: what their escapes stand for.
+
+use std::borrow::Cow;
+
+use crate::fault::{Fault, Reason};
+
+/// Appends what a string between its quotes means. The grammar has checked it; only half a surrogate pair can be
+/// wrong still. The fault's place is within the string.
+pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+    let mut at = 0;
+    while let Some(found) = memchr::memchr(b'\\', &raw[at..]) {
+        out.extend_from_slice(&raw[at..at + found]);
+        at += found;
+        let plain = match raw.get(at + 1) {
+            Some(b'b') => 8,
+            Some(b'f') => 12,
+            Some(b'n') => b'\n',
+            Some(b'r') => b'\r',
+            Some(b't') => b'\t',
+            Some(b'u') => {
+                let (character, length) =
+                    unicode(&raw[at..]).ok_or(Fault { at, reason: Reason::LoneSurrogate })?;
+                out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+                at += length;
+                continue;
+            }
+            Some(same) => *same,
+            None => return Err(Fault { at, reason: Reason::BadEscape }),
+        };
+        out.push(plain);
+        at += 2;
+    }
+    out.extend_from_slice(&raw[at..]);
+    Ok(())
+}
+
+/// A key or string as text.
+pub(crate) fn unescaped(raw: &[u8], escaped: bool) -> Result<Cow<'_, [u8]>, Fault> {
+    if !escaped {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let mut out = Vec::with_capacity(raw.len());
+    unescape(raw, &mut out)?;
+    Ok(Cow::Owned(out))
+}
+
+/// The character that one `\u` escape, or a pair of them, stands for; and their length.
+fn unicode(raw: &[u8]) -> Option<(char, usize)> {
+    let first = hex(raw.get(2..6)?)?;
+    if let Some(character) = char::from_u32(first) {
+        return Some((character, 6));
+    }
+    let second = raw.get(6..12).filter(|next| next.starts_with(b"\\u"))?;
+    let second = hex(second.get(2..6)?)?;
+    if !(0xd800..0xdc00).contains(&first) || !(0xdc00..0xe000).contains(&second) {
+        return None;
+    }
+    let code = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+    Some((char::from_u32(code)?, 12))
+}
+
+fn hex(digits: &[u8]) -> Option<u32> {
+    digits.iter().try_fold(0, |value, digit| Some(value * 16 + char::from(*digit).to_digit(16)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes() {
+        for (raw, expected) in [
+            (r"", Some("")),
+            (r"plain", Some("plain")),
+            (r#"\"\\\/\b\f\n\r\t"#, Some("\"\\/\u{8}\u{c}\n\r\t")),
+            (r"a\u00e9z", Some("aéz")),
+            (r"\u0000", Some("\0")),
+            (r"\ud83d\ude80!", Some("🚀!")),
+            (r"\uD83D", None),
+            (r"\ude80", None),
+            (r"\ud83dx", None),
+            (r"\ud83d\u0041", None),
+            (r"\ud83d\ud83d\ude80", None),
+        ] {
+            let mut out = Vec::new();
+            let result = unescape(raw.as_bytes(), &mut out).ok().map(|()| String::from_utf8(out).unwrap());
+            assert_eq!(result.as_deref(), expected, "{raw}");
+        }
+    }
+}

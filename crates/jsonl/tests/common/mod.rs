@@ -1,0 +1,139 @@
+//! A folder, an import into it, and the database that came of it.
+#![allow(dead_code)]
+
+use std::fs;
+use std::path::PathBuf;
+
+use gristmill_jsonl::Result;
+use gristmill_jsonl::import::control::Control;
+use gristmill_jsonl::import::import;
+use gristmill_jsonl::import::options::{Options, Target};
+use gristmill_jsonl::import::summary::Summary;
+use rusqlite::Connection;
+use rusqlite::types::ValueRef;
+use tempfile::TempDir;
+
+pub(crate) struct Bench {
+    pub(crate) folder: TempDir,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        Bench { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn with(files: &[(&str, &str)]) -> Self {
+        let bench = Bench::new();
+        for (name, text) in files {
+            bench.write(name, text.as_bytes());
+        }
+        bench
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    pub(crate) fn database(&self) -> PathBuf {
+        self.folder.path().join("out.db")
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.data().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    pub(crate) fn import(&self, options: &Options) -> Result<Summary> {
+        self.import_of(&[self.data()], options)
+    }
+
+    pub(crate) fn import_of(&self, paths: &[PathBuf], options: &Options) -> Result<Summary> {
+        import(paths, &Target::Database(self.database()), options, &Control::default().into())
+    }
+
+    /// Imports, and what came of it is sound.
+    #[track_caller]
+    pub(crate) fn load(&self, options: &Options) -> Summary {
+        let summary = self.import(options).unwrap();
+        self.is_sound();
+        summary
+    }
+
+    #[track_caller]
+    pub(crate) fn is_sound(&self) {
+        assert_eq!(self.one("PRAGMA integrity_check"), "ok");
+        assert_eq!(self.strays(), Vec::<String>::new(), "something was left beside the database");
+    }
+
+    /// What lies beside the data and the database.
+    pub(crate) fn strays(&self) -> Vec<String> {
+        let names = fs::read_dir(self.folder.path()).unwrap();
+        let mut names: Vec<String> =
+            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| name != "data" && name != "out.db");
+        names.sort();
+        names
+    }
+
+    pub(crate) fn open(&self) -> Connection {
+        Connection::open(self.database()).unwrap()
+    }
+
+    /// One value, as text.
+    #[track_caller]
+    pub(crate) fn one(&self, sql: &str) -> String {
+        self.all(sql).lines().next().unwrap_or_default().to_owned()
+    }
+
+    /// All rows of a query: values with their kinds, columns apart by |.
+    #[track_caller]
+    pub(crate) fn all(&self, sql: &str) -> String {
+        rows(&self.open(), sql)
+    }
+
+    /// A table's definition.
+    #[track_caller]
+    pub(crate) fn schema(&self, table: &str) -> String {
+        self.one_text("SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1", table)
+    }
+
+    #[track_caller]
+    fn one_text(&self, sql: &str, of: &str) -> String {
+        self.open().query_row(sql, [of], |row| row.get(0)).unwrap()
+    }
+}
+
+#[track_caller]
+pub(crate) fn rows(conn: &Connection, sql: &str) -> String {
+    let mut statement = conn.prepare(sql).unwrap();
+    let count = statement.column_count();
+    let mut rows = statement.query([]).unwrap();
+    let mut lines = Vec::new();
+    while let Some(row) = rows.next().unwrap() {
+        let cells: Vec<String> = (0..count).map(|index| shown(row.get_ref(index).unwrap())).collect();
+        lines.push(cells.join("|"));
+    }
+    lines.join("\n")
+}
+
+/// So that 1, 1.0 and '1' are not alike.
+fn shown(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Null => "∅".to_owned(),
+        ValueRef::Integer(value) => value.to_string(),
+        ValueRef::Real(value) => format!("{value:?}r"),
+        ValueRef::Text(text) => String::from_utf8(text.to_vec()).unwrap(),
+        ValueRef::Blob(_) => "a blob".to_owned(),
+    }
+}
+
+/// Lines with line ends.
+pub(crate) fn lines(lines: &[&str]) -> String {
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+pub(crate) fn small_blocks() -> Options {
+    Options { block: 64, ..Options::default() }
+}

@@ -1,0 +1,46 @@
+//! A folder like EVE's static data: its tables, word for word.
+//!
+//! `GRISTMILL_BLESS=1` writes what there is now; read the difference before you commit it.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Bench, rows};
+use gristmill_jsonl::import::options::Options;
+
+#[track_caller]
+fn check(name: &str, options: &Options) {
+    let eve = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/eve");
+    let bench = Bench::new();
+    let summary = bench.import_of(&[eve.join("sde")], options).unwrap();
+    assert_eq!(summary.rejected, 0, "{:?}", summary.examples);
+    let conn = bench.open();
+    let mut found = rows(&conn, "PRAGMA integrity_check") + "\n";
+    for file in &summary.files {
+        let table = &file.table;
+        let schema = bench.schema(table);
+        let contents = rows(&conn, &format!("SELECT * FROM \"{table}\" NOT INDEXED"));
+        found.push_str(&format!("\n{schema}\n{contents}\n"));
+        found.extend(file.notes.iter().map(|note| format!("-- {note}\n")));
+    }
+    let ledger =
+        r#"SELECT "table", "bytes", "blake3", "mode", "rows", "errors", "error" FROM _imports ORDER BY id"#;
+    found.push_str(&format!("\n{}\n", rows(&conn, ledger)));
+    let golden = eve.join(name);
+    if std::env::var_os("GRISTMILL_BLESS").is_some() {
+        std::fs::write(&golden, &found).unwrap();
+    }
+    assert_eq!(found, std::fs::read_to_string(&golden).unwrap());
+}
+
+#[test]
+fn as_it_is() {
+    check("plain.txt", &Options::default());
+}
+
+#[test]
+fn spread_and_in_two_languages() {
+    let languages = vec!["en".to_owned(), "de".to_owned()];
+    check("spread.txt", &Options { flatten: 32, languages, ..Options::default() });
+}

@@ -1,0 +1,311 @@
+//! Odd input: each has one result, and this is the list.
+
+mod common;
+
+use common::{Bench, lines, small_blocks};
+use gristmill_jsonl::import::options::{OnError, Options};
+use gristmill_jsonl::import::summary::Outcome;
+
+/// A bad line between two good ones: its place and reason, and the good ones are in.
+#[track_caller]
+fn rejected(line: &[u8], column: u64, reason: &str) {
+    let bench = Bench::new();
+    let mut text = b"{\"a\":1}\n".to_vec();
+    text.extend_from_slice(line);
+    text.extend_from_slice(b"\n{\"a\":2}\n");
+    let file = bench.write("t.jsonl", &text);
+    for block in [1, 16, 1 << 16] {
+        let options = Options { block, ..Options::default() };
+        let _ = std::fs::remove_file(bench.database());
+        let summary = bench.load(&options);
+        assert_eq!((summary.rows, summary.rejected), (2, 1), "{:?}", String::from_utf8_lossy(line));
+        let bad = &summary.examples[0];
+        assert_eq!((bad.line, bad.column), (2, column), "{}", bad.reason);
+        assert_eq!(bad.file, file.display().to_string());
+        assert!(bad.reason.contains(reason), "{}", bad.reason);
+        assert_eq!(bench.all("SELECT a FROM t"), "1\n2");
+        // Nothing of the bad line is left, no column either.
+        assert_eq!(bench.schema("t"), "CREATE TABLE \"t\" (\n  \"a\" INTEGER\n)");
+    }
+}
+
+#[test]
+fn lines_that_are_not_json() {
+    for (line, column, reason) in [
+        (r#"{"a":1"#, 7, "ends in the middle"),
+        (r#"{"a":"#, 6, "ends in the middle"),
+        (r#"{"b":"open"#, 6, "never closed"),
+        (r#"{"a":1}{"a":2}"#, 8, "something behind the object"),
+        (r#"{"a":1} x"#, 9, "something behind the object"),
+        (r#"{"a":1,}"#, 8, "a key in double quotes"),
+        (r#"{,}"#, 2, "a key in double quotes"),
+        (r#"{a:1}"#, 2, "a key in double quotes"),
+        (r#"{"a" 1}"#, 6, "a colon is expected"),
+        (r#"{"a":1 "b":2}"#, 8, "a comma or the closing }"),
+        (r#"{"b":[1 2]}"#, 9, "a comma or the closing ]"),
+        (r#"{"b":[1,]}"#, 9, "a value is expected"),
+        (r#"{"b":{"c":[}}"#, 12, "a value is expected"),
+        (r#"{"b":nul}"#, 6, "a value is expected"),
+        (r#"{"b":True}"#, 6, "a value is expected"),
+        (r#"{"b":NaN}"#, 6, "a value is expected"),
+        (r#"{"b":01}"#, 6, "not a number"),
+        (r#"{"b":1.}"#, 6, "not a number"),
+        (r#"{"b":-}"#, 6, "not a number"),
+        (r#"{"b":[1e]}"#, 7, "not a number"),
+        (r#"{"b":.5}"#, 6, "a value is expected"),
+        (r#"{"b":"\x"}"#, 7, "not an escape"),
+        (r#"{"b":"\u12g4"}"#, 7, "not an escape"),
+        ("{\"b\":\"tab\there\"}", 10, "a control character (byte 9)"),
+        ("{\"b\":\"nul\0here\"}", 10, "a NUL byte"),
+        ("{\"b\":\0 1}", 6, "a value is expected"),
+        ("\0", 1, "a value is expected"),
+        ("hello", 1, "a value is expected"),
+    ] {
+        rejected(line.as_bytes(), column, reason);
+    }
+}
+
+#[test]
+fn lines_that_are_no_object() {
+    for (line, reason) in [
+        ("[1,2]", "here is an array"),
+        ("\"text\"", "here is a string"),
+        ("17", "here is a number"),
+        ("-1.5", "here is a number"),
+        ("null", "here is a bare word"),
+        ("  true", "here is a bare word"),
+    ] {
+        rejected(line.as_bytes(), line.find(|c| c != ' ').unwrap() as u64 + 1, reason);
+    }
+}
+
+#[test]
+fn keys_that_are_there_twice() {
+    rejected(br#"{"a":1,"b":2,"a":3}"#, 14, "the key \"a\" is there twice");
+    rejected(br#"{"a":1,"\u0061":3}"#, 8, "the key \"a\" is there twice");
+    // Within JSON text they stay as they are.
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":{\"b\":1,\"b\":2}}\n")]);
+    assert_eq!(bench.load(&Options::default()).rejected, 0);
+    assert_eq!(bench.all("SELECT a FROM t"), r#"{"b":1,"b":2}"#);
+    // Where they would be columns they do not.
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":{\"b\":1,\"b\":2}}\n{\"c\":1}\n")]);
+    let summary = bench.load(&Options { flatten: 1, ..Options::default() });
+    assert_eq!((summary.rows, summary.examples[0].column), (1, 13));
+}
+
+#[test]
+fn keys_with_escapes() {
+    let text = lines(&[
+        r#"{"\\":1,"a\nb":2}"#,
+        r#"{"\"":3,"\\":4}"#,
+        r#"{"\\\"":5,"\u0061\u000ab":6}"#,
+        r#"{"a\nb":7}"#,
+    ]);
+    let bench = Bench::with(&[("t.jsonl", &text)]);
+    assert_eq!(bench.load(&Options::default()).rejected, 0);
+    assert_eq!(
+        bench.all("SELECT \"\\\", \"a\nb\", \"\"\"\", \"\\\"\"\" FROM t"),
+        "1|2|∅|∅\n4|∅|3|∅\n∅|6|∅|5\n∅|7|∅|∅"
+    );
+}
+
+#[test]
+fn bytes_that_are_not_utf8() {
+    rejected(b"{\"b\":\"\xff\"}", 7, "not UTF-8");
+    rejected(b"{\"b\":\"caf\xe9\"}", 10, "not UTF-8");
+    rejected(b"{\"\xc3\":1}", 3, "not UTF-8");
+    rejected(b"{\"b\":\"\xed\xa0\x80\"}", 7, "not UTF-8");
+}
+
+#[test]
+fn half_a_surrogate_pair() {
+    rejected(br#"{"b":"x\ud83dy"}"#, 8, "half of a surrogate pair");
+    rejected(br#"{"b":"\ude80"}"#, 7, "half of a surrogate pair");
+    rejected(br#"{"\ud83d":1}"#, 3, "half of a surrogate pair");
+    // Within JSON text nothing is decoded, and nothing is lost.
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":[\"\\ud83d\"]}\n{\"a\":[\"\\ud83d\\ude80\"]}\n")]);
+    bench.load(&Options::default());
+    assert_eq!(bench.all("SELECT a FROM t"), "[\"\\ud83d\"]\n[\"\\ud83d\\ude80\"]");
+}
+
+#[test]
+fn deep_nesting() {
+    let deep = |levels: usize| format!("{{\"a\":{}1{}}}\n", "[".repeat(levels), "]".repeat(levels));
+    let bench = Bench::with(&[(
+        "t.jsonl",
+        &(deep(999) + &deep(1000) + &deep(1_000_000) + &"{\"a\":".repeat(500_000)),
+    )]);
+    for flatten in [0, 32] {
+        let _ = std::fs::remove_file(bench.database());
+        let summary = bench.load(&Options { flatten, ..Options::default() });
+        assert_eq!((summary.rows, summary.rejected), (1, 3));
+        assert!(
+            summary.examples[0].reason.contains("deeper than 1000 levels"),
+            "{}",
+            summary.examples[0].reason
+        );
+        // What we take, SQLite's own JSON functions take too.
+        assert_eq!(bench.all("SELECT json_valid(a) FROM t"), "1");
+    }
+}
+
+#[test]
+fn byte_order_mark_line_ends_blank_lines_and_a_missing_last_one() {
+    let text = "\u{feff}{\"a\":1}\r\n\r\n   \t\n\n  {\"a\" : 2 } \r\n{\"a\":3}";
+    for block in [1, 7, 1 << 16] {
+        let bench = Bench::with(&[("t.jsonl", text)]);
+        let summary = bench.load(&Options { block, ..Options::default() });
+        assert_eq!((summary.rows, summary.rejected, summary.files[0].blank), (3, 0, 3), "{block}");
+        assert_eq!(bench.all("SELECT a FROM t"), "1\n2\n3");
+    }
+    // Anywhere else it is no part of JSON.
+    rejected("\u{feff}{\"a\":1}".as_bytes(), 1, "a value is expected");
+}
+
+#[test]
+fn files_without_rows() {
+    for text in ["", "\n\n", "\u{feff}", "{}\n{}\n"] {
+        let bench = Bench::with(&[("t.jsonl", text), ("u.jsonl", "{\"a\":1}\n")]);
+        let summary = bench.load(&Options::default());
+        assert_eq!(summary.files[0].outcome, Outcome::Loaded);
+        assert!(summary.files[0].notes[0].contains("there is no table"), "{:?}", summary.files[0].notes);
+        assert_eq!(
+            bench.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"),
+            "_imports\nu"
+        );
+    }
+}
+
+#[test]
+fn rows_without_keys_among_others() {
+    for text in ["{}\n{}\n{\"a\":1}\n{}\n", "{\"a\":1}\n{}\n{}\n{}\n"] {
+        for options in [small_blocks(), Options { block: 3, ..Options::default() }, Options::default()] {
+            let bench = Bench::with(&[("t.jsonl", text)]);
+            assert_eq!(bench.load(&options).rows, 4);
+            assert_eq!(bench.all("SELECT count(*), count(a) FROM t"), "4|1");
+        }
+    }
+}
+
+#[test]
+fn numbers_that_sixty_four_bits_would_damage() {
+    let text = lines(&[
+        r#"{"big":9223372036854775807,"huge":9223372036854775808,"fine":0.1,"pi":3.14159265358979323846,"far":1e400}"#,
+        r#"{"big":-9223372036854775808,"huge":1,"fine":1e300,"pi":3,"far":-0.0}"#,
+        r#"{"big":9007199254740993,"huge":2.50,"fine":-0.0,"pi":true,"far":null}"#,
+    ]);
+    let bench = Bench::with(&[("t.jsonl", &text)]);
+    bench.load(&Options::default());
+    assert_eq!(
+        bench.schema("t"),
+        "CREATE TABLE \"t\" (\n  \"big\" INTEGER,\n  \"huge\" TEXT,\n  \"fine\" REAL,\n  \"pi\" TEXT,\n  \"far\" TEXT\n)"
+    );
+    assert_eq!(
+        bench.all("SELECT * FROM t"),
+        "9223372036854775807|9223372036854775808|0.1r|3.14159265358979323846|1e400\n\
+         -9223372036854775808|1|1e300r|3|-0.0\n\
+         9007199254740993|2.50|-0.0r|true|∅"
+    );
+    // A whole number that is no double beside one with a fraction: each stays what it is.
+    let bench = Bench::with(&[("t.jsonl", "{\"n\":9007199254740993}\n{\"n\":0.5}\n{\"n\":7}\n")]);
+    bench.load(&Options::default());
+    assert_eq!(bench.all("SELECT n, typeof(n) FROM t"), "9007199254740993|integer\n0.5r|real\n7|integer");
+}
+
+#[test]
+fn a_line_of_a_hundred_megabytes() {
+    let bench = Bench::new();
+    let long = "x".repeat(100_000_000);
+    bench.write("t.jsonl", format!("{{\"a\":1}}\n{{\"a\":\"{long}\"}}\n{{\"a\":2}}\n").as_bytes());
+    let summary = bench.load(&Options::default());
+    assert_eq!((summary.rows, summary.rejected), (3, 0));
+    assert_eq!(bench.all("SELECT length(a) FROM t"), "1\n100000000\n1");
+    // Beyond the limit it costs itself.
+    std::fs::remove_file(bench.database()).unwrap();
+    let summary = bench.load(&Options { max_line: 50_000_000, ..Options::default() });
+    assert_eq!((summary.rows, summary.rejected), (2, 1));
+    let bad = &summary.examples[0];
+    assert_eq!(bad.line, 2);
+    assert!(bad.reason.contains("longer than 50000000 bytes"), "{}", bad.reason);
+    assert_eq!(bench.all("SELECT a FROM t"), "1\n2");
+}
+
+#[test]
+fn the_nul_character_is_text() {
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":\"x\\u0000y\"}\n")]);
+    bench.load(&Options::default());
+    assert_eq!(bench.open().query_row("SELECT a FROM t", [], |row| row.get::<_, String>(0)).unwrap(), "x\0y");
+}
+
+#[test]
+fn other_unicodes_and_packings_that_are_none() {
+    for (name, bytes, reason) in [
+        ("wide.jsonl", &b"\xff\xfe{\0}\0"[..], "UTF-16LE"),
+        ("wide.jsonl", &b"\0{\0}"[..], "UTF-16BE"),
+        ("packed.jsonl.gz", &b"{\"a\":1}\n"[..], "does not unpack as gzip"),
+        ("packed.jsonl.zst", &b"{\"a\":1}\n"[..], "does not unpack as zstd"),
+    ] {
+        let bench = Bench::with(&[("good.jsonl", "{\"a\":1}\n")]);
+        bench.write(name, bytes);
+        let summary = bench.load(&Options::default());
+        let failed = summary.files.iter().find(|file| file.table != "good").unwrap();
+        assert!(
+            matches!(&failed.outcome, Outcome::Failed(why) if why.contains(reason)),
+            "{:?}",
+            failed.outcome
+        );
+        assert!(summary.has_failures());
+        assert_eq!(bench.all("SELECT \"table\", error IS NULL FROM _imports ORDER BY id").lines().count(), 2);
+        assert_eq!(bench.all("SELECT a FROM good"), "1");
+    }
+}
+
+#[test]
+fn all_rejects_are_written_down_once() {
+    let bench = Bench::new();
+    // The file is read twice: its column of numbers becomes text in the last line.
+    let mut text = b"{\"a\":1}\nbad\n{\"a\":\"\xff\"}\n".to_vec();
+    text.extend_from_slice("{\"a\":2}\n".repeat(100).as_bytes());
+    text.extend_from_slice(b"{\"a\":\"text\"}\n[]\n");
+    let file = bench.write("t.jsonl", &text);
+    let rejects = bench.data().join("rejects.jsonl");
+    // The file for rejects lies in the folder that is loaded: it is none of the files.
+    for _ in 0..2 {
+        let _ = std::fs::remove_file(bench.database());
+        let options = Options { rejects: Some(rejects.clone()), ..small_blocks() };
+        let summary = bench.load(&options);
+        assert_eq!((summary.files.len(), summary.rows, summary.rejected), (1, 102, 3));
+        assert_eq!(summary.examples.len(), 3);
+        let written = std::fs::read_to_string(&rejects).unwrap();
+        let written: Vec<serde_json::Value> =
+            written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(written.len(), 3);
+        assert_eq!(written[0]["file"], file.display().to_string());
+        assert_eq!((&written[0]["line"], &written[0]["raw"]), (&2.into(), &"bad".into()));
+        assert_eq!((&written[1]["line"], &written[1]["raw_hex"]), (&3.into(), &"7b2261223a22ff227d".into()));
+        assert_eq!((&written[2]["line"], &written[2]["column"]), (&105.into(), &1.into()));
+    }
+    assert_eq!(bench.all("SELECT DISTINCT typeof(a) FROM t"), "text");
+    // Somebody's own file is not written over.
+    std::fs::remove_file(bench.database()).unwrap();
+    let own = bench.write("own.txt", b"{\"a\":1}\n");
+    let options = Options { rejects: Some(own.clone()), ..Options::default() };
+    let error = bench.import(&options).unwrap_err().to_string();
+    assert!(error.contains("is no file of rejects"), "{error}");
+    assert_eq!(std::fs::read(own).unwrap(), b"{\"a\":1}\n");
+}
+
+#[test]
+fn stopping_at_bad_lines() {
+    let bench =
+        Bench::with(&[("t.jsonl", "{\"a\":1}\nbad\n{\"a\":2}\nworse\nworst\n"), ("u.jsonl", "{\"a\":1}\n")]);
+    for (on_error, line) in [(OnError::Fail, 2), (OnError::FailAfter(1), 4), (OnError::FailAfter(2), 5)] {
+        let summary = bench.import(&Options { on_error, ..Options::default() }).unwrap();
+        assert_eq!(summary.stopped_by.as_ref().map(|bad| bad.line), Some(line));
+        assert!(!summary.is_published);
+        assert!(!bench.database().exists(), "nothing half-done is seen");
+        assert_eq!(bench.strays(), Vec::<String>::new());
+    }
+    let summary = bench.load(&Options { on_error: OnError::FailAfter(3), ..Options::default() });
+    assert_eq!((summary.rows, summary.rejected), (3, 3));
+}

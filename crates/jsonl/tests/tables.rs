@@ -1,0 +1,524 @@
+//! Tables: their columns, keys and names, and what becomes of those that are there already.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{Bench, lines, small_blocks};
+use gristmill_jsonl::import::control::Control;
+use gristmill_jsonl::import::import;
+use gristmill_jsonl::import::options::{Existing, Options, Target};
+use gristmill_jsonl::import::schema::Schema;
+use gristmill_jsonl::import::stats::stats;
+use gristmill_jsonl::import::summary::Outcome;
+
+fn existing(existing: Existing) -> Options {
+    Options { existing, ..Options::default() }
+}
+
+#[test]
+fn a_column_first_seen_in_line_four_hundred_thousand() {
+    let bench = Bench::new();
+    let mut text: String = (0..400_000).map(|n| format!("{{\"_key\":{n}}}\n")).collect();
+    text.push_str("{\"_key\":400000,\"late\":1.5}\n");
+    bench.write("t.jsonl", text.as_bytes());
+    assert_eq!(bench.load(&Options::default()).rows, 400_001);
+    assert_eq!(bench.all("SELECT count(*), count(late), max(_key) FROM t"), "400001|1|400000");
+    assert!(bench.schema("t").ends_with("\"late\" REAL\n)"));
+}
+
+#[test]
+fn types_widen_wherever_lines_disagree() {
+    let first = r#"{"i":1,"r":1,"b":true,"t":1,"n":null,"m":true,"x":1.50,"j":1}"#;
+    let last = r#"{"i":2,"r":2.5,"b":false,"t":"1","n":null,"m":3,"x":"y","j":[1]}"#;
+    for before in [0, 1, 100] {
+        let text = lines(&[first]) + &lines(&[first]).repeat(before) + &lines(&[last]);
+        let bench = Bench::with(&[("t.jsonl", &text)]);
+        bench.load(&small_blocks());
+        assert_eq!(
+            bench.schema("t"),
+            "CREATE TABLE \"t\" (\n  \"i\" INTEGER,\n  \"r\" REAL,\n  \"b\" BOOLEAN,\n  \"t\" TEXT,\n  \"n\",\n  \
+             \"m\" INTEGER,\n  \"x\" TEXT,\n  \"j\" TEXT\n)"
+        );
+        assert_eq!(bench.one("SELECT * FROM t"), "1|1.0r|1|1|∅|1|1.50|1");
+        assert_eq!(bench.one("SELECT * FROM t ORDER BY rowid DESC"), "2|2.5r|0|1|∅|3|y|[1]");
+        assert_eq!(bench.all("SELECT DISTINCT typeof(t), typeof(x), typeof(j) FROM t"), "text|text|text");
+    }
+}
+
+#[test]
+fn names() {
+    let bench = Bench::with(&[
+        ("2024/map-moons.jsonl", "{\"a\":1}\n"),
+        ("deep/er/_sde.ndjson", "{\"a\":1}\n"),
+        ("sqlite_x.jsonl", "{\"a\":1}\n"),
+        ("_imports.jsonl", "{\"a\":1}\n"),
+        ("1st.jsonl", "{\"select\":1,\"we\\\"ird; --\":2,\"\":3,\"ID\":4,\"id\":5,\"Id\":6,\"rowid\":7}\n"),
+        (".hidden.jsonl", "{\"a\":1}\n"),
+        ("notes.txt", "{\"a\":1}\n"),
+    ]);
+    let summary = bench.load(&Options::default());
+    assert_eq!(
+        bench.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"),
+        "_imports\n_sde\nmap_moons\nt_1st\nt__imports\nt_sqlite_x"
+    );
+    assert_eq!(
+        bench.all("SELECT name FROM pragma_table_info('t_1st')"),
+        "select\nwe\"ird; --\nempty\nID\nid_2\nId_3\nrowid"
+    );
+    assert_eq!(
+        bench.all("SELECT \"select\", \"we\"\"ird; --\", empty, ID, id_2, Id_3 FROM t_1st"),
+        "1|2|3|4|5|6"
+    );
+    let notes = &summary.files.iter().find(|file| file.table == "t_1st").unwrap().notes;
+    assert_eq!(notes.len(), 3, "{notes:?}");
+    assert_eq!(notes[1], "the key \"id\" is the column \"id_2\"");
+}
+
+#[test]
+fn two_files_for_one_table() {
+    let bench = Bench::with(&[("a/types.jsonl", "{}"), ("b/Types.ndjson.gz", "{}"), ("c.jsonl", "{}")]);
+    let error = bench.import(&Options::default()).unwrap_err().to_string();
+    assert!(error.contains("a/types.jsonl") && error.contains("b/Types.ndjson.gz"), "{error}");
+    assert!(error.contains("--table"), "{error}");
+    assert!(!bench.database().exists());
+    // The same file twice is one file.
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
+    let paths = [bench.data(), bench.data().join("t.jsonl"), bench.data().join("../data/t.jsonl")];
+    assert_eq!(bench.import_of(&paths, &Options::default()).unwrap().rows, 1);
+}
+
+#[test]
+fn nothing_to_load_is_said() {
+    let bench = Bench::with(&[("types.json", "{}")]);
+    let error = bench.import(&Options::default()).unwrap_err();
+    assert!(error.is_users());
+    assert!(error.to_string().contains("nothing to load"), "{error}");
+    assert!(bench.import_of(&[bench.data().join("gone")], &Options::default()).unwrap_err().is_users());
+    // By its own name it is taken.
+    bench.write("types.json", b"{\"a\":1}\n");
+    bench.import_of(&[bench.data().join("types.json")], &Options::default()).unwrap();
+    assert_eq!(bench.all("SELECT a FROM types"), "1");
+}
+
+#[test]
+fn compressed_files() {
+    use std::io::Write;
+    let bench = Bench::new();
+    let text: String = (0..50_000).map(|n| format!("{{\"_key\":{n},\"x\":\"{}\"}}\n", n % 7)).collect();
+    // Several members behind each other are one file, as gzip and zstd have it.
+    let mut packed = Vec::new();
+    for part in [&text.as_bytes()[..100_000], &text.as_bytes()[100_000..]] {
+        let mut encoder = flate2::write::GzEncoder::new(&mut packed, flate2::Compression::fast());
+        encoder.write_all(part).unwrap();
+        encoder.finish().unwrap();
+    }
+    bench.write("g.jsonl.gz", &packed);
+    let mut packed = zstd::encode_all(&text.as_bytes()[..100_000], 1).unwrap();
+    packed.extend(zstd::encode_all(&text.as_bytes()[100_000..], 1).unwrap());
+    bench.write("z.ndjson.zst", &packed);
+    assert_eq!(bench.load(&Options::default()).rows, 100_000);
+    for table in ["g", "z"] {
+        assert_eq!(
+            bench.all(&format!("SELECT count(*), sum(_key), sum(x) FROM {table}")),
+            "50000|1249975000|149997"
+        );
+    }
+    // One that is cut off is not loaded at all.
+    bench.write("z.ndjson.zst", &packed[..packed.len() / 2]);
+    let summary = bench.load(&existing(Existing::Replace));
+    let failed: Vec<_> = summary.files.iter().filter(|file| file.outcome != Outcome::Loaded).collect();
+    assert_eq!(failed.len(), 1);
+    assert_eq!(bench.all("SELECT count(*) FROM z"), "50000", "the old table stays");
+    assert_eq!(bench.all("SELECT count(*) FROM _imports WHERE error IS NOT NULL"), "1");
+}
+
+#[test]
+fn primary_keys_by_rule() {
+    for (text, key, schema) in [
+        // Whole numbers that rise: the row's own number.
+        (&["{\"_key\":1}", "{\"_key\":5}"][..], Some("_key"), "\"_key\" INTEGER PRIMARY KEY"),
+        // Others get an index, and the order stays the file's.
+        (&["{\"id\":5}", "{\"id\":1}", "{\"id\":3}"], Some("id"), "\"id\" INT NOT NULL PRIMARY KEY"),
+        (&["{\"_id\":\"b\"}", "{\"_id\":\"a\"}"], Some("_id"), "\"_id\" TEXT NOT NULL PRIMARY KEY"),
+        (&["{\"_id\":\"b\"}", "{\"_id\":7}"], Some("_id"), "\"_id\" TEXT NOT NULL PRIMARY KEY"),
+        (
+            &["{\"id\":1,\"_key\":9}", "{\"id\":2,\"_key\":8}"],
+            Some("_key"),
+            "\"_key\" INT NOT NULL PRIMARY KEY",
+        ),
+        // None of these is one.
+        (&["{\"id\":1}", "{\"id\":1}"], None, "\"id\" INTEGER"),
+        (&["{\"id\":2}", "{\"id\":1}", "{\"id\":1}"], None, "\"id\" INTEGER"),
+        (&["{\"id\":1}", "{\"x\":2}"], None, "\"id\" INTEGER"),
+        (&["{\"id\":1}", "{\"id\":null}"], None, "\"id\" INTEGER"),
+        (&["{\"id\":1.5}", "{\"id\":2}"], None, "\"id\" REAL"),
+        (&["{\"id\":true}", "{\"id\":false}"], None, "\"id\" BOOLEAN"),
+        (&["{\"id\":[1]}", "{\"id\":[2]}"], None, "\"id\" TEXT"),
+        (&["{\"x\":1}", "{\"id\":2}"], None, "\"id\" INTEGER"),
+    ] {
+        for block in [8, 1 << 16] {
+            let bench = Bench::with(&[("t.jsonl", &lines(text))]);
+            let summary = bench.load(&Options { block, ..Options::default() });
+            assert_eq!(summary.rows, text.len() as u64, "{text:?}");
+            assert_eq!(summary.files[0].primary_key.as_deref(), key, "{text:?}");
+            let found = bench.schema("t");
+            assert!(
+                found.contains(&format!("{schema}\n")) || found.contains(&format!("{schema},")),
+                "{text:?}: {found}"
+            );
+            let keys = bench.all("SELECT count(*) FROM pragma_table_info('t') WHERE pk > 0");
+            assert_eq!(keys, if key.is_some() { "1" } else { "0" }, "{text:?}");
+        }
+    }
+    let bench = Bench::with(&[("t.jsonl", "{\"id\":5}\n{\"id\":1}\n{\"id\":3}\n")]);
+    bench.load(&Options::default());
+    assert_eq!(bench.all("SELECT id FROM t NOT INDEXED"), "5\n1\n3", "row order is the file's");
+    assert!(bench.all("EXPLAIN QUERY PLAN SELECT * FROM t WHERE id = 3").contains("sqlite_autoindex_t_1"));
+    let conn = bench.open();
+    let twice = conn.execute("INSERT INTO t VALUES (3)", []).unwrap_err().to_string();
+    assert!(twice.contains("UNIQUE constraint failed: t.id"), "{twice}");
+}
+
+#[test]
+fn a_primary_key_that_was_asked_for() {
+    let text = lines(&[
+        "{\"user\":\"b\",\"n\":1}",
+        "{\"n\":2}",
+        "{\"user\":\"a\",\"n\":3}",
+        "{\"user\":\"b\",\"n\":4}",
+        "{\"user\":null,\"n\":5}",
+    ]);
+    let options = Options { primary_key: Some("user".to_owned()), ..Options::default() };
+    let bench = Bench::with(&[("t.jsonl", &text), ("other.jsonl", "{\"x\":1}\n")]);
+    let summary = bench.load(&options);
+    assert_eq!((summary.rows, summary.rejected), (3, 3));
+    let reasons: Vec<_> = summary.examples.iter().map(|bad| (bad.line, bad.reason.as_str())).collect();
+    assert_eq!(reasons[0], (2, "the primary key \"user\" is missing or null"));
+    assert_eq!(reasons[1].0, 4);
+    assert!(reasons[1].1.contains("UNIQUE constraint failed: t.user"), "{reasons:?}");
+    assert_eq!(reasons[2].0, 5);
+    assert_eq!(bench.all("SELECT user, n FROM t NOT INDEXED"), "b|1\na|3");
+    let other = summary.files.iter().find(|file| file.table == "other").unwrap();
+    assert!(other.notes[0].contains("there is no column \"user\""), "{:?}", other.notes);
+    // Numbers that rise until they do not.
+    let bench =
+        Bench::with(&[("t.jsonl", "{\"user\":1}\n{\"user\":2}\n{\"user\":2}\n{\"user\":1}\n{\"user\":9}\n")]);
+    let summary = bench.load(&options);
+    assert_eq!((summary.rows, summary.rejected), (3, 2));
+    assert_eq!(bench.all("SELECT user FROM t"), "1\n2\n9");
+}
+
+#[test]
+fn objects_spread_into_columns() {
+    let text = lines(&[
+        r#"{"_key":1,"name":{"en":"Ore","de":"Erz"},"pos":{"x":1,"deep":{"y":2}},"list":[{"a":1}]}"#,
+        r#"{"_key":2,"name":{},"pos":7,"name_en":"taken"}"#,
+        r#"{"_key":3,"name":null,"pos":{"deep":"flat"}}"#,
+    ]);
+    let bench = Bench::with(&[("t.jsonl", &text)]);
+    bench.load(&Options { flatten: 32, ..Options::default() });
+    assert_eq!(
+        bench.all("SELECT name || ' ' || type FROM pragma_table_info('t')"),
+        "_key INTEGER\nname_en TEXT\nname_de TEXT\npos_x INTEGER\npos_deep_y INTEGER\nlist TEXT\nname TEXT\n\
+         pos INTEGER\nname_en_2 TEXT\npos_deep TEXT"
+    );
+    assert_eq!(
+        bench.all("SELECT * FROM t"),
+        "1|Ore|Erz|1|2|[{\"a\":1}]|∅|∅|∅|∅\n2|∅|∅|∅|∅|∅|{}|7|taken|∅\n3|∅|∅|∅|∅|∅|∅|∅|∅|flat"
+    );
+    std::fs::remove_file(bench.database()).unwrap();
+    bench.load(&Options { flatten: 1, ..Options::default() });
+    assert_eq!(bench.one("SELECT pos_deep FROM t"), "{\"y\":2}");
+}
+
+#[test]
+fn objects_with_too_many_keys_stay_json() {
+    let mut text = String::new();
+    for line in 0..300 {
+        let members: Vec<String> = (0..10).map(|n| format!("\"{}\":{n}", line * 10 + n)).collect();
+        text.push_str(&format!(
+            "{{\"_key\":{line},\"name\":{{\"en\":\"x\"}},\"by_id\":{{{}}}}}\n",
+            members.join(",")
+        ));
+    }
+    let bench = Bench::with(&[("t.jsonl", &text)]);
+    let summary = bench.load(&Options { flatten: 32, block: 4_096, ..Options::default() });
+    assert_eq!(summary.rows, 300);
+    assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "_key\nname_en\nby_id");
+    assert!(
+        summary.files[0].notes[0].contains("\"by_id\" have too many keys"),
+        "{:?}",
+        summary.files[0].notes
+    );
+    assert_eq!(bench.one("SELECT json_extract(by_id, '$.19') FROM t WHERE _key = 1"), "9");
+}
+
+#[test]
+fn rows_with_too_many_keys() {
+    let mut text = String::new();
+    for line in 0..300 {
+        let members: Vec<String> = (0..10).map(|n| format!("\"k{}\":{n}", line * 10 + n)).collect();
+        text.push_str(&format!("{{\"_key\":{line},{}}}\n", members.join(",")));
+    }
+    let bench = Bench::with(&[("t.jsonl", &text)]);
+    let summary = bench.load(&Options { block: 4_096, ..Options::default() });
+    assert_eq!(summary.rows, 300);
+    assert_eq!(bench.all("SELECT count(*) FROM pragma_table_info('t')"), "2000");
+    assert!(
+        summary.files[0].notes[0].contains("are in the column \"_more\""),
+        "{:?}",
+        summary.files[0].notes
+    );
+    assert_eq!(bench.all("SELECT k1997, json_extract(_more, '$.k1998') FROM t WHERE _key = 199"), "7|8");
+    assert_eq!(bench.all("SELECT _more FROM t WHERE _key = 0"), "∅");
+    assert_eq!(bench.all("SELECT json_extract(_more, '$.k2999') FROM t WHERE _key = 299"), "9");
+}
+
+#[test]
+fn languages() {
+    let text = lines(&[
+        r#"{"_key":1,"name":{"de":"Erz","en":"Ore","fr":"Minerai"},"size":{"x":1,"y":2},"en":"stays"}"#,
+        r#"{"_key":2,"name":{"fr":"Seul"}}"#,
+        r#"{"_key":3,"name":{"de":"Erz","en":"cut"#,
+    ]);
+    let bench = Bench::with(&[("t.jsonl", &text)]);
+    let options = Options { languages: vec!["en".to_owned(), "de".to_owned()], ..Options::default() };
+    let rejects = bench.folder.path().join("data/rejects.txt");
+    let summary = bench.load(&Options { rejects: Some(rejects.clone()), ..options.clone() });
+    assert_eq!(summary.rejected, 1);
+    assert_eq!(
+        bench.one("SELECT name, size, en FROM t"),
+        "{\"de\":\"Erz\",\"en\":\"Ore\"}|{\"x\":1,\"y\":2}|stays"
+    );
+    assert_eq!(bench.one("SELECT name FROM t WHERE _key = 2"), "{\"fr\":\"Seul\"}");
+    assert!(
+        std::fs::read_to_string(rejects)
+            .unwrap()
+            .contains(r#""raw":"{\"_key\":3,\"name\":{\"de\":\"Erz\",\"en\":\"cut""#)
+    );
+    std::fs::remove_file(bench.database()).unwrap();
+    bench.load(&Options { flatten: 1, ..options });
+    assert_eq!(
+        bench.all("SELECT name FROM pragma_table_info('t')"),
+        "_key\nname_de\nname_en\nsize_x\nsize_y\nen\nname_fr"
+    );
+}
+
+fn schema(text: &str) -> Schema {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    Schema::read(file.path()).unwrap()
+}
+
+#[test]
+fn a_schema_fixes_things() {
+    let bench = Bench::with(&[
+        (
+            "t.jsonl",
+            "{\"a\":1,\"b\":\"x\",\"c\":true,\"n\":1}\n{\"a\":2.5,\"b\":3,\"n\":9007199254740993}\n{\"a\":\"no\"}\n",
+        ),
+        ("left.jsonl", "{\"a\":1}\n"),
+    ]);
+    let text = "[tables.t]\nname = \"things\"\nindexes = [\"beta\"]\n[tables.t.columns]\na = { type = \"real\" }\n\
+                b = { name = \"beta\" }\nc = { skip = true }\nnever = { type = \"integer\" }\n[tables.left]\nskip = true\n";
+    let summary = bench.load(&Options { schema: schema(text), ..Options::default() });
+    assert_eq!((summary.files.len(), summary.rows, summary.rejected), (1, 2, 1));
+    assert_eq!(
+        summary.examples[0].reason,
+        "the column \"a\" takes numbers that a double holds; here is a text"
+    );
+    assert_eq!(
+        bench.schema("things"),
+        "CREATE TABLE \"things\" (\n  \"a\" REAL,\n  \"beta\" TEXT,\n  \"n\" INTEGER,\n  \"never\" INTEGER\n)"
+    );
+    assert_eq!(bench.all("SELECT * FROM things"), "1.0r|x|1|∅\n2.5r|3|9007199254740993|∅");
+    assert_eq!(bench.all("SELECT name FROM sqlite_schema WHERE type = 'index'"), "idx_things_beta");
+
+    for (others, rows, rejected) in [("skip", 3, 0), ("reject", 0, 3)] {
+        let bench = Bench::with(&[("t.jsonl", "{\"a\":1,\"b\":1}\n{\"a\":2,\"b\":1}\n{\"b\":1}\n")]);
+        let text = format!("[tables.t]\nothers = \"{others}\"\n[tables.t.columns.a]\ntype = \"integer\"\n");
+        let summary = bench.load(&Options { schema: schema(&text), ..Options::default() });
+        assert_eq!((summary.rows, summary.rejected), (rows, rejected));
+        assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "a");
+    }
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
+    let wrong = Options { schema: schema("[tables.typo]\n"), ..Options::default() };
+    assert!(bench.import(&wrong).unwrap_err().to_string().contains("\"typo\", but no file makes it"));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "[tables.t.columns.a]\ntype = \"int\"\n").unwrap();
+    let error = Schema::read(file.path()).unwrap_err().to_string();
+    assert!(error.contains("line 2") && error.contains("integer"), "{error}");
+}
+
+#[test]
+fn a_second_import_says_what_to_do() {
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
+    bench.load(&Options::default());
+    let error = bench.import(&Options::default()).unwrap_err();
+    assert!(error.is_users());
+    let error = error.to_string();
+    assert!(error.contains("has the table t already") && error.contains("--append"), "{error}");
+    // Another table goes in beside it.
+    bench.write("u.jsonl", b"{\"a\":2}\n");
+    bench.import_of(&[bench.data().join("u.jsonl")], &Options::default()).unwrap();
+    assert_eq!(bench.all("SELECT t.a, u.a FROM t, u"), "1|2");
+}
+
+#[test]
+fn replace() {
+    let bench = Bench::with(&[("t.jsonl", "{\"_key\":1,\"a\":1}\n")]);
+    bench.load(&Options::default());
+    bench.open().execute_batch("CREATE INDEX mine ON t (a); CREATE INDEX gone ON t (_key, a)").unwrap();
+    bench.write("t.jsonl", b"{\"_key\":2,\"a\":\"text\"}\n{\"_key\":3,\"b\":1}\n");
+    bench.load(&existing(Existing::Replace));
+    assert_eq!(bench.all("SELECT _key, a, b FROM t"), "2|text|∅\n3|∅|1");
+    assert_eq!(bench.all("SELECT name FROM sqlite_schema WHERE type = 'index' ORDER BY 1"), "gone\nmine");
+    assert_eq!(bench.all("SELECT mode, rows FROM _imports ORDER BY id"), "create|1\nreplace|2");
+}
+
+#[test]
+fn append() {
+    let bench = Bench::with(&[("t.jsonl", "{\"_key\":1,\"n\":1,\"ID\":1,\"id\":2}\n")]);
+    bench.load(&Options::default());
+    let text = lines(&[
+        r#"{"_key":2,"n":2,"new":0.5,"id":4}"#,
+        r#"{"_key":1,"n":3}"#,
+        r#"{"_key":3,"n":"text"}"#,
+        r#"{"_key":4,"n":4.0,"new":7}"#,
+    ]);
+    bench.write("t.jsonl", text.as_bytes());
+    let summary = bench.load(&existing(Existing::Append));
+    assert_eq!((summary.rows, summary.rejected), (2, 2));
+    assert!(summary.examples[0].reason.contains("UNIQUE constraint failed: t._key"));
+    assert!(summary.examples[1].reason.contains("\"n\" takes whole numbers"));
+    assert_eq!(bench.all("SELECT _key, n, ID, id_2, new FROM t"), "1|1|1|2|∅\n2|2|∅|4|0.5r\n4|4|∅|∅|7.0r");
+    assert!(bench.schema("t").contains("\"new\" REAL"));
+    // Into a table that somebody else made.
+    bench
+        .open()
+        .execute_batch("CREATE TABLE own (id INTEGER PRIMARY KEY, name VARCHAR(20) NOT NULL, at DATETIME, up AS (upper(name)))")
+        .unwrap();
+    bench.write("own.jsonl", b"{\"name\":7,\"at\":\"2024-01-02\"}\n{\"at\":1}\n{\"name\":\"x\",\"id\":9}\n");
+    let summary = bench.import_of(&[bench.data().join("own.jsonl")], &existing(Existing::Append)).unwrap();
+    assert_eq!((summary.rows, summary.rejected), (2, 1));
+    assert_eq!(bench.all("SELECT * FROM own"), "1|7|2024-01-02|7\n9|x|∅|X");
+}
+
+#[test]
+fn append_with_spread_objects() {
+    let options = Options { flatten: 32, ..existing(Existing::Append) };
+    let bench = Bench::with(&[("t.jsonl", "{\"p\":{\"x\":1,\"y\":2.5}}\n")]);
+    bench.load(&options);
+    bench.write("t.jsonl", b"{\"p\":{\"x\":3,\"y\":4}}\n{\"p\":{\"x\":\"no\"}}\n");
+    let summary = bench.load(&options);
+    assert_eq!((summary.rows, summary.rejected), (1, 1));
+    assert_eq!(bench.all("SELECT p_x, p_y FROM t"), "1|2.5r\n3|4.0r");
+}
+
+#[test]
+fn upsert() {
+    let bench = Bench::with(&[("t.jsonl", "{\"_key\":1,\"a\":1,\"b\":1}\n{\"_key\":2,\"a\":2,\"b\":2}\n")]);
+    bench.load(&Options::default());
+    bench.write("t.jsonl", b"{\"_key\":2,\"a\":20}\n{\"_key\":3,\"a\":30,\"c\":1}\n{\"a\":1}\n{\"_key\":1,\"b\":null}\n{\"_key\":1}\n");
+    let summary = bench.load(&existing(Existing::Upsert));
+    assert_eq!((summary.rows, summary.rejected), (4, 1));
+    assert_eq!(summary.examples[0].reason, "the primary key \"_key\" is missing or null");
+    assert_eq!(bench.all("SELECT _key, a, b, c FROM t"), "1|1|∅|∅\n2|20|2|∅\n3|30|∅|1");
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
+    bench.load(&Options::default());
+    let error = bench.import(&existing(Existing::Upsert)).unwrap_err().to_string();
+    assert!(error.contains("has no primary key"), "{error}");
+    bench.open().execute_batch("CREATE UNIQUE INDEX u ON t (a)").unwrap();
+    let named = Options { primary_key: Some("a".to_owned()), ..existing(Existing::Upsert) };
+    assert_eq!(bench.load(&named).rows, 1);
+    assert_eq!(bench.all("SELECT a FROM t"), "1");
+}
+
+#[test]
+fn resume_leaves_out_what_has_not_changed() {
+    let bench =
+        Bench::with(&[("a.jsonl", "{\"x\":1}\n"), ("b.jsonl", "{\"x\":1}\n"), ("c.jsonl", "{\"x\":1}\n")]);
+    bench.load(&Options::default());
+    // Another time alone is no change: the contents are.
+    let touched = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
+    std::fs::File::options()
+        .append(true)
+        .open(bench.data().join("b.jsonl"))
+        .unwrap()
+        .set_modified(touched)
+        .unwrap();
+    bench.write("c.jsonl", b"{\"x\":2}\n");
+    bench.write("d.jsonl", b"{\"x\":4}\n");
+    let error = bench.import(&Options { resume: true, ..Options::default() }).unwrap_err().to_string();
+    assert!(error.contains("has the table c already") && error.contains("changed since"), "{error}");
+    let summary = bench.load(&Options { resume: true, ..existing(Existing::Append) });
+    let outcomes: Vec<_> = summary.files.iter().map(|file| file.outcome.clone()).collect();
+    assert_eq!(outcomes, [Outcome::Unchanged, Outcome::Unchanged, Outcome::Loaded, Outcome::Loaded]);
+    assert_eq!(bench.all("SELECT x FROM c"), "1\n2");
+    assert_eq!(bench.all("SELECT x FROM d"), "4");
+    // Asked for otherwise, it is not what was loaded.
+    let other = Options { resume: true, flatten: 1, ..existing(Existing::Replace) };
+    assert!(bench.load(&other).files.iter().all(|file| file.outcome == Outcome::Loaded));
+}
+
+#[test]
+fn what_is_no_database_is_left_alone() {
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
+    std::fs::write(
+        bench.database(),
+        "a letter, not a database, and longer than a header would be: ".repeat(20),
+    )
+    .unwrap();
+    let error = bench.import(&Options::default()).unwrap_err();
+    assert!(error.is_users() && error.to_string().contains("not an SQLite database"), "{error}");
+    assert!(std::fs::read_to_string(bench.database()).unwrap().starts_with("a letter"));
+    // A file that is read is not written.
+    let lines = bench.data().join("t.jsonl");
+    let error = import(
+        &[lines.clone()],
+        &Target::Database(lines.clone()),
+        &Options::default(),
+        &Control::default().into(),
+    );
+    assert!(error.is_err());
+    assert_eq!(std::fs::read_to_string(&lines).unwrap(), "{\"a\":1}\n");
+    // An empty file is a database that has nothing in it.
+    std::fs::write(bench.database(), "").unwrap();
+    bench.load(&Options::default());
+    assert_eq!(bench.all("SELECT a FROM t"), "1");
+}
+
+#[test]
+fn nothing_is_written_to_look() {
+    let bench = Bench::with(&[("t.jsonl", "{\"_key\":1,\"a\":1}\nbad\n{\"_key\":2,\"a\":\"x\"}\n")]);
+    let look =
+        |target| import(&[bench.data()], &target, &Options::default(), &Control::default().into()).unwrap();
+    let summary = look(Target::Schema);
+    assert_eq!(
+        summary.files[0].sql.as_deref(),
+        Some("CREATE TABLE \"t\" (\n  \"_key\" INTEGER PRIMARY KEY,\n  \"a\" TEXT\n)")
+    );
+    assert_eq!((summary.rows, summary.rejected), (2, 1));
+    let summary = look(Target::Nothing);
+    assert_eq!((summary.rows, summary.rejected, summary.files[0].columns.len()), (2, 1, 0));
+    assert!(!bench.database().exists());
+    bench.load(&Options::default());
+    assert_eq!(Some(bench.schema("t")), look(Target::Schema).files[0].sql.clone());
+}
+
+#[test]
+fn numbers_of_a_database() {
+    let bench = Bench::with(&[("a.jsonl", "{\"_key\":\"x\"}\nbad\n"), ("b.jsonl", "{\"y\":1,\"z\":2}\n")]);
+    bench.load(&Options { indexes: vec!["y".to_owned()], ..Options::default() });
+    let stats = stats(&bench.database()).unwrap();
+    let tables: Vec<_> = stats
+        .tables
+        .iter()
+        .map(|table| (table.table.as_str(), table.rows, table.columns, table.errors))
+        .collect();
+    assert_eq!(tables, [("a", 1, 1, Some(1)), ("b", 1, 2, Some(0))]);
+    assert!(stats.tables.iter().all(|table| table.bytes > 0 && table.index_bytes > 0));
+    assert!(stats.tables[1].source.as_ref().unwrap().ends_with("b.jsonl"));
+    assert!(gristmill_jsonl::import::stats::stats(&PathBuf::from("/gone.db")).is_err());
+}
