@@ -2,31 +2,28 @@
 //! answer compared with the truth.
 //!
 //! Owns the programme: which trees, who takes part where. Trees are made by `tree` from what `profile` describes;
-//! `contender` knows the peers, `process` measures one run, `scene` a table's worth of them, `report` tells what they say.
+//! `contender` knows the peers, `scene` measures a table's worth of runs, `report` tells what they say.
 
 mod contender;
 mod options;
-mod process;
 mod profile;
-mod random;
 mod report;
 mod scene;
-mod scratch;
 mod tree;
 mod truth;
 mod walk;
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::Path;
 
 use options::Options;
-use process::found;
-pub(crate) use process::one;
 use profile::Profile;
 use scene::{Participant, Scene, Setting};
 use tree::{Tree, Wanted};
+
+use crate::{
+    process,
+    program::{built, data, found},
+};
 
 /// Parts of the full tree of a million files over which growth is told.
 const GROWTH: [f64; 3] = [0.01, 0.1, 1.0];
@@ -37,11 +34,8 @@ pub(crate) fn run(words: &[String]) -> Result<(), String> {
         print!("{}", options::HELP);
         return Ok(());
     };
-    let data = data(&options)?;
-    let gristmill = match &options.gristmill {
-        Some(program) => std::path::absolute(program).map_err(|error| error.to_string())?,
-        None => build()?,
-    };
+    let data = data(options.data.as_deref())?;
+    let gristmill = built(options.gristmill.as_deref())?;
     let cold = options.cold && process::can_cool();
     if options.cold && !cold {
         println!("cold: NOT MEASURED, this process may not empty the system's caches (root may)");
@@ -108,7 +102,7 @@ pub(crate) fn trees(words: &[String]) -> Result<(), String> {
         print!("{}", options::HELP);
         return Ok(());
     };
-    let data = data(&options)?;
+    let data = data(options.data.as_deref())?;
     for &profile in &options.profiles {
         let tree = Tree::get(Wanted { profile, scale: options.scale, seed: options.seed }, &data)?;
         println!(
@@ -131,37 +125,4 @@ pub(crate) fn walk(words: &[String]) -> Result<(), String> {
     let (files, bytes) = walk::walk(Path::new(root)).map_err(|error| format!("{root}: {error}"))?;
     println!("{files} files, {bytes} bytes");
     Ok(())
-}
-
-/// The folder of the trees, absolute.
-fn data(options: &Options) -> Result<PathBuf, String> {
-    let chosen = match &options.data {
-        Some(data) => data.clone(),
-        None => target()?.join("bench-data"),
-    };
-    std::path::absolute(&chosen).map_err(|error| format!("{}: {error}", chosen.display()))
-}
-
-/// The target folder that we lie in.
-fn target() -> Result<PathBuf, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let target = program.parent().and_then(Path::parent).ok_or("the program lies in no target folder")?;
-    Ok(target.to_path_buf())
-}
-
-/// Builds the program that is measured, as users have it.
-fn build() -> Result<PathBuf, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Cargo tells where our manifest is as it starts us; the path we were built with is second best.
-    let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    let root = Path::new(&here).parent().ok_or("the benchmarks lie in no workspace")?;
-    let target = target()?;
-    let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "--release", "-p", "gristmill", "--bin", "gristmill", "--target-dir"]);
-    let status =
-        command.arg(&target).current_dir(root).status().map_err(|error| format!("cargo: {error}"))?;
-    if !status.success() {
-        return Err("gristmill does not build".into());
-    }
-    Ok(target.join("release").join(format!("gristmill{}", std::env::consts::EXE_SUFFIX)))
 }

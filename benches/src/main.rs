@@ -4,9 +4,16 @@
 //! medians and ratios. Absolute times depend on the machine and on what else it does; ratios much less.
 
 mod answer;
+mod bar;
 mod dedup;
+mod import;
 mod jobs;
+mod kept;
 mod pool;
+mod process;
+mod program;
+mod random;
+mod scratch;
 mod table;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -54,9 +61,15 @@ const OF_THEIR_OWN: &[(&str, &str, BenchmarkOfWords)] = &[
         "finding duplicates: first scan, rescan, growth and memory, against fclones, yadf, czkawka and others",
         dedup::run,
     ),
-    ("dedup-one", "one run of one program; what `dedup` runs", dedup::one),
     ("dedup-walk", "reads all folders and looks at all files: the floor of `dedup`", dedup::walk),
     ("dedup-trees", "makes the trees of `dedup`, and nothing else", dedup::trees),
+    (
+        "import",
+        "JSONL into SQLite: time, memory and growth, against a pipeline by hand, DuckDB, sqlite-utils and others",
+        import::run,
+    ),
+    ("import-data", "makes the folders of `import`, and nothing else", import::data),
+    ("run-one", "one run of one program; what `dedup` and `import` run", process::one),
 ];
 
 /// How much is measured.

@@ -17,11 +17,20 @@ pub(crate) fn run(workspace: &Workspace, words: &[OsString]) -> Result<ExitCode,
         [] => command.arg("--list"),
         words => command.args(words),
     };
-    if words.first().is_some_and(|name| name == "dedup") {
-        if wants_peers(words) {
-            needs::set_up_peers(workspace)?;
+    match words.first().and_then(|name| name.to_str()) {
+        Some("dedup") => {
+            if wants_peers(words) {
+                needs::set_up_peers(workspace)?;
+            }
+            command.env("PATH", needs::path_with_tools()?);
         }
-        command.env("PATH", needs::path_with_tools()?);
+        Some("import") => {
+            if wants_peers(words) {
+                needs::set_up_import_peers(workspace)?;
+            }
+            command.env("PATH", needs::path_with_python()?);
+        }
+        _ => {}
     }
     Ok(if succeeds(&mut command)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -44,5 +53,6 @@ mod tests {
         assert!(!wants("dedup --quick"));
         assert!(!wants("dedup --peers yadf"));
         assert!(!wants("dedup --help"));
+        assert!(wants("import --scale 0.3"));
     }
 }

@@ -156,6 +156,63 @@ pub(crate) fn set_up_peers(workspace: &Workspace) -> Result<(), Fault> {
     Ok(())
 }
 
+/// What the peers of `bench import` that are Python's are, with their versions. DuckDB's extension is the one that
+/// writes SQLite; it comes for one version of DuckDB.
+const PYTHON_PACKAGES: &[&str] =
+    &["duckdb==1.5.5", "duckdb-extension-sqlite-scanner==1.5.5", "sqlite-utils==4.2.1", "orjson==3.13.0"];
+
+/// Gets the peers of the benchmark `import`. What cannot be had is named, and the run goes on without it.
+pub(crate) fn set_up_import_peers(workspace: &Workspace) -> Result<(), Fault> {
+    if !answers(&mut workspace.program("sqlite3", ["-version"]))
+        && let Err(why) = get_package(workspace, "sqlite3")
+    {
+        println!("sqlite3: {why}");
+    }
+    let python = python()?;
+    let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet"];
+    if make_python(workspace, &python) {
+        // Packages that are there in these versions are left alone, and nothing is asked of the network.
+        let mut install = workspace.program(python.join("bin").join("python3"), pip);
+        install.args(PYTHON_PACKAGES);
+        println!("{}", shown(&install));
+        if !succeeds(&mut install)? {
+            println!("peers in Python: pip could not install all of them; the output above says why");
+        }
+    }
+    Ok(())
+}
+
+/// Makes a Python of our own, with packages of its own, unless it is there. Whether it is.
+fn make_python(workspace: &Workspace, folder: &Path) -> bool {
+    let there =
+        || answers(&mut workspace.program(folder.join("bin").join("python3"), ["-m", "pip", "--version"]));
+    let make = || answers(workspace.program("python3", ["-m", "venv"]).arg(folder)) && there();
+    if there() || make() {
+        return true;
+    }
+    // Debian has this part of Python in a package of its own.
+    let made = get_package(workspace, "python3-venv").and_then(|()| match make() {
+        true => Ok(()),
+        false => Err("python3 -m venv fails".to_owned()),
+    });
+    if let Err(why) = &made {
+        println!("peers in Python: {why}");
+    }
+    made.is_ok()
+}
+
+/// The folder of that Python.
+fn python() -> Result<PathBuf, Fault> {
+    Ok(tools()?.join("python"))
+}
+
+/// Our Python, then the caller's PATH: peers must be found with the packages that they need.
+pub(crate) fn path_with_python() -> Result<OsString, Fault> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(python()?.join("bin")).chain(std::env::split_paths(&path));
+    std::env::join_paths(folders).map_err(|error| Fault::User(format!("PATH: {error}")))
+}
+
 /// The caller's PATH, and our folder for tools behind it: the user's own programs go first.
 pub(crate) fn path_with_tools() -> Result<OsString, Fault> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::process::Call;
+use crate::process::Call;
 
 /// A group of paths, as bytes: not every program writes UTF-8.
 pub(super) type Groups = Vec<Vec<Vec<u8>>>;

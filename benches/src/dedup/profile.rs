@@ -5,10 +5,10 @@
 use std::io;
 
 use super::{
-    random::Random,
     tree::{Planter, Wanted},
     truth::Making,
 };
+use crate::random::Random;
 
 const MIB: usize = 1 << 20;
 

@@ -2,13 +2,14 @@
 //!
 //! Owns the bars. A participant whose answer was wrong, or who was given up, is nobody's measure.
 
-use std::fmt::Write;
-
 use super::{
     profile::Profile,
     scene::{OURS, Row, SUMS, Scene, Setting, WALK},
 };
-use crate::table::{median, ratio};
+use crate::{
+    bar::{self, Bar},
+    table::{median, ratio},
+};
 
 impl Row {
     fn seconds(&self) -> Vec<f64> {
@@ -77,32 +78,9 @@ impl Scene {
     }
 }
 
-/// What is to be reached: a value and the most that it may be.
-struct Bar {
-    what: String,
-    /// Nothing, where it could not be measured.
-    value: Option<f64>,
-    most: f64,
-}
-
-impl Bar {
-    fn verdict(&self) -> &'static str {
-        match self.value {
-            Some(value) if value <= self.most => "met",
-            Some(_) => "NOT MET",
-            None => "not measured",
-        }
-    }
-}
-
 /// Prints every bar that these scenes tell about.
 pub(super) fn print_bars(scenes: &[Scene]) {
-    let mut text = String::from("\n| bar | ours | at most | |\n|---|---:|---:|---|\n");
-    for bar in scenes.iter().flat_map(bars).chain(growth(scenes)) {
-        let value = bar.value.map_or_else(|| "?".to_owned(), |value| format!("{value:.2}"));
-        let _ = writeln!(text, "| {} | {value} | {} | {} |", bar.what, bar.most, bar.verdict());
-    }
-    print!("{text}");
+    bar::print(scenes.iter().flat_map(bars).chain(growth(scenes)));
 }
 
 fn bars(scene: &Scene) -> Vec<Bar> {
@@ -166,7 +144,7 @@ pub(super) fn ours_failed(scenes: &[Scene]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedup::{process::Run, truth::Mistakes};
+    use crate::{dedup::truth::Mistakes, process::Run};
 
     fn row(name: &'static str, seconds: f64, missed: usize) -> Row {
         let mistakes = Mistakes { missed, false_ones: 0 };

@@ -10,11 +10,13 @@ use std::{
 
 use super::{
     contender::{self, Contender},
-    process::{self, Call, Run},
     profile::Profile,
-    scratch::Scratch,
     tree::Tree,
     truth::Mistakes,
+};
+use crate::{
+    process::{self, Call, Run},
+    scratch::Scratch,
 };
 
 /// Somebody who is measured, with the programs it takes.

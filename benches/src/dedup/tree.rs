@@ -1,11 +1,10 @@
-//! Trees of files to find duplicates in: made once, kept in a folder, and used again while they are what is asked for.
+//! Trees of files to find duplicates in, each with a note beside it that says which of its files are equal.
 //!
-//! Owns the files on the disk and the note beside each tree that says what it is and which of its files are equal. What
-//! is in a tree is decided in `profile`. Only a folder with our note beside it is ever removed.
+//! Owns the files on the disk. What is in a tree is decided in `profile`; `kept` makes it once and keeps it.
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, ErrorKind, Write},
+    io::{self, Write},
     path::{Path, PathBuf},
     time::{Duration, UNIX_EPOCH},
 };
@@ -14,6 +13,7 @@ use super::{
     profile::Profile,
     truth::{Ledger, Making, Truth},
 };
+use crate::kept;
 
 /// Files are as old as this, and a little younger one after the other.
 const FIRST_MODIFIED: u64 = 1_600_000_000;
@@ -55,43 +55,20 @@ impl Tree {
     /// The tree in `data`, made if it is not there.
     pub(super) fn get(wanted: Wanted, data: &Path) -> Result<Tree, String> {
         let root = data.join(wanted.name());
-        let note = data.join(format!("{}.truth", wanted.name()));
-        let told = |error: io::Error| format!("{}: {error}", root.display());
-        let found = match fs::read_to_string(&note) {
-            Ok(text) => Some(text),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(format!("{}: {error}", note.display())),
-        };
-        if let Some((files, bytes, truth)) = found.as_deref().and_then(|text| read(text, &wanted)) {
-            return Ok(Tree { root, files, bytes, truth });
-        }
-        let ours = found.is_some_and(|text| text.starts_with(SIGNATURE));
-        if root.try_exists().map_err(told)? {
-            if !ours {
-                let root = root.display();
-                return Err(format!(
-                    "{root} is there and was not made by this benchmark; choose another --data"
-                ));
-            }
-            fs::remove_dir_all(&root).map_err(told)?;
-        }
-        eprintln!("making {}", root.display());
-        // The note comes first, so that a tree half made is known to be ours, and comes to its end last.
-        fs::create_dir_all(data).and_then(|()| fs::write(&note, wanted.title() + "\n")).map_err(told)?;
-        fs::create_dir(&root).map_err(told)?;
-        let mut planter = Planter { root: root.clone(), ledger: Ledger::default(), files: 0, bytes: 0 };
-        wanted.profile.plant(&wanted, &mut planter).map_err(told)?;
-        let (files, bytes, truth) = (planter.files, planter.bytes, planter.ledger.close());
-        let text = format!("{}\nwhole: {files} files, {bytes} bytes\n\n{}", wanted.title(), truth.to_text());
-        fs::write(&note, text).map_err(told)?;
+        let (files, bytes, truth) = kept::get(&root, SIGNATURE, &wanted.title(), read, |root| {
+            let mut planter =
+                Planter { root: root.to_path_buf(), ledger: Ledger::default(), files: 0, bytes: 0 };
+            wanted.profile.plant(&wanted, &mut planter)?;
+            let (files, bytes, truth) = (planter.files, planter.bytes, planter.ledger.close());
+            Ok(format!("{files} files, {bytes} bytes\n\n{}", truth.to_text()))
+        })?;
         Ok(Tree { root, files, bytes, truth })
     }
 }
 
-/// What a note says: files, bytes and equal ones. Nothing, if its tree is another or was not finished.
-fn read(note: &str, wanted: &Wanted) -> Option<(u64, u64, Truth)> {
-    let rest = note.strip_prefix(&wanted.title())?.strip_prefix("\nwhole: ")?;
-    let (counts, groups) = rest.split_once('\n')?;
+/// What a note says: files, bytes and equal ones.
+fn read(note: &str) -> Option<(u64, u64, Truth)> {
+    let (counts, groups) = note.split_once('\n')?;
     let (files, bytes) = counts.strip_suffix(" bytes")?.split_once(" files, ")?;
     Some((files.parse().ok()?, bytes.parse().ok()?, Truth::from_text(groups)))
 }
@@ -128,7 +105,7 @@ impl Planter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedup::scratch::Scratch;
+    use crate::scratch::Scratch;
     use std::collections::HashMap;
 
     /// Every file, with its bytes.

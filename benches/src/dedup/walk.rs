@@ -92,7 +92,7 @@ fn read(folder: &Path, walk: &Walk, count: &mut Count) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedup::scratch::Scratch;
+    use crate::scratch::Scratch;
 
     #[test]
     fn a_walk_sees_every_file_once() {

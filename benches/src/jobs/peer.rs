@@ -5,11 +5,8 @@
 //! Each takes part twice: as it comes, and with the one thing set right that holds it back most.
 
 use super::{Contender, FEW, Fault, MANY, Outcome, Plan, numbers};
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use crate::program;
+use std::{process::Command, time::Duration};
 
 pub(super) const CONTENDERS: &[Contender] = &[
     Contender { name: "effectum (NORMAL, no WAL)", measure: effectum, most: MANY, grows: false },
@@ -30,29 +27,9 @@ pub(super) fn is_one(contender: &Contender) -> bool {
     CONTENDERS.iter().any(|peer| peer.name == contender.name)
 }
 
-/// Builds them all, with the versions that their lock files name. The first time takes minutes.
+/// Builds them all. The first time takes minutes.
 pub(super) fn build() -> Result<(), String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Cargo tells where our manifest is as it starts us; the path we were built with is second best.
-    let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    for name in PROGRAMS {
-        let manifest = Path::new(&here).join("peers").join(name).join("Cargo.toml");
-        let mut command = Command::new(&cargo);
-        command.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(&manifest);
-        command.arg("--target-dir").arg(target()?);
-        let status = command.status().map_err(|error| format!("cargo: {error}"))?;
-        if !status.success() {
-            return Err(format!("{} does not build", manifest.display()));
-        }
-    }
-    Ok(())
-}
-
-/// A folder beside `release/`, where we are: other workspaces, other lock files, other artifacts.
-fn target() -> Result<PathBuf, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let target = program.parent().and_then(Path::parent).ok_or("the program lies in no target folder")?;
-    Ok(target.join("peers"))
+    PROGRAMS.iter().try_for_each(|name| program::peer(name).map(drop))
 }
 
 /// It means to set WAL, but asks for a pragma that does not exist: SQLite's rollback journal it is.
@@ -76,7 +53,7 @@ fn apalis_lighter(plan: &Plan) -> Result<Outcome, Fault> {
 }
 
 fn start(name: &str, plan: &Plan, word: Option<&str>, completed: &'static str) -> Result<Outcome, Fault> {
-    let program = target()?.join("release").join(format!("peer-{name}{}", std::env::consts::EXE_SUFFIX));
+    let program = program::peer_path(name)?;
     let mut command = Command::new(&program);
     command.arg(&plan.database).arg(plan.tasks.to_string()).args(word);
     let output = command

@@ -1,8 +1,8 @@
 //! One run of one program: how long it took and the most memory it held.
 //!
 //! Owns the measurement and the state of the system's caches before it. A small process of ours stands between the
-//! benchmark and the program (`dedup-one`): Linux counts into a program's peak what its parent held when it was started,
-//! and the benchmark holds whole trees' truths.
+//! benchmarks and the program (`run-one`): Linux counts into a program's peak what its parent held when it was started,
+//! and the benchmarks hold whole trees' truths.
 
 use std::{
     ffi::OsString,
@@ -18,27 +18,27 @@ use wait4::Wait4;
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
 /// What is to be started.
-pub(super) struct Call {
-    pub(super) program: PathBuf,
-    pub(super) words: Vec<OsString>,
+pub(crate) struct Call {
+    pub(crate) program: PathBuf,
+    pub(crate) words: Vec<OsString>,
     /// Exit codes that mean that all is well.
-    pub(super) well: &'static [i32],
+    pub(crate) well: &'static [i32],
 }
 
 /// What came of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
-    pub(super) seconds: f64,
-    pub(super) peak_mib: f64,
+pub(crate) struct Run {
+    pub(crate) seconds: f64,
+    pub(crate) peak_mib: f64,
 }
 
 /// Runs it: its home is in `scratch`, what it prints is put into the file `stdout` there.
-pub(super) fn run(call: &Call, scratch: &Path) -> Result<Run, String> {
+pub(crate) fn run(call: &Call, scratch: &Path) -> Result<Run, String> {
     let told = |error: io::Error| format!("{}: {error}", call.program.display());
     let stdout = File::create(scratch.join("stdout")).map_err(told)?;
     let report = scratch.join("report");
     let mut command = Command::new(std::env::current_exe().map_err(told)?);
-    command.arg("dedup-one").arg(&report).arg(&call.program).args(&call.words);
+    command.arg("run-one").arg(&report).arg(&call.program).args(&call.words);
     // Settings and caches of the user would be measured along; the caches of earlier runs are kept on purpose.
     for (variable, folder) in [
         ("HOME", "home"),
@@ -73,7 +73,7 @@ fn read(report: &str) -> Option<(Run, i32)> {
 /// The process between: starts the program and writes down what it took.
 pub(crate) fn one(words: &[String]) -> Result<(), String> {
     let [report, program, words @ ..] = words else {
-        return Err("dedup-one REPORT PROGRAM [WORDS]".into());
+        return Err("run-one REPORT PROGRAM [WORDS]".into());
     };
     let told = |error: io::Error| format!("{program}: {error}");
     let start = Instant::now();
@@ -86,19 +86,24 @@ pub(crate) fn one(words: &[String]) -> Result<(), String> {
 }
 
 /// Whether this process may empty the system's caches.
-pub(super) fn can_cool() -> bool {
+pub(crate) fn can_cool() -> bool {
     OpenOptions::new().write(true).open(DROP_CACHES).is_ok()
 }
 
 /// Empties the system's caches of files, folders and inodes.
-pub(super) fn cool() -> Result<(), String> {
-    let sync = || Command::new("sync").status();
+pub(crate) fn cool() -> Result<(), String> {
+    settle()?;
     let drop = || OpenOptions::new().write(true).open(DROP_CACHES)?.write_all(b"3");
-    sync().and_then(|_| drop()).map_err(|error| format!("{DROP_CACHES}: {error}"))
+    drop().map_err(|error| format!("{DROP_CACHES}: {error}"))
+}
+
+/// Waits until everything that was written is on the disk: what one run left to be written is not the next one's.
+pub(crate) fn settle() -> Result<(), String> {
+    Command::new("sync").status().map(drop).map_err(|error| format!("sync: {error}"))
 }
 
 /// Reads every file of a tree, so that it is in the system's caches as far as it fits.
-pub(super) fn warm(root: &Path) -> io::Result<()> {
+pub(crate) fn warm(root: &Path) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let mut folders = vec![root.to_path_buf()];
     while let Some(folder) = folders.pop() {
@@ -113,10 +118,4 @@ pub(super) fn warm(root: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Where a program is, if it is on the PATH.
-pub(super) fn found(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }

@@ -1,14 +1,14 @@
 //! Numbers that look random and are the same every time: xoshiro256++, its state filled by splitmix64.
 //!
-//! Written out here because a tree must come out the same for as long as somebody keeps one, whatever a library's next
-//! version does. Not for secrets.
+//! Written out here because a tree or a folder must come out the same for as long as somebody keeps one, whatever a library's
+//! next version does. Not for secrets.
 
 /// One stream of numbers.
-pub(super) struct Random([u64; 4]);
+pub(crate) struct Random([u64; 4]);
 
 impl Random {
     /// A stream of its own for every pair: with the same seed, two streams never start at the same state.
-    pub(super) fn new(seed: u64, stream: u64) -> Self {
+    pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut state = mixed(seed) ^ stream;
         Random(std::array::from_fn(|_| {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -30,31 +30,31 @@ impl Random {
     }
 
     /// From 0 to below `end`, which is not 0. The bias is that of one part in 2^64 / `end`.
-    pub(super) fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
     /// From `start` to below `end`.
-    pub(super) fn between(&mut self, start: usize, end: usize) -> usize {
+    pub(crate) fn between(&mut self, start: usize, end: usize) -> usize {
         start + self.below(end - start)
     }
 
     /// From 0 to below 1.
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Of the normal distribution around 0, with deviation 1.
-    pub(super) fn normal(&mut self) -> f64 {
+    pub(crate) fn normal(&mut self) -> f64 {
         let (radius, angle) = (1.0 - self.unit(), self.unit());
         (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
     }
 
-    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 
-    pub(super) fn fill(&mut self, bytes: &mut [u8]) {
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         let mut words = bytes.chunks_exact_mut(8);
         for word in &mut words {
             word.copy_from_slice(&self.next().to_le_bytes());
@@ -65,7 +65,7 @@ impl Random {
 }
 
 /// The last step of splitmix64: one to one, so that different numbers stay different.
-fn mixed(number: u64) -> u64 {
+pub(crate) fn mixed(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)

@@ -9,10 +9,10 @@ use std::{
 static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// A new folder, gone when this is dropped.
-pub(super) struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    pub(super) fn new(parent: &Path) -> Result<Self, String> {
+    pub(crate) fn new(parent: &Path) -> Result<Self, String> {
         let name = format!("gristmill-bench-{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed));
         let path = parent.join(name);
         // Not `create_dir_all`: a folder that somebody else made is not ours to remove.
@@ -20,7 +20,7 @@ impl Scratch {
         Ok(Scratch(path))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }

@@ -1,0 +1,87 @@
+//! One connection to a new file, one transaction for each table; on disk and under its name at the end.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+use rusqlite::{
+    Connection,
+    types::{Null, ToSqlOutput, ValueRef},
+};
+
+use crate::block::{Cell, Rows};
+
+/// Exclusive, and nothing is synced on the way: until it has its name, nobody reads the file.
+const SETTINGS: &str = "PRAGMA page_size = 16384; PRAGMA locking_mode = EXCLUSIVE; \
+    PRAGMA journal_mode = DELETE; PRAGMA synchronous = OFF;";
+
+pub struct Writer {
+    connection: Connection,
+    database: PathBuf,
+    part: PathBuf,
+    /// Whose transaction is open.
+    table: String,
+}
+
+impl Writer {
+    pub fn new(database: &Path) -> Writer {
+        let mut part = OsString::from(database);
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let connection = Connection::open(&part).expect("a new database");
+        connection.execute_batch(SETTINGS).expect("settings");
+        connection.set_prepared_statement_cache_capacity(1);
+        Writer { connection, database: database.to_path_buf(), part, table: String::new() }
+    }
+
+    pub fn write(&mut self, rows: &Rows) {
+        let table = &rows.block.table;
+        if self.table != table.name {
+            self.commit();
+            self.connection.execute_batch("BEGIN").expect("a transaction");
+            self.connection.execute_batch(&table.create()).expect("a new table");
+            self.table.clone_from(&table.name);
+        }
+        let mut insert = self.connection.prepare_cached(&table.insert()).expect("an insert");
+        for row in rows.cells.chunks_exact(table.columns.len()) {
+            for (nth, cell) in row.iter().enumerate() {
+                let bound = match *cell {
+                    Cell::Null => insert.raw_bind_parameter(nth + 1, Null),
+                    Cell::Whole(number) => insert.raw_bind_parameter(nth + 1, number),
+                    Cell::Real(number) => insert.raw_bind_parameter(nth + 1, number),
+                    Cell::Raw(start, end) => {
+                        insert.raw_bind_parameter(nth + 1, unchecked(&rows.block.lines[start..end]))
+                    }
+                    Cell::Unescaped(start, end) => {
+                        insert.raw_bind_parameter(nth + 1, unchecked(&rows.unescaped.as_bytes()[start..end]))
+                    }
+                };
+                bound.expect("a value");
+            }
+            insert.raw_execute().expect("a new row");
+        }
+    }
+
+    fn commit(&self) {
+        if !self.connection.is_autocommit() {
+            self.connection.execute_batch("COMMIT").expect("a transaction's end");
+        }
+    }
+
+    pub fn finish(self) {
+        self.commit();
+        self.connection.close().expect("a closed database");
+        let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all()).expect("a synced file");
+        sync(&self.part);
+        fs::rename(&self.part, &self.database).expect("the database's name");
+        let folder = self.database.parent().filter(|folder| !folder.as_os_str().is_empty());
+        sync(folder.unwrap_or(Path::new(".")));
+    }
+}
+
+/// The parser has looked already whether it is UTF-8.
+fn unchecked(text: &[u8]) -> ToSqlOutput<'_> {
+    ToSqlOutput::Borrowed(ValueRef::Text(text))
+}

@@ -1,0 +1,174 @@
+//! What a database holds, compared with what the files say.
+//!
+//! Owns the reading of databases. The same is asked of everybody: every table, every row, every column, every value.
+//! What differs between programs and is no mistake is left open by `digest`; how columns are declared and in which order
+//! rows and columns come is not looked at.
+
+use std::{collections::HashSet, path::Path};
+
+use rayon::prelude::*;
+use rusqlite::{Connection, OpenFlags, types::ValueRef};
+
+use super::{
+    catalog::FILES,
+    digest::{self, Strictness},
+    field::Holds,
+    file::File,
+    truth::{Digest, Truth},
+};
+
+/// Our own book of what was imported when.
+const NOT_ASKED_FOR: &str = "_imports";
+
+/// How many mistakes are told.
+const TOLD: usize = 3;
+
+/// What is wrong with a database, in words. Nothing, when all is right.
+pub(super) fn mistakes(database: &Path, truth: &Truth) -> Result<Option<String>, String> {
+    let told = |error: rusqlite::Error| format!("{}: {error}", database.display());
+    let open = || Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY);
+    let mut wrong = unknown(&open().map_err(told)?).map_err(told)?;
+    let check = |file: &File| -> rusqlite::Result<Option<String>> {
+        let connection = open()?;
+        let truth = &truth.tables[file.name];
+        // Whoever keeps the text of nested values is done after the quick look.
+        if read(&connection, file, Strictness::Written)? == truth.written {
+            return Ok(None);
+        }
+        let meant = read(&connection, file, Strictness::Meant)?;
+        Ok(meant.mistake(&truth.meant).map(|mistake| format!("{}: {mistake}", file.name)))
+    };
+    let checked: Vec<_> = FILES.par_iter().with_max_len(1).map(|file| check(file).map_err(told)).collect();
+    for mistake in checked {
+        match mistake {
+            Ok(mistake) => wrong.extend(mistake),
+            Err(error) => wrong.push(error),
+        }
+    }
+    let more = wrong.len().saturating_sub(TOLD);
+    wrong.truncate(TOLD);
+    let told = wrong.join("; ");
+    Ok((!wrong.is_empty()).then(|| if more > 0 { format!("{told}; and {more} more") } else { told }))
+}
+
+/// Tables that nobody asked for.
+fn unknown(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let known: HashSet<&str> = FILES.iter().map(|file| file.name).chain([NOT_ASKED_FOR]).collect();
+    let mut names = connection.prepare(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
+    )?;
+    let names = names.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
+    Ok(names
+        .into_iter()
+        .filter(|name| !known.contains(name.as_str()))
+        .map(|name| format!("a table {name}"))
+        .collect())
+}
+
+fn read(connection: &Connection, file: &File, strictness: Strictness) -> rusqlite::Result<Digest> {
+    let mut select = connection.prepare(&format!("SELECT * FROM \"{}\"", file.name))?;
+    let nested: HashSet<&str> = file
+        .columns()
+        .iter()
+        .filter(|column| column.holds == Holds::Nested)
+        .map(|column| column.name)
+        .collect();
+    let columns: Vec<(String, bool)> =
+        select.column_names().map(|name| (name.to_owned(), nested.contains(name))).collect();
+    let key_column = columns.iter().position(|(name, _)| name == "_key");
+    let mut digest = Digest::default();
+    let mut rows = select.query([])?;
+    let mut values = Vec::new();
+    while let Some(row) = rows.next()? {
+        let key = match key_column {
+            Some(nth) => row.get_ref(nth)?,
+            None => ValueRef::Null,
+        };
+        values.clear();
+        for (nth, (name, nested)) in columns.iter().enumerate() {
+            if let Some(value) = value(row.get_ref(nth)?, *nested, strictness) {
+                values.push((name.as_str(), value));
+            }
+        }
+        let whole = if let ValueRef::Integer(number) = key { Some(number) } else { None };
+        digest.row(value(key, false, strictness).unwrap_or(0), whole, values.iter().copied());
+    }
+    Ok(digest)
+}
+
+/// Nothing for null.
+fn value(value: ValueRef<'_>, nested: bool, strictness: Strictness) -> Option<u64> {
+    match value {
+        ValueRef::Null => None,
+        ValueRef::Integer(number) => Some(digest::of_whole(number)),
+        ValueRef::Real(number) => Some(digest::of_real(number)),
+        ValueRef::Text(bytes) => {
+            let text = String::from_utf8_lossy(bytes);
+            Some(if nested { digest::of_nested(&text, strictness) } else { digest::of_text(&text) })
+        }
+        // There is no such thing in JSON.
+        ValueRef::Blob(bytes) => Some(digest::of_text(&format!("a blob of {} bytes", bytes.len()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{import::folder::Folder, scratch::Scratch};
+    use std::fs;
+
+    /// A database with every line in its columns, by SQLite's own JSON.
+    fn imported(folder: &Folder, database: &Path) -> Connection {
+        let connection = Connection::open(database).unwrap();
+        connection.execute_batch("PRAGMA synchronous = OFF; BEGIN").unwrap();
+        for file in &FILES {
+            let columns = file.columns();
+            let declared: Vec<String> = columns.iter().map(|column| column.declared()).collect();
+            let values: Vec<String> =
+                columns.iter().map(|column| format!("?1 ->> '{}'", column.name)).collect();
+            let name = file.name;
+            connection.execute_batch(&format!("CREATE TABLE \"{name}\" ({})", declared.join(", "))).unwrap();
+            let insert = format!("INSERT INTO \"{name}\" SELECT {}", values.join(", "));
+            let lines = fs::read_to_string(folder.root.join(format!("{name}.jsonl"))).unwrap();
+            let mut insert = connection.prepare(&insert).unwrap();
+            for line in lines.lines() {
+                insert.execute([line]).unwrap();
+            }
+        }
+        connection.execute_batch("COMMIT").unwrap();
+        connection
+    }
+
+    #[test]
+    fn one_wrong_value_is_found_and_named() {
+        let scratch = Scratch::new(&std::env::temp_dir()).unwrap();
+        let folder = Folder::get(0.001, 5, scratch.path()).unwrap();
+        let database = scratch.path().join("answer.db");
+        let connection = imported(&folder, &database);
+        let told = || mistakes(&database, &folder.truth).unwrap().unwrap_or_default();
+        assert_eq!(told(), "");
+        let negated = "UPDATE races SET _key = -_key";
+        let turned = "UPDATE agentTypes SET _key = 112 - _key; UPDATE agentTypes SET _key = _key - 100";
+        // What is done, how it is undone, and what is said of it.
+        for (change, back, expected) in [
+            ("UPDATE types SET name = json(name || ' ')", "", ""),
+            ("CREATE TABLE _imports (file)", "", ""),
+            ("CREATE TABLE more (x)", "DROP TABLE more", "a table more"),
+            (
+                "UPDATE races SET name = 'x' || name",
+                "UPDATE races SET name = substr(name, 2)",
+                "races: other values in name",
+            ),
+            (negated, negated, "races: keys add up to -55 instead of 55"),
+            // Keys and values are all there, but not together.
+            (turned, turned, "agentTypes: other values in name"),
+            ("DELETE FROM icons WHERE _key = 3", "", "icons: 24 rows instead of 25"),
+            ("DROP TABLE icons", "", &format!("{}: no such table: icons", database.display())),
+        ] {
+            connection.execute_batch(change).unwrap();
+            let said = told();
+            assert!(said.starts_with(expected) && said.is_empty() == expected.is_empty(), "{change}: {said}");
+            connection.execute_batch(back).unwrap();
+        }
+    }
+}

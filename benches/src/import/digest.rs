@@ -1,0 +1,138 @@
+//! What a value comes to, as a number: equal values are equal numbers, however they are written.
+//!
+//! Owns what counts as equal. True is 1, 1 is 1.0, nothing is no different from null at the top of a line. Nested values
+//! are told twice: as `written`, byte for byte, which is quick, and as `meant`, whatever the order of an object's keys,
+//! the spaces and the escapes.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use serde_json::value::RawValue;
+
+use crate::random::mixed;
+
+/// How nested values are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Strictness {
+    Written,
+    Meant,
+}
+
+pub(super) fn of_whole(number: i64) -> u64 {
+    mixed(number.cast_unsigned() ^ 0x11)
+}
+
+/// A real number without a fraction is that integer.
+pub(super) fn of_real(number: f64) -> u64 {
+    // Beyond this there is no integer of SQLite's to be the same as.
+    let whole = number.fract() == 0.0 && number.abs() < i64::MAX as f64;
+    if whole { of_whole(number as i64) } else { mixed(number.to_bits() ^ 0x22) }
+}
+
+pub(super) fn of_text(text: &str) -> u64 {
+    of_bytes(text.as_bytes(), 0x33)
+}
+
+/// A nested value's JSON.
+pub(super) fn of_nested(json: &str, strictness: Strictness) -> u64 {
+    match strictness {
+        Strictness::Written => of_bytes(json.as_bytes(), 0x44),
+        // What is no JSON is equal to nothing that was in a file.
+        Strictness::Meant => meant(json).unwrap_or_else(|_| of_bytes(json.as_bytes(), 0x55)),
+    }
+}
+
+/// Any value's JSON, at the top of a line. Nothing for null.
+pub(super) fn of_json(json: &str, strictness: Strictness) -> Result<Option<u64>, serde_json::Error> {
+    Ok(match json.as_bytes() {
+        b"null" => None,
+        b"true" => Some(of_whole(1)),
+        b"false" => Some(of_whole(0)),
+        [b'{' | b'[', ..] => Some(of_nested(json, strictness)),
+        _ => Some(meant(json)?),
+    })
+}
+
+/// Texts are parsed one level at a time, and numbers exactly: Rust's own parser rounds right, serde_json's need not.
+fn meant(json: &str) -> Result<u64, serde_json::Error> {
+    Ok(match json.trim_start().as_bytes() {
+        [b'{', ..] => {
+            let object: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(json)?;
+            let mut sum: u64 = 0x66;
+            for (key, value) in object {
+                // Added up, so that the order does not count.
+                sum = sum.wrapping_add(mixed(of_text(&key) ^ mixed(meant(value.get())?)));
+            }
+            mixed(sum)
+        }
+        [b'[', ..] => {
+            let array: Vec<&RawValue> = serde_json::from_str(json)?;
+            let mut all = 0x77;
+            for value in array {
+                all = mixed(all ^ meant(value.get())?);
+            }
+            all
+        }
+        [b'"', ..] => of_text(&serde_json::from_str::<Cow<'_, str>>(json)?),
+        [b'-' | b'0'..=b'9', ..] => match (json.parse(), json.parse()) {
+            (Ok(whole), _) => of_whole(whole),
+            (_, Ok(real)) => of_real(real),
+            _ => of_bytes(json.as_bytes(), 0x88),
+        },
+        // true, false and null: inside of a nested value they are themselves.
+        other => of_bytes(other, 0x99),
+    })
+}
+
+fn of_bytes(bytes: &[u8], tag: u64) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let start = mixed(tag ^ (bytes.len() as u64) << 8);
+    let all = words.iter().fold(start, |sum, word| mixed(sum ^ u64::from_le_bytes(*word)));
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    mixed(all ^ u64::from_le_bytes(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(a: &str, b: &str, written: bool, meant: bool) {
+        let equal = |how| of_json(a, how).unwrap() == of_json(b, how).unwrap();
+        assert_eq!(
+            (equal(Strictness::Written), equal(Strictness::Meant)),
+            (written, meant),
+            "{a} and {b}, as written and as meant"
+        );
+    }
+
+    #[test]
+    fn what_is_equal_and_what_is_not() {
+        check("1", "1.0", true, true);
+        check("true", "1", true, true);
+        check("-0.0", "0", true, true);
+        check("1e2", "100", true, true);
+        check("0.1", "1e-1", true, true);
+        check("0.1", "0.10000000000000002", false, false);
+        check("9007199254740993", "9007199254740992", false, false);
+        check("null", "0", false, false);
+        check(r#""é\n""#, r#""\u00e9\n""#, true, true);
+        check(r#""1""#, "1", false, false);
+        check(r#"{"a":1,"b":[2,3]}"#, r#"{ "b": [2.0, 3], "a": 1 }"#, false, true);
+        check(r#"{"a":1,"b":2}"#, r#"{"a":2,"b":1}"#, false, false);
+        check("[1,2]", "[2,1]", false, false);
+        check("[true]", "[1]", false, false);
+        check("[null]", "[]", false, false);
+        check(r#"{"a":null}"#, "{}", false, false);
+        check(r#"["\u00e9"]"#, r#"["é"]"#, false, true);
+        check("[12345678]", "[123456789]", false, false);
+    }
+
+    #[test]
+    fn a_nested_value_that_is_no_json_is_like_none() {
+        let whole = of_nested("{\"a\":1}", Strictness::Meant);
+        assert_ne!(of_nested("{\"a\":1", Strictness::Meant), whole);
+        assert!(of_json("{\"a\":1} x", Strictness::Meant).unwrap() != Some(whole));
+        assert_eq!(of_json("null", Strictness::Meant).unwrap(), None);
+    }
+}

@@ -1,0 +1,244 @@
+//! Columns, and the values of a simple table's fields.
+//!
+//! Owns the kinds of fields and the pieces of JSON that all tables are written with. Tables whose lines hang together
+//! in other ways are written in `shape`.
+
+use std::io::Write;
+
+use super::words::{ENGLISH, LANGUAGES, Pools};
+use crate::random::Random;
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holds {
+    /// Integers, or true and false.
+    Whole,
+    Real,
+    Text,
+    /// Objects or arrays.
+    Nested,
+}
+
+impl Holds {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Holds::Whole => "whole",
+            Holds::Real => "real",
+            Holds::Text => "text",
+            Holds::Nested => "nested",
+        }
+    }
+}
+
+/// A top-level key of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Column {
+    pub(super) name: &'static str,
+    pub(super) holds: Holds,
+}
+
+impl Column {
+    /// As it is declared in SQL.
+    pub(super) fn declared(&self) -> String {
+        let (kind, key) = match self.holds {
+            Holds::Whole => ("INTEGER", self.name == "_key"),
+            Holds::Real => ("REAL", false),
+            Holds::Text => ("TEXT", self.name == "_key"),
+            Holds::Nested => ("TEXT", false),
+        };
+        format!("\"{}\" {kind}{}", self.name, if key { " PRIMARY KEY" } else { "" })
+    }
+}
+
+/// A field as it is described: `iconID:int?` is an integer, null, or missing.
+#[derive(Clone, Copy)]
+pub(super) struct Field {
+    name: &'static str,
+    kind: &'static str,
+    optional: bool,
+}
+
+impl Field {
+    /// Descriptions with spaces between.
+    pub(super) fn all(described: &'static str) -> Vec<Field> {
+        let field = |word: &'static str| {
+            let (name, kind) = word.split_once(':').unwrap_or((word, ""));
+            Field { name, kind: kind.trim_end_matches('?'), optional: kind.ends_with('?') }
+        };
+        described.split_whitespace().map(field).collect()
+    }
+
+    pub(super) fn column(&self) -> Column {
+        let holds = match self.kind {
+            "int" | "big" | "bool" => Holds::Whole,
+            "real" => Holds::Real,
+            "str" | "text" | "path" => Holds::Text,
+            _ => Holds::Nested,
+        };
+        Column { name: self.name, holds }
+    }
+}
+
+/// Writes a line; what it draws comes from its file's own stream.
+pub(super) struct Line<'a> {
+    pub(super) out: &'a mut Vec<u8>,
+    pub(super) random: &'a mut Random,
+    pub(super) pools: &'a Pools,
+}
+
+/// Formatted text behind what is there; memory does not fail.
+macro_rules! put {
+    ($line:expr, $($words:tt)*) => {
+        // Not `write!`: what is drawn for the words must be drawn before the line is borrowed.
+        match format_args!($($words)*) {
+            words => { let _ = $line.out.write_fmt(words); }
+        }
+    };
+}
+pub(super) use put;
+
+impl Line<'_> {
+    pub(super) fn number(&mut self, start: usize, end: usize) -> usize {
+        self.random.between(start, end)
+    }
+
+    /// With this probability.
+    pub(super) fn chance(&mut self, probability: f64) -> bool {
+        self.random.unit() < probability
+    }
+
+    /// A real number as text: two digits behind the point, or all seventeen; a few with an exponent, a few a negative
+    /// zero.
+    pub(super) fn real(&mut self, magnitude: usize) -> String {
+        let kind = self.random.unit();
+        if kind < 0.02 {
+            return "-0.0".into();
+        }
+        let power = self.random.below(magnitude) as i32;
+        let value = (self.random.unit() - 0.5) * 10f64.powi(power);
+        match kind {
+            ..0.5 => format!("{:?}", (value * 100.0).round() / 100.0),
+            ..0.99 => format!("{value:?}"),
+            _ => format!("{value:e}"),
+        }
+    }
+
+    pub(super) fn boolean(&mut self, probability: f64) -> bool {
+        self.chance(probability)
+    }
+
+    pub(super) fn name(&mut self) {
+        self.translated(|line, language| {
+            let name = line.pools.name(language, line.random);
+            line.out.extend_from_slice(name.as_bytes());
+        });
+    }
+
+    pub(super) fn description(&mut self) {
+        let sentences = 1 + (self.random.unit() * self.random.unit() * 3.4) as usize;
+        self.translated(|line, language| {
+            for _ in 0..sentences {
+                let sentence = line.pools.sentence(language, line.random);
+                line.out.extend_from_slice(sentence.as_bytes());
+            }
+        });
+    }
+
+    /// All languages mostly, English always.
+    fn translated(&mut self, mut write: impl FnMut(&mut Self, usize)) {
+        let full = self.chance(0.9);
+        let mut before = b'{';
+        for (nth, language) in LANGUAGES.iter().enumerate() {
+            if full || nth == ENGLISH || self.chance(0.5) {
+                self.out.push(before);
+                put!(self, "\"{}\":\"", language.code);
+                write(self, nth);
+                self.out.push(b'"');
+                before = b',';
+            }
+        }
+        self.out.push(b'}');
+    }
+
+    pub(super) fn position(&mut self, magnitude: usize) {
+        let [x, y, z] = [(); 3].map(|()| self.real(magnitude));
+        put!(self, "{{\"x\":{x},\"y\":{y},\"z\":{z}}}");
+    }
+
+    /// `count` values in brackets.
+    pub(super) fn array(&mut self, count: usize, mut write: impl FnMut(&mut Self, usize)) {
+        self.out.push(b'[');
+        for nth in 0..count {
+            if nth > 0 {
+                self.out.push(b',');
+            }
+            write(self, nth);
+        }
+        self.out.push(b']');
+    }
+
+    /// A comma, a name and, mostly, a value of its kind.
+    pub(super) fn field(&mut self, field: &Field) {
+        if field.optional {
+            let kind = self.random.unit();
+            if kind < 0.25 {
+                return;
+            }
+            if kind < 0.35 {
+                put!(self, ",\"{}\":null", field.name);
+                return;
+            }
+        }
+        put!(self, ",\"{}\":", field.name);
+        self.value(field.kind);
+    }
+
+    fn value(&mut self, kind: &str) {
+        match kind {
+            "int" => put!(self, "{}", self.number(0, 1_000_000)),
+            // Doubles cannot hold all of these.
+            "big" => put!(self, "{}", (1usize << 53) + self.number(0, 1 << 40)),
+            "real" => put!(self, "{}", self.real(9)),
+            "bool" => put!(self, "{}", self.boolean(0.5)),
+            "str" => put!(self, "\"{}\"", self.pools.name(ENGLISH, self.random)),
+            "text" => put!(self, "\"{}\"", self.pools.sentence(ENGLISH, self.random)),
+            "path" => {
+                let [folder, nth] = [self.number(1, 99), self.number(1, 16)];
+                put!(self, "\"res:/UI/Texture/Icons/{folder}_64_{nth}.png\"");
+            }
+            "name" => self.name(),
+            "desc" => self.description(),
+            "pos" => self.position(13),
+            "ints" => {
+                let count = self.number(0, 12);
+                self.array(count, |line, _| put!(line, "{}", line.number(0, 1_000_000)));
+            }
+            "mods" => {
+                let count = self.number(0, 4);
+                self.array(count, |line, _| {
+                    let [modified, modifying] = [(); 2].map(|()| line.number(1, 3_000));
+                    let operation = line.number(0, 9);
+                    put!(
+                        line,
+                        "{{\"domain\":\"shipID\",\"func\":\"ItemModifier\",\"modifiedAttributeID\":{modified},\
+                         \"modifyingAttributeID\":{modifying},\"operation\":{operation}}}"
+                    );
+                });
+            }
+            "map" => {
+                self.out.push(b'{');
+                for nth in 0..self.number(0, 6) {
+                    let comma = if nth > 0 { "," } else { "" };
+                    let (key, value) = (self.number(1, 100_000) * 10 + nth, self.real(3));
+                    put!(self, "{comma}\"{key}\":{value}");
+                }
+                self.out.push(b'}');
+            }
+            "kv" => self.array(5, |line, nth| {
+                let [first, second] = [(); 2].map(|()| line.number(1, 999));
+                put!(line, "{{\"_key\":{nth},\"_value\":[{first},{second}]}}");
+            }),
+            _ => unreachable!("`{kind}` is no kind of field"),
+        }
+    }
+}

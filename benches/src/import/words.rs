@@ -1,0 +1,282 @@
+//! What is written in the folders: words of eight languages, and the sentences and names made of them.
+
+use crate::random::Random;
+
+/// A language: its code, what stands between its words, and some of them.
+pub(super) struct Language {
+    pub(super) code: &'static str,
+    between: &'static str,
+    words: &'static [&'static str],
+}
+
+pub(super) const LANGUAGES: [Language; 8] = [
+    Language {
+        code: "de",
+        between: " ",
+        words: &[
+            "der",
+            "die",
+            "das",
+            "Schiff",
+            "Rumpf",
+            "Panzer",
+            "Schild",
+            "Antrieb",
+            "größer",
+            "über",
+            "für",
+            "Träger",
+            "Kapazität",
+            "Moleküle",
+            "Erz",
+            "Händler",
+            "Flotte",
+            "Strahlung",
+            "Zerstörer",
+            "Ausrüstung",
+        ],
+    },
+    Language {
+        code: "en",
+        between: " ",
+        words: &[
+            "the",
+            "ship",
+            "hull",
+            "armor",
+            "shield",
+            "drive",
+            "larger",
+            "over",
+            "for",
+            "carrier",
+            "capacity",
+            "molecules",
+            "ore",
+            "trader",
+            "fleet",
+            "radiation",
+            "destroyer",
+            "equipment",
+            "ancient",
+            "refined",
+        ],
+    },
+    Language {
+        code: "es",
+        between: " ",
+        words: &[
+            "la",
+            "nave",
+            "casco",
+            "blindaje",
+            "escudo",
+            "motor",
+            "mayor",
+            "sobre",
+            "para",
+            "portanaves",
+            "capacidad",
+            "moléculas",
+            "mineral",
+            "comerciante",
+            "flota",
+            "radiación",
+            "destructor",
+            "equipo",
+            "señal",
+        ],
+    },
+    Language {
+        code: "fr",
+        between: " ",
+        words: &[
+            "le",
+            "vaisseau",
+            "coque",
+            "blindage",
+            "bouclier",
+            "propulsion",
+            "supérieur",
+            "sur",
+            "pour",
+            "porteur",
+            "capacité",
+            "molécules",
+            "minerai",
+            "négociant",
+            "flotte",
+            "radiation",
+            "destroyer",
+            "équipement",
+        ],
+    },
+    Language {
+        code: "ja",
+        between: "",
+        words: &[
+            "艦船",
+            "船体",
+            "アーマー",
+            "シールド",
+            "推進",
+            "大型",
+            "上",
+            "用",
+            "空母",
+            "容量",
+            "分子",
+            "鉱石",
+            "商人",
+            "艦隊",
+            "放射線",
+            "駆逐艦",
+            "装備",
+            "古代",
+            "精製",
+        ],
+    },
+    Language {
+        code: "ko",
+        between: " ",
+        words: &[
+            "함선",
+            "선체",
+            "장갑",
+            "실드",
+            "추진",
+            "대형",
+            "위",
+            "용",
+            "캐리어",
+            "용량",
+            "분자",
+            "광석",
+            "상인",
+            "함대",
+            "방사선",
+            "디스트로이어",
+            "장비",
+            "고대",
+            "정제",
+        ],
+    },
+    Language {
+        code: "ru",
+        between: " ",
+        words: &[
+            "корабль",
+            "корпус",
+            "броня",
+            "щит",
+            "двигатель",
+            "больше",
+            "над",
+            "для",
+            "носитель",
+            "ёмкость",
+            "молекулы",
+            "руда",
+            "торговец",
+            "флот",
+            "излучение",
+            "эсминец",
+            "оборудование",
+            "древний",
+        ],
+    },
+    Language {
+        code: "zh",
+        between: "",
+        words: &[
+            "舰船",
+            "船体",
+            "装甲",
+            "护盾",
+            "推进",
+            "大型",
+            "上",
+            "用",
+            "航母",
+            "容量",
+            "分子",
+            "矿石",
+            "商人",
+            "舰队",
+            "辐射",
+            "驱逐舰",
+            "设备",
+            "古代",
+            "精炼",
+        ],
+    },
+];
+
+/// Which of the languages stands alone where a text is not given in all.
+pub(super) const ENGLISH: usize = 1;
+
+/// Ends of sentences, escaped as they stand in JSON: more than half must be unescaped, as in the real data.
+const TAILS: [&str; 12] = [
+    ".",
+    ".",
+    ".",
+    ".",
+    r".\r\n\r\n",
+    r#". <b>\"tier\"</b>"#,
+    r". \u00e9\u2013\u2019",
+    r#".<br><a href=\"showinfo:34\">Tritanium</a>"#,
+    r".\n- ",
+    r"! \t",
+    r". C:\\path",
+    r". \ud83d\ude80",
+];
+
+const IN_A_POOL: usize = 3_000;
+
+/// Sentences and names in every language, escaped; all files of a folder draw from them.
+pub(super) struct Pools {
+    sentences: [Vec<String>; LANGUAGES.len()],
+    names: [Vec<String>; LANGUAGES.len()],
+}
+
+impl Pools {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed, 0);
+        let sentences = LANGUAGES.each_ref().map(|language| {
+            let sentence = |_| {
+                let words = random.between(4, 22);
+                language.some(words, &mut random, str::to_owned) + random.pick(&TAILS)
+            };
+            (0..IN_A_POOL).map(sentence).collect()
+        });
+        let names = LANGUAGES.each_ref().map(|language| {
+            let name = |_| {
+                let words = random.between(1, 4);
+                let name = language.some(words, &mut random, capitalised);
+                format!("{name} {}", random.between(1, 9_999))
+            };
+            (0..IN_A_POOL).map(name).collect()
+        });
+        Pools { sentences, names }
+    }
+
+    pub(super) fn sentence(&self, language: usize, random: &mut Random) -> &str {
+        &self.sentences[language][random.below(IN_A_POOL)]
+    }
+
+    pub(super) fn name(&self, language: usize, random: &mut Random) -> &str {
+        &self.names[language][random.below(IN_A_POOL)]
+    }
+}
+
+impl Language {
+    fn some(&self, words: usize, random: &mut Random, written: fn(&str) -> String) -> String {
+        let words: Vec<String> = (0..words).map(|_| written(random.pick(self.words))).collect();
+        words.join(self.between)
+    }
+}
+
+fn capitalised(word: &str) -> String {
+    let mut letters = word.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}

@@ -1,0 +1,55 @@
+//! Folders that are made once, kept, and used again while they are what is asked for.
+//!
+//! Owns the note beside each folder, which says what it is and what is true of it. Only a folder with our note beside it
+//! is ever removed.
+
+use std::{
+    ffi::OsString,
+    fs,
+    io::{self, ErrorKind},
+    path::{Path, PathBuf},
+};
+
+/// The folder `root`, made if it is not there or is another than the one with this `title`. A title begins with its
+/// `signature`, by which we know a folder of ours. What `make` returns is kept in the note, for `read`.
+pub(crate) fn get<T>(
+    root: &Path,
+    signature: &str,
+    title: &str,
+    read: impl Fn(&str) -> Option<T>,
+    make: impl FnOnce(&Path) -> io::Result<String>,
+) -> Result<T, String> {
+    let told = |error: io::Error| format!("{}: {error}", root.display());
+    let note = note(root);
+    let found = match fs::read_to_string(&note) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(format!("{}: {error}", note.display())),
+    };
+    let whole = |text: &str| read(text.strip_prefix(title)?.strip_prefix("\nwhole: ")?);
+    if let Some(known) = found.as_deref().and_then(whole) {
+        return Ok(known);
+    }
+    let ours = found.is_some_and(|text| text.starts_with(signature));
+    if root.try_exists().map_err(told)? {
+        if !ours {
+            let root = root.display();
+            return Err(format!("{root} is there and was not made by this benchmark; choose another --data"));
+        }
+        fs::remove_dir_all(root).map_err(told)?;
+    }
+    eprintln!("making {}", root.display());
+    let data = root.parent().ok_or_else(|| format!("{} is in no folder", root.display()))?;
+    // The note comes first, so that a folder half made is known to be ours, and comes to its end last.
+    fs::create_dir_all(data).and_then(|()| fs::write(&note, format!("{title}\n"))).map_err(told)?;
+    fs::create_dir(root).map_err(told)?;
+    let text = format!("{title}\nwhole: {}", make(root).map_err(told)?);
+    fs::write(&note, &text).map_err(told)?;
+    whole(&text).ok_or_else(|| format!("{} cannot be read back", note.display()))
+}
+
+fn note(root: &Path) -> PathBuf {
+    let mut name = OsString::from(root);
+    name.push(".truth");
+    name.into()
+}
