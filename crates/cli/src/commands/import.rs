@@ -38,6 +38,20 @@ Primary key: the column that is named, or else _key, _id or id, if all lines hav
 A new database is built beside its place and moved there when it is complete. In one that exists each file is one \
 transaction. What was loaded stands in the table _imports. Ctrl-C takes back what is not complete.
 
+A schema file fixes what it names, and leaves the rest to be found:
+  [tables.types]
+  name = \"item_types\"              # another name for the table
+  primary_key = \"_key\"
+  indexes = [\"groupID\"]
+  others = \"skip\"                  # keys not named here: infer (the default), skip or reject
+  [tables.types.columns]
+  radius = { type = \"real\" }       # integer, real, numeric, boolean, text or any; what does
+                                     # not fit costs its line
+  groupID = { name = \"group_id\" }
+  description = { skip = true }
+  [tables.notes]
+  skip = true                        # leave the file out
+
 Exit codes:
   0    done; bad lines are counted and left out
   1    a wrong argument, a file that could not be read, a bad line with --strict or --on-error fail
@@ -118,7 +132,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COLUMN", help_heading = "Tables and columns")]
     index: Vec<String>,
 
-    /// Fix names, types and keys of tables and columns; the manual shows such a file
+    /// Fix names, types and keys of tables and columns; below is such a file
     #[arg(long, value_name = "FILE.toml", help_heading = "Tables and columns")]
     schema: Option<PathBuf>,
 

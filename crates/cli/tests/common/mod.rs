@@ -177,7 +177,7 @@ impl Slow {
         let mut said = BufReader::new(process.stderr.take().unwrap());
         let mut line = String::new();
         // From its first phase on the root is held.
-        while !line.contains("gristmill::commands::progress: ") {
+        while !line.contains("gristmill::commands::scan::progress: ") {
             line.clear();
             assert!(said.read_line(&mut line).unwrap() > 0, "it never began");
         }

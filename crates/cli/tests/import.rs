@@ -1,0 +1,186 @@
+//! Imports: what they say, how they end, and that Ctrl-C leaves nothing half-done.
+#![cfg(unix)]
+
+mod common;
+
+use std::io::Write;
+use std::process::Stdio;
+
+use common::{Home, Said, shape_is_held, signal};
+use serde_json::json;
+
+/// A folder with two good files and a bad line.
+fn folder() -> Home {
+    let home = Home::new();
+    std::fs::create_dir(home.path("sde")).unwrap();
+    home.write(
+        "sde/types.jsonl",
+        "{\"_key\":34,\"name\":{\"en\":\"Tritanium\"}}\n{\"_key\":35\n{\"_key\":36,\"mass\":0.5}\n",
+    );
+    home.write("sde/map-moons.ndjson", "{\"_key\":1}\n");
+    home
+}
+
+#[test]
+fn what_was_loaded_is_told() {
+    let home = folder();
+    let bad = home.real("sde/types.jsonl");
+    let expected = format!(
+        "TABLE      ROWS  REJECTED  COLUMNS  SIZE  KEY   OUTCOME
+map_moons  1     0         1        11 B  _key  loaded
+types      2     1         3        72 B  _key  loaded
+
+1 line was rejected:
+  {bad}:2:11: the line ends in the middle of a value; is it cut off?
+sde.db: 2 tables, 3 rows from 83 B in "
+    );
+    home.check(&["import", "sde", "--into", "sde.db"], 0, &expected, "");
+    home.check(
+        &["import", "sde", "--into", "sde.db"],
+        1,
+        "",
+        "sde.db has the tables map_moons, types already; say --replace, --append or --upsert, or --resume",
+    );
+    home.check(&["import", "sde", "--into", "sde.db", "--resume"], 0, "2 files unchanged", "");
+    let stats = home.run(&["import", "stats", "sde.db"]);
+    assert!(stats.out.contains("types      2     3"), "{}", stats.out);
+    assert!(stats.out.contains("sde.db: 2 tables, 3 rows, "), "{}", stats.out);
+    shape_is_held("import-stats", &home.json(&["import", "stats", "sde.db"]));
+}
+
+#[test]
+fn for_programs() {
+    let home = folder();
+    let summary = home.json(&["import", "sde", "--into", "sde.db"]);
+    shape_is_held("import", &summary);
+    assert_eq!((&summary["rows"], &summary["rejected"]), (&json!(3), &json!(1)));
+    assert_eq!(
+        summary["files"][1]["columns"],
+        json!([["_key", "INTEGER"], ["name", "TEXT"], ["mass", "REAL"]])
+    );
+    assert_eq!(summary["files"][1]["outcome"], "loaded");
+    assert_eq!(summary["examples"][0]["line"], 2);
+}
+
+#[test]
+fn bad_lines_and_exit_codes() {
+    let home = folder();
+    home.check(&["import", "sde", "--validate"], 0, "checked 2 tables, 3 rows", "");
+    home.check(&["import", "sde", "--validate", "--strict"], 1, "1 line was rejected", "");
+    home.check(&["import", "sde", "--dry-run"], 0, "  \"mass\" REAL\n);\n", "");
+    home.check(&["import", "sde", "--into", "x.db", "--on-error", "fail"], 1, "there is no x.db", "");
+    home.check(&["import", "sde", "--into", "x.db", "--max-errors", "0"], 1, "stopped at line 2 of ", "");
+    assert!(!home.path("x.db").exists());
+    home.check(
+        &["import", "sde", "--into", "x.db", "--strict", "--rejects", "bad.jsonl"],
+        1,
+        "as they were: bad.jsonl",
+        "",
+    );
+    assert!(home.path("x.db").exists());
+    let rejects = std::fs::read_to_string(home.path("bad.jsonl")).unwrap();
+    assert!(rejects.contains(r#""line":2,"column":11,"reason":"the line ends"#), "{rejects}");
+    assert!(rejects.contains(r#""raw":"{\"_key\":35""#), "{rejects}");
+    home.write("sde/packed.jsonl.gz", "not packed");
+    home.check(
+        &["import", "sde", "--into", "y.db"],
+        1,
+        "packed.jsonl.gz could not be loaded: it does not unpack as gzip",
+        "",
+    );
+    home.check(&["import", "stats", "y.db"], 0, "map_moons", "");
+}
+
+#[test]
+fn wrong_words() {
+    let home = folder();
+    home.write("note.db", &"no database, but long enough to look like one. ".repeat(30));
+    for (words, err) in [
+        (&["import"][..], "required arguments were not provided"),
+        (&["import", "sde"], "where to? Name a database with --into FILE.db"),
+        (&["import", "sde", "--into", "a.db", "--dry-run"], "cannot be used with"),
+        (&["import", "sde", "--into", "a.db", "--append", "--replace"], "cannot be used with"),
+        (&["import", "nowhere", "--into", "a.db"], "cannot read nowhere"),
+        (&["import", "-", "--into", "a.db"], "standard input has no name; name its table with --table NAME"),
+        (
+            &["import", "sde", "--into", "a.db", "--table", "one"],
+            "--table names one table, but there are 2 files",
+        ),
+        (
+            &["import", "sde", "--into", "a.db", "--workers", "33"],
+            "legal: a whole number from 0 to 32, or cores",
+        ),
+        (&["import", "sde", "--into", "a.db", "--max-line", "10M"], "such as 10MiB"),
+        (&["import", "sde", "--into", "a.db", "--max-line", "2GiB"], "--max-line 2147483648 is not legal"),
+        (&["import", "sde", "--into", "a.db", "--languages", "en,d!e"], "--languages \"d!e\" is not legal"),
+        (&["import", "sde", "--into", "a.db", "--on-error", "stop"], "[possible values: skip, fail]"),
+        (&["import", "sde", "--into", "a.db", "--schema", "gone.toml"], "cannot read the schema gone.toml"),
+        (&["import", "sde", "--into", "sde"], "sde is a folder; name a file for the database"),
+        (&["import", "sde", "--into", "no/where/a.db"], "there is no folder no/where for the database"),
+        (&["import", "sde", "--into", "note.db"], "note.db is not an SQLite database"),
+        (&["import", "stats", "gone.db"], "cannot read gone.db"),
+        (&["import", "stats", "note.db"], "note.db is not an SQLite database"),
+    ] {
+        home.check(words, 1, "", err);
+    }
+    assert!(!home.path("a.db").exists());
+    // Our own database is not for other people's tables.
+    home.run(&["enqueue", "exec", "--", "true"]);
+    let own = home.database();
+    home.check(&["import", "sde", "--into", own.to_str().unwrap()], 1, "", "is Gristmill's own database");
+}
+
+#[test]
+fn standard_input() {
+    let home = Home::new();
+    // It is read once, but the column of numbers becomes text in the last line.
+    let mut lines = "{\"a\":1}\n".repeat(100_000);
+    lines.push_str("{\"a\":\"x\"}\n");
+    let words = ["import", "-", "--table", "piped lines", "--into", "p.db", "--quiet"];
+    home.feed(&words, lines.as_bytes()).check("a pipe", 0, "p.db: 1 table, 100,001 rows", "");
+    let stats = home.json(&["import", "stats", "p.db"]);
+    assert_eq!(
+        (&stats["tables"][0]["table"], &stats["tables"][0]["rows"]),
+        (&json!("piped lines"), &json!(100_001))
+    );
+    assert_eq!(stats["tables"][0]["source"], "standard input");
+}
+
+/// Standard input that does not end: the import is under way until it is told to stop.
+fn interrupted(home: &Home, words: &[&str]) -> Said {
+    let mut process = home.command(words);
+    process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = process.spawn().unwrap();
+    let mut input = process.stdin.take().unwrap();
+    // More than one block: some of it is written.
+    input.write_all("{\"a\":1}\n".repeat(300_000).as_bytes()).unwrap();
+    signal(&process, "INT");
+    let said = Said::of(&process.wait_with_output().unwrap());
+    drop(input);
+    said
+}
+
+#[test]
+fn ctrl_c_leaves_nothing_half_done() {
+    let home = Home::new();
+    let words = ["import", "-", "--table", "t", "--into", "new.db", "--quiet"];
+    interrupted(&home, &words).check("a new database", 130, "stopped; there is no new.db", "");
+    let there = || {
+        let names = std::fs::read_dir(home.path(".")).unwrap();
+        let mut names: Vec<_> =
+            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(there(), [""; 0]);
+    home.feed(&words, b"{\"a\":7}\n").check("afterwards", 0, "1 table, 1 row", "");
+    assert_eq!(there(), ["input", "new.db"]);
+    let words = ["import", "-", "--table", "t", "--into", "new.db", "--append", "--quiet"];
+    interrupted(&home, &words).check(
+        "an old one",
+        130,
+        "stopped; new.db has the files that were complete",
+        "",
+    );
+    assert_eq!(home.json(&["import", "stats", "new.db"])["tables"][0]["rows"], 1);
+}
