@@ -7,7 +7,9 @@ use std::io::{self, Read};
 /// Whole lines.
 #[derive(Debug, Default)]
 pub(crate) struct Block {
-    pub(crate) bytes: Vec<u8>,
+    /// Its first `length` bytes; what is behind them is left of other blocks.
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) length: usize,
     /// The beginning of the stream: a byte order mark may stand there.
     pub(crate) is_first: bool,
     /// It is only the beginning of a line that is longer than this.
@@ -16,6 +18,12 @@ pub(crate) struct Block {
 
 /// So much of a line that is too long is kept, to be shown.
 const KEPT: usize = 200;
+
+impl Block {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+}
 
 pub(crate) struct Blocks<R> {
     source: R,
@@ -38,74 +46,77 @@ impl<R: Read> Blocks<R> {
         self.source
     }
 
-    /// The next block.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Block>> {
-        let mut bytes = std::mem::take(&mut self.rest);
+    /// The next block, in a buffer that may have been used before: then it need not be cleared.
+    pub(crate) fn next(&mut self, mut buffer: Vec<u8>) -> io::Result<Option<Block>> {
+        let mut length = self.rest.len();
+        grow(&mut buffer, length.max(self.size));
+        buffer[..length].copy_from_slice(&self.rest);
+        self.rest.clear();
         // Behind these there is no line end to be found.
         let mut searched = 0;
         let mut wanted = self.size;
         loop {
-            if !self.ended && bytes.len() < wanted {
-                self.ended = fill(&mut self.source, &mut bytes, wanted)?;
+            if !self.ended && length < wanted {
+                grow(&mut buffer, wanted);
+                length = self.fill(&mut buffer[..wanted], length)?;
             }
-            if let Some(end) = memchr::memrchr(b'\n', &bytes[searched..]) {
+            if let Some(end) = memchr::memrchr(b'\n', &buffer[searched..length]) {
                 let end = searched + end + 1;
                 if !self.ended {
-                    self.rest = Vec::with_capacity(self.size.max(bytes.len() - end));
-                    self.rest.extend_from_slice(&bytes[end..]);
-                    bytes.truncate(end);
+                    self.rest.extend_from_slice(&buffer[end..length]);
+                    length = end;
                 }
-                return Ok(self.block(bytes, None));
+                return Ok(self.block(buffer, length, None));
             }
-            searched = bytes.len();
-            if bytes.len() > self.longest {
-                bytes.truncate(KEPT.min(self.longest));
+            searched = length;
+            if length > self.longest {
                 self.skip_line()?;
-                return Ok(self.block(bytes, Some(self.longest)));
+                return Ok(self.block(buffer, KEPT.min(self.longest), Some(self.longest)));
             }
             if self.ended {
-                return Ok(self.block(bytes, None));
+                return Ok(self.block(buffer, length, None));
             }
-            wanted = (bytes.len() * 2).clamp(self.size, self.longest.saturating_add(1));
+            wanted = (length * 2).clamp(self.size, self.longest.saturating_add(1));
         }
     }
 
-    fn block(&mut self, bytes: Vec<u8>, too_long: Option<usize>) -> Option<Block> {
+    fn block(&mut self, buffer: Vec<u8>, length: usize, too_long: Option<usize>) -> Option<Block> {
         let is_first = !std::mem::replace(&mut self.begun, true);
-        (!bytes.is_empty()).then_some(Block { bytes, is_first, too_long })
+        (length > 0).then_some(Block { buffer, length, is_first, too_long })
     }
 
     /// Reads up to the end of the line, and keeps what is behind it.
     fn skip_line(&mut self) -> io::Result<()> {
-        let mut bytes = Vec::new();
+        let mut buffer = vec![0; self.size];
         while !self.ended {
-            bytes.clear();
-            self.ended = fill(&mut self.source, &mut bytes, self.size)?;
-            if let Some(end) = memchr::memchr(b'\n', &bytes) {
-                bytes.drain(..=end);
-                self.rest = bytes;
+            let length = self.fill(&mut buffer, 0)?;
+            if let Some(end) = memchr::memchr(b'\n', &buffer[..length]) {
+                self.rest.extend_from_slice(&buffer[end + 1..length]);
                 return Ok(());
             }
         }
         Ok(())
     }
+
+    /// Reads until the buffer is full, or the source has ended. How far it is filled.
+    fn fill(&mut self, buffer: &mut [u8], mut filled: usize) -> io::Result<usize> {
+        while filled < buffer.len() && !self.ended {
+            match self.source.read(&mut buffer[filled..]) {
+                Ok(0) => self.ended = true,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
 }
 
-/// Reads until there are so many bytes. Whether the source has ended.
-fn fill(source: &mut impl Read, bytes: &mut Vec<u8>, wanted: usize) -> io::Result<bool> {
-    let mut filled = bytes.len();
-    bytes.resize(wanted, 0);
-    let mut ended = false;
-    while filled < wanted && !ended {
-        match source.read(&mut bytes[filled..]) {
-            Ok(0) => ended = true,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+/// Only what is new has to be cleared.
+fn grow(buffer: &mut Vec<u8>, length: usize) {
+    if buffer.len() < length {
+        buffer.resize(length, 0);
     }
-    bytes.truncate(filled);
-    Ok(ended)
 }
 
 #[cfg(test)]
@@ -115,8 +126,8 @@ mod tests {
     fn cut(text: &str, size: usize, longest: usize) -> Vec<(String, bool)> {
         let mut blocks = Blocks::new(text.as_bytes(), size, longest);
         let mut all = Vec::new();
-        while let Some(block) = blocks.next().unwrap() {
-            all.push((String::from_utf8(block.bytes).unwrap(), block.too_long.is_some()));
+        while let Some(block) = blocks.next(b"used before".to_vec()).unwrap() {
+            all.push((String::from_utf8(block.bytes().to_vec()).unwrap(), block.too_long.is_some()));
         }
         all
     }

@@ -65,7 +65,9 @@ pub fn import(
         not_an_input(place, &found)?;
     }
     let conn = place.as_ref().map(|place| place.connect(control)).transpose()?;
-    let mut files: Vec<FileSummary> = found.sources.iter().map(file).collect();
+    let mut files: Vec<FileSummary> =
+        found.sources.iter().zip(&names).map(|(source, name)| file(source, name)).collect();
+    let stems = found.sources.iter().map(|source| source.table.clone()).collect();
     let known = match (&conn, &place) {
         (Some(conn), Some(place)) => {
             let sqlite = |error: rusqlite::Error| Error::sqlite(place.target(), &error);
@@ -76,7 +78,7 @@ pub fn import(
     };
     add(&control.files, files.iter().filter(|file| file.outcome == Outcome::Waiting).count() as u64);
     let is_new = place.as_ref().is_some_and(Place::is_new);
-    let mut writer = Writer::new(options, control, target, conn, is_new, files)?;
+    let mut writer = Writer::new(options, control, target, conn, is_new, (files, stems))?;
     writer.known = known;
     control.enter(Phase::Loading);
     let folder = place.as_ref().map(|place| place.folder().to_owned());
@@ -97,7 +99,9 @@ pub fn import(
     }
     summary.is_published = !is_new && place.is_some();
     if let (Some(place), Some(conn)) = (place, conn) {
-        if is_new && (interrupted || summary.stopped_by.is_some()) {
+        let has_any =
+            summary.files.iter().any(|file| matches!(file.outcome, Outcome::Loaded | Outcome::Unchanged));
+        if is_new && (interrupted || summary.stopped_by.is_some() || !has_any) {
             drop(conn);
             drop(place);
         } else {
@@ -141,13 +145,13 @@ fn not_an_input(place: &Place, found: &Found) -> Result<()> {
     }
 }
 
-fn file(source: &Source) -> FileSummary {
+fn file(source: &Source, name: &str) -> FileSummary {
     FileSummary {
         source: source.path.as_ref().map_or_else(
             || source.shown(),
             |path| std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string(),
         ),
-        table: source.table.clone(),
+        table: name.to_owned(),
         outcome: Outcome::Waiting,
         rows: 0,
         rejected: 0,
@@ -168,7 +172,7 @@ fn trouble(path: &Path, why: &str) -> FileSummary {
         bytes: 0,
         is_file: false,
     };
-    FileSummary { outcome: Outcome::Failed(why.to_owned()), ..file(&source) }
+    FileSummary { outcome: Outcome::Failed(why.to_owned()), ..file(&source, "") }
 }
 
 /// Loads what is to be loaded, and again what turned out to be otherwise.
@@ -200,7 +204,7 @@ fn rounds(
             .collect();
         let abandoned: HashMap<usize, Arc<AtomicBool>> =
             tickets.iter().map(|ticket| (ticket.index, ticket.abandoned.clone())).collect();
-        let (pool, results) = stream::start(tickets, options, control)?;
+        let (pool, results) = stream::start(tickets, options, control, &writer.spare)?;
         for outcome in results {
             let item = outcome.result.map_err(|failure| Error::System(failure.to_string()))?;
             if control.is_stopped() {
@@ -255,6 +259,10 @@ impl Desk<'_> {
                 self.place.target().display()
             ))));
         }
+        if let Some(error) = self.not_our_ledger()? {
+            return Ok(Err(error));
+        }
+        self.drop_others()?;
         let mut all = HashMap::new();
         let mut refused = Vec::new();
         for (index, source) in sources.iter().enumerate() {
@@ -291,6 +299,43 @@ impl Desk<'_> {
             all.insert(index, known);
         }
         Ok(if refused.is_empty() { Ok(all) } else { Err(self.refusal(&refused)) })
+    }
+
+    /// The name may be somebody else's already.
+    fn not_our_ledger(&self) -> Sql<Option<Error>> {
+        let columns: Vec<String> = {
+            let mut statement = self.conn.prepare("SELECT name FROM pragma_table_info(?1)")?;
+            let names = statement.query_map([names::LEDGER], |row| row.get(0))?;
+            names.collect::<Sql<_>>()?
+        };
+        let is_ours = columns.is_empty()
+            || ["blake3", "renamed", "options"]
+                .iter()
+                .all(|name| columns.iter().any(|column| column == name));
+        Ok((!is_ours).then(|| {
+            let (target, ledger) = (self.place.target().display(), names::LEDGER);
+            Error::Invalid(format!(
+                "{target} has a table {ledger} that is not ours, and we need one of that name; rename it"
+            ))
+        }))
+    }
+
+    /// What an import that was stopped had built of files that are not asked for any more.
+    fn drop_others(&self) -> Sql<()> {
+        if !self.place.is_new() {
+            return Ok(());
+        }
+        let tables: Vec<String> = {
+            let mut statement =
+                self.conn.prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> ?1")?;
+            let names = statement.query_map([names::LEDGER], |row| row.get(0))?;
+            names.collect::<Sql<_>>()?
+        };
+        for table in tables.iter().filter(|table| !self.names.contains(table)) {
+            self.conn.execute_batch(&format!("DROP TABLE {}", names::quoted(table)))?;
+            self.conn.execute(r#"DELETE FROM "_imports" WHERE "table" = ?1"#, [table])?;
+        }
+        Ok(())
     }
 
     fn refusal(&self, tables: &[&str]) -> Error {

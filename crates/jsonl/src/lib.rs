@@ -29,6 +29,8 @@ mod kinds;
 mod languages;
 mod number;
 mod parse;
+#[doc(hidden)]
+pub mod probe;
 mod reader;
 mod rows;
 mod source;

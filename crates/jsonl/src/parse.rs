@@ -3,6 +3,8 @@
 //! Owns what a row is made of: which objects are spread, which keys are left out, what a value must be to fit. What
 //! is JSON at all, the grammar knows.
 
+use std::collections::HashSet;
+
 use crate::block::Block;
 use crate::fault::{Fault, Reason};
 use crate::grammar::Cursor;
@@ -43,27 +45,25 @@ pub(crate) const DEEPEST: usize = 32;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads all lines of a block.
-pub(crate) fn parse(block: Block, form: &Form) -> Rows {
-    let mut rows = Rows { keys: form.keys.clone(), text: block.bytes, ..Rows::default() };
-    let skipped =
-        if block.is_first && rows.text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+/// Reads all lines of a block. `rows` are of a block before; they make room.
+pub(crate) fn parse(block: Block, form: &Form, mut rows: Rows) -> Rows {
+    rows.clear();
+    rows.keys.clone_from(&form.keys);
+    let text = block.bytes();
     if let Some(limit) = block.too_long {
-        let line = Line { number: 0, span: Span::new(0, rows.text.len()) };
+        let line = Line { number: 0, span: Span::new(0, text.len()) };
         rows.bad.push(BadLine { line, at: limit, reason: Reason::TooLong(limit) });
         rows.lines = 1;
+        rows.text = block.buffer;
         return rows;
     }
-    let text = std::mem::take(&mut rows.text);
+    let skipped = if block.is_first && text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
     if form.languages.is_empty() {
-        Parser::new(form, &text, &mut rows).block(skipped);
+        Parser::new(form, text, &mut rows).block(skipped);
+        rows.text = block.buffer;
     } else {
-        localised(&text, skipped, form, &mut rows);
-    }
-    if form.languages.is_empty() {
-        rows.text = text;
-    } else {
-        rows.original = Some(text);
+        localised(text, skipped, form, &mut rows);
+        rows.original = Some(block.buffer);
     }
     rows
 }
@@ -107,14 +107,14 @@ struct Parser<'a> {
     /// Counts rows, good or bad, from 1: for the marks of the keys.
     row: u32,
     gathered: Vec<u8>,
-    gathered_keys: Vec<Box<[u8]>>,
+    gathered_keys: HashSet<Box<[u8]>>,
 }
 
 impl<'a> Parser<'a> {
     fn new(form: &'a Form, text: &'a [u8], out: &'a mut Rows) -> Self {
         // A guess that saves most of the growing: a value takes some 24 bytes of text.
         out.cells.reserve(text.len() / 24);
-        Parser { form, text, base: 0, out, row: 0, gathered: Vec::new(), gathered_keys: Vec::new() }
+        Parser { form, text, base: 0, out, row: 0, gathered: Vec::new(), gathered_keys: HashSet::new() }
     }
 
     fn block(mut self, skipped: usize) {
@@ -259,10 +259,9 @@ impl<'a> Parser<'a> {
         }
         cursor.value(1)?;
         if let Others::Gathered(_) = self.form.others {
-            if self.gathered_keys.iter().any(|known| **known == *name) {
+            if !self.gathered_keys.insert(name.into()) {
                 return Err(Fault { at: begun, reason: Reason::DuplicateKey(text()) });
             }
-            self.gathered_keys.push(name.into());
             self.gathered.push(if self.gathered.is_empty() { b'{' } else { b',' });
             self.gathered.extend_from_slice(&cursor.bytes()[begun..cursor.at()]);
         }

@@ -114,10 +114,11 @@ impl<R: Read> Reader<R> {
         if self.failed {
             return Ok(false);
         }
-        let block = self.blocks.next().inspect_err(|_| self.failed = true)?;
-        let Some(block) = block else { return Ok(false) };
         self.lines += u64::from(self.rows.lines);
-        self.rows = parse(block, &Form::default());
+        let mut used = std::mem::take(&mut self.rows);
+        let block = self.blocks.next(std::mem::take(&mut used.text)).inspect_err(|_| self.failed = true)?;
+        let Some(block) = block else { return Ok(false) };
+        self.rows = parse(block, &Form::default(), used);
         (self.row, self.bad) = (0, 0);
         Ok(true)
     }

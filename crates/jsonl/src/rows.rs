@@ -109,6 +109,16 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
+    /// Empties it, but keeps the room it has.
+    pub(crate) fn clear(&mut self) {
+        self.beside.clear();
+        self.original = None;
+        self.cells.clear();
+        self.rows.clear();
+        self.bad.clear();
+        (self.lines, self.blank) = (0, 0);
+    }
+
     /// The line as it was read.
     pub(crate) fn line(&self, line: Line) -> &[u8] {
         line.span.of(self.original.as_ref().unwrap_or(&self.text))

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use common::{Bench, lines, small_blocks};
 use gristmill_jsonl::import::control::Control;
 use gristmill_jsonl::import::import;
-use gristmill_jsonl::import::options::{Existing, Options, Target};
+use gristmill_jsonl::import::options::{Existing, OnError, Options, Target};
 use gristmill_jsonl::import::schema::Schema;
 use gristmill_jsonl::import::stats::stats;
 use gristmill_jsonl::import::summary::Outcome;
@@ -476,7 +476,7 @@ fn what_is_no_database_is_left_alone() {
     // A file that is read is not written.
     let lines = bench.data().join("t.jsonl");
     let error = import(
-        &[lines.clone()],
+        std::slice::from_ref(&lines),
         &Target::Database(lines.clone()),
         &Options::default(),
         &Control::default().into(),
@@ -521,4 +521,76 @@ fn numbers_of_a_database() {
     assert!(stats.tables.iter().all(|table| table.bytes > 0 && table.index_bytes > 0));
     assert!(stats.tables[1].source.as_ref().unwrap().ends_with("b.jsonl"));
     assert!(gristmill_jsonl::import::stats::stats(&PathBuf::from("/gone.db")).is_err());
+}
+
+#[test]
+fn an_import_that_was_stopped_goes_on() {
+    let bench = Bench::with(&[("a.jsonl", "{\"x\":1}\n"), ("b.jsonl", "{\"x\":1}\n"), ("c.jsonl", "bad\n")]);
+    let options = Options { resume: true, on_error: OnError::Fail, ..Options::default() };
+    let summary = bench.import(&options).unwrap();
+    assert!(summary.stopped_by.is_some() && !bench.database().exists());
+    assert_eq!(bench.strays(), [".out.db.import", ".out.db.import-journal"]);
+    // Meanwhile a file was taken away, one was changed, and the bad one was put right.
+    std::fs::remove_file(bench.data().join("a.jsonl")).unwrap();
+    bench.write("c.jsonl", b"{\"x\":3}\n");
+    bench.write("d.jsonl", b"{\"x\":4}\n");
+    let summary = bench.load(&options);
+    let outcomes: Vec<_> = summary.files.iter().map(|file| file.outcome.clone()).collect();
+    assert_eq!(outcomes, [Outcome::Unchanged, Outcome::Loaded, Outcome::Loaded]);
+    assert_eq!(bench.all("SELECT b.x, c.x, d.x FROM b, c, d"), "1|3|4");
+    assert_eq!(bench.all("SELECT name FROM sqlite_schema ORDER BY 1"), "_imports\nb\nc\nd");
+    assert_eq!(bench.all("SELECT \"table\" FROM _imports ORDER BY 1"), "b\nc\nd");
+}
+
+#[test]
+fn a_renamed_table_is_known_again() {
+    let bench = Bench::with(&[("t.jsonl", "{\"x\":1}\n")]);
+    let renamed = schema("[tables.t]\nname = \"other\"\n");
+    let options = Options { schema: renamed, resume: true, ..Options::default() };
+    bench.load(&options);
+    assert_eq!(bench.load(&options).files[0].outcome, Outcome::Unchanged);
+    assert_eq!(stats(&bench.database()).unwrap().tables[0].errors, Some(0));
+}
+
+#[test]
+fn a_line_with_very_many_keys() {
+    let bench = Bench::new();
+    let members: Vec<String> = (0..200_000).map(|n| format!("\"k{n}\":{n}")).collect();
+    let twice = format!("{{\"_key\":2,{},\"k9999\":0}}", members.join(","));
+    bench.write("t.jsonl", format!("{{\"_key\":1,{}}}\n{twice}\n", members.join(",")).as_bytes());
+    let summary = bench.load(&Options::default());
+    assert_eq!((summary.rows, summary.rejected), (1, 1));
+    assert!(
+        summary.examples[0].reason.contains("\"k9999\" is there twice"),
+        "{}",
+        summary.examples[0].reason
+    );
+    assert_eq!(bench.all("SELECT k5, json_extract(_more, '$.k199999') FROM t"), "5|199999");
+}
+
+#[test]
+fn where_the_database_cannot_be() {
+    let bench = Bench::with(&[("t.jsonl", "{\"x\":1}\n")]);
+    // Through a link it is made where the link leads, and the link stays.
+    let (real, link) = (bench.data().join("real.db"), bench.data().join("link.db"));
+    std::fs::write(&real, "").unwrap();
+    std::os::unix::fs::symlink("real.db", &link).unwrap();
+    let into = |path: PathBuf| {
+        import(&[bench.data()], &Target::Database(path), &Options::default(), &Control::default().into())
+    };
+    into(link.clone()).unwrap();
+    assert!(link.is_symlink() && stats(&real).unwrap().tables.len() == 1);
+    std::fs::remove_file(&real).unwrap();
+    assert!(into(link).unwrap_err().to_string().contains("follow the link"));
+    // Somebody else's table of our name.
+    bench.open().execute_batch("CREATE TABLE _imports (what)").unwrap();
+    let error = bench.import(&Options::default()).unwrap_err().to_string();
+    assert!(error.contains("a table _imports that is not ours"), "{error}");
+    // Where nothing could be loaded, nothing is made.
+    std::fs::remove_file(bench.database()).unwrap();
+    bench.write("t.jsonl", b"\xff\xfe{\0}\0");
+    let summary = bench.import(&Options::default()).unwrap();
+    assert!(summary.has_failures() && !summary.is_published);
+    assert!(!bench.database().exists());
+    assert_eq!(bench.strays(), Vec::<String>::new());
 }

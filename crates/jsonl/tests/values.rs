@@ -116,9 +116,9 @@ proptest! {
                     (Value::Bool(expected), Read::Bool(value)) => *expected == value,
                     (Value::Number(expected), Read::Int(value)) => expected.as_i64() == Some(value),
                     (Value::Number(expected), Read::Real(value)) => expected.as_f64() == Some(value),
-                    (Value::Number(expected), Read::Decimal(value)) => expected.to_string() == value,
+                    (Value::Number(expected), Read::Decimal(value)) => expected.to_string().as_str() == value,
                     (Value::String(expected), Read::Text(value)) => expected == value,
-                    (expected @ (Value::Array(_) | Value::Object(_)), Read::Json(value)) => expected.to_string() == value,
+                    (expected @ (Value::Array(_) | Value::Object(_)), Read::Json(value)) => expected.to_string().as_str() == value,
                     _ => false,
                 };
                 prop_assert!(same, "{}: {} is {:?}", key, expected[key], value);

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::names::{Taken, folded};
+use super::names::Taken;
 use super::options::Options;
 use super::schema::{OtherKeys, TableSchema};
 use crate::keys::{Fate, GATHERED, Keys, ROOT};
@@ -84,8 +84,7 @@ impl Layout {
     }
 
     pub(crate) fn column(&self, name: &str) -> Option<usize> {
-        let name = folded(name);
-        self.columns.iter().position(|column| folded(&column.name) == name)
+        self.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name))
     }
 
     /// Which column each of a block's keys is, new ones added; and what kinds of values they have seen.
@@ -107,10 +106,11 @@ impl Layout {
                 snag = Some(Snag::Unfitted);
             }
             map[number as usize] = index as u32;
-        }
-        if self.columns.len() > MAX_COLUMNS {
-            self.shrink();
-            return Err(Snag::TooMany);
+            // At once: a line may have a million keys.
+            if self.columns.len() > MAX_COLUMNS {
+                self.shrink();
+                return Err(Snag::TooMany);
+            }
         }
         snag.map_or(Ok(map), Err)
     }

@@ -43,6 +43,14 @@ pub(crate) struct Place {
 impl Place {
     /// Finds out whether the database is new, and keeps others away.
     pub(crate) fn open(target: &Path, resume: bool) -> Result<Self> {
+        // What a link leads to is what is meant: the link stays.
+        let followed = match fs::symlink_metadata(target) {
+            Ok(found) if found.is_symlink() => {
+                fs::canonicalize(target).map_err(|error| Error::io("follow the link", target, &error))?
+            }
+            _ => target.to_owned(),
+        };
+        let target = followed.as_path();
         let name = target.file_name();
         let Some(name) = name.filter(|_| !target.is_dir()) else {
             return Err(Error::Invalid(format!(

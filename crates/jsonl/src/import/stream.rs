@@ -54,6 +54,7 @@ pub(crate) fn start(
     tickets: Vec<Ticket>,
     options: &Options,
     control: &Arc<Control>,
+    spare: &Arc<Spare>,
 ) -> Result<(Pool<Item>, Results<Item>)> {
     let workers = options.worker_count();
     let builder = Pool::builder().name("parse").workers(workers).queue(workers * 2).results(workers * 2);
@@ -67,7 +68,13 @@ pub(crate) fn start(
             budget.close();
         }
     });
-    let reader = Reader { pool: pool.clone(), budget, control: control.clone(), options: options.clone() };
+    let reader = Reader {
+        spare: spare.clone(),
+        pool: pool.clone(),
+        budget,
+        control: control.clone(),
+        options: options.clone(),
+    };
     let thread = std::thread::Builder::new().name("read".to_owned());
     let spawned = thread.spawn(move || {
         // A pool that takes no more has been told to stop.
@@ -78,7 +85,37 @@ pub(crate) fn start(
     Ok((pool, results))
 }
 
+/// What was used and can be used again: buffers, and rows without theirs. Fresh memory has to be cleared, and costs a fault
+/// a page: a fifteenth of all the work.
+#[derive(Default)]
+pub(crate) struct Spare {
+    buffers: Mutex<Vec<Vec<u8>>>,
+    rows: Mutex<Vec<Rows>>,
+}
+
+fn pop<T: Default>(spare: &Mutex<Vec<T>>) -> T {
+    spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+}
+
+fn push<T>(spare: &Mutex<Vec<T>>, used: T) {
+    spare.lock().unwrap_or_else(PoisonError::into_inner).push(used);
+}
+
+impl Spare {
+    /// Takes rows that nobody needs any more. A very long line's are not kept.
+    pub(crate) fn give(&self, mut rows: Rows, block: usize) {
+        let buffer = rows.original.take().unwrap_or_else(|| std::mem::take(&mut rows.text));
+        if buffer.len() <= block * 2 {
+            push(&self.buffers, buffer);
+        }
+        if rows.beside.capacity() <= block * 2 {
+            push(&self.rows, rows);
+        }
+    }
+}
+
 struct Reader {
+    spare: Arc<Spare>,
     pool: Pool<Item>,
     budget: Arc<Budget>,
     control: Arc<Control>,
@@ -114,23 +151,25 @@ impl Reader {
             if ticket.abandoned.load(Ordering::Relaxed) {
                 return Ok(Err(io::Error::other("abandoned")));
             }
-            let block = match blocks.next() {
+            let block = match blocks.next(pop(&self.spare.buffers)) {
                 Ok(Some(block)) => block,
                 Ok(None) => return Ok(blocks.into_source().print()),
                 Err(error) => return Ok(Err(error)),
             };
             if std::mem::take(&mut is_first)
-                && let Some(encoding) = wide(&block.bytes)
+                && let Some(encoding) = wide(block.bytes())
             {
                 let text = format!(
                     "it is {encoding}; convert it to UTF-8, for example with iconv -f {encoding} -t UTF-8"
                 );
                 return Ok(Err(io::Error::other(text)));
             }
-            let permit = self.budget.take(block.bytes.len());
-            let (index, form) = (ticket.index, ticket.form.clone());
-            let task =
-                move |_: &_| Ok(Item { index, event: Event::Rows(Box::new(parse(block, &form)), permit) });
+            let permit = self.budget.take(block.length);
+            let (index, form, spare) = (ticket.index, ticket.form.clone(), self.spare.clone());
+            let task = move |_: &_| {
+                let rows = parse(block, &form, pop(&spare.rows));
+                Ok(Item { index, event: Event::Rows(Box::new(rows), permit) })
+            };
             self.pool.submit(task).map_err(|_| Stopped)?;
         }
     }

@@ -20,7 +20,7 @@ use super::names::quoted;
 use super::options::{Existing, OnError, Options, Target};
 use super::rejects::{Mark, Rejects};
 use super::schema::TableSchema;
-use super::stream::Event;
+use super::stream::{Event, Spare};
 use super::summary::{FileSummary, Outcome, Rejected};
 use super::table::{Table, Unfinished, Way};
 use crate::error::{Error, Result};
@@ -68,6 +68,7 @@ struct Loading {
     mark: Mark,
     started: Timestamp,
     abandoned: Arc<AtomicBool>,
+    is_replaced: bool,
     /// What the old table had, to be made again.
     belongings: Vec<String>,
 }
@@ -96,12 +97,15 @@ pub(crate) struct Writer<'a> {
     is_new: bool,
     rejects: Rejects,
     pub(crate) files: Vec<FileSummary>,
+    /// What the files' names make of them, by which a schema knows them.
+    stems: Vec<String>,
     pub(crate) known: HashMap<usize, Known>,
     /// Files that have to be loaded again.
     pub(crate) again: Vec<usize>,
     pub(crate) stopped_by: Option<Rejected>,
     loading: Option<Loading>,
     uncommitted: u64,
+    pub(crate) spare: Arc<Spare>,
 }
 
 impl<'a> Writer<'a> {
@@ -111,7 +115,7 @@ impl<'a> Writer<'a> {
         target: &'a Target,
         conn: Option<Connection>,
         is_new: bool,
-        files: Vec<FileSummary>,
+        (files, stems): (Vec<FileSummary>, Vec<String>),
     ) -> Result<Self> {
         Ok(Writer {
             options,
@@ -121,17 +125,19 @@ impl<'a> Writer<'a> {
             is_new,
             rejects: Rejects::open(options.rejects.as_deref())?,
             files,
+            stems,
             known: HashMap::new(),
             again: Vec::new(),
             stopped_by: None,
             loading: None,
             uncommitted: 0,
+            spare: Arc::default(),
         })
     }
 
     fn schema(&self, index: usize) -> Option<&'a TableSchema> {
         let options = self.options;
-        options.schema.tables.get(&self.files[index].table)
+        options.schema.tables.get(&self.stems[index])
     }
 
     fn failed(&self, error: &rusqlite::Error) -> Error {
@@ -156,6 +162,7 @@ impl<'a> Writer<'a> {
         match event {
             Event::Rows(rows, permit) => {
                 let next = self.rows(&rows);
+                self.spare.give(*rows, self.options.block);
                 drop(permit);
                 next
             }
@@ -167,7 +174,7 @@ impl<'a> Writer<'a> {
         let known = self.known.entry(index).or_default();
         known.passes += 1;
         let known = known.clone();
-        let name = self.options.table_name(&self.files[index].table)?;
+        let name = self.files[index].table.clone();
         let mut belongings = Vec::new();
         if let Some(conn) = &self.conn {
             if conn.is_autocommit() {
@@ -196,6 +203,7 @@ impl<'a> Writer<'a> {
             mark: self.rejects.mark(),
             started: Timestamp::now(),
             abandoned: abandoned.clone(),
+            is_replaced: known.is_replaced && !self.is_new,
             belongings,
         });
         Ok(())
@@ -354,6 +362,7 @@ impl<'a> Writer<'a> {
     }
 
     fn give_up_noted(&mut self, loading: &Loading, why: &str) -> Result<()> {
+        add(&self.control.files_done, 1);
         let file = &mut self.files[loading.index];
         file.outcome = Outcome::Failed(why.to_owned());
         file.rejected = loading.rejected;
@@ -371,7 +380,7 @@ impl<'a> Writer<'a> {
         self.control.enter(Phase::Indexing);
         let (table, belongings) = (&mut loading.table, &loading.belongings);
         table.finish(conn)?;
-        let schema = self.options.schema.tables.get(&self.files[loading.index].table);
+        let schema = self.options.schema.tables.get(&self.stems[loading.index]);
         let of_schema = schema.into_iter().flat_map(|schema| &schema.indexes);
         for column in self.options.indexes.iter().chain(of_schema) {
             let Some(index) = table.layout.column(column) else { continue };
@@ -431,7 +440,7 @@ impl<'a> Writer<'a> {
 
     fn note_down(&self, loading: &Loading, print: Option<&Print>) -> Result<()> {
         let Some(conn) = &self.conn else { return Ok(()) };
-        let mode = if loading.table.is_old || !loading.belongings.is_empty() {
+        let mode = if loading.table.is_old || loading.is_replaced {
             self.options.existing
         } else {
             Existing::Refuse

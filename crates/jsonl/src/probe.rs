@@ -1,0 +1,80 @@
+//! The insides, for the fuzz targets in `fuzz/` alone. Not part of what this crate promises.
+
+use std::io::{self, Read};
+
+use crate::block::{Block, Blocks};
+use crate::fault::Reason;
+use crate::parse::{Form, parse as parse_block};
+use crate::rows::{Cell, Rows};
+
+/// A block: its bytes, and whether it is the beginning of a line that is too long.
+pub type Piece = (Vec<u8>, bool);
+
+/// Cuts a stream into blocks.
+pub fn cut(source: impl Read, size: usize, longest: usize) -> io::Result<Vec<Piece>> {
+    let mut blocks = Blocks::new(source, size, longest);
+    let mut pieces = Vec::new();
+    while let Some(block) = blocks.next(Vec::new())? {
+        pieces.push((block.bytes().to_vec(), block.too_long.is_some()));
+    }
+    Ok(pieces)
+}
+
+/// A value, on its own.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Value {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Real(f64),
+    /// A number by its digits.
+    Decimal(String),
+    Text(String),
+    Json(String),
+}
+
+/// The keys that lead to a value, and the value.
+pub type Member = (Vec<String>, Value);
+
+/// What became of the lines of a block, by their numbers from 0.
+#[derive(Debug, Default)]
+#[allow(missing_docs)]
+pub struct Parsed {
+    pub rows: Vec<(usize, Vec<Member>)>,
+    pub bad: Vec<(usize, usize, Reason)>,
+    pub lines: usize,
+    pub blank: usize,
+}
+
+/// Reads a block that is the first of its stream.
+pub fn parse(bytes: &[u8], flatten: usize, languages: &[&str]) -> Parsed {
+    let languages = languages.iter().map(|language| language.as_bytes().into()).collect();
+    let form = Form { flatten, languages, ..Form::default() };
+    let rows = parse_block(
+        Block { buffer: bytes.to_vec(), length: bytes.len(), is_first: true, too_long: None },
+        &form,
+        Rows::default(),
+    );
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("only UTF-8 becomes a row");
+    let value = |cell: &Cell| match *cell {
+        Cell::Null => Value::Null,
+        Cell::Bool(value) => Value::Bool(value),
+        Cell::Int(value) => Value::Int(value),
+        Cell::Real(value) => Value::Real(value),
+        Cell::Decimal(span) => Value::Decimal(text(rows.bytes(span, false))),
+        Cell::Text { span, beside, is_json: true } => Value::Json(text(rows.bytes(span, beside))),
+        Cell::Text { span, beside, .. } => Value::Text(text(rows.bytes(span, beside))),
+    };
+    let path = |key: u32| rows.keys.path(key).into_iter().map(text).collect();
+    let mut parsed = Parsed { lines: rows.lines as usize, blank: rows.blank as usize, ..Parsed::default() };
+    let mut begin = 0;
+    for row in &rows.rows {
+        let cells = &rows.cells[begin..row.end as usize];
+        begin = row.end as usize;
+        let members = cells.iter().map(|(key, cell)| (path(*key), value(cell))).collect();
+        parsed.rows.push((row.line.number as usize, members));
+    }
+    parsed.bad = rows.bad.iter().map(|bad| (bad.line.number as usize, bad.at, bad.reason.clone())).collect();
+    parsed
+}
