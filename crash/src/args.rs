@@ -1,4 +1,4 @@
-//! What the program is told: by a person (`run`, `scan`), or by its own referee (`worker`, `customer`).
+//! What the program is told: by a person (`run`, `scan`, `import`), or by its own referee (`worker`, `customer`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,9 @@ pub(crate) enum Command {
     /// not possible on this machine
     Run(Settings),
     /// Scans: so many rounds, each killed and gone on with. Exit codes as above
-    Scan(ScanSettings),
+    Scan(ProgramSettings),
+    /// Imports: so many rounds, each killed or interrupted and gone on with. Exit codes as above
+    Import(ProgramSettings),
     /// A worker, started by the referee; ends when its standard input does
     Worker(Member),
     /// Somebody who enqueues tasks, started by the referee; ends when its standard input does
@@ -46,13 +48,13 @@ pub(crate) struct Settings {
     pub(crate) keep: bool,
 }
 
-/// How many scans, and of which program.
+/// How many scans or imports, and of which program.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct ScanSettings {
-    /// How often a scan is killed and gone on with
+pub(crate) struct ProgramSettings {
+    /// How often one is killed and gone on with
     #[arg(long, default_value_t = 50)]
     pub(crate) rounds: u32,
-    /// Makes the same trees and choices again (moments still vary with the machine); new ones without it
+    /// Makes the same files and choices again (moments still vary with the machine); new ones without it
     #[arg(long)]
     pub(crate) seed: Option<u64>,
     /// The program `gristmill`; the one beside this program without it

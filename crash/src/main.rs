@@ -1,16 +1,20 @@
 //! Real worker processes on one database, killed at random, and the referee that looks at what is left.
 //!
-//! Run as `cargo xtask crash jobs`, and as `cargo xtask crash scan` for scans. `main` owns the translation of what came of it into an exit code. Unix only:
-//! it speaks of signals, of `mount` and of `strace`.
+//! Run as `cargo xtask crash jobs`, and as `cargo xtask crash scan` and `cargo xtask crash import` for scans and imports.
+//! `main` owns the translation of what came of it into an exit code. Unix only: it speaks of signals, of `mount` and of
+//! `strace`.
 
 mod args;
 mod chance;
 mod crew;
 mod customer;
+mod database;
 mod disk;
 mod errand;
+mod import;
 mod judge;
 mod ledger;
+mod mill;
 mod record;
 mod referee;
 mod rounds;
@@ -66,6 +70,7 @@ fn run(command: Command) -> Result<bool, Trouble> {
     match command {
         Command::Run(settings) => referee::run(&settings),
         Command::Scan(settings) => scan::run(&settings),
+        Command::Import(settings) => import::run(&settings),
         Command::Worker(member) => worker::run(&member).map(|()| true),
         Command::Customer(member) => customer::run(&member).map(|()| true),
     }

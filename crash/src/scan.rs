@@ -4,24 +4,24 @@
 //! Run as `cargo xtask crash scan`. Owns the rounds, what is checked in them, and what is printed.
 
 mod field;
-mod mill;
 mod rows;
 mod tree;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use self::field::{Field, Stage, Way, copy, dupes, start};
-use self::mill::{Blow, Ended, Mill};
+use self::field::{Field, Stage, Way, dupes, start};
 use self::rows::{Beside, Left, Phase};
-use crate::args::ScanSettings;
+use crate::args::ProgramSettings;
 use crate::chance::Chance;
+use crate::database::copy;
 use crate::disk::Strace;
+use crate::mill::{self, Blow, Ended, Mill};
 use crate::{OrTrouble, Trouble};
 
 /// Rounds with one tree; before which of them it changes, and from which on it does no more.
@@ -47,7 +47,7 @@ const SYNC: &str = "fsync,fdatasync";
 const WRITE: &str = "pwrite64";
 
 /// Says whether all was well.
-pub(crate) fn run(settings: &ScanSettings) -> Result<bool, Trouble> {
+pub(crate) fn run(settings: &ProgramSettings) -> Result<bool, Trouble> {
     let began = Instant::now();
     let folder = tempfile::Builder::new().prefix("gristmill-crash-").tempdir();
     let mut folder = folder.or_trouble("cannot make a folder for the run")?;
@@ -55,7 +55,7 @@ pub(crate) fn run(settings: &ScanSettings) -> Result<bool, Trouble> {
     std::fs::set_permissions(folder.path(), everybody).or_trouble("cannot open the folder of the run")?;
     let seed = settings.seed.unwrap_or_else(Chance::seed);
     println!("crash scan: {} rounds, seed {seed}", settings.rounds);
-    let program = settings.program.clone().map_or_else(beside_us, Ok)?;
+    let program = settings.program.clone().map_or_else(mill::beside_us, Ok)?;
     let mill = Mill::new(&program, folder.path())?;
     let strace = Strace::find().is_ok();
     if !strace {
@@ -79,12 +79,6 @@ pub(crate) fn run(settings: &ScanSettings) -> Result<bool, Trouble> {
     }
     println!("{}", if well { "all is well" } else { "NOT WELL" });
     Ok(well)
-}
-
-/// Cargo puts all programs of a workspace into one folder.
-fn beside_us() -> Result<PathBuf, Trouble> {
-    let us = std::env::current_exe().or_trouble("cannot find myself")?;
-    Ok(us.with_file_name("gristmill"))
 }
 
 struct Rounds<'a> {
@@ -156,8 +150,8 @@ impl<'a> Rounds<'a> {
                     game.work(&summary);
                     done = true;
                 }
-                Ended::Failed(why) => {
-                    game.findings.push(format!("a scan that was not killed yet failed: {why}"));
+                Ended::Failed { said, .. } => {
+                    game.findings.push(format!("a scan that was not killed yet failed: {said}"));
                 }
             }
             if done {

@@ -1,10 +1,13 @@
-//! What was typed after `cargo xtask`, and the help that explains it.
+//! What was typed after `cargo xtask`.
 //!
 //! Owns the grammar of the commands. It looks at nothing but its arguments: no file, no environment.
+
+mod help;
 
 use std::ffi::OsString;
 use std::str::FromStr;
 
+use self::help::{BENCH_HELP, CRASH_HELP, FUZZ_HELP, HELP, PROVE_HELP, TEST_HELP};
 use crate::fault::Fault;
 use crate::proofs::Proof;
 
@@ -15,6 +18,7 @@ pub(crate) enum Command {
     Test(TestOptions),
     Prove(ProveOptions),
     Crash(CrashOptions),
+    Fuzz(FuzzOptions),
     Bench(Vec<OsString>),
 }
 
@@ -41,12 +45,31 @@ pub(crate) struct CrashOptions {
     pub(crate) seed: Option<u64>,
 }
 
+/// How long is fuzzed: the full run, unless something else is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FuzzOptions {
+    pub(crate) short: bool,
+    pub(crate) executions: Option<u64>,
+}
+
 /// Who is killed in a crash run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Victim {
     #[default]
     Jobs,
     Scan,
+    Import,
+}
+
+impl Victim {
+    /// As `crash` and what is typed after it.
+    fn command(self) -> &'static str {
+        match self {
+            Victim::Jobs => "crash",
+            Victim::Scan => "crash scan",
+            Victim::Import => "crash import",
+        }
+    }
 }
 
 /// What is wrong with the disk in a crash run of jobs.
@@ -71,124 +94,6 @@ impl Disk {
     }
 }
 
-pub(crate) const HELP: &str = "\
-The house's own chores.
-
-Usage: cargo xtask COMMAND [OPTIONS]
-
-Commands:
-  test    the whole test run: format, lints, tests, docs, proofs, crashes, dependencies
-  prove   the concurrency proofs of crates/pool
-  crash   real workers and scans, killed at random, on sound and on bad disks
-  bench   benchmarks against named peers
-  help    this text; `cargo xtask COMMAND --help` for one command
-
-Examples:
-  cargo xtask test                   everything, as continuous integration runs it
-  cargo xtask test --fast            what to run before each commit
-  cargo xtask prove --full           many more schedules, takes long
-  cargo xtask crash jobs             kills workers 50 times and looks at what is left
-  cargo xtask crash scan             kills scans and compares what they come to in the end
-  cargo xtask bench                  the names of the benchmarks
-
-Exit codes: 0 all is well, 1 something for you to put right, 2 the system failed
-";
-
-pub(crate) const TEST_HELP: &str = "\
-The whole test run, with a table of the steps at the end.
-
-Usage: cargo xtask test [--fast] [--fail-fast]
-
-Options:
-  --fast        only format, lints, tests and doc tests
-  --fail-fast   stop at the first step that fails; without it the later steps still run
-  -h, --help    this text
-
-Steps:
-  set-up        gets what the tests need and is not there: cargo-deny, strace
-  format        cargo fmt --check
-  lints         cargo clippy, warnings are errors
-  tests         cargo nextest run (cargo test where it is not installed), ignored tests as well
-  doc tests     cargo test --doc
-  docs          cargo doc, warnings are errors
-  shuttle, loom, miri   as in `cargo xtask prove`
-  crash jobs, enospc, eio   as in `cargo xtask crash jobs`, 50, 5 and 10 rounds
-  crash scan    as in `cargo xtask crash scan`, 50 rounds
-  dependencies  cargo deny: licences, duplicates, sources
-  advisories    cargo deny: known vulnerabilities; NOT CHECKED when their database is out of reach
-
-Examples:
-  cargo xtask test
-  cargo xtask test --fast --fail-fast
-";
-
-pub(crate) const PROVE_HELP: &str = "\
-The concurrency proofs of crates/pool.
-
-Usage: cargo xtask prove [--full] [--only NAME]
-
-Options:
-  --full        20000 schedules per shuttle test instead of 200
-  --only NAME   one proof: shuttle, loom or miri
-  -h, --help    this text
-
-Proofs:
-  shuttle   the pool's own scenarios under random schedules
-  loom      its smallest building blocks under every schedule
-  miri      its unit tests without undefined behaviour; needs the miri component of a toolchain
-
-Examples:
-  cargo xtask prove
-  cargo xtask prove --full --only shuttle
-";
-
-pub(crate) const CRASH_HELP: &str = "\
-Real processes, killed with kill -9 at random moments, and a look at what is left.
-
-jobs: workers on one database are killed, or stopped until their leases have run out. Afterwards:
-every acknowledged task has come to its end, with one effect per key, nothing was finished twice or
-by somebody who had lost it, the database is sound, and the tasks of the dead were taken over within
-two lease lengths.
-
-scan: scans of made-up trees, first ones and ones after changes, are killed up to four times each
-and gone on with. Afterwards: the catalog is that of a scan which nobody disturbed, row for row, and
-nothing that was committed before a kill was walked or read again.
-
-Usage: cargo xtask crash jobs [--rounds N] [--seed S] [--fault NAME]
-       cargo xtask crash scan [--rounds N] [--seed S]
-
-Options:
-  --rounds N     how often somebody is killed or stopped, or the disk is filled; 50 without it
-  --seed S       the choices of an earlier run again, as it printed them; moments still vary
-  --fault NAME   jobs: what is wrong with the disk:
-                   none     nothing, the default
-                   enospc   it is full now and then: a small tmpfs; needs the right to mount one
-                   eio      reads, writes and syncs fail now and then; needs strace
-  -h, --help     this text
-
-Where the machine does not allow a fault, the run is NOT DONE and says why. Files of a run in which
-something was found are kept, and their folder is named.
-
-Examples:
-  cargo xtask crash jobs
-  cargo xtask crash jobs --rounds 1000
-  cargo xtask crash jobs --fault enospc --rounds 5
-  cargo xtask crash jobs --rounds 10 --seed 4711
-  cargo xtask crash scan --rounds 500
-";
-
-pub(crate) const BENCH_HELP: &str = "\
-Benchmarks against named peers, in a release build.
-
-Usage: cargo xtask bench [NAME [ARGS...]]
-
-Without NAME it lists the names. ARGS go to the benchmark as they are.
-
-Examples:
-  cargo xtask bench
-  cargo xtask bench NAME --help
-";
-
 /// Understands the words after `cargo xtask`.
 pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Command, Fault> {
     let words: Vec<OsString> = words.collect();
@@ -200,9 +105,10 @@ pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Command, Fa
         Some("test") => parse_test(rest),
         Some("prove") => parse_prove(rest),
         Some("crash") => parse_crash(rest),
+        Some("fuzz") => parse_fuzz(rest),
         Some("bench") => Ok(parse_bench(rest)),
         _ => Err(Fault::User(format!(
-            "no command {name:?}; there are test, prove, crash, bench and help (see `cargo xtask --help`)"
+            "no command {name:?}; there are test, prove, crash, fuzz, bench and help (see `cargo xtask --help`)"
         ))),
     }
 }
@@ -239,34 +145,55 @@ fn parse_crash(words: &[OsString]) -> Result<Command, Fault> {
     let victim = match words.next().map(|word| (word, word.to_str())) {
         Some((_, Some("jobs"))) => Victim::Jobs,
         Some((_, Some("scan"))) => Victim::Scan,
+        Some((_, Some("import"))) => Victim::Import,
         Some((_, Some("--help" | "-h"))) => return Ok(Command::Help(CRASH_HELP)),
         Some((word, _)) => {
-            let text = format!("crash: nothing called {word:?} to crash; there are jobs and scan");
+            let text = format!("crash: nothing called {word:?} to crash; there are jobs, scan and import");
             return Err(Fault::User(text));
         }
-        None => return Err(Fault::User("crash: say what to crash; there are jobs and scan".to_owned())),
+        None => {
+            return Err(Fault::User("crash: say what to crash; there are jobs, scan and import".to_owned()));
+        }
     };
     let mut options = CrashOptions { victim, ..CrashOptions::default() };
     while let Some(word) = words.next() {
         match word.to_str() {
-            Some("--rounds") => options.rounds = Some(number("--rounds", words.next())?),
-            Some("--seed") => options.seed = Some(number("--seed", words.next())?),
+            Some("--rounds") => options.rounds = Some(number("crash: --rounds", words.next())?),
+            Some("--seed") => options.seed = Some(number("crash: --seed", words.next())?),
             Some("--fault") if victim == Victim::Jobs => options.disk = disk(words.next())?,
             Some("--help" | "-h") => return Ok(Command::Help(CRASH_HELP)),
-            _ if victim == Victim::Scan => {
-                return Err(unknown("crash scan", word, "--rounds N, --seed S and --help"));
+            _ if victim != Victim::Jobs => {
+                return Err(unknown(victim.command(), word, "--rounds N, --seed S and --help"));
             }
-            _ => return Err(unknown("crash", word, "--rounds N, --seed S, --fault NAME and --help")),
+            _ => {
+                return Err(unknown(victim.command(), word, "--rounds N, --seed S, --fault NAME and --help"));
+            }
         }
     }
     Ok(Command::Crash(options))
+}
+
+fn parse_fuzz(words: &[OsString]) -> Result<Command, Fault> {
+    let mut options = FuzzOptions::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("--short") if options.executions.is_none() => options.short = true,
+            Some("--executions") if !options.short => {
+                options.executions = Some(number("fuzz: --executions", words.next())?);
+            }
+            Some("--help" | "-h") => return Ok(Command::Help(FUZZ_HELP)),
+            _ => return Err(unknown("fuzz", word, "--short or --executions N, and --help")),
+        }
+    }
+    Ok(Command::Fuzz(options))
 }
 
 fn number<T: FromStr>(option: &str, word: Option<&OsString>) -> Result<T, Fault> {
     let read = word.and_then(|word| word.to_str()).and_then(|word| word.parse().ok());
     read.ok_or_else(|| {
         let found = word.map_or_else(|| "nothing".to_owned(), |word| format!("{word:?}"));
-        Fault::User(format!("crash: {option} wants a whole number from 0 on, not {found}"))
+        Fault::User(format!("{option} wants a whole number from 0 on, not {found}"))
     })
 }
 
@@ -333,6 +260,10 @@ mod tests {
         let scan = |rounds, seed| {
             Command::Crash(CrashOptions { victim: Victim::Scan, disk: Disk::Sound, rounds, seed })
         };
+        let import = |rounds, seed| {
+            Command::Crash(CrashOptions { victim: Victim::Import, disk: Disk::Sound, rounds, seed })
+        };
+        let fuzz = |short, executions| Command::Fuzz(FuzzOptions { short, executions });
         let bench = |words: &[&str]| Command::Bench(words.iter().map(OsString::from).collect());
 
         check("", &Command::Help(HELP));
@@ -353,6 +284,11 @@ mod tests {
         check("crash scan", &scan(None, None));
         check("crash scan --seed 4 --rounds 9", &scan(Some(9), Some(4)));
         check("crash scan --help", &Command::Help(CRASH_HELP));
+        check("crash import --rounds 9", &import(Some(9), None));
+        check("fuzz", &fuzz(false, None));
+        check("fuzz --short", &fuzz(true, None));
+        check("fuzz --executions 5000", &fuzz(false, Some(5_000)));
+        check("fuzz --short --help", &Command::Help(FUZZ_HELP));
         check("bench", &bench(&[]));
         check("bench --help", &Command::Help(BENCH_HELP));
         check("bench submit --help --fast", &bench(&["submit", "--help", "--fast"]));
@@ -360,28 +296,24 @@ mod tests {
 
     #[test]
     fn lines_that_are_not() {
-        check_rejected("tests", "\"tests\"", "test, prove, crash, bench");
+        check_rejected("tests", "\"tests\"", "test, prove, crash, fuzz, bench");
         check_rejected("crash", "what to crash", "jobs");
-        check_rejected("crash pool", "\"pool\"", "jobs and scan");
+        check_rejected("crash pool", "\"pool\"", "jobs, scan and import");
         check_rejected("crash scan --fault eio", "\"--fault\"", "--rounds N, --seed S");
+        check_rejected("crash import --fault eio", "crash import: \"--fault\"", "--rounds N, --seed S");
         check_rejected("crash jobs --round 5", "\"--round\"", "--rounds N, --seed S, --fault NAME");
         check_rejected("crash jobs --rounds many", "\"many\"", "a whole number");
         check_rejected("crash jobs --seed", "nothing", "a whole number");
         check_rejected("crash jobs --fault fire", "\"fire\"", "none, enospc and eio");
         check_rejected("crash jobs --fault", "wants a name", "none, enospc or eio");
+        check_rejected("fuzz parse", "\"parse\"", "--short or --executions N");
+        check_rejected("fuzz --short --executions 5", "\"--executions\"", "--short or --executions N");
+        check_rejected("fuzz --executions all", "fuzz: --executions", "a whole number");
         check_rejected("test --quick", "\"--quick\"", "--fast, --fail-fast");
         check_rejected("test prove", "\"prove\"", "--fast, --fail-fast");
         check_rejected("prove --fast", "\"--fast\"", "--full, --only NAME");
         check_rejected("prove --only", "wants a name", "shuttle, loom or miri");
         check_rejected("prove --only --full", "\"--full\"", "shuttle, loom and miri");
         check_rejected("prove --only tsan", "\"tsan\"", "shuttle, loom and miri");
-    }
-
-    #[test]
-    fn help_fits_a_terminal() {
-        for line in [HELP, TEST_HELP, PROVE_HELP, CRASH_HELP, BENCH_HELP].iter().flat_map(|text| text.lines())
-        {
-            assert!(line.chars().count() <= 100, "too wide: {line}");
-        }
     }
 }

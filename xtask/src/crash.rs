@@ -1,4 +1,4 @@
-//! Crash runs: real workers and scans killed at random, on sound and on bad disks.
+//! Crash runs: real workers, scans and imports killed at random, on sound and on bad disks.
 //!
 //! Owns how `gristmill-crash` is built and called, and how much of it the whole test run has. What is killed when,
 //! and what must be true afterwards, is known in `crash/` alone.
@@ -15,11 +15,12 @@ const NOT_HERE: i32 = 3;
 const NOT_DONE: &str = "NOT DONE: ";
 
 /// Of each victim and disk, the rounds in the whole test run.
-const ROUNDS: [(Victim, Disk, u32); 4] = [
+const ROUNDS: [(Victim, Disk, u32); 5] = [
     (Victim::Jobs, Disk::Sound, 50),
     (Victim::Jobs, Disk::Full, 5),
     (Victim::Jobs, Disk::Failing, 10),
     (Victim::Scan, Disk::Sound, 50),
+    (Victim::Import, Disk::Sound, 36),
 ];
 
 impl CrashOptions {
@@ -29,11 +30,12 @@ impl CrashOptions {
             (Victim::Jobs, Disk::Full) => "crash enospc",
             (Victim::Jobs, Disk::Failing) => "crash eio",
             (Victim::Scan, _) => "crash scan",
+            (Victim::Import, _) => "crash import",
         }
     }
 }
 
-/// The commands `cargo xtask crash jobs` and `cargo xtask crash scan`.
+/// The commands `cargo xtask crash jobs`, `cargo xtask crash scan` and `cargo xtask crash import`.
 pub(crate) fn run(workspace: &Workspace, options: CrashOptions) -> ExitCode {
     let step = Step::new(options.step(), || crash(workspace, options));
     run_all(vec![step], false)
@@ -49,7 +51,7 @@ pub(crate) fn steps(workspace: &Workspace) -> Vec<Step<'_>> {
 }
 
 fn crash(workspace: &Workspace, options: CrashOptions) -> Result<Outcome, Fault> {
-    if options.victim == Victim::Scan {
+    if options.victim != Victim::Jobs {
         // The program that is killed lies beside the one that kills.
         let built = program(&mut workspace.cargo(["build", "--quiet", "-p", "gristmill"]))?;
         if built != Outcome::Passed {
@@ -64,6 +66,7 @@ fn command(workspace: &Workspace, options: CrashOptions) -> Command {
     match options.victim {
         Victim::Jobs => command.args(["run", "--fault", options.disk.name()]),
         Victim::Scan => command.arg("scan"),
+        Victim::Import => command.arg("import"),
     };
     if let Some(rounds) = options.rounds {
         command.args(["--rounds", &rounds.to_string()]);
@@ -107,6 +110,8 @@ mod tests {
         check(options, &format!("{line} enospc --rounds 7 --seed 9"));
         let options = CrashOptions { victim: Victim::Scan, disk: Disk::Sound, ..options };
         check(options, "cargo run --quiet -p gristmill-crash -- scan --rounds 7 --seed 9");
+        let options = CrashOptions { victim: Victim::Import, seed: None, ..options };
+        check(options, "cargo run --quiet -p gristmill-crash -- import --rounds 7");
     }
 
     #[track_caller]

@@ -1,5 +1,5 @@
-//! The house's own chores, run as `cargo xtask`: the whole test run, the concurrency proofs, the crash runs, the
-//! benchmarks.
+//! The house's own chores, run as `cargo xtask`: the whole test run, the concurrency proofs, the crash runs,
+//! fuzzing, the benchmarks.
 //!
 //! `main` owns the translation of a verdict into an exit code. It decides nothing itself, and nothing here is
 //! part of the product: no crate under `crates/` may depend on it.
@@ -9,6 +9,7 @@ mod bench;
 mod crash;
 mod deny;
 mod fault;
+mod fuzz;
 mod needs;
 mod proofs;
 mod step;
@@ -43,6 +44,7 @@ fn run() -> Result<ExitCode, Fault> {
         Command::Test(options) => Ok(suite::run(&workspace, options)),
         Command::Prove(options) => Ok(proofs::run(&workspace, options)),
         Command::Crash(options) => Ok(crash::run(&workspace, options)),
+        Command::Fuzz(options) => Ok(fuzz::run(&workspace, options)),
         Command::Bench(arguments) => bench::run(&workspace, &arguments),
     }
 }

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::fault::Fault;
+use crate::fuzz;
 use crate::step::Outcome;
 use crate::workspace::{Workspace, answers, captured, shown, succeeds};
 
@@ -24,6 +25,8 @@ enum Source {
     Own(fn(&Workspace) -> Result<(), Fault>),
     /// A package of Debian. Without it a step is not done.
     Debian(&'static str),
+    /// A package of the registry and its version. Without it a step is not done.
+    Crate(&'static str, &'static str),
 }
 
 const NEEDS: &[Need] = &[
@@ -37,28 +40,51 @@ const NEEDS: &[Need] = &[
         there: |workspace| answers(&mut workspace.program("strace", ["-V"])),
         source: Source::Debian("strace"),
     },
+    CARGO_FUZZ,
 ];
+
+const CARGO_FUZZ: Need = Need {
+    name: "cargo-fuzz",
+    // Without a nightly toolchain nothing would use it.
+    there: |workspace| cargo_fuzz(workspace).is_some() || !fuzz::has_nightly(workspace),
+    source: Source::Crate("cargo-fuzz", "0.13.2"),
+};
 
 /// The version whose configuration `deny.toml` is written for.
 const CARGO_DENY_VERSION: &str = "0.20.2";
 
 /// The step: everything in the table is there afterwards, or what cannot be had is named.
 pub(crate) fn set_up(workspace: &Workspace) -> Result<Outcome, Fault> {
+    get_all(workspace, NEEDS)
+}
+
+/// The same of what fuzzing needs.
+pub(crate) fn set_up_fuzz(workspace: &Workspace) -> Result<Outcome, Fault> {
+    get_all(workspace, &[CARGO_FUZZ])
+}
+
+fn get_all(workspace: &Workspace, needs: &[Need]) -> Result<Outcome, Fault> {
     let mut without = Vec::new();
-    for need in NEEDS {
+    for need in needs {
         if (need.there)(workspace) {
             println!("{}: there", need.name);
             continue;
         }
         println!("{}: not there, getting it", need.name);
-        match need.source {
-            Source::Own(get) => get(workspace)?,
-            Source::Debian(package) => {
-                if let Err(why) = get_package(workspace, package) {
-                    println!("{}: {why}", need.name);
-                    without.push(format!("without {}: {why}", need.name));
-                }
+        let got = match need.source {
+            Source::Own(get) => {
+                get(workspace)?;
+                Ok(())
             }
+            Source::Debian(package) => get_package(workspace, package),
+            Source::Crate(name, version) => match get_crate(workspace, name, version)? {
+                true => Ok(()),
+                false => Err("cargo could not install it; the output above says why".to_owned()),
+            },
+        };
+        if let Err(why) = got {
+            println!("{}: {why}", need.name);
+            without.push(format!("without {}: {why}", need.name));
         }
     }
     Ok(if without.is_empty() { Outcome::Passed } else { Outcome::PassedBut(without.join("; ")) })
@@ -88,8 +114,17 @@ fn get_package(workspace: &Workspace, package: &str) -> Result<(), String> {
 
 /// The program cargo-deny: the user's own, else ours.
 pub(crate) fn cargo_deny(workspace: &Workspace) -> Option<PathBuf> {
-    let ours = tools().ok().map(|tools| tools.join("bin").join("cargo-deny"));
-    let candidates = std::iter::once(PathBuf::from("cargo-deny")).chain(ours);
+    own_or_ours(workspace, "cargo-deny")
+}
+
+/// The program cargo-fuzz, likewise.
+pub(crate) fn cargo_fuzz(workspace: &Workspace) -> Option<PathBuf> {
+    own_or_ours(workspace, "cargo-fuzz")
+}
+
+fn own_or_ours(workspace: &Workspace, name: &str) -> Option<PathBuf> {
+    let ours = tools().ok().map(|tools| tools.join("bin").join(name));
+    let candidates = std::iter::once(PathBuf::from(name)).chain(ours);
     candidates.into_iter().find(|path| answers(&mut workspace.program(path, ["--version"])))
 }
 

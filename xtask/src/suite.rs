@@ -1,15 +1,15 @@
 //! The whole test run: which steps, in which order.
 //!
-//! Owns the list and the cargo commands in it. Proofs, crash runs, dependencies and set-up have modules of their
+//! Owns the list and the cargo commands in it. Proofs, crash runs, fuzzing, dependencies and set-up have modules of their
 //! own.
 
 use std::process::ExitCode;
 
-use crate::args::{ProveOptions, TestOptions};
+use crate::args::{FuzzOptions, ProveOptions, TestOptions};
 use crate::fault::Fault;
 use crate::step::{Outcome, Step, program, run_all};
 use crate::workspace::{Workspace, answers};
-use crate::{crash, deny, needs, proofs};
+use crate::{crash, deny, fuzz, needs, proofs};
 
 /// The command `cargo xtask test`.
 pub(crate) fn run(workspace: &Workspace, options: TestOptions) -> ExitCode {
@@ -33,6 +33,7 @@ fn steps(workspace: &Workspace, options: TestOptions) -> Vec<Step<'_>> {
     all.push(Step::new("docs", || docs(workspace)));
     all.extend(proofs::steps(workspace, ProveOptions::default()));
     all.extend(crash::steps(workspace));
+    all.push(fuzz::step(workspace, FuzzOptions { short: true, executions: None }));
     all.push(Step::new("dependencies", || deny::rules(workspace)));
     all.push(Step::new("advisories", || deny::advisories(workspace)));
     all
@@ -73,8 +74,8 @@ mod tests {
     fn the_steps_of_a_run() {
         let everyday = ["format", "lints", "tests", "doc tests"];
         let proofs = ["docs", "shuttle", "loom", "miri"];
-        let crashes = ["crash jobs", "crash enospc", "crash eio", "crash scan"];
-        let rest = ["dependencies", "advisories"];
+        let crashes = ["crash jobs", "crash enospc", "crash eio", "crash scan", "crash import"];
+        let rest = ["fuzz", "dependencies", "advisories"];
         check(true, &everyday);
         check(false, &[&["set-up"], &everyday[..], &proofs[..], &crashes[..], &rest[..]].concat());
     }

@@ -4,7 +4,7 @@
 //! files: every step builds under `CARGO_TARGET_DIR`, else under `target/` of the root, and nowhere else.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 
@@ -34,6 +34,10 @@ impl Workspace {
             Fault::System(format!("cannot make CARGO_TARGET_DIR {} absolute: {error}", target.display()))
         })?;
         Ok(Workspace { root: root.to_path_buf(), target })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
     }
 
     pub(crate) fn target(&self) -> &Path {
@@ -94,14 +98,29 @@ pub(crate) fn answers(command: &mut Command) -> bool {
 /// Runs a program, passing its standard output on line by line and showing each line to `see`.
 pub(crate) fn watched(command: &mut Command, mut see: impl FnMut(&str)) -> Result<ExitStatus, Fault> {
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| not_started(command, &error))?;
-    let output = child.stdout.take().ok_or_else(|| Fault::System("no standard output to read".to_owned()))?;
-    for line in BufReader::new(output).split(b'\n') {
-        let line = line.map_err(|error| lost(command, &error))?;
-        let line = String::from_utf8_lossy(&line);
+    let output = child.stdout.take();
+    each_line(command, output, |line| {
         println!("{line}");
-        see(&line);
-    }
+        see(line);
+    })?;
     child.wait().map_err(|error| lost(command, &error))
+}
+
+/// Runs a program, showing each line of its standard error to `see` alone.
+pub(crate) fn watched_errors(command: &mut Command, see: impl FnMut(&str)) -> Result<ExitStatus, Fault> {
+    let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| not_started(command, &error))?;
+    let errors = child.stderr.take();
+    each_line(command, errors, see)?;
+    child.wait().map_err(|error| lost(command, &error))
+}
+
+fn each_line(command: &Command, from: Option<impl Read>, mut see: impl FnMut(&str)) -> Result<(), Fault> {
+    let from = from.ok_or_else(|| Fault::System("no output to read".to_owned()))?;
+    for line in BufReader::new(from).split(b'\n') {
+        let line = line.map_err(|error| lost(command, &error))?;
+        see(&String::from_utf8_lossy(&line));
+    }
+    Ok(())
 }
 
 /// How a program ended, in words.

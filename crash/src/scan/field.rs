@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::mill::{Ended, Mill};
 use super::rows::last_scan;
 use super::tree::Tree;
 use crate::chance::Chance;
+use crate::database::{copy, remove};
+use crate::mill::Mill;
 use crate::{OrTrouble, Trouble};
 
 /// How a field is scanned.
@@ -92,7 +93,7 @@ impl<'a> Field<'a> {
         let before = self.folder.join("before.db");
         copy(self.mill, &self.stage.undisturbed, &before)?;
         self.tree.hide().or_trouble("cannot change the tree")?;
-        done(self.mill.run(&before, &self.stage.words)?)?;
+        self.mill.run(&before, &self.stage.words)?.done()?;
         self.tree.change().or_trouble("cannot change the tree")?;
         self.stage = Stage::of(self.mill, &self.folder, &self.tree, self.way, Some(before))?;
         Ok(())
@@ -137,7 +138,7 @@ impl Stage {
         let undisturbed = folder.join("undisturbed.db");
         start(mill, before.as_deref(), &undisturbed)?;
         let began = Instant::now();
-        let summary = done(mill.run(&undisturbed, &words)?)?;
+        let summary = mill.run(&undisturbed, &words)?.done()?;
         let took = began.elapsed();
         let kind = if before.is_some() { "later scan" } else { "first scan" };
         Ok(Stage {
@@ -156,47 +157,11 @@ impl Stage {
 
 /// All that a catalog says of duplicates.
 pub(crate) fn dupes(mill: &Mill, database: &Path) -> Result<Value, Trouble> {
-    done(mill.run(database, &["dupes", "--limit", "all"].map(OsString::from))?)
+    mill.run(database, &["dupes", "--limit", "all"].map(OsString::from))?.done()
 }
 
 /// A database as it was before a scan.
 pub(crate) fn start(mill: &Mill, before: Option<&Path>, database: &Path) -> Result<(), Trouble> {
     remove(database)?;
     before.map_or(Ok(()), |before| copy(mill, before, database))
-}
-
-/// Copies a database that nobody has open, with its log, or the journal of one that is just being made.
-pub(crate) fn copy(mill: &Mill, from: &Path, to: &Path) -> Result<(), Trouble> {
-    remove(to)?;
-    for end in ["", "-wal", "-journal"] {
-        let (from, to) = (with(from, end), with(to, end));
-        if from.exists() {
-            std::fs::copy(&from, &to).or_trouble("cannot copy a database")?;
-            mill.give(&to)?;
-        }
-    }
-    Ok(())
-}
-
-fn remove(database: &Path) -> Result<(), Trouble> {
-    for path in ["", "-wal", "-shm", "-journal"].map(|end| with(database, end)) {
-        if path.exists() {
-            std::fs::remove_file(path).or_trouble("cannot remove a database")?;
-        }
-    }
-    Ok(())
-}
-
-fn with(database: &Path, end: &str) -> PathBuf {
-    let mut path = database.as_os_str().to_owned();
-    path.push(end);
-    path.into()
-}
-
-/// What nobody disturbs succeeds.
-fn done(ended: Ended) -> Result<Value, Trouble> {
-    match ended {
-        Ended::Done(value) => Ok(value),
-        other => Err(Trouble::System(format!("undisturbed, gristmill ended so: {other:?}"))),
-    }
 }

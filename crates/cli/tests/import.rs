@@ -65,7 +65,7 @@ fn for_programs() {
 #[test]
 fn bad_lines_and_exit_codes() {
     let home = folder();
-    home.check(&["import", "sde", "--validate"], 0, "checked 2 tables, 3 rows", "");
+    home.check(&["import", "sde", "--validate"], 0, "checked 2 files, 3 rows", "");
     home.check(&["import", "sde", "--validate", "--strict"], 1, "1 line was rejected", "");
     home.check(&["import", "sde", "--dry-run"], 0, "  \"mass\" REAL\n);\n", "");
     home.check(&["import", "sde", "--into", "x.db", "--on-error", "fail"], 1, "there is no x.db", "");
@@ -74,7 +74,7 @@ fn bad_lines_and_exit_codes() {
     home.check(
         &["import", "sde", "--into", "x.db", "--strict", "--rejects", "bad.jsonl"],
         1,
-        "as they were: bad.jsonl",
+        "All of them: bad.jsonl",
         "",
     );
     assert!(home.path("x.db").exists());
@@ -89,6 +89,24 @@ fn bad_lines_and_exit_codes() {
         "",
     );
     home.check(&["import", "stats", "y.db"], 0, "map_moons", "");
+    home.check(
+        &["import", "sde/types.jsonl", "--into", "z.db", "--index", "nope"],
+        1,
+        "no table has a column \"nope\"",
+        "",
+    );
+    home.write("rows.csv", "a,b\n1,2\n");
+    home.check(&["import", "rows.csv", "--into", "c.db"], 1, "nothing could be loaded; there is no c.db", "");
+    home.write("array.json", "[{\"a\":1}]\n");
+    home.check(&["import", "array.json", "--validate"], 0, "jq -c '.[]' makes lines of an array", "");
+    // What was rejected the first time still is.
+    home.check(&["import", "sde/types.jsonl", "--into", "s.db"], 0, "1 line was rejected", "");
+    home.check(
+        &["import", "sde/types.jsonl", "--into", "s.db", "--resume", "--strict"],
+        1,
+        "1 line was rejected",
+        "",
+    );
 }
 
 #[test]
@@ -144,6 +162,17 @@ fn standard_input() {
         (&json!("piped lines"), &json!(100_001))
     );
     assert_eq!(stats["tables"][0]["source"], "standard input");
+    // The first pass is given up early, for there are too many columns; the pipe is read to its end all the same.
+    let members: Vec<String> = (0..3_000).map(|n| format!("\"{n}\":{n}")).collect();
+    let mut lines = format!("{{\"by_id\":{{{}}}}}\n", members.join(","));
+    lines.push_str(&"{\"by_id\":{\"1\":1}}\n".repeat(400_000));
+    let words = ["import", "-", "--table", "wide", "--into", "p.db", "--quiet", "--flatten"];
+    let mut process = home.command(&words);
+    process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = process.spawn().unwrap();
+    process.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let said = Said::of(&process.wait_with_output().unwrap());
+    said.check("a wide pipe", 0, "p.db: 1 table, 400,001 rows", "");
 }
 
 /// Standard input that does not end: the import is under way until it is told to stop.

@@ -69,7 +69,9 @@ impl fmt::Display for Reason {
                 f.write_str("a string begins here and is never closed; is the line cut off?")
             }
             Reason::NotAnObject(found) => {
-                write!(f, "each line is to be an object such as {{\"id\":1}}; here is {found}")
+                write!(f, "each line is to be an object such as {{\"id\":1}}; here is {found}")?;
+                let hint = if *found == "an array" { "; jq -c '.[]' makes lines of an array" } else { "" };
+                f.write_str(hint)
             }
             Reason::NoKey => f.write_str("a key in double quotes is expected here"),
             Reason::NoColon => f.write_str("a colon is expected here, between key and value"),

@@ -31,7 +31,7 @@ use rusqlite::{Connection, OptionalExtension};
 use self::control::{Control, Phase, add};
 use self::find::{Found, Source};
 use self::key::Plan;
-use self::layout::Layout;
+use self::layout::{Layout, OldColumn};
 use self::options::{Existing, LONGEST_LINE, MAX_WORKERS, Options, Target};
 use self::place::Place;
 use self::stream::Ticket;
@@ -39,6 +39,7 @@ use self::summary::{FileSummary, Outcome, Summary};
 use self::table::Way;
 use self::writer::{Ended, Known, Next, Writer};
 use crate::error::{Error, Result};
+use crate::keys::Fate;
 use crate::kinds::Type;
 use crate::source;
 
@@ -62,7 +63,7 @@ pub fn import(
     find::no_name_twice(&names)?;
     let place = writer::database(target).map(|path| Place::open(path, options.resume)).transpose()?;
     if let Some(place) = &place {
-        not_an_input(place, &found)?;
+        not_an_input(place, &found, options.rejects.as_deref())?;
     }
     let conn = place.as_ref().map(|place| place.connect(control)).transpose()?;
     let mut files: Vec<FileSummary> =
@@ -71,7 +72,7 @@ pub fn import(
     let known = match (&conn, &place) {
         (Some(conn), Some(place)) => {
             let sqlite = |error: rusqlite::Error| Error::sqlite(place.target(), &error);
-            let mut desk = Desk { conn, place, options, names: &names, files: &mut files };
+            let mut desk = Desk { conn, place, control, options, names: &names, files: &mut files };
             desk.look(&found.sources).map_err(sqlite)??
         }
         _ => HashMap::new(),
@@ -88,14 +89,23 @@ pub fn import(
         && !(interrupted && error == Error::Stopped)
     {
         // What is complete stays; the reason is more worth telling than a second one.
-        let _ = writer.end_all();
+        let _ = writer.end_all(true);
+        if let Some(place) = &place {
+            place.recover();
+        }
         return Err(error);
     }
     control.enter(Phase::Finishing);
-    let Ended { conn, files, examples, stopped_by } = writer.end_all()?;
+    let asked = options.indexes.iter().chain(&options.primary_key);
+    let unmatched: Vec<String> = asked.filter(|name| !writer.matched.contains(*name)).cloned().collect();
+    let Ended { conn, files, examples, stopped_by } = writer.end_all(interrupted)?;
     let mut summary = Summary { files, examples, stopped_by, interrupted, ..Summary::default() };
     for (path, why) in &found.troubles {
         summary.files.push(trouble(path, why));
+    }
+    let is_any = |outcome: &[Outcome]| summary.files.iter().any(|file| outcome.contains(&file.outcome));
+    if is_any(&[Outcome::Loaded]) && !is_any(&[Outcome::Waiting]) && *target != Target::Nothing {
+        summary.unmatched = unmatched;
     }
     summary.is_published = !is_new && place.is_some();
     if let (Some(place), Some(conn)) = (place, conn) {
@@ -104,6 +114,10 @@ pub fn import(
         if is_new && (interrupted || summary.stopped_by.is_some() || !has_any) {
             drop(conn);
             drop(place);
+            // They are not there, whatever became of them.
+            for file in summary.files.iter_mut().filter(|file| file.outcome == Outcome::Loaded) {
+                file.outcome = Outcome::Waiting;
+            }
         } else {
             place.publish(conn)?;
             summary.is_published = true;
@@ -130,9 +144,13 @@ fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn not_an_input(place: &Place, found: &Found) -> Result<()> {
+fn not_an_input(place: &Place, found: &Found, rejects: Option<&Path>) -> Result<()> {
     let canonical = |path: &Path| std::fs::canonicalize(path).ok();
     let target = canonical(place.target());
+    let absolute = |path: &Path| std::path::absolute(path).ok();
+    if rejects.is_some_and(|rejects| absolute(rejects) == absolute(place.target())) {
+        return Err(Error::Invalid("the rejects need a file of their own, not the database".to_owned()));
+    }
     match found
         .sources
         .iter()
@@ -149,7 +167,7 @@ fn file(source: &Source, name: &str) -> FileSummary {
     FileSummary {
         source: source.path.as_ref().map_or_else(
             || source.shown(),
-            |path| std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string(),
+            |path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()).display().to_string(),
         ),
         table: name.to_owned(),
         outcome: Outcome::Waiting,
@@ -243,6 +261,7 @@ fn nameless(folder: Option<&Path>) -> Result<File> {
 struct Desk<'a> {
     conn: &'a Connection,
     place: &'a Place,
+    control: &'a Control,
     options: &'a Options,
     names: &'a [String],
     files: &'a mut [FileSummary],
@@ -275,7 +294,13 @@ impl Desk<'_> {
                     |row| Ok((row.get(0)?, row.get(1)?)),
                 )
                 .optional()?;
-            let Some((kind, there)) = found else { continue };
+            let Some((kind, there)) = found else {
+                // A file may have made no table.
+                if self.options.resume {
+                    self.is_unchanged(index, source)?;
+                }
+                continue;
+            };
             if kind == "view" {
                 let text = format!(
                     "{name:?} is a view in {}; give the table another name",
@@ -339,12 +364,14 @@ impl Desk<'_> {
     }
 
     fn refusal(&self, tables: &[&str]) -> Error {
-        let resume = if self.options.resume { " and their files have changed since" } else { "" };
+        let (since, or) = match self.options.resume {
+            true => (", from files, or with options, that have changed since", ""),
+            false => ("", ", or --resume to leave out files that were loaded before and have not changed"),
+        };
         let shown: Vec<&str> = tables.iter().copied().take(10).collect();
         let more = if tables.len() > shown.len() { ", …" } else { "" };
         Error::Invalid(format!(
-            "{} has the {} {}{more} already{resume}; say --replace, --append or --upsert, \
-             or --resume to leave out files that were loaded before and have not changed",
+            "{} has the {} {}{more} already{since}; say --replace, --append or --upsert{or}",
             self.place.target().display(),
             if tables.len() == 1 { "table" } else { "tables" },
             shown.join(", ")
@@ -361,11 +388,12 @@ impl Desk<'_> {
         if entry.options != self.options.shape() || entry.print.bytes != bytes {
             return Ok(false);
         }
-        let same =
-            entry.print.modified == modified || source::hash(path).is_ok_and(|hash| hash == entry.print.hash);
+        let same = entry.print.modified == modified
+            || source::hash(path, self.control).is_ok_and(|hash| hash == entry.print.hash);
         if same {
             file.outcome = Outcome::Unchanged;
             file.rows = entry.rows;
+            file.rejected = entry.errors;
         }
         Ok(same)
     }
@@ -382,9 +410,25 @@ impl Desk<'_> {
             ))
         })?;
         let columns: Vec<_> = columns.collect::<Sql<_>>()?;
-        let columns: Vec<_> = columns.into_iter().filter(|column| column.3 == 0).collect();
-        let typed = columns.iter().map(|(name, kind, ..)| (name.clone(), Type::declared(kind))).collect();
-        let layout = Layout::of_table(typed, &ledger::renamed(self.conn, name)?);
+        let (columns, hidden): (Vec<_>, Vec<_>) = columns.into_iter().partition(|column| column.3 == 0);
+        let hidden: Vec<String> = hidden.into_iter().map(|column| column.0).collect();
+        let is_ours = ledger::is_ours(self.conn, name)?;
+        let sql: String = self.conn.query_row(
+            "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1",
+            [name],
+            |row| row.get(0),
+        )?;
+        let typed = columns.iter().map(|(name, kind, key, _)| {
+            let declared = Type::declared(kind);
+            let fate = declared.map_or(Fate::Loose, Fate::Fixed);
+            let kind = declared.unwrap_or(Type::Any);
+            let is_number = matches!(kind, Type::Integer | Type::Real | Type::Boolean);
+            let can_widen =
+                is_ours && is_number && *key == 0 && table::definition(&sql, name, kind).is_some();
+            OldColumn { name: name.clone(), fate, kind, can_widen }
+        });
+        let typed = typed.collect();
+        let layout = Layout::of_table(typed, &hidden, &ledger::renamed(self.conn, name)?);
         let mut keys: Vec<(i64, usize)> = columns
             .iter()
             .enumerate()

@@ -24,6 +24,8 @@ pub(crate) enum Fate {
     Inferred,
     /// Made to fit, or the line is refused.
     Fixed(Type),
+    /// SQLite makes numbers of what looks like one: what that would change is refused.
+    Loose,
     Skipped,
 }
 

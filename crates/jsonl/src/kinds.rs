@@ -32,6 +32,11 @@ impl Kinds {
         self.0 == 0
     }
 
+    /// Numbers, and some that only text holds.
+    pub(crate) fn is_decimal(self) -> bool {
+        self.has(Kinds::DECIMAL) && !self.has(Kinds(Kinds::TEXT.0 | Kinds::JSON.0))
+    }
+
     /// The narrowest type that takes all of them.
     pub(crate) fn widest(self) -> Type {
         let text = Kinds(Kinds::TEXT.0 | Kinds::JSON.0 | Kinds::DECIMAL.0);
@@ -87,15 +92,17 @@ impl Type {
         }
     }
 
-    /// What a column of a table that is there already takes: by SQLite's own rules, but a type that is none of ours,
-    /// such as DATETIME, takes what comes.
-    pub(crate) fn declared(sql: &str) -> Type {
+    /// What a column of a table that is there already takes, by SQLite's own rules. Nothing for a type that is none of ours,
+    /// such as DATETIME: SQLite makes numbers there of what looks like one.
+    pub(crate) fn declared(sql: &str) -> Option<Type> {
         let sql = sql.to_ascii_uppercase();
         let has = |part: &str| sql.contains(part);
-        if has("INT") {
+        Some(if has("INT") {
             Type::Integer
         } else if has("CHAR") || has("CLOB") || has("TEXT") {
             Type::Text
+        } else if has("BLOB") || sql.is_empty() || sql == "ANY" {
+            Type::Any
         } else if has("REAL") || has("FLOA") || has("DOUB") {
             Type::Real
         } else if has("BOOL") {
@@ -103,8 +110,8 @@ impl Type {
         } else if has("NUMERIC") || has("DECIMAL") {
             Type::Numeric
         } else {
-            Type::Any
-        }
+            return None;
+        })
     }
 
     /// In words, for whoever wrote something else.

@@ -1,7 +1,8 @@
 //! Numbers: which of SQLite's two kinds holds one undamaged, if any.
 //!
 //! Owns the test for damage. A number is damaged by a double when the double, printed with as many digits as were
-//! written, does not give these digits back: 0.1 is not, 3.14159265358979323846 is.
+//! written, does not give these digits back: 0.1 is not, 3.14159265358979323846 is. (At an exact tie either rounding will
+//! do: programs print either.)
 
 use crate::fault::{Fault, Reason};
 use crate::grammar::Cursor;

@@ -29,7 +29,7 @@ pub(crate) enum Others {
 }
 
 /// How rows are made.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Form {
     /// How many levels of objects are spread.
     pub(crate) flatten: usize,
@@ -38,7 +38,24 @@ pub(crate) struct Form {
     /// Keys known beforehand.
     pub(crate) keys: Keys,
     pub(crate) others: Others,
+    /// The longest line, in bytes.
+    pub(crate) longest: usize,
 }
+
+impl Default for Form {
+    fn default() -> Self {
+        Form {
+            flatten: 0,
+            languages: Vec::new(),
+            keys: Keys::default(),
+            others: Others::default(),
+            longest: usize::MAX,
+        }
+    }
+}
+
+/// What a column takes whose type is nothing we know.
+const LOOSE: &str = "numbers of 64 bits, and text that SQLite does not make a number of";
 
 /// Objects are spread so deep at most; deeper ones stay JSON.
 pub(crate) const DEEPEST: usize = 32;
@@ -87,7 +104,13 @@ fn localised(original: &[u8], skipped: usize, form: &Form, rows: &mut Rows) {
     Parser::new(form, &text, rows).block(skipped);
     let was = |line: &mut Line| line.span = lines.get(line.number as usize).copied().unwrap_or(line.span);
     rows.rows.iter_mut().for_each(|row| was(&mut row.line));
-    rows.bad.iter_mut().for_each(|bad| was(&mut bad.line));
+    for bad in &mut rows.bad {
+        was(&mut bad.line);
+        // Where it is wrong is to be said of the line as it was.
+        let mut alone = Rows { keys: form.keys.clone(), ..Rows::default() };
+        Parser::new(form, bad.line.span.of(original), &mut alone).block(0);
+        bad.at = alone.bad.first().map_or(bad.at, |alone| alone.at);
+    }
     rows.text = text;
 }
 
@@ -128,6 +151,11 @@ impl<'a> Parser<'a> {
             self.out.lines += 1;
             let bytes = &self.text[at..stop];
             at = end;
+            if bytes.len() > self.form.longest {
+                let reason = Reason::TooLong(self.form.longest);
+                self.refuse(line, Fault { at: self.form.longest, reason });
+                continue;
+            }
             if !all_utf8 && let Err(error) = simdutf8::compat::from_utf8(bytes) {
                 self.refuse(line, Fault { at: error.valid_up_to(), reason: Reason::NotUtf8 });
                 continue;
@@ -319,13 +347,25 @@ impl<'a> Parser<'a> {
         let cell = match self.out.keys.get(key).fate {
             Fate::Inferred => cell,
             Fate::Skipped => return Ok(()),
+            Fate::Loose if self.looks_like_a_number(cell) => return Err(self.misfit(key, cell, LOOSE, start)),
+            Fate::Loose => cell,
             Fate::Fixed(wanted) => match fitted(cell, wanted, self.span(start, cursor.at())) {
                 Some(cell) => cell,
-                None => return Err(self.misfit(key, cell, wanted, start)),
+                None => return Err(self.misfit(key, cell, wanted.takes(), start)),
             },
         };
         self.out.cells.push((key, cell));
         Ok(())
+    }
+
+    fn looks_like_a_number(&self, cell: Cell) -> bool {
+        let text = match cell {
+            Cell::Text { span, beside: false, is_json: false } => span.of(self.text),
+            Cell::Text { span, is_json: false, .. } => span.of(&self.out.beside),
+            Cell::Decimal(_) => return true,
+            _ => return false,
+        };
+        std::str::from_utf8(text).is_ok_and(|text| text.trim().parse::<f64>().is_ok())
     }
 
     fn is_spread(&self, key: u32) -> bool {
@@ -334,10 +374,10 @@ impl<'a> Parser<'a> {
     }
 
     #[cold]
-    fn misfit(&self, key: u32, cell: Cell, wanted: Type, at: usize) -> Fault {
+    fn misfit(&self, key: u32, cell: Cell, takes: &'static str, at: usize) -> Fault {
         let path = self.out.keys.path(key);
         let column = path.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>().join("_");
-        Fault { at, reason: Reason::Misfit { column, takes: wanted.takes(), found: cell.found() } }
+        Fault { at, reason: Reason::Misfit { column, takes, found: cell.found() } }
     }
 
     #[inline]

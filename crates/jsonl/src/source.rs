@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
+use crate::import::control::Control;
+
 /// How a file is packed, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
@@ -177,11 +179,14 @@ impl Read for Counted {
 }
 
 /// The hash of a file.
-pub(crate) fn hash(path: &Path) -> io::Result<String> {
+pub(crate) fn hash(path: &Path, control: &Control) -> io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     let mut file = File::open(path)?;
     let mut piece = vec![0; PIECE];
     loop {
+        if control.is_stopped() {
+            return Err(ErrorKind::Interrupted.into());
+        }
         match file.read(&mut piece)? {
             0 => return Ok(hasher.finalize().to_hex().to_string()),
             read => hasher.update(&piece[..read]),

@@ -266,7 +266,7 @@ fn rows_with_too_many_keys() {
     assert_eq!(summary.rows, 300);
     assert_eq!(bench.all("SELECT count(*) FROM pragma_table_info('t')"), "2000");
     assert!(
-        summary.files[0].notes[0].contains("are in the column \"_more\""),
+        summary.files[0].notes[0].contains("the others are in \"_more\""),
         "{:?}",
         summary.files[0].notes
     );
@@ -335,8 +335,8 @@ fn a_schema_fixes_things() {
     assert_eq!(bench.all("SELECT * FROM things"), "1.0r|x|1|∅\n2.5r|3|9007199254740993|∅");
     assert_eq!(bench.all("SELECT name FROM sqlite_schema WHERE type = 'index'"), "idx_things_beta");
 
-    for (others, rows, rejected) in [("skip", 3, 0), ("reject", 0, 3)] {
-        let bench = Bench::with(&[("t.jsonl", "{\"a\":1,\"b\":1}\n{\"a\":2,\"b\":1}\n{\"b\":1}\n")]);
+    for (others, rows, rejected) in [("skip", 3, 0), ("reject", 1, 2)] {
+        let bench = Bench::with(&[("t.jsonl", "{\"a\":1,\"b\":1}\n{\"a\":2}\n{\"b\":1}\n")]);
         let text = format!("[tables.t]\nothers = \"{others}\"\n[tables.t.columns.a]\ntype = \"integer\"\n");
         let summary = bench.load(&Options { schema: schema(&text), ..Options::default() });
         assert_eq!((summary.rows, summary.rejected), (rows, rejected));
@@ -391,7 +391,7 @@ fn append() {
     let summary = bench.load(&existing(Existing::Append));
     assert_eq!((summary.rows, summary.rejected), (2, 2));
     assert!(summary.examples[0].reason.contains("UNIQUE constraint failed: t._key"));
-    assert!(summary.examples[1].reason.contains("\"n\" takes whole numbers"));
+    assert!(summary.examples[1].reason.contains("\"n\" takes numbers"));
     assert_eq!(bench.all("SELECT _key, n, ID, id_2, new FROM t"), "1|1|1|2|∅\n2|2|∅|4|0.5r\n4|4|∅|∅|7.0r");
     assert!(bench.schema("t").contains("\"new\" REAL"));
     // Into a table that somebody else made.
@@ -593,4 +593,223 @@ fn where_the_database_cannot_be() {
     assert!(summary.has_failures() && !summary.is_published);
     assert!(!bench.database().exists());
     assert_eq!(bench.strays(), Vec::<String>::new());
+}
+
+#[test]
+fn a_column_of_numbers_widens_when_more_rows_come() {
+    let first = r#"{"_key":1,"n":1,"r":0.5,"b":true,"t":"x"}"#;
+    let bench = Bench::with(&[("t.jsonl", &lines(&[first]))]);
+    bench.load(&Options::default());
+    bench.open().execute_batch("CREATE VIEW v AS SELECT n FROM t; CREATE INDEX i ON t (r)").unwrap();
+    let other = bench.open();
+    assert_eq!(common::rows(&other, "SELECT n FROM v"), "1");
+    // Numbers that the old types would not take, or damage.
+    bench.write("t.jsonl", lines(&[r#"{"_key":2,"n":3.5,"r":9007199254740993,"b":7,"t":1.50}"#]).as_bytes());
+    for (existing_rows, key) in [(Existing::Append, 2), (Existing::Upsert, 2)] {
+        let summary = bench.load(&existing(existing_rows));
+        let rejected =
+            u64::from(existing_rows == Existing::Append && bench.all("SELECT count(*) FROM t") != "2");
+        assert_eq!(summary.rejected, rejected, "{:?}", summary.examples);
+        assert_eq!(
+            bench.all(&format!("SELECT n, r, b, t FROM t WHERE _key = {key}")),
+            "3.5r|9007199254740993|7|1.50"
+        );
+    }
+    assert_eq!(bench.all("SELECT n, r, b, t FROM t WHERE _key = 1"), "1|0.5r|1|x");
+    assert_eq!(
+        bench.schema("t"),
+        "CREATE TABLE \"t\" (\n  \"_key\" INTEGER PRIMARY KEY,\n  \"n\" NUMERIC,\n  \"r\" NUMERIC,\n  \"b\" BOOLEAN,\n  \"t\" TEXT\n)"
+    );
+    assert_eq!(common::rows(&other, "SELECT n FROM v"), "1\n3.5r", "others see it");
+    // Text does not fit into numbers, wherever they come from.
+    bench.write("t.jsonl", b"{\"_key\":3,\"n\":\"text\"}\n{\"_key\":4}\n");
+    assert_eq!(bench.load(&existing(Existing::Append)).rejected, 1);
+}
+
+#[test]
+fn nothing_good_takes_the_place_of_nothing() {
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
+    bench.load(&Options::default());
+    for text in ["garbage\n", "", "\n\n", "{}\n"] {
+        bench.write("t.jsonl", text.as_bytes());
+        let summary = bench.load(&existing(Existing::Replace));
+        assert!(summary.has_failures(), "{text:?}: {:?}", summary.files);
+        assert_eq!(bench.all("SELECT a FROM t"), "1", "{text:?}");
+    }
+    bench.write("u.jsonl", b"a,b\n1,2\n");
+    let summary = bench.import_of(&[bench.data().join("u.jsonl")], &Options::default()).unwrap();
+    assert!(summary.has_failures() && summary.examples.len() == 2);
+    assert_eq!(bench.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"), "_imports\nt");
+}
+
+#[test]
+fn columns_that_no_table_has() {
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n"), ("u.jsonl", "{\"b\":1}\n")]);
+    let indexes = ["a", "nope"].map(str::to_owned).to_vec();
+    let options = Options { indexes, primary_key: Some("b".to_owned()), ..Options::default() };
+    assert_eq!(bench.load(&options).unmatched, ["nope"]);
+    assert_eq!(
+        bench.all("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL"),
+        "idx_t_a"
+    );
+    // A schema may name a column by its key or by its new name, and what it names is not skipped.
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1,\"b\":2,\"c\":3}\n")]);
+    let text = "[tables.gone]\nskip = true\n[tables.t]\nprimary_key = \"c\"\nindexes = [\"a\"]\nothers = \"skip\"\n\
+                [tables.t.columns]\na = { name = \"alpha\" }\n";
+    let summary = bench.load(&Options { schema: schema(text), ..Options::default() });
+    assert_eq!(summary.files[0].primary_key.as_deref(), Some("c"));
+    assert_eq!(bench.all("SELECT * FROM t"), "1|3");
+    assert_eq!(bench.all("SELECT name FROM sqlite_schema WHERE type = 'index'"), "idx_t_alpha");
+}
+
+#[test]
+fn short_limits_hold_too() {
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n{\"a\":1000000}\n")]);
+    let summary = bench.load(&Options { max_line: 10, ..Options::default() });
+    assert_eq!((summary.rows, summary.rejected), (1, 1));
+}
+
+/// What an error leaves: nothing, and least of all what a second try would double.
+#[test]
+fn a_table_that_cannot_be_finished_costs_its_file() {
+    let bench = Bench::with(&[("t.jsonl", "{\"id\":1,\"a\":1}\n"), ("u.jsonl", "{\"a\":1}\n")]);
+    bench.open().execute_batch("CREATE TABLE idx_t_a (x); CREATE TABLE t (id, a)").unwrap();
+    let options = Options { indexes: vec!["a".to_owned()], ..existing(Existing::Append) };
+    for _ in 0..2 {
+        let summary = bench.load(&options);
+        let failed: Vec<_> = summary.files.iter().filter(|file| file.outcome != Outcome::Loaded).collect();
+        assert!(matches!(&failed[..], [file] if file.table == "t"), "{failed:?}");
+        assert_eq!(bench.all("SELECT count(*) FROM t"), "0");
+    }
+    assert_eq!(bench.all("SELECT count(*) FROM u"), "2");
+    assert_eq!(bench.all("SELECT count(*) FROM _imports WHERE error IS NULL"), "2");
+}
+
+#[test]
+fn tables_of_others_with_ways_of_their_own() {
+    let bench = Bench::with(&[("t.jsonl", "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n{\"id\":3}\n")]);
+    // A conflict that takes back the whole transaction.
+    bench.open().execute_batch("CREATE TABLE t (id INT UNIQUE ON CONFLICT ROLLBACK)").unwrap();
+    let error = bench.import(&existing(Existing::Append)).unwrap_err();
+    assert!(error.is_users() && error.to_string().contains("takes back whole transactions"), "{error}");
+    assert_eq!(bench.all("SELECT count(*) FROM t"), "0");
+    // One that ignores the row.
+    bench
+        .open()
+        .execute_batch("DROP TABLE t; CREATE TABLE t (id INT UNIQUE ON CONFLICT IGNORE, n DEFAULT 5)")
+        .unwrap();
+    assert_eq!(bench.load(&existing(Existing::Append)).rows, 3);
+    assert_eq!(
+        bench.all("SELECT id, n FROM t"),
+        "1|5\n2|5\n3|5",
+        "what a line has not is what the table says"
+    );
+    // Types that SQLite makes numbers of.
+    bench.open().execute_batch("DROP TABLE t; CREATE TABLE t (code STRING, day DATETIME)").unwrap();
+    bench.write(
+        "t.jsonl",
+        b"{\"code\":\"007\"}\n{\"day\":\"2024-01-02\",\"code\":7}\n{\"code\":3.14159265358979323846}\n",
+    );
+    let summary = bench.load(&existing(Existing::Append));
+    assert_eq!((summary.rows, summary.rejected), (1, 2), "{:?}", summary.examples);
+    assert_eq!(bench.all("SELECT * FROM t"), "7|2024-01-02");
+    // A generated column, and a strict table.
+    bench.open().execute_batch("DROP TABLE t; CREATE TABLE t (a, up AS (a || 'x'))").unwrap();
+    bench.write("t.jsonl", b"{\"a\":\"b\",\"up\":1}\n");
+    bench.load(&existing(Existing::Append));
+    assert_eq!(bench.all("SELECT a, up, up_2 FROM t"), "b|bx|1");
+    bench.open().execute_batch("DROP TABLE t; CREATE TABLE t (a INT) STRICT").unwrap();
+    bench.write("t.jsonl", b"{\"a\":1,\"new\":true}\n");
+    let summary = bench.load(&existing(Existing::Append));
+    assert!(matches!(&summary.files[0].outcome, Outcome::Failed(why) if why.contains("does not take it")));
+}
+
+#[test]
+fn upserts_into_a_new_table_are_upserts() {
+    for primary_key in [None, Some("k".to_owned())] {
+        let key = primary_key.as_deref().unwrap_or("id");
+        let text = format!(
+            "{{\"{key}\":\"a\",\"n\":1}}\n{{\"{key}\":\"b\",\"n\":2}}\n{{\"{key}\":\"a\",\"n\":3}}\n"
+        );
+        let bench = Bench::with(&[("t.jsonl", &text)]);
+        let options = Options { primary_key: primary_key.clone(), ..existing(Existing::Upsert) };
+        for _ in 0..2 {
+            assert_eq!(bench.load(&options).rejected, 0);
+            assert_eq!(bench.all(&format!("SELECT {key}, n FROM t ORDER BY 1")), "a|3\nb|2");
+        }
+    }
+}
+
+#[test]
+fn resume_knows_whose_rows_are_there() {
+    let bench = Bench::with(&[("a/t.jsonl", "{\"x\":1}\n"), ("b/t.jsonl", "{\"x\":2}\n")]);
+    let import_of =
+        |folder: &str, options: &Options| bench.import_of(&[bench.data().join(folder)], options).unwrap();
+    import_of("a", &Options::default());
+    import_of("b", &existing(Existing::Replace));
+    let again = Options { resume: true, ..existing(Existing::Replace) };
+    assert_eq!(import_of("a", &again).files[0].outcome, Outcome::Loaded);
+    assert_eq!(bench.all("SELECT x FROM t"), "1");
+    // By whatever way it is named.
+    assert_eq!(import_of("b/../a", &again).files[0].outcome, Outcome::Unchanged);
+}
+
+#[test]
+fn too_many_columns_of_every_kind() {
+    let keys =
+        |from: usize, to: usize| (from..to).map(|n| format!("\"k{n}\":{n}")).collect::<Vec<_>>().join(",");
+    let wide = keys(0, 2_100);
+    for text in [
+        // Spread objects behind too many keys.
+        format!("{{\"_key\":1,{wide},\"p\":{{\"x\":1,\"y\":2}},\"q\":{{\"x\":3,\"y\":4}}}}\n"),
+        format!(
+            "{{\"_key\":1,\"p\":{{\"x\":1,\"y\":2}},{wide}}}\n{{\"_key\":2,\"p\":{{\"z\":11}},\"q\":{{\"z\":22}}}}\n"
+        ),
+        format!(
+            "{{\"p\":{{{wide}}},\"_key\":1,\"name\":\"n\",\"q\":{{\"x\":3}}}}\n{{\"p\":{{}},\"_key\":0,\"name\":\"m\"}}\n"
+        ),
+    ] {
+        let bench = Bench::with(&[("t.jsonl", &text)]);
+        let rows = text.lines().count() as u64;
+        let options = Options { flatten: 32, block: 4_096, ..Options::default() };
+        let summary = bench.load(&options);
+        assert_eq!(
+            (summary.rows, summary.rejected),
+            (rows, 0),
+            "{:?} {:?}",
+            summary.files[0].outcome,
+            summary.files[0].notes
+        );
+        assert_eq!(summary.files[0].primary_key.as_deref(), Some("_key"));
+        // Nothing is lost, wherever it went.
+        let texts: Vec<String> = bench
+            .all("SELECT name FROM pragma_table_info('t')")
+            .lines()
+            .map(|name| format!("coalesce(\"{name}\", '')"))
+            .collect();
+        let all: String = texts
+            .chunks(50)
+            .map(|chunk| bench.all(&format!("SELECT {} FROM t", chunk.join("||'|'||"))))
+            .collect();
+        assert!(all.contains("2099"), "{}", &all[..200]);
+        // And it can be added to.
+        let again = Options { existing: Existing::Append, ..options };
+        let summary = bench.load(&again);
+        assert_eq!(
+            summary.rows,
+            if bench.all("SELECT count(*) FROM pragma_table_info('t') WHERE pk") == "1" { 0 } else { rows }
+        );
+    }
+    let bench = Bench::with(&[("t.jsonl", &format!("{{{}}}\n", keys(0, 3_000)))]);
+    bench.load(&Options::default());
+    assert_eq!(bench.load(&existing(Existing::Append)).rows, 1);
+    assert_eq!(bench.all("SELECT json_extract(_more, '$.k2999') FROM t"), "2999\n2999");
+    // A table that was full before.
+    let bench = Bench::with(&[("t.jsonl", "{\"new\":1}\n")]);
+    let columns: Vec<String> = (0..2_000).map(|n| format!("c{n}")).collect();
+    bench.open().execute_batch(&format!("CREATE TABLE t ({})", columns.join(","))).unwrap();
+    let summary = bench.load(&existing(Existing::Append));
+    assert!(
+        matches!(&summary.files[0].outcome, Outcome::Failed(why) if why.contains("no room for a column \"new\""))
+    );
 }

@@ -19,24 +19,29 @@ use self::told::Told;
 use super::words::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{bytes, grouped, visible};
+use crate::output::{bytes, counted, grouped, visible};
 use crate::settings::{Raw, keys};
 use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
-Each file becomes a table that is named after it: map-moons.jsonl is map_moons. Files of a folder are taken when they end \
-in .jsonl or .ndjson, with or without .gz or .zst, and are not hidden; a file that is named itself may be called \
-anything, and - is standard input.
+Each file becomes a table that is named after it: map-moons.jsonl is map_moons. Files of a folder and all folders in it \
+are taken when they end in .jsonl or .ndjson, with or without .gz or .zst, and are not hidden; a file that is named \
+itself may be called anything, and - is standard input.
 
 Columns are found in all of the lines, none is missed: each key of the objects is one, in the order in which \
-they come. Whole numbers are INTEGER, others REAL, true and false BOOLEAN (1 and 0), the rest TEXT; where lines disagree, \
-the wider type wins, and numbers in a TEXT column keep their spelling. Numbers that 64 bits would damage become TEXT. \
-Objects and arrays are kept as JSON text.
+they come. Whole numbers are INTEGER, others REAL (NUMERIC where large whole ones are among them), true and false \
+BOOLEAN (1 and 0), the rest TEXT; where lines disagree, the wider type wins, and numbers in a TEXT column keep their \
+spelling. Numbers that 64 bits would damage make it TEXT. Objects and arrays are kept as JSON text. A table that gets \
+more rows gets new columns too, and its columns of numbers get wider; what does not fit its types costs its line.
 
 Primary key: the column that is named, or else _key, _id or id, if all lines have it, never null and never twice.
 
 A new database is built beside its place and moved there when it is complete. In one that exists each file is one \
-transaction. What was loaded stands in the table _imports. Ctrl-C takes back what is not complete.
+transaction. What was loaded stands in the table _imports. Ctrl-C takes back what is not complete; with --resume a new \
+database is kept aside, and the same command goes on. --upsert leaves columns that a line has not as they are.
+
+A line is rejected when it is no JSON object in UTF-8, has a key twice, half a surrogate pair, or does not fit. A file of \
+which no line can be taken is a failure.
 
 A schema file fixes what it names, and leaves the rest to be found:
   [tables.types]
@@ -49,12 +54,14 @@ A schema file fixes what it names, and leaves the rest to be found:
                                      # not fit costs its line
   groupID = { name = \"group_id\" }
   description = { skip = true }
+  \"position.x\" = { type = \"real\" } # with --flatten: the keys, with dots
   [tables.notes]
   skip = true                        # leave the file out
 
 Exit codes:
   0    done; bad lines are counted and left out
-  1    a wrong argument, a file that could not be read, a bad line with --strict or --on-error fail
+  1    a wrong argument; a file that could not be loaded; a column that no table has; a bad line
+       with --strict (what was loaded stays) or --on-error fail (it does not)
   2    the system failed: a full disk, a damaged database
   130  interrupted; nothing half-done is left
 
@@ -95,7 +102,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER")]
     workers: Option<String>,
 
-    /// Leave out files that were loaded before and have not changed; go on with an import that was stopped
+    /// Leave out files that were loaded before and have not changed; keep what is complete when stopped, and go
+    /// on from there
     #[arg(long)]
     resume: bool,
 
@@ -120,7 +128,7 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u8).range(0..=32), help_heading = "Tables and columns")]
     flatten: Option<u8>,
 
-    /// Of localised objects, such as {"de":…,"en":…}, keep only these languages
+    /// Of localised objects, such as {"de":…,"en":…}, keep only these languages; those that have none stay
     #[arg(long, value_name = "TAGS", value_delimiter = ',', help_heading = "Tables and columns")]
     languages: Vec<String>,
 
@@ -215,12 +223,19 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     context.output.say(&summary, |output| told.text(output))?;
     Ok(if summary.interrupted {
         Outcome::Interrupted
-    } else if summary.has_failures() || summary.stopped_by.is_some() || (args.strict && summary.rejected > 0)
-    {
+    } else if is_wrong(&summary, args.strict) {
         Outcome::ForTheUser
     } else {
         Outcome::Done
     })
+}
+
+/// Whether something is left for the user to put right.
+fn is_wrong(summary: &Summary, strict: bool) -> bool {
+    summary.has_failures()
+        || summary.stopped_by.is_some()
+        || !summary.unmatched.is_empty()
+        || (strict && summary.rejected > 0)
 }
 
 fn options(args: &Args, context: &Context) -> Result<Options, Error> {
@@ -293,12 +308,8 @@ fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, 
         let total: u64 = stats.tables.iter().map(|table| table.rows).sum();
         let table = output.table(&headers, &rows);
         let place = visible(&database.display().to_string());
-        format!(
-            "{table}{place}: {} tables, {} rows, {}",
-            stats.tables.len(),
-            grouped(total),
-            bytes(stats.bytes)
-        )
+        let tables = counted(stats.tables.len() as u64, "table");
+        format!("{table}{place}: {tables}, {}, {}", counted(total, "row"), bytes(stats.bytes))
     })?;
     Ok(Outcome::Done)
 }

@@ -83,7 +83,11 @@ pub(crate) fn find(given: &[PathBuf], options: &Options) -> Result<Found> {
     if let (Some(table), [source]) = (&options.table, found.sources.as_mut_slice()) {
         source.table = table_given(table)?;
     } else if options.table.is_some() && found.sources.len() > 1 {
-        let text = format!("--table names one table, but there are {} files", found.sources.len());
+        let text = format!(
+            "--table names one table, but there are {} files; make one of them: cat … | gristmill import - --table {:?}",
+            found.sources.len(),
+            options.table.as_deref().unwrap_or_default()
+        );
         return Err(Error::Invalid(text));
     }
     found.apply_schema(options)?;
@@ -110,7 +114,8 @@ impl Found {
     fn apply_schema(&mut self, options: &Options) -> Result<()> {
         let tables = &options.schema.tables;
         let is_known = |name: &&String| self.sources.iter().any(|source| source.table == **name);
-        if let Some(name) = tables.keys().find(|name| !is_known(name)) {
+        let has_to_be_there = |name: &&String| tables.get(*name).is_some_and(|table| !table.skip);
+        if let Some(name) = tables.keys().filter(has_to_be_there).find(|name| !is_known(name)) {
             let there: Vec<&str> = self.sources.iter().map(|source| source.table.as_str()).take(10).collect();
             let text = format!(
                 "the schema names the table {name:?}, but no file makes it; there are: {}",
@@ -118,7 +123,11 @@ impl Found {
             );
             return Err(Error::Invalid(text));
         }
+        let before = self.sources.len();
         self.sources.retain(|source| tables.get(&source.table).is_none_or(|table| !table.skip));
+        if self.sources.is_empty() && before > 0 {
+            return Err(Error::Invalid("the schema leaves out all files that there are".to_owned()));
+        }
         Ok(())
     }
 }

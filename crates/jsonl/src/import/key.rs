@@ -70,7 +70,7 @@ impl Watch {
 
     fn choose(&self, cells: &[(u32, Cell)], map: &[u32], layout: &Layout) -> Option<usize> {
         let column = |name: &str| {
-            let index = layout.column(name)?;
+            let index = layout.named(name)?;
             let is_here =
                 |(key, _): &(u32, Cell)| map[*key as usize] != NOWHERE && map[*key as usize] == index as u32;
             cells.iter().any(is_here).then_some(index)

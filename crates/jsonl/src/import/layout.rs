@@ -33,17 +33,48 @@ pub(crate) struct Column {
     pub(crate) kinds: Kinds,
     /// The table had it before us.
     pub(crate) is_old: bool,
+    /// What the table said it was, if it may become wider: a column of numbers that we made ourselves.
+    pub(crate) declared: Option<Type>,
     /// The table has it.
     pub(crate) is_made: bool,
 }
 
 impl Column {
     pub(crate) fn kind(&self) -> Type {
-        match self.fate {
-            Fate::Fixed(kind) => kind,
+        match (self.declared, self.fate) {
+            (Some(declared), _) => declared,
+            (_, Fate::Fixed(kind)) => kind,
             _ => self.kinds.widest(),
         }
     }
+
+    /// What is worth knowing about a column that nothing but its numbers makes text.
+    pub(crate) fn of_decimals(&self) -> Option<String> {
+        let is = self.fate == Fate::Inferred && self.kinds.is_decimal();
+        let name = &self.name;
+        is.then(|| format!("the column {name:?} is TEXT, because some of its numbers need more than 64 bits"))
+    }
+
+    /// Numbers that the type would damage, or does not speak of, make it a wider one.
+    fn widen(&mut self) -> bool {
+        let is_too_narrow = match self.declared {
+            Some(Type::Integer | Type::Boolean) => self.kinds.has(Kinds::REAL),
+            Some(Type::Real) => self.kinds.has(Kinds::BIG),
+            _ => false,
+        };
+        if is_too_narrow {
+            self.declared = Some(Type::Numeric);
+        }
+        is_too_narrow
+    }
+}
+
+/// A column that the table had before us.
+pub(crate) struct OldColumn {
+    pub(crate) name: String,
+    pub(crate) fate: Fate,
+    pub(crate) kind: Type,
+    pub(crate) can_widen: bool,
 }
 
 /// What cannot go on as it is.
@@ -51,6 +82,8 @@ impl Column {
 pub(crate) enum Snag {
     /// More columns than SQLite has. The layout has been changed; the file is to be read again.
     TooMany,
+    /// The table had so many before that there is no room for this one.
+    NoRoom(String),
     /// A value came as it was that has to be made to fit. The layout knows it now.
     Unfitted,
 }
@@ -62,6 +95,8 @@ pub(crate) struct Layout {
     taken: Taken,
     /// Keys whose objects are not spread.
     whole: Vec<Box<[u8]>>,
+    /// No object is spread.
+    is_flat: bool,
     /// Keys that are no column go into this one.
     more: Option<usize>,
     pub(crate) notes: Vec<String>,
@@ -69,18 +104,48 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// With the columns that the table has already.
-    pub(crate) fn of_table(columns: Vec<(String, Type)>, renamed: &HashMap<String, Path>) -> Self {
+    pub(crate) fn of_table(
+        columns: Vec<OldColumn>,
+        hidden: &[String],
+        renamed: &HashMap<String, Path>,
+    ) -> Self {
         let mut layout = Layout::default();
-        for (name, kind) in columns {
+        hidden.iter().for_each(|name| layout.taken.add(name));
+        for OldColumn { name, fate, kind, can_widen } in columns {
             let path = renamed.get(&name).cloned();
+            layout.taken.add(&name);
+            // The one that we make when there are too many.
+            let is_more = layout.columns.len() == MAX_COLUMNS - 1 && name == MORE && kind == Type::Text;
+            let path = path.or_else(|| is_more.then(Path::new));
+            if is_more {
+                layout.more = Some(layout.columns.len());
+                layout.is_flat = true;
+            }
             if let Some(path) = &path {
                 layout.by_path.insert(path.clone(), layout.columns.len());
             }
-            layout.taken.add(&name);
-            let (fate, kinds) = (Fate::Fixed(kind), Kinds::default());
-            layout.columns.push(Column { path, name, fate, kinds, is_old: true, is_made: true });
+            let declared = can_widen.then_some(kind);
+            let fate = if can_widen { Fate::Fixed(Type::Numeric) } else { fate };
+            let kinds = Kinds::default();
+            layout.columns.push(Column { path, name, fate, kinds, is_old: true, declared, is_made: true });
         }
         layout
+    }
+
+    /// Columns of the table that have to become wider before more rows can go in.
+    pub(crate) fn widen(&mut self) -> bool {
+        self.columns.iter_mut().fold(false, |any, column| column.widen() | any)
+    }
+
+    /// A column by its name, or by the key it comes from.
+    pub(crate) fn named(&self, name: &str) -> Option<usize> {
+        let by_key = || {
+            let is_key = |path: &Path| {
+                path.iter().map(|key| String::from_utf8_lossy(key)).collect::<Vec<_>>().join(".") == name
+            };
+            self.columns.iter().position(|column| column.path.as_ref().is_some_and(is_key))
+        };
+        self.column(name).or_else(by_key)
     }
 
     pub(crate) fn column(&self, name: &str) -> Option<usize> {
@@ -108,8 +173,8 @@ impl Layout {
             map[number as usize] = index as u32;
             // At once: a line may have a million keys.
             if self.columns.len() > MAX_COLUMNS {
-                self.shrink();
-                return Err(Snag::TooMany);
+                let last = self.columns[index].name.clone();
+                return Err(if self.shrink() { Snag::TooMany } else { Snag::NoRoom(last) });
             }
         }
         snag.map_or(Ok(map), Err)
@@ -135,6 +200,7 @@ impl Layout {
                 fate,
                 kinds: Kinds::default(),
                 is_old: false,
+                declared: None,
                 is_made: false,
             });
             self.columns.len() - 1
@@ -144,53 +210,57 @@ impl Layout {
         index
     }
 
-    /// Makes room: the key that was spread the widest is kept as JSON, or, if none is, the keys that came last go into
-    /// one column.
-    fn shrink(&mut self) {
+    /// Makes room: the key that was spread the widest is kept as JSON; then all that are spread are; and then the keys that
+    /// came last go into one column. Says no when the table was full before.
+    fn shrink(&mut self) -> bool {
         let mut spread: HashMap<&[u8], usize> = HashMap::new();
-        for path in
-            self.columns.iter().filter_map(|column| column.path.as_ref()).filter(|path| path.len() > 1)
-        {
+        let paths =
+            self.columns.iter().filter(|column| !column.is_old).filter_map(|column| column.path.as_ref());
+        for path in paths.filter(|path| path.len() > 1) {
             *spread.entry(&path[0]).or_default() += 1;
         }
+        let is_spread = !spread.is_empty();
         let widest =
             spread.into_iter().filter(|(_, count)| *count > 1).max_by_key(|(key, count)| (*count, *key));
-        let made = self.columns.iter().take_while(|column| column.is_old).count();
+        let old = self.columns.iter().filter(|column| column.is_old).count();
         if let Some((key, _)) = widest {
             let key: Box<[u8]> = key.into();
             self.notes.push(format!(
                 "the objects of {:?} have too many keys for columns ({MAX_COLUMNS} is SQLite's limit): kept as JSON",
                 String::from_utf8_lossy(&key)
             ));
-            self.whole.push(key.clone());
             let stays = |column: &Column| {
                 column.is_old || column.path.as_ref().is_none_or(|path| path.len() == 1 || path[0] != key)
             };
             self.columns.retain(stays);
+            self.whole.push(key);
+        } else if is_spread {
+            self.is_flat = true;
+            self.notes.push("there are too many keys for columns: no object is spread".to_owned());
+            self.columns.retain(|column| column.is_old);
+        } else if old >= MAX_COLUMNS {
+            return false;
         } else {
-            self.columns.truncate(made.max(MAX_COLUMNS - 1));
-            self.more = None;
-        }
-        self.rebuild();
-        if self.columns.len() >= MAX_COLUMNS - 1 && self.more.is_none() && made < MAX_COLUMNS {
             self.columns.truncate(MAX_COLUMNS - 1);
             self.rebuild();
             let name = self.taken.take(MORE);
             self.notes.push(format!(
-                "there are more keys than SQLite has columns ({MAX_COLUMNS}): all but the first are in the column {name:?}"
+                "there are more keys than SQLite has columns: {} are columns, the others are in {name:?}",
+                MAX_COLUMNS - 1
             ));
-            let fate = Fate::Fixed(Type::Text);
-            let kinds = Kinds::JSON;
             self.columns.push(Column {
                 path: Some(Path::new()),
                 name,
-                fate,
-                kinds,
+                fate: Fate::Fixed(Type::Text),
+                kinds: Kinds::JSON,
                 is_old: false,
+                declared: None,
                 is_made: false,
             });
             self.more = Some(self.columns.len() - 1);
         }
+        self.rebuild();
+        true
     }
 
     fn rebuild(&mut self) {
@@ -214,6 +284,7 @@ impl Layout {
 
     /// Fixes what has been found out.
     pub(crate) fn settle(&mut self) {
+        self.notes.extend(self.columns.iter().filter_map(Column::of_decimals));
         for column in self.columns.iter_mut().filter(|column| column.fate == Fate::Inferred) {
             column.fate = Fate::Fixed(column.kinds.widest());
         }
@@ -237,9 +308,22 @@ impl Layout {
                 set(&mut keys, &path, column.kind.map_or(Fate::Inferred, Fate::Fixed));
             }
         }
+        // What is to be a key or an index has been named as well.
+        if let Some(schema) = schema {
+            for name in schema.primary_key.iter().chain(&schema.indexes) {
+                let is_renamed = schema.columns.values().any(|column| column.name.as_ref() == Some(name));
+                let path = path_of(name, options);
+                if !is_renamed && !self.by_path.contains_key(&path) && !schema.columns.contains_key(name) {
+                    set(&mut keys, &path, Fate::Inferred);
+                }
+            }
+        }
+        // One that has become no column is gathered with the others.
         for key in &self.whole {
-            let number = find_or_add(&mut keys, ROOT, key);
-            keys.get_mut(number).whole = true;
+            if self.more.is_none() || keys.find(ROOT, key).is_some() {
+                let number = find_or_add(&mut keys, ROOT, key);
+                keys.get_mut(number).whole = true;
+            }
         }
         let others = match (self.more, schema.map(|schema| schema.others).unwrap_or_default()) {
             (_, OtherKeys::Skip) => Others::Skipped,
@@ -248,10 +332,11 @@ impl Layout {
             (None, OtherKeys::Infer) => Others::Inferred,
         };
         Form {
-            flatten: options.flatten.min(DEEPEST),
+            flatten: if self.is_flat { 0 } else { options.flatten.min(DEEPEST) },
             languages: options.languages.iter().map(|language| language.as_bytes().into()).collect(),
             keys,
             others,
+            longest: options.max_line,
         }
     }
 

@@ -32,6 +32,7 @@ pub(crate) struct Entry {
     pub(crate) print: Print,
     pub(crate) options: String,
     pub(crate) rows: u64,
+    pub(crate) errors: u64,
 }
 
 pub(crate) struct Record<'a> {
@@ -92,8 +93,10 @@ pub(crate) fn last(conn: &Connection, table: &str, source: &str) -> rusqlite::Re
         return Ok(None);
     }
     conn.query_row(
-        r#"SELECT "bytes", "modified_ns", "blake3", "options", "rows" FROM "_imports"
-           WHERE "table" = ?1 AND "source" = ?2 AND "error" IS NULL AND "blake3" IS NOT NULL
+        r#"SELECT "bytes", "modified_ns", "blake3", "options", "rows", "errors" FROM "_imports"
+           WHERE lower("table") = lower(?1) AND "source" = ?2 AND "error" IS NULL AND "blake3" IS NOT NULL
+           AND "id" > coalesce((SELECT max("id") FROM "_imports" WHERE lower("table") = lower(?1) AND "source" <> ?2
+                                AND "mode" IN ('create', 'replace') AND "error" IS NULL), 0)
            ORDER BY "id" DESC LIMIT 1"#,
         [table, source],
         |row| {
@@ -102,10 +105,21 @@ pub(crate) fn last(conn: &Connection, table: &str, source: &str) -> rusqlite::Re
                 modified: row.get(1)?,
                 hash: row.get(2)?,
             };
-            Ok(Entry { print, options: row.get(3)?, rows: row.get::<_, i64>(4)?.unsigned_abs() })
+            Ok(Entry {
+                print,
+                options: row.get(3)?,
+                rows: row.get::<_, i64>(4)?.unsigned_abs(),
+                errors: row.get::<_, i64>(5)?.unsigned_abs(),
+            })
         },
     )
     .optional()
+}
+
+/// Whether we made the table.
+pub(crate) fn is_ours(conn: &Connection, table: &str) -> rusqlite::Result<bool> {
+    let sql = r#"SELECT 1 FROM "_imports" WHERE lower("table") = lower(?1) AND "mode" IN ('create', 'replace') AND "error" IS NULL"#;
+    Ok(is_there(conn)? && conn.prepare(sql)?.exists([table])?)
 }
 
 /// Columns of a table that are not named as their keys.
@@ -115,7 +129,7 @@ pub(crate) fn renamed(conn: &Connection, table: &str) -> rusqlite::Result<HashMa
         return Ok(columns);
     }
     let mut statement = conn.prepare(
-        r#"SELECT "renamed" FROM "_imports" WHERE "table" = ?1 AND "renamed" IS NOT NULL ORDER BY "id""#,
+        r#"SELECT "renamed" FROM "_imports" WHERE lower("table") = lower(?1) AND "renamed" IS NOT NULL ORDER BY "id""#,
     )?;
     for text in statement.query_map([table], |row| row.get::<_, String>(0))? {
         let pairs: Vec<(Vec<String>, String)> = serde_json::from_str(&text?).unwrap_or_default();

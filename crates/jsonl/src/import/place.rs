@@ -36,8 +36,6 @@ pub(crate) struct Place {
     draft: Option<PathBuf>,
     lock: Lock,
     keep_draft: bool,
-    /// What the draft held when it was taken over.
-    pub(crate) is_taken_over: bool,
 }
 
 impl Place {
@@ -70,9 +68,12 @@ impl Place {
             Err(error) if error.kind() == ErrorKind::NotFound => true,
             Err(error) => return Err(Error::io("open", target, &error)),
         };
+        if !is_new {
+            // Whoever was killed after it had given the database its name could not clean up.
+            remove_all(&hidden(".import"));
+        }
         let draft = is_new.then(|| hidden(".import"));
-        let mut place =
-            Place { target: target.to_owned(), draft, lock, keep_draft: resume, is_taken_over: false };
+        let place = Place { target: target.to_owned(), draft, lock, keep_draft: resume };
         if let Some(draft) = &place.draft {
             // A log that nobody plays back any more would be played into the new database.
             for ending in ["-journal", "-wal"] {
@@ -84,9 +85,7 @@ impl Place {
                     )));
                 }
             }
-            if resume {
-                place.is_taken_over = draft.exists();
-            } else {
+            if !resume {
                 remove_all(draft);
             }
         }
@@ -130,6 +129,16 @@ impl Place {
         // Whether it is a database at all.
         conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(failed)?;
         Ok(conn)
+    }
+
+    /// After an error SQLite may leave what has to be taken back to whoever opens the database next: that is us.
+    pub(crate) fn recover(&self) {
+        if self.draft.is_none()
+            && let Ok(conn) = Connection::open_with_flags(&self.target, OpenFlags::SQLITE_OPEN_READ_WRITE)
+        {
+            // If that fails too, the next one to open it does it.
+            let _ = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
+        }
     }
 
     /// Gives a new database its name. Everything is on disk before, and after.

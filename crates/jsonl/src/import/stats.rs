@@ -78,7 +78,7 @@ fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
         table.rows = moment.query_row(&count, [], |row| number(row, 0))?;
         if has_ledger {
             let mut last = moment.prepare_cached(
-                r#"SELECT "source", "finished_at", "errors" FROM "_imports" WHERE "table" = ?1 ORDER BY "id" DESC LIMIT 1"#,
+                r#"SELECT "source", "finished_at", "errors" FROM "_imports" WHERE lower("table") = lower(?1) ORDER BY "id" DESC LIMIT 1"#,
             )?;
             let mut found = last.query([&table.table])?;
             if let Some(row) = found.next()? {

@@ -17,7 +17,7 @@ use super::options::Options;
 use crate::block::Blocks;
 use crate::error::{Error, Result};
 use crate::parse::{Form, parse};
-use crate::rows::Rows;
+use crate::rows::{BadLine, Rows};
 use crate::source::{Opened, Print};
 
 /// A file to be read.
@@ -108,7 +108,9 @@ impl Spare {
         if buffer.len() <= block * 2 {
             push(&self.buffers, buffer);
         }
-        if rows.beside.capacity() <= block * 2 {
+        // Rows take some times the room of their text.
+        let room = rows.beside.capacity().max(rows.text.capacity()).max(rows.cells.capacity() * 8);
+        if room <= block * 2 {
             push(&self.rows, rows);
         }
     }
@@ -144,11 +146,13 @@ impl Reader {
         };
         let mut blocks = Blocks::new(opened, self.options.block, self.options.max_line);
         let mut is_first = true;
+        // What can be read only once is read to its end, whatever becomes of it: the next pass has only the copy.
+        let is_once = ticket.copy.is_some();
         loop {
             if self.control.is_stopped() {
                 return Err(Stopped);
             }
-            if ticket.abandoned.load(Ordering::Relaxed) {
+            if ticket.abandoned.load(Ordering::Relaxed) && !is_once {
                 return Ok(Err(io::Error::other("abandoned")));
             }
             let block = match blocks.next(pop(&self.spare.buffers)) {
@@ -157,17 +161,15 @@ impl Reader {
                 Err(error) => return Ok(Err(error)),
             };
             if std::mem::take(&mut is_first)
-                && let Some(encoding) = wide(block.bytes())
+                && let Some(why) = not_lines(block.bytes())
             {
-                let text = format!(
-                    "it is {encoding}; convert it to UTF-8, for example with iconv -f {encoding} -t UTF-8"
-                );
-                return Ok(Err(io::Error::other(text)));
+                return Ok(Err(io::Error::other(why)));
             }
-            let permit = self.budget.take(block.length);
+            let mut permit = self.budget.take(block.length);
             let (index, form, spare) = (ticket.index, ticket.form.clone(), self.spare.clone());
             let task = move |_: &_| {
                 let rows = parse(block, &form, pop(&spare.rows));
+                permit.grow(rows.bad.len() * size_of::<BadLine>());
                 Ok(Item { index, event: Event::Rows(Box::new(rows), permit) })
             };
             self.pool.submit(task).map_err(|_| Stopped)?;
@@ -175,11 +177,22 @@ impl Reader {
     }
 }
 
-/// The first bytes of a text that is not UTF-8 but another Unicode.
-fn wide(bytes: &[u8]) -> Option<&'static str> {
+/// What a source is that begins so, and cannot be lines of JSON.
+fn not_lines(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
-        [0xff, 0xfe, ..] | [b'{', 0, ..] => Some("UTF-16LE"),
-        [0xfe, 0xff, ..] | [0, b'{', ..] => Some("UTF-16BE"),
+        [0xff, 0xfe, ..] | [b'{', 0, ..] => {
+            Some("it is UTF-16; convert it first: iconv -f UTF-16LE -t UTF-8")
+        }
+        [0xfe, 0xff, ..] | [0, b'{', ..] => {
+            Some("it is UTF-16; convert it first: iconv -f UTF-16BE -t UTF-8")
+        }
+        [0x1f, 0x8b, ..] => {
+            Some("it is packed with gzip; give it a name that ends in .gz, or unpack it first: zcat")
+        }
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            Some("it is packed with zstd; give it a name that ends in .zst, or unpack it first: zstdcat")
+        }
+        [b'S', b'Q', b'L', b'i', b't', b'e', b' ', b'f', ..] => Some("it is an SQLite database, not JSONL"),
         _ => None,
     }
 }
@@ -235,6 +248,14 @@ impl Budget {
     fn close(&self) {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
         self.returned.notify_all();
+    }
+}
+
+impl Permit {
+    /// More of them than was thought. It does not wait: what is there is there; but the next does.
+    fn grow(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner).0 += bytes;
     }
 }
 

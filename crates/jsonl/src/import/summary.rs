@@ -15,6 +15,8 @@ pub struct Summary {
     pub bytes: u64,
     /// The first lines that were rejected.
     pub examples: Vec<Rejected>,
+    /// Columns that were to be a key or to have an index, and that no table has.
+    pub unmatched: Vec<String>,
     /// What stopped it: more bad lines than were allowed.
     pub stopped_by: Option<Rejected>,
     /// It was told to stop.
@@ -62,7 +64,8 @@ pub enum Outcome {
     Loaded,
     /// It was there already, unchanged.
     Unchanged,
-    /// It was not reached.
+    /// It was not reached, or taken back with all others.
+    #[serde(rename = "not loaded")]
     Waiting,
     /// It is not in, and why.
     Failed(String),

@@ -4,7 +4,9 @@
 //! the file the same way under either, but for text, and then the file is loaded again with what is known.
 
 use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{CachedStatement, Connection, ErrorCode};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::key::{Plan, Watch};
 use super::layout::{Layout, NOWHERE};
@@ -27,6 +29,8 @@ pub(crate) struct Table {
     pub(crate) plan: Plan,
     pub(crate) watch: Watch,
     pub(crate) way: Way,
+    /// Rows with a known key are to be updated.
+    pub(crate) upserts: bool,
     /// It was there before us.
     pub(crate) is_old: bool,
     is_made: bool,
@@ -68,7 +72,17 @@ impl Table {
         way: Way,
     ) -> Self {
         let watch = Watch::new(wanted);
-        Table { name, layout, plan, watch, way, is_old, is_made: is_old, insert: String::new() }
+        Table {
+            name,
+            layout,
+            plan,
+            watch,
+            way,
+            upserts: false,
+            is_old,
+            is_made: is_old,
+            insert: String::new(),
+        }
     }
 
     /// Looks at a block without writing it, or at the rows of it that come after the first `seen`.
@@ -89,8 +103,8 @@ impl Table {
         }
         self.prepare(conn)?;
         match self.way {
-            Way::Insert => self.insert(conn, rows, map),
-            Way::Upsert => self.upsert(conn, rows, map),
+            Way::Insert if !self.is_old => self.insert(conn, rows, map),
+            _ => self.add(conn, rows, map),
         }
     }
 
@@ -100,7 +114,9 @@ impl Table {
         let mut watch = self.watch.clone();
         let key = watch.see(&rows.cells[..first.end as usize], map, &self.layout);
         self.plan = match (watch.column, key) {
-            (Some(index), Some(Cell::Int(_))) => Plan::Rowid(index),
+            (Some(index), Some(Cell::Int(_))) if self.layout.columns[index].kind() == Type::Integer => {
+                Plan::Rowid(index)
+            }
             _ => Plan::None,
         };
     }
@@ -128,8 +144,35 @@ impl Table {
         format!("CREATE TABLE {} (\n{}\n)", quoted(&self.name), columns.join(",\n"))
     }
 
+    /// Says of columns of numbers that they hold others, too. What lies in them stays as it is.
+    fn widen(&mut self, conn: &Connection) -> Sql<()> {
+        let of_table = "type = 'table' AND lower(name) = lower(?1)";
+        let sql = format!("SELECT sql FROM sqlite_schema WHERE {of_table}");
+        let old: String = conn.query_row(&sql, [&self.name], |row| row.get(0))?;
+        let mut new = old.clone();
+        for column in self.layout.columns.iter().filter(|column| column.declared == Some(Type::Numeric)) {
+            for narrow in [Type::Integer, Type::Real, Type::Boolean] {
+                if let Some(at) = definition(&new, &column.name, narrow) {
+                    new.replace_range(at, Type::Numeric.sql());
+                }
+            }
+        }
+        if new != old {
+            let version: i64 = conn.query_row("PRAGMA schema_version", [], |row| row.get(0))?;
+            conn.pragma_update(None, "writable_schema", true)?;
+            conn.execute(&format!("UPDATE sqlite_schema SET sql = ?2 WHERE {of_table}"), (&self.name, new))?;
+            conn.pragma_update(None, "writable_schema", "RESET")?;
+            // So that others who have it open read it again.
+            conn.pragma_update(None, "schema_version", version + 1)?;
+        }
+        Ok(())
+    }
+
     /// Makes the table, or the columns that are new.
     fn prepare(&mut self, conn: &Connection) -> Sql<()> {
+        if self.is_old && self.insert.is_empty() {
+            self.widen(conn)?;
+        }
         let new: Vec<usize> =
             (0..self.layout.columns.len()).filter(|index| !self.layout.columns[*index].is_made).collect();
         if !new.is_empty() || !self.is_made {
@@ -157,6 +200,9 @@ impl Table {
     fn insert_sql(&self, columns: &[usize]) -> String {
         let names: Vec<String> =
             columns.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
+        if columns.is_empty() {
+            return format!("INSERT INTO {} DEFAULT VALUES", quoted(&self.name));
+        }
         let marks = vec!["?"; columns.len()].join(",");
         format!("INSERT INTO {} ({}) VALUES ({marks})", quoted(&self.name), names.join(","))
     }
@@ -202,19 +248,23 @@ impl Table {
             }
             last.extend(cells.iter().map(|(key, _)| map[*key as usize]).filter(|column| *column != NOWHERE));
             match statement.raw_execute() {
-                Ok(_) => inserted.rows += 1,
+                Ok(count) => inserted.rows += count.min(1) as u64,
                 Err(error) => inserted.refused.push((row.line, refusal(error)?)),
             }
         }
         Ok(inserted)
     }
 
-    /// Rows with the columns they have: the others of a known row stay as they are.
-    fn upsert(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
+    /// Rows with the columns they have: the others of a known row stay as they are, those of a new one get their default.
+    fn add(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
         let mut inserted = Inserted::default();
-        let Plan::Kept(keys) = &self.plan else { return Ok(inserted) };
+        let keys = match (&self.plan, self.way) {
+            (Plan::Kept(keys), Way::Upsert) => keys.clone(),
+            (Plan::Enforced(key), Way::Upsert) => vec![*key],
+            _ => Vec::new(),
+        };
         let mut begin = 0;
-        let mut sql: Option<(Vec<usize>, String)> = None;
+        let mut statements: HashMap<Vec<u32>, CachedStatement<'_>> = HashMap::new();
         for row in &rows.rows {
             let cells = &rows.cells[begin..row.end as usize];
             begin = row.end as usize;
@@ -226,18 +276,28 @@ impl Table {
                 inserted.refused.push((row.line, Reason::NoPrimaryKey(column)));
                 continue;
             }
-            let columns: Vec<usize> = cells.iter().map(|(key, _)| map[*key as usize] as usize).collect();
-            if sql.as_ref().is_none_or(|(known, _)| *known != columns) {
-                sql = Some((columns.clone(), self.upsert_sql(&columns, keys)));
-            }
-            let text = sql.as_ref().map_or("", |(_, text)| text);
-            let mut statement = conn.prepare_cached(text)?;
+            let columns: Vec<u32> = cells.iter().map(|(key, _)| map[*key as usize]).collect();
+            let statement = match statements.entry(columns) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let columns: Vec<usize> = new.key().iter().map(|column| *column as usize).collect();
+                    let sql = match keys.is_empty() {
+                        true => self.insert_sql(&columns),
+                        false => self.upsert_sql(&columns, &keys),
+                    };
+                    new.insert(conn.prepare_cached(&sql)?)
+                }
+            };
             for (index, (_, cell)) in cells.iter().enumerate() {
                 statement.raw_bind_parameter(index + 1, Bound(rows, *cell))?;
             }
             match statement.raw_execute() {
-                Ok(_) => inserted.rows += 1,
+                // An update that changes nothing counts all the same; a row that a conflict clause ignores does not.
+                Ok(count) => inserted.rows += if keys.is_empty() { count.min(1) as u64 } else { 1 },
                 Err(error) => inserted.refused.push((row.line, refusal(error)?)),
+            }
+            if conn.is_autocommit() {
+                break;
             }
         }
         Ok(inserted)
@@ -279,7 +339,7 @@ impl Table {
             Err(error) if error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation) => {
                 Err(error.into())
             }
-            Err(_) if self.watch.wanted.is_some() => Err(Unfinished::KeyBroken),
+            Err(_) if self.watch.wanted.is_some() || self.upserts => Err(Unfinished::KeyBroken),
             Err(_) => {
                 let name = &self.layout.columns[index].name;
                 self.layout
@@ -321,6 +381,15 @@ impl Table {
     }
 }
 
+/// Where a table's definition has the type of a column, if it has it once, and as we write it.
+pub(crate) fn definition(sql: &str, name: &str, kind: Type) -> Option<std::ops::Range<usize>> {
+    let wanted = format!("{} {}", quoted(name), kind.sql());
+    let ends = |end: usize| matches!(sql[end..].trim_start().chars().next(), Some(',' | ')'));
+    let mut found = sql.match_indices(&wanted).map(|(at, _)| at + wanted.len()).filter(|end| ends(*end));
+    let end = found.next().filter(|_| found.next().is_none())?;
+    Some(end - kind.sql().len()..end)
+}
+
 /// The key's index while it is made.
 const KEY: &str = "gristmill_import_key";
 
@@ -328,7 +397,9 @@ const KEY: &str = "gristmill_import_key";
 fn refusal(error: rusqlite::Error) -> Sql<Reason> {
     match error.sqlite_error_code() {
         Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig) => {
-            Ok(Reason::Refused(error.to_string()))
+            let why = error.to_string();
+            let known = if why.starts_with("UNIQUE") { "a row with this key is there already: " } else { "" };
+            Ok(Reason::Refused(format!("{known}{why}")))
         }
         _ => Err(error),
     }

@@ -3,18 +3,19 @@
 //! Owns the transactions. A file is loaded with what is known of it. When that turns out to be wrong (a column of
 //! numbers has a text in line 400,000), the rest of it is only looked at, and it is loaded once more, knowing all.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 
 use super::control::{Control, Phase, add};
 use super::key::Plan;
-use super::layout::{Layout, Snag};
+use super::layout::{Column, Layout, MAX_COLUMNS, Snag};
 use super::ledger::{self, Record};
 use super::names::quoted;
 use super::options::{Existing, OnError, Options, Target};
@@ -31,6 +32,9 @@ use crate::source::Print;
 /// Small files share a transaction up to this size, in a database that is new: each costs two waits for the disk.
 const TOGETHER: u64 = 64 << 20;
 
+/// How long another program may keep the database to itself.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A file that cannot be settled in so many passes never will be.
 const MOST_PASSES: u32 = 64;
 
@@ -45,6 +49,8 @@ pub(crate) struct Known {
     /// The table is there, and goes.
     pub(crate) is_replaced: bool,
     pub(crate) passes: u32,
+    /// What the file was in the pass that found it out.
+    pub(crate) print: Option<Print>,
 }
 
 /// How a file that is under way is dealt with.
@@ -69,8 +75,24 @@ struct Loading {
     started: Timestamp,
     abandoned: Arc<AtomicBool>,
     is_replaced: bool,
+    note: Option<String>,
+    /// Why it cannot be loaded.
+    failure: Option<String>,
     /// What the old table had, to be made again.
     belongings: Vec<String>,
+}
+
+impl Loading {
+    /// Nobody needs the rest of it.
+    fn abandon(&mut self) {
+        self.state = State::Abandoned;
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    fn fail(&mut self, why: String) {
+        self.failure = Some(why);
+        self.abandon();
+    }
 }
 
 /// What is to be done next.
@@ -105,6 +127,10 @@ pub(crate) struct Writer<'a> {
     pub(crate) stopped_by: Option<Rejected>,
     loading: Option<Loading>,
     uncommitted: u64,
+    /// A savepoint is open, whose file is not complete.
+    is_file_open: bool,
+    /// Columns that were asked for, and found in some table.
+    pub(crate) matched: HashSet<String>,
     pub(crate) spare: Arc<Spare>,
 }
 
@@ -131,6 +157,8 @@ impl<'a> Writer<'a> {
             stopped_by: None,
             loading: None,
             uncommitted: 0,
+            is_file_open: false,
+            matched: HashSet::new(),
             spare: Arc::default(),
         })
     }
@@ -160,8 +188,8 @@ impl<'a> Writer<'a> {
             self.begin(index, abandoned)?;
         }
         match event {
-            Event::Rows(rows, permit) => {
-                let next = self.rows(&rows);
+            Event::Rows(mut rows, permit) => {
+                let next = self.rows(&mut rows);
                 self.spare.give(*rows, self.options.block);
                 drop(permit);
                 next
@@ -170,20 +198,59 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// SQLite may have taken all of it back already, after some errors and after an interruption.
+    fn take_back(&mut self, sql: &str) -> Result<()> {
+        self.is_file_open = false;
+        match &self.conn {
+            Some(conn) if !conn.is_autocommit() => self.batch(sql),
+            _ => Ok(()),
+        }
+    }
+
+    fn take_back_file(&mut self) -> Result<()> {
+        self.take_back("ROLLBACK TO file; RELEASE file")
+    }
+
+    /// Waits for other programs, but not for ever, and not when it is to stop.
+    fn patiently(&self, sql: &str) -> Result<()> {
+        let Some(conn) = &self.conn else { return Ok(()) };
+        let busy = |error: &rusqlite::Error| error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
+        let started = Instant::now();
+        let timeout = |time: Duration| conn.busy_timeout(time).map_err(|error| self.failed(&error));
+        timeout(Duration::from_millis(100))?;
+        let done = loop {
+            match conn.execute_batch(sql) {
+                Err(error) if busy(&error) && started.elapsed() < PATIENCE => {
+                    if self.control.is_stopped() {
+                        return Err(Error::Stopped);
+                    }
+                }
+                done => break done,
+            }
+        };
+        timeout(PATIENCE)?;
+        done.map_err(|error| self.failed(&error))
+    }
+
     fn begin(&mut self, index: usize, abandoned: &Arc<AtomicBool>) -> Result<()> {
         let known = self.known.entry(index).or_default();
         known.passes += 1;
         let known = known.clone();
         let name = self.files[index].table.clone();
-        let mut belongings = Vec::new();
+        let (mut belongings, mut note) = (Vec::new(), None);
         if let Some(conn) = &self.conn {
             if conn.is_autocommit() {
-                self.batch("BEGIN IMMEDIATE")?;
+                self.patiently("BEGIN IMMEDIATE")?;
                 ledger::make(conn).map_err(|error| self.failed(&error))?;
             }
             self.batch("SAVEPOINT file")?;
+            self.is_file_open = true;
             if known.is_replaced {
                 belongings = self.belongings(conn, &name)?;
+                let is_ours = ledger::is_ours(conn, &name).map_err(|error| self.failed(&error))?;
+                note = (!is_ours).then(|| {
+                    "the old table was not made by an import; its own constraints are gone".to_owned()
+                });
                 self.batch(&format!("DROP TABLE IF EXISTS {}", quoted(&name)))?;
             }
         }
@@ -191,7 +258,8 @@ impl<'a> Writer<'a> {
         let wanted =
             schema.and_then(|schema| schema.primary_key.clone()).or_else(|| self.options.primary_key.clone());
         let way = known.way.unwrap_or(Way::Insert);
-        let table = Table::new(name, known.layout, known.plan, wanted, known.is_old, way);
+        let mut table = Table::new(name, known.layout, known.plan, wanted, known.is_old, way);
+        table.upserts = self.options.existing == Existing::Upsert;
         self.loading = Some(Loading {
             index,
             table,
@@ -204,6 +272,8 @@ impl<'a> Writer<'a> {
             started: Timestamp::now(),
             abandoned: abandoned.clone(),
             is_replaced: known.is_replaced && !self.is_new,
+            note,
+            failure: None,
             belongings,
         });
         Ok(())
@@ -222,31 +292,44 @@ impl<'a> Writer<'a> {
         read().map_err(|error| self.failed(&error))
     }
 
-    fn rows(&mut self, rows: &Rows) -> Result<Next> {
+    fn rows(&mut self, rows: &mut Rows) -> Result<Next> {
         let Some(mut loading) = self.loading.take() else { return Ok(Next::GoOn) };
         let next = self.rows_of(&mut loading, rows);
         self.loading = Some(loading);
         next
     }
 
-    fn rows_of(&mut self, loading: &mut Loading, rows: &Rows) -> Result<Next> {
+    fn rows_of(&mut self, loading: &mut Loading, rows: &mut Rows) -> Result<Next> {
         if loading.state == State::Abandoned {
             return Ok(Next::GoOn);
         }
         let mut bad: Vec<(Line, usize, Reason)> =
-            rows.bad.iter().map(|bad| (bad.line, bad.at, bad.reason.clone())).collect();
+            std::mem::take(&mut rows.bad).into_iter().map(|bad| (bad.line, bad.at, bad.reason)).collect();
         let mut written = rows.rows.len() as u64;
         if *self.target != Target::Nothing {
             match loading.table.layout.place(rows, self.schema(loading.index)) {
                 Ok(map) => {
                     let table = &mut loading.table;
-                    if loading.state == State::Writing && is_wrong(table) {
+                    if table.layout.widen() | (loading.state == State::Writing && is_wrong(table)) {
                         loading.state = State::Watching;
                     }
                     match (&self.conn, loading.state) {
                         (Some(conn), State::Writing) => {
-                            let inserted =
-                                table.write(conn, rows, &map).map_err(|error| self.failed(&error))?;
+                            let inserted = match table.write(conn, rows, &map) {
+                                Ok(inserted) => inserted,
+                                Err(error) if is_tables(&error) => {
+                                    loading.fail(format!("its table does not take it: {error}"));
+                                    return Ok(Next::GoOn);
+                                }
+                                Err(error) => return Err(self.failed(&error)),
+                            };
+                            if conn.is_autocommit() {
+                                return Err(Error::Invalid(format!(
+                                    "the table {:?} has a conflict clause or a trigger that takes back whole \
+                                     transactions; nothing was loaded into it",
+                                    table.name
+                                )));
+                            }
                             written = inserted.rows;
                             bad.extend(inserted.refused.into_iter().map(|(line, reason)| (line, 0, reason)));
                             if let Some(seen) = inserted.broken_after {
@@ -258,8 +341,17 @@ impl<'a> Writer<'a> {
                     }
                 }
                 Err(Snag::TooMany) => {
-                    loading.state = State::Abandoned;
-                    loading.abandoned.store(true, Ordering::Relaxed);
+                    // Columns have moved, and the key with them.
+                    if !matches!(loading.table.plan, Plan::Kept(_)) {
+                        loading.table.plan = Plan::Open;
+                    }
+                    loading.abandon();
+                    return Ok(Next::GoOn);
+                }
+                Err(Snag::NoRoom(key)) => {
+                    loading.fail(format!(
+                        "its table has no room for a column {key:?}: SQLite has {MAX_COLUMNS} at most"
+                    ));
                     return Ok(Next::GoOn);
                 }
                 Err(Snag::Unfitted) => loading.state = State::Watching,
@@ -301,28 +393,59 @@ impl<'a> Writer<'a> {
     fn end(&mut self, end: io::Result<Print>) -> Result<Next> {
         let Some(mut loading) = self.loading.take() else { return Ok(Next::GoOn) };
         match (end, loading.state) {
-            (_, State::Abandoned) => self.load_again(loading)?,
+            (_, State::Abandoned) => match loading.failure.take() {
+                Some(why) => self.give_up(&loading, &why)?,
+                None => self.load_again(loading)?,
+            },
             (Err(error), _) => self.give_up(&loading, &error.to_string())?,
-            (Ok(_), State::Watching) if self.conn.is_some() && !loading.table.layout.columns.is_empty() => {
+            (Ok(print), State::Watching)
+                if self.conn.is_some() && !loading.table.layout.columns.is_empty() =>
+            {
+                self.known.entry(loading.index).or_default().print = Some(print);
                 self.settle(&mut loading);
                 self.load_again(loading)?;
+            }
+            (Ok(print), _) if self.was_another(&loading, &print) => {
+                self.give_up(
+                    &loading,
+                    "it was changed while it was read; load it again when it is complete",
+                )?;
+            }
+            (Ok(_), _) if loading.rows == 0 && loading.rejected > 0 && self.conn.is_some() => {
+                self.give_up(&loading, "none of its lines could be taken; the first ones are told below")?;
+            }
+            (Ok(_), _) if loading.is_replaced && loading.rows == 0 => {
+                self.give_up(&loading, "it has no rows, so the table that it was to replace was kept")?;
             }
             (Ok(print), _) => {
                 loading.table.layout.complete(self.options, self.schema(loading.index));
                 match self.finish(&mut loading) {
                     Ok(()) => self.done(&loading, &print)?,
                     Err(Unfinished::KeyBroken) => {
+                        self.known.entry(loading.index).or_default().print = Some(print);
                         self.settle(&mut loading);
                         if let Some(index) = loading.table.watch.column {
                             loading.table.plan = Plan::Enforced(index);
+                            if loading.table.upserts {
+                                self.known.entry(loading.index).or_default().way = Some(Way::Upsert);
+                            }
                         }
                         self.load_again(loading)?;
+                    }
+                    Err(Unfinished::Sqlite(error)) if is_tables(&error) => {
+                        self.give_up(&loading, &format!("its table cannot be finished: {error}"))?;
                     }
                     Err(Unfinished::Sqlite(error)) => return Err(self.failed(&error)),
                 }
             }
         }
         Ok(Next::GoOn)
+    }
+
+    /// Whether an earlier pass read another file under this name.
+    fn was_another(&self, loading: &Loading, print: &Print) -> bool {
+        let before = self.known.get(&loading.index).and_then(|known| known.print.as_ref());
+        before.is_some_and(|before| before.hash != print.hash)
     }
 
     /// All has been seen: what it is, is known.
@@ -336,7 +459,7 @@ impl<'a> Writer<'a> {
 
     fn load_again(&mut self, mut loading: Loading) -> Result<()> {
         let index = loading.index;
-        self.batch("ROLLBACK TO file; RELEASE file")?;
+        self.take_back_file()?;
         self.rejects.take_back(loading.mark);
         self.control.rows.fetch_sub(loading.rows, Ordering::Relaxed);
         self.control.rejected.fetch_sub(loading.rejected, Ordering::Relaxed);
@@ -356,7 +479,7 @@ impl<'a> Writer<'a> {
 
     /// A file that cannot be read costs itself.
     fn give_up(&mut self, loading: &Loading, why: &str) -> Result<()> {
-        self.batch("ROLLBACK TO file; RELEASE file")?;
+        self.take_back_file()?;
         self.control.rows.fetch_sub(loading.rows, Ordering::Relaxed);
         self.give_up_noted(loading, why)
     }
@@ -375,20 +498,16 @@ impl<'a> Writer<'a> {
         let Some(conn) = &self.conn else {
             let table = &mut loading.table;
             table.plan = table.watch.plan(&table.layout);
+            if let Plan::After(_) = table.plan {
+                table.layout.notes.push(
+                    "whether the primary key has no value twice is found out when it is loaded".to_owned(),
+                );
+            }
             return Ok(());
         };
         self.control.enter(Phase::Indexing);
         let (table, belongings) = (&mut loading.table, &loading.belongings);
         table.finish(conn)?;
-        let schema = self.options.schema.tables.get(&self.stems[loading.index]);
-        let of_schema = schema.into_iter().flat_map(|schema| &schema.indexes);
-        for column in self.options.indexes.iter().chain(of_schema) {
-            let Some(index) = table.layout.column(column) else { continue };
-            let column = &table.layout.columns[index].name;
-            let name = format!("idx_{}_{column}", table.name);
-            let (name, table, column) = (quoted(&name), quoted(&table.name), quoted(column));
-            conn.execute_batch(&format!("CREATE INDEX IF NOT EXISTS {name} ON {table} ({column})"))?;
-        }
         for sql in belongings {
             if let Err(error) = conn.execute_batch(sql) {
                 table
@@ -396,6 +515,15 @@ impl<'a> Writer<'a> {
                     .notes
                     .push(format!("what the old table had could not be made again: {sql}: {error}"));
             }
+        }
+        let schema = self.options.schema.tables.get(&self.stems[loading.index]);
+        let of_schema = schema.into_iter().flat_map(|schema| &schema.indexes);
+        for column in self.options.indexes.iter().chain(of_schema) {
+            let Some(index) = table.layout.named(column) else { continue };
+            let column = &table.layout.columns[index].name;
+            let name = format!("idx_{}_{column}", table.name);
+            let (name, table, column) = (quoted(&name), quoted(&table.name), quoted(column));
+            conn.execute_batch(&format!("CREATE INDEX IF NOT EXISTS {name} ON {table} ({column})"))?;
         }
         self.control.enter(Phase::Loading);
         Ok(())
@@ -422,14 +550,23 @@ impl<'a> Writer<'a> {
         if !has_table && *self.target != Target::Nothing {
             file.notes.push("no line has a key to make a column of: there is no table".to_owned());
         }
-        if let Some(name) =
-            table.watch.wanted.as_ref().filter(|name| has_table && table.layout.column(name).is_none())
-        {
-            file.notes.push(format!("there is no column {name:?}, so it is not the primary key"));
+        let of_schema = self.options.schema.tables.get(&self.stems[loading.index]);
+        let indexes = of_schema.into_iter().flat_map(|schema| &schema.indexes);
+        for name in table.watch.wanted.iter().chain(&self.options.indexes).chain(indexes) {
+            if table.layout.named(name).is_some() {
+                self.matched.insert(name.clone());
+            } else if has_table && !self.options.indexes.contains(name) {
+                let what =
+                    if table.watch.wanted.as_ref() == Some(name) { "the primary key" } else { "an index" };
+                file.notes.push(format!("there is no column {name:?} for {what}"));
+            }
         }
+        file.notes.extend(table.layout.columns.iter().filter_map(Column::of_decimals));
+        file.notes.extend(loading.note.clone());
         add(&self.control.files_done, 1);
         self.note_down(loading, Some(print))?;
         self.batch("RELEASE file")?;
+        self.is_file_open = false;
         self.uncommitted += print.bytes;
         // Into a database that people use each file is a transaction of its own.
         if !self.is_new || self.uncommitted >= TOGETHER {
@@ -459,26 +596,42 @@ impl<'a> Writer<'a> {
     fn commit(&mut self) -> Result<()> {
         self.uncommitted = 0;
         match &self.conn {
-            Some(conn) if !conn.is_autocommit() => self.batch("COMMIT"),
+            Some(conn) if !conn.is_autocommit() => self.patiently("COMMIT"),
             _ => Ok(()),
         }
     }
 
     /// Ends what is under way: complete files stay, the one that is not goes.
-    pub(crate) fn end_all(mut self) -> Result<Ended> {
+    ///
+    /// After a failure nothing is committed that was not before: who is told that it failed may do it again.
+    pub(crate) fn end_all(mut self, failed: bool) -> Result<Ended> {
         if let Some(conn) = &mut self.conn {
             let none: Option<fn() -> bool> = None;
             // From here on nothing takes long, and nothing is to be cut off.
             let _ = conn.progress_handler(0, none);
         }
-        if self.loading.take().is_some() {
-            self.batch("ROLLBACK TO file; RELEASE file")?;
+        if let Some(loading) = self.loading.take() {
+            let file = &mut self.files[loading.index];
+            file.rejected = loading.rejected;
+            if let Some(bad) = &self.stopped_by {
+                file.outcome = Outcome::Failed(format!("its line {} is bad: {}", bad.line, bad.reason));
+            }
+        }
+        if failed && !self.is_new {
+            self.take_back("ROLLBACK")?;
+        } else if self.is_file_open {
+            self.take_back_file()?;
         }
         self.commit()?;
         self.rejects.finish()?;
         let Writer { conn, files, rejects, stopped_by, .. } = self;
         Ok(Ended { conn, files, examples: rejects.examples, stopped_by })
     }
+}
+
+/// Whether it is the table that does not go with what is to be done with it, rather than the system that failed.
+fn is_tables(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::Unknown)
 }
 
 /// Whether what was written is not what should be: numbers in a column that turned out to be text, or a column that an

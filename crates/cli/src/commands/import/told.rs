@@ -35,12 +35,17 @@ impl Told<'_> {
             }
         }
         lines.extend(self.rejected());
+        let unmatched = self.summary.unmatched.iter();
+        lines.extend(
+            unmatched.map(|name| format!("no table has a column {:?} for a key or an index", visible(name))),
+        );
         lines.push(self.end());
         lines.join("\n")
     }
 
     fn table(&self, output: &Output) -> String {
-        let rows: Vec<Vec<String>> = self.summary.files.iter().map(row).collect();
+        let done = if matches!(self.target, Target::Database(_)) { "loaded" } else { "checked" };
+        let rows: Vec<Vec<String>> = self.summary.files.iter().map(|file| row(file, done)).collect();
         let headers = ["TABLE", "ROWS", "REJECTED", "COLUMNS", "SIZE", "KEY", "OUTCOME"];
         output.table(&headers, &rows)
     }
@@ -63,9 +68,10 @@ impl Told<'_> {
             format!("  {}:{}:{}: {}", visible(&bad.file), bad.line, bad.column, visible(&bad.reason))
         }));
         lines.push(match self.rejects {
-            Some(file) => format!("  All of them, as they were: {}", path(file)),
+            Some(file) => format!("  All of them: {}", path(file)),
             None if count > examples.len() as u64 => {
-                "  --rejects FILE writes all of them to a file".to_owned()
+                let more = grouped(count - examples.len() as u64);
+                format!("  and {more} more; --rejects FILE writes all of them to a file")
             }
             None => return lines,
         });
@@ -77,10 +83,13 @@ impl Told<'_> {
         let Summary { rows, bytes: size, seconds, interrupted, stopped_by, is_published, files, .. } =
             self.summary;
         let rate = if *seconds > 0.0 { (*size as f64 / seconds) as u64 } else { 0 };
-        let tables = files.iter().filter(|file| file.outcome == Outcome::Loaded).count() as u64;
+        let is_table = |file: &&FileSummary| {
+            file.outcome == Outcome::Loaded && (*self.target == Target::Nothing || !file.columns.is_empty())
+        };
+        let tables = files.iter().filter(is_table).count() as u64;
         let done = format!(
             "{}, {} from {} in {} ({}/s)",
-            counted(tables, "table"),
+            counted(tables, if *self.target == Target::Nothing { "file" } else { "table" }),
             counted(*rows, "row"),
             bytes(*size),
             took(*seconds),
@@ -106,6 +115,9 @@ impl Told<'_> {
         if let Some(bad) = stopped_by {
             return format!("stopped at line {} of {}; {kept}", grouped(bad.line), visible(&bad.file));
         }
+        if !*is_published {
+            return format!("nothing could be loaded; {kept}");
+        }
         let unchanged = files.iter().filter(|file| file.outcome == Outcome::Unchanged).count() as u64;
         let unchanged =
             if unchanged > 0 { format!("; {} unchanged", counted(unchanged, "file")) } else { String::new() };
@@ -113,11 +125,11 @@ impl Told<'_> {
     }
 }
 
-fn row(file: &FileSummary) -> Vec<String> {
+fn row(file: &FileSummary, done: &str) -> Vec<String> {
     let outcome = match &file.outcome {
-        Outcome::Loaded => "loaded",
+        Outcome::Loaded => done,
         Outcome::Unchanged => "unchanged",
-        Outcome::Waiting => "not reached",
+        Outcome::Waiting => "not loaded",
         Outcome::Failed(_) => "failed",
     };
     vec![
