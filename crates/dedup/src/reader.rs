@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use gristmill_pool::worker::step_back;
 use gristmill_pool::{Pool, Task, TaskError, TaskResult};
 use gristmill_store::Store;
 use gristmill_store::catalog::{Algorithm, FileRef, Finding, Reading, Row};
@@ -19,7 +20,7 @@ use crate::plan::Plan;
 use crate::progress::{Control, add};
 use crate::read::{self, Goal, Pace, SMALL};
 use crate::scribe::{Note, Notes};
-use crate::sys::{self, Folder};
+use crate::sys::Folder;
 use crate::walk::Tally;
 
 /// So many rows are fetched at once.
@@ -279,7 +280,7 @@ pub(crate) struct Busy<'a>(&'a Control);
 
 impl<'a> Busy<'a> {
     pub(crate) fn new(control: &'a Control) -> Self {
-        sys::step_back();
+        step_back();
         add(&control.busy, 1);
         Busy(control)
     }

@@ -10,9 +10,9 @@ mod linux;
 mod portable;
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{Folder, advise, file_stat, holder, is_alive, read_ready, step_back};
+pub(crate) use linux::{Folder, advise, file_stat, holder, is_alive, read_ready};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use portable::{Folder, advise, file_stat, holder, is_alive, read_ready, step_back};
+pub(crate) use portable::{Folder, advise, file_stat, holder, is_alive, read_ready};
 
 use gristmill_store::catalog::Stat;
 
@@ -168,22 +168,6 @@ mod tests {
         let top = linux::Folder::open(folder.path()).unwrap();
         let (deep, found) = (top.below(&path, false).unwrap().own().unwrap(), here.own().unwrap());
         assert_eq!((deep.device, deep.inode), (found.device, found.inode));
-    }
-
-    #[test]
-    fn who_has_stepped_further_back_stays_there() {
-        use rustix::process::{getpriority_process, setpriority_process};
-        for (before, after) in [(None, 10), (Some(15), 15)] {
-            let nice = std::thread::spawn(move || {
-                if let Some(before) = before {
-                    setpriority_process(None, before).unwrap();
-                }
-                linux::step_back();
-                getpriority_process(None).unwrap()
-            });
-            // Whoever runs the tests may have stepped back already.
-            assert_eq!(nice.join().unwrap(), after.max(getpriority_process(None).unwrap()));
-        }
     }
 
     #[test]

@@ -222,6 +222,7 @@ mod context;
 mod core;
 mod desk;
 pub mod error;
+mod nice;
 mod panics;
 mod pool;
 mod queue;

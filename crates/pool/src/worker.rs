@@ -1,6 +1,7 @@
 //! The two kinds of workers: threads, and with the feature `tokio` also tokio tasks.
 
 pub use crate::context::Cancelled;
+pub use crate::nice::step_back;
 #[cfg(feature = "tokio")]
 pub use crate::tasks::Tasks;
 

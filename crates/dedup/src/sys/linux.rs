@@ -13,7 +13,6 @@ use std::path::{Component, Path};
 use gristmill_store::catalog::Stat;
 use rustix::fs::{self, Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
-use rustix::process::{getpriority_process, setpriority_process};
 
 use super::{Found, Kind, Reading};
 
@@ -177,21 +176,6 @@ pub(crate) fn advise(file: &File, reading: Reading) {
         Reading::Soon(offset, length) => (Advice::WillNeed, offset, length),
     };
     let _ = fs::fadvise(file, offset, NonZero::new(length), advice);
-}
-
-/// Lets other threads go first, from now on. Many workers and the one who writes what they find share few cores; all
-/// wait for that one in the end. Where it stood in line with them, a first scan of small files took a sixth longer.
-pub(crate) fn step_back() {
-    const NICE: i32 = 10;
-    thread_local! {
-        static DONE: Cell<bool> = const { Cell::new(false) };
-    }
-    if !DONE.replace(true) {
-        // Of this thread alone: what Linux calls a process here is one. Nothing depends on it.
-        if getpriority_process(None).is_ok_and(|nice| nice < NICE) {
-            let _ = setpriority_process(None, NICE);
-        }
-    }
 }
 
 /// Fills the buffer from the beginning of the file, if that is in memory already.

@@ -84,10 +84,6 @@ pub(crate) fn file_stat(file: &File) -> io::Result<Found> {
 #[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
 pub(crate) fn advise(_: &File, _: Reading) {}
 
-/// Threads have no priorities here.
-#[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
-pub(crate) fn step_back() {}
-
 /// Cannot be told.
 #[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
 pub(crate) fn read_ready(_: &File, _: &mut [u8]) -> bool {

@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use gristmill_pool::worker::step_back;
 use gristmill_pool::{Delivery, Pool, Results};
 
 use super::control::Control;
@@ -168,6 +169,7 @@ impl Reader {
             let mut permit = self.budget.take(block.length);
             let (index, form, spare) = (ticket.index, ticket.form.clone(), self.spare.clone());
             let task = move |_: &_| {
+                step_back();
                 let rows = parse(block, &form, pop(&spare.rows));
                 permit.grow(rows.bad.len() * size_of::<BadLine>());
                 Ok(Item { index, event: Event::Rows(Box::new(rows), permit) })
