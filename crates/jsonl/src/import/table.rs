@@ -390,6 +390,16 @@ pub(crate) fn definition(sql: &str, name: &str, kind: Type) -> Option<std::ops::
     Some(end - kind.sql().len()..end)
 }
 
+/// What a table takes with it when it goes, and is to have again.
+pub(crate) fn belongings(conn: &Connection, table: &str) -> Sql<Vec<String>> {
+    let mut statement = conn.prepare(
+        "SELECT sql FROM sqlite_schema WHERE lower(tbl_name) = lower(?1) AND type IN ('index', 'trigger')
+         AND sql IS NOT NULL ORDER BY rowid",
+    )?;
+    let sql = statement.query_map([table], |row| row.get(0))?;
+    sql.collect()
+}
+
 /// The key's index while it is made.
 const KEY: &str = "gristmill_import_key";
 

@@ -1,99 +1,36 @@
 //! The one writer: takes rows in order and brings them into tables, file by file.
 //!
-//! Owns the transactions. A file is loaded with what is known of it. When that turns out to be wrong (a column of
+//! Owns the passes. A file is loaded with what is known of it. When that turns out to be wrong (a column of
 //! numbers has a text in line 400,000), the rest of it is only looked at, and it is loaded once more, knowing all.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rusqlite::{Connection, ErrorCode};
 
+use super::base::Base;
 use super::control::{Control, Phase, add};
 use super::key::Plan;
-use super::layout::{Column, Layout, MAX_COLUMNS, Snag};
+use super::layout::{Column, MAX_COLUMNS, Snag};
 use super::ledger::{self, Record};
+use super::loading::{Known, Loading, State};
 use super::names::quoted;
 use super::options::{Existing, OnError, Options, Target};
-use super::rejects::{Mark, Rejects};
+use super::rejects::Rejects;
 use super::schema::TableSchema;
 use super::stream::{Event, Spare};
 use super::summary::{FileSummary, Outcome, Rejected};
-use super::table::{Table, Unfinished, Way};
+use super::table::{self, Table, Unfinished, Way};
 use crate::error::{Error, Result};
 use crate::fault::Reason;
 use crate::rows::{Line, Rows};
 use crate::source::Print;
 
-/// Small files share a transaction up to this size, in a database that is new: each costs two waits for the disk.
-const TOGETHER: u64 = 64 << 20;
-
-/// How long another program may keep the database to itself.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// A file that cannot be settled in so many passes never will be.
 const MOST_PASSES: u32 = 64;
-
-/// What is known of a file's table.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
-    pub(crate) layout: Layout,
-    pub(crate) plan: Plan,
-    /// The table is there, and gets more rows.
-    pub(crate) is_old: bool,
-    pub(crate) way: Option<Way>,
-    /// The table is there, and goes.
-    pub(crate) is_replaced: bool,
-    pub(crate) passes: u32,
-    /// What the file was in the pass that found it out.
-    pub(crate) print: Option<Print>,
-}
-
-/// How a file that is under way is dealt with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Writing,
-    /// It is only looked at: for a schema, or because it has to be loaded again.
-    Watching,
-    /// It has to be loaded again, and looking on is no use.
-    Abandoned,
-}
-
-struct Loading {
-    index: usize,
-    table: Table,
-    state: State,
-    rows: u64,
-    rejected: u64,
-    blank: u64,
-    lines: u64,
-    mark: Mark,
-    started: Timestamp,
-    abandoned: Arc<AtomicBool>,
-    is_replaced: bool,
-    note: Option<String>,
-    /// Why it cannot be loaded.
-    failure: Option<String>,
-    /// What the old table had, to be made again.
-    belongings: Vec<String>,
-}
-
-impl Loading {
-    /// Nobody needs the rest of it.
-    fn abandon(&mut self) {
-        self.state = State::Abandoned;
-        self.abandoned.store(true, Ordering::Relaxed);
-    }
-
-    fn fail(&mut self, why: String) {
-        self.failure = Some(why);
-        self.abandon();
-    }
-}
 
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
@@ -115,8 +52,7 @@ pub(crate) struct Writer<'a> {
     options: &'a Options,
     control: &'a Control,
     target: &'a Target,
-    conn: Option<Connection>,
-    is_new: bool,
+    base: Option<Base<'a>>,
     rejects: Rejects,
     pub(crate) files: Vec<FileSummary>,
     /// What the files' names make of them, by which a schema knows them.
@@ -126,9 +62,6 @@ pub(crate) struct Writer<'a> {
     pub(crate) again: Vec<usize>,
     pub(crate) stopped_by: Option<Rejected>,
     loading: Option<Loading>,
-    uncommitted: u64,
-    /// A savepoint is open, whose file is not complete.
-    is_file_open: bool,
     /// Columns that were asked for, and found in some table.
     pub(crate) matched: HashSet<String>,
     pub(crate) spare: Arc<Spare>,
@@ -139,16 +72,14 @@ impl<'a> Writer<'a> {
         options: &'a Options,
         control: &'a Control,
         target: &'a Target,
-        conn: Option<Connection>,
-        is_new: bool,
+        base: Option<Base<'a>>,
         (files, stems): (Vec<FileSummary>, Vec<String>),
     ) -> Result<Self> {
         Ok(Writer {
             options,
             control,
             target,
-            conn,
-            is_new,
+            base,
             rejects: Rejects::open(options.rejects.as_deref())?,
             files,
             stems,
@@ -156,8 +87,6 @@ impl<'a> Writer<'a> {
             again: Vec::new(),
             stopped_by: None,
             loading: None,
-            uncommitted: 0,
-            is_file_open: false,
             matched: HashSet::new(),
             spare: Arc::default(),
         })
@@ -166,20 +95,6 @@ impl<'a> Writer<'a> {
     fn schema(&self, index: usize) -> Option<&'a TableSchema> {
         let options = self.options;
         options.schema.tables.get(&self.stems[index])
-    }
-
-    fn failed(&self, error: &rusqlite::Error) -> Error {
-        match self.target {
-            Target::Database(path) => Error::sqlite(path, error),
-            _ => Error::System(error.to_string()),
-        }
-    }
-
-    fn batch(&self, sql: &str) -> Result<()> {
-        match &self.conn {
-            Some(conn) => conn.execute_batch(sql).map_err(|error| self.failed(&error)),
-            None => Ok(()),
-        }
     }
 
     /// Takes what comes next of a file.
@@ -198,60 +113,21 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// SQLite may have taken all of it back already, after some errors and after an interruption.
-    fn take_back(&mut self, sql: &str) -> Result<()> {
-        self.is_file_open = false;
-        match &self.conn {
-            Some(conn) if !conn.is_autocommit() => self.batch(sql),
-            _ => Ok(()),
-        }
-    }
-
-    fn take_back_file(&mut self) -> Result<()> {
-        self.take_back("ROLLBACK TO file; RELEASE file")
-    }
-
-    /// Waits for other programs, but not for ever, and not when it is to stop.
-    fn patiently(&self, sql: &str) -> Result<()> {
-        let Some(conn) = &self.conn else { return Ok(()) };
-        let busy = |error: &rusqlite::Error| error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
-        let started = Instant::now();
-        let timeout = |time: Duration| conn.busy_timeout(time).map_err(|error| self.failed(&error));
-        timeout(Duration::from_millis(100))?;
-        let done = loop {
-            match conn.execute_batch(sql) {
-                Err(error) if busy(&error) && started.elapsed() < PATIENCE => {
-                    if self.control.is_stopped() {
-                        return Err(Error::Stopped);
-                    }
-                }
-                done => break done,
-            }
-        };
-        timeout(PATIENCE)?;
-        done.map_err(|error| self.failed(&error))
-    }
-
     fn begin(&mut self, index: usize, abandoned: &Arc<AtomicBool>) -> Result<()> {
         let known = self.known.entry(index).or_default();
         known.passes += 1;
         let known = known.clone();
         let name = self.files[index].table.clone();
         let (mut belongings, mut note) = (Vec::new(), None);
-        if let Some(conn) = &self.conn {
-            if conn.is_autocommit() {
-                self.patiently("BEGIN IMMEDIATE")?;
-                ledger::make(conn).map_err(|error| self.failed(&error))?;
-            }
-            self.batch("SAVEPOINT file")?;
-            self.is_file_open = true;
+        if let Some(base) = &mut self.base {
+            base.begin_file()?;
             if known.is_replaced {
-                belongings = self.belongings(conn, &name)?;
-                let is_ours = ledger::is_ours(conn, &name).map_err(|error| self.failed(&error))?;
+                belongings = table::belongings(&base.conn, &name).map_err(|error| base.failed(&error))?;
+                let is_ours = ledger::is_ours(&base.conn, &name).map_err(|error| base.failed(&error))?;
                 note = (!is_ours).then(|| {
                     "the old table was not made by an import; its own constraints are gone".to_owned()
                 });
-                self.batch(&format!("DROP TABLE IF EXISTS {}", quoted(&name)))?;
+                base.batch(&format!("DROP TABLE IF EXISTS {}", quoted(&name)))?;
             }
         }
         let schema = self.schema(index);
@@ -263,7 +139,7 @@ impl<'a> Writer<'a> {
         self.loading = Some(Loading {
             index,
             table,
-            state: if self.conn.is_some() { State::Writing } else { State::Watching },
+            state: if self.base.is_some() { State::Writing } else { State::Watching },
             rows: 0,
             rejected: 0,
             blank: 0,
@@ -271,25 +147,12 @@ impl<'a> Writer<'a> {
             mark: self.rejects.mark(),
             started: Timestamp::now(),
             abandoned: abandoned.clone(),
-            is_replaced: known.is_replaced && !self.is_new,
+            is_replaced: known.is_replaced && self.base.as_ref().is_some_and(|base| !base.is_new),
             note,
             failure: None,
             belongings,
         });
         Ok(())
-    }
-
-    /// What a table takes with it when it goes, and is to have again.
-    fn belongings(&self, conn: &Connection, table: &str) -> Result<Vec<String>> {
-        let read = || {
-            let mut statement = conn.prepare(
-                "SELECT sql FROM sqlite_schema WHERE lower(tbl_name) = lower(?1) AND type IN ('index', 'trigger')
-                 AND sql IS NOT NULL ORDER BY rowid",
-            )?;
-            let sql = statement.query_map([table], |row| row.get(0))?;
-            sql.collect::<rusqlite::Result<Vec<String>>>()
-        };
-        read().map_err(|error| self.failed(&error))
     }
 
     fn rows(&mut self, rows: &mut Rows) -> Result<Next> {
@@ -313,17 +176,17 @@ impl<'a> Writer<'a> {
                     if table.layout.widen() | (loading.state == State::Writing && is_wrong(table)) {
                         loading.state = State::Watching;
                     }
-                    match (&self.conn, loading.state) {
-                        (Some(conn), State::Writing) => {
-                            let inserted = match table.write(conn, rows, &map) {
+                    match (&self.base, loading.state) {
+                        (Some(base), State::Writing) => {
+                            let inserted = match table.write(&base.conn, rows, &map) {
                                 Ok(inserted) => inserted,
                                 Err(error) if is_tables(&error) => {
                                     loading.fail(format!("its table does not take it: {error}"));
                                     return Ok(Next::GoOn);
                                 }
-                                Err(error) => return Err(self.failed(&error)),
+                                Err(error) => return Err(base.failed(&error)),
                             };
-                            if conn.is_autocommit() {
+                            if base.conn.is_autocommit() {
                                 return Err(Error::Invalid(format!(
                                     "the table {:?} has a conflict clause or a trigger that takes back whole \
                                      transactions; nothing was loaded into it",
@@ -399,10 +262,10 @@ impl<'a> Writer<'a> {
             },
             (Err(error), _) => self.give_up(&loading, &error.to_string())?,
             (Ok(print), State::Watching)
-                if self.conn.is_some() && !loading.table.layout.columns.is_empty() =>
+                if self.base.is_some() && !loading.table.layout.columns.is_empty() =>
             {
                 self.known.entry(loading.index).or_default().print = Some(print);
-                self.settle(&mut loading);
+                loading.settle();
                 self.load_again(loading)?;
             }
             (Ok(print), _) if self.was_another(&loading, &print) => {
@@ -411,7 +274,7 @@ impl<'a> Writer<'a> {
                     "it was changed while it was read; load it again when it is complete",
                 )?;
             }
-            (Ok(_), _) if loading.rows == 0 && loading.rejected > 0 && self.conn.is_some() => {
+            (Ok(_), _) if loading.rows == 0 && loading.rejected > 0 && self.base.is_some() => {
                 self.give_up(&loading, "none of its lines could be taken; the first ones are told below")?;
             }
             (Ok(_), _) if loading.is_replaced && loading.rows == 0 => {
@@ -423,7 +286,7 @@ impl<'a> Writer<'a> {
                     Ok(()) => self.done(&loading, &print)?,
                     Err(Unfinished::KeyBroken) => {
                         self.known.entry(loading.index).or_default().print = Some(print);
-                        self.settle(&mut loading);
+                        loading.settle();
                         if let Some(index) = loading.table.watch.column {
                             loading.table.plan = Plan::Enforced(index);
                             if loading.table.upserts {
@@ -435,7 +298,9 @@ impl<'a> Writer<'a> {
                     Err(Unfinished::Sqlite(error)) if is_tables(&error) => {
                         self.give_up(&loading, &format!("its table cannot be finished: {error}"))?;
                     }
-                    Err(Unfinished::Sqlite(error)) => return Err(self.failed(&error)),
+                    Err(Unfinished::Sqlite(error)) => {
+                        return Err(self.base.as_ref().map_or(Error::Stopped, |base| base.failed(&error)));
+                    }
                 }
             }
         }
@@ -448,18 +313,9 @@ impl<'a> Writer<'a> {
         before.is_some_and(|before| before.hash != print.hash)
     }
 
-    /// All has been seen: what it is, is known.
-    fn settle(&self, loading: &mut Loading) {
-        let table = &mut loading.table;
-        table.layout.settle();
-        if !table.is_old && !matches!(table.plan, Plan::Enforced(_)) {
-            table.plan = table.watch.plan(&table.layout);
-        }
-    }
-
     fn load_again(&mut self, mut loading: Loading) -> Result<()> {
         let index = loading.index;
-        self.take_back_file()?;
+        self.base.as_mut().map_or(Ok(()), Base::take_back_file)?;
         self.rejects.take_back(loading.mark);
         self.control.rows.fetch_sub(loading.rows, Ordering::Relaxed);
         self.control.rejected.fetch_sub(loading.rejected, Ordering::Relaxed);
@@ -479,7 +335,7 @@ impl<'a> Writer<'a> {
 
     /// A file that cannot be read costs itself.
     fn give_up(&mut self, loading: &Loading, why: &str) -> Result<()> {
-        self.take_back_file()?;
+        self.base.as_mut().map_or(Ok(()), Base::take_back_file)?;
         self.control.rows.fetch_sub(loading.rows, Ordering::Relaxed);
         self.give_up_noted(loading, why)
     }
@@ -490,12 +346,12 @@ impl<'a> Writer<'a> {
         file.outcome = Outcome::Failed(why.to_owned());
         file.rejected = loading.rejected;
         self.note_down(loading, None)?;
-        self.commit()
+        self.base.as_mut().map_or(Ok(()), Base::commit)
     }
 
     /// Makes what a table gets when its rows are there.
     fn finish(&mut self, loading: &mut Loading) -> std::result::Result<(), Unfinished> {
-        let Some(conn) = &self.conn else {
+        let Some(Base { conn, .. }) = &self.base else {
             let table = &mut loading.table;
             table.plan = table.watch.plan(&table.layout);
             if let Plan::After(_) = table.plan {
@@ -565,18 +421,14 @@ impl<'a> Writer<'a> {
         file.notes.extend(loading.note.clone());
         add(&self.control.files_done, 1);
         self.note_down(loading, Some(print))?;
-        self.batch("RELEASE file")?;
-        self.is_file_open = false;
-        self.uncommitted += print.bytes;
-        // Into a database that people use each file is a transaction of its own.
-        if !self.is_new || self.uncommitted >= TOGETHER {
-            self.commit()?;
+        match &mut self.base {
+            Some(base) => base.keep_file(print.bytes),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn note_down(&self, loading: &Loading, print: Option<&Print>) -> Result<()> {
-        let Some(conn) = &self.conn else { return Ok(()) };
+        let Some(base) = &self.base else { return Ok(()) };
         let mode = if loading.table.is_old || loading.is_replaced {
             self.options.existing
         } else {
@@ -590,26 +442,11 @@ impl<'a> Writer<'a> {
             renamed: &loading.table.layout.renamed(),
             started: loading.started,
         };
-        ledger::write(conn, &record).map_err(|error| self.failed(&error))
+        ledger::write(&base.conn, &record).map_err(|error| base.failed(&error))
     }
 
-    fn commit(&mut self) -> Result<()> {
-        self.uncommitted = 0;
-        match &self.conn {
-            Some(conn) if !conn.is_autocommit() => self.patiently("COMMIT"),
-            _ => Ok(()),
-        }
-    }
-
-    /// Ends what is under way: complete files stay, the one that is not goes.
-    ///
-    /// After a failure nothing is committed that was not before: who is told that it failed may do it again.
+    /// Ends what is under way.
     pub(crate) fn end_all(mut self, failed: bool) -> Result<Ended> {
-        if let Some(conn) = &mut self.conn {
-            let none: Option<fn() -> bool> = None;
-            // From here on nothing takes long, and nothing is to be cut off.
-            let _ = conn.progress_handler(0, none);
-        }
         if let Some(loading) = self.loading.take() {
             let file = &mut self.files[loading.index];
             file.rejected = loading.rejected;
@@ -617,15 +454,9 @@ impl<'a> Writer<'a> {
                 file.outcome = Outcome::Failed(format!("its line {} is bad: {}", bad.line, bad.reason));
             }
         }
-        if failed && !self.is_new {
-            self.take_back("ROLLBACK")?;
-        } else if self.is_file_open {
-            self.take_back_file()?;
-        }
-        self.commit()?;
+        let conn = self.base.map(|base| base.end(failed)).transpose()?;
         self.rejects.finish()?;
-        let Writer { conn, files, rejects, stopped_by, .. } = self;
-        Ok(Ended { conn, files, examples: rejects.examples, stopped_by })
+        Ok(Ended { conn, files: self.files, examples: self.rejects.examples, stopped_by: self.stopped_by })
     }
 }
 
@@ -641,12 +472,4 @@ fn is_wrong(table: &Table) -> bool {
     let inferred = || columns.iter().filter(|column| column.fate == crate::keys::Fate::Inferred);
     inferred().any(|column| !column.kinds.are_stored_well())
         || (table.is_old && inferred().any(|column| !column.is_made))
-}
-
-/// Where the tables of a database come from.
-pub(crate) fn database(target: &Target) -> Option<&PathBuf> {
-    match target {
-        Target::Database(path) => Some(path),
-        _ => None,
-    }
 }
