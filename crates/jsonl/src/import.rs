@@ -107,8 +107,8 @@ pub fn import(
     for (path, why) in &found.troubles {
         summary.files.push(trouble(path, why));
     }
-    let is_any = |outcome: &[Outcome]| summary.files.iter().any(|file| outcome.contains(&file.outcome));
-    if is_any(&[Outcome::Loaded]) && !is_any(&[Outcome::Waiting]) && *target != Target::Nothing {
+    // A table of a file that was not loaded now may well have the column.
+    if *target != Target::Nothing && summary.files.iter().all(|file| file.outcome == Outcome::Loaded) {
         summary.unmatched = unmatched;
     }
     summary.is_published = !is_new && place.is_some();
