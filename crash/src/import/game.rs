@@ -33,11 +33,13 @@ pub(crate) struct Game<'a> {
     pub(crate) findings: Vec<String>,
     /// Tables whose file is in.
     pub(crate) loaded: BTreeSet<String>,
+    /// An import before could not clean up; one that is stopped before it writes cannot either.
+    was_killed: bool,
 }
 
 impl<'a> Game<'a> {
     pub(crate) fn new(mill: &'a Mill, stage: &'a Stage, place: &'a Place, copy: &'a Path) -> Self {
-        Game { mill, stage, place, copy, findings: Vec::new(), loaded: BTreeSet::new() }
+        Game { mill, stage, place, copy, findings: Vec::new(), loaded: BTreeSet::new(), was_killed: false }
     }
 
     pub(crate) fn found(&mut self, what: impl Into<String>) {
@@ -88,15 +90,13 @@ impl<'a> Game<'a> {
     /// Nothing lies beside the database that need not.
     fn strays(&mut self, end: End) -> Result<(), Trouble> {
         let files = self.place.files()?;
+        let is_log = |name: &str| ["out.db-journal", "out.db-wal", "out.db-shm"].contains(&name);
         let may_stay = |name: &str| match end {
             _ if name == "out.db" => true,
-            End::Killed => {
-                let logs = ["out.db-journal", "out.db-wal", "out.db-shm"];
-                name.starts_with(".out.db.import") || logs.contains(&name)
-            }
+            End::Killed => name.starts_with(".out.db.import") || is_log(name),
             End::Gently { resume } => {
                 let draft = name.starts_with(".out.db.import") && name != ".out.db.import-lock";
-                resume && self.stage.way == Way::New && draft
+                (resume && self.stage.way == Way::New && draft) || (self.was_killed && is_log(name))
             }
             End::Full => ["out.db-wal", "out.db-shm"].contains(&name),
             End::Done => false,
@@ -105,6 +105,7 @@ impl<'a> Game<'a> {
         if !strays.is_empty() {
             self.findings.push(format!("{end:?}, and these files are left: {strays:?}"));
         }
+        self.was_killed |= end == End::Killed;
         Ok(())
     }
 

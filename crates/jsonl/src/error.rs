@@ -57,6 +57,10 @@ impl Error {
             Some(ErrorCode::DiskFull) => {
                 Error::System(format!("{path}: the disk is full; nothing half-done was left in it"))
             }
+            // Of some calls SQLite does not know that the disk is full; of none whether it is broken.
+            Some(ErrorCode::SystemIoFailure) => Error::System(format!(
+                "{path}: the disk is full, or failed: {error}; nothing half-done was left in it"
+            )),
             _ => Error::System(format!("{path}: {error}")),
         }
     }
