@@ -1,11 +1,14 @@
 //! What the tests and the benchmarks need beyond a Rust toolchain, and how to get what is missing.
 //!
-//! Owns the tables of needs and the private folder for tools. A need that is already there is left alone,
-//! whatever its version. Nothing is ever installed for a run that would not use it. Packages of the system are
-//! installed only by root and only with apt-get; elsewhere the steps that want them say that they are not done.
+//! Owns the tables of needs. The private folder for tools is `gristmill_broker`'s, as is getting RabbitMQ. A need
+//! that is already there is left alone, whatever its version. Nothing is ever installed for a run that would not
+//! use it. Packages of the system are installed only by root and only with apt-get; elsewhere the steps that want
+//! them say that they are not done.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+use gristmill_broker::Kit;
 
 use crate::fault::Fault;
 use crate::fuzz;
@@ -41,6 +44,7 @@ const NEEDS: &[Need] = &[
         source: Source::Debian("strace"),
     },
     CARGO_FUZZ,
+    Need { name: "RabbitMQ", there: |_| Kit::find().is_ok(), source: Source::Own(get_rabbitmq) },
 ];
 
 const CARGO_FUZZ: Need = Need {
@@ -137,6 +141,11 @@ fn get_cargo_deny(workspace: &Workspace) -> Result<(), Fault> {
          Any cargo-deny on the PATH is used as it is"
             .to_owned(),
     ))
+}
+
+/// Downloads it and unpacks it into our folder; installs and starts nothing.
+fn get_rabbitmq(_workspace: &Workspace) -> Result<(), Fault> {
+    Kit::get().map(drop).map_err(|fault| Fault::System(fault.to_string()))
 }
 
 /// Installs a program of the registry into our folder. Whether that worked; the output says why not.
@@ -255,43 +264,7 @@ pub(crate) fn path_with_tools() -> Result<OsString, Fault> {
     std::env::join_paths(folders).map_err(|error| Fault::User(format!("PATH: {error}")))
 }
 
-/// Our folder for tools, outside the checkout so that a `cargo clean` does not cost a long build.
+/// Our folder for tools.
 fn tools() -> Result<PathBuf, Fault> {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from);
-    tools_under(variable("XDG_CACHE_HOME").as_deref(), variable("HOME").as_deref())
-}
-
-fn tools_under(cache_home: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, Fault> {
-    // The XDG rules: a relative folder is invalid and to be ignored.
-    let cache_home = cache_home.filter(|path| path.is_absolute()).map(Path::to_path_buf);
-    let home = home.filter(|path| path.is_absolute()).map(|home| home.join(".cache"));
-    let cache = cache_home.or(home).ok_or_else(|| {
-        Fault::User(
-            "no place for tools: set XDG_CACHE_HOME or HOME to an absolute path, \
-             or put cargo-deny on the PATH"
-                .to_owned(),
-        )
-    })?;
-    Ok(cache.join("gristmill").join("tools"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(cache_home: Option<&str>, home: Option<&str>, expected: Option<&str>) {
-        let found = tools_under(cache_home.map(Path::new), home.map(Path::new));
-        assert_eq!(found.ok().as_deref(), expected.map(Path::new), "{cache_home:?} {home:?}");
-    }
-
-    #[test]
-    fn where_tools_are_kept() {
-        check(Some("/cache"), Some("/home/miller"), Some("/cache/gristmill/tools"));
-        check(None, Some("/home/miller"), Some("/home/miller/.cache/gristmill/tools"));
-        check(Some("cache"), Some("/home/miller"), Some("/home/miller/.cache/gristmill/tools"));
-        check(Some(""), Some("/home/miller"), Some("/home/miller/.cache/gristmill/tools"));
-        check(Some("cache"), None, None);
-        check(None, Some(""), None);
-    }
+    gristmill_broker::tools().map_err(|fault| Fault::User(format!("{fault}, or put cargo-deny on the PATH")))
 }

@@ -3,6 +3,7 @@
 //! Owns the one place where what was typed becomes what the program uses: checked, absolute, with its defaults, and
 //! with a note of where each value came from. A wrong value ends the program before it has done anything.
 
+pub(crate) mod consumers;
 mod file;
 pub(crate) mod keys;
 pub(crate) mod value;
@@ -10,10 +11,12 @@ pub(crate) mod value;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gristmill_amqp::Endpoint;
 use gristmill_store::Durability;
 use gristmill_store::catalog::Algorithm;
 
@@ -60,6 +63,9 @@ pub(crate) struct Settings {
     pub(crate) import_workers: usize,
     pub(crate) worker: Worker,
     pub(crate) exec: Exec,
+    pub(crate) amqp: Amqp,
+    /// As the file has them, and found to be legal.
+    pub(crate) consumers: Vec<consumers::Declared>,
     /// Every key with its value and origin, for people.
     pub(crate) shown: Vec<Shown>,
 }
@@ -92,6 +98,21 @@ pub(crate) struct Exec {
     pub(crate) attempts: u32,
     pub(crate) backoff_base: Duration,
     pub(crate) backoff_cap: Duration,
+}
+
+#[derive(Clone)]
+pub(crate) struct Amqp {
+    /// With their passwords: not to be shown.
+    pub(crate) uris: Vec<String>,
+    pub(crate) connect_within: Duration,
+    pub(crate) shutdown: Duration,
+    pub(crate) metrics: Option<SocketAddr>,
+}
+
+impl std::fmt::Debug for Amqp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Amqp").field("shutdown", &self.shutdown).finish_non_exhaustive()
+    }
 }
 
 /// A setting in force, for people.
@@ -136,6 +157,14 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
             backoff_base: reading.duration(&keys::EXEC_BACKOFF_BASE, (MOMENT, DAY))?,
             backoff_cap: reading.duration(&keys::EXEC_BACKOFF_CAP, (MOMENT, 30 * DAY))?,
         },
+        amqp: Amqp {
+            uris: reading.uris()?,
+            connect_within: reading
+                .duration(&keys::AMQP_CONNECT_WITHIN, (Duration::from_millis(100), DAY))?,
+            shutdown: reading.duration(&keys::AMQP_SHUTDOWN, (Duration::ZERO, DAY))?,
+            metrics: reading.address_or_none(&keys::AMQP_METRICS)?,
+        },
+        consumers: reading.consumers()?,
         shown: Vec::new(),
     };
     if settings.exec.backoff_cap < settings.exec.backoff_base {
@@ -190,7 +219,7 @@ struct Reading<'a> {
     flags: &'a Flags,
     env: Environment<'a>,
     file: PathBuf,
-    values: file::Values,
+    found: file::File,
     shown: Vec<Shown>,
 }
 
@@ -198,15 +227,15 @@ impl<'a> Reading<'a> {
     fn new(flags: &'a Flags, env: Environment<'a>) -> Result<Self, Error> {
         // Without a home there is no file; who needs one is told when it comes to that.
         let (file, named) = config_path(flags, env).unwrap_or_default();
-        let values = match std::fs::read_to_string(&file) {
+        let found = match std::fs::read_to_string(&file) {
             Ok(text) => file::parse(&file, &text).map_err(Error::Setting)?,
-            Err(error) if error.kind() == ErrorKind::NotFound && !named => file::Values::new(),
+            Err(error) if error.kind() == ErrorKind::NotFound && !named => file::File::default(),
             Err(error) => {
                 let text = format!("cannot read the settings file {}: {error}", file.display());
                 return Err(Error::Setting(text));
             }
         };
-        Ok(Reading { flags, env, file, values, shown: Vec::new() })
+        Ok(Reading { flags, env, file, found, shown: Vec::new() })
     }
 
     /// The value that wins, and where it is from; nothing when nobody gave one.
@@ -217,7 +246,7 @@ impl<'a> Reading<'a> {
         if let Some(value) = non_empty(self.env, key.variable) {
             return Some((Raw::One(value), Origin::Variable(key.variable)));
         }
-        let (raw, line) = self.values.get(key.name)?;
+        let (raw, line) = self.found.values.get(key.name)?;
         Some((raw.clone(), Origin::File(self.file.clone(), *line)))
     }
 
@@ -322,6 +351,59 @@ impl<'a> Reading<'a> {
             folder.as_ref().map_or_else(|| "none".to_owned(), |folder| folder.display().to_string())
         };
         self.text(key, read, show)
+    }
+
+    /// Where the broker is. What is shown, and what is said of a wrong one, never has a password in it.
+    fn uris(&mut self) -> Result<Vec<String>, Error> {
+        let key = &keys::AMQP_URI;
+        let default = || (Raw::One(key.default.unwrap_or_default().into()), Origin::Default);
+        let (raw, origin) = self.given(key).unwrap_or_else(default);
+        let wrong = |why: &str| {
+            Error::Setting(format!("{} ({origin}) is not legal: {why}\n\nlegal: {}", key.name, key.legal))
+        };
+        let uris: Vec<String> = match raw {
+            Raw::Many(uris) => uris,
+            Raw::One(text) => {
+                let text = text.to_str().ok_or_else(|| wrong("it is not UTF-8"))?;
+                text.split_whitespace().map(str::to_owned).collect()
+            }
+            Raw::Bare(_) => return Err(wrong("it is not a text, or a list of such")),
+        };
+        if uris.is_empty() {
+            return Err(wrong("there is none"));
+        }
+        let endpoints = uris.iter().map(|uri| uri.parse::<Endpoint>()).collect::<Result<Vec<_>, _>>();
+        let endpoints = endpoints.map_err(|error| wrong(&error.to_string()))?;
+        let shown = endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ");
+        self.shown.push(Shown { key, value: shown, origin });
+        Ok(uris)
+    }
+
+    /// An address to listen on. A bare port is for this machine only.
+    fn address_or_none(&mut self, key: &'static Key) -> Result<Option<SocketAddr>, Error> {
+        let read = |text: &str| match text {
+            "none" => Some(None),
+            text => text
+                .parse()
+                .or_else(|_| text.parse().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port))))
+                .ok()
+                .map(Some),
+        };
+        let show = |address: &Option<SocketAddr>| {
+            address.map_or_else(|| "none".to_owned(), |address| address.to_string())
+        };
+        self.text(key, read, show)
+    }
+
+    fn consumers(&self) -> Result<Vec<consumers::Declared>, Error> {
+        let mut declared = Vec::with_capacity(self.found.consumers.len());
+        for (values, line) in &self.found.consumers {
+            let place = format!("{}:{line}", self.file.display());
+            let one = consumers::from_file(values, &self.file);
+            consumers::resolve(&one, &place)?;
+            declared.push(one);
+        }
+        Ok(declared)
     }
 
     fn durability(&mut self) -> Result<Durability, Error> {

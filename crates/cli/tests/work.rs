@@ -373,3 +373,35 @@ fn the_work_of_the_dead_is_freed() {
     home.check(&["jobs", "retry", &job], 0, &format!("job {job} is pending"), "");
     home.check(&["jobs", "cancel", &job], 0, &format!("job {job} is cancelled"), "");
 }
+
+#[test]
+fn a_message_that_was_given_up_is_seen_and_not_made_a_task() {
+    let home = Home::new();
+    let store = home.store();
+    let now = store.now();
+    let letter = gristmill_store::letters::NewLetter {
+        message_id: "m-1".to_owned(),
+        kind: "amqp:orders".to_owned(),
+        queue: "orders".to_owned(),
+        reason: "no such order".to_owned(),
+        attempts: 3,
+        first_failure: now,
+        last_failure: now,
+        details: None,
+        checkpoint: Some(r#"{"payload": {"id": 7}, "headers": {}}"#.to_owned()),
+    };
+    store.letters().bury(letter).unwrap();
+    store.tasks().enqueue(NewTask::new("a", "1")).unwrap();
+    bury(&store, "a", "x");
+    store.close();
+    drop(store);
+    home.check(&["dead", "list", "--kind", "amqp:orders"], 0, "m-1", "");
+    let shown = home.json(&["dead", "show", "1"]);
+    assert_eq!((&shown["queue"], &shown["checkpoint"]["payload"]), (&json!("orders"), &json!({"id": 7})));
+    home.check(&["dead", "show", "1"], 0, "publish it to its queue again, then gristmill dead discard 1", "");
+    let words =
+        "dead letter 1 is no task, but the message \"m-1\" from the queue \"orders\": publish it there again";
+    home.check(&["dead", "retry", "1"], 1, "", words);
+    home.check(&["dead", "retry", "--all"], 1, "queued 1 task again", words);
+    home.check(&["dead", "discard", "1"], 0, "dead letter 1 is gone", "");
+}

@@ -45,6 +45,7 @@ pub fn retry_all(store: &Store, kinds: &[Kind], filter: &LetterFilter) -> Result
 }
 
 fn rebuilt(kinds: &[Kind], letter: &DeadLetter) -> Result<NewTask, Error> {
+    letter.must_be_a_task()?;
     let kind = kinds.iter().find(|kind| kind.name() == letter.task_type);
     if let Some(rebuild) = kind.and_then(|kind| kind.rebuild.as_ref()) {
         return rebuild(letter).map_err(|reason| {

@@ -1,4 +1,4 @@
-//! What can keep an import from being done.
+//! What can keep an import, or a sink, from doing what it is asked for.
 
 use std::fmt;
 use std::io;
@@ -15,6 +15,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// What was asked for cannot be done so. Says what, and what would be right.
     Invalid(String),
+    /// Another program kept the database to itself for longer than we wait.
+    Busy(String),
     /// The system failed: a full disk, a damaged database.
     System(String),
     /// It was told to stop.
@@ -24,7 +26,12 @@ pub enum Error {
 impl Error {
     /// Whether the person who runs the program can put it right, rather than the system having failed.
     pub fn is_users(&self) -> bool {
-        matches!(self, Error::Invalid(_))
+        matches!(self, Error::Invalid(_) | Error::Busy(_))
+    }
+
+    /// Whether the same may succeed later: another program is done with the database, the disk has room again.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Error::Busy(_) | Error::System(_))
     }
 
     pub(crate) fn io(doing: &str, path: &Path, error: &io::Error) -> Self {
@@ -45,7 +52,7 @@ impl Error {
         match error.sqlite_error_code() {
             Some(ErrorCode::OperationInterrupted) => Error::Stopped,
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                Error::Invalid(format!("{path}: another program is using it; try again when it is done"))
+                Error::Busy(format!("{path}: another program is using it; try again when it is done"))
             }
             Some(ErrorCode::NotADatabase) => {
                 Error::Invalid(format!("{path} is not an SQLite database; name another file"))
@@ -69,7 +76,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Invalid(text) | Error::System(text) => f.write_str(text),
+            Error::Invalid(text) | Error::Busy(text) | Error::System(text) => f.write_str(text),
             Error::Stopped => f.write_str("stopped before it was done"),
         }
     }

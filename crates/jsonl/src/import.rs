@@ -6,20 +6,21 @@
 mod base;
 pub mod control;
 mod desk;
-mod find;
-mod key;
-mod layout;
-mod ledger;
+pub(crate) mod find;
+pub(crate) mod key;
+pub(crate) mod layout;
+pub(crate) mod ledger;
 mod loading;
-mod names;
+pub(crate) mod names;
 pub mod options;
 mod place;
 mod rejects;
 pub mod schema;
 pub mod stats;
+pub(crate) mod stock;
 mod stream;
 pub mod summary;
-mod table;
+pub(crate) mod table;
 mod writer;
 
 use std::collections::HashMap;

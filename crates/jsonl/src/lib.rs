@@ -17,7 +17,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Reader`] gives rows one after the other, dynamic or of a type of the caller's.
+//! A [`Reader`] gives rows one after the other, dynamic or of a type of the caller's. A [`Sink`] takes objects that come
+//! one at a time, such as messages, into a table.
 
 mod block;
 mod error;
@@ -33,6 +34,7 @@ mod parse;
 pub mod probe;
 mod reader;
 mod rows;
+mod sink;
 mod source;
 mod text;
 
@@ -40,3 +42,4 @@ pub use error::{Error, Result};
 pub use fault::Reason;
 pub use kinds::Type;
 pub use reader::{BadLine, ReadError, Reader, Row, Typed, Value};
+pub use sink::{BadObject, Sink};

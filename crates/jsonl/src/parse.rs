@@ -85,6 +85,25 @@ pub(crate) fn parse(block: Block, form: &Form, mut rows: Rows) -> Rows {
     rows
 }
 
+/// Reads texts that are one object each. Line ends in one are space like any other; an object's line is its number.
+pub(crate) fn parse_each(objects: &[&[u8]], form: &Form, mut rows: Rows) -> Rows {
+    rows.clear();
+    rows.keys.clone_from(&form.keys);
+    let mut text = std::mem::take(&mut rows.text);
+    text.clear();
+    let mut ends = Vec::with_capacity(objects.len());
+    for object in objects {
+        // Of one that is too long so much is enough to see it.
+        text.extend_from_slice(&object[..object.len().min(form.longest.saturating_add(1))]);
+        ends.push(text.len());
+        // So that no two of them make a character together.
+        text.push(b'\n');
+    }
+    Parser::new(form, &text, &mut rows).each(&ends);
+    rows.text = text;
+    rows
+}
+
 /// The same where only some languages are wanted: each line is copied without the others, then read.
 fn localised(original: &[u8], skipped: usize, form: &Form, rows: &mut Rows) {
     let mut text = Vec::with_capacity(original.len());
@@ -145,23 +164,38 @@ impl<'a> Parser<'a> {
         let mut at = skipped;
         while at < self.text.len() {
             let end = memchr::memchr(b'\n', &self.text[at..]).map_or(self.text.len(), |end| at + end + 1);
-            let stop = trimmed(self.text, at, end);
-            let line = Line { number: self.out.lines, span: Span::new(at, stop) };
-            self.base = at;
-            self.out.lines += 1;
-            let bytes = &self.text[at..stop];
+            self.part(at, trimmed(self.text, at, end), all_utf8);
             at = end;
-            if bytes.len() > self.form.longest {
-                let reason = Reason::TooLong(self.form.longest);
-                self.refuse(line, Fault { at: self.form.longest, reason });
-                continue;
+        }
+    }
+
+    fn each(mut self, ends: &[usize]) {
+        let all_utf8 = simdutf8::basic::from_utf8(self.text).is_ok();
+        let mut at = 0;
+        for end in ends {
+            let line = self.part(at, *end, all_utf8);
+            at = end + 1;
+            if std::mem::take(&mut self.out.blank) > 0 {
+                self.refuse(line, Fault { at: 0, reason: Reason::NotAnObject("nothing") });
             }
-            if !all_utf8 && let Err(error) = simdutf8::compat::from_utf8(bytes) {
-                self.refuse(line, Fault { at: error.valid_up_to(), reason: Reason::NotUtf8 });
-                continue;
-            }
+        }
+    }
+
+    /// What is to be one row.
+    fn part(&mut self, start: usize, stop: usize, all_utf8: bool) -> Line {
+        let line = Line { number: self.out.lines, span: Span::new(start, stop) };
+        self.base = start;
+        self.out.lines += 1;
+        let bytes = &self.text[start..stop];
+        if bytes.len() > self.form.longest {
+            let reason = Reason::TooLong(self.form.longest);
+            self.refuse(line, Fault { at: self.form.longest, reason });
+        } else if !all_utf8 && let Err(error) = simdutf8::compat::from_utf8(bytes) {
+            self.refuse(line, Fault { at: error.valid_up_to(), reason: Reason::NotUtf8 });
+        } else {
             self.line(line, bytes);
         }
+        line
     }
 
     fn refuse(&mut self, line: Line, Fault { at, reason }: Fault) {

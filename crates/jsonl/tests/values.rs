@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use common::Bench;
 use gristmill_jsonl::import::options::Options;
-use gristmill_jsonl::{Reader, Value as Read};
+use gristmill_jsonl::{Reader, Sink, Value as Read};
 use proptest::prelude::*;
 use rusqlite::types::ValueRef;
 use serde_json::{Number, Value};
@@ -125,5 +125,50 @@ proptest! {
             }
         }
         prop_assert!(reader.next_row().is_none());
+    }
+}
+
+proptest! {
+    // Each batch waits for the disk.
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// One at a time, in batches, by several sinks one after the other: a key's values are in one column, each as it is.
+    #[test]
+    fn a_sink_keeps_every_value_as_it_is(batches in prop::collection::vec((any::<bool>(), prop::collection::vec(row(), 1..8)), 1..8)) {
+        let bench = Bench::new();
+        let mut sink = Sink::open(&bench.database(), "t").unwrap();
+        let first = Row::from([("first".to_owned(), Value::from(1))]);
+        sink.append(&[serde_json::to_string(&first).unwrap().as_bytes()]).unwrap();
+        for (again, rows) in &batches {
+            if *again {
+                sink = Sink::open(&bench.database(), "t").unwrap();
+            }
+            let texts: Vec<String> = rows.iter().map(|row| serde_json::to_string(row).unwrap()).collect();
+            let texts: Vec<&[u8]> = texts.iter().map(|text| text.as_bytes()).collect();
+            prop_assert!(sink.append(&texts).unwrap().iter().all(Result::is_ok));
+        }
+        drop(sink);
+        bench.is_sound();
+        let rows: Vec<&Row> = std::iter::once(&first).chain(batches.iter().flat_map(|(_, rows)| rows)).collect();
+        let mut keys: Vec<&String> = Vec::new();
+        for key in rows.iter().flat_map(|row| row.keys()) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let conn = bench.open();
+        let mut statement = conn.prepare("SELECT * FROM t ORDER BY rowid").unwrap();
+        prop_assert_eq!(statement.column_count(), keys.len());
+        let mut found = statement.query([]).unwrap();
+        for row in rows {
+            let found = found.next().unwrap().unwrap();
+            for (index, key) in keys.iter().enumerate() {
+                let (value, cell) = (row.get(*key).unwrap_or(&Value::Null), found.get_ref(index).unwrap());
+                let is_decimal = matches!(value, Value::Number(number) if number.as_i64().is_none() && number.is_u64());
+                let kind = if value.is_object() || value.is_array() || is_decimal { "TEXT" } else { "" };
+                prop_assert!(is_same(value, cell, kind), "{key}: {value} is {cell:?}");
+            }
+        }
+        prop_assert!(found.next().unwrap().is_none());
     }
 }

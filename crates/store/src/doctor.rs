@@ -100,7 +100,7 @@ pub struct Checkup {
     pub counts: BTreeMap<&'static str, BTreeMap<String, u64>>,
     /// The leases.
     pub leases: Vec<LeaseCount>,
-    /// Tasks that were given up.
+    /// Tasks and messages that were given up.
     pub dead_letters: u64,
     /// Checkpoints of tasks that are finished or gone.
     pub orphaned_checkpoints: u64,
@@ -397,8 +397,8 @@ impl Examination<'_> {
             let letters = self.count("SELECT count(*) FROM dead_letter_queue", [])?;
             self.checkup.dead_letters = letters;
             if letters > 0 {
-                let what = are(letters, "task", "", "given up and kept as dead letters");
-                let next = "`gristmill dead list` shows them; `gristmill dead retry` tries again";
+                let what = are(letters, "dead letter", "", "kept of what was given up");
+                let next = "`gristmill dead list` shows them; `gristmill dead retry` tries tasks again";
                 self.checkup.find(Severity::Note, what, next);
             }
         }

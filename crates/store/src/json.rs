@@ -15,9 +15,14 @@ const DEEPEST: usize = 500;
 
 /// Checks a text that is called `what`.
 pub(crate) fn check(what: &str, text: &str) -> Result<()> {
-    if text.len() > MOST {
+    check_up_to(what, text, MOST)
+}
+
+/// The same for a text that may be of another length.
+pub(crate) fn check_up_to(what: &str, text: &str, most: usize) -> Result<()> {
+    if text.len() > most {
         let len = text.len();
-        return Err(Error::Invalid(format!("{what} has {len} bytes; at most {MOST} are legal")));
+        return Err(Error::Invalid(format!("{what} has {len} bytes; at most {most} are legal")));
     }
     if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
         return Err(Error::Invalid(format!("{what} is not JSON: {error}")));

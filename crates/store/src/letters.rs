@@ -1,7 +1,9 @@
-//! Dead letters: tasks that were given up, with all it takes to understand them and to try again.
+//! Dead letters: tasks that were given up, with all it takes to understand them and to try again. And messages of
+//! queues elsewhere, which cannot be put back from here.
 //!
 //! Owns the table `dead_letter_queue`. A letter is made in the transaction that gives its task up, and goes in the
-//! one that puts the task back: at no moment are there both, or neither.
+//! one that puts the task back: at no moment are there both, or neither. A message's letter is told by its having a
+//! queue and no payload: a task's has both, and one that another program wrote has neither.
 
 use rusqlite::{Row, params};
 use serde::Serialize;
@@ -9,12 +11,57 @@ use serde::Serialize;
 use crate::checkpoints;
 use crate::db::{Db, some_time};
 use crate::error::{Error, Result};
+use crate::json;
 use crate::tasks::{self, DEFAULT_QUEUE, Enqueued, Failure, NewTask};
 use crate::time::Time;
 use crate::writer::Shape;
 use crate::{Page, Store};
 
-/// A dead letter as it stands in the table. Letters that other programs wrote have no payload.
+/// The longest checkpoint of a message, in bytes: the largest message that a broker takes, in base64, and what is said
+/// about it. What could not be buried would come back for ever.
+const LARGEST: usize = 256 << 20;
+
+/// Which rows are letters of messages.
+const OF_MESSAGE: &str = "queue IS NOT NULL AND payload IS NULL";
+
+/// A message that is given up: it came from a queue that is not in this database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewLetter {
+    /// The message's id; empty when it has none.
+    pub message_id: String,
+    /// What kind of work it was, such as `amqp:orders`. `dead list --kind` asks for it.
+    pub kind: String,
+    /// The queue that it came from.
+    pub queue: String,
+    /// Why it is given up, for people.
+    pub reason: String,
+    /// How often it was tried, all in all.
+    pub attempts: u32,
+    /// When it failed first.
+    pub first_failure: Time,
+    /// When it failed last.
+    pub last_failure: Time,
+    /// More about the failure.
+    pub details: Option<String>,
+    /// All it takes to publish it again, JSON: its payload and headers. At most 256 MiB.
+    pub checkpoint: Option<String>,
+}
+
+impl NewLetter {
+    fn check(&self) -> Result<()> {
+        if self.kind.is_empty() || self.queue.is_empty() {
+            return Err(Error::Invalid(
+                "a letter needs the kind of its message and the queue it came from; neither may be empty"
+                    .to_owned(),
+            ));
+        }
+        let checkpoint = self.checkpoint.as_deref();
+        checkpoint.map_or(Ok(()), |text| json::check_up_to("the letter's checkpoint", text, LARGEST))
+    }
+}
+
+/// A dead letter as it stands in the table. Letters that other programs wrote have no payload, nor have those of
+/// messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[allow(missing_docs, reason = "each field is the column of its name")]
 pub struct DeadLetter {
@@ -68,6 +115,23 @@ impl DeadLetter {
         task.document_id = Some(self.document_id.clone()).filter(|document| !document.is_empty());
         Some(task)
     }
+
+    /// Whether it is a message's, and not a task's.
+    pub fn is_message(&self) -> bool {
+        self.queue.is_some() && self.payload.is_none()
+    }
+
+    /// Refuses a message's letter, where only a task's can be tried again; says what to do instead.
+    pub fn must_be_a_task(&self) -> Result<()> {
+        match &self.queue {
+            Some(queue) if self.is_message() => Err(Error::Conflict(format!(
+                "dead letter {0} is no task, but the message {1:?} from the queue {queue:?}: publish it there again, \
+                 `gristmill dead show {0}` has all of it; then discard the letter",
+                self.id, self.task_id
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Which letters to list.
@@ -79,7 +143,7 @@ pub struct LetterFilter {
     pub document_id: Option<String>,
     /// Only with this in their reason.
     pub reason: Option<String>,
-    /// Only of this task.
+    /// Only of this task; a message with such an id is none.
     pub task_id: Option<String>,
 }
 
@@ -92,11 +156,14 @@ impl Letters<'_> {
     pub fn list(self, filter: &LetterFilter, after: Option<i64>, limit: usize) -> Result<Page<DeadLetter>> {
         let from = after.unwrap_or(i64::MAX);
         let letters = self.0.read(|db| {
-            db.rows(
+            let sql = format!(
                 "SELECT * FROM dead_letter_queue WHERE id < ?1 AND (?2 IS NULL OR task_type = ?2)
                     AND (?3 IS NULL OR document_id = ?3) AND (?4 IS NULL OR instr(failure_reason, ?4) > 0)
-                    AND (?5 IS NULL OR task_id = ?5)
-                 ORDER BY id DESC LIMIT ?6",
+                    AND (?5 IS NULL OR (task_id = ?5 AND NOT ({OF_MESSAGE})))
+                 ORDER BY id DESC LIMIT ?6"
+            );
+            db.rows(
+                &sql,
                 params![
                     from,
                     filter.kind,
@@ -116,11 +183,23 @@ impl Letters<'_> {
         self.0.read(|db| letter(db, id))
     }
 
+    /// Gives a message up, and says which letter it is. When this returns, it is on disk. A message that was given up
+    /// before (the same id, from the same queue, of the same kind) has one letter, which then tells of the last time: its
+    /// first failure is the earliest, its last failure the latest, and its attempts are the most that were told.
+    pub fn bury(self, letter: NewLetter) -> Result<i64> {
+        letter.check()?;
+        self.0.write(Shape::Compound, move |db| match known(db, &letter)? {
+            Some(id) => update(db, id, &letter).map(|()| id),
+            None => insert(db, &letter),
+        })
+    }
+
     /// Puts `task` in with the letter's checkpoints, and throws the letter away.
     pub fn retry(self, id: i64, task: NewTask) -> Result<Enqueued> {
         task.check()?;
         self.0.write_and_ring(Shape::Compound, move |db| {
             let letter = letter(db, id)?;
+            letter.must_be_a_task()?;
             let enqueued = tasks::insert(db, &task)?;
             if !enqueued.created {
                 return Err(Error::Conflict(format!(
@@ -185,6 +264,48 @@ fn letter(db: &Db<'_>, id: i64) -> Result<DeadLetter> {
 
 fn remove(db: &Db<'_>, id: i64) -> Result<()> {
     db.execute("DELETE FROM dead_letter_queue WHERE id = ?1", [id]).map(drop)
+}
+
+/// The letter that a message has already. One without an id may be any: it never has.
+fn known(db: &Db<'_>, new: &NewLetter) -> Result<Option<i64>> {
+    let sql = format!(
+        "SELECT id FROM dead_letter_queue WHERE task_id = ?1 AND ?1 <> '' AND task_type = ?2 AND queue = ?3
+            AND {OF_MESSAGE} ORDER BY id LIMIT 1"
+    );
+    db.first(&sql, params![new.message_id, new.kind, new.queue], |row| row.get(0))
+}
+
+fn insert(db: &Db<'_>, new: &NewLetter) -> Result<i64> {
+    let sql = "INSERT INTO dead_letter_queue (task_id, task_type, document_id, failure_reason, attempt_count,
+            first_failure, last_failure, error_details, checkpoint, created_at, queue)
+        VALUES (?1, ?2, '', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    let (first, last) = (new.first_failure.to_string(), new.last_failure.to_string());
+    let params = params![
+        new.message_id,
+        new.kind,
+        new.reason,
+        new.attempts,
+        first,
+        last,
+        new.details,
+        new.checkpoint,
+        db.now(),
+        new.queue
+    ];
+    db.execute(sql, params)?;
+    Ok(db.conn.last_insert_rowid())
+}
+
+fn update(db: &Db<'_>, id: i64, new: &NewLetter) -> Result<()> {
+    let sql = format!(
+        "UPDATE dead_letter_queue SET failure_reason = ?2, attempt_count = max(attempt_count, ?3),
+            first_failure = min(first_failure, ?4), last_failure = max(last_failure, ?5), error_details = ?6,
+            checkpoint = ?7
+        WHERE id = ?1 AND {OF_MESSAGE}"
+    );
+    let (first, last) = (new.first_failure.to_string(), new.last_failure.to_string());
+    let params = params![id, new.reason, new.attempts, first, last, new.details, new.checkpoint];
+    db.execute(&sql, params).map(drop)
 }
 
 /// Writes the letter of a task that was just given up. Its checkpoints go into the letter.

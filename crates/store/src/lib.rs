@@ -56,6 +56,7 @@ mod readers;
 pub mod roots;
 pub mod scans;
 mod schema;
+pub mod seen;
 pub mod tasks;
 pub mod thumbnails;
 pub mod time;
@@ -194,7 +195,7 @@ impl Store {
         checkpoints::Checkpoints(self)
     }
 
-    /// Tasks that were given up.
+    /// Tasks and messages that were given up.
     pub fn letters(&self) -> letters::Letters<'_> {
         letters::Letters(self)
     }
@@ -217,6 +218,11 @@ impl Store {
     /// How fast all workers together may read.
     pub fn limits(&self) -> limits::Limits<'_> {
         limits::Limits(self)
+    }
+
+    /// Messages that were seen before.
+    pub fn seen(&self) -> seen::Seen<'_> {
+        seen::Seen(self)
     }
 
     /// Folders that are scanned.

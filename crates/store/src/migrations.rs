@@ -31,8 +31,12 @@ const THEIRS: &[(i64, &str)] = &[
 type Migration = fn(&Db<'_>) -> Result<()>;
 
 /// Ours.
-const OURS: &[(i64, &str, Migration)] =
-    &[(1001, "protocol", protocol), (1002, "tasks", tasks), (1003, "catalog", catalog)];
+const OURS: &[(i64, &str, Migration)] = &[
+    (1001, "protocol", protocol),
+    (1002, "tasks", tasks),
+    (1003, "catalog", catalog),
+    (1004, "messages", messages),
+];
 
 /// The step that a file is at when there is nothing left to do.
 pub(crate) fn latest() -> i64 {
@@ -182,6 +186,11 @@ fn catalog(db: &Db<'_>) -> Result<()> {
     let ours = "SELECT count(*) FROM sqlite_schema WHERE name = 'library_files'
         AND sql LIKE '%CHECK (size_bytes >= 0)%'";
     if db.number(ours, [])? > 0 { db.batch(schema::UNUSED_INDEXES) } else { Ok(()) }
+}
+
+/// 1004: what consumers of queues keep.
+fn messages(db: &Db<'_>) -> Result<()> {
+    db.batch(schema::MESSAGES)
 }
 
 fn add_columns(db: &Db<'_>, table: &str, wanted: &[(&str, &str)]) -> Result<()> {

@@ -447,3 +447,14 @@ pub(crate) const UNUSED_INDEXES: &str = "
     DROP INDEX IF EXISTS ix_library_files_hash_retry;
     DROP INDEX IF EXISTS ix_library_files_hash_claimed;
 ";
+
+/// Messages that consumers have seen. The key's tree is the table; the index has what is oldest, for those that forget.
+pub(crate) const MESSAGES: &str = "
+    CREATE TABLE IF NOT EXISTS seen_messages (
+        scope TEXT NOT NULL CHECK (scope <> ''),
+        message_id TEXT NOT NULL CHECK (message_id <> ''),
+        seen_at TEXT NOT NULL,
+        PRIMARY KEY (scope, message_id)
+    ) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS ix_seen_messages_seen ON seen_messages (scope, seen_at);
+";

@@ -185,10 +185,17 @@ fn table(output: &Output, page: &Page<DeadLetter>, narrowed: bool) -> String {
 
 fn show(context: &Context, letter: &DeadLetter) -> Result<Outcome, Error> {
     let document = Some(letter.document_id.clone()).filter(|document| !document.is_empty());
+    let task = Some(letter.task_id.clone());
+    let (task, message) = if letter.is_message() { (None, task) } else { (task, None) };
+    let next = match letter.is_message() {
+        true => format!("publish it to its queue again, then gristmill dead discard {}", letter.id),
+        false => format!("gristmill dead retry {0}, or gristmill dead discard {0}", letter.id),
+    };
     context.output.say(&object(letter)?, |output| {
         output.fields(&[
             ("id", Some(letter.id.to_string())),
-            ("task", Some(letter.task_id.clone())),
+            ("task", task),
+            ("message", message),
             ("kind", Some(letter.task_type.clone())),
             ("queue", letter.queue.clone()),
             ("document", document),
@@ -200,7 +207,7 @@ fn show(context: &Context, letter: &DeadLetter) -> Result<Outcome, Error> {
             ("payload", letter.payload.clone()),
             ("checkpoint", letter.checkpoint.clone()),
             ("details", letter.error_details.clone()),
-            ("next", Some(format!("gristmill dead retry {0}, or gristmill dead discard {0}", letter.id))),
+            ("next", Some(next)),
         ])
     })?;
     Ok(Outcome::Done)

@@ -243,7 +243,7 @@ fn read(source: impl Read, name: &str) -> Result<String, Error> {
 }
 
 /// Whether a payload is one for this kind. The error says where it is not.
-fn check(kind: &str, text: &str) -> Result<(), String> {
+pub(super) fn check(kind: &str, text: &str) -> Result<(), String> {
     if text.len() > MAX_PAYLOAD {
         return Err(format!("is too long; at most {MAX_PAYLOAD} bytes are legal"));
     }

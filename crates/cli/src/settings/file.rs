@@ -11,21 +11,47 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Raw;
+use super::consumers;
 use super::keys::{self, ALL, Key};
 
 /// Values by key, each with its line.
 pub(crate) type Values = BTreeMap<&'static str, (Raw, usize)>;
 
+/// What a file says.
+#[derive(Debug, Default)]
+pub(crate) struct File {
+    pub(crate) values: Values,
+    /// The tables `[[consumers]]`, each with its line.
+    pub(crate) consumers: Vec<(Values, usize)>,
+}
+
 /// Reads a file's text. The error names the place and what would be right.
-pub(crate) fn parse(path: &Path, text: &str) -> Result<Values, String> {
+pub(crate) fn parse(path: &Path, text: &str) -> Result<File, String> {
     let place = |span: &Range<usize>| format!("{}:{}", path.display(), line(text, span.start));
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or_else(|| path.display().to_string(), |span| place(&span));
         format!("{at}: not TOML: {}", error.message())
     })?;
-    let mut values = Values::new();
+    let File { mut values, mut consumers } = File::default();
     for (name, value) in table.get_ref() {
         match value.get_ref() {
+            DeValue::Array(tables) if name.get_ref() == consumers::SECTION => {
+                for one in tables.iter() {
+                    let DeValue::Table(table) = one.get_ref() else {
+                        return Err(format!("{}: {}", place(&one.span()), consumers::LEGAL));
+                    };
+                    let mut declared = Values::new();
+                    for (inner, value) in table {
+                        let key = consumers::known(inner.get_ref())
+                            .map_err(|error| format!("{}: {error}", place(&inner.span())))?;
+                        declared.insert(key.name, (raw(text, value), line(text, inner.span().start)));
+                    }
+                    consumers.push((declared, line(text, one.span().start)));
+                }
+            }
+            _ if name.get_ref() == consumers::SECTION => {
+                return Err(format!("{}: {}", place(&name.span()), consumers::LEGAL));
+            }
             DeValue::Table(section) if is_section(name.get_ref()) => {
                 for (inner, value) in section {
                     let full = format!("{}.{}", name.get_ref(), inner.get_ref());
@@ -40,7 +66,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Values, String> {
             }
         }
     }
-    Ok(values)
+    Ok(File { values, consumers })
 }
 
 fn is_section(name: &str) -> bool {
@@ -98,6 +124,9 @@ pub(crate) fn template() -> String {
         let _ = writeln!(text, "# Legal: {}. Variable: {}", key.legal, key.variable);
         let _ = writeln!(text, "#{name} = {}", default(key));
     }
+    for line in consumers::template() {
+        let _ = writeln!(text, "{line}");
+    }
     text
 }
 
@@ -110,7 +139,7 @@ fn default(key: &Key) -> String {
     }
 }
 
-fn wrap(text: &str, width: usize) -> Vec<String> {
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
@@ -152,13 +181,18 @@ mod tests {
 
     #[test]
     fn the_template_is_the_defaults() {
-        assert!(parse(Path::new("c.toml"), &template()).unwrap().is_empty());
+        let empty = parse(Path::new("c.toml"), &template()).unwrap();
+        assert!(empty.values.is_empty() && empty.consumers.is_empty(), "{empty:?}");
         let bare: String = template()
             .lines()
             .map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
             .flat_map(|line| [line, "\n"])
             .collect();
-        let values = parse(Path::new("c.toml"), &bare).unwrap();
-        assert_eq!(values.len(), ALL.len());
+        let full = parse(Path::new("c.toml"), &bare).unwrap();
+        assert_eq!(full.values.len(), ALL.len());
+        // The example of a consumer has one of the actions, and all else.
+        let [(consumer, _)] = full.consumers.as_slice() else { panic!("{full:?}") };
+        assert_eq!(consumer.len(), consumers::ALL.len() - consumers::template_leaves_out());
+        consumers::resolve(&consumers::from_file(consumer, Path::new("c.toml")), "c.toml").unwrap();
     }
 }

@@ -82,6 +82,18 @@ keys! {
     EXEC_BACKOFF_CAP = "exec.backoff_cap", "GRISTMILL_EXEC_BACKOFF_CAP", Some("10m"),
         "No wait between two attempts is longer than this.",
         "a duration from 1ms to 30d that is not below exec.backoff_base";
+    AMQP_URI = "amqp.uri", "GRISTMILL_AMQP_URI", Some("amqp://localhost"),
+        "Where RabbitMQ is; several nodes of a cluster as a list. A password in it is shown nowhere; let nobody else read this file then.",
+        "amqp://user:password@host:port/vhost, or amqps:// for TLS, or a list of such; in the variable separated by spaces";
+    AMQP_CONNECT_WITHIN = "amqp.connect_within", "GRISTMILL_AMQP_CONNECT_WITHIN", Some("10s"),
+        "How long to wait for the first connection. One that is lost later is waited for as long as it takes.",
+        "a duration from 100ms to 1d, such as 10s or 5m";
+    AMQP_SHUTDOWN = "amqp.shutdown", "GRISTMILL_AMQP_SHUTDOWN", Some("30s"),
+        "How long messages that are being handled may go on after a consumer was told to stop.",
+        "a duration from 0s to 1d, such as 30s or 5m";
+    AMQP_METRICS = "amqp.metrics", "GRISTMILL_AMQP_METRICS", Some("none"),
+        "Where consumers tell Prometheus how they go: http://ADDRESS/metrics. Everybody who can reach the address can read it.",
+        "an address such as 127.0.0.1:9419 or [::1]:9419, a port for 127.0.0.1, or none";
 }
 
 /// Variables that are not settings of this list.

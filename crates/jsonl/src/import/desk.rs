@@ -5,21 +5,19 @@
 use std::collections::HashMap;
 use std::fs::File;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use super::control::Control;
 use super::find::Source;
 use super::key::Plan;
-use super::layout::{Layout, OldColumn};
 use super::loading::Known;
 use super::options::{Existing, Options};
 use super::place::Place;
+use super::stock::{self, Widening};
 use super::summary::{FileSummary, Outcome};
-use super::table::{self, Way};
+use super::table::Way;
 use super::{ledger, names};
 use crate::error::{Error, Result};
-use crate::keys::Fate;
-use crate::kinds::Type;
 use crate::source;
 
 pub(crate) struct Desk<'a> {
@@ -35,14 +33,7 @@ type Sql<T> = rusqlite::Result<T>;
 
 impl Desk<'_> {
     pub(crate) fn look(&mut self, sources: &[Source]) -> Sql<Result<HashMap<usize, Known>>> {
-        let ours = "SELECT 1 FROM sqlite_schema WHERE name IN ('job_locks', 'wal_maintenance_jobs') LIMIT 1 OFFSET 1";
-        if self.conn.prepare(ours)?.exists([])? {
-            return Ok(Err(Error::Invalid(format!(
-                "{} is Gristmill's own database; name another file for the tables",
-                self.place.target().display()
-            ))));
-        }
-        if let Some(error) = self.not_our_ledger()? {
+        if let Some(error) = stock::refusal(self.conn, self.place.target())? {
             return Ok(Err(error));
         }
         self.drop_others()?;
@@ -50,28 +41,17 @@ impl Desk<'_> {
         let mut refused = Vec::new();
         for (index, source) in sources.iter().enumerate() {
             let name = &self.names[index];
-            let found: Option<(String, String)> = self
-                .conn
-                .query_row(
-                    "SELECT type, name FROM sqlite_schema WHERE lower(name) = lower(?1) AND type IN ('table', 'view')",
-                    [name],
-                    |row| Ok((row.get(0)?, row.get(1)?)),
-                )
-                .optional()?;
-            let Some((kind, there)) = found else {
+            let Some(found) = stock::find(self.conn, name)? else {
                 // A file may have made no table.
                 if self.options.resume {
                     self.is_unchanged(index, source)?;
                 }
                 continue;
             };
-            if kind == "view" {
-                let text = format!(
-                    "{name:?} is a view in {}; give the table another name",
-                    self.place.target().display()
-                );
-                return Ok(Err(Error::Invalid(text)));
-            }
+            let there = match found.table(self.place.target()) {
+                Ok(there) => there,
+                Err(error) => return Ok(Err(error)),
+            };
             if self.options.resume && self.is_unchanged(index, source)? {
                 continue;
             }
@@ -88,25 +68,6 @@ impl Desk<'_> {
             all.insert(index, known);
         }
         Ok(if refused.is_empty() { Ok(all) } else { Err(self.refusal(&refused)) })
-    }
-
-    /// The name may be somebody else's already.
-    fn not_our_ledger(&self) -> Sql<Option<Error>> {
-        let columns: Vec<String> = {
-            let mut statement = self.conn.prepare("SELECT name FROM pragma_table_info(?1)")?;
-            let names = statement.query_map([names::LEDGER], |row| row.get(0))?;
-            names.collect::<Sql<_>>()?
-        };
-        let is_ours = columns.is_empty()
-            || ["blake3", "renamed", "options"]
-                .iter()
-                .all(|name| columns.iter().any(|column| column == name));
-        Ok((!is_ours).then(|| {
-            let (target, ledger) = (self.place.target().display(), names::LEDGER);
-            Error::Invalid(format!(
-                "{target} has a table {ledger} that is not ours, and we need one of that name; rename it"
-            ))
-        }))
     }
 
     /// What an import that was stopped had built of files that are not asked for any more.
@@ -164,43 +125,7 @@ impl Desk<'_> {
 
     /// What is known of a table that gets more rows.
     fn old(&self, name: &str) -> Sql<Result<Known>> {
-        let mut statement = self.conn.prepare("SELECT name, type, pk, hidden FROM pragma_table_xinfo(?1)")?;
-        let columns = statement.query_map([name], |row| {
-            Ok((
-                row.get::<_, String>(0)?,
-                row.get::<_, String>(1)?,
-                row.get::<_, i64>(2)?,
-                row.get::<_, i64>(3)?,
-            ))
-        })?;
-        let columns: Vec<_> = columns.collect::<Sql<_>>()?;
-        let (columns, hidden): (Vec<_>, Vec<_>) = columns.into_iter().partition(|column| column.3 == 0);
-        let hidden: Vec<String> = hidden.into_iter().map(|column| column.0).collect();
-        let is_ours = ledger::is_ours(self.conn, name)?;
-        let sql: String = self.conn.query_row(
-            "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1",
-            [name],
-            |row| row.get(0),
-        )?;
-        let typed = columns.iter().map(|(name, kind, key, _)| {
-            let declared = Type::declared(kind);
-            let fate = declared.map_or(Fate::Loose, Fate::Fixed);
-            let kind = declared.unwrap_or(Type::Any);
-            let is_number = matches!(kind, Type::Integer | Type::Real | Type::Boolean);
-            let can_widen =
-                is_ours && is_number && *key == 0 && table::definition(&sql, name, kind).is_some();
-            OldColumn { name: name.clone(), fate, kind, can_widen }
-        });
-        let typed = typed.collect();
-        let layout = Layout::of_table(typed, &hidden, &ledger::renamed(self.conn, name)?);
-        let mut keys: Vec<(i64, usize)> = columns
-            .iter()
-            .enumerate()
-            .filter(|(_, column)| column.2 > 0)
-            .map(|(index, column)| (column.2, index))
-            .collect();
-        keys.sort_unstable();
-        let mut keys: Vec<usize> = keys.into_iter().map(|(_, index)| index).collect();
+        let stock::Shape { layout, mut keys } = stock::shape(self.conn, name, Widening::Allowed)?;
         let way = if self.options.existing == Existing::Upsert { Way::Upsert } else { Way::Insert };
         if way == Way::Upsert {
             if let Some(wanted) = &self.options.primary_key

@@ -99,7 +99,7 @@ pub(crate) fn find(given: &[PathBuf], options: &Options) -> Result<Found> {
 }
 
 /// A name that the user gave stays as it is, if it can.
-fn table_given(name: &str) -> Result<String> {
+pub(crate) fn table_given(name: &str) -> Result<String> {
     let reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
     if name.is_empty() || name.contains('\0') || reserved || name.eq_ignore_ascii_case(names::LEDGER) {
         return Err(Error::Invalid(format!(

@@ -137,6 +137,23 @@ impl Layout {
         self.columns.iter_mut().fold(false, |any, column| column.widen() | any)
     }
 
+    /// How many keys have found their column.
+    pub(crate) fn placed(&self) -> usize {
+        self.by_path.len()
+    }
+
+    /// Whatever comes into the columns that are new stays as it is: there is no telling what comes later.
+    pub(crate) fn take_anything(&mut self) {
+        for column in self.columns.iter_mut().filter(|column| column.fate == Fate::Inferred) {
+            column.fate = Fate::Fixed(Type::Any);
+        }
+    }
+
+    /// What was made is there, from now on.
+    pub(crate) fn keep(&mut self) {
+        self.columns.iter_mut().for_each(|column| column.is_old |= column.is_made);
+    }
+
     /// A column by its name, or by the key it comes from.
     pub(crate) fn named(&self, name: &str) -> Option<usize> {
         let by_key = || {
@@ -342,12 +359,17 @@ impl Layout {
 
     /// Columns whose name is not their key's, for later imports.
     pub(crate) fn renamed(&self) -> Vec<(Vec<String>, String)> {
-        let columns = self.columns.iter().filter_map(|column| {
-            let words: Vec<String> =
-                column.path.as_ref()?.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
-            (!words.is_empty() && words.join("_") != column.name).then(|| (words, column.name.clone()))
-        });
-        columns.collect()
+        self.named_by_keys().filter(|(words, name)| words.join("_") != **name).collect()
+    }
+
+    /// Columns that have a key, with it.
+    pub(crate) fn named_by_keys(&self) -> impl Iterator<Item = (Vec<String>, String)> {
+        let of_key = |column: &Column| {
+            let words = column.path.as_ref()?.iter().map(|key| String::from_utf8_lossy(key).into_owned());
+            let words: Vec<String> = words.collect();
+            (!words.is_empty()).then(|| (words, column.name.clone()))
+        };
+        self.columns.iter().filter_map(of_key)
     }
 }
 

@@ -87,6 +87,16 @@ pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> rusqlite::Result<
     Ok(())
 }
 
+/// Notes which keys have which columns, where no file brought them.
+pub(crate) fn rename(conn: &Connection, table: &str, keys: &[(Vec<String>, String)]) -> rusqlite::Result<()> {
+    make(conn)?;
+    let now = jiff::Timestamp::now().to_string();
+    let keys = serde_json::to_string(keys).unwrap_or_default();
+    let sql = r#"INSERT INTO "_imports" ("table", "source", "mode", "options", "rows", "errors", "renamed",
+        "started_at", "finished_at") VALUES (?1, 'messages', 'append', '', 0, 0, ?2, ?3, ?3)"#;
+    conn.prepare_cached(sql)?.execute([table, &keys, &now]).map(drop)
+}
+
 /// The last time that this file was loaded into this table, if that went well.
 pub(crate) fn last(conn: &Connection, table: &str, source: &str) -> rusqlite::Result<Option<Entry>> {
     if !is_there(conn)? {
@@ -122,7 +132,7 @@ pub(crate) fn is_ours(conn: &Connection, table: &str) -> rusqlite::Result<bool> 
     Ok(is_there(conn)? && conn.prepare(sql)?.exists([table])?)
 }
 
-/// Columns of a table that are not named as their keys.
+/// Columns of a table that are not named as their keys, and those whose keys were noted.
 pub(crate) fn renamed(conn: &Connection, table: &str) -> rusqlite::Result<HashMap<String, Path>> {
     let mut columns = HashMap::new();
     if !is_there(conn)? {

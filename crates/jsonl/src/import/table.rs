@@ -33,6 +33,8 @@ pub(crate) struct Table {
     pub(crate) upserts: bool,
     /// It was there before us.
     pub(crate) is_old: bool,
+    /// Its types are known from the start; else they are declared when all rows are there.
+    pub(crate) is_typed: bool,
     is_made: bool,
     insert: String,
 }
@@ -80,6 +82,7 @@ impl Table {
             way,
             upserts: false,
             is_old,
+            is_typed: is_old,
             is_made: is_old,
             insert: String::new(),
         }
@@ -177,12 +180,12 @@ impl Table {
             (0..self.layout.columns.len()).filter(|index| !self.layout.columns[*index].is_made).collect();
         if !new.is_empty() || !self.is_made {
             if !self.is_made && !self.layout.columns.is_empty() {
-                conn.execute_batch(&self.sql(false))?;
+                conn.execute_batch(&self.sql(self.is_typed))?;
                 self.is_made = true;
             } else if self.is_made {
                 for index in &new {
                     let column = &self.layout.columns[*index];
-                    let kind = if self.is_old { column.kind().sql() } else { "" };
+                    let kind = if self.is_typed { column.kind().sql() } else { "" };
                     let (table, name) = (quoted(&self.name), quoted(&column.name));
                     conn.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {name} {kind}"))?;
                 }

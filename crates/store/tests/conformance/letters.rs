@@ -1,5 +1,6 @@
 //! Tasks that were given up: what is kept of them, and the way back.
 
+use gristmill_store::letters::NewLetter;
 use gristmill_store::tasks::{Enqueued, TaskStatus, Verdict, Wanted};
 
 use super::*;
@@ -228,4 +229,142 @@ pub(crate) fn what_was_not_cleaned_up_is_told_until_it_is(mill: &Mill) {
     mill.store.letters().discard(ids[1]).unwrap();
     assert_eq!(uncleaned(&["a", "b"], 10), [ids[2]]);
     assert_eq!(mill.letters().len(), 3, "a letter that was cleaned up after stays");
+}
+
+/// A message that was given up.
+fn message(id: &str) -> NewLetter {
+    NewLetter {
+        message_id: id.to_owned(),
+        kind: "amqp:orders".to_owned(),
+        queue: "orders".to_owned(),
+        reason: "no such order".to_owned(),
+        attempts: 3,
+        first_failure: noon(),
+        last_failure: after(SEC),
+        details: Some(r#"{"code": 404}"#.to_owned()),
+        checkpoint: Some(r#"{"payload": "eA==", "headers": {}}"#.to_owned()),
+    }
+}
+
+fn give_up(mill: &Mill, letter: NewLetter) -> i64 {
+    mill.store.letters().bury(letter).unwrap()
+}
+
+pub(crate) fn a_message_can_be_given_up_too(mill: &Mill) {
+    mill.advance(HOUR);
+    let id = give_up(mill, message("m-1"));
+    let want = DeadLetter {
+        id,
+        task_id: "m-1".to_owned(),
+        task_type: "amqp:orders".to_owned(),
+        document_id: String::new(),
+        failure_reason: "no such order".to_owned(),
+        attempt_count: 3,
+        first_failure: noon(),
+        last_failure: after(SEC),
+        error_details: Some(r#"{"code": 404}"#.to_owned()),
+        checkpoint: Some(r#"{"payload": "eA==", "headers": {}}"#.to_owned()),
+        created_at: after(HOUR),
+        queue: Some("orders".to_owned()),
+        payload: None,
+        priority: None,
+        max_attempts: None,
+        unique_key: None,
+    };
+    let found = mill.store.letters().get(id).unwrap();
+    assert_eq!(found, want);
+    assert!(found.is_message() && found.task().is_none());
+    let task = mill.put_and_claim();
+    let of_task = mill.store.letters().get(mill.bury(&task, "x")).unwrap();
+    assert!(!of_task.is_message() && of_task.must_be_a_task().is_ok());
+    let kind = LetterFilter { kind: Some("amqp:orders".to_owned()), ..LetterFilter::default() };
+    assert_eq!(mill.store.letters().list(&kind, None, 10).unwrap().items, [want]);
+    assert_eq!(mill.store.letters().count().unwrap(), 2);
+    // No workload of ours cleans up after it.
+    assert_eq!(mill.store.letters().uncleaned(&["amqp:orders".to_owned()], 10).unwrap(), []);
+    mill.store.letters().discard(id).unwrap();
+    assert_eq!(mill.letters(), [of_task]);
+}
+
+pub(crate) fn a_message_that_is_given_up_again_is_one_letter(mill: &Mill) {
+    let id = give_up(mill, message("m-1"));
+    let first = mill.store.letters().get(id).unwrap();
+    mill.advance(HOUR);
+    let again = NewLetter {
+        reason: "gone".to_owned(),
+        attempts: 5,
+        first_failure: after(HOUR),
+        last_failure: after(HOUR),
+        details: None,
+        checkpoint: Some("{}".to_owned()),
+        ..message("m-1")
+    };
+    assert_eq!(give_up(mill, again.clone()), id);
+    let want = DeadLetter {
+        failure_reason: "gone".to_owned(),
+        attempt_count: 5,
+        last_failure: after(HOUR),
+        error_details: None,
+        checkpoint: Some("{}".to_owned()),
+        ..first
+    };
+    assert_eq!(mill.letters(), std::slice::from_ref(&want));
+    // What comes late makes nothing younger, nor less.
+    let late =
+        NewLetter { attempts: 1, first_failure: noon().minus(SEC), last_failure: noon(), ..again.clone() };
+    assert_eq!(give_up(mill, late), id);
+    assert_eq!(mill.letters(), [DeadLetter { first_failure: noon().minus(SEC), ..want }]);
+    // Another store's is the same letter; another queue, kind or id is another.
+    assert_eq!(mill.again().letters().bury(again.clone()).unwrap(), id);
+    let others = [
+        NewLetter { queue: "returns".to_owned(), ..again.clone() },
+        NewLetter { kind: "amqp:returns".to_owned(), ..again.clone() },
+        NewLetter { message_id: "M-1".to_owned(), ..again.clone() },
+    ];
+    for other in others {
+        assert_ne!(give_up(mill, other), id);
+    }
+    assert_eq!(mill.letters().len(), 4);
+    mill.store.letters().discard(id).unwrap();
+    assert_ne!(give_up(mill, again), id, "what was discarded is gone");
+}
+
+pub(crate) fn messages_without_an_id_are_letters_of_their_own(mill: &Mill) {
+    let (one, two) = (give_up(mill, message("")), give_up(mill, message("")));
+    assert_eq!(mill.letters().iter().map(|letter| letter.id).collect::<Vec<_>>(), [two, one]);
+}
+
+pub(crate) fn a_message_is_not_made_a_task(mill: &Mill) {
+    let id = give_up(mill, message("m-1"));
+    let letters = mill.letters();
+    let parts = ["\"m-1\"", "the queue \"orders\"", "publish it there again", &format!("dead letter {id}")];
+    refused(mill.store.letters().retry(id, plain()), conflict, &parts);
+    refused(letters[0].must_be_a_task(), conflict, &parts);
+    assert_eq!((mill.letters(), mill.rows()), (letters, vec![]));
+}
+
+pub(crate) fn a_message_is_not_taken_for_a_task_of_its_number(mill: &Mill) {
+    let task = mill.put_and_claim();
+    let letter = mill.bury(&task, "x");
+    // Even one that says that it is of the task's kind.
+    let of_message = give_up(mill, NewLetter { kind: KIND.to_owned(), ..message(&task.id.to_string()) });
+    assert_ne!(of_message, letter);
+    let filter = LetterFilter { task_id: Some(task.id.to_string()), ..LetterFilter::default() };
+    let found = mill.store.letters().list(&filter, None, 10).unwrap().items;
+    assert_eq!(found.iter().map(|letter| letter.id).collect::<Vec<_>>(), [letter]);
+}
+
+pub(crate) fn a_letter_of_a_message_that_is_not_legal_is_refused(mill: &Mill) {
+    let checkpoint = |text: &str| NewLetter { checkpoint: Some(text.to_owned()), ..message("m") };
+    for (letter, part) in [
+        (NewLetter { kind: String::new(), ..message("m") }, "the kind of its message"),
+        (NewLetter { queue: String::new(), ..message("m") }, "the queue it came from"),
+        (checkpoint("{"), "the letter's checkpoint is not JSON"),
+        (checkpoint(&format!("\"{}\"", "x".repeat(256 << 20))), "at most 268435456"),
+    ] {
+        refused(mill.store.letters().bury(letter), invalid, &[part]);
+    }
+    assert_eq!(mill.letters(), []);
+    // What a task may not say a message may: it is there already.
+    give_up(mill, checkpoint(&format!("\"{}\"", "x".repeat(17 << 20))));
 }

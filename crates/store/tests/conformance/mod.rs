@@ -8,6 +8,7 @@ pub(crate) mod clock;
 pub(crate) mod leases;
 pub(crate) mod letters;
 pub(crate) mod pages;
+pub(crate) mod seen;
 pub(crate) mod sharing;
 pub(crate) mod tasks;
 pub(crate) mod verdicts;
@@ -96,7 +97,13 @@ macro_rules! conformance {
                 a_retry_against_a_living_key_leaves_the_letter,
                 a_retry_that_is_not_legal_leaves_the_letter,
                 a_discarded_letter_is_gone,
-                what_was_not_cleaned_up_is_told_until_it_is;
+                what_was_not_cleaned_up_is_told_until_it_is,
+                a_message_can_be_given_up_too,
+                a_message_that_is_given_up_again_is_one_letter,
+                messages_without_an_id_are_letters_of_their_own,
+                a_message_is_not_made_a_task,
+                a_message_is_not_taken_for_a_task_of_its_number,
+                a_letter_of_a_message_that_is_not_legal_is_refused;
             checkpoints:
                 steps_are_kept_in_order_and_replaced,
                 only_the_owner_may_note_a_step,
@@ -111,6 +118,15 @@ macro_rules! conformance {
                 letters_are_filtered,
                 counts_are_by_status,
                 pruning_forgets_old_finished_tasks_only;
+            seen:
+                a_message_is_known_until_its_window_is_over,
+                what_is_recorded_again_counts_from_then_on,
+                scopes_do_not_see_each_other,
+                ids_are_told_apart_to_the_byte,
+                pruning_forgets_what_is_not_known_any_more_and_nothing_else,
+                a_clock_set_back_forgets_nothing,
+                what_cannot_be_known_again_is_refused,
+                what_was_seen_outlives_the_store;
             sharing:
                 two_stores_see_each_others_work,
                 two_stores_never_claim_the_same_task,

@@ -116,6 +116,8 @@ fn everything_works(store: &Store, file_id: i64) {
     store.limits().reserve("ours", 10, 1).unwrap();
     assert_eq!(store.limits().reserve("ours", 10, 1).unwrap(), Duration::from_secs(10));
     store.tasks().enqueue(gristmill_store::tasks::NewTask::new("k", "{}")).unwrap();
+    store.seen().record("q", vec!["m".to_owned()]).unwrap();
+    assert_eq!(store.seen().known("q", &["m".to_owned()], LEASE).unwrap(), [true]);
 }
 
 /// The other side's programs go on as before.
@@ -385,7 +387,7 @@ fn bytes(path: &Path) -> Vec<u8> {
 
 #[test]
 fn a_newer_file_is_refused_and_stays_as_it_was() {
-    for version in [13, 1000, 1004, 2000] {
+    for version in [13, 1000, 1005, 2000] {
         let file = TheirFile::with(&format!(
             "INSERT INTO schema_migrations (version, name) VALUES ({version}, 'tomorrow');"
         ));
@@ -424,6 +426,7 @@ fn a_migration_that_was_interrupted_goes_on() {
         "",
         "DROP TABLE task_checkpoints;",
         "DROP TABLE dead_letter_queue; DROP TABLE task_checkpoints; DROP TABLE tasks;",
+        "DROP TABLE seen_messages;",
     ] {
         let file = TheirFile::with("");
         drop(file.open());

@@ -1,0 +1,81 @@
+//! amqprs, with its channel of messages.
+
+use std::sync::Arc;
+
+use amqprs::{
+    channel::{BasicAckArguments, BasicConsumeArguments, BasicQosArguments, Channel, ConsumerMessage},
+    connection::{Connection, OpenConnectionArguments},
+};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::{Fault, Mode, Plan};
+
+pub(crate) async fn run(plan: &Plan) -> Result<(), Fault> {
+    let mut arguments = OpenConnectionArguments::try_from(plan.uri.as_str())?;
+    // It does not decode the `%2f` of a URI.
+    arguments.virtual_host("/");
+    let connection = Connection::open(&arguments).await?;
+    let channel = connection.open_channel(None).await?;
+    channel.basic_qos(BasicQosArguments::new(0, plan.prefetch, false)).await?;
+    let mut arguments = BasicConsumeArguments::new(&plan.queue, "bench");
+    arguments.no_ack = plan.mode == Mode::None;
+    let (_tag, messages) = channel.basic_consume_rx(arguments).await?;
+    if plan.work.is_zero() {
+        in_place(plan, &channel, messages).await?;
+    } else {
+        in_tasks(plan, &channel, messages).await?;
+    }
+    channel.close().await?;
+    connection.close().await?;
+    Ok(())
+}
+
+/// A message's number in its channel, and its body.
+fn parts(message: ConsumerMessage) -> Result<(u64, Vec<u8>), Fault> {
+    let tag = message.deliver.ok_or("a message that was not delivered")?.delivery_tag();
+    Ok((tag, message.content.ok_or("a message without a body")?))
+}
+
+async fn in_place(
+    plan: &Plan,
+    channel: &Channel,
+    mut messages: UnboundedReceiver<ConsumerMessage>,
+) -> Result<(), Fault> {
+    for nth in 1..=plan.tally.messages() {
+        let (tag, body) = parts(messages.recv().await.ok_or("the consumer ended")?)?;
+        plan.tally.begin();
+        plan.tally.end(&body);
+        match plan.mode {
+            Mode::Each => channel.basic_ack(BasicAckArguments::new(tag, false)).await?,
+            Mode::Batch if plan.ends_batch(nth) => channel.basic_ack(BasicAckArguments::new(tag, true)).await?,
+            Mode::Batch | Mode::None => {}
+        }
+    }
+    Ok(())
+}
+
+async fn in_tasks(
+    plan: &Plan,
+    channel: &Channel,
+    mut messages: UnboundedReceiver<ConsumerMessage>,
+) -> Result<(), Fault> {
+    let seats = plan.seats();
+    let mut come = 0;
+    while come < plan.tally.messages() {
+        let (tag, body) = parts(messages.recv().await.ok_or("the consumer ended")?)?;
+        come += 1;
+        let seat = Arc::clone(&seats).acquire_owned().await?;
+        let (tally, work, channel) = (Arc::clone(&plan.tally), plan.work, channel.clone());
+        tokio::spawn(async move {
+            tally.begin();
+            tokio::time::sleep(work).await;
+            tally.end(&body);
+            if let Err(error) = channel.basic_ack(BasicAckArguments::new(tag, false)).await {
+                eprintln!("{error}");
+            }
+            drop(seat);
+        });
+    }
+    drop(seats.acquire_many(plan.workers as u32).await?);
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! lapin: as it comes, and with its own recovery.
+
+use std::sync::Arc;
+
+use futures_lite::StreamExt;
+use lapin::{
+    Channel, Connection, ConnectionProperties, Consumer, message::Delivery, options::*, types::FieldTable,
+};
+
+use crate::{Fault, Mode, Plan};
+
+pub(crate) async fn run(plan: &Plan, recovering: bool) -> Result<(), Fault> {
+    let properties = ConnectionProperties::default();
+    let properties = if recovering { properties.enable_auto_recover() } else { properties };
+    let connection = Connection::connect(&plan.uri, properties).await?;
+    let channel = connection.create_channel().await?;
+    channel.basic_qos(plan.prefetch, BasicQosOptions::default()).await?;
+    let options = BasicConsumeOptions { no_ack: plan.mode == Mode::None, ..Default::default() };
+    let queue = plan.queue.as_str().into();
+    let consumer = channel.basic_consume(queue, "bench".into(), options, FieldTable::default()).await?;
+    if plan.work.is_zero() {
+        in_place(plan, consumer).await?;
+    } else {
+        in_tasks(plan, consumer, recovering.then_some(&channel)).await?;
+    }
+    connection.close(200, "".into()).await?;
+    Ok(())
+}
+
+async fn in_place(plan: &Plan, mut consumer: Consumer) -> Result<(), Fault> {
+    for nth in 1..=plan.tally.messages() {
+        let delivery = consumer.next().await.ok_or("the consumer ended")??;
+        plan.tally.begin();
+        plan.tally.end(&delivery.data);
+        match plan.mode {
+            Mode::Each => drop(delivery.ack(BasicAckOptions::default()).await?),
+            Mode::Batch if plan.ends_batch(nth) => drop(delivery.ack(BasicAckOptions { multiple: true }).await?),
+            Mode::Batch | Mode::None => {}
+        }
+    }
+    Ok(())
+}
+
+async fn in_tasks(plan: &Plan, mut consumer: Consumer, recovers: Option<&Channel>) -> Result<(), Fault> {
+    let seats = plan.seats();
+    let mut come = 0;
+    while come < plan.tally.messages() {
+        let delivery: Delivery = match (consumer.next().await.ok_or("the consumer ended")?, recovers) {
+            (Ok(delivery), _) => delivery,
+            (Err(error), Some(channel)) => {
+                channel.wait_for_recovery(error).await?;
+                continue;
+            }
+            (Err(error), None) => return Err(error.into()),
+        };
+        come += 1;
+        let seat = Arc::clone(&seats).acquire_owned().await?;
+        let (tally, work) = (Arc::clone(&plan.tally), plan.work);
+        tokio::spawn(async move {
+            tally.begin();
+            tokio::time::sleep(work).await;
+            tally.end(&delivery.data);
+            if let Err(error) = delivery.ack(BasicAckOptions::default()).await {
+                eprintln!("{error}");
+            }
+            drop(seat);
+        });
+    }
+    drop(seats.acquire_many(plan.workers as u32).await?);
+    Ok(())
+}

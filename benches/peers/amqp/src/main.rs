@@ -1,0 +1,114 @@
+//! lapin and amqprs as contenders: `peer-amqp CLIENT URI QUEUE MESSAGES PREFETCH MODE HANDLER-MS WORKERS` prints the
+//! seconds from the first handler's start to the last one's end, and how many messages were handled, in all and
+//! different ones. Who calls it checks the answer.
+//!
+//! Each is used as its own documentation shows. A handler that does nothing is called where messages come in; one that
+//! waits runs in a task of its own, a semaphore holding them to so many at a time, and is acknowledged there: what one
+//! writes by hand. With `watch` for the number of messages it never ends, and every message handled is a line.
+
+mod amqprs_client;
+mod lapin_client;
+#[path = "../../../src/amqp/tally.rs"]
+mod tally;
+
+use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
+
+use tally::Tally;
+use tokio::sync::Semaphore;
+
+type Fault = Box<dyn Error + Send + Sync>;
+
+const USAGE: &str = "usage: peer-amqp lapin|lapin-recovering|amqprs URI QUEUE MESSAGES|watch PREFETCH each|batch|none \
+                     HANDLER-MS WORKERS";
+
+/// How many messages one acknowledgement is for, in batches.
+const AT_A_TIME: usize = 50;
+
+/// Longer than any run should take.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// How messages are acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Each,
+    Batch,
+    None,
+}
+
+/// What is to be done.
+struct Plan {
+    uri: String,
+    queue: String,
+    prefetch: u16,
+    mode: Mode,
+    work: Duration,
+    workers: usize,
+    tally: Arc<Tally>,
+}
+
+impl Plan {
+    fn of(words: &[String]) -> Result<Self, Fault> {
+        let [uri, queue, messages, prefetch, mode, handler, workers] = words else {
+            return Err(USAGE.into());
+        };
+        let mode = match mode.as_str() {
+            "each" => Mode::Each,
+            "batch" => Mode::Batch,
+            "none" => Mode::None,
+            _ => return Err(USAGE.into()),
+        };
+        let work = Duration::from_millis(handler.parse()?);
+        if mode != Mode::Each && !work.is_zero() {
+            return Err("messages with work to do are acknowledged each".into());
+        }
+        Ok(Plan {
+            uri: uri.clone(),
+            queue: queue.clone(),
+            prefetch: prefetch.parse()?,
+            mode,
+            work,
+            workers: workers.parse()?,
+            tally: Arc::new(Tally::of(messages)?),
+        })
+    }
+
+    /// Whether all that are handled up to this one, the `nth`, are to be acknowledged with it.
+    fn ends_batch(&self, nth: usize) -> bool {
+        nth.is_multiple_of(AT_A_TIME) || nth == self.tally.messages()
+    }
+
+    /// As many as may work at a time.
+    fn seats(&self) -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(self.workers))
+    }
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match start(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn start(words: &[String]) -> Result<(), Fault> {
+    let (client, words) = words.split_first().ok_or(USAGE)?;
+    let plan = Plan::of(words)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let run = async {
+            match client.as_str() {
+                "lapin" => lapin_client::run(&plan, false).await,
+                "lapin-recovering" => lapin_client::run(&plan, true).await,
+                "amqprs" => amqprs_client::run(&plan).await,
+                _ => Err(USAGE.into()),
+            }
+        };
+        tokio::time::timeout(LIMIT, run).await?
+    })?;
+    println!("{}", plan.tally.told());
+    Ok(())
+}

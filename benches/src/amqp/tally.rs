@@ -1,0 +1,110 @@
+//! Which messages were handled, and how long it took from the first handler's start to the last one's end.
+//!
+//! The peers in Rust have this file too, by its path: everybody counts alike, and pays the same for it. It is for the
+//! process that consumes; what its answer is worth is judged in the one that started it.
+
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+/// A message begins with its number, in so many digits.
+const DIGITS: usize = 20;
+
+/// What one process has handled.
+pub(crate) struct Tally {
+    /// How often, by number. Nothing, when whoever reads our output counts.
+    seen: Option<Vec<AtomicU8>>,
+    handled: AtomicUsize,
+    begun: OnceLock<Instant>,
+    took: OnceLock<Duration>,
+}
+
+impl Tally {
+    /// Of so many messages, or, for the word `watch`, of any number: then each is told as a line, at once.
+    pub(crate) fn of(messages: &str) -> Result<Self, String> {
+        let seen = match messages {
+            "watch" => None,
+            number => {
+                let number = number.parse().map_err(|error| format!("{messages} messages: {error}"))?;
+                Some(std::iter::repeat_with(|| AtomicU8::new(0)).take(number).collect())
+            }
+        };
+        Ok(Self { seen, handled: AtomicUsize::new(0), begun: OnceLock::new(), took: OnceLock::new() })
+    }
+
+    /// How many there are.
+    pub(crate) fn messages(&self) -> usize {
+        self.seen.as_ref().map_or(usize::MAX, Vec::len)
+    }
+
+    /// A handler starts.
+    pub(crate) fn begin(&self) {
+        self.begun.get_or_init(Instant::now);
+    }
+
+    /// It is done with this message. Whether that was the last of all.
+    pub(crate) fn end(&self, body: &[u8]) -> bool {
+        let Some(seen) = &self.seen else {
+            println!("handled");
+            return false;
+        };
+        if let Some(times) = number(body).and_then(|number| seen.get(number)) {
+            times.fetch_add(1, Relaxed);
+        }
+        let last = self.handled.fetch_add(1, Relaxed) + 1 == seen.len();
+        if last {
+            let took = self.begun.get().map(Instant::elapsed).unwrap_or_default();
+            self.took.get_or_init(|| took);
+        }
+        last
+    }
+
+    /// Seconds, how many were handled in all, and how many different ones.
+    pub(crate) fn told(&self) -> String {
+        let seconds = self.took.get().map_or(f64::NAN, Duration::as_secs_f64);
+        let different = self.seen.iter().flatten().filter(|times| times.load(Relaxed) > 0).count();
+        format!("{seconds} {} {different}", self.handled.load(Relaxed))
+    }
+}
+
+fn number(body: &[u8]) -> Option<usize> {
+    std::str::from_utf8(body.get(..DIGITS)?).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(numbers: &[usize]) -> (bool, String) {
+        let tally = Tally::of("3").unwrap();
+        let end = |number: &usize| {
+            tally.begin();
+            tally.end(format!("{number:020} and the rest").as_bytes())
+        };
+        let last = numbers.iter().map(end).collect::<Vec<_>>().contains(&true);
+        (last, tally.told())
+    }
+
+    #[test]
+    fn the_last_ends_it_and_others_are_counted() {
+        let (last, all) = told(&[2, 0, 1]);
+        assert!(last && all.ends_with(" 3 3"), "{all}");
+        let (last, some) = told(&[1, 0]);
+        assert!(!last && some == "NaN 2 2", "{some}");
+        for (numbers, ends) in [(&[0, 1, 1][..], " 3 2"), (&[0, 1, 3], " 3 2"), (&[0, 1, 2, 2], " 4 3")] {
+            let (last, told) = told(numbers);
+            assert!(last && told.ends_with(ends), "{numbers:?}: {told}");
+        }
+    }
+
+    #[test]
+    fn bodies_of_others_have_no_number() {
+        assert_eq!(number(b"00000000000000000017 and the rest"), Some(17));
+        assert_eq!(number(b"17"), None);
+        assert_eq!(number(b"a letter that somebody wrote"), None);
+    }
+}

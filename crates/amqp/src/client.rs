@@ -1,0 +1,302 @@
+//! What users hold: declarations that become consumers at work, and how these are watched and stopped.
+
+use crate::{
+    consumer::Consumer,
+    crew::{Crew, Once},
+    dispatcher::{Dispatcher, Parts},
+    error::Error,
+    link::{Link, State},
+    moves::Mover,
+    net::Channel,
+    publisher::Publisher,
+    stats::{Counters, Seen, Stats},
+    topology::{self, Binding, Exchange, Queue, Topology},
+    uri::Endpoint,
+};
+use gristmill_store::Store;
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+use tokio::{
+    sync::oneshot,
+    task::{AbortHandle, JoinHandle},
+};
+
+/// Consumers at work, and a way to publish. Dropped without [`shutdown`](Self::shutdown) it ends at once: what was not
+/// acknowledged the broker delivers again.
+pub struct Client {
+    consuming: Link,
+    publishing: Link,
+    publisher: Publisher,
+    consumers: Vec<Running>,
+    lag: Option<AbortHandle>,
+}
+
+struct Running {
+    seen: Seen,
+    stop: Option<oneshot::Sender<Duration>>,
+    task: JoinHandle<()>,
+}
+
+/// Settings of a [`Client`].
+#[derive(Clone)]
+#[must_use]
+pub struct Builder {
+    uris: Vec<String>,
+    name: String,
+    topology: Topology,
+    consumers: Vec<Consumer>,
+    store: Option<Store>,
+    start_within: Duration,
+    confirm_within: Duration,
+    in_flight: usize,
+}
+
+/// How often the broker is asked how many messages wait.
+const ASK_FOR_LAG: Duration = Duration::from_secs(5);
+
+impl Builder {
+    /// Another node of the same cluster, to go to when the others do not answer.
+    pub fn uri(mut self, uri: impl Into<String>) -> Self {
+        self.uris.push(uri.into());
+        self
+    }
+
+    /// What the broker's own tools show this program as.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// An exchange to be there.
+    pub fn exchange(mut self, exchange: Exchange) -> Self {
+        self.topology.exchanges.push(exchange);
+        self
+    }
+
+    /// A queue to be there.
+    pub fn queue(mut self, queue: Queue) -> Self {
+        self.topology.queues.push(queue);
+        self
+    }
+
+    /// A binding to be there.
+    pub fn bind(mut self, binding: Binding) -> Self {
+        self.topology.bindings.push(binding);
+        self
+    }
+
+    /// A consumer of a queue that is declared here.
+    pub fn consumer(mut self, consumer: Consumer) -> Self {
+        self.consumers.push(consumer);
+        self
+    }
+
+    /// Where ids of messages that are done are kept, and dead letters.
+    pub fn store(mut self, store: Store) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// How long to wait for the first connection; 30 s, unless set. Later ones are waited for as long as it takes.
+    pub fn start_within(mut self, limit: Duration) -> Self {
+        self.start_within = limit;
+        self
+    }
+
+    /// How long a message may be on its way before its publisher is told that it is not confirmed; 30 s, unless set.
+    pub fn confirm_within(mut self, limit: Duration) -> Self {
+        self.confirm_within = limit;
+        self
+    }
+
+    /// How many messages may be on their way at a time; 1,000, unless set.
+    pub fn in_flight(mut self, count: usize) -> Self {
+        self.in_flight = count;
+        self
+    }
+
+    /// Looks for what makes no sense, without connecting to anything.
+    pub fn check(&self) -> Result<(), Error> {
+        self.resolve().map(|_| ())
+    }
+
+    fn resolve(&self) -> Result<(Vec<Endpoint>, Topology, Vec<crate::consumer::Set>), Error> {
+        let endpoints = self.uris.iter().map(|uri| uri.parse()).collect::<Result<Vec<_>, _>>()?;
+        let mut topology = self.topology.clone();
+        topology.check()?;
+        if self.in_flight == 0 {
+            return Err(Error::Declaration("in_flight is 0; 1 is the least".to_owned()));
+        }
+        let mut sets = Vec::with_capacity(self.consumers.len());
+        for consumer in &self.consumers {
+            let set = consumer.resolve(&mut topology, self.store.is_some()).map_err(Error::Declaration)?;
+            if sets.iter().any(|other: &crate::consumer::Set| other.name == set.name) {
+                return Err(Error::Declaration(format!("two consumers are called {}", set.name)));
+            }
+            sets.push(set);
+        }
+        topology.check()?;
+        Ok((endpoints, topology, sets))
+    }
+
+    /// Checks everything, connects, declares, and consumes. Returns when every consumer does.
+    pub async fn start(self) -> Result<Client, Error> {
+        let (endpoints, topology, sets) = self.resolve()?;
+        let endpoints: Arc<[Endpoint]> = endpoints.into();
+        // Two connections: a broker that is short of memory stops reading from those that publish, and
+        // acknowledgements must get through all the same.
+        let publishing = Link::start(Arc::clone(&endpoints), format!("{} (publishing)", self.name));
+        let consuming = match sets.is_empty() {
+            true => publishing.clone(),
+            false => Link::start(endpoints, self.name.clone()),
+        };
+        consuming.first(self.start_within).await?;
+        publishing.first(self.start_within).await?;
+        topology.declare(&consuming.up().await?.0).await?;
+        let publisher = Publisher::start(publishing.clone(), self.in_flight, self.confirm_within);
+        let topology = Arc::new(topology);
+        let mut client = Client { consuming, publishing, publisher, consumers: Vec::new(), lag: None };
+        let mut firsts = Vec::new();
+        for set in sets {
+            firsts.push(client.employ(Arc::new(set), &topology, self.store.as_ref())?);
+        }
+        for first in firsts {
+            first.await.unwrap_or(Err(Error::Ended))?;
+        }
+        if !client.consumers.is_empty() {
+            let seen: Vec<Seen> = client.consumers.iter().map(|running| running.seen.clone()).collect();
+            client.lag = Some(tokio::spawn(watch_lag(client.consuming.clone(), seen)).abort_handle());
+        }
+        Ok(client)
+    }
+}
+
+impl Client {
+    /// Settings of a client of the broker that this URI names: `amqp://user:password@host:port/vhost`.
+    pub fn builder(uri: impl Into<String>) -> Builder {
+        Builder {
+            uris: vec![uri.into()],
+            name: "gristmill".to_owned(),
+            topology: Topology::default(),
+            consumers: Vec::new(),
+            store: None,
+            start_within: Duration::from_secs(30),
+            confirm_within: Duration::from_secs(30),
+            in_flight: 1000,
+        }
+    }
+
+    fn employ(
+        &mut self,
+        set: Arc<crate::consumer::Set>,
+        topology: &Arc<Topology>,
+        store: Option<&Store>,
+    ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
+        let (crew, results) = Crew::start(&set)?;
+        let counters = Arc::new(Counters::default());
+        let once = match (set.once_within, store) {
+            (Some(window), Some(store)) => {
+                Some(Arc::new(Once { store: store.clone(), scope: format!("amqp:{}", set.queue), window }))
+            }
+            _ => None,
+        };
+        let mover = Mover {
+            set: Arc::clone(&set),
+            publisher: self.publisher.clone(),
+            link: self.publishing.clone(),
+            store: store.cloned(),
+        };
+        let dispatcher = Dispatcher::new(Parts {
+            set: Arc::clone(&set),
+            link: self.consuming.clone(),
+            topology: Arc::clone(topology),
+            mover,
+            once,
+            counters: Arc::clone(&counters),
+            crew: crew.clone(),
+            results,
+        });
+        let (stop, stopped) = oneshot::channel();
+        let (first, at_first) = oneshot::channel();
+        let task = tokio::spawn(dispatcher.run(Some(first), stopped));
+        self.consumers.push(Running { seen: Seen { set, counters, crew }, stop: Some(stop), task });
+        Ok(at_first)
+    }
+
+    /// A way to publish.
+    pub fn publisher(&self) -> Publisher {
+        self.publisher.clone()
+    }
+
+    /// How it goes.
+    pub fn stats(&self) -> Stats {
+        let (connected, connections) = match self.consuming.state() {
+            State::Up(connection, count) => (!connection.has_ended(), count),
+            State::Down(_) => (false, 0),
+        };
+        let blocked = match self.publishing.state() {
+            State::Up(connection, _) => connection.blocked().borrow().clone(),
+            State::Down(_) => None,
+        };
+        let consumers = self.consumers.iter().map(|running| running.seen.stats()).collect();
+        Stats { connected, connections, blocked, consumers }
+    }
+
+    /// How many messages wait in a queue, and how many consumers it has.
+    pub async fn depth(&self, queue: &str) -> Result<(u32, u32), Error> {
+        let mut channel = Channel::open(&self.publishing.up().await?.0).await?;
+        topology::depth(&mut channel, queue).await
+    }
+
+    /// Stops consuming, finishes what runs within the deadline, acknowledges it, and gives the rest back to the queues.
+    /// How it went, in the end.
+    pub async fn shutdown(mut self, deadline: Duration) -> Stats {
+        for running in &mut self.consumers {
+            if let Some(stop) = running.stop.take() {
+                let _ = stop.send(deadline);
+            }
+        }
+        for running in &mut self.consumers {
+            let _ = (&mut running.task).await;
+        }
+        let stats = self.stats();
+        for link in [&self.consuming, &self.publishing] {
+            if let State::Up(connection, _) = link.state() {
+                connection.close(Duration::from_secs(2)).await;
+            }
+        }
+        stats
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        for running in &self.consumers {
+            running.task.abort();
+        }
+        self.lag.take().inspect(AbortHandle::abort);
+    }
+}
+
+/// Asks the broker now and then how many messages wait.
+async fn watch_lag(link: Link, consumers: Vec<Seen>) {
+    loop {
+        let asked = async {
+            let mut channel = Channel::open(&link.up().await?.0).await?;
+            loop {
+                for seen in &consumers {
+                    let (messages, _) = topology::depth(&mut channel, &seen.set.queue).await?;
+                    seen.counters.lag.store(u64::from(messages) + 1, Relaxed);
+                }
+                tokio::time::sleep(ASK_FOR_LAG).await;
+            }
+        };
+        let asked: Result<(), Error> = asked.await;
+        if matches!(asked, Err(Error::Ended)) {
+            return;
+        }
+        tokio::time::sleep(ASK_FOR_LAG).await;
+    }
+}

@@ -1,0 +1,158 @@
+//! Order by key: of each key one at a time, in order; different keys beside each other.
+//!
+//! Pure data. Holds what waits for its key, and what is ready to be started, first come first.
+
+use std::{
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    sync::Arc,
+};
+
+/// What orders messages: a header's value, a routing key, a message id.
+pub(crate) type Key = Arc<str>;
+
+#[derive(Debug)]
+pub(crate) struct Lanes<T> {
+    ready: VecDeque<T>,
+    /// A key is here while one of it is ready or running; with it, who waits behind.
+    behind: HashMap<Key, VecDeque<T>>,
+    waiting: usize,
+}
+
+impl<T> Default for Lanes<T> {
+    fn default() -> Self {
+        Self { ready: VecDeque::new(), behind: HashMap::new(), waiting: 0 }
+    }
+}
+
+impl<T> Lanes<T> {
+    pub(crate) fn add(&mut self, key: Option<Key>, item: T) {
+        match key.map(|key| self.behind.entry(key)) {
+            None => self.ready.push_back(item),
+            Some(Entry::Vacant(lane)) => {
+                lane.insert(VecDeque::new());
+                self.ready.push_back(item);
+            }
+            Some(Entry::Occupied(mut lane)) => {
+                lane.get_mut().push_back(item);
+                self.waiting += 1;
+            }
+        }
+    }
+
+    /// The next to start.
+    pub(crate) fn next(&mut self) -> Option<T> {
+        self.ready.pop_front()
+    }
+
+    /// One that was taken is to be started after all, before anything else.
+    pub(crate) fn put_back(&mut self, item: T) {
+        self.ready.push_front(item);
+    }
+
+    /// The one of this key that was taken is over: the next of it may start.
+    pub(crate) fn release(&mut self, key: Option<&Key>) {
+        let Some(key) = key else { return };
+        let Some(lane) = self.behind.get_mut(key) else { return };
+        match lane.pop_front() {
+            Some(item) => {
+                self.waiting -= 1;
+                self.ready.push_back(item);
+            }
+            None => {
+                self.behind.remove(key);
+            }
+        }
+    }
+
+    /// How many wait, ready or not.
+    pub(crate) fn len(&self) -> usize {
+        self.ready.len() + self.waiting
+    }
+
+    /// Forgets all that waits. Keys of what is running stay taken.
+    pub(crate) fn clear(&mut self, key_of: impl Fn(&T) -> Option<Key>) {
+        for lane in self.behind.values_mut() {
+            lane.clear();
+        }
+        self.waiting = 0;
+        for item in std::mem::take(&mut self.ready) {
+            if let Some(key) = key_of(&item) {
+                self.behind.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(name: u8) -> Option<Key> {
+        Some(Key::from(name.to_string()))
+    }
+
+    #[test]
+    fn of_a_key_one_at_a_time() {
+        let mut lanes = Lanes::default();
+        lanes.add(key(1), "a1");
+        lanes.add(key(1), "a2");
+        lanes.add(key(2), "b1");
+        lanes.add(None, "free");
+        assert_eq!(lanes.len(), 4);
+        let now: Vec<_> = std::iter::from_fn(|| lanes.next()).collect();
+        assert_eq!(now, ["a1", "b1", "free"]);
+        lanes.release(key(1).as_ref());
+        assert_eq!(lanes.next(), Some("a2"));
+        lanes.release(key(1).as_ref());
+        lanes.add(key(1), "a3");
+        assert_eq!(lanes.next(), Some("a3"));
+    }
+
+    #[test]
+    fn what_is_forgotten_frees_its_key_and_what_runs_keeps_it() {
+        let mut lanes = Lanes::default();
+        lanes.add(key(1), ("running", 1));
+        lanes.add(key(2), ("ready", 2));
+        lanes.add(key(1), ("behind", 1));
+        lanes.next();
+        lanes.clear(|(_, name)| key(*name));
+        assert_eq!(lanes.len(), 0);
+        lanes.add(key(1), ("again", 1));
+        lanes.add(key(2), ("again", 2));
+        assert_eq!(lanes.next(), Some(("again", 2)));
+        assert_eq!(lanes.next(), None);
+        lanes.release(key(1).as_ref());
+        assert_eq!(lanes.next(), Some(("again", 1)));
+    }
+
+    proptest! {
+        #[test]
+        fn every_key_in_order_and_never_two_at_once(keys in prop::collection::vec(0u8..5, 1..100), picks in any::<u64>()) {
+            let mut lanes = Lanes::default();
+            for (number, name) in keys.iter().enumerate() {
+                lanes.add(key(*name), (*name, number));
+            }
+            let mut running: Vec<(u8, usize)> = Vec::new();
+            let (mut seen, mut done) = (HashMap::new(), 0);
+            let mut picks = picks;
+            loop {
+                while let Some((name, number)) = lanes.next() {
+                    prop_assert!(running.iter().all(|(other, _)| *other != name));
+                    if let Some(before) = seen.insert(name, number) {
+                        prop_assert!(before < number);
+                    }
+                    running.push((name, number));
+                }
+                if running.is_empty() {
+                    break;
+                }
+                picks = picks.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let (name, _) = running.swap_remove((picks >> 33) as usize % running.len());
+                lanes.release(key(name).as_ref());
+                done += 1;
+            }
+            prop_assert_eq!(done, keys.len());
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Which deliveries of one channel are done, and how to tell the broker in the fewest words.
+//!
+//! Pure data. The rule: a delivery is acknowledged only when it is done. Those at the front are acknowledged together;
+//! those done behind one that is not are acknowledged one by one, so that a slow message does not hold back the
+//! broker from sending more. A ledger belongs to one channel and dies with it.
+
+use std::collections::VecDeque;
+
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// How many have been forgotten at the front; tags count from 1.
+    before: u64,
+    states: VecDeque<State>,
+    /// Done and not yet told.
+    untold: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    Done,
+    Told,
+}
+
+/// What to tell the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ack {
+    pub(crate) tag: u64,
+    /// And all before it that were not told of yet.
+    pub(crate) multiple: bool,
+}
+
+impl Ledger {
+    /// A delivery has come. Tags come in order, without gaps.
+    pub(crate) fn open(&mut self, tag: u64) {
+        let at = tag.saturating_sub(self.before + 1) as usize;
+        debug_assert_eq!(at, self.states.len(), "tags of one consumer come without gaps");
+        // Whatever the broker does, a tag that was never given must not be acknowledged with its neighbours.
+        self.states.resize(at, State::Told);
+        self.states.push_back(State::Open);
+    }
+
+    /// It is done: to be acknowledged.
+    pub(crate) fn done(&mut self, tag: u64) {
+        let Some(at) = tag.checked_sub(self.before + 1) else { return };
+        if let Some(state @ State::Open) = self.states.get_mut(at as usize) {
+            *state = State::Done;
+            self.untold += 1;
+        }
+    }
+
+    /// How many wait to be told.
+    pub(crate) fn untold(&self) -> usize {
+        self.untold
+    }
+
+    /// How many are not done.
+    #[cfg(test)]
+    pub(crate) fn unfinished(&self) -> usize {
+        self.states.iter().filter(|state| **state == State::Open).count()
+    }
+
+    /// Everything there is to tell.
+    pub(crate) fn tell(&mut self, mut say: impl FnMut(Ack)) {
+        if self.untold == 0 {
+            return;
+        }
+        let (mut last, mut count) = (None, 0);
+        while let Some(state @ (State::Done | State::Told)) = self.states.front() {
+            let done = *state == State::Done;
+            self.states.pop_front();
+            self.before += 1;
+            if done {
+                (last, count) = (Some(self.before), count + 1);
+            }
+        }
+        if let Some(tag) = last {
+            say(Ack { tag, multiple: count > 1 });
+        }
+        if self.untold > count {
+            for (at, state) in self.states.iter_mut().enumerate().filter(|(_, state)| **state == State::Done)
+            {
+                *state = State::Told;
+                say(Ack { tag: self.before + 1 + at as u64, multiple: false });
+            }
+        }
+        self.untold = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[track_caller]
+    fn check(open: u64, done: &[u64], told: &[(u64, bool)]) {
+        let mut ledger = Ledger::default();
+        (1..=open).for_each(|tag| ledger.open(tag));
+        done.iter().for_each(|tag| ledger.done(*tag));
+        let mut acks = Vec::new();
+        ledger.tell(|ack| acks.push((ack.tag, ack.multiple)));
+        assert_eq!(acks, told, "{open} open, done: {done:?}");
+    }
+
+    #[test]
+    fn what_is_told() {
+        check(3, &[], &[]);
+        check(3, &[1], &[(1, false)]);
+        check(3, &[1, 2, 3], &[(3, true)]);
+        check(3, &[3, 1, 2], &[(3, true)]);
+        check(3, &[2], &[(2, false)]);
+        check(5, &[1, 2, 4], &[(2, true), (4, false)]);
+        check(5, &[2, 3, 5], &[(2, false), (3, false), (5, false)]);
+        check(3, &[1, 1, 9, 0], &[(1, false)]);
+    }
+
+    proptest! {
+        /// Against a broker that is a set: never past an unfinished one, never twice, and in the end all.
+        #[test]
+        fn a_broker_would_agree(steps in prop::collection::vec((0u8..4, any::<prop::sample::Index>()), 1..300)) {
+            let mut ledger = Ledger::default();
+            let (mut outstanding, mut running) = (BTreeSet::new(), Vec::new());
+            let mut next = 1;
+            let hear = |ledger: &mut Ledger, outstanding: &mut BTreeSet<u64>, running: &[u64]| {
+                ledger.tell(|ack| {
+                    assert!(outstanding.contains(&ack.tag), "{} is not outstanding", ack.tag);
+                    let settled: Vec<u64> = match ack.multiple {
+                        true => outstanding.range(..=ack.tag).copied().collect(),
+                        false => vec![ack.tag],
+                    };
+                    for tag in settled {
+                        assert!(!running.contains(&tag), "{tag} is not done");
+                        outstanding.remove(&tag);
+                    }
+                });
+            };
+            for (step, index) in steps {
+                match step {
+                    0 | 1 => {
+                        ledger.open(next);
+                        outstanding.insert(next);
+                        running.push(next);
+                        next += 1;
+                    }
+                    2 if !running.is_empty() => {
+                        let tag = running.swap_remove(index.index(running.len()));
+                        ledger.done(tag);
+                    }
+                    _ => hear(&mut ledger, &mut outstanding, &running),
+                }
+                prop_assert_eq!(ledger.unfinished(), running.len());
+            }
+            for tag in running.drain(..) {
+                ledger.done(tag);
+            }
+            hear(&mut ledger, &mut outstanding, &[]);
+            prop_assert!(outstanding.is_empty());
+            prop_assert_eq!(ledger.untold(), 0);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! RabbitMQ consumers on worker pools: many messages on few workers, and none of them lost.
+//!
+//! A [`Client`] declares what is to be at the broker ([`Exchange`], [`Queue`], [`Binding`]), runs a [`Consumer`] for each
+//! queue, and publishes through a [`Publisher`]. A message is acknowledged when its handler is done and not before;
+//! one that fails is tried again later; one that cannot be done goes to the dead letters with the reason. When the
+//! connection is lost all of it comes back by itself.
+//!
+//! ```no_run
+//! use gristmill_amqp::{Binding, Client, Consumer, Exchange, Message, Queue};
+//! use std::time::Duration;
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Order {
+//!     id: u64,
+//! }
+//!
+//! # async fn example() -> Result<(), gristmill_amqp::Error> {
+//! let client = Client::builder("amqp://guest:guest@localhost")
+//!     .exchange(Exchange::topic("shop"))
+//!     .queue(Queue::quorum("orders"))
+//!     .bind(Binding::new("orders", "shop", "order.*"))
+//!     .consumer(Consumer::new("orders", "shipping").handle_json(|order: Order, _| async move {
+//!         println!("shipping {}", order.id);
+//!         Ok(())
+//!     }))
+//!     .start()
+//!     .await?;
+//! client.publisher().publish(Message::new("shop", "order.created", r#"{"id": 17}"#)).await?;
+//! // …until somebody wants it to end:
+//! client.shutdown(Duration::from_secs(30)).await;
+//! # Ok(())
+//! # }
+//! ```
+
+mod client;
+mod consumer;
+mod crew;
+mod delivery;
+mod dispatcher;
+mod error;
+mod lanes;
+mod ledger;
+mod link;
+mod message;
+mod moves;
+mod net;
+mod publisher;
+mod sizing;
+pub mod stats;
+mod tls;
+mod topology;
+mod uri;
+mod wire;
+
+pub use client::{Builder, Client};
+pub use consumer::{Consumer, Offset, OrderBy};
+pub use delivery::{Delivery, header};
+pub use error::Error;
+pub use message::Message;
+pub use publisher::Publisher;
+#[doc(inline)]
+pub use stats::Stats;
+pub use topology::{Binding, Exchange, Queue};
+pub use uri::Endpoint;
+pub use wire::{
+    properties::Properties,
+    table::{Headers, Value},
+};

@@ -1,0 +1,123 @@
+//! A connection that comes back: tries the brokers in turn until one takes it, and again when it is lost.
+//!
+//! Owns when to try again. Gives up only when it is told to, or, before the first success, when its caller stops
+//! waiting.
+
+use crate::{error::Error, net::Connection, uri::Endpoint};
+use gristmill_pool::Retry;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
+
+/// A handle of a connection that comes back.
+#[derive(Clone)]
+pub(crate) struct Link {
+    state: watch::Receiver<State>,
+    /// When the last of these goes, the task ends.
+    _life: Arc<watch::Sender<()>>,
+}
+
+#[derive(Clone)]
+pub(crate) enum State {
+    /// Not connected; why the last attempt failed, or the last connection ended.
+    Down(Option<Arc<Error>>),
+    /// Connected, and for the how-manieth time.
+    Up(Connection, u64),
+}
+
+/// From a tenth of a second to five: a broker that is back is found within seconds, and one that is not is not
+/// stormed. With jitter: a broker that comes back has many consumers.
+pub(crate) const TRY_AGAIN: Retry =
+    Retry::exponential(u32::MAX, Duration::from_millis(100)).cap(Duration::from_secs(5));
+/// What lasted so long was a connection; what did not is one more failure.
+const STEADY: Duration = Duration::from_secs(5);
+
+impl Link {
+    pub(crate) fn start(endpoints: Arc<[Endpoint]>, called: String) -> Self {
+        let (state, watching) = watch::channel(State::Down(None));
+        let (life, over) = watch::channel(());
+        tokio::spawn(keep(endpoints, called, state, over));
+        Self { state: watching, _life: Arc::new(life) }
+    }
+
+    /// The connection, as soon as there is one.
+    pub(crate) async fn up(&self) -> Result<(Connection, u64), Error> {
+        let mut state = self.state.clone();
+        loop {
+            if let State::Up(connection, count) = &*state.borrow_and_update()
+                && !connection.has_ended()
+            {
+                return Ok((connection.clone(), *count));
+            }
+            state.changed().await.map_err(|_| Error::Ended)?;
+        }
+    }
+
+    /// The first connection. What cannot pass is told at once: nobody waits for a wrong password to become right.
+    pub(crate) async fn first(&self, within: Duration) -> Result<(), Error> {
+        let mut state = self.state.clone();
+        let mut last = None;
+        let connected = async {
+            loop {
+                match &*state.borrow_and_update() {
+                    State::Up(..) => return Ok(()),
+                    State::Down(Some(error)) if !error.is_passing() => return Err(error.again()),
+                    State::Down(why) => last = why.clone(),
+                }
+                state.changed().await.map_err(|_| Error::Ended)?;
+            }
+        };
+        match tokio::time::timeout(within, connected).await {
+            Ok(connected) => connected,
+            Err(_) => Err(last.map_or(Error::Ended, |error| error.again())),
+        }
+    }
+
+    /// How it stands now.
+    pub(crate) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+}
+
+async fn keep(
+    endpoints: Arc<[Endpoint]>,
+    called: String,
+    state: watch::Sender<State>,
+    mut over: watch::Receiver<()>,
+) {
+    let (mut failed, mut connected) = (0, 0);
+    // Consumers of one cluster do not all begin with its first node.
+    let mut turn = std::process::id() as usize;
+    loop {
+        let endpoint = &endpoints[turn % endpoints.len()];
+        turn += 1;
+        let opened = tokio::select! {
+            opened = Connection::open(endpoint, &called) => opened,
+            _ = over.changed() => return,
+        };
+        let error = match opened {
+            Err(error) => Arc::new(error),
+            Ok(connection) => {
+                connected += 1;
+                tracing::info!(broker = %endpoint, connection = called, "connected");
+                let since = tokio::time::Instant::now();
+                state.send_replace(State::Up(connection.clone(), connected));
+                let error = tokio::select! {
+                    error = connection.ended() => error,
+                    _ = over.changed() => return,
+                };
+                if since.elapsed() >= STEADY {
+                    failed = 0;
+                }
+                error
+            }
+        };
+        let wait = TRY_AGAIN.delay(failed + 1);
+        failed = failed.saturating_add(1);
+        tracing::warn!(broker = %endpoint, connection = called, %error, try_again_in = ?wait, "not connected");
+        state.send_replace(State::Down(Some(error)));
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            _ = over.changed() => return,
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Messages on their way elsewhere: to wait for another attempt, or to the dead letters.
+//!
+//! A message is moved by publishing it and waiting for the confirmation; only then is the original acknowledged. What
+//! goes wrong in between makes two of it, never none.
+
+use crate::{
+    consumer::Set,
+    crew::Leave,
+    delivery::{Delivery, header},
+    error::Error,
+    link::{Link, TRY_AGAIN},
+    message::Message,
+    publisher::Publisher,
+    topology::{Queue, Topology},
+};
+use gristmill_store::{Store, letters::NewLetter};
+use std::{sync::Arc, time::Duration};
+
+/// Moves the messages of one consumer.
+#[derive(Clone)]
+pub(crate) struct Mover {
+    pub(crate) set: Arc<Set>,
+    pub(crate) publisher: Publisher,
+    pub(crate) link: Link,
+    pub(crate) store: Option<Store>,
+}
+
+/// Why a message is given up, in a word for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Permanent,
+    Attempts,
+    Deliveries,
+    Unreadable,
+}
+
+impl Reason {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Permanent => "permanent",
+            Self::Attempts => "attempts",
+            Self::Deliveries => "deliveries",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+/// The longest text of an error that is carried along.
+const LONGEST: usize = 2000;
+
+impl Mover {
+    /// To the queue where it waits. False: its channel was lost meanwhile, and it comes again from there.
+    pub(crate) async fn put_off(
+        &self,
+        delivery: &Delivery,
+        why: &str,
+        delay: Duration,
+        leave: &Leave,
+    ) -> bool {
+        let wait = steps(delay);
+        let waiting = waiting_room(&self.set.queue, wait);
+        let mut message = self.marked(delivery, "", &waiting.name, why);
+        message.properties.headers.set(header::FAILED, i64::from(delivery.failed()) + 1);
+        let topology = Topology { queues: vec![waiting], ..Topology::default() };
+        self.arrive(message, &topology, leave).await
+    }
+
+    /// To the end of its queue, with one more delivery counted.
+    pub(crate) async fn count(&self, delivery: &Delivery, leave: &Leave) -> bool {
+        let mut message = Message::moved(delivery, "", &self.set.queue);
+        message.properties.headers.set(header::DELIVERIES, i64::from(delivery.deliveries_before()) + 1);
+        self.arrive(message, &Topology::default(), leave).await
+    }
+
+    /// To the dead letters.
+    pub(crate) async fn bury(&self, delivery: &Delivery, reason: Reason, why: &str, leave: &Leave) -> bool {
+        let (exchange, key) = &self.set.dead;
+        let mut message = self.marked(delivery, exchange, key, why);
+        let failed = match reason {
+            Reason::Permanent | Reason::Attempts => i64::from(delivery.failed()) + 1,
+            Reason::Deliveries | Reason::Unreadable => i64::from(delivery.failed()),
+        };
+        message.properties.headers.set(header::FAILED, failed);
+        message.properties.headers.set(header::REASON, reason.word());
+        self.keep(delivery, reason, why, failed, leave).await
+            && self.arrive(message, &self.set.dead_topology, leave).await
+    }
+
+    fn marked(&self, delivery: &Delivery, exchange: &str, key: &str, why: &str) -> Message {
+        let mut message = Message::moved(delivery, exchange, key);
+        let headers = &mut message.properties.headers;
+        headers.set(header::CONSUMER, self.set.name.as_str());
+        headers.set(header::ERROR, shortened(why));
+        headers.set(header::FAILED_AT, jiff::Timestamp::now().to_string());
+        message
+    }
+
+    /// Publishes it until it has arrived, or its channel is lost.
+    async fn arrive(&self, message: Message, topology: &Topology, leave: &Leave) -> bool {
+        let mut failed = 0;
+        loop {
+            let error = match self.publisher.publish(message.clone()).await {
+                Ok(()) => return true,
+                Err(error) => error,
+            };
+            if leave.is_revoked() {
+                return false;
+            }
+            failed += 1;
+            // A queue that is not there yet, or no more. Nobody is to be troubled with that.
+            let first_unroutable =
+                matches!(error, Error::Unroutable { .. } | Error::Channel { code: 404, .. });
+            if first_unroutable && self.declare(topology).await && failed == 1 {
+                continue;
+            }
+            tracing::error!(
+                consumer = self.set.name,
+                exchange = message.exchange,
+                key = message.key,
+                %error,
+                "a message cannot be moved; it is kept unacknowledged and tried again"
+            );
+            tokio::time::sleep(TRY_AGAIN.delay(failed)).await;
+            if leave.is_revoked() {
+                return false;
+            }
+        }
+    }
+
+    async fn declare(&self, topology: &Topology) -> bool {
+        let declared = async { topology.declare(&self.link.up().await?.0).await };
+        match declared.await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(consumer = self.set.name, %error, "cannot declare a queue");
+                false
+            }
+        }
+    }
+
+    /// Puts it into the store's dead letters, if that was asked for.
+    async fn keep(&self, delivery: &Delivery, reason: Reason, why: &str, failed: i64, leave: &Leave) -> bool {
+        let Some(store) = self.store.clone().filter(|_| self.set.keep_letters) else { return true };
+        let letter = letter(&store, delivery, reason, why, failed);
+        let mut tries = 0;
+        loop {
+            let (store, letter) = (store.clone(), letter.clone());
+            let kept = tokio::task::spawn_blocking(move || store.letters().bury(letter)).await;
+            let error = match kept {
+                Ok(Ok(_)) => return true,
+                Ok(Err(error)) => error.to_string(),
+                Err(error) => error.to_string(),
+            };
+            tries += 1;
+            tracing::error!(consumer = self.set.name, error, "a dead letter cannot be stored; tried again");
+            tokio::time::sleep(TRY_AGAIN.delay(tries)).await;
+            if leave.is_revoked() {
+                return false;
+            }
+        }
+    }
+}
+
+fn letter(store: &Store, delivery: &Delivery, reason: Reason, why: &str, failed: i64) -> NewLetter {
+    let now = store.now();
+    let headers: serde_json::Map<String, serde_json::Value> =
+        delivery.headers().iter().map(|(name, value)| (name.to_owned(), value.to_string().into())).collect();
+    // Whatever its bytes, it can be published again from here.
+    let (payload, body) = match std::str::from_utf8(delivery.body()) {
+        Ok(text) => ("payload", text.to_owned()),
+        Err(_) => ("payload_hex", delivery.body().iter().map(|byte| format!("{byte:02x}")).collect()),
+    };
+    let details = serde_json::json!({ "reason": reason.word(), "error": why });
+    let checkpoint = serde_json::json!({
+        "exchange": delivery.exchange(),
+        "routing_key": delivery.routing_key(),
+        "headers": headers,
+        payload: body,
+    });
+    NewLetter {
+        message_id: delivery.message_id().unwrap_or_default().to_owned(),
+        kind: format!("amqp:{}", delivery.queue()),
+        queue: delivery.queue().to_owned(),
+        reason: shortened(why),
+        attempts: failed.clamp(0, u32::MAX.into()) as u32,
+        first_failure: now,
+        last_failure: now,
+        details: Some(details.to_string()),
+        checkpoint: Some(checkpoint.to_string()),
+    }
+}
+
+/// A delay, rounded up to ⅛, ¼, ½, 1, 2, 4 … seconds: there is a queue for each.
+fn steps(delay: Duration) -> u64 {
+    const SHORTEST: u64 = 125;
+    const LONGEST: u64 = SHORTEST << 20;
+    let wanted = delay.as_millis().min(u128::from(LONGEST)) as u64;
+    let mut step = SHORTEST;
+    while step < wanted {
+        step *= 2;
+    }
+    step
+}
+
+/// A queue out of which messages fall back into theirs when their time is over. A queue for each delay: in one queue a
+/// message with a long one would hold back those behind it. The broker hands them over with confirmation of its own
+/// (`at-least-once`), so that its end in between loses none.
+fn waiting_room(queue: &str, milliseconds: u64) -> Queue {
+    Queue::quorum(format!("{queue}.retry.{milliseconds}"))
+        .argument("x-message-ttl", milliseconds as i64)
+        .argument("x-dead-letter-exchange", "")
+        .argument("x-dead-letter-routing-key", queue)
+        .argument("x-dead-letter-strategy", "at-least-once")
+        .argument("x-overflow", "reject-publish")
+}
+
+fn shortened(text: &str) -> String {
+    let mut end = text.len().min(LONGEST);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_are_rounded_up() {
+        let check = |milliseconds, want| assert_eq!(steps(Duration::from_millis(milliseconds)), want);
+        check(0, 125);
+        check(125, 125);
+        check(126, 250);
+        check(1000, 1000);
+        check(1001, 2000);
+        check(300_000, 512_000);
+        assert_eq!(steps(Duration::MAX), 125 << 20);
+    }
+
+    #[test]
+    fn long_errors_are_cut_between_letters() {
+        assert_eq!(shortened("short"), "short");
+        let long = "ä".repeat(LONGEST);
+        assert!(shortened(&long).len() <= LONGEST && shortened(&long).ends_with('ä'));
+    }
+}

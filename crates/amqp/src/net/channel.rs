@@ -1,0 +1,213 @@
+//! One channel of a connection, owned by one task.
+//!
+//! What is sent through it goes to this channel of this connection or nowhere: an acknowledgement cannot reach
+//! another, because there is no way to say so.
+
+use super::{Connection, Gate, Last, Shared, Slot, lock, writer::ENOUGH};
+use crate::{
+    error::Error,
+    wire::{
+        frame,
+        method::{Incoming, Outgoing},
+        properties::Properties,
+        table::Malformed,
+    },
+};
+use bytes::Bytes;
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+use tokio::sync::mpsc;
+
+/// How long an answer may take. The heartbeat finds dead brokers; this finds one that lives and does not answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+pub(crate) struct Channel {
+    number: u16,
+    shared: Arc<Shared>,
+    _last: Arc<Last>,
+    events: mpsc::UnboundedReceiver<Event>,
+    /// What came while an answer was waited for.
+    before: VecDeque<Event>,
+    gate: Gate,
+}
+
+/// What a channel is told.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Message(Box<Received>),
+    Returned(Box<Returned>),
+    Confirmed { tag: u64, multiple: bool, taken: bool },
+    Cancelled,
+    Closed { code: u16, text: String },
+    Answer(Incoming),
+}
+
+/// A message that nobody takes.
+#[derive(Debug)]
+pub(crate) struct Returned {
+    pub(crate) text: String,
+    pub(crate) exchange: String,
+    pub(crate) key: String,
+    pub(crate) message_id: Option<String>,
+    pub(crate) body: Bytes,
+}
+
+/// A message as it came.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) tag: u64,
+    pub(crate) redelivered: bool,
+    pub(crate) exchange: String,
+    pub(crate) key: String,
+    pub(crate) properties: Result<Properties, Malformed>,
+    pub(crate) body: Bytes,
+}
+
+impl Channel {
+    pub(crate) async fn open(connection: &Connection) -> Result<Self, Error> {
+        let shared = Arc::clone(&connection.shared);
+        let (sender, events) = mpsc::unbounded_channel();
+        let gate = Gate::default();
+        let number = {
+            let mut channels = lock(&shared.channels);
+            let taken = |number: &u16| !channels.contains_key(number);
+            let free = (1..=shared.agreed.channel_max).find(taken);
+            let number = free.ok_or_else(|| Error::Channel {
+                code: 506,
+                text: format!("all {} channels of the connection are in use", shared.agreed.channel_max),
+            })?;
+            // Under the lock that `end` clears them with: a slot put in afterwards would never be told.
+            if shared.ended.borrow().is_some() {
+                return Err(shared.reason());
+            }
+            channels.insert(number, Slot::Open(sender, gate.clone()));
+            number
+        };
+        let last = Arc::clone(&connection._last);
+        let mut channel = Self { number, shared, _last: last, events, before: VecDeque::new(), gate };
+        channel.call(&Outgoing::ChannelOpen).await?;
+        Ok(channel)
+    }
+
+    /// Says something and waits for its answer.
+    pub(crate) async fn call(&mut self, method: &Outgoing<'_>) -> Result<Incoming, Error> {
+        self.send(method);
+        let answered = async {
+            loop {
+                match self.events.recv().await {
+                    Some(Event::Answer(answer)) => return Ok(answer),
+                    Some(Event::Closed { code, text }) => return Err(Error::Channel { code, text }),
+                    Some(other) => self.before.push_back(other),
+                    None => return Err(self.shared.reason()),
+                }
+            }
+        };
+        match tokio::time::timeout(ANSWER_WITHIN, answered).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                // Its answer, should it come, would be taken for the next one's.
+                let text = format!("the broker did not answer within {} s", ANSWER_WITHIN.as_secs());
+                Err(Error::Channel { code: 541, text })
+            }
+        }
+    }
+
+    /// The next thing that happens. Losing the channel is an error, and the last thing.
+    pub(crate) async fn next(&mut self) -> Result<Event, Error> {
+        let event = match self.before.pop_front() {
+            Some(event) => Some(event),
+            None => self.events.recv().await,
+        };
+        self.seen(event)
+    }
+
+    /// What has happened already.
+    pub(crate) fn try_next(&mut self) -> Option<Result<Event, Error>> {
+        if let Some(event) = self.before.pop_front() {
+            return Some(self.seen(Some(event)));
+        }
+        match self.events.try_recv() {
+            Ok(event) => Some(self.seen(Some(event))),
+            Err(mpsc::error::TryRecvError::Empty) => None,
+            Err(mpsc::error::TryRecvError::Disconnected) => Some(self.seen(None)),
+        }
+    }
+
+    fn seen(&mut self, event: Option<Event>) -> Result<Event, Error> {
+        match event {
+            Some(Event::Closed { code, text }) => Err(Error::Channel { code, text }),
+            Some(event) => Ok(event),
+            None => Err(self.shared.reason()),
+        }
+    }
+
+    /// Says something that is not answered.
+    pub(crate) fn send(&self, method: &Outgoing<'_>) {
+        self.shared.write(Some(&self.gate), |out| frame::put_method(out, self.number, method));
+    }
+
+    /// Publishes when there is room. What the protocol cannot carry is refused here: the broker would close the
+    /// channel over it.
+    pub(crate) async fn publish(
+        &self,
+        exchange: &str,
+        key: &str,
+        mandatory: bool,
+        properties: &Properties,
+        body: &[u8],
+    ) -> Result<(), Error> {
+        let frame_max = self.shared.agreed.frame_max;
+        let mut out = bytes::BytesMut::with_capacity(body.len() + 512);
+        frame::put_method(&mut out, self.number, &Outgoing::Publish { exchange, key, mandatory });
+        let before = out.len();
+        frame::put_content(&mut out, self.number, properties, &[], frame_max);
+        if out.len() - before > frame_max {
+            return Err(Error::Message(format!(
+                "the message's headers take {} bytes, and the broker takes up to {frame_max}",
+                out.len() - before
+            )));
+        }
+        if !body.is_empty() {
+            out.truncate(before);
+            frame::put_content(&mut out, self.number, properties, body, frame_max);
+        }
+        loop {
+            let drained = self.shared.drained.notified();
+            tokio::pin!(drained);
+            drained.as_mut().enable();
+            if self.gate.is_shut() || self.shared.ended.borrow().is_some() {
+                return Err(self.shared.reason());
+            }
+            if lock(&self.shared.out).buffer.len() < ENOUGH {
+                break;
+            }
+            drained.await;
+        }
+        self.shared.write(Some(&self.gate), |all| all.extend_from_slice(&out));
+        Ok(())
+    }
+
+    /// Closes it and waits until the broker has seen everything that was said before.
+    pub(crate) async fn close(mut self, within: Duration) {
+        self.shared.send_last(self.number, &Outgoing::ChannelClose, &self.gate);
+        let seen = async { while self.next().await.is_ok() {} };
+        let _ = tokio::time::timeout(within, seen).await;
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        let mut channels = lock(&self.shared.channels);
+        match channels.get_mut(&self.number) {
+            Some(slot @ Slot::Open(..)) => {
+                *slot = Slot::Closing;
+                drop(channels);
+                self.shared.send_last(self.number, &Outgoing::ChannelClose, &self.gate);
+            }
+            // The number was kept for us, and only for us to see.
+            Some(Slot::Gone) => {
+                channels.remove(&self.number);
+            }
+            Some(Slot::Closing) | None => {}
+        }
+    }
+}

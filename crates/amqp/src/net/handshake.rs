@@ -1,0 +1,159 @@
+//! The first words of a connection: who we are, and what both sides can bear.
+
+use super::Agreed;
+use crate::{
+    error::Error,
+    uri::Endpoint,
+    wire::{
+        frame::{self, Content},
+        method::{Incoming, Outgoing},
+        table::Headers,
+    },
+};
+use bytes::BytesMut;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// What a frame may take before anything was agreed on.
+const FIRST_FRAMES: usize = 1 << 17;
+/// RabbitMQ's own default.
+const FRAME_MAX: u32 = 1 << 17;
+const CHANNEL_MAX: u16 = 2047;
+
+/// Gives back what was agreed on, and bytes that came after it.
+pub(super) async fn shake<S>(
+    stream: &mut S,
+    endpoint: &Endpoint,
+    called: &str,
+) -> Result<(Agreed, BytesMut), Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut talk = Talk { stream, endpoint, buffer: BytesMut::with_capacity(8192) };
+    talk.write(frame::GREETING).await?;
+    let mechanism = if endpoint.external { "EXTERNAL" } else { "PLAIN" };
+    match talk.read().await? {
+        Incoming::Start { mechanisms } if mechanisms.split(' ').any(|one| one == mechanism) => {}
+        Incoming::Start { mechanisms } => {
+            return Err(talk.wrong(format!("it lets in by {mechanisms}, not by {mechanism}")));
+        }
+        other => return Err(talk.unexpected(&other)),
+    }
+    let response = match endpoint.external {
+        true => String::new(),
+        false => format!("\0{}\0{}", endpoint.user, endpoint.password),
+    };
+    let properties = properties(called);
+    talk.say(&Outgoing::StartOk { properties: &properties, mechanism, response: response.as_bytes() })
+        .await?;
+    let agreed = match talk.read().await? {
+        Incoming::Tune { channel_max, frame_max, heartbeat } => {
+            agree(endpoint, channel_max, frame_max, heartbeat)
+        }
+        other => return Err(talk.unexpected(&other)),
+    };
+    talk.say(&Outgoing::TuneOk {
+        channel_max: agreed.channel_max,
+        frame_max: agreed.frame_max as u32,
+        heartbeat: agreed.heartbeat.as_secs() as u16,
+    })
+    .await?;
+    talk.say(&Outgoing::Open { vhost: &endpoint.vhost }).await?;
+    match talk.read().await? {
+        Incoming::OpenOk => Ok((agreed, talk.buffer)),
+        other => Err(talk.unexpected(&other)),
+    }
+}
+
+/// The smaller of what each side can bear, where 0 says that it does not mind. A heartbeat there always is.
+fn agree(endpoint: &Endpoint, channel_max: u16, frame_max: u32, heartbeat: u16) -> Agreed {
+    let smaller = |ours: u32, theirs: u32| if theirs == 0 { ours } else { ours.min(theirs) };
+    let ours = endpoint.heartbeat.as_secs() as u32;
+    Agreed {
+        channel_max: smaller(CHANNEL_MAX.into(), channel_max.into()) as u16,
+        // 4,096 is the least that the protocol knows.
+        frame_max: smaller(FRAME_MAX, frame_max).max(4096) as usize,
+        heartbeat: Duration::from_secs(smaller(ours, heartbeat.into()).into()),
+    }
+}
+
+/// What the broker's own tools show of us, and what it may send us.
+fn properties(called: &str) -> Headers {
+    let can = Headers::new()
+        .with("authentication_failure_close", true)
+        .with("basic.nack", true)
+        .with("connection.blocked", true)
+        .with("consumer_cancel_notify", true)
+        .with("publisher_confirms", true);
+    Headers::new()
+        .with("product", "Gristmill")
+        .with("version", env!("CARGO_PKG_VERSION"))
+        .with("platform", "Rust")
+        .with("connection_name", called)
+        .with("capabilities", can)
+}
+
+struct Talk<'a, S> {
+    stream: &'a mut S,
+    endpoint: &'a Endpoint,
+    buffer: BytesMut,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Talk<'_, S> {
+    async fn say(&mut self, method: &Outgoing<'_>) -> Result<(), Error> {
+        let mut out = BytesMut::new();
+        frame::put_method(&mut out, 0, method);
+        self.write(&out).await
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let written = async {
+            self.stream.write_all(bytes).await?;
+            self.stream.flush().await
+        };
+        let written = written.await;
+        written.map_err(|source| Error::Io { to: self.endpoint.to_string(), source })
+    }
+
+    async fn read(&mut self) -> Result<Incoming, Error> {
+        loop {
+            let cut = frame::cut(&mut self.buffer, FIRST_FRAMES);
+            match cut.map_err(|malformed| self.wrong(malformed.to_string()))? {
+                None => {
+                    let read = self.stream.read_buf(&mut self.buffer).await;
+                    match read.map_err(|source| Error::Io { to: self.endpoint.to_string(), source })? {
+                        0 => return Err(self.closed()),
+                        _ => continue,
+                    }
+                }
+                Some(frame) => match frame.content {
+                    Content::Method(payload) => {
+                        return Incoming::read(&payload).map_err(|error| self.wrong(error.to_string()));
+                    }
+                    _ => continue,
+                },
+            }
+        }
+    }
+
+    fn closed(&self) -> Error {
+        let what = "closed while being opened: its log says why";
+        let source = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what);
+        Error::Io { to: self.endpoint.to_string(), source }
+    }
+
+    fn wrong(&self, what: String) -> Error {
+        Error::Protocol { to: self.endpoint.to_string(), what }
+    }
+
+    fn unexpected(&self, incoming: &Incoming) -> Error {
+        match incoming {
+            Incoming::Close(closing) => Error::Refused {
+                to: self.endpoint.to_string(),
+                code: closing.code,
+                text: closing.text.clone(),
+            },
+            _ => self.wrong("an answer that does not belong here".to_owned()),
+        }
+    }
+}

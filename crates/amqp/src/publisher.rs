@@ -1,0 +1,319 @@
+//! Publishing: every message is confirmed by the broker, or its publisher is told that it was not.
+//!
+//! Owns which messages are on their way. Their number is bounded; those that a lost connection leaves unconfirmed
+//! are sent again on the next, so a message can arrive twice and is not lost.
+
+use crate::{
+    error::Error,
+    link::Link,
+    message::Message,
+    net::{Channel, Event},
+    wire::method::Outgoing,
+};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    time::Instant,
+};
+
+/// Publishes messages and sees that they arrive. Clones share one channel, and one bound.
+#[derive(Clone)]
+pub struct Publisher {
+    requests: mpsc::UnboundedSender<Request>,
+    room: Arc<Semaphore>,
+    within: Duration,
+}
+
+struct Request {
+    message: Message,
+    until: Instant,
+    within: Duration,
+    answer: oneshot::Sender<Result<(), Error>>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Publisher {
+    pub(crate) fn start(link: Link, in_flight: usize, within: Duration) -> Self {
+        let (requests, incoming) = mpsc::unbounded_channel();
+        tokio::spawn(
+            Desk { link, incoming, pending: VecDeque::new(), sent: 0, first: 1, closed: false }.run(),
+        );
+        Self { requests, room: Arc::new(Semaphore::new(in_flight)), within }
+    }
+
+    /// Publishes a message. `Ok` says that the broker has it: on disk, for a message that is kept and a queue that
+    /// is durable. A message that no queue takes is [`Error::Unroutable`]. Waits while too many are on their way.
+    pub async fn publish(&self, message: Message) -> Result<(), Error> {
+        self.begin(message).await?.await
+    }
+
+    /// Publishes many, as many at a time as may be on their way. One result for each, in order.
+    pub async fn publish_all(&self, messages: impl IntoIterator<Item = Message>) -> Vec<Result<(), Error>> {
+        let mut begun = Vec::new();
+        for message in messages {
+            begun.push(self.begin(message).await);
+        }
+        let mut results = Vec::with_capacity(begun.len());
+        for one in begun {
+            results.push(match one {
+                Ok(confirmed) => confirmed.await,
+                Err(error) => Err(error),
+            });
+        }
+        results
+    }
+
+    /// Hands a message over when there is room, and gives back a future of its confirmation. For who has many, and
+    /// wants to know of each.
+    pub async fn begin(
+        &self,
+        message: Message,
+    ) -> Result<impl Future<Output = Result<(), Error>> + Send + use<>, Error> {
+        message.check()?;
+        let within = self.within;
+        let room = Arc::clone(&self.room).acquire_owned();
+        // The broker may block publishers for hours. Who publishes learns of it.
+        let room = tokio::time::timeout(within, room).await.map_err(|_| Error::Unconfirmed(within))?;
+        let room = room.map_err(|_| Error::Ended)?;
+        let (answer, answered) = oneshot::channel();
+        let until = Instant::now() + within;
+        let request = Request { message, until, within, answer, _room: room };
+        self.requests.send(request).map_err(|_| Error::Ended)?;
+        Ok(async move { answered.await.unwrap_or(Err(Error::Ended)) })
+    }
+}
+
+/// The task that holds the channel.
+struct Desk {
+    link: Link,
+    incoming: mpsc::UnboundedReceiver<Request>,
+    /// In the order they were sent in, or are to be.
+    pending: VecDeque<Pending>,
+    /// How many at the front of `pending` were sent on this channel.
+    sent: usize,
+    /// The number that the broker gives the first of `pending`.
+    first: u64,
+    /// Nobody can publish any more; what is on its way still arrives.
+    closed: bool,
+}
+
+struct Pending {
+    /// None: answered, but its number still counts.
+    request: Option<Request>,
+    returned: Option<Error>,
+}
+
+enum Over {
+    Lost(Error),
+    Ended,
+}
+
+impl Desk {
+    async fn run(mut self) {
+        let mut failed = 0;
+        loop {
+            let opened = tokio::select! {
+                opened = open(self.link.clone()) => opened,
+                () = self.wait_for_timeouts() => return,
+            };
+            let over = match opened {
+                Ok(channel) => {
+                    failed = 0;
+                    self.serve(channel).await
+                }
+                Err(error) => Over::Lost(error),
+            };
+            let error = match over {
+                Over::Ended | Over::Lost(Error::Ended) => return,
+                Over::Lost(error) => error,
+            };
+            tracing::warn!(%error, unconfirmed = self.pending.len(), "publishing was interrupted");
+            self.pending.retain(|pending| pending.request.is_some());
+            self.blame(&error);
+            (self.sent, self.first) = (0, 1);
+            failed += 1;
+            let wait = crate::link::TRY_AGAIN.delay(failed);
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.wait_for_timeouts() => return,
+            }
+        }
+    }
+
+    /// Keeps promises of time while there is no channel. Returns when nobody can publish any more and nothing is left.
+    async fn wait_for_timeouts(&mut self) {
+        while !self.is_over() {
+            let until = self.next_timeout();
+            tokio::select! {
+                request = self.incoming.recv(), if !self.closed => self.add(request),
+                () = sleep_until(until) => self.time_out(),
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.closed && self.pending.iter().all(|pending| pending.request.is_none())
+    }
+
+    /// A channel that the broker closed over what was published (an exchange that is not there) says which by its
+    /// words alone: whoever published to that exchange is told, and the others are sent again.
+    fn blame(&mut self, error: &Error) {
+        let Error::Channel { code, text } = error else { return };
+        let guilty = |pending: &Pending| {
+            let exchange = pending.request.as_ref().map(|request| request.message.exchange.as_str());
+            exchange.is_some_and(|exchange| !exchange.is_empty() && text.contains(&format!("'{exchange}'")))
+        };
+        let mut found = false;
+        for pending in self.pending.iter_mut().take(self.sent) {
+            if guilty(pending)
+                && let Some(request) = pending.request.take()
+            {
+                found = true;
+                let _ = request.answer.send(Err(Error::Channel { code: *code, text: text.clone() }));
+            }
+        }
+        // Words of another kind: whoever was first on its way. Nothing may close every channel for ever.
+        if !found
+            && let Some(request) =
+                self.pending.iter_mut().take(self.sent).find_map(|pending| pending.request.take())
+        {
+            let _ = request.answer.send(Err(Error::Channel { code: *code, text: text.clone() }));
+        }
+        self.pending.retain(|pending| pending.request.is_some());
+    }
+
+    async fn serve(&mut self, mut channel: Channel) -> Over {
+        while !self.is_over() {
+            if let Err(error) = self.send_rest(&channel).await {
+                return Over::Lost(error);
+            }
+            let until = self.next_timeout();
+            tokio::select! {
+                biased;
+                event = channel.next() => match event {
+                    Ok(event) => {
+                        self.hear(event);
+                        while let Some(event) = channel.try_next() {
+                            match event {
+                                Ok(event) => self.hear(event),
+                                Err(error) => return Over::Lost(error),
+                            }
+                        }
+                    }
+                    Err(error) => return Over::Lost(error),
+                },
+                request = self.incoming.recv(), if !self.closed => self.add(request),
+                () = sleep_until(until) => self.time_out(),
+            }
+            while let Ok(request) = self.incoming.try_recv() {
+                self.add(Some(request));
+            }
+        }
+        Over::Ended
+    }
+
+    fn add(&mut self, request: Option<Request>) {
+        match request {
+            Some(request) => self.pending.push_back(Pending { request: Some(request), returned: None }),
+            None => self.closed = true,
+        }
+    }
+
+    async fn send_rest(&mut self, channel: &Channel) -> Result<(), Error> {
+        while let Some(pending) = self.pending.get_mut(self.sent) {
+            let Some(request) = &pending.request else {
+                self.pending.remove(self.sent);
+                continue;
+            };
+            let Message { exchange, key, properties, body } = &request.message;
+            match channel.publish(exchange, key, true, properties, body).await {
+                Ok(()) => self.sent += 1,
+                Err(error @ Error::Message(_)) => {
+                    let request = self.pending.remove(self.sent).and_then(|pending| pending.request);
+                    if let Some(request) = request {
+                        let _ = request.answer.send(Err(error));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, event: Event) {
+        match event {
+            // It comes before the confirmation of its message, and does not say which that is. One that says the same
+            // and goes to the same place is as good.
+            Event::Returned(returned) => {
+                let same = |pending: &&mut Pending| {
+                    pending.returned.is_none()
+                        && pending.request.as_ref().is_some_and(|request| {
+                            let message = &request.message;
+                            message.exchange == returned.exchange
+                                && message.key == returned.key
+                                && message.properties.message_id == returned.message_id
+                                && message.body == returned.body
+                        })
+                };
+                if let Some(pending) = self.pending.iter_mut().take(self.sent).find(same) {
+                    let crate::net::Returned { exchange, key, text, .. } = *returned;
+                    pending.returned = Some(Error::Unroutable { exchange, key, text });
+                }
+            }
+            Event::Confirmed { tag, multiple, taken } => {
+                let Some(at) = tag.checked_sub(self.first).map(|at| at as usize) else { return };
+                let from = if multiple { 0 } else { at };
+                for pending in self.pending.iter_mut().take(self.sent.min(at + 1)).skip(from) {
+                    if let Some(request) = pending.request.take() {
+                        let result = match pending.returned.take() {
+                            Some(error) => Err(error),
+                            None if taken => Ok(()),
+                            None => Err(Error::Refusal),
+                        };
+                        let _ = request.answer.send(result);
+                    }
+                }
+                while self.sent > 0 && self.pending.front().is_some_and(|pending| pending.request.is_none()) {
+                    self.pending.pop_front();
+                    self.sent -= 1;
+                    self.first += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        // They are in the order they came in, and all may take as long.
+        self.pending.iter().find_map(|pending| pending.request.as_ref()).map(|request| request.until)
+    }
+
+    fn time_out(&mut self) {
+        let now = Instant::now();
+        for pending in &mut self.pending {
+            match &pending.request {
+                Some(request) if request.until <= now => {
+                    if let Some(request) = pending.request.take() {
+                        let _ = request.answer.send(Err(Error::Unconfirmed(request.within)));
+                    }
+                }
+                Some(_) => break,
+                None => {}
+            }
+        }
+    }
+}
+
+async fn open(link: Link) -> Result<Channel, Error> {
+    let (connection, _) = link.up().await?;
+    let mut channel = Channel::open(&connection).await?;
+    channel.call(&Outgoing::ConfirmSelect).await?;
+    Ok(channel)
+}
+
+pub(crate) async fn sleep_until(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,86 @@
+//! How many workers, how many messages ahead: the defaults and their bounds.
+
+/// At most so many workers, whatever was asked for.
+pub(crate) const MOST_WORKERS: usize = 200;
+/// At most so many messages ahead when nothing was asked for.
+const MOST_AUTOMATIC: usize = 500;
+/// At most so many messages ahead, whatever was asked for.
+pub(crate) const MOST_PREFETCH: usize = 1000;
+
+/// What a consumer works with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sizing {
+    pub(crate) workers: usize,
+    pub(crate) prefetch: u16,
+    /// Deliveries that wait for a worker in the pool.
+    pub(crate) queue: usize,
+}
+
+impl Sizing {
+    /// 0 asks for the default. Calls `clamped` with what was asked for and what is given, where they differ.
+    pub(crate) fn of(
+        workers: usize,
+        prefetch: usize,
+        cores: usize,
+        mut clamped: impl FnMut(&'static str, usize, usize),
+    ) -> Self {
+        let given = match workers {
+            0 => cores.saturating_mul(4).clamp(1, MOST_WORKERS),
+            asked => asked.min(MOST_WORKERS),
+        };
+        let asked = if workers == 0 { cores.saturating_mul(4) } else { workers };
+        if given < asked {
+            clamped("workers", asked, given);
+        }
+        let ahead = match prefetch {
+            0 => (given * 10).min(MOST_AUTOMATIC),
+            asked => asked.min(MOST_PREFETCH),
+        };
+        let asked = if prefetch == 0 { given * 10 } else { prefetch };
+        if ahead < asked {
+            clamped("prefetch", asked, ahead);
+        }
+        Self { workers: given, prefetch: ahead as u16, queue: given * 2 }
+    }
+}
+
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(cores: usize, asked: (usize, usize), given: (usize, u16, usize), told: &[(&str, usize, usize)]) {
+        let mut clamped = Vec::new();
+        let sizing =
+            Sizing::of(asked.0, asked.1, cores, |what, asked, given| clamped.push((what, asked, given)));
+        assert_eq!((sizing.workers, sizing.prefetch, sizing.queue), given, "{cores} cores, {asked:?}");
+        assert_eq!(clamped, told, "{cores} cores, {asked:?}");
+    }
+
+    #[test]
+    fn by_the_number_of_cores() {
+        check(1, (0, 0), (4, 40, 8), &[]);
+        check(2, (0, 0), (8, 80, 16), &[]);
+        check(8, (0, 0), (32, 320, 64), &[]);
+        check(32, (0, 0), (128, 500, 256), &[("prefetch", 1280, 500)]);
+        check(128, (0, 0), (200, 500, 400), &[("workers", 512, 200), ("prefetch", 2000, 500)]);
+    }
+
+    #[test]
+    fn as_asked_for_on_any_number_of_cores() {
+        for cores in [1, 2, 8, 32, 128] {
+            check(cores, (1, 0), (1, 10, 2), &[]);
+            check(cores, (1, 1), (1, 1, 2), &[]);
+            check(cores, (50, 0), (50, 500, 100), &[]);
+            check(cores, (100, 500), (100, 500, 200), &[]);
+            check(cores, (200, 1000), (200, 1000, 400), &[]);
+            check(cores, (201, 1001), (200, 1000, 400), &[("workers", 201, 200), ("prefetch", 1001, 1000)]);
+            let far = usize::MAX;
+            check(cores, (far, far), (200, 1000, 400), &[("workers", far, 200), ("prefetch", far, 1000)]);
+        }
+    }
+}

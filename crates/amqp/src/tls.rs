@@ -1,0 +1,74 @@
+//! TLS: whom we trust, and who we are. There is no way to trust everybody.
+
+use crate::{
+    error::Error,
+    uri::{Endpoint, TlsFiles},
+};
+use std::{path::Path, sync::Arc};
+use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{
+        ClientConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    },
+};
+
+/// Files are read each time: certificates are renewed while a consumer runs.
+pub(crate) async fn connect(
+    stream: TcpStream,
+    endpoint: &Endpoint,
+    files: &TlsFiles,
+) -> Result<TlsStream<TcpStream>, Error> {
+    let config = config(files)?;
+    let name = files.server_name.clone().unwrap_or_else(|| endpoint.host.clone());
+    let server = ServerName::try_from(name)
+        .map_err(|_| Error::Tls(format!("{} has no name that a certificate could be for", endpoint.host)))?;
+    let connector = TlsConnector::from(Arc::new(config));
+    connector.connect(server, stream).await.map_err(|source| Error::Io { to: endpoint.to_string(), source })
+}
+
+fn config(files: &TlsFiles) -> Result<ClientConfig, Error> {
+    let mut roots = RootCertStore::empty();
+    match &files.authorities {
+        Some(file) => {
+            for certificate in certificates(file)? {
+                roots.add(certificate).map_err(|error| Error::Tls(format!("{}: {error}", file.display())))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    if roots.is_empty() {
+        return Err(Error::Tls(
+            "no certificate authority is trusted: name a file of them with ?cacertfile=".to_owned(),
+        ));
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::Tls(error.to_string()))?
+        .with_root_certificates(roots);
+    match (&files.certificate, &files.key) {
+        (Some(certificate), Some(key)) => {
+            let key_of_ours = PrivateKeyDer::from_pem_file(key)
+                .map_err(|error| Error::Tls(format!("{}: {error}", key.display())))?;
+            builder
+                .with_client_auth_cert(certificates(certificate)?, key_of_ours)
+                .map_err(|error| Error::Tls(format!("{}: {error}", certificate.display())))
+        }
+        _ => Ok(builder.with_no_client_auth()),
+    }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let wrong = |error: &dyn std::fmt::Display| Error::Tls(format!("{}: {error}", file.display()));
+    let found = CertificateDer::pem_file_iter(file).map_err(|error| wrong(&error))?;
+    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| wrong(&error))?;
+    if found.is_empty() {
+        return Err(wrong(&"there is no certificate in it"));
+    }
+    Ok(found)
+}

@@ -1,0 +1,6 @@
+//! AMQP 0-9-1 as bytes. Pure: no sockets, no time, no tasks.
+
+pub(crate) mod frame;
+pub(crate) mod method;
+pub(crate) mod properties;
+pub(crate) mod table;

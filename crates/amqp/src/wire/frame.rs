@@ -1,0 +1,111 @@
+//! Frames: how methods, headers and bodies are cut out of a stream of bytes, and put into one.
+
+use super::{
+    method::Outgoing,
+    properties::Properties,
+    table::{Cursor, Malformed},
+};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// What a connection opens with.
+pub(crate) const GREETING: &[u8; 8] = b"AMQP\x00\x00\x09\x01";
+
+const METHOD: u8 = 1;
+const HEADER: u8 = 2;
+const BODY: u8 = 3;
+const HEARTBEAT: u8 = 8;
+const END: u8 = 0xCE;
+
+/// Bytes of a frame around its payload.
+pub(crate) const AROUND: usize = 8;
+
+/// One frame, its payload not yet looked at.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Frame {
+    pub(crate) channel: u16,
+    pub(crate) content: Content,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Content {
+    Method(Bytes),
+    Header(Bytes),
+    Body(Bytes),
+    Heartbeat,
+}
+
+/// Takes the next frame off the front, if all of it is there. `largest` is what was agreed on.
+pub(crate) fn cut(buffer: &mut BytesMut, largest: usize) -> Result<Option<Frame>, Malformed> {
+    if buffer.len() >= 8 && &buffer[..4] == b"AMQP" {
+        return Err(Malformed("greeting: the server speaks another version of AMQP"));
+    }
+    if buffer.len() < 7 {
+        return Ok(None);
+    }
+    let kind = buffer[0];
+    let channel = u16::from_be_bytes([buffer[1], buffer[2]]);
+    let size = u32::from_be_bytes([buffer[3], buffer[4], buffer[5], buffer[6]]) as usize;
+    if size + AROUND > largest {
+        return Err(Malformed("frame: it is larger than was agreed on"));
+    }
+    if buffer.len() < size + AROUND {
+        return Ok(None);
+    }
+    if buffer[7 + size] != END {
+        return Err(Malformed("frame: it has no end"));
+    }
+    buffer.advance(7);
+    let payload = buffer.split_to(size).freeze();
+    buffer.advance(1);
+    let content = match kind {
+        METHOD => Content::Method(payload),
+        HEADER => Content::Header(payload),
+        BODY => Content::Body(payload),
+        HEARTBEAT => Content::Heartbeat,
+        _ => return Err(Malformed("frame: of a kind that is not known")),
+    };
+    Ok(Some(Frame { channel, content }))
+}
+
+/// How long the body is that a header announces, and the properties as far as they can be read. Properties that
+/// cannot be read are the message's fault, not the connection's: they cost the message.
+pub(crate) fn header(payload: &[u8]) -> Result<(u64, Result<Properties, Malformed>), Malformed> {
+    let mut cursor = Cursor::new(payload);
+    cursor.take(4)?;
+    let size = cursor.u64()?;
+    Ok((size, Properties::read(&mut cursor)))
+}
+
+pub(crate) fn put_heartbeat(out: &mut BytesMut) {
+    put_frame(out, HEARTBEAT, 0, |_| ());
+}
+
+pub(crate) fn put_method(out: &mut BytesMut, channel: u16, method: &Outgoing<'_>) {
+    put_frame(out, METHOD, channel, |out| method.write(out));
+}
+
+/// Header and body, in as many frames as it takes.
+pub(crate) fn put_content(
+    out: &mut BytesMut,
+    channel: u16,
+    properties: &Properties,
+    body: &[u8],
+    largest: usize,
+) {
+    put_frame(out, HEADER, channel, |out| {
+        out.put_u16(60);
+        out.put_u16(0);
+        out.put_u64(body.len() as u64);
+        properties.write(out);
+    });
+    for part in body.chunks(largest - AROUND) {
+        put_frame(out, BODY, channel, |out| out.put_slice(part));
+    }
+}
+
+fn put_frame(out: &mut BytesMut, kind: u8, channel: u16, payload: impl FnOnce(&mut BytesMut)) {
+    out.put_u8(kind);
+    out.put_u16(channel);
+    super::table::put_measured(out, payload);
+    out.put_u8(END);
+}

@@ -1,0 +1,348 @@
+//! Field tables: what headers and arguments are made of, and the simple values of the protocol.
+//!
+//! Reading is total: whatever bytes come, the answer is a value or a [`Malformed`], never a panic, and never a
+//! reservation of memory that the bytes at hand do not back.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use std::fmt;
+
+/// Bytes that are not what the protocol says stands here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "malformed {}", self.0)
+    }
+}
+
+/// A value in a table of headers or arguments.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Value {
+    /// True or false.
+    Bool(bool),
+    /// Any whole number; written in the form that RabbitMQ takes for all of them, 64 bits.
+    Int(i64),
+    /// A floating-point number.
+    Double(f64),
+    /// A decimal number: its digits, and how many of them stand behind the point.
+    Decimal(u8, i32),
+    /// Text.
+    Text(String),
+    /// Text that is not UTF-8, or bytes.
+    Bytes(Bytes),
+    /// Several values.
+    Array(Vec<Value>),
+    /// Seconds since 1970.
+    Time(u64),
+    /// A table in a table.
+    Table(Headers),
+    /// Nothing.
+    Void,
+}
+
+impl Value {
+    /// The text, if it is one.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The whole number, if it is one.
+    pub fn as_int(&self) -> Option<i64> {
+        match self {
+            Self::Int(number) => Some(*number),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    /// As one would write it in an environment variable.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(value) => write!(f, "{value}"),
+            Self::Int(value) => write!(f, "{value}"),
+            Self::Double(value) => write!(f, "{value}"),
+            Self::Decimal(scale, digits) => {
+                write!(f, "{}", f64::from(*digits) / 10f64.powi(i32::from(*scale)))
+            }
+            Self::Text(text) => f.write_str(text),
+            Self::Bytes(bytes) => f.write_str(&String::from_utf8_lossy(bytes)),
+            Self::Time(seconds) => write!(f, "{seconds}"),
+            Self::Void => Ok(()),
+            Self::Array(values) => {
+                for (at, value) in values.iter().enumerate() {
+                    write!(f, "{}{value}", if at == 0 { "" } else { "," })?;
+                }
+                Ok(())
+            }
+            Self::Table(table) => {
+                for (at, (key, value)) in table.iter().enumerate() {
+                    write!(f, "{}{key}={value}", if at == 0 { "" } else { "," })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+macro_rules! values_from {
+    ($($from:ty => $make:expr),* $(,)?) => {
+        $(impl From<$from> for Value {
+            fn from(value: $from) -> Self {
+                ($make)(value)
+            }
+        })*
+    };
+}
+
+values_from! {
+    bool => Value::Bool,
+    i64 => Value::Int,
+    i32 => |number| Value::Int(i64::from(number)),
+    u32 => |number| Value::Int(i64::from(number)),
+    f64 => Value::Double,
+    &str => |text: &str| Value::Text(text.to_owned()),
+    String => Value::Text,
+    Headers => Value::Table,
+}
+
+/// Names and values, in order: the headers of a message, or the arguments of a declaration.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Headers(Vec<(String, Value)>);
+
+impl Headers {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds one, or replaces the one of that name.
+    pub fn set(&mut self, name: impl Into<String>, value: impl Into<Value>) {
+        let (name, value) = (name.into(), value.into());
+        match self.0.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((name, value)),
+        }
+    }
+
+    /// [`set`](Self::set), for chains.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.set(name, value);
+        self
+    }
+
+    /// The value of that name.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    /// Takes one out.
+    pub fn remove(&mut self, name: &str) -> Option<Value> {
+        let at = self.0.iter().position(|(known, _)| known == name)?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// How deep tables may lie in each other. The broker's own are two deep; without a bound a hostile message would
+/// decide how much stack is used.
+const DEEPEST: usize = 32;
+
+/// Reads the protocol's values from bytes, front to back.
+#[derive(Clone)]
+pub(crate) struct Cursor<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or(Malformed("frame: it ends too early"))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        Ok(self.take(N)?.try_into().expect("as many as were taken"))
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(u8::from_be_bytes(self.array()?))
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
+        Ok(u16::from_be_bytes(self.array()?))
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
+        Ok(u32::from_be_bytes(self.array()?))
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_be_bytes(self.array()?))
+    }
+
+    /// Text of up to 255 bytes. What is not UTF-8 is shown as well as it can be: names are only compared and told.
+    pub(crate) fn short(&mut self) -> Result<String, Malformed> {
+        let length = usize::from(self.u8()?);
+        Ok(String::from_utf8_lossy(self.take(length)?).into_owned())
+    }
+
+    pub(crate) fn long(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.u32()? as usize;
+        self.take(length)
+    }
+
+    pub(crate) fn table(&mut self) -> Result<Headers, Malformed> {
+        self.table_at(0)
+    }
+
+    fn table_at(&mut self, depth: usize) -> Result<Headers, Malformed> {
+        let mut inside = Cursor::new(self.long()?);
+        let mut table = Headers::new();
+        while !inside.is_empty() {
+            let name = inside.short()?;
+            table.0.push((name, inside.value_at(depth)?));
+        }
+        Ok(table)
+    }
+
+    fn value_at(&mut self, depth: usize) -> Result<Value, Malformed> {
+        if depth > DEEPEST {
+            return Err(Malformed("table: too many tables in each other"));
+        }
+        Ok(match self.u8()? {
+            b't' => Value::Bool(self.u8()? != 0),
+            b'b' => Value::Int(i64::from(i8::from_be_bytes(self.array()?))),
+            b'B' => Value::Int(i64::from(self.u8()?)),
+            b's' => Value::Int(i64::from(i16::from_be_bytes(self.array()?))),
+            b'u' => Value::Int(i64::from(self.u16()?)),
+            b'I' => Value::Int(i64::from(i32::from_be_bytes(self.array()?))),
+            b'i' => Value::Int(i64::from(self.u32()?)),
+            b'l' | b'L' => Value::Int(i64::from_be_bytes(self.array()?)),
+            b'f' => Value::Double(f64::from(f32::from_be_bytes(self.array()?))),
+            b'd' => Value::Double(f64::from_be_bytes(self.array()?)),
+            b'D' => Value::Decimal(self.u8()?, i32::from_be_bytes(self.array()?)),
+            b'S' => {
+                let bytes = self.long()?;
+                match std::str::from_utf8(bytes) {
+                    Ok(text) => Value::Text(text.to_owned()),
+                    Err(_) => Value::Bytes(Bytes::copy_from_slice(bytes)),
+                }
+            }
+            b'x' => Value::Bytes(Bytes::copy_from_slice(self.long()?)),
+            b'A' => {
+                let mut inside = Cursor::new(self.long()?);
+                let mut values = Vec::new();
+                while !inside.is_empty() {
+                    values.push(inside.value_at(depth + 1)?);
+                }
+                Value::Array(values)
+            }
+            b'T' => Value::Time(self.u64()?),
+            b'F' => Value::Table(self.table_at(depth + 1)?),
+            b'V' => Value::Void,
+            _ => return Err(Malformed("table: a value of a kind that is not known")),
+        })
+    }
+}
+
+/// Text of up to 255 bytes. Longer is refused where names are checked; here it would break the frame.
+pub(crate) fn put_short(out: &mut BytesMut, text: &str) {
+    let bytes = &text.as_bytes()[..text.len().min(255)];
+    out.put_u8(bytes.len() as u8);
+    out.put_slice(bytes);
+}
+
+pub(crate) fn put_long(out: &mut BytesMut, bytes: &[u8]) {
+    out.put_u32(bytes.len() as u32);
+    out.put_slice(bytes);
+}
+
+/// Writes what `inside` writes, with its length before it.
+pub(crate) fn put_measured(out: &mut BytesMut, inside: impl FnOnce(&mut BytesMut)) {
+    let at = out.len();
+    out.put_u32(0);
+    inside(out);
+    let length = (out.len() - at - 4) as u32;
+    out[at..at + 4].copy_from_slice(&length.to_be_bytes());
+}
+
+pub(crate) fn put_table(out: &mut BytesMut, table: &Headers) {
+    put_measured(out, |out| {
+        for (name, value) in &table.0 {
+            put_short(out, name);
+            put_value(out, value);
+        }
+    });
+}
+
+fn put_value(out: &mut BytesMut, value: &Value) {
+    match value {
+        Value::Bool(value) => {
+            out.put_u8(b't');
+            out.put_u8(u8::from(*value));
+        }
+        Value::Int(number) => {
+            out.put_u8(b'l');
+            out.put_i64(*number);
+        }
+        Value::Double(number) => {
+            out.put_u8(b'd');
+            out.put_f64(*number);
+        }
+        Value::Decimal(scale, digits) => {
+            out.put_u8(b'D');
+            out.put_u8(*scale);
+            out.put_i32(*digits);
+        }
+        Value::Text(text) => {
+            out.put_u8(b'S');
+            put_long(out, text.as_bytes());
+        }
+        Value::Bytes(bytes) => {
+            out.put_u8(b'x');
+            put_long(out, bytes);
+        }
+        Value::Array(values) => {
+            out.put_u8(b'A');
+            put_measured(out, |out| values.iter().for_each(|value| put_value(out, value)));
+        }
+        Value::Time(seconds) => {
+            out.put_u8(b'T');
+            out.put_u64(*seconds);
+        }
+        Value::Table(table) => {
+            out.put_u8(b'F');
+            put_table(out, table);
+        }
+        Value::Void => out.put_u8(b'V'),
+    }
+}

@@ -1,0 +1,151 @@
+//! What the tests share: a broker, names of their own, and waiting for what is to happen.
+
+use gristmill_amqp::{Builder, Client, Consumer, Delivery, Message, Queue};
+use gristmill_broker::Broker;
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+/// One for all tests that do nothing to it. It ends with the process.
+pub(crate) fn broker() -> &'static Broker {
+    static BROKER: OnceLock<Broker> = OnceLock::new();
+    BROKER.get_or_init(|| Broker::start().unwrap_or_else(|fault| panic!("{fault}")))
+}
+
+/// A name that no other test has.
+pub(crate) fn name(what: &str) -> String {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    format!("{what}-{}", COUNT.fetch_add(1, Relaxed))
+}
+
+pub(crate) fn builder() -> Builder {
+    Client::builder(broker().uri())
+}
+
+/// A client that only publishes and asks.
+pub(crate) async fn client_of(uri: &str) -> Client {
+    Client::builder(uri).start().await.unwrap()
+}
+
+pub(crate) async fn client() -> Client {
+    client_of(&broker().uri()).await
+}
+
+/// A queue with messages `0` to `count`-1 in it.
+pub(crate) async fn fill(queue: &Queue, name: &str, count: usize) {
+    fill_with(queue, (0..count).map(|number| Message::to_queue(name, number.to_string())).collect()).await;
+}
+
+pub(crate) async fn fill_with(queue: &Queue, messages: Vec<Message>) {
+    let client = builder().queue(queue.clone()).start().await.unwrap();
+    for result in client.publisher().publish_all(messages).await {
+        result.unwrap();
+    }
+    client.shutdown(Duration::ZERO).await;
+}
+
+pub(crate) fn number(delivery: &Delivery) -> usize {
+    std::str::from_utf8(delivery.body()).unwrap().parse().unwrap()
+}
+
+/// What handlers saw, in order.
+#[derive(Clone)]
+pub(crate) struct Log<T>(Arc<Mutex<Vec<T>>>);
+
+impl<T> Default for Log<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T: Clone> Log<T> {
+    pub(crate) fn add(&self, entry: T) {
+        self.0.lock().unwrap().push(entry);
+    }
+
+    pub(crate) fn all(&self) -> Vec<T> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    /// Waits until there are so many.
+    pub(crate) async fn reaches(&self, count: usize) -> Vec<T> {
+        until(&format!("{count} entries"), async || self.len() >= count).await;
+        self.all()
+    }
+}
+
+/// A consumer of numbers that notes them.
+pub(crate) fn noting(queue: &str, log: &Log<usize>) -> Consumer {
+    let log = log.clone();
+    Consumer::new(queue, name("noting")).handle(move |delivery| {
+        log.add(number(&delivery));
+        async { Ok(()) }
+    })
+}
+
+/// Waits for something that is to become true. The limit is for what never does.
+#[track_caller]
+pub(crate) fn until<F>(what: &str, mut is: F) -> impl Future<Output = ()>
+where
+    F: AsyncFnMut() -> bool,
+{
+    let (what, place) = (what.to_owned(), std::panic::Location::caller());
+    async move {
+        let since = Instant::now();
+        while !is().await {
+            assert!(since.elapsed() < Duration::from_secs(90), "{place}: waited in vain for: {what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// Waits until so many messages are ready in the queue.
+pub(crate) async fn depth_is(client: &Client, queue: &str, messages: u32) {
+    until(&format!("{messages} messages in {queue}"), async || {
+        client.depth(queue).await.is_ok_and(|(depth, _)| depth == messages)
+    })
+    .await;
+}
+
+/// Takes what is in a queue.
+pub(crate) async fn take_all(queue: &str, count: usize) -> Vec<Delivery> {
+    let log = Log::default();
+    let taken = log.clone();
+    let consumer =
+        Consumer::new(queue, name("taking")).dead_letters("amq.fanout", "").handle(move |delivery| {
+            taken.add(delivery);
+            async { Ok(()) }
+        });
+    let client = builder().queue(Queue::existing(queue)).consumer(consumer).start().await.unwrap();
+    let all = log.reaches(count).await;
+    client.shutdown(Duration::from_secs(5)).await;
+    all
+}
+
+/// A gate that handlers wait at.
+#[derive(Clone)]
+pub(crate) struct Gate(Arc<tokio::sync::Semaphore>);
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self(Arc::new(tokio::sync::Semaphore::new(0)))
+    }
+}
+
+impl Gate {
+    pub(crate) async fn pass(&self) {
+        self.0.acquire().await.unwrap().forget();
+    }
+
+    pub(crate) fn open(&self, times: usize) {
+        self.0.add_permits(times);
+    }
+}

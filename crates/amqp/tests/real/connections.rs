@@ -1,0 +1,383 @@
+//! Connections that are lost in every way, and come back by themselves.
+
+use crate::bed::*;
+use gristmill_amqp::{Binding, Client, Consumer, Exchange, Message, OrderBy, Queue};
+use gristmill_broker::{Broker, Proxy, Settings};
+use gristmill_pool::TaskError;
+use std::{
+    io::Write,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+const SECONDS: Duration = Duration::from_secs(10);
+
+/// A consumer behind a proxy, and a client that publishes past it.
+async fn behind(proxy: &Proxy, queue: &Queue, consumer: Consumer) -> Client {
+    let uri = format!("{}?heartbeat=1", proxy.uri(&broker().uri()));
+    Client::builder(uri).queue(queue.clone()).consumer(consumer).start().await.unwrap()
+}
+
+async fn publish(client: &Client, queue: &str, numbers: std::ops::Range<usize>) {
+    let messages = numbers.map(|number| Message::to_queue(queue, number.to_string()));
+    for result in client.publisher().publish_all(messages).await {
+        result.unwrap();
+    }
+}
+
+fn contains_all(seen: &[usize], count: usize) -> bool {
+    let seen: std::collections::BTreeSet<_> = seen.iter().copied().collect();
+    (0..count).all(|number| seen.contains(&number))
+}
+
+/// A network that is cut, and one that falls silent without a word.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_is_cut_or_silent() {
+    for silent in [false, true] {
+        let orders = name("cut");
+        let queue = Queue::new(&orders);
+        let (log, proxy) = (Log::default(), Proxy::to(broker().address()).unwrap());
+        let consuming = behind(&proxy, &queue, noting(&orders, &log)).await;
+        let publishing = client().await;
+        for round in 0..3 {
+            publish(&publishing, &orders, round * 100..round * 100 + 50).await;
+            if silent {
+                proxy.stall()
+            } else {
+                proxy.cut()
+            }
+            publish(&publishing, &orders, round * 100 + 50..round * 100 + 100).await;
+            if silent {
+                // Only missed heartbeats can tell.
+                until("the loss noticed", async || client_is_down(&consuming)).await;
+                proxy.flow();
+                proxy.cut();
+            }
+            proxy.mend();
+            until("all of the round", async || contains_all(&log.all(), (round + 1) * 100)).await;
+        }
+        assert!(consuming.stats().consumers[0].interrupted >= 3);
+        consuming.shutdown(SECONDS).await;
+        depth_is(&publishing, &orders, 0).await;
+    }
+}
+
+fn client_is_down(client: &Client) -> bool {
+    let stats = client.stats();
+    !stats.connected || !stats.consumers[0].consuming
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_deleted_underneath_is_declared_and_bound_again() {
+    let (orders, shop) = (name("deleted"), name("shop"));
+    let log = Log::default();
+    let client = builder()
+        .exchange(Exchange::fanout(&shop))
+        .queue(Queue::classic(&orders))
+        .bind(Binding::new(&orders, &shop, ""))
+        .consumer(noting(&orders, &log))
+        .start()
+        .await
+        .unwrap();
+    for round in 0..3 {
+        let message = || Message::new(&shop, "", round.to_string());
+        until("a queue to publish to", async || client.publisher().publish(message()).await.is_ok()).await;
+        until("the message", async || log.all().contains(&round)).await;
+        broker().ctl(["delete_queue", &orders]).unwrap();
+    }
+    until("it consumes again", async || client.stats().consumers[0].consuming).await;
+    assert_eq!(client.stats().connections, 1);
+    client.shutdown(SECONDS).await;
+}
+
+/// Each has its own channel: what breaks one is nothing to the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_of_one_consumer_stops_no_other() {
+    let (broken, whole) = (name("broken"), name("whole"));
+    let (log, seen) = (Log::default(), Log::default());
+    let client = builder()
+        .queue(Queue::classic(&broken))
+        .queue(Queue::new(&whole))
+        .consumer(noting(&broken, &seen))
+        .consumer(noting(&whole, &log))
+        .start()
+        .await
+        .unwrap();
+    // Another queue of that name and another kind: it cannot be consumed from as it was declared.
+    broker().ctl(["delete_queue", &broken]).unwrap();
+    let other = self::client().await;
+    until("somebody else was faster, or not", async || {
+        builder().queue(Queue::quorum(&broken)).start().await.is_ok() || client.stats().consumers[0].consuming
+    })
+    .await;
+    publish(&other, &whole, 0..500).await;
+    log.reaches(500).await;
+    let stats = client.stats();
+    assert!(stats.consumers[1].consuming);
+    assert_eq!((stats.consumers[1].interrupted, stats.connections), (0, 1));
+    client.shutdown(SECONDS).await;
+}
+
+/// What waited for a worker when the channel was lost is not started; its copy from the new channel is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lost_channel_left_waiting_is_not_started() {
+    let orders = name("stale");
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 40).await;
+    let (started, gate) = (Log::default(), Gate::default());
+    let consumer = {
+        let (started, gate) = (started.clone(), gate.clone());
+        Consumer::new(&orders, "stale").workers(2).prefetch(40).handle(move |delivery| {
+            let (started, gate) = (started.clone(), gate.clone());
+            async move {
+                started.add((number(&delivery), delivery.deliveries_before()));
+                gate.pass().await;
+                Ok(())
+            }
+        })
+    };
+    let proxy = Proxy::to(broker().address()).unwrap();
+    let client = behind(&proxy, &queue, consumer).await;
+    until("all forty here", async || client.stats().consumers[0].received == 40).await;
+    started.reaches(2).await;
+    proxy.cut();
+    proxy.mend();
+    until("all forty here again", async || client.stats().consumers[0].received == 80).await;
+    gate.open(1000);
+    until("forty acknowledged", async || client.stats().consumers[0].acknowledged == 40).await;
+    let started = started.all();
+    // The two that ran when it was lost, and forty of the new channel.
+    assert_eq!(started.iter().filter(|(_, before)| *before == 0).count(), 2, "{started:?}");
+    assert_eq!(started.iter().filter(|(_, before)| *before == 1).count(), 40, "{started:?}");
+    client.shutdown(SECONDS).await;
+    depth_is(&self::client().await, &orders, 0).await;
+}
+
+/// Results of an old channel acknowledge nothing on the new one: the numbers are the same there, the messages not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_result_acknowledges_nothing_new() {
+    let orders = name("old");
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 4).await;
+    let (started, gate, never) = (Log::default(), Gate::default(), Gate::default());
+    let consumer = {
+        let (started, gate, never) = (started.clone(), gate.clone(), never.clone());
+        Consumer::new(&orders, "old").workers(8).prefetch(4).handle(move |delivery| {
+            let (started, gate, never) = (started.clone(), gate.clone(), never.clone());
+            async move {
+                started.add(number(&delivery));
+                // Those of the first channel end after it is lost; those of the second do not end at all.
+                if delivery.deliveries_before() == 0 {
+                    gate.pass().await
+                } else {
+                    never.pass().await
+                }
+                Ok(())
+            }
+        })
+    };
+    let proxy = Proxy::to(broker().address()).unwrap();
+    let client = behind(&proxy, &queue, consumer).await;
+    started.reaches(4).await;
+    proxy.cut();
+    proxy.mend();
+    started.reaches(8).await;
+    gate.open(4);
+    until("the old ones over", async || client.stats().consumers[0].in_flight == 4).await;
+    assert_eq!(client.stats().consumers[0].acknowledged, 0);
+    drop(client);
+    depth_is(&self::client().await, &orders, 4).await;
+}
+
+/// A key that is busy with a message of a lost channel is busy: its copy waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn order_by_key_holds_through_a_lost_channel() {
+    let orders = name("keys");
+    let queue = Queue::new(&orders);
+    let messages =
+        (0..10).map(|number| Message::to_queue(&orders, number.to_string()).header("account", "one"));
+    fill_with(&queue, messages.collect()).await;
+    let (log, gate) = (Log::default(), Gate::default());
+    let consumer = {
+        let (log, gate) = (log.clone(), gate.clone());
+        Consumer::new(&orders, "keys").workers(4).order_by(OrderBy::Header("account".into())).handle(
+            move |delivery| {
+                let (log, gate) = (log.clone(), gate.clone());
+                async move {
+                    log.add(("begin", number(&delivery)));
+                    if delivery.deliveries_before() == 0 {
+                        gate.pass().await;
+                    }
+                    log.add(("end", number(&delivery)));
+                    Ok(())
+                }
+            },
+        )
+    };
+    let proxy = Proxy::to(broker().address()).unwrap();
+    let client = behind(&proxy, &queue, consumer).await;
+    log.reaches(1).await;
+    proxy.cut();
+    proxy.mend();
+    until("all here again", async || client.stats().consumers[0].received == 20).await;
+    assert_eq!(log.all(), [("begin", 0)]);
+    gate.open(1);
+    let mut expected = vec![("begin", 0), ("end", 0)];
+    expected.extend((0..10).flat_map(|number| [("begin", number), ("end", number)]));
+    assert_eq!(log.reaches(22).await, expected);
+    client.shutdown(SECONDS).await;
+}
+
+/// A broker that is short of memory takes nothing; consuming and acknowledging go on, publishing waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_connection_holds_up_publishing_alone() {
+    let broker = Broker::start().unwrap();
+    let (orders, log) = (name("blocked"), Log::default());
+    let queue = Queue::classic(&orders);
+    let publishing = Client::builder(broker.uri()).queue(queue.clone()).start().await.unwrap();
+    publish(&publishing, &orders, 0..100).await;
+    broker.ctl(["set_vm_memory_high_watermark", "0.0000001"]).unwrap();
+    let consuming =
+        Client::builder(broker.uri()).queue(queue).consumer(noting(&orders, &log)).start().await.unwrap();
+    log.reaches(100).await;
+    until("acknowledged", async || consuming.stats().consumers[0].acknowledged == 100).await;
+    let publisher = publishing.publisher();
+    let waiting = tokio::spawn(async move { publisher.publish(Message::to_queue("", "x")).await.is_ok() });
+    let (publisher, to) = (publishing.publisher(), orders.clone());
+    let waiting_too =
+        tokio::spawn(async move { publisher.publish(Message::to_queue(to, "100")).await.is_ok() });
+    until("told that it is blocked", async || publishing.stats().blocked.is_some()).await;
+    assert!(!waiting_too.is_finished());
+    broker.ctl(["set_vm_memory_high_watermark", "0.4"]).unwrap();
+    assert!(!waiting.await.unwrap());
+    assert!(waiting_too.await.unwrap());
+    log.reaches(101).await;
+    until("told that it is over", async || publishing.stats().blocked.is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_node_when_one_does_not_answer() {
+    let (orders, log) = (name("cluster"), Log::default());
+    // The first two are no brokers: nobody there, and somebody who hangs up.
+    let proxy = Proxy::to("127.0.0.1:1".parse().unwrap()).unwrap();
+    let client = Client::builder("amqp://127.0.0.1:1")
+        .uri(proxy.uri(&broker().uri()))
+        .uri(broker().uri())
+        .queue(Queue::new(&orders))
+        .consumer(noting(&orders, &log))
+        .start()
+        .await
+        .unwrap();
+    publish(&client, &orders, 0..10).await;
+    log.reaches(10).await;
+    client.shutdown(SECONDS).await;
+}
+
+#[tokio::test]
+async fn what_cannot_become_right_is_told_at_once() {
+    let wrong = broker().uri().replace(broker().password(), "wrong");
+    let error = Client::builder(wrong).start().await.err().unwrap();
+    assert!(error.to_string().contains("ACCESS_REFUSED"), "{error}");
+    let elsewhere = broker().uri().replace("%2f", "nowhere");
+    let error = Client::builder(elsewhere).start().await.err().unwrap();
+    assert!(error.to_string().contains("nowhere"), "{error}");
+    let error = Client::builder("amqp://127.0.0.1:1").start_within(Duration::from_millis(300)).start().await;
+    assert!(error.err().unwrap().to_string().contains("refused"));
+    let unknown = Consumer::new("is-not-there", "lost").handle(|_| async { Ok(()) });
+    let error =
+        builder().queue(Queue::existing("is-not-there")).consumer(unknown).start().await.err().unwrap();
+    assert!(error.to_string().contains("NOT_FOUND"), "{error}");
+}
+
+/// Everything that is logged, at every level.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Heard {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn logs_name_worker_and_trace_and_never_a_password() {
+    let heard = Heard::default();
+    let writer = heard.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    // On this thread alone, so that all of it is heard.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    runtime.block_on(async {
+        let (orders, log, proxy) = (name("logs"), Log::default(), Proxy::to(broker().address()).unwrap());
+        let queue = Queue::new(&orders);
+        let seen = log.clone();
+        let consumer = Consumer::new(&orders, "talks").workers(5000).prefetch(5000).handle(move |delivery| {
+            tracing::info!("a word of the handler");
+            seen.add(delivery.traceparent().map(str::to_owned));
+            async move { if delivery.attempt() == 1 { Err(TaskError::transient("not now")) } else { Ok(()) } }
+        });
+        let consuming = behind(&proxy, &queue, consumer).await;
+        let message = Message::to_queue(&orders, "x").header("traceparent", trace);
+        consuming.publisher().publish(message).await.unwrap();
+        log.reaches(2).await;
+        proxy.cut();
+        until("the loss noticed", async || client_is_down(&consuming)).await;
+        proxy.mend();
+        until("it is back", async || consuming.stats().consumers[0].consuming).await;
+        consuming.shutdown(SECONDS).await;
+        let _ = Client::builder(broker().uri().replace(broker().user(), "nobody")).start().await;
+        // The trace goes along through the retry.
+        assert_eq!(log.all(), [Some(trace.to_owned()), Some(trace.to_owned())]);
+    });
+    drop(guard);
+    let text = String::from_utf8(heard.0.lock().unwrap().clone()).unwrap();
+    let word = text.lines().find(|line| line.contains("a word of the handler")).unwrap();
+    assert!(
+        word.contains("worker=") && word.contains("consumer=\"talks\"") && word.contains(trace),
+        "{word}"
+    );
+    assert!(text.contains("what=\"workers\" asked=5000 given=200"), "{text}");
+    assert!(text.contains("what=\"prefetch\" asked=5000 given=1000"), "{text}");
+    assert!(text.contains("consuming was interrupted"), "{text}");
+    assert!(!text.contains(broker().password()), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_with_whom_one_trusts_and_nobody_else() {
+    let broker = Broker::with(&Settings::new().tls()).unwrap();
+    let (orders, log) = (name("tls"), Log::default());
+    let trusting = format!("{}?cacertfile={}", broker.tls_uri().unwrap(), broker.ca().unwrap().display());
+    let client = Client::builder(&trusting)
+        .queue(Queue::new(&orders))
+        .consumer(noting(&orders, &log))
+        .start()
+        .await
+        .unwrap();
+    publish(&client, &orders, 0..100).await;
+    log.reaches(100).await;
+    client.shutdown(SECONDS).await;
+    let refused = async |uri: &str, want: &str| {
+        let error = Client::builder(uri).start_within(Duration::from_secs(5)).start().await.err().unwrap();
+        assert!(error.to_string().to_lowercase().contains(want), "{error}");
+    };
+    refused(&broker.tls_uri().unwrap(), "certificate").await;
+    refused(&format!("{trusting}&server_name_indication=other.example"), "certificate").await;
+    refused(&format!("{}?cacertfile=/nowhere.pem", broker.tls_uri().unwrap()), "nowhere.pem").await;
+    // To a port without TLS, and without TLS to a port with it.
+    refused(
+        &trusting
+            .replace(&broker.tls_address().unwrap().port().to_string(), &broker.address().port().to_string()),
+        "",
+    )
+    .await;
+}

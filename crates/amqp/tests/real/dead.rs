@@ -1,0 +1,227 @@
+//! Messages that are given up.
+
+use crate::bed::*;
+use gristmill_amqp::{Consumer, Delivery, Message, Queue, Value, header};
+use gristmill_pool::{Retry, TaskError};
+use gristmill_store::{Store, letters::LetterFilter};
+use std::time::Duration;
+
+const SECONDS: Duration = Duration::from_secs(10);
+const QUICK: Retry = Retry::exponential(3, Duration::from_millis(10));
+
+fn header_of(delivery: &Delivery, name: &str) -> String {
+    delivery.headers().get(name).map(ToString::to_string).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_the_reason_in_headers() {
+    #[derive(serde::Deserialize)]
+    struct Order {
+        what: String,
+    }
+    let orders = name("dead");
+    let queue = Queue::new(&orders);
+    let texts =
+        [r#"{"what":"transient"}"#, r#"{"what":"permanent"}"#, r#"{"what":"panic"}"#, "not JSON", "{}"];
+    let messages =
+        texts.iter().enumerate().map(|(id, text)| Message::to_queue(&orders, *text).id(id.to_string()));
+    fill_with(&queue, messages.collect()).await;
+    let consumer =
+        Consumer::new(&orders, "grave").workers(2).retry(QUICK).handle_json(|order: Order, _| async move {
+            match order.what.as_str() {
+                "transient" => Err(TaskError::transient("still not")),
+                "permanent" => Err(TaskError::permanent("never")),
+                _ => panic!("oh no"),
+            }
+        });
+    let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+    let dead = format!("{orders}.dead");
+    depth_is(&client, &dead, 5).await;
+    let stats = client.shutdown(SECONDS).await;
+    let stats = &stats.consumers[0];
+    assert_eq!((stats.rejected, stats.retried, stats.panicked), (5, 2, 1));
+    let mut letters = take_all(&dead, 5).await;
+    letters.sort_by_key(|letter| letter.message_id().unwrap().to_owned());
+    let reasons: Vec<_> = letters
+        .iter()
+        .map(|letter| (header_of(letter, header::REASON), header_of(letter, header::FAILED)))
+        .collect();
+    let expected =
+        [("attempts", "3"), ("permanent", "1"), ("permanent", "1"), ("permanent", "1"), ("permanent", "1")];
+    assert_eq!(reasons, expected.map(|(reason, failed)| (reason.to_owned(), failed.to_owned())));
+    let errors: Vec<_> = letters.iter().map(|letter| header_of(letter, header::ERROR)).collect();
+    for (error, part) in
+        errors.iter().zip(["still not", "never", "oh no", "cannot be decoded", "missing field"])
+    {
+        assert!(error.contains(part), "{error}");
+    }
+    for (letter, text) in letters.iter().zip(texts) {
+        assert_eq!(letter.body(), text);
+        assert_eq!(header_of(letter, header::QUEUE), orders);
+        assert_eq!(header_of(letter, header::CONSUMER), "grave");
+        assert!(!header_of(letter, header::FAILED_AT).is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn also_in_the_stores_dead_letters() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("letters.db")).unwrap();
+    let orders = name("kept");
+    let queue = Queue::new(&orders);
+    let bytes: &[u8] = &[0xff, 0xfe];
+    fill_with(
+        &queue,
+        vec![
+            Message::to_queue(&orders, "text").id("one").header("mine", 17i64),
+            Message::to_queue(&orders, bytes).id("two"),
+        ],
+    )
+    .await;
+    let consumer = Consumer::new(&orders, "keeps")
+        .keep_letters()
+        .handle_blocking(|_| Err(TaskError::permanent("it does not want to")));
+    let client = builder().queue(queue).consumer(consumer).store(store.clone()).start().await.unwrap();
+    depth_is(&client, &format!("{orders}.dead"), 2).await;
+    client.shutdown(SECONDS).await;
+    let mut letters = store.letters().list(&LetterFilter::default(), None, 10).unwrap().items;
+    letters.sort_by_key(|letter| letter.task_id.clone());
+    assert_eq!(letters.len(), 2);
+    assert_eq!(letters[0].task_type, format!("amqp:{orders}"));
+    assert!(letters[0].failure_reason.contains("it does not want to"));
+    let text = format!("{:?}{:?}", letters[0].checkpoint, letters[1].checkpoint);
+    assert!(text.contains("mine") && text.contains("fffe"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_an_exchange_of_ones_own() {
+    let (orders, graves) = (name("own"), name("graves"));
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 3).await;
+    let consumer = Consumer::new(&orders, "own")
+        .dead_letters("", &graves)
+        .handle(|_| async { Err(TaskError::permanent("no")) });
+    let client =
+        builder().queue(queue).queue(Queue::classic(&graves)).consumer(consumer).start().await.unwrap();
+    depth_is(&client, &graves, 3).await;
+    assert!(client.depth(&format!("{orders}.dead")).await.is_err());
+    client.shutdown(SECONDS).await;
+}
+
+/// Nowhere to go is no reason to be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kept_while_there_is_no_place_for_them() {
+    let (orders, graves) = (name("homeless"), name("graves"));
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 2).await;
+    let log = Log::default();
+    let consumer = {
+        let log = log.clone();
+        Consumer::new(&orders, "homeless").dead_letters("", &graves).handle(move |delivery| {
+            log.add(number(&delivery));
+            async { Err(TaskError::permanent("no")) }
+        })
+    };
+    let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+    log.reaches(2).await;
+    // Now there is one.
+    let helper = builder().queue(Queue::classic(&graves)).start().await.unwrap();
+    depth_is(&helper, &graves, 2).await;
+    client.shutdown(SECONDS).await;
+    depth_is(&helper, &orders, 0).await;
+}
+
+/// One in a hundred is bad: each is tried so often and no more, ends in the dead letters, and costs no good one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn poison_costs_itself() {
+    let orders = name("poison");
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 5000).await;
+    let (tries, done) = (Log::default(), Log::default());
+    let consumer = {
+        let (tries, done) = (tries.clone(), done.clone());
+        Consumer::new(&orders, "brave").workers(8).retry(QUICK).handle(move |delivery| {
+            let (tries, done) = (tries.clone(), done.clone());
+            async move {
+                let number = number(&delivery);
+                match number % 300 {
+                    0 => {
+                        tries.add(number);
+                        Err(TaskError::transient("bad"))
+                    }
+                    100 => {
+                        tries.add(number);
+                        Err(TaskError::permanent("worse"))
+                    }
+                    200 => {
+                        tries.add(number);
+                        panic!("worst")
+                    }
+                    _ => {
+                        done.add(number);
+                        Ok(())
+                    }
+                }
+            }
+        })
+    };
+    let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+    let bad: Vec<usize> = (0..5000).filter(|number| number % 100 == 0).collect();
+    let dead = format!("{orders}.dead");
+    depth_is(&client, &dead, bad.len() as u32).await;
+    let mut good = done.reaches(5000 - bad.len()).await;
+    good.sort_unstable();
+    assert_eq!(good, (0..5000).filter(|number| number % 100 != 0).collect::<Vec<_>>());
+    client.shutdown(SECONDS).await;
+    let mut tries = tries.all();
+    tries.sort_unstable();
+    let often = |number: usize| if number % 300 == 0 { 3 } else { 1 };
+    let expected: Vec<usize> = bad.iter().flat_map(|number| vec![*number; often(*number)]).collect();
+    assert_eq!(tries, expected);
+    let mut letters: Vec<usize> = take_all(&dead, bad.len()).await.iter().map(number).collect();
+    letters.sort_unstable();
+    assert_eq!(letters, bad);
+    let asking = self::client().await;
+    assert_eq!(asking.depth(&orders).await.unwrap().0, 0);
+}
+
+/// A message that ends its process each time does not come for ever, whoever counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_kills_its_workers_is_given_up() {
+    for queue in [Queue::quorum(name("killer")), Queue::classic(name("killer"))] {
+        let orders = format!("{:?}", queue).split('"').nth(1).unwrap().to_owned();
+        fill(&queue, &orders, 1).await;
+        let log = Log::default();
+        let mut lives = 0;
+        loop {
+            let gate = Gate::default();
+            let consumer = {
+                let (log, gate) = (log.clone(), gate.clone());
+                Consumer::new(&orders, "dies").workers(2).max_deliveries(3).handle(move |delivery| {
+                    let (log, gate) = (log.clone(), gate.clone());
+                    async move {
+                        log.add(delivery.deliveries_before());
+                        gate.pass().await;
+                        Ok(())
+                    }
+                })
+            };
+            let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
+            let dead = format!("{orders}.dead");
+            until("its next life or its end", async || {
+                log.len() > lives || client.depth(&dead).await.is_ok_and(|(depth, _)| depth == 1)
+            })
+            .await;
+            if log.len() == lives {
+                client.shutdown(SECONDS).await;
+                break;
+            }
+            lives = log.len();
+            // The end of the process, as the broker sees it.
+            drop(client);
+        }
+        assert_eq!(log.all(), [0, 1, 2, 3], "{queue:?}");
+        let letters = take_all(&format!("{orders}.dead"), 1).await;
+        assert_eq!(letters[0].headers().get(header::REASON), Some(&Value::from("deliveries")), "{queue:?}");
+    }
+}

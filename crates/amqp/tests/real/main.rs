@@ -1,0 +1,11 @@
+//! Consumers, publishers and connections against a real RabbitMQ, started here.
+
+mod bed;
+mod connections;
+mod dead;
+mod order;
+mod publishing;
+mod retries;
+mod shutdown;
+mod streams;
+mod work;

@@ -1,0 +1,153 @@
+//! Order: with one worker, and by key.
+
+use crate::bed::*;
+use gristmill_amqp::{Consumer, Message, OrderBy, Queue};
+use gristmill_pool::{Retry, TaskError};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+const SECONDS: Duration = Duration::from_secs(10);
+const QUICK: Retry = Retry::exponential(5, Duration::from_millis(10));
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_worker_keeps_the_queues_order() {
+    let orders = name("one");
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 2000).await;
+    let log = Log::default();
+    let client = builder().queue(queue).consumer(noting(&orders, &log).workers(1)).start().await.unwrap();
+    assert_eq!(log.reaches(2000).await, (0..2000).collect::<Vec<_>>());
+    client.shutdown(SECONDS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_worker_keeps_it_through_failures_too() {
+    let orders = name("one");
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 20).await;
+    let (tries, done) = (Log::default(), Log::default());
+    let consumer = {
+        let (tries, done) = (tries.clone(), done.clone());
+        Consumer::new(&orders, "stumbles").workers(1).retry(QUICK).handle_blocking(move |delivery| {
+            let number = number(delivery);
+            tries.add((number, delivery.attempt()));
+            match delivery.attempt() {
+                1 if number % 5 == 0 => Err(TaskError::transient("not now")),
+                2 if number == 10 => Err(TaskError::transient("not now either")),
+                _ => {
+                    done.add(number);
+                    Ok(())
+                }
+            }
+        })
+    };
+    let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+    assert_eq!(done.reaches(20).await, (0..20).collect::<Vec<_>>());
+    let tries = tries.all();
+    assert_eq!(
+        tries.iter().filter(|(number, _)| *number == 10).map(|(_, attempt)| *attempt).collect::<Vec<_>>(),
+        [1, 2, 3]
+    );
+    assert_eq!(client.shutdown(SECONDS).await.consumers[0].retried, 5);
+}
+
+/// Messages with a key in a header, or as the routing key.
+fn keyed(queue: &str, exchange: &str, key: usize, number: usize) -> Message {
+    Message::new(
+        exchange,
+        if exchange.is_empty() { queue.to_owned() } else { format!("key.{key}") },
+        number.to_string(),
+    )
+    .header("account", format!("account-{key}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_key_in_order_and_keys_beside_each_other() {
+    for order in [OrderBy::Header("account".into()), OrderBy::RoutingKey] {
+        let (orders, exchange) = (name("keys"), name("keys"));
+        let queue = Queue::new(&orders);
+        let shop = gristmill_amqp::Exchange::topic(&exchange);
+        let log = Log::default();
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let consumer = {
+            let (log, now, most) = (log.clone(), Arc::clone(&now), Arc::clone(&most));
+            Consumer::new(&orders, "keys")
+                .workers(8)
+                .prefetch(100)
+                .retry(QUICK)
+                .order_by(order.clone())
+                .handle(move |delivery| {
+                    let (log, now, most) = (log.clone(), Arc::clone(&now), Arc::clone(&most));
+                    async move {
+                        most.fetch_max(now.fetch_add(1, Relaxed) + 1, Relaxed);
+                        tokio::time::sleep(Duration::from_micros(number(&delivery) as u64 % 7 * 300)).await;
+                        now.fetch_sub(1, Relaxed);
+                        // Some fail at first: those behind them wait.
+                        if number(&delivery) % 11 == 0 && delivery.attempt() == 1 {
+                            return Err(TaskError::transient("not now"));
+                        }
+                        let account = delivery.headers().get("account").unwrap().to_string();
+                        log.add((account, number(&delivery)));
+                        Ok(())
+                    }
+                })
+        };
+        let client = builder()
+            .exchange(shop)
+            .queue(queue)
+            .bind(gristmill_amqp::Binding::new(&orders, &exchange, "key.*"))
+            .consumer(consumer)
+            .start()
+            .await
+            .unwrap();
+        let messages = (0..400).map(|number| keyed(&orders, &exchange, number % 5, number));
+        for result in client.publisher().publish_all(messages).await {
+            result.unwrap();
+        }
+        let mut by_key: HashMap<String, Vec<usize>> = HashMap::new();
+        for (account, number) in log.reaches(400).await {
+            by_key.entry(account).or_default().push(number);
+        }
+        assert_eq!(by_key.len(), 5);
+        for (account, numbers) in by_key {
+            assert!(numbers.is_sorted(), "{order:?} {account}: {numbers:?}");
+        }
+        assert!((2..=5).contains(&most.load(Relaxed)), "{order:?}: {} at a time", most.load(Relaxed));
+        client.shutdown(SECONDS).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_waits_is_in_nobodys_way() {
+    let orders = name("waits");
+    let queue = Queue::new(&orders);
+    let messages = (0..100).map(|number| keyed(&orders, "", usize::from(number != 0 && number != 1), number));
+    fill_with(&queue, messages.collect()).await;
+    let (log, gate) = (Log::default(), Gate::default());
+    let consumer = {
+        let (log, gate) = (log.clone(), gate.clone());
+        Consumer::new(&orders, "waits").workers(2).order_by(OrderBy::Header("account".into())).handle(
+            move |delivery| {
+                let (log, gate) = (log.clone(), gate.clone());
+                async move {
+                    if number(&delivery) == 0 {
+                        gate.pass().await;
+                    }
+                    log.add(number(&delivery));
+                    Ok(())
+                }
+            },
+        )
+    };
+    let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+    assert_eq!(log.reaches(98).await, (2..100).collect::<Vec<_>>());
+    gate.open(1);
+    assert_eq!(log.reaches(100).await[98..], [0, 1]);
+    client.shutdown(SECONDS).await;
+}

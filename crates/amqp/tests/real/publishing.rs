@@ -1,0 +1,151 @@
+//! Publishing: confirmed, or told why not.
+
+use crate::bed::*;
+use gristmill_amqp::{Client, Error, Exchange, Message, Queue};
+use gristmill_broker::Proxy;
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn confirmed_means_there() {
+    let orders = name("there");
+    let client = builder().queue(Queue::new(&orders)).start().await.unwrap();
+    let message = Message::to_queue(&orders, "hello").id("one").event("greeting").header("n", 17i64);
+    client.publisher().publish(message.clone()).await.unwrap();
+    let taken = take_all(&orders, 1).await;
+    assert_eq!(taken[0].body(), "hello");
+    assert_eq!(taken[0].properties(), &message.properties);
+    assert_eq!(taken[0].properties().delivery_mode, Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_any_size() {
+    let orders = name("sizes");
+    let client = builder().queue(Queue::classic(&orders)).start().await.unwrap();
+    let sizes = [0, 1, 4095, 4096, 4097, 131_063, 131_064, 131_065, 1 << 20, (5 << 20) + 17];
+    let body = |size: usize| (0..size).map(|at| (at * 31 % 251) as u8).collect::<Vec<u8>>();
+    for size in sizes {
+        client.publisher().publish(Message::to_queue(&orders, body(size))).await.unwrap();
+    }
+    let taken = take_all(&orders, sizes.len()).await;
+    let mut found: Vec<_> = taken.iter().map(|delivery| delivery.body().len()).collect();
+    found.sort_unstable();
+    assert_eq!(found, sizes);
+    for delivery in taken {
+        assert_eq!(delivery.body()[..], body(delivery.body().len())[..]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_is_told_of_its_own() {
+    let (orders, shop, full) = (name("mixed"), name("shop"), name("full"));
+    let client = builder()
+        .exchange(Exchange::direct(&shop))
+        .queue(Queue::new(&orders))
+        .queue(Queue::classic(&full).at_most(2))
+        .start()
+        .await
+        .unwrap();
+    let long = "k".repeat(256);
+    let messages: Vec<Message> = (0..300)
+        .map(|number| match number % 6 {
+            1 => Message::new(&shop, "nobody", number.to_string()),
+            2 if number < 10 => Message::new("no-such-exchange", "", number.to_string()),
+            3 => Message::to_queue(&long, "x"),
+            4 => Message::to_queue(&full, number.to_string()),
+            _ => Message::to_queue(&orders, number.to_string()),
+        })
+        .collect();
+    let results = client.publisher().publish_all(messages).await;
+    let mut arrived = std::collections::BTreeSet::new();
+    for (number, result) in results.into_iter().enumerate() {
+        match (number % 6, result) {
+            (1, Err(Error::Unroutable { exchange, key, .. })) => {
+                assert_eq!((exchange.as_str(), key.as_str()), (shop.as_str(), "nobody"));
+            }
+            (2, Err(Error::Channel { code: 404, text })) if number < 10 => {
+                assert!(text.contains("no-such-exchange"))
+            }
+            (3, Err(Error::Message(_))) => {}
+            (4, Ok(())) if number < 16 => {}
+            (4, Err(Error::Refusal)) if number >= 16 => {}
+            (0 | 2 | 5, Ok(())) => {
+                arrived.insert(number);
+            }
+            (_, other) => panic!("{number}: {other:?}"),
+        }
+    }
+    depth_is(&client, &full, 2).await;
+    // The exchange that is not there cost the channel, and what was under way on it went out again.
+    let log = Log::default();
+    let consuming =
+        builder().queue(Queue::new(&orders)).consumer(noting(&orders, &log)).start().await.unwrap();
+    let seen = async || log.all().into_iter().collect::<std::collections::BTreeSet<_>>();
+    until("all of them", async || seen().await.len() == arrived.len()).await;
+    assert_eq!(seen().await, arrived);
+    consuming.shutdown(Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exchange_without_a_queue_and_headers_too_large_are_errors() {
+    let client = client().await;
+    let error = client.publisher().publish(Message::to_queue("nobody-here", "x")).await.unwrap_err();
+    assert!(matches!(error, Error::Unroutable { .. }), "{error}");
+    let large = Message::to_queue("x", "x").header("large", "x".repeat(200_000));
+    let error = client.publisher().publish(large).await.unwrap_err();
+    assert!(error.to_string().contains("headers"), "{error}");
+    // The channel is none the worse for it.
+    let orders = name("after");
+    fill(&Queue::new(&orders), &orders, 0).await;
+    client.publisher().publish(Message::to_queue(&orders, "x")).await.unwrap();
+}
+
+/// What a lost connection leaves unconfirmed is sent again: perhaps twice there, never missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn none_is_lost_when_the_network_is_cut() {
+    let orders = name("cut");
+    let queue = Queue::new(&orders);
+    let proxy = Proxy::to(broker().address()).unwrap();
+    let client =
+        Client::builder(proxy.uri(&broker().uri())).queue(queue.clone()).in_flight(50).start().await.unwrap();
+    let publisher = client.publisher();
+    let to = orders.clone();
+    let publishing = tokio::spawn(async move {
+        publisher.publish_all((0..3000).map(|number| Message::to_queue(&to, number.to_string()))).await
+    });
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        proxy.cut();
+        proxy.mend();
+    }
+    for result in publishing.await.unwrap() {
+        result.unwrap();
+    }
+    let log = Log::default();
+    let consuming = builder().queue(queue).consumer(noting(&orders, &log)).start().await.unwrap();
+    until("all of them", async || {
+        let mut seen = log.all();
+        seen.sort_unstable();
+        seen.dedup();
+        seen.len() == 3000
+    })
+    .await;
+    consuming.shutdown(Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_too_long_is_told() {
+    let orders = name("late");
+    let proxy = Proxy::to(broker().address()).unwrap();
+    let client = Client::builder(proxy.uri(&broker().uri()))
+        .queue(Queue::new(&orders))
+        .confirm_within(Duration::from_millis(300))
+        .in_flight(2)
+        .start()
+        .await
+        .unwrap();
+    proxy.stall();
+    let results = client.publisher().publish_all(vec![Message::to_queue(&orders, "x"); 4]).await;
+    assert!(results.iter().all(|result| matches!(result, Err(Error::Unconfirmed(_)))), "{results:?}");
+    proxy.flow();
+    client.publisher().publish(Message::to_queue(&orders, "y")).await.unwrap();
+}

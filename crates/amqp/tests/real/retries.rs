@@ -1,0 +1,146 @@
+//! Messages that are tried again.
+
+use crate::bed::*;
+use gristmill_amqp::{Binding, Consumer, Exchange, Message, Queue, header};
+use gristmill_pool::{Retry, TaskError};
+use std::time::Duration;
+
+const SECONDS: Duration = Duration::from_secs(10);
+const QUICK: Retry = Retry::exponential(4, Duration::from_millis(10));
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_waits_at_the_broker_and_holds_up_nobody() {
+    let (orders, shop) = (name("again"), name("shop"));
+    let (log, done) = (Log::default(), Log::default());
+    let consumer = {
+        let (log, done) = (log.clone(), done.clone());
+        // As many workers and messages ahead as there are failures: were they held, nothing else could run.
+        Consumer::new(&orders, "stumbles").workers(2).prefetch(2).retry(QUICK).handle(move |delivery| {
+            let (log, done) = (log.clone(), done.clone());
+            async move {
+                let text = std::str::from_utf8(delivery.body())?.to_owned();
+                let came = (text.clone(), delivery.attempt(), delivery.exchange().to_owned());
+                log.add((came, delivery.routing_key().to_owned(), delivery.headers().get("mine").cloned()));
+                match text.starts_with("bad") && delivery.attempt() < 3 {
+                    true => Err(TaskError::transient("not now").retry_after(Duration::from_millis(200))),
+                    false => {
+                        done.add(text);
+                        Ok(())
+                    }
+                }
+            }
+        })
+    };
+    let client = builder()
+        .exchange(Exchange::direct(&shop))
+        .queue(Queue::new(&orders))
+        .bind(Binding::new(&orders, &shop, "key"))
+        .consumer(consumer)
+        .start()
+        .await
+        .unwrap();
+    let bad = (0..4).map(|number| format!("bad {number}"));
+    let good = (0..50).map(|number| format!("good {number}"));
+    let all = bad.chain(good).map(|text| Message::new(&shop, "key", text).header("mine", "kept"));
+    for result in client.publisher().publish_all(all).await {
+        result.unwrap();
+    }
+    let done = done.reaches(54).await;
+    assert!(done[50..].iter().all(|text| text.starts_with("bad")), "{done:?}");
+    // Each attempt saw what the first saw: where it was sent, and what it carries.
+    for ((text, attempt, exchange), key, mine) in log.all() {
+        assert_eq!((exchange.as_str(), key.as_str()), (shop.as_str(), "key"), "{text} {attempt}");
+        assert_eq!(mine, Some("kept".into()), "{text} {attempt}");
+    }
+    assert_eq!(log.len(), 50 + 4 * 3);
+    let stats = client.shutdown(SECONDS).await;
+    assert_eq!((stats.consumers[0].retried, stats.consumers[0].rejected), (8, 0));
+    assert_eq!(stats.consumers[0].acknowledged, 50 + 4 * 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_takes_too_long_is_tried_again() {
+    for blocking in [false, true] {
+        let orders = name("late");
+        let queue = Queue::new(&orders);
+        fill(&queue, &orders, 3).await;
+        let log = Log::default();
+        let consumer =
+            Consumer::new(&orders, "late").workers(2).retry(QUICK).timeout(Duration::from_millis(100));
+        let consumer = match blocking {
+            false => {
+                let log = log.clone();
+                consumer.handle(move |delivery| {
+                    let log = log.clone();
+                    async move {
+                        if number(&delivery) == 1 && delivery.attempt() == 1 {
+                            std::future::pending::<()>().await;
+                        }
+                        log.add(number(&delivery));
+                        Ok(())
+                    }
+                })
+            }
+            true => {
+                let log = log.clone();
+                consumer.handle_blocking(move |delivery| {
+                    if number(delivery) == 1 && delivery.attempt() == 1 {
+                        std::thread::sleep(Duration::from_millis(300));
+                        // It has noticed itself that it was too late.
+                        return Err(TaskError::transient("too late"));
+                    }
+                    log.add(number(delivery));
+                    Ok(())
+                })
+            }
+        };
+        let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+        let mut seen = log.reaches(3).await;
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1, 2]);
+        let stats = client.shutdown(SECONDS).await;
+        assert_eq!(
+            (stats.consumers[0].timed_out, stats.consumers[0].retried),
+            (1, 1),
+            "blocking: {blocking}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_broker_would_refuse_to_take_back_is_moved_all_the_same() {
+    let (orders, other) = (name("fussy"), name("other"));
+    let queue = Queue::new(&orders);
+    let user = broker().user().to_owned();
+    let mut message = Message::to_queue(&orders, "fussy");
+    message.properties.user_id = Some(user.clone());
+    message.properties.expiration = Some("60000".into());
+    message.properties.headers.set("CC", gristmill_amqp::Value::Array(vec![other.as_str().into()]));
+    let client = builder().queue(queue.clone()).queue(Queue::new(&other)).start().await.unwrap();
+    client.publisher().publish(message).await.unwrap();
+    depth_is(&client, &other, 1).await;
+    // By somebody else: the broker would not believe that he is who published it.
+    broker().ctl(["add_user", "miller", "miller"]).unwrap();
+    broker().ctl(["set_permissions", "miller", ".*", ".*", ".*"]).unwrap();
+    let uri =
+        broker().uri().replace(&format!("{}:{}", broker().user(), broker().password()), "miller:miller");
+    let log = Log::default();
+    let consumer = {
+        let log = log.clone();
+        Consumer::new(&orders, "miller").workers(2).retry(QUICK).handle(move |delivery| {
+            let log = log.clone();
+            async move {
+                if delivery.attempt() < 3 {
+                    return Err(TaskError::transient("not now"));
+                }
+                log.add(delivery.headers().get(header::USER).map(ToString::to_string));
+                Ok(())
+            }
+        })
+    };
+    let miller = gristmill_amqp::Client::builder(uri).queue(queue).consumer(consumer).start().await.unwrap();
+    assert_eq!(log.reaches(1).await, [Some(user)]);
+    miller.shutdown(SECONDS).await;
+    // No copy of it went where the first had gone a copy.
+    assert_eq!(client.depth(&other).await.unwrap().0, 1);
+}

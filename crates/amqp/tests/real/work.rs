@@ -1,0 +1,276 @@
+//! Messages that are done: handled, acknowledged, and gone.
+
+use crate::bed::*;
+use gristmill_amqp::{Binding, Client, Consumer, Exchange, Message, Queue};
+use gristmill_store::Store;
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+const SECONDS: Duration = Duration::from_secs(10);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn through_an_exchange_to_a_typed_handler() {
+    #[derive(serde::Deserialize, Clone)]
+    struct Order {
+        id: u64,
+    }
+    let (shop, orders, log) = (name("shop"), name("orders"), Log::default());
+    let seen = log.clone();
+    let client = builder()
+        .exchange(Exchange::topic(&shop))
+        .queue(Queue::new(&orders))
+        .bind(Binding::new(&orders, &shop, "order.*"))
+        .consumer(Consumer::new(&orders, "shipping").event("order.created").handle_json(
+            move |order: Order, delivery| {
+                seen.add((order.id, delivery.routing_key().to_owned(), delivery.exchange().to_owned()));
+                async { Ok(()) }
+            },
+        ))
+        .start()
+        .await
+        .unwrap();
+    let message = Message::json(&shop, "order.created", &serde_json::json!({ "id": 17 })).unwrap();
+    client.publisher().publish(message).await.unwrap();
+    assert_eq!(log.reaches(1).await, [(17, "order.created".to_owned(), shop)]);
+    let stats = client.shutdown(SECONDS).await;
+    let stats = &stats.consumers[0];
+    assert_eq!((stats.received, stats.acknowledged, stats.event.as_deref()), (1, 1, Some("order.created")));
+    depth_is(&self::client().await, &orders, 0).await;
+}
+
+/// The same on every kind of queue, with handlers of both kinds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_message_once_and_the_queue_empty() {
+    for (kind, blocking) in [("quorum", false), ("classic", false), ("quorum", true), ("classic", true)] {
+        let orders = name(kind);
+        let queue = if kind == "quorum" { Queue::quorum(&orders) } else { Queue::classic(&orders) };
+        fill(&queue, &orders, 2000).await;
+        let log = Log::default();
+        let consumer = match blocking {
+            false => noting(&orders, &log),
+            true => {
+                let log = log.clone();
+                Consumer::new(&orders, "threads").handle_blocking(move |delivery| {
+                    log.add(number(delivery));
+                    Ok(())
+                })
+            }
+        };
+        let client = builder().queue(queue).consumer(consumer.workers(4)).start().await.unwrap();
+        let seen = log.reaches(2000).await;
+        let stats = client.shutdown(SECONDS).await;
+        assert_eq!(seen.len(), 2000, "{kind}");
+        assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), (0..2000).collect(), "{kind}");
+        assert_eq!(stats.consumers[0].acknowledged, 2000, "{kind}");
+        let asking = self::client().await;
+        assert_eq!(asking.depth(&orders).await.unwrap(), (0, 0), "{kind}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acknowledged_only_when_done() {
+    let orders = name("unfinished");
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 20).await;
+    let (log, gate) = (Log::default(), Gate::default());
+    let consumer = {
+        let (log, gate) = (log.clone(), gate.clone());
+        Consumer::new(&orders, "dies").workers(4).prefetch(20).handle(move |delivery| {
+            let (log, gate) = (log.clone(), gate.clone());
+            async move {
+                // 3 is never done, all others are.
+                if number(&delivery) == 3 {
+                    gate.pass().await;
+                }
+                log.add(number(&delivery));
+                Ok(())
+            }
+        })
+    };
+    let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
+    log.reaches(19).await;
+    until("19 acknowledged", async || client.stats().consumers[0].acknowledged == 19).await;
+    // As a crash would: without a word.
+    drop(client);
+    let left = take_all(&orders, 1).await;
+    assert_eq!(number(&left[0]), 3);
+    assert!(left[0].is_redelivered());
+    depth_is(&self::client().await, &orders, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_message_does_not_hold_back_the_others() {
+    let orders = name("slow");
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 500).await;
+    let (log, gate) = (Log::default(), Gate::default());
+    let consumer = {
+        let (log, gate) = (log.clone(), gate.clone());
+        Consumer::new(&orders, "slow").workers(2).prefetch(5).handle(move |delivery| {
+            let (log, gate) = (log.clone(), gate.clone());
+            async move {
+                if number(&delivery) == 0 {
+                    gate.pass().await;
+                }
+                log.add(number(&delivery));
+                Ok(())
+            }
+        })
+    };
+    let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+    // A hundred times as many as the broker sends ahead, past one that is not done.
+    assert!(!log.reaches(499).await.contains(&0));
+    gate.open(1);
+    log.reaches(500).await;
+    assert_eq!(client.shutdown(SECONDS).await.consumers[0].acknowledged, 500);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_at_a_time_than_workers() {
+    let orders = name("crowd");
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 200).await;
+    let (now, most, log) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), Log::default());
+    let consumer = {
+        let (now, most, log) = (Arc::clone(&now), Arc::clone(&most), log.clone());
+        Consumer::new(&orders, "crowd").workers(3).handle(move |delivery| {
+            let (now, most, log) = (Arc::clone(&now), Arc::clone(&most), log.clone());
+            async move {
+                most.fetch_max(now.fetch_add(1, Relaxed) + 1, Relaxed);
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                now.fetch_sub(1, Relaxed);
+                log.add(number(&delivery));
+                Ok(())
+            }
+        })
+    };
+    let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+    log.reaches(200).await;
+    assert_eq!(most.load(Relaxed), 3);
+    client.shutdown(SECONDS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_seen_before_is_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let (orders, log) = (name("once"), Log::default());
+    let queue = Queue::new(&orders);
+    let with_ids = |ids: &[usize]| {
+        let one = |id: &usize| Message::to_queue(&orders, id.to_string()).id(format!("id-{id}"));
+        ids.iter().map(one).collect::<Vec<_>>()
+    };
+    // Some twice, at once and in different runs; one without an id, twice.
+    let runs = [with_ids(&[1, 2, 1, 1, 3]), with_ids(&[2, 4, 3]), vec![Message::to_queue(&orders, "9"); 2]];
+    let mut skipped = 0;
+    for messages in runs {
+        let store = Store::open(folder.path().join("seen.db")).unwrap();
+        let total = messages.len();
+        fill_with(&queue, messages).await;
+        let consumer = noting(&orders, &log).once_within(Duration::from_secs(3600));
+        let client = builder().queue(queue.clone()).consumer(consumer).store(store).start().await.unwrap();
+        until("all acknowledged", async || client.stats().consumers[0].acknowledged == total as u64).await;
+        skipped += client.shutdown(SECONDS).await.consumers[0].skipped;
+    }
+    let mut seen = log.all();
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 2, 3, 4, 9, 9]);
+    assert_eq!(skipped, 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocking_handler_skips_what_it_has_seen_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("seen.db")).unwrap();
+    let (orders, log) = (name("once"), Log::default());
+    let queue = Queue::new(&orders);
+    let message = Message::to_queue(&orders, "7").id("seven");
+    fill_with(&queue, vec![message; 3]).await;
+    let seen = log.clone();
+    let consumer = Consumer::new(&orders, "once").once_within(SECONDS).handle_blocking(move |delivery| {
+        seen.add(number(delivery));
+        Ok(())
+    });
+    let client = builder().queue(queue).consumer(consumer).store(store).start().await.unwrap();
+    until("all acknowledged", async || client.stats().consumers[0].acknowledged == 3).await;
+    assert_eq!((log.all(), client.stats().consumers[0].skipped), (vec![7], 2));
+    client.shutdown(SECONDS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statistics_and_metrics_say_how_it_goes() {
+    let orders = name("stats");
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 30).await;
+    let gate = Gate::default();
+    let consumer = {
+        let gate = gate.clone();
+        Consumer::new(&orders, "watched").workers(2).prefetch(10).handle(move |_| {
+            let gate = gate.clone();
+            async move {
+                gate.pass().await;
+                Ok(())
+            }
+        })
+    };
+    let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+    let stats = || client.stats().consumers.remove(0);
+    until("all ten here", async || stats().received == 10).await;
+    until("the lag known", async || stats().lag == Some(20)).await;
+    let now = stats();
+    assert!(now.consuming && client.stats().connected);
+    assert_eq!((now.workers, now.prefetch, now.acknowledged), (2, 10, 0));
+    assert_eq!(now.in_flight + now.waiting, 10);
+    gate.open(30);
+    until("all done", async || stats().acknowledged == 30).await;
+    let text = client.stats().prometheus();
+    let line = format!("gristmill_amqp_acks_total{{consumer=\"watched\",queue=\"{orders}\"}} 30");
+    assert!(text.lines().any(|found| found == line), "{text}");
+    assert!(text.contains("gristmill_amqp_handler_seconds_p99"), "{text}");
+    let json = serde_json::to_value(client.stats()).unwrap();
+    assert_eq!(json["consumers"][0]["acknowledged"], 30);
+    assert_eq!(json["consumers"][0]["handler"]["count"], 30);
+    client.shutdown(SECONDS).await;
+}
+
+#[tokio::test]
+async fn nothing_is_connected_to_for_what_makes_no_sense() {
+    // Nobody listens there, and nobody is asked.
+    let nowhere = || Client::builder("amqp://127.0.0.1:1");
+    let handled = |consumer: Consumer| consumer.handle(|_| async { Ok(()) });
+    let check = |builder: gristmill_amqp::Builder, want: &str| {
+        let error = builder.check().unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
+    };
+    check(nowhere().queue(Queue::new("")), "no name");
+    check(nowhere().queue(Queue::new("q".repeat(256))), "255");
+    check(nowhere().queue(Queue::new("a")).queue(Queue::classic("a")), "twice");
+    check(nowhere().queue(Queue::new("a").exclusive()), "classic");
+    check(nowhere().exchange(Exchange::direct("amq.mine")), "amq.");
+    check(nowhere().queue(Queue::new("a")).bind(Binding::new("a", "x", "")), "exchange x");
+    check(nowhere().exchange(Exchange::fanout("x")).bind(Binding::new("a", "x", "")), "queue a");
+    check(nowhere().consumer(handled(Consumer::new("a", "c"))), "queue a is not declared");
+    check(nowhere().queue(Queue::new("a")).consumer(Consumer::new("a", "c")), "no handler");
+    check(nowhere().queue(Queue::new("a")).consumer(handled(Consumer::new("a", ""))), "no name");
+    let once = handled(Consumer::new("a", "c")).once_within(SECONDS);
+    check(nowhere().queue(Queue::new("a")).consumer(once), "store");
+    let twice = nowhere().queue(Queue::new("a")).consumer(handled(Consumer::new("a", "c")));
+    check(twice.consumer(handled(Consumer::new("a", "c"))), "two consumers");
+    check(Client::builder("http://somewhere"), "amqp://");
+    check(nowhere().in_flight(0), "in_flight");
+}
+
+#[tokio::test]
+async fn what_the_broker_has_otherwise_is_said() {
+    let orders = name("other");
+    fill(&Queue::classic(&orders), &orders, 0).await;
+    let error = builder().queue(Queue::quorum(&orders)).start().await.err().unwrap();
+    assert!(error.to_string().contains("inequivalent arg"), "{error}");
+    let error = builder().queue(Queue::existing("is-not-there")).start().await.err().unwrap();
+    assert!(error.to_string().contains("is-not-there"), "{error}");
+}

@@ -1,0 +1,311 @@
+//! `--exec`: a command for each message.
+//!
+//! Owns how a command is started, fed, watched, stopped and judged: by the same rule as the kind `exec` of tasks. There
+//! is no shell in between. A command has a process group of its own, and whatever ends its message ends the group.
+
+use std::io::ErrorKind;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gristmill_amqp::Delivery;
+use gristmill_pool::{TaskError, TaskResult};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+
+use super::about::{About, Bounds, OURS, about, plain, trace};
+use crate::settings::value::show_duration;
+
+/// What a system takes for the environment of a program at the very least is more than this.
+const BOUNDS: Bounds = Bounds { each: 32 << 10, total: 96 << 10 };
+
+/// So much is kept of the end of each output: more does not go into a header of a dead letter.
+const TAIL: usize = 1_500;
+
+/// After a command has ended, for output that its own children may still write.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// For a command that is asked to end.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Beyond what the message itself is said to carry.
+const HEADER: &str = "GRISTMILL_HEADER_";
+
+/// What commands are run with.
+pub(super) struct Exec {
+    words: Vec<String>,
+    timeout: Option<Duration>,
+    /// True: there is no more time, not even to finish.
+    halt: watch::Receiver<bool>,
+    /// Variables of ours that are about another message.
+    foreign: Vec<String>,
+}
+
+impl Exec {
+    pub(super) fn new(words: Vec<String>, timeout: Option<Duration>, halt: watch::Receiver<bool>) -> Arc<Self> {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let ours = |name: &str| OURS.iter().any(|ours| name.strip_prefix("GRISTMILL_") == Some(ours));
+        let traces = |name: &str| matches!(name, "TRACEPARENT" | "TRACESTATE");
+        let foreign = names.filter(|name| name.starts_with(HEADER) || ours(name) || traces(name)).collect();
+        Arc::new(Exec { words, timeout, halt, foreign })
+    }
+
+    /// Runs the command for one message. Dropped, it takes the command along.
+    pub(super) async fn run(self: Arc<Self>, delivery: Delivery) -> TaskResult<()> {
+        let mut child = self.start(&delivery)?;
+        let mut group = Group(child.id());
+        let (stdout, stderr) = (Tail::default(), Tail::default());
+        let end = {
+            let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+            let talk = async {
+                tokio::join!(feed(pipes.0, &delivery), stdout.gather(pipes.1), stderr.gather(pipes.2));
+            };
+            self.watch(&mut child, &mut group, talk).await?
+        };
+        let fault = |reason: String| Fault { reason, outputs: [("stderr", stderr.text()), ("stdout", stdout.text())] };
+        match end {
+            End::Halted => Err(TaskError::cancelled()),
+            End::TimedOut(limit) => {
+                let limit = show_duration(limit);
+                Err(TaskError::transient(fault(format!("took longer than {limit} and was ended"))))
+            }
+            End::Exited(status) => match judge(status) {
+                Judgement::Done => {
+                    tracing::debug!(stdout = stdout.text(), stderr = stderr.text(), "the command is done");
+                    Ok(())
+                }
+                Judgement::Again(reason) => Err(TaskError::transient(fault(reason))),
+                Judgement::Never(reason) => Err(TaskError::permanent(fault(reason))),
+            },
+        }
+    }
+
+    fn start(&self, delivery: &Delivery) -> TaskResult<Child> {
+        let (program, words) = self.words.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+        let mut command = Command::new(program);
+        command.args(words).process_group(0).kill_on_drop(true);
+        self.foreign.iter().for_each(|name| drop(command.env_remove(name)));
+        for (name, value) in environment(delivery) {
+            command.env(name, value);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().map_err(|error| {
+            let text = format!("cannot run {program:?}: {error}");
+            match error.kind() {
+                ErrorKind::NotFound
+                | ErrorKind::PermissionDenied
+                | ErrorKind::NotADirectory
+                | ErrorKind::InvalidInput => TaskError::permanent(text),
+                // Too many processes, too little memory, a program that is being written.
+                _ => TaskError::transient(text),
+            }
+        })
+    }
+
+    /// Waits for the command's end, or brings it about.
+    async fn watch(
+        &self,
+        child: &mut Child,
+        group: &mut Group,
+        talk: impl Future<Output = ()>,
+    ) -> TaskResult<End> {
+        let mut talk = std::pin::pin!(talk);
+        let mut talking = true;
+        let mut halt = self.halt.clone();
+        let mut limit = std::pin::pin!(async {
+            match self.timeout {
+                Some(limit) => {
+                    tokio::time::sleep(limit).await;
+                    limit
+                }
+                None => std::future::pending().await,
+            }
+        });
+        loop {
+            tokio::select! {
+                status = child.wait() => {
+                    group.over();
+                    if talking {
+                        // A child of its own may hold the pipes open for longer than we wait.
+                        let _ = tokio::time::timeout(LAST_WORDS, talk).await;
+                    }
+                    return Ok(End::Exited(status?));
+                }
+                () = &mut talk, if talking => talking = false,
+                limit = &mut limit => {
+                    group.end(child, GRACE).await;
+                    return Ok(End::TimedOut(limit));
+                }
+                _ = halt.wait_for(|halt| *halt) => {
+                    group.end(child, GRACE / 4).await;
+                    return Ok(End::Halted);
+                }
+            }
+        }
+    }
+}
+
+enum End {
+    Exited(ExitStatus),
+    TimedOut(Duration),
+    Halted,
+}
+
+/// The variables of a message. What no variable can hold is left out, and of two names that become one the second.
+fn environment(delivery: &Delivery) -> Vec<(String, String)> {
+    let mut variables: Vec<(String, String)> = Vec::new();
+    for one in about(delivery, BOUNDS, |value| !value.contains('\0')) {
+        let (name, value) = match one {
+            About::Property(name, value) => (format!("GRISTMILL_{name}"), value),
+            About::Header(name, value) => (format!("{HEADER}{}", plain(&name, '_')), value),
+        };
+        if name != HEADER && variables.iter().all(|(known, _)| *known != name) {
+            variables.push((name, value));
+        }
+    }
+    let clean = |value: &&str| !value.contains('\0') && value.len() <= 512;
+    let traces = trace(delivery).filter(|(_, value)| clean(value));
+    variables.extend(traces.map(|(name, value)| (name.to_ascii_uppercase(), value.to_owned())));
+    variables
+}
+
+/// A command that does not read, or not to the end, is content with that.
+async fn feed(pipe: Option<tokio::process::ChildStdin>, delivery: &Delivery) {
+    if let Some(mut pipe) = pipe {
+        let _ = pipe.write_all(delivery.body()).await;
+        let _ = pipe.shutdown().await;
+    }
+}
+
+/// The end of what a command writes.
+#[derive(Default)]
+struct Tail(Mutex<(Vec<u8>, bool)>);
+
+impl Tail {
+    async fn gather(&self, pipe: Option<impl AsyncRead + Unpin>) {
+        let Some(mut pipe) = pipe else { return };
+        let mut buffer = vec![0; 8 << 10];
+        while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.0.extend_from_slice(&buffer[..count]);
+            let over = kept.0.len().saturating_sub(TAIL);
+            kept.0.drain(..over);
+            kept.1 |= over > 0;
+        }
+    }
+
+    fn text(&self) -> String {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = String::from_utf8_lossy(&kept.0);
+        if kept.1 { format!("…{}", text.trim_start_matches('\u{fffd}')) } else { text.into_owned() }
+    }
+}
+
+/// The processes of a command. Dropped before they are over, they are killed.
+struct Group(Option<u32>);
+
+impl Group {
+    /// The command has ended; what it left behind may go on.
+    fn over(&mut self) {
+        self.0 = None;
+    }
+
+    fn signal(&self, signal: Signal) {
+        let group = self.0.and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        if let Some(group) = group {
+            // It may have ended a moment ago.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    /// Asks it and its children to end; makes them, if they do not.
+    async fn end(&mut self, child: &mut Child, grace: Duration) {
+        self.signal(Signal::TERM);
+        // Not yet waited for by us in the end: its number stays its own until the group is killed.
+        let ended = tokio::time::timeout(grace, child.wait()).await.is_ok();
+        self.signal(Signal::KILL);
+        if !ended {
+            let _ = child.wait().await;
+        }
+        self.over();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Judgement {
+    Done,
+    Again(String),
+    Never(String),
+}
+
+/// The rule of the kind `exec`.
+fn judge(status: ExitStatus) -> Judgement {
+    let Some(code) = status.code() else {
+        // "signal: 9 (SIGKILL)" and the like.
+        return Judgement::Again(format!("ended by a {status}"));
+    };
+    let reason = format!("exit code {code}");
+    match code {
+        0 => Judgement::Done,
+        75 => Judgement::Again(reason),
+        64..=78 | 126 | 127 => Judgement::Never(reason),
+        _ => Judgement::Again(reason),
+    }
+}
+
+/// A failed command: the reason in the first line, then the end of what it wrote.
+#[derive(Debug)]
+struct Fault {
+    reason: String,
+    outputs: [(&'static str, String); 2],
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.reason)?;
+        for (name, text) in &self.outputs {
+            if !text.trim().is_empty() {
+                write!(f, "\n--- {name}\n{}", text.trim_end())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_judged_as_those_of_tasks() {
+        let judged = |code: i32| judge(ExitStatus::from_raw(code << 8));
+        assert_eq!(judged(0), Judgement::Done);
+        for code in [1, 2, 63, 75, 79, 124, 125, 128, 255] {
+            assert_eq!(judged(code), Judgement::Again(format!("exit code {code}")));
+        }
+        for code in [64, 65, 74, 76, 78, 126, 127] {
+            assert_eq!(judged(code), Judgement::Never(format!("exit code {code}")));
+        }
+        assert_eq!(judge(ExitStatus::from_raw(9)), Judgement::Again("ended by a signal: 9 (SIGKILL)".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn only_the_end_of_an_output_is_kept() {
+        let tail = Tail::default();
+        let long = format!("{}é{}", "x".repeat(TAIL), "y".repeat(TAIL - 1));
+        tail.gather(Some(long.as_bytes())).await;
+        assert_eq!(tail.text(), format!("…{}", "y".repeat(TAIL - 1)));
+    }
+}

@@ -1,0 +1,66 @@
+//! An object that a sink does not take, in words for whoever sent it.
+
+use std::fmt;
+
+use crate::fault::Reason;
+use crate::grammar::Cursor;
+
+/// So much of an object is shown where something is wrong, in bytes.
+const SHOWN: usize = 60;
+
+/// Why one object is no row. The others of its batch are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadObject {
+    /// Where it is wrong: from 1, in bytes.
+    pub at: u64,
+    /// What is wrong there.
+    pub reason: Reason,
+    /// What stands there.
+    near: String,
+}
+
+impl BadObject {
+    pub(crate) fn new(object: &[u8], at: usize, reason: Reason) -> Self {
+        let mut rest = object.get(at..).unwrap_or_default();
+        if let Reason::Misfit { .. } = reason {
+            let mut cursor = Cursor::new(rest);
+            // The parser has read it before.
+            let _ = cursor.value(0);
+            rest = &rest[..cursor.at()];
+        }
+        let mut near = String::from_utf8_lossy(&rest[..rest.len().min(SHOWN)]).into_owned();
+        if rest.len() > SHOWN {
+            // The cut may have gone through a character.
+            near.truncate(near.trim_end_matches('\u{fffd}').len());
+            near.push('…');
+        }
+        BadObject { at: at as u64 + 1, reason, near }
+    }
+}
+
+/// The reasons speak of lines and files; here are none.
+impl fmt::Display for BadObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at;
+        match &self.reason {
+            Reason::Refused(_) => write!(f, "{}", self.reason),
+            Reason::TooLong(limit) => write!(f, "it is longer than {limit} bytes"),
+            Reason::NotAnObject(found) => {
+                write!(f, "it is to be an object such as {{\"id\":1}}; here is {found}")
+            }
+            Reason::Truncated => {
+                write!(f, "byte {at}: it ends in the middle of a value; is it cut off?")
+            }
+            Reason::OpenString => {
+                write!(f, "byte {at}: a string begins here and is never closed; is it cut off?")
+            }
+            Reason::Trailing => {
+                write!(f, "byte {at}: something behind the object; one object is expected: {}", self.near)
+            }
+            Reason::NotUtf8 => write!(f, "byte {at}: these bytes are not UTF-8"),
+            reason => write!(f, "byte {at}: {reason}: {}", self.near),
+        }
+    }
+}
+
+impl std::error::Error for BadObject {}

@@ -1,0 +1,358 @@
+//! Objects that come one at a time: what becomes of their values, and of the bad ones among them.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Bench, rows};
+use gristmill_jsonl::import::options::{Existing, Options};
+use gristmill_jsonl::{BadObject, Error, Sink};
+use rusqlite::Connection;
+
+fn open(bench: &Bench) -> Sink {
+    Sink::open(&bench.database(), "t").unwrap()
+}
+
+fn append(sink: &mut Sink, objects: &[&str]) -> Vec<Result<(), BadObject>> {
+    let objects: Vec<&[u8]> = objects.iter().map(|object| object.as_bytes()).collect();
+    sink.append(&objects).unwrap()
+}
+
+/// All of them are good.
+#[track_caller]
+fn put(sink: &mut Sink, objects: &[&str]) {
+    let results = append(sink, objects);
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    assert_eq!(results.len(), objects.len());
+}
+
+/// One that is not, in words.
+#[track_caller]
+fn refusal(sink: &mut Sink, object: &str) -> String {
+    append(sink, &[object]).remove(0).unwrap_err().to_string()
+}
+
+#[test]
+fn every_value_stays_as_it_is() {
+    for (value, found, kind) in [
+        ("null", "∅", "null"),
+        ("true", "1", "integer"),
+        ("false", "0", "integer"),
+        ("7", "7", "integer"),
+        ("-9223372036854775808", "-9223372036854775808", "integer"),
+        ("9223372036854775808", "9223372036854775808", "text"),
+        ("0.1", "0.1r", "real"),
+        ("1.0", "1.0r", "real"),
+        ("1e300", "1e300r", "real"),
+        ("3.14159265358979323846", "3.14159265358979323846", "text"),
+        ("\"007\"", "007", "text"),
+        ("\"1.0\"", "1.0", "text"),
+        ("\"\\u00e9\\n\\\"\"", "é\n\"", "text"),
+        ("{ \"x\": [1,  2.50] }", "{ \"x\": [1,  2.50] }", "text"),
+        ("[]", "[]", "text"),
+        ("{\"de\":\"Erz\",\"en\":\"Ore\"}", "{\"de\":\"Erz\",\"en\":\"Ore\"}", "text"),
+    ] {
+        let bench = Bench::new();
+        let object = format!("{{\"a\":{value}}}");
+        // The first of its kind, and after one of each other kind.
+        let mut sink = open(&bench);
+        put(&mut sink, &[&object]);
+        put(&mut sink, &["{\"a\":1}", "{\"a\":\"x\"}", "{\"a\":0.5}", "{\"a\":[1]}", &object]);
+        drop(sink);
+        assert_eq!(
+            bench.all("SELECT a, typeof(a) FROM t WHERE rowid IN (1, 6)"),
+            format!("{found}|{kind}\n{found}|{kind}")
+        );
+        bench.is_sound();
+    }
+}
+
+#[test]
+fn keys_become_columns_when_they_come() {
+    let bench = Bench::new();
+    let mut sink = open(&bench);
+    assert_eq!(bench.all("SELECT * FROM sqlite_schema"), "", "the first row makes the table");
+    put(&mut sink, &["{\"a\":1}", "{\"b\":2,\"a\":3}"]);
+    put(&mut sink, &["{}", "{\n  \"c\" : \"pretty\",\r\n\t\"a\": 4\n}\n"]);
+    put(&mut sink, &["{\"d\":5}"]);
+    assert_eq!(bench.schema("t"), "CREATE TABLE \"t\" (\n  \"a\",\n  \"b\"\n, \"c\", \"d\")");
+    assert_eq!(bench.all("SELECT * FROM t"), "1|∅|∅|∅\n3|2|∅|∅\n∅|∅|∅|∅\n4|∅|pretty|∅\n∅|∅|∅|5");
+    assert_eq!(sink.append(&[]).unwrap(), []);
+}
+
+#[test]
+fn a_bad_object_costs_itself() {
+    let bench = Bench::new();
+    let mut sink = open(&bench);
+    let bad: [(&[u8], &str); 12] = [
+        (b"", "it is to be an object such as {\"id\":1}; here is nothing"),
+        (b" \n", "here is nothing"),
+        (b"[1]", "here is an array"),
+        (b"null", "here is a bare word"),
+        (b"nonsense", "byte 1: a value is expected here"),
+        (b"{\"a\":", "byte 6: it ends in the middle of a value; is it cut off?"),
+        (b"{\"a\":\"x", "byte 6: a string begins here and is never closed; is it cut off?"),
+        (b"{\"a\":1} {\"a\":2}", "byte 9: something behind the object; one object is expected: {\"a\":2}"),
+        (b"{\"a\":1}\n{\"a\":2}", "something behind the object"),
+        (b"{\"a\":1,\"a\":2}", "the key \"a\" is there twice"),
+        (b"{\"a\":\"\xff\"}", "byte 7: these bytes are not UTF-8"),
+        (b"{\"new\":1,\"a\":01}", "byte 14: not a number as JSON writes them"),
+    ];
+    let good: &[u8] = b"{\"a\":\"good\"}";
+    let batch: Vec<&[u8]> = bad.iter().flat_map(|(object, _)| [good, *object]).collect();
+    for round in 1..=2 {
+        let results = sink.append(&batch).unwrap();
+        assert_eq!(results.len(), 24);
+        for (pair, (object, words)) in results.chunks(2).zip(&bad) {
+            assert_eq!(pair[0], Ok(()));
+            let error = pair[1].as_ref().unwrap_err().to_string();
+            assert!(error.contains(words), "{:?}: {error}", String::from_utf8_lossy(object));
+            assert!(!error.contains("line"), "{error}");
+        }
+        assert_eq!(bench.all("SELECT count(*), count(a) FROM t"), format!("{0}|{0}", 12 * round));
+    }
+    assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "a", "what is bad makes no column");
+    // Nothing but bad ones.
+    assert!(append(&mut sink, &["x", "y"]).iter().all(Result::is_err));
+}
+
+#[test]
+fn an_object_without_a_key_cannot_make_a_table() {
+    let bench = Bench::new();
+    let mut sink = open(&bench);
+    assert!(refusal(&mut sink, "{}").contains("no key to make a column of"));
+    put(&mut sink, &["{}", "{\"a\":1}", "{}"]);
+    assert_eq!(bench.all("SELECT a FROM t"), "∅\n1\n∅");
+}
+
+#[test]
+fn names_of_tables_are_taken_as_they_are() {
+    let bench = Bench::new();
+    for name in ["select", "a\"b; DROP TABLE x; --", "'", "größe 🌾", " ", "t.u", "[x]"] {
+        let mut sink = Sink::open(&bench.database(), name).unwrap();
+        put(&mut sink, &["{\"order\":1,\"we\\\"ird; --\":2,\"\":3}"]);
+        drop(sink);
+        put(
+            &mut Sink::open(&bench.database(), name).unwrap(),
+            &["{\"order\":4,\"we\\\"ird; --\":5,\"new\":6,\"\":7}"],
+        );
+        let quoted = name.replace('"', "\"\"");
+        assert_eq!(bench.all(&format!("SELECT * FROM \"{quoted}\"")), "1|2|3|∅\n4|5|7|6", "{name}");
+    }
+    for name in ["", "sqlite_x", "SQLITE_x", "_imports", "_Imports", "a\0b"] {
+        let error = Sink::open(&bench.database(), name).unwrap_err();
+        assert!(error.is_users() && error.to_string().contains("cannot be a table's name"), "{error}");
+    }
+}
+
+#[test]
+fn keys_that_clash_keep_their_columns_for_ever() {
+    let bench = Bench::new();
+    let mut one = open(&bench);
+    let mut two = open(&bench);
+    put(&mut one, &["{\"ID\":1,\"id\":2,\"\":3,\"empty\":4}"]);
+    put(&mut two, &["{\"id\":5,\"empty\":6,\"ID\":7,\"\":8}"]);
+    put(&mut two, &["{\"Id\":9}"]);
+    put(&mut one, &["{\"iD\":10}", "{\"Id\":11}"]);
+    drop((one, two));
+    put(&mut open(&bench), &["{\"iD\":12,\"id\":13,\"\":14,\"Id\":15,\"ID\":16}"]);
+    assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "ID\nid_2\nempty\nempty_2\nId_3\niD_4");
+    assert_eq!(
+        bench.all("SELECT * FROM t"),
+        "1|2|3|4|∅|∅\n7|5|8|6|∅|∅\n∅|∅|∅|∅|9|∅\n∅|∅|∅|∅|∅|10\n∅|∅|∅|∅|11|∅\n16|13|14|∅|15|12"
+    );
+    bench.is_sound();
+}
+
+/// What an import finds out about types stays so: what does not fit costs its object.
+#[test]
+fn a_table_that_an_import_made() {
+    let bench = Bench::with(&[(
+        "t.jsonl",
+        "{\"_key\":1,\"i\":1,\"r\":0.5,\"b\":true,\"t\":\"x\",\"n\":null,\"K\":1,\"k\":2}\n",
+    )]);
+    bench.load(&Options::default());
+    let mut sink = open(&bench);
+    put(
+        &mut sink,
+        &[
+            "{\"_key\":2,\"i\":2,\"r\":2,\"b\":false,\"t\":3.50,\"n\":[1],\"k\":4,\"K\":3,\"new\":\"1\"}",
+            "{\"t\":{\"a\":1}}",
+        ],
+    );
+    assert_eq!(
+        bench.all("SELECT * FROM t"),
+        "1|1|0.5r|1|x|∅|1|2|∅\n2|2|2.0r|0|3.50|[1]|3|4|1\n3|∅|∅|∅|{\"a\":1}|∅|∅|∅|∅"
+    );
+    for (object, words) in [
+        (
+            "{\"i\":\"abc\",\"t\":1}",
+            "byte 6: the column \"i\" takes whole numbers of 64 bits; here is a text: \"abc\"",
+        ),
+        (
+            "{\"i\":1.5}",
+            "takes whole numbers of 64 bits; here is a number with a fraction or an exponent: 1.5",
+        ),
+        ("{\"i\":9223372036854775808}", "here is a number that needs more than 64 bits: 9223372036854775808"),
+        (
+            "{\"r\":9007199254740993}",
+            "the column \"r\" takes numbers that a double holds; here is a whole number: 90071",
+        ),
+        ("{\"b\": 2}", "byte 7: the column \"b\" takes true and false; here is a whole number: 2"),
+        ("{\"i\":[1, \"]\"]}", "here is an object or an array: [1, \"]\"]"),
+        ("{\"_key\":1}", "a row with this key is there already: UNIQUE constraint failed: t._key"),
+    ] {
+        let error = refusal(&mut sink, object);
+        assert!(error.contains(words), "{object}: {error}");
+    }
+    assert_eq!(bench.all("SELECT count(*) FROM t"), "3");
+    drop(sink);
+    // And an import into a sink's table.
+    bench.write("t.jsonl", b"{\"new\":2,\"newer\":1}\n");
+    bench.load(&Options { existing: Existing::Append, ..Options::default() });
+    put(&mut open(&bench), &["{\"newer\":2,\"new\":3}"]);
+    assert_eq!(bench.all("SELECT new, newer FROM t WHERE rowid > 3"), "2|1\n3|2");
+}
+
+#[test]
+fn tables_of_others_with_ways_of_their_own() {
+    let bench = Bench::new();
+    let table = |sql: &str| {
+        bench.open().execute_batch(&format!("DROP TABLE IF EXISTS t; CREATE TABLE t {sql}")).unwrap();
+        open(&bench)
+    };
+    let mut sink = table("(Id INT UNIQUE NOT NULL, n DEFAULT 5, up AS (n || 'x'), CHECK (n < 9))");
+    let results = append(
+        &mut sink,
+        &["{\"id\":1}", "{\"id\":1}", "{\"n\":1}", "{\"id\":2,\"n\":9}", "{\"id\":3,\"up\":1}"],
+    );
+    let taken: Vec<bool> = results.iter().map(Result::is_ok).collect();
+    assert_eq!(taken, [true, false, false, false, true], "{results:?}");
+    assert_eq!(bench.all("SELECT * FROM t"), "1|5|5x|∅\n3|5|5x|1");
+    // Types that SQLite makes numbers of.
+    let mut sink = table("(code STRING, day DATETIME)");
+    assert!(refusal(&mut sink, "{\"code\":\"007\"}").contains("text that SQLite does not make a number of"));
+    put(&mut sink, &["{\"code\":7,\"day\":\"2024-01-02\"}"]);
+    // A strict table has no columns without a type.
+    let mut sink = table("(a INT) STRICT");
+    let results = append(&mut sink, &["{\"a\":1}", "{\"a\":2,\"new\":true}", "{\"a\":\"x\"}", "{\"a\":3}"]);
+    assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, false, true]);
+    let error = results[1].as_ref().unwrap_err().to_string();
+    assert!(error.contains("no column for the key \"new\"") && error.contains("datatype"), "{error}");
+    assert_eq!(bench.all("SELECT * FROM t"), "1\n3");
+    // A conflict that takes back the whole transaction.
+    let mut sink = table("(id INT UNIQUE ON CONFLICT ROLLBACK)");
+    let error = sink.append(&[b"{\"id\":1}", b"{\"id\":1}", b"{\"id\":2}"]).unwrap_err();
+    assert!(!error.may_pass() && error.to_string().contains("takes back whole transactions"), "{error}");
+    assert_eq!(bench.all("SELECT count(*) FROM t"), "0");
+    // A table that goes while the sink is open, and one that is no table.
+    bench.open().execute_batch("DROP TABLE t").unwrap();
+    put(&mut sink, &["{\"a\":\"again\"}"]);
+    assert_eq!(bench.all("SELECT * FROM t"), "again");
+    bench.open().execute_batch("DROP TABLE t; CREATE VIEW t AS SELECT 1").unwrap();
+    assert!(sink.append(&[b"{\"a\":1}"]).unwrap_err().to_string().contains("\"t\" is a view"));
+    assert!(Sink::open(&bench.database(), "T").unwrap_err().is_users());
+}
+
+#[test]
+fn more_keys_than_sqlite_has_columns() {
+    let bench = Bench::new();
+    let object = |from: usize, to: usize| {
+        let members: Vec<String> = (from..to).map(|n| format!("\"k{n}\":{n}")).collect();
+        format!("{{{}}}", members.join(","))
+    };
+    let mut sink = open(&bench);
+    put(&mut sink, &[&object(0, 1_500), &object(1_400, 1_990)]);
+    put(&mut sink, &[&object(1_980, 2_100)]);
+    drop(sink);
+    put(&mut open(&bench), &[&object(1_998, 2_000), "{\"k3000\":[1]}"]);
+    assert_eq!(bench.all("SELECT count(*) FROM pragma_table_info('t')"), "2000");
+    assert_eq!(
+        bench.all("SELECT k1998, json_extract(_more, '$.k1999') FROM t WHERE rowid > 2"),
+        "1998|1999\n1998|1999\n∅|∅"
+    );
+    assert_eq!(bench.all("SELECT _more FROM t WHERE rowid = 5"), "{\"k3000\":[1]}");
+    // A table that was full before.
+    let bench = Bench::new();
+    let columns: Vec<String> = (0..2_000).map(|n| format!("k{n}")).collect();
+    bench.open().execute_batch(&format!("CREATE TABLE t ({})", columns.join(","))).unwrap();
+    let mut sink = open(&bench);
+    for _ in 0..2 {
+        let results = append(&mut sink, &["{\"k7\":1}", "{\"k7\":2,\"one\":1}", "{\"k8\":3}"]);
+        assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+        let error = results[1].as_ref().unwrap_err().to_string();
+        assert!(error.contains("\"one\"") && error.contains("2000"), "{error}");
+    }
+    assert_eq!(bench.all("SELECT k7, k8 FROM t"), "1|∅\n∅|3\n1|∅\n∅|3");
+}
+
+#[test]
+fn two_sinks_on_one_table_at_the_same_time() {
+    const BATCHES: usize = 40;
+    let bench = Bench::new();
+    let start = std::sync::Barrier::new(4);
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let (bench, start) = (&bench, &start);
+            scope.spawn(move || {
+                start.wait();
+                let mut sink = open(bench);
+                for batch in 0..BATCHES {
+                    // Columns that both make, and that one makes alone.
+                    let objects: Vec<String> = (0..5)
+                        .map(|n| {
+                            format!(
+                                "{{\"w\":{writer},\"n\":{n},\"both{batch}\":1,\"own{writer}_{}\":1}}",
+                                batch % 7
+                            )
+                        })
+                        .collect();
+                    put(&mut sink, &objects.iter().map(String::as_str).collect::<Vec<_>>());
+                }
+            });
+        }
+    });
+    assert_eq!(
+        bench.all("SELECT w, count(*), sum(n) FROM t GROUP BY w"),
+        "0|200|400\n1|200|400\n2|200|400\n3|200|400"
+    );
+    assert_eq!(bench.all("SELECT count(*) FROM pragma_table_info('t')"), (2 + BATCHES + 4 * 7).to_string());
+    assert_eq!(bench.all("SELECT sum(both3), sum(own2_6) FROM t"), "20|25");
+    bench.is_sound();
+}
+
+#[test]
+fn a_batch_is_seen_when_it_is_acknowledged_and_not_before() {
+    let bench = Bench::new();
+    let mut sink = open(&bench);
+    put(&mut sink, &["{\"a\":1}"]);
+    let look = bench.open();
+    assert_eq!(rows(&look, "SELECT a FROM t"), "1");
+    // Whoever reads is in nobody's way.
+    look.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    put(&mut sink, &["{\"a\":2}", "{\"b\":3}"]);
+    look.execute_batch("COMMIT").unwrap();
+    assert_eq!(rows(&look, "SELECT a, b FROM t"), "1|∅\n2|∅\n∅|3");
+}
+
+#[test]
+fn where_nothing_of_ours_goes() {
+    let bench = Bench::new();
+    let refused = |path: &Path, words: &str| {
+        let error = Sink::open(path, "t").unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(words), "{error}");
+    };
+    refused(bench.folder.path(), "is a folder");
+    refused(&bench.folder.path().join("no/such.db"), "cannot be opened");
+    let other = bench.write("other.txt", &b"something else entirely\n".repeat(100));
+    refused(&other, "is not an SQLite database");
+    let own = bench.folder.path().join("work.db");
+    let conn = Connection::open(&own).unwrap();
+    conn.execute_batch("CREATE TABLE job_locks (a); CREATE TABLE wal_maintenance_jobs (a)").unwrap();
+    let before = std::fs::read(&own).unwrap();
+    refused(&own, "is Gristmill's own database");
+    assert_eq!(std::fs::read(&own).unwrap(), before);
+    let ledger = bench.folder.path().join("ledger.db");
+    Connection::open(&ledger).unwrap().execute_batch("CREATE TABLE _imports (a)").unwrap();
+    refused(&ledger, "has a table _imports that is not ours");
+}

@@ -1,0 +1,102 @@
+//! Messages that were seen before, so that one which is delivered again is not done again.
+//!
+//! Owns the table `seen_messages`. A scope is whatever an id is unique in, such as a queue; scopes do not see each other.
+//! What a message was, and what became of it, is the consumer's affair.
+
+use std::time::Duration;
+
+use rusqlite::params;
+
+use crate::Store;
+use crate::error::{Error, Result};
+use crate::writer::Shape;
+
+/// The index gives the oldest ones first, and what it gives is found by its key: this reads what it deletes, however
+/// much else there is.
+const PRUNE: &str = "DELETE FROM seen_messages WHERE scope = ?1 AND message_id IN (SELECT message_id
+    FROM seen_messages WHERE scope = ?1 AND seen_at <= ?2 ORDER BY seen_at LIMIT ?3)";
+
+/// The messages that were seen, in a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a>(pub(crate) &'a Store);
+
+impl Seen<'_> {
+    /// Which of these were recorded less than `window` ago, in their order. Of one that is in `ids` twice, and nowhere
+    /// else, neither is known.
+    pub fn known(self, scope: &str, ids: &[String], window: Duration) -> Result<Vec<bool>> {
+        self.0.read(|db| {
+            // One by one: a list as JSON would lose what comes after a NUL in an id. In one transaction, which ends when it
+            // is dropped: with a lock for each, 200 of them took 1.0 ms instead of 0.6.
+            let _all = db.conn.unchecked_transaction().map_err(|error| db.file.error(&error))?;
+            let sql = "SELECT 1 FROM seen_messages WHERE scope = ?1 AND message_id = ?2 AND seen_at > ?3";
+            let horizon = db.now.minus(window).to_string();
+            ids.iter().map(|id| Ok(db.number(sql, params![scope, id, horizon])? > 0)).collect()
+        })
+    }
+
+    /// Records messages as seen now; those that were before count from now on. When this returns, it is on disk.
+    pub fn record(self, scope: &str, ids: Vec<String>) -> Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        if scope.is_empty() {
+            return Err(Error::Invalid(
+                "a scope is a text that is not empty, such as a queue's name".to_owned(),
+            ));
+        }
+        if ids.iter().any(String::is_empty) {
+            return Err(Error::Invalid(
+                "a message without an id cannot be known again; only ids that are not empty are recorded"
+                    .to_owned(),
+            ));
+        }
+        let scope = scope.to_owned();
+        self.0.write(Shape::Compound, move |db| {
+            // A clock that was set back shortens nobody's memory.
+            let sql = "INSERT INTO seen_messages (scope, message_id, seen_at) VALUES (?1, ?2, ?3)
+                ON CONFLICT (scope, message_id) DO UPDATE SET seen_at = excluded.seen_at
+                WHERE excluded.seen_at > seen_at";
+            ids.iter().try_for_each(|id| db.execute(sql, params![scope, id, db.now()]).map(drop))
+        })
+    }
+
+    /// Forgets up to `limit` messages of a scope that were recorded `window` ago or earlier, the oldest first. Says how
+    /// many.
+    pub fn prune(self, scope: &str, window: Duration, limit: usize) -> Result<usize> {
+        let scope = scope.to_owned();
+        self.0.write(Shape::Statement, move |db| {
+            let horizon = db.now.minus(window).to_string();
+            db.execute(PRUNE, params![scope, horizon, crate::as_limit(limit)])
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::{Connection, StatementStatus};
+
+    use super::*;
+
+    /// SQLite counts its own steps, so that nobody has to look at a watch.
+    #[test]
+    fn pruning_a_million_costs_what_it_deletes() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(crate::schema::MESSAGES).unwrap();
+        conn.execute_batch(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000)
+             INSERT INTO seen_messages SELECT 'q' || (i % 2), printf('%08x', i * 2654435761 % 4294967296),
+                printf('2026-01-19 %02d:%02d:%02d.%06d', i / 360000, i / 6000 % 60, i / 100 % 60, i % 100) FROM n",
+        )
+        .unwrap();
+        let mut prune = conn.prepare(PRUNE).unwrap();
+        for (limit, deleted) in [(1_000, 1_000), (0, 0), (10, 10), (10_000, 10_000)] {
+            prune.reset_status(StatementStatus::VmStep);
+            assert_eq!(prune.execute(params!["q1", "2026-01-19 01:00:00.000000", limit]).unwrap(), deleted);
+            let steps = prune.get_status(StatementStatus::VmStep);
+            assert!(steps < 1_000 + 100 * limit, "{steps} steps for {limit}");
+        }
+        let left = "SELECT count(*) FROM seen_messages WHERE scope = ?1";
+        let left = |scope| conn.query_row(left, [scope], |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!((left("q0"), left("q1")), (500_000, 500_000 - 11_010));
+    }
+}
