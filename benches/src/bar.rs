@@ -1,31 +1,70 @@
 //! Bars: what is to be reached, and whether it was.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
-/// A value and the most that it may be.
+/// A value, and what it may be.
 pub(crate) struct Bar {
     pub(crate) what: String,
     /// Nothing, where it could not be measured.
     pub(crate) value: Option<f64>,
-    pub(crate) most: f64,
+    pub(crate) limit: Limit,
+}
+
+/// How far a value may go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Limit {
+    AtMost(f64),
+    AtLeast(f64),
 }
 
 impl Bar {
     pub(crate) fn verdict(&self) -> &'static str {
+        let met = |value| match self.limit {
+            Limit::AtMost(most) => value <= most,
+            Limit::AtLeast(least) => value >= least,
+        };
         match self.value {
-            Some(value) if value <= self.most => "met",
+            Some(value) if met(value) => "met",
             Some(_) => "NOT MET",
             None => "not measured",
         }
     }
 }
 
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::AtMost(most) => write!(f, "at most {most}"),
+            Limit::AtLeast(least) => write!(f, "at least {least}"),
+        }
+    }
+}
+
 /// Prints them as a Markdown table.
 pub(crate) fn print(bars: impl Iterator<Item = Bar>) {
-    let mut text = String::from("\n| bar | ours | at most | |\n|---|---:|---:|---|\n");
+    let mut text = String::from("\n| bar | ours | is to be | |\n|---|---:|---:|---|\n");
     for bar in bars {
         let value = bar.value.map_or_else(|| "?".to_owned(), |value| format!("{value:.2}"));
-        let _ = writeln!(text, "| {} | {value} | {} | {} |", bar.what, bar.most, bar.verdict());
+        let _ = writeln!(text, "| {} | {value} | {} | {} |", bar.what, bar.limit, bar.verdict());
     }
     print!("{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_from_either_side_and_may_be_reached() {
+        for (value, limit, verdict) in [
+            (1.0, Limit::AtMost(1.0), "met"),
+            (1.1, Limit::AtMost(1.0), "NOT MET"),
+            (0.8, Limit::AtLeast(0.8), "met"),
+            (0.7, Limit::AtLeast(0.8), "NOT MET"),
+            (f64::NAN, Limit::AtLeast(0.8), "NOT MET"),
+        ] {
+            let bar = Bar { what: String::new(), value: Some(value), limit };
+            assert_eq!(bar.verdict(), verdict, "{value} {limit}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! Everything that is compared is measured in one run, in turns, several times over; what is printed are
 //! medians and ratios. Absolute times depend on the machine and on what else it does; ratios much less.
 
+mod amqp;
 mod answer;
 mod bar;
 mod dedup;
@@ -69,7 +70,13 @@ const OF_THEIR_OWN: &[(&str, &str, BenchmarkOfWords)] = &[
         import::run,
     ),
     ("import-data", "makes the folders of `import`, and nothing else", import::data),
-    ("run-one", "one run of one program; what `dedup` and `import` run", process::one),
+    (
+        "amqp",
+        "consumers of a RabbitMQ queue: messages a second, against lapin, amqprs, pika and amqp-consume",
+        amqp::run,
+    ),
+    ("amqp-one", "gristmill in `amqp`, once; what `amqp` runs", amqp::one),
+    ("run-one", "one run of one program; what `dedup`, `import` and `amqp` run", process::one),
 ];
 
 /// How much is measured.

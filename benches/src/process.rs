@@ -1,4 +1,4 @@
-//! One run of one program: how long it took and the most memory it held.
+//! One run of one program: how long it took, what it used of the processor, and the most memory it held.
 //!
 //! Owns the measurement and the state of the system's caches before it. A small process of ours stands between the
 //! benchmarks and the program (`run-one`): Linux counts into a program's peak what its parent held when it was started,
@@ -30,6 +30,8 @@ pub(crate) struct Call {
 pub(crate) struct Run {
     pub(crate) seconds: f64,
     pub(crate) peak_mib: f64,
+    /// Seconds of the processor's time, those of the programs that it started and waited for among them.
+    pub(crate) cpu: f64,
 }
 
 /// Runs it: its home is in `scratch`, what it prints is put into the file `stdout` there.
@@ -66,8 +68,9 @@ pub(crate) fn run(call: &Call, scratch: &Path) -> Result<Run, String> {
 
 fn read(report: &str) -> Option<(Run, i32)> {
     let mut words = report.split_whitespace();
-    let (seconds, peak_mib) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    Some((Run { seconds, peak_mib }, words.next()?.parse().ok()?))
+    let mut number = || words.next()?.parse().ok();
+    let (seconds, peak_mib, cpu) = (number()?, number()?, number()?);
+    Some((Run { seconds, peak_mib, cpu }, words.next()?.parse().ok()?))
 }
 
 /// The process between: starts the program and writes down what it took.
@@ -81,8 +84,9 @@ pub(crate) fn one(words: &[String]) -> Result<(), String> {
     let used = child.wait4().map_err(told)?;
     let seconds = start.elapsed().as_secs_f64();
     let peak_mib = used.rusage.maxrss as f64 / f64::from(1 << 20);
+    let cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
     let code = used.status.code().unwrap_or(-1);
-    fs::write(report, format!("{seconds} {peak_mib} {code}")).map_err(told)
+    fs::write(report, format!("{seconds} {peak_mib} {cpu} {code}")).map_err(told)
 }
 
 /// Whether this process may empty the system's caches.

@@ -291,6 +291,7 @@ mod tests {
         check("fuzz --short --help", &Command::Help(FUZZ_HELP));
         check("bench", &bench(&[]));
         check("bench --help", &Command::Help(BENCH_HELP));
+        check("bench amqp --peers lapin", &bench(&["amqp", "--peers", "lapin"]));
         check("bench submit --help --fast", &bench(&["submit", "--help", "--fast"]));
     }
 

@@ -30,6 +30,15 @@ pub(crate) fn run(workspace: &Workspace, words: &[OsString]) -> Result<ExitCode,
             }
             command.env("PATH", needs::path_with_python()?);
         }
+        Some("amqp") => {
+            if !wants_help(words) {
+                needs::set_up_broker(workspace)?;
+            }
+            if wants_peers(words) {
+                needs::set_up_amqp_peers(workspace)?;
+            }
+            command.env("PATH", needs::path_with_python()?);
+        }
         _ => {}
     }
     Ok(if succeeds(&mut command)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -38,7 +47,11 @@ pub(crate) fn run(workspace: &Workspace, words: &[OsString]) -> Result<ExitCode,
 /// A quick look makes do with the peers that are there, and a choice of peers with those that were chosen: none of them
 /// is worth half an hour of building to somebody who did not ask for it.
 fn wants_peers(words: &[OsString]) -> bool {
-    !words.iter().any(|word| ["--quick", "--peers", "--help", "-h"].iter().any(|known| word == known))
+    !wants_help(words) && !words.iter().any(|word| word == "--quick" || word == "--peers")
+}
+
+fn wants_help(words: &[OsString]) -> bool {
+    words.iter().any(|word| word == "--help" || word == "-h")
 }
 
 #[cfg(test)]
@@ -53,6 +66,8 @@ mod tests {
         assert!(!wants("dedup --quick"));
         assert!(!wants("dedup --peers yadf"));
         assert!(!wants("dedup --help"));
+        assert!(!wants("amqp -h"));
         assert!(wants("import --scale 0.3"));
+        assert!(wants("amqp --queues quorum --recovery"));
     }
 }

@@ -202,7 +202,7 @@ pub(crate) fn set_up_peers(workspace: &Workspace) -> Result<(), Fault> {
 
 /// What the peers of `bench import` that are Python's are, with their versions. DuckDB's extension is the one that
 /// writes SQLite; it comes for one version of DuckDB.
-const PYTHON_PACKAGES: &[&str] =
+const IMPORT_PACKAGES: &[&str] =
     &["duckdb==1.5.5", "duckdb-extension-sqlite-scanner==1.5.5", "sqlite-utils==4.2.1", "orjson==3.13.0"];
 
 /// Gets the peers of the benchmark `import`. What cannot be had is named, and the run goes on without it.
@@ -212,12 +212,30 @@ pub(crate) fn set_up_import_peers(workspace: &Workspace) -> Result<(), Fault> {
     {
         println!("sqlite3: {why}");
     }
+    get_python_packages(workspace, IMPORT_PACKAGES)
+}
+
+/// What `bench amqp` needs of Python's.
+const AMQP_PACKAGES: &[&str] = &["pika==1.4.4"];
+
+/// Gets the peers of the benchmark `amqp`, likewise. Those in Rust it builds itself, and `amqp-consume` comes with
+/// RabbitMQ.
+pub(crate) fn set_up_amqp_peers(workspace: &Workspace) -> Result<(), Fault> {
+    get_python_packages(workspace, AMQP_PACKAGES)
+}
+
+/// RabbitMQ is there afterwards.
+pub(crate) fn set_up_broker(workspace: &Workspace) -> Result<(), Fault> {
+    get_rabbitmq(workspace)
+}
+
+fn get_python_packages(workspace: &Workspace, packages: &[&str]) -> Result<(), Fault> {
     let python = python()?;
     let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet"];
     if make_python(workspace, &python) {
         // Packages that are there in these versions are left alone, and nothing is asked of the network.
         let mut install = workspace.program(python.join("bin").join("python3"), pip);
-        install.args(PYTHON_PACKAGES);
+        install.args(packages);
         println!("{}", shown(&install));
         if !succeeds(&mut install)? {
             println!("peers in Python: pip could not install all of them; the output above says why");

@@ -36,11 +36,6 @@ impl Tally {
         Ok(Self { seen, handled: AtomicUsize::new(0), begun: OnceLock::new(), took: OnceLock::new() })
     }
 
-    /// How many there are.
-    pub(crate) fn messages(&self) -> usize {
-        self.seen.as_ref().map_or(usize::MAX, Vec::len)
-    }
-
     /// A handler starts.
     pub(crate) fn begin(&self) {
         self.begun.get_or_init(Instant::now);

@@ -7,7 +7,7 @@ use super::{
     scene::{OURS, Row, SUMS, Scene, Setting, WALK},
 };
 use crate::{
-    bar::{self, Bar},
+    bar::{self, Bar, Limit::AtMost},
     table::{median, ratio},
 };
 
@@ -85,7 +85,11 @@ pub(super) fn print_bars(scenes: &[Scene]) {
 
 fn bars(scene: &Scene) -> Vec<Bar> {
     let Setting { profile, again, cold } = scene.setting;
-    let bar = |what: &str, value, most| Bar { what: format!("{}: {what}", scene.setting), value, most };
+    let bar = |what: &str, value, most| Bar {
+        what: format!("{}: {what}", scene.setting),
+        value,
+        limit: AtMost(most),
+    };
     let to = |name: &str| scene.ours_to(scene.row(name));
     let to_fastest = |begin: &str| scene.ours_to(scene.fastest(begin));
     let fastest = scene.fastest("").map_or("fastest peer", |row| row.name);
@@ -126,11 +130,11 @@ fn growth(scenes: &[Scene]) -> Vec<Bar> {
             let cost = |scene: &Scene| scene.row(OURS).map(|row| scene.cost_per_file(row));
             let what = format!("{}: cost of a file, {} × {} files", scene.setting, scene.files, first.files);
             let value = cost(scene).zip(cost(first)).map(|(large, small)| large / small);
-            bars.push(Bar { what, value, most: 1.5 });
+            bars.push(Bar { what, value, limit: AtMost(1.5) });
         }
         if let Some(largest) = of(again).max_by_key(|scene| scene.files) {
             let what = format!("{}: peak MiB with {} files", largest.setting, largest.files);
-            bars.push(Bar { what, value: largest.row(OURS).map(Row::peak), most: 300.0 });
+            bars.push(Bar { what, value: largest.row(OURS).map(Row::peak), limit: AtMost(300.0) });
         }
     }
     bars
@@ -148,7 +152,7 @@ mod tests {
 
     fn row(name: &'static str, seconds: f64, missed: usize) -> Row {
         let mistakes = Mistakes { missed, false_ones: 0 };
-        let run = Run { seconds, peak_mib: seconds * 10.0 };
+        let run = Run { seconds, peak_mib: seconds * 10.0, cpu: seconds };
         Row { name, runs: vec![run; 3], mistakes, trouble: None }
     }
 

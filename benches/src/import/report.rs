@@ -7,7 +7,7 @@ use super::{
     scene::{Row, Scene},
 };
 use crate::{
-    bar::{self, Bar},
+    bar::{self, Bar, Limit::AtMost},
     table::{median, ratio},
 };
 
@@ -77,7 +77,11 @@ pub(super) fn print_bars(scenes: &[Scene]) {
 }
 
 fn bars(scene: &Scene) -> Vec<Bar> {
-    let bar = |what: &str, value, most| Bar { what: format!("scale {}: {what}", scene.scale), value, most };
+    let bar = |what: &str, value, most| Bar {
+        what: format!("scale {}: {what}", scene.scale),
+        value,
+        limit: AtMost(most),
+    };
     vec![
         bar("× floor", scene.ours_to(FLOOR.name), 1.6),
         bar("goal, × floor", scene.ours_to(FLOOR.name), 1.2),
@@ -94,7 +98,7 @@ fn flat(scenes: &[Scene]) -> Option<Bar> {
     let cost = |scene: &Scene| scene.row(OURS.name).map(|row| median(&row.seconds()) / scene.megabytes);
     let what = format!("flat: time for a megabyte, scale {} × scale {}", large.scale, small.scale);
     let value = cost(large).zip(cost(small)).map(|(large, small)| large / small);
-    (large.megabytes > small.megabytes).then_some(Bar { what, value, most: 1.11 })
+    (large.megabytes > small.megabytes).then_some(Bar { what, value, limit: AtMost(1.11) })
 }
 
 /// Why the benchmark has failed, if it has: a wrong database of anybody's, or none of ours or the floor's.
@@ -113,7 +117,7 @@ mod tests {
     use crate::process::Run;
 
     fn row(name: &'static str, seconds: f64) -> Row {
-        let run = Run { seconds, peak_mib: seconds * 100.0 };
+        let run = Run { seconds, peak_mib: seconds * 100.0, cpu: seconds };
         Row { name, runs: vec![run; 3], mistakes: None, trouble: None }
     }
 

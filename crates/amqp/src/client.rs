@@ -30,7 +30,8 @@ pub struct Client {
     publishing: Link,
     publisher: Publisher,
     consumers: Vec<Running>,
-    lag: Option<AbortHandle>,
+    /// Tasks that look after things now and then.
+    chores: Vec<AbortHandle>,
 }
 
 struct Running {
@@ -144,6 +145,7 @@ impl Builder {
     /// Checks everything, connects, declares, and consumes. Returns when every consumer does.
     pub async fn start(self) -> Result<Client, Error> {
         let (endpoints, topology, sets) = self.resolve()?;
+        let nodes = endpoints.len();
         let endpoints: Arc<[Endpoint]> = endpoints.into();
         // Two connections: a broker that is short of memory stops reading from those that publish, and
         // acknowledgements must get through all the same.
@@ -152,12 +154,13 @@ impl Builder {
             true => publishing.clone(),
             false => Link::start(endpoints, self.name.clone()),
         };
-        consuming.first(self.start_within).await?;
-        publishing.first(self.start_within).await?;
+        consuming.first(nodes, self.start_within).await?;
+        publishing.first(nodes, self.start_within).await?;
         topology.declare(&consuming.up().await?.0).await?;
         let publisher = Publisher::start(publishing.clone(), self.in_flight, self.confirm_within);
         let topology = Arc::new(topology);
-        let mut client = Client { consuming, publishing, publisher, consumers: Vec::new(), lag: None };
+        let mut client =
+            Client { consuming, publishing, publisher, consumers: Vec::new(), chores: Vec::new() };
         let mut firsts = Vec::new();
         for set in sets {
             firsts.push(client.employ(Arc::new(set), &topology, self.store.as_ref())?);
@@ -167,7 +170,7 @@ impl Builder {
         }
         if !client.consumers.is_empty() {
             let seen: Vec<Seen> = client.consumers.iter().map(|running| running.seen.clone()).collect();
-            client.lag = Some(tokio::spawn(watch_lag(client.consuming.clone(), seen)).abort_handle());
+            client.chores.push(tokio::spawn(watch_lag(client.consuming.clone(), seen)).abort_handle());
         }
         Ok(client)
     }
@@ -202,6 +205,9 @@ impl Client {
             }
             _ => None,
         };
+        if let Some(once) = &once {
+            self.chores.push(tokio::spawn(forget(Arc::clone(once))).abort_handle());
+        }
         let mover = Mover {
             set: Arc::clone(&set),
             publisher: self.publisher.clone(),
@@ -234,11 +240,11 @@ impl Client {
     pub fn stats(&self) -> Stats {
         let (connected, connections) = match self.consuming.state() {
             State::Up(connection, count) => (!connection.has_ended(), count),
-            State::Down(_) => (false, 0),
+            State::Down(..) => (false, 0),
         };
         let blocked = match self.publishing.state() {
             State::Up(connection, _) => connection.blocked().borrow().clone(),
-            State::Down(_) => None,
+            State::Down(..) => None,
         };
         let consumers = self.consumers.iter().map(|running| running.seen.stats()).collect();
         Stats { connected, connections, blocked, consumers }
@@ -276,7 +282,28 @@ impl Drop for Client {
         for running in &self.consumers {
             running.task.abort();
         }
-        self.lag.take().inspect(AbortHandle::abort);
+        self.chores.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Forgets, now and then, ids that were seen too long ago to matter.
+async fn forget(once: Arc<Once>) {
+    const AT_A_TIME: usize = 5000;
+    let wait = (once.window / 4).clamp(Duration::from_secs(1), Duration::from_secs(600));
+    loop {
+        tokio::time::sleep(wait).await;
+        loop {
+            let once = Arc::clone(&once);
+            let pruned = move || once.store.seen().prune(&once.scope, once.window, AT_A_TIME);
+            match tokio::task::spawn_blocking(pruned).await {
+                Ok(Ok(count)) if count == AT_A_TIME => {}
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "ids of old messages cannot be forgotten; tried again later");
+                    break;
+                }
+                _ => break,
+            }
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::{
     delivery::Delivery,
+    moves::longest_waiting_room,
     sizing::{Sizing, cores},
     topology::{Binding, Exchange, Queue, Topology, name_is_good},
 };
@@ -72,17 +73,20 @@ pub enum Offset {
 
 type Future = Pin<Box<dyn std::future::Future<Output = TaskResult<()>> + Send>>;
 
+type Awaits = dyn Fn(Delivery) -> Future + Send + Sync;
+type Blocks = dyn Fn(&Delivery) -> TaskResult<()> + Send + Sync;
+
 /// What is done with a message.
 #[derive(Clone)]
 pub(crate) enum Work {
-    Async(Arc<dyn Fn(Delivery) -> Future + Send + Sync>),
-    Blocking(Arc<dyn Fn(&Delivery) -> TaskResult<()> + Send + Sync>),
+    Async(Arc<Awaits>),
+    Blocking(Arc<Blocks>),
 }
 
 /// How a message is tried again: five times in all, after 1, 2, 4 and 8 seconds.
 const RETRY: Retry = Retry::exponential(5, Duration::from_secs(1)).cap(Duration::from_secs(300));
-/// What RabbitMQ 4 allows a quorum queue by itself.
-const MAX_DELIVERIES: u32 = 20;
+/// Below the 20 after which RabbitMQ 4 throws a message of a quorum queue away by itself: ours goes to the dead letters.
+const MAX_DELIVERIES: u32 = 15;
 
 impl Consumer {
     /// Takes messages from this queue, by this name in logs and statistics, and at the broker.
@@ -161,7 +165,9 @@ impl Consumer {
         self
     }
 
-    /// How many messages the broker sends ahead: 0, the default, is ten a worker, at most 500; at most 1,000.
+    /// How many messages the broker sends ahead: 0, the default, is ten a worker, at most 500; at most 1,000. (The broker
+    /// takes them back when they are not done within its `consumer_timeout`, half an hour unless it is set: with
+    /// handlers that take minutes, fewer ahead.)
     pub fn prefetch(mut self, count: usize) -> Self {
         self.prefetch = count;
         self
@@ -195,7 +201,7 @@ impl Consumer {
     }
 
     /// How often a message may be delivered without getting to its end, before it is taken for one that kills its
-    /// workers: 20, unless this says otherwise.
+    /// workers: 15, unless this says otherwise.
     pub fn max_deliveries(mut self, count: u32) -> Self {
         self.max_deliveries = count;
         self
@@ -228,6 +234,7 @@ impl Consumer {
     /// Checks it, fills in what was left open, and adds what it needs to be at the broker.
     pub(crate) fn resolve(&self, topology: &mut Topology, has_store: bool) -> Result<Set, String> {
         name_is_good("queue", &self.queue)?;
+        name_is_good("queue", &longest_waiting_room(&self.queue))?;
         name_is_good("consumer", &self.name)?;
         let wrong = |what: &str| Err(format!("consumer {}: {what}", self.name));
         let Some(work) = self.work.clone() else {

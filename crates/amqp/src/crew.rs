@@ -120,6 +120,14 @@ impl Crew {
         }
     }
 
+    /// Starts nothing more, and stops what can be stopped.
+    pub(crate) fn cancel(&self) {
+        match self {
+            Self::Tasks(pool) => pool.cancel(),
+            Self::Threads(pool) => pool.cancel(),
+        }
+    }
+
     /// Lets what runs finish within the deadline.
     pub(crate) async fn shutdown(self, deadline: Duration) {
         match self {

@@ -31,6 +31,8 @@ pub mod header {
     pub const FAILED_AT: &str = "x-gristmill-failed-at";
     /// Who the broker had checked it was published by. (It refuses one that is not who moves it.)
     pub const USER: &str = "x-gristmill-user-id";
+    /// Its own headers were so many that there was no room for ours: they are gone.
+    pub const HEADERS_DROPPED: &str = "x-gristmill-headers-dropped";
     /// W3C trace context.
     pub const TRACEPARENT: &str = "traceparent";
     /// W3C trace context, what vendors add.

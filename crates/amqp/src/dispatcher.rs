@@ -126,7 +126,7 @@ impl Dispatcher {
         if delivery.is_redelivered() {
             self.counters.redelivered.fetch_add(1, Relaxed);
         }
-        let offset = self.set.is_stream.then(|| offset_of(&delivery)).flatten();
+        let offset = offset_of(&delivery);
         if let Some(offset) = offset {
             self.offsets.open.insert(offset);
             self.offsets.next = Some(offset + 1);
@@ -254,7 +254,8 @@ impl Dispatcher {
             error = why,
             "a message failed; it is tried again"
         );
-        match self.set.in_place {
+        // What falls back into a stream would come to all who read it.
+        match self.set.in_place || flight.offset.is_some() {
             true => self.try_again(flight, delay),
             false => self.put_off(flight, why, delay),
         }
@@ -309,7 +310,7 @@ impl Dispatcher {
             Turn::Moved { flight, arrived: true } => self.finish(&flight),
             Turn::Moved { flight, arrived: false } => self.release(&flight),
             Turn::Due(flight) if flight.leave.is_revoked() || self.closing.is_revoked() => {
-                self.release(&flight)
+                self.release(&flight);
             }
             Turn::Due(flight) => self.lanes.put_back(flight),
         }
@@ -337,6 +338,14 @@ impl Dispatcher {
         self.counters.waiting.store(waiting as u64, Relaxed);
         let under_way = self.flights.len() + self.turns.len();
         self.counters.in_flight.store(under_way as u64, Relaxed);
+    }
+}
+
+impl Drop for Dispatcher {
+    /// Ended without a word: nothing more is begun. What was not acknowledged the broker delivers again.
+    fn drop(&mut self) {
+        self.closing.revoke();
+        self.crew.cancel();
     }
 }
 

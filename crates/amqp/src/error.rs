@@ -84,7 +84,9 @@ impl Error {
     /// Whether the same might work later: a network, a broker that restarts. What is not, a person must put right.
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::Io { .. } | Self::Silent { .. } | Self::Cancelled { .. } => true,
+            // A certificate that is not trusted today is not tomorrow.
+            Self::Io { source, .. } => source.kind() != io::ErrorKind::InvalidData,
+            Self::Silent { .. } | Self::Cancelled { .. } => true,
             Self::Refusal | Self::Unconfirmed(_) => true,
             // 320: an operator closed it; 541: the broker failed inside. 405, 506: a resource is in use or short.
             Self::Refused { code, .. } => matches!(code, 320 | 541 | 506),

@@ -18,8 +18,8 @@ pub(crate) struct Link {
 
 #[derive(Clone)]
 pub(crate) enum State {
-    /// Not connected; why the last attempt failed, or the last connection ended.
-    Down(Option<Arc<Error>>),
+    /// Not connected; why the last attempt failed or the last connection ended, and how many attempts have failed.
+    Down(Option<Arc<Error>>, u32),
     /// Connected, and for the how-manieth time.
     Up(Connection, u64),
 }
@@ -33,7 +33,7 @@ const STEADY: Duration = Duration::from_secs(5);
 
 impl Link {
     pub(crate) fn start(endpoints: Arc<[Endpoint]>, called: String) -> Self {
-        let (state, watching) = watch::channel(State::Down(None));
+        let (state, watching) = watch::channel(State::Down(None, 0));
         let (life, over) = watch::channel(());
         tokio::spawn(keep(endpoints, called, state, over));
         Self { state: watching, _life: Arc::new(life) }
@@ -52,16 +52,19 @@ impl Link {
         }
     }
 
-    /// The first connection. What cannot pass is told at once: nobody waits for a wrong password to become right.
-    pub(crate) async fn first(&self, within: Duration) -> Result<(), Error> {
+    /// The first connection. What cannot pass is told when all `nodes` were asked: nobody waits for a wrong password to
+    /// become right.
+    pub(crate) async fn first(&self, nodes: usize, within: Duration) -> Result<(), Error> {
         let mut state = self.state.clone();
         let mut last = None;
         let connected = async {
             loop {
                 match &*state.borrow_and_update() {
                     State::Up(..) => return Ok(()),
-                    State::Down(Some(error)) if !error.is_passing() => return Err(error.again()),
-                    State::Down(why) => last = why.clone(),
+                    State::Down(Some(error), failed) if !error.is_passing() && *failed as usize >= nodes => {
+                        return Err(error.again());
+                    }
+                    State::Down(why, _) => last = why.clone(),
                 }
                 state.changed().await.map_err(|_| Error::Ended)?;
             }
@@ -114,7 +117,7 @@ async fn keep(
         let wait = TRY_AGAIN.delay(failed + 1);
         failed = failed.saturating_add(1);
         tracing::warn!(broker = %endpoint, connection = called, %error, try_again_in = ?wait, "not connected");
-        state.send_replace(State::Down(Some(error)));
+        state.send_replace(State::Down(Some(error), failed));
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             _ = over.changed() => return,

@@ -12,6 +12,7 @@ use crate::{
     message::Message,
     publisher::Publisher,
     topology::{Queue, Topology},
+    wire::table::Headers,
 };
 use gristmill_store::{Store, letters::NewLetter};
 use std::{sync::Arc, time::Duration};
@@ -96,11 +97,18 @@ impl Mover {
     }
 
     /// Publishes it until it has arrived, or its channel is lost.
-    async fn arrive(&self, message: Message, topology: &Topology, leave: &Leave) -> bool {
+    async fn arrive(&self, mut message: Message, topology: &Topology, leave: &Leave) -> bool {
         let mut failed = 0;
         loop {
             let error = match self.publisher.publish(message.clone()).await {
                 Ok(()) => return true,
+                // It came with as many headers as there can be, and ours are too many: ours are worth more than a
+                // message that can be put nowhere.
+                Err(Error::Message(_)) if failed == 0 => {
+                    failed += 1;
+                    message.properties.headers = only_ours(&message.properties.headers);
+                    continue;
+                }
                 Err(error) => error,
             };
             if leave.is_revoked() {
@@ -202,6 +210,11 @@ fn steps(delay: Duration) -> u64 {
     step
 }
 
+/// The name that must not be too long.
+pub(crate) fn longest_waiting_room(queue: &str) -> String {
+    waiting_room(queue, steps(Duration::MAX)).name
+}
+
 /// A queue out of which messages fall back into theirs when their time is over. A queue for each delay: in one queue a
 /// message with a long one would hold back those behind it. The broker hands them over with confirmation of its own
 /// (`at-least-once`), so that its end in between loses none.
@@ -212,6 +225,12 @@ fn waiting_room(queue: &str, milliseconds: u64) -> Queue {
         .argument("x-dead-letter-routing-key", queue)
         .argument("x-dead-letter-strategy", "at-least-once")
         .argument("x-overflow", "reject-publish")
+}
+
+fn only_ours(headers: &Headers) -> Headers {
+    let ours = headers.iter().filter(|(name, _)| name.starts_with("x-gristmill-"));
+    let kept = ours.map(|(name, value)| (name.to_owned(), value.clone()));
+    kept.fold(Headers::new(), |all, (name, value)| all.with(name, value)).with(header::HEADERS_DROPPED, true)
 }
 
 fn shortened(text: &str) -> String {

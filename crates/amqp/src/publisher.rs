@@ -36,7 +36,8 @@ impl Publisher {
     pub(crate) fn start(link: Link, in_flight: usize, within: Duration) -> Self {
         let (requests, incoming) = mpsc::unbounded_channel();
         tokio::spawn(
-            Desk { link, incoming, pending: VecDeque::new(), sent: 0, first: 1, closed: false }.run(),
+            Desk { link, incoming, pending: VecDeque::new(), sent: 0, first: 1, closed: false, alone: 0 }
+                .run(),
         );
         Self { requests, room: Arc::new(Semaphore::new(in_flight)), within }
     }
@@ -95,6 +96,8 @@ struct Desk {
     first: u64,
     /// Nobody can publish any more; what is on its way still arrives.
     closed: bool,
+    /// So many are to be sent one by one: one of them has closed a channel, and it is not known which.
+    alone: usize,
 }
 
 struct Pending {
@@ -128,8 +131,8 @@ impl Desk {
                 Over::Lost(error) => error,
             };
             tracing::warn!(%error, unconfirmed = self.pending.len(), "publishing was interrupted");
-            self.pending.retain(|pending| pending.request.is_some());
             self.blame(&error);
+            self.pending.retain(|pending| pending.request.is_some());
             (self.sent, self.first) = (0, 1);
             failed += 1;
             let wait = crate::link::TRY_AGAIN.delay(failed);
@@ -156,7 +159,8 @@ impl Desk {
     }
 
     /// A channel that the broker closed over what was published (an exchange that is not there) says which by its
-    /// words alone: whoever published to that exchange is told, and the others are sent again.
+    /// words alone: whoever published to that exchange is told, and the others are sent again. Where the words do not
+    /// say, they are sent again one by one, and then it is clear.
     fn blame(&mut self, error: &Error) {
         let Error::Channel { code, text } = error else { return };
         let guilty = |pending: &Pending| {
@@ -172,14 +176,14 @@ impl Desk {
                 let _ = request.answer.send(Err(Error::Channel { code: *code, text: text.clone() }));
             }
         }
-        // Words of another kind: whoever was first on its way. Nothing may close every channel for ever.
-        if !found
-            && let Some(request) =
-                self.pending.iter_mut().take(self.sent).find_map(|pending| pending.request.take())
-        {
-            let _ = request.answer.send(Err(Error::Channel { code: *code, text: text.clone() }));
+        if !found && self.sent == 1 {
+            let only = self.pending.front_mut().and_then(|pending| pending.request.take());
+            if let Some(request) = only {
+                let _ = request.answer.send(Err(Error::Channel { code: *code, text: text.clone() }));
+            }
+        } else if !found {
+            self.alone = self.sent;
         }
-        self.pending.retain(|pending| pending.request.is_some());
     }
 
     async fn serve(&mut self, mut channel: Channel) -> Over {
@@ -220,14 +224,21 @@ impl Desk {
     }
 
     async fn send_rest(&mut self, channel: &Channel) -> Result<(), Error> {
-        while let Some(pending) = self.pending.get_mut(self.sent) {
+        while self.alone == 0 || self.sent == 0 {
+            let Some(pending) = self.pending.get_mut(self.sent) else { break };
             let Some(request) = &pending.request else {
                 self.pending.remove(self.sent);
                 continue;
             };
             let Message { exchange, key, properties, body } = &request.message;
             match channel.publish(exchange, key, true, properties, body).await {
-                Ok(()) => self.sent += 1,
+                Ok(()) => {
+                    self.sent += 1;
+                    self.alone = self.alone.saturating_sub(1);
+                    if self.alone > 0 {
+                        break;
+                    }
+                }
                 Err(error @ Error::Message(_)) => {
                     let request = self.pending.remove(self.sent).and_then(|pending| pending.request);
                     if let Some(request) = request {

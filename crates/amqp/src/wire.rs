@@ -4,3 +4,5 @@ pub(crate) mod frame;
 pub(crate) mod method;
 pub(crate) mod properties;
 pub(crate) mod table;
+#[cfg(test)]
+mod tests;

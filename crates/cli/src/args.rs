@@ -103,6 +103,12 @@ pub(crate) enum Command {
     Verify(commands::verify::Args),
     /// Load folders of JSONL into tables of SQLite
     Import(commands::import::Args),
+    /// Take messages from RabbitMQ's queues, and do something with each
+    Consume(commands::consume::Args),
+    /// Send messages to RabbitMQ: lines, or files
+    Publish(commands::publish::Args),
+    /// See how many messages wait in RabbitMQ's queues
+    Queues(commands::queues::Args),
     /// Do the work that is queued, until told to stop
     Worker(commands::worker::Args),
     /// Queue work

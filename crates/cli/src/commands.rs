@@ -4,7 +4,9 @@
 
 mod ask;
 pub(crate) mod backup;
+mod broker;
 pub(crate) mod config;
+pub(crate) mod consume;
 pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod dupes;
@@ -16,7 +18,9 @@ pub(crate) mod manual;
 mod paging;
 mod places;
 mod progress;
+pub(crate) mod publish;
 pub(crate) mod purge;
+pub(crate) mod queues;
 pub(crate) mod refresh;
 pub(crate) mod report;
 pub(crate) mod roots;

@@ -151,7 +151,9 @@ Without NAME it lists the names. ARGS go to the benchmark as they are.
 
 Examples:
   cargo xtask bench
-  cargo xtask bench NAME --help
+  cargo xtask bench jobs --reps 5
+  cargo xtask bench import --help
+  cargo xtask bench amqp --peers lapin,amqprs --reps 9
 ";
 
 #[cfg(test)]

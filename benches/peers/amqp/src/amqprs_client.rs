@@ -41,13 +41,15 @@ async fn in_place(
     channel: &Channel,
     mut messages: UnboundedReceiver<ConsumerMessage>,
 ) -> Result<(), Fault> {
-    for nth in 1..=plan.tally.messages() {
+    for nth in 1..=plan.messages {
         let (tag, body) = parts(messages.recv().await.ok_or("the consumer ended")?)?;
         plan.tally.begin();
         plan.tally.end(&body);
         match plan.mode {
             Mode::Each => channel.basic_ack(BasicAckArguments::new(tag, false)).await?,
-            Mode::Batch if plan.ends_batch(nth) => channel.basic_ack(BasicAckArguments::new(tag, true)).await?,
+            Mode::Batch if plan.ends_batch(nth) => {
+                channel.basic_ack(BasicAckArguments::new(tag, true)).await?
+            }
             Mode::Batch | Mode::None => {}
         }
     }
@@ -61,7 +63,7 @@ async fn in_tasks(
 ) -> Result<(), Fault> {
     let seats = plan.seats();
     let mut come = 0;
-    while come < plan.tally.messages() {
+    while come < plan.messages {
         let (tag, body) = parts(messages.recv().await.ok_or("the consumer ended")?)?;
         come += 1;
         let seat = Arc::clone(&seats).acquire_owned().await?;

@@ -28,13 +28,15 @@ pub(crate) async fn run(plan: &Plan, recovering: bool) -> Result<(), Fault> {
 }
 
 async fn in_place(plan: &Plan, mut consumer: Consumer) -> Result<(), Fault> {
-    for nth in 1..=plan.tally.messages() {
+    for nth in 1..=plan.messages {
         let delivery = consumer.next().await.ok_or("the consumer ended")??;
         plan.tally.begin();
         plan.tally.end(&delivery.data);
         match plan.mode {
             Mode::Each => drop(delivery.ack(BasicAckOptions::default()).await?),
-            Mode::Batch if plan.ends_batch(nth) => drop(delivery.ack(BasicAckOptions { multiple: true }).await?),
+            Mode::Batch if plan.ends_batch(nth) => {
+                drop(delivery.ack(BasicAckOptions { multiple: true }).await?)
+            }
             Mode::Batch | Mode::None => {}
         }
     }
@@ -44,7 +46,7 @@ async fn in_place(plan: &Plan, mut consumer: Consumer) -> Result<(), Fault> {
 async fn in_tasks(plan: &Plan, mut consumer: Consumer, recovers: Option<&Channel>) -> Result<(), Fault> {
     let seats = plan.seats();
     let mut come = 0;
-    while come < plan.tally.messages() {
+    while come < plan.messages {
         let delivery: Delivery = match (consumer.next().await.ok_or("the consumer ended")?, recovers) {
             (Ok(delivery), _) => delivery,
             (Err(error), Some(channel)) => {

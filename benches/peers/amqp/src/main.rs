@@ -39,6 +39,8 @@ enum Mode {
 struct Plan {
     uri: String,
     queue: String,
+    /// More than ever come, when it is to watch.
+    messages: usize,
     prefetch: u16,
     mode: Mode,
     work: Duration,
@@ -64,6 +66,7 @@ impl Plan {
         Ok(Plan {
             uri: uri.clone(),
             queue: queue.clone(),
+            messages: if messages == "watch" { usize::MAX } else { messages.parse()? },
             prefetch: prefetch.parse()?,
             mode,
             work,
@@ -74,7 +77,7 @@ impl Plan {
 
     /// Whether all that are handled up to this one, the `nth`, are to be acknowledged with it.
     fn ends_batch(&self, nth: usize) -> bool {
-        nth.is_multiple_of(AT_A_TIME) || nth == self.tally.messages()
+        nth.is_multiple_of(AT_A_TIME) || nth == self.messages
     }
 
     /// As many as may work at a time.

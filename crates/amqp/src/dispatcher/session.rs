@@ -48,7 +48,8 @@ impl Session {
         let mut channel = Channel::open(&connection).await?;
         channel.call(&Outgoing::Qos { prefetch: set.sizing.prefetch }).await?;
         let mut arguments = Headers::new();
-        if set.is_stream {
+        // A queue that was there already can be a stream without our being told; its messages tell.
+        if set.is_stream || resume.is_some() {
             match (resume, &set.offset) {
                 (Some(number), _) | (None, &Offset::Number(number)) => {
                     arguments.set("x-stream-offset", i64::try_from(number).unwrap_or(i64::MAX));

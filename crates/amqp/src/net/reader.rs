@@ -195,7 +195,7 @@ impl Reader {
             // RabbitMQ has not sent it for many years, but it must be answered.
             Incoming::ChannelFlow(active) => self.shared.send(channel, &Outgoing::ChannelFlowOk(active)),
             Incoming::Ack { tag, multiple } => {
-                self.tell(channel, Event::Confirmed { tag, multiple, taken: true })
+                self.tell(channel, Event::Confirmed { tag, multiple, taken: true });
             }
             Incoming::Nack { tag, multiple } => {
                 self.tell(channel, Event::Confirmed { tag, multiple, taken: false });

@@ -149,3 +149,23 @@ async fn who_waits_too_long_is_told() {
     proxy.flow();
     client.publisher().publish(Message::to_queue(&orders, "y")).await.unwrap();
 }
+
+/// Words of the broker that name no exchange: the guilty one is found all the same, and alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_closes_the_channel_costs_itself() {
+    let orders = name("guilty");
+    let client = builder().queue(Queue::new(&orders)).start().await.unwrap();
+    let messages = (0..60).map(|number| {
+        let mut message = Message::to_queue(&orders, number.to_string());
+        message.properties.user_id = (number % 20 == 7).then(|| "somebody-else".to_owned());
+        message
+    });
+    let results = client.publisher().publish_all(messages).await;
+    for (number, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(()) => assert_ne!(number % 20, 7),
+            Err(Error::Channel { code: 406, .. }) => assert_eq!(number % 20, 7),
+            Err(error) => panic!("{number}: {error}"),
+        }
+    }
+}

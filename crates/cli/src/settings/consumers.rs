@@ -183,7 +183,7 @@ fn order(text: &str) -> Option<OrderBy> {
     }
 }
 
-fn kind(text: &str) -> Option<Kind> {
+pub(crate) fn kind(text: &str) -> Option<Kind> {
     match text {
         "quorum" => Some(Kind::Quorum),
         "classic" => Some(Kind::Classic),

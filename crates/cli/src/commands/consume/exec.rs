@@ -138,12 +138,19 @@ impl Exec {
                     group.end(child, GRACE).await;
                     return Ok(End::TimedOut(limit));
                 }
-                _ = halt.wait_for(|halt| *halt) => {
+                () = halted(&mut halt) => {
                     group.end(child, GRACE / 4).await;
                     return Ok(End::Halted);
                 }
             }
         }
+    }
+}
+
+/// Waits until there is no more time.
+async fn halted(halt: &mut watch::Receiver<bool>) {
+    if halt.wait_for(|halt| *halt).await.is_err() {
+        std::future::pending().await
     }
 }
 

@@ -81,12 +81,26 @@ impl Gather {
                 let task = task(delivery, &kind, queue.as_deref());
                 results.push(task.map(|task| tasks.push(task)).map_err(TaskError::permanent));
             }
-            if !tasks.is_empty() {
-                store.tasks().enqueue_many(tasks).map_err(|error| TaskError::transient(error.to_string()))?;
+            if let Err(error) = store.tasks().enqueue_many(tasks.clone()) {
+                if !error.is_users() {
+                    return Err(TaskError::transient(error.to_string()));
+                }
+                // One of them is not what the store takes. That costs it alone.
+                let mut tasks = tasks.into_iter();
+                for result in results.iter_mut().filter(|result| result.is_ok()) {
+                    *result = tasks.next().map_or(Ok(()), |task| enqueue_one(&store, task));
+                }
             }
             Ok(results)
         })
     }
+}
+
+fn enqueue_one(store: &Store, task: NewTask) -> TaskResult<()> {
+    store.tasks().enqueue(task).map(drop).map_err(|error| match error.is_users() {
+        true => TaskError::permanent(error.to_string()),
+        false => TaskError::transient(error.to_string()),
+    })
 }
 
 fn task(delivery: &Delivery, kind: &str, queue: Option<&str>) -> Result<NewTask, String> {

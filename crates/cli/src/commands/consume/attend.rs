@@ -1,0 +1,140 @@
+//! Consumers at work, and those who wait for them: until they are told to stop, the time is over or nothing is left.
+//!
+//! Owns when it ends and how it is hurried.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use gristmill_amqp::{Client, Error as Fault, Stats};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
+
+use super::metrics::Snapshot;
+use crate::output::aside;
+use crate::settings::value::show_duration;
+
+/// How often it is looked at.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// How long there is after the second signal.
+const HURRY: Duration = Duration::from_secs(1);
+
+/// The shortest delay of a queue where messages wait for another attempt, and how often it is doubled, as the client
+/// has it.
+const SHORTEST_RETRY: u64 = 125;
+const RETRIES: u32 = 21;
+
+/// What is waited with.
+pub(super) struct Attended {
+    pub(super) snapshot: Snapshot,
+    pub(super) told: UnboundedReceiver<()>,
+    /// Set when not even what runs may go on.
+    pub(super) halt: watch::Sender<bool>,
+    pub(super) quiet: bool,
+    pub(super) shutdown: Duration,
+    pub(super) limit: Option<Duration>,
+    pub(super) drain: bool,
+    /// How often it was told to stop.
+    pub(super) times_told: u32,
+}
+
+impl Attended {
+    /// Waits for the end, and brings it about in order.
+    pub(super) async fn until_stopped(&mut self, client: Client) -> Result<Stats, Fault> {
+        let until = self.limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut ticks = tokio::time::interval(GLANCE);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut drained = Drained::default();
+        loop {
+            tokio::select! {
+                Some(()) = self.told.recv() => {
+                    self.times_told += 1;
+                    break;
+                }
+                () = async { sleep_until(until.unwrap_or_else(Instant::now)).await }, if until.is_some() => break,
+                _ = ticks.tick() => {
+                    let stats = client.stats();
+                    *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = stats.clone();
+                    if self.drain && drained.is(&client, &stats).await? {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(self.stop(client).await)
+    }
+
+    async fn stop(&mut self, client: Client) -> Stats {
+        let limit = show_duration(self.shutdown);
+        if self.times_told > 0 && !self.quiet {
+            aside(&format!("stopping: what runs has {limit}; once more ends it within a second"));
+        }
+        let last = client.stats();
+        let mut shutdown = std::pin::pin!(client.shutdown(self.shutdown));
+        let mut hurry = None;
+        loop {
+            tokio::select! {
+                stats = &mut shutdown => return stats,
+                Some(()) = self.told.recv() => {
+                    self.times_told += 1;
+                    let _ = self.halt.send(true);
+                    hurry.get_or_insert(Instant::now() + HURRY);
+                    if !self.quiet {
+                        aside("stopping now: what runs is ended, and its messages go back to the queue; once more ends it at once");
+                    }
+                }
+                // The broker sees the connection go, and delivers again what was not acknowledged.
+                () = async { sleep_until(hurry.unwrap_or_else(Instant::now)).await }, if hurry.is_some() => return last,
+            }
+        }
+    }
+}
+
+/// Whether there is nothing left: seen twice, for what is between the broker and us is seen by neither.
+#[derive(Default)]
+struct Drained {
+    before: Option<u64>,
+}
+
+impl Drained {
+    async fn is(&mut self, client: &Client, stats: &Stats) -> Result<bool, Fault> {
+        let received: u64 = stats.consumers.iter().map(|one| one.received + one.acknowledged).sum();
+        let before = self.before.take();
+        let idle = |stats: &Stats| stats.consumers.iter().all(|one| one.consuming && one.in_flight + one.waiting == 0);
+        if !idle(stats) || !is_empty(client, stats).await? {
+            return Ok(false);
+        }
+        let now = client.stats();
+        if idle(&now) {
+            self.before = Some(received);
+        }
+        Ok(before == Some(received))
+    }
+}
+
+/// Whether nothing waits in the queues, nor for another attempt.
+async fn is_empty(client: &Client, stats: &Stats) -> Result<bool, Fault> {
+    for one in &stats.consumers {
+        match client.depth(&one.queue).await {
+            Ok((0, _)) => {}
+            Ok(_) => return Ok(false),
+            Err(error) if error.is_passing() => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        for retry in retries(&one.queue) {
+            match client.depth(&retry).await {
+                Ok((1.., _)) => return Ok(false),
+                Err(error) if error.is_passing() => return Ok(false),
+                // Empty, or not there.
+                _ => {}
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// The names of the queues where messages of a queue wait for another attempt, if they are there.
+pub(in crate::commands) fn retries(queue: &str) -> impl Iterator<Item = String> {
+    (0..RETRIES).map(move |doubled| format!("{queue}.retry.{}", SHORTEST_RETRY << doubled))
+}

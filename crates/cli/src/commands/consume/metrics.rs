@@ -1,0 +1,81 @@
+//! `--metrics`: how it goes, for Prometheus.
+//!
+//! Owns a responder that knows one page. Requests are bounded in size, time and number; whoever sends something else
+//! is told so and hung up on.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gristmill_amqp::Stats;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::error::Error;
+
+/// How it stands, as it was looked at last.
+pub(super) type Snapshot = Arc<Mutex<Stats>>;
+
+/// The longest request, the longest time it may take, and how many are answered at once.
+const LONGEST: usize = 8 << 10;
+const WITHIN: Duration = Duration::from_secs(5);
+const AT_ONCE: usize = 16;
+
+/// Answers until the runtime ends. Says where it listens.
+pub(super) async fn serve(address: SocketAddr, snapshot: Snapshot) -> Result<SocketAddr, Error> {
+    let failed = |error: std::io::Error| {
+        Error::Setting(format!("cannot listen on {address} for --metrics: {error}; another address may be free"))
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    let room = Arc::new(Semaphore::new(AT_ONCE));
+    tokio::spawn(async move {
+        loop {
+            let Ok(room) = Arc::clone(&room).acquire_owned().await else { return };
+            let Ok((stream, _)) = listener.accept().await else {
+                // No more files, most likely: that passes.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            let snapshot = Arc::clone(&snapshot);
+            tokio::spawn(async move {
+                let _room = room;
+                let _ = tokio::time::timeout(WITHIN, answer(stream, &snapshot)).await;
+            });
+        }
+    });
+    Ok(bound)
+}
+
+async fn answer(mut stream: TcpStream, snapshot: &Snapshot) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    let mut buffer = [0; 1 << 10];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < LONGEST {
+        match stream.read(&mut buffer).await? {
+            0 => break,
+            count => request.extend_from_slice(&buffer[..count]),
+        }
+    }
+    let first = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let mut words = first.split(|byte| *byte == b' ');
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
+    let (status, body) = match (method, path) {
+        (b"GET" | b"HEAD", b"/metrics") => {
+            ("200 OK", snapshot.lock().unwrap_or_else(PoisonError::into_inner).prometheus())
+        }
+        (b"GET" | b"HEAD", _) => ("404 Not Found", "there is only /metrics\n".to_owned()),
+        _ => ("405 Method Not Allowed", "only GET is answered\n".to_owned()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    if method != b"HEAD" {
+        stream.write_all(body.as_bytes()).await?;
+    }
+    stream.shutdown().await
+}

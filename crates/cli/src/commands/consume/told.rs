@@ -1,0 +1,130 @@
+//! What is told of consumers: a line while they work, a table in the end.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use gristmill_amqp::Stats;
+use serde_json::{Value, json};
+
+use super::super::object;
+use super::super::progress::{Line, Part, Shown};
+use super::metrics::Snapshot;
+use crate::error::Error;
+use crate::output::{Output, counted, grouped, took};
+
+/// Shows how it goes until it is ended.
+pub(super) fn show(snapshot: &Snapshot, quiet: bool) -> Shown {
+    let snapshot = snapshot.clone();
+    let mut rate = Rate::default();
+    Shown::start(quiet, move |_| {
+        let stats = snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = Sum::of(&stats);
+        line(&sum, rate.of(sum.acknowledged), stats.connected)
+    })
+}
+
+/// All consumers together.
+#[derive(Default)]
+struct Sum {
+    acknowledged: u64,
+    retried: u64,
+    rejected: u64,
+    skipped: u64,
+    in_flight: u64,
+    lag: Option<u64>,
+}
+
+impl Sum {
+    fn of(stats: &Stats) -> Self {
+        stats.consumers.iter().fold(Sum::default(), |sum, one| Sum {
+            acknowledged: sum.acknowledged + one.acknowledged,
+            retried: sum.retried + one.retried,
+            rejected: sum.rejected + one.rejected,
+            skipped: sum.skipped + one.skipped,
+            in_flight: sum.in_flight + one.in_flight,
+            lag: one.lag.map(|lag| lag + sum.lag.unwrap_or(0)).or(sum.lag),
+        })
+    }
+}
+
+fn line(sum: &Sum, rate: u64, connected: bool) -> Line {
+    let state = if connected { "consuming" } else { "waiting for the broker" };
+    let mut parts = vec![
+        Part(9, state.to_owned()),
+        Part(8, format!("{}/s", grouped(rate))),
+        Part(7, format!("{} acknowledged", grouped(sum.acknowledged))),
+        Part(5, format!("{} in flight", grouped(sum.in_flight))),
+    ];
+    parts.extend(sum.lag.map(|lag| Part(6, format!("{} waiting", grouped(lag)))));
+    for (count, what, weight) in [(sum.retried, "retried", 3), (sum.rejected, "rejected", 4), (sum.skipped, "skipped", 2)] {
+        if count > 0 {
+            parts.push(Part(weight, format!("{} {what}", grouped(count))));
+        }
+    }
+    Line { parts, bar: None }
+}
+
+/// How many a second, of late.
+#[derive(Default)]
+struct Rate {
+    since: Option<(Instant, u64)>,
+    last: u64,
+}
+
+impl Rate {
+    fn of(&mut self, count: u64) -> u64 {
+        let (begun, before) = *self.since.get_or_insert((Instant::now(), count));
+        let seconds = begun.elapsed().as_secs_f64();
+        if seconds >= 1.0 {
+            self.last = (count.saturating_sub(before) as f64 / seconds).round() as u64;
+            self.since = Some((Instant::now(), count));
+        }
+        self.last
+    }
+}
+
+/// How it ended, for programs.
+pub(super) fn value(stats: &Stats, elapsed: Duration, interrupted: bool) -> Result<Value, Error> {
+    let mut value = object(stats)?;
+    value.insert("seconds".to_owned(), json!(elapsed.as_secs_f64()));
+    value.insert("interrupted".to_owned(), json!(interrupted));
+    Ok(Value::Object(value))
+}
+
+/// How it ended, for people.
+pub(super) fn text(stats: &Stats, elapsed: Duration, output: &Output) -> String {
+    let milliseconds = |nanos: u64| format!("{:.1} ms", nanos as f64 / 1e6);
+    let rows: Vec<Vec<String>> = stats
+        .consumers
+        .iter()
+        .map(|one| {
+            vec![
+                one.name.clone(),
+                one.queue.clone(),
+                grouped(one.received),
+                grouped(one.acknowledged),
+                grouped(one.retried),
+                grouped(one.rejected),
+                grouped(one.skipped),
+                one.handler.as_ref().map_or_else(String::new, |handler| milliseconds(handler.p50_ns)),
+                one.handler.as_ref().map_or_else(String::new, |handler| milliseconds(handler.p99_ns)),
+            ]
+        })
+        .collect();
+    let headers =
+        ["CONSUMER", "QUEUE", "RECEIVED", "ACKNOWLEDGED", "RETRIED", "REJECTED", "SKIPPED", "MEDIAN", "P99"];
+    let sum = Sum::of(stats);
+    let seconds = elapsed.as_secs_f64();
+    let rate = if seconds > 0.0 { (sum.acknowledged as f64 / seconds) as u64 } else { 0 };
+    let mut text = output.table(&headers, &rows);
+    text.push_str(&format!(
+        "{} acknowledged in {} ({}/s)",
+        counted(sum.acknowledged, "message"),
+        took(seconds),
+        grouped(rate)
+    ));
+    if sum.rejected > 0 {
+        text.push_str(&format!("; {} given up: see the dead letters", grouped(sum.rejected)));
+    }
+    text
+}

@@ -1,0 +1,330 @@
+//! `gristmill publish`: lines and files to RabbitMQ, each confirmed.
+//!
+//! Owns what was asked for, which messages are on their way and what is told of those that did not arrive. Reading is
+//! the affair of `source`. A message is in memory only while it is on its way.
+
+mod source;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use gristmill_amqp::{Client, Error as Fault, Exchange, Message, Publisher, Queue};
+use serde_json::json;
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
+
+use self::source::{Input, Origin, Way};
+use super::broker::{self, Place};
+use super::progress::{Line, Pace, Part, Shown};
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::output::{aside, counted, grouped, took, visible};
+use crate::settings::consumers::{DECLARE, Kind, kind};
+
+const EXAMPLES: &str = "\
+Each line of standard input is a message, without its end; empty lines are none. A file that is named is one message as \
+it is, whatever is in it. --lines takes lines of files, --whole all of standard input as one.
+
+A message counts when the broker has confirmed it: on disk, for a queue that is durable. One that no queue takes is \
+named with its line or file, and costs only itself; the exit code is 1 then. When the connection is lost, what was not \
+confirmed is sent again, so that a message may arrive twice. Ctrl-C ends it after the messages that are on their way.
+
+Exit codes:
+  0    all are confirmed
+  1    a wrong argument; no entry at the broker; messages that no queue took, or could not be read
+  2    the system failed: no broker
+  130  interrupted; what it says is published is
+
+Examples:
+  echo '{\"id\": 17}' | gristmill publish --queue orders
+  gristmill publish --exchange shop --routing-key order.created --ids --lines orders.jsonl
+  gristmill publish --queue pictures --content-type image/png *.png
+  zcat dump.jsonl.gz | gristmill publish --queue events --header source=dump";
+
+/// So many that did not arrive are named; the others are counted.
+const NAMED: u64 = 20;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = EXAMPLES,
+    override_usage = "gristmill publish [OPTIONS] --queue <QUEUE> [FILE]...\n       \
+                      gristmill publish [OPTIONS] --exchange <EXCHANGE> [--routing-key <KEY>] [FILE]..."
+)]
+#[command(group(clap::ArgGroup::new("to").required(true).args(["queue", "exchange"])))]
+pub(crate) struct Args {
+    /// Files, each a message; - for standard input [default: the lines of standard input]
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Straight to this queue
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<String>,
+
+    /// To this exchange
+    #[arg(long, value_name = "EXCHANGE")]
+    exchange: Option<String>,
+
+    /// With this routing key
+    #[arg(long, value_name = "KEY", requires = "exchange", conflicts_with = "queue")]
+    routing_key: Option<String>,
+
+    /// Each line of a file is a message
+    #[arg(long, conflicts_with = "whole")]
+    lines: bool,
+
+    /// All of standard input is one message
+    #[arg(long)]
+    whole: bool,
+
+    /// A header for each message; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = header, help_heading = "What messages carry")]
+    header: Vec<(String, String)>,
+
+    /// Give each message an id of its own, by which consumers can tell that they have seen it
+    #[arg(long, help_heading = "What messages carry")]
+    ids: bool,
+
+    /// What they are, such as application/json
+    #[arg(long, value_name = "TYPE", help_heading = "What messages carry")]
+    content_type: Option<String>,
+
+    /// What happened, such as order.created
+    #[arg(long = "type", value_name = "NAME", help_heading = "What messages carry")]
+    kind: Option<String>,
+
+    /// The broker need not keep them through a restart
+    #[arg(long, help_heading = "What messages carry")]
+    transient: bool,
+
+    #[command(flatten)]
+    place: Place,
+
+    /// Make the queue if it is not there: quorum, classic or stream
+    #[arg(long, value_name = "KIND", requires = "queue", help_heading = "The broker")]
+    declare: Option<String>,
+
+    /// How many messages may be on their way at a time
+    #[arg(long, value_name = "NUMBER", default_value_t = 1_000,
+          value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "The broker")]
+    in_flight: u32,
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if (1..=255).contains(&name.len()) => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("legal: NAME=VALUE".to_owned()),
+    }
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
+    args.place.note(context);
+    if args.whole && !args.files.is_empty() && args.files.iter().all(|file| file != "-") {
+        return Err(Error::Setting("--whole is about standard input; a file is one message anyway".to_owned()));
+    }
+    let settings = context.settings()?;
+    let mut builder =
+        broker::builder(&settings.amqp, "gristmill publish").in_flight(args.in_flight.try_into().unwrap_or(1));
+    if let Some(queue) = &args.queue {
+        builder = builder.queue(args.declared(queue)?);
+    }
+    if let Some(exchange) = args.exchange.as_ref().filter(|exchange| !exchange.is_empty()) {
+        builder = builder.exchange(Exchange::existing(exchange));
+    }
+    builder.check().map_err(broker::failed)?;
+    let (signals, mut told) = broker::signals(1)?;
+    let runtime = broker::runtime(2)?;
+    let started = Instant::now();
+    let counts = Arc::new(Counts::default());
+    let ended = runtime.block_on(async {
+        let client = tokio::select! {
+            client = builder.start() => client.map_err(broker::failed)?,
+            Some(()) = told.recv() => return Ok(true),
+        };
+        let inputs = source::read(&args.files, args.way())?;
+        let shown = show(&counts, context.quiet);
+        let mut sending =
+            Sending { args, publisher: client.publisher(), counts: &counts, on_their_way: VecDeque::new() };
+        let interrupted = sending.all(inputs, told).await;
+        shown.end();
+        goodbye(client).await;
+        Ok::<_, Error>(interrupted)
+    });
+    runtime.shutdown_background();
+    let interrupted = ended?;
+    signals.stop();
+    let (published, failed) = (counts.published.load(Relaxed), counts.failed.load(Relaxed));
+    let seconds = started.elapsed().as_secs_f64();
+    if failed > NAMED {
+        aside(&format!("and {} more that did not arrive", grouped(failed - NAMED)));
+    }
+    let value = json!({"published": published, "failed": failed, "seconds": seconds, "interrupted": interrupted});
+    context.output.say(&value, |_| {
+        let rate = if seconds > 0.0 { (published as f64 / seconds) as u64 } else { 0 };
+        let mut text = format!("{} published in {} ({}/s)", counted(published, "message"), took(seconds), grouped(rate));
+        if failed > 0 {
+            text.push_str(&format!(", {} not", grouped(failed)));
+        }
+        if interrupted {
+            text.push_str("; interrupted");
+        }
+        text
+    })?;
+    let outcome = if interrupted { Outcome::Interrupted } else { Outcome::Done };
+    Ok(if failed > 0 { outcome.and(Outcome::ForTheUser) } else { outcome })
+}
+
+impl Args {
+    fn declared(&self, queue: &str) -> Result<Queue, Error> {
+        let Some(text) = &self.declare else { return Ok(Queue::existing(queue)) };
+        match kind(text) {
+            Some(Kind::Quorum) => Ok(Queue::quorum(queue)),
+            Some(Kind::Classic) => Ok(Queue::classic(queue)),
+            Some(Kind::Stream) => Ok(Queue::stream(queue)),
+            None => {
+                let legal = DECLARE.legal;
+                Err(Error::Setting(format!("--declare is {text:?}, which is not legal\n\nlegal: {legal}")))
+            }
+        }
+    }
+
+    fn way(&self) -> Way {
+        Way { lines_of_files: self.lines, whole_input: self.whole }
+    }
+
+    fn message(&self, body: Vec<u8>) -> Message {
+        let mut message = match (&self.queue, &self.exchange) {
+            (Some(queue), _) => Message::to_queue(queue, body),
+            (None, exchange) => Message::new(
+                exchange.clone().unwrap_or_default(),
+                self.routing_key.clone().unwrap_or_default(),
+                body,
+            ),
+        };
+        for (name, value) in &self.header {
+            message = message.header(name, value.as_str());
+        }
+        if self.ids {
+            message = message.id(uuid::Uuid::new_v4().to_string());
+        }
+        if let Some(kind) = &self.kind {
+            message = message.event(kind);
+        }
+        message.properties.content_type.clone_from(&self.content_type);
+        if self.transient {
+            message.properties.delivery_mode = Some(1);
+        }
+        message
+    }
+}
+
+/// Lets the broker know that it is over; nothing depends on that.
+async fn goodbye(client: Client) {
+    let _ = tokio::time::timeout(Duration::from_secs(2), client.shutdown(Duration::ZERO)).await;
+}
+
+#[derive(Default)]
+struct Counts {
+    published: AtomicU64,
+    failed: AtomicU64,
+    bytes: AtomicU64,
+}
+
+fn show(counts: &Arc<Counts>, quiet: bool) -> Shown {
+    let counts = Arc::clone(counts);
+    let mut pace = Pace::default();
+    Shown::start(quiet, move |_| {
+        let (published, failed) = (counts.published.load(Relaxed), counts.failed.load(Relaxed));
+        let mut parts = vec![
+            Part(9, format!("{} published", grouped(published))),
+            Part(8, format!("{}/s", grouped(pace.rate(published) as u64))),
+            Part(6, crate::output::bytes(counts.bytes.load(Relaxed))),
+        ];
+        if failed > 0 {
+            parts.push(Part(7, format!("{} not", grouped(failed))));
+        }
+        Line { parts, bar: None }
+    })
+}
+
+type Confirmation = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send>>;
+
+/// Messages on their way.
+struct Sending<'a> {
+    args: &'a Args,
+    publisher: Publisher,
+    counts: &'a Counts,
+    /// In the order they were sent in.
+    on_their_way: VecDeque<(Origin, u64, Confirmation)>,
+}
+
+impl Sending<'_> {
+    /// Sends all there is, until it is told to stop. Whether it was.
+    async fn all(&mut self, mut inputs: Receiver<Input>, mut told: UnboundedReceiver<()>) -> bool {
+        let most = usize::try_from(self.args.in_flight).unwrap_or(1) * 2;
+        let interrupted = loop {
+            // One that is slow must not have the others that are confirmed heaped up behind it.
+            let is_full = self.on_their_way.len() >= most;
+            tokio::select! {
+                biased;
+                Some(()) = told.recv() => break true,
+                settled = self.next(), if !self.on_their_way.is_empty() => self.settle(settled),
+                input = inputs.recv(), if !is_full => match input {
+                    None => break false,
+                    Some(Input::Bad(origin, why)) => self.not(&origin, &why),
+                    Some(Input::Message(origin, body)) => {
+                        if !self.send(origin, body, &mut told).await {
+                            break true;
+                        }
+                    }
+                },
+            }
+        };
+        while !self.on_their_way.is_empty() {
+            let settled = self.next().await;
+            self.settle(settled);
+        }
+        interrupted
+    }
+
+    /// Hands one over as soon as there is room. False: it was told to stop before that.
+    async fn send(&mut self, origin: Origin, body: Vec<u8>, told: &mut UnboundedReceiver<()>) -> bool {
+        let size = body.len() as u64;
+        let begun = tokio::select! {
+            begun = self.publisher.begin(self.args.message(body)) => begun,
+            Some(()) = told.recv() => return false,
+        };
+        match begun {
+            Ok(confirmed) => self.on_their_way.push_back((origin, size, Box::pin(confirmed))),
+            Err(error) => self.not(&origin, &error.to_string()),
+        }
+        true
+    }
+
+    /// What became of the oldest.
+    async fn next(&mut self) -> Result<(), Fault> {
+        match self.on_their_way.front_mut() {
+            Some((_, _, confirmed)) => confirmed.await,
+            None => Ok(()),
+        }
+    }
+
+    fn settle(&mut self, result: Result<(), Fault>) {
+        let Some((origin, size, _)) = self.on_their_way.pop_front() else { return };
+        match result {
+            Ok(()) => {
+                self.counts.published.fetch_add(1, Relaxed);
+                self.counts.bytes.fetch_add(size, Relaxed);
+            }
+            Err(error) => self.not(&origin, &error.to_string()),
+        }
+    }
+
+    fn not(&self, origin: &Origin, why: &str) {
+        if self.counts.failed.fetch_add(1, Relaxed) < NAMED {
+            aside(&format!("error: {origin}: {}", visible(why)));
+        }
+    }
+}
