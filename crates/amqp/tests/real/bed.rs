@@ -149,3 +149,9 @@ impl Gate {
         self.0.add_permits(times);
     }
 }
+
+/// Work that blocks its thread for so long.
+pub(crate) fn block_for(time: Duration) {
+    let (_never, nothing) = std::sync::mpsc::channel::<()>();
+    let _ = nothing.recv_timeout(time);
+}

@@ -42,9 +42,9 @@ async fn a_network_that_is_cut_or_silent() {
         for round in 0..3 {
             publish(&publishing, &orders, round * 100..round * 100 + 50).await;
             if silent {
-                proxy.stall()
+                proxy.stall();
             } else {
-                proxy.cut()
+                proxy.cut();
             }
             publish(&publishing, &orders, round * 100 + 50..round * 100 + 100).await;
             if silent {
@@ -168,9 +168,9 @@ async fn an_old_result_acknowledges_nothing_new() {
                 started.add(number(&delivery));
                 // Those of the first channel end after it is lost; those of the second do not end at all.
                 if delivery.deliveries_before() == 0 {
-                    gate.pass().await
+                    gate.pass().await;
                 } else {
-                    never.pass().await
+                    never.pass().await;
                 }
                 Ok(())
             }

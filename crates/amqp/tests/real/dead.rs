@@ -175,7 +175,7 @@ async fn poison_costs_itself() {
     client.shutdown(SECONDS).await;
     let mut tries = tries.all();
     tries.sort_unstable();
-    let often = |number: usize| if number % 300 == 0 { 3 } else { 1 };
+    let often = |number: usize| if number.is_multiple_of(300) { 3 } else { 1 };
     let expected: Vec<usize> = bad.iter().flat_map(|number| vec![*number; often(*number)]).collect();
     assert_eq!(tries, expected);
     let mut letters: Vec<usize> = take_all(&dead, bad.len()).await.iter().map(number).collect();
@@ -189,7 +189,7 @@ async fn poison_costs_itself() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_kills_its_workers_is_given_up() {
     for queue in [Queue::quorum(name("killer")), Queue::classic(name("killer"))] {
-        let orders = format!("{:?}", queue).split('"').nth(1).unwrap().to_owned();
+        let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
         fill(&queue, &orders, 1).await;
         let log = Log::default();
         let mut lives = 0;

@@ -38,7 +38,7 @@ async fn one_worker_keeps_it_through_failures_too() {
             let number = number(delivery);
             tries.add((number, delivery.attempt()));
             match delivery.attempt() {
-                1 if number % 5 == 0 => Err(TaskError::transient("not now")),
+                1 if number.is_multiple_of(5) => Err(TaskError::transient("not now")),
                 2 if number == 10 => Err(TaskError::transient("not now either")),
                 _ => {
                     done.add(number);
@@ -89,7 +89,7 @@ async fn of_a_key_in_order_and_keys_beside_each_other() {
                         tokio::time::sleep(Duration::from_micros(number(&delivery) as u64 % 7 * 300)).await;
                         now.fetch_sub(1, Relaxed);
                         // Some fail at first: those behind them wait.
-                        if number(&delivery) % 11 == 0 && delivery.attempt() == 1 {
+                        if number(&delivery).is_multiple_of(11) && delivery.attempt() == 1 {
                             return Err(TaskError::transient("not now"));
                         }
                         let account = delivery.headers().get("account").unwrap().to_string();

@@ -63,7 +63,7 @@ async fn each_is_told_of_its_own() {
                 assert_eq!((exchange.as_str(), key.as_str()), (shop.as_str(), "nobody"));
             }
             (2, Err(Error::Channel { code: 404, text })) if number < 10 => {
-                assert!(text.contains("no-such-exchange"))
+                assert!(text.contains("no-such-exchange"));
             }
             (3, Err(Error::Message(_))) => {}
             (4, Ok(())) if number < 16 => {}

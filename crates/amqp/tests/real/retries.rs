@@ -85,7 +85,7 @@ async fn a_handler_that_takes_too_long_is_tried_again() {
                 let log = log.clone();
                 consumer.handle_blocking(move |delivery| {
                     if number(delivery) == 1 && delivery.attempt() == 1 {
-                        std::thread::sleep(Duration::from_millis(300));
+                        block_for(Duration::from_millis(300));
                         // It has noticed itself that it was too late.
                         return Err(TaskError::transient("too late"));
                     }

@@ -26,7 +26,7 @@ async fn what_runs_is_finished_and_the_rest_given_back() {
                 }),
                 true => consumer.handle_blocking(move |delivery| {
                     started.add(number(delivery));
-                    std::thread::sleep(Duration::from_millis(300));
+                    block_for(Duration::from_millis(300));
                     done.add(number(delivery));
                     Ok(())
                 }),

@@ -41,8 +41,11 @@ pub(super) fn runtime(threads: usize) -> Result<Runtime, Error> {
 /// Signals, one message each. The one after the first `most` ends the process.
 pub(super) fn signals(most: u32) -> Result<(Listener, UnboundedReceiver<()>), Error> {
     let (tell, told) = unbounded_channel();
-    // Nobody waits any more when the work is over.
-    Ok((Listener::start(most, move || drop(tell.send(())))?, told))
+    let tell = move || {
+        // Nobody waits any more when the work is over.
+        let _ = tell.send(());
+    };
+    Ok((Listener::start(most, tell)?, told))
 }
 
 /// A client of the broker that the settings name.

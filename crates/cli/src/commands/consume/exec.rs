@@ -86,7 +86,9 @@ impl Exec {
         let (program, words) = self.words.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let mut command = Command::new(program);
         command.args(words).process_group(0).kill_on_drop(true);
-        self.foreign.iter().for_each(|name| drop(command.env_remove(name)));
+        for name in &self.foreign {
+            command.env_remove(name);
+        }
         for (name, value) in environment(delivery) {
             command.env(name, value);
         }

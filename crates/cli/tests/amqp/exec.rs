@@ -1,0 +1,182 @@
+//! `gristmill consume --exec`.
+
+use gristmill_amqp::{Message, Value};
+use serde_json::json;
+
+use crate::bed::{Bed, body, header};
+use crate::common::shape_is_held;
+
+/// What files of a folder say, in the order of their names.
+fn files(bed: &Bed, folder: &str) -> Vec<String> {
+    let Ok(listed) = std::fs::read_dir(bed.home.path(folder)) else { return Vec::new() };
+    let mut paths: Vec<_> = listed.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
+}
+
+fn script(bed: &Bed, text: &str) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let path = bed.home.write("handler", &format!("#!/bin/sh\n{text}\n"));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_payload_is_read_and_the_message_is_in_the_environment() {
+    let bed = Bed::new("environment");
+    let mut message = Message::to_queue(&bed.queue, "the payload")
+        .id("id-1")
+        .event("order.created")
+        .header("tenant-id", "acme")
+        .header("tenant_id", "another")
+        .header("größe", 3_i64)
+        .header("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+    message.properties.content_type = Some("text/plain".to_owned());
+    message.properties.correlation_id = Some("c-1".to_owned());
+    message.properties.reply_to = Some("answers".to_owned());
+    message.properties.timestamp = Some(1_700_000_000);
+    bed.send([message]);
+    let handler = script(&bed, "cat > payload; env > variables");
+    let mut command = bed.command(&["consume", &bed.queue, "--json", "--drain", "--for", "2m", "--exec", &handler]);
+    // What is about another message does not shine through.
+    command.env("GRISTMILL_APP_ID", "stale").env("GRISTMILL_HEADER_STALE", "stale").env("OTHER", "stays");
+    let said = crate::bed::clean(crate::common::Said::of(&command.output().unwrap()));
+    assert_eq!(said.code, Some(0), "{said:?}");
+    shape_is_held("consume", &said.json());
+    let stats = &said.json()["consumers"][0];
+    assert_eq!((&stats["received"], &stats["acknowledged"]), (&json!(1), &json!(1)), "{stats}");
+    assert_eq!(std::fs::read_to_string(bed.home.path("payload")).unwrap(), "the payload");
+    let variables = std::fs::read_to_string(bed.home.path("variables")).unwrap();
+    let queue = format!("GRISTMILL_QUEUE={}", bed.queue);
+    let key = format!("GRISTMILL_ROUTING_KEY={}", bed.queue);
+    for expected in [
+        queue.as_str(),
+        key.as_str(),
+        "GRISTMILL_EXCHANGE=",
+        "GRISTMILL_MESSAGE_ID=id-1",
+        "GRISTMILL_TYPE=order.created",
+        "GRISTMILL_ATTEMPT=1",
+        "GRISTMILL_REDELIVERED=0",
+        "GRISTMILL_CONTENT_TYPE=text/plain",
+        "GRISTMILL_CORRELATION_ID=c-1",
+        "GRISTMILL_REPLY_TO=answers",
+        "GRISTMILL_TIMESTAMP=1700000000",
+        "GRISTMILL_HEADER_TENANT_ID=acme",
+        "GRISTMILL_HEADER_GR__E=3",
+        "TRACEPARENT=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "OTHER=stays",
+    ] {
+        assert!(variables.lines().any(|line| line == expected), "no {expected} in\n{variables}");
+    }
+    assert!(!variables.contains("stale") && !variables.contains("another"), "{variables}");
+    assert_eq!(bed.depth(".dead"), Some(0));
+}
+
+#[test]
+fn the_exit_code_decides() {
+    let bed = Bed::new("exit-codes");
+    bed.publish(["0", "65", "75", "1"]);
+    // Those that are tried again are done the second time.
+    let handler = script(&bed, "read code; test $GRISTMILL_ATTEMPT = 2 && exit 0; echo bad $code >&2; exit $code");
+    let stats = bed.drain(&["--retry-delay", "125ms", "--exec", &handler]);
+    assert_eq!((&stats["retried"], &stats["rejected"]), (&json!(2), &json!(1)), "{stats}");
+    assert_eq!(bed.depth(""), Some(0));
+    let dead = bed.take(".dead", 1);
+    assert_eq!(dead.len(), 1);
+    assert_eq!(body(&dead[0]), "65");
+    assert_eq!(header(&dead[0], "x-gristmill-reason"), "permanent");
+    assert_eq!(header(&dead[0], "x-gristmill-error"), "exit code 65\n--- stderr\nbad 65");
+}
+
+#[test]
+fn after_its_attempts_a_message_is_a_dead_letter() {
+    let bed = Bed::new("attempts");
+    bed.publish(["never"]);
+    let handler = script(&bed, "mkdir -p tries; echo $GRISTMILL_ATTEMPT > tries/$GRISTMILL_ATTEMPT; kill -9 $$");
+    let stats =
+        bed.drain(&["--attempts", "3", "--retry-delay", "1ms", "--keep-letters", "--exec", &handler]);
+    assert_eq!((&stats["retried"], &stats["rejected"]), (&json!(2), &json!(1)), "{stats}");
+    assert_eq!(files(&bed, "tries"), ["1\n", "2\n", "3\n"]);
+    let dead = bed.take(".dead", 1);
+    assert_eq!(header(&dead[0], "x-gristmill-reason"), "attempts");
+    assert_eq!(header(&dead[0], "x-gristmill-failed"), "3");
+    assert!(header(&dead[0], "x-gristmill-error").starts_with("ended by a signal: 9 (SIGKILL)"));
+    let letters = bed.home.json(&["dead", "list"]);
+    assert_eq!(letters["items"].as_array().unwrap().len(), 1, "{letters}");
+}
+
+#[test]
+fn hostile_headers_cost_themselves_only() {
+    let bed = Bed::new("hostile");
+    let mut message = Message::to_queue(&bed.queue, "x")
+        .id("with\0nul")
+        .header("nul", "a\0b")
+        .header("large", "x".repeat((32 << 10) + 1))
+        .header("", "no name")
+        .header("a=b\nc", "line one\nline two")
+        .header("bytes", Value::Bytes(vec![0xff, 0xfe].into()))
+        .header("good", "is here");
+    for number in 0..40 {
+        message = message.header(format!("much-{number}"), "y".repeat(2_500));
+    }
+    bed.send([message]);
+    let handler = script(&bed, "env > variables");
+    let stats = bed.drain(&["--exec", &handler]);
+    assert_eq!((&stats["acknowledged"], &stats["rejected"]), (&json!(1), &json!(0)), "{stats}");
+    let variables = std::fs::read(bed.home.path("variables")).unwrap();
+    let variables = String::from_utf8_lossy(&variables);
+    assert!(variables.contains("GRISTMILL_HEADER_GOOD=is here"), "{variables}");
+    assert!(variables.contains("GRISTMILL_HEADER_A_B_C=line one\nline two"), "{variables}");
+    for left_out in ["MESSAGE_ID", "HEADER_NUL", "HEADER_LARGE", "no name"] {
+        assert!(!variables.contains(left_out), "{left_out} in {variables}");
+    }
+    assert!(variables.len() < 128 << 10, "{}", variables.len());
+}
+
+#[test]
+fn a_command_need_not_read() {
+    let bed = Bed::new("deaf");
+    // More than a pipe holds.
+    bed.publish((0..10).map(|_| "x".repeat(1 << 20)));
+    let stats = bed.drain(&["--exec", "true"]);
+    assert_eq!((&stats["acknowledged"], &stats["retried"]), (&json!(10), &json!(0)), "{stats}");
+}
+
+#[test]
+fn what_follows_exec_is_the_command_whatever_it_looks_like() {
+    let bed = Bed::new("words");
+    bed.publish(["x"]);
+    bed.drain(&["--exec", "sh", "-c", "echo \"$@\" > words", "--", "--json", "-v", "--drain"]);
+    assert_eq!(std::fs::read_to_string(bed.home.path("words")).unwrap(), "--json -v --drain\n");
+}
+
+#[test]
+fn what_cannot_be_run_is_given_up() {
+    let bed = Bed::new("nothing-there");
+    bed.publish(["x"]);
+    let stats = bed.drain(&["--exec", "./is-not-there"]);
+    assert_eq!(stats["rejected"], 1, "{stats}");
+    let dead = bed.take(".dead", 1);
+    let error = header(&dead[0], "x-gristmill-error");
+    assert!(error.starts_with("cannot run \"./is-not-there\": "), "{error}");
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_ended_with_its_children() {
+    let bed = Bed::new("slow");
+    assert!(std::process::Command::new("mkfifo").arg(bed.home.path("pipe")).status().unwrap().success());
+    bed.publish(["x"]);
+    // The child of the command holds the pipe open for as long as it lives.
+    let handler = script(&bed, "echo begun >&2; sleep 1000 > pipe & wait");
+    let child = {
+        let words = ["consume", &bed.queue, "--json", "--drain", "--for", "2m", "--timeout", "300ms", "--attempts", "1", "--exec", &handler];
+        let mut command = bed.command(&words);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let mut read = String::new();
+    std::io::Read::read_to_string(&mut std::fs::File::open(bed.home.path("pipe")).unwrap(), &mut read).unwrap();
+    let said = crate::bed::clean(crate::common::Said::of(&child.wait_with_output().unwrap()));
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let dead = bed.take(".dead", 1);
+    assert_eq!(header(&dead[0], "x-gristmill-error"), "took longer than 300ms and was ended\n--- stderr\nbegun");
+}
