@@ -46,5 +46,7 @@ channel = connection.channel()
 channel.basic_qos(prefetch_count=int(prefetch))
 channel.basic_consume(queue, handle, auto_ack=mode == "none")
 channel.start_consuming()
+# A quorum queue loses acknowledgements that are still under way when the channel closes.
+connection.sleep(0.5)
 connection.close()
 print(took, handled, sum(seen))

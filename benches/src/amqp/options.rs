@@ -49,6 +49,8 @@ pub(super) struct Options {
     /// Rising.
     pub(super) prefetches: Vec<u16>,
     pub(super) parts: Vec<Part>,
+    /// How many messages a worker gets, where handlers take their time.
+    pub(super) each: u64,
 }
 
 impl Options {
@@ -72,6 +74,7 @@ pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
         queues: Kind::ALL.into(),
         prefetches: vec![1, 80, 500],
         parts: vec![Part::Rate, Part::Work],
+        each: if quick { 10 } else { 50 },
     };
     let mut recovery = false;
     let mut words = words.iter();

@@ -15,9 +15,8 @@ use crate::process::{self, Run};
 /// How many handlers at a time, where they take their time.
 pub(super) const WORKERS: [usize; 4] = [1, 8, 32, 64];
 
-/// What such a handler takes, in milliseconds, and how many of them a worker does in a run: five seconds' worth.
+/// What such a handler takes, in milliseconds.
 pub(super) const WORK: u64 = 100;
-const EACH: u64 = 50;
 
 /// Sleeps vary little.
 const MOST_REPS_OF_WORK: usize = 3;
@@ -81,7 +80,7 @@ pub(super) fn work(
     let participants: Vec<_> = participants.iter().filter(|one| one.contender.plays_work(workers)).collect();
     // Gristmill's own choice: ten a worker, at most 500.
     let prefetch = (workers * 10).min(500) as u16;
-    let messages = workers as u64 * EACH;
+    let messages = workers as u64 * options.each;
     let scene = Scene { kind: Kind::Quorum, prefetch, workers, messages, rows: Vec::new() };
     play(stage, &participants, scene, WORK, options.reps.min(MOST_REPS_OF_WORK))
 }
@@ -213,7 +212,6 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::amqp::contender::OURS;
 
     #[test]
     fn answers_are_read_and_judged() {
@@ -243,15 +241,12 @@ mod tests {
         for kind in Kind::ALL {
             let queue = stage.fill(kind, 250).unwrap();
             let uri = stage.broker.uri();
-            let words = [uri.as_str(), &queue, "250", "20", OURS_ROLE, "0", "2"].map(str::to_owned);
+            let words = [uri.as_str(), &queue, "250", "20", "tasks", "0", "2"].map(str::to_owned);
             crate::amqp::one(&words).unwrap();
             assert_eq!(stage.left(&queue), Ok(0));
             let queue = stage.fill(kind, 3).unwrap();
             assert_eq!(stage.left(&queue), Ok(3));
             assert_ne!(stage.fill(kind, 1).unwrap(), queue, "what a run left something in is not used again");
         }
-        assert!(OURS.plays_rate(1, 1));
     }
-
-    const OURS_ROLE: &str = "tasks";
 }

@@ -9,7 +9,7 @@ use crate::{
     moves::Mover,
     net::Channel,
     publisher::Publisher,
-    stats::{Counters, Seen, Stats},
+    stats::{Counters, Seen, Stats, Watch},
     topology::{self, Binding, Exchange, Queue, Topology},
     uri::Endpoint,
 };
@@ -238,16 +238,16 @@ impl Client {
 
     /// How it goes.
     pub fn stats(&self) -> Stats {
-        let (connected, connections) = match self.consuming.state() {
-            State::Up(connection, count) => (!connection.has_ended(), count),
-            State::Down(..) => (false, 0),
-        };
-        let blocked = match self.publishing.state() {
-            State::Up(connection, _) => connection.blocked().borrow().clone(),
-            State::Down(..) => None,
-        };
-        let consumers = self.consumers.iter().map(|running| running.seen.stats()).collect();
-        Stats { connected, connections, blocked, consumers }
+        self.watch().stats()
+    }
+
+    /// Somebody who can say how it goes, also while it is being shut down.
+    pub fn watch(&self) -> Watch {
+        Watch {
+            consuming: self.consuming.watch(),
+            publishing: self.publishing.watch(),
+            consumers: self.consumers.iter().map(|running| running.seen.clone()).collect(),
+        }
     }
 
     /// How many messages wait in a queue, and how many consumers it has.

@@ -204,9 +204,8 @@ impl Dispatcher {
         match outcome.result {
             Ok(Ran::Skipped) => self.release(&flight),
             Ok(ran) => {
-                if ran == Ran::Seen {
-                    self.counters.skipped.fetch_add(1, Relaxed);
-                }
+                let counter = if ran == Ran::Seen { &self.counters.skipped } else { &self.counters.done };
+                counter.fetch_add(1, Relaxed);
                 self.finish(&flight);
             }
             Err(failure) => self.failed(flight, &failure.error),

@@ -57,6 +57,7 @@ pub use consumer::{Consumer, Offset, OrderBy};
 pub use delivery::{Delivery, header};
 pub use error::Error;
 pub use message::Message;
+pub use moves::companions;
 pub use publisher::Publisher;
 #[doc(inline)]
 pub use stats::Stats;

@@ -18,8 +18,9 @@ pub(crate) struct Link {
 
 #[derive(Clone)]
 pub(crate) enum State {
-    /// Not connected; why the last attempt failed or the last connection ended, and how many attempts have failed.
-    Down(Option<Arc<Error>>, u32),
+    /// Not connected: why the last attempt failed or the last connection ended, how many attempts have failed, and how many
+    /// connections there were.
+    Down(Option<Arc<Error>>, u32, u64),
     /// Connected, and for the how-manieth time.
     Up(Connection, u64),
 }
@@ -33,7 +34,7 @@ const STEADY: Duration = Duration::from_secs(5);
 
 impl Link {
     pub(crate) fn start(endpoints: Arc<[Endpoint]>, called: String) -> Self {
-        let (state, watching) = watch::channel(State::Down(None, 0));
+        let (state, watching) = watch::channel(State::Down(None, 0, 0));
         let (life, over) = watch::channel(());
         tokio::spawn(keep(endpoints, called, state, over));
         Self { state: watching, _life: Arc::new(life) }
@@ -61,10 +62,12 @@ impl Link {
             loop {
                 match &*state.borrow_and_update() {
                     State::Up(..) => return Ok(()),
-                    State::Down(Some(error), failed) if !error.is_passing() && *failed as usize >= nodes => {
+                    State::Down(Some(error), failed, _)
+                        if !error.is_passing() && *failed as usize >= nodes =>
+                    {
                         return Err(error.again());
                     }
-                    State::Down(why, _) => last = why.clone(),
+                    State::Down(why, ..) => last = why.clone(),
                 }
                 state.changed().await.map_err(|_| Error::Ended)?;
             }
@@ -78,6 +81,11 @@ impl Link {
     /// How it stands now.
     pub(crate) fn state(&self) -> State {
         self.state.borrow().clone()
+    }
+
+    /// A way to see how it stands that does not keep it alive.
+    pub(crate) fn watch(&self) -> watch::Receiver<State> {
+        self.state.clone()
     }
 }
 
@@ -108,6 +116,10 @@ async fn keep(
                     error = connection.ended() => error,
                     _ = over.changed() => return,
                 };
+                // We closed it ourselves.
+                if matches!(*error, Error::Ended) {
+                    return;
+                }
                 if since.elapsed() >= STEADY {
                     failed = 0;
                 }
@@ -117,7 +129,7 @@ async fn keep(
         let wait = TRY_AGAIN.delay(failed + 1);
         failed = failed.saturating_add(1);
         tracing::warn!(broker = %endpoint, connection = called, %error, try_again_in = ?wait, "not connected");
-        state.send_replace(State::Down(Some(error), failed));
+        state.send_replace(State::Down(Some(error), failed, connected));
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             _ = over.changed() => return,

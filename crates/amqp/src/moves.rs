@@ -198,16 +198,25 @@ fn letter(store: &Store, delivery: &Delivery, reason: Reason, why: &str, failed:
     }
 }
 
+/// The shortest delay, in milliseconds, and how often it is doubled for the longest: some 36 hours.
+const SHORTEST: u64 = 125;
+const STEPS: u32 = 20;
+
 /// A delay, rounded up to ⅛, ¼, ½, 1, 2, 4 … seconds: there is a queue for each.
 fn steps(delay: Duration) -> u64 {
-    const SHORTEST: u64 = 125;
-    const LONGEST: u64 = SHORTEST << 20;
-    let wanted = delay.as_millis().min(u128::from(LONGEST)) as u64;
+    let wanted = delay.as_millis().min(u128::from(SHORTEST << STEPS)) as u64;
     let mut step = SHORTEST;
     while step < wanted {
         step *= 2;
     }
     step
+}
+
+/// The queues that a consumer of this one may have made beside it: where its dead letters are, unless they go elsewhere, and
+/// where messages wait for another attempt.
+pub fn companions(queue: &str) -> impl Iterator<Item = String> {
+    let waiting = (0..=STEPS).map(move |step| waiting_room(queue, SHORTEST << step).name);
+    std::iter::once(format!("{queue}.dead")).chain(waiting)
 }
 
 /// The name that must not be too long.

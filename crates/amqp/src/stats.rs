@@ -1,6 +1,6 @@
 //! How it goes: one snapshot for people, programs and Prometheus.
 
-use crate::{consumer::Set, crew::Crew};
+use crate::{consumer::Set, crew::Crew, link::State};
 use gristmill_pool::stats::KindStats;
 use serde::Serialize;
 use std::{
@@ -10,6 +10,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
+use tokio::sync::watch;
 
 /// How a [`Client`](crate::Client) goes, at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -45,6 +46,8 @@ pub struct ConsumerStats {
     pub received: u64,
     /// Of these, delivered before to somebody who did not get to their end.
     pub redelivered: u64,
+    /// Messages whose handler was done with them.
+    pub done: u64,
     /// Messages acknowledged, whatever became of them.
     pub acknowledged: u64,
     /// Attempts that failed and are made again.
@@ -69,12 +72,36 @@ pub struct ConsumerStats {
     pub handler: Option<KindStats>,
 }
 
+/// Tells how a [`Client`](crate::Client) goes, also while it is being shut down.
+#[derive(Clone)]
+pub struct Watch {
+    pub(crate) consuming: watch::Receiver<State>,
+    pub(crate) publishing: watch::Receiver<State>,
+    pub(crate) consumers: Vec<Seen>,
+}
+
+impl Watch {
+    /// How it goes now.
+    pub fn stats(&self) -> Stats {
+        let (connected, connections) = match &*self.consuming.borrow() {
+            State::Up(connection, count) => (!connection.has_ended(), *count),
+            State::Down(_, _, count) => (false, *count),
+        };
+        let blocked = match &*self.publishing.borrow() {
+            State::Up(connection, _) => connection.blocked().borrow().clone(),
+            State::Down(..) => None,
+        };
+        Stats { connected, connections, blocked, consumers: self.consumers.iter().map(Seen::stats).collect() }
+    }
+}
+
 /// What a consumer counts.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) consuming: AtomicBool,
     pub(crate) received: AtomicU64,
     pub(crate) redelivered: AtomicU64,
+    pub(crate) done: AtomicU64,
     pub(crate) acknowledged: AtomicU64,
     pub(crate) retried: AtomicU64,
     pub(crate) rejected: AtomicU64,
@@ -107,6 +134,7 @@ impl Seen {
             prefetch: set.sizing.prefetch,
             received: counters.received.load(Relaxed),
             redelivered: counters.redelivered.load(Relaxed),
+            done: counters.done.load(Relaxed),
             acknowledged: counters.acknowledged.load(Relaxed),
             retried: counters.retried.load(Relaxed),
             rejected: counters.rejected.load(Relaxed),
@@ -154,6 +182,7 @@ impl Stats {
         metric("redelivered_total", "counter", "Messages delivered again.", &|one| {
             Some(one.redelivered as f64)
         });
+        metric("done_total", "counter", "Messages done.", &|one| Some(one.done as f64));
         metric("acks_total", "counter", "Messages acknowledged.", &|one| Some(one.acknowledged as f64));
         metric("retries_total", "counter", "Attempts made again.", &|one| Some(one.retried as f64));
         metric("rejects_total", "counter", "Messages given up.", &|one| Some(one.rejected as f64));

@@ -27,7 +27,10 @@ take over.
 
 Queue one, and have it done:
   gristmill enqueue exec -- echo hello
-  gristmill worker --once";
+  gristmill worker --once
+
+Messages of RabbitMQ are taken in the same way: acknowledged when they are done, tried again, never lost:
+  gristmill consume orders --exec ./ship-order";
 
 const AFTER_HELP: &str = "\
 Exit codes:
@@ -37,11 +40,12 @@ Exit codes:
   130  interrupted, with all state saved
 
 Environment:
-  GRISTMILL_DB      the database, unless --db is given
-  GRISTMILL_CONFIG  the settings file, unless --config is given
-  GRISTMILL_LOG     what to log, unless --verbose or --quiet is given: off, error, warn
-                    (the default), info, debug or trace; or part by part, such as
-                    warn,gristmill=debug
+  GRISTMILL_DB        the database, unless --db is given
+  GRISTMILL_CONFIG    the settings file, unless --config is given
+  GRISTMILL_AMQP_URI  where RabbitMQ is, unless --uri is given
+  GRISTMILL_LOG       what to log, unless --verbose or --quiet is given: off, error, warn
+                      (the default), info, debug or trace; or part by part, such as
+                      warn,gristmill=debug
   Every setting has a variable: `gristmill config show` tells what is in force, and why.";
 
 /// The command line as it was given.
@@ -104,7 +108,7 @@ pub(crate) enum Command {
     /// Load folders of JSONL into tables of SQLite
     Import(commands::import::Args),
     /// Take messages from RabbitMQ's queues, and do something with each
-    Consume(commands::consume::Args),
+    Consume(Box<commands::consume::Args>),
     /// Send messages to RabbitMQ: lines, or files
     Publish(commands::publish::Args),
     /// See how many messages wait in RabbitMQ's queues

@@ -8,7 +8,7 @@ use amqprs::{
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::{Fault, Mode, Plan};
+use crate::{Fault, LINGER, Mode, Plan};
 
 pub(crate) async fn run(plan: &Plan) -> Result<(), Fault> {
     let mut arguments = OpenConnectionArguments::try_from(plan.uri.as_str())?;
@@ -25,6 +25,7 @@ pub(crate) async fn run(plan: &Plan) -> Result<(), Fault> {
     } else {
         in_tasks(plan, &channel, messages).await?;
     }
+    tokio::time::sleep(LINGER).await;
     channel.close().await?;
     connection.close().await?;
     Ok(())

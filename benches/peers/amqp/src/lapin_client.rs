@@ -7,7 +7,7 @@ use lapin::{
     Channel, Connection, ConnectionProperties, Consumer, message::Delivery, options::*, types::FieldTable,
 };
 
-use crate::{Fault, Mode, Plan};
+use crate::{Fault, LINGER, Mode, Plan};
 
 pub(crate) async fn run(plan: &Plan, recovering: bool) -> Result<(), Fault> {
     let properties = ConnectionProperties::default();
@@ -23,6 +23,7 @@ pub(crate) async fn run(plan: &Plan, recovering: bool) -> Result<(), Fault> {
     } else {
         in_tasks(plan, consumer, recovering.then_some(&channel)).await?;
     }
+    tokio::time::sleep(LINGER).await;
     connection.close(200, "".into()).await?;
     Ok(())
 }
@@ -33,9 +34,11 @@ async fn in_place(plan: &Plan, mut consumer: Consumer) -> Result<(), Fault> {
         plan.tally.begin();
         plan.tally.end(&delivery.data);
         match plan.mode {
-            Mode::Each => drop(delivery.ack(BasicAckOptions::default()).await?),
+            Mode::Each => {
+                delivery.ack(BasicAckOptions::default()).await?;
+            }
             Mode::Batch if plan.ends_batch(nth) => {
-                drop(delivery.ack(BasicAckOptions { multiple: true }).await?)
+                delivery.ack(BasicAckOptions { multiple: true }).await?;
             }
             Mode::Batch | Mode::None => {}
         }

@@ -71,9 +71,9 @@ pub(super) fn failed(fault: Fault) -> Error {
         Fault::Refused { code: 403, .. } => {
             Error::Setting(format!("{text}. Are the user and the password in the URI the right ones?"))
         }
-        Fault::Refused { code: 530, .. } => {
-            Error::Setting(format!("{text}. Is the virtual host, the part of the URI behind the host, there?"))
-        }
+        Fault::Refused { code: 530, .. } => Error::Setting(format!(
+            "{text}. Is the virtual host, the part of the URI behind the host, there?"
+        )),
         Fault::Channel { code: 404, .. } if text.contains("no exchange") => {
             Error::Setting(format!("{text}. The exchange has to be there before it is used"))
         }
@@ -81,13 +81,15 @@ pub(super) fn failed(fault: Fault) -> Error {
         Fault::Channel { code: 406, .. } => Error::Setting(format!(
             "{text}. It is there, but made otherwise; without --declare it is taken as it is"
         )),
-        Fault::Channel { code: 405, .. } => {
-            Error::Setting(format!("{text}. Somebody else has it to himself; `gristmill queues` tells how many"))
+        Fault::Channel { code: 405, .. } => Error::Setting(format!(
+            "{text}. Somebody else has it to himself; `gristmill queues` tells how many"
+        )),
+        Fault::Channel { code: 403, .. } => Error::Setting(format!(
+            "{text}. The user in the URI may not do that; whoever runs the broker can allow it"
+        )),
+        Fault::Uri { .. } | Fault::Declaration(_) | Fault::Tls(_) | Fault::Channel { .. } => {
+            Error::Setting(text)
         }
-        Fault::Channel { code: 403, .. } => {
-            Error::Setting(format!("{text}. The user in the URI may not do that; whoever runs the broker can allow it"))
-        }
-        Fault::Uri { .. } | Fault::Declaration(_) | Fault::Tls(_) | Fault::Channel { .. } => Error::Setting(text),
         Fault::Refused { .. } | Fault::Protocol { .. } => Error::Setting(format!("{text}. {elsewhere}")),
         Fault::Ended => Error::System(format!("no broker answered in time. {elsewhere}")),
         _ => Error::System(text),

@@ -161,7 +161,8 @@ fn consumer(
     halted: &watch::Receiver<bool>,
 ) -> Result<Consumer, Error> {
     let retry = Retry::exponential(one.attempts, one.retry_delay).cap(LONGEST_RETRY.max(one.retry_delay));
-    let mut made = Consumer::new(&one.queue, &one.name).retry(retry).workers(one.workers).prefetch(one.prefetch);
+    let mut made =
+        Consumer::new(&one.queue, &one.name).retry(retry).workers(one.workers).prefetch(one.prefetch);
     if let Some(event) = &one.event {
         made = made.event(event);
     }

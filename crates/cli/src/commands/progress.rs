@@ -58,14 +58,19 @@ fn show(mut tell: impl FnMut(Duration) -> Line, ended: &Receiver<()>) {
     let terminal = io::stderr().is_terminal();
     let width = || terminal_size::terminal_size_of(io::stderr()).map_or(80, |(width, _)| width.0);
     let started = Instant::now();
-    let mut logged = started;
+    let (mut logged, mut last) = (started, String::new());
     while ended.recv_timeout(DRAWN) == Err(RecvTimeoutError::Timeout) {
         let line = tell(started.elapsed());
         if terminal {
             draw(&line.fitting(usize::from(width()).saturating_sub(1)));
         } else if logged.elapsed() >= LOGGED {
             logged = Instant::now();
-            aside(&Line { bar: None, ..line }.fitting(usize::MAX));
+            // Where nothing happens, nothing is said.
+            let line = Line { bar: None, ..line }.fitting(usize::MAX);
+            if line != last {
+                aside(&line);
+                last = line;
+            }
         }
     }
     if terminal {

@@ -122,11 +122,13 @@ fn header(text: &str) -> Result<(String, String), String> {
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
     args.place.note(context);
     if args.whole && !args.files.is_empty() && args.files.iter().all(|file| file != "-") {
-        return Err(Error::Setting("--whole is about standard input; a file is one message anyway".to_owned()));
+        return Err(Error::Setting(
+            "--whole is about standard input; a file is one message anyway".to_owned(),
+        ));
     }
     let settings = context.settings()?;
-    let mut builder =
-        broker::builder(&settings.amqp, "gristmill publish").in_flight(args.in_flight.try_into().unwrap_or(1));
+    let mut builder = broker::builder(&settings.amqp, "gristmill publish")
+        .in_flight(args.in_flight.try_into().unwrap_or(1));
     if let Some(queue) = &args.queue {
         builder = builder.queue(args.declared(queue)?);
     }
@@ -160,10 +162,12 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     if failed > NAMED {
         aside(&format!("and {} more that did not arrive", grouped(failed - NAMED)));
     }
-    let value = json!({"published": published, "failed": failed, "seconds": seconds, "interrupted": interrupted});
+    let value =
+        json!({"published": published, "failed": failed, "seconds": seconds, "interrupted": interrupted});
     context.output.say(&value, |_| {
         let rate = if seconds > 0.0 { (published as f64 / seconds) as u64 } else { 0 };
-        let mut text = format!("{} published in {} ({}/s)", counted(published, "message"), took(seconds), grouped(rate));
+        let mut text =
+            format!("{} published in {} ({}/s)", counted(published, "message"), took(seconds), grouped(rate));
         if failed > 0 {
             text.push_str(&format!(", {} not", grouped(failed)));
         }

@@ -108,7 +108,12 @@ async fn look(client: &Client, wanted: &[Wanted]) -> Result<Vec<Found>, Fault> {
         let queue = name.clone();
         match client.depth(name).await {
             Ok((messages, consumers)) => {
-                found.push(Found { queue, exists: true, messages: Some(messages), consumers: Some(consumers) });
+                found.push(Found {
+                    queue,
+                    exists: true,
+                    messages: Some(messages),
+                    consumers: Some(consumers),
+                });
             }
             Err(Fault::Channel { code: 404, .. }) if *may_be_missing => {}
             Err(Fault::Channel { code: 404, .. }) => {

@@ -270,7 +270,8 @@ impl Reading<'_> {
             [] => return Err(self.no_action()),
             [first, second, ..] => {
                 let (first, second) = (self.called(first), self.called(second));
-                let text = format!("a consumer has {first} and {second} ({}); one of them is legal", self.place);
+                let text =
+                    format!("a consumer has {first} and {second} ({}); one of them is legal", self.place);
                 return Err(Error::Setting(text));
             }
         };
@@ -312,7 +313,9 @@ impl Reading<'_> {
             None => (String::new(), self.place.to_owned()),
         };
         let Key { name, legal, .. } = key;
-        Error::Setting(format!("consumers.{name} is {value} ({origin}), which is not legal\n\nlegal: {legal}"))
+        Error::Setting(format!(
+            "consumers.{name} is {value} ({origin}), which is not legal\n\nlegal: {legal}"
+        ))
     }
 }
 
@@ -362,7 +365,10 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_with_what_is_legal() {
-        refused(&[("workers", "201")], "consumers.workers is \"201\" (--flag), which is not legal\n\nlegal: a whole");
+        refused(
+            &[("workers", "201")],
+            "consumers.workers is \"201\" (--flag), which is not legal\n\nlegal: a whole",
+        );
         refused(&[("workers", "-1")], "from 0 to 200");
         refused(&[("prefetch", "1001")], "from 0 to 1000");
         refused(&[("order_by", "header:")], "header:NAME or routing-key");

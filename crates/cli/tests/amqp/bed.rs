@@ -34,7 +34,8 @@ impl Bed {
     pub(crate) fn new(what: &str) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let queue = format!("{what}-{}", COUNT.fetch_add(1, Relaxed));
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let builder = Client::builder(broker().uri()).queue(Queue::quorum(&queue));
         let client = runtime.block_on(builder.start()).unwrap();
         Bed { home: Home::new(), queue, client: Some(client), runtime }
@@ -81,10 +82,12 @@ impl Bed {
         let name = format!("{}{suffix}", self.queue);
         let taken = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&taken);
-        let consumer = Consumer::new(&name, "taking").dead_letters("amq.fanout", "").workers(1).handle(move |delivery| {
-            log.lock().unwrap().push(delivery);
-            async { Ok(()) }
-        });
+        let consumer = Consumer::new(&name, "taking").dead_letters("amq.fanout", "").workers(1).handle(
+            move |delivery| {
+                log.lock().unwrap().push(delivery);
+                async { Ok(()) }
+            },
+        );
         let builder = Client::builder(broker().uri()).queue(Queue::existing(&name)).consumer(consumer);
         let client = self.runtime.block_on(builder.start()).unwrap();
         self.until(&format!("{count} of {name}"), || taken.lock().unwrap().len() >= count);

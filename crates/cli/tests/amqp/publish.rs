@@ -1,1 +1,192 @@
-//!
+//! `gristmill publish`.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::Stdio;
+
+use gristmill_broker::Broker;
+use serde_json::json;
+
+use crate::bed::{Bed, body, broker, clean, header};
+use crate::common::{Home, Said, shape_is_held};
+
+fn feed(bed: &Bed, words: &[&str], input: &[u8]) -> Said {
+    let file = bed.home.path("input");
+    std::fs::write(&file, input).unwrap();
+    let mut command = bed.command(words);
+    clean(Said::of(&command.stdin(std::fs::File::open(file).unwrap()).output().unwrap()))
+}
+
+#[test]
+fn lines_of_standard_input() {
+    let bed = Bed::new("lines");
+    let words = [
+        "publish",
+        "--queue",
+        &bed.queue,
+        "--ids",
+        "--header",
+        "source=test=1",
+        "--header",
+        "a=",
+        "--type",
+        "created",
+        "--content-type",
+        "text/plain",
+    ];
+    let said = feed(&bed, &words, b"one\r\n\ntwo\nthr\xc3\xa9e");
+    said.check("lines", 0, "3 messages published in ", "");
+    let found = bed.take("", 3);
+    assert_eq!(found.iter().map(body).collect::<Vec<_>>(), ["one", "two", "thr\u{e9}e"]);
+    let ids: BTreeSet<_> = found.iter().map(|one| one.message_id().unwrap().to_owned()).collect();
+    assert_eq!(ids.len(), 3);
+    let first = &found[0];
+    assert_eq!((header(first, "source"), header(first, "a")), ("test=1".to_owned(), String::new()));
+    let properties = first.properties();
+    assert_eq!(properties.kind.as_deref(), Some("created"));
+    assert_eq!(properties.content_type.as_deref(), Some("text/plain"));
+    assert_eq!(properties.delivery_mode, Some(2));
+}
+
+#[test]
+fn files_are_messages_or_their_lines_are() {
+    let bed = Bed::new("files");
+    bed.home.write("a.txt", "first\nfile\n");
+    bed.home.write("b.txt", "second\n\nfile");
+    let words = ["publish", "--queue", &bed.queue, "--transient", "a.txt", "none.txt", "b.txt"];
+    bed.run(&words).check("files", 1, "2 messages published in ", "error: none.txt: cannot be read: ");
+    bed.run(&["publish", "--queue", &bed.queue, "--lines", "a.txt", "b.txt"]).check(
+        "lines",
+        0,
+        "4 messages",
+        "",
+    );
+    feed(&bed, &["publish", "--queue", &bed.queue, "--whole"], b"all\nof it\n").check(
+        "whole",
+        0,
+        "1 message",
+        "",
+    );
+    let found = bed.take("", 7);
+    let expected = ["first\nfile\n", "second\n\nfile", "first", "file", "second", "file", "all\nof it\n"];
+    assert_eq!(found.iter().map(body).collect::<Vec<_>>(), expected);
+    assert_eq!(found[0].properties().delivery_mode, Some(1));
+}
+
+#[test]
+fn what_no_queue_takes_is_named_and_the_rest_goes_on() {
+    let bed = Bed::new("unroutable");
+    let said = feed(
+        &bed,
+        &["publish", "--exchange", "amq.direct", "--routing-key", "nobody", "--json"],
+        b"a\n\nb\n",
+    );
+    assert_eq!(said.code, Some(1), "{said:?}");
+    let value = said.json();
+    shape_is_held("publish", &value);
+    assert_eq!((&value["published"], &value["failed"]), (&json!(0), &json!(2)));
+    for line in ["standard input:1", "standard input:3"] {
+        let expected = format!(
+            "error: {line}: no queue takes messages of exchange `amq.direct` with routing key `nobody`"
+        );
+        assert!(said.err.contains(&expected), "{said:?}");
+    }
+    // Among many the first are named.
+    let many = "x\n".repeat(500);
+    let said = feed(&bed, &["publish", "--exchange", "amq.direct", "--in-flight", "7"], many.as_bytes());
+    said.check("many", 1, "0 messages published in ", "and 480 more that did not arrive");
+    assert_eq!(said.err.lines().count(), 21, "{said:?}");
+}
+
+#[test]
+fn what_is_not_there_is_told_with_the_next_step() {
+    let bed = Bed::new("missing");
+    let said = feed(&bed, &["publish", "--queue", "is-not-there"], b"a\n");
+    said.check("no queue", 1, "", "--declare quorum makes it");
+    let said = feed(&bed, &["publish", "--exchange", "is-not-there"], b"a\n");
+    said.check("no exchange", 1, "", "The exchange has to be there before it is used");
+    let made = format!("{}-made", bed.queue);
+    feed(&bed, &["publish", "--queue", &made, "--declare", "classic"], b"a\n").check(
+        "made",
+        0,
+        "1 message",
+        "",
+    );
+    let said = feed(&bed, &["publish", "--queue", &made, "--declare", "quorum"], b"a\n");
+    said.check("otherwise", 1, "", "without --declare it is taken as it is");
+}
+
+#[test]
+fn without_a_broker_the_next_step_is_told() {
+    let home = Home::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let uri = format!("amqp://miller:s3cr3t@{free}/grain");
+    for words in [&["publish", "--queue", "q"][..], &["queues", "q"], &["consume", "q", "--exec", "true"]] {
+        let mut command = home.command(words);
+        command
+            .env("GRISTMILL_AMQP_URI", &uri)
+            .env("GRISTMILL_AMQP_CONNECT_WITHIN", "300ms")
+            .env("GRISTMILL_LOG", "trace");
+        let said = Said::of(&command.output().unwrap());
+        said.check(&format!("{words:?}"), 2, "", "Is the broker running, and is this its address? --uri");
+        assert!(!said.err.contains("s3cr3t") && said.err.contains("miller@127.0.0.1"), "{said:?}");
+    }
+}
+
+#[test]
+fn who_is_not_let_in_is_told_so() {
+    let bed = Bed::new("not-let-in");
+    let uri = broker().uri().replace(broker().password(), "wr0ng");
+    let mut command = bed.home.command(&["publish", "--queue", "q", "--uri", &uri]);
+    let said = clean(Said::of(&command.output().unwrap()));
+    said.check("wrong password", 1, "", "Are the user and the password in the URI the right ones?");
+    assert!(!said.err.contains("wr0ng"), "{said:?}");
+    let uri = broker().uri().replace("%2f", "nowhere");
+    let said = clean(Said::of(&bed.home.command(&["queues", "q", "--uri", &uri]).output().unwrap()));
+    said.check("no vhost", 1, "", "Is the virtual host, the part of the URI behind the host, there?");
+}
+
+#[test]
+fn ctrl_c_ends_it_after_what_is_on_its_way() {
+    let bed = Bed::new("interrupted");
+    let mut command = bed.command(&["publish", "--queue", &bed.queue, "--json"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let mut input = process.stdin.take().unwrap();
+    input.write_all(b"a\nb\nc\n").unwrap();
+    bed.depth_is("", 3);
+    crate::common::signal(&process, "INT");
+    let said = clean(Said::of(&process.wait_with_output().unwrap()));
+    assert_eq!(said.code, Some(130), "{said:?}");
+    assert_eq!((&said.json()["published"], &said.json()["interrupted"]), (&json!(3), &json!(true)));
+    drop(input);
+}
+
+#[test]
+fn a_broker_that_restarts_loses_none() {
+    let mut own = Broker::start().unwrap_or_else(|fault| panic!("{fault}"));
+    let home = Home::new();
+    let mut command = home.command(&["publish", "--queue", "q", "--declare", "quorum", "--json"]);
+    command
+        .env("GRISTMILL_AMQP_URI", own.uri())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let mut input = process.stdin.take().unwrap();
+    let lines = |from: usize| (from..from + 2_000).map(|number| format!("{number}\n")).collect::<String>();
+    input.write_all(lines(0).as_bytes()).unwrap();
+    own.kill();
+    own.restart().unwrap_or_else(|fault| panic!("{fault}"));
+    input.write_all(lines(2_000).as_bytes()).unwrap();
+    drop(input);
+    let said = Said::of(&process.wait_with_output().unwrap());
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert_eq!(said.json()["published"], 4_000, "{said:?}");
+    let mut command =
+        home.command(&["consume", "q", "--json", "--drain", "--for", "2m", "--into", "q.db", "--table", "t"]);
+    // A number is no object; what is read is what counts here.
+    let said = Said::of(&command.env("GRISTMILL_AMQP_URI", own.uri()).output().unwrap());
+    let stats = &said.json()["consumers"][0];
+    assert!(stats["rejected"].as_u64().unwrap() >= 4_000, "{stats}");
+}

@@ -1,1 +1,146 @@
-//!
+//! How consumers end.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, broker};
+use crate::common::signal;
+
+/// A consumer with a command in its hands, which ends when the test says so.
+struct Busy {
+    bed: Bed,
+    process: Child,
+    said: BufReader<ChildStderr>,
+    heard: String,
+}
+
+const COUNT: u32 = 20;
+
+impl Busy {
+    /// Two are with commands that wait for a file, the others wait.
+    fn start(what: &str, words: &[&str]) -> Self {
+        let bed = Bed::new(what);
+        bed.publish((0..COUNT).map(|number| number.to_string()));
+        // Ends when the test makes the file `go`; tells that it runs by a file of its own.
+        let script = "touch run-$(cat); until test -e go; do sleep 0.02; done";
+        let fixed = ["consume", &bed.queue, "--json", "--workers", "2", "--prefetch", "10"];
+        let mut command = bed.command(&[&fixed, words, &["--exec", "sh", "-c", script]].concat());
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(process.stderr.take().unwrap());
+        bed.until("two that run", || bed.home.path("run-0").exists() && bed.home.path("run-1").exists());
+        Busy { bed, process, said, heard: String::new() }
+    }
+
+    fn wait_for(&mut self, words: &str) {
+        while !self.heard.contains(words) {
+            assert!(
+                self.said.read_line(&mut self.heard).unwrap() > 0,
+                "it never said {words:?}: {}",
+                self.heard
+            );
+        }
+    }
+
+    fn end(&mut self) -> (Option<i32>, Value) {
+        let mut out = String::new();
+        self.process.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        self.said.read_to_string(&mut self.heard).unwrap();
+        assert!(!self.heard.contains(broker().password()), "{}", self.heard);
+        let value = serde_json::from_str(&out).unwrap_or(Value::Null);
+        (self.process.wait().unwrap().code(), value)
+    }
+
+    fn go(&self) {
+        self.bed.home.write("go", "");
+    }
+}
+
+#[test]
+fn the_first_signal_finishes_what_runs_and_gives_the_rest_back() {
+    for (words, code) in [(&[][..], 0), (&["--drain"], 130)] {
+        for name in ["INT", "TERM"] {
+            let mut busy = Busy::start("first-signal", words);
+            signal(&busy.process, name);
+            busy.wait_for("stopping: what runs has 30s; once more ends it within a second");
+            busy.go();
+            let (found, value) = busy.end();
+            assert_eq!(found, Some(code), "{words:?} {name}: {value} {}", busy.heard);
+            assert_eq!(value["consumers"][0]["acknowledged"], 2, "{value}");
+            assert_eq!(value["interrupted"], code == 130);
+            busy.bed.depth_is("", COUNT - 2);
+            assert_eq!(busy.bed.depth(".dead"), Some(0));
+        }
+    }
+}
+
+#[test]
+fn what_does_not_finish_in_time_goes_back() {
+    let mut busy = Busy::start("no-time", &["--shutdown", "100ms"]);
+    signal(&busy.process, "TERM");
+    let (code, value) = busy.end();
+    assert_eq!(code, Some(0), "{value} {}", busy.heard);
+    assert_eq!(value["consumers"][0]["acknowledged"], 0, "{value}");
+    busy.bed.depth_is("", COUNT);
+}
+
+#[test]
+fn the_second_signal_ends_commands() {
+    let mut busy = Busy::start("second-signal", &["--shutdown", "1d"]);
+    signal(&busy.process, "TERM");
+    busy.wait_for("stopping: what runs has 1d");
+    signal(&busy.process, "INT");
+    busy.wait_for("stopping now: what runs is ended");
+    let (code, value) = busy.end();
+    assert_eq!(code, Some(130), "{value} {}", busy.heard);
+    busy.bed.depth_is("", COUNT);
+    assert_eq!(busy.bed.depth(".dead"), Some(0));
+}
+
+#[test]
+fn killed_at_any_moment_it_loses_none() {
+    let mut busy = Busy::start("killed", &[]);
+    busy.process.kill().unwrap();
+    busy.process.wait().unwrap();
+    busy.go();
+    busy.bed.depth_is("", COUNT);
+    let stats = busy.bed.drain(&["--exec", "true"]);
+    assert_eq!(stats["acknowledged"], json!(COUNT), "{stats}");
+}
+
+#[test]
+fn after_a_time_it_ends_by_itself() {
+    let bed = Bed::new("for");
+    let said = bed.run(&["consume", &bed.queue, "--for", "200ms", "--exec", "true"]);
+    said.check("for", 0, "0 messages acknowledged in ", "consuming ");
+    assert!(said.out.starts_with("CONSUMER "), "{said:?}");
+}
+
+#[test]
+fn metrics_are_served_while_it_works() {
+    use std::io::Write;
+    let mut busy = Busy::start("metrics", &["--metrics", "127.0.0.1:0"]);
+    busy.wait_for("metrics are at http://");
+    busy.wait_for("/metrics\n");
+    let address = busy.heard.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+    let ask = |request: &str| {
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let queue = busy.bed.queue.clone();
+    busy.bed.until("two in flight", || {
+        let answer = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        answer.contains(&format!("gristmill_amqp_in_flight{{consumer=\"{queue}\",queue=\"{queue}\"}}"))
+            && answer.contains("gristmill_amqp_connected 1")
+    });
+    assert!(ask("GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    assert!(ask("POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+    busy.go();
+    signal(&busy.process, "TERM");
+    assert_eq!(busy.end().0, Some(0));
+}

@@ -43,7 +43,8 @@ pub(super) fn about(delivery: &Delivery, bounds: Bounds, may_stand: fn(&str) -> 
         ("TIMESTAMP", properties.timestamp.map(|seconds| seconds.to_string())),
     ];
     let known = given.into_iter().filter_map(|(name, value)| Some(About::Property(name, value?)));
-    let headers = delivery.headers().iter().map(|(name, value)| About::Header(name.to_owned(), value.to_string()));
+    let headers =
+        delivery.headers().iter().map(|(name, value)| About::Header(name.to_owned(), value.to_string()));
     let mut room = bounds.total;
     let mut all = Vec::new();
     for one in known.chain(headers) {
@@ -97,7 +98,9 @@ mod tests {
 
     #[test]
     fn names_of_any_kind_become_plain() {
-        for (name, expected) in [("tenant-id", "TENANT_ID"), ("a=b\0c", "A_B_C"), ("größe", "GR__E"), ("", "")] {
+        for (name, expected) in
+            [("tenant-id", "TENANT_ID"), ("a=b\0c", "A_B_C"), ("größe", "GR__E"), ("", "")]
+        {
             assert_eq!(plain(name, '_'), expected, "{name:?}");
         }
     }

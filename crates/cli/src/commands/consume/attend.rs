@@ -101,7 +101,9 @@ impl Drained {
     async fn is(&mut self, client: &Client, stats: &Stats) -> Result<bool, Fault> {
         let received: u64 = stats.consumers.iter().map(|one| one.received + one.acknowledged).sum();
         let before = self.before.take();
-        let idle = |stats: &Stats| stats.consumers.iter().all(|one| one.consuming && one.in_flight + one.waiting == 0);
+        let idle = |stats: &Stats| {
+            stats.consumers.iter().all(|one| one.consuming && one.in_flight + one.waiting == 0)
+        };
         if !idle(stats) || !is_empty(client, stats).await? {
             return Ok(false);
         }

@@ -44,7 +44,11 @@ pub(super) struct Exec {
 }
 
 impl Exec {
-    pub(super) fn new(words: Vec<String>, timeout: Option<Duration>, halt: watch::Receiver<bool>) -> Arc<Self> {
+    pub(super) fn new(
+        words: Vec<String>,
+        timeout: Option<Duration>,
+        halt: watch::Receiver<bool>,
+    ) -> Arc<Self> {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         let ours = |name: &str| OURS.iter().any(|ours| name.strip_prefix("GRISTMILL_") == Some(ours));
         let traces = |name: &str| matches!(name, "TRACEPARENT" | "TRACESTATE");
@@ -64,7 +68,10 @@ impl Exec {
             };
             self.watch(&mut child, &mut group, talk).await?
         };
-        let fault = |reason: String| Fault { reason, outputs: [("stderr", stderr.text()), ("stdout", stdout.text())] };
+        let fault = |reason: String| Fault {
+            reason,
+            outputs: [("stderr", stderr.text()), ("stdout", stdout.text())],
+        };
         match end {
             End::Halted => Err(TaskError::cancelled()),
             End::TimedOut(limit) => {
@@ -83,7 +90,8 @@ impl Exec {
     }
 
     fn start(&self, delivery: &Delivery) -> TaskResult<Child> {
-        let (program, words) = self.words.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+        let (program, words) =
+            self.words.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let mut command = Command::new(program);
         command.args(words).process_group(0).kill_on_drop(true);
         for name in &self.foreign {
@@ -152,7 +160,7 @@ impl Exec {
 /// Waits until there is no more time.
 async fn halted(halt: &mut watch::Receiver<bool>) {
     if halt.wait_for(|halt| *halt).await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
@@ -307,7 +315,10 @@ mod tests {
         for code in [64, 65, 74, 76, 78, 126, 127] {
             assert_eq!(judged(code), Judgement::Never(format!("exit code {code}")));
         }
-        assert_eq!(judge(ExitStatus::from_raw(9)), Judgement::Again("ended by a signal: 9 (SIGKILL)".to_owned()));
+        assert_eq!(
+            judge(ExitStatus::from_raw(9)),
+            Judgement::Again("ended by a signal: 9 (SIGKILL)".to_owned())
+        );
     }
 
     #[tokio::test]

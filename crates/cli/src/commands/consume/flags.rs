@@ -105,11 +105,21 @@ pub(crate) struct Args {
 
     /// How many messages at a time, 0 to 200; 1 keeps the queue's order [default: four a core; 200 for --into and
     /// --enqueue]
-    #[arg(long, value_name = "NUMBER", help_heading = "How messages are handled", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        help_heading = "How messages are handled",
+        allow_hyphen_values = true
+    )]
     workers: Option<String>,
 
     /// How many messages the broker sends ahead, 0 to 1000 [default: ten a worker, at most 500]
-    #[arg(long, value_name = "NUMBER", help_heading = "How messages are handled", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        help_heading = "How messages are handled",
+        allow_hyphen_values = true
+    )]
     prefetch: Option<String>,
 
     /// Keep the order of messages with the same header, or routing key
@@ -121,7 +131,12 @@ pub(crate) struct Args {
     timeout: Option<String>,
 
     /// How many attempts a message has [default: 5]
-    #[arg(long, value_name = "NUMBER", help_heading = "How messages are handled", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        help_heading = "How messages are handled",
+        allow_hyphen_values = true
+    )]
     attempts: Option<String>,
 
     /// The wait after the first failed attempt; it doubles with each further one, up to 5m [default: 1s]
@@ -141,7 +156,12 @@ pub(crate) struct Args {
     once_within: Option<String>,
 
     /// How often a message may be delivered without getting to its end [default: 20]
-    #[arg(long, value_name = "NUMBER", help_heading = "How messages are handled", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        help_heading = "How messages are handled",
+        allow_hyphen_values = true
+    )]
     max_deliveries: Option<String>,
 
     #[command(flatten)]
@@ -156,7 +176,12 @@ pub(crate) struct Args {
     bind: Vec<String>,
 
     /// Where in a stream to begin [default: next]
-    #[arg(long, value_name = "first|last|next|NUMBER", help_heading = "The broker", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "first|last|next|NUMBER",
+        help_heading = "The broker",
+        allow_hyphen_values = true
+    )]
     offset: Option<String>,
 
     /// Nobody else may consume from the queue
@@ -194,9 +219,12 @@ impl Args {
 
     pub(super) fn limits(&self) -> Result<Limits, Error> {
         let wrong = |text: &String| {
-            Error::Setting(format!("--for is {text:?}, which is not legal\n\nlegal: more than 0s, written as {DURATIONS}"))
+            Error::Setting(format!(
+                "--for is {text:?}, which is not legal\n\nlegal: more than 0s, written as {DURATIONS}"
+            ))
         };
-        let read = |text: &String| value::duration(text).filter(|limit| !limit.is_zero()).ok_or_else(|| wrong(text));
+        let read =
+            |text: &String| value::duration(text).filter(|limit| !limit.is_zero()).ok_or_else(|| wrong(text));
         Ok(Limits { drain: self.drain, limit: self.limit.as_ref().map(read).transpose()? })
     }
 
@@ -234,7 +262,9 @@ impl Args {
             Some(queue) if settings.consumers.is_empty() => {
                 format!("nothing is said about what to do with the messages of {queue}; {actions}")
             }
-            Some(queue) => format!("the settings file has no consumer of the queue {queue:?}, or of that name; {actions}"),
+            Some(queue) => format!(
+                "the settings file has no consumer of the queue {queue:?}, or of that name; {actions}"
+            ),
             None => format!(
                 "the settings file has no [[consumers]], and no queue is named; {actions}, and `gristmill config init` \
                  writes a file with an example"
@@ -271,7 +301,9 @@ impl Args {
                 said.insert(key.name, (Raw::One(text.into()), Origin::Flag(key.flag)));
             }
         }
-        for (key, given) in [(&consumers::KEEP_LETTERS, self.keep_letters), (&consumers::EXCLUSIVE, self.exclusive)] {
+        for (key, given) in
+            [(&consumers::KEEP_LETTERS, self.keep_letters), (&consumers::EXCLUSIVE, self.exclusive)]
+        {
             if given {
                 said.insert(key.name, (Raw::Bare("true".to_owned()), Origin::Flag(key.flag)));
             }

@@ -31,7 +31,10 @@ struct Waiting {
 
 impl Gather {
     /// Starts the thread. It ends with the last of the handles.
-    fn start(name: &str, mut write: impl FnMut(&[Delivery]) -> Written + Send + 'static) -> Result<Self, Error> {
+    fn start(
+        name: &str,
+        mut write: impl FnMut(&[Delivery]) -> Written + Send + 'static,
+    ) -> Result<Self, Error> {
         let (sender, receiver) = mpsc::channel::<Waiting>();
         let write_all = move || {
             while let Ok(first) = receiver.recv() {

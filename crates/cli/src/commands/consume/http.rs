@@ -212,7 +212,9 @@ mod tests {
 
     #[test]
     fn values_of_any_kind_become_plain() {
-        for (value, expected) in [("a b", "a b"), ("50%", "50%"), ("a\r\nb: c", "a%0D%0Ab: c"), ("é%", "%C3%A9%25")] {
+        for (value, expected) in
+            [("a b", "a b"), ("50%", "50%"), ("a\r\nb: c", "a%0D%0Ab: c"), ("é%", "%C3%A9%25")]
+        {
             assert_eq!(encoded(value), expected);
         }
     }

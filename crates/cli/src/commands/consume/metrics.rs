@@ -25,7 +25,9 @@ const AT_ONCE: usize = 16;
 /// Answers until the runtime ends. Says where it listens.
 pub(super) async fn serve(address: SocketAddr, snapshot: Snapshot) -> Result<SocketAddr, Error> {
     let failed = |error: std::io::Error| {
-        Error::Setting(format!("cannot listen on {address} for --metrics: {error}; another address may be free"))
+        Error::Setting(format!(
+            "cannot listen on {address} for --metrics: {error}; another address may be free"
+        ))
     };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;

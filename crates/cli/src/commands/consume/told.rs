@@ -56,7 +56,9 @@ fn line(sum: &Sum, rate: u64, connected: bool) -> Line {
         Part(5, format!("{} in flight", grouped(sum.in_flight))),
     ];
     parts.extend(sum.lag.map(|lag| Part(6, format!("{} waiting", grouped(lag)))));
-    for (count, what, weight) in [(sum.retried, "retried", 3), (sum.rejected, "rejected", 4), (sum.skipped, "skipped", 2)] {
+    for (count, what, weight) in
+        [(sum.retried, "retried", 3), (sum.rejected, "rejected", 4), (sum.skipped, "skipped", 2)]
+    {
         if count > 0 {
             parts.push(Part(weight, format!("{} {what}", grouped(count))));
         }

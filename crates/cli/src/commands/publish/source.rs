@@ -106,7 +106,12 @@ fn too_long(longest: u64) -> String {
 }
 
 /// A line that is too long is never in memory as a whole.
-fn lines(source: &mut dyn BufRead, origin: &Origin, longest: u64, sender: &Sender<Input>) -> Result<(), Gone> {
+fn lines(
+    source: &mut dyn BufRead,
+    origin: &Origin,
+    longest: u64,
+    sender: &Sender<Input>,
+) -> Result<(), Gone> {
     for number in 1.. {
         let origin = Origin { line: Some(number), ..origin.clone() };
         let mut line = Vec::new();
@@ -150,8 +155,13 @@ mod tests {
             });
         }
         let long = too_long(8);
-        let expected =
-            ["f:1 a".to_owned(), "f:3 12345678".to_owned(), format!("f:4 {long}"), format!("f:5 {long}"), "f:6 last".to_owned()];
+        let expected = [
+            "f:1 a".to_owned(),
+            "f:3 12345678".to_owned(),
+            format!("f:4 {long}"),
+            format!("f:5 {long}"),
+            "f:6 last".to_owned(),
+        ];
         assert_eq!(found, expected);
     }
 }

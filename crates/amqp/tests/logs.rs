@@ -1,0 +1,86 @@
+//! What is logged. In a process of its own: tracing remembers for all threads who listens.
+
+use gristmill_amqp::{Client, Consumer, Message, Queue};
+use gristmill_broker::{Broker, Proxy};
+use gristmill_pool::TaskError;
+use std::{
+    io::Write,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+const SECONDS: Duration = Duration::from_secs(10);
+
+/// Everything that is logged, at every level.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Heard {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn logs_name_worker_and_trace_and_never_a_password() {
+    let broker = Broker::start().unwrap();
+    let heard = Heard::default();
+    let writer = heard.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    // On this thread alone, so that all of it is heard.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    runtime.block_on(async {
+        let (orders, proxy) = ("logs", Proxy::to(broker.address()).unwrap());
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let queue = Queue::new(orders);
+        let seen = Arc::clone(&log);
+        let consumer = Consumer::new(orders, "talks").workers(5000).prefetch(5000).handle(move |delivery| {
+            tracing::info!("a word of the handler");
+            seen.lock().unwrap().push(delivery.traceparent().map(str::to_owned));
+            async move { if delivery.attempt() == 1 { Err(TaskError::transient("not now")) } else { Ok(()) } }
+        });
+        let uri = proxy.uri(&broker.uri());
+        let consuming = Client::builder(uri).queue(queue).consumer(consumer).start().await.unwrap();
+        let message = Message::to_queue(orders, "x").header("traceparent", trace);
+        consuming.publisher().publish(message).await.unwrap();
+        until("both attempts", || log.lock().unwrap().len() == 2).await;
+        proxy.cut();
+        until("the loss noticed", || !consuming.stats().consumers[0].consuming).await;
+        proxy.mend();
+        until("it is back", || consuming.stats().consumers[0].consuming).await;
+        consuming.shutdown(SECONDS).await;
+        let _ = Client::builder(broker.uri().replace(broker.user(), "nobody")).start().await;
+        // The trace goes along through the retry.
+        assert_eq!(*log.lock().unwrap(), [Some(trace.to_owned()), Some(trace.to_owned())]);
+    });
+    drop(guard);
+    let text = String::from_utf8(heard.0.lock().unwrap().clone()).unwrap();
+    let word = text.lines().find(|line| line.contains("a word of the handler")).unwrap();
+    assert!(
+        word.contains("worker=") && word.contains("consumer=\"talks\"") && word.contains(trace),
+        "{word}"
+    );
+    assert!(text.contains("what=\"workers\" asked=5000 given=200"), "{text}");
+    assert!(text.contains("what=\"prefetch\" asked=5000 given=1000"), "{text}");
+    assert!(text.contains("consuming was interrupted"), "{text}");
+    assert!(!text.contains(broker.password()), "{text}");
+}
+
+async fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is() {
+        assert!(since.elapsed() < Duration::from_secs(90), "waited in vain for: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,295 @@
+//! Reading one setting after the other: the layer that wins, checked, with a note of where it came from.
+//!
+//! Owns what a value of each kind may look like. Which settings there are is the affair of `keys`, and what they are for
+//! that of `settings`.
+
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gristmill_amqp::Endpoint;
+use gristmill_store::Durability;
+use gristmill_store::catalog::Algorithm;
+
+use super::keys::{self, Key};
+use super::{
+    Environment, Flags, Origin, Raw, Shown, absolute, config_path, consumers, file, non_empty, under_home,
+    value,
+};
+use crate::error::Error;
+
+/// The three layers, and what has been read of them so far.
+pub(super) struct Reading<'a> {
+    flags: &'a Flags,
+    env: Environment<'a>,
+    file: PathBuf,
+    found: file::File,
+    pub(super) shown: Vec<Shown>,
+}
+
+impl<'a> Reading<'a> {
+    pub(super) fn new(flags: &'a Flags, env: Environment<'a>) -> Result<Self, Error> {
+        // Without a home there is no file; who needs one is told when it comes to that.
+        let (file, named) = config_path(flags, env).unwrap_or_default();
+        let found = match std::fs::read_to_string(&file) {
+            Ok(text) => file::parse(&file, &text).map_err(Error::Setting)?,
+            Err(error) if error.kind() == ErrorKind::NotFound && !named => file::File::default(),
+            Err(error) => {
+                let text = format!("cannot read the settings file {}: {error}", file.display());
+                return Err(Error::Setting(text));
+            }
+        };
+        Ok(Reading { flags, env, file, found, shown: Vec::new() })
+    }
+
+    /// The value that wins, and where it is from; nothing when nobody gave one.
+    pub(super) fn given(&self, key: &Key) -> Option<(Raw, Origin)> {
+        if let Some((flag, raw)) = self.flags.values.get(key.name) {
+            return Some((raw.clone(), Origin::Flag(flag)));
+        }
+        if let Some(value) = non_empty(self.env, key.variable) {
+            return Some((Raw::One(value), Origin::Variable(key.variable)));
+        }
+        let (raw, line) = self.found.values.get(key.name)?;
+        Some((raw.clone(), Origin::File(self.file.clone(), *line)))
+    }
+
+    /// Reads a key whose value is text, and notes what it came to.
+    pub(super) fn text<T>(
+        &mut self,
+        key: &'static Key,
+        read: impl Fn(&str) -> Option<T>,
+        show: impl Fn(&T) -> String,
+    ) -> Result<T, Error> {
+        let default = || (Raw::One(key.default.unwrap_or_default().into()), Origin::Default);
+        let (raw, origin) = self.given(key).unwrap_or_else(default);
+        let value = match &raw {
+            Raw::One(text) => text.to_str().and_then(read),
+            Raw::Bare(text) => read(text),
+            Raw::Many(_) => None,
+        };
+        let value = value.ok_or_else(|| self.wrong(key))?;
+        self.shown.push(Shown { key, value: show(&value), origin });
+        Ok(value)
+    }
+
+    pub(super) fn duration(
+        &mut self,
+        key: &'static Key,
+        (least, most): (Duration, Duration),
+    ) -> Result<Duration, Error> {
+        let read = |text: &str| value::duration(text).filter(|value| (least..=most).contains(value));
+        self.text(key, read, |value| value::show_duration(*value))
+    }
+
+    /// A duration, or a word for having none.
+    pub(super) fn duration_or(
+        &mut self,
+        key: &'static Key,
+        word: &str,
+        least: Duration,
+    ) -> Result<Option<Duration>, Error> {
+        let read = |text: &str| match text {
+            text if text == word => Some(None),
+            text => value::duration(text).filter(|value| *value >= least).map(Some),
+        };
+        self.text(key, read, |value| value.map_or_else(|| word.to_owned(), value::show_duration))
+    }
+
+    pub(super) fn count(&mut self, key: &'static Key, most: u32) -> Result<u32, Error> {
+        let read = |text: &str| text.parse().ok().filter(|count| (1..=most).contains(count));
+        self.text(key, read, u32::to_string)
+    }
+
+    pub(super) fn size(&mut self, key: &'static Key, most: u64) -> Result<u64, Error> {
+        let read = |text: &str| value::size(text).filter(|size| *size <= most);
+        self.text(key, read, |size| value::show_size(*size))
+    }
+
+    pub(super) fn workers(&mut self) -> Result<usize, Error> {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let read = |text: &str| match text {
+            "cores" => Some(cores()),
+            text => text.parse().ok().filter(|count| (1..=1_024).contains(count)),
+        };
+        self.text(&keys::EXEC_WORKERS, read, usize::to_string)
+    }
+
+    pub(super) fn algorithm(&mut self) -> Result<Algorithm, Error> {
+        self.text(&keys::SCAN_HASH, Algorithm::parse, |algorithm| algorithm.as_str().to_owned())
+    }
+
+    /// A number, or a word for having none.
+    pub(super) fn number_or(
+        &mut self,
+        key: &'static Key,
+        word: &str,
+        legal: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, Error> {
+        let read = |text: &str| match text {
+            text if text == word => Some(None),
+            text => text.parse().ok().filter(|number| legal.contains(number)).map(Some),
+        };
+        self.text(key, read, |number| number.map_or_else(|| word.to_owned(), |number| number.to_string()))
+    }
+
+    /// Bytes a second, or none.
+    pub(super) fn rate_or_none(&mut self, key: &'static Key) -> Result<Option<u64>, Error> {
+        let read = |text: &str| match text {
+            "none" => Some(None),
+            text => value::size(text.strip_suffix("/s").unwrap_or(text)).filter(|rate| *rate > 0).map(Some),
+        };
+        let show = |rate: &Option<u64>| match rate {
+            None => "none".to_owned(),
+            Some(rate) => format!("{}/s", value::show_size(*rate)),
+        };
+        self.text(key, read, show)
+    }
+
+    pub(super) fn folder_or_none(&mut self, key: &'static Key) -> Result<Option<PathBuf>, Error> {
+        let read = |text: &str| match text {
+            "none" => Some(None),
+            text => Some(PathBuf::from(text)).filter(|path| path.is_absolute()).map(Some),
+        };
+        let show = |folder: &Option<PathBuf>| {
+            folder.as_ref().map_or_else(|| "none".to_owned(), |folder| folder.display().to_string())
+        };
+        self.text(key, read, show)
+    }
+
+    /// Where the broker is. What is shown, and what is said of a wrong one, never has a password in it.
+    pub(super) fn uris(&mut self) -> Result<Vec<String>, Error> {
+        let key = &keys::AMQP_URI;
+        let default = || (Raw::One(key.default.unwrap_or_default().into()), Origin::Default);
+        let (raw, origin) = self.given(key).unwrap_or_else(default);
+        let wrong = |why: &str| {
+            Error::Setting(format!("{} ({origin}) is not legal: {why}\n\nlegal: {}", key.name, key.legal))
+        };
+        let uris: Vec<String> = match raw {
+            Raw::Many(uris) => uris,
+            Raw::One(text) => {
+                let text = text.to_str().ok_or_else(|| wrong("it is not UTF-8"))?;
+                text.split_whitespace().map(str::to_owned).collect()
+            }
+            Raw::Bare(_) => return Err(wrong("it is not a text, or a list of such")),
+        };
+        if uris.is_empty() {
+            return Err(wrong("there is none"));
+        }
+        let endpoints = uris.iter().map(|uri| uri.parse::<Endpoint>()).collect::<Result<Vec<_>, _>>();
+        let endpoints = endpoints.map_err(|error| wrong(&error.to_string()))?;
+        let shown = endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ");
+        self.shown.push(Shown { key, value: shown, origin });
+        Ok(uris)
+    }
+
+    /// An address to listen on. A bare port is for this machine only.
+    pub(super) fn address_or_none(&mut self, key: &'static Key) -> Result<Option<SocketAddr>, Error> {
+        let read = |text: &str| match text {
+            "none" => Some(None),
+            text => text
+                .parse()
+                .or_else(|_| text.parse().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port))))
+                .ok()
+                .map(Some),
+        };
+        let show = |address: &Option<SocketAddr>| {
+            address.map_or_else(|| "none".to_owned(), |address| address.to_string())
+        };
+        self.text(key, read, show)
+    }
+
+    pub(super) fn consumers(&self) -> Result<Vec<consumers::Declared>, Error> {
+        let mut declared = Vec::with_capacity(self.found.consumers.len());
+        for (values, line) in &self.found.consumers {
+            let place = format!("{}:{line}", self.file.display());
+            let one = consumers::from_file(values, &self.file);
+            consumers::resolve(&one, &place)?;
+            declared.push(one);
+        }
+        Ok(declared)
+    }
+
+    pub(super) fn durability(&mut self) -> Result<Durability, Error> {
+        let read = |text: &str| match text {
+            "full" => Some(Durability::Full),
+            "normal" => Some(Durability::Normal),
+            _ => None,
+        };
+        let show = |durability: &Durability| match durability {
+            Durability::Full => "full".to_owned(),
+            Durability::Normal => "normal".to_owned(),
+        };
+        self.text(&keys::SYNCHRONOUS, read, show)
+    }
+
+    pub(super) fn names(&mut self, key: &'static Key) -> Result<Vec<String>, Error> {
+        let default = || (Raw::One(key.default.unwrap_or_default().into()), Origin::Default);
+        let (raw, origin) = self.given(key).unwrap_or_else(default);
+        let names: Vec<String> = match raw {
+            Raw::Many(names) => names,
+            Raw::One(text) => {
+                let text = text.to_str().ok_or_else(|| self.wrong(key))?;
+                text.split(',').map(|name| name.trim().to_owned()).collect()
+            }
+            Raw::Bare(_) => return Err(self.wrong(key)),
+        };
+        if names.is_empty() || names.iter().any(String::is_empty) {
+            return Err(self.wrong(key));
+        }
+        self.shown.push(Shown { key, value: names.join(", "), origin });
+        Ok(names)
+    }
+
+    /// The database's path, absolute.
+    pub(super) fn database(&mut self) -> Result<PathBuf, Error> {
+        let key = &keys::DATABASE;
+        let (path, origin) = match self.given(key) {
+            None => {
+                let folder = under_home(self.env, "XDG_DATA_HOME", ".local/share")?;
+                (folder.join("gristmill/gristmill.db"), Origin::Default)
+            }
+            Some((Raw::One(path), Origin::File(file, line))) if !path.is_empty() => {
+                (self.seen_from(&file, path)?, Origin::File(file, line))
+            }
+            Some((Raw::One(path), origin)) if !path.is_empty() => (PathBuf::from(path), origin),
+            Some(_) => return Err(self.wrong(key)),
+        };
+        let path = absolute(&path)?;
+        self.shown.push(Shown { key, value: path.display().to_string(), origin });
+        Ok(path)
+    }
+
+    pub(super) fn seen_from(&self, file: &Path, path: OsString) -> Result<PathBuf, Error> {
+        let path = PathBuf::from(path);
+        if let Ok(rest) = path.strip_prefix("~") {
+            let home = non_empty(self.env, "HOME").ok_or_else(|| self.wrong(&keys::DATABASE))?;
+            return Ok(PathBuf::from(home).join(rest));
+        }
+        Ok(absolute(file)?.parent().unwrap_or(Path::new("/")).join(path))
+    }
+
+    /// The key, the value, where it stands and what is legal.
+    pub(super) fn wrong(&self, key: &Key) -> Error {
+        let (raw, place) = match self.given(key) {
+            Some((raw, origin)) => (raw, origin.to_string()),
+            None => (Raw::One(key.default.unwrap_or_default().into()), "by default".to_owned()),
+        };
+        let value = match raw {
+            Raw::One(text) => quoted(&text),
+            Raw::Many(names) => format!("{names:?}"),
+            Raw::Bare(text) => text,
+        };
+        Error::Setting(format!(
+            "{} is {value} ({place}), which is not legal\n\nlegal: {}",
+            key.name, key.legal
+        ))
+    }
+}
+
+fn quoted(text: &OsStr) -> String {
+    format!("{text:?}")
+}
