@@ -29,6 +29,8 @@ pub struct Client {
     consuming: Link,
     publishing: Link,
     publisher: Publisher,
+    /// For messages that consumers move.
+    patient: Publisher,
     consumers: Vec<Running>,
     /// Tasks that look after things now and then.
     chores: Vec<AbortHandle>,
@@ -53,6 +55,9 @@ pub struct Builder {
     confirm_within: Duration,
     in_flight: usize,
 }
+
+/// How many messages consumers may be moving at a time.
+const MOVES: usize = 1000;
 
 /// How often the broker is asked how many messages wait.
 const ASK_FOR_LAG: Duration = Duration::from_secs(5);
@@ -158,16 +163,19 @@ impl Builder {
         publishing.first(nodes, self.start_within).await?;
         topology.declare(&consuming.up().await?.0).await?;
         let publisher = Publisher::start(publishing.clone(), self.in_flight, self.confirm_within);
-        let topology = Arc::new(topology);
+        let patient = Publisher::start(publishing.clone(), MOVES, Duration::MAX);
         let mut client =
-            Client { consuming, publishing, publisher, consumers: Vec::new(), chores: Vec::new() };
+            Client { consuming, publishing, publisher, patient, consumers: Vec::new(), chores: Vec::new() };
         let mut firsts = Vec::new();
         for set in sets {
-            firsts.push(client.employ(Arc::new(set), &topology, self.store.as_ref())?);
+            let needed = Arc::new(topology.around(&set.queue).and(&set.dead_topology));
+            firsts.push(client.employ(Arc::new(set), &needed, self.store.as_ref())?);
         }
         for first in firsts {
             first.await.unwrap_or(Err(Error::Ended))?;
         }
+        let again = tokio::spawn(declare_again(client.consuming.clone(), topology));
+        client.chores.push(again.abort_handle());
         if !client.consumers.is_empty() {
             let seen: Vec<Seen> = client.consumers.iter().map(|running| running.seen.clone()).collect();
             client.chores.push(tokio::spawn(watch_lag(client.consuming.clone(), seen)).abort_handle());
@@ -211,6 +219,7 @@ impl Client {
         let mover = Mover {
             set: Arc::clone(&set),
             publisher: self.publisher.clone(),
+            patient: self.patient.clone(),
             link: self.publishing.clone(),
             store: store.cloned(),
         };
@@ -283,6 +292,18 @@ impl Drop for Client {
             running.task.abort();
         }
         self.chores.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Declares everything on every connection but the first, on which it is declared before anything begins.
+async fn declare_again(link: Link, topology: Topology) {
+    let mut declared = 1;
+    while let Ok((connection, count)) = link.up().await {
+        if count != declared {
+            topology.declare_what_can_be(&connection).await;
+            declared = count;
+        }
+        connection.ended().await;
     }
 }
 

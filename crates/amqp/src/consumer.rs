@@ -44,7 +44,7 @@ pub struct Consumer {
     max_deliveries: u32,
     once_within: Option<Duration>,
     keep_letters: bool,
-    offset: Offset,
+    offset: Option<Offset>,
     exclusive: bool,
 }
 
@@ -105,7 +105,7 @@ impl Consumer {
             max_deliveries: MAX_DELIVERIES,
             once_within: None,
             keep_letters: false,
-            offset: Offset::default(),
+            offset: None,
             exclusive: false,
         }
     }
@@ -219,9 +219,10 @@ impl Consumer {
         self
     }
 
-    /// Where to begin in a stream. After a lost connection it goes on where it was.
+    /// Where to begin in a stream; says, too, that a queue that is there already is one. After a lost connection it goes
+    /// on where it was.
     pub fn offset(mut self, offset: Offset) -> Self {
-        self.offset = offset;
+        self.offset = Some(offset);
         self
     }
 
@@ -255,7 +256,14 @@ impl Consumer {
         let Some(queue) = topology.queue(&self.queue) else {
             return wrong(&format!("queue {} is not declared; declare it, or as existing", self.queue));
         };
-        let is_stream = queue.kind() == Some("stream");
+        let is_stream = match (queue.kind(), &self.offset) {
+            (Some("stream"), _) => true,
+            (Some(kind), Some(_)) => {
+                return wrong(&format!("an offset is for streams, and queue {} is a {kind} one", self.queue));
+            }
+            (Some(_), None) => false,
+            (None, offset) => offset.is_some(),
+        };
         let sizing = Sizing::of(self.workers, self.prefetch, cores(), |what, asked, given| {
             tracing::warn!(consumer = self.name, what, asked, given, "more than is allowed; clamped");
         });
@@ -294,7 +302,7 @@ impl Consumer {
             max_deliveries: self.max_deliveries,
             once_within: self.once_within,
             keep_letters: self.keep_letters,
-            offset: self.offset.clone(),
+            offset: self.offset.clone().unwrap_or_default(),
             exclusive: self.exclusive,
         })
     }

@@ -66,7 +66,11 @@ impl Delivery {
         let count = |name| {
             headers.get(name).and_then(crate::Value::as_int).unwrap_or(0).clamp(0, u32::MAX.into()) as u32
         };
-        let text = |name| headers.get(name).and_then(crate::Value::as_str).map(str::to_owned);
+        // Names of exchanges and routing keys are never longer; whoever wrote such a header was not us.
+        let text = |name| {
+            let text = headers.get(name).and_then(crate::Value::as_str);
+            text.filter(|text| text.len() <= 255).map(str::to_owned)
+        };
         // One that went through a queue of ours comes by the way of that queue; its own way stands in its headers.
         Self(Arc::new(Inner {
             queue: Arc::clone(queue),

@@ -42,8 +42,10 @@ pub(crate) struct Dispatcher {
     held: Option<(Job, Flight)>,
     /// In the pool, by their numbers there.
     flights: HashMap<u64, Flight>,
-    /// Being moved, or waiting for another attempt in their place.
+    /// Being moved.
     turns: JoinSet<Turn>,
+    /// Waiting for another attempt in their place.
+    naps: JoinSet<Flight>,
     /// In a stream: what is not done, and what comes next.
     offsets: Offsets,
     /// Nothing more is to be started.
@@ -65,19 +67,35 @@ struct Flight {
 enum Turn {
     /// It is elsewhere now, confirmed, or its channel was lost meanwhile.
     Moved { flight: Flight, arrived: bool },
-    /// It is to be tried again.
-    Due(Flight),
+    /// It could not be counted: it runs without.
+    Uncounted(Flight),
 }
 
 #[derive(Default)]
 struct Offsets {
     open: BTreeSet<u64>,
     next: Option<u64>,
+    /// When it began to read, in seconds since 1970.
+    since: Option<u64>,
+}
+
+/// Where in a stream to go on.
+#[derive(Debug, Clone, Copy)]
+enum Resume {
+    At(u64),
+    /// Nothing has come yet; what came meanwhile must.
+    Since(u64),
 }
 
 impl Offsets {
-    fn resume(&self) -> Option<u64> {
-        self.open.first().copied().or(self.next)
+    fn resume(&self) -> Option<Resume> {
+        let at = self.open.first().copied().or(self.next);
+        at.map(Resume::At).or(self.since.map(Resume::Since))
+    }
+
+    fn begin(&mut self) {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        self.since.get_or_insert(now.map_or(0, |now| now.as_secs()));
     }
 }
 
@@ -110,32 +128,42 @@ impl Dispatcher {
             held: None,
             flights: HashMap::new(),
             turns: JoinSet::new(),
+            naps: JoinSet::new(),
             offsets: Offsets::default(),
             closing: Leave::default(),
         }
     }
 
     /// A delivery has come.
-    fn take_in(&mut self, received: Received) {
-        let Some(session) = &mut self.session else { return };
+    fn take_in(&mut self, received: Received) -> Result<(), Error> {
+        let Some(session) = &mut self.session else { return Ok(()) };
         let tag = received.tag;
-        session.ledger.open(tag);
+        if !session.ledger.open(tag) {
+            let text = format!("the broker gave delivery {tag} a number that is not the next");
+            return Err(Error::Channel { code: 541, text });
+        }
         let leave = session.leave.clone();
         let delivery = Delivery::new(&self.set.queue, received);
         self.counters.received.fetch_add(1, Relaxed);
         if delivery.is_redelivered() {
             self.counters.redelivered.fetch_add(1, Relaxed);
         }
-        let offset = offset_of(&delivery);
+        // Only a stream's: anybody can put a header of that name on a message.
+        let offset = self.set.is_stream.then(|| offset_of(&delivery)).flatten();
         if let Some(offset) = offset {
             self.offsets.open.insert(offset);
             self.offsets.next = Some(offset + 1);
         }
         let key = self.key_of(&delivery);
         let flight = Flight { delivery, tag, key, offset, leave };
-        if self.closing.is_revoked() {
-            return;
+        if !self.closing.is_revoked() {
+            self.admit(flight);
         }
+        Ok(())
+    }
+
+    /// It is to run, unless something speaks against it.
+    fn admit(&mut self, flight: Flight) {
         // By a way of its own, and so without its lane: it never runs.
         if let Some(why) = flight.delivery.unreadable().map(str::to_owned) {
             return self.bury(Flight { key: None, ..flight }, Reason::Unreadable, why);
@@ -253,8 +281,7 @@ impl Dispatcher {
             error = why,
             "a message failed; it is tried again"
         );
-        // What falls back into a stream would come to all who read it.
-        match self.set.in_place || flight.offset.is_some() {
+        match self.set.in_place {
             true => self.try_again(flight, delay),
             false => self.put_off(flight, why, delay),
         }
@@ -262,10 +289,10 @@ impl Dispatcher {
 
     /// In its place: it keeps its lane, and no worker.
     fn try_again(&mut self, flight: Flight, delay: Duration) {
-        self.turns.spawn(async move {
+        self.naps.spawn(async move {
             tokio::time::sleep(delay).await;
             let delivery = flight.delivery.after_failure();
-            Turn::Due(Flight { delivery, ..flight })
+            Flight { delivery, ..flight }
         });
     }
 
@@ -280,8 +307,10 @@ impl Dispatcher {
     fn count(&mut self, flight: Flight) {
         let mover = self.mover.clone();
         self.turns.spawn(async move {
-            let arrived = mover.count(&flight.delivery, &flight.leave).await;
-            Turn::Moved { flight, arrived }
+            match mover.count(&flight.delivery).await {
+                true => Turn::Moved { flight, arrived: true },
+                false => Turn::Uncounted(flight),
+            }
         });
     }
 
@@ -308,10 +337,19 @@ impl Dispatcher {
         match turn {
             Turn::Moved { flight, arrived: true } => self.finish(&flight),
             Turn::Moved { flight, arrived: false } => self.release(&flight),
-            Turn::Due(flight) if flight.leave.is_revoked() || self.closing.is_revoked() => {
-                self.release(&flight);
+            Turn::Uncounted(flight) if flight.leave.is_revoked() || self.closing.is_revoked() => {}
+            Turn::Uncounted(flight) => {
+                let key = self.key_of(&flight.delivery);
+                self.lanes.add(key.clone(), Flight { key, ..flight });
             }
-            Turn::Due(flight) => self.lanes.put_back(flight),
+        }
+    }
+
+    /// One that waited in its place is to be tried again.
+    fn due(&mut self, flight: Flight) {
+        match flight.leave.is_revoked() || self.closing.is_revoked() {
+            true => self.release(&flight),
+            false => self.lanes.put_back(flight),
         }
     }
 
@@ -335,7 +373,7 @@ impl Dispatcher {
     fn show(&self) {
         let waiting = self.lanes.len() + usize::from(self.held.is_some());
         self.counters.waiting.store(waiting as u64, Relaxed);
-        let under_way = self.flights.len() + self.turns.len();
+        let under_way = self.flights.len() + self.turns.len() + self.naps.len();
         self.counters.in_flight.store(under_way as u64, Relaxed);
     }
 }

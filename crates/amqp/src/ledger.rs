@@ -31,13 +31,14 @@ pub(crate) struct Ack {
 }
 
 impl Ledger {
-    /// A delivery has come. Tags come in order, without gaps.
-    pub(crate) fn open(&mut self, tag: u64) {
-        let at = tag.saturating_sub(self.before + 1) as usize;
-        debug_assert_eq!(at, self.states.len(), "tags of one consumer come without gaps");
-        // Whatever the broker does, a tag that was never given must not be acknowledged with its neighbours.
-        self.states.resize(at, State::Told);
-        self.states.push_back(State::Open);
+    /// A delivery has come. Tags come in order, without gaps; false: this one does not.
+    #[must_use]
+    pub(crate) fn open(&mut self, tag: u64) -> bool {
+        let expected = self.before + 1 + self.states.len() as u64;
+        if tag == expected {
+            self.states.push_back(State::Open);
+        }
+        tag == expected
     }
 
     /// It is done: to be acknowledged.
@@ -97,7 +98,8 @@ mod tests {
     #[track_caller]
     fn check(open: u64, done: &[u64], told: &[(u64, bool)]) {
         let mut ledger = Ledger::default();
-        (1..=open).for_each(|tag| ledger.open(tag));
+        (1..=open).for_each(|tag| assert!(ledger.open(tag)));
+        assert!(!ledger.open(open) && !ledger.open(open + 2));
         done.iter().for_each(|tag| ledger.done(*tag));
         let mut acks = Vec::new();
         ledger.tell(|ack| acks.push((ack.tag, ack.multiple)));
@@ -139,7 +141,7 @@ mod tests {
             for (step, index) in steps {
                 match step {
                     0 | 1 => {
-                        ledger.open(next);
+                        assert!(ledger.open(next));
                         outstanding.insert(next);
                         running.push(next);
                         next += 1;

@@ -89,6 +89,12 @@ impl Link {
     }
 }
 
+/// So long from now. Whoever asks for for ever gets a year.
+pub(crate) fn later(wait: Duration) -> tokio::time::Instant {
+    const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+    tokio::time::Instant::now() + wait.min(LONGEST)
+}
+
 async fn keep(
     endpoints: Arc<[Endpoint]>,
     called: String,

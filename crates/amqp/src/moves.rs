@@ -22,6 +22,9 @@ use std::{sync::Arc, time::Duration};
 pub(crate) struct Mover {
     pub(crate) set: Arc<Set>,
     pub(crate) publisher: Publisher,
+    /// Waits for confirmation as long as it takes, a blocked broker included. What is given up and sent again would
+    /// arrive as often as it was sent.
+    pub(crate) patient: Publisher,
     pub(crate) link: Link,
     pub(crate) store: Option<Store>,
 }
@@ -66,11 +69,17 @@ impl Mover {
         self.arrive(message, &topology, leave).await
     }
 
-    /// To the end of its queue, with one more delivery counted.
-    pub(crate) async fn count(&self, delivery: &Delivery, leave: &Leave) -> bool {
+    /// To the end of its queue, with one more delivery counted. False: there is no way, as when the queue is full.
+    pub(crate) async fn count(&self, delivery: &Delivery) -> bool {
         let mut message = Message::moved(delivery, "", &self.set.queue);
         message.properties.headers.set(header::DELIVERIES, i64::from(delivery.deliveries_before()) + 1);
-        self.arrive(message, &Topology::default(), leave).await
+        match self.publisher.publish(message).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!(consumer = self.set.name, %error, "a delivery cannot be counted");
+                false
+            }
+        }
     }
 
     /// To the dead letters.
@@ -98,14 +107,14 @@ impl Mover {
 
     /// Publishes it until it has arrived, or its channel is lost.
     async fn arrive(&self, mut message: Message, topology: &Topology, leave: &Leave) -> bool {
-        let mut failed = 0;
+        let (mut failed, mut bare) = (0, false);
         loop {
-            let error = match self.publisher.publish(message.clone()).await {
+            let error = match self.patient.publish(message.clone()).await {
                 Ok(()) => return true,
                 // It came with as many headers as there can be, and ours are too many: ours are worth more than a
                 // message that can be put nowhere.
-                Err(Error::Message(_)) if failed == 0 => {
-                    failed += 1;
+                Err(Error::Message(_)) if !bare => {
+                    bare = true;
                     message.properties.headers = only_ours(&message.properties.headers);
                     continue;
                 }
@@ -121,13 +130,16 @@ impl Mover {
             if first_unroutable && self.declare(topology).await && failed == 1 {
                 continue;
             }
-            tracing::error!(
-                consumer = self.set.name,
-                exchange = message.exchange,
-                key = message.key,
-                %error,
-                "a message cannot be moved; it is kept unacknowledged and tried again"
-            );
+            // A queue that was made a moment ago refuses messages until it has a leader: that is no news.
+            if failed > 3 {
+                tracing::error!(
+                    consumer = self.set.name,
+                    exchange = message.exchange,
+                    key = message.key,
+                    %error,
+                    "a message cannot be moved; it is kept unacknowledged and tried again"
+                );
+            }
             tokio::time::sleep(TRY_AGAIN.delay(failed)).await;
             if leave.is_revoked() {
                 return false;
@@ -237,7 +249,19 @@ fn waiting_room(queue: &str, milliseconds: u64) -> Queue {
 }
 
 fn only_ours(headers: &Headers) -> Headers {
-    let ours = headers.iter().filter(|(name, _)| name.starts_with("x-gristmill-"));
+    const OURS: [&str; 8] = [
+        header::FAILED,
+        header::DELIVERIES,
+        header::QUEUE,
+        header::EXCHANGE,
+        header::ROUTING_KEY,
+        header::CONSUMER,
+        header::REASON,
+        header::FAILED_AT,
+    ];
+    // By name and size: others can write such names, too.
+    let small = |value: &crate::Value| value.as_str().is_none_or(|text| text.len() <= 255);
+    let ours = headers.iter().filter(|(name, value)| OURS.contains(name) && small(value));
     let kept = ours.map(|(name, value)| (name.to_owned(), value.clone()));
     kept.fold(Headers::new(), |all, (name, value)| all.with(name, value)).with(header::HEADERS_DROPPED, true)
 }

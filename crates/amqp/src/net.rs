@@ -215,7 +215,7 @@ impl Shared {
     fn reason(&self) -> Error {
         match self.ended.borrow().as_deref() {
             Some(reason) => reason.again(),
-            None => Error::Ended,
+            None => Error::Channel { code: 541, text: "the channel is closed".to_owned() },
         }
     }
 }

@@ -5,9 +5,9 @@
 
 use crate::{
     error::Error,
-    link::Link,
+    link::{Link, later},
     message::Message,
-    net::{Channel, Event},
+    net::{Channel, Event, Returned},
     wire::method::Outgoing,
 };
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -74,10 +74,11 @@ impl Publisher {
         let within = self.within;
         let room = Arc::clone(&self.room).acquire_owned();
         // The broker may block publishers for hours. Who publishes learns of it.
-        let room = tokio::time::timeout(within, room).await.map_err(|_| Error::Unconfirmed(within))?;
+        let room =
+            tokio::time::timeout_at(later(within), room).await.map_err(|_| Error::Unconfirmed(within))?;
         let room = room.map_err(|_| Error::Ended)?;
         let (answer, answered) = oneshot::channel();
-        let until = Instant::now() + within;
+        let until = later(within);
         let request = Request { message, until, within, answer, _room: room };
         self.requests.send(request).map_err(|_| Error::Ended)?;
         Ok(async move { answered.await.unwrap_or(Err(Error::Ended)) })
@@ -232,7 +233,8 @@ impl Desk {
             };
             let Message { exchange, key, properties, body } = &request.message;
             match channel.publish(exchange, key, true, properties, body).await {
-                Ok(()) => {
+                Ok(false) => break,
+                Ok(true) => {
                     self.sent += 1;
                     self.alone = self.alone.saturating_sub(1);
                     if self.alone > 0 {
@@ -256,18 +258,16 @@ impl Desk {
             // It comes before the confirmation of its message, and does not say which that is. One that says the same
             // and goes to the same place is as good.
             Event::Returned(returned) => {
-                let same = |pending: &&mut Pending| {
-                    pending.returned.is_none()
-                        && pending.request.as_ref().is_some_and(|request| {
-                            let message = &request.message;
-                            message.exchange == returned.exchange
-                                && message.key == returned.key
-                                && message.properties.message_id == returned.message_id
-                                && message.body == returned.body
-                        })
+                let sent = self.sent;
+                let find = |same: fn(&Message, &Returned) -> bool| {
+                    self.pending.iter().take(sent).position(|pending| {
+                        let message = pending.request.as_ref().map(|request| &request.message);
+                        pending.returned.is_none() && message.is_some_and(|message| same(message, &returned))
+                    })
                 };
-                if let Some(pending) = self.pending.iter_mut().take(self.sent).find(same) {
-                    let crate::net::Returned { exchange, key, text, .. } = *returned;
+                let found = find(is_same).or_else(|| find(is_alike));
+                if let Some(pending) = found.and_then(|at| self.pending.get_mut(at)) {
+                    let Returned { exchange, key, text, .. } = *returned;
                     pending.returned = Some(Error::Unroutable { exchange, key, text });
                 }
             }
@@ -313,6 +313,15 @@ impl Desk {
             }
         }
     }
+}
+
+fn is_same(message: &Message, returned: &Returned) -> bool {
+    is_alike(message, returned) && returned.properties.as_ref() == Ok(&message.properties)
+}
+
+/// For properties that are not equal to themselves once they have been away: a number that is none.
+fn is_alike(message: &Message, returned: &Returned) -> bool {
+    message.exchange == returned.exchange && message.key == returned.key && message.body == returned.body
 }
 
 async fn open(link: Link) -> Result<Channel, Error> {

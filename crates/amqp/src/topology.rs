@@ -227,6 +227,51 @@ impl Topology {
         }
     }
 
+    /// The part that a consumer of this queue needs: the queue, what is bound to it, and what those exchanges are bound
+    /// to. What another consumer needs may be broken without being this one's trouble.
+    pub(crate) fn around(&self, queue: &str) -> Self {
+        let mut part = Self { queues: self.queue(queue).cloned().into_iter().collect(), ..Self::default() };
+        let mut wanted = vec![Bound::Queue(queue.to_owned())];
+        while let Some(to) = wanted.pop() {
+            for binding in self.bindings.iter().filter(|binding| binding.to == to) {
+                if part.bindings.contains(binding) {
+                    continue;
+                }
+                part.bindings.push(binding.clone());
+                wanted.push(Bound::Exchange(binding.exchange.clone()));
+                let known = part.exchanges.iter().any(|exchange| exchange.name == binding.exchange);
+                let exchange = self.exchanges.iter().find(|exchange| exchange.name == binding.exchange);
+                part.exchanges.extend(exchange.filter(|_| !known).cloned());
+            }
+        }
+        part
+    }
+
+    /// This and that.
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        self.exchanges.extend_from_slice(&other.exchanges);
+        self.queues.extend_from_slice(&other.queues);
+        self.bindings.extend_from_slice(&other.bindings);
+        self
+    }
+
+    /// Each thing by itself: what cannot be declared does not keep the others from it. For connections after the first;
+    /// at the first, somebody waits who can put it right.
+    pub(crate) async fn declare_what_can_be(&self, connection: &Connection) {
+        let mut alone: Vec<Self> = Vec::new();
+        let exchange = |exchange: &Exchange| Self { exchanges: vec![exchange.clone()], ..Self::default() };
+        let queue = |queue: &Queue| Self { queues: vec![queue.clone()], ..Self::default() };
+        let binding = |binding: &Binding| Self { bindings: vec![binding.clone()], ..Self::default() };
+        alone.extend(self.exchanges.iter().map(exchange));
+        alone.extend(self.queues.iter().map(queue));
+        alone.extend(self.bindings.iter().map(binding));
+        for one in alone {
+            if let Err(error) = one.declare(connection).await {
+                tracing::warn!(%error, "cannot be declared again");
+            }
+        }
+    }
+
     /// What makes no sense, said before anything connects.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.faults().map_err(Error::Declaration)
@@ -278,7 +323,7 @@ impl Topology {
 
     /// Makes it so. What is there already, and the same, is left alone.
     pub(crate) async fn declare(&self, connection: &Connection) -> Result<(), Error> {
-        if self.exchanges.is_empty() && self.queues.is_empty() {
+        if self.exchanges.is_empty() && self.queues.is_empty() && self.bindings.is_empty() {
             return Ok(());
         }
         // A channel of its own: the broker closes it over a declaration that does not fit.

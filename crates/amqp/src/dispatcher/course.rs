@@ -1,6 +1,7 @@
 //! The loop: what happens next, whatever it is.
 
-use super::{Dispatcher, Turn, session::Session};
+use super::{Dispatcher, session::Session};
+use crate::link::later;
 use crate::{error::Error, net::Event, publisher::sleep_until, wire::method::Outgoing};
 use gristmill_pool::{Outcome, Results};
 use std::{
@@ -33,7 +34,8 @@ impl Dispatcher {
                 biased;
                 deadline = &mut stop => break deadline.unwrap_or_default(),
                 outcome = self.results.next_async() => self.settle_all(outcome).await,
-                turn = next_turn(&mut self.turns) => self.turned(turn),
+                turn = next_of(&mut self.turns) => self.turned(turn),
+                flight = next_of(&mut self.naps) => self.due(flight),
                 event = next_event(&mut self.session) => {
                     if let Err(error) = event.and_then(|event| self.hear_all(event)) {
                         self.lose(&error);
@@ -44,6 +46,7 @@ impl Dispatcher {
                 opened = &mut opening, if self.session.is_none() => match opened {
                     Ok(session) => {
                         failed = 0;
+                        self.offsets.begin();
                         self.session = Some(session);
                         self.counters.consuming.store(true, Relaxed);
                         tracing::info!(
@@ -109,10 +112,7 @@ impl Dispatcher {
 
     fn hear(&mut self, event: Event) -> Result<(), Error> {
         match event {
-            Event::Message(received) => {
-                self.take_in(*received);
-                Ok(())
-            }
+            Event::Message(received) => self.take_in(*received),
             Event::Cancelled => Err(Error::Cancelled { queue: self.set.queue.to_string() }),
             _ => Ok(()),
         }
@@ -133,7 +133,10 @@ impl Dispatcher {
             session.channel.send(&Outgoing::Cancel { tag: &session.tag });
         }
         self.forget_waiting();
-        let until = tokio::time::Instant::now() + deadline;
+        // What waits for another attempt here has it elsewhere.
+        self.naps.abort_all();
+        let until = later(deadline);
+        let deadline = until.saturating_duration_since(tokio::time::Instant::now());
         let shutdown = tokio::spawn(self.crew.clone().shutdown(deadline));
         let mut running = true;
         while running || !self.turns.is_empty() {
@@ -144,7 +147,7 @@ impl Dispatcher {
                     Some(outcome) => self.settle_all(Some(outcome)).await,
                     None => running = false,
                 },
-                turn = next_turn(&mut self.turns) => self.turned(turn),
+                turn = next_of(&mut self.turns) => self.turned(turn),
                 event = next_event(&mut self.session) => {
                     if let Err(error) = event.and_then(|event| self.hear_all(event))
                         && !matches!(error, Error::Cancelled { .. })
@@ -178,10 +181,10 @@ async fn next_event(session: &mut Option<Session>) -> Result<Event, Error> {
     }
 }
 
-async fn next_turn(turns: &mut JoinSet<Turn>) -> Turn {
+async fn next_of<T: 'static>(tasks: &mut JoinSet<T>) -> T {
     loop {
-        match turns.join_next().await {
-            Some(Ok(turn)) => return turn,
+        match tasks.join_next().await {
+            Some(Ok(done)) => return done,
             Some(Err(_)) => {}
             None => std::future::pending().await,
         }

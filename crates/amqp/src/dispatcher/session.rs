@@ -1,5 +1,6 @@
 //! One channel's worth of consuming: how it is opened, and what it has told the broker.
 
+use super::Resume;
 use crate::{
     consumer::{Offset, Set},
     crew::Leave,
@@ -10,7 +11,7 @@ use crate::{
     topology::Topology,
     wire::{
         method::{Outgoing, flag},
-        table::Headers,
+        table::{Headers, Value},
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -36,7 +37,7 @@ impl Session {
         set: Arc<Set>,
         link: Link,
         topology: Arc<Topology>,
-        resume: Option<u64>,
+        resume: Option<Resume>,
         failed: u32,
     ) -> Result<Self, Error> {
         if failed > 0 {
@@ -48,13 +49,15 @@ impl Session {
         let mut channel = Channel::open(&connection).await?;
         channel.call(&Outgoing::Qos { prefetch: set.sizing.prefetch }).await?;
         let mut arguments = Headers::new();
-        // A queue that was there already can be a stream without our being told; its messages tell.
-        if set.is_stream || resume.is_some() {
+        if set.is_stream {
             match (resume, &set.offset) {
-                (Some(number), _) | (None, &Offset::Number(number)) => {
+                (Some(Resume::At(number)), _) | (_, &Offset::Number(number)) => {
                     arguments.set("x-stream-offset", i64::try_from(number).unwrap_or(i64::MAX));
                 }
-                (None, Offset::First) => arguments.set("x-stream-offset", "first"),
+                (Some(Resume::Since(seconds)), Offset::Next | Offset::Last) => {
+                    arguments.set("x-stream-offset", Value::Time(seconds));
+                }
+                (_, Offset::First) => arguments.set("x-stream-offset", "first"),
                 (None, Offset::Last) => arguments.set("x-stream-offset", "last"),
                 (None, Offset::Next) => arguments.set("x-stream-offset", "next"),
             }

@@ -28,6 +28,8 @@ pub(crate) struct Channel {
     /// What came while an answer was waited for.
     before: VecDeque<Event>,
     gate: Gate,
+    /// Closed in order: its number may be somebody else's by now.
+    closed: bool,
 }
 
 /// What a channel is told.
@@ -47,7 +49,7 @@ pub(crate) struct Returned {
     pub(crate) text: String,
     pub(crate) exchange: String,
     pub(crate) key: String,
-    pub(crate) message_id: Option<String>,
+    pub(crate) properties: Result<Properties, Malformed>,
     pub(crate) body: Bytes,
 }
 
@@ -83,7 +85,8 @@ impl Channel {
             number
         };
         let last = Arc::clone(&connection._last);
-        let mut channel = Self { number, shared, _last: last, events, before: VecDeque::new(), gate };
+        let mut channel =
+            Self { number, shared, _last: last, events, before: VecDeque::new(), gate, closed: false };
         channel.call(&Outgoing::ChannelOpen).await?;
         Ok(channel)
     }
@@ -146,7 +149,7 @@ impl Channel {
     }
 
     /// Publishes when there is room. What the protocol cannot carry is refused here: the broker would close the
-    /// channel over it.
+    /// channel over it. False: the channel is closed; why, [`next`](Self::next) says.
     pub(crate) async fn publish(
         &self,
         exchange: &str,
@@ -154,7 +157,7 @@ impl Channel {
         mandatory: bool,
         properties: &Properties,
         body: &[u8],
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let frame_max = self.shared.agreed.frame_max;
         let mut out = bytes::BytesMut::with_capacity(body.len() + 512);
         frame::put_method(&mut out, self.number, &Outgoing::Publish { exchange, key, mandatory });
@@ -175,27 +178,35 @@ impl Channel {
             tokio::pin!(drained);
             drained.as_mut().enable();
             if self.gate.is_shut() || self.shared.ended.borrow().is_some() {
-                return Err(self.shared.reason());
+                return Ok(false);
             }
             if lock(&self.shared.out).buffer.len() < ENOUGH {
                 break;
             }
             drained.await;
         }
+        // Shut since: then `next` says so, and it is sent again elsewhere.
         self.shared.write(Some(&self.gate), |all| all.extend_from_slice(&out));
-        Ok(())
+        Ok(true)
     }
 
     /// Closes it and waits until the broker has seen everything that was said before.
     pub(crate) async fn close(mut self, within: Duration) {
         self.shared.send_last(self.number, &Outgoing::ChannelClose, &self.gate);
         let seen = async { while self.next().await.is_ok() {} };
-        let _ = tokio::time::timeout(within, seen).await;
+        let answered = tokio::time::timeout(within, seen).await.is_ok();
+        self.closed = true;
+        if !answered && let Some(slot) = lock(&self.shared.channels).get_mut(&self.number) {
+            *slot = Slot::Closing;
+        }
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
         let mut channels = lock(&self.shared.channels);
         match channels.get_mut(&self.number) {
             Some(slot @ Slot::Open(..)) => {

@@ -22,6 +22,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// held for long would otherwise hold a whole buffer.
 const COPIED: usize = 4096;
 
+/// What a frame may take. Not what was agreed on: RabbitMQ adds headers of its own to messages (`x-death`) and does not look
+/// whether they still fit.
+const LARGEST: usize = 16 << 20;
+
 pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut stream: R, mut buffer: BytesMut) {
     let patience = shared.agreed.heartbeat * 2;
     let mut ended = shared.ended.subscribe();
@@ -69,9 +73,7 @@ enum Body {
 
 impl Reader {
     fn take_all(&mut self, buffer: &mut BytesMut) -> Result<(), Error> {
-        while let Some(frame) =
-            frame::cut(buffer, self.shared.agreed.frame_max).map_err(|malformed| self.wrong(&malformed))?
-        {
+        while let Some(frame) = frame::cut(buffer, LARGEST).map_err(|malformed| self.wrong(&malformed))? {
             self.take(frame)?;
         }
         Ok(())
@@ -141,8 +143,7 @@ impl Reader {
                 self.tell(channel, Event::Message(Box::new(received)));
             }
             Incoming::Return { text, exchange, key } => {
-                let message_id = properties.ok().and_then(|properties| properties.message_id);
-                let returned = Returned { text, exchange, key, message_id, body };
+                let returned = Returned { text, exchange, key, properties, body };
                 self.tell(channel, Event::Returned(Box::new(returned)));
             }
             _ => {}

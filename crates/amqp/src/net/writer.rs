@@ -3,14 +3,18 @@
 use super::{Shared, lock};
 use crate::{error::Error, wire::frame};
 use bytes::BytesMut;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 /// Above this, publishers wait for room.
 pub(super) const ENOUGH: usize = 4 << 20;
 
+/// How long the last words may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 pub(super) async fn run<W: AsyncWrite + Unpin>(shared: Arc<Shared>, mut stream: W) {
     let mut buffer = BytesMut::with_capacity(64 << 10);
+    let mut over = shared.ended.subscribe();
     loop {
         let idle =
             tokio::time::timeout(shared.agreed.heartbeat / 2, shared.written.notified()).await.is_err();
@@ -22,20 +26,25 @@ pub(super) async fn run<W: AsyncWrite + Unpin>(shared: Arc<Shared>, mut stream: 
         if idle && buffer.is_empty() {
             frame::put_heartbeat(&mut buffer);
         }
-        // What was said before the end is still written: the last acknowledgements may be among it.
+        // What was said before the end is still written: the last acknowledgements may be among it. However long that
+        // takes: a broker that is short of memory reads nothing for hours, and says so. That it is dead, the reader
+        // notices.
         let write = async {
             stream.write_all(&buffer).await?;
             stream.flush().await
         };
-        match tokio::time::timeout(shared.agreed.heartbeat * 2, write).await {
-            Ok(Ok(())) => {}
-            Ok(Err(source)) => shared.end(Error::Io { to: shared.name.clone(), source }),
-            Err(_) => {
-                shared.end(Error::Silent { to: shared.name.clone(), after: shared.agreed.heartbeat * 2 });
-            }
+        let written = match ended {
+            true => tokio::time::timeout(LAST_WORDS, write).await.unwrap_or(Ok(())),
+            false => tokio::select! {
+                written = write => written,
+                _ = over.wait_for(Option::is_some) => Ok(()),
+            },
+        };
+        if let Err(source) = written {
+            shared.end(Error::Io { to: shared.name.clone(), source });
         }
         if ended || shared.ended.borrow().is_some() {
-            let _ = stream.shutdown().await;
+            let _ = tokio::time::timeout(LAST_WORDS, stream.shutdown()).await;
             return;
         }
         buffer.clear();

@@ -1,6 +1,6 @@
 //! What a message carries beside its body: fourteen optional properties, one of which is the table of headers.
 
-use super::table::{Cursor, Headers, Malformed, put_short, put_table};
+use super::table::{Cursor, Headers, Malformed, fits_short, put_short, put_table};
 use bytes::{BufMut, BytesMut};
 
 /// The properties of a message. All are optional.
@@ -121,7 +121,7 @@ impl Properties {
             ("user_id", &self.user_id),
             ("app_id", &self.app_id),
         ];
-        let long = |text: &str| text.len() > 255;
+        let long = |text: &str| !fits_short(text);
         let found = texts.into_iter().find(|(_, text)| text.as_deref().is_some_and(long));
         found
             .map(|(name, _)| name)

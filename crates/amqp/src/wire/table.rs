@@ -209,10 +209,15 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// Text of up to 255 bytes. What is not UTF-8 is shown as well as it can be: names are only compared and told.
+    /// Text of up to 255 bytes. The protocol does not say in which encoding; what is not UTF-8 is taken for Latin-1, in
+    /// which any bytes are text, and different bytes are different text.
     pub(crate) fn short(&mut self) -> Result<String, Malformed> {
         let length = usize::from(self.u8()?);
-        Ok(String::from_utf8_lossy(self.take(length)?).into_owned())
+        let bytes = self.take(length)?;
+        Ok(match std::str::from_utf8(bytes) {
+            Ok(text) => text.to_owned(),
+            Err(_) => bytes.iter().map(|byte| char::from(*byte)).collect(),
+        })
     }
 
     pub(crate) fn long(&mut self) -> Result<&'a [u8], Malformed> {
@@ -274,9 +279,20 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// Whether there is a way to say it in 255 bytes.
+pub(crate) fn fits_short(text: &str) -> bool {
+    text.len() <= 255 || latin(text).is_some_and(|bytes| bytes.len() <= 255)
+}
+
+fn latin(text: &str) -> Option<Vec<u8>> {
+    text.chars().map(|letter| u8::try_from(letter).ok()).collect()
+}
+
 /// Text of up to 255 bytes. Longer is refused where names are checked; here it would break the frame.
 pub(crate) fn put_short(out: &mut BytesMut, text: &str) {
-    let bytes = &text.as_bytes()[..text.len().min(255)];
+    let latin = if text.len() > 255 { latin(text) } else { None };
+    let bytes = latin.as_deref().unwrap_or(text.as_bytes());
+    let bytes = &bytes[..bytes.len().min(255)];
     out.put_u8(bytes.len() as u8);
     out.put_slice(bytes);
 }
