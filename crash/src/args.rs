@@ -1,4 +1,4 @@
-//! What the program is told: by a person (`run`, `scan`, `import`), or by its own referee (`worker`, `customer`).
+//! What the program is told: by a person (`run`, `scan`, `import`, `consume`), or by its own referee (`worker`, `customer`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +22,8 @@ pub(crate) enum Command {
     Scan(ProgramSettings),
     /// Imports: so many rounds, each killed or interrupted and gone on with. Exit codes as above
     Import(ProgramSettings),
+    /// Consumers of RabbitMQ: so many rounds, they and the broker killed in them. Exit codes as above
+    Consume(ProgramSettings),
     /// A worker, started by the referee; ends when its standard input does
     Worker(Member),
     /// Somebody who enqueues tasks, started by the referee; ends when its standard input does
@@ -48,10 +50,10 @@ pub(crate) struct Settings {
     pub(crate) keep: bool,
 }
 
-/// How many scans or imports, and of which program.
+/// How many rounds, and of which program.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ProgramSettings {
-    /// How often one is killed and gone on with
+    /// How many rounds: in each something is killed and gone on with
     #[arg(long, default_value_t = 50)]
     pub(crate) rounds: u32,
     /// Makes the same files and choices again (moments still vary with the machine); new ones without it

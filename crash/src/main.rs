@@ -1,11 +1,12 @@
 //! Real worker processes on one database, killed at random, and the referee that looks at what is left.
 //!
-//! Run as `cargo xtask crash jobs`, and as `cargo xtask crash scan` and `cargo xtask crash import` for scans and imports.
-//! `main` owns the translation of what came of it into an exit code. Unix only: it speaks of signals, of `mount` and of
-//! `strace`.
+//! Run as `cargo xtask crash jobs`, and as `cargo xtask crash scan`, `cargo xtask crash import` and `cargo xtask crash
+//! consume` for scans, imports and consumers of RabbitMQ. `main` owns the translation of what came of it into an exit code.
+//! Unix only: it speaks of signals, of `mount` and of `strace`.
 
 mod args;
 mod chance;
+mod consume;
 mod crew;
 mod customer;
 mod database;
@@ -71,6 +72,7 @@ fn run(command: Command) -> Result<bool, Trouble> {
         Command::Run(settings) => referee::run(&settings),
         Command::Scan(settings) => scan::run(&settings),
         Command::Import(settings) => import::run(&settings),
+        Command::Consume(settings) => consume::run(&settings),
         Command::Worker(member) => worker::run(&member).map(|()| true),
         Command::Customer(member) => customer::run(&member).map(|()| true),
     }

@@ -140,13 +140,26 @@ impl Mill {
         end(child)
     }
 
+    /// A command for somebody who starts it himself; killed at the n-th call of one of these names, if that is wanted.
+    pub(crate) fn prepared(&self, database: &Path, words: &[OsString], at: Option<(&str, u64)>) -> Command {
+        let begin = match at {
+            Some((name, number)) => self.strace(name, &format!("signal=KILL:when={number}")),
+            None => Command::new(&self.program),
+        };
+        self.command(begin, database, words)
+    }
+
     /// Runs a command to which something happens at a call.
     fn traced(&self, database: &Path, words: &[OsString], name: &str, what: &str) -> Result<Ended, Trouble> {
+        let output = self.command(self.strace(name, what), database, words).output();
+        output.or_trouble("cannot start gristmill").map(|output| ended(&output))
+    }
+
+    fn strace(&self, name: &str, what: &str) -> Command {
         let mut strace = Command::new("strace");
         strace.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={name}")]);
         strace.args(["-e", &format!("inject={name}:{what}")]).arg(&self.program);
-        let output = self.command(strace, database, words).output();
-        output.or_trouble("cannot start gristmill").map(|output| ended(&output))
+        strace
     }
 
     fn command(&self, mut begin: Command, database: &Path, words: &[OsString]) -> Command {

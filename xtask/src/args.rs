@@ -59,6 +59,7 @@ pub(crate) enum Victim {
     Jobs,
     Scan,
     Import,
+    Consume,
 }
 
 impl Victim {
@@ -68,6 +69,7 @@ impl Victim {
             Victim::Jobs => "crash",
             Victim::Scan => "crash scan",
             Victim::Import => "crash import",
+            Victim::Consume => "crash consume",
         }
     }
 }
@@ -146,13 +148,16 @@ fn parse_crash(words: &[OsString]) -> Result<Command, Fault> {
         Some((_, Some("jobs"))) => Victim::Jobs,
         Some((_, Some("scan"))) => Victim::Scan,
         Some((_, Some("import"))) => Victim::Import,
+        Some((_, Some("consume"))) => Victim::Consume,
         Some((_, Some("--help" | "-h"))) => return Ok(Command::Help(CRASH_HELP)),
         Some((word, _)) => {
-            let text = format!("crash: nothing called {word:?} to crash; there are jobs, scan and import");
+            let text =
+                format!("crash: nothing called {word:?} to crash; there are jobs, scan, import and consume");
             return Err(Fault::User(text));
         }
         None => {
-            return Err(Fault::User("crash: say what to crash; there are jobs, scan and import".to_owned()));
+            let text = "crash: say what to crash; there are jobs, scan, import and consume";
+            return Err(Fault::User(text.to_owned()));
         }
     };
     let mut options = CrashOptions { victim, ..CrashOptions::default() };
@@ -263,6 +268,9 @@ mod tests {
         let import = |rounds, seed| {
             Command::Crash(CrashOptions { victim: Victim::Import, disk: Disk::Sound, rounds, seed })
         };
+        let consume = |rounds, seed| {
+            Command::Crash(CrashOptions { victim: Victim::Consume, disk: Disk::Sound, rounds, seed })
+        };
         let fuzz = |short, executions| Command::Fuzz(FuzzOptions { short, executions });
         let bench = |words: &[&str]| Command::Bench(words.iter().map(OsString::from).collect());
 
@@ -285,6 +293,8 @@ mod tests {
         check("crash scan --seed 4 --rounds 9", &scan(Some(9), Some(4)));
         check("crash scan --help", &Command::Help(CRASH_HELP));
         check("crash import --rounds 9", &import(Some(9), None));
+        check("crash consume", &consume(None, None));
+        check("crash consume --rounds 9 --seed 4", &consume(Some(9), Some(4)));
         check("fuzz", &fuzz(false, None));
         check("fuzz --short", &fuzz(true, None));
         check("fuzz --executions 5000", &fuzz(false, Some(5_000)));
@@ -299,9 +309,10 @@ mod tests {
     fn lines_that_are_not() {
         check_rejected("tests", "\"tests\"", "test, prove, crash, fuzz, bench");
         check_rejected("crash", "what to crash", "jobs");
-        check_rejected("crash pool", "\"pool\"", "jobs, scan and import");
+        check_rejected("crash pool", "\"pool\"", "jobs, scan, import and consume");
         check_rejected("crash scan --fault eio", "\"--fault\"", "--rounds N, --seed S");
         check_rejected("crash import --fault eio", "crash import: \"--fault\"", "--rounds N, --seed S");
+        check_rejected("crash consume --fault eio", "crash consume: \"--fault\"", "--rounds N, --seed S");
         check_rejected("crash jobs --round 5", "\"--round\"", "--rounds N, --seed S, --fault NAME");
         check_rejected("crash jobs --rounds many", "\"many\"", "a whole number");
         check_rejected("crash jobs --seed", "nothing", "a whole number");

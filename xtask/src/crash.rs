@@ -1,4 +1,4 @@
-//! Crash runs: real workers, scans and imports killed at random, on sound and on bad disks.
+//! Crash runs: real workers, scans, imports and consumers killed at random, on sound and on bad disks.
 //!
 //! Owns how `gristmill-crash` is built and called, and how much of it the whole test run has. What is killed when,
 //! and what must be true afterwards, is known in `crash/` alone.
@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 
 use crate::args::{CrashOptions, Disk, Victim};
 use crate::fault::Fault;
+use crate::needs;
 use crate::step::{Outcome, Step, program, run_all};
 use crate::workspace::{Workspace, ending, shown, watched};
 
@@ -15,12 +16,13 @@ const NOT_HERE: i32 = 3;
 const NOT_DONE: &str = "NOT DONE: ";
 
 /// Of each victim and disk, the rounds in the whole test run.
-const ROUNDS: [(Victim, Disk, u32); 5] = [
+const ROUNDS: [(Victim, Disk, u32); 6] = [
     (Victim::Jobs, Disk::Sound, 50),
     (Victim::Jobs, Disk::Full, 5),
     (Victim::Jobs, Disk::Failing, 10),
     (Victim::Scan, Disk::Sound, 50),
     (Victim::Import, Disk::Sound, 36),
+    (Victim::Consume, Disk::Sound, 6),
 ];
 
 impl CrashOptions {
@@ -31,11 +33,12 @@ impl CrashOptions {
             (Victim::Jobs, Disk::Failing) => "crash eio",
             (Victim::Scan, _) => "crash scan",
             (Victim::Import, _) => "crash import",
+            (Victim::Consume, _) => "crash consume",
         }
     }
 }
 
-/// The commands `cargo xtask crash jobs`, `cargo xtask crash scan` and `cargo xtask crash import`.
+/// The commands `cargo xtask crash jobs`, and the same of `scan`, `import` and `consume`.
 pub(crate) fn run(workspace: &Workspace, options: CrashOptions) -> ExitCode {
     let step = Step::new(options.step(), || crash(workspace, options));
     run_all(vec![step], false)
@@ -58,6 +61,9 @@ fn crash(workspace: &Workspace, options: CrashOptions) -> Result<Outcome, Fault>
             return Ok(built);
         }
     }
+    if options.victim == Victim::Consume {
+        needs::set_up_broker(workspace)?;
+    }
     judged(&mut command(workspace, options))
 }
 
@@ -67,6 +73,7 @@ fn command(workspace: &Workspace, options: CrashOptions) -> Command {
         Victim::Jobs => command.args(["run", "--fault", options.disk.name()]),
         Victim::Scan => command.arg("scan"),
         Victim::Import => command.arg("import"),
+        Victim::Consume => command.arg("consume"),
     };
     if let Some(rounds) = options.rounds {
         command.args(["--rounds", &rounds.to_string()]);
@@ -112,6 +119,8 @@ mod tests {
         check(options, "cargo run --quiet -p gristmill-crash -- scan --rounds 7 --seed 9");
         let options = CrashOptions { victim: Victim::Import, seed: None, ..options };
         check(options, "cargo run --quiet -p gristmill-crash -- import --rounds 7");
+        let options = CrashOptions { victim: Victim::Consume, rounds: None, ..options };
+        check(options, "cargo run --quiet -p gristmill-crash -- consume");
     }
 
     #[track_caller]

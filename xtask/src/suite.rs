@@ -74,7 +74,8 @@ mod tests {
     fn the_steps_of_a_run() {
         let everyday = ["format", "lints", "tests", "doc tests"];
         let proofs = ["docs", "shuttle", "loom", "miri"];
-        let crashes = ["crash jobs", "crash enospc", "crash eio", "crash scan", "crash import"];
+        let crashes =
+            ["crash jobs", "crash enospc", "crash eio", "crash scan", "crash import", "crash consume"];
         let rest = ["fuzz", "dependencies", "advisories"];
         check(true, &everyday);
         check(false, &[&["set-up"], &everyday[..], &proofs[..], &crashes[..], &rest[..]].concat());

@@ -222,6 +222,7 @@ impl Client {
             patient: self.patient.clone(),
             link: self.publishing.clone(),
             store: store.cloned(),
+            missing: Arc::default(),
         };
         let dispatcher = Dispatcher::new(Parts {
             set: Arc::clone(&set),

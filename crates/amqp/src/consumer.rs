@@ -281,6 +281,16 @@ impl Consumer {
             }
         };
         let mut dead_topology = Topology::default();
+        if let Some((exchange, _)) = &self.dead
+            && !exchange.is_empty()
+        {
+            // It must be there. Found missing only by publishing to it, it would cost the channel each time.
+            let exchange = Exchange::existing(exchange);
+            if !topology.exchanges.iter().any(|known| known.name == exchange.name) {
+                topology.exchanges.push(exchange.clone());
+            }
+            dead_topology.exchanges.push(exchange);
+        }
         if self.dead.is_none() {
             dead_topology.exchanges.push(Exchange::fanout(&dead.0));
             dead_topology.queues.push(Queue::quorum(&dead.0));

@@ -106,9 +106,9 @@ impl Delivery {
         &self.0.properties.headers
     }
 
-    /// The id its publisher gave it.
+    /// The id its publisher gave it; an empty one is none.
     pub fn message_id(&self) -> Option<&str> {
-        self.0.properties.message_id.as_deref()
+        self.0.properties.message_id.as_deref().filter(|id| !id.is_empty())
     }
 
     /// The queue it came from.

@@ -15,7 +15,13 @@ use crate::{
     wire::table::Headers,
 };
 use gristmill_store::{Store, letters::NewLetter};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 /// Moves the messages of one consumer.
 #[derive(Clone)]
@@ -27,6 +33,9 @@ pub(crate) struct Mover {
     pub(crate) patient: Publisher,
     pub(crate) link: Link,
     pub(crate) store: Option<Store>,
+    /// An exchange was found missing: looked for before anything more is published to it, because that costs the
+    /// channel, and all that is under way on it is sent twice.
+    pub(crate) missing: Arc<AtomicBool>,
 }
 
 /// Why a message is given up, in a word for programs.
@@ -109,6 +118,9 @@ impl Mover {
     async fn arrive(&self, mut message: Message, topology: &Topology, leave: &Leave) -> bool {
         let (mut failed, mut bare) = (0, false);
         loop {
+            if self.missing.load(Relaxed) && !self.look_for(topology, failed, leave).await {
+                return false;
+            }
             let error = match self.patient.publish(message.clone()).await {
                 Ok(()) => return true,
                 // It came with as many headers as there can be, and ours are too many: ours are worth more than a
@@ -124,10 +136,11 @@ impl Mover {
                 return false;
             }
             failed += 1;
+            if matches!(error, Error::Channel { code: 404, .. }) {
+                self.missing.store(true, Relaxed);
+            }
             // A queue that is not there yet, or no more. Nobody is to be troubled with that.
-            let first_unroutable =
-                matches!(error, Error::Unroutable { .. } | Error::Channel { code: 404, .. });
-            if first_unroutable && self.declare(topology).await && failed == 1 {
+            if matches!(error, Error::Unroutable { .. }) && self.declare(topology).await && failed == 1 {
                 continue;
             }
             // A queue that was made a moment ago refuses messages until it has a leader: that is no news.
@@ -145,6 +158,20 @@ impl Mover {
                 return false;
             }
         }
+    }
+
+    /// Waits until what is missing is there. False: the channel of the message was lost meanwhile.
+    async fn look_for(&self, topology: &Topology, failed: u32, leave: &Leave) -> bool {
+        let mut tries = failed;
+        while !self.declare(topology).await {
+            tries += 1;
+            tokio::time::sleep(TRY_AGAIN.delay(tries)).await;
+            if leave.is_revoked() {
+                return false;
+            }
+        }
+        self.missing.store(false, Relaxed);
+        true
     }
 
     async fn declare(&self, topology: &Topology) -> bool {

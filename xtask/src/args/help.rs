@@ -8,7 +8,7 @@ Usage: cargo xtask COMMAND [OPTIONS]
 Commands:
   test    the whole test run: format, lints, tests, docs, proofs, crashes, dependencies
   prove   the concurrency proofs of crates/pool
-  crash   real workers, scans and imports, killed at random, on sound and on bad disks
+  crash   real workers, scans, imports and consumers, killed at random, on sound and on bad disks
   fuzz    parsers and inference, fed with any bytes
   bench   benchmarks against named peers
   help    this text; `cargo xtask COMMAND --help` for one command
@@ -20,6 +20,7 @@ Examples:
   cargo xtask crash jobs             kills workers 50 times and looks at what is left
   cargo xtask crash scan             kills scans and compares what they come to in the end
   cargo xtask crash import           kills imports: all of the old or all of the new is there
+  cargo xtask crash consume          kills consumers of RabbitMQ, and RabbitMQ: no message is lost
   cargo xtask fuzz                   ten million inputs that nobody would think of
   cargo xtask bench                  the names of the benchmarks
 
@@ -47,6 +48,7 @@ Steps:
   crash jobs, enospc, eio   as in `cargo xtask crash jobs`, 50, 5 and 10 rounds
   crash scan    as in `cargo xtask crash scan`, 50 rounds
   crash import  as in `cargo xtask crash import`, 36 rounds
+  crash consume   as in `cargo xtask crash consume`, 6 rounds
   fuzz          as in `cargo xtask fuzz --short`
   dependencies  cargo deny: licences, duplicates, sources
   advisories    cargo deny: known vulnerabilities; NOT CHECKED when their database is out of reach
@@ -93,9 +95,15 @@ by failing calls and full disks, run into each other, and gone on with. Afterwar
 each table is the old one or the new one, row for row, `_imports` says which, and no file is loaded
 twice; a new database is complete or not there; nothing else is left.
 
+consume: consumers of RabbitMQ's queues (into tables, as tasks, by commands), several at once, are
+killed or told to end while messages come, and now and then the broker is killed. Afterwards: every
+message that the broker had confirmed is done, or, if it is a bad one, a dead letter that says why;
+nothing was done that nobody had sent, nothing more often than can be helped, and nothing is left.
+
 Usage: cargo xtask crash jobs [--rounds N] [--seed S] [--fault NAME]
        cargo xtask crash scan [--rounds N] [--seed S]
        cargo xtask crash import [--rounds N] [--seed S]
+       cargo xtask crash consume [--rounds N] [--seed S]
 
 Options:
   --rounds N     how often somebody is killed or stopped, or the disk is filled; 50 without it
@@ -107,7 +115,7 @@ Options:
   -h, --help     this text
 
 Where the machine does not allow a fault, the run is NOT DONE and says why. Files of a run in which
-something was found are kept, and their folder is named.
+something was found are kept, and their folder is named. RabbitMQ is got if it is not there.
 
 Examples:
   cargo xtask crash jobs
@@ -116,6 +124,7 @@ Examples:
   cargo xtask crash jobs --rounds 10 --seed 4711
   cargo xtask crash scan --rounds 500
   cargo xtask crash import --rounds 500
+  cargo xtask crash consume --rounds 500
 ";
 
 pub(crate) const FUZZ_HELP: &str = "\

@@ -28,8 +28,8 @@ const AT_A_TIME: usize = 50;
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// How long a channel stays open behind its last acknowledgement, when the clock has stopped. Of many single ones for a
-/// quorum queue RabbitMQ keeps some back for a moment, and forgets those when the channel closes: without this, dozens
-/// of messages are in the queue again.
+/// quorum queue some are lost if the channel closes at once, and their messages are in the queue again. (Not so with a
+/// classic queue: it seems that the broker has them and forgets them.)
 const LINGER: Duration = Duration::from_millis(500);
 
 /// How messages are acknowledged.

@@ -81,8 +81,8 @@ pub(super) fn failed(fault: Fault) -> Error {
         Fault::Channel { code: 406, .. } => Error::Setting(format!(
             "{text}. It is there, but made otherwise; without --declare it is taken as it is"
         )),
-        Fault::Channel { code: 405, .. } => Error::Setting(format!(
-            "{text}. Somebody else has it to himself; `gristmill queues` tells how many"
+        Fault::Channel { code: 403 | 405, .. } if text.contains("exclusive") => Error::Setting(format!(
+            "{text}. Somebody consumes from it already, or has it alone; `gristmill queues` tells how many do"
         )),
         Fault::Channel { code: 403, .. } => Error::Setting(format!(
             "{text}. The user in the URI may not do that; whoever runs the broker can allow it"

@@ -13,10 +13,11 @@ mod http;
 mod metrics;
 mod told;
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gristmill_amqp::{Binding, Builder, Client, Consumer, Exchange, Queue};
+use gristmill_amqp::{Binding, Builder, Client, Consumer, Delivery, Exchange, Queue};
 use gristmill_jsonl::Sink;
 use gristmill_pool::Retry;
 use gristmill_store::Store;
@@ -43,6 +44,16 @@ const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
 /// So many wait for a commit together, and so many are sent ahead meanwhile. Those that wait cost nothing.
 const TOGETHER: (usize, usize) = (200, 500);
 
+/// What actions and those who wait for the end know of each other.
+struct Ends {
+    /// True: there is no more time, not even to finish.
+    halted: watch::Receiver<bool>,
+    /// How many messages came to be tried again.
+    seen_again: Arc<AtomicU64>,
+}
+
+type Note = Box<dyn Fn(&Delivery) + Send + Sync>;
+
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
     args.note(context);
     let settings = context.settings()?;
@@ -50,24 +61,29 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let limits = args.limits()?;
     let (signals, told) = broker::signals(2)?;
     let (halt, halted) = watch::channel(false);
+    let ends = Ends { halted, seen_again: Arc::default() };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = broker::runtime(cores.clamp(2, 4))?;
     // Threads of the pools are started, and their stores opened, where tasks can run.
     let _guard = runtime.enter();
-    let builder = assemble(&chosen, &settings, &halted)?;
+    let builder = assemble(&chosen, &settings, &ends)?;
     let started = Instant::now();
     let ended = runtime.block_on(async {
         let mut told = told;
+        let listener = match settings.amqp.metrics {
+            Some(address) => Some(metrics::bind(address).await?),
+            None => None,
+        };
         let client = tokio::select! {
             client = builder.start() => client.map_err(broker::failed)?,
             Some(()) = told.recv() => return Ok(None),
         };
         let snapshot = Arc::new(Mutex::new(client.stats()));
-        if let Some(address) = settings.amqp.metrics {
-            let address = metrics::serve(address, Arc::clone(&snapshot)).await?;
-            if !context.quiet {
+        if let Some(listener) = listener {
+            if let (false, Ok(address)) = (context.quiet, listener.local_addr()) {
                 aside(&format!("metrics are at http://{address}/metrics"));
             }
+            tokio::spawn(metrics::serve(listener, Arc::clone(&snapshot)));
         }
         if !context.quiet {
             aside(&tell_start(&chosen, &client));
@@ -81,6 +97,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             shutdown: settings.amqp.shutdown,
             limit: limits.limit,
             drain: limits.drain,
+            seen_again: Arc::clone(&ends.seen_again),
             times_told: 0,
         };
         let stats = attended.until_stopped(client).await;
@@ -114,11 +131,7 @@ fn tell_start(chosen: &[consumers::Consumer], client: &Client) -> String {
 }
 
 /// Everything that is to be at the broker, and every consumer. What makes no sense is told before anything connects.
-fn assemble(
-    chosen: &[consumers::Consumer],
-    settings: &Settings,
-    halted: &watch::Receiver<bool>,
-) -> Result<Builder, Error> {
+fn assemble(chosen: &[consumers::Consumer], settings: &Settings, ends: &Ends) -> Result<Builder, Error> {
     let mut builder = broker::builder(&settings.amqp, "gristmill consume");
     let needs_store = |one: &consumers::Consumer| {
         one.keep_letters || one.once_within.is_some() || matches!(one.action, Action::Enqueue { .. })
@@ -148,7 +161,7 @@ fn assemble(
             }
             builder = builder.bind(Binding::new(&one.queue, exchange, key));
         }
-        builder = builder.consumer(consumer(one, settings, store.as_ref(), halted)?);
+        builder = builder.consumer(consumer(one, settings, store.as_ref(), ends)?);
     }
     builder.check().map_err(broker::failed)?;
     Ok(builder)
@@ -158,7 +171,7 @@ fn consumer(
     one: &consumers::Consumer,
     settings: &Settings,
     store: Option<&Store>,
-    halted: &watch::Receiver<bool>,
+    ends: &Ends,
 ) -> Result<Consumer, Error> {
     let retry = Retry::exponential(one.attempts, one.retry_delay).cap(LONGEST_RETRY.max(one.retry_delay));
     let mut made =
@@ -187,7 +200,7 @@ fn consumer(
     if one.exclusive {
         made = made.exclusive();
     }
-    with_action(made, one, settings, store, halted)
+    with_action(made, one, settings, store, ends)
 }
 
 fn with_action(
@@ -195,14 +208,23 @@ fn with_action(
     one: &consumers::Consumer,
     settings: &Settings,
     store: Option<&Store>,
-    halted: &watch::Receiver<bool>,
+    ends: &Ends,
 ) -> Result<Consumer, Error> {
-    let gathered = |made: Consumer, gather: Gather| {
+    let seen_again = Arc::clone(&ends.seen_again);
+    let note: Note = Box::new(move |delivery| {
+        if delivery.attempt() > 1 {
+            seen_again.fetch_add(1, Relaxed);
+        }
+    });
+    let gathered = |made: Consumer, gather: Gather, note: Note| {
         let (workers, prefetch) = TOGETHER;
         let made = made
             .workers(if one.workers == 0 { workers } else { one.workers })
             .prefetch(if one.workers == 0 && one.prefetch == 0 { prefetch } else { one.prefetch })
-            .handle(move |delivery| gather.clone().write(delivery));
+            .handle(move |delivery| {
+                note(&delivery);
+                gather.clone().write(delivery)
+            });
         match one.timeout {
             Some(limit) => made.timeout(limit),
             None => made,
@@ -211,21 +233,27 @@ fn with_action(
     Ok(match &one.action {
         Action::Exec(words) => {
             let timeout = one.timeout.or(settings.exec.timeout);
-            let exec = Exec::new(words.clone(), timeout, halted.clone());
-            made.handle(move |delivery| Arc::clone(&exec).run(delivery))
+            let exec = Exec::new(words.clone(), timeout, ends.halted.clone());
+            made.handle(move |delivery| {
+                note(&delivery);
+                Arc::clone(&exec).run(delivery)
+            })
         }
         Action::Http(url) => {
             let http = Http::new(url.clone(), one.timeout.unwrap_or(HTTP_TIMEOUT))?;
-            made.handle_blocking(move |delivery| http.post(delivery))
+            made.handle_blocking(move |delivery| {
+                note(delivery);
+                http.post(delivery)
+            })
         }
         Action::Enqueue { kind, queue } => {
             let Some(store) = store else {
                 return Err(Error::System("there is no store for tasks".to_owned()));
             };
-            gathered(made, Gather::enqueue(store.clone(), kind.clone(), queue.clone())?)
+            gathered(made, Gather::enqueue(store.clone(), kind.clone(), queue.clone())?, note)
         }
         Action::Into { database, table } => {
-            gathered(made, Gather::into(Sink::open(&absolute(database)?, table)?)?)
+            gathered(made, Gather::into(Sink::open(&absolute(database)?, table)?)?, note)
         }
     })
 }

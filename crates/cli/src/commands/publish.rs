@@ -1,28 +1,28 @@
 //! `gristmill publish`: lines and files to RabbitMQ, each confirmed.
 //!
-//! Owns what was asked for, which messages are on their way and what is told of those that did not arrive. Reading is
-//! the affair of `source`. A message is in memory only while it is on its way.
+//! Owns what was asked for and what is told in the end. Reading is the affair of `source`, what is on its way that of
+//! `sending`. A message is in memory only while it is on its way.
 
+mod sending;
 mod source;
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use gristmill_amqp::{Client, Error as Fault, Exchange, Message, Publisher, Queue};
+use gristmill_amqp::{Client, Exchange, Message, Queue};
 use serde_json::json;
-use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 
-use self::source::{Input, Origin, Way};
+use self::sending::{Counts, End, NAMED, Sending};
+use self::source::Way;
 use super::broker::{self, Place};
 use super::progress::{Line, Pace, Part, Shown};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{aside, counted, grouped, took, visible};
+use crate::output::{aside, counted, grouped, took};
 use crate::settings::consumers::{DECLARE, Kind, kind};
+use crate::settings::value::{self, DURATIONS};
 
 const EXAMPLES: &str = "\
 Each line of standard input is a message, without its end; empty lines are none. A file that is named is one message as \
@@ -30,12 +30,13 @@ it is, whatever is in it. --lines takes lines of files, --whole all of standard 
 
 A message counts when the broker has confirmed it: on disk, for a queue that is durable. One that no queue takes is \
 named with its line or file, and costs only itself; the exit code is 1 then. When the connection is lost, what was not \
-confirmed is sent again, so that a message may arrive twice. Ctrl-C ends it after the messages that are on their way.
+confirmed is sent again, so that a message may arrive twice. A broker that confirms nothing for as long as \
+--confirm-within says ends it: what it names then may have arrived, or not. Ctrl-C ends it after the messages that are on their way.
 
 Exit codes:
   0    all are confirmed
   1    a wrong argument; no entry at the broker; messages that no queue took, or could not be read
-  2    the system failed: no broker
+  2    the system failed: no broker, or one that does not confirm
   130  interrupted; what it says is published is
 
 Examples:
@@ -43,9 +44,6 @@ Examples:
   gristmill publish --exchange shop --routing-key order.created --ids --lines orders.jsonl
   gristmill publish --queue pictures --content-type image/png *.png
   zcat dump.jsonl.gz | gristmill publish --queue events --header source=dump";
-
-/// So many that did not arrive are named; the others are counted.
-const NAMED: u64 = 20;
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -110,6 +108,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER", default_value_t = 1_000,
           value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "The broker")]
     in_flight: u32,
+
+    /// How long the broker may take to confirm a message, a restart included; then it is stopped
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration, help_heading = "The broker")]
+    confirm_within: Duration,
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -117,6 +119,11 @@ fn header(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if (1..=255).contains(&name.len()) => Ok((name.to_owned(), value.to_owned())),
         _ => Err("legal: NAME=VALUE".to_owned()),
     }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let found = value::duration(text).filter(|duration| !duration.is_zero());
+    found.ok_or_else(|| format!("legal: more than 0s, written as {DURATIONS}"))
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
@@ -128,7 +135,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     }
     let settings = context.settings()?;
     let mut builder = broker::builder(&settings.amqp, "gristmill publish")
-        .in_flight(args.in_flight.try_into().unwrap_or(1));
+        .in_flight(args.in_flight.try_into().unwrap_or(1))
+        .confirm_within(args.confirm_within);
     if let Some(queue) = &args.queue {
         builder = builder.queue(args.declared(queue)?);
     }
@@ -143,27 +151,30 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let ended = runtime.block_on(async {
         let client = tokio::select! {
             client = builder.start() => client.map_err(broker::failed)?,
-            Some(()) = told.recv() => return Ok(true),
+            Some(()) = told.recv() => return Ok(End::Told),
         };
         let inputs = source::read(&args.files, args.way())?;
         let shown = show(&counts, context.quiet);
-        let mut sending =
-            Sending { args, publisher: client.publisher(), counts: &counts, on_their_way: VecDeque::new() };
-        let interrupted = sending.all(inputs, told).await;
+        let end = Sending::new(args, client.publisher(), &counts).all(inputs, told).await;
         shown.end();
         goodbye(client).await;
-        Ok::<_, Error>(interrupted)
+        Ok::<_, Error>(end)
     });
     runtime.shutdown_background();
-    let interrupted = ended?;
+    let end = ended?;
     signals.stop();
     let (published, failed) = (counts.published.load(Relaxed), counts.failed.load(Relaxed));
     let seconds = started.elapsed().as_secs_f64();
     if failed > NAMED {
         aside(&format!("and {} more that did not arrive", grouped(failed - NAMED)));
     }
-    let value =
-        json!({"published": published, "failed": failed, "seconds": seconds, "interrupted": interrupted});
+    let value = json!({
+        "published": published,
+        "failed": failed,
+        "seconds": seconds,
+        "interrupted": end == End::Told,
+        "stuck": end == End::Stuck,
+    });
     context.output.say(&value, |_| {
         let rate = if seconds > 0.0 { (published as f64 / seconds) as u64 } else { 0 };
         let mut text =
@@ -171,12 +182,18 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         if failed > 0 {
             text.push_str(&format!(", {} not", grouped(failed)));
         }
-        if interrupted {
-            text.push_str("; interrupted");
+        match end {
+            End::All => {}
+            End::Told => text.push_str("; interrupted"),
+            End::Stuck => text.push_str("; stopped: the broker does not confirm"),
         }
         text
     })?;
-    let outcome = if interrupted { Outcome::Interrupted } else { Outcome::Done };
+    let outcome = match end {
+        End::All => Outcome::Done,
+        End::Told => Outcome::Interrupted,
+        End::Stuck => Outcome::Failed,
+    };
     Ok(if failed > 0 { outcome.and(Outcome::ForTheUser) } else { outcome })
 }
 
@@ -229,13 +246,6 @@ async fn goodbye(client: Client) {
     let _ = tokio::time::timeout(Duration::from_secs(2), client.shutdown(Duration::ZERO)).await;
 }
 
-#[derive(Default)]
-struct Counts {
-    published: AtomicU64,
-    failed: AtomicU64,
-    bytes: AtomicU64,
-}
-
 fn show(counts: &Arc<Counts>, quiet: bool) -> Shown {
     let counts = Arc::clone(counts);
     let mut pace = Pace::default();
@@ -251,84 +261,4 @@ fn show(counts: &Arc<Counts>, quiet: bool) -> Shown {
         }
         Line { parts, bar: None }
     })
-}
-
-type Confirmation = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send>>;
-
-/// Messages on their way.
-struct Sending<'a> {
-    args: &'a Args,
-    publisher: Publisher,
-    counts: &'a Counts,
-    /// In the order they were sent in.
-    on_their_way: VecDeque<(Origin, u64, Confirmation)>,
-}
-
-impl Sending<'_> {
-    /// Sends all there is, until it is told to stop. Whether it was.
-    async fn all(&mut self, mut inputs: Receiver<Input>, mut told: UnboundedReceiver<()>) -> bool {
-        let most = usize::try_from(self.args.in_flight).unwrap_or(1) * 2;
-        let interrupted = loop {
-            // One that is slow must not have the others that are confirmed heaped up behind it.
-            let is_full = self.on_their_way.len() >= most;
-            tokio::select! {
-                biased;
-                Some(()) = told.recv() => break true,
-                settled = self.next(), if !self.on_their_way.is_empty() => self.settle(settled),
-                input = inputs.recv(), if !is_full => match input {
-                    None => break false,
-                    Some(Input::Bad(origin, why)) => self.not(&origin, &why),
-                    Some(Input::Message(origin, body)) => {
-                        if !self.send(origin, body, &mut told).await {
-                            break true;
-                        }
-                    }
-                },
-            }
-        };
-        while !self.on_their_way.is_empty() {
-            let settled = self.next().await;
-            self.settle(settled);
-        }
-        interrupted
-    }
-
-    /// Hands one over as soon as there is room. False: it was told to stop before that.
-    async fn send(&mut self, origin: Origin, body: Vec<u8>, told: &mut UnboundedReceiver<()>) -> bool {
-        let size = body.len() as u64;
-        let begun = tokio::select! {
-            begun = self.publisher.begin(self.args.message(body)) => begun,
-            Some(()) = told.recv() => return false,
-        };
-        match begun {
-            Ok(confirmed) => self.on_their_way.push_back((origin, size, Box::pin(confirmed))),
-            Err(error) => self.not(&origin, &error.to_string()),
-        }
-        true
-    }
-
-    /// What became of the oldest.
-    async fn next(&mut self) -> Result<(), Fault> {
-        match self.on_their_way.front_mut() {
-            Some((_, _, confirmed)) => confirmed.await,
-            None => Ok(()),
-        }
-    }
-
-    fn settle(&mut self, result: Result<(), Fault>) {
-        let Some((origin, size, _)) = self.on_their_way.pop_front() else { return };
-        match result {
-            Ok(()) => {
-                self.counts.published.fetch_add(1, Relaxed);
-                self.counts.bytes.fetch_add(size, Relaxed);
-            }
-            Err(error) => self.not(&origin, &error.to_string()),
-        }
-    }
-
-    fn not(&self, origin: &Origin, why: &str) {
-        if self.counts.failed.fetch_add(1, Relaxed) < NAMED {
-            aside(&format!("error: {origin}: {}", visible(why)));
-        }
-    }
 }

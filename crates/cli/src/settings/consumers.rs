@@ -54,14 +54,14 @@ keys! {
     TIMEOUT = "timeout", "--timeout", "How long one attempt may take. Unless said: exec as the setting exec.timeout says, http 30s.", "a duration of at least 1ms, such as 30s or 5m", "\"30s\"";
     ATTEMPTS = "attempts", "--attempts", "How many attempts a message has before it is a dead letter.", "a whole number from 1 to 1000", "5";
     RETRY_DELAY = "retry_delay", "--retry-delay", "The wait after the first failed attempt; it doubles with each further one, up to 5m.", "a duration from 1ms to 1d, such as 500ms or 1s", "\"1s\"";
-    DEAD_LETTERS = "dead_letters", "--dead-letters", "Where dead letters go. Unless said, to a queue that is named like the queue with .dead behind, and made.", "EXCHANGE or EXCHANGE:KEY, of an exchange that is there", "\"graveyard:orders\"";
+    DEAD_LETTERS = "dead_letters", "--dead-letters", "Where dead letters go. Unless said, to a queue that is named like the queue with .dead behind, and made.", "EXCHANGE or EXCHANGE:KEY, of an exchange that is there, or :QUEUE", "\"graveyard:orders\"";
     KEEP_LETTERS = "keep_letters", "--keep-letters", "Also keeps dead letters in the database, for `gristmill dead`.", "true or false", "true";
     ONCE_WITHIN = "once_within", "--once-within", "Skips a message whose id was done within this time.", "a duration of at least 1ms, such as 1h or 7d", "\"1d\"";
     MAX_DELIVERIES = "max_deliveries", "--max-deliveries", "How often a message may be delivered without getting to its end: it may be one that kills its workers.", "a whole number from 1 to 1000000", "20";
     DECLARE = "declare", "--declare", "Makes the queue if it is not there. Without this it must be.", "quorum, classic or stream", "\"quorum\"";
     BIND = "bind", "--bind", "What brings messages to the queue, of exchanges that are there.", "a list of EXCHANGE:KEY", "[\"shop:order.*\"]";
     OFFSET = "offset", "--offset", "Where in a stream to begin.", "first, last, next or the number of a message", "\"next\"";
-    EXCLUSIVE = "exclusive", "--exclusive", "Nobody else may consume from the queue.", "true or false", "false";
+    EXCLUSIVE = "exclusive", "--exclusive", "Nobody else may consume from the queue; the broker sees to that for classic queues only.", "true or false", "false";
 }
 
 /// What can be done with messages. Those but the first are not in the example of the file.
@@ -203,7 +203,11 @@ fn offset(text: &str) -> Option<Offset> {
 
 fn place_for_letters(text: &str) -> Option<(String, String)> {
     let (exchange, key) = text.split_once(':').unwrap_or((text, ""));
-    Some((name(exchange)?, key.to_owned()))
+    match exchange {
+        // The exchange without a name, which has every queue by its name.
+        "" => Some((String::new(), name(key)?)),
+        exchange => Some((name(exchange)?, key.to_owned())),
+    }
 }
 
 fn binding(text: &str) -> Option<(String, String)> {
@@ -376,6 +380,7 @@ mod tests {
         refused(&[("attempts", "0")], "from 1 to 1000");
         refused(&[("declare", "lazy")], "quorum, classic or stream");
         refused(&[("bind", "shop")], "a list of EXCHANGE:KEY");
+        refused(&[("dead_letters", ":")], "or :QUEUE");
         refused(&[("offset", "-1")], "first, last, next or the number");
         refused(&[("queue", "")], "consumers.queue is \"\"");
         refused(&[("http", "http://x")], "a consumer has --exec and --http (here)");

@@ -201,3 +201,16 @@ fn a_command_that_takes_too_long_is_ended_with_its_children() {
         "took longer than 300ms and was ended\n--- stderr\nbegun"
     );
 }
+
+#[test]
+fn what_a_command_leaves_behind_holds_nobody_up() {
+    let bed = Bed::new("left-behind");
+    assert!(std::process::Command::new("mkfifo").arg(bed.home.path("pipe")).status().unwrap().success());
+    bed.publish(["x"]);
+    // Holds the command's output open until somebody writes to the pipe.
+    let handler = script(&bed, "cat pipe & exit 0");
+    let stats = bed.drain(&["--exec", &handler]);
+    assert_eq!((&stats["acknowledged"], &stats["rejected"]), (&json!(1), &json!(0)), "{stats}");
+    // It was there all the time.
+    std::fs::write(bed.home.path("pipe"), "").unwrap();
+}

@@ -147,3 +147,55 @@ fn a_server_that_never_answers_is_left_in_time() {
     let error = header(&dead[0], "x-gristmill-error");
     assert!(error.contains("timeout"), "{error}");
 }
+
+/// Another side that answers one request after the other with 204, by TLS.
+fn secure(certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) -> u16 {
+    use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+    use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned, crypto::ring};
+    let key = PrivateKeyDer::try_from(certificate.signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.cert.der().clone()], key)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = StreamOwned::new(connection, stream.unwrap());
+            let mut request = [0; 4096];
+            // One that does not trust us hangs up here.
+            if stream.read(&mut request).is_ok_and(|count| count > 0) {
+                let _ = stream.write_all(status("204 No Content", "Connection: close\r\n", "").as_bytes());
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn https_is_for_those_whom_the_system_trusts() {
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let url = format!("https://localhost:{}/", secure(&certificate));
+    let bed = Bed::new("tls");
+    let file = bed.home.write("authority.pem", &certificate.cert.pem());
+    let stranger = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let other = bed.home.write("stranger.pem", &stranger.cert.pem());
+    for (trusted, rejected) in [(&file, 0), (&other, 1)] {
+        bed.publish(["x"]);
+        let words =
+            ["consume", &bed.queue, "--json", "--drain", "--for", "2m", "--attempts", "1", "--http", &url];
+        let mut command = bed.command(&words);
+        let said = crate::common::Said::of(&command.env("SSL_CERT_FILE", trusted).output().unwrap());
+        assert_eq!(said.code, Some(0), "{said:?}");
+        assert_eq!(said.json()["consumers"][0]["rejected"], rejected, "{said:?}");
+    }
+    let dead = bed.take(".dead", 1);
+    let error = header(&dead[0], "x-gristmill-error");
+    assert!(error.contains("certificate"), "{error}");
+}

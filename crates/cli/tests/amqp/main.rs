@@ -12,4 +12,5 @@ mod publish;
 mod queues;
 mod settings;
 mod stop;
+mod ways;
 mod wrong;

@@ -163,6 +163,36 @@ fn ctrl_c_ends_it_after_what_is_on_its_way() {
 }
 
 #[test]
+fn a_broker_that_does_not_confirm_ends_it() {
+    let mut own = Broker::start().unwrap_or_else(|fault| panic!("{fault}"));
+    let home = Home::new();
+    let words = ["publish", "--queue", "q", "--declare", "quorum", "--json", "--confirm-within", "500ms"];
+    let mut command = home.command(&words);
+    command.env("GRISTMILL_AMQP_URI", own.uri()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = process.stdin.take().unwrap();
+    input.write_all(b"a\n").unwrap();
+    let depth = || {
+        let asked =
+            home.command(&["queues", "q", "--json"]).env("GRISTMILL_AMQP_URI", own.uri()).output().unwrap();
+        serde_json::from_slice::<serde_json::Value>(&asked.stdout)
+            .map(|value| value["items"][0]["messages"].clone())
+    };
+    while depth().ok() != Some(json!(1)) {}
+    own.kill();
+    input.write_all(b"b\n").unwrap();
+    let said = Said::of(&process.wait_with_output().unwrap());
+    assert_eq!(said.code, Some(2), "{said:?}");
+    let value = said.json();
+    assert_eq!(
+        (&value["published"], &value["failed"], &value["stuck"]),
+        (&json!(1), &json!(1), &json!(true))
+    );
+    assert!(said.err.contains("error: standard input:2: the broker did not confirm"), "{said:?}");
+    drop(input);
+}
+
+#[test]
 fn a_broker_that_restarts_loses_none() {
     let mut own = Broker::start().unwrap_or_else(|fault| panic!("{fault}"));
     let home = Home::new();

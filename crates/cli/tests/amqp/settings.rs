@@ -110,7 +110,7 @@ fn a_queue_is_made_bound_and_read_as_a_stream() {
         lines.to_str().unwrap(),
     ];
     bed.run(&words).check("publish", 0, "2 messages published", "");
-    let script = "cat >> seen; echo >> seen; test $GRISTMILL_ROUTING_KEY = made.here";
+    let script = "echo $(cat) >> seen; test $GRISTMILL_ROUTING_KEY = made.here";
     let mut command = bed.command(&[
         "consume",
         &stream,

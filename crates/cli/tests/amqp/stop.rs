@@ -1,7 +1,7 @@
 //! How consumers end.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ impl Busy {
         let bed = Bed::new(what);
         bed.publish((0..COUNT).map(|number| number.to_string()));
         // Ends when the test makes the file `go`; tells that it runs by a file of its own.
-        let script = "touch run-$(cat); until test -e go; do sleep 0.02; done";
+        let script = "n=$(cat); echo $$ > new-$n; mv new-$n run-$n; until test -e go; do sleep 0.02; done";
         let fixed = ["consume", &bed.queue, "--json", "--workers", "2", "--prefetch", "10"];
         let mut command = bed.command(&[&fixed, words, &["--exec", "sh", "-c", script]].concat());
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -50,6 +50,16 @@ impl Busy {
         assert!(!self.heard.contains(broker().password()), "{}", self.heard);
         let value = serde_json::from_str(&out).unwrap_or(Value::Null);
         (self.process.wait().unwrap().code(), value)
+    }
+
+    /// Nothing is left of the commands.
+    fn commands_are_gone(&self) {
+        for name in ["run-0", "run-1"] {
+            let id = std::fs::read_to_string(self.bed.home.path(name)).unwrap();
+            let alive =
+                Command::new("kill").args(["-s", "0", id.trim()]).stderr(Stdio::null()).status().unwrap();
+            assert!(!alive.success(), "the command of {name} still runs");
+        }
     }
 
     fn go(&self) {
@@ -82,6 +92,7 @@ fn what_does_not_finish_in_time_goes_back() {
     let (code, value) = busy.end();
     assert_eq!(code, Some(0), "{value} {}", busy.heard);
     assert_eq!(value["consumers"][0]["acknowledged"], 0, "{value}");
+    busy.commands_are_gone();
     busy.bed.depth_is("", COUNT);
 }
 
@@ -94,6 +105,7 @@ fn the_second_signal_ends_commands() {
     busy.wait_for("stopping now: what runs is ended");
     let (code, value) = busy.end();
     assert_eq!(code, Some(130), "{value} {}", busy.heard);
+    busy.commands_are_gone();
     busy.bed.depth_is("", COUNT);
     assert_eq!(busy.bed.depth(".dead"), Some(0));
 }

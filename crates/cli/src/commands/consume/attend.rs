@@ -2,7 +2,8 @@
 //!
 //! Owns when it ends and how it is hurried.
 
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use gristmill_amqp::{Client, Error as Fault, Stats};
@@ -20,6 +21,11 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// How long there is after the second signal.
 const HURRY: Duration = Duration::from_secs(1);
 
+/// How long nothing must happen for there to be nothing left; and while messages that we put off have not come again, for
+/// they are in no queue on their way back.
+const STILL: Duration = Duration::from_millis(500);
+const STILL_AFTER_RETRIES: Duration = Duration::from_secs(10);
+
 /// The shortest delay of a queue where messages wait for another attempt, and how often it is doubled, as the client
 /// has it.
 const SHORTEST_RETRY: u64 = 125;
@@ -35,6 +41,8 @@ pub(super) struct Attended {
     pub(super) shutdown: Duration,
     pub(super) limit: Option<Duration>,
     pub(super) drain: bool,
+    /// How many messages came to be tried again.
+    pub(super) seen_again: Arc<AtomicU64>,
     /// How often it was told to stop.
     pub(super) times_told: u32,
 }
@@ -56,7 +64,7 @@ impl Attended {
                 _ = ticks.tick() => {
                     let stats = client.stats();
                     *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = stats.clone();
-                    if self.drain && drained.is(&client, &stats).await? {
+                    if self.drain && drained.is(&client, &stats, self.seen_again.load(Relaxed)).await? {
                         break;
                     }
                 }
@@ -91,49 +99,67 @@ impl Attended {
     }
 }
 
-/// Whether there is nothing left: seen twice, for what is between the broker and us is seen by neither.
+/// Whether there is nothing left. What is between the broker and us is seen by neither: so nothing must have happened for
+/// a while.
 #[derive(Default)]
 struct Drained {
-    before: Option<u64>,
+    /// Since when there is nothing, and how many had been received by then.
+    still: Option<(Instant, u64)>,
+    /// Queues where messages wait for another attempt, as they were when so many had been retried. The broker logs every
+    /// question about a queue that is not there; so it is asked about all of them only when there may be new ones.
+    rooms: Vec<String>,
+    rooms_at: Option<u64>,
 }
 
 impl Drained {
-    async fn is(&mut self, client: &Client, stats: &Stats) -> Result<bool, Fault> {
+    async fn is(&mut self, client: &Client, stats: &Stats, seen_again: u64) -> Result<bool, Fault> {
         let received: u64 = stats.consumers.iter().map(|one| one.received + one.acknowledged).sum();
-        let before = self.before.take();
+        let before = self.still.take();
         let idle = |stats: &Stats| {
             stats.consumers.iter().all(|one| one.consuming && one.in_flight + one.waiting == 0)
         };
-        if !idle(stats) || !is_empty(client, stats).await? {
+        if !idle(stats) || !self.is_empty(client, stats).await? || !idle(&client.stats()) {
             return Ok(false);
         }
-        let now = client.stats();
-        if idle(&now) {
-            self.before = Some(received);
-        }
-        Ok(before == Some(received))
+        let (since, _) = *self
+            .still
+            .insert(before.filter(|(_, count)| *count == received).unwrap_or((Instant::now(), received)));
+        let retried: u64 = stats.consumers.iter().map(|one| one.retried).sum();
+        // Somebody else may have taken what we put off; that is not waited for without end.
+        let enough = if retried > seen_again { STILL_AFTER_RETRIES } else { STILL };
+        Ok(since.elapsed() >= enough)
     }
-}
 
-/// Whether nothing waits in the queues, nor for another attempt.
-async fn is_empty(client: &Client, stats: &Stats) -> Result<bool, Fault> {
-    for one in &stats.consumers {
-        match client.depth(&one.queue).await {
-            Ok((0, _)) => {}
-            Ok(_) => return Ok(false),
-            Err(error) if error.is_passing() => return Ok(false),
-            Err(error) => return Err(error),
-        }
-        for retry in retries(&one.queue) {
-            match client.depth(&retry).await {
-                Ok((1.., _)) => return Ok(false),
+    /// Whether nothing waits in the queues, nor for another attempt.
+    async fn is_empty(&mut self, client: &Client, stats: &Stats) -> Result<bool, Fault> {
+        for one in &stats.consumers {
+            match client.depth(&one.queue).await {
+                Ok((0, _)) => {}
+                Ok(_) => return Ok(false),
                 Err(error) if error.is_passing() => return Ok(false),
-                // Empty, or not there.
-                _ => {}
+                Err(error) => return Err(error),
             }
         }
+        let retried = Some(stats.consumers.iter().map(|one| one.retried).sum());
+        if self.rooms_at != retried {
+            self.rooms.clear();
+            for room in stats.consumers.iter().flat_map(|one| retries(&one.queue)) {
+                match client.depth(&room).await {
+                    Ok(_) => self.rooms.push(room),
+                    Err(error) if error.is_passing() => return Ok(false),
+                    Err(_) => {}
+                }
+            }
+            self.rooms_at = retried;
+        }
+        for room in &self.rooms {
+            // One that is gone meanwhile is as good as empty.
+            if let Ok((1.., _)) = client.depth(room).await {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
-    Ok(true)
 }
 
 /// The names of the queues where messages of a queue wait for another attempt, if they are there.

@@ -31,7 +31,8 @@ Actions:
              message's id as its key is unfinished, no second one is made
   --into     a row for each message, which must be a JSON object; many in one transaction
 
---drain ends it when nothing waits in the queue, nor for another attempt, and nothing runs; a stream is never empty.
+--drain ends it when nothing waits in the queue, nor for another attempt, and nothing runs, for half a second; a stream \
+is never empty.
 
 The first Ctrl-C (or SIGTERM) has it take nothing more and finish what runs, for as long as --shutdown says; the rest \
 goes back to the queue. The second ends commands and gives messages back within a second; the third ends it at once.
@@ -143,7 +144,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", help_heading = "How messages are handled")]
     retry_delay: Option<String>,
 
-    /// Where dead letters go: an exchange that is there, and a routing key [default: a queue QUEUE.dead, which is made]
+    /// Where dead letters go: an exchange that is there, and a routing key; :QUEUE is straight to a queue [default: a queue
+    /// QUEUE.dead, which is made]
     #[arg(long, value_name = "EXCHANGE[:KEY]", help_heading = "How messages are handled")]
     dead_letters: Option<String>,
 
@@ -184,7 +186,7 @@ pub(crate) struct Args {
     )]
     offset: Option<String>,
 
-    /// Nobody else may consume from the queue
+    /// Nobody else may consume from the queue; the broker sees to that for classic queues only
     #[arg(long, help_heading = "The broker")]
     exclusive: bool,
 

@@ -22,32 +22,30 @@ const LONGEST: usize = 8 << 10;
 const WITHIN: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 16;
 
-/// Answers until the runtime ends. Says where it listens.
-pub(super) async fn serve(address: SocketAddr, snapshot: Snapshot) -> Result<SocketAddr, Error> {
-    let failed = |error: std::io::Error| {
+/// Where it listens from now on; nothing is answered yet.
+pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).await.map_err(|error| {
         Error::Setting(format!(
             "cannot listen on {address} for --metrics: {error}; another address may be free"
         ))
-    };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
+    })
+}
+
+/// Answers until the runtime ends.
+pub(super) async fn serve(listener: TcpListener, snapshot: Snapshot) {
     let room = Arc::new(Semaphore::new(AT_ONCE));
-    tokio::spawn(async move {
-        loop {
-            let Ok(room) = Arc::clone(&room).acquire_owned().await else { return };
-            let Ok((stream, _)) = listener.accept().await else {
-                // No more files, most likely: that passes.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            };
-            let snapshot = Arc::clone(&snapshot);
-            tokio::spawn(async move {
-                let _room = room;
-                let _ = tokio::time::timeout(WITHIN, answer(stream, &snapshot)).await;
-            });
-        }
-    });
-    Ok(bound)
+    while let Ok(room) = Arc::clone(&room).acquire_owned().await {
+        let Ok((stream, _)) = listener.accept().await else {
+            // No more files, most likely: that passes.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let snapshot = Arc::clone(&snapshot);
+        tokio::spawn(async move {
+            let _room = room;
+            let _ = tokio::time::timeout(WITHIN, answer(stream, &snapshot)).await;
+        });
+    }
 }
 
 async fn answer(mut stream: TcpStream, snapshot: &Snapshot) -> std::io::Result<()> {
