@@ -29,8 +29,6 @@ pub struct Client {
     consuming: Link,
     publishing: Link,
     publisher: Publisher,
-    /// For messages that consumers move.
-    patient: Publisher,
     consumers: Vec<Running>,
     /// Tasks that look after things now and then.
     chores: Vec<AbortHandle>,
@@ -56,7 +54,7 @@ pub struct Builder {
     in_flight: usize,
 }
 
-/// How many messages consumers may be moving at a time.
+/// How many messages one consumer may be moving at a time.
 const MOVES: usize = 1000;
 
 /// How often the broker is asked how many messages wait.
@@ -163,9 +161,8 @@ impl Builder {
         publishing.first(nodes, self.start_within).await?;
         topology.declare(&consuming.up().await?.0).await?;
         let publisher = Publisher::start(publishing.clone(), self.in_flight, self.confirm_within);
-        let patient = Publisher::start(publishing.clone(), MOVES, Duration::MAX);
         let mut client =
-            Client { consuming, publishing, publisher, patient, consumers: Vec::new(), chores: Vec::new() };
+            Client { consuming, publishing, publisher, consumers: Vec::new(), chores: Vec::new() };
         let mut firsts = Vec::new();
         for set in sets {
             let needed = Arc::new(topology.around(&set.queue).and(&set.dead_topology));
@@ -219,7 +216,7 @@ impl Client {
         let mover = Mover {
             set: Arc::clone(&set),
             publisher: self.publisher.clone(),
-            patient: self.patient.clone(),
+            patient: Publisher::start(self.publishing.clone(), MOVES, Duration::MAX),
             link: self.publishing.clone(),
             store: store.cloned(),
             missing: Arc::default(),
@@ -282,6 +279,7 @@ impl Client {
             if let State::Up(connection, _) = link.state() {
                 connection.close(Duration::from_secs(2)).await;
             }
+            link.end();
         }
         stats
     }
@@ -332,19 +330,17 @@ async fn forget(once: Arc<Once>) {
 /// Asks the broker now and then how many messages wait.
 async fn watch_lag(link: Link, consumers: Vec<Seen>) {
     loop {
-        let asked = async {
-            let mut channel = Channel::open(&link.up().await?.0).await?;
-            loop {
-                for seen in &consumers {
-                    let (messages, _) = topology::depth(&mut channel, &seen.set.queue).await?;
-                    seen.counters.lag.store(u64::from(messages) + 1, Relaxed);
-                }
-                tokio::time::sleep(ASK_FOR_LAG).await;
+        for seen in &consumers {
+            // A channel for each: the broker closes it over a queue that is not there.
+            let asked = async {
+                let mut channel = Channel::open(&link.up().await?.0).await?;
+                topology::depth(&mut channel, &seen.set.queue).await
+            };
+            match asked.await {
+                Ok((messages, _)) => seen.counters.lag.store(u64::from(messages) + 1, Relaxed),
+                Err(Error::Ended) => return,
+                Err(_) => seen.counters.lag.store(0, Relaxed),
             }
-        };
-        let asked: Result<(), Error> = asked.await;
-        if matches!(asked, Err(Error::Ended)) {
-            return;
         }
         tokio::time::sleep(ASK_FOR_LAG).await;
     }

@@ -264,37 +264,36 @@ impl Consumer {
             (Some(_), None) => false,
             (None, offset) => offset.is_some(),
         };
+        let kind = queue.kind().map(str::to_owned);
         let sizing = Sizing::of(self.workers, self.prefetch, cores(), |what, asked, given| {
             tracing::warn!(consumer = self.name, what, asked, given, "more than is allowed; clamped");
         });
         let dead = match &self.dead {
             Some(dead) => dead.clone(),
-            None => {
-                let name = format!("{}.dead", self.queue);
-                name_is_good("queue", &name)?;
-                if !topology.exchanges.iter().any(|exchange| exchange.name == name) {
-                    topology.exchanges.push(Exchange::fanout(&name));
-                    topology.add_queue(Queue::quorum(&name));
-                    topology.bindings.push(Binding::new(&name, &name, ""));
-                }
-                (name, String::new())
-            }
+            None => (format!("{}.dead", self.queue), String::new()),
         };
-        let mut dead_topology = Topology::default();
-        if let Some((exchange, _)) = &self.dead
-            && !exchange.is_empty()
-        {
+        name_is_good("queue", &format!("{}.dead", self.queue))?;
+        let declared = topology.exchanges.iter().any(|exchange| exchange.name == dead.0);
+        match (&self.dead, declared) {
+            (_, true) => {}
+            (Some(_), false) if dead.0.is_empty() => {}
             // It must be there. Found missing only by publishing to it, it would cost the channel each time.
-            let exchange = Exchange::existing(exchange);
-            if !topology.exchanges.iter().any(|known| known.name == exchange.name) {
-                topology.exchanges.push(exchange.clone());
+            (Some(_), false) => topology.exchanges.push(Exchange::existing(&dead.0)),
+            (None, false) => {
+                topology.exchanges.push(Exchange::fanout(&dead.0));
+                topology.add_queue(Queue::quorum(&dead.0));
+                topology.bindings.push(Binding::new(&dead.0, &dead.0, ""));
             }
-            dead_topology.exchanges.push(exchange);
         }
-        if self.dead.is_none() {
-            dead_topology.exchanges.push(Exchange::fanout(&dead.0));
-            dead_topology.queues.push(Queue::quorum(&dead.0));
-            dead_topology.bindings.push(Binding::new(&dead.0, &dead.0, ""));
+        let dead_topology = topology.behind(&dead.0);
+        let in_place = self.order.is_some() || sizing.workers == 1 || is_stream;
+        if in_place && kind.as_deref() == Some("classic") {
+            tracing::warn!(
+                consumer = self.name,
+                queue = self.queue,
+                "a classic queue does not count deliveries, and where order is kept nobody does: a message that ends its \
+                 process comes again for ever; a quorum queue counts"
+            );
         }
         Ok(Set {
             queue: self.queue.as_str().into(),
@@ -302,7 +301,8 @@ impl Consumer {
             event: self.event.clone(),
             work,
             sizing,
-            in_place: self.order.is_some() || sizing.workers == 1 || is_stream,
+            in_place,
+            kind,
             is_stream,
             order: self.order.clone(),
             timeout: self.timeout,
@@ -337,6 +337,8 @@ pub(crate) struct Set {
     /// Messages are tried again in their place: the order of those behind must stay.
     pub(crate) in_place: bool,
     pub(crate) is_stream: bool,
+    /// Of a queue that is declared here.
+    pub(crate) kind: Option<String>,
     pub(crate) order: Option<OrderBy>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Retry,

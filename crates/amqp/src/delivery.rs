@@ -63,13 +63,18 @@ impl Delivery {
             Err(malformed) => (Properties::default(), Some(format!("its properties: {malformed}"))),
         };
         let headers = &properties.headers;
+        // Only what was put off from this very queue is on its way through it again. A dead letter that somebody reads, or
+        // puts back, begins anew.
+        let from = headers.get(header::QUEUE).and_then(crate::Value::as_str);
+        let again = from == Some(queue) && headers.get(header::REASON).is_none();
         let count = |name| {
             headers.get(name).and_then(crate::Value::as_int).unwrap_or(0).clamp(0, u32::MAX.into()) as u32
         };
+        let own = |name| if again { count(name) } else { 0 };
         // Names of exchanges and routing keys are never longer; whoever wrote such a header was not us.
         let text = |name| {
             let text = headers.get(name).and_then(crate::Value::as_str);
-            text.filter(|text| text.len() <= 255).map(str::to_owned)
+            text.filter(|text| again && text.len() <= 255).map(str::to_owned)
         };
         // One that went through a queue of ours comes by the way of that queue; its own way stands in its headers.
         Self(Arc::new(Inner {
@@ -77,8 +82,8 @@ impl Delivery {
             exchange: text(header::EXCHANGE).unwrap_or(exchange),
             key: text(header::ROUTING_KEY).unwrap_or(key),
             redelivered,
-            failed: count(header::FAILED),
-            deliveries: count("x-delivery-count").max(count(header::DELIVERIES)),
+            failed: own(header::FAILED),
+            deliveries: count("x-delivery-count").max(own(header::DELIVERIES)),
             properties,
             unreadable,
             body,

@@ -22,6 +22,7 @@ use gristmill_pool::{Class, Outcome, Results, TaskError, error::Cause};
 use session::Session;
 use std::{
     collections::{BTreeSet, HashMap},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -95,7 +96,8 @@ impl Offsets {
 
     fn begin(&mut self) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        self.since.get_or_insert(now.map_or(0, |now| now.as_secs()));
+        // A few seconds before: the broker's clock may be behind ours.
+        self.since.get_or_insert(now.map_or(0, |now| now.as_secs().saturating_sub(5)));
     }
 }
 
@@ -186,7 +188,8 @@ impl Dispatcher {
     fn is_uncounted(&self, delivery: &Delivery) -> bool {
         delivery.is_redelivered()
             && !self.set.in_place
-            && delivery.headers().get("x-delivery-count").is_none()
+            && (self.set.kind.as_deref() == Some("classic")
+                || delivery.headers().get("x-delivery-count").is_none())
     }
 
     fn key_of(&self, delivery: &Delivery) -> Option<Key> {
@@ -261,7 +264,9 @@ impl Dispatcher {
         if matches!(error.cause(), Cause::Cancelled) || flight.leave.is_revoked() {
             return self.release(&flight);
         }
-        let why = error.to_string();
+        // It is the handler's own, and so is how it shows itself.
+        let shown = catch_unwind(AssertUnwindSafe(|| error.to_string()));
+        let why = shown.unwrap_or_else(|_| "an error that panics when it is shown".to_owned());
         let passing = matches!(error.class(), Class::Transient | Class::Partial);
         let failed = flight.delivery.failed().saturating_add(1);
         if !passing {
@@ -281,7 +286,9 @@ impl Dispatcher {
             error = why,
             "a message failed; it is tried again"
         );
-        match self.set.in_place {
+        // What falls back into a stream would come to all who read it; a queue that was there already may be one.
+        let maybe_stream = self.set.kind.is_none() && offset_of(&flight.delivery).is_some();
+        match self.set.in_place || maybe_stream {
             true => self.try_again(flight, delay),
             false => self.put_off(flight, why, delay),
         }

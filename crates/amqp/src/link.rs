@@ -12,8 +12,8 @@ use tokio::sync::watch;
 #[derive(Clone)]
 pub(crate) struct Link {
     state: watch::Receiver<State>,
-    /// When the last of these goes, the task ends.
-    _life: Arc<watch::Sender<()>>,
+    /// When the last of these goes, or says so, the task ends.
+    life: Arc<watch::Sender<()>>,
 }
 
 #[derive(Clone)]
@@ -37,7 +37,7 @@ impl Link {
         let (state, watching) = watch::channel(State::Down(None, 0, 0));
         let (life, over) = watch::channel(());
         tokio::spawn(keep(endpoints, called, state, over));
-        Self { state: watching, _life: Arc::new(life) }
+        Self { state: watching, life: Arc::new(life) }
     }
 
     /// The connection, as soon as there is one.
@@ -81,6 +81,11 @@ impl Link {
     /// How it stands now.
     pub(crate) fn state(&self) -> State {
         self.state.borrow().clone()
+    }
+
+    /// No more connections.
+    pub(crate) fn end(&self) {
+        self.life.send_replace(());
     }
 
     /// A way to see how it stands that does not keep it alive.

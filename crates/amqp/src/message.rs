@@ -5,7 +5,7 @@ use crate::{
     error::Error,
     wire::{
         properties::Properties,
-        table::{Headers, Value, fits_short},
+        table::{Headers, Value},
     },
 };
 use bytes::Bytes;
@@ -85,7 +85,7 @@ impl Message {
 
     /// What the protocol cannot carry.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if !fits_short(&self.exchange) || !fits_short(&self.key) {
+        if self.exchange.len() > 255 || self.key.len() > 255 {
             let what = "the name of an exchange and a routing key have at most 255 bytes";
             return Err(Error::Message(what.to_owned()));
         }
@@ -104,7 +104,7 @@ impl Message {
         }
         // In a queue where it waits it must not expire of itself, and copies for others it has had.
         properties.expiration = None;
-        for name in ["CC", "BCC", "x-delivery-count", "x-stream-offset"] {
+        for name in ["CC", "BCC", "x-delivery-count", "x-stream-offset", header::REASON] {
             properties.headers.remove(name);
         }
         let headers: &mut Headers = &mut properties.headers;

@@ -12,7 +12,10 @@ use crate::{
     message::Message,
     publisher::Publisher,
     topology::{Queue, Topology},
-    wire::table::Headers,
+    wire::{
+        properties::Properties,
+        table::{Headers, Value},
+    },
 };
 use gristmill_store::{Store, letters::NewLetter};
 use std::{
@@ -116,7 +119,7 @@ impl Mover {
 
     /// Publishes it until it has arrived, or its channel is lost.
     async fn arrive(&self, mut message: Message, topology: &Topology, leave: &Leave) -> bool {
-        let (mut failed, mut bare) = (0, false);
+        let (mut failed, mut bare) = (0, 0);
         loop {
             if self.missing.load(Relaxed) && !self.look_for(topology, failed, leave).await {
                 return false;
@@ -125,8 +128,11 @@ impl Mover {
                 Ok(()) => return true,
                 // It came with as many headers as there can be, and ours are too many: ours are worth more than a
                 // message that can be put nowhere.
-                Err(Error::Message(_)) if !bare => {
-                    bare = true;
+                Err(Error::Message(_)) if bare < 2 => {
+                    bare += 1;
+                    if bare == 2 {
+                        message.properties = Properties { delivery_mode: Some(2), ..Properties::default() };
+                    }
                     message.properties.headers = only_ours(&message.properties.headers);
                     continue;
                 }
@@ -276,7 +282,8 @@ fn waiting_room(queue: &str, milliseconds: u64) -> Queue {
 }
 
 fn only_ours(headers: &Headers) -> Headers {
-    const OURS: [&str; 8] = [
+    const OURS: [&str; 9] = [
+        header::ERROR,
         header::FAILED,
         header::DELIVERIES,
         header::QUEUE,
@@ -287,7 +294,11 @@ fn only_ours(headers: &Headers) -> Headers {
         header::FAILED_AT,
     ];
     // By name and size: others can write such names, too.
-    let small = |value: &crate::Value| value.as_str().is_none_or(|text| text.len() <= 255);
+    let small = |value: &Value| match value {
+        Value::Int(_) => true,
+        Value::Text(text) => text.len() <= LONGEST,
+        _ => false,
+    };
     let ours = headers.iter().filter(|(name, value)| OURS.contains(name) && small(value));
     let kept = ours.map(|(name, value)| (name.to_owned(), value.clone()));
     kept.fold(Headers::new(), |all, (name, value)| all.with(name, value)).with(header::HEADERS_DROPPED, true)

@@ -57,6 +57,8 @@ struct Shared {
     /// Why the broker reads nothing more, while it does not.
     blocked: watch::Sender<Option<String>>,
     ended: watch::Sender<Option<Arc<Error>>>,
+    /// We have said good-bye.
+    leaving: AtomicBool,
     agreed: Agreed,
 }
 
@@ -77,8 +79,11 @@ struct Out {
 /// A channel as the connection sees it.
 enum Slot {
     Open(mpsc::UnboundedSender<Event>, Gate),
-    /// We have closed it; its number is free when the broker says so too.
-    Closing,
+    /// We have closed it; its number is free when the broker says so too. Whoever waits for that is told by there being
+    /// nobody to tell.
+    Closing {
+        _told: mpsc::UnboundedSender<Event>,
+    },
     /// The broker has closed it; its number is free when its owner has seen that, and not before: what the owner
     /// still says would reach whoever had the number next.
     Gone,
@@ -138,6 +143,7 @@ impl Connection {
             channels: Mutex::default(),
             blocked: watch::Sender::new(None),
             ended: watch::Sender::new(None),
+            leaving: AtomicBool::new(false),
             agreed,
         });
         let (read, write) = tokio::io::split(stream);
@@ -164,6 +170,7 @@ impl Connection {
 
     /// Says good-bye. Returns when the broker has answered, which is after everything sent before.
     pub(crate) async fn close(&self, within: Duration) {
+        self.shared.leaving.store(true, Relaxed);
         self.shared.send(0, &Outgoing::Close { code: 200, text: "" });
         let _ = tokio::time::timeout(within, self.ended()).await;
         self.shared.end(Error::Ended);

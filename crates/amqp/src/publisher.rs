@@ -36,8 +36,17 @@ impl Publisher {
     pub(crate) fn start(link: Link, in_flight: usize, within: Duration) -> Self {
         let (requests, incoming) = mpsc::unbounded_channel();
         tokio::spawn(
-            Desk { link, incoming, pending: VecDeque::new(), sent: 0, first: 1, closed: false, alone: 0 }
-                .run(),
+            Desk {
+                link,
+                incoming,
+                pending: VecDeque::new(),
+                sent: 0,
+                first: 1,
+                closed: false,
+                alone: 0,
+                window: usize::MAX,
+            }
+            .run(),
         );
         Self { requests, room: Arc::new(Semaphore::new(in_flight)), within }
     }
@@ -85,6 +94,9 @@ impl Publisher {
     }
 }
 
+/// How many are sent at a time after a channel was closed over one of them.
+const FEW: usize = 8;
+
 /// The task that holds the channel.
 struct Desk {
     link: Link,
@@ -99,6 +111,8 @@ struct Desk {
     closed: bool,
     /// So many are to be sent one by one: one of them has closed a channel, and it is not known which.
     alone: usize,
+    /// How many may be on their way on this channel. Few after one that closed a channel: all the others are sent twice.
+    window: usize,
 }
 
 struct Pending {
@@ -164,6 +178,7 @@ impl Desk {
     /// say, they are sent again one by one, and then it is clear.
     fn blame(&mut self, error: &Error) {
         let Error::Channel { code, text } = error else { return };
+        self.window = FEW;
         let guilty = |pending: &Pending| {
             let exchange = pending.request.as_ref().map(|request| request.message.exchange.as_str());
             exchange.is_some_and(|exchange| !exchange.is_empty() && text.contains(&format!("'{exchange}'")))
@@ -189,10 +204,11 @@ impl Desk {
 
     async fn serve(&mut self, mut channel: Channel) -> Over {
         while !self.is_over() {
-            if let Err(error) = self.send_rest(&channel).await {
+            if let Err(error) = self.send_rest(&channel) {
                 return Over::Lost(error);
             }
             let until = self.next_timeout();
+            let room = channel.room();
             tokio::select! {
                 biased;
                 event = channel.next() => match event {
@@ -208,6 +224,7 @@ impl Desk {
                     Err(error) => return Over::Lost(error),
                 },
                 request = self.incoming.recv(), if !self.closed => self.add(request),
+                () = room, if self.sent < self.pending.len().min(self.window) && self.alone == 0 => {}
                 () = sleep_until(until) => self.time_out(),
             }
             while let Ok(request) = self.incoming.try_recv() {
@@ -224,15 +241,17 @@ impl Desk {
         }
     }
 
-    async fn send_rest(&mut self, channel: &Channel) -> Result<(), Error> {
+    fn send_rest(&mut self, channel: &Channel) -> Result<(), Error> {
         while self.alone == 0 || self.sent == 0 {
-            let Some(pending) = self.pending.get_mut(self.sent) else { break };
+            let Some(pending) = self.pending.get_mut(self.sent).filter(|_| self.sent < self.window) else {
+                break;
+            };
             let Some(request) = &pending.request else {
                 self.pending.remove(self.sent);
                 continue;
             };
             let Message { exchange, key, properties, body } = &request.message;
-            match channel.publish(exchange, key, true, properties, body).await {
+            match channel.publish(exchange, key, true, properties, body) {
                 Ok(false) => break,
                 Ok(true) => {
                     self.sent += 1;
@@ -284,6 +303,7 @@ impl Desk {
                         let _ = request.answer.send(result);
                     }
                 }
+                self.window = self.window.saturating_mul(2);
                 while self.sent > 0 && self.pending.front().is_some_and(|pending| pending.request.is_none()) {
                     self.pending.pop_front();
                     self.sent -= 1;

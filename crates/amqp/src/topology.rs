@@ -247,10 +247,26 @@ impl Topology {
         part
     }
 
+    /// The exchange, and the queues that it brings messages to.
+    pub(crate) fn behind(&self, exchange: &str) -> Self {
+        let bindings: Vec<Binding> =
+            self.bindings.iter().filter(|binding| binding.exchange == exchange).cloned().collect();
+        let bound =
+            |queue: &&Queue| bindings.iter().any(|binding| binding.to == Bound::Queue(queue.name.clone()));
+        let to_queue = |binding: &Binding| matches!(binding.to, Bound::Queue(_));
+        Self {
+            exchanges: self.exchanges.iter().filter(|known| known.name == exchange).cloned().collect(),
+            queues: self.queues.iter().filter(bound).cloned().collect(),
+            bindings: bindings.iter().filter(|binding| to_queue(binding)).cloned().collect(),
+        }
+    }
+
     /// This and that.
     pub(crate) fn and(mut self, other: &Self) -> Self {
-        self.exchanges.extend_from_slice(&other.exchanges);
-        self.queues.extend_from_slice(&other.queues);
+        let new = |exchange: &&Exchange| !self.exchanges.contains(exchange);
+        let exchanges: Vec<_> = other.exchanges.iter().filter(new).cloned().collect();
+        self.exchanges.extend(exchanges);
+        other.queues.iter().for_each(|queue| self.add_queue(queue.clone()));
         self.bindings.extend_from_slice(&other.bindings);
         self
     }

@@ -148,9 +148,9 @@ impl Channel {
         self.shared.write(Some(&self.gate), |out| frame::put_method(out, self.number, method));
     }
 
-    /// Publishes when there is room. What the protocol cannot carry is refused here: the broker would close the
-    /// channel over it. False: the channel is closed; why, [`next`](Self::next) says.
-    pub(crate) async fn publish(
+    /// Publishes, if there is [room](Self::room). What the protocol cannot carry is refused here: the broker would close
+    /// the channel over it. False: there is no room, or the channel is closed, and [`next`](Self::next) says why.
+    pub(crate) fn publish(
         &self,
         exchange: &str,
         key: &str,
@@ -173,52 +173,64 @@ impl Channel {
             out.truncate(before);
             frame::put_content(&mut out, self.number, properties, body, frame_max);
         }
-        loop {
-            let drained = self.shared.drained.notified();
-            tokio::pin!(drained);
-            drained.as_mut().enable();
-            if self.gate.is_shut() || self.shared.ended.borrow().is_some() {
-                return Ok(false);
-            }
-            if lock(&self.shared.out).buffer.len() < ENOUGH {
-                break;
-            }
-            drained.await;
+        if self.gate.is_shut() || !has_room(&self.shared) {
+            return Ok(false);
         }
         // Shut since: then `next` says so, and it is sent again elsewhere.
         self.shared.write(Some(&self.gate), |all| all.extend_from_slice(&out));
         Ok(true)
     }
 
+    /// Waits until there is room to publish. That a channel is closed, it does not say.
+    pub(crate) fn room(&self) -> impl Future<Output = ()> + use<> {
+        let (shared, gate) = (Arc::clone(&self.shared), self.gate.clone());
+        async move {
+            loop {
+                let drained = shared.drained.notified();
+                tokio::pin!(drained);
+                drained.as_mut().enable();
+                if has_room(&shared) && !gate.is_shut() {
+                    return;
+                }
+                drained.await;
+            }
+        }
+    }
+
     /// Closes it and waits until the broker has seen everything that was said before.
     pub(crate) async fn close(mut self, within: Duration) {
-        self.shared.send_last(self.number, &Outgoing::ChannelClose, &self.gate);
+        self.begin_to_close();
         let seen = async { while self.next().await.is_ok() {} };
-        let answered = tokio::time::timeout(within, seen).await.is_ok();
-        self.closed = true;
-        if !answered && let Some(slot) = lock(&self.shared.channels).get_mut(&self.number) {
-            *slot = Slot::Closing;
+        let _ = tokio::time::timeout(within, seen).await;
+    }
+
+    /// From here on the number is the connection's business: it is free when the broker has answered.
+    fn begin_to_close(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        let mut channels = lock(&self.shared.channels);
+        match channels.remove(&self.number) {
+            Some(Slot::Open(events, gate)) => {
+                channels.insert(self.number, Slot::Closing { _told: events });
+                // Under the lock: behind the answer to the broker's own close it would be one word too many.
+                self.shared.send_last(self.number, &Outgoing::ChannelClose, &gate);
+            }
+            // The broker closed it; the number was kept for us, and only for us to see.
+            Some(Slot::Gone) | None => {}
+            Some(closing @ Slot::Closing { .. }) => {
+                channels.insert(self.number, closing);
+            }
         }
     }
 }
 
+fn has_room(shared: &Shared) -> bool {
+    lock(&shared.out).buffer.len() < ENOUGH
+}
+
 impl Drop for Channel {
     fn drop(&mut self) {
-        if self.closed {
-            return;
-        }
-        let mut channels = lock(&self.shared.channels);
-        match channels.get_mut(&self.number) {
-            Some(slot @ Slot::Open(..)) => {
-                *slot = Slot::Closing;
-                drop(channels);
-                self.shared.send_last(self.number, &Outgoing::ChannelClose, &self.gate);
-            }
-            // The number was kept for us, and only for us to see.
-            Some(Slot::Gone) => {
-                channels.remove(&self.number);
-            }
-            Some(Slot::Closing) | None => {}
-        }
+        self.begin_to_close();
     }
 }

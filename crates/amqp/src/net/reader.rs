@@ -15,7 +15,10 @@ use crate::{
     },
 };
 use bytes::{Bytes, BytesMut};
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Bodies up to here are copied out of what was read; a larger one keeps its part of it. A small message that is
@@ -115,7 +118,10 @@ impl Reader {
             }
             Content::Body(payload) => {
                 if let Some(half) = self.half.get_mut(&frame.channel) {
-                    half.missing = half.missing.saturating_sub(payload.len() as u64);
+                    let Some(missing) = half.missing.checked_sub(payload.len() as u64) else {
+                        return Err(self.wrong(&Malformed("body: it is longer than was announced")));
+                    };
+                    half.missing = missing;
                     half.add(payload);
                     self.complete(frame.channel);
                 }
@@ -157,7 +163,8 @@ impl Reader {
                 let to = self.shared.name.clone();
                 return Err(Error::Refused { to, code: closing.code, text: closing.text });
             }
-            Incoming::CloseOk => return Err(Error::Ended),
+            Incoming::CloseOk if self.shared.leaving.load(Relaxed) => return Err(Error::Ended),
+            Incoming::CloseOk => return Err(self.wrong(&Malformed("answer: nobody asked for it"))),
             Incoming::Blocked(why) => {
                 self.shared.blocked.send_replace(Some(why));
             }
@@ -180,8 +187,8 @@ impl Reader {
                         let _ = events.send(Event::Closed { code: closing.code, text: closing.text });
                     }
                     // Both sides closed it at once. Ours is answered too, and frees the number.
-                    Some(Slot::Closing) => {
-                        channels.insert(channel, Slot::Closing);
+                    Some(closing @ Slot::Closing { .. }) => {
+                        channels.insert(channel, closing);
                         self.shared.send(channel, &Outgoing::ChannelCloseOk);
                     }
                     Some(Slot::Gone) | None => {
@@ -191,7 +198,10 @@ impl Reader {
             }
             Incoming::ChannelCloseOk => {
                 self.half.remove(&channel);
-                lock(&self.shared.channels).remove(&channel);
+                let mut channels = lock(&self.shared.channels);
+                if matches!(channels.get(&channel), Some(Slot::Closing { .. })) {
+                    channels.remove(&channel);
+                }
             }
             // RabbitMQ has not sent it for many years, but it must be answered.
             Incoming::ChannelFlow(active) => self.shared.send(channel, &Outgoing::ChannelFlowOk(active)),

@@ -3,7 +3,7 @@
 use super::{Shared, lock};
 use crate::{error::Error, wire::frame};
 use bytes::BytesMut;
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 /// Above this, publishers wait for room.
@@ -33,17 +33,19 @@ pub(super) async fn run<W: AsyncWrite + Unpin>(shared: Arc<Shared>, mut stream: 
             stream.write_all(&buffer).await?;
             stream.flush().await
         };
-        let written = match ended {
-            true => tokio::time::timeout(LAST_WORDS, write).await.unwrap_or(Ok(())),
-            false => tokio::select! {
-                written = write => written,
-                _ = over.wait_for(Option::is_some) => Ok(()),
-            },
+        tokio::pin!(write);
+        let written = tokio::select! {
+            biased;
+            written = &mut write => written,
+            () = async { drop(over.wait_for(Option::is_some).await) } => {
+                tokio::time::timeout(LAST_WORDS, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            }
         };
+        let failed = written.is_err();
         if let Err(source) = written {
             shared.end(Error::Io { to: shared.name.clone(), source });
         }
-        if ended || shared.ended.borrow().is_some() {
+        if ended || failed {
             let _ = tokio::time::timeout(LAST_WORDS, stream.shutdown()).await;
             return;
         }

@@ -1,6 +1,6 @@
 //! What a message carries beside its body: fourteen optional properties, one of which is the table of headers.
 
-use super::table::{Cursor, Headers, Malformed, fits_short, put_short, put_table};
+use super::table::{Cursor, Headers, Malformed, latin, put_short, put_short_bytes, put_table};
 use bytes::{BufMut, BytesMut};
 
 /// The properties of a message. All are optional.
@@ -25,6 +25,8 @@ pub struct Properties {
     /// The broker refuses a message whose user is not the one that is connected.
     pub user_id: Option<String>,
     pub app_id: Option<String>,
+    /// Which of the texts came as bytes that are no UTF-8, by their flags: they go out as they came.
+    pub(crate) latin: u16,
 }
 
 // The bits of the first word, highest first; the lowest says that another word follows.
@@ -52,27 +54,38 @@ impl Properties {
             more = cursor.u16()? & MORE != 0;
         }
         let has = |bit: u16| flags & bit != 0;
+        let mut latin = 0;
+        let mut text = |cursor: &mut Cursor<'_>, bit: u16| {
+            if !has(bit) {
+                return Ok(None);
+            }
+            let (text, odd) = cursor.short_or_latin()?;
+            latin |= if odd { bit } else { 0 };
+            Ok(Some(text))
+        };
         macro_rules! optional {
             ($bit:expr, $read:ident) => {
                 if has($bit) { Some(cursor.$read()?) } else { None }
             };
         }
-        let properties = Self {
-            content_type: optional!(CONTENT_TYPE, short),
-            content_encoding: optional!(CONTENT_ENCODING, short),
+        let mut properties = Self {
+            latin: 0,
+            content_type: text(cursor, CONTENT_TYPE)?,
+            content_encoding: text(cursor, CONTENT_ENCODING)?,
             headers: if has(HEADERS) { cursor.table()? } else { Headers::new() },
             delivery_mode: optional!(DELIVERY_MODE, u8),
             priority: optional!(PRIORITY, u8),
-            correlation_id: optional!(CORRELATION_ID, short),
-            reply_to: optional!(REPLY_TO, short),
-            expiration: optional!(EXPIRATION, short),
-            message_id: optional!(MESSAGE_ID, short),
+            correlation_id: text(cursor, CORRELATION_ID)?,
+            reply_to: text(cursor, REPLY_TO)?,
+            expiration: text(cursor, EXPIRATION)?,
+            message_id: text(cursor, MESSAGE_ID)?,
             timestamp: optional!(TIMESTAMP, u64),
-            kind: optional!(KIND, short),
-            user_id: optional!(USER_ID, short),
-            app_id: optional!(APP_ID, short),
+            kind: text(cursor, KIND)?,
+            user_id: text(cursor, USER_ID)?,
+            app_id: text(cursor, APP_ID)?,
         };
-        let _: Option<String> = optional!(CLUSTER_ID, short);
+        let _: Option<String> = text(cursor, CLUSTER_ID)?;
+        properties.latin = latin & !CLUSTER_ID;
         Ok(properties)
     }
 
@@ -80,8 +93,8 @@ impl Properties {
         let at = out.len();
         out.put_u16(0);
         let mut flags = 0;
-        put_text(out, &mut flags, CONTENT_TYPE, &self.content_type);
-        put_text(out, &mut flags, CONTENT_ENCODING, &self.content_encoding);
+        put_text(out, &mut flags, self.latin, CONTENT_TYPE, &self.content_type);
+        put_text(out, &mut flags, self.latin, CONTENT_ENCODING, &self.content_encoding);
         if !self.headers.is_empty() {
             flags |= HEADERS;
             put_table(out, &self.headers);
@@ -94,44 +107,50 @@ impl Properties {
             flags |= PRIORITY;
             out.put_u8(priority);
         }
-        put_text(out, &mut flags, CORRELATION_ID, &self.correlation_id);
-        put_text(out, &mut flags, REPLY_TO, &self.reply_to);
-        put_text(out, &mut flags, EXPIRATION, &self.expiration);
-        put_text(out, &mut flags, MESSAGE_ID, &self.message_id);
+        put_text(out, &mut flags, self.latin, CORRELATION_ID, &self.correlation_id);
+        put_text(out, &mut flags, self.latin, REPLY_TO, &self.reply_to);
+        put_text(out, &mut flags, self.latin, EXPIRATION, &self.expiration);
+        put_text(out, &mut flags, self.latin, MESSAGE_ID, &self.message_id);
         if let Some(seconds) = self.timestamp {
             flags |= TIMESTAMP;
             out.put_u64(seconds);
         }
-        put_text(out, &mut flags, KIND, &self.kind);
-        put_text(out, &mut flags, USER_ID, &self.user_id);
-        put_text(out, &mut flags, APP_ID, &self.app_id);
+        put_text(out, &mut flags, self.latin, KIND, &self.kind);
+        put_text(out, &mut flags, self.latin, USER_ID, &self.user_id);
+        put_text(out, &mut flags, self.latin, APP_ID, &self.app_id);
         out[at..at + 2].copy_from_slice(&flags.to_be_bytes());
     }
 
     /// The first of its texts that is longer than the protocol can say.
     pub(crate) fn too_long(&self) -> Option<&'static str> {
         let texts = [
-            ("content_type", &self.content_type),
-            ("content_encoding", &self.content_encoding),
-            ("correlation_id", &self.correlation_id),
-            ("reply_to", &self.reply_to),
-            ("expiration", &self.expiration),
-            ("message_id", &self.message_id),
-            ("type", &self.kind),
-            ("user_id", &self.user_id),
-            ("app_id", &self.app_id),
+            ("content_type", CONTENT_TYPE, &self.content_type),
+            ("content_encoding", CONTENT_ENCODING, &self.content_encoding),
+            ("correlation_id", CORRELATION_ID, &self.correlation_id),
+            ("reply_to", REPLY_TO, &self.reply_to),
+            ("expiration", EXPIRATION, &self.expiration),
+            ("message_id", MESSAGE_ID, &self.message_id),
+            ("type", KIND, &self.kind),
+            ("user_id", USER_ID, &self.user_id),
+            ("app_id", APP_ID, &self.app_id),
         ];
-        let long = |text: &str| !fits_short(text);
-        let found = texts.into_iter().find(|(_, text)| text.as_deref().is_some_and(long));
+        let long = |bit: u16, text: &str| match latin(text).filter(|_| self.latin & bit != 0) {
+            Some(bytes) => bytes.len() > 255,
+            None => text.len() > 255,
+        };
+        let found =
+            texts.into_iter().find(|(_, bit, text)| text.as_deref().is_some_and(|text| long(*bit, text)));
         found
-            .map(|(name, _)| name)
-            .or_else(|| self.headers.iter().any(|(name, _)| long(name)).then_some("name of a header"))
+            .map(|(name, ..)| name)
+            .or_else(|| self.headers.iter().any(|(name, _)| name.len() > 255).then_some("name of a header"))
     }
 }
 
-fn put_text(out: &mut BytesMut, flags: &mut u16, bit: u16, text: &Option<String>) {
-    if let Some(text) = text {
-        *flags |= bit;
-        put_short(out, text);
+fn put_text(out: &mut BytesMut, flags: &mut u16, latins: u16, bit: u16, text: &Option<String>) {
+    let Some(text) = text else { return };
+    *flags |= bit;
+    match latin(text).filter(|_| latins & bit != 0) {
+        Some(bytes) => put_short_bytes(out, &bytes),
+        None => put_short(out, text),
     }
 }

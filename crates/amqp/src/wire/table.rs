@@ -209,14 +209,19 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// Text of up to 255 bytes. The protocol does not say in which encoding; what is not UTF-8 is taken for Latin-1, in
-    /// which any bytes are text, and different bytes are different text.
+    /// Text of up to 255 bytes.
     pub(crate) fn short(&mut self) -> Result<String, Malformed> {
+        Ok(self.short_or_latin()?.0)
+    }
+
+    /// The protocol does not say in which encoding; what is not UTF-8 is taken for Latin-1, in which any bytes are text, and
+    /// different bytes are different text. And whether that was so.
+    pub(crate) fn short_or_latin(&mut self) -> Result<(String, bool), Malformed> {
         let length = usize::from(self.u8()?);
         let bytes = self.take(length)?;
         Ok(match std::str::from_utf8(bytes) {
-            Ok(text) => text.to_owned(),
-            Err(_) => bytes.iter().map(|byte| char::from(*byte)).collect(),
+            Ok(text) => (text.to_owned(), false),
+            Err(_) => (bytes.iter().map(|byte| char::from(*byte)).collect(), true),
         })
     }
 
@@ -279,19 +284,17 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Whether there is a way to say it in 255 bytes.
-pub(crate) fn fits_short(text: &str) -> bool {
-    text.len() <= 255 || latin(text).is_some_and(|bytes| bytes.len() <= 255)
-}
-
-fn latin(text: &str) -> Option<Vec<u8>> {
+/// As Latin-1, if it is.
+pub(crate) fn latin(text: &str) -> Option<Vec<u8>> {
     text.chars().map(|letter| u8::try_from(letter).ok()).collect()
 }
 
 /// Text of up to 255 bytes. Longer is refused where names are checked; here it would break the frame.
 pub(crate) fn put_short(out: &mut BytesMut, text: &str) {
-    let latin = if text.len() > 255 { latin(text) } else { None };
-    let bytes = latin.as_deref().unwrap_or(text.as_bytes());
+    put_short_bytes(out, text.as_bytes());
+}
+
+pub(crate) fn put_short_bytes(out: &mut BytesMut, bytes: &[u8]) {
     let bytes = &bytes[..bytes.len().min(255)];
     out.put_u8(bytes.len() as u8);
     out.put_slice(bytes);

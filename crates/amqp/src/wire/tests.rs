@@ -61,6 +61,7 @@ fn properties() -> impl Strategy<Value = Properties> {
         kind: second.4,
         user_id: second.5,
         app_id: second.6,
+        latin: 0,
     })
 }
 

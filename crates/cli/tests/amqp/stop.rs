@@ -125,7 +125,7 @@ fn killed_at_any_moment_it_loses_none() {
 fn after_a_time_it_ends_by_itself() {
     let bed = Bed::new("for");
     let said = bed.run(&["consume", &bed.queue, "--for", "200ms", "--exec", "true"]);
-    said.check("for", 0, "0 messages acknowledged in ", "consuming ");
+    said.check("for", 0, "0 messages done in ", "consuming ");
     assert!(said.out.starts_with("CONSUMER "), "{said:?}");
 }
 

@@ -27,6 +27,7 @@ pub(super) fn show(snapshot: &Snapshot, quiet: bool) -> Shown {
 #[derive(Default)]
 struct Sum {
     acknowledged: u64,
+    done: u64,
     retried: u64,
     rejected: u64,
     skipped: u64,
@@ -38,6 +39,7 @@ impl Sum {
     fn of(stats: &Stats) -> Self {
         stats.consumers.iter().fold(Sum::default(), |sum, one| Sum {
             acknowledged: sum.acknowledged + one.acknowledged,
+            done: sum.done + one.done,
             retried: sum.retried + one.retried,
             rejected: sum.rejected + one.rejected,
             skipped: sum.skipped + one.skipped,
@@ -104,7 +106,7 @@ pub(super) fn text(stats: &Stats, elapsed: Duration, output: &Output) -> String 
                 one.name.clone(),
                 one.queue.clone(),
                 grouped(one.received),
-                grouped(one.acknowledged),
+                grouped(one.done),
                 grouped(one.retried),
                 grouped(one.rejected),
                 grouped(one.skipped),
@@ -114,14 +116,14 @@ pub(super) fn text(stats: &Stats, elapsed: Duration, output: &Output) -> String 
         })
         .collect();
     let headers =
-        ["CONSUMER", "QUEUE", "RECEIVED", "ACKNOWLEDGED", "RETRIED", "REJECTED", "SKIPPED", "MEDIAN", "P99"];
+        ["CONSUMER", "QUEUE", "RECEIVED", "DONE", "RETRIED", "REJECTED", "SKIPPED", "MEDIAN", "P99"];
     let sum = Sum::of(stats);
     let seconds = elapsed.as_secs_f64();
-    let rate = if seconds > 0.0 { (sum.acknowledged as f64 / seconds) as u64 } else { 0 };
+    let rate = if seconds > 0.0 { (sum.done as f64 / seconds) as u64 } else { 0 };
     let mut text = output.table(&headers, &rows);
     text.push_str(&format!(
-        "{} acknowledged in {} ({}/s)",
-        counted(sum.acknowledged, "message"),
+        "{} done in {} ({}/s)",
+        counted(sum.done, "message"),
         took(seconds),
         grouped(rate)
     ));
