@@ -120,10 +120,13 @@ impl Game<'_> {
                 }
                 self.replace(at)?;
             }
-            if start.elapsed() >= time || !self.findings.is_empty() {
+            if start.elapsed() >= time {
                 return Ok(());
             }
             pause(Duration::from_millis(2));
+            if !self.findings.is_empty() {
+                return Ok(());
+            }
         }
     }
 

@@ -226,7 +226,8 @@ impl Consumer {
         self
     }
 
-    /// Nobody else may consume from the queue.
+    /// Nobody else may consume from the queue. Classic queues only: the broker looks away with others, whose argument
+    /// `x-single-active-consumer` does it.
     pub fn exclusive(mut self) -> Self {
         self.exclusive = true;
         self
@@ -249,6 +250,13 @@ impl Consumer {
         }
         if self.once_within.is_some_and(|window| window.is_zero()) {
             return wrong("once_within is 0: nothing can have been seen before");
+        }
+        if self.exclusive
+            && topology.queue(&self.queue).and_then(Queue::kind).is_some_and(|kind| kind != "classic")
+        {
+            return wrong(
+                "only a classic queue can be consumed exclusively; others have x-single-active-consumer",
+            );
         }
         if self.max_deliveries == 0 {
             return wrong("max_deliveries is 0; 1 is the least");

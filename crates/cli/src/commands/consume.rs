@@ -14,7 +14,7 @@ mod metrics;
 mod told;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gristmill_amqp::{Binding, Builder, Client, Consumer, Delivery, Exchange, Queue};
@@ -78,19 +78,19 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             client = builder.start() => client.map_err(broker::failed)?,
             Some(()) = told.recv() => return Ok(None),
         };
-        let snapshot = Arc::new(Mutex::new(client.stats()));
+        let watch = client.watch();
         if let Some(listener) = listener {
             if let (false, Ok(address)) = (context.quiet, listener.local_addr()) {
                 aside(&format!("metrics are at http://{address}/metrics"));
             }
-            tokio::spawn(metrics::serve(listener, Arc::clone(&snapshot)));
+            tokio::spawn(metrics::serve(listener, watch.clone()));
         }
         if !context.quiet {
             aside(&tell_start(&chosen, &client));
         }
-        let shown = told::show(&snapshot, context.quiet);
+        let shown = told::show(watch.clone(), context.quiet);
         let mut attended = Attended {
-            snapshot,
+            watch,
             told,
             halt,
             quiet: context.quiet,

@@ -1,11 +1,10 @@
 //! `gristmill queues`: how many messages wait, and for how many consumers.
 
-use gristmill_amqp::{Client, Error as Fault};
+use gristmill_amqp::{Client, Error as Fault, companions};
 use serde::Serialize;
 use serde_json::json;
 
 use super::broker::{self, Place};
-use super::consume::attend::retries;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::{Output, grouped};
@@ -94,7 +93,7 @@ fn wanted(args: &Args, settings: &Settings) -> Result<Vec<Wanted>, Error> {
         if wanted.iter().any(|one| one.name == queue) {
             continue;
         }
-        let beside = std::iter::once(format!("{queue}.dead")).chain(retries(&queue));
+        let beside = companions(&queue);
         let beside: Vec<Wanted> = beside.map(|name| Wanted { name, may_be_missing: true }).collect();
         wanted.push(Wanted { name: queue, may_be_missing: false });
         wanted.extend(beside);

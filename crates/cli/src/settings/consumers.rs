@@ -57,7 +57,7 @@ keys! {
     DEAD_LETTERS = "dead_letters", "--dead-letters", "Where dead letters go. Unless said, to a queue that is named like the queue with .dead behind, and made.", "EXCHANGE or EXCHANGE:KEY, of an exchange that is there, or :QUEUE", "\"graveyard:orders\"";
     KEEP_LETTERS = "keep_letters", "--keep-letters", "Also keeps dead letters in the database, for `gristmill dead`.", "true or false", "true";
     ONCE_WITHIN = "once_within", "--once-within", "Skips a message whose id was done within this time.", "a duration of at least 1ms, such as 1h or 7d", "\"1d\"";
-    MAX_DELIVERIES = "max_deliveries", "--max-deliveries", "How often a message may be delivered without getting to its end: it may be one that kills its workers.", "a whole number from 1 to 1000000", "20";
+    MAX_DELIVERIES = "max_deliveries", "--max-deliveries", "How often a message may be delivered without getting to its end: it may be one that kills its workers.", "a whole number from 1 to 1000000", "15";
     DECLARE = "declare", "--declare", "Makes the queue if it is not there. Without this it must be.", "quorum, classic or stream", "\"quorum\"";
     BIND = "bind", "--bind", "What brings messages to the queue, of exchanges that are there.", "a list of EXCHANGE:KEY", "[\"shop:order.*\"]";
     OFFSET = "offset", "--offset", "Where in a stream to begin.", "first, last, next or the number of a message", "\"next\"";

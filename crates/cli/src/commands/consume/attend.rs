@@ -2,16 +2,16 @@
 //!
 //! Owns when it ends and how it is hurried.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use gristmill_amqp::{Client, Error as Fault, Stats};
+use gristmill_amqp::stats::Watch;
+use gristmill_amqp::{Client, Error as Fault, Stats, companions};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
-use super::metrics::Snapshot;
 use crate::output::aside;
 use crate::settings::value::show_duration;
 
@@ -26,14 +26,9 @@ const HURRY: Duration = Duration::from_secs(1);
 const STILL: Duration = Duration::from_millis(500);
 const STILL_AFTER_RETRIES: Duration = Duration::from_secs(10);
 
-/// The shortest delay of a queue where messages wait for another attempt, and how often it is doubled, as the client
-/// has it.
-const SHORTEST_RETRY: u64 = 125;
-const RETRIES: u32 = 21;
-
 /// What is waited with.
 pub(super) struct Attended {
-    pub(super) snapshot: Snapshot,
+    pub(super) watch: Watch,
     pub(super) told: UnboundedReceiver<()>,
     /// Set when not even what runs may go on.
     pub(super) halt: watch::Sender<bool>,
@@ -63,7 +58,6 @@ impl Attended {
                 () = async { sleep_until(until.unwrap_or_else(Instant::now)).await }, if until.is_some() => break,
                 _ = ticks.tick() => {
                     let stats = client.stats();
-                    *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = stats.clone();
                     if self.drain && drained.is(&client, &stats, self.seen_again.load(Relaxed)).await? {
                         break;
                     }
@@ -78,7 +72,6 @@ impl Attended {
         if self.times_told > 0 && !self.quiet {
             aside(&format!("stopping: what runs has {limit}; once more ends it within a second"));
         }
-        let last = client.stats();
         let mut shutdown = std::pin::pin!(client.shutdown(self.shutdown));
         let mut hurry = None;
         loop {
@@ -93,7 +86,7 @@ impl Attended {
                     }
                 }
                 // The broker sees the connection go, and delivers again what was not acknowledged.
-                () = async { sleep_until(hurry.unwrap_or_else(Instant::now)).await }, if hurry.is_some() => return last,
+                () = async { sleep_until(hurry.unwrap_or_else(Instant::now)).await }, if hurry.is_some() => return self.watch.stats(),
             }
         }
     }
@@ -143,7 +136,7 @@ impl Drained {
         let retried = Some(stats.consumers.iter().map(|one| one.retried).sum());
         if self.rooms_at != retried {
             self.rooms.clear();
-            for room in stats.consumers.iter().flat_map(|one| retries(&one.queue)) {
+            for room in stats.consumers.iter().flat_map(|one| companions(&one.queue).skip(1)) {
                 match client.depth(&room).await {
                     Ok(_) => self.rooms.push(room),
                     Err(error) if error.is_passing() => return Ok(false),
@@ -160,9 +153,4 @@ impl Drained {
         }
         Ok(true)
     }
-}
-
-/// The names of the queues where messages of a queue wait for another attempt, if they are there.
-pub(in crate::commands) fn retries(queue: &str) -> impl Iterator<Item = String> {
-    (0..RETRIES).map(move |doubled| format!("{queue}.retry.{}", SHORTEST_RETRY << doubled))
 }

@@ -157,7 +157,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", help_heading = "How messages are handled")]
     once_within: Option<String>,
 
-    /// How often a message may be delivered without getting to its end [default: 20]
+    /// How often a message may be delivered without getting to its end [default: 15]
     #[arg(
         long,
         value_name = "NUMBER",

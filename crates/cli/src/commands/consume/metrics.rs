@@ -4,18 +4,15 @@
 //! is told so and hung up on.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use gristmill_amqp::Stats;
+use gristmill_amqp::stats::Watch;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::error::Error;
-
-/// How it stands, as it was looked at last.
-pub(super) type Snapshot = Arc<Mutex<Stats>>;
 
 /// The longest request, the longest time it may take, and how many are answered at once.
 const LONGEST: usize = 8 << 10;
@@ -32,7 +29,7 @@ pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
 }
 
 /// Answers until the runtime ends.
-pub(super) async fn serve(listener: TcpListener, snapshot: Snapshot) {
+pub(super) async fn serve(listener: TcpListener, watch: Watch) {
     let room = Arc::new(Semaphore::new(AT_ONCE));
     while let Ok(room) = Arc::clone(&room).acquire_owned().await {
         let Ok((stream, _)) = listener.accept().await else {
@@ -40,15 +37,15 @@ pub(super) async fn serve(listener: TcpListener, snapshot: Snapshot) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let snapshot = Arc::clone(&snapshot);
+        let watch = watch.clone();
         tokio::spawn(async move {
             let _room = room;
-            let _ = tokio::time::timeout(WITHIN, answer(stream, &snapshot)).await;
+            let _ = tokio::time::timeout(WITHIN, answer(stream, &watch)).await;
         });
     }
 }
 
-async fn answer(mut stream: TcpStream, snapshot: &Snapshot) -> std::io::Result<()> {
+async fn answer(mut stream: TcpStream, watch: &Watch) -> std::io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 1 << 10];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < LONGEST {
@@ -62,9 +59,7 @@ async fn answer(mut stream: TcpStream, snapshot: &Snapshot) -> std::io::Result<(
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
     let (status, body) = match (method, path) {
-        (b"GET" | b"HEAD", b"/metrics") => {
-            ("200 OK", snapshot.lock().unwrap_or_else(PoisonError::into_inner).prometheus())
-        }
+        (b"GET" | b"HEAD", b"/metrics") => ("200 OK", watch.stats().prometheus()),
         (b"GET" | b"HEAD", _) => ("404 Not Found", "there is only /metrics\n".to_owned()),
         _ => ("405 Method Not Allowed", "only GET is answered\n".to_owned()),
     };

@@ -1,23 +1,20 @@
 //! What is told of consumers: a line while they work, a table in the end.
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use gristmill_amqp::Stats;
+use gristmill_amqp::{Stats, stats::Watch};
 use serde_json::{Value, json};
 
 use super::super::object;
 use super::super::progress::{Line, Part, Shown};
-use super::metrics::Snapshot;
 use crate::error::Error;
 use crate::output::{Output, counted, grouped, took};
 
 /// Shows how it goes until it is ended.
-pub(super) fn show(snapshot: &Snapshot, quiet: bool) -> Shown {
-    let snapshot = snapshot.clone();
+pub(super) fn show(watch: Watch, quiet: bool) -> Shown {
     let mut rate = Rate::default();
     Shown::start(quiet, move |_| {
-        let stats = snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        let stats = watch.stats();
         let sum = Sum::of(&stats);
         line(&sum, rate.of(sum.acknowledged), stats.connected)
     })
