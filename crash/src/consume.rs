@@ -84,8 +84,6 @@ struct Tally {
     twice: u64,
     /// Of these, those in rounds in which nobody was killed.
     twice_gently: u64,
-    /// Commands that saw only the beginning of their message, because who fed them was killed.
-    cut: u64,
     dead: u64,
     early_drains: u32,
 }
@@ -179,13 +177,11 @@ impl Rounds<'_> {
              they had begun",
             early + between + late
         );
-        let Tally {
-            messages, unconfirmed, redelivered, twice, twice_gently, cut, dead, early_drains, ..
-        } = &self.tally;
+        let Tally { messages, unconfirmed, redelivered, twice, twice_gently, dead, early_drains, .. } =
+            &self.tally;
         println!(
             "{messages} messages, {unconfirmed} not confirmed; {redelivered} delivered again, {twice} done twice \
-             ({twice_gently} where nobody was killed), {dead} dead letters; {cut} commands that saw a part of their \
-             message; {early_drains} drains that ended too early"
+             ({twice_gently} where nobody was killed), {dead} dead letters; {early_drains} drains that ended too early"
         );
         let nothing = [*between, *stopped, *brokers].contains(&0) || *redelivered == 0 || *dead == 0;
         let idle = rounds >= TELLING && self.bad == 0 && nothing;

@@ -34,8 +34,6 @@ pub(crate) struct Books {
     pub(crate) done: BTreeMap<String, u32>,
     /// Of commands: which attempts there were.
     pub(crate) runs: BTreeMap<String, Vec<u32>>,
-    /// Commands that saw only the beginning of their message: who fed them was killed.
-    pub(crate) cut: u32,
     /// What cannot be.
     pub(crate) wrong: Vec<String>,
 }
@@ -113,11 +111,9 @@ impl Books {
             return self.wrong.push(format!("a command wrote {line:?}"));
         };
         match (parcels.get(id), attempt.parse()) {
-            (Some(parcel), Ok(attempt)) if parcel.body.starts_with(body) => {
-                let whole = parcel.body == body;
-                self.cut += u32::from(!whole);
-                let is_done =
-                    whole && (parcel.fate == Fate::Done || (parcel.fate == Fate::Later && attempt > 1));
+            // All of it: a command that sees a part of its message takes that for all.
+            (Some(parcel), Ok(attempt)) if parcel.body == body => {
+                let is_done = parcel.fate == Fate::Done || (parcel.fate == Fate::Later && attempt > 1);
                 *self.done.entry(id.to_owned()).or_default() += u32::from(is_done);
                 self.runs.entry(id.to_owned()).or_default().push(attempt);
             }

@@ -265,7 +265,6 @@ impl Game<'_> {
         self.tally.unconfirmed += (mail.parcels.len() - mail.confirmed.len()) as u64;
         self.tally.twice += u64::from(found.twice);
         self.tally.twice_gently += if self.cuts == 0 { u64::from(found.twice) } else { 0 };
-        self.tally.cut += u64::from(found.cut);
         self.tally.dead += dead.len() as u64;
         self.findings.extend(found.missing);
         self.findings.extend(found.wrong);

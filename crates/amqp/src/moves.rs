@@ -61,6 +61,8 @@ impl Reason {
     }
 }
 
+/// After so long without a confirmation somebody should know.
+const SLOW: Duration = Duration::from_secs(10);
 /// The longest text of an error that is carried along.
 const LONGEST: usize = 2000;
 
@@ -124,7 +126,7 @@ impl Mover {
             if self.missing.load(Relaxed) && !self.look_for(topology, failed, leave).await {
                 return false;
             }
-            let error = match self.patient.publish(message.clone()).await {
+            let error = match self.publish(message.clone()).await {
                 Ok(()) => return true,
                 // It came with as many headers as there can be, and ours are too many: ours are worth more than a
                 // message that can be put nowhere.
@@ -162,6 +164,24 @@ impl Mover {
             tokio::time::sleep(TRY_AGAIN.delay(failed)).await;
             if leave.is_revoked() {
                 return false;
+            }
+        }
+    }
+
+    /// Publishes it, and says so when that takes long: the messages that wait behind it are held as well.
+    async fn publish(&self, message: Message) -> Result<(), Error> {
+        let to = (message.exchange.clone(), message.key.clone());
+        let publish = self.patient.publish(message);
+        tokio::pin!(publish);
+        loop {
+            tokio::select! {
+                published = &mut publish => return published,
+                () = tokio::time::sleep(SLOW) => tracing::warn!(
+                    consumer = self.set.name,
+                    exchange = to.0,
+                    key = to.1,
+                    "the broker does not confirm a message that is moved; it is waited for"
+                ),
             }
         }
     }

@@ -14,6 +14,8 @@ use tokio::{sync::oneshot, task::JoinSet};
 
 /// How many deliveries and results are taken at a time before the others have their turn.
 const AT_A_TIME: usize = 256;
+/// How long a quorum queue has to take in the last acknowledgements.
+const SETTLE: Duration = Duration::from_millis(250);
 /// How long the broker may take to hear the last of it.
 const GOOD_BYE: Duration = Duration::from_secs(2);
 
@@ -126,6 +128,14 @@ impl Dispatcher {
         }
     }
 
+    /// A quorum queue takes acknowledgements one after the other, and RabbitMQ forgets those that still wait their turn when
+    /// the channel is closed: those messages come again. It answers everything else meanwhile, so that nothing tells
+    /// when it is through; it takes milliseconds.
+    fn is_settling(&self) -> bool {
+        let is_classic = self.set.kind.as_deref() == Some("classic");
+        !is_classic && self.session.is_some() && self.counters.acknowledged.load(Relaxed) > 0
+    }
+
     /// Takes nothing more, finishes what runs, acknowledges it, and gives the rest back.
     async fn stop(mut self, deadline: Duration) {
         self.closing.revoke();
@@ -164,6 +174,9 @@ impl Dispatcher {
         }
         let _ = shutdown.await;
         self.tell(true);
+        if self.is_settling() {
+            tokio::time::sleep(SETTLE).await;
+        }
         self.turns.abort_all();
         if let Some(session) = self.session.take() {
             // Closing gives back what was not acknowledged, in its place in the queue.

@@ -13,8 +13,8 @@ mod http;
 mod metrics;
 mod told;
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use gristmill_amqp::{Binding, Builder, Client, Consumer, Delivery, Exchange, Queue};

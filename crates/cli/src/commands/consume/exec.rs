@@ -3,7 +3,8 @@
 //! Owns how a command is started, fed, watched, stopped and judged: by the same rule as the kind `exec` of tasks. There
 //! is no shell in between. A command has a process group of its own, and whatever ends its message ends the group.
 
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{self, ErrorKind, Seek, Write};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use gristmill_amqp::Delivery;
 use gristmill_pool::{TaskError, TaskResult};
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
@@ -62,9 +63,9 @@ impl Exec {
         let mut group = Group(child.id());
         let (stdout, stderr) = (Tail::default(), Tail::default());
         let end = {
-            let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+            let pipes = (child.stdout.take(), child.stderr.take());
             let talk = async {
-                tokio::join!(feed(pipes.0, &delivery), stdout.gather(pipes.1), stderr.gather(pipes.2));
+                tokio::join!(stdout.gather(pipes.0), stderr.gather(pipes.1));
             };
             self.watch(&mut child, &mut group, talk).await?
         };
@@ -100,7 +101,9 @@ impl Exec {
         for (name, value) in environment(delivery) {
             command.env(name, value);
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let input = input(delivery)
+            .map_err(|error| TaskError::transient(format!("cannot hand over the message: {error}")))?;
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().map_err(|error| {
             let text = format!("cannot run {program:?}: {error}");
             match error.kind() {
@@ -188,12 +191,27 @@ fn environment(delivery: &Delivery) -> Vec<(String, String)> {
     variables
 }
 
-/// A command that does not read, or not to the end, is content with that.
-async fn feed(pipe: Option<tokio::process::ChildStdin>, delivery: &Delivery) {
-    if let Some(mut pipe) = pipe {
-        let _ = pipe.write_all(delivery.body()).await;
-        let _ = pipe.shutdown().await;
-    }
+/// What a command reads: all of the message. Through a pipe it would read a part and take it for all, when the one who
+/// fills that is killed.
+fn input(delivery: &Delivery) -> io::Result<Stdio> {
+    let mut file = nameless()?;
+    file.write_all(delivery.body())?;
+    file.rewind()?;
+    Ok(Stdio::from(file))
+}
+
+/// A file that nobody else can open, and that goes with its last reader.
+#[cfg(target_os = "linux")]
+fn nameless() -> io::Result<File> {
+    Ok(rustix::fs::memfd_create("message", rustix::fs::MemfdFlags::CLOEXEC)?.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn nameless() -> io::Result<File> {
+    let path = std::env::temp_dir().join(format!("gristmill-{}", uuid::Uuid::new_v4()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
 }
 
 /// The end of what a command writes.
