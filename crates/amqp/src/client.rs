@@ -220,6 +220,7 @@ impl Client {
             link: self.publishing.clone(),
             store: store.cloned(),
             missing: Arc::default(),
+            rooms: Arc::default(),
         };
         let dispatcher = Dispatcher::new(Parts {
             set: Arc::clone(&set),

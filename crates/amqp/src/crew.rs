@@ -144,7 +144,7 @@ impl Crew {
 /// Makes a message into what a worker runs.
 pub(crate) fn job(set: &Arc<Set>, delivery: Delivery, leave: [Leave; 2], once: Option<Arc<Once>>) -> Job {
     // Looked up by id: what has none cannot have been seen before.
-    let once = once.and_then(|once| delivery.message_id().map(|id| (once, id.to_owned())));
+    let once = once.and_then(|once| delivery.identity().map(|id| (once, id)));
     match &set.work {
         Work::Async(work) => {
             let (work, set) = (Arc::clone(work), Arc::clone(set));

@@ -56,7 +56,8 @@ struct Inner {
 }
 
 impl Delivery {
-    pub(crate) fn new(queue: &Arc<str>, received: Received) -> Self {
+    /// `counts`: the queue counts deliveries itself. On one that does not, such a header is anybody's.
+    pub(crate) fn new(queue: &Arc<str>, counts: bool, received: Received) -> Self {
         let Received { exchange, key, redelivered, properties, body, .. } = received;
         let (properties, unreadable) = match properties {
             Ok(properties) => (properties, None),
@@ -83,7 +84,7 @@ impl Delivery {
             key: text(header::ROUTING_KEY).unwrap_or(key),
             redelivered,
             failed: own(header::FAILED),
-            deliveries: count("x-delivery-count").max(own(header::DELIVERIES)),
+            deliveries: (if counts { count("x-delivery-count") } else { 0 }).max(own(header::DELIVERIES)),
             properties,
             unreadable,
             body,
@@ -149,6 +150,12 @@ impl Delivery {
     /// The W3C trace context that it carries.
     pub fn traceparent(&self) -> Option<&str> {
         self.headers().get(header::TRACEPARENT).and_then(crate::Value::as_str)
+    }
+
+    /// Its id for telling messages apart: bytes that are no UTF-8 are not the text that they are shown as.
+    pub(crate) fn identity(&self) -> Option<String> {
+        let id = self.message_id()?;
+        Some(if self.0.properties.has_odd_id() { format!("\u{1a}{id}") } else { id.to_owned() })
     }
 
     pub(crate) fn failed(&self) -> u32 {

@@ -145,7 +145,7 @@ impl Dispatcher {
             return Err(Error::Channel { code: 541, text });
         }
         let leave = session.leave.clone();
-        let delivery = Delivery::new(&self.set.queue, received);
+        let delivery = Delivery::new(&self.set.queue, self.set.kind.as_deref() != Some("classic"), received);
         self.counters.received.fetch_add(1, Relaxed);
         if delivery.is_redelivered() {
             self.counters.redelivered.fetch_add(1, Relaxed);
@@ -199,7 +199,7 @@ impl Dispatcher {
             // One worker: all in one line, also behind one that waits for its next attempt.
             None if self.set.sizing.workers == 1 => Some("".into()),
             // Two of the same id at once would both not have been seen before.
-            None if self.set.once_within.is_some() => delivery.message_id().map(Key::from),
+            None if self.set.once_within.is_some() => delivery.identity().map(Key::from),
             None => None,
         }
     }

@@ -19,6 +19,7 @@ use crate::{
 };
 use gristmill_store::{Store, letters::NewLetter};
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -39,6 +40,8 @@ pub(crate) struct Mover {
     /// An exchange was found missing: looked for before anything more is published to it, because that costs the
     /// channel, and all that is under way on it is sent twice.
     pub(crate) missing: Arc<AtomicBool>,
+    /// Queues where messages wait that are known to be there, by their delays.
+    pub(crate) rooms: Arc<tokio::sync::Mutex<HashSet<u64>>>,
 }
 
 /// Why a message is given up, in a word for programs.
@@ -61,6 +64,8 @@ impl Reason {
     }
 }
 
+/// How long a queue has to begin, before the first message is put into it.
+const BEGIN: Duration = Duration::from_millis(500);
 /// After so long without a confirmation somebody should know.
 const SLOW: Duration = Duration::from_secs(10);
 /// The longest text of an error that is carried along.
@@ -80,7 +85,18 @@ impl Mover {
         let mut message = self.marked(delivery, "", &waiting.name, why);
         message.properties.headers.set(header::FAILED, i64::from(delivery.failed()) + 1);
         let topology = Topology { queues: vec![waiting], ..Topology::default() };
+        self.open_room(&topology, wait).await;
         self.arrive(message, &topology, leave).await
+    }
+
+    /// Makes the queue where messages wait, once, and gives it time to begin. RabbitMQ 3.10 forgets to hand over what a
+    /// queue took in in its first moments: 3 in 175 new ones kept their messages until somebody looked.
+    async fn open_room(&self, topology: &Topology, wait: u64) {
+        let mut rooms = self.rooms.lock().await;
+        if !rooms.contains(&wait) && self.declare(topology).await {
+            tokio::time::sleep(BEGIN).await;
+            rooms.insert(wait);
+        }
     }
 
     /// To the end of its queue, with one more delivery counted. False: there is no way, as when the queue is full.
@@ -149,6 +165,7 @@ impl Mover {
             }
             // A queue that is not there yet, or no more. Nobody is to be troubled with that.
             if matches!(error, Error::Unroutable { .. }) && self.declare(topology).await && failed == 1 {
+                tokio::time::sleep(BEGIN).await;
                 continue;
             }
             // A queue that was made a moment ago refuses messages until it has a leader: that is no news.

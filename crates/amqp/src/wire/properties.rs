@@ -121,6 +121,11 @@ impl Properties {
         out[at..at + 2].copy_from_slice(&flags.to_be_bytes());
     }
 
+    /// Whether the message's id came as bytes that are no UTF-8.
+    pub(crate) fn has_odd_id(&self) -> bool {
+        self.latin & MESSAGE_ID != 0
+    }
+
     /// The first of its texts that is longer than the protocol can say.
     pub(crate) fn too_long(&self) -> Option<&'static str> {
         let texts = [

@@ -85,31 +85,42 @@ async fn a_queue_deleted_underneath_is_declared_and_bound_again() {
     client.shutdown(SECONDS).await;
 }
 
-/// Each has its own channel: what breaks one is nothing to the other.
+/// Each has its own channel: what breaks one is nothing to the other, neither when it breaks nor when all connect again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_error_of_one_consumer_stops_no_other() {
     let (broken, whole) = (name("broken"), name("whole"));
     let (log, seen) = (Log::default(), Log::default());
-    let client = builder()
-        .queue(Queue::classic(&broken))
+    fill(&Queue::classic(&broken), &broken, 1).await;
+    let proxy = Proxy::to(broker().address()).unwrap();
+    let client = Client::builder(format!("{}?heartbeat=1", proxy.uri(&broker().uri())))
+        .queue(Queue::existing(&broken))
         .queue(Queue::new(&whole))
         .consumer(noting(&broken, &seen))
         .consumer(noting(&whole, &log))
         .start()
         .await
         .unwrap();
-    // Another queue of that name and another kind: it cannot be consumed from as it was declared.
+    seen.reaches(1).await;
+    // It is only looked for, and so does not come back.
     broker().ctl(["delete_queue", &broken]).unwrap();
+    until("the first lost it", async || !client.stats().consumers[0].consuming).await;
     let other = self::client().await;
-    until("somebody else was faster, or not", async || {
-        builder().queue(Queue::quorum(&broken)).start().await.is_ok() || client.stats().consumers[0].consuming
-    })
-    .await;
     publish(&other, &whole, 0..500).await;
     log.reaches(500).await;
+    until("acknowledged", async || client.stats().consumers[1].acknowledged == 500).await;
     let stats = client.stats();
     assert!(stats.consumers[1].consuming);
     assert_eq!((stats.consumers[1].interrupted, stats.connections), (0, 1));
+    proxy.cut();
+    proxy.mend();
+    publish(&other, &whole, 500..1000).await;
+    until("the rest", async || contains_all(&log.all(), 1000)).await;
+    let stats = client.stats();
+    assert_eq!((stats.consumers[0].consuming, stats.consumers[1].consuming), (false, true));
+    assert_eq!((stats.consumers[1].interrupted, stats.connections), (1, 2));
+    // Somebody has put it right.
+    fill(&Queue::classic(&broken), &broken, 1).await;
+    seen.reaches(2).await;
     client.shutdown(SECONDS).await;
 }
 

@@ -1,0 +1,94 @@
+//! Who counts, and what counts.
+
+use crate::bed::*;
+use gristmill_amqp::{Consumer, Message, Queue, Value, header};
+use gristmill_pool::{Retry, TaskError};
+use std::time::Duration;
+
+const SECONDS: Duration = Duration::from_secs(10);
+const QUICK: Retry = Retry::exponential(3, Duration::from_millis(10));
+
+/// Fails at everything, and notes which attempt it was.
+fn failing(queue: &str, log: &Log<u32>) -> Consumer {
+    let log = log.clone();
+    Consumer::new(queue, name("failing")).workers(2).retry(QUICK).handle(move |delivery| {
+        log.add(delivery.attempt());
+        async { Err(TaskError::transient("not now")) }
+    })
+}
+
+/// Attempts that were made for another queue were taken for its own: a consumer of dead letters began at the last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_begins_anew_where_it_is_read() {
+    let orders = name("orders");
+    let dead = format!("{orders}.dead");
+    let (first, second) = (Log::default(), Log::default());
+    let client = builder()
+        .queue(Queue::quorum(&orders))
+        .queue(Queue::quorum(&dead))
+        .consumer(failing(&orders, &first))
+        .consumer(failing(&dead, &second))
+        .start()
+        .await
+        .unwrap();
+    client.publisher().publish(Message::to_queue(&orders, "x")).await.unwrap();
+    depth_is(&client, &format!("{dead}.dead"), 1).await;
+    client.shutdown(SECONDS).await;
+    assert_eq!((first.all(), second.all()), (vec![1, 2, 3], vec![1, 2, 3]));
+}
+
+/// A letter that somebody has put back, with all that it carries, was buried at its first failure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_that_is_put_back_begins_anew() {
+    let orders = name("back");
+    let dead = format!("{orders}.dead");
+    let log = Log::default();
+    let client =
+        builder().queue(Queue::quorum(&orders)).consumer(failing(&orders, &log)).start().await.unwrap();
+    let mut message = Message::to_queue(&orders, "x");
+    for round in 1..=3 {
+        client.publisher().publish(message.clone()).await.unwrap();
+        depth_is(&client, &dead, 1).await;
+        assert_eq!(log.all(), [1, 2, 3].repeat(round));
+        let letter = take_all(&dead, 1).await.remove(0);
+        assert_eq!(letter.headers().get(header::FAILED), Some(&Value::from(3i64)));
+        // As it is, as a shovel would.
+        message.properties = letter.properties().clone();
+    }
+    client.shutdown(SECONDS).await;
+}
+
+/// The header by which quorum queues count, set by who published: a classic queue never corrects it, and the message was taken
+/// for one that is counted. It came for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_count_that_its_publisher_made_up_is_no_count() {
+    let orders = name("made-up");
+    let (queue, dead) = (Queue::classic(&orders), format!("{orders}.dead"));
+    fill_with(&queue, vec![Message::to_queue(&orders, "x").header("x-delivery-count", 1i64)]).await;
+    let log = Log::default();
+    let mut lives = 0;
+    loop {
+        let consumer = {
+            let log = log.clone();
+            Consumer::new(&orders, "dies").workers(2).max_deliveries(3).handle(move |delivery| {
+                log.add(delivery.deliveries_before());
+                std::future::pending()
+            })
+        };
+        let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
+        until("its next life or its end", async || {
+            log.len() > lives || client.depth(&dead).await.is_ok_and(|(depth, _)| depth >= 1)
+        })
+        .await;
+        if log.len() == lives {
+            client.shutdown(SECONDS).await;
+            break;
+        }
+        lives = log.len();
+        assert!(lives < 15, "it comes for ever: {:?}", log.all());
+        // The end of the process, as the broker sees it.
+        drop(client);
+    }
+    let letters = take_all(&dead, 1).await;
+    assert_eq!(letters[0].headers().get(header::REASON), Some(&Value::from("deliveries")));
+}

@@ -1,0 +1,42 @@
+//! Peers that do not keep to the protocol.
+
+use super::raw::{Manner, peer};
+use crate::bed::*;
+use gristmill_amqp::{Client, Consumer, Queue};
+use std::time::Duration;
+
+async fn client_of_peer(manner: Manner) -> Client {
+    let consumer = Consumer::new("q", "q").handle(|_| async { Ok(()) });
+    let uri = format!("amqp://a:b@{}", peer(manner).await);
+    Client::builder(uri).queue(Queue::classic("q")).consumer(consumer).start().await.unwrap()
+}
+
+/// A number twice, and one far ahead: the task ended over it (or took the memory for all between), and statistics went on
+/// saying that it consumes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_that_are_not_the_next_cost_the_channel_and_no_more() {
+    for numbers in [vec![1, 2, 2, 3], vec![1, 1 << 36], vec![0], vec![u64::MAX]] {
+        let client = client_of_peer(Manner::Numbers(numbers.clone())).await;
+        until(&format!("it comes back after {numbers:?}"), async || {
+            client.stats().consumers[0].interrupted >= 2
+        })
+        .await;
+        assert_eq!(client.stats().connections, 1, "{numbers:?}");
+        client.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+/// One frame of the other side was taken for our own end: the client never connected again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_close_that_nobody_asked_for_is_a_lost_connection() {
+    let gate = Gate::default();
+    let client = client_of_peer(Manner::Closes(gate.clone())).await;
+    assert_eq!(client.stats().connections, 1);
+    gate.open(1);
+    until("another connection, and it consumes", async || {
+        let stats = client.stats();
+        stats.connections == 2 && stats.connected && stats.consumers[0].consuming
+    })
+    .await;
+    client.shutdown(Duration::from_secs(5)).await;
+}

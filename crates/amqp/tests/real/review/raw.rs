@@ -1,0 +1,227 @@
+//! The protocol by hand: for what our own client does not say, and for what no broker would.
+
+use crate::bed::{Gate, broker};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+const METHOD: u8 = 1;
+const HEADER: u8 = 2;
+const BODY: u8 = 3;
+
+/// What a frame says, put together bit by bit.
+struct Words(Vec<u8>);
+
+fn method(class: u16, method: u16) -> Words {
+    Words(Vec::new()).number16(class).number16(method)
+}
+
+impl Words {
+    fn byte(mut self, byte: u8) -> Self {
+        self.0.push(byte);
+        self
+    }
+
+    fn number16(mut self, number: u16) -> Self {
+        self.0.extend(number.to_be_bytes());
+        self
+    }
+
+    fn number32(mut self, number: u32) -> Self {
+        self.0.extend(number.to_be_bytes());
+        self
+    }
+
+    fn number64(mut self, number: u64) -> Self {
+        self.0.extend(number.to_be_bytes());
+        self
+    }
+
+    fn short(mut self, text: &[u8]) -> Self {
+        self.0.push(text.len() as u8);
+        self.0.extend(text);
+        self
+    }
+
+    fn long(mut self, text: &[u8]) -> Self {
+        self.0.extend((text.len() as u32).to_be_bytes());
+        self.0.extend(text);
+        self
+    }
+}
+
+/// One end of a connection.
+struct Wire(TcpStream);
+
+impl Wire {
+    async fn send(&mut self, kind: u8, channel: u16, payload: &[u8]) {
+        let mut frame = vec![kind];
+        frame.extend(channel.to_be_bytes());
+        frame.extend((payload.len() as u32).to_be_bytes());
+        frame.extend(payload);
+        frame.push(0xCE);
+        // Whoever has hung up is not to be told.
+        let _ = self.0.write_all(&frame).await;
+    }
+
+    async fn say(&mut self, channel: u16, words: Words) {
+        self.send(METHOD, channel, &words.0).await;
+    }
+
+    async fn frame(&mut self) -> Option<(u8, u16, Vec<u8>)> {
+        let mut start = [0; 7];
+        self.0.read_exact(&mut start).await.ok()?;
+        let size = u32::from_be_bytes([start[3], start[4], start[5], start[6]]) as usize;
+        let mut payload = vec![0; size + 1];
+        self.0.read_exact(&mut payload).await.ok()?;
+        payload.pop();
+        Some((start[0], u16::from_be_bytes([start[1], start[2]]), payload))
+    }
+}
+
+/// A client of the broker of the tests, with one channel.
+pub(super) struct Hand(Wire);
+
+impl Hand {
+    pub(super) async fn new() -> Self {
+        let mut wire = Wire(TcpStream::connect(broker().address()).await.unwrap());
+        wire.0.write_all(b"AMQP\x00\x00\x09\x01").await.unwrap();
+        wire.frame().await.unwrap();
+        let login = format!("\0{}\0{}", broker().user(), broker().password());
+        let start_ok = method(10, 11).long(b"").short(b"PLAIN").long(login.as_bytes()).short(b"en_US");
+        wire.say(0, start_ok).await;
+        wire.frame().await.unwrap();
+        wire.say(0, method(10, 31).number16(10).number32(131_072).number16(0)).await;
+        wire.say(0, method(10, 40).short(b"/").byte(0).byte(0)).await;
+        wire.frame().await.unwrap();
+        wire.say(1, method(20, 10).byte(0)).await;
+        wire.frame().await.unwrap();
+        Self(wire)
+    }
+
+    /// Whatever bytes the two properties are.
+    pub(super) async fn publish(&mut self, queue: &str, correlation: &[u8], id: &[u8], body: &[u8]) {
+        self.0.say(1, method(60, 40).number16(0).short(b"").short(queue.as_bytes()).byte(0)).await;
+        let flags = (1 << 12) | (1 << 10) | (1 << 7);
+        let header =
+            method(60, 0).number64(body.len() as u64).number16(flags).byte(2).short(correlation).short(id);
+        self.0.send(HEADER, 1, &header.0).await;
+        self.0.send(BODY, 1, body).await;
+    }
+
+    /// Takes one message out of a queue: the bytes of its correlation id and its message id.
+    pub(super) async fn take(&mut self, queue: &str) -> (Vec<u8>, Vec<u8>) {
+        self.0.say(1, method(60, 70).number16(0).short(queue.as_bytes()).byte(1)).await;
+        loop {
+            let (kind, _, payload) = self.0.frame().await.unwrap();
+            if kind == METHOD && payload.starts_with(&method(60, 72).0) {
+                panic!("there is nothing in {queue}");
+            }
+            if kind == HEADER {
+                return ids(&payload);
+            }
+        }
+    }
+
+    pub(super) async fn delete_exchange(&mut self, exchange: &str) {
+        self.0.say(1, method(40, 20).number16(0).short(exchange.as_bytes()).byte(0)).await;
+        let (_, _, answer) = self.0.frame().await.unwrap();
+        assert!(answer.starts_with(&method(40, 21).0), "{answer:?}");
+    }
+}
+
+fn ids(header: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let flags = u16::from_be_bytes([header[12], header[13]]);
+    let mut rest = &header[14..];
+    let mut take = |size: usize| {
+        let (taken, behind) = rest.split_at(size);
+        rest = behind;
+        taken.to_vec()
+    };
+    let mut found = Vec::new();
+    for bit in (7..16).rev().filter(|bit| flags & (1 << bit) != 0) {
+        let size = match bit {
+            13 => u32::from_be_bytes(take(4).try_into().unwrap()) as usize,
+            11 | 12 => 1,
+            _ => usize::from(take(1)[0]),
+        };
+        let value = take(size);
+        if bit == 10 || bit == 7 {
+            found.push(value);
+        }
+    }
+    let id = found.pop().unwrap();
+    (found.pop().unwrap(), id)
+}
+
+/// What a peer does when it is asked for messages.
+#[derive(Clone)]
+pub(super) enum Manner {
+    /// Delivers messages with these numbers.
+    Numbers(Vec<u64>),
+    /// Says that the connection is closed, which nobody asked for; the first time, and when the gate is open.
+    Closes(Gate),
+}
+
+/// Somebody who answers everything that a client asks, and is no broker.
+pub(super) async fn peer(manner: Manner) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(answer(Wire(stream), manner.clone(), Arc::clone(&asked)));
+        }
+    });
+    address
+}
+
+async fn answer(mut wire: Wire, manner: Manner, asked: Arc<AtomicUsize>) {
+    let mut greeting = [0; 8];
+    if wire.0.read_exact(&mut greeting).await.is_err() {
+        return;
+    }
+    wire.say(0, method(10, 10).byte(0).byte(9).long(b"").long(b"PLAIN").long(b"en_US")).await;
+    while let Some((kind, channel, payload)) = wire.frame().await {
+        if kind != METHOD {
+            continue;
+        }
+        let number = |at: usize| u16::from_be_bytes([payload[at], payload[at + 1]]);
+        match (number(0), number(2)) {
+            (10, 11) => wire.say(0, method(10, 30).number16(100).number32(131_072).number16(60)).await,
+            (10, 31) | (60, 80) => {}
+            (10, 40) => wire.say(0, method(10, 41).byte(0)).await,
+            (20, 10) => wire.say(channel, method(20, 11).number32(0)).await,
+            (50, 10) => wire.say(channel, method(50, 11).short(b"q").number32(0).number32(0)).await,
+            (60, 20) => {
+                wire.say(channel, method(60, 21).short(b"t")).await;
+                let before = asked.fetch_add(1, Relaxed);
+                match &manner {
+                    Manner::Numbers(numbers) => {
+                        for number in numbers {
+                            let deliver = method(60, 60).short(b"t").number64(*number).byte(0);
+                            wire.say(channel, deliver.short(b"").short(b"q")).await;
+                            wire.send(HEADER, channel, &method(60, 0).number64(1).number16(0).0).await;
+                            wire.send(BODY, channel, b"x").await;
+                        }
+                    }
+                    Manner::Closes(gate) if before == 0 => {
+                        gate.pass().await;
+                        wire.say(0, method(10, 51)).await;
+                    }
+                    Manner::Closes(_) => {}
+                }
+            }
+            (class, asked) => wire.say(channel, method(class, asked + 1)).await,
+        }
+    }
+}
