@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use crate::args::{FuzzOptions, ProveOptions, TestOptions};
 use crate::fault::Fault;
 use crate::step::{Outcome, Step, program, run_all};
-use crate::workspace::{Workspace, answers};
+use crate::workspace::Workspace;
 use crate::{crash, deny, fuzz, needs, proofs};
 
 /// The command `cargo xtask test`.
@@ -46,12 +46,9 @@ fn cargo(workspace: &Workspace, line: &str) -> Result<Outcome, Fault> {
 /// Ignored tests run as well: a slow test may be left out by hand, never by the whole run. And one failing
 /// test hides no other.
 fn tests(workspace: &Workspace) -> Result<Outcome, Fault> {
-    if answers(&mut workspace.cargo(["nextest", "--version"])) {
-        cargo(workspace, "nextest run --workspace --all-features --no-fail-fast --run-ignored all")
-    } else {
-        let kinds = "--lib --bins --tests --no-fail-fast";
-        cargo(workspace, &format!("test --workspace --all-features {kinds} -- --include-ignored"))
-    }
+    // Not nextest, which gives every test a process of its own: tests of one file share a RabbitMQ.
+    let kinds = "--lib --bins --tests --no-fail-fast";
+    cargo(workspace, &format!("test --workspace --all-features {kinds} -- --include-ignored"))
 }
 
 fn docs(workspace: &Workspace) -> Result<Outcome, Fault> {

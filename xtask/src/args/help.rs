@@ -41,7 +41,7 @@ Steps:
   set-up        gets what the tests need and is not there: cargo-deny, strace, cargo-fuzz
   format        cargo fmt --check
   lints         cargo clippy, warnings are errors
-  tests         cargo nextest run (cargo test where it is not installed), ignored tests as well
+  tests         cargo test, ignored tests as well
   doc tests     cargo test --doc
   docs          cargo doc, warnings are errors
   shuttle, loom, miri   as in `cargo xtask prove`
