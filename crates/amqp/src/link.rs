@@ -139,7 +139,12 @@ async fn keep(
         };
         let wait = TRY_AGAIN.delay(failed + 1);
         failed = failed.saturating_add(1);
-        tracing::warn!(broker = %endpoint, connection = called, %error, try_again_in = ?wait, "not connected");
+        // Once, and then now and then: nobody reads the same line every second.
+        if failed == 1 || failed.is_multiple_of(20) {
+            tracing::warn!(broker = %endpoint, connection = called, %error, failed, "not connected; it is tried again");
+        } else {
+            tracing::debug!(broker = %endpoint, connection = called, %error, try_again_in = ?wait, "not connected");
+        }
         state.send_replace(State::Down(Some(error), failed, connected));
         tokio::select! {
             () = tokio::time::sleep(wait) => {}

@@ -145,7 +145,11 @@ impl Desk {
                 Over::Ended | Over::Lost(Error::Ended) => return,
                 Over::Lost(error) => error,
             };
-            tracing::warn!(%error, unconfirmed = self.pending.len(), "publishing was interrupted");
+            if self.pending.is_empty() {
+                tracing::debug!(%error, "publishing was interrupted");
+            } else {
+                tracing::warn!(%error, unconfirmed = self.pending.len(), "publishing was interrupted");
+            }
             self.blame(&error);
             self.pending.retain(|pending| pending.request.is_some());
             (self.sent, self.first) = (0, 1);

@@ -68,9 +68,10 @@ pub(super) fn failed(fault: Fault) -> Error {
         Fault::Io { .. } | Fault::Silent { .. } => {
             Error::System(format!("{text}. Can the broker be reached from here? {elsewhere}"))
         }
-        Fault::Refused { code: 403, .. } => {
-            Error::Setting(format!("{text}. Are the user and the password in the URI the right ones?"))
-        }
+        Fault::Refused { code: 403, .. } => Error::Setting(format!(
+            "{}. Are the user and the password in the URI the right ones? What is special in a URL is written with %, as %2f for /",
+            text.trim_end_matches('.')
+        )),
         Fault::Refused { code: 530, .. } => Error::Setting(format!(
             "{text}. Is the virtual host, the part of the URI behind the host, there?"
         )),

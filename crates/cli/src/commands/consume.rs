@@ -120,7 +120,8 @@ fn tell_start(chosen: &[consumers::Consumer], client: &Client) -> String {
     let stats = client.stats();
     let told = chosen.iter().zip(&stats.consumers).map(|(one, stats)| {
         let action = match &one.action {
-            Action::Exec(words) => words.first().cloned().unwrap_or_default(),
+            // All of it: flags behind the command are the command's.
+            Action::Exec(words) => words.join(" "),
             Action::Http(_) => "a POST".to_owned(),
             Action::Enqueue { kind, .. } => format!("a task of the kind {kind}"),
             Action::Into { database, table } => format!("the table {table} of {}", database.display()),
@@ -233,6 +234,7 @@ fn with_action(
     Ok(match &one.action {
         Action::Exec(words) => {
             let timeout = one.timeout.or(settings.exec.timeout);
+            exec::look_for(words)?;
             let exec = Exec::new(words.clone(), timeout, ends.halted.clone());
             made.handle(move |delivery| {
                 note(&delivery);

@@ -12,6 +12,8 @@ fn words_that_make_no_consumer() {
     wrong(&["consume"], "the settings file has no [[consumers]], and no queue is named");
     wrong(&["consume", "q"], "nothing is said about what to do with the messages of q; --exec, --http");
     wrong(&["consume", "--exec", "true"], "QUEUE is missing (the command line)");
+    wrong(&["consume", "q", "--exec", "./is-not-there"], "there is no program \"./is-not-there\"");
+    wrong(&["consume", "q", "--exec", "true --fast"], "leave off the quotes");
     wrong(&["consume", "q", "--exec"], "a value is required for '--exec <COMMAND>...'");
     wrong(&["consume", "q", "--http", "http://x", "--enqueue", "k"], "a consumer has --http and --enqueue");
     wrong(&["consume", "q", "--http", "ftp://me:secret@x"], "consumers.http is what it is (--http)");

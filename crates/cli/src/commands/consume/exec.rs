@@ -5,6 +5,8 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,6 +19,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
 use super::about::{About, Bounds, OURS, about, plain, trace};
+use crate::error::Error;
 use crate::settings::value::show_duration;
 
 /// What a system takes for the environment of a program at the very least is more than this.
@@ -53,7 +56,11 @@ impl Exec {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         let ours = |name: &str| OURS.iter().any(|ours| name.strip_prefix("GRISTMILL_") == Some(ours));
         let traces = |name: &str| matches!(name, "TRACEPARENT" | "TRACESTATE");
-        let foreign = names.filter(|name| name.starts_with(HEADER) || ours(name) || traces(name)).collect();
+        // The broker's password is nothing to a command, which may tell the world its environment.
+        let secret = |name: &str| name == "GRISTMILL_AMQP_URI";
+        let foreign = names
+            .filter(|name| name.starts_with(HEADER) || ours(name) || traces(name) || secret(name))
+            .collect();
         Arc::new(Exec { words, timeout, halt, foreign })
     }
 
@@ -158,6 +165,29 @@ impl Exec {
             }
         }
     }
+}
+
+/// Whether there is such a program. Without, every message would be given up before anybody notices.
+pub(super) fn look_for(words: &[String]) -> Result<(), Error> {
+    let program = words.first().map_or("", String::as_str);
+    let is_program = |path: &Path| {
+        path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    };
+    let found = match program.contains('/') {
+        true => is_program(Path::new(program)),
+        false => {
+            let folders = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&folders).any(|folder| is_program(&folder.join(program)))
+        }
+    };
+    if found {
+        return Ok(());
+    }
+    let hint = match program.contains(' ') {
+        true => "a command and its arguments are words of their own: leave off the quotes around all of it",
+        false => "is it executable, and on the PATH?",
+    };
+    Err(Error::Setting(format!("there is no program {program:?} to run for each message; {hint}")))
 }
 
 /// Waits until there is no more time.

@@ -125,7 +125,10 @@ pub(super) fn text(stats: &Stats, elapsed: Duration, output: &Output) -> String 
         grouped(rate)
     ));
     if sum.rejected > 0 {
-        text.push_str(&format!("; {} given up: see the dead letters", grouped(sum.rejected)));
+        text.push_str(&format!(
+            "; {} given up: see QUEUE.dead, or where --dead-letters says",
+            grouped(sum.rejected)
+        ));
     }
     text
 }
