@@ -7,7 +7,8 @@ mod help;
 use std::ffi::OsString;
 use std::str::FromStr;
 
-use self::help::{BENCH_HELP, CRASH_HELP, FUZZ_HELP, HELP, PROVE_HELP, TEST_HELP};
+use self::help::{BENCH_HELP, CHECK_HELP, CRASH_HELP, FUZZ_HELP, HELP, PROVE_HELP, TEST_HELP};
+use crate::check::{self, CHECKERS, Checker};
 use crate::fault::Fault;
 use crate::proofs::Proof;
 
@@ -17,6 +18,7 @@ pub(crate) enum Command {
     Help(&'static str),
     Test(TestOptions),
     Prove(ProveOptions),
+    Check(CheckOptions),
     Crash(CrashOptions),
     Fuzz(FuzzOptions),
     Bench(Vec<OsString>),
@@ -34,6 +36,16 @@ pub(crate) struct TestOptions {
 pub(crate) struct ProveOptions {
     pub(crate) full: bool,
     pub(crate) only: Option<Proof>,
+}
+
+/// Which randomised checker to run, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CheckOptions {
+    pub(crate) checker: &'static Checker,
+    /// The checker's own number without it.
+    pub(crate) rounds: Option<u64>,
+    /// A random one without it.
+    pub(crate) seed: Option<u64>,
 }
 
 /// Which crash run is wanted. What is not said is the crash run's own choice.
@@ -106,11 +118,12 @@ pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Command, Fa
         Some("help" | "--help" | "-h") => Ok(Command::Help(HELP)),
         Some("test") => parse_test(rest),
         Some("prove") => parse_prove(rest),
+        Some("check") => parse_check(rest),
         Some("crash") => parse_crash(rest),
         Some("fuzz") => parse_fuzz(rest),
         Some("bench") => Ok(parse_bench(rest)),
         _ => Err(Fault::User(format!(
-            "no command {name:?}; there are test, prove, crash, fuzz, bench and help (see `cargo xtask --help`)"
+            "no command {name:?}; there are test, prove, check, crash, fuzz, bench and help (see `cargo xtask --help`)"
         ))),
     }
 }
@@ -140,6 +153,29 @@ fn parse_prove(words: &[OsString]) -> Result<Command, Fault> {
         }
     }
     Ok(Command::Prove(options))
+}
+
+fn parse_check(words: &[OsString]) -> Result<Command, Fault> {
+    let mut words = words.iter();
+    let Some(name) = words.next() else {
+        return Err(Fault::User(format!("check: no checker named; there are: {}", check::names())));
+    };
+    if name == "--help" || name == "-h" {
+        return Ok(Command::Help(CHECK_HELP));
+    }
+    let Some(checker) = CHECKERS.iter().find(|checker| name == checker.name) else {
+        return Err(Fault::User(format!("check: no checker {name:?}; there are: {}", check::names())));
+    };
+    let mut options = CheckOptions { checker, rounds: None, seed: None };
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("--rounds") => options.rounds = Some(number("check: --rounds", words.next())?),
+            Some("--seed") => options.seed = Some(number("check: --seed", words.next())?),
+            Some("--help" | "-h") => return Ok(Command::Help(CHECK_HELP)),
+            _ => return Err(unknown("check", word, "--rounds N, --seed S and --help")),
+        }
+    }
+    Ok(Command::Check(options))
 }
 
 fn parse_crash(words: &[OsString]) -> Result<Command, Fault> {
@@ -272,6 +308,8 @@ mod tests {
             Command::Crash(CrashOptions { victim: Victim::Consume, disk: Disk::Sound, rounds, seed })
         };
         let fuzz = |short, executions| Command::Fuzz(FuzzOptions { short, executions });
+        let check_import =
+            |rounds, seed| Command::Check(CheckOptions { checker: &CHECKERS[0], rounds, seed });
         let bench = |words: &[&str]| Command::Bench(words.iter().map(OsString::from).collect());
 
         check("", &Command::Help(HELP));
@@ -284,6 +322,10 @@ mod tests {
         check("prove --full --only loom", &prove(true, Some(Proof::Loom)));
         check("prove --only miri", &prove(false, Some(Proof::Miri)));
         check("prove --help", &Command::Help(PROVE_HELP));
+        check("check --help", &Command::Help(CHECK_HELP));
+        check("check import", &check_import(None, None));
+        check("check import --rounds 9 --seed 4", &check_import(Some(9), Some(4)));
+        check("check import --seed 4 -h", &Command::Help(CHECK_HELP));
         check("crash --help", &Command::Help(CRASH_HELP));
         check("crash jobs", &crash(Disk::Sound, None, None));
         check("crash jobs --rounds 1000 --seed 7", &crash(Disk::Sound, Some(1000), Some(7)));
@@ -307,7 +349,11 @@ mod tests {
 
     #[test]
     fn lines_that_are_not() {
-        check_rejected("tests", "\"tests\"", "test, prove, crash, fuzz, bench");
+        check_rejected("tests", "\"tests\"", "test, prove, check, crash, fuzz, bench");
+        check_rejected("check", "no checker named", "import");
+        check_rejected("check exports", "\"exports\"", "import");
+        check_rejected("check import --round 5", "\"--round\"", "--rounds N, --seed S");
+        check_rejected("check import --rounds", "check: --rounds", "a whole number");
         check_rejected("crash", "what to crash", "jobs");
         check_rejected("crash pool", "\"pool\"", "jobs, scan, import and consume");
         check_rejected("crash scan --fault eio", "\"--fault\"", "--rounds N, --seed S");

@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod check;
 mod crash;
 mod deny;
 mod fault;
@@ -43,6 +44,7 @@ fn run() -> Result<ExitCode, Fault> {
         }
         Command::Test(options) => Ok(suite::run(&workspace, options)),
         Command::Prove(options) => Ok(proofs::run(&workspace, options)),
+        Command::Check(options) => Ok(check::run(&workspace, options)),
         Command::Crash(options) => Ok(crash::run(&workspace, options)),
         Command::Fuzz(options) => Ok(fuzz::run(&workspace, options)),
         Command::Bench(arguments) => bench::run(&workspace, &arguments),

@@ -8,6 +8,7 @@ Usage: cargo xtask COMMAND [OPTIONS]
 Commands:
   test    the whole test run: format, lints, tests, docs, proofs, crashes, dependencies
   prove   the concurrency proofs of crates/pool
+  check   random operations, compared with a model in memory
   crash   real workers, scans, imports and consumers, killed at random, on sound and on bad disks
   fuzz    parsers and inference, fed with any bytes
   bench   benchmarks against named peers
@@ -17,6 +18,7 @@ Examples:
   cargo xtask test                   everything, as continuous integration runs it
   cargo xtask test --fast            what to run before each commit
   cargo xtask prove --full           many more schedules, takes long
+  cargo xtask check import           thousands of random sequences of imports
   cargo xtask crash jobs             kills workers 50 times and looks at what is left
   cargo xtask crash scan             kills scans and compares what they come to in the end
   cargo xtask crash import           kills imports: all of the old or all of the new is there
@@ -76,6 +78,30 @@ Proofs:
 Examples:
   cargo xtask prove
   cargo xtask prove --full --only shuttle
+";
+
+pub(crate) const CHECK_HELP: &str = "\
+Run a randomised checker for many rounds. `cargo test` runs a few rounds of each with fixed seeds.
+
+Usage: cargo xtask check NAME [--rounds N] [--seed S]
+
+Checkers:
+  import   random sequences of create, append, upsert, replace and resume, with missing keys, values
+           of changing types and names of changing case, compared with the tables that a model in
+           memory expects
+
+Options:
+  --rounds N   number of rounds, instead of the checker's own
+  --seed S     seed of the first round; a later round has the next one. Random without it
+  -h, --help   this text
+
+A round that fails prints its seed and its operations, reduced as far as the failure remains. Repeat
+it with --rounds 1 --seed S.
+
+Examples:
+  cargo xtask check import
+  cargo xtask check import --rounds 100000
+  cargo xtask check import --rounds 1 --seed 4711
 ";
 
 pub(crate) const CRASH_HELP: &str = "\
@@ -171,7 +197,7 @@ mod tests {
 
     #[test]
     fn help_fits_a_terminal() {
-        for line in [HELP, TEST_HELP, PROVE_HELP, CRASH_HELP, FUZZ_HELP, BENCH_HELP]
+        for line in [HELP, TEST_HELP, PROVE_HELP, CHECK_HELP, CRASH_HELP, FUZZ_HELP, BENCH_HELP]
             .iter()
             .flat_map(|text| text.lines())
         {

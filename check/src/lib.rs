@@ -1,0 +1,137 @@
+//! Support for randomised checkers: tests that compare random operations with a model in memory.
+//!
+//! Owns the loop over seeds, the random choices and the reduction of a failing case. It knows nothing of what is checked.
+//! A checker is an integration test that calls [`run`]. `cargo test` runs a few rounds with fixed seeds; `cargo xtask
+//! check NAME` sets the number of rounds and the first seed through the environment.
+
+use std::ops::Range;
+
+/// The number of rounds, as `cargo xtask check` sets it in the environment.
+pub const ROUNDS_VARIABLE: &str = "GRISTMILL_CHECK_ROUNDS";
+/// The seed of the first round; each later round has the next one.
+pub const SEED_VARIABLE: &str = "GRISTMILL_CHECK_SEED";
+
+/// Runs `round` with one seed after the other, and panics at the first error.
+///
+/// `name` is the checker's name in `cargo xtask check`; `rounds` is the number of rounds when the environment names none.
+/// The error of a round says what was done and what differs; the seed and the command that repeats it are added here.
+///
+/// # Panics
+///
+/// When a round returns an error, or an environment variable is not a whole number.
+pub fn run(name: &str, rounds: u64, mut round: impl FnMut(u64) -> Result<(), String>) {
+    let (rounds, first) = (variable(ROUNDS_VARIABLE).unwrap_or(rounds), variable(SEED_VARIABLE).unwrap_or(1));
+    for done in 0..rounds {
+        let seed = first.wrapping_add(done);
+        if let Err(error) = round(seed) {
+            panic!(
+                "round with seed {seed} failed (repeat it: cargo xtask check {name} --rounds 1 --seed {seed})\n{error}"
+            );
+        }
+        if (done + 1) % 1_000 == 0 {
+            println!("{} of {rounds} rounds", done + 1);
+        }
+    }
+    println!("{rounds} rounds, first seed {first}: no difference");
+}
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    match text.parse() {
+        Ok(number) => Some(number),
+        Err(_) => panic!("{name} is {text:?}; expected: a whole number from 0 on"),
+    }
+}
+
+/// Random choices that follow from a seed (SplitMix64), the same with every version of every library.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// Choices that follow from this seed.
+    pub fn new(seed: u64) -> Self {
+        // Neighbouring seeds would give sequences that are shifted by one.
+        let mut mixed = Rng(seed);
+        Rng(mixed.number())
+    }
+
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number in a range that is not empty.
+    pub fn within(&mut self, range: Range<usize>) -> usize {
+        let count = (range.end - range.start) as u64;
+        range.start + usize::try_from(self.number() % count).unwrap_or(0)
+    }
+
+    /// True in `percent` of 100 cases.
+    pub fn percent(&mut self, percent: usize) -> bool {
+        self.within(0..100) < percent
+    }
+
+    /// One of several items.
+    ///
+    /// # Panics
+    ///
+    /// When there are none.
+    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.within(0..items.len())]
+    }
+}
+
+/// Removes items while `fails` stays true of the rest, and returns what cannot be reduced further.
+///
+/// Tries runs of items first, from half of them down to single ones. `fails` must be true of all items together.
+pub fn reduce<T: Clone>(items: &[T], mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
+    let mut kept = items.to_vec();
+    let mut length = kept.len().div_ceil(2);
+    while length > 0 {
+        let mut start = 0;
+        while start < kept.len() {
+            let mut rest = kept.clone();
+            rest.drain(start..(start + length).min(kept.len()));
+            if fails(&rest) {
+                kept = rest;
+            } else {
+                start += length;
+            }
+        }
+        length /= 2;
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn same_seed_makes_the_same_choices() {
+        let draw = |seed| {
+            let mut rng = Rng::new(seed);
+            std::array::from_fn::<usize, 8, _>(|_| rng.within(10..20))
+        };
+        assert_eq!(draw(7), draw(7));
+        assert_ne!(draw(7), draw(8));
+        assert!(draw(7).iter().all(|number| (10..20).contains(number)));
+    }
+
+    #[test]
+    fn reduce_keeps_only_what_the_failure_needs() {
+        let all: Vec<u32> = (0..50).collect();
+        let reduced = reduce(&all, |items| items.contains(&3) && items.contains(&41));
+        assert_eq!(reduced, [3, 41]);
+        assert_eq!(reduce(&all, |_| true), []);
+    }
+
+    #[test]
+    #[should_panic(expected = "cargo xtask check letters --rounds 1 --seed 3")]
+    fn failing_round_names_its_seed() {
+        run("letters", 10, |seed| if seed == 3 { Err("difference".to_owned()) } else { Ok(()) });
+    }
+}

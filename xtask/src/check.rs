@@ -1,0 +1,88 @@
+//! Randomised checkers: random sequences of operations, compared with a model in memory.
+//!
+//! Owns which checkers there are, which test each of them is, and how rounds and seed reach it. A checker is an ordinary
+//! integration test: `cargo test` runs a few rounds of it with fixed seeds, and this command runs many. What is generated
+//! and what must hold is defined in the test.
+
+use std::hash::{BuildHasher, RandomState};
+use std::process::{Command, ExitCode};
+
+use gristmill_check::{ROUNDS_VARIABLE, SEED_VARIABLE};
+
+use crate::args::CheckOptions;
+use crate::fault::Fault;
+use crate::step::{Outcome, Step, program, run_all};
+use crate::workspace::Workspace;
+
+/// One checker.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Checker {
+    /// The word after `cargo xtask check`.
+    pub(crate) name: &'static str,
+    /// Its step in the table at the end.
+    step: &'static str,
+    package: &'static str,
+    /// The integration test.
+    test: &'static str,
+    /// Rounds when none are asked for: a few minutes in a dev build.
+    rounds: u64,
+}
+
+pub(crate) const CHECKERS: &[Checker] = &[Checker {
+    name: "import",
+    step: "check import",
+    package: "gristmill-jsonl",
+    test: "import_model",
+    rounds: 5_000,
+}];
+
+/// The names of all checkers, for messages.
+pub(crate) fn names() -> String {
+    CHECKERS.iter().map(|checker| checker.name).collect::<Vec<_>>().join(", ")
+}
+
+/// The command `cargo xtask check NAME`.
+pub(crate) fn run(workspace: &Workspace, options: CheckOptions) -> ExitCode {
+    let seed = options.seed.unwrap_or_else(random_seed);
+    let step = Step::new(options.checker.step, move || check(workspace, options, seed));
+    run_all(vec![step], false)
+}
+
+fn check(workspace: &Workspace, options: CheckOptions, seed: u64) -> Result<Outcome, Fault> {
+    let rounds = options.rounds.unwrap_or(options.checker.rounds);
+    println!("{rounds} rounds from seed {seed}");
+    let mut command = command(workspace, options.checker);
+    program(command.env(ROUNDS_VARIABLE, rounds.to_string()).env(SEED_VARIABLE, seed.to_string()))
+}
+
+fn command(workspace: &Workspace, checker: &Checker) -> Command {
+    let Checker { package, test, .. } = checker;
+    workspace.cargo(["test", "--quiet", "-p", package, "--test", test, "--", "--nocapture"])
+}
+
+fn random_seed() -> u64 {
+    RandomState::new().hash_one(std::process::id()) % 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace::shown;
+
+    #[test]
+    fn every_checker_is_a_test_of_its_package() {
+        let workspace = Workspace::find().unwrap();
+        for checker in CHECKERS {
+            let line = shown(&command(&workspace, checker));
+            let expected =
+                format!("cargo test --quiet -p {} --test {} -- --nocapture", checker.package, checker.test);
+            assert_eq!(line, expected);
+            assert_eq!(checker.step, format!("check {}", checker.name));
+            let folder = checker.package.trim_start_matches("gristmill-");
+            let tests = workspace.root().join("crates").join(folder).join("tests");
+            let is_there = tests.join(checker.test).join("main.rs").is_file()
+                || tests.join(checker.test).with_extension("rs").is_file();
+            assert!(is_there, "no test {} in {}", checker.test, tests.display());
+        }
+    }
+}
