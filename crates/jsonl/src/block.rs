@@ -1,8 +1,11 @@
-//! Blocks: a stream of bytes, cut at line ends.
+//! Blocks: a stream of bytes, cut at line ends, or between the elements of a document.
 //!
-//! Owns the limit of a line's length. A block is whole lines, so that each can be read without the others.
+//! Owns the limit of a line's length. A block is whole lines or elements, so that each can be read without the others.
 
 use std::io::{self, Read};
+
+use crate::document::{Elements, Splitter, is_document};
+use crate::fault::{Fault, Reason};
 
 /// Whole lines.
 #[derive(Debug, Default)]
@@ -12,12 +15,17 @@ pub(crate) struct Block {
     pub(crate) length: usize,
     /// The beginning of the stream: a byte order mark may stand there.
     pub(crate) is_first: bool,
-    /// It is only the beginning of a line that is longer than this.
+    /// It is only the beginning of a line or an element that is longer than this.
     pub(crate) too_long: Option<usize>,
+    /// It is a part of a document, and these are its elements.
+    pub(crate) elements: Option<Box<Elements>>,
 }
 
 /// So much of a line that is too long is kept, to be shown.
 const KEPT: usize = 200;
+
+/// So much of a source is read to tell a document from lines.
+const HEAD: usize = 64 << 10;
 
 impl Block {
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -27,6 +35,16 @@ impl Block {
 
 pub(crate) struct Blocks<R> {
     source: R,
+    /// What was read of the source to see what it is.
+    head: Vec<u8>,
+    /// How much of the head has been used.
+    used: usize,
+    /// Set when the source is a document.
+    splitter: Option<Box<Splitter>>,
+    /// Whether the source may be a document.
+    detects: bool,
+    /// Why there are no more blocks, after the last one.
+    failure: Option<io::Error>,
     /// What was read behind the last line end.
     rest: Vec<u8>,
     size: usize,
@@ -36,9 +54,26 @@ pub(crate) struct Blocks<R> {
 }
 
 impl<R: Read> Blocks<R> {
-    /// Blocks of about `size` bytes; larger only for a line that is, and that up to `longest`.
+    /// Blocks of about `size` bytes; larger only for a line or an element that is, and that up to `longest`.
     pub(crate) fn new(source: R, size: usize, longest: usize) -> Self {
-        Blocks { source, rest: Vec::new(), size, longest: longest.max(1), begun: false, ended: false }
+        Blocks { detects: true, ..Blocks::of_lines(source, size, longest) }
+    }
+
+    /// The same of a source that is lines, whatever it begins with.
+    pub(crate) fn of_lines(source: R, size: usize, longest: usize) -> Self {
+        Blocks {
+            source,
+            head: Vec::new(),
+            used: 0,
+            splitter: None,
+            detects: false,
+            failure: None,
+            rest: Vec::new(),
+            size,
+            longest: longest.max(1),
+            begun: false,
+            ended: false,
+        }
     }
 
     /// What was read from, when all is read.
@@ -48,6 +83,12 @@ impl<R: Read> Blocks<R> {
 
     /// The next block, in a buffer that may have been used before: then it need not be cleared.
     pub(crate) fn next(&mut self, mut buffer: Vec<u8>) -> io::Result<Option<Block>> {
+        if std::mem::take(&mut self.detects) {
+            self.detect()?;
+        }
+        if let Some(splitter) = self.splitter.take() {
+            return self.next_of_document(buffer, splitter);
+        }
         let mut length = self.rest.len();
         grow(&mut buffer, length.max(self.size));
         buffer[..length].copy_from_slice(&self.rest);
@@ -82,7 +123,94 @@ impl<R: Read> Blocks<R> {
 
     fn block(&mut self, buffer: Vec<u8>, length: usize, too_long: Option<usize>) -> Option<Block> {
         let is_first = !std::mem::replace(&mut self.begun, true);
-        (length > 0).then_some(Block { buffer, length, is_first, too_long })
+        (length > 0).then_some(Block { buffer, length, is_first, too_long, elements: None })
+    }
+
+    /// Reads the beginning of the source, to see whether it is a document.
+    fn detect(&mut self) -> io::Result<()> {
+        let mut head = vec![0; HEAD];
+        let length = self.fill(&mut head, 0)?;
+        head.truncate(length);
+        if is_document(&head, self.ended) {
+            self.splitter = Some(Box::default());
+        }
+        // The head is read again from here: the source has ended only when that has.
+        self.ended = false;
+        self.head = head;
+        Ok(())
+    }
+
+    /// The next elements of a document that are complete.
+    fn next_of_document(
+        &mut self,
+        mut buffer: Vec<u8>,
+        mut splitter: Box<Splitter>,
+    ) -> io::Result<Option<Block>> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let mut length = self.rest.len();
+        grow(&mut buffer, length.max(self.size));
+        buffer[..length].copy_from_slice(&self.rest);
+        self.rest.clear();
+        let mut spans = Vec::new();
+        let mut wanted = self.size;
+        loop {
+            if !self.ended && length < wanted {
+                grow(&mut buffer, wanted);
+                length = self.fill(&mut buffer[..wanted], length)?;
+            }
+            let mut scanned = splitter.scan(&buffer[..length], &mut spans);
+            if self.ended && scanned.is_ok() {
+                scanned = splitter.finish(&buffer[..length], &mut spans);
+            }
+            let failed = scanned.is_err();
+            if let Err(broken) = scanned {
+                // The elements before it are good.
+                self.failure = Some(broken.into());
+            }
+            let end = if failed { length } else { splitter.begun.unwrap_or(length) };
+            if end > 0 || self.ended {
+                self.rest.extend_from_slice(&buffer[end..length]);
+                let (lines, column) = splitter.cut(&buffer[..end]);
+                self.splitter = Some(splitter);
+                let Some(mut block) = self.block(buffer, end, None) else {
+                    return self.failure.take().map_or(Ok(None), Err);
+                };
+                block.elements = Some(Box::new(Elements { spans, column, lines }));
+                return Ok(Some(block));
+            }
+            if length > self.longest {
+                let (lines, column) = self.skip_element(&mut splitter, &buffer[..length])?;
+                self.splitter = Some(splitter);
+                let block = self.block(buffer, KEPT.min(self.longest), Some(self.longest));
+                let elements = Some(Box::new(Elements { spans, column, lines }));
+                return Ok(block.map(|block| Block { elements, ..block }));
+            }
+            wanted = (length * 2).clamp(self.size, self.longest.saturating_add(1));
+        }
+    }
+
+    /// Reads up to the end of the element that fills the buffer, and keeps what is behind it. Its line ends, and the
+    /// column at which it begins.
+    fn skip_element(&mut self, splitter: &mut Splitter, begun: &[u8]) -> io::Result<(usize, usize)> {
+        let open = splitter.broken(begun, Fault { at: 0, reason: Reason::OpenElement });
+        let (mut lines, column) = splitter.cut(begun);
+        let mut buffer = vec![0; self.size];
+        while !self.ended {
+            let length = self.fill(&mut buffer, 0)?;
+            match splitter.rest(&buffer[..length]) {
+                Err(fault) => return Err(splitter.broken(&buffer[..length], fault).into()),
+                Ok(Some(end)) => {
+                    lines += splitter.pass(&buffer[..end]);
+                    splitter.end_skipped();
+                    self.rest.extend_from_slice(&buffer[end..length]);
+                    return Ok((lines, column));
+                }
+                Ok(None) => lines += splitter.pass(&buffer[..length]),
+            }
+        }
+        Err(open.into())
     }
 
     /// Reads up to the end of the line, and keeps what is behind it.
@@ -101,6 +229,15 @@ impl<R: Read> Blocks<R> {
     /// Reads until the buffer is full, or the source has ended. How far it is filled.
     fn fill(&mut self, buffer: &mut [u8], mut filled: usize) -> io::Result<usize> {
         while filled < buffer.len() && !self.ended {
+            if self.used < self.head.len() {
+                let length = (self.head.len() - self.used).min(buffer.len() - filled);
+                buffer[filled..filled + length].copy_from_slice(&self.head[self.used..][..length]);
+                self.used += length;
+                filled += length;
+                continue;
+            }
+            self.head = Vec::new();
+            self.used = 0;
             match self.source.read(&mut buffer[filled..]) {
                 Ok(0) => self.ended = true,
                 Ok(read) => filled += read,
@@ -124,7 +261,7 @@ mod tests {
     use super::*;
 
     fn cut(text: &str, size: usize, longest: usize) -> Vec<(String, bool)> {
-        let mut blocks = Blocks::new(text.as_bytes(), size, longest);
+        let mut blocks = Blocks::of_lines(text.as_bytes(), size, longest);
         let mut all = Vec::new();
         while let Some(block) = blocks.next(b"used before".to_vec()).unwrap() {
             all.push((String::from_utf8(block.bytes().to_vec()).unwrap(), block.too_long.is_some()));

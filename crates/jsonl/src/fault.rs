@@ -10,8 +10,14 @@ use std::fmt;
 pub enum Reason {
     /// The line ends too early.
     Truncated,
+    /// The line is the beginning of an object that goes on in the next line.
+    PrettyPrinted,
     /// A string has no closing quote.
     OpenString,
+    /// An element of a document has no end.
+    OpenElement,
+    /// The array that a document is has no end.
+    OpenArray,
     /// Something other than an object; what it is.
     NotAnObject(&'static str),
     /// A key is expected.
@@ -65,13 +71,18 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Truncated => f.write_str("the line ends in the middle of a value; is it cut off?"),
+            Reason::PrettyPrinted => f.write_str(
+                "looks like pretty-printed JSON, an object spread over lines; jq -c . makes one line of each object",
+            ),
+            Reason::OpenElement => {
+                f.write_str("an element begins here and is never closed; is the file cut off?")
+            }
+            Reason::OpenArray => f.write_str("the array is never closed; is the file cut off?"),
             Reason::OpenString => {
                 f.write_str("a string begins here and is never closed; is the line cut off?")
             }
             Reason::NotAnObject(found) => {
-                write!(f, "each line is to be an object such as {{\"id\":1}}; here is {found}")?;
-                let hint = if *found == "an array" { "; jq -c '.[]' makes lines of an array" } else { "" };
-                f.write_str(hint)
+                write!(f, "expected an object such as {{\"id\":1}}; found {found}")
             }
             Reason::NoKey => f.write_str("a key in double quotes is expected here"),
             Reason::NoColon => f.write_str("a colon is expected here, between key and value"),
@@ -94,13 +105,13 @@ impl fmt::Display for Reason {
             Reason::TooDeep => {
                 write!(f, "nested deeper than {} levels", crate::grammar::MAX_DEPTH)
             }
-            Reason::Trailing => f.write_str("something behind the object; one object a line is expected"),
+            Reason::Trailing => f.write_str("something follows the object; expected one object a line"),
             Reason::NotUtf8 => {
                 f.write_str("these bytes are not UTF-8; convert the file first, for example with iconv")
             }
             Reason::DuplicateKey(key) => write!(f, "the key {key:?} is there twice"),
             Reason::TooLong(limit) => {
-                write!(f, "the line is longer than {limit} bytes; --max-line sets the limit")
+                write!(f, "longer than {limit} bytes; --max-line sets the limit")
             }
             Reason::Misfit { column, takes, found } => {
                 write!(f, "the column {column:?} takes {takes}; here is {found}")

@@ -21,6 +21,7 @@
 //! one at a time, such as messages, into a table.
 
 mod block;
+mod document;
 mod error;
 mod fault;
 mod grammar;

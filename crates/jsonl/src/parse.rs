@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use crate::block::Block;
+use crate::document::{Elements, compact};
 use crate::fault::{Fault, Reason};
 use crate::grammar::Cursor;
 use crate::keys::{Fate, Keys, ROOT};
@@ -60,7 +61,7 @@ const LOOSE: &str = "numbers of 64 bits, and text that SQLite does not make a nu
 /// Objects are spread so deep at most; deeper ones stay JSON.
 pub(crate) const DEEPEST: usize = 32;
 
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads all lines of a block. `rows` are of a block before; they make room.
 pub(crate) fn parse(block: Block, form: &Form, mut rows: Rows) -> Rows {
@@ -68,10 +69,24 @@ pub(crate) fn parse(block: Block, form: &Form, mut rows: Rows) -> Rows {
     rows.keys.clone_from(&form.keys);
     let text = block.bytes();
     if let Some(limit) = block.too_long {
-        let line = Line { number: 0, span: Span::new(0, text.len()) };
+        let column = block.elements.as_ref().map_or(0, |elements| elements.column as u32);
+        let line = Line { number: 0, column, span: Span::new(0, text.len()) };
         rows.bad.push(BadLine { line, at: limit, reason: Reason::TooLong(limit) });
-        rows.lines = 1;
+        rows.lines = block.elements.map_or(1, |elements| elements.lines as u32);
         rows.text = block.buffer;
+        return rows;
+    }
+    if let Some(elements) = &block.elements {
+        let lines = lines_of(text, elements);
+        if form.languages.is_empty() {
+            Parser::new(form, text, &mut rows).elements(&lines);
+        } else {
+            localised(text, &lines, form, &mut rows);
+        }
+        locate(text, &mut rows);
+        rows.lines = elements.lines as u32;
+        let place = if form.languages.is_empty() { &mut rows.text } else { rows.original.insert(Vec::new()) };
+        *place = block.buffer;
         return rows;
     }
     let skipped = if block.is_first && text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
@@ -79,10 +94,53 @@ pub(crate) fn parse(block: Block, form: &Form, mut rows: Rows) -> Rows {
         Parser::new(form, text, &mut rows).block(skipped);
         rows.text = block.buffer;
     } else {
-        localised(text, skipped, form, &mut rows);
+        let lines = lines(text, skipped);
+        localised(text, &lines, form, &mut rows);
+        rows.lines = lines.len() as u32;
         rows.original = Some(block.buffer);
     }
     rows
+}
+
+/// The lines of a block.
+fn lines(text: &[u8], skipped: usize) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut at = skipped;
+    while at < text.len() {
+        let end = memchr::memchr(b'\n', &text[at..]).map_or(text.len(), |end| at + end + 1);
+        let number = lines.len() as u32;
+        lines.push(Line { number, column: 0, span: Span::new(at, trimmed(text, at, end)) });
+        at = end;
+    }
+    lines
+}
+
+/// The elements of a block, each with the line and the column where it begins.
+fn lines_of(text: &[u8], elements: &Elements) -> Vec<Line> {
+    let (mut number, mut column, mut at) = (0, elements.column, 0);
+    let place = |span: &Span| {
+        let start = span.start as usize;
+        let between = &text[at..start];
+        number += memchr::memchr_iter(b'\n', between).count() as u32;
+        column =
+            memchr::memrchr(b'\n', between).map_or(column + between.len(), |last| between.len() - last - 1);
+        at = start;
+        Line { number, column: column as u32, span: *span }
+    };
+    elements.spans.iter().map(place).collect()
+}
+
+/// Makes the place of a fault the line in which it is: an element may have several.
+fn locate(text: &[u8], rows: &mut Rows) {
+    for bad in &mut rows.bad {
+        let start = bad.line.span.start as usize;
+        let before = &text[start..(start + bad.at).min(text.len())];
+        if let Some(last) = memchr::memrchr(b'\n', before) {
+            bad.line.number += memchr::memchr_iter(b'\n', before).count() as u32;
+            bad.line.column = 0;
+            bad.at = before.len() - last - 1;
+        }
+    }
 }
 
 /// Reads texts that are one object each. Line ends in one are space like any other; an object's line is its number.
@@ -104,30 +162,34 @@ pub(crate) fn parse_each(objects: &[&[u8]], form: &Form, mut rows: Rows) -> Rows
     rows
 }
 
-/// The same where only some languages are wanted: each line is copied without the others, then read.
-fn localised(original: &[u8], skipped: usize, form: &Form, rows: &mut Rows) {
+/// The same where only some languages are wanted: each row is copied without the others, then read.
+fn localised(original: &[u8], lines: &[Line], form: &Form, rows: &mut Rows) {
     let mut text = Vec::with_capacity(original.len());
-    text.extend_from_slice(&original[..skipped]);
-    let mut at = skipped;
-    // Where each line was, so that a bad one is shown as it was.
-    let mut lines = Vec::new();
-    while at < original.len() {
-        let end = memchr::memchr(b'\n', &original[at..]).map_or(original.len(), |end| at + end + 1);
-        lines.push(Span::new(at, trimmed(original, at, end)));
-        let line = &original[at..end];
-        if simdutf8::basic::from_utf8(line).is_err() || !languages::keep(line, &form.languages, &mut text) {
-            text.extend_from_slice(line);
+    let mut copies = Vec::with_capacity(lines.len());
+    for line in lines {
+        let (bytes, start) = (line.span.of(original), text.len());
+        if simdutf8::basic::from_utf8(bytes).is_err() || !languages::keep(bytes, &form.languages, &mut text) {
+            text.extend_from_slice(bytes);
         }
-        at = end;
+        copies.push(Line { span: Span::new(start, text.len()), ..*line });
+        // So that no two of them make a character together, and no two copies begin at the same place.
+        text.push(b'\n');
     }
-    Parser::new(form, &text, rows).block(skipped);
-    let was = |line: &mut Line| line.span = lines.get(line.number as usize).copied().unwrap_or(line.span);
+    Parser::new(form, &text, rows).elements(&copies);
+    // A row is shown as it was.
+    let was = |line: &mut Line| {
+        if let Ok(index) = copies.binary_search_by_key(&line.span.start, |copy| copy.span.start) {
+            line.span = lines[index].span;
+        }
+    };
     rows.rows.iter_mut().for_each(|row| was(&mut row.line));
     for bad in &mut rows.bad {
         was(&mut bad.line);
         // Where it is wrong is to be said of the line as it was.
         let mut alone = Rows { keys: form.keys.clone(), ..Rows::default() };
-        Parser::new(form, bad.line.span.of(original), &mut alone).block(0);
+        let bytes = bad.line.span.of(original);
+        let line = Line { span: Span::new(0, bytes.len()), ..bad.line };
+        Parser::new(form, bytes, &mut alone).elements(&[line]);
         bad.at = alone.bad.first().map_or(bad.at, |alone| alone.at);
     }
     rows.text = text;
@@ -150,13 +212,24 @@ struct Parser<'a> {
     row: u32,
     gathered: Vec<u8>,
     gathered_keys: HashSet<Box<[u8]>>,
+    /// Rows may have line ends in them.
+    is_document: bool,
 }
 
 impl<'a> Parser<'a> {
     fn new(form: &'a Form, text: &'a [u8], out: &'a mut Rows) -> Self {
         // A guess that saves most of the growing: a value takes some 24 bytes of text.
         out.cells.reserve(text.len() / 24);
-        Parser { form, text, base: 0, out, row: 0, gathered: Vec::new(), gathered_keys: HashSet::new() }
+        Parser {
+            form,
+            text,
+            base: 0,
+            out,
+            row: 0,
+            gathered: Vec::new(),
+            gathered_keys: HashSet::new(),
+            is_document: false,
+        }
     }
 
     fn block(mut self, skipped: usize) {
@@ -166,6 +239,15 @@ impl<'a> Parser<'a> {
             let end = memchr::memchr(b'\n', &self.text[at..]).map_or(self.text.len(), |end| at + end + 1);
             self.part(at, trimmed(self.text, at, end), all_utf8);
             at = end;
+        }
+    }
+
+    /// Rows whose places are known.
+    fn elements(mut self, lines: &[Line]) {
+        let all_utf8 = simdutf8::basic::from_utf8(self.text).is_ok();
+        self.is_document = true;
+        for line in lines {
+            self.row_at(*line, all_utf8);
         }
     }
 
@@ -183,10 +265,15 @@ impl<'a> Parser<'a> {
 
     /// What is to be one row.
     fn part(&mut self, start: usize, stop: usize, all_utf8: bool) -> Line {
-        let line = Line { number: self.out.lines, span: Span::new(start, stop) };
-        self.base = start;
+        let line = Line { number: self.out.lines, column: 0, span: Span::new(start, stop) };
         self.out.lines += 1;
-        let bytes = &self.text[start..stop];
+        self.row_at(line, all_utf8);
+        line
+    }
+
+    fn row_at(&mut self, line: Line, all_utf8: bool) {
+        self.base = line.span.start as usize;
+        let bytes = line.span.of(self.text);
         if bytes.len() > self.form.longest {
             let reason = Reason::TooLong(self.form.longest);
             self.refuse(line, Fault { at: self.form.longest, reason });
@@ -195,7 +282,6 @@ impl<'a> Parser<'a> {
         } else {
             self.line(line, bytes);
         }
-        line
     }
 
     fn refuse(&mut self, line: Line, Fault { at, reason }: Fault) {
@@ -239,7 +325,7 @@ impl<'a> Parser<'a> {
                 return Err(cursor.fault(reason));
             }
         }
-        self.members(&mut cursor, ROOT, 0)?;
+        self.members(&mut cursor, ROOT, 0).map_err(|fault| pretty_printed(bytes, fault))?;
         cursor.skip_space();
         if cursor.peek().is_some() {
             return Err(cursor.fault(Reason::Trailing));
@@ -325,7 +411,12 @@ impl<'a> Parser<'a> {
                 return Err(Fault { at: begun, reason: Reason::DuplicateKey(text()) });
             }
             self.gathered.push(if self.gathered.is_empty() { b'{' } else { b',' });
-            self.gathered.extend_from_slice(&cursor.bytes()[begun..cursor.at()]);
+            let member = &cursor.bytes()[begun..cursor.at()];
+            if self.is_document {
+                compact(member, &mut self.gathered);
+            } else {
+                self.gathered.extend_from_slice(member);
+            }
         }
         Ok(())
     }
@@ -370,7 +461,16 @@ impl<'a> Parser<'a> {
             }
             Some(b'{' | b'[') => {
                 cursor.value(depth + 1)?;
-                Cell::Text { span: self.span(start, cursor.at()), beside: false, is_json: true }
+                let value = &cursor.bytes()[start..cursor.at()];
+                // A value in a table is one line, so that it can be a part of JSONL again.
+                if self.is_document && memchr::memchr(b'\n', value).is_some() {
+                    let begun = self.out.beside.len();
+                    compact(value, &mut self.out.beside);
+                    let span = Span::new(begun, self.out.beside.len());
+                    Cell::Text { span, beside: true, is_json: true }
+                } else {
+                    Cell::Text { span: self.span(start, cursor.at()), beside: false, is_json: true }
+                }
             }
             _ => match cursor.word()? {
                 crate::grammar::Shape::True => Cell::Bool(true),
@@ -435,6 +535,13 @@ fn fitted(cell: Cell, wanted: Type, written: Span) -> Option<Cell> {
         (Type::Boolean, cell @ (Cell::Bool(_) | Cell::Int(0 | 1))) => Some(cell),
         _ => None,
     }
+}
+
+/// Nothing but the opening bracket is on the line.
+#[cold]
+fn pretty_printed(line: &[u8], fault: Fault) -> Fault {
+    let is = fault.reason == Reason::Truncated && line.trim_ascii() == b"{";
+    if is { Fault { at: 0, reason: Reason::PrettyPrinted } } else { fault }
 }
 
 fn is_empty(cursor: &Cursor<'_>) -> bool {

@@ -12,7 +12,7 @@ pub type Piece = (Vec<u8>, bool);
 
 /// Cuts a stream into blocks.
 pub fn cut(source: impl Read, size: usize, longest: usize) -> io::Result<Vec<Piece>> {
-    let mut blocks = Blocks::new(source, size, longest);
+    let mut blocks = Blocks::of_lines(source, size, longest);
     let mut pieces = Vec::new();
     while let Some(block) = blocks.next(Vec::new())? {
         pieces.push((block.bytes().to_vec(), block.too_long.is_some()));
@@ -52,7 +52,7 @@ pub fn parse(bytes: &[u8], flatten: usize, languages: &[&str]) -> Parsed {
     let languages = languages.iter().map(|language| language.as_bytes().into()).collect();
     let form = Form { flatten, languages, ..Form::default() };
     let rows = parse_block(
-        Block { buffer: bytes.to_vec(), length: bytes.len(), is_first: true, too_long: None },
+        Block { buffer: bytes.to_vec(), length: bytes.len(), is_first: true, too_long: None, elements: None },
         &form,
         Rows::default(),
     );

@@ -13,13 +13,15 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use crate::block::Blocks;
+use crate::document::BrokenDocument;
 use crate::fault::Reason;
 use crate::import::options::Options;
 use crate::parse::{Form, parse};
 use crate::rows::{Cell, Line, Rows};
 use crate::source::{Opened, by_name};
 
-/// A stream of JSONL, read in blocks; memory does not grow with its length.
+/// A stream of JSONL, read in blocks; memory does not grow with its length. An array of objects, or objects that are
+/// spread over lines, are read in the same way; one that is not JSON as a whole ends the stream.
 ///
 /// ```
 /// use gristmill_jsonl::{Reader, Value};
@@ -51,10 +53,10 @@ pub struct Reader<R> {
 }
 
 impl Reader<Box<dyn Read>> {
-    /// Reads a file; one that ends in `.gz` or `.zst` is unpacked.
+    /// Reads a file; one that ends in `.gz` or `.zst`, or begins as such files do, is unpacked.
     pub fn open(path: &Path) -> io::Result<Self> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let opened = Opened::new(File::open(path)?, None, by_name(&name).1, &Arc::default())?;
+        let opened = Opened::new(File::open(path)?, None, by_name(&name).1, &Arc::default(), None)?;
         Ok(Reader::new(Box::new(opened)))
     }
 }
@@ -71,8 +73,8 @@ impl<R: Read> Reader<R> {
     /// source ends the stream.
     pub fn next_row(&mut self) -> Option<Result<Row<'_>, ReadError>> {
         loop {
-            let row = self.rows.rows.get(self.row).map(|row| row.line.number);
-            let bad = self.rows.bad.get(self.bad).map(|bad| bad.line.number);
+            let row = self.rows.rows.get(self.row).map(|row| row.line.span.start);
+            let bad = self.rows.bad.get(self.bad).map(|bad| bad.line.span.start);
             match (row, bad) {
                 (Some(row), bad) if bad.is_none_or(|bad| row < bad) => {
                     self.row += 1;
@@ -82,13 +84,13 @@ impl<R: Read> Reader<R> {
                     self.bad += 1;
                     let bad = &self.rows.bad[self.bad - 1];
                     let line = self.number(bad.line);
-                    let (column, reason) = (bad.at as u64 + 1, bad.reason.clone());
+                    let (column, reason) = (bad.column(), bad.reason.clone());
                     return Some(Err(ReadError::Line(BadLine { line, column, reason })));
                 }
                 _ => match self.next_block() {
                     Ok(true) => {}
                     Ok(false) => return None,
-                    Err(error) => return Some(Err(ReadError::Io(error))),
+                    Err(error) => return Some(Err(error.into())),
                 },
             }
         }
@@ -134,6 +136,7 @@ impl<R: Read> Reader<R> {
             rows: &self.rows,
             cells: &self.rows.cells[begin..row.end as usize],
             line: self.number(row.line),
+            column: u64::from(row.line.column),
             text: self.rows.line(row.line),
         }
     }
@@ -145,22 +148,24 @@ impl<R> fmt::Debug for Reader<R> {
     }
 }
 
-/// One line: an object whose keys may be anything.
+/// One row: an object whose keys may be anything.
 #[derive(Clone, Copy)]
 pub struct Row<'a> {
     rows: &'a Rows,
     cells: &'a [(u32, Cell)],
     line: u64,
+    /// Bytes before it in its line.
+    column: u64,
     text: &'a [u8],
 }
 
 impl<'a> Row<'a> {
-    /// Which line it is, from 1.
+    /// The line in which it begins, from 1.
     pub fn line(&self) -> u64 {
         self.line
     }
 
-    /// The line as it was read.
+    /// The object as it was read: the line, or the element of an array.
     pub fn text(&self) -> &'a str {
         str(self.text)
     }
@@ -235,7 +240,9 @@ impl<R: Read, T: DeserializeOwned> Iterator for Typed<R, T> {
         };
         Some(serde_json::from_slice(row.text).map_err(|error| {
             let reason = Reason::Mistyped(error.to_string());
-            ReadError::Line(BadLine { line: row.line, column: error.column() as u64, reason })
+            let (line, column) = (error.line() as u64, error.column() as u64);
+            let column = if line > 1 { column } else { row.column + column };
+            ReadError::Line(BadLine { line: row.line + line.max(1) - 1, column, reason })
         }))
     }
 }
@@ -276,6 +283,15 @@ impl fmt::Display for ReadError {
 }
 
 impl std::error::Error for ReadError {}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        match error.downcast::<BrokenDocument>() {
+            Ok(BrokenDocument { line, column, reason }) => ReadError::Line(BadLine { line, column, reason }),
+            Err(error) => ReadError::Io(error),
+        }
+    }
+}
 
 impl From<ReadError> for io::Error {
     fn from(error: ReadError) -> Self {

@@ -82,15 +82,24 @@ pub(crate) struct Row {
 pub(crate) struct Line {
     /// From 0.
     pub(crate) number: u32,
+    /// Bytes of the line before the row; 0 but for elements of documents.
+    pub(crate) column: u32,
     pub(crate) span: Span,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct BadLine {
     pub(crate) line: Line,
-    /// Bytes from the line's beginning.
+    /// Bytes from the row's beginning.
     pub(crate) at: usize,
     pub(crate) reason: Reason,
+}
+
+impl BadLine {
+    /// The column of the fault in its line, from 1.
+    pub(crate) fn column(&self) -> u64 {
+        u64::from(self.line.column) + self.at as u64 + 1
+    }
 }
 
 #[derive(Debug, Default)]

@@ -11,12 +11,22 @@ use std::time::UNIX_EPOCH;
 
 use crate::import::control::Control;
 
-/// How a file is packed, by its name.
+/// How a file is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
     Plain,
     Gzip,
     Zstd,
+}
+
+impl Packing {
+    fn name(self) -> &'static str {
+        match self {
+            Packing::Plain => "plain",
+            Packing::Gzip => "gzip",
+            Packing::Zstd => "zstd",
+        }
+    }
 }
 
 /// Endings of files that are taken from a folder.
@@ -73,27 +83,42 @@ enum Unpacked {
     Zstd(Box<zstd::Decoder<'static, BufReader<Counted>>>),
 }
 
+/// The largest window of zstd, as a power of two: what `zstd --ultra --long=31` writes. The decoder needs as much memory
+/// as the frame says, or as its contents if they are less.
+const MAX_WINDOW_LOG: u32 = if cfg!(target_pointer_width = "64") { 31 } else { 27 };
+
 /// Packed files are read in pieces of this size.
 const PIECE: usize = 256 * 1024;
 
 impl Opened {
-    /// Reads an open file. `read` counts its bytes as they are read.
+    /// Reads an open file. `read` counts its bytes as they are read; `copy` gets all of them, for some sources can be read
+    /// only once. One whose name does not say how it is compressed is looked at.
     pub(crate) fn new(
         file: File,
         path: Option<&Path>,
         packing: Packing,
         read: &Arc<AtomicU64>,
+        copy: Option<&File>,
     ) -> io::Result<Self> {
         if file.metadata()?.is_dir() {
             return Err(io::Error::new(ErrorKind::IsADirectory, "it is a folder"));
         }
         let before = size_and_time(&file)?;
-        let counted = Counted {
-            file,
-            hasher: Box::new(blake3::Hasher::new()),
-            bytes: 0,
-            read: read.clone(),
-            copy: None,
+        let copy = copy.map(File::try_clone).transpose()?;
+        let hasher = Box::new(blake3::Hasher::new());
+        let mut counted = Counted { file, hasher, bytes: 0, read: read.clone(), copy, head: Vec::new() };
+        let packing = match (packing, counted.head()?) {
+            (Packing::Plain, head) => by_content(head),
+            (named, []) => named,
+            (named, head) => match by_content(head) {
+                Packing::Plain => {
+                    return Err(io::Error::other(format!(
+                        "its name says {0}, but it is no {0} data",
+                        named.name()
+                    )));
+                }
+                found => found,
+            },
         };
         let unpacked = match packing {
             Packing::Plain => Unpacked::Plain(counted),
@@ -103,16 +128,12 @@ impl Opened {
             }
             Packing::Zstd => {
                 let pieces = BufReader::with_capacity(PIECE, counted);
-                Unpacked::Zstd(Box::new(zstd::Decoder::with_buffer(pieces)?))
+                let mut decoder = zstd::Decoder::with_buffer(pieces)?;
+                decoder.window_log_max(MAX_WINDOW_LOG)?;
+                Unpacked::Zstd(Box::new(decoder))
             }
         };
         Ok(Opened { unpacked, path: path.map(Path::to_owned), before })
-    }
-
-    /// Copies what is read into a file as well: some sources can be read only once.
-    pub(crate) fn copied_to(mut self, copy: File) -> Self {
-        self.counted().copy = Some(copy);
-        self
     }
 
     fn counted(&mut self) -> &mut Counted {
@@ -130,11 +151,9 @@ impl Opened {
         io::copy(counted, &mut io::sink())?;
         let after = size_and_time(&counted.file)?;
         if let Some(path) = path {
-            let there = size_and_time(&File::open(path)?)?;
+            let there = size_and_time(&File::open(&path)?)?;
             if after != before || there != after || counted.bytes != after.0 {
-                return Err(io::Error::other(
-                    "it was changed while it was read; load it again when it is complete",
-                ));
+                return Err(changed(&path));
             }
         }
         let hash = counted.hasher.finalize().to_hex().to_string();
@@ -144,16 +163,38 @@ impl Opened {
 
 impl Read for Opened {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let (name, result) = match &mut self.unpacked {
+        let (packing, result) = match &mut self.unpacked {
             Unpacked::Plain(file) => return file.read(buffer),
-            Unpacked::Gzip(decoder) => ("gzip", decoder.read(buffer)),
-            Unpacked::Zstd(decoder) => ("zstd", decoder.read(buffer)),
+            Unpacked::Gzip(decoder) => (Packing::Gzip, decoder.read(buffer)),
+            Unpacked::Zstd(decoder) => (Packing::Zstd, decoder.read(buffer)),
         };
+        let name = packing.name();
         result.map_err(|error| match error.kind() {
             ErrorKind::Interrupted => error,
-            kind => io::Error::new(kind, format!("it does not unpack as {name}, or is cut off: {error}")),
+            kind @ ErrorKind::UnexpectedEof => {
+                io::Error::new(kind, format!("the {name} data ends too early; is the file cut off?"))
+            }
+            kind => io::Error::new(kind, format!("the {name} data is not valid: {error}")),
         })
     }
+}
+
+/// How a source is compressed that begins so. No JSON begins like that.
+fn by_content(head: &[u8]) -> Packing {
+    match head {
+        [0x1f, 0x8b, ..] => Packing::Gzip,
+        [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Packing::Zstd,
+        _ => Packing::Plain,
+    }
+}
+
+/// A file that is not what it was when reading began.
+pub(crate) fn changed(path: &Path) -> io::Error {
+    io::Error::other(format!(
+        "it was changed while it was read; load it again when it is complete, or load what is there now: cat {} | \
+         gristmill import - --table NAME",
+        path.display()
+    ))
 }
 
 /// Reads a file, and hashes and counts what it reads.
@@ -163,10 +204,28 @@ struct Counted {
     bytes: u64,
     read: Arc<AtomicU64>,
     copy: Option<File>,
+    /// What was read to look at it, and is to be read again.
+    head: Vec<u8>,
+}
+
+impl Counted {
+    /// The first four bytes, or all if there are less.
+    fn head(&mut self) -> io::Result<&[u8]> {
+        let mut head = Vec::new();
+        self.by_ref().take(4).read_to_end(&mut head)?;
+        self.head = head;
+        Ok(&self.head)
+    }
 }
 
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !self.head.is_empty() {
+            let length = self.head.len().min(buffer.len());
+            buffer[..length].copy_from_slice(&self.head[..length]);
+            self.head.drain(..length);
+            return Ok(length);
+        }
         let read = self.file.read(buffer)?;
         self.hasher.update(&buffer[..read]);
         if let Some(copy) = &mut self.copy {

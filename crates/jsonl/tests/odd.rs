@@ -35,8 +35,8 @@ fn lines_that_are_not_json() {
         (r#"{"a":1"#, 7, "ends in the middle"),
         (r#"{"a":"#, 6, "ends in the middle"),
         (r#"{"b":"open"#, 6, "never closed"),
-        (r#"{"a":1}{"a":2}"#, 8, "something behind the object"),
-        (r#"{"a":1} x"#, 9, "something behind the object"),
+        (r#"{"a":1}{"a":2}"#, 8, "something follows the object"),
+        (r#"{"a":1} x"#, 9, "something follows the object"),
         (r#"{"a":1,}"#, 8, "a key in double quotes"),
         (r#"{,}"#, 2, "a key in double quotes"),
         (r#"{a:1}"#, 2, "a key in double quotes"),
@@ -68,12 +68,12 @@ fn lines_that_are_not_json() {
 #[test]
 fn lines_that_are_no_object() {
     for (line, reason) in [
-        ("[1,2]", "here is an array"),
-        ("\"text\"", "here is a string"),
-        ("17", "here is a number"),
-        ("-1.5", "here is a number"),
-        ("null", "here is a bare word"),
-        ("  true", "here is a bare word"),
+        ("[1,2]", "found an array"),
+        ("\"text\"", "found a string"),
+        ("17", "found a number"),
+        ("-1.5", "found a number"),
+        ("null", "found a bare word"),
+        ("  true", "found a bare word"),
     ] {
         rejected(line.as_bytes(), line.find(|c| c != ' ').unwrap() as u64 + 1, reason);
     }
@@ -242,8 +242,8 @@ fn other_unicodes_and_packings_that_are_none() {
     for (name, bytes, reason) in [
         ("wide.jsonl", &b"\xff\xfe{\0}\0"[..], "UTF-16LE"),
         ("wide.jsonl", &b"\0{\0}"[..], "UTF-16BE"),
-        ("packed.jsonl.gz", &b"{\"a\":1}\n"[..], "does not unpack as gzip"),
-        ("packed.jsonl.zst", &b"{\"a\":1}\n"[..], "does not unpack as zstd"),
+        ("packed.jsonl.gz", &b"{\"a\":1}\n"[..], "it is no gzip data"),
+        ("packed.jsonl.zst", &b"{\"a\":1}\n"[..], "it is no zstd data"),
     ] {
         let bench = Bench::with(&[("good.jsonl", "{\"a\":1}\n")]);
         bench.write(name, bytes);
@@ -272,6 +272,7 @@ fn all_rejects_are_written_down_once() {
     // The file for rejects lies in the folder that is loaded: it is none of the files.
     for _ in 0..2 {
         let _ = std::fs::remove_file(bench.database());
+        let _ = std::fs::remove_file(&rejects);
         let options = Options { rejects: Some(rejects.clone()), ..small_blocks() };
         let summary = bench.load(&options);
         assert_eq!((summary.files.len(), summary.rows, summary.rejected), (1, 102, 3));

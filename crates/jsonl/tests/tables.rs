@@ -677,7 +677,7 @@ fn short_limits_hold_too() {
 #[test]
 fn a_table_that_cannot_be_finished_costs_its_file() {
     let bench = Bench::with(&[("t.jsonl", "{\"id\":1,\"a\":1}\n"), ("u.jsonl", "{\"a\":1}\n")]);
-    bench.open().execute_batch("CREATE TABLE idx_t_a (x); CREATE TABLE t (id, a)").unwrap();
+    bench.open().execute_batch("CREATE VIRTUAL TABLE t USING fts5(id, a)").unwrap();
     let options = Options { indexes: vec!["a".to_owned()], ..existing(Existing::Append) };
     for _ in 0..2 {
         let summary = bench.load(&options);

@@ -223,7 +223,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     context.output.say(&summary, |output| told.text(output))?;
     Ok(if summary.interrupted {
         Outcome::Interrupted
-    } else if is_wrong(&summary, args.strict) {
+    } else if is_wrong(&summary, args.strict || args.validate) {
         Outcome::ForTheUser
     } else {
         Outcome::Done

@@ -1,7 +1,7 @@
 //! Lines that were rejected: counted, the first ones kept, all written to a file if one is wanted.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -14,9 +14,19 @@ const SHOWN: usize = 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Rejects {
-    file: Option<(PathBuf, BufWriter<File>)>,
+    file: Option<Output>,
     pub(crate) examples: Vec<Rejected>,
     pub(crate) count: u64,
+    /// Where the rejects of this import begin in the file.
+    start: u64,
+}
+
+#[derive(Debug)]
+struct Output {
+    path: PathBuf,
+    file: BufWriter<File>,
+    /// It can be cut short again. A pipe cannot: it gets the rejects of a file that is read twice twice.
+    is_regular: bool,
 }
 
 /// Where the rejects of a file begin, to take them back when it is read again.
@@ -43,35 +53,52 @@ struct Written<'a> {
 const BEGINNING: &[u8] = b"{\"file\":";
 
 impl Rejects {
-    /// Opens the file. One that is there is written over only if it has rejects in it.
+    /// Opens the file. Rejects are added to those that it has; a file that has something else is refused.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Rejects::default()) };
-        let failed = |error: std::io::Error| Error::io("write the rejects to", path, &error);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let mut file = file.map_err(failed)?;
-        if file.metadata().map_err(failed)?.is_file() {
-            let mut beginning = Vec::new();
-            (&file).take(BEGINNING.len() as u64).read_to_end(&mut beginning).map_err(failed)?;
-            if !beginning.is_empty() && beginning != BEGINNING {
-                return Err(Error::Invalid(format!(
-                    "{} is there already, and is no file of rejects; name another with --rejects",
-                    path.display()
-                )));
+        let failed = |error: io::Error| Error::io("write the rejects to", path, &error);
+        let file = OpenOptions::new().read(true).append(true).create(true).open(path);
+        let mut file = match file {
+            // Not everything that can be written can be read: a terminal, a pipe.
+            Err(error) if path.exists() && !path.is_file() => {
+                OpenOptions::new().append(true).open(path).map_err(|_| failed(error))?
             }
-            file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).map_err(failed)?;
+            file => file.map_err(failed)?,
+        };
+        let is_regular = file.metadata().map_err(failed)?.is_file();
+        let mut start = 0;
+        if is_regular {
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let path = path.display();
+                    let text = format!("another import is writing its rejects to {path}; name another file");
+                    return Err(Error::Invalid(text));
+                }
+                // Some file systems have no locks.
+                Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {}
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+            }
+            start = append_to(&mut file).map_err(failed)?.ok_or_else(|| {
+                Error::Invalid(format!(
+                    "{} exists and is no file of rejects; name another with --rejects",
+                    path.display()
+                ))
+            })?;
         }
-        Ok(Rejects { file: Some((path.to_owned(), BufWriter::new(file))), ..Rejects::default() })
+        let output = Output { path: path.to_owned(), file: BufWriter::new(file), is_regular };
+        Ok(Rejects { file: Some(output), start, ..Rejects::default() })
     }
 
     pub(crate) fn add(&mut self, rejected: Rejected, line: &[u8]) -> Result<()> {
         self.count += 1;
-        if let Some((path, file)) = &mut self.file {
+        if let Some(output) = &mut self.file {
             let raw = std::str::from_utf8(line).ok();
             let raw_hex = raw.is_none().then(|| line.iter().map(|byte| format!("{byte:02x}")).collect());
             let written =
                 serde_json::to_vec(&Written { rejected: &rejected, raw, raw_hex }).unwrap_or_default();
-            let done = file.write_all(&written).and_then(|()| file.write_all(b"\n"));
-            done.map_err(|error| Error::io("write the rejects to", path, &error))?;
+            let done = output.file.write_all(&written).and_then(|()| output.file.write_all(b"\n"));
+            done.map_err(|error| output.failed(&error))?;
         }
         if self.examples.len() < SHOWN {
             self.examples.push(rejected);
@@ -79,27 +106,69 @@ impl Rejects {
         Ok(())
     }
 
-    pub(crate) fn mark(&mut self) -> Mark {
-        let bytes = self.file.as_mut().and_then(|(_, file)| file.stream_position().ok()).unwrap_or(0);
-        Mark { bytes, examples: self.examples.len(), count: self.count }
+    pub(crate) fn mark(&mut self) -> Result<Mark> {
+        let bytes = match &mut self.file {
+            Some(output) if output.is_regular => {
+                output.file.stream_position().map_err(|error| output.failed(&error))?
+            }
+            _ => 0,
+        };
+        Ok(Mark { bytes, examples: self.examples.len(), count: self.count })
     }
 
     /// Forgets those since the mark: their file is read again.
-    pub(crate) fn take_back(&mut self, mark: Mark) {
+    pub(crate) fn take_back(&mut self, mark: Mark) -> Result<()> {
         self.examples.truncate(mark.examples);
         self.count = mark.count;
-        if let Some((_, file)) = &mut self.file {
-            // What is no regular file cannot take anything back; it gets them twice.
-            let _ = file.seek(SeekFrom::Start(mark.bytes)).and_then(|_| file.get_ref().set_len(mark.bytes));
+        self.cut(mark.bytes)
+    }
+
+    /// Takes the rejects of a file that is not kept out of the file of rejects; of all files without a mark.
+    pub(crate) fn discard(&mut self, mark: Option<Mark>) -> Result<()> {
+        self.cut(mark.map_or(self.start, |mark| mark.bytes))
+    }
+
+    fn cut(&mut self, bytes: u64) -> Result<()> {
+        match &mut self.file {
+            Some(output) if output.is_regular => {
+                let cut = output.file.seek(SeekFrom::Start(bytes));
+                cut.and_then(|_| output.file.get_ref().set_len(bytes)).map_err(|error| output.failed(&error))
+            }
+            _ => Ok(()),
         }
     }
 
-    pub(crate) fn finish(&mut self) -> Result<()> {
+    /// Hands over what is buffered. A file is committed only when its rejects are written.
+    pub(crate) fn flush(&mut self) -> Result<()> {
         match &mut self.file {
-            Some((path, file)) => {
-                file.flush().map_err(|error| Error::io("write the rejects to", path, &error))
-            }
+            Some(output) => output.file.flush().map_err(|error| output.failed(&error)),
             None => Ok(()),
         }
     }
+}
+
+impl Output {
+    fn failed(&self, error: &io::Error) -> Error {
+        Error::io("write the rejects to", &self.path, error)
+    }
+}
+
+/// Goes to the end of a file of rejects; nothing for a file of another kind. A last line that was cut off is ended.
+fn append_to(file: &mut File) -> io::Result<Option<u64>> {
+    let mut beginning = Vec::new();
+    (&*file).take(BEGINNING.len() as u64).read_to_end(&mut beginning)?;
+    if !beginning.is_empty() && beginning != BEGINNING {
+        return Ok(None);
+    }
+    let mut end = file.seek(SeekFrom::End(0))?;
+    if end > 0 {
+        let mut last = [0];
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+        if last != [b'\n'] {
+            file.write_all(b"\n")?;
+            end += 1;
+        }
+    }
+    Ok(Some(end))
 }

@@ -188,12 +188,8 @@ fn not_lines(bytes: &[u8]) -> Option<&'static str> {
         [0xfe, 0xff, ..] | [0, b'{', ..] => {
             Some("it is UTF-16; convert it first: iconv -f UTF-16BE -t UTF-8")
         }
-        [0x1f, 0x8b, ..] => {
-            Some("it is packed with gzip; give it a name that ends in .gz, or unpack it first: zcat")
-        }
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            Some("it is packed with zstd; give it a name that ends in .zst, or unpack it first: zstdcat")
-        }
+        [0x1f, 0x8b, ..] => Some("it is compressed twice; unpack it first: zcat"),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("it is compressed twice; unpack it first: zstdcat"),
         [b'S', b'Q', b'L', b'i', b't', b'e', b' ', b'f', ..] => Some("it is an SQLite database, not JSONL"),
         _ => None,
     }
@@ -204,7 +200,7 @@ fn open(ticket: &Ticket, read: &Arc<AtomicU64>) -> io::Result<Opened> {
         let mut again = copy.try_clone()?;
         if again.metadata()?.len() > 0 {
             again.seek(SeekFrom::Start(0))?;
-            return Opened::new(again, None, ticket.source.packing, read);
+            return Opened::new(again, None, ticket.source.packing, read, None);
         }
     }
     let file = match &ticket.source.path {
@@ -212,11 +208,7 @@ fn open(ticket: &Ticket, read: &Arc<AtomicU64>) -> io::Result<Opened> {
         None => File::from(io::stdin().as_fd().try_clone_to_owned()?),
     };
     let path = ticket.source.path.as_deref().filter(|_| ticket.source.is_file);
-    let opened = Opened::new(file, path, ticket.source.packing, read)?;
-    match &ticket.copy {
-        Some(copy) => Ok(opened.copied_to(copy.try_clone()?)),
-        None => Ok(opened),
-    }
+    Opened::new(file, path, ticket.source.packing, read, ticket.copy.as_deref())
 }
 
 /// How many bytes may be under way.

@@ -393,6 +393,25 @@ pub(crate) fn definition(sql: &str, name: &str, kind: Type) -> Option<std::ops::
     Some(end - kind.sql().len()..end)
 }
 
+/// Makes an index of a column, unless the table has one. Its name is one that nothing else in the database has.
+pub(crate) fn make_index(conn: &Connection, table: &str, column: &str) -> Sql<()> {
+    let same = "SELECT 1 FROM pragma_index_list(?1) AS list
+        WHERE NOT list.partial AND (SELECT count(*) = 1 AND max(key.name = ?2 COLLATE NOCASE AND key.coll = 'BINARY')
+            FROM pragma_index_xinfo(list.name) AS key WHERE key.key)";
+    if conn.prepare_cached(same)?.exists([table, column])? {
+        return Ok(());
+    }
+    let mut is_taken = conn.prepare_cached("SELECT 1 FROM sqlite_schema WHERE lower(name) = lower(?1)")?;
+    let mut name = format!("idx_{table}_{column}");
+    let mut number = 1_u64;
+    while is_taken.exists([&name])? {
+        number += 1;
+        name = format!("idx_{table}_{column}_{number}");
+    }
+    drop(is_taken);
+    conn.execute_batch(&format!("CREATE INDEX {} ON {} ({})", quoted(&name), quoted(table), quoted(column)))
+}
+
 /// What a table takes with it when it goes, and is to have again.
 pub(crate) fn belongings(conn: &Connection, table: &str) -> Sql<Vec<String>> {
     let mut statement = conn.prepare(

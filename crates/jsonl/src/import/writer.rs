@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,7 +28,7 @@ use super::table::{self, Table, Unfinished, Way};
 use crate::error::{Error, Result};
 use crate::fault::Reason;
 use crate::rows::{Line, Rows};
-use crate::source::Print;
+use crate::source::{self, Print};
 
 /// A file that cannot be settled in so many passes never will be.
 const MOST_PASSES: u32 = 64;
@@ -144,7 +145,7 @@ impl<'a> Writer<'a> {
             rejected: 0,
             blank: 0,
             lines: 0,
-            mark: self.rejects.mark(),
+            mark: self.rejects.mark()?,
             started: Timestamp::now(),
             abandoned: abandoned.clone(),
             is_replaced: known.is_replaced && self.base.as_ref().is_some_and(|base| !base.is_new),
@@ -223,7 +224,7 @@ impl<'a> Writer<'a> {
         loading.rows += written;
         loading.blank += u64::from(rows.blank);
         add(&self.control.rows, written);
-        bad.sort_by_key(|(line, _, _)| line.number);
+        bad.sort_by_key(|(line, _, _)| line.span.start);
         let next = self.bad(loading, rows, bad)?;
         loading.lines += u64::from(rows.lines);
         Ok(next)
@@ -236,7 +237,7 @@ impl<'a> Writer<'a> {
             let rejected = Rejected {
                 file: self.files[loading.index].source.clone(),
                 line: loading.lines + u64::from(line.number) + 1,
-                column: at as u64 + 1,
+                column: u64::from(line.column) + at as u64 + 1,
                 reason: reason.to_string(),
             };
             self.rejects.add(rejected.clone(), rows.line(line))?;
@@ -269,10 +270,8 @@ impl<'a> Writer<'a> {
                 self.load_again(loading)?;
             }
             (Ok(print), _) if self.was_another(&loading, &print) => {
-                self.give_up(
-                    &loading,
-                    "it was changed while it was read; load it again when it is complete",
-                )?;
+                let why = source::changed(Path::new(&self.files[loading.index].source));
+                self.give_up(&loading, &why.to_string())?;
             }
             (Ok(_), _) if loading.rows == 0 && loading.rejected > 0 && self.base.is_some() => {
                 self.give_up(&loading, "none of its lines could be taken; the first ones are told below")?;
@@ -316,7 +315,7 @@ impl<'a> Writer<'a> {
     fn load_again(&mut self, mut loading: Loading) -> Result<()> {
         let index = loading.index;
         self.base.as_mut().map_or(Ok(()), Base::take_back_file)?;
-        self.rejects.take_back(loading.mark);
+        self.rejects.take_back(loading.mark)?;
         self.control.rows.fetch_sub(loading.rows, Ordering::Relaxed);
         self.control.rejected.fetch_sub(loading.rejected, Ordering::Relaxed);
         let known = self.known.entry(index).or_default();
@@ -376,10 +375,7 @@ impl<'a> Writer<'a> {
         let of_schema = schema.into_iter().flat_map(|schema| &schema.indexes);
         for column in self.options.indexes.iter().chain(of_schema) {
             let Some(index) = table.layout.named(column) else { continue };
-            let column = &table.layout.columns[index].name;
-            let name = format!("idx_{}_{column}", table.name);
-            let (name, table, column) = (quoted(&name), quoted(&table.name), quoted(column));
-            conn.execute_batch(&format!("CREATE INDEX IF NOT EXISTS {name} ON {table} ({column})"))?;
+            table::make_index(conn, &table.name, &table.layout.columns[index].name)?;
         }
         self.control.enter(Phase::Loading);
         Ok(())
@@ -421,6 +417,7 @@ impl<'a> Writer<'a> {
         file.notes.extend(loading.note.clone());
         add(&self.control.files_done, 1);
         self.note_down(loading, Some(print))?;
+        self.rejects.flush()?;
         match &mut self.base {
             Some(base) => base.keep_file(print.bytes),
             None => Ok(()),
@@ -447,15 +444,25 @@ impl<'a> Writer<'a> {
 
     /// Ends what is under way.
     pub(crate) fn end_all(mut self, failed: bool) -> Result<Ended> {
-        if let Some(loading) = self.loading.take() {
+        let loading = self.loading.take();
+        if failed {
+            // Rows that are not kept have no rejects either.
+            let is_lost = self.base.as_ref().is_some_and(|base| base.is_new) && !self.options.resume;
+            match &loading {
+                _ if is_lost => self.rejects.discard(None)?,
+                Some(loading) => self.rejects.discard(Some(loading.mark))?,
+                None => {}
+            }
+        }
+        if let Some(loading) = loading {
             let file = &mut self.files[loading.index];
             file.rejected = loading.rejected;
             if let Some(bad) = &self.stopped_by {
                 file.outcome = Outcome::Failed(format!("its line {} is bad: {}", bad.line, bad.reason));
             }
         }
+        self.rejects.flush()?;
         let conn = self.base.map(|base| base.end(failed)).transpose()?;
-        self.rejects.finish()?;
         Ok(Ended { conn, files: self.files, examples: self.rejects.examples, stopped_by: self.stopped_by })
     }
 }

@@ -46,11 +46,12 @@ impl fmt::Display for BadObject {
             Reason::Refused(_) => write!(f, "{}", self.reason),
             Reason::TooLong(limit) => write!(f, "it is longer than {limit} bytes"),
             Reason::NotAnObject(found) => {
-                write!(f, "it is to be an object such as {{\"id\":1}}; here is {found}")
+                write!(f, "expected an object such as {{\"id\":1}}; found {found}")
             }
             Reason::Truncated => {
                 write!(f, "byte {at}: it ends in the middle of a value; is it cut off?")
             }
+            Reason::PrettyPrinted => write!(f, "byte {at}: it ends in the middle of a value; is it cut off?"),
             Reason::OpenString => {
                 write!(f, "byte {at}: a string begins here and is never closed; is it cut off?")
             }

@@ -1,0 +1,313 @@
+//! JSON documents: arrays of objects, and objects spread over several lines.
+//!
+//! Owns how a document is told from JSONL, and where its elements begin and end. It checks only what separates
+//! elements; whether an element is a good row is decided by the parser.
+
+use std::fmt;
+use std::io;
+
+use crate::fault::{Fault, Reason};
+use crate::parse::BYTE_ORDER_MARK;
+use crate::rows::Span;
+
+/// The elements of a block that is a part of a document.
+#[derive(Debug, Default)]
+pub(crate) struct Elements {
+    pub(crate) spans: Vec<Span>,
+    /// Bytes of the first line that are in earlier blocks.
+    pub(crate) column: usize,
+    /// Line ends in the block, or in the part of the source that it stands for.
+    pub(crate) lines: usize,
+}
+
+/// A document whose elements cannot be told apart: it is not JSON as a whole.
+#[derive(Debug)]
+pub(crate) struct BrokenDocument {
+    /// From 1.
+    pub(crate) line: u64,
+    /// From 1, in bytes.
+    pub(crate) column: u64,
+    pub(crate) reason: Reason,
+}
+
+impl fmt::Display for BrokenDocument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}: {}", self.line, self.column, self.reason)
+    }
+}
+
+impl std::error::Error for BrokenDocument {}
+
+impl From<BrokenDocument> for io::Error {
+    fn from(broken: BrokenDocument) -> Self {
+        io::Error::new(io::ErrorKind::InvalidData, broken)
+    }
+}
+
+/// Whether a source that begins with `head` is a document rather than lines. `ended`: there is nothing behind it.
+pub(crate) fn is_document(head: &[u8], ended: bool) -> bool {
+    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head).trim_ascii_start();
+    match head.first() {
+        Some(b'[') => is_array(head, ended),
+        Some(b'{') => is_spread(head, ended),
+        _ => false,
+    }
+}
+
+/// An array of objects, or one that is spread over lines. Lines that are arrays of other values stay lines.
+fn is_array(head: &[u8], ended: bool) -> bool {
+    let first_line = head[1..].iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\r'));
+    if !matches!(first_line, None | Some(b'{' | b'\n' | b']')) {
+        return false;
+    }
+    match Nesting::default().close(head) {
+        Ok(None) => true,
+        Ok(Some(end)) => match head[end..].trim_ascii_start().first() {
+            None => ended || head[1..end - 1].contains(&b'{'),
+            next => next == Some(&b'['),
+        },
+        Err(_) => true,
+    }
+}
+
+/// An object that is not closed on its first line, and goes on in the next.
+fn is_spread(head: &[u8], ended: bool) -> bool {
+    let Some(end) = memchr::memchr(b'\n', head) else { return false };
+    let mut nesting = Nesting::default();
+    if !matches!(nesting.close(&head[..end]), Ok(None)) || nesting.in_string {
+        return false;
+    }
+    let line = head[..end].trim_ascii_end();
+    let next = head[end..].trim_ascii_start().first();
+    // A line that is cut off is followed by one that begins with a bracket, too.
+    let goes_on = match next {
+        Some(b'{') => matches!(line.last(), Some(b'[' | b':')),
+        Some(_) => true,
+        None => false,
+    };
+    let closes = matches!(nesting.close(&head[end..]), Ok(Some(_)));
+    goes_on && (closes || (!ended && next != Some(&b'{')))
+}
+
+/// The brackets that are open, read byte by byte.
+#[derive(Debug, Default)]
+struct Nesting {
+    open: Vec<u8>,
+    /// Brackets beyond those whose kind is remembered.
+    deeper: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+/// So many brackets are remembered by their kind; the parser rejects what is nested deeper.
+const MAX_BRACKETS: usize = 4_096;
+
+impl Nesting {
+    /// Reads on, until the value that is open is closed. Where that is, or where a bracket does not match.
+    fn close(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            if self.in_string {
+                if std::mem::take(&mut self.escaped) {
+                    at += 1;
+                    continue;
+                }
+                let Some(found) = memchr::memchr2(b'"', b'\\', &bytes[at..]) else { break };
+                at += found;
+                match bytes[at] {
+                    b'"' => self.in_string = false,
+                    _ => self.escaped = true,
+                }
+                at += 1;
+                if self.is_closed() {
+                    return Ok(Some(at));
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.in_string = true,
+                b'{' | b'[' if self.open.len() < MAX_BRACKETS => self.open.push(*byte),
+                b'{' | b'[' => self.deeper += 1,
+                b'}' | b']' if self.deeper > 0 => self.deeper -= 1,
+                b'}' | b']' => {
+                    match (self.open.pop(), byte) {
+                        (Some(b'{'), b'}') | (Some(b'['), b']') => {}
+                        (Some(b'{'), _) => return Err(Fault { at, reason: Reason::NoComma }),
+                        _ => return Err(Fault { at, reason: Reason::NoCommaInArray }),
+                    }
+                    if self.is_closed() {
+                        return Ok(Some(at + 1));
+                    }
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        Ok(None)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.open.is_empty() && !self.in_string
+    }
+}
+
+/// What may come next between elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Expected {
+    /// Outside of any array.
+    #[default]
+    Document,
+    /// The first element of an array, or its end.
+    First,
+    Element,
+    CommaOrEnd,
+}
+
+/// Finds the elements of a document. Objects outside of arrays are elements too.
+#[derive(Debug, Default)]
+pub(crate) struct Splitter {
+    expected: Expected,
+    nesting: Nesting,
+    /// The element that has begun is a number or a word: it ends where something else begins.
+    is_bare: bool,
+    /// Where the element that is not complete begins in the buffer.
+    pub(crate) begun: Option<usize>,
+    /// Bytes of the buffer that have been read.
+    scanned: usize,
+    /// Line ends before the buffer, and bytes behind the last of them.
+    lines: u64,
+    column: usize,
+    /// Where the array that is open begins: line and column, from 1.
+    array: (u64, u64),
+}
+
+impl Splitter {
+    /// Reads the bytes of the buffer that are new, and adds the elements that are complete.
+    pub(crate) fn scan(&mut self, buffer: &[u8], spans: &mut Vec<Span>) -> Result<(), BrokenDocument> {
+        if self.lines == 0 && self.column == 0 && self.scanned == 0 && buffer.starts_with(BYTE_ORDER_MARK) {
+            self.scanned = BYTE_ORDER_MARK.len();
+        }
+        self.elements(buffer, spans).map_err(|fault| self.broken(buffer, fault))
+    }
+
+    fn elements(&mut self, buffer: &[u8], spans: &mut Vec<Span>) -> Result<(), Fault> {
+        while let Some(byte) = buffer.get(self.scanned) {
+            let at = self.scanned;
+            if let Some(begun) = self.begun {
+                let Some(length) = self.rest(&buffer[at..]).map_err(|fault| beyond(fault, at))? else {
+                    self.scanned = buffer.len();
+                    break;
+                };
+                self.scanned += length;
+                self.begun = None;
+                spans.push(Span::new(begun, self.scanned));
+                continue;
+            }
+            match (byte, self.expected) {
+                (b' ' | b'\t' | b'\r' | b'\n', _) => {}
+                (b',', Expected::CommaOrEnd) => self.expected = Expected::Element,
+                (b']', Expected::CommaOrEnd | Expected::First) => self.expected = Expected::Document,
+                (b'[', Expected::Document) => {
+                    self.expected = Expected::First;
+                    self.array = self.place(buffer, at);
+                }
+                (_, Expected::CommaOrEnd) => return Err(Fault { at, reason: Reason::NoCommaInArray }),
+                (b',' | b':' | b']' | b'}', _) => return Err(Fault { at, reason: Reason::NoValue }),
+                (byte, expected) => {
+                    self.begun = Some(at);
+                    self.is_bare = !matches!(byte, b'{' | b'[' | b'"');
+                    if expected != Expected::Document {
+                        self.expected = Expected::CommaOrEnd;
+                    }
+                    continue;
+                }
+            }
+            self.scanned += 1;
+        }
+        Ok(())
+    }
+
+    /// How many more bytes the element that has begun has; nothing when they are not all there.
+    pub(crate) fn rest(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
+        if !self.is_bare {
+            return self.nesting.close(bytes);
+        }
+        let ends = |byte: &u8| {
+            byte.is_ascii_whitespace() || matches!(byte, b',' | b':' | b'"' | b'{' | b'}' | b'[' | b']')
+        };
+        Ok(bytes.iter().position(ends))
+    }
+
+    /// The source has ended: an element or an array that is still open never ends.
+    pub(crate) fn finish(&mut self, buffer: &[u8], spans: &mut Vec<Span>) -> Result<(), BrokenDocument> {
+        match self.begun {
+            Some(begun) if self.is_bare => {
+                self.begun = None;
+                spans.push(Span::new(begun, buffer.len()));
+            }
+            Some(at) => return Err(self.broken(buffer, Fault { at, reason: Reason::OpenElement })),
+            None => {}
+        }
+        if self.expected == Expected::Document {
+            return Ok(());
+        }
+        let (line, column) = self.array;
+        Err(BrokenDocument { line, column, reason: Reason::OpenArray })
+    }
+
+    /// Forgets the first bytes of the buffer. Their line ends, and the column at which they begin.
+    pub(crate) fn cut(&mut self, bytes: &[u8]) -> (usize, usize) {
+        let column = self.column;
+        self.begun = self.begun.map(|begun| begun.saturating_sub(bytes.len()));
+        self.scanned = self.scanned.saturating_sub(bytes.len());
+        (self.pass(bytes), column)
+    }
+
+    /// An element that is skipped has ended.
+    pub(crate) fn end_skipped(&mut self) {
+        self.begun = None;
+        self.scanned = 0;
+    }
+
+    /// Counts the line ends of bytes that are left behind.
+    pub(crate) fn pass(&mut self, bytes: &[u8]) -> usize {
+        let lines = memchr::memchr_iter(b'\n', bytes).count();
+        self.lines += lines as u64;
+        self.column = match memchr::memrchr(b'\n', bytes) {
+            Some(last) => bytes.len() - last - 1,
+            None => self.column + bytes.len(),
+        };
+        lines
+    }
+
+    /// Line and column of a byte of the buffer, from 1.
+    fn place(&self, buffer: &[u8], at: usize) -> (u64, u64) {
+        let before = &buffer[..at.min(buffer.len())];
+        let lines = memchr::memchr_iter(b'\n', before).count() as u64;
+        let column = memchr::memrchr(b'\n', before).map_or(self.column + at, |last| at - last - 1);
+        (self.lines + lines + 1, column as u64 + 1)
+    }
+
+    pub(crate) fn broken(&self, buffer: &[u8], fault: Fault) -> BrokenDocument {
+        let (line, column) = self.place(buffer, fault.at);
+        BrokenDocument { line, column, reason: fault.reason }
+    }
+}
+
+fn beyond(fault: Fault, by: usize) -> Fault {
+    Fault { at: fault.at + by, ..fault }
+}
+
+/// Appends a valid value without the space between its tokens.
+pub(crate) fn compact(value: &[u8], out: &mut Vec<u8>) {
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in value {
+        match byte {
+            b' ' | b'\t' | b'\r' | b'\n' if !in_string => continue,
+            b'"' if !escaped => in_string = !in_string,
+            _ => {}
+        }
+        escaped = *byte == b'\\' && !escaped;
+        out.push(*byte);
+    }
+}

@@ -1,0 +1,253 @@
+//! What an input may be: lines, arrays, objects spread over lines; plain or compressed.
+
+mod common;
+
+use std::io::Write;
+
+use common::{Bench, small_blocks};
+use gristmill_jsonl::import::options::{Options, Target};
+use gristmill_jsonl::import::summary::{Outcome, Summary};
+use gristmill_jsonl::{ReadError, Reader, Value};
+
+/// Loads one file under several block sizes; each must give the same rows.
+#[track_caller]
+fn load(name: &str, text: &[u8], select: &str, expected: &str) -> Summary {
+    let mut last = None;
+    for block in [1, 7, 64, 1 << 16] {
+        let bench = Bench::new();
+        bench.write(name, text);
+        let summary = bench.load(&Options { block, ..Options::default() });
+        assert_eq!(bench.all(select), expected, "block {block}: {summary:?}");
+        last = Some(summary);
+    }
+    last.unwrap()
+}
+
+/// A file that cannot be loaded, and why.
+#[track_caller]
+fn failure(text: &[u8], options: &Options) -> String {
+    let bench = Bench::with(&[("good.jsonl", "{\"a\":1}\n")]);
+    bench.write("t.json.jsonl", text);
+    let summary = bench.load(options);
+    let failed = summary.files.iter().find(|file| file.table != "good").unwrap();
+    match &failed.outcome {
+        Outcome::Failed(why) => why.clone(),
+        other => panic!("{other:?}: {summary:?}"),
+    }
+}
+
+#[test]
+fn array_spread_over_lines_is_loaded() {
+    let text = "[\n{\"id\":1,\"a\":\"x\"},\n{\"id\":2,\"a\":\"[]{}\\\"\"},\n{\"id\":3}\n]\n";
+    let summary = load("t.jsonl", text.as_bytes(), "SELECT id, a FROM t", "1|x\n2|[]{}\"\n3|∅");
+    assert_eq!((summary.rows, summary.rejected), (3, 0));
+}
+
+#[test]
+fn array_on_one_line_is_loaded() {
+    load("t.jsonl", b"[{\"a\":1},{\"a\":2}]", "SELECT a FROM t", "1\n2");
+    load("t.jsonl", b"\xef\xbb\xbf  \n\n [ {\"a\":1} , {\"a\":2} ] \n\n", "SELECT a FROM t", "1\n2");
+    load("t.jsonl", b"[{\"a\":1}]\n[{\"a\":2}]\n", "SELECT a FROM t", "1\n2");
+}
+
+#[test]
+fn pretty_printed_array_keeps_nested_values_on_one_line() {
+    let text = "[\n  {\n    \"a\": 1,\n    \"b\": {\n      \"c\": [1,\n 2, \"x \\\" y\"]\n    }\n  },\n  {\n    \"a\": 2\n  }\n]\n";
+    load("t.jsonl", text.as_bytes(), "SELECT a, b FROM t", "1|{\"c\":[1,2,\"x \\\" y\"]}\n2|∅");
+}
+
+#[test]
+fn pretty_printed_objects_are_loaded() {
+    let text = "{\n  \"a\": 1\n}\n{\n  \"a\": 2,\n  \"b\": [\n    true\n  ]\n}\n";
+    load("t.jsonl", text.as_bytes(), "SELECT a, b FROM t", "1|∅\n2|[true]");
+    load("t.jsonl", b"{\"a\":1,\n \"b\":2}\n{\"a\":3,\n\"b\":4}", "SELECT a, b FROM t", "1|2\n3|4");
+    load(
+        "t.jsonl",
+        b"{\"a\": [\n{\"b\":1},\n{\"b\":2}]}\n{\"a\":[]}",
+        "SELECT a FROM t",
+        "[{\"b\":1},{\"b\":2}]\n[]",
+    );
+}
+
+#[test]
+fn lines_are_still_lines() {
+    // Each of these begins as a document might, and is none.
+    for (text, rows, rejected) in [
+        ("{\"a\":1\n{\"a\":2}\n{\"a\":3}\n", 2, 1),
+        ("{\"a\":[\n{\"a\":2}\n{\"a\":3}\n", 2, 1),
+        ("{\"a\":\n{\"a\":2}\n{\"a\":3}\n", 2, 1),
+        ("{\"a\":1,\n{\"a\":2}\n", 1, 1),
+        ("[1,2]\n{\"a\":2}\n", 1, 1),
+        ("[]\n{\"a\":2}\n", 1, 1),
+        ("[{\"a\":1}]\n{\"a\":2}\n", 1, 1),
+        ("{\"a\":\"x\n{\"a\":2}\n", 1, 1),
+    ] {
+        let bench = Bench::with(&[("t.jsonl", text)]);
+        let summary = bench.load(&small_blocks());
+        assert_eq!((summary.rows, summary.rejected), (rows, rejected), "{text:?}: {summary:?}");
+    }
+}
+
+#[test]
+fn bad_element_of_an_array_is_rejected_with_line_and_column() {
+    let text =
+        "[\n  {\"a\": 1},\n  17, {\"a\":\n      tru},\n  {\"a\": 2},\n  [3], \"x\", {\"a\":1,\"a\":2}\n]\n";
+    let summary = load("t.jsonl", text.as_bytes(), "SELECT a FROM t", "1\n2");
+    let found: Vec<_> = summary.examples.iter().map(|bad| (bad.line, bad.column)).collect();
+    assert_eq!(found, [(3, 3), (4, 7), (6, 3), (6, 8), (6, 20)], "{:?}", summary.examples);
+    let reasons: Vec<_> = summary.examples.iter().map(|bad| bad.reason.as_str()).collect();
+    assert!(reasons[0].contains("found a number") && reasons[4].contains("twice"), "{reasons:?}");
+}
+
+#[test]
+fn array_that_is_not_json_fails_its_file() {
+    for (text, expected) in [
+        ("[\n{\"a\":1},\n{\"a\":2}", "line 1, column 1: the array is never closed"),
+        ("[\n{\"a\":1},\n{\"a\":2\n", "line 3, column 1: an element begins here and is never closed"),
+        ("[{\"a\":1}\n {\"a\":2}]", "line 2, column 2: a comma or the closing ] is expected here"),
+        ("[{\"a\":1},\n]", "line 2, column 1: a value is expected here"),
+        ("[\n{\"a\":1]}\n]", "line 2, column 7: a comma or the closing } is expected here"),
+        ("{\n\"a\":1\n},\n{\n\"a\":1\n}", "line 3, column 2: a value is expected here"),
+    ] {
+        for block in [1, 64, 1 << 16] {
+            let why = failure(text.as_bytes(), &Options { block, ..Options::default() });
+            assert!(why.contains(expected), "{text:?}: {why}");
+        }
+    }
+}
+
+#[test]
+fn element_longer_than_the_limit_costs_itself() {
+    let long = "x\n".repeat(500);
+    let text = format!("[{{\"a\":1}},\n{{\"a\":[\"{long}\"]}},\n{{\"a\":2}}, 3]");
+    let bench = Bench::with(&[("t.jsonl", &text)]);
+    let summary = bench.load(&Options { max_line: 100, ..small_blocks() });
+    assert_eq!(bench.all("SELECT a FROM t"), "1\n2");
+    let found: Vec<_> =
+        summary.examples.iter().map(|bad| (bad.line, bad.reason.contains("100 bytes"))).collect();
+    assert_eq!(found, [(2, true), (503, false)], "{:?}", summary.examples);
+}
+
+#[test]
+fn array_with_languages_and_spread_objects() {
+    let text = "[\n{\"n\":\n{\"de\":\"a\",\n\"en\":\"b\"}},\n{\"n\":{\"en\":\"c\"}}, 5\n]";
+    let bench = Bench::with(&[("t.jsonl", text)]);
+    let summary = bench.load(&Options { flatten: 1, languages: vec!["en".to_owned()], ..small_blocks() });
+    assert_eq!(bench.all("SELECT * FROM t"), "b\nc");
+    assert_eq!((summary.examples[0].line, summary.examples[0].column), (5, 19));
+}
+
+#[test]
+fn rejected_element_is_written_whole_to_the_rejects() {
+    let bench = Bench::with(&[("t.jsonl", "[{\"a\":1},\n{\"a\":\n1,,}]")]);
+    let rejects = bench.data().join("bad.txt");
+    bench.load(&Options { rejects: Some(rejects.clone()), ..Options::default() });
+    let written: serde_json::Value =
+        serde_json::from_str(std::fs::read_to_string(rejects).unwrap().trim()).unwrap();
+    assert_eq!((&written["line"], &written["raw"]), (&3.into(), &"{\"a\":\n1,,}".into()));
+}
+
+#[test]
+fn reader_gives_the_elements_of_an_array() {
+    let text = "[\n{\"id\":1},\n{\"id\":}, {\"id\":2}\n";
+    let mut reader = Reader::new(text.as_bytes());
+    let mut found = Vec::new();
+    while let Some(row) = reader.next_row() {
+        found.push(match row {
+            Ok(row) => format!("{} {:?}", row.line(), row.get("id")),
+            Err(ReadError::Line(bad)) => format!("{}:{} {}", bad.line, bad.column, bad.reason),
+            Err(error) => panic!("{error}"),
+        });
+    }
+    assert_eq!(found[0], format!("2 {:?}", Some(Value::Int(1))));
+    assert!(found[1].starts_with("3:7 a value is expected"), "{found:?}");
+    assert_eq!(found[2], format!("3 {:?}", Some(Value::Int(2))));
+    assert!(found[3].starts_with("1:1 the array is never closed"), "{found:?}");
+    assert_eq!(found.len(), 4);
+    #[derive(serde::Deserialize)]
+    struct Id {
+        id: u32,
+    }
+    let ids: Vec<u32> =
+        Reader::new(&b"[{\"id\":3},{\"id\":4}]"[..]).typed::<Id>().map(|row| row.unwrap().id).collect();
+    assert_eq!(ids, [3, 4]);
+}
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn compressed_arrays_are_loaded() {
+    let text = b"[\n{\"a\":1},\n{\"a\":2}\n]";
+    load("t.jsonl.gz", &gzip(text), "SELECT a FROM t", "1\n2");
+    load("t.jsonl.zst", &zstd::encode_all(&text[..], 1).unwrap(), "SELECT a FROM t", "1\n2");
+}
+
+#[test]
+fn compression_is_known_by_its_first_bytes() {
+    let text = b"{\"a\":1}\n{\"a\":2}\n";
+    load("t.jsonl", &gzip(text), "SELECT a FROM t", "1\n2");
+    load("t.jsonl", &zstd::encode_all(&text[..], 1).unwrap(), "SELECT a FROM t", "1\n2");
+    let mut skippable = b"\x50\x2a\x4d\x18\x03\0\0\0abc".to_vec();
+    skippable.extend(zstd::encode_all(&text[..], 1).unwrap());
+    load("t.jsonl", &skippable, "SELECT a FROM t", "1\n2");
+    let rows = Reader::new(gzip(text).as_slice()).typed::<serde_json::Value>().count();
+    assert_eq!(rows, 1, "a reader of bytes takes them as they are");
+}
+
+/// What `zstd --long=LOG` makes.
+fn long_window(log: u32, text: &[u8]) -> Vec<u8> {
+    let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    encoder.window_log(log).unwrap();
+    encoder.long_distance_matching(true).unwrap();
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn zstd_with_a_long_window_is_loaded() {
+    for log in [27, 28, 31] {
+        let bench = Bench::new();
+        bench.write("t.jsonl.zst", &long_window(log, b"{\"a\":1}\n"));
+        let summary = bench.load(&Options::default());
+        assert_eq!(summary.rows, 1, "window of 2^{log}: {summary:?}");
+    }
+}
+
+#[test]
+fn compressed_file_that_is_cut_off_is_told_from_one_that_is_damaged() {
+    let text = "{\"a\":1}\n".repeat(10_000);
+    for (name, whole) in [
+        ("t.jsonl.gz", gzip(text.as_bytes())),
+        ("t.jsonl.zst", zstd::encode_all(text.as_bytes(), 1).unwrap()),
+    ] {
+        let why = |bytes: &[u8]| {
+            let bench = Bench::with(&[("good.jsonl", "{\"a\":1}\n")]);
+            bench.write(name, bytes);
+            let summary = bench.load(&Options::default());
+            match &summary.files.iter().find(|file| file.table == "t").unwrap().outcome {
+                Outcome::Failed(why) => why.clone(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let cut = why(&whole[..whole.len() - 9]);
+        assert!(cut.contains("ends too early"), "{name}: {cut}");
+        let mut damaged = whole.clone();
+        damaged[4..16].copy_from_slice(b"[[[[[[[[[[[[");
+        let damaged = why(&damaged);
+        assert!(damaged.contains("is not valid") && !damaged.contains("cut off"), "{name}: {damaged}");
+    }
+}
+
+#[test]
+fn arrays_are_looked_at_in_a_dry_run() {
+    let bench = Bench::with(&[("t.jsonl", "[{\"a\":1},{\"b\":\"x\"}]")]);
+    let control = gristmill_jsonl::import::control::Control::default().into();
+    let summary =
+        gristmill_jsonl::import::import(&[bench.data()], &Target::Schema, &Options::default(), &control)
+            .unwrap();
+    assert_eq!(summary.files[0].columns.len(), 2);
+}

@@ -1,0 +1,136 @@
+//! What an import leaves beside its rows: the file of rejects, and indexes.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Bench, small_blocks};
+use gristmill_jsonl::import::control::Control;
+use gristmill_jsonl::import::import;
+use gristmill_jsonl::import::options::{Existing, OnError, Options, Target};
+
+fn rejected_lines(path: &Path) -> Vec<u64> {
+    let written = std::fs::read_to_string(path).unwrap();
+    let line =
+        |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["line"].as_u64().unwrap();
+    written.lines().map(line).collect()
+}
+
+#[test]
+fn rejects_are_appended_by_each_import() {
+    let bench = Bench::with(&[("a.jsonl", "{\"x\":1}\nbad\n")]);
+    let rejects = bench.data().join("bad.txt");
+    let options = Options { rejects: Some(rejects.clone()), existing: Existing::Append, ..small_blocks() };
+    bench.load(&options);
+    assert_eq!(rejected_lines(&rejects), [2]);
+    bench.write("a.jsonl", b"{\"x\":1}\n{\"x\":2}\nbad\n");
+    bench.load(&options);
+    assert_eq!(rejected_lines(&rejects), [2, 3]);
+    // A file that is read twice adds its rejects once.
+    bench.write("a.jsonl", b"{\"y\":1}\n[]\n{\"y\":\"text\"}\nbad\n");
+    bench.load(&options);
+    assert_eq!(rejected_lines(&rejects), [2, 3, 2, 4]);
+}
+
+#[test]
+fn rejects_are_kept_by_a_resume() {
+    let bench = Bench::with(&[("a.jsonl", "{\"x\":1}\nbad\n")]);
+    let rejects = bench.data().join("bad.txt");
+    let options = Options { rejects: Some(rejects.clone()), resume: true, ..Options::default() };
+    bench.load(&options);
+    bench.load(&options);
+    assert_eq!(rejected_lines(&rejects), [2]);
+}
+
+#[test]
+fn rejects_after_a_line_that_was_cut_off_begin_on_their_own() {
+    let bench = Bench::with(&[("a.jsonl", "{\"x\":1}\nbad\n")]);
+    let rejects = bench.write("bad.txt", b"{\"file\":\"b\",\"li");
+    bench.load(&Options { rejects: Some(rejects.clone()), ..Options::default() });
+    let written = std::fs::read_to_string(rejects).unwrap();
+    let lines: Vec<&str> = written.lines().collect();
+    assert_eq!(lines[0], "{\"file\":\"b\",\"li");
+    assert!(lines[1].contains("\"line\":2"), "{written}");
+}
+
+#[test]
+fn rejects_of_a_file_that_is_not_kept_are_not_kept() {
+    let bench = Bench::with(&[("a.jsonl", "{\"x\":1}\nbad\n")]);
+    let rejects = bench.data().join("bad.txt");
+    let options = Options { rejects: Some(rejects.clone()), ..Options::default() };
+    let control = std::sync::Arc::new(Control::default());
+    control.stop();
+    let stopped = import(&[bench.data()], &Target::Database(bench.database()), &options, &control);
+    assert!(stopped.is_err() || stopped.unwrap().interrupted);
+    bench.load(&options);
+    assert_eq!(rejected_lines(&rejects), [2]);
+}
+
+#[test]
+fn two_imports_cannot_share_a_file_of_rejects() {
+    let bench = Bench::with(&[("a.jsonl", "{\"x\":1}\nbad\n")]);
+    let rejects = bench.data().join("bad.txt");
+    let other = std::fs::File::create(&rejects).unwrap();
+    other.lock().unwrap();
+    let options = Options { rejects: Some(rejects), ..Options::default() };
+    let error = bench.import(&options).unwrap_err().to_string();
+    assert!(error.contains("another import is writing"), "{error}");
+    drop(other);
+    bench.load(&options);
+}
+
+#[test]
+fn rejects_that_cannot_be_written_fail_the_import() {
+    if !Path::new("/dev/full").exists() {
+        return;
+    }
+    let options = Options { rejects: Some("/dev/full".into()), ..Options::default() };
+    let bench = Bench::with(&[("a.jsonl", "{\"x\":1}\nbad\n")]);
+    let error = bench.import(&options).unwrap_err();
+    assert!(error.to_string().contains("/dev/full"), "{error}");
+    assert!(!bench.database().exists());
+    // In a database that is there already, the file whose rejects are lost is not loaded.
+    bench.load(&Options::default());
+    let options = Options { existing: Existing::Append, ..options };
+    assert!(bench.import(&options).is_err());
+    assert_eq!(bench.all("SELECT x FROM a"), "1");
+}
+
+#[test]
+fn rejects_are_there_when_too_many_lines_were_bad() {
+    let bench = Bench::with(&[("a.jsonl", "{\"x\":1}\nbad\nworse\n")]);
+    let rejects = bench.data().join("bad.txt");
+    let on_error = OnError::FailAfter(1);
+    bench.import(&Options { rejects: Some(rejects.clone()), on_error, ..Options::default() }).unwrap();
+    assert_eq!(rejected_lines(&rejects), [2, 3]);
+}
+
+/// The indexes of a database: table and column.
+fn indexes(bench: &Bench) -> String {
+    bench.all(
+        "SELECT tbl_name, (SELECT group_concat(name) FROM pragma_index_info(s.name)) FROM sqlite_schema s
+         WHERE type = 'index' AND sql IS NOT NULL ORDER BY 1, 2",
+    )
+}
+
+#[test]
+fn indexes_of_two_tables_do_not_share_a_name() {
+    let bench = Bench::with(&[("a.jsonl", "{\"b_c\":1,\"c\":1}\n"), ("a_b.jsonl", "{\"c\":2,\"b_c\":1}\n")]);
+    let options = Options { indexes: vec!["c".to_owned(), "b_c".to_owned()], ..Options::default() };
+    bench.load(&options);
+    assert_eq!(indexes(&bench), "a|b_c\na|c\na_b|b_c\na_b|c");
+    // Once more, into the same tables: no index is made twice.
+    bench.load(&Options { existing: Existing::Append, ..options.clone() });
+    bench.load(&Options { existing: Existing::Replace, ..options });
+    assert_eq!(indexes(&bench), "a|b_c\na|c\na_b|b_c\na_b|c");
+}
+
+#[test]
+fn index_is_made_though_something_has_its_name() {
+    let bench = Bench::with(&[("a.jsonl", "{\"x\":1,\"y\":1}\n"), ("idx_a_x.jsonl", "{\"z\":1}\n")]);
+    bench.load(&Options::default());
+    bench.open().execute_batch("CREATE INDEX idx_a_y ON a (x COLLATE NOCASE)").unwrap();
+    let options = Options { indexes: vec!["x".to_owned(), "Y".to_owned()], ..Options::default() };
+    bench.load(&Options { existing: Existing::Append, ..options });
+    assert_eq!(indexes(&bench), "a|x\na|x\na|y");
+}
