@@ -87,8 +87,8 @@ fn a_bad_object_costs_itself() {
     let bad: [(&[u8], &str); 12] = [
         (b"", "it is to be an object such as {\"id\":1}; here is nothing"),
         (b" \n", "here is nothing"),
-        (b"[1]", "here is an array"),
-        (b"null", "here is a bare word"),
+        (b"[1]", "found an array"),
+        (b"null", "found a bare word"),
         (b"nonsense", "byte 1: a value is expected here"),
         (b"{\"a\":", "byte 6: it ends in the middle of a value; is it cut off?"),
         (b"{\"a\":\"x", "byte 6: a string begins here and is never closed; is it cut off?"),
