@@ -130,6 +130,28 @@ fn compressed_standard_input_is_unpacked() {
 }
 
 #[test]
+fn many_files_are_shown_as_one_table() {
+    let home = folder();
+    let words = ["import", "sde", "--table", "all", "--filename-column", "file", "--into", "x.db"];
+    home.check(
+        &words,
+        0,
+        "TABLE  FILES  ROWS  REJECTED  COLUMNS  SIZE  KEY   OUTCOME\nall    2      3     1",
+        "",
+    );
+    home.check(&["import", "stats", "x.db"], 0, "x.db: 1 table, 3 rows", "");
+    home.write("sde/broken.jsonl", "[{\"_key\":9},");
+    let words = ["import", "sde/*", "--table", "all", "--into", "y.db", "--columns", "_key,nope"];
+    home.check(&words, 1, "1 failed, 2 loaded", "");
+    home.check(
+        &["import", "sde", "--into", "z.db", "--limit", "1", "--columns", "nope"],
+        1,
+        "no table has a column \"nope\"",
+        "",
+    );
+}
+
+#[test]
 fn wrong_words() {
     let home = folder();
     home.write("note.db", &"no database, but long enough to look like one. ".repeat(30));
@@ -140,10 +162,12 @@ fn wrong_words() {
         (&["import", "sde", "--into", "a.db", "--append", "--replace"], "cannot be used with"),
         (&["import", "nowhere", "--into", "a.db"], "cannot read nowhere"),
         (&["import", "-", "--into", "a.db"], "standard input has no name; name its table with --table NAME"),
+        (&["import", "sde", "--into", "a.db", "--limit", "0"], "invalid value '0' for '--limit <NUMBER>'"),
         (
-            &["import", "sde", "--into", "a.db", "--table", "one"],
-            "--table names one table, but there are 2 files",
+            &["import", "sde", "--into", "a.db", "--columns", "a", "--index", "b"],
+            "\"b\" is to be a key or to have an index, but is not among the columns",
         ),
+        (&["import", "no*.jsonl", "--into", "a.db"], "no file matches no*.jsonl"),
         (
             &["import", "sde", "--into", "a.db", "--workers", "33"],
             "legal: a whole number from 0 to 32, or cores",

@@ -46,6 +46,8 @@ pub enum Reason {
     NotUtf8,
     /// A key that the object has already.
     DuplicateKey(String),
+    /// A key that is also the name of the column for file names.
+    FilenameKey(String),
     /// The line is longer than is read.
     TooLong(usize),
     /// A value that the column does not take.
@@ -110,6 +112,9 @@ impl fmt::Display for Reason {
                 f.write_str("these bytes are not UTF-8; convert the file first, for example with iconv")
             }
             Reason::DuplicateKey(key) => write!(f, "the key {key:?} is there twice"),
+            Reason::FilenameKey(key) => {
+                write!(f, "the key {key:?} is also the --filename-column; choose another name for that")
+            }
             Reason::TooLong(limit) => {
                 write!(f, "longer than {limit} bytes; --max-line sets the limit")
             }

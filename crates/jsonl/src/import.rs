@@ -13,9 +13,11 @@ pub(crate) mod ledger;
 mod loading;
 pub(crate) mod names;
 pub mod options;
+mod pattern;
 mod place;
 mod rejects;
 pub mod schema;
+mod selection;
 pub mod stats;
 pub(crate) mod stock;
 mod stream;
@@ -27,7 +29,6 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use self::base::Base;
@@ -36,7 +37,7 @@ use self::desk::Desk;
 use self::find::{Found, Source};
 use self::options::{LONGEST_LINE, MAX_WORKERS, Options, Target};
 use self::place::Place;
-use self::stream::Ticket;
+use self::stream::{Demand, Ticket};
 use self::summary::{FileSummary, Outcome, Summary};
 use self::writer::{Ended, Next, Writer};
 use crate::error::{Error, Result};
@@ -59,7 +60,7 @@ pub fn import(
     let names: Result<Vec<String>> =
         found.sources.iter().map(|source| options.table_name(&source.table)).collect();
     let names = names?;
-    find::no_name_twice(&names)?;
+    let leaders = find::leaders(&found.sources, &names)?;
     let place = match target {
         Target::Database(path) => Some(Place::open(path, options.resume)?),
         _ => None,
@@ -74,7 +75,8 @@ pub fn import(
     let known = match (&conn, &place) {
         (Some(conn), Some(place)) => {
             let sqlite = |error: rusqlite::Error| Error::sqlite(place.target(), &error);
-            let mut desk = Desk { conn, place, control, options, names: &names, files: &mut files };
+            let mut desk =
+                Desk { conn, place, control, options, names: &names, leaders: &leaders, files: &mut files };
             desk.look(&found.sources).map_err(sqlite)??
         }
         _ => HashMap::new(),
@@ -84,7 +86,7 @@ pub fn import(
     let base = conn
         .zip(place.as_ref())
         .map(|(conn, place)| Base::new(conn, place.target().to_owned(), is_new, control));
-    let mut writer = Writer::new(options, control, target, base, (files, stems))?;
+    let mut writer = Writer::new(options, control, target, base, (files, stems, leaders))?;
     writer.known = known;
     control.enter(Phase::Loading);
     let folder = place.as_ref().map(|place| place.folder().to_owned());
@@ -101,7 +103,7 @@ pub fn import(
         return Err(error);
     }
     control.enter(Phase::Finishing);
-    let asked = options.indexes.iter().chain(&options.primary_key);
+    let asked = options.indexes.iter().chain(&options.primary_key).chain(&options.columns);
     let unmatched: Vec<String> = asked.filter(|name| !writer.matched.contains(*name)).cloned().collect();
     let Ended { conn, files, examples, stopped_by } = writer.end_all(interrupted)?;
     let mut summary = Summary { files, examples, stopped_by, interrupted, ..Summary::default() };
@@ -138,6 +140,7 @@ pub fn import(
 }
 
 fn check(options: &Options) -> Result<()> {
+    selection::check(options)?;
     if options.workers > MAX_WORKERS {
         let text =
             format!("{} workers are too many; legal: 0 (one a core) to {MAX_WORKERS}", options.workers);
@@ -214,27 +217,31 @@ fn rounds(
         copies.insert(*index, Arc::new(nameless(folder)?));
     }
     while !todo.is_empty() && !control.is_stopped() {
+        let mut of_group: HashMap<usize, Arc<Demand>> = HashMap::new();
         let tickets: Vec<Ticket> = todo
             .iter()
             .map(|&index| {
                 let source = sources[index].clone();
+                let leader = writer.expect(index);
                 add(&control.bytes, source.bytes);
-                let layout = writer.known.get(&index).map(|known| known.layout.clone()).unwrap_or_default();
-                let form = Arc::new(layout.form(options, options.schema.tables.get(&source.table)));
+                let layout = writer.known.get(&leader).map(|known| known.layout.clone()).unwrap_or_default();
+                let schema = options.schema.tables.get(&source.table);
+                let mut form = layout.form(options, schema);
+                selection::apply(&mut form, options, schema, &source.shown());
                 let copy = copies.get(&index).cloned();
-                Ticket { index, source, form, abandoned: Arc::new(AtomicBool::new(false)), copy }
+                let demand = of_group.entry(leader).or_default().clone();
+                Ticket { index, source, form: Arc::new(form), demand, copy }
             })
             .collect();
-        let abandoned: HashMap<usize, Arc<AtomicBool>> =
-            tickets.iter().map(|ticket| (ticket.index, ticket.abandoned.clone())).collect();
+        let demands: HashMap<usize, Arc<Demand>> =
+            tickets.iter().map(|ticket| (ticket.index, ticket.demand.clone())).collect();
         let (pool, results) = stream::start(tickets, options, control, &writer.spare)?;
         for outcome in results {
             let item = outcome.result.map_err(|failure| Error::System(failure.to_string()))?;
             if control.is_stopped() {
                 return Err(Error::Stopped);
             }
-            let next =
-                abandoned.get(&item.index).map(|abandoned| writer.take(item.index, item.event, abandoned));
+            let next = demands.get(&item.index).map(|demand| writer.take(item.index, item.event, demand));
             match next {
                 Some(Ok(Next::GoOn)) | None => {}
                 Some(Ok(Next::Stop)) => {

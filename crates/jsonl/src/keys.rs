@@ -36,6 +36,8 @@ pub(crate) struct Key {
     pub(crate) fate: Fate,
     /// Objects are not spread, however deep one is asked to go.
     pub(crate) whole: bool,
+    /// Keys in its objects become columns, though unknown ones do not.
+    pub(crate) is_open: bool,
     /// Of the values in good rows.
     pub(crate) kinds: Kinds,
     /// It is written as it is, without escapes: only then can it be told from its bytes.
@@ -140,6 +142,7 @@ impl Keys {
             name: name.into(),
             fate,
             whole: false,
+            is_open: parent < GATHERED && self.get(parent).is_open,
             kinds: Kinds::default(),
             is_plain: !name.iter().any(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)),
             seen: 0,
@@ -157,6 +160,12 @@ impl Keys {
         let first = key.seen != row;
         key.seen = row;
         first
+    }
+
+    /// Forgets which rows there were.
+    pub(crate) fn forget_rows(&mut self) {
+        self.order.clear();
+        self.keys.iter_mut().for_each(|key| key.kinds = Kinds::default());
     }
 
     /// A good row had a value of this kind.

@@ -41,6 +41,15 @@ pub(crate) struct Form {
     pub(crate) others: Others,
     /// The longest line, in bytes.
     pub(crate) longest: usize,
+    /// The column that names the file of each row.
+    pub(crate) filename: Option<Filename>,
+}
+
+/// A value that each row gets: the name of its file.
+#[derive(Clone, Debug)]
+pub(crate) struct Filename {
+    pub(crate) key: u32,
+    pub(crate) value: Box<[u8]>,
 }
 
 impl Default for Form {
@@ -51,6 +60,7 @@ impl Default for Form {
             keys: Keys::default(),
             others: Others::default(),
             longest: usize::MAX,
+            filename: None,
         }
     }
 }
@@ -214,12 +224,20 @@ struct Parser<'a> {
     gathered_keys: HashSet<Box<[u8]>>,
     /// Rows may have line ends in them.
     is_document: bool,
+    /// The key and the value that each row gets.
+    filename: Option<(u32, Cell)>,
 }
 
 impl<'a> Parser<'a> {
     fn new(form: &'a Form, text: &'a [u8], out: &'a mut Rows) -> Self {
         // A guess that saves most of the growing: a value takes some 24 bytes of text.
         out.cells.reserve(text.len() / 24);
+        let filename = form.filename.as_ref().map(|filename| {
+            let start = out.beside.len();
+            out.beside.extend_from_slice(&filename.value);
+            let span = Span::new(start, out.beside.len());
+            (filename.key, Cell::Text { span, beside: true, is_json: false })
+        });
         Parser {
             form,
             text,
@@ -229,6 +247,7 @@ impl<'a> Parser<'a> {
             gathered: Vec::new(),
             gathered_keys: HashSet::new(),
             is_document: false,
+            filename,
         }
     }
 
@@ -325,6 +344,10 @@ impl<'a> Parser<'a> {
                 return Err(cursor.fault(reason));
             }
         }
+        if let Some((key, cell)) = self.filename {
+            self.out.keys.mark(key, self.row);
+            self.push(key, cell, Span::default(), 0)?;
+        }
         self.members(&mut cursor, ROOT, 0).map_err(|fault| pretty_printed(bytes, fault))?;
         cursor.skip_space();
         if cursor.peek().is_some() {
@@ -387,13 +410,16 @@ impl<'a> Parser<'a> {
         *last = Some(key);
         if !self.out.keys.mark(key, self.row) {
             let name = String::from_utf8_lossy(&self.out.keys.get(key).name).into_owned();
-            return Err(Fault { at: begun, reason: Reason::DuplicateKey(name) });
+            let is_filename = self.filename.is_some_and(|(filename, _)| filename == key);
+            let reason = if is_filename { Reason::FilenameKey(name) } else { Reason::DuplicateKey(name) };
+            return Err(Fault { at: begun, reason });
         }
         self.value(cursor, key, depth)
     }
 
     fn known(&mut self, parent: u32, last: Option<u32>, name: &[u8]) -> Option<u32> {
-        if self.form.others == Others::Inferred || self.out.keys.find(parent, name).is_some() {
+        let is_open = || parent != ROOT && self.out.keys.get(parent).is_open;
+        if self.form.others == Others::Inferred || is_open() || self.out.keys.find(parent, name).is_some() {
             return Some(self.out.keys.intern(parent, last, name));
         }
         None
@@ -478,14 +504,20 @@ impl<'a> Parser<'a> {
                 _ => Cell::Null,
             },
         };
+        self.push(key, cell, self.span(start, cursor.at()), start)
+    }
+
+    /// Adds a value to the row, if its column takes it. `written` is its text, `at` where that begins in the line.
+    #[inline]
+    fn push(&mut self, key: u32, cell: Cell, written: Span, at: usize) -> Result<(), Fault> {
         let cell = match self.out.keys.get(key).fate {
             Fate::Inferred => cell,
             Fate::Skipped => return Ok(()),
-            Fate::Loose if self.looks_like_a_number(cell) => return Err(self.misfit(key, cell, LOOSE, start)),
+            Fate::Loose if self.looks_like_a_number(cell) => return Err(self.misfit(key, cell, LOOSE, at)),
             Fate::Loose => cell,
-            Fate::Fixed(wanted) => match fitted(cell, wanted, self.span(start, cursor.at())) {
+            Fate::Fixed(wanted) => match fitted(cell, wanted, written) {
                 Some(cell) => cell,
-                None => return Err(self.misfit(key, cell, wanted.takes(), start)),
+                None => return Err(self.misfit(key, cell, wanted.takes(), at)),
             },
         };
         self.out.cells.push((key, cell));
@@ -541,7 +573,7 @@ fn fitted(cell: Cell, wanted: Type, written: Span) -> Option<Cell> {
 #[cold]
 fn pretty_printed(line: &[u8], fault: Fault) -> Fault {
     let is = fault.reason == Reason::Truncated && line.trim_ascii() == b"{";
-    if is { Fault { at: 0, reason: Reason::PrettyPrinted } } else { fault }
+    if is { Fault { reason: Reason::PrettyPrinted, ..fault } } else { fault }
 }
 
 fn is_empty(cursor: &Cursor<'_>) -> bool {

@@ -128,6 +128,18 @@ impl Rows {
         (self.lines, self.blank) = (0, 0);
     }
 
+    /// Keeps only the first `count` rows, and what is bad before the last of them.
+    pub(crate) fn keep(&mut self, count: usize) {
+        self.rows.truncate(count);
+        let (cells, end) = self.rows.last().map_or((0, 0), |row| (row.end as usize, row.line.span.start));
+        self.cells.truncate(cells);
+        self.bad.retain(|bad| bad.line.span.start < end);
+        self.keys.forget_rows();
+        for (key, cell) in &self.cells {
+            self.keys.note(*key, cell.kind());
+        }
+    }
+
     /// The line as it was read.
     pub(crate) fn line(&self, line: Line) -> &[u8] {
         line.span.of(self.original.as_ref().unwrap_or(&self.text))

@@ -119,9 +119,24 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Tables that are there")]
     upsert: bool,
 
-    /// The table's name, for one file or standard input
+    /// Load all files into this one table, in the order in which they are named or sorted in their folder, as if they
+    /// were one file. Required for standard input
     #[arg(long, value_name = "NAME", help_heading = "Tables and columns")]
     table: Option<String>,
+
+    /// Add a column with the path of each row's file, as it was named
+    #[arg(long, value_name = "NAME", help_heading = "Tables and columns")]
+    filename_column: Option<String>,
+
+    /// Load only these keys, separated by commas; with --flatten a key in an object is written a.b
+    #[arg(long, value_name = "KEYS", value_delimiter = ',', help_heading = "Tables and columns")]
+    columns: Vec<String>,
+
+    /// Load at most this many rows into each table, the first ones. A file that was not read to its end is never
+    /// left out by --resume
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "resume",
+          help_heading = "Tables and columns")]
+    limit: Option<u64>,
 
     /// Spread objects into columns: {"name":{"en":…}} is name_en. A depth says how many levels
     #[arg(long, value_name = "DEPTH", num_args = 0..=1, require_equals = true, default_missing_value = "32",
@@ -270,6 +285,9 @@ fn options(args: &Args, context: &Context) -> Result<Options, Error> {
         indexes: args.index.clone(),
         schema: args.schema.as_deref().map(Schema::read).transpose()?.unwrap_or_default(),
         table: args.table.clone(),
+        filename_column: args.filename_column.clone(),
+        columns: args.columns.clone(),
+        limit: args.limit,
         resume: args.resume,
         rejects: args.rejects.clone(),
         max_line: max_line.transpose()?.unwrap_or(defaults.max_line),

@@ -26,6 +26,8 @@ pub(crate) struct Desk<'a> {
     pub(crate) control: &'a Control,
     pub(crate) options: &'a Options,
     pub(crate) names: &'a [String],
+    /// The first source of each source's table.
+    pub(crate) leaders: &'a [usize],
     pub(crate) files: &'a mut [FileSummary],
 }
 
@@ -39,33 +41,43 @@ impl Desk<'_> {
         self.drop_others()?;
         let mut all = HashMap::new();
         let mut refused = Vec::new();
-        for (index, source) in sources.iter().enumerate() {
-            let name = &self.names[index];
-            let Some(found) = stock::find(self.conn, name)? else {
-                // A file may have made no table.
-                if self.options.resume {
-                    self.is_unchanged(index, source)?;
-                }
-                continue;
-            };
-            let there = match found.table(self.place.target()) {
+        for leader in (0..sources.len()).filter(|index| self.leaders[*index] == *index) {
+            let group: Vec<usize> =
+                (leader..sources.len()).filter(|index| self.leaders[*index] == leader).collect();
+            let name = &self.names[leader];
+            let found = stock::find(self.conn, name)?;
+            let there = match found.map(|found| found.table(self.place.target())).transpose() {
                 Ok(there) => there,
                 Err(error) => return Ok(Err(error)),
             };
-            if self.options.resume && self.is_unchanged(index, source)? {
-                continue;
+            // A file may have made no table.
+            if self.options.resume {
+                for index in &group {
+                    self.is_unchanged(*index, &sources[*index])?;
+                }
             }
+            let changed = |file: &FileSummary| file.outcome != Outcome::Unchanged;
+            let changed: Vec<usize> =
+                group.iter().copied().filter(|index| changed(&self.files[*index])).collect();
+            let Some(there) = there.filter(|_| !changed.is_empty()) else { continue };
             let mut known = Known::default();
             match self.options.existing {
                 _ if self.place.is_new() => known.is_replaced = true,
-                Existing::Refuse => refused.push(name.as_str()),
+                Existing::Refuse => refused.push((name.as_str(), self.files[changed[0]].source.clone())),
                 Existing::Replace => known.is_replaced = true,
                 Existing::Append | Existing::Upsert => match self.old(&there)? {
                     Ok(old) => known = old,
                     Err(error) => return Ok(Err(error)),
                 },
             }
-            all.insert(index, known);
+            if known.is_replaced {
+                // What is made anew is made of all files.
+                for index in group {
+                    let file = &mut self.files[index];
+                    (file.outcome, file.rows, file.rejected) = (Outcome::Waiting, 0, 0);
+                }
+            }
+            all.insert(leader, known);
         }
         Ok(if refused.is_empty() { Ok(all) } else { Err(self.refusal(&refused)) })
     }
@@ -88,19 +100,22 @@ impl Desk<'_> {
         Ok(())
     }
 
-    fn refusal(&self, tables: &[&str]) -> Error {
-        let (since, or) = match self.options.resume {
-            true => (", from files, or with options, that have changed since", ""),
-            false => ("", ", or --resume to leave out files that were loaded before and have not changed"),
-        };
-        let shown: Vec<&str> = tables.iter().copied().take(10).collect();
+    fn refusal(&self, tables: &[(&str, String)]) -> Error {
+        let shown: Vec<&str> = tables.iter().map(|(table, _)| *table).take(10).collect();
         let more = if tables.len() > shown.len() { ", …" } else { "" };
-        Error::Invalid(format!(
-            "{} has the {} {}{more} already{since}; say --replace, --append or --upsert{or}",
-            self.place.target().display(),
-            if tables.len() == 1 { "table" } else { "tables" },
-            shown.join(", ")
-        ))
+        let noun = if tables.len() == 1 { "table" } else { "tables" };
+        let has =
+            format!("{} has the {noun} {}{more} already", self.place.target().display(), shown.join(", "));
+        Error::Invalid(match (self.options.resume, tables.first()) {
+            (true, Some((_, file))) => format!(
+                "{has}, and {file} is new, or has changed since it was loaded, or was loaded with other options; say \
+                 --replace, --upsert, or --append, which adds all rows of the file again"
+            ),
+            _ => format!(
+                "{has}; say --replace, --append or --upsert, or --resume to leave out files that were loaded before \
+                 and have not changed"
+            ),
+        })
     }
 
     /// Whether the file was loaded before, as it is now.

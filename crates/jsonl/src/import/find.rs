@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ignore::WalkBuilder;
 
-use super::names;
 use super::options::Options;
+use super::{names, pattern};
 use crate::error::{Error, Result};
 use crate::source::{Packing, by_name};
 
@@ -61,13 +61,21 @@ pub(crate) fn find(given: &[PathBuf], options: &Options) -> Result<Found> {
             found.sources.push(source);
             continue;
         }
-        let metadata = std::fs::metadata(path).map_err(|error| Error::io("read", path, &error))?;
-        let files = if metadata.is_dir() { walk(path, &mut found.troubles) } else { vec![path.clone()] };
+        let is_dir = match std::fs::metadata(path) {
+            Ok(metadata) => metadata.is_dir(),
+            Err(_) if pattern::is_pattern(path) => false,
+            Err(error) => return Err(Error::io("read", path, &error)),
+        };
+        let files = match is_dir {
+            true => walk(path, &mut found.troubles),
+            false if pattern::is_pattern(path) && !path.exists() => pattern::expand(path)?,
+            false => vec![path.clone()],
+        };
         for file in files {
             let canonical = std::fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
             if rejects.as_ref() == Some(&canonical) {
                 // A folder may well have the rejects of the last time in it.
-                if metadata.is_dir() {
+                if is_dir {
                     continue;
                 }
                 return Err(Error::Invalid(format!(
@@ -80,21 +88,17 @@ pub(crate) fn find(given: &[PathBuf], options: &Options) -> Result<Found> {
             }
         }
     }
-    if let (Some(table), [source]) = (&options.table, found.sources.as_mut_slice()) {
-        source.table = table_given(table)?;
-    } else if options.table.is_some() && found.sources.len() > 1 {
-        let text = format!(
-            "--table names one table, but there are {} files; make one of them: cat … | gristmill import - --table {:?}",
-            found.sources.len(),
-            options.table.as_deref().unwrap_or_default()
-        );
-        return Err(Error::Invalid(text));
+    if let Some(table) = &options.table {
+        let table = table_given(table)?;
+        found.sources.iter_mut().for_each(|source| source.table.clone_from(&table));
     }
     found.apply_schema(options)?;
     if found.sources.is_empty() {
         return Err(nothing(given, &found.troubles));
     }
-    no_table_twice(&found.sources)?;
+    if options.table.is_none() {
+        no_table_twice(&found.sources)?;
+    }
     Ok(found)
 }
 
@@ -204,20 +208,26 @@ fn no_table_twice(sources: &[Source]) -> Result<()> {
         return Ok(());
     }
     Err(Error::Invalid(format!(
-        "{}; load them one at a time with --table NAME (and --append), or rename one",
+        "{}; --table NAME loads all files into one table, or rename one",
         twice.join("; ")
     )))
 }
 
-/// Tables that the schema gives the same name.
-pub(crate) fn no_name_twice(names: &[String]) -> Result<()> {
-    let mut known = HashMap::new();
-    for name in names {
-        if let Some(other) = known.insert(names::folded(name), name) {
+/// The first source of each source's table: sources with the same one are loaded as if they were one file.
+///
+/// Refuses tables that the schema gives the same name.
+pub(crate) fn leaders(sources: &[Source], names: &[String]) -> Result<Vec<usize>> {
+    let mut known: HashMap<String, usize> = HashMap::new();
+    let mut leaders = Vec::with_capacity(names.len());
+    for (index, name) in names.iter().enumerate() {
+        let leader = *known.entry(names::folded(name)).or_insert(index);
+        if sources[leader].table != sources[index].table {
+            let other = &names[leader];
             return Err(Error::Invalid(format!(
                 "two tables would be named {other:?} and {name:?}; rename one in the schema"
             )));
         }
+        leaders.push(leader);
     }
-    Ok(())
+    Ok(leaders)
 }

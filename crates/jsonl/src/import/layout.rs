@@ -354,6 +354,7 @@ impl Layout {
             keys,
             others,
             longest: options.max_line,
+            filename: None,
         }
     }
 

@@ -1,14 +1,17 @@
 //! A file that is under way: what is known of it, and how far it is.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
 
 use super::key::Plan;
 use super::layout::Layout;
 use super::rejects::Mark;
+use super::stream::Demand;
 use super::table::{Table, Way};
+use crate::rows::Rows;
 use crate::source::Print;
 
 /// What is known of a file's table.
@@ -22,8 +25,10 @@ pub(crate) struct Known {
     /// The table is there, and goes.
     pub(crate) is_replaced: bool,
     pub(crate) passes: u32,
-    /// What the file was in the pass that found it out.
-    pub(crate) print: Option<Print>,
+    /// What each file was in the pass that found it out.
+    pub(crate) prints: HashMap<usize, Print>,
+    /// What was known before any file was read, of a table of several.
+    pub(crate) before: Option<Box<Known>>,
 }
 
 /// How a file that is under way is dealt with.
@@ -36,8 +41,35 @@ pub(crate) enum State {
     Abandoned,
 }
 
+/// A file that was read to its end, while others of its table are still to come.
+pub(crate) struct ReadFile {
+    pub(crate) index: usize,
+    pub(crate) rows: u64,
+    pub(crate) rejected: u64,
+    pub(crate) blank: u64,
+    pub(crate) started: Timestamp,
+    /// What it was; nothing when it was not read to its end, because of a limit.
+    pub(crate) print: Option<Print>,
+}
+
+/// A file that could not be read to its end.
+pub(crate) struct Unread {
+    pub(crate) index: usize,
+    /// Rows of it that the table has.
+    pub(crate) rows: u64,
+    pub(crate) rejected: u64,
+    pub(crate) why: String,
+}
+
+/// A table that is under way. The counts are of the file that is read now.
 pub(crate) struct Loading {
     pub(crate) index: usize,
+    /// Files of the same table that were read before.
+    pub(crate) read: Vec<ReadFile>,
+    /// Files of the same table that could not be read, and why.
+    pub(crate) unread: Vec<Unread>,
+    /// Rows that were taken, for the limit.
+    pub(crate) taken: u64,
     pub(crate) table: Table,
     pub(crate) state: State,
     pub(crate) rows: u64,
@@ -46,7 +78,7 @@ pub(crate) struct Loading {
     pub(crate) lines: u64,
     pub(crate) mark: Mark,
     pub(crate) started: Timestamp,
-    pub(crate) abandoned: Arc<AtomicBool>,
+    pub(crate) demand: Arc<Demand>,
     pub(crate) is_replaced: bool,
     /// What is worth knowing about the table that was replaced.
     pub(crate) note: Option<String>,
@@ -57,10 +89,60 @@ pub(crate) struct Loading {
 }
 
 impl Loading {
+    /// Rows of all files, when all have ended.
+    pub(crate) fn all_rows(&self) -> u64 {
+        self.read.iter().map(|file| file.rows).chain(self.unread.iter().map(|file| file.rows)).sum()
+    }
+
+    /// Rejected lines of all files, when all have ended.
+    pub(crate) fn all_rejected(&self) -> u64 {
+        self.read.iter().map(|file| file.rejected).chain(self.unread.iter().map(|file| file.rejected)).sum()
+    }
+
+    /// The next file of the same table.
+    pub(crate) fn next_file(&mut self, index: usize) {
+        self.index = index;
+        (self.rows, self.rejected, self.blank, self.lines) = (0, 0, 0, 0);
+        self.started = Timestamp::now();
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.demand.full.load(Ordering::Relaxed)
+    }
+
+    /// Keeps only the rows that a limit lets in.
+    pub(crate) fn limit(&mut self, limit: u64, rows: &mut Rows) {
+        let left = limit.saturating_sub(self.taken);
+        if rows.rows.len() as u64 >= left {
+            rows.keep(left as usize);
+            self.demand.full.store(true, Ordering::Relaxed);
+        }
+        self.taken += rows.rows.len() as u64;
+    }
+
+    /// The file that is read now cannot be read.
+    pub(crate) fn fail_file(&mut self, why: String) {
+        let (index, rows, rejected) =
+            (self.index, std::mem::take(&mut self.rows), std::mem::take(&mut self.rejected));
+        self.unread.push(Unread { index, rows, rejected, why });
+    }
+
+    /// The file that is read now has ended.
+    pub(crate) fn end_file(&mut self, print: Option<Print>) {
+        self.read.push(ReadFile {
+            index: self.index,
+            rows: std::mem::take(&mut self.rows),
+            rejected: std::mem::take(&mut self.rejected),
+            blank: std::mem::take(&mut self.blank),
+            started: self.started,
+            print,
+        });
+    }
+
     /// Nobody needs the rest of it.
     pub(crate) fn abandon(&mut self) {
         self.state = State::Abandoned;
-        self.abandoned.store(true, Ordering::Relaxed);
+        self.demand.abandoned.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn fail(&mut self, why: String) {

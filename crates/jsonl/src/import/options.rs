@@ -71,8 +71,14 @@ pub struct Options {
     pub indexes: Vec<String>,
     /// What is fixed beforehand.
     pub schema: Schema,
-    /// The table for standard input, or for the one file that is given.
+    /// The one table for all files; else each becomes its own.
     pub table: Option<String>,
+    /// A column that gets the name of each row's file.
+    pub filename_column: Option<String>,
+    /// Load only these keys; all, when there are none.
+    pub columns: Vec<String>,
+    /// Load at most so many rows into each table, the first ones.
+    pub limit: Option<u64>,
     /// Leave out files that were loaded before and have not changed since; go on where a stopped import was.
     pub resume: bool,
     /// A file for lines that are rejected.
@@ -101,6 +107,9 @@ impl Default for Options {
             indexes: Vec::new(),
             schema: Schema::default(),
             table: None,
+            filename_column: None,
+            columns: Vec::new(),
+            limit: None,
             resume: false,
             rejects: None,
             max_line: MAX_LINE,
@@ -125,12 +134,20 @@ impl Options {
 
     /// What decides on a table's shape, for a later import to compare with.
     pub(crate) fn shape(&self) -> String {
-        format!(
+        let mut shape = format!(
             "flatten={} languages={} key={} schema={}",
             self.flatten,
             self.languages.join(","),
             self.primary_key.as_deref().unwrap_or("by rule"),
             self.schema.print()
-        )
+        );
+        // Left out where they are not used, as in the records of earlier versions.
+        if !self.columns.is_empty() {
+            shape.push_str(&format!(" columns={}", self.columns.join(",")));
+        }
+        if let Some(name) = &self.filename_column {
+            shape.push_str(&format!(" filename={name}"));
+        }
+        shape
     }
 }

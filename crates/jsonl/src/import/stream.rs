@@ -28,10 +28,19 @@ pub(crate) struct Ticket {
     pub(crate) index: usize,
     pub(crate) source: Source,
     pub(crate) form: Arc<Form>,
-    /// Nobody wants the rest of it.
-    pub(crate) abandoned: Arc<AtomicBool>,
+    /// Shared by all files of a table.
+    pub(crate) demand: Arc<Demand>,
     /// What standard input gave when it was read first.
     pub(crate) copy: Option<Arc<File>>,
+}
+
+/// Whether the writer needs the rest of a table's files.
+#[derive(Debug, Default)]
+pub(crate) struct Demand {
+    /// They are read again, or cannot be loaded.
+    pub(crate) abandoned: AtomicBool,
+    /// The table has as many rows as are wanted.
+    pub(crate) full: AtomicBool,
 }
 
 /// What comes out.
@@ -153,7 +162,8 @@ impl Reader {
             if self.control.is_stopped() {
                 return Err(Stopped);
             }
-            if ticket.abandoned.load(Ordering::Relaxed) && !is_once {
+            let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+            if is_set(&ticket.demand.full) || (is_set(&ticket.demand.abandoned) && !is_once) {
                 return Ok(Err(io::Error::other("abandoned")));
             }
             let block = match blocks.next(pop(&self.spare.buffers)) {

@@ -3,35 +3,33 @@
 //! Owns the passes. A file is loaded with what is known of it. When that turns out to be wrong (a column of
 //! numbers has a text in line 400,000), the rest of it is only looked at, and it is loaded once more, knowing all.
 
+mod ending;
+
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Timestamp;
 use rusqlite::{Connection, ErrorCode};
 
 use super::base::Base;
-use super::control::{Control, Phase, add};
+use super::control::{Control, add};
 use super::key::Plan;
-use super::layout::{Column, MAX_COLUMNS, Snag};
-use super::ledger::{self, Record};
+use super::layout::{MAX_COLUMNS, Snag};
+use super::ledger;
 use super::loading::{Known, Loading, State};
 use super::names::quoted;
 use super::options::{Existing, OnError, Options, Target};
 use super::rejects::Rejects;
 use super::schema::TableSchema;
-use super::stream::{Event, Spare};
+use super::stream::{Demand, Event, Spare};
 use super::summary::{FileSummary, Outcome, Rejected};
-use super::table::{self, Table, Unfinished, Way};
+use super::table::{self, Table, Way};
 use crate::error::{Error, Result};
 use crate::fault::Reason;
 use crate::rows::{Line, Rows};
 use crate::source::{self, Print};
-
-/// A file that cannot be settled in so many passes never will be.
-const MOST_PASSES: u32 = 64;
 
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,6 +56,11 @@ pub(crate) struct Writer<'a> {
     pub(crate) files: Vec<FileSummary>,
     /// What the files' names make of them, by which a schema knows them.
     stems: Vec<String>,
+    /// The first file of each file's table.
+    leaders: Vec<usize>,
+    /// Files of a table that are read in this pass, by its first file.
+    expected: HashMap<usize, Vec<usize>>,
+    /// What is known of a table, by its first file.
     pub(crate) known: HashMap<usize, Known>,
     /// Files that have to be loaded again.
     pub(crate) again: Vec<usize>,
@@ -74,7 +77,7 @@ impl<'a> Writer<'a> {
         control: &'a Control,
         target: &'a Target,
         base: Option<Base<'a>>,
-        (files, stems): (Vec<FileSummary>, Vec<String>),
+        (files, stems, leaders): (Vec<FileSummary>, Vec<String>, Vec<usize>),
     ) -> Result<Self> {
         Ok(Writer {
             options,
@@ -84,6 +87,8 @@ impl<'a> Writer<'a> {
             rejects: Rejects::open(options.rejects.as_deref())?,
             files,
             stems,
+            leaders,
+            expected: HashMap::new(),
             known: HashMap::new(),
             again: Vec::new(),
             stopped_by: None,
@@ -98,10 +103,29 @@ impl<'a> Writer<'a> {
         options.schema.tables.get(&self.stems[index])
     }
 
+    /// A file that is read in this pass. The first file of its table.
+    pub(crate) fn expect(&mut self, index: usize) -> usize {
+        let leader = self.leaders[index];
+        self.expected.entry(leader).or_default().push(index);
+        leader
+    }
+
+    /// The files of a table that are read in this pass.
+    fn group(&self, index: usize) -> &[usize] {
+        self.expected.get(&self.leaders[index]).map_or(&[], Vec::as_slice)
+    }
+
+    /// What is known of a file's table.
+    fn known(&mut self, index: usize) -> &mut Known {
+        self.known.entry(self.leaders[index]).or_default()
+    }
+
     /// Takes what comes next of a file.
-    pub(crate) fn take(&mut self, index: usize, event: Event, abandoned: &Arc<AtomicBool>) -> Result<Next> {
-        if self.loading.is_none() {
-            self.begin(index, abandoned)?;
+    pub(crate) fn take(&mut self, index: usize, event: Event, demand: &Arc<Demand>) -> Result<Next> {
+        match &mut self.loading {
+            None => self.begin(index, demand)?,
+            Some(loading) if loading.index != index => loading.next_file(index),
+            Some(_) => {}
         }
         match event {
             Event::Rows(mut rows, permit) => {
@@ -114,8 +138,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn begin(&mut self, index: usize, abandoned: &Arc<AtomicBool>) -> Result<()> {
-        let known = self.known.entry(index).or_default();
+    fn begin(&mut self, index: usize, demand: &Arc<Demand>) -> Result<()> {
+        let is_one_of_many = self.group(index).len() > 1;
+        let known = self.known(index);
+        if is_one_of_many && known.before.is_none() {
+            known.before = Some(Box::new(known.clone()));
+        }
         known.passes += 1;
         let known = known.clone();
         let name = self.files[index].table.clone();
@@ -139,6 +167,9 @@ impl<'a> Writer<'a> {
         table.upserts = self.options.existing == Existing::Upsert;
         self.loading = Some(Loading {
             index,
+            read: Vec::new(),
+            unread: Vec::new(),
+            taken: 0,
             table,
             state: if self.base.is_some() { State::Writing } else { State::Watching },
             rows: 0,
@@ -147,7 +178,7 @@ impl<'a> Writer<'a> {
             lines: 0,
             mark: self.rejects.mark()?,
             started: Timestamp::now(),
-            abandoned: abandoned.clone(),
+            demand: demand.clone(),
             is_replaced: known.is_replaced && self.base.as_ref().is_some_and(|base| !base.is_new),
             note,
             failure: None,
@@ -164,8 +195,11 @@ impl<'a> Writer<'a> {
     }
 
     fn rows_of(&mut self, loading: &mut Loading, rows: &mut Rows) -> Result<Next> {
-        if loading.state == State::Abandoned {
+        if loading.state == State::Abandoned || loading.is_full() {
             return Ok(Next::GoOn);
+        }
+        if let Some(limit) = self.options.limit {
+            loading.limit(limit, rows);
         }
         let mut bad: Vec<(Line, usize, Reason)> =
             std::mem::take(&mut rows.bad).into_iter().map(|bad| (bad.line, bad.at, bad.reason)).collect();
@@ -256,190 +290,28 @@ impl<'a> Writer<'a> {
 
     fn end(&mut self, end: io::Result<Print>) -> Result<Next> {
         let Some(mut loading) = self.loading.take() else { return Ok(Next::GoOn) };
-        match (end, loading.state) {
-            (_, State::Abandoned) => match loading.failure.take() {
-                Some(why) => self.give_up(&loading, &why)?,
-                None => self.load_again(loading)?,
-            },
-            (Err(error), _) => self.give_up(&loading, &error.to_string())?,
-            (Ok(print), State::Watching)
-                if self.base.is_some() && !loading.table.layout.columns.is_empty() =>
-            {
-                self.known.entry(loading.index).or_default().print = Some(print);
-                loading.settle();
-                self.load_again(loading)?;
-            }
-            (Ok(print), _) if self.was_another(&loading, &print) => {
-                let why = source::changed(Path::new(&self.files[loading.index].source));
-                self.give_up(&loading, &why.to_string())?;
-            }
-            (Ok(_), _) if loading.rows == 0 && loading.rejected > 0 && self.base.is_some() => {
-                self.give_up(&loading, "none of its lines could be taken; the first ones are told below")?;
-            }
-            (Ok(_), _) if loading.is_replaced && loading.rows == 0 => {
-                self.give_up(&loading, "it has no rows, so the table that it was to replace was kept")?;
-            }
-            (Ok(print), _) => {
-                loading.table.layout.complete(self.options, self.schema(loading.index));
-                match self.finish(&mut loading) {
-                    Ok(()) => self.done(&loading, &print)?,
-                    Err(Unfinished::KeyBroken) => {
-                        self.known.entry(loading.index).or_default().print = Some(print);
-                        loading.settle();
-                        if let Some(index) = loading.table.watch.column {
-                            loading.table.plan = Plan::Enforced(index);
-                            if loading.table.upserts {
-                                self.known.entry(loading.index).or_default().way = Some(Way::Upsert);
-                            }
-                        }
-                        self.load_again(loading)?;
-                    }
-                    Err(Unfinished::Sqlite(error)) if is_tables(&error) => {
-                        self.give_up(&loading, &format!("its table cannot be finished: {error}"))?;
-                    }
-                    Err(Unfinished::Sqlite(error)) => {
-                        return Err(self.base.as_ref().map_or(Error::Stopped, |base| base.failed(&error)));
-                    }
+        let index = loading.index;
+        match end {
+            _ if loading.state == State::Abandoned => loading.end_file(None),
+            _ if loading.is_full() => {
+                if loading.rows > 0 {
+                    loading.end_file(None);
                 }
             }
+            Err(error) => loading.fail_file(error.to_string()),
+            Ok(print) if self.was_another(index, &print) => {
+                let why = source::changed(Path::new(&self.files[index].source));
+                loading.fail_file(why.to_string());
+            }
+            Ok(print) => loading.end_file(Some(print)),
         }
+        if self.group(index).last().is_some_and(|last| *last != index) {
+            self.loading = Some(loading);
+            return Ok(Next::GoOn);
+        }
+        self.end_table(loading)?;
+        self.expected.remove(&self.leaders[index]);
         Ok(Next::GoOn)
-    }
-
-    /// Whether an earlier pass read another file under this name.
-    fn was_another(&self, loading: &Loading, print: &Print) -> bool {
-        let before = self.known.get(&loading.index).and_then(|known| known.print.as_ref());
-        before.is_some_and(|before| before.hash != print.hash)
-    }
-
-    fn load_again(&mut self, mut loading: Loading) -> Result<()> {
-        let index = loading.index;
-        self.base.as_mut().map_or(Ok(()), Base::take_back_file)?;
-        self.rejects.take_back(loading.mark)?;
-        self.control.rows.fetch_sub(loading.rows, Ordering::Relaxed);
-        self.control.rejected.fetch_sub(loading.rejected, Ordering::Relaxed);
-        let known = self.known.entry(index).or_default();
-        if known.passes >= MOST_PASSES {
-            return self.give_up_noted(&loading, "its columns are still not settled after so many passes");
-        }
-        for column in &mut loading.table.layout.columns {
-            column.is_made = column.is_old;
-        }
-        tracing::info!(file = %self.files[index].source, pass = known.passes, "is read again");
-        known.layout = loading.table.layout;
-        known.plan = loading.table.plan;
-        self.again.push(index);
-        Ok(())
-    }
-
-    /// A file that cannot be read costs itself.
-    fn give_up(&mut self, loading: &Loading, why: &str) -> Result<()> {
-        self.base.as_mut().map_or(Ok(()), Base::take_back_file)?;
-        self.control.rows.fetch_sub(loading.rows, Ordering::Relaxed);
-        self.give_up_noted(loading, why)
-    }
-
-    fn give_up_noted(&mut self, loading: &Loading, why: &str) -> Result<()> {
-        add(&self.control.files_done, 1);
-        let file = &mut self.files[loading.index];
-        file.outcome = Outcome::Failed(why.to_owned());
-        file.rejected = loading.rejected;
-        self.note_down(loading, None)?;
-        self.base.as_mut().map_or(Ok(()), Base::commit)
-    }
-
-    /// Makes what a table gets when its rows are there.
-    fn finish(&mut self, loading: &mut Loading) -> std::result::Result<(), Unfinished> {
-        let Some(Base { conn, .. }) = &self.base else {
-            let table = &mut loading.table;
-            table.plan = table.watch.plan(&table.layout);
-            if let Plan::After(_) = table.plan {
-                table.layout.notes.push(
-                    "whether the primary key has no value twice is found out when it is loaded".to_owned(),
-                );
-            }
-            return Ok(());
-        };
-        self.control.enter(Phase::Indexing);
-        let (table, belongings) = (&mut loading.table, &loading.belongings);
-        table.finish(conn)?;
-        for sql in belongings {
-            if let Err(error) = conn.execute_batch(sql) {
-                table
-                    .layout
-                    .notes
-                    .push(format!("what the old table had could not be made again: {sql}: {error}"));
-            }
-        }
-        let schema = self.options.schema.tables.get(&self.stems[loading.index]);
-        let of_schema = schema.into_iter().flat_map(|schema| &schema.indexes);
-        for column in self.options.indexes.iter().chain(of_schema) {
-            let Some(index) = table.layout.named(column) else { continue };
-            table::make_index(conn, &table.name, &table.layout.columns[index].name)?;
-        }
-        self.control.enter(Phase::Loading);
-        Ok(())
-    }
-
-    fn done(&mut self, loading: &Loading, print: &Print) -> Result<()> {
-        let table = &loading.table;
-        let file = &mut self.files[loading.index];
-        file.outcome = Outcome::Loaded;
-        file.rows = loading.rows;
-        file.rejected = loading.rejected;
-        file.blank = loading.blank;
-        file.bytes = print.bytes;
-        file.columns = table
-            .layout
-            .columns
-            .iter()
-            .map(|column| (column.name.clone(), column.kind().sql().to_owned()))
-            .collect();
-        file.primary_key = table.key();
-        file.notes.clone_from(&table.layout.notes);
-        let has_table = !table.layout.columns.is_empty();
-        file.sql = (has_table && !table.is_old).then(|| table.sql(true));
-        if !has_table && *self.target != Target::Nothing {
-            file.notes.push("no line has a key to make a column of: there is no table".to_owned());
-        }
-        let of_schema = self.options.schema.tables.get(&self.stems[loading.index]);
-        let indexes = of_schema.into_iter().flat_map(|schema| &schema.indexes);
-        for name in table.watch.wanted.iter().chain(&self.options.indexes).chain(indexes) {
-            if table.layout.named(name).is_some() {
-                self.matched.insert(name.clone());
-            } else if has_table && !self.options.indexes.contains(name) {
-                let what =
-                    if table.watch.wanted.as_ref() == Some(name) { "the primary key" } else { "an index" };
-                file.notes.push(format!("there is no column {name:?} for {what}"));
-            }
-        }
-        file.notes.extend(table.layout.columns.iter().filter_map(Column::of_decimals));
-        file.notes.extend(loading.note.clone());
-        add(&self.control.files_done, 1);
-        self.note_down(loading, Some(print))?;
-        self.rejects.flush()?;
-        match &mut self.base {
-            Some(base) => base.keep_file(print.bytes),
-            None => Ok(()),
-        }
-    }
-
-    fn note_down(&self, loading: &Loading, print: Option<&Print>) -> Result<()> {
-        let Some(base) = &self.base else { return Ok(()) };
-        let mode = if loading.table.is_old || loading.is_replaced {
-            self.options.existing
-        } else {
-            Existing::Refuse
-        };
-        let record = Record {
-            file: &self.files[loading.index],
-            print,
-            mode: mode.word(),
-            options: &self.options.shape(),
-            renamed: &loading.table.layout.renamed(),
-            started: loading.started,
-        };
-        ledger::write(&base.conn, &record).map_err(|error| base.failed(&error))
     }
 
     /// Ends what is under way.

@@ -36,17 +36,27 @@ impl Told<'_> {
         }
         lines.extend(self.rejected());
         let unmatched = self.summary.unmatched.iter();
-        lines.extend(
-            unmatched.map(|name| format!("no table has a column {:?} for a key or an index", visible(name))),
-        );
+        lines.extend(unmatched.map(|name| format!("no table has a column {:?}", visible(name))));
         lines.push(self.end());
         lines.join("\n")
     }
 
+    /// A line for each file; for each table where several files went into one.
     fn table(&self, output: &Output) -> String {
         let done = if matches!(self.target, Target::Database(_)) { "loaded" } else { "checked" };
-        let rows: Vec<Vec<String>> = self.summary.files.iter().map(|file| row(file, done)).collect();
-        let headers = ["TABLE", "ROWS", "REJECTED", "COLUMNS", "SIZE", "KEY", "OUTCOME"];
+        let mut tables: Vec<Vec<&FileSummary>> = Vec::new();
+        for file in &self.summary.files {
+            match tables.last_mut() {
+                Some(table) if !file.table.is_empty() && table[0].table == file.table => table.push(file),
+                _ => tables.push(vec![file]),
+            }
+        }
+        let has_many = tables.iter().any(|table| table.len() > 1);
+        let rows: Vec<Vec<String>> = tables.iter().map(|table| row(table, done, has_many)).collect();
+        let mut headers = vec!["TABLE", "ROWS", "REJECTED", "COLUMNS", "SIZE", "KEY", "OUTCOME"];
+        if has_many {
+            headers.insert(1, "FILES");
+        }
         output.table(&headers, &rows)
     }
 
@@ -86,7 +96,11 @@ impl Told<'_> {
         let is_table = |file: &&FileSummary| {
             file.outcome == Outcome::Loaded && (*self.target == Target::Nothing || !file.columns.is_empty())
         };
-        let tables = files.iter().filter(is_table).count() as u64;
+        let mut tables: Vec<&str> = files.iter().filter(is_table).map(|file| file.table.as_str()).collect();
+        if *self.target != Target::Nothing {
+            tables.dedup();
+        }
+        let tables = tables.len() as u64;
         let done = format!(
             "{}, {} from {} in {} ({}/s)",
             counted(tables, if *self.target == Target::Nothing { "file" } else { "table" }),
@@ -125,20 +139,42 @@ impl Told<'_> {
     }
 }
 
-fn row(file: &FileSummary, done: &str) -> Vec<String> {
-    let outcome = match &file.outcome {
-        Outcome::Loaded => done,
-        Outcome::Unchanged => "unchanged",
-        Outcome::Waiting => "not loaded",
-        Outcome::Failed(_) => "failed",
+/// A line of the table: one file, or all files of a table.
+fn row(files: &[&FileSummary], done: &str, has_many: bool) -> Vec<String> {
+    let word = |outcome: &Outcome| match outcome {
+        Outcome::Loaded => done.to_owned(),
+        Outcome::Unchanged => "unchanged".to_owned(),
+        Outcome::Waiting => "not loaded".to_owned(),
+        Outcome::Failed(_) => "failed".to_owned(),
     };
-    vec![
-        file.table.clone(),
-        grouped(file.rows),
-        grouped(file.rejected),
-        file.columns.len().to_string(),
-        bytes(file.bytes),
-        file.primary_key.clone().unwrap_or_default(),
-        outcome.to_owned(),
-    ]
+    let mut outcomes: Vec<(String, u64)> = Vec::new();
+    for file in files {
+        let word = word(&file.outcome);
+        match outcomes.iter_mut().find(|(known, _)| *known == word) {
+            Some((_, count)) => *count += 1,
+            None => outcomes.push((word, 1)),
+        }
+    }
+    let outcome = match &outcomes[..] {
+        [(word, _)] => word.clone(),
+        several => {
+            let several = several.iter().map(|(word, count)| format!("{} {word}", grouped(*count)));
+            several.collect::<Vec<_>>().join(", ")
+        }
+    };
+    let sum = |count: fn(&FileSummary) -> u64| files.iter().map(|file| count(file)).sum::<u64>();
+    let widest = files.iter().max_by_key(|file| file.columns.len()).copied();
+    let mut row = vec![
+        files[0].table.clone(),
+        grouped(sum(|file| file.rows)),
+        grouped(sum(|file| file.rejected)),
+        widest.map_or(0, |file| file.columns.len()).to_string(),
+        bytes(sum(|file| file.bytes)),
+        widest.and_then(|file| file.primary_key.clone()).unwrap_or_default(),
+        outcome,
+    ];
+    if has_many {
+        row.insert(1, grouped(files.len() as u64));
+    }
+    row
 }

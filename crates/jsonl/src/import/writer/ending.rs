@@ -1,0 +1,295 @@
+//! The end of a table: finished, read again, or given up; and the record of each of its files.
+
+use std::sync::atomic::Ordering;
+
+use jiff::Timestamp;
+
+use super::super::base::Base;
+use super::super::control::{Phase, add};
+use super::super::key::Plan;
+use super::super::layout::Column;
+use super::super::ledger::{self, Record};
+use super::super::loading::{Known, Loading, ReadFile, State};
+use super::super::options::{Existing, Target};
+use super::super::selection;
+use super::super::summary::Outcome;
+use super::super::table::{self, Unfinished, Way};
+use super::{Writer, is_tables};
+use crate::error::{Error, Result};
+use crate::source::Print;
+
+/// A table that cannot be settled in so many passes never will be.
+const MAX_PASSES: u32 = 64;
+
+impl Writer<'_> {
+    /// All files of a table have been read.
+    pub(super) fn end_table(&mut self, mut loading: Loading) -> Result<()> {
+        let (rows, rejected) = (loading.all_rows(), loading.all_rejected());
+        match loading.state {
+            State::Abandoned => match loading.failure.take() {
+                Some(why) => self.give_up(&loading, &why),
+                None => self.load_again(loading),
+            },
+            _ if loading.read.is_empty() => self.give_up(&loading, ""),
+            _ if loading.unread.iter().any(|file| file.rows > 0) => self.start_over(&loading),
+            State::Watching if self.base.is_some() && !loading.table.layout.columns.is_empty() => {
+                loading.settle();
+                self.load_again(loading)
+            }
+            _ if rows == 0 && rejected > 0 && self.base.is_some() => {
+                self.give_up(&loading, &no_valid_line(rejected))
+            }
+            _ if loading.is_replaced && rows == 0 => {
+                self.give_up(&loading, "it has no rows, so the table that it was to replace was kept")
+            }
+            _ => self.finish_table(loading),
+        }
+    }
+
+    fn finish_table(&mut self, mut loading: Loading) -> Result<()> {
+        if self.options.columns.is_empty() {
+            loading.table.layout.complete(self.options, self.schema(loading.index));
+        }
+        match self.finish(&mut loading) {
+            Ok(()) => self.done(&loading),
+            Err(Unfinished::KeyBroken) => {
+                loading.settle();
+                if let Some(index) = loading.table.watch.column {
+                    loading.table.plan = Plan::Enforced(index);
+                    if loading.table.upserts {
+                        self.known(loading.index).way = Some(Way::Upsert);
+                    }
+                }
+                self.load_again(loading)
+            }
+            Err(Unfinished::Sqlite(error)) if is_tables(&error) => {
+                self.give_up(&loading, &format!("its table cannot be finished: {error}"))
+            }
+            Err(Unfinished::Sqlite(error)) => {
+                Err(self.base.as_ref().map_or(Error::Stopped, |base| base.failed(&error)))
+            }
+        }
+    }
+
+    /// Whether an earlier pass read another file under this name.
+    pub(super) fn was_another(&mut self, index: usize, print: &Print) -> bool {
+        self.known(index).prints.get(&index).is_some_and(|before| before.hash != print.hash)
+    }
+
+    /// Takes back what was written of a table, and what was counted.
+    fn take_back(&mut self, loading: &Loading) -> Result<()> {
+        self.base.as_mut().map_or(Ok(()), Base::take_back_file)?;
+        self.control.rows.fetch_sub(loading.all_rows(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads the files of a table once more, with what is known now.
+    fn load_again(&mut self, mut loading: Loading) -> Result<()> {
+        let index = loading.index;
+        self.take_back(&loading)?;
+        self.rejects.take_back(loading.mark)?;
+        self.control.rejected.fetch_sub(loading.all_rejected(), Ordering::Relaxed);
+        let known = self.known(index);
+        if known.passes >= MAX_PASSES {
+            let why = format!("its columns are still not settled after {MAX_PASSES} passes");
+            return self.fail_all(&loading, &why);
+        }
+        for column in &mut loading.table.layout.columns {
+            column.is_made = column.is_old;
+        }
+        tracing::info!(table = %loading.table.name, pass = known.passes, "is read again");
+        known.prints.extend(loading.read.iter().filter_map(|file| Some((file.index, file.print.clone()?))));
+        known.layout = std::mem::take(&mut loading.table.layout);
+        known.plan = loading.table.plan.clone();
+        self.read_again(&loading)
+    }
+
+    /// Reads the files of a table once more, as if those that could not be read were not there.
+    fn start_over(&mut self, loading: &Loading) -> Result<()> {
+        self.take_back(loading)?;
+        self.rejects.take_back(loading.mark)?;
+        self.control.rejected.fetch_sub(loading.all_rejected(), Ordering::Relaxed);
+        let known = self.known(loading.index);
+        if let Some(before) = known.before.clone() {
+            let (passes, before) = (known.passes, *before);
+            *known = Known { passes, before: Some(Box::new(before.clone())), ..before };
+        }
+        self.read_again(loading)
+    }
+
+    fn read_again(&mut self, loading: &Loading) -> Result<()> {
+        let is_unread = |index: &usize| loading.unread.iter().any(|file| file.index == *index);
+        let again: Vec<usize> =
+            self.group(loading.index).iter().copied().filter(|index| !is_unread(index)).collect();
+        self.again.extend(again);
+        for file in &loading.unread {
+            self.fail_file(loading, file.index, file.rejected, &file.why)?;
+        }
+        match &mut self.base {
+            Some(base) if !loading.unread.is_empty() => base.commit(),
+            _ => Ok(()),
+        }
+    }
+
+    /// A table that cannot be made costs its files.
+    fn give_up(&mut self, loading: &Loading, why: &str) -> Result<()> {
+        self.take_back(loading)?;
+        self.fail_all(loading, why)
+    }
+
+    fn fail_all(&mut self, loading: &Loading, why: &str) -> Result<()> {
+        for index in self.group(loading.index).to_vec() {
+            let unread = loading.unread.iter().find(|file| file.index == index);
+            let read = loading.read.iter().find(|file| file.index == index);
+            let rejected = read.map_or(0, |file| file.rejected).max(unread.map_or(0, |file| file.rejected));
+            self.fail_file(loading, index, rejected, unread.map_or(why, |file| &file.why))?;
+        }
+        self.base.as_mut().map_or(Ok(()), Base::commit)
+    }
+
+    fn fail_file(&mut self, loading: &Loading, index: usize, rejected: u64, why: &str) -> Result<()> {
+        add(&self.control.files_done, 1);
+        let file = &mut self.files[index];
+        file.outcome = Outcome::Failed(why.to_owned());
+        file.rejected = rejected;
+        self.note_down(loading, index, loading.started, None, true)
+    }
+
+    /// Makes what a table gets when its rows are there.
+    fn finish(&mut self, loading: &mut Loading) -> std::result::Result<(), Unfinished> {
+        let Some(Base { conn, .. }) = &self.base else {
+            let table = &mut loading.table;
+            table.plan = table.watch.plan(&table.layout);
+            if let Plan::After(_) = table.plan {
+                table.layout.notes.push(
+                    "whether the primary key has no value twice is found out when it is loaded".to_owned(),
+                );
+            }
+            return Ok(());
+        };
+        self.control.enter(Phase::Indexing);
+        let (table, belongings) = (&mut loading.table, &loading.belongings);
+        table.finish(conn)?;
+        for sql in belongings {
+            if let Err(error) = conn.execute_batch(sql) {
+                table
+                    .layout
+                    .notes
+                    .push(format!("what the old table had could not be made again: {sql}: {error}"));
+            }
+        }
+        let schema = self.options.schema.tables.get(&self.stems[loading.index]);
+        let of_schema = schema.into_iter().flat_map(|schema| &schema.indexes);
+        for column in self.options.indexes.iter().chain(of_schema) {
+            let Some(index) = table.layout.named(column) else { continue };
+            table::make_index(conn, &table.name, &table.layout.columns[index].name)?;
+        }
+        self.control.enter(Phase::Loading);
+        Ok(())
+    }
+
+    /// The table is complete: each of its files gets its record.
+    fn done(&mut self, loading: &Loading) -> Result<()> {
+        let mut is_first = true;
+        for read in &loading.read {
+            if read.rows == 0 && read.rejected > 0 && self.base.is_some() {
+                self.fail_file(loading, read.index, read.rejected, &no_valid_line(read.rejected))?;
+                continue;
+            }
+            self.tell(loading, read, is_first);
+            add(&self.control.files_done, 1);
+            self.note_down(loading, read.index, read.started, read.print.as_ref(), is_first)?;
+            is_first = false;
+        }
+        for file in &loading.unread {
+            self.fail_file(loading, file.index, file.rejected, &file.why)?;
+        }
+        for index in self.group(loading.index).to_vec() {
+            let file = &mut self.files[index];
+            if file.outcome == Outcome::Waiting {
+                file.notes.push(format!("{} was not read: the limit was reached before it", file.source));
+            }
+        }
+        self.rejects.flush()?;
+        let bytes = |file: &ReadFile| file.print.as_ref().map_or(0, |print| print.bytes);
+        match &mut self.base {
+            Some(base) => base.keep_file(loading.read.iter().map(bytes).sum()),
+            None => Ok(()),
+        }
+    }
+
+    /// What became of a file. What concerns its table is told with the first file of that.
+    fn tell(&mut self, loading: &Loading, read: &ReadFile, is_first: bool) {
+        let (table, options) = (&loading.table, self.options);
+        let schema = self.schema(read.index);
+        let file = &mut self.files[read.index];
+        file.outcome = Outcome::Loaded;
+        file.rows = read.rows;
+        file.rejected = read.rejected;
+        file.blank = read.blank;
+        file.bytes = read.print.as_ref().map_or(file.bytes, |print| print.bytes);
+        file.columns = table
+            .layout
+            .columns
+            .iter()
+            .map(|column| (column.name.clone(), column.kind().sql().to_owned()))
+            .collect();
+        file.primary_key = table.key();
+        let has_table = !table.layout.columns.is_empty();
+        if !has_table && *self.target != Target::Nothing {
+            file.notes.push("no line has a key to make a column of: there is no table".to_owned());
+        }
+        if !is_first {
+            return;
+        }
+        file.notes.extend(table.layout.notes.iter().cloned());
+        file.sql = (has_table && !table.is_old).then(|| table.sql(true));
+        let found =
+            options.columns.iter().filter(|name| selection::has(&table.layout, name, options, schema));
+        self.matched.extend(found.cloned());
+        let indexes = schema.into_iter().flat_map(|schema| &schema.indexes);
+        for name in table.watch.wanted.iter().chain(&options.indexes).chain(indexes) {
+            if table.layout.named(name).is_some() {
+                self.matched.insert(name.clone());
+            } else if has_table && !options.indexes.contains(name) {
+                let what =
+                    if table.watch.wanted.as_ref() == Some(name) { "the primary key" } else { "an index" };
+                file.notes.push(format!("there is no column {name:?} for {what}"));
+            }
+        }
+        file.notes.extend(table.layout.columns.iter().filter_map(Column::of_decimals));
+        file.notes.extend(loading.note.clone());
+    }
+
+    fn note_down(
+        &self,
+        loading: &Loading,
+        index: usize,
+        started: Timestamp,
+        print: Option<&Print>,
+        is_first: bool,
+    ) -> Result<()> {
+        let Some(base) = &self.base else { return Ok(()) };
+        let mode = match self.options.existing {
+            existing if loading.table.is_old => existing,
+            Existing::Upsert if !is_first => Existing::Upsert,
+            // The first file has made the table.
+            _ if !is_first => Existing::Append,
+            existing if loading.is_replaced => existing,
+            _ => Existing::Refuse,
+        };
+        let record = Record {
+            file: &self.files[index],
+            print,
+            mode: mode.word(),
+            options: &self.options.shape(),
+            renamed: &loading.table.layout.renamed(),
+            started,
+        };
+        ledger::write(&base.conn, &record).map_err(|error| base.failed(&error))
+    }
+}
+
+fn no_valid_line(rejected: u64) -> String {
+    format!("no valid line ({rejected} of {rejected} rejected); first reasons below")
+}

@@ -1,0 +1,218 @@
+//! Many files into one table: as if they were one file, each with its own record.
+
+mod common;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use common::{Bench, small_blocks};
+use gristmill_jsonl::import::control::Control;
+use gristmill_jsonl::import::import;
+use gristmill_jsonl::import::options::{Existing, Options, Target};
+use gristmill_jsonl::import::summary::{Outcome, Summary};
+
+fn into_one() -> Options {
+    Options { table: Some("logs".to_owned()), ..small_blocks() }
+}
+
+fn outcomes(summary: &Summary) -> Vec<&'static str> {
+    let word = |outcome: &Outcome| match outcome {
+        Outcome::Loaded => "loaded",
+        Outcome::Unchanged => "unchanged",
+        Outcome::Waiting => "not loaded",
+        Outcome::Failed(_) => "failed",
+    };
+    summary.files.iter().map(|file| word(&file.outcome)).collect()
+}
+
+#[test]
+fn many_files_become_one_table_in_order() {
+    let bench = Bench::with(&[
+        ("b/2.jsonl", "{\"id\":3}\n{\"id\":4,\"late\":true}\n"),
+        ("a.jsonl", "{\"id\":1}\n"),
+        ("b/1.jsonl", "[{\"id\":2}]"),
+    ]);
+    let summary = bench.load(&into_one());
+    assert_eq!(bench.all("SELECT * FROM logs"), "1|∅\n2|∅\n3|∅\n4|1");
+    assert_eq!((summary.rows, outcomes(&summary)), (4, vec!["loaded"; 3]));
+    assert_eq!(summary.files.iter().map(|file| file.rows).collect::<Vec<_>>(), [1, 1, 2]);
+    assert_eq!(summary.files.iter().filter(|file| file.sql.is_some()).count(), 1);
+    assert_eq!(bench.all("SELECT mode, rows FROM _imports ORDER BY id"), "create|1\nappend|1\nappend|2");
+    assert!(bench.schema("logs").contains("\"id\" INTEGER PRIMARY KEY"), "{}", bench.schema("logs"));
+}
+
+#[test]
+fn types_are_unified_over_all_files() {
+    // What one file alone would make INTEGER is TEXT with its spelling, as the last file needs it.
+    let bench = Bench::with(&[
+        ("1.jsonl", "{\"a\":1,\"b\":1}\n"),
+        ("2.jsonl", "{\"a\":1.50,\"b\":2}\n"),
+        ("3.jsonl", "{\"a\":\"x\",\"b\":2.5}\n"),
+    ]);
+    bench.load(&into_one());
+    assert_eq!(bench.all("SELECT a, b FROM logs"), "1|1.0r\n1.50|2.0r\nx|2.5r");
+    let together =
+        Bench::with(&[("logs.jsonl", "{\"a\":1,\"b\":1}\n{\"a\":1.50,\"b\":2}\n{\"a\":\"x\",\"b\":2.5}\n")]);
+    together.load(&small_blocks());
+    assert_eq!(bench.schema("logs"), together.schema("logs"));
+}
+
+#[test]
+fn key_is_unique_over_all_files() {
+    let bench = Bench::with(&[("1.jsonl", "{\"id\":1,\"a\":1}\n"), ("2.jsonl", "{\"id\":1,\"a\":2}\n")]);
+    let summary = bench.load(&Options { primary_key: Some("id".to_owned()), ..into_one() });
+    assert_eq!((bench.all("SELECT id, a FROM logs").as_str(), summary.rejected), ("1|1", 1));
+    assert!(summary.examples[0].file.ends_with("2.jsonl"), "{:?}", summary.examples);
+    let bench = Bench::with(&[("1.jsonl", "{\"id\":1,\"a\":1}\n"), ("2.jsonl", "{\"id\":1,\"a\":2}\n")]);
+    let upsert = Options { existing: Existing::Upsert, primary_key: Some("id".to_owned()), ..into_one() };
+    bench.load(&upsert);
+    assert_eq!(bench.all("SELECT id, a FROM logs"), "1|2", "the last line of a key wins");
+}
+
+#[test]
+fn unreadable_file_of_many_costs_only_itself() {
+    let bench = Bench::with(&[("1.jsonl", "{\"a\":1}\n"), ("3.jsonl", "{\"a\":3}\nbad\n")]);
+    bench.write("2.jsonl", b"[{\"a\":2,\"only_here\":1},");
+    bench.write("4.jsonl", b"bad\nworse\n");
+    let rejects = bench.folder.path().join("data/bad.txt");
+    let summary = bench.load(&Options { rejects: Some(rejects.clone()), ..into_one() });
+    assert_eq!(bench.all("SELECT * FROM logs"), "1\n3");
+    assert_eq!(outcomes(&summary), ["loaded", "failed", "loaded", "failed"]);
+    assert_eq!(
+        bench.all("SELECT rows, errors, error IS NULL FROM _imports ORDER BY source"),
+        "1|0|1\n0|0|0\n1|1|1\n0|2|0"
+    );
+    assert_eq!(std::fs::read_to_string(rejects).unwrap().lines().count(), 3);
+    assert_eq!(bench.schema("logs"), "CREATE TABLE \"logs\" (\n  \"a\" INTEGER\n)");
+}
+
+#[test]
+fn resume_loads_only_files_that_are_new() {
+    let bench = Bench::with(&[("1.jsonl", "{\"a\":1}\n"), ("2.jsonl", "{\"a\":2}\n")]);
+    let resume = Options { resume: true, ..into_one() };
+    bench.load(&resume);
+    let summary = bench.load(&resume);
+    assert_eq!(outcomes(&summary), ["unchanged", "unchanged"]);
+    bench.write("3.jsonl", b"{\"a\":3}\n");
+    let error = bench.import(&resume).unwrap_err().to_string();
+    assert!(error.contains("3.jsonl") && error.contains("--append"), "{error}");
+    let summary = bench.load(&Options { existing: Existing::Append, ..resume.clone() });
+    assert_eq!(outcomes(&summary), ["unchanged", "unchanged", "loaded"]);
+    assert_eq!(bench.all("SELECT a FROM logs"), "1\n2\n3");
+    // A table that is made anew is made of all files.
+    bench.write("2.jsonl", b"{\"a\":22}\n");
+    let summary = bench.load(&Options { existing: Existing::Replace, ..resume });
+    assert_eq!(outcomes(&summary), ["loaded"; 3]);
+    assert_eq!(bench.all("SELECT a FROM logs"), "1\n22\n3");
+}
+
+#[test]
+fn files_are_added_to_a_table_that_exists() {
+    let bench = Bench::with(&[("logs.jsonl", "{\"a\":1}\n")]);
+    bench.load(&Options::default());
+    bench.write("2.jsonl", b"{\"a\":2,\"b\":1}\n");
+    bench.write("3.jsonl", b"{\"a\":3.5}\n");
+    let paths: Vec<PathBuf> = vec![bench.data().join("2.jsonl"), bench.data().join("3.jsonl")];
+    bench.import_of(&paths, &Options { existing: Existing::Append, ..into_one() }).unwrap();
+    assert_eq!(bench.all("SELECT * FROM logs"), "1|∅\n2|1\n3.5r|∅");
+}
+
+#[test]
+fn filename_column_says_where_a_row_is_from() {
+    let bench =
+        Bench::with(&[("1.jsonl", "{\"a\":1}\n{\"a\":2}\n"), ("2.jsonl", "{\"a\":\"x\"}\n{\"file\":1}\n")]);
+    let options = Options { filename_column: Some("file".to_owned()), ..into_one() };
+    let summary = bench.load(&options);
+    let shown = |name: &str| bench.data().join(name).display().to_string();
+    assert_eq!(
+        bench.all("SELECT * FROM logs"),
+        format!("{0}|1\n{0}|2\n{1}|x", shown("1.jsonl"), shown("2.jsonl"))
+    );
+    assert_eq!(summary.rejected, 1);
+    assert!(summary.examples[0].reason.contains("--filename-column"), "{:?}", summary.examples);
+}
+
+#[test]
+fn patterns_name_files() {
+    let bench = Bench::with(&[
+        ("a1.log", "{\"a\":1}\n"),
+        ("a2.log", "{\"a\":2}\n"),
+        ("b.log", "{\"a\":3}\n"),
+        ("deep/a3.log", "{\"a\":4}\n"),
+    ]);
+    bench.import_of(&[bench.data().join("a*.log")], &into_one()).unwrap();
+    assert_eq!(bench.all("SELECT a FROM logs"), "1\n2");
+    std::fs::remove_file(bench.database()).unwrap();
+    bench.import_of(&[bench.data().join("**/a[23].log")], &into_one()).unwrap();
+    assert_eq!(bench.all("SELECT a FROM logs"), "2\n4");
+    let error = bench.import_of(&[bench.data().join("c*.log")], &into_one()).unwrap_err().to_string();
+    assert!(error.contains("no file matches"), "{error}");
+}
+
+#[test]
+fn only_the_named_columns_are_loaded() {
+    let bench =
+        Bench::with(&[("t.jsonl", "{\"a\":1,\"b\":{\"x\":1,\"y\":2},\"c\":true}\n{\"c\":false,\"d\":5}\n")]);
+    let columns = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let options = Options { columns: columns(&["c", "b"]), ..small_blocks() };
+    bench.load(&options);
+    assert_eq!(bench.all("SELECT * FROM t"), "{\"x\":1,\"y\":2}|1\n∅|0");
+    // A second import leaves the others alone as well.
+    bench.open().execute_batch("ALTER TABLE t ADD COLUMN d").unwrap();
+    bench.load(&Options { existing: Existing::Append, ..options.clone() });
+    assert_eq!(bench.all("SELECT count(*), count(d) FROM t"), "4|0");
+    std::fs::remove_file(bench.database()).unwrap();
+    bench.load(&Options { flatten: 4, ..options });
+    assert_eq!(bench.all("SELECT b_x, b_y, c FROM t"), "1|2|1\n∅|∅|0");
+    std::fs::remove_file(bench.database()).unwrap();
+    let summary = bench.load(&Options { columns: columns(&["b.y", "nope"]), flatten: 4, ..small_blocks() });
+    assert_eq!(bench.all("SELECT * FROM t"), "2\n∅");
+    assert_eq!(summary.unmatched, ["nope"]);
+}
+
+#[test]
+fn key_that_is_not_among_the_columns_is_refused() {
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1,\"b\":2}\n")]);
+    let options =
+        Options { columns: vec!["a".to_owned()], primary_key: Some("b".to_owned()), ..small_blocks() };
+    let error = bench.import(&options).unwrap_err().to_string();
+    assert!(error.contains("is not among the columns"), "{error}");
+}
+
+#[test]
+fn limit_takes_the_first_rows_of_each_table() {
+    for block in [1, 16, 1 << 16] {
+        let bench = Bench::with(&[
+            ("t.jsonl", "{\"a\":1}\nbad\n{\"a\":2}\n{\"a\":3,\"z\":1}\nworse\n"),
+            ("u.jsonl", "{\"a\":1}\n"),
+        ]);
+        let summary = bench.load(&Options { limit: Some(2), block, ..Options::default() });
+        assert_eq!(bench.all("SELECT * FROM t"), "1\n2");
+        assert_eq!(bench.all("SELECT * FROM u"), "1");
+        assert_eq!((summary.rows, summary.rejected), (3, 1), "{summary:?}");
+        std::fs::remove_file(bench.database()).unwrap();
+        let summary = bench.load(&Options { limit: Some(3), block, ..into_one() });
+        assert_eq!(bench.all("SELECT a FROM logs"), "1\n2\n3");
+        assert_eq!(outcomes(&summary), ["loaded", "not loaded"]);
+    }
+}
+
+#[test]
+fn limited_import_is_never_taken_for_the_whole_file() {
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n{\"a\":2}\n")]);
+    bench.load(&Options { limit: Some(1), ..small_blocks() });
+    let error = bench.import(&Options { resume: true, ..small_blocks() }).unwrap_err().to_string();
+    assert!(error.contains("--replace"), "{error}");
+}
+
+#[test]
+fn stopped_import_of_many_files_leaves_nothing_half_done() {
+    let bench = Bench::with(&[("1.jsonl", "{\"a\":1}\n"), ("2.jsonl", "{\"a\":2}\n")]);
+    let control = Arc::new(Control::default());
+    control.stop();
+    let target = Target::Database(bench.database());
+    let stopped = import(&[bench.data()], &target, &Options { resume: true, ..into_one() }, &control);
+    assert!(stopped.map_or(true, |summary| summary.interrupted));
+    let summary = bench.load(&Options { resume: true, ..into_one() });
+    assert_eq!((bench.all("SELECT a FROM logs").as_str(), summary.rows), ("1\n2", 2));
+}
