@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::Store;
 use crate::error::{Error, Result};
+use crate::paths::display_path;
 
 /// So many pages between two words about the progress; 4 MiB with the usual page.
 const STRIDE: i32 = 1_024;
@@ -64,11 +65,14 @@ fn check_target(source: &Path, target: &Path, existing: Existing) -> Result<()> 
     if same() == Some(true) {
         return Err(Error::Invalid(format!(
             "{} is the database itself; a copy needs a file of its own",
-            target.display()
+            display_path(target)
         )));
     }
     if target.is_dir() {
-        return Err(Error::Invalid(format!("{} is a folder; name a file for the copy", target.display())));
+        return Err(Error::Invalid(format!(
+            "{} is a folder; name a file for the copy",
+            display_path(target)
+        )));
     }
     if existing == Existing::Keep && fs::symlink_metadata(target).is_ok() {
         return Err(already_there(target));
@@ -78,8 +82,8 @@ fn check_target(source: &Path, target: &Path, existing: Existing) -> Result<()> 
         if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
             return Err(Error::Conflict(format!(
                 "{} exists: somebody has {} open as a database, or died with it. Name another file",
-                log.display(),
-                target.display()
+                display_path(&log),
+                display_path(target)
             )));
         }
     }
@@ -87,7 +91,7 @@ fn check_target(source: &Path, target: &Path, existing: Existing) -> Result<()> 
 }
 
 fn already_there(target: &Path) -> Error {
-    Error::Conflict(format!("{} is there already, and was left as it is", target.display()))
+    Error::Conflict(format!("{} is there already, and was left as it is", display_path(target)))
 }
 
 /// Copies at one moment: the transaction that is held on the source keeps others' commits out of it, so the
@@ -130,7 +134,7 @@ struct Draft {
 impl Draft {
     fn beside(target: &Path) -> Result<Self> {
         let Some(name) = target.file_name() else {
-            return Err(Error::Invalid(format!("{} does not name a file", target.display())));
+            return Err(Error::Invalid(format!("{} does not name a file", display_path(target))));
         };
         let mut draft = std::ffi::OsString::from(".");
         draft.push(name);

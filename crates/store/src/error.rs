@@ -2,6 +2,7 @@
 //!
 //! Owns the translation of the database's errors. Nobody outside this crate sees them.
 
+use crate::paths::display_path;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -139,19 +140,19 @@ impl fmt::Display for Error {
             Error::NotADatabase(path) => write!(
                 f,
                 "{} is not a database: expected a SQLite file that Gristmill made, or no file at all",
-                path.display()
+                display_path(path)
             ),
             Error::Foreign(path) => write!(
                 f,
                 "{} is a SQLite database of another program; nothing in it was changed. Name a file that \
                  Gristmill made, or one that does not exist yet",
-                path.display()
+                display_path(path)
             ),
             Error::Newer { path, version } => write!(
                 f,
                 "{} was written by a newer version (its migration {version} is not known here); nothing in \
                  it was changed. Use that version, or another file",
-                path.display()
+                display_path(path)
             ),
             Error::OldLibrary(found) => write!(
                 f,
@@ -162,27 +163,29 @@ impl fmt::Display for Error {
                 f,
                 "{} is damaged, or its disk cannot be read: {detail}. `gristmill doctor` says how much; a backup is \
                  the way back",
-                path.display()
+                display_path(path)
             ),
             Error::CannotOpen(path, detail) => write!(
                 f,
                 "cannot open {}: {detail}. The folder must exist and be writable, and the path must not be a folder",
-                path.display()
+                display_path(path)
             ),
             Error::ReadOnly(path) => {
-                write!(f, "cannot write {}: the file or its folder is read-only", path.display())
+                write!(f, "cannot write {}: the file or its folder is read-only", display_path(path))
             }
             Error::Full(path) => write!(
                 f,
                 "the disk that holds {} is full; nothing that was acknowledged is lost. Make room and go on",
-                path.display()
+                display_path(path)
             ),
             Error::Busy(path) => write!(
                 f,
                 "{} is busy: another process held its write lock for too long. Try again, or see what it does",
-                path.display()
+                display_path(path)
             ),
-            Error::Io(path, detail) => write!(f, "reading or writing {} failed: {detail}", path.display()),
+            Error::Io(path, detail) => {
+                write!(f, "reading or writing {} failed: {detail}", display_path(path))
+            }
             Error::NotFound(text) | Error::Conflict(text) | Error::QueueFull(text) | Error::Invalid(text) => {
                 f.write_str(text)
             }

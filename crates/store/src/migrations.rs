@@ -10,6 +10,7 @@ use rusqlite::Connection;
 
 use crate::db::{Db, File};
 use crate::error::{Error, Result};
+use crate::paths::display_path;
 use crate::schema;
 
 /// Steps 1 to 12 belong to the other side. A file that we create has what they make, and says so.
@@ -117,7 +118,7 @@ fn step(db: &Db<'_>, version: i64, name: &str, migration: Migration) -> Result<(
     if done.contains(&version) {
         return Ok(());
     }
-    tracing::info!(version, name, path = %db.path().display(), "migrating");
+    tracing::info!(version, name, path = %display_path(db.path()), "migrating");
     migration(db)?;
     if fresh {
         THEIRS.iter().try_for_each(|(version, name)| record(db, *version, name))?;

@@ -3,10 +3,11 @@
 //! Owns the translation. A name that is UTF-8 is stored as it is. Bytes that are not, and the substitute
 //! character U+001A itself, are written as that character and two hexadecimal digits; so every name has one text,
 //! every text one name, and a reader in another language never meets text that it cannot decode. No `/` is added:
-//! what is below a folder is a range of the index.
+//! what is below a folder is a range of the index. Owns also how a path is shown to a person.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::path::Path;
 
 const SUBSTITUTE: char = '\u{1a}';
 
@@ -68,6 +69,33 @@ fn of_bytes(bytes: Vec<u8>) -> OsString {
     String::from_utf8_lossy(&bytes).into_owned().into()
 }
 
+/// A path for a person, on one line: every name has a text of its own, and none steers a terminal. Bytes that are not
+/// UTF-8 and control characters are written as `\xFF`, characters that change the order of reading as `\u{202E}`, and a
+/// backslash as two.
+pub fn display_path(path: impl AsRef<Path>) -> String {
+    let mut text = String::new();
+    for chunk in path.as_ref().as_os_str().as_encoded_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            // Writing to a String cannot fail.
+            let _ = match c {
+                '\\' if cfg!(not(windows)) => write!(text, "\\\\"),
+                c if c.is_ascii_control() => write!(text, "\\x{:02X}", c as u32),
+                c if is_invisible(c) => write!(text, "\\u{{{:X}}}", c as u32),
+                c => write!(text, "{c}"),
+            };
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02X}");
+        }
+    }
+    text
+}
+
+/// Control characters, the replacement character, and those that make a text read in another order than it is written.
+fn is_invisible(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{fffd}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// The texts of everything below a folder lie between these two, both excluded.
 pub(crate) fn below(folder: &str) -> (String, String) {
     match folder {
@@ -99,7 +127,31 @@ mod tests {
         assert_eq!(from_text("no\u{1a}escape").as_bytes(), b"no\x1aescape");
     }
 
+    #[test]
+    fn paths_for_a_person() {
+        for (path, text) in [
+            (&b"/a/plain name"[..], "/a/plain name"),
+            ("Müll/日本".as_bytes(), "Müll/日本"),
+            (b"caf\xe9", "caf\\xE9"),
+            (b"caf\\xE9", "caf\\\\xE9"),
+            (b"a\n\t\x1b[2J", "a\\x0A\\x09\\x1B[2J"),
+            ("\u{202e}gpj.exe".as_bytes(), "\\u{202E}gpj.exe"),
+            ("\u{fffd}".as_bytes(), "\\u{FFFD}"),
+            ("\u{85}".as_bytes(), "\\u{85}"),
+        ] {
+            assert_eq!(display_path(OsStr::from_bytes(path)), text);
+        }
+    }
+
     proptest! {
+        #[test]
+        fn different_paths_are_shown_differently(
+            a in proptest::collection::vec(1u8.., 0..4), b in proptest::collection::vec(1u8.., 0..4),
+        ) {
+            let shown = |bytes: &[u8]| display_path(OsStr::from_bytes(bytes));
+            prop_assert_eq!(a == b, shown(&a) == shown(&b));
+        }
+
         #[test]
         fn every_name_comes_back(name in proptest::collection::vec(1u8.., 0..40)) {
             let name = OsStr::from_bytes(&name);

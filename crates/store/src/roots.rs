@@ -13,6 +13,7 @@ use crate::Store;
 use crate::db::{Db, some_time, time};
 use crate::error::{Error, Result};
 use crate::paths;
+use crate::paths::display_path;
 use crate::time::Time;
 use crate::writer::Shape;
 
@@ -72,7 +73,7 @@ impl Roots<'_> {
     /// that is registered already stays as it is.
     pub fn register(self, path: &Path) -> Result<Root> {
         if !path.is_absolute() {
-            return Err(Error::Invalid(format!("a root is an absolute path, not {}", path.display())));
+            return Err(Error::Invalid(format!("a root is an absolute path, not {}", display_path(path))));
         }
         let path = path.to_path_buf();
         self.0.write(Shape::Compound, move |db| register(db, &path))

@@ -57,6 +57,11 @@ impl Time {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
+    /// As RFC 3339 has it, in UTC: `2026-01-19T07:08:09.000001Z`. For JSON and CSV; the database has its own form.
+    pub fn rfc3339(self) -> String {
+        format!("{}Z", self.to_string().replacen(' ', "T", 1))
+    }
+
     /// Reads `YYYY-MM-DD HH:MM:SS`, with or without a fraction, in UTC. An offset of `+00:00` may follow.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix("+00:00").unwrap_or(text);
@@ -98,7 +103,7 @@ impl fmt::Debug for Time {
 
 impl serde::Serialize for Time {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(&self.rfc3339())
     }
 }
 
@@ -168,6 +173,12 @@ mod tests {
         ] {
             check(text, None);
         }
+    }
+
+    #[test]
+    fn json_has_the_zone() {
+        let time = Time::parse("2026-01-19 07:08:09.000001").unwrap();
+        assert_eq!(serde_json::to_string(&time).unwrap(), "\"2026-01-19T07:08:09.000001Z\"");
     }
 
     #[test]
