@@ -1,5 +1,6 @@
 //! What can keep a scan, or an answer, from being given.
 
+use gristmill_store::display_path;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -34,7 +35,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Root(path, why) => write!(f, "{}: {why}", path.display()),
+            Error::Root(path, why) => write!(f, "{}: {why}", display_path(path)),
             Error::Invalid(why) | Error::System(why) => f.write_str(why),
             Error::Store(error) => error.fmt(f),
         }

@@ -1,18 +1,21 @@
 //! Which files and folders a scan looks at.
 //!
-//! Owns what the user's patterns and limits mean. A pattern without a slash is for names at any depth; one with a
-//! slash for the path in the root. What leaves a folder out leaves out all below it.
+//! Owns what the user's limits mean; what patterns mean is in `pattern`. What leaves a folder out leaves out all below
+//! it.
+
+mod pattern;
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::GlobSet;
 use gristmill_store::catalog::Stat;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use gristmill_store::display_path;
 
 /// What to look at, as it was asked for. All of it by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -21,6 +24,8 @@ pub struct Filter {
     pub include: Vec<String>,
     /// No file or folder that matches one of these.
     pub exclude: Vec<String>,
+    /// Upper and lower case are the same in these patterns.
+    pub ignore_case: bool,
     /// Only files of at least so many bytes.
     pub min_size: Option<u64>,
     /// Only files of at most so many bytes.
@@ -38,7 +43,15 @@ pub struct Filter {
 impl Filter {
     /// Whether it makes sense, before anything is done.
     pub fn check(&self) -> Result<()> {
-        Sieve::new(self).map(drop)
+        Sieve::new(self, Path::new(""), &[]).map(drop)
+    }
+
+    /// Patterns that match nothing in any of these roots, each with the reason.
+    pub fn unmatchable(&self, roots: &[PathBuf]) -> Vec<(String, String)> {
+        let patterns = self.include.iter().chain(&self.exclude);
+        patterns
+            .filter_map(|pattern| Some((pattern.clone(), pattern::cannot_match(pattern, roots)?)))
+            .collect()
     }
 }
 
@@ -51,7 +64,9 @@ pub(crate) struct Sieve {
 }
 
 impl Sieve {
-    pub(crate) fn new(filter: &Filter) -> Result<Self> {
+    /// For one of the roots of a scan: an absolute pattern concerns the root that it is in.
+    pub(crate) fn new(filter: &Filter, root: &Path, roots: &[PathBuf]) -> Result<Self> {
+        let globs = |patterns| pattern::globs(patterns, filter.ignore_case, root, roots);
         let sieve = Sieve {
             include: globs(&filter.include)?,
             exclude: globs(&filter.exclude)?,
@@ -78,7 +93,8 @@ impl Sieve {
 
     /// Whether a file's name is one to look at.
     pub(crate) fn takes_file(&self, path: &Path, name: &OsStr, rules: Option<&Rules>) -> bool {
-        self.takes_name(path, name, rules, false) && (self.include.is_empty() || self.include.is_match(path))
+        self.takes_name(path, name, rules, false)
+            && (self.filter.include.is_empty() || self.include.is_match(path))
     }
 
     fn takes_name(&self, path: &Path, name: &OsStr, rules: Option<&Rules>, is_folder: bool) -> bool {
@@ -93,7 +109,7 @@ impl Sieve {
     /// Whether names matter at all: most scans take everything.
     pub(crate) fn looks_at_names(&self) -> bool {
         let Filter { skip_hidden, gitignore, .. } = self.filter;
-        skip_hidden || gitignore || !self.exclude.is_empty() || !self.include.is_empty()
+        skip_hidden || gitignore || !self.exclude.is_empty() || !self.filter.include.is_empty()
     }
 
     pub(crate) fn takes_stat(&self, stat: &Stat) -> bool {
@@ -109,28 +125,6 @@ impl Sieve {
     }
 }
 
-fn globs(patterns: &[String]) -> Result<GlobSet> {
-    let mut set = GlobSetBuilder::new();
-    for pattern in patterns {
-        let plain = pattern.trim_end_matches('/');
-        if plain.is_empty() {
-            return Err(Error::Invalid(format!("{pattern:?} is a pattern for nothing. An example: '*.tmp'")));
-        }
-        // From the root for one with a slash, for any name otherwise.
-        let meant = match plain.strip_prefix('/') {
-            Some(from_root) => from_root.to_owned(),
-            None if plain.contains('/') => plain.to_owned(),
-            None => format!("**/{plain}"),
-        };
-        let glob = GlobBuilder::new(&meant).literal_separator(true).backslash_escape(true).build();
-        let glob = glob.map_err(|error| {
-            Error::Invalid(format!("{pattern:?} is not a pattern: {}. An example: '*.tmp'", error.kind()))
-        })?;
-        set.add(glob);
-    }
-    set.build().map_err(|error| Error::Invalid(format!("the patterns are too many or too large: {error}")))
-}
-
 /// The `.gitignore` files from the root down to a folder.
 #[derive(Debug)]
 pub(crate) struct Rules {
@@ -144,7 +138,7 @@ impl Rules {
         let mut builder = GitignoreBuilder::new(folder);
         for line in text.lines() {
             if let Err(error) = builder.add_line(None, line) {
-                tracing::debug!(folder = %folder.display(), line, %error, "a line of .gitignore is no pattern");
+                tracing::debug!(folder = %display_path(folder), line, %error, "a line of .gitignore is no pattern");
             }
         }
         match builder.build() {
@@ -170,7 +164,7 @@ mod tests {
     #[track_caller]
     fn check(filter: &Filter, path: &str, taken: bool) {
         let path = Path::new(path);
-        let sieve = Sieve::new(filter).unwrap();
+        let sieve = Sieve::new(filter, Path::new("/r"), &[PathBuf::from("/r")]).unwrap();
         assert_eq!(sieve.takes_file(path, path.file_name().unwrap(), None), taken, "{filter:?} {path:?}");
     }
 
@@ -198,10 +192,94 @@ mod tests {
         ] {
             check(&filter, path, taken);
         }
-        let error = Sieve::new(&exclude("a[")).unwrap_err().to_string();
+        let error = exclude("a[").check().unwrap_err().to_string();
         assert!(error.contains("a[") && error.contains("*.tmp"), "{error}");
-        for nothing in ["", "/"] {
-            assert!(Sieve::new(&exclude(nothing)).is_err(), "{nothing:?}");
+        for nothing in ["", "/", ".", "./", "././"] {
+            assert!(exclude(nothing).check().is_err(), "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn absolute_and_dot_slash_patterns_match_from_the_root() {
+        let roots = ["/r", "/r/inner", "/other"].map(PathBuf::from);
+        for (pattern, root, path, matched) in [
+            ("./top", "/r", "top", true),
+            ("./top", "/r", "a/top", false),
+            ("././a/*.c", "/r", "a/x.c", true),
+            ("./*.c", "/r", "a/x.c", false),
+            ("/r/a/*.c", "/r", "a/x.c", true),
+            ("/r/a/*.c", "/other", "r/a/x.c", false),
+            ("/r/a/*.c", "/other", "a/x.c", false),
+            // The innermost root holds it.
+            ("/r/inner/x", "/r/inner", "x", true),
+            ("/r/inner/x", "/r", "inner/x", false),
+            ("/top", "/r", "top", true),
+        ] {
+            let exclude = Filter { exclude: vec![pattern.to_owned()], ..Filter::default() };
+            let include = Filter { include: vec![pattern.to_owned()], ..Filter::default() };
+            let path = Path::new(path);
+            for (filter, taken) in [(exclude, !matched), (include, matched)] {
+                let sieve = Sieve::new(&filter, Path::new(root), &roots).unwrap();
+                let found = sieve.takes_file(path, path.file_name().unwrap(), None);
+                assert_eq!(found, taken, "{filter:?} {root} {path:?}");
+            }
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn absolute_pattern_through_a_link_is_inside_the_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = std::fs::canonicalize(folder.path()).unwrap().join("real");
+        std::fs::create_dir(&real).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let exclude = vec![format!("{}/sub/*.c", link.display())];
+        let filter = Filter { exclude, ..Filter::default() };
+        let sieve = Sieve::new(&filter, &real, std::slice::from_ref(&real)).unwrap();
+        assert!(!sieve.takes_file(Path::new("sub/x.c"), OsStr::new("x.c"), None));
+        assert_eq!(filter.unmatchable(&[real]), []);
+    }
+
+    #[test]
+    fn case_is_ignored_on_request() {
+        let filter = |ignore_case| Filter { exclude: vec!["*.JPG".into()], ignore_case, ..Filter::default() };
+        check(&filter(false), "a/x.jpg", true);
+        check(&filter(true), "a/x.jpg", false);
+        check(&filter(true), "a/x.JpG", false);
+    }
+
+    #[test]
+    fn pattern_that_cannot_match_has_a_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(folder.path()).unwrap();
+        std::fs::create_dir(root.join("there")).unwrap();
+        let inside = format!("{}/a*", root.display());
+        let itself = root.display().to_string();
+        for (pattern, reason) in [
+            ("*.tmp", None),
+            ("./a/b", None),
+            ("/there/x", None),
+            ("/*/x", None),
+            ("a..b/..c", None),
+            (inside.as_str(), None),
+            (itself.as_str(), Some("names the scanned folder")),
+            ("/no-such-folder/x", Some("outside of every scanned folder")),
+            ("../x", Some("leads out of the scanned folder")),
+            ("a/../b", Some("leads out of the scanned folder")),
+            ("a//b", Some("single slash")),
+            ("a/./b", Some("leave the dot out")),
+            ("~/x", Some("home folder")),
+        ] {
+            let filter = Filter { include: vec![pattern.to_owned()], ..Filter::default() };
+            let found = filter.unmatchable(std::slice::from_ref(&root));
+            let found = found.first().map(|(_, reason)| reason.as_str());
+            match reason {
+                None => assert_eq!(found, None, "{pattern}"),
+                Some(reason) => {
+                    assert!(found.is_some_and(|found| found.contains(reason)), "{pattern}: {found:?}")
+                }
+            }
         }
     }
 
@@ -215,14 +293,14 @@ mod tests {
             older_than: Some(9),
             ..Filter::default()
         };
-        let sieve = Sieve::new(&filter).unwrap();
+        let sieve = Sieve::new(&filter, Path::new(""), &[]).unwrap();
         for (size, time, taken) in
             [(10, 5, true), (20, 8, true), (9, 5, false), (21, 5, false), (10, 4, false), (10, 9, false)]
         {
             assert_eq!(sieve.takes_stat(&stat(size, time)), taken, "{size} {time}");
         }
-        assert!(Sieve::new(&Filter { max_size: Some(1), ..filter.clone() }).is_err());
-        assert!(Sieve::new(&Filter { older_than: Some(1), ..filter }).is_err());
+        assert!(Filter { max_size: Some(1), ..filter.clone() }.check().is_err());
+        assert!(Filter { older_than: Some(1), ..filter }.check().is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use gristmill_store::Store;
 use gristmill_store::roots::Root;
 
 use crate::error::{Error, Result};
+use gristmill_store::display_path;
 
 /// The folder at a path, as it is registered: absolute, without links.
 pub fn resolve(path: &Path) -> Result<PathBuf> {
@@ -31,7 +32,7 @@ pub fn named(store: &Store, word: &Path) -> Result<Root> {
     let path = |root: &&Root| root.path == absolute || canonical.as_ref() == Some(&root.path);
     let name = |root: &&Root| root.name.as_str() == word.as_os_str();
     roots.iter().find(path).or_else(|| roots.iter().find(name)).cloned().ok_or_else(|| {
-        let known = roots.iter().map(|root| root.path.display().to_string()).collect::<Vec<_>>();
+        let known = roots.iter().map(|root| display_path(&root.path)).collect::<Vec<_>>();
         let known = match known.as_slice() {
             [] => "none is registered; `gristmill scan FOLDER` registers one".to_owned(),
             known => format!("registered: {}", known.join(", ")),

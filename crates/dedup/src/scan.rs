@@ -6,6 +6,7 @@
 mod course;
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -109,7 +110,7 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
     let within = |root: &&Root| roots.iter().any(|wanted| root.path.starts_with(&wanted.path));
     let chosen: Vec<Root> = all.iter().filter(within).cloned().collect();
     let manner = Arc::new(Manner {
-        sieve: Sieve::new(&options.filter)?,
+        sieve: Sieve::new(&options.filter, Path::new(""), &[])?,
         one_file_system: options.one_file_system,
         only_known: options.mode == Mode::Refresh,
         allow_empty: options.allow_empty,
@@ -213,6 +214,10 @@ fn count(summary: &mut Summary, control: &Control, tally: &Tally) {
     summary.failed_roots = get(&tally.failed_roots);
     summary.links = get(&tally.links);
     summary.special_files = get(&tally.special);
+    summary.broken_links = get(&tally.broken_links);
+    summary.repeated_links = get(&tally.repeated_links);
+    summary.link_samples =
+        std::mem::take(&mut tally.links_seen.lock().unwrap_or_else(PoisonError::into_inner));
     summary.error_samples = std::mem::take(&mut tally.errors.lock().unwrap_or_else(PoisonError::into_inner));
 }
 

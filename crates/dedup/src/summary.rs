@@ -34,6 +34,12 @@ pub struct Summary {
     pub forgotten_files: u64,
     /// Links passed over, or followed if the root says so.
     pub links: u64,
+    /// Of these, links that lead nowhere. Only links that are followed are known to.
+    pub broken_links: u64,
+    /// Of these, links to a folder above them, or to a folder that another link led to: not followed.
+    pub repeated_links: u64,
+    /// The first of the broken and repeated links, with their reasons.
+    pub link_samples: Vec<String>,
     /// Pipes, sockets and devices passed over.
     pub special_files: u64,
     /// Files read to their end.

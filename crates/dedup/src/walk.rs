@@ -24,11 +24,12 @@ use self::links::Link;
 use self::visit::{Next, Stop, Visit};
 use crate::eager::{Eager, Fresh};
 use crate::error::{Error, Result};
-use crate::filter::{Rules, Sieve};
+use crate::filter::{Filter, Rules, Sieve};
 use crate::progress::{Control, add};
 use crate::reader::{Busy, submit};
 use crate::scribe::{Note, Notes};
 use crate::sys::Folder;
+use gristmill_store::display_path;
 
 /// What a walk found, in numbers.
 #[derive(Debug, Default)]
@@ -40,19 +41,36 @@ pub(crate) struct Tally {
     pub(crate) failed_roots: AtomicU64,
     pub(crate) links: AtomicU64,
     pub(crate) special: AtomicU64,
+    /// Links that lead nowhere.
+    pub(crate) broken_links: AtomicU64,
+    /// Links to a folder above them, or to one that another link led to.
+    pub(crate) repeated_links: AtomicU64,
     /// What went wrong, the first few with their reasons.
     pub(crate) errors: Mutex<Vec<String>>,
+    /// The first few of the broken and repeated links, with their reasons.
+    pub(crate) links_seen: Mutex<Vec<String>>,
 }
 
 impl Tally {
-    /// Keeps a word about something, with its place. Only the first few are kept: a broken disk has many.
+    /// Keeps the reason why something could not be read, with its path.
     pub(crate) fn complain(&self, path: &Path, words: &str) {
-        const MOST: usize = 20;
-        tracing::info!(path = %path.display(), "{words}");
-        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        if errors.len() < MOST {
-            errors.push(format!("{}: {words}", path.display()));
-        }
+        keep(&self.errors, path, words);
+    }
+
+    /// Counts a link that is not followed, and keeps its path and the reason.
+    fn pass_link(&self, counter: &AtomicU64, path: &Path, words: &str) {
+        add(counter, 1);
+        keep(&self.links_seen, path, words);
+    }
+}
+
+/// Only the first few are kept: a broken disk has many.
+fn keep(samples: &Mutex<Vec<String>>, path: &Path, words: &str) {
+    const MOST: usize = 20;
+    tracing::info!(path = %display_path(path), "{words}");
+    let mut samples = samples.lock().unwrap_or_else(PoisonError::into_inner);
+    if samples.len() < MOST {
+        samples.push(format!("{}: {words}", display_path(path)));
     }
 }
 
@@ -65,6 +83,15 @@ pub(crate) struct Manner {
     pub(crate) only_known: bool,
     /// An empty root may be one.
     pub(crate) allow_empty: bool,
+}
+
+impl Manner {
+    /// The same for one of the roots of a scan: an absolute pattern concerns the root that it is in.
+    pub(crate) fn within(&self, filter: &Filter, root: &Path, roots: &[PathBuf]) -> Result<Arc<Self>> {
+        let Manner { one_file_system, only_known, allow_empty, .. } = *self;
+        let sieve = Sieve::new(filter, root, roots)?;
+        Ok(Arc::new(Manner { sieve, one_file_system, only_known, allow_empty }))
+    }
 }
 
 /// A root being walked.
@@ -185,7 +212,9 @@ impl Walk {
             return self.left_out(&place);
         }
         if by_link && !self.is_new_to_links(&folder) {
-            self.complain(&place.path, "was reached by another link already; it is not walked twice");
+            let path = self.job.root.path.join(&place.path);
+            let words = "another link leads to the same folder; it is not walked twice";
+            self.job.tally.pass_link(&self.job.tally.repeated_links, &path, words);
             return self.vanished(&place);
         }
         let rules = self.rules_of(&folder, &place.path, rules);

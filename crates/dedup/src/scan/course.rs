@@ -23,6 +23,7 @@ use crate::reader::{Budget, Reader, Round, Tops};
 use crate::scribe::{Note, Scribe};
 use crate::summary::Summary;
 use crate::walk::{Job, Manner, Tally, Walk};
+use gristmill_store::display_path;
 
 /// How long a scan that was told to stop waits for its workers: the rest of five seconds is for what was found.
 const GRACE: Duration = Duration::from_millis(3_500);
@@ -180,6 +181,7 @@ impl Course<'_> {
             .then(|| Arc::new(Eager::new((algorithm, every_file), control, budget, self.workers)));
         self.eager.clone_from(&eager);
         let listings = Arc::new(AtomicU64::new(0));
+        let scanned: Vec<_> = self.chosen.iter().map(|root| root.path.clone()).collect();
         let mut walks = Vec::new();
         for (root, scan) in self.chosen.iter().zip(self.scans) {
             if scan.walked_at.is_some() {
@@ -189,7 +191,7 @@ impl Course<'_> {
                 store: self.store.clone(),
                 notes: self.scribe.notes.clone(),
                 control: self.control.clone(),
-                manner: manner.clone(),
+                manner: manner.within(&self.options.filter, &root.path, &scanned)?,
                 root: root.clone(),
                 scan: scan.id,
                 roots: roots.clone(),
@@ -273,7 +275,7 @@ impl Course<'_> {
     fn tops(&mut self) -> Arc<Tops> {
         let (tops, absent) = Tops::open(self.all);
         for root in absent {
-            tracing::warn!(root = %root.path.display(), "cannot be opened; its files are not read");
+            tracing::warn!(root = %display_path(&root.path), "cannot be opened; its files are not read");
             self.absent.insert(root.id);
         }
         self.open = tops.ids();

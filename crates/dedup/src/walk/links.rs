@@ -13,6 +13,7 @@ use super::Walk;
 use super::visit::add_file;
 use crate::progress::add;
 use crate::sys::{Folder, Kind};
+use gristmill_store::display_path;
 
 /// A link to be followed when the rest has been walked.
 #[derive(Clone, Copy)]
@@ -59,7 +60,7 @@ impl Walk {
         let target = std::fs::canonicalize(&full).and_then(|target| Ok((std::fs::metadata(&full)?, target)));
         let leads = match target {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.complain(&path, "a link that leads nowhere");
+                self.job.tally.pass_link(&self.job.tally.broken_links, &full, "a link that leads nowhere");
                 None
             }
             // It may lead somewhere again: nothing behind it counts as gone.
@@ -69,7 +70,8 @@ impl Walk {
                 return Ok(());
             }
             Ok((_, target)) if full.starts_with(&target) => {
-                self.complain(&path, &format!("a link back to {}: not followed", target.display()));
+                let words = format!("a link back to {}: not followed", display_path(&target));
+                self.job.tally.pass_link(&self.job.tally.repeated_links, &full, &words);
                 None
             }
             // It is walked where it is.

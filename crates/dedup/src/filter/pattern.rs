@@ -1,0 +1,109 @@
+//! Patterns of `--include` and `--exclude`: what each one means in a root.
+//!
+//! Owns the syntax and the warnings about patterns that match nothing. A pattern without a slash matches names at any
+//! depth, one with a slash matches paths from the root on, and so does one that begins with `./` or `/`. An absolute path
+//! inside a scanned root is taken relative to that root.
+
+use std::path::{Path, PathBuf};
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+use crate::error::{Error, Result};
+use gristmill_store::display_path;
+
+/// Compiles the patterns for one root. `roots` are all roots of the scan.
+pub(super) fn globs(
+    patterns: &[String],
+    ignore_case: bool,
+    root: &Path,
+    roots: &[PathBuf],
+) -> Result<GlobSet> {
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        let Some(meant) = in_root(pattern, root, roots)? else { continue };
+        let mut glob = GlobBuilder::new(&meant);
+        glob.literal_separator(true).backslash_escape(true).case_insensitive(ignore_case);
+        let glob = glob.build().map_err(|error| {
+            Error::Invalid(format!("{pattern:?} is not a pattern: {}. An example: '*.tmp'", error.kind()))
+        })?;
+        set.add(glob);
+    }
+    set.build().map_err(|error| Error::Invalid(format!("the patterns are too many or too large: {error}")))
+}
+
+/// The glob for paths in `root`. `None` if the pattern concerns another root.
+fn in_root(pattern: &str, root: &Path, roots: &[PathBuf]) -> Result<Option<String>> {
+    let plain = pattern.trim_end_matches('/');
+    let from_here = plain.strip_prefix("./").map(|rest| rest.trim_start_matches("./"));
+    if plain.is_empty() || plain == "." || from_here.is_some_and(|rest| rest.is_empty() || rest == ".") {
+        return Err(Error::Invalid(format!("{pattern:?} is a pattern for nothing. An example: '*.tmp'")));
+    }
+    if let Some(rest) = from_here {
+        return Ok(Some(rest.to_owned()));
+    }
+    let Some(from_top) = plain.strip_prefix('/') else {
+        return Ok(Some(if plain.contains('/') { plain.to_owned() } else { format!("**/{plain}") }));
+    };
+    Ok(match holder(plain, roots) {
+        // As in .gitignore, a slash in front means the root.
+        None => Some(from_top.to_owned()),
+        Some((holder, inside)) => (holder == root).then_some(inside),
+    })
+}
+
+/// The innermost root that holds an absolute pattern, and the pattern's part below that root.
+fn holder<'a>(pattern: &str, roots: &'a [PathBuf]) -> Option<(&'a Path, String)> {
+    let by_text = |text: &str| {
+        let below = |root: &&PathBuf| Some(text.strip_prefix(root.to_str()?)?.strip_prefix('/')?.to_owned());
+        roots
+            .iter()
+            .filter_map(|root| Some((root.as_path(), below(&root)?)))
+            .max_by_key(|(root, _)| root.as_os_str().len())
+    };
+    by_text(pattern).or_else(|| by_text(&without_links(pattern)?))
+}
+
+/// The pattern with the links in its leading folders resolved, as the paths of roots are.
+fn without_links(pattern: &str) -> Option<String> {
+    let wild = pattern.find(['*', '?', '[', '{', '\\']).unwrap_or(pattern.len());
+    let mut end = pattern.len();
+    loop {
+        end = pattern.get(..end)?.rfind('/').filter(|end| *end > 0)?;
+        if end <= wild
+            && let Ok(found) = std::fs::canonicalize(pattern.get(..end)?)
+        {
+            return Some(format!("{}{}", found.to_str()?, pattern.get(end..)?));
+        }
+    }
+}
+
+/// Why a pattern matches nothing in any of the roots; `None` if it can match.
+pub(super) fn cannot_match(pattern: &str, roots: &[PathBuf]) -> Option<String> {
+    const SYNTAX: &str = "patterns are matched against the path inside the scanned folder";
+    let plain = pattern.trim_end_matches('/');
+    let relative = plain.trim_start_matches("./");
+    let parts = || relative.trim_start_matches('/').split('/');
+    if parts().any(|part| part == "..") {
+        return Some(format!("it leads out of the scanned folder by \"..\"; {SYNTAX}"));
+    }
+    if relative.contains("//") {
+        return Some("no path has \"//\" in it; write a single slash".to_owned());
+    }
+    if parts().any(|part| part == ".") {
+        return Some("no path has \"/./\" in it; leave the dot out".to_owned());
+    }
+    if relative.starts_with("~/") {
+        return Some(format!("\"~\" is not replaced by your home folder; {SYNTAX}"));
+    }
+    if !plain.starts_with('/') || holder(plain, roots).is_some() {
+        return None;
+    }
+    if let Some(root) = roots.iter().find(|root| root.as_os_str() == plain) {
+        return Some(format!("it names the scanned folder {} itself", display_path(root)));
+    }
+    let first = parts().next().unwrap_or_default();
+    let is_there = |root: &PathBuf| std::fs::symlink_metadata(root.join(first)).is_ok();
+    let may_match = first.contains(['*', '?', '[', '{', '\\']) || roots.iter().any(is_there);
+    (!may_match)
+        .then(|| format!("it is outside of every scanned folder; {SYNTAX}, or are absolute paths in it"))
+}
