@@ -75,7 +75,7 @@ pub(crate) struct Args {
     #[arg(short, long, action = ArgAction::Count, global = true, help_heading = "For every command")]
     pub(crate) verbose: u8,
 
-    /// Log errors only
+    /// Print errors only; what a command lists, and JSON, is printed all the same
     #[arg(short, long, conflicts_with = "verbose", global = true, help_heading = "For every command")]
     pub(crate) quiet: bool,
 

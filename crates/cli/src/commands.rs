@@ -33,12 +33,12 @@ use gristmill_store::jobs::MAX_PAGE;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::Output;
 
 /// Does something with each of many items. What is refused is told and costs only itself.
 fn each<T: Serialize>(
-    output: Output,
+    context: &Context,
     ids: &[T],
     mut act: impl FnMut(&T) -> Result<(Value, String), Error>,
 ) -> Result<Outcome, Error> {
@@ -52,12 +52,15 @@ fn each<T: Serialize>(
             }
             Err(error) => {
                 outcome = outcome.and(error.outcome());
+                let error = error.completed(&context.hints);
                 error.report();
                 items.push(json!({"id": id, "error": error.to_string()}));
             }
         }
     }
-    output.say(&json!({"items": items, "next_cursor": null}), |_| lines.join("\n"))?;
+    let value = json!({"items": items, "next_cursor": null});
+    // What was refused has been told.
+    context.output.summary(&value, Outcome::Done, |_| lines.join("\n"))?;
     Ok(outcome)
 }
 

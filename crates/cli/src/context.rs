@@ -2,26 +2,33 @@
 //!
 //! Owns when the database is opened and who may create it.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 
 use gristmill_store::{Options, Store};
 
 use crate::error::Error;
-use crate::output::Output;
+use crate::hints::Hints;
+use crate::output::{Output, path as path_text};
 use crate::settings::{self, Flags, Settings};
 
 pub(crate) struct Context {
     pub(crate) flags: Flags,
     pub(crate) output: Output,
+    pub(crate) hints: Hints,
     pub(crate) quiet: bool,
     pub(crate) verbose: bool,
+    /// Whether variables that mean nothing have been named.
+    pub(crate) has_warned: Cell<bool>,
 }
 
 impl Context {
     /// What is in force. The settings file is read now.
     pub(crate) fn settings(&self) -> Result<Settings, Error> {
-        for (name, meant) in settings::mistyped(std::env::vars_os().map(|(name, _)| name)) {
-            tracing::warn!("the variable {name} means nothing here; did you mean {meant}?");
+        if !self.has_warned.replace(true) {
+            for (name, meant) in settings::mistyped(std::env::vars_os().map(|(name, _)| name)) {
+                tracing::warn!("the variable {name} means nothing here; did you mean {meant}?");
+            }
         }
         settings::resolve(&self.flags, &|name| std::env::var_os(name))
     }
@@ -62,7 +69,7 @@ pub(crate) fn must_exist(settings: &Settings, maker: &str) -> Result<(), Error> 
     match path.try_exists() {
         Ok(false) => Err(Error::Setting(format!(
             "there is no database {}; {maker}, --db names another",
-            path.display()
+            path_text(path)
         ))),
         // What else is in the way, opening it says better.
         _ => Ok(()),
@@ -82,7 +89,7 @@ pub(crate) fn open_or_create(settings: &Settings) -> Result<Store, Error> {
         builder.create(folder).map_err(|error| {
             Error::Setting(format!(
                 "cannot make the folder {}: {error}. Name another file with --db or GRISTMILL_DB",
-                folder.display()
+                path_text(folder)
             ))
         })?;
     }

@@ -3,8 +3,10 @@
 //! Owns the exit codes and how an error reaches the terminal.
 
 use std::io::{self, Write};
+use std::path::Path;
 
-use crate::output::lines_visible;
+use crate::hints::Hints;
+use crate::output::{lines_visible, path};
 
 /// How a run ended that was not stopped by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +63,38 @@ impl Error {
             Error::Usage(_) | Error::Setting(_) => Outcome::ForTheUser,
             Error::Store(error) if error.is_users() => Outcome::ForTheUser,
             Error::Store(_) | Error::System(_) | Error::Output(_) => Outcome::Failed,
+        }
+    }
+
+    /// With the commands that the message suggests completed.
+    pub(crate) fn completed(self, hints: &Hints) -> Error {
+        match self {
+            Error::Setting(text) => Error::Setting(hints.complete(&text)),
+            Error::System(text) => Error::System(hints.complete(&text)),
+            Error::Store(error) if error.is_users() => Error::Setting(hints.complete(&error.to_string())),
+            Error::Store(error) => Error::System(hints.complete(&error.to_string())),
+            other => other,
+        }
+    }
+
+    /// A file could not be written. A full or broken disk is the system's failure; what is wrong with the path is the
+    /// user's to put right: `next` says how.
+    pub(crate) fn cannot_write(file: &Path, error: &io::Error, next: &str) -> Error {
+        use io::ErrorKind as Kind;
+        let text = format!("cannot write {}: {error}", path(file));
+        match error.kind() {
+            Kind::NotFound
+            | Kind::PermissionDenied
+            | Kind::AlreadyExists
+            | Kind::NotADirectory
+            | Kind::IsADirectory
+            | Kind::ReadOnlyFilesystem
+            | Kind::InvalidFilename
+            | Kind::InvalidInput => Error::Setting(format!("{text}; {next}")),
+            Kind::StorageFull | Kind::QuotaExceeded => {
+                Error::System(format!("{text}. Nothing was written; make room and try again"))
+            }
+            _ => Error::System(format!("{text}. Nothing was written")),
         }
     }
 

@@ -1,27 +1,101 @@
 //! The log: to standard error, as loud as flags and environment say.
 //!
-//! Owns `GRISTMILL_LOG` and the subscriber of the process. What is worth logging is each crate's own affair.
+//! Owns `GRISTMILL_LOG`, the subscriber of the process, and the form of warnings: plain lines such as
+//! `gristmill: warning: …` unless a log was asked for. What is worth logging is each crate's own affair.
 
 use std::ffi::OsStr;
+use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal};
 
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
 use crate::args::Args;
 use crate::error::Error;
+use crate::output::visible;
 
 const VARIABLE: &str = "GRISTMILL_LOG";
 
 /// Starts logging. To be called once, before anything else is done.
 pub(crate) fn start(args: &Args) -> Result<(), Error> {
-    let filter = filter(args, std::env::var_os(VARIABLE).as_deref())?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .init();
+    let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
+    let filter = filter(args, variable.as_deref())?;
+    let terminal = io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(terminal);
+    match args.verbose > 0 || (variable.is_some() && !args.quiet) {
+        true => log.init(),
+        false => log.event_format(Plain { terminal }).init(),
+    }
     Ok(())
+}
+
+/// Events as messages to a person: no time, no target.
+struct Plain {
+    /// A line of progress may be there, which is drawn again afterwards.
+    terminal: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Plain
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warning",
+            _ => "note",
+        };
+        let mut message = Message::default();
+        event.record(&mut message);
+        if self.terminal {
+            writer.write_str("\r\u{1b}[K")?;
+        }
+        writeln!(writer, "gristmill: {level}: {}", visible(&message.into_text()))
+    }
+}
+
+/// What an event says, and the values that go with it.
+#[derive(Default)]
+struct Message {
+    text: String,
+    values: String,
+}
+
+impl Message {
+    fn into_text(self) -> String {
+        match self.values.is_empty() {
+            true => self.text,
+            false => format!("{} ({})", self.text, self.values),
+        }
+    }
+}
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a String cannot fail.
+        let _ = match field.name() {
+            "message" => write!(self.text, "{value:?}"),
+            name => {
+                let comma = if self.values.is_empty() { "" } else { ", " };
+                write!(self.values, "{comma}{name}: {value:?}")
+            }
+        };
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
 }
 
 /// Flags over environment over the default.

@@ -6,6 +6,8 @@ mod args;
 mod commands;
 mod context;
 mod error;
+mod files;
+mod hints;
 mod logging;
 mod output;
 mod run;

@@ -5,25 +5,26 @@
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-use gristmill_store::Time;
+use gristmill_store::{Time, display_path};
 use serde::Serialize;
 
-use crate::error::Error;
+use crate::error::{Error, Outcome};
 
 /// How this run speaks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     json: bool,
+    quiet: bool,
     /// The terminal's, when standard output is one.
     width: Option<usize>,
 }
 
 impl Output {
-    pub(crate) fn new(json: bool) -> Self {
+    pub(crate) fn new(json: bool, quiet: bool) -> Self {
         let stdout = io::stdout();
         let size = || terminal_size::terminal_size_of(&stdout).map(|(width, _)| usize::from(width.0));
         let width = if stdout.is_terminal() { size() } else { None };
-        Output { json, width }
+        Output { json, quiet, width }
     }
 
     pub(crate) fn is_json(&self) -> bool {
@@ -47,11 +48,34 @@ impl Output {
         written(io::stdout().write_all(said.as_bytes()).and_then(|()| io::stdout().flush()))
     }
 
+    /// Says how a command ended that did something. With `--quiet` only JSON is printed, and on standard error the text
+    /// of a run that did not succeed.
+    pub(crate) fn summary(
+        &self,
+        value: &impl Serialize,
+        outcome: Outcome,
+        text: impl FnOnce(&Self) -> String,
+    ) -> Result<(), Error> {
+        match outcome {
+            _ if self.json || !self.quiet => self.say(value, text),
+            Outcome::Done | Outcome::Interrupted => Ok(()),
+            Outcome::ForTheUser | Outcome::Failed => {
+                // That it cannot be told is no reason for another exit code.
+                let _ = writeln!(io::stderr(), "error: {}", text(self).trim_end());
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// Says bytes as they are, for programs that take them so. On a terminal they are shown as all else is.
     pub(crate) fn raw(&self, bytes: &[u8]) -> Result<(), Error> {
         let mut stdout = io::stdout().lock();
         let told = if stdout.is_terminal() {
-            stdout.write_all(lines_visible(&String::from_utf8_lossy(bytes)).as_bytes())
+            stdout.write_all(bytes_visible(bytes).as_bytes())
         } else {
             stdout.write_all(bytes)
         };
@@ -165,19 +189,40 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// A path for a person: what is no text, and what could steer a terminal, is replaced.
+/// A path for a person: what is no text, and what could steer a terminal, is escaped.
 pub(crate) fn path(path: &std::path::Path) -> String {
-    visible(&path.to_string_lossy())
+    display_path(path)
 }
 
-/// Whoever wrote a text into the database, or named a file, must not be able to steer somebody's terminal.
+/// A text for a terminal: characters that steer one are escaped, whoever wrote the text.
 pub(crate) fn visible(text: &str) -> String {
-    text.chars().map(|c| if steers(c) && c != '\t' { '\u{fffd}' } else { c }).collect()
+    escaped(text, &['\t'])
 }
 
 /// The same for a text of several lines.
 pub(crate) fn lines_visible(text: &str) -> String {
-    text.chars().map(|c| if steers(c) && c != '\t' && c != '\n' { '\u{fffd}' } else { c }).collect()
+    escaped(text, &['\t', '\n'])
+}
+
+/// The same for bytes, of which some may be no text.
+fn bytes_visible(bytes: &[u8]) -> String {
+    let shown = |chunk: std::str::Utf8Chunk<'_>| {
+        let odd: String = chunk.invalid().iter().map(|byte| format!("\\x{byte:02X}")).collect();
+        lines_visible(chunk.valid()) + &odd
+    };
+    bytes.utf8_chunks().map(shown).collect()
+}
+
+fn escaped(text: &str, kept: &[char]) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if kept.contains(&c) || !steers(c) => shown.push(c),
+            c if c.is_ascii() => shown.push_str(&format!("\\x{:02X}", c as u32)),
+            c => shown.push_str(&format!("\\u{{{:X}}}", c as u32)),
+        }
+    }
+    shown
 }
 
 /// Controls, and what makes a text read in another order than it is written.
@@ -185,8 +230,14 @@ fn steers(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Line ends become spaces. Spaces stay as they are: names of files have them.
 fn one_line(text: &str) -> String {
-    visible(&text.split_whitespace().collect::<Vec<_>>().join(" "))
+    let lines = text.split(['\n', '\r', '\t']).map(str::trim).filter(|line| !line.is_empty());
+    if text.contains(['\n', '\r', '\t']) {
+        visible(&lines.collect::<Vec<_>>().join(" "))
+    } else {
+        visible(text)
+    }
 }
 
 fn cut(line: &str, width: Option<usize>) -> String {
@@ -254,16 +305,17 @@ mod tests {
     #[test]
     fn tables_are_aligned_and_cut() {
         let rows = [cells(&["1", "pending", "a\nlong \u{1b}[31mreason"]), cells(&["200", "x", ""])];
-        let plain = Output { json: false, width: None }.table(&["ID", "STATUS", "WHY"], &rows);
-        assert_eq!(plain, "ID   STATUS   WHY\n1    pending  a long \u{fffd}[31mreason\n200  x\n");
-        let narrow = Output { json: false, width: Some(12) }.table(&["ID", "STATUS", "WHY"], &rows);
+        let plain = Output { json: false, quiet: false, width: None }.table(&["ID", "STATUS", "WHY"], &rows);
+        assert_eq!(plain, "ID   STATUS   WHY\n1    pending  a long \\x1B[31mreason\n200  x\n");
+        let narrow =
+            Output { json: false, quiet: false, width: Some(12) }.table(&["ID", "STATUS", "WHY"], &rows);
         assert_eq!(narrow, "ID   STATUS…\n1    pendin…\n200  x\n");
     }
 
     #[test]
     fn fields_without_a_value_are_left_out() {
         let fields = [("id", Some("1".to_owned())), ("error", None), ("why", Some("a\nb".to_owned()))];
-        let text = Output { json: false, width: None }.fields(&fields);
+        let text = Output { json: false, quiet: false, width: None }.fields(&fields);
         assert_eq!(text, "id   1\nwhy  a\n     b\n");
     }
 }

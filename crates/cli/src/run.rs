@@ -3,6 +3,7 @@
 //! Owns the order: understand the words, start the log, do what was asked. Workloads live in crates of
 //! their own.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
@@ -11,6 +12,7 @@ use crate::args::{Args, Command};
 use crate::commands;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
+use crate::hints::Hints;
 use crate::logging;
 use crate::output::{Output, written};
 
@@ -24,33 +26,42 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Result<Outcome, Erro
     tracing::debug!(version = env!("CARGO_PKG_VERSION"), "started");
     let mut context = Context {
         flags: args.flags(),
-        output: Output::new(args.json),
+        output: Output::new(args.json, args.quiet),
+        hints: Hints::new(&args),
         quiet: args.quiet,
         verbose: args.verbose > 0,
+        has_warned: Cell::new(false),
     };
-    match args.command {
+    let result = match args.command {
         None => written(Args::command().print_long_help()).map(|()| Outcome::Done),
-        Some(Command::Scan(args)) => commands::scan::run(&args, &mut context),
-        Some(Command::Refresh(args)) => commands::refresh::run(&args, &context),
-        Some(Command::Dupes(args)) => commands::dupes::run(&args, &context),
-        Some(Command::Folders(args)) => commands::folders::run(&args, &context),
-        Some(Command::Report(args)) => commands::report::run(&args, &context),
-        Some(Command::Roots) => commands::roots::list(&context),
-        Some(Command::Root(command)) => commands::roots::run(&command, &context),
-        Some(Command::Purge(args)) => commands::purge::run(&args, &context),
-        Some(Command::Verify(args)) => commands::verify::run(&args, &context),
-        Some(Command::Import(args)) => commands::import::run(&args, &mut context),
-        Some(Command::Consume(args)) => commands::consume::run(&args, &mut context),
-        Some(Command::Publish(args)) => commands::publish::run(&args, &mut context),
-        Some(Command::Queues(args)) => commands::queues::run(&args, &mut context),
-        Some(Command::Worker(args)) => commands::worker::run(args, &mut context),
-        Some(Command::Enqueue(args)) => commands::enqueue::run(&args, &context),
-        Some(Command::Jobs(command)) => commands::jobs::run(command, &context),
-        Some(Command::Dead(command)) => commands::dead::run(command, &context),
-        Some(Command::Backup(args)) => commands::backup::run(&args, &context),
-        Some(Command::Doctor(args)) => commands::doctor::run(&args, &context),
-        Some(Command::Config(command)) => commands::config::run(&command, &context),
-        Some(Command::Completions { shell }) => commands::manual::completions(shell, &context),
-        Some(Command::Man(pages)) => commands::manual::man(&pages, &context),
+        Some(command) => perform(command, &mut context),
+    };
+    result.map_err(|error| error.completed(&context.hints))
+}
+
+fn perform(command: Command, context: &mut Context) -> Result<Outcome, Error> {
+    match command {
+        Command::Scan(args) => commands::scan::run(&args, context),
+        Command::Refresh(args) => commands::refresh::run(&args, context),
+        Command::Dupes(args) => commands::dupes::run(&args, context),
+        Command::Folders(args) => commands::folders::run(&args, context),
+        Command::Report(args) => commands::report::run(&args, context),
+        Command::Roots => commands::roots::list(context),
+        Command::Root(command) => commands::roots::run(&command, context),
+        Command::Purge(args) => commands::purge::run(&args, context),
+        Command::Verify(args) => commands::verify::run(&args, context),
+        Command::Import(args) => commands::import::run(&args, context),
+        Command::Consume(args) => commands::consume::run(&args, context),
+        Command::Publish(args) => commands::publish::run(&args, context),
+        Command::Queues(args) => commands::queues::run(&args, context),
+        Command::Worker(args) => commands::worker::run(args, context),
+        Command::Enqueue(args) => commands::enqueue::run(&args, context),
+        Command::Jobs(command) => commands::jobs::run(command, context),
+        Command::Dead(command) => commands::dead::run(command, context),
+        Command::Backup(args) => commands::backup::run(&args, context),
+        Command::Doctor(args) => commands::doctor::run(&args, context),
+        Command::Config(command) => commands::config::run(&command, context),
+        Command::Completions { shell } => commands::manual::completions(shell, context),
+        Command::Man(pages) => commands::manual::man(&pages, context),
     }
 }

@@ -57,8 +57,8 @@ fn for_people() {
         at("a/sub/link"),
         at("a/sub/two"),
         at("b/three"),
-        at("a/caf\u{fffd}"),
-        at("a/new\u{fffd}line\u{fffd}[31m"),
+        at("a/caf\\xE9"),
+        at("a/new\\x0Aline\\x1B[31m"),
         at("b/comma, \"quote\""),
         at("b/plain"),
     );
@@ -91,7 +91,7 @@ fn for_programs() {
     assert_eq!(first["files"][3]["root"], json!(home.real("b")));
     assert_eq!(first["files"][0].get("path_bytes"), None, "what is text needs no bytes");
     let odd = &found["items"][1]["files"];
-    assert_eq!(odd[0]["path"], json!(home.real("a/caf\u{fffd}")));
+    assert_eq!(odd[0]["path"], json!(home.real("a/caf\\xE9")));
     assert!(odd[0]["path_bytes"].as_str().unwrap().ends_with("2f636166e9"), "{odd}");
     assert_eq!(odd[1]["path"], json!(home.real("a/new\nline\u{1b}[31m")));
 }
@@ -110,6 +110,7 @@ fn as_csv() {
     assert!(row("5000,3,10000", "a/one") && row("300,2,300", "a/new\nline\u{1b}[31m"), "{rows}");
     assert!(row("20,2,20", "b/comma, \"quote\"") && row("20,2,20", "b/plain"), "{rows}");
     assert!(rows.contains(&format!("/a/sub/link,,{},true,20", home.real("a"))), "{rows}");
+    assert!(rows.contains(&format!("{},", home.real("a/caf\\xE9"))), "{rows}");
     assert!(rows.contains("2f636166e9,"), "bytes of what is no text: {rows}");
     // A row a file; one name has a line end in it.
     assert_eq!(rows.lines().count(), 9);
@@ -309,7 +310,7 @@ fn similar_folders() {
     for expected in [
         "    42.9 %  3 files in common, 48 B\n".to_owned(),
         format!("         A  {}  (5 files, ", home.real("a/x")),
-        "            only in A: 1 file\n              more\u{fffd}[2J  (9 B, 20".to_owned(),
+        "            only in A: 1 file\n              more\\x1B[2J  (9 B, 20".to_owned(),
         "            different in A and B: 1 file\n              4  (A 15 B, 20".to_owned(),
         "1 pair of similar folders\n".to_owned(),
     ] {

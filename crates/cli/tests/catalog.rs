@@ -60,7 +60,7 @@ fn refreshing_finds_what_is_gone_and_nothing_new() {
     std::fs::remove_file(home.path("a/sub/two")).unwrap();
     home.write("a/new", "same");
     home.write("b/four", "changed");
-    home.check(&["refresh", "--quiet", "a"], 0, "2 files in 2 folders, 8 B; took ", "");
+    home.check(&["refresh", "a"], 0, "2 files in 2 folders, 8 B; took ", "");
     let found = home.json(&["refresh"]);
     shape_is_held("refresh", &found);
     assert_eq!((&found["changed_files"], &found["read_files"]), (&json!(1), &json!(0)), "{found}");
@@ -72,7 +72,7 @@ fn refreshing_finds_what_is_gone_and_nothing_new() {
         &["--db", "empty.db", "refresh"],
         1,
         "",
-        "no folder is registered yet; scan one: gristmill scan",
+        "no folder is registered yet; scan one: `gristmill --db empty.db scan FOLDER`",
     );
 }
 

@@ -119,7 +119,7 @@ fn validate_exits_1_with_bad_lines() {
 #[test]
 fn compressed_standard_input_is_unpacked() {
     let home = Home::new();
-    let words = ["import", "-", "--table", "t", "--into", "p.db", "--quiet"];
+    let words = ["import", "-", "--table", "t", "--into", "p.db"];
     // What `printf '{"a":1}\n{"a":"x"}\n' | gzip` writes: it is read twice, for the column becomes text.
     let packed: &[u8] = &[
         0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03, 0xab, 0x56, 0x4a, 0x54, 0xb2, 0x32, 0xac,
@@ -172,7 +172,7 @@ fn wrong_words() {
             &["import", "sde", "--into", "a.db", "--workers", "33"],
             "legal: a whole number from 0 to 32, or cores",
         ),
-        (&["import", "sde", "--into", "a.db", "--max-line", "10M"], "such as 10MiB"),
+        (&["import", "sde", "--into", "a.db", "--max-line", "10X"], "such as 10MiB"),
         (&["import", "sde", "--into", "a.db", "--max-line", "2GiB"], "--max-line 2147483648 is not legal"),
         (&["import", "sde", "--into", "a.db", "--languages", "en,d!e"], "--languages \"d!e\" is not legal"),
         (&["import", "sde", "--into", "a.db", "--on-error", "stop"], "[possible values: skip, fail]"),
@@ -198,7 +198,7 @@ fn standard_input() {
     // It is read once, but the column of numbers becomes text in the last line.
     let mut lines = "{\"a\":1}\n".repeat(100_000);
     lines.push_str("{\"a\":\"x\"}\n");
-    let words = ["import", "-", "--table", "piped lines", "--into", "p.db", "--quiet"];
+    let words = ["import", "-", "--table", "piped lines", "--into", "p.db"];
     home.feed(&words, lines.as_bytes()).check("a pipe", 0, "p.db: 1 table, 100,001 rows", "");
     let stats = home.json(&["import", "stats", "p.db"]);
     assert_eq!(
@@ -210,7 +210,7 @@ fn standard_input() {
     let members: Vec<String> = (0..3_000).map(|n| format!("\"{n}\":{n}")).collect();
     let mut lines = format!("{{\"by_id\":{{{}}}}}\n", members.join(","));
     lines.push_str(&"{\"by_id\":{\"1\":1}}\n".repeat(400_000));
-    let words = ["import", "-", "--table", "wide", "--into", "p.db", "--quiet", "--flatten"];
+    let words = ["import", "-", "--table", "wide", "--into", "p.db", "--flatten"];
     let mut process = home.command(&words);
     process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = process.spawn().unwrap();
@@ -236,7 +236,7 @@ fn interrupted(home: &Home, words: &[&str]) -> Said {
 #[test]
 fn ctrl_c_leaves_nothing_half_done() {
     let home = Home::new();
-    let words = ["import", "-", "--table", "t", "--into", "new.db", "--quiet"];
+    let words = ["import", "-", "--table", "t", "--into", "new.db"];
     interrupted(&home, &words).check("a new database", 130, "stopped; there is no new.db", "");
     let there = || {
         let names = std::fs::read_dir(home.path(".")).unwrap();
@@ -248,7 +248,7 @@ fn ctrl_c_leaves_nothing_half_done() {
     assert_eq!(there(), [""; 0]);
     home.feed(&words, b"{\"a\":7}\n").check("afterwards", 0, "1 table, 1 row", "");
     assert_eq!(there(), ["input", "new.db"]);
-    let words = ["import", "-", "--table", "t", "--into", "new.db", "--append", "--quiet"];
+    let words = ["import", "-", "--table", "t", "--into", "new.db", "--append"];
     interrupted(&home, &words).check(
         "an old one",
         130,

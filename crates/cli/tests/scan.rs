@@ -30,7 +30,7 @@ fn what_was_found_is_told() {
     std::fs::remove_file(home.path("a/b/three")).unwrap();
     home.check(&["scan", "a"], 0, "files: 1 changed, 1 gone\n\nno duplicates\n", "");
     home.files(&[(b"other/x", b"x")]);
-    home.check(&["scan", "--quiet", "other"], 0, "no duplicates in all roots\n", "");
+    home.check(&["scan", "other"], 0, "no duplicates in all roots\n", "other is registered");
     let summary = home.scan(&["a"]);
     shape_is_held("scan", &summary);
     assert_eq!(summary["roots"], json!([a]));
@@ -53,9 +53,9 @@ fn new_roots_that_are_scanned_at_once_keep_their_files_apart() {
 fn folders_only_are_looked_at_and_read_later() {
     let home = Home::new();
     home.files(&[(b"a/one", b"same"), (b"a/two", b"same")]);
-    home.check(&["scan", "folders", "a", "--quiet"], 0, "2 files in 1 folder, 8 B; took ", "");
+    home.check(&["scan", "folders", "a"], 0, "2 files in 1 folder, 8 B; took ", "a is registered");
     home.check(&["dupes"], 0, "no duplicates\n", "");
-    home.check(&["scan", "files", "a", "--quiet"], 0, "read 2 files, 8 B; took ", "");
+    home.check(&["scan", "files", "a"], 0, "read 2 files, 8 B; took ", "");
     home.check(&["dupes"], 0, "2 copies of 4 B", "");
 }
 
@@ -65,11 +65,11 @@ fn a_wrong_folder_leaves_no_database() {
     home.write("file", "x");
     home.check(&["scan", "nowhere"], 1, "", "nowhere: there is no such folder");
     home.check(&["scan", "file"], 1, "", "file: it is a file; name the folder it is in");
-    home.check(&["scan"], 1, "", "no folder is registered yet; name one: gristmill scan FOLDER");
+    home.check(&["scan"], 1, "", "no folder is registered yet; name one: `gristmill scan FOLDER`");
     home.check(&["scan", "--yes"], 1, "", "no folder is registered yet");
     std::fs::create_dir(home.path("all")).unwrap();
     home.check(&["scan", "all"], 1, "", "Write `gristmill scan ./all` for the folder");
-    home.check(&["scan", ".", "--min-size", "10M"], 1, "", "B, KiB, MiB, GiB, TiB or PiB, such as 10MiB");
+    home.check(&["scan", ".", "--min-size", "10X"], 1, "", "such as 10MiB, 1.5G or 200kB");
     home.check(&["scan", ".", "--exclude", ""], 1, "", "is a pattern for nothing");
     home.check(&["scan", ".", "--io-limit", "fast"], 1, "", "scan.io_limit is \"fast\" (--io-limit)");
     home.check(&["scan", ".", "--hash", "md5"], 1, "", "legal: blake3, sha256, sha512 or sha3-256");
@@ -86,8 +86,8 @@ fn what_cannot_be_read_costs_itself_and_steers_no_terminal() {
     std::fs::set_permissions(&bad, std::fs::Permissions::from_mode(0o000)).unwrap();
     // Who may read everything, reads it: then there is nothing to tell.
     let readable = std::fs::read_dir(&bad).is_ok();
-    let said = home.run(&["scan", "a", "--quiet"]);
-    assert_eq!(said.code, Some(0), "{said:?}");
+    let said = home.run(&["scan", "a"]);
+    assert_eq!(said.code, Some(i32::from(!readable)), "{said:?}");
     assert!(!said.out.contains('\u{1b}') && said.out.contains("2 copies of 4 B"), "{said:?}");
     assert!(readable || said.out.contains("1 item could not be read:\n"), "{said:?}");
     std::fs::set_permissions(&bad, std::fs::Permissions::from_mode(0o700)).unwrap();
@@ -101,11 +101,11 @@ fn a_root_whose_name_is_no_text() {
     let mut command = home.command(&["scan", "--quiet", "--json"]);
     let said = common::Said::of(&command.arg(std::ffi::OsStr::from_bytes(b"caf\xe9")).output().unwrap());
     assert_eq!(said.code, Some(0), "{said:?}");
-    assert_eq!(said.json()["roots"][0], json!(home.real("caf\u{fffd}")));
+    assert_eq!(said.json()["roots"][0], json!(home.real("caf\\xE9")));
     let roots = home.json(&["roots"]);
     let bytes = roots["items"][0]["path_bytes"].as_str().unwrap();
     assert!(bytes.ends_with("2f636166e9"), "{bytes}");
-    home.check(&["roots"], 0, "caf\u{fffd}", "");
+    home.check(&["roots"], 0, "caf\\xE9", "");
 }
 
 /// Files that take for ever at a byte a second.
@@ -148,7 +148,7 @@ fn two_do_not_scan_one_root() {
     home.files(&[(b"b/x", b"x")]);
     let slow = Slow::start(&home, &["a"]);
     let holder = format!("by process {} on ", slow.process.id());
-    let said = home.run(&["scan", "--quiet", "b", "a"]);
+    let said = home.run(&["scan", "b", "a"]);
     said.check("the same root", 1, "", &format!("{}: it is being scanned already, since ", home.real("a")));
     assert!(said.err.contains(&holder), "{said:?}");
     home.check(&["refresh", "--quiet"], 1, "", &holder);

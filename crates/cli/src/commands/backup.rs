@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use gristmill_store::backup::Existing;
 use serde_json::json;
 
+use super::places::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::plural;
+use crate::output::{path, plural};
 use crate::settings::absolute;
 
 const EXAMPLES: &str = "\
@@ -45,13 +46,15 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         }
         other => other.into(),
     })?;
-    let value = json!({"path": target.to_string_lossy(), "pages": report.pages, "bytes": report.bytes});
-    context.output.say(&value, |_| {
+    let mut value = with_path(&target);
+    value.insert("pages".to_owned(), json!(report.pages));
+    value.insert("bytes".to_owned(), json!(report.bytes));
+    context.output.summary(&value, Outcome::Done, |_| {
         format!(
             "copied {} ({}) to {}",
             plural(report.pages, "page"),
             plural(report.bytes, "byte"),
-            target.display()
+            path(&target)
         )
     })?;
     Ok(Outcome::Done)

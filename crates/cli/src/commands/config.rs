@@ -1,11 +1,12 @@
 //! `gristmill config`: what is in force and why.
 
-use std::io::Write;
-
 use serde_json::{Value, json};
 
+use super::places::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
+use crate::files;
+use crate::output::path as path_text;
 use crate::settings::{self, Origin, Shown};
 
 const SHOW: &str = "\
@@ -41,8 +42,9 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error
         Command::Show => show(context)?,
         Command::Path => {
             let path = context.config_path()?;
-            let value = json!({"path": path.to_string_lossy(), "exists": path.exists()});
-            context.output.say(&value, |_| path.display().to_string())?;
+            let mut value = with_path(&path);
+            value.insert("exists".to_owned(), json!(path.exists()));
+            context.output.say(&value, |_| path_text(&path))?;
         }
         Command::Init => init(context)?,
     }
@@ -73,14 +75,13 @@ fn init(context: &Context) -> Result<(), Error> {
     let path = context.config_path()?;
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            Error::Setting(format!("{} is there already, and was left as it is", path.display()))
+            Error::Setting(format!("{} is there already, and was left as it is", path_text(&path)))
         }
-        _ => Error::Setting(format!("cannot write {}: {error}", path.display())),
+        _ => Error::cannot_write(&path, &error, "--config names another file"),
     };
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
-    let mut file = std::fs::File::create_new(&path).map_err(failed)?;
-    file.write_all(settings::template().as_bytes()).map_err(failed)?;
-    context.output.say(&json!({"path": path.to_string_lossy()}), |_| format!("wrote {}", path.display()))
+    files::create(&path, settings::template().as_bytes()).map_err(failed)?;
+    context.output.summary(&with_path(&path), Outcome::Done, |_| format!("wrote {}", path_text(&path)))
 }

@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let interrupted = told > 1 || (told > 0 && has_end);
     let elapsed = started.elapsed();
     let value = told::value(&stats, elapsed, interrupted)?;
-    context.output.say(&value, |output| told::text(&stats, elapsed, output))?;
+    context.output.summary(&value, Outcome::Done, |output| told::text(&stats, elapsed, output))?;
     Ok(if interrupted { Outcome::Interrupted } else { Outcome::Done })
 }
 

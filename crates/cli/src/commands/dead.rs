@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{each, number, object, page_limit};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
+use crate::hints::Hints;
 use crate::output::{Output, plural, time};
 
 const LIST: &str = "\
@@ -141,9 +142,9 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
         }
         Command::Show { id } => show(context, &store.letters().get(id)?),
         Command::Retry(which) if which.all => retry_all(context, &store, &which.filter()),
-        Command::Retry(which) => each(context.output, &which.ids, |id| retry(&store, *id)),
+        Command::Retry(which) => each(context, &which.ids, |id| retry(&store, *id)),
         Command::Discard { which, yes } if which.all => discard_all(context, &store, &which.filter(), yes),
-        Command::Discard { which, .. } => each(context.output, &which.ids, |id| {
+        Command::Discard { which, .. } => each(context, &which.ids, |id| {
             store.letters().discard(*id)?;
             Ok((json!({"id": id, "discarded": true}), format!("dead letter {id} is gone")))
         }),
@@ -153,17 +154,17 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
 fn list(context: &Context, page: &Page<DeadLetter>, narrowed: bool) -> Result<Outcome, Error> {
     let items: Vec<_> = page.items.iter().map(object).collect::<Result<_, _>>()?;
     context.output.say(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
-        table(output, page, narrowed)
+        table(output, &context.hints, page, narrowed)
     })?;
     Ok(Outcome::Done)
 }
 
-fn table(output: &Output, page: &Page<DeadLetter>, narrowed: bool) -> String {
+fn table(output: &Output, hints: &Hints, page: &Page<DeadLetter>, narrowed: bool) -> String {
     if page.items.is_empty() && narrowed {
-        return NONE_MATCH.to_owned();
+        return none_match(hints);
     }
     if page.items.is_empty() {
-        return "no dead letters: nothing was given up. `gristmill jobs list` shows all work".to_owned();
+        return format!("no dead letters: nothing was given up. `{}` shows all work", hints.command("jobs list"));
     }
     let row = |letter: &DeadLetter| {
         vec![
@@ -187,9 +188,10 @@ fn show(context: &Context, letter: &DeadLetter) -> Result<Outcome, Error> {
     let document = Some(letter.document_id.clone()).filter(|document| !document.is_empty());
     let task = Some(letter.task_id.clone());
     let (task, message) = if letter.is_message() { (None, task) } else { (task, None) };
+    let discard = context.hints.command(&format!("dead discard {}", letter.id));
     let next = match letter.is_message() {
-        true => format!("publish it to its queue again, then gristmill dead discard {}", letter.id),
-        false => format!("gristmill dead retry {0}, or gristmill dead discard {0}", letter.id),
+        true => format!("publish it to its queue again, then {discard}"),
+        false => format!("{}, or {discard}", context.hints.command(&format!("dead retry {}", letter.id))),
     };
     context.output.say(&object(letter)?, |output| {
         output.fields(&[
@@ -223,20 +225,23 @@ pub(crate) fn retry(store: &Store, id: i64) -> Result<(Value, String), Error> {
 fn retry_all(context: &Context, store: &Store, filter: &LetterFilter) -> Result<Outcome, Error> {
     let retried = letters::retry_all(store, &[], filter)?;
     for (_, error) in &retried.refused {
-        crate::output::aside(&format!("error: {error}"));
+        crate::output::aside(&format!("error: {}", context.hints.complete(&error.to_string())));
     }
     let done = retried.tasks.iter().map(|(letter, task)| json!({"id": letter, "task": task.id}));
     let refused =
         retried.refused.iter().map(|(letter, error)| json!({"id": letter, "error": error.to_string()}));
     let items: Vec<Value> = done.chain(refused).collect();
-    context.output.say(&json!({"items": items, "next_cursor": null}), |_| match retried.tasks.len() {
-        0 if retried.refused.is_empty() => NONE_MATCH.to_owned(),
+    let value = json!({"items": items, "next_cursor": null});
+    context.output.summary(&value, Outcome::Done, |_| match retried.tasks.len() {
+        0 if retried.refused.is_empty() => none_match(&context.hints),
         count => format!("queued {} again", plural(count as u64, "task")),
     })?;
     Ok(if retried.refused.is_empty() { Outcome::Done } else { Outcome::ForTheUser })
 }
 
-const NONE_MATCH: &str = "no dead letter matches. `gristmill dead list` shows those there are";
+fn none_match(hints: &Hints) -> String {
+    format!("no dead letter matches. `{}` shows those there are", hints.command("dead list"))
+}
 
 fn discard_all(context: &Context, store: &Store, filter: &LetterFilter, yes: bool) -> Result<Outcome, Error> {
     let ids = matching(store, filter)?;
@@ -251,8 +256,8 @@ fn discard_all(context: &Context, store: &Store, filter: &LetterFilter, yes: boo
             Err(error) => return Err(error.into()),
         }
     }
-    context.output.say(&json!({"discarded": ids.len()}), |_| match ids.len() {
-        0 => NONE_MATCH.to_owned(),
+    context.output.summary(&json!({"discarded": ids.len()}), Outcome::Done, |_| match ids.len() {
+        0 => none_match(&context.hints),
         _ => format!("{count} discarded"),
     })?;
     Ok(Outcome::Done)

@@ -6,9 +6,10 @@ use std::path::Path;
 use gristmill_store::doctor::{Checkup, Severity};
 use serde_json::{Value, json};
 
+use super::places::with_path;
 use crate::context::{BY_ANY, Context, must_exist, options};
 use crate::error::{Error, Outcome};
-use crate::output::{Output, plural};
+use crate::output::{Output, path as path_text, plural};
 use crate::settings::value::show_size;
 
 const EXAMPLES: &str = "\
@@ -42,9 +43,15 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         repairs = Some(options.repair(&settings.database, &checkup, settings.worker.max_crashes)?);
         checkup = examine()?;
     }
-    let value = as_value(&checkup, &settings.database.to_string_lossy(), repairs.as_deref())?;
+    for finding in &mut checkup.findings {
+        finding.next = context.hints.complete(&finding.next);
+    }
+    for repair in repairs.iter_mut().flatten() {
+        *repair = context.hints.complete(repair);
+    }
+    let value = as_value(&checkup, &settings.database, repairs.as_deref())?;
     context.output.say(&value, |output| {
-        let mut text = vital_signs(output, &checkup, &settings.database.to_string_lossy());
+        let mut text = vital_signs(output, &checkup, &path_text(&settings.database));
         text.push_str(&counts(output, &checkup));
         text.push_str(&findings(&checkup));
         text.push_str(&repaired(&checkup, repairs.as_deref()));
@@ -64,7 +71,7 @@ fn no_database(error: gristmill_store::Error, path: &Path) -> Error {
         gristmill_store::Error::NotADatabase(_) if begins() => Error::System(format!(
             "{} begins like a database but is none: it is cut short, or its first page is damaged. Keep it, and \
              restore the latest backup",
-            path.display()
+            path_text(path)
         )),
         other => other.into(),
     }
@@ -89,9 +96,9 @@ fn health(checkup: &Checkup) -> &'static str {
     }
 }
 
-fn as_value(checkup: &Checkup, path: &str, repairs: Option<&[String]>) -> Result<Value, Error> {
+fn as_value(checkup: &Checkup, path: &Path, repairs: Option<&[String]>) -> Result<Value, Error> {
     let mut object = super::object(checkup)?;
-    object.insert("path".to_owned(), json!(path));
+    object.extend(with_path(path));
     object.insert("health".to_owned(), json!(health(checkup)));
     object.insert("repairs".to_owned(), json!(repairs));
     Ok(Value::Object(object))

@@ -102,7 +102,8 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     };
     let groups = store.catalog().groups(&query)?;
     let narrowed = args.min_count > 2 || args.min_size > 1 || !args.root.is_empty() || args.across_roots;
-    let answer = Answer { groups, places: Places::new(&store)?, page, narrowed };
+    let hints = context.hints.clone();
+    let answer = Answer { groups, places: Places::new(&store)?, page, narrowed, hints };
     match args {
         Args { csv: true, .. } => context.output.raw(answer.csv().as_bytes())?,
         Args { fdupes: true, print0, hard_links, .. } => {

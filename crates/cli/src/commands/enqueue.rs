@@ -337,7 +337,9 @@ fn many(
     signals.stop();
     let queued = batches.queued;
     let outcome = end.inspect_err(|_| batches.tell())?;
-    context.output.say(&json!({"queued": queued, "refused": refused, "lines": lines}), |_| {
+    let value = json!({"queued": queued, "refused": refused, "lines": lines});
+    // Lines that were refused have been told.
+    context.output.summary(&value, Outcome::Done, |_| {
         let mut text = format!("{} queued", plural(queued, "task"));
         if refused > 0 {
             text.push_str(&format!(", {} refused", plural(refused, "line")));

@@ -19,7 +19,7 @@ use self::told::Told;
 use super::words::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{bytes, counted, grouped, visible};
+use crate::output::{bytes, counted, grouped, path};
 use crate::settings::{Raw, keys};
 use crate::signals::Listener;
 
@@ -235,14 +235,15 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     };
     let told =
         Told { summary: &summary, target: &target, resume: args.resume, rejects: args.rejects.as_deref() };
-    context.output.say(&summary, |output| told.text(output))?;
-    Ok(if summary.interrupted {
+    let outcome = if summary.interrupted {
         Outcome::Interrupted
     } else if is_wrong(&summary, args.strict || args.validate) {
         Outcome::ForTheUser
     } else {
         Outcome::Done
-    })
+    };
+    context.output.summary(&summary, outcome, |output| told.text(output))?;
+    Ok(outcome)
 }
 
 /// Whether something is left for the user to put right.
@@ -325,7 +326,7 @@ fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, 
         let headers = ["TABLE", "ROWS", "COLUMNS", "SIZE", "INDEXES", "REJECTED", "LOADED", "FROM"];
         let total: u64 = stats.tables.iter().map(|table| table.rows).sum();
         let table = output.table(&headers, &rows);
-        let place = visible(&database.display().to_string());
+        let place = path(database);
         let tables = counted(stats.tables.len() as u64, "table");
         format!("{table}{place}: {tables}, {}, {}", counted(total, "row"), bytes(stats.bytes))
     })?;

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::{dead, each, object, page_limit};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
+use crate::hints::Hints;
 use crate::output::{Output, plural, time};
 use crate::settings::value::show_duration;
 
@@ -236,8 +237,8 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     match command {
         Command::List(list) => show_list(context, &page(&store, &list)?, list.narrows()),
         Command::Show { id } => show(context, &store, &id),
-        Command::Cancel { ids } => each(context.output, &ids, |id| cancel(&store, id)),
-        Command::Retry { ids } => each(context.output, &ids, |id| retry(&store, id)),
+        Command::Cancel { ids } => each(context, &ids, |id| cancel(&store, id)),
+        Command::Retry { ids } => each(context, &ids, |id| retry(&store, id)),
         Command::Recover => Ok(Outcome::Done),
     }
 }
@@ -290,17 +291,17 @@ fn jobs(store: &Store, list: &List, after: Option<&str>) -> Result<Page<JobRow>,
 fn show_list(context: &Context, page: &Page<Entry>, narrowed: bool) -> Result<Outcome, Error> {
     let items: Vec<Value> = page.items.iter().map(Entry::as_value).collect::<Result<_, _>>()?;
     context.output.say(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
-        table(output, page, narrowed)
+        table(output, &context.hints, page, narrowed)
     })?;
     Ok(Outcome::Done)
 }
 
-fn table(output: &Output, page: &Page<Entry>, narrowed: bool) -> String {
+fn table(output: &Output, hints: &Hints, page: &Page<Entry>, narrowed: bool) -> String {
     if page.items.is_empty() && narrowed {
-        return "nothing matches. `gristmill jobs list` shows all work".to_owned();
+        return format!("nothing matches. `{}` shows all work", hints.command("jobs list"));
     }
     if page.items.is_empty() {
-        return "nothing here. `gristmill enqueue exec -- echo hello` queues a command".to_owned();
+        return format!("nothing here. `{}` queues a command", hints.command("enqueue exec -- echo hello"));
     }
     let rows: Vec<_> = page.items.iter().map(Entry::row).collect();
     let mut text = output.table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "CREATED", "LAST ERROR"], &rows);
@@ -321,7 +322,8 @@ fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome, Error> {
             let letter = if task.status == TaskStatus::Failed { letter_of(store, *id)? } else { None };
             value["dead_letter"] = json!(letter);
             context.output.say(&value, |output| {
-                let mut text = task_fields(output, &task, letter);
+                let next = letter.map(|letter| context.hints.command(&format!("dead show {letter}")));
+                let mut text = task_fields(output, &task, next);
                 let row = |step: &gristmill_store::checkpoints::Checkpoint| {
                     vec![step.step.clone(), time(step.updated_at), step.data.clone()]
                 };
@@ -347,7 +349,7 @@ fn letter_of(store: &Store, task: i64) -> Result<Option<i64>, Error> {
     Ok(store.letters().list(&filter, None, 1)?.items.pop().map(|letter| letter.id))
 }
 
-fn task_fields(output: &Output, task: &TaskRow, letter: Option<i64>) -> String {
+fn task_fields(output: &Output, task: &TaskRow, next: Option<String>) -> String {
     let attempts = match task.max_attempts {
         Some(most) => format!("{} failed of at most {most}", task.attempts),
         None => format!("{} failed", task.attempts),
@@ -374,7 +376,7 @@ fn task_fields(output: &Output, task: &TaskRow, letter: Option<i64>) -> String {
         ("last error", task.error_message.clone()),
         ("payload", Some(task.payload.clone())),
         ("result", task.result.clone()),
-        ("next", letter.map(|letter| format!("gristmill dead show {letter} tells more and what it wrote"))),
+        ("next", next.map(|command| format!("{command} tells more and what it wrote"))),
     ])
 }
 
@@ -477,7 +479,7 @@ fn recover(context: &Context) -> Result<Outcome, Error> {
     for (table, freed) in others {
         value[table] = json!(freed);
     }
-    context.output.say(&value, |_| {
+    context.output.summary(&value, Outcome::Done, |_| {
         let freed = std::iter::once(("tasks", tasks.freed)).chain(others);
         let mut lines: Vec<String> = freed
             .filter(|(_, count)| *count > 0)
@@ -485,7 +487,10 @@ fn recover(context: &Context) -> Result<Outcome, Error> {
             .collect();
         if !tasks.poisoned.is_empty() {
             let count = plural(tasks.poisoned.len() as u64, "task");
-            lines.push(format!("buried {count} whose workers kept dying; see `gristmill dead list`"));
+            lines.push(format!(
+                "buried {count} whose workers kept dying; see `{}`",
+                context.hints.command("dead list")
+            ));
         }
         if lines.is_empty() { "nothing to free: no lease has run out".to_owned() } else { lines.join("\n") }
     })?;

@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::args::Args;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
+use crate::files;
 use crate::output::plural;
 
 pub(crate) const COMPLETIONS: &str = "\
@@ -53,19 +54,18 @@ pub(crate) fn man(pages: &Pages, context: &Context) -> Result<Outcome, Error> {
         context.output.say(&json!({"page": page}), |_| page.clone())?;
         return Ok(Outcome::Done);
     };
-    let failed = |path: &Path, error: std::io::Error| {
-        Error::Setting(format!("cannot write {}: {error}; --out names another folder", path.display()))
-    };
+    let failed =
+        |path: &Path, error: std::io::Error| Error::cannot_write(path, &error, "--out names another folder");
     std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
     let mut files = Vec::new();
     for command in every(grammar()) {
         let (name, page) = page(command)?;
         let file = folder.join(name);
-        std::fs::write(&file, page).map_err(|error| failed(&file, error))?;
+        files::replace(&file, page.as_bytes()).map_err(|error| failed(&file, error))?;
         files.push(file.to_string_lossy().into_owned());
     }
     let shown = crate::output::path(folder);
-    context.output.say(&json!({"files": files}), |_| {
+    context.output.summary(&json!({"files": files}), Outcome::Done, |_| {
         format!("wrote {} into {shown}", plural(files.len() as u64, "page"))
     })?;
     Ok(Outcome::Done)

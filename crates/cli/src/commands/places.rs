@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use gristmill_store::Store;
 use gristmill_store::roots::Root;
+use gristmill_store::{Store, display_path};
 use serde_json::{Map, Value, json};
 
 use crate::error::Error;
@@ -32,7 +32,15 @@ impl Places {
 
     /// A root's path, as text.
     pub(super) fn root(&self, root: i64) -> String {
-        self.0.get(&root).map(|root| root.path.to_string_lossy().into_owned()).unwrap_or_default()
+        self.0.get(&root).map(|root| path_text(&root.path)).unwrap_or_default()
+    }
+
+    /// Puts a root's path into an object, as [`with_path`] does.
+    pub(super) fn insert_root(&self, object: &mut Map<String, Value>, root: i64) {
+        object.insert("root".to_owned(), json!(self.root(root)));
+        if let Some(bytes) = self.0.get(&root).and_then(|root| bytes(&root.path)) {
+            object.insert("root_bytes".to_owned(), json!(bytes));
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -56,10 +64,15 @@ pub(super) fn chosen(store: &Store, words: &[PathBuf]) -> Result<Vec<Root>, Erro
     Ok(store.roots().list()?.into_iter().filter(within).collect())
 }
 
-/// An object with a path in it: as text, and when that is not all of it, as bytes too.
+/// A path as JSON and CSV have it: as it is if it is text, escaped as for people if it is not.
+pub(super) fn path_text(path: &Path) -> String {
+    path.to_str().map_or_else(|| display_path(path), str::to_owned)
+}
+
+/// An object with a path in it: as text, and if it is no text, as bytes too.
 pub(super) fn with_path(path: &Path) -> Map<String, Value> {
     let mut object = Map::new();
-    object.insert("path".to_owned(), json!(path.to_string_lossy()));
+    object.insert("path".to_owned(), json!(path_text(path)));
     if let Some(bytes) = bytes(path) {
         object.insert("path_bytes".to_owned(), json!(bytes));
     }

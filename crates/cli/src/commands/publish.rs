@@ -175,7 +175,13 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         "interrupted": end == End::Told,
         "stuck": end == End::Stuck,
     });
-    context.output.say(&value, |_| {
+    let outcome = match end {
+        End::All => Outcome::Done,
+        End::Told => Outcome::Interrupted,
+        End::Stuck => Outcome::Failed,
+    };
+    let outcome = if failed > 0 { outcome.and(Outcome::ForTheUser) } else { outcome };
+    context.output.summary(&value, outcome, |_| {
         let rate = if seconds > 0.0 { (published as f64 / seconds) as u64 } else { 0 };
         let mut text =
             format!("{} published in {} ({}/s)", counted(published, "message"), took(seconds), grouped(rate));
@@ -189,12 +195,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         }
         text
     })?;
-    let outcome = match end {
-        End::All => Outcome::Done,
-        End::Told => Outcome::Interrupted,
-        End::Stuck => Outcome::Failed,
-    };
-    Ok(if failed > 0 { outcome.and(Outcome::ForTheUser) } else { outcome })
+    Ok(outcome)
 }
 
 impl Args {

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let (store, _) = context.scanned()?;
     let before = Time::from_micros(args.before.as_microsecond());
     let purged = store.catalog().purge(args.what != What::Folders, args.what != What::Files, before)?;
-    context.output.say(&purged, |_| {
+    context.output.summary(&purged, Outcome::Done, |_| {
         let (files, folders) = (purged.files as u64, purged.folders as u64);
         let what = match args.what {
             What::Files => counted(files, "file"),

@@ -3,7 +3,7 @@
 //! Owns where the page goes, and that nothing of anybody's is overwritten by it. What is on it is the library's affair.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use gristmill_dedup::report::{Options, html};
@@ -13,6 +13,7 @@ use serde_json::json;
 use super::places::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
+use crate::files;
 use crate::output::{bytes, path};
 
 const EXAMPLES: &str = "\
@@ -43,17 +44,13 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     match target {
         None => context.output.say(&json!({"html": page}), |_| page.clone())?,
         Some(target) => {
-            write(&target, &page).map_err(|error| {
-                Error::Setting(format!(
-                    "cannot write {}: {error}; --html names another file",
-                    target.display()
-                ))
-            })?;
+            files::replace(&target, page.as_bytes())
+                .map_err(|error| Error::cannot_write(&target, &error, "--html names another file"))?;
             let mut object = with_path(&target);
             object.insert("bytes".to_owned(), json!(page.len()));
-            context
-                .output
-                .say(&object, |_| format!("wrote {} ({})", path(&target), bytes(page.len() as u64)))?;
+            context.output.summary(&object, Outcome::Done, |_| {
+                format!("wrote {} ({})", path(&target), bytes(page.len() as u64))
+            })?;
         }
     }
     Ok(Outcome::Done)
@@ -61,7 +58,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
 
 /// Where it goes: what a link points at, not the link. Refused when somebody else's file is there.
 fn target(file: &Path, force: bool) -> Result<PathBuf, Error> {
-    let refused = |why: &str| Err(Error::Setting(format!("{} {why}", file.display())));
+    let refused = |why: &str| Err(Error::Setting(format!("{} {why}", path(file))));
     let found = match std::fs::metadata(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return crate::settings::absolute(file),
         Err(error) => return refused(&format!("cannot be written: {error}")),
@@ -91,19 +88,3 @@ fn is_ours(file: &Path) -> io::Result<bool> {
 
 const START: &[u8; 15] = b"<!DOCTYPE html>";
 const SIGNED: &str = "Made by Gristmill.";
-
-/// All of it or nothing: it has its name when it is on disk.
-fn write(target: &Path, page: &str) -> io::Result<()> {
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    let draft = target.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-    let written = File::create_new(&draft).and_then(|mut file| {
-        file.write_all(page.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&draft, target)
-    });
-    if written.is_err() {
-        // The first error is the one to tell.
-        let _ = std::fs::remove_file(&draft);
-    }
-    written
-}

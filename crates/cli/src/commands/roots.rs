@@ -9,6 +9,7 @@ use super::ask::ask;
 use super::places::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
+use crate::hints::Hints;
 use crate::output::{Output, aside, bytes, counted, grouped, path, time};
 
 pub(crate) const LIST: &str = "\
@@ -44,7 +45,9 @@ pub(crate) fn list(context: &Context) -> Result<Outcome, Error> {
     let (store, _) = context.scanned()?;
     let roots = store.roots().list()?;
     let items: Vec<Value> = roots.iter().map(as_value).collect();
-    context.output.say(&json!({"items": items, "next_cursor": null}), |output| table(output, &roots))?;
+    context
+        .output
+        .say(&json!({"items": items, "next_cursor": null}), |output| table(output, &context.hints, &roots))?;
     Ok(Outcome::Done)
 }
 
@@ -64,9 +67,9 @@ fn as_value(root: &Root) -> Value {
     object.into()
 }
 
-fn table(output: &Output, roots: &[Root]) -> String {
+fn table(output: &Output, hints: &Hints, roots: &[Root]) -> String {
     if roots.is_empty() {
-        return "no folder is registered yet: gristmill scan FOLDER".to_owned();
+        return format!("no folder is registered yet: {}", hints.command("scan FOLDER"));
     }
     let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
@@ -108,7 +111,7 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error
     object.insert("name".to_owned(), json!(root.name));
     object.insert("folders".to_owned(), json!(forgotten.folders));
     object.insert("files".to_owned(), json!(forgotten.files));
-    context.output.say(&object, |_| {
+    context.output.summary(&object, Outcome::Done, |_| {
         format!(
             "{shown} is no root any more: {} and {} forgotten. No file was touched",
             counted(forgotten.folders as u64, "folder"),

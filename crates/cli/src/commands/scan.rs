@@ -32,14 +32,25 @@ their first and last blocks, then all of it. No file is ever changed.
 Killed or stopped at any instant, the same command goes on where it was. A later scan reads only what has \
 changed. Without a folder all roots are scanned.
 
-Patterns: *.tmp is for names at any depth, build/*.o for paths from the root on. A folder that is left out is left \
-out with all below it. What an earlier scan knew of files that are left out now is forgotten.
+Patterns are matched against the path inside the scanned folder:
+  *.tmp, cache     names at any depth
+  build/*.o        a path from the scanned folder on
+  ./cache, /cache  cache at the top of the scanned folder, not below
+  /mnt/nas/tmp     an absolute path inside a scanned folder
+  a/**/b           ** stands for any number of folders; * and ? for no slash
+  {jpg,png} [ab]   alternatives, characters; \\* is a star itself
+Upper and lower case differ unless --ignore-case is given. A folder that is left out is left out with all below it. \
+What an earlier scan knew of files that are left out now is forgotten. A pattern that cannot match is warned about.
+
+Sizes are numbers of bytes, or have a unit: K, M, G, T, P and KiB, MiB, … are powers of 1024, kB, MB, … powers of 1000; \
+1.5G and \"10 MB\" are sizes, too.
 
 Ctrl-C: what was found is saved within five seconds, and a second one ends it at once.
 
 Exit codes:
-  0    done; files that could not be read are counted, and tried again by the next scan
-  1    a wrong argument, a folder that is not there or cannot be read, a root that another process scans
+  0    done
+  1    folders or files could not be read: they are listed, the rest is done, the next scan tries
+       again; or a wrong argument, a folder that is not there, a root that another process scans
   2    the system failed: a full disk, a damaged database
   130  interrupted, with what was found saved
 
@@ -104,6 +115,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATTERN", help_heading = "Which files")]
     exclude: Vec<String>,
 
+    /// Upper and lower case are the same in these patterns
+    #[arg(long, help_heading = "Which files")]
+    ignore_case: bool,
+
     /// Only files of at least this size
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Which files")]
     min_size: Option<u64>,
@@ -167,6 +182,10 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     }
     let store = store.map_or_else(|| open_or_create(&settings), Ok)?;
     let roots = roots(args, &store, &folders, context)?;
+    let paths: Vec<_> = roots.iter().map(|root| root.path.clone()).collect();
+    for (pattern, reason) in options.filter.unmatchable(&paths) {
+        tracing::warn!("the pattern {pattern:?} matches nothing: {reason}");
+    }
     scan_and_tell(&store, &roots, &options, context)
 }
 
@@ -187,13 +206,18 @@ pub(crate) fn scan_and_tell(
     shown.end();
     signals.stop();
     let summary = result?;
-    let told = Told { summary: &summary, roots: &store.roots().list()?, mode: options.mode };
-    context.output.say(&told.json()?, |_| told.text())?;
-    Ok(match summary {
+    let outcome = match summary {
         Summary { interrupted: true, .. } => Outcome::Interrupted,
-        Summary { failed_roots: 1.., .. } => Outcome::ForTheUser,
+        Summary { errors: 1.., .. } | Summary { failed_roots: 1.., .. } => Outcome::ForTheUser,
         _ => Outcome::Done,
-    })
+    };
+    let told =
+        Told { summary: &summary, roots: &store.roots().list()?, mode: options.mode, hints: &context.hints };
+    context.output.summary(&told.json()?, outcome, |output| match output.is_quiet() {
+        true => told.unreadable().join("\n"),
+        false => told.text(),
+    })?;
+    Ok(outcome)
 }
 
 /// So many groups are shown at the end of a scan.
@@ -228,6 +252,7 @@ fn filter(args: &Args) -> Result<Filter, Error> {
     Ok(Filter {
         include: args.include.clone(),
         exclude: args.exclude.clone(),
+        ignore_case: args.ignore_case,
         min_size: args.min_size,
         max_size: args.max_size,
         newer_than: nanoseconds(args.newer_than)?,
@@ -242,7 +267,7 @@ fn filter(args: &Args) -> Result<Filter, Error> {
 fn wanted(store: Option<&Store>, folders: &[PathBuf], yes: bool) -> Result<bool, Error> {
     let known = store.map_or_else(|| Ok(Vec::new()), |store| store.roots().list())?;
     if folders.is_empty() && known.is_empty() {
-        let text = "no folder is registered yet; name one: gristmill scan FOLDER";
+        let text = "no folder is registered yet; name one: `gristmill scan FOLDER`";
         return Err(Error::Setting(text.to_owned()));
     }
     let is_new = |folder: &&PathBuf| known.iter().all(|root| root.path != **folder);

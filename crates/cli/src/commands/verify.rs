@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::error::{Error, Outcome};
+use crate::hints::Hints;
 use crate::output::{Output, counted, grouped};
 
 const EXAMPLES: &str = "\
@@ -32,11 +33,19 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let broken: i64 = checks.iter().map(|check| check.broken).sum();
     let repaired: i64 = checks.iter().map(|check| check.repaired).sum();
     let value = json!({"items": checks, "broken": broken, "repaired": repaired});
-    context.output.say(&value, |output| text(output, &checks, args.repair, broken, repaired))?;
+    context
+        .output
+        .say(&value, |output| text(output, &context.hints, &checks, args.repair, (broken, repaired)))?;
     Ok(if broken > repaired { Outcome::ForTheUser } else { Outcome::Done })
 }
 
-fn text(output: &Output, checks: &[Check], repair: bool, broken: i64, repaired: i64) -> String {
+fn text(
+    output: &Output,
+    hints: &Hints,
+    checks: &[Check],
+    repair: bool,
+    (broken, repaired): (i64, i64),
+) -> String {
     let number = |number: i64| u64::try_from(number).unwrap_or(0);
     let row = |check: &Check| {
         let mut row = vec![check.name.to_owned(), grouped(number(check.broken))];
@@ -57,15 +66,17 @@ fn text(output: &Output, checks: &[Check], repair: bool, broken: i64, repaired: 
         (0, _) => "\nall of it holds\n".to_owned(),
         (broken, 0) if !repair => {
             format!(
-                "\n{} not as it should be; `gristmill verify --repair` puts it right\n",
-                counted(broken, "row")
+                "\n{} not as it should be; `{}` puts it right\n",
+                counted(broken, "row"),
+                hints.command("verify --repair")
             )
         }
         (broken, repaired) if broken == repaired => format!("\n{} repaired\n", counted(repaired, "row")),
         (broken, repaired) => format!(
-            "\n{} of {} repaired; `gristmill scan` sees what is there and puts the rest right\n",
+            "\n{} of {} repaired; `{}` sees what is there and puts the rest right\n",
             grouped(repaired),
-            counted(broken, "row")
+            counted(broken, "row"),
+            hints.command("scan")
         ),
     });
     text

@@ -18,7 +18,8 @@ use serde_json::json;
 use super::object;
 use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
-use crate::output::{aside, plural};
+use crate::hints::Hints;
+use crate::output::{aside, path, plural};
 use crate::settings::value::show_duration;
 use crate::settings::{Raw, Settings, keys};
 use crate::signals::Listener;
@@ -88,7 +89,7 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
     let running = start(&store, &settings)?;
     if !context.quiet {
         let queues = settings.worker.queues.join(", ");
-        aside(&format!("worker {} serves {queues} of {}", running.worker(), store.path().display()));
+        aside(&format!("worker {} serves {queues} of {}", running.worker(), path(store.path())));
     }
     let attended =
         Attended { running: &running, shutdown: settings.worker.shutdown, quiet: context.quiet, events };
@@ -113,7 +114,7 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
         }
         value.insert("left".to_owned(), json!(left));
     }
-    context.output.say(&value, |_| tell(&summary))?;
+    context.output.summary(&value, Outcome::Done, |_| tell(&summary, &context.hints))?;
     Ok(if told > 1 || (told > 0 && args.once) { Outcome::Interrupted } else { Outcome::Done })
 }
 
@@ -251,12 +252,13 @@ fn name() -> String {
     format!("{host}:{}", std::process::id())
 }
 
-fn tell(summary: &Summary) -> String {
+fn tell(summary: &Summary, hints: &Hints) -> String {
     let Summary { completed, retried, buried, released, lost, unfinished } = *summary;
     let mut lines = vec![format!("{} done", plural(completed, "task"))];
+    let given_up = format!("given up; see `{}`", hints.command("dead list"));
     let rest = [
         (retried, "failed and to be tried again"),
-        (buried, "given up; see `gristmill dead list`"),
+        (buried, given_up.as_str()),
         (released, "back in the queue"),
         (lost, "taken over by others, or called off"),
         (unfinished, "left with commands that did not stop"),

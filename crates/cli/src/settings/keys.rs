@@ -42,7 +42,7 @@ keys! {
         "a whole number from 1 to 1024, or auto";
     SCAN_IO_LIMIT = "scan.io_limit", "GRISTMILL_SCAN_IO_LIMIT", Some("none"),
         "How much a scan may read in a second.",
-        "a size in B, KiB, MiB, GiB, TiB or PiB, such as 200MiB or 200MiB/s, or none";
+        "a size such as 200MiB, 200M or 200MB/s, or none";
     SCAN_LIBRARIES = "scan.libraries", "GRISTMILL_SCAN_LIBRARIES", Some("none"),
         "A folder whose folders become roots when a job asks for a scan of everything. For control planes that share the database.",
         "an absolute path, or none";

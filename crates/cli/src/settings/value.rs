@@ -9,11 +9,20 @@ const TIMES: &[(&str, u64)] = &[("d", 86_400_000), ("h", 3_600_000), ("m", 60_00
 const SIZES: &[(&str, u64)] =
     &[("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
+/// Units in powers of 1,000, as disks are sold.
+const DECIMAL_SIZES: &[(&str, u64)] = &[
+    ("PB", 1_000_000_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1_000),
+];
+
 /// How durations are written, for messages.
 pub(crate) const DURATIONS: &str = "a whole number and its unit, such as 500ms, 30s, 5m, 2h or 7d";
 
 /// How sizes are written, for messages.
-pub(crate) const SIZE: &str = "a whole number and its unit, B, KiB, MiB, GiB, TiB or PiB, such as 10MiB";
+pub(crate) const SIZE: &str = "a number and its unit, such as 10MiB, 1.5G or 200kB (K, M, G, T, P and KiB, MiB, … are powers of 1024, kB, MB, … of 1000)";
 
 /// Reads a duration such as `30s`, or several parts of one such as `1h30m`.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
@@ -41,13 +50,31 @@ pub(crate) fn show_duration(duration: Duration) -> String {
     with_unit(millis, TIMES).unwrap_or_else(|| "0s".to_owned())
 }
 
-/// Reads a size such as `64KiB`.
+/// Reads a size such as `64KiB`, `64K`, `1.5 GiB` or `10MB`, in upper or lower case. As in the GNU tools, `K` and `KiB`
+/// are 1,024 bytes and `kB` is 1,000. A part of a byte is dropped.
 pub(crate) fn size(text: &str) -> Option<u64> {
     let text = text.trim();
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let (_, bytes) = SIZES.iter().find(|(name, _)| *name == unit.trim_start())?;
-    number.parse::<u64>().ok()?.checked_mul(*bytes)
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit = unit_bytes(unit.trim_start())?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    // Both sides of the point have digits, and bytes have no parts.
+    let digits =
+        |part: &str| !part.is_empty() && part.len() <= 18 && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) || (unit == 1 && number.contains('.')) {
+        return None;
+    }
+    let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
+    let scaled = whole.parse::<u128>().ok()? * scale + fraction.parse::<u128>().ok()?;
+    u64::try_from(scaled * u128::from(unit) / scale).ok()
+}
+
+fn unit_bytes(unit: &str) -> Option<u64> {
+    let named = |name: &str| unit.eq_ignore_ascii_case(name);
+    // K is short for KiB.
+    let short = |name: &str| named(name.strip_suffix("iB").unwrap_or(name));
+    let binary = SIZES.iter().find(|(name, _)| named(name) || short(name));
+    binary.or_else(|| DECIMAL_SIZES.iter().find(|(name, _)| named(name))).map(|(_, bytes)| *bytes)
 }
 
 /// Writes a size with the largest unit that holds it exactly.
@@ -96,10 +123,37 @@ mod tests {
             ("3072GiB", Some("3TiB")),
             ("16383PiB", Some("16383PiB")),
             ("0B", Some("0B")),
+            ("64k", Some("64KiB")),
+            ("64K", Some("64KiB")),
+            ("64kib", Some("64KiB")),
+            ("10 M", Some("10MiB")),
+            ("1.5GiB", Some("1536MiB")),
+            ("0.5G", Some("512MiB")),
+            ("1.1KiB", Some("1126B")),
+            ("1kb", Some("1000B")),
+            ("10 MB", Some("10000000B")),
+            ("1.5TB", Some("1464843750KiB")),
         ] {
             assert_eq!(size(text).map(show_size).as_deref(), shown, "{text:?}");
         }
-        for text in ["", "64", "64kb", "KiB", "-1B", "4k", "1.5GiB", "16384PiB", "99999999999GiB"] {
+        for text in [
+            "",
+            "64",
+            "KiB",
+            "K",
+            "-1B",
+            "1.5B",
+            "1.G",
+            ".5G",
+            "1..5G",
+            "1,5G",
+            "4ki",
+            "4 x",
+            "1e3K",
+            "16384PiB",
+            "99999999999GiB",
+            "1.0000000000000000000G",
+        ] {
             assert_eq!(size(text), None, "{text:?}");
         }
     }

@@ -11,7 +11,7 @@ fn a_message_becomes_a_task() {
     bed.publish([r#"{"argv": ["sh", "-c", "echo done > here"]}"#]);
     let stats = bed.drain(&["--enqueue", "exec"]);
     assert_eq!((&stats["acknowledged"], &stats["rejected"]), (&json!(1), &json!(0)), "{stats}");
-    bed.home.check(&["worker", "--once", "--quiet"], 0, "1 task done", "");
+    bed.home.check(&["worker", "--once"], 0, "1 task done", "serves");
     assert_eq!(std::fs::read_to_string(bed.home.path("here")).unwrap(), "done\n");
 }
 

@@ -33,8 +33,12 @@ fn those_of_the_settings_file_with_what_is_beside_them() {
         &format!("[[consumers]]\nqueue = '{}'\nexec = ['false']\n", bed.queue),
     );
     bed.publish(["a"]);
-    bed.run(&["consume", "--drain", "--for", "2m", "--attempts", "2", "--retry-delay", "1ms", "--quiet"])
-        .check("consume", 0, "0 messages done", "given up");
+    bed.run(&["consume", "--drain", "--for", "2m", "--attempts", "2", "--retry-delay", "1ms"]).check(
+        "consume",
+        0,
+        "0 messages done",
+        "given up",
+    );
     bed.depth_is(".dead", 1);
     let said = bed.run(&["queues", "--json"]);
     let names: Vec<String> = said.json()["items"]

@@ -13,6 +13,8 @@ use serde_json::Value;
 /// A home of its own, with nothing in it.
 pub(crate) struct Home {
     folder: tempfile::TempDir,
+    /// The program, and the user whom it runs as.
+    nobody: Option<(PathBuf, u32)>,
 }
 
 /// What a run said, and how it ended.
@@ -25,7 +27,37 @@ pub(crate) struct Said {
 
 impl Home {
     pub(crate) fn new() -> Self {
-        Home { folder: tempfile::tempdir().unwrap() }
+        Home { folder: tempfile::tempdir().unwrap(), nobody: None }
+    }
+
+    /// One whose commands may not read and write everything: run by root, they run as nobody.
+    #[cfg(unix)]
+    pub(crate) fn without_rights() -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        let mut home = Home::new();
+        if !rustix::process::geteuid().is_root() {
+            return home;
+        }
+        let program = home.path("gristmill");
+        // By another process: while another test starts one, a file that is open for writing here is open there, too, and
+        // what is open for writing cannot be run.
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_gristmill")).arg(&program).status();
+        assert!(copied.unwrap().success());
+        for path in [home.folder.path(), &program] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        home.nobody = Some((program, 65_534));
+        home
+    }
+
+    /// Gives all files to the user whom commands run as.
+    #[cfg(unix)]
+    fn give(&self) {
+        if let Some((_, user)) = &self.nobody {
+            let mut chown = Command::new("chown");
+            let given = chown.args(["-R", &format!("{user}:{user}")]).arg(self.folder.path()).status();
+            assert!(given.unwrap().success());
+        }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -74,7 +106,19 @@ impl Home {
     }
 
     pub(crate) fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
+        let mut command = match &self.nobody {
+            None => Command::new(env!("CARGO_BIN_EXE_gristmill")),
+            #[cfg(unix)]
+            Some((program, user)) => {
+                use std::os::unix::process::CommandExt;
+                self.give();
+                let mut command = Command::new(program);
+                command.uid(*user).gid(*user);
+                command
+            }
+            #[cfg(not(unix))]
+            Some(_) => unreachable!(),
+        };
         command.args(words).env_clear().env("HOME", self.folder.path()).current_dir(self.folder.path());
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("NO_COLOR", "1").env("COLUMNS", "100");

@@ -5,7 +5,8 @@ use gristmill_store::catalog::{Group, Groups, Member};
 use serde_json::{Value, json};
 
 use crate::commands::paging::Page;
-use crate::commands::places::{Places, bytes as path_bytes, hex, with_path};
+use crate::commands::places::{Places, bytes as path_bytes, hex, path_text, with_path};
+use crate::hints::Hints;
 use crate::output::{bytes, counted, path};
 
 /// What was found, and what is needed to tell it.
@@ -15,13 +16,14 @@ pub(super) struct Answer {
     pub(super) page: Page,
     /// Whether filters were given.
     pub(super) narrowed: bool,
+    pub(super) hints: Hints,
 }
 
 impl Answer {
     pub(super) fn text(&self) -> String {
         let Groups { groups, total, files, reclaimable } = &self.groups;
         if *total == 0 {
-            return self.nothing().to_owned();
+            return self.nothing();
         }
         let mut text = String::new();
         for group in groups {
@@ -39,19 +41,23 @@ impl Answer {
         ));
         for root in self.places.unfinished() {
             let root = path(root);
-            text.push_str(&format!("{root} was not scanned to its end yet; `gristmill scan` goes on\n"));
+            let scan = self.hints.command("scan");
+            text.push_str(&format!("{root} was not scanned to its end yet; `{scan}` goes on\n"));
         }
         text
     }
 
-    fn nothing(&self) -> &'static str {
+    fn nothing(&self) -> String {
+        let command = |words| self.hints.command(words);
         match () {
-            () if self.places.is_empty() => "nothing was scanned yet: gristmill scan FOLDER",
-            () if self.narrowed => "no duplicates match. `gristmill dupes` shows those there are",
-            () if !self.places.unfinished().is_empty() => {
-                "no duplicates so far; `gristmill scan` goes on with what is not scanned yet"
+            () if self.places.is_empty() => format!("nothing was scanned yet: {}", command("scan FOLDER")),
+            () if self.narrowed => {
+                format!("no duplicates match. `{}` shows those there are", command("dupes"))
             }
-            () => "no duplicates",
+            () if !self.places.unfinished().is_empty() => {
+                format!("no duplicates so far; `{}` goes on with what is not scanned yet", command("scan"))
+            }
+            () => "no duplicates".to_owned(),
         }
     }
 
@@ -75,7 +81,7 @@ impl Answer {
     pub(super) fn json(&self) -> Value {
         let file = |member: &Member| {
             let mut file = with_path(&self.places.absolute(member.root, &member.path));
-            file.insert("root".to_owned(), json!(self.places.root(member.root)));
+            self.places.insert_root(&mut file, member.root);
             file.insert("hard_link".to_owned(), json!(member.linked));
             file.insert("mtime".to_owned(), json!(changed(member)));
             Value::Object(file)
@@ -112,11 +118,11 @@ impl Answer {
                     group.size.to_string(),
                     group.copies.to_string(),
                     group.reclaimable.to_string(),
-                    absolute.to_string_lossy().into_owned(),
+                    path_text(&absolute),
                     path_bytes(&absolute).unwrap_or_default(),
                     self.places.root(member.root),
                     member.linked.to_string(),
-                    changed(member).to_string(),
+                    changed(member).rfc3339(),
                 ];
                 text.push_str(&row.map(|cell| quoted(&cell)).join(","));
                 text.push('\n');

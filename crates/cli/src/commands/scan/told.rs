@@ -5,7 +5,9 @@ use gristmill_store::catalog::Group;
 use gristmill_store::roots::Root;
 use serde_json::{Value, json};
 
+use crate::commands::places::{bytes as path_bytes, path_text};
 use crate::error::Error;
+use crate::hints::Hints;
 use crate::output::{bytes, counted, grouped, path, took, visible};
 
 /// What a scan did, and what is needed to tell it.
@@ -14,15 +16,20 @@ pub(super) struct Told<'a> {
     /// All that are registered.
     pub(super) roots: &'a [Root],
     pub(super) mode: Mode,
+    pub(super) hints: &'a Hints,
 }
 
 impl Told<'_> {
     pub(super) fn json(&self) -> Result<Value, Error> {
         // A root's path may be no text, which serde would have refused after all the work.
-        let roots: Vec<_> = self.summary.roots.iter().map(|root| root.to_string_lossy()).collect();
+        let roots: Vec<_> = self.summary.roots.iter().map(|root| path_text(root)).collect();
+        let odd: Vec<_> = self.summary.roots.iter().map(|root| path_bytes(root)).collect();
         let summary = Summary { roots: Vec::new(), ..self.summary.clone() };
         let mut value = serde_json::to_value(&summary).map_err(|error| Error::System(error.to_string()))?;
         value["roots"] = json!(roots);
+        if odd.iter().any(Option::is_some) {
+            value["roots_bytes"] = json!(odd);
+        }
         if !self.reads() {
             // It did not look.
             for key in ["duplicate_groups", "duplicate_files", "reclaimable_bytes"] {
@@ -43,6 +50,7 @@ impl Told<'_> {
         }
         lines.push(self.amount());
         lines.extend(self.changes());
+        lines.extend(self.links());
         lines.extend(self.unreadable());
         if self.reads() && !summary.interrupted {
             lines.push(String::new());
@@ -86,17 +94,25 @@ impl Told<'_> {
         (!changes.is_empty()).then(|| format!("files: {}", changes.join(", ")))
     }
 
-    fn unreadable(&self) -> Vec<String> {
+    /// What could not be read, and is missing from the answer.
+    pub(super) fn unreadable(&self) -> Vec<String> {
         let Summary { errors, error_samples, .. } = self.summary;
-        if *errors == 0 {
-            return Vec::new();
-        }
-        let mut lines = vec![format!("{} could not be read:", counted(*errors, "item"))];
-        lines.extend(error_samples.iter().map(|sample| format!("  {}", visible(sample))));
-        if *errors > error_samples.len() as u64 {
-            lines.push("  (-v tells of each)".to_owned());
-        }
-        lines
+        let what = format!("{} could not be read:", counted(*errors, "item"));
+        listed(what, *errors, error_samples)
+    }
+
+    /// Links that lead nowhere or twice to one place.
+    fn links(&self) -> Vec<String> {
+        let Summary { broken_links, repeated_links, link_samples, .. } = self.summary;
+        let what: Vec<String> = [
+            (*broken_links, counted(*broken_links, "broken link")),
+            (*repeated_links, format!("{} not followed", counted(*repeated_links, "link"))),
+        ]
+        .into_iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(_, what)| what)
+        .collect();
+        listed(format!("{}:", what.join(", ")), broken_links + repeated_links, link_samples)
     }
 
     fn duplicates(&self) -> Vec<String> {
@@ -115,8 +131,11 @@ impl Told<'_> {
         lines.extend(self.summary.top.iter().map(|group| self.group(group)));
         let more = duplicate_groups.saturating_sub(self.summary.top.len() as u64);
         lines.push(match more {
-            0 => "Where all their copies are: gristmill dupes".to_owned(),
-            more => format!("{} and where all copies are: gristmill dupes", counted(more, "more group")),
+            0 => format!("Where all their copies are: {}", self.hints.command("dupes")),
+            more => {
+                let command = self.hints.command("dupes");
+                format!("{} and where all copies are: {command}", counted(more, "more group"))
+            }
         });
         lines
     }
@@ -136,6 +155,19 @@ impl Told<'_> {
     }
 }
 
+/// A count with the first of what was counted. Nothing for none.
+fn listed(what: String, count: u64, samples: &[String]) -> Vec<String> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let mut lines = vec![what];
+    lines.extend(samples.iter().map(|sample| format!("  {}", visible(sample))));
+    if count > samples.len() as u64 {
+        lines.push("  (-v tells of each)".to_owned());
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,9 +179,10 @@ mod tests {
             error_samples: vec!["a\u{1b}[2J\nb: denied".to_owned()],
             ..Summary::default()
         };
-        let told = Told { summary: &summary, roots: &[], mode: Mode::Folders };
+        let hints = Hints::default();
+        let told = Told { summary: &summary, roots: &[], mode: Mode::Folders, hints: &hints };
         assert!(
-            told.text().ends_with("\n  a\u{fffd}[2J\u{fffd}b: denied\n  (-v tells of each)"),
+            told.text().ends_with("\n  a\\x1B[2J\\x0Ab: denied\n  (-v tells of each)"),
             "{}",
             told.text()
         );
