@@ -277,7 +277,7 @@ mod tests {
             match reason {
                 None => assert_eq!(found, None, "{pattern}"),
                 Some(reason) => {
-                    assert!(found.is_some_and(|found| found.contains(reason)), "{pattern}: {found:?}")
+                    assert!(found.is_some_and(|found| found.contains(reason)), "{pattern}: {found:?}");
                 }
             }
         }

@@ -164,7 +164,10 @@ fn table(output: &Output, hints: &Hints, page: &Page<DeadLetter>, narrowed: bool
         return none_match(hints);
     }
     if page.items.is_empty() {
-        return format!("no dead letters: nothing was given up. `{}` shows all work", hints.command("jobs list"));
+        return format!(
+            "no dead letters: nothing was given up. `{}` shows all work",
+            hints.command("jobs list")
+        );
     }
     let row = |letter: &DeadLetter| {
         vec![
