@@ -85,8 +85,8 @@ fn a_bad_object_costs_itself() {
     let bench = Bench::new();
     let mut sink = open(&bench);
     let bad: [(&[u8], &str); 12] = [
-        (b"", "it is to be an object such as {\"id\":1}; here is nothing"),
-        (b" \n", "here is nothing"),
+        (b"", "expected an object such as {\"id\":1}; found nothing"),
+        (b" \n", "found nothing"),
         (b"[1]", "found an array"),
         (b"null", "found a bare word"),
         (b"nonsense", "byte 1: a value is expected here"),

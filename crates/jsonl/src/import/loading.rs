@@ -68,8 +68,9 @@ pub(crate) struct Loading {
     pub(crate) read: Vec<ReadFile>,
     /// Files of the same table that could not be read, and why.
     pub(crate) unread: Vec<Unread>,
-    /// Rows that were taken, for the limit.
+    /// Rows that were taken, for the limit, and the file that reached it.
     pub(crate) taken: u64,
+    pub(crate) filled_by: Option<usize>,
     pub(crate) table: Table,
     pub(crate) state: State,
     pub(crate) rows: u64,
@@ -116,6 +117,7 @@ impl Loading {
         if rows.rows.len() as u64 >= left {
             rows.keep(left as usize);
             self.demand.full.store(true, Ordering::Relaxed);
+            self.filled_by = Some(self.index);
         }
         self.taken += rows.rows.len() as u64;
     }

@@ -170,6 +170,7 @@ impl<'a> Writer<'a> {
             read: Vec::new(),
             unread: Vec::new(),
             taken: 0,
+            filled_by: None,
             table,
             state: if self.base.is_some() { State::Writing } else { State::Watching },
             rows: 0,
@@ -294,7 +295,8 @@ impl<'a> Writer<'a> {
         match end {
             _ if loading.state == State::Abandoned => loading.end_file(None),
             _ if loading.is_full() => {
-                if loading.rows > 0 {
+                // Files behind it were not read.
+                if loading.filled_by == Some(index) {
                     loading.end_file(None);
                 }
             }
