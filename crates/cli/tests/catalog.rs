@@ -112,8 +112,10 @@ fn a_catalog_that_does_not_agree_is_told_and_repaired() {
     let store = home.store();
     let root = store.roots().list().unwrap()[1].id;
     let mut listing = Listing::new(1, store.catalog().top(root).unwrap());
-    listing.new_files =
-        vec![("ghost".into(), Stat { size: 5, mtime_ns: 1, ctime_ns: 1, inode: 7, device: 7 })];
+    listing.new_files = vec![(
+        "ghost".into(),
+        Stat { size: 5, mtime_ns: 1, ctime_ns: 1, inode: 7, device: 7, ..Stat::default() },
+    )];
     listing.end = End::Whole;
     store.catalog().record(vec![listing]).unwrap();
     drop(store);

@@ -15,10 +15,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gristmill_store::catalog::{Algorithm, FileRef, Finding, Reading, Stat};
+use gristmill_store::catalog::{Algorithm, FileRef, Finding, LinkKind, Reading, Stat};
 
 use crate::progress::{Control, add};
-use crate::read::{self, Goal, SMALL};
+use crate::read::{self, Goal, ReadFile, SMALL};
 use crate::reader::{Budget, Paced};
 use crate::sys::Folder;
 
@@ -106,11 +106,11 @@ impl Eager {
 
     /// Whether a new file is one to be met. Which of its names is read, if there are several, only the plan can say; and
     /// when all is read, edges tell nothing.
-    pub(crate) fn takes(&self, stat: &Stat, is_linked: bool) -> bool {
+    pub(crate) fn takes(&self, stat: &Stat) -> bool {
         if stat.size == 0 {
             return false;
         }
-        let is_for_the_plan = is_linked || self.every && stat.size > SMALL;
+        let is_for_the_plan = stat.links != LinkKind::Single || self.every && stat.size > SMALL;
         if is_for_the_plan {
             self.pass();
         }
@@ -234,19 +234,20 @@ impl Eager {
     }
 
     /// What was found, to be written. What cannot be read now, the plan tries once more, and records.
-    fn found(&self, fresh: Fresh, found: Option<(Stat, Finding)>) -> Option<(Fresh, Reading)> {
-        let Some((stat, finding)) = found.filter(|(_, finding)| !matches!(finding, Finding::Failed(_)))
+    fn found(&self, fresh: Fresh, found: Option<ReadFile>) -> Option<(Fresh, Reading)> {
+        let Some(ReadFile { stat, finding, racy }) =
+            found.filter(|found| !matches!(found.finding, Finding::Failed(_)))
         else {
             self.pass();
             return None;
         };
         add(&self.control.read, u64::from(finding != Finding::Gone));
         add(&self.control.read_through, u64::from(matches!(finding, Finding::Content(..))));
-        let differs = stat != fresh.stat;
+        let differs = !stat.is_same(&fresh.stat);
         if differs || finding == Finding::Gone {
             add(&self.control.surprises, 1);
         }
-        let reading = Reading { file: fresh.file, stat, finding, shared: false, differs };
+        let reading = Reading { file: fresh.file, stat, finding, shared: false, differs, racy };
         Some((fresh, reading))
     }
 }
@@ -265,7 +266,7 @@ mod tests {
             follow: false,
             folder: Path::new("").into(),
             name: "a".into(),
-            stat: Stat { size, mtime_ns: 0, ctime_ns: 0, inode: 1, device: 1 },
+            stat: Stat { size, inode: 1, device: 1, links: LinkKind::Single, ..Stat::default() },
             file: FileRef::New(0, 0),
         }
     }

@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn sizes_and_times() {
-        let stat = |size, mtime_ns| Stat { size, mtime_ns, ctime_ns: 0, inode: 1, device: 1 };
+        let stat = |size, mtime_ns| Stat { size, mtime_ns, ..Stat::default() };
         let filter = Filter {
             min_size: Some(10),
             max_size: Some(20),

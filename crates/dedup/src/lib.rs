@@ -8,6 +8,7 @@
 //!
 //! Nothing here changes a file.
 
+mod coverage;
 mod eager;
 mod error;
 mod filter;
@@ -15,6 +16,7 @@ pub mod folders;
 mod hash;
 mod plan;
 mod progress;
+mod racy;
 mod read;
 mod reader;
 pub mod report;
@@ -25,6 +27,7 @@ mod summary;
 mod sys;
 mod walk;
 
+pub use coverage::{Coverage, coverage};
 pub use error::{Error, Result};
 pub use filter::Filter;
 pub use progress::{Control, Phase, Progress};

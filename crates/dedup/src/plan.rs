@@ -9,7 +9,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
-use gristmill_store::catalog::{Algorithm, Row, Stat};
+use gristmill_store::catalog::{Algorithm, LinkKind, Row, Stat};
 use gristmill_store::{Store, Time};
 
 use crate::error::Result;
@@ -88,10 +88,16 @@ pub(crate) fn first(store: &Store, wish: &Wish, control: &Control) -> Result<Pla
     let Wish { algorithm, every, .. } = *wish;
     let mut plan = Plan::default();
     let mut candidates = Vec::new();
+    // Inodes with several names: their bytes count once for a root.
+    let mut counted = HashSet::new();
     store.catalog().each(|row| {
         let root = plan.roots.entry(row.root).or_default();
         root.files += 1;
-        root.bytes += row.stat.size;
+        let Stat { links, device, inode, .. } = row.stat;
+        let is_known = matches!(links, LinkKind::Single | LinkKind::Unknown);
+        if is_known || counted.insert((row.root, device, inode)) {
+            root.bytes += row.stat.size;
+        }
         if row.stat.size == 0 || !wish.reads(row) {
             return flow(control);
         }
@@ -158,10 +164,16 @@ fn candidate(row: &Row, like: (u64, i64), wish: &Wish) -> Candidate {
         Some(_) => State::Otherwise,
         None => State::Unread,
     };
-    // What another program recorded without an inode is a file of its own.
-    let Stat { device, inode, ctime_ns, .. } = row.stat;
-    let inode = if inode == 0 { (0, row.id.cast_unsigned(), 0) } else { (device, inode, ctime_ns) };
-    Candidate { like, inode, id: row.id, state }
+    Candidate { like, inode: inode_of(row), id: row.id, state }
+}
+
+/// Equal for names of one inode. A file with one name is a file of its own, and so is one that another program recorded
+/// without an inode.
+pub(crate) fn inode_of(row: &Row) -> (u64, u64, i64) {
+    match row.stat {
+        Stat { links: LinkKind::Single, .. } | Stat { inode: 0, .. } => (0, row.id.cast_unsigned(), 0),
+        Stat { device, inode, ctime_ns, .. } => (device, inode, ctime_ns),
+    }
 }
 
 fn flow(control: &Control) -> ControlFlow<()> {

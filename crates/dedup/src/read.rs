@@ -9,9 +9,10 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 
-use gristmill_store::catalog::{Algorithm, Finding, Stat};
+use gristmill_store::catalog::{Algorithm, Finding, LinkKind, Stat};
 
 use crate::hash::{self, Hasher};
+use crate::racy;
 use crate::sys::{self, Folder, Kind, Reading};
 
 /// Files up to this size are read at once, and hashed as a whole. Two reads at the edges of a larger one cost less
@@ -50,6 +51,16 @@ impl Goal {
     }
 }
 
+/// A file that was read.
+#[derive(Debug)]
+pub(crate) struct ReadFile {
+    /// As it was when it was read.
+    pub(crate) stat: Stat,
+    pub(crate) finding: Finding,
+    /// Whether a change since then may have left the same times.
+    pub(crate) racy: bool,
+}
+
 /// Somebody who may want the reading to stop, or to slow down.
 pub(crate) trait Pace {
     /// About to read so many bytes. False: stop.
@@ -68,12 +79,15 @@ pub(crate) fn file(
     expected: &Stat,
     goal: Goal,
     pace: &impl Pace,
-) -> Option<(Stat, Finding)> {
+) -> Option<ReadFile> {
     BUFFER.with_borrow_mut(|buffer| attempts(opened, open, expected, goal, buffer, pace))
 }
 
-/// Reads a file without waiting. Nothing when it is not in memory, or not as it was.
-pub(crate) fn ready(file: &File, expected: &Stat, goal: Goal, pace: &impl Pace) -> Option<(Stat, Finding)> {
+/// Reads a file without waiting. Nothing when it is not in memory, not as it was, or has changed just now.
+pub(crate) fn ready(file: &File, expected: &Stat, goal: Goal, pace: &impl Pace) -> Option<ReadFile> {
+    if !racy::is_settled(expected) {
+        return None;
+    }
     BUFFER.with_borrow_mut(|buffer| {
         buffer.resize(buffer.len().max(SMALL as usize), 0);
         let finding = match goal {
@@ -89,7 +103,12 @@ pub(crate) fn ready(file: &File, expected: &Stat, goal: Goal, pace: &impl Pace) 
             Goal::Edges => None,
         }?;
         let found = sys::file_stat(file).ok()?;
-        (found.kind == Kind::File && found.stat.is_same(expected)).then_some((found.stat, finding))
+        let stat = as_reached(found.stat, expected);
+        (found.kind == Kind::File && stat.is_same(expected)).then_some(ReadFile {
+            stat,
+            finding,
+            racy: false,
+        })
     })
 }
 
@@ -112,10 +131,11 @@ fn attempts(
     goal: Goal,
     buffer: &mut Vec<u8>,
     pace: &impl Pace,
-) -> Option<(Stat, Finding)> {
+) -> Option<ReadFile> {
+    let unread = |finding: Finding| ReadFile { stat: *expected, finding, racy: false };
     let failed = |error: &io::Error| match error.kind() {
-        ErrorKind::NotFound => (*expected, Finding::Gone),
-        _ => (*expected, Finding::Failed(error.to_string())),
+        ErrorKind::NotFound => unread(Finding::Gone),
+        _ => unread(Finding::Failed(error.to_string())),
     };
     for attempt in 0..ATTEMPTS {
         let file = match opened.take().map_or_else(&open, Ok) {
@@ -131,21 +151,32 @@ fn attempts(
                 Err(error) => return Some(failed(&error)),
             }
         };
+        let racy = !racy::wait_until_settled(&before);
         let read = through(&file, before.size, goal, buffer, pace);
         let after = match sys::file_stat(&file) {
-            Ok(found) if found.kind == Kind::File => found.stat,
-            Ok(_) => return Some((*expected, Finding::Gone)),
+            Ok(found) if found.kind == Kind::File => as_reached(found.stat, expected),
+            Ok(_) => return Some(unread(Finding::Gone)),
             Err(error) => return Some(failed(&error)),
         };
         match read {
-            Ok(Some(finding)) if after.is_same(&before) => return Some((after, finding)),
+            Ok(Some(finding)) if after.is_same(&before) => {
+                return Some(ReadFile { stat: after, finding, racy });
+            }
             Ok(_) if !pace.may_read(0) => return None,
             Ok(_) => {}
             Err(error) if after.is_same(&before) => return Some(failed(&error)),
             Err(_) => {}
         }
     }
-    Some((*expected, Finding::Failed(format!("it changed {ATTEMPTS} times while it was read"))))
+    Some(unread(Finding::Failed(format!("it changed {ATTEMPTS} times while it was read"))))
+}
+
+/// What an open file says about itself does not tell that a symbolic link led to it.
+fn as_reached(stat: Stat, expected: &Stat) -> Stat {
+    match expected.links {
+        LinkKind::ViaSymlink => Stat { links: LinkKind::ViaSymlink, ..stat },
+        _ => stat,
+    }
 }
 
 /// What was asked for; nothing when the file is not as large as it was, or the reading was stopped.

@@ -18,7 +18,8 @@ use gristmill_store::roots::Root;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::progress::{Control, add};
-use crate::read::{self, Goal, Pace, SMALL};
+use crate::read::{self, Goal, Pace, ReadFile, SMALL};
+use crate::roots::reach;
 use crate::scribe::{Note, Notes};
 use crate::sys::Folder;
 use crate::walk::Tally;
@@ -50,13 +51,16 @@ pub(crate) struct Reader {
     pub(crate) tally: Arc<Tally>,
 }
 
-/// The roots, open. One that cannot be opened, on a disk that is not there, say, is left alone.
+/// The roots, open. One that cannot be reached, on a disk that is not mounted, say, is left alone.
 pub(crate) struct Tops(HashMap<i64, Top>);
 
 struct Top {
     path: PathBuf,
-    folder: Folder,
+    folder: Arc<Folder>,
     follow: bool,
+    /// Whether this scan is of the root. Files of others are read to be compared; one that is not as its root's last scan
+    /// found it is left to the next.
+    is_scanned: bool,
 }
 
 impl Tops {
@@ -65,16 +69,23 @@ impl Tops {
         self.0.keys().copied().collect()
     }
 
-    /// Those that can be had, and those that cannot.
-    pub(crate) fn open(roots: &[Root]) -> (Self, Vec<Root>) {
+    /// Opens roots. `walked` has the folders of those that this scan has walked; `scanned` are those it was asked for.
+    /// Returns those that cannot be reached, too.
+    pub(crate) fn open(
+        roots: &[Root],
+        scanned: &HashSet<i64>,
+        walked: &HashMap<i64, Arc<Folder>>,
+    ) -> (Self, Vec<Root>) {
         let mut absent = Vec::new();
         let mut tops = HashMap::new();
         for root in roots {
-            match Folder::open(&root.path) {
-                Ok(folder) => drop(
-                    tops.insert(root.id, Top { path: root.path.clone(), folder, follow: root.follow_links }),
-                ),
-                Err(_) => absent.push(root.clone()),
+            let is_scanned = scanned.contains(&root.id);
+            match walked.get(&root.id).cloned().or_else(|| reach(root).map(Arc::new)) {
+                Some(folder) => {
+                    let top = Top { path: root.path.clone(), folder, follow: root.follow_links, is_scanned };
+                    tops.insert(root.id, top);
+                }
+                None => absent.push(root.clone()),
             }
         }
         (Tops(tops), absent)
@@ -189,40 +200,49 @@ impl Reader {
         for row in batch {
             let result = match &folder {
                 Ok(folder) => self.read_one(folder, top.follow, row),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some((row.stat, Finding::Gone)),
-                Err(error) => Some((row.stat, Finding::Failed(error.to_string()))),
-            };
-            let Some((stat, finding)) = result else { break };
-            add(&self.control.read, u64::from(!matches!(finding, Finding::Failed(_) | Finding::Gone)));
-            add(&self.control.read_through, u64::from(matches!(finding, Finding::Content(..))));
-            if finding == Finding::Gone || stat != row.stat {
-                add(&self.control.surprises, 1);
-            }
-            if let Finding::Failed(error) = &finding {
-                add(&self.control.errors, 1);
-                self.tally.complain(&top.path.join(&row.path), error);
-            }
-            // Other names of the inode have the same content. If this name is gone or may not be read, they are
-            // left for the next scan, which will choose another.
-            let is_it = (stat.device, stat.inode) == (row.stat.device, row.stat.inode);
-            if is_it && !matches!(finding, Finding::Gone | Finding::Failed(_)) {
-                for &id in self.links.get(&row.id).into_iter().flatten() {
-                    let (file, finding) = (FileRef::Row(id), finding.clone());
-                    found.push(Reading { file, stat, finding, shared: false, differs: true });
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    Some(unread(row, Finding::Gone))
                 }
-            }
-            let differs = stat != row.stat || row.failed;
-            found.push(Reading { file: FileRef::Row(row.id), stat, finding, shared: false, differs });
+                Err(error) => Some(unread(row, Finding::Failed(error.to_string()))),
+            };
+            let Some(result) = result else { break };
+            found.extend(self.readings(top, row, result));
         }
         self.notes.send(Note::Readings(found)).map_err(|_| TaskError::cancelled())
     }
 
-    fn read_one(
-        &self,
-        folder: &Folder,
-        follow: bool,
-        row: &Row,
-    ) -> Option<(gristmill_store::catalog::Stat, Finding)> {
+    /// What is to be written about a file that was read, and about other names of its inode.
+    fn readings(&self, top: &Top, row: &Row, read: ReadFile) -> Vec<Reading> {
+        let ReadFile { stat, finding, racy } = read;
+        let is_read = !matches!(finding, Finding::Gone | Finding::Failed(_));
+        let is_same = is_read && stat.is_same(&row.stat);
+        if !top.is_scanned && !is_same {
+            add(&self.tally.unreached, 1);
+            return Vec::new();
+        }
+        add(&self.control.read, u64::from(is_read));
+        add(&self.control.read_through, u64::from(matches!(finding, Finding::Content(..))));
+        if let Finding::Failed(error) = &finding {
+            add(&self.control.errors, 1);
+            self.tally.complain(&top.path.join(&row.path), error);
+        } else if !is_same {
+            add(&self.control.surprises, 1);
+        }
+        let mut found = Vec::new();
+        // Other names of the inode have the same content. If this name is gone or may not be read, they are
+        // left for the next scan, which will choose another.
+        if is_same {
+            for &id in self.links.get(&row.id).into_iter().flatten() {
+                let (file, finding) = (FileRef::Row(id), finding.clone());
+                found.push(Reading { file, stat: row.stat, finding, shared: false, differs: true, racy });
+            }
+        }
+        let differs = !is_same || row.failed;
+        found.push(Reading { file: FileRef::Row(row.id), stat, finding, shared: false, differs, racy });
+        found
+    }
+
+    fn read_one(&self, folder: &Folder, follow: bool, row: &Row) -> Option<ReadFile> {
         let goal = match self.round {
             Round::First if row.stat.size > SMALL => Goal::Edges,
             _ => Goal::Content(self.algorithm),
@@ -236,6 +256,10 @@ impl Reader {
             &Paced { control: &self.control, budget: &self.budget },
         )
     }
+}
+
+fn unread(row: &Row, finding: Finding) -> ReadFile {
+    ReadFile { stat: row.stat, finding, racy: false }
 }
 
 /// Submits a task. False when the scan is to stop: a disk that hangs must not hang the one who could be told so.

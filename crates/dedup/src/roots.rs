@@ -1,15 +1,17 @@
 //! From what a person typed to roots.
 //!
 //! Owns what a path means: made absolute, links in it resolved, so that one folder is one root, however it is
-//! called.
+//! called; and whether a root's folder can be reached.
 
 use std::path::{Path, PathBuf};
 
-use gristmill_store::Store;
+use std::ops::ControlFlow;
+
 use gristmill_store::roots::Root;
+use gristmill_store::{Store, display_path};
 
 use crate::error::{Error, Result};
-use gristmill_store::display_path;
+use crate::sys::Folder;
 
 /// The folder at a path, as it is registered: absolute, without links.
 pub fn resolve(path: &Path) -> Result<PathBuf> {
@@ -22,6 +24,32 @@ pub fn resolve(path: &Path) -> Result<PathBuf> {
         Ok(_) => Err(Error::Root(path.to_path_buf(), "it is a file; name the folder it is in".to_owned())),
         Err(error) => Err(Error::Root(path.to_path_buf(), error.to_string())),
     }
+}
+
+/// Roots that cannot be reached now: their folder is not there, another filesystem is mounted in its place, or it is empty
+/// though files were found in it, as the folder of a disk that is not mounted is.
+pub fn absent(store: &Store) -> Result<Vec<Root>> {
+    Ok(store.roots().list()?.into_iter().filter(|root| reach(root).is_none()).collect())
+}
+
+/// The folder of a root, if it is the one that was scanned.
+pub(crate) fn reach(root: &Root) -> Option<Folder> {
+    let folder = Folder::open(&root.path).ok()?;
+    let is_same = match &root.filesystem {
+        Some(known) => folder.filesystem().is_none_or(|now| now == *known),
+        None => true,
+    };
+    let had_files = root.files.is_some_and(|files| files > 0);
+    (is_same && !(had_files && is_empty(&folder))).then_some(folder)
+}
+
+fn is_empty(folder: &Folder) -> bool {
+    let mut empty = true;
+    let listed = folder.entries(|_, _| {
+        empty = false;
+        ControlFlow::Break(())
+    });
+    listed.is_ok() && empty
 }
 
 /// The root that a person means by a path or a name, whether or not its folder is there.

@@ -1,7 +1,7 @@
-//! A scan: walk, plan, read, say what was found.
+//! A scan: walk, plan, read, report what was found.
 //!
 //! Owns the order of the phases, and what a scan that is stopped or killed leaves behind. The catalog is the only
-//! state: each phase begins from what is committed there, so going on after a kill is the same as going on.
+//! state: a scan that is resumed looks at every folder again and reads what is not read yet.
 
 mod course;
 
@@ -14,7 +14,7 @@ use std::time::Instant;
 use gristmill_store::Store;
 use gristmill_store::catalog::{Algorithm, GroupQuery};
 use gristmill_store::roots::Root;
-use gristmill_store::scans::{Duplicates, Scan, Seen, Wanted};
+use gristmill_store::scans::{Duplicates, Finished, Scan, Seen, Walked, Wanted};
 use serde::Serialize;
 
 use self::course::{Course, End};
@@ -138,20 +138,21 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         had_files,
         absent: HashSet::new(),
         open: HashSet::new(),
+        walked: HashMap::new(),
         eager: None,
         settled: None,
         summary: Summary::default(),
         holds: HashMap::new(),
     };
     let run = course.run(&manner);
-    let forgotten = scribe.forgotten.clone();
-    let End { mut summary, tally, holds, absent, settled } = course.end();
+    let excluded = scribe.excluded.clone();
+    let End { mut summary, tally, holds, absent, walked, settled } = course.end();
     control.enter(Phase::Finishing);
     let ended = scribe.end().and_then(|removed| {
         // The scribe's own error is the cause of what others met, so it comes first.
         run?;
         summary.removed_files = removed;
-        summary.forgotten_files = forgotten.load(Ordering::Relaxed);
+        summary.excluded_files = excluded.load(Ordering::Relaxed);
         summary.roots = chosen.iter().map(|root| root.path.clone()).collect();
         summary.resumed = scans.iter().any(|scan| scan.resumed);
         summary.interrupted = control.is_stopped();
@@ -160,24 +161,22 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
             return Ok(());
         }
         let duplicates = find(store, options, settled, &mut summary)?;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let is_whole = summary.errors == 0
-            && !summary.resumed
             && absent.is_empty()
-            && control.surprises.load(Ordering::Relaxed) == 0;
+            && get(&control.surprises) == 0
+            && get(&tally.unreached) == 0;
         let name = settled_as(options);
         let settled = duplicates.filter(|_| is_whole).map(|duplicates| (name.as_str(), duplicates));
-        let mut all = Seen::default();
+        let mut finished = Vec::new();
         for scan in scans.iter().filter(|scan| !absent.contains(&scan.root)) {
             let seen = seen(store, scan, &holds)?;
-            all.folders += seen.folders;
-            all.files += seen.files;
-            all.bytes += seen.bytes;
-            store.scans().finish(scan, seen, settled)?;
+            let walk = walked.get(&scan.root).filter(|_| options.mode != Mode::Refresh);
+            let walk =
+                walk.map(|root| Walked { filters: filters(options), filesystem: root.filesystem.clone() });
+            finished.push(Finished { id: scan.id, root: scan.root, seen, walk });
         }
-        if summary.resumed {
-            // Not only what was left.
-            (summary.folders, summary.files, summary.bytes) = (all.folders, all.files, all.bytes);
-        }
+        store.scans().finish(finished, settled)?;
         Ok(())
     });
     if ended.is_err() || summary.interrupted || !absent.is_empty() {
@@ -191,6 +190,20 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
     Ok(summary)
 }
 
+/// The filters that a root remembers, as JSON; none if all files are taken.
+fn filters(options: &Options) -> Option<String> {
+    #[derive(Serialize)]
+    struct Filters<'a> {
+        #[serde(flatten)]
+        filter: &'a Filter,
+        one_file_system: bool,
+    }
+    let Options { filter, one_file_system, .. } = options;
+    let is_default = *filter == Filter::default() && !one_file_system;
+    let filters = Filters { filter, one_file_system: *one_file_system };
+    if is_default { None } else { serde_json::to_string(&filters).ok() }
+}
+
 /// What a scan that ended so has settled: later ones that ask for the same need not look again.
 fn settled_as(options: &Options) -> String {
     let every = if options.every_file { ", every file" } else { "" };
@@ -200,7 +213,6 @@ fn settled_as(options: &Options) -> String {
 fn count(summary: &mut Summary, control: &Control, tally: &Tally) {
     let progress = control.progress();
     summary.folders = progress.folders;
-    summary.walked_folders = progress.folders;
     summary.files = progress.files;
     summary.bytes = progress.bytes;
     summary.read_files = control.read_through.load(Ordering::Relaxed);
@@ -211,6 +223,8 @@ fn count(summary: &mut Summary, control: &Control, tally: &Tally) {
     summary.new_files = get(&tally.new);
     summary.changed_files = get(&tally.changed);
     summary.returned_files = get(&tally.returned);
+    summary.included_files = get(&tally.included);
+    summary.uncompared_files = get(&tally.unreached);
     summary.failed_roots = get(&tally.failed_roots);
     summary.links = get(&tally.links);
     summary.special_files = get(&tally.special);

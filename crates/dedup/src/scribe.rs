@@ -61,7 +61,7 @@ pub(crate) struct Scribe {
     /// How many files were found to be gone.
     pub(crate) missing: Arc<AtomicU64>,
     /// How many are left out by this scan's filters, and were known.
-    pub(crate) forgotten: Arc<AtomicU64>,
+    pub(crate) excluded: Arc<AtomicU64>,
 }
 
 impl Scribe {
@@ -76,7 +76,7 @@ impl Scribe {
         let (notes, inbox) = mpsc::sync_channel(ROOM);
         let overflowed = Arc::<AtomicBool>::default();
         let missing = Arc::<AtomicU64>::default();
-        let forgotten = Arc::<AtomicU64>::default();
+        let excluded = Arc::<AtomicU64>::default();
         let desk = Desk {
             store: store.clone(),
             control: control.clone(),
@@ -86,7 +86,7 @@ impl Scribe {
             every,
             beaten: Instant::now(),
             missing: missing.clone(),
-            forgotten: forgotten.clone(),
+            excluded: excluded.clone(),
             ids: Ids::new(),
             contents: HashMap::new(),
             firsts: Vec::new(),
@@ -98,7 +98,7 @@ impl Scribe {
             .name("scribe".to_owned())
             .spawn(move || desk.serve().inspect_err(|_| control.stop()));
         let thread = thread.map_err(|error| Error::System(format!("cannot start a thread: {error}")))?;
-        Ok(Scribe { notes, thread, overflowed, missing, forgotten })
+        Ok(Scribe { notes, thread, overflowed, missing, excluded })
     }
 
     /// Waits until everything noted so far is on disk. False when writing has failed; `end` says why.
@@ -130,7 +130,7 @@ struct Desk {
     every: bool,
     beaten: Instant,
     missing: Arc<AtomicU64>,
-    forgotten: Arc<AtomicU64>,
+    excluded: Arc<AtomicU64>,
     /// Rows of files that are new in this scan.
     ids: Ids,
     /// The first file of each content that was read in this scan, by the beginning of its hash, until it is known to
@@ -283,7 +283,7 @@ impl Desk {
             let written = self.store.catalog().write(batch)?;
             self.control.surprises.fetch_add(written.known_to_others as u64, Ordering::Relaxed);
             self.missing.fetch_add(written.missing as u64, Ordering::Relaxed);
-            self.forgotten.fetch_add(written.forgotten as u64, Ordering::Relaxed);
+            self.excluded.fetch_add(written.excluded as u64, Ordering::Relaxed);
             self.ids.extend(written.ids.into_iter().filter(|(_, ids)| !ids.is_empty()));
         }
         for flush in flushes {

@@ -16,8 +16,6 @@ pub struct Summary {
     pub resumed: bool,
     /// Folders there are, the roots included.
     pub folders: u64,
-    /// Of these, walked now: not by a scan that was stopped before.
-    pub walked_folders: u64,
     /// Files in them.
     pub files: u64,
     /// Their size together.
@@ -30,8 +28,12 @@ pub struct Summary {
     pub removed_files: u64,
     /// Files that were gone and are back.
     pub returned_files: u64,
-    /// Files that are there and left out by this scan's filters, and were not by an earlier one's.
-    pub forgotten_files: u64,
+    /// Files that no longer match the filters, and did in an earlier scan.
+    pub excluded_files: u64,
+    /// Files that match the filters again.
+    pub included_files: u64,
+    /// Files of other roots that are not as their last scan found them, and so were not compared.
+    pub uncompared_files: u64,
     /// Links passed over, or followed if the root says so.
     pub links: u64,
     /// Of these, links that lead nowhere. Only links that are followed are known to.
@@ -60,7 +62,7 @@ pub struct Summary {
     pub duplicate_groups: u64,
     /// Files in them.
     pub duplicate_files: u64,
-    /// What could be had back.
+    /// Allocated bytes that are reclaimable.
     pub reclaimable_bytes: u64,
     /// The first groups, as many as were asked for.
     #[serde(skip)]

@@ -33,8 +33,6 @@ pub(crate) enum Kind {
 pub(crate) struct Found {
     pub(crate) kind: Kind,
     pub(crate) stat: Stat,
-    /// Whether it has other names.
-    pub(crate) is_linked: bool,
 }
 
 /// How much of a file is about to be read.

@@ -6,22 +6,23 @@
 //! counts as gone.
 
 mod links;
+mod skipped;
 mod visit;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gristmill_pool::{Context, Pool, Task, TaskError, TaskResult};
 use gristmill_store::Store;
-use gristmill_store::catalog::{End, Listing, Place, Reading};
+use gristmill_store::catalog::{End, LinkKind, Listing, Place, Reading, Stat};
 use gristmill_store::roots::Root;
 
 use self::links::Link;
-use self::visit::{Next, Stop, Visit};
+use self::visit::{Next, Stop, Subfolder, Visit};
 use crate::eager::{Eager, Fresh};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, Rules, Sieve};
@@ -37,6 +38,12 @@ pub(crate) struct Tally {
     pub(crate) new: AtomicU64,
     pub(crate) changed: AtomicU64,
     pub(crate) returned: AtomicU64,
+    /// Files that match the filters again.
+    pub(crate) included: AtomicU64,
+    /// Files that were read too shortly after a change, or on another filesystem: they are read again.
+    pub(crate) unsure: AtomicU64,
+    /// Files that could not be compared: they are not as their root's last scan found them, and that is not this one.
+    pub(crate) unreached: AtomicU64,
     /// Roots that could not be scanned.
     pub(crate) failed_roots: AtomicU64,
     pub(crate) links: AtomicU64,
@@ -101,9 +108,32 @@ pub(crate) struct Walk {
     inner: HashSet<PathBuf>,
     top: Arc<Folder>,
     device: u64,
+    /// Whether the root's own folder could not be read, or is empty and was not.
+    has_failed: AtomicBool,
+    /// Filesystems by device number: their identities and their numbers in the catalog.
+    filesystems: Mutex<HashMap<u64, Option<Filesystem>>>,
+    /// Inodes with several names that were counted already.
+    counted: Mutex<HashSet<(u64, u64)>>,
     links: Mutex<BTreeMap<PathBuf, Link>>,
     /// Folders that links led to, so that none is walked twice.
     visited: Mutex<HashSet<(u64, u64)>>,
+}
+
+/// A filesystem: its number in the catalog, and its identity.
+#[derive(Clone, Debug)]
+struct Filesystem {
+    id: i64,
+    identity: String,
+}
+
+/// A folder to be walked.
+#[derive(Debug)]
+struct ToWalk {
+    place: Place,
+    /// The filesystem that it was on when it was last walked.
+    filesystem: Option<i64>,
+    rules: Option<Arc<Rules>>,
+    by_link: bool,
 }
 
 /// What is needed to walk a root.
@@ -131,43 +161,56 @@ impl Walk {
         let device = top.own().map_err(unreadable)?.device;
         let inside = |other: &PathBuf| other.strip_prefix(path).ok().map(Path::to_path_buf);
         let inner = job.roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
-        let (links, visited) = Default::default();
-        Ok(Arc::new(Walk { job, inner, top, device, links, visited }))
+        let (has_failed, filesystems, counted, links, visited) = Default::default();
+        Ok(Arc::new(Walk { job, inner, top, device, has_failed, filesystems, counted, links, visited }))
     }
 
-    /// Begins: at the top, or where a scan that was killed had not been.
-    pub(crate) fn begin(self: &Arc<Self>, pool: &Pool, resumed: bool) -> Result<()> {
-        // Which links were still to be followed is known only to those who walked.
-        let again = !resumed || self.job.root.follow_links;
+    /// Whether the root could not be walked at all. Then nothing is known of what is in it now.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// The root's folder, which stays open: its filesystem cannot be unmounted while the scan reads.
+    pub(crate) fn top(&self) -> &Arc<Folder> {
+        &self.top
+    }
+
+    /// The identity of the filesystem of the root's own folder.
+    pub(crate) fn filesystem(&self) -> Option<String> {
+        self.filesystem_of(&self.top).ok().flatten().map(|filesystem| filesystem.identity)
+    }
+
+    /// Begins at the root's folder. A scan that is resumed looks at every folder again: files may have changed since.
+    pub(crate) fn begin(self: &Arc<Self>, pool: &Pool) -> Result<()> {
         let catalog = self.job.store.catalog();
-        let places = match again {
-            true => vec![catalog.top(self.job.root.id)?],
-            false => catalog.left_to_walk(self.job.root.id, self.job.scan)?,
+        let place = catalog.top(self.job.root.id)?;
+        let filesystem = match place.id {
+            Some(id) => catalog.filesystem_of(id)?,
+            None => None,
         };
-        for place in places {
-            let walk = self.clone();
-            let task = Task::new(move |ctx: &Context| {
-                let rules = walk.rules_above(&place.path);
-                walk.folder(ctx, place, rules, false)
-            });
-            if !submit(pool, task, &self.job.control) {
-                break;
-            }
-        }
+        let walk = self.clone();
+        let to_walk = ToWalk { place, filesystem, rules: None, by_link: false };
+        let task = Task::new(move |ctx: &Context| walk.folder(ctx, to_walk));
+        submit(pool, task, &self.job.control);
         Ok(())
     }
 
-    /// The `.gitignore` files above a folder at which a scan goes on.
-    fn rules_above(&self, path: &Path) -> Option<Arc<Rules>> {
-        if !self.job.manner.sieve.uses_gitignore() {
-            return None;
+    /// The filesystem of a folder. Asked for once for each device.
+    fn filesystem_of(&self, folder: &Folder) -> Result<Option<Filesystem>> {
+        let Ok(own) = folder.own() else { return Ok(None) };
+        let mut known = self.filesystems.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(filesystem) = known.get(&own.device) {
+            return Ok(filesystem.clone());
         }
-        let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
-        above.reverse();
-        above.into_iter().fold(None, |rules, path| match self.top.below(path, self.job.root.follow_links) {
-            Ok(folder) => self.rules_of(&folder, path, rules),
-            Err(_) => rules,
-        })
+        let filesystem = match folder.filesystem() {
+            Some(identity) => {
+                let id = self.job.store.catalog().filesystem(&identity)?;
+                Some(Filesystem { id, identity })
+            }
+            None => None,
+        };
+        known.insert(own.device, filesystem.clone());
+        Ok(filesystem)
     }
 
     fn rules_of(&self, folder: &Folder, path: &Path, above: Option<Arc<Rules>>) -> Option<Arc<Rules>> {
@@ -187,13 +230,8 @@ impl Walk {
         }
     }
 
-    fn folder(
-        self: &Arc<Self>,
-        ctx: &Context,
-        place: Place,
-        rules: Option<Arc<Rules>>,
-        by_link: bool,
-    ) -> TaskResult<()> {
+    fn folder(self: &Arc<Self>, ctx: &Context, to_walk: ToWalk) -> TaskResult<()> {
+        let ToWalk { place, filesystem: known_filesystem, rules, by_link } = to_walk;
         if ctx.is_cancelled() || self.job.control.is_stopped() {
             return Err(TaskError::cancelled());
         }
@@ -206,10 +244,10 @@ impl Walk {
             Err(error) => return self.failed(place, &error.to_string()),
         };
         if !place.path.as_os_str().is_empty() && self.is_virtual(&folder) {
-            return self.left_out(&place);
+            return self.foreign(&place);
         }
         if by_link && self.is_a_root(&place.path) {
-            return self.left_out(&place);
+            return self.foreign(&place);
         }
         if by_link && !self.is_new_to_links(&folder) {
             let path = self.job.root.path.join(&place.path);
@@ -218,7 +256,12 @@ impl Walk {
             return self.vanished(&place);
         }
         let rules = self.rules_of(&folder, &place.path, rules);
+        let filesystem = self.filesystem_of(&folder)?.map(|filesystem| filesystem.id);
         let mut visit = Visit::new(self, &folder, &place, known, rules.as_deref());
+        visit.listing.filesystem = filesystem;
+        visit.by_link = by_link;
+        // Another filesystem: what was known of files in this place is of other files.
+        visit.keeps_hashes = known_filesystem.zip(filesystem).is_none_or(|(before, now)| before == now);
         let read = visit.all();
         if ctx.is_cancelled() || self.job.control.is_stopped() {
             return Err(TaskError::cancelled());
@@ -242,14 +285,15 @@ impl Walk {
     fn go_on(
         self: &Arc<Self>,
         ctx: &Context,
-        (mut folders, rules, by_link): (Vec<Place>, Option<Arc<Rules>>, bool),
+        (mut folders, rules, by_link): (Vec<Subfolder>, Option<Arc<Rules>>, bool),
         mut next: Next,
     ) -> TaskResult<()> {
         add(&self.job.control.folders, 1);
         // The newest is run first.
-        while let Some(place) = folders.pop() {
-            let (walk, rules) = (self.clone(), rules.clone());
-            let _ = ctx.spawn(move |ctx| walk.folder(ctx, place, rules, by_link));
+        while let Some(Subfolder { place, filesystem }) = folders.pop() {
+            let walk = self.clone();
+            let to_walk = ToWalk { place, filesystem, rules: rules.clone(), by_link };
+            let _ = ctx.spawn(move |ctx| walk.folder(ctx, to_walk));
         }
         let Some(eager) = &self.job.eager else { return Ok(()) };
         self.read_elsewhere(eager, &mut next)?;
@@ -299,12 +343,13 @@ impl Walk {
         folder.own().is_ok_and(|own| own.device != self.device) && folder.is_virtual()
     }
 
-    fn left_out(&self, place: &Place) -> TaskResult<()> {
+    /// A folder that belongs to another root, or that the system makes up.
+    fn foreign(&self, place: &Place) -> TaskResult<()> {
         add(&self.job.tally.special, 1);
         let Some(name) = place.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let parent = place.path.parent().map(Path::to_path_buf).unwrap_or_default();
         let mut listing = Listing::new(self.job.scan, Place { root: place.root, id: None, path: parent });
-        listing.forgotten_folders.push(name);
+        listing.foreign_folders.push(name);
         self.note(listing)
     }
 
@@ -320,12 +365,20 @@ impl Walk {
     fn failed(&self, place: Place, error: &str) -> TaskResult<()> {
         add(&self.job.control.errors, 1);
         if place.path.as_os_str().is_empty() {
+            self.has_failed.store(true, Ordering::Relaxed);
             add(&self.job.tally.failed_roots, 1);
         }
         self.complain(&place.path, error);
         let mut listing = Listing::new(self.job.scan, place);
         listing.end = End::Failed(error.to_owned());
         self.note(listing)
+    }
+
+    /// The bytes that a file adds to the root: none for a further name of an inode.
+    fn bytes_of(&self, stat: &Stat) -> u64 {
+        let is_new = stat.links == LinkKind::Single
+            || self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert((stat.device, stat.inode));
+        if is_new { stat.size } else { 0 }
     }
 
     fn complain(&self, path: &Path, words: &str) {

@@ -5,16 +5,19 @@
 //! A file that is there was last seen when its folder was: a scan that finds nothing new writes one row a
 //! folder, none a file. When a file is gone its row keeps the last scan that saw it.
 //!
-//! It reads no disk and decides nothing: what is gone, changed or to be forgotten, the walk says.
+//! It reads no disk and decides nothing: the walk reports what is gone, changed or excluded by filters. Every write that
+//! changes a file's row also clears the mark of a settled scan, in the same transaction.
 
 mod groups;
 mod hashes;
+mod links;
 mod new_files;
 mod tree;
 mod upkeep;
 
 pub use groups::{Group, GroupQuery, Groups, Member, SortBy};
 pub use hashes::{Algorithm, Digest, FileRef, Finding, Hashed, Reading, Row, prefix};
+pub use links::LinkKind;
 pub use tree::{Content, FileAt, Node, TreeFile, TreeFolder};
 pub use upkeep::{Check, Purged};
 
@@ -32,10 +35,12 @@ use crate::paths;
 use crate::writer::Shape;
 
 /// What the file system says about a file. When all of it is as it was, so is the content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
     /// In bytes.
     pub size: u64,
+    /// Bytes that the file takes on its disk: less than its size if it is sparse.
+    pub allocated: u64,
     /// When the content last changed, in nanoseconds since 1970.
     pub mtime_ns: i64,
     /// When anything about the file last changed.
@@ -44,6 +49,8 @@ pub struct Stat {
     pub inode: u64,
     /// Which device it is on. Numbers of devices change between two mounts, so this is no part of the comparison.
     pub device: u64,
+    /// Whether other paths may lead to the same inode.
+    pub links: LinkKind,
 }
 
 impl Stat {
@@ -83,6 +90,10 @@ pub struct KnownFile {
     pub stat: Stat,
     /// Whether it was gone.
     pub missing: bool,
+    /// Whether filters left it out.
+    pub excluded: bool,
+    /// Whether it was read so shortly after a change that it has to be read again.
+    pub racy: bool,
 }
 
 /// What is known of a folder in a folder.
@@ -92,6 +103,32 @@ pub struct KnownFolder {
     pub id: i64,
     /// Whether it was gone.
     pub removed: bool,
+    /// Whether filters left it out.
+    pub excluded: bool,
+    /// The filesystem it was on.
+    pub filesystem: Option<i64>,
+}
+
+/// A file that is not as its row says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangedFile {
+    /// Its row.
+    pub id: i64,
+    /// As it is now.
+    pub stat: Stat,
+    /// Whether its hash still counts if size, times and inode are the same.
+    pub keeps_hash: bool,
+}
+
+/// Entries of a folder that a walk passed over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// How many there are.
+    pub entries: u64,
+    /// How many of them have contents that are not known: files and folders that filters leave out, or unreadable ones.
+    pub unknown: u64,
+    /// A digest of their names, types and targets in its first half, of types and targets in its second; empty for none.
+    pub digest: Vec<u8>,
 }
 
 /// What a walk found in one folder, or in a part of it.
@@ -106,19 +143,25 @@ pub struct Listing {
     /// What those contain that were read already, by their places among the new files, ascending.
     pub contents: Vec<(u32, Digest)>,
     /// Files that are not as they were, or are back.
-    pub changed_files: Vec<(i64, Stat)>,
+    pub changed_files: Vec<ChangedFile>,
     /// Files that are gone.
     pub missing_files: Vec<i64>,
-    /// Files that are not to be looked at any more.
-    pub forgotten_files: Vec<i64>,
+    /// Files that the scan's filters leave out.
+    pub excluded_files: Vec<i64>,
     /// Folders without a row.
     pub new_folders: Vec<OsString>,
-    /// Folders that are back.
+    /// Folders that are back, or no longer left out.
     pub returned_folders: Vec<i64>,
     /// Folders that are gone, and all below them.
     pub missing_folders: Vec<OsString>,
-    /// Folders that are not to be looked at any more, and all below them.
-    pub forgotten_folders: Vec<OsString>,
+    /// Folders that the scan's filters leave out, with all below them.
+    pub excluded_folders: Vec<OsString>,
+    /// Folders that belong to another root or hold nothing of a user's: their rows are deleted, with all below them.
+    pub foreign_folders: Vec<OsString>,
+    /// Entries that were passed over; counts once the folder was listed to its end.
+    pub skipped: Skipped,
+    /// The filesystem it is on, from [`Catalog::filesystem`].
+    pub filesystem: Option<i64>,
     /// How it ended.
     pub end: End,
 }
@@ -144,11 +187,14 @@ impl Listing {
             contents: Vec::new(),
             changed_files: Vec::new(),
             missing_files: Vec::new(),
-            forgotten_files: Vec::new(),
+            excluded_files: Vec::new(),
             new_folders: Vec::new(),
             returned_folders: Vec::new(),
             missing_folders: Vec::new(),
-            forgotten_folders: Vec::new(),
+            excluded_folders: Vec::new(),
+            foreign_folders: Vec::new(),
+            skipped: Skipped::default(),
+            filesystem: None,
             end: End::Part,
         }
     }
@@ -158,7 +204,19 @@ impl Listing {
         1 + self.new_files.len()
             + self.changed_files.len()
             + self.missing_files.len()
+            + self.excluded_files.len()
             + self.new_folders.len()
+    }
+
+    /// Whether it changes which files there are, or what is known of one.
+    fn changes_files(&self) -> bool {
+        !(self.new_files.is_empty()
+            && self.changed_files.is_empty()
+            && self.missing_files.is_empty()
+            && self.excluded_files.is_empty()
+            && self.missing_folders.is_empty()
+            && self.excluded_folders.is_empty()
+            && self.foreign_folders.is_empty())
     }
 }
 
@@ -173,13 +231,21 @@ pub struct Batch {
     pub shared: Vec<FileRef>,
 }
 
+impl Batch {
+    fn changes_files(&self) -> bool {
+        !self.readings.is_empty()
+            || !self.shared.is_empty()
+            || self.listings.iter().any(|(_, listing)| listing.changes_files())
+    }
+}
+
 /// What writing a batch came to.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     /// How many files are gone now.
     pub missing: usize,
-    /// How many are not looked at any more.
-    pub forgotten: usize,
+    /// How many are left out by filters now.
+    pub excluded: usize,
     /// How many files that were new to the walk had a row all the same. What was read of those is not written.
     pub known_to_others: usize,
     /// The rows of each listing's new files, in their order.
@@ -207,22 +273,18 @@ impl Catalog<'_> {
         Ok(Place { root, id, path: PathBuf::new() })
     }
 
-    /// What is left to walk of a scan: folders that it has seen and not listed.
-    pub fn left_to_walk(self, root: i64, scan: i64) -> Result<Vec<Place>> {
-        let top = self.top(root)?;
-        let walked = "SELECT count(*) FROM folders WHERE id = ?1 AND walked_scan_id = ?2";
-        if self.0.read(|db| db.number(walked, (top.id, scan)))? == 0 {
-            return Ok(vec![top]);
-        }
-        // What lies in a folder that failed was not seen.
-        let sql = "SELECT f.id, f.relative_path FROM folders f JOIN folders p ON p.id = f.parent_id
-            WHERE f.library_id = ?1 AND f.removed_at IS NULL AND f.walked_scan_id IS NOT ?2
-                AND p.walked_scan_id = ?2 AND p.error_status IS NULL ORDER BY f.id";
-        self.0.read(|db| {
-            db.rows(sql, (root, scan), |row| {
-                let path = paths::from_text(&row.get::<_, String>(1)?).into();
-                Ok(Place { root, id: Some(row.get(0)?), path })
-            })
+    /// The filesystem that a folder was on when it was last walked.
+    pub fn filesystem_of(self, folder: i64) -> Result<Option<i64>> {
+        let sql = "SELECT filesystem_id FROM folders WHERE id = ?1";
+        self.0.read(|db| Ok(db.first(sql, [folder], |row| row.get(0))?.flatten()))
+    }
+
+    /// The number of a filesystem, which is given to it when it is first seen.
+    pub fn filesystem(self, identity: &str) -> Result<i64> {
+        let identity = identity.to_owned();
+        self.0.write(Shape::Compound, move |db| {
+            db.execute("INSERT INTO filesystems (identity) VALUES (?1) ON CONFLICT DO NOTHING", [&identity])?;
+            db.number("SELECT id FROM filesystems WHERE identity = ?1", [&identity])
         })
     }
 
@@ -230,11 +292,15 @@ impl Catalog<'_> {
     pub fn write(self, batch: Batch) -> Result<Written> {
         self.0.write(Shape::Compound, move |db| {
             let mut written = Written::default();
+            // A scan that is stopped from now on leaves rows that the last complete one has not compared.
+            if batch.changes_files() {
+                crate::scans::unsettle(db)?;
+            }
             for (number, listing) in &batch.listings {
-                let Recorded { missing, forgotten, known_to_others, ids } = record(db, listing)?;
+                let Recorded { missing, excluded, known_to_others, ids } = record(db, listing)?;
                 written.known_to_others += known_to_others;
                 written.missing += missing;
-                written.forgotten += forgotten;
+                written.excluded += excluded;
                 written.ids.insert(*number, ids);
             }
             for reading in &batch.readings {
@@ -267,7 +333,8 @@ impl Catalog<'_> {
         if self.0.read(|db| db.number(some, [root]))? == 0 {
             return Ok(0);
         }
-        self.0.write(Shape::Statement, move |db| {
+        self.0.write(Shape::Compound, move |db| {
+            crate::scans::unsettle(db)?;
             let sql = format!(
                 "UPDATE library_files SET {GONE} WHERE folder_id IS NULL AND +library_id = ?2 AND is_missing = 0"
             );
@@ -275,10 +342,15 @@ impl Catalog<'_> {
         })
     }
 
-    /// Files that are there, and their size together, of every root.
+    /// Files that are there, and their size together, of every root. An inode with several names counts once in the size.
     pub fn totals(self) -> Result<Vec<(i64, u64, u64)>> {
-        let sql = "SELECT library_id, count(*), sum(size_bytes) FROM library_files NOT INDEXED
-            WHERE is_missing = 0 GROUP BY library_id";
+        let sql = "SELECT library_id, sum(files), sum(bytes) FROM (
+                SELECT library_id, count(*) AS files, sum(size_bytes) AS bytes FROM library_files NOT INDEXED
+                    WHERE is_missing = 0 AND excluded_at IS NULL AND coalesce(link_kind, 0) = 0 GROUP BY library_id
+                UNION ALL SELECT library_id, count(*), max(size_bytes) FROM library_files NOT INDEXED
+                    WHERE is_missing = 0 AND excluded_at IS NULL AND link_kind > 0
+                    GROUP BY library_id, device, inode)
+            GROUP BY library_id";
         let number = |number: i64| u64::try_from(number).unwrap_or(0);
         self.0.read(|db| db.rows(sql, [], |row| Ok((row.get(0)?, number(row.get(1)?), number(row.get(2)?)))))
     }
@@ -286,20 +358,22 @@ impl Catalog<'_> {
     /// How many folders of a root are there, and how many of them could not be read.
     pub fn count_folders(self, root: i64) -> Result<(i64, i64)> {
         let sql =
-            "SELECT count(*), count(error_status) FROM folders WHERE library_id = ?1 AND removed_at IS NULL";
+            "SELECT count(*), count(error_status) FROM folders WHERE library_id = ?1 AND removed_at IS NULL
+                AND excluded_at IS NULL";
         self.0.read(|db| Ok(db.first(sql, [root], |row| Ok((row.get(0)?, row.get(1)?)))?.unwrap_or_default()))
     }
 
     /// How many files of a root could not be read when they were last tried.
     pub fn count_failed(self, root: i64) -> Result<i64> {
-        let sql = "SELECT count(*) FROM library_files WHERE library_id = ?1 AND is_missing = 0 AND hash_error_count > 0";
+        let sql = "SELECT count(*) FROM library_files WHERE library_id = ?1 AND is_missing = 0
+            AND excluded_at IS NULL AND hash_error_count > 0";
         self.0.read(|db| db.number(sql, [root]))
     }
 
     /// Folders that could not be read when they were last walked, and why.
     pub fn unreadable(self, root: i64, limit: usize) -> Result<Vec<(PathBuf, String)>> {
         let sql = "SELECT relative_path, error_status FROM folders WHERE library_id = ?1
-            AND error_status IS NOT NULL AND removed_at IS NULL ORDER BY relative_path LIMIT ?2";
+            AND error_status IS NOT NULL AND removed_at IS NULL AND excluded_at IS NULL ORDER BY relative_path LIMIT ?2";
         self.0.read(|db| {
             db.rows(sql, (root, crate::as_limit(limit)), |row| {
                 Ok((paths::from_text(&row.get::<_, String>(0)?).into(), row.get(1)?))
@@ -317,16 +391,27 @@ fn known(db: &Db<'_>, id: i64, path: &Path) -> Result<Known> {
         Ok(paths::from_text(text.get(skipped..).unwrap_or_default()))
     };
     // One statement for both: each has SQLite lock the file, which costs more than a few rows.
-    let sql = "SELECT id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, is_missing
+    let sql =
+        "SELECT id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind,
+                is_missing, excluded_at IS NOT NULL, hash_racy
             FROM library_files WHERE folder_id = ?1
-        UNION ALL SELECT id, relative_path, NULL, NULL, NULL, NULL, NULL, removed_at IS NOT NULL
+        UNION ALL SELECT id, relative_path, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                removed_at IS NOT NULL, excluded_at IS NOT NULL, filesystem_id
             FROM folders WHERE parent_id = ?1";
     let mut known = Known::default();
     db.rows(sql, [id], |row| {
-        let (id, name, gone) = (row.get(0)?, name(row)?, row.get(7)?);
+        let (id, name, gone, excluded) = (row.get(0)?, name(row)?, row.get(9)?, row.get(10)?);
+        let last: Option<i64> = row.get(11)?;
         match row.get_ref(2)? {
-            ValueRef::Null => known.folders.push((name, KnownFolder { id, removed: gone })),
-            _ => known.files.push((name, KnownFile { id, stat: hashes::stat(row, 2)?, missing: gone })),
+            ValueRef::Null => {
+                let folder = KnownFolder { id, removed: gone, excluded, filesystem: last };
+                known.folders.push((name, folder));
+            }
+            _ => {
+                let stat = hashes::stat(row, 2)?;
+                let file = KnownFile { id, stat, missing: gone, excluded, racy: last.is_some() };
+                known.files.push((name, file));
+            }
         }
         Ok(())
     })?;
@@ -336,7 +421,7 @@ fn known(db: &Db<'_>, id: i64, path: &Path) -> Result<Known> {
 /// What writing a listing came to.
 struct Recorded {
     missing: usize,
-    forgotten: usize,
+    excluded: usize,
     known_to_others: usize,
     ids: Vec<i64>,
 }
@@ -354,37 +439,46 @@ fn record(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
     }
     let mut below = Below { path: &mut path };
     let mut missing = missing_files(db, &listing.missing_files)?;
-    let mut forgotten = 0;
-    for id in &listing.forgotten_files {
-        forgotten += db.execute("DELETE FROM library_files WHERE id = ?1", [id])?;
+    let mut excluded = 0;
+    for id in &listing.excluded_files {
+        excluded +=
+            db.execute(&format!("UPDATE library_files SET {EXCLUDED} AND id = ?2"), (db.now(), id))?;
     }
     for name in &listing.missing_folders {
         missing += below.with(name, |text| remove_folder(db, root, text))?;
     }
-    for name in &listing.forgotten_folders {
-        forgotten += below.with(name, |text| forget_folder(db, root, text))?;
+    for name in &listing.excluded_folders {
+        excluded += below.with(name, |text| exclude_folder(db, root, text))?;
+    }
+    for name in &listing.foreign_folders {
+        below.with(name, |text| delete_folder(db, root, text))?;
     }
     for id in &listing.returned_folders {
-        db.execute("UPDATE folders SET removed_at = NULL WHERE id = ?1", [id])?;
+        db.execute("UPDATE folders SET removed_at = NULL, excluded_at = NULL WHERE id = ?1", [id])?;
     }
     for name in &listing.new_folders {
         below.with(name, |text| insert_folder(db, root, Some(folder), text))?;
     }
     let (ids, known_to_others) = new_files::new_files(db, listing, folder, below.path)?;
-    for (id, stat) in &listing.changed_files {
-        changed_file(db, *id, Some(*scan), stat)?;
+    for changed in &listing.changed_files {
+        changed_file(db, changed, Some(*scan))?;
     }
     let error = match &listing.end {
-        End::Part => return Ok(Recorded { missing, forgotten, known_to_others, ids }),
+        End::Part => return Ok(Recorded { missing, excluded, known_to_others, ids }),
         End::Whole => None,
         End::Failed(error) => Some(error),
     };
-    // A folder that could not be read was seen all the same; its mark keeps a scan that goes on from trying again.
+    let Listing { skipped, filesystem, .. } = listing;
+    // A folder that could not be read was seen all the same.
     let sql =
-        "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, error_status = ?4, removed_at = NULL
+        "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, error_status = ?4, removed_at = NULL,
+            excluded_at = NULL, filesystem_id = coalesce(?5, filesystem_id),
+            skipped_entries = ?6, skipped_unknown = ?7, skipped_digest = ?8
         WHERE id = ?1";
-    db.execute(sql, (folder, scan, db.now(), error))?;
-    Ok(Recorded { missing, forgotten, known_to_others, ids })
+    let (entries, unknown) = (signed(skipped.entries), signed(skipped.unknown));
+    let digest = (!skipped.digest.is_empty()).then_some(&skipped.digest);
+    db.execute(sql, params![folder, scan, db.now(), error, filesystem, entries, unknown, digest])?;
+    Ok(Recorded { missing, excluded, known_to_others, ids })
 }
 
 /// Paths in one folder, made in one place of memory.
@@ -421,12 +515,14 @@ fn folder_row(db: &Db<'_>, root: i64, path: &str) -> Result<i64> {
 fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Result<()> {
     let sql = "INSERT INTO folders (library_id, parent_id, relative_path, first_seen_at, last_seen_at)
         VALUES (?1, ?2, ?3, ?4, ?4)
-        ON CONFLICT (library_id, relative_path) DO UPDATE SET parent_id = excluded.parent_id, removed_at = NULL";
+        ON CONFLICT (library_id, relative_path) DO UPDATE SET parent_id = excluded.parent_id, removed_at = NULL,
+            excluded_at = NULL";
     db.execute(sql, (root, parent, path, db.now())).map(drop)
 }
 
 /// A file that has changed loses its hash; one that is only back, or was recorded without its change time, keeps it.
-fn changed_file(db: &Db<'_>, id: i64, scan: Option<i64>, stat: &Stat) -> Result<()> {
+fn changed_file(db: &Db<'_>, changed: &ChangedFile, scan: Option<i64>) -> Result<()> {
+    let ChangedFile { id, stat, keeps_hash } = changed;
     let now = db.now();
     let values: &[&dyn ToSql] = params![
         id,
@@ -436,23 +532,33 @@ fn changed_file(db: &Db<'_>, id: i64, scan: Option<i64>, stat: &Stat) -> Result<
         stat.inode.cast_signed(),
         stat.device.cast_signed(),
         scan,
-        now
+        now,
+        signed(stat.allocated),
+        stat.links.code()
     ];
     let sql = "UPDATE library_files SET ctime_ns = ?4, device = ?6, last_seen_scan_id = ?7, updated_at = ?8,
-            is_missing = 0, removed_at = NULL, needs_hash = (content_hash IS NULL AND size_bytes > 0)
+            allocated_bytes = ?9, link_kind = ?10, is_missing = 0, removed_at = NULL, excluded_at = NULL,
+            needs_hash = (content_hash IS NULL AND size_bytes > 0)
         WHERE id = ?1 AND size_bytes = ?2 AND mtime_ns = ?3 AND inode = ?5
-            AND (ctime_ns IS NULL OR ctime_ns = ?4)";
-    if db.execute(sql, values)? == 1 {
+            AND (ctime_ns IS NULL OR ctime_ns = ?4) AND hash_racy IS NULL";
+    if *keeps_hash && db.execute(sql, values)? == 1 {
         return Ok(());
     }
     let sql = "UPDATE library_files SET size_bytes = ?2, mtime_ns = ?3, ctime_ns = ?4, inode = ?5, device = ?6,
-            last_seen_scan_id = ?7, updated_at = ?8, is_missing = 0, removed_at = NULL, needs_hash = (?2 > 0),
+            last_seen_scan_id = ?7, updated_at = ?8, allocated_bytes = ?9, link_kind = ?10, is_missing = 0,
+            removed_at = NULL, excluded_at = NULL, hash_racy = NULL, needs_hash = (?2 > 0),
             hash_algorithm = NULL, content_hash = NULL, hashed_size_bytes = NULL, hashed_mtime_ns = NULL,
             hashed_at = NULL, edges = NULL, read_algorithm = NULL, read_hash = NULL, hash_error_count = 0, hash_last_error = NULL,
             hash_last_error_at = NULL, hash_retry_after = NULL, hash_claim_token = NULL, hash_claimed_at = NULL
         WHERE id = ?1";
     db.execute(sql, values).map(drop)
 }
+
+/// Sets what a file that filters leave out has: no group shows it, and its hash is kept.
+const EXCLUDED: &str = "excluded_at = ?1, updated_at = ?1, needs_hash = (is_missing = 0 AND size_bytes > 0),
+    read_algorithm = coalesce(hash_algorithm, read_algorithm), read_hash = coalesce(content_hash, read_hash),
+    hash_algorithm = NULL, content_hash = NULL, hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL
+    WHERE excluded_at IS NULL";
 
 /// Sets what a file that is gone has; its hash stays, in case it comes back.
 const GONE: &str = "is_missing = 1, needs_hash = 0, removed_at = ?1, updated_at = ?1, last_seen_scan_id =
@@ -478,14 +584,27 @@ fn remove_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
     Ok(missing)
 }
 
-/// Says how many files go with it.
-fn forget_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
+/// Filters leave a folder out, with all that is in it. Returns the number of files.
+fn exclude_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
+    let (low, high) = paths::below(path);
+    let sql = format!(
+        "UPDATE library_files SET {EXCLUDED} AND is_missing = 0
+            AND library_id = ?2 AND relative_path > ?3 AND relative_path < ?4"
+    );
+    let files = db.execute(&sql, (db.now(), root, &low, &high))?;
+    let sql = "UPDATE folders SET excluded_at = ?1 WHERE excluded_at IS NULL AND library_id = ?2
+        AND (relative_path = ?5 OR (relative_path > ?3 AND relative_path < ?4))";
+    db.execute(sql, (db.now(), root, &low, &high, path))?;
+    Ok(files)
+}
+
+/// Deletes the rows of a folder and of all that is in it.
+fn delete_folder(db: &Db<'_>, root: i64, path: &str) -> Result<()> {
     let (low, high) = paths::below(path);
     let below = "library_id = ?1 AND relative_path > ?2 AND relative_path < ?3";
-    let files = db.execute(&format!("DELETE FROM library_files WHERE {below}"), (root, &low, &high))?;
+    db.execute(&format!("DELETE FROM library_files WHERE {below}"), (root, &low, &high))?;
     db.execute(&format!("DELETE FROM folders WHERE {below}"), (root, &low, &high))?;
-    db.execute("DELETE FROM folders WHERE library_id = ?1 AND relative_path = ?2", (root, path))?;
-    Ok(files)
+    db.execute("DELETE FROM folders WHERE library_id = ?1 AND relative_path = ?2", (root, path)).map(drop)
 }
 
 /// Sizes are far below what SQLite can hold.

@@ -37,6 +37,7 @@ const OURS: &[(i64, &str, Migration)] = &[
     (1002, "tasks", tasks),
     (1003, "catalog", catalog),
     (1004, "messages", messages),
+    (1005, "catalog_identity", catalog_identity),
 ];
 
 /// The step that a file is at when there is nothing left to do.
@@ -192,6 +193,16 @@ fn catalog(db: &Db<'_>) -> Result<()> {
 /// 1004: what consumers of queues keep.
 fn messages(db: &Db<'_>) -> Result<()> {
     db.batch(schema::MESSAGES)
+}
+
+/// 1005: what identity, space, filters and folders need. Which scan read everything is not known for an older file: its
+/// marks were kept too long.
+fn catalog_identity(db: &Db<'_>) -> Result<()> {
+    db.batch(schema::IDENTITY)?;
+    for (table, wanted) in schema::IDENTITY_COLUMNS {
+        add_columns(db, table, wanted)?;
+    }
+    crate::scans::unsettle(db)
 }
 
 fn add_columns(db: &Db<'_>, table: &str, wanted: &[(&str, &str)]) -> Result<()> {

@@ -38,6 +38,11 @@ pub struct Root {
     pub files: Option<i64>,
     /// Their size together, in bytes.
     pub bytes: Option<i64>,
+    /// The filters of the last scan that walked it, as JSON.
+    pub filters: Option<String>,
+    /// The filesystem that its folder was on then.
+    #[serde(skip)]
+    pub filesystem: Option<String>,
 }
 
 /// What was forgotten with a root.
@@ -55,7 +60,7 @@ pub struct Roots<'a>(pub(crate) &'a Store);
 
 const COLUMNS: &str =
     "id, name, root_path, created_at, last_scanned_at, traverse_links, folder_count, file_count,
-    total_size";
+    total_size, filters, filesystem";
 
 impl Roots<'_> {
     /// All of them, by path.
@@ -156,10 +161,15 @@ fn take_over(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<()> {
     db.execute(sql, (to, from, folder))?;
     // What is left to it.
     let sql = "UPDATE library_roots SET
-            folder_count = (SELECT count(*) FROM folders WHERE library_id = ?1 AND removed_at IS NULL),
-            file_count = (SELECT count(*) FROM library_files WHERE library_id = ?1 AND is_missing = 0),
-            total_size = (SELECT coalesce(sum(size_bytes), 0) FROM library_files WHERE library_id = ?1
-                AND is_missing = 0)
+            folder_count = (SELECT count(*) FROM folders WHERE library_id = ?1 AND removed_at IS NULL
+                AND excluded_at IS NULL),
+            file_count = (SELECT count(*) FROM library_files WHERE library_id = ?1 AND is_missing = 0
+                AND excluded_at IS NULL),
+            total_size = (SELECT coalesce(sum(bytes), 0) FROM (
+                SELECT size_bytes AS bytes FROM library_files WHERE library_id = ?1
+                    AND is_missing = 0 AND excluded_at IS NULL AND coalesce(link_kind, 0) = 0
+                UNION ALL SELECT max(size_bytes) FROM library_files WHERE library_id = ?1
+                    AND is_missing = 0 AND excluded_at IS NULL AND link_kind > 0 GROUP BY device, inode))
         WHERE id = ?1 AND file_count IS NOT NULL";
     db.execute(sql, [from]).map(drop)
 }
@@ -188,5 +198,7 @@ fn root(row: &Row<'_>) -> rusqlite::Result<Root> {
         folders: row.get("folder_count")?,
         files: row.get("file_count")?,
         bytes: row.get("total_size")?,
+        filters: row.get("filters")?,
+        filesystem: row.get("filesystem")?,
     })
 }

@@ -1,7 +1,8 @@
-//! Scans of roots: one at a time for each, and each to be gone on with.
+//! Scans of roots: one at a time for each.
 //!
-//! Owns the table `scan_sessions`. A scan is held by a process, which says now and then that it is alive. One whose
-//! holder is gone goes on where it was, if it is asked for the same; otherwise it has failed, and a new one begins.
+//! Owns the table `scan_sessions`, and when everything in the catalog has been compared: a scan that ends so is marked as
+//! settled, and every later change of a file's row clears the mark. A scan is held by a process, which renews a
+//! heartbeat. A scan whose holder has exited is resumed by the same request; another request marks it as failed.
 
 use std::time::Duration;
 
@@ -43,8 +44,6 @@ pub struct Scan {
     pub root: i64,
     /// When it was begun first.
     pub started_at: Time,
-    /// When its walk was complete.
-    pub walked_at: Option<Time>,
     /// Whether somebody began it before.
     pub resumed: bool,
 }
@@ -98,14 +97,6 @@ impl Scans<'_> {
         })
     }
 
-    /// The walk is complete.
-    pub fn walked(self, id: i64) -> Result<()> {
-        self.0.write(Shape::Statement, move |db| {
-            let sql = "UPDATE scan_sessions SET walked_at = ?2 WHERE id = ?1 AND status = 'running'";
-            db.execute(sql, (id, db.now())).map(drop)
-        })
-    }
-
     /// Leaves a scan to whoever wants to go on with it.
     pub fn release(self, id: i64) -> Result<()> {
         self.0.write(Shape::Statement, move |db| {
@@ -114,15 +105,13 @@ impl Scans<'_> {
         })
     }
 
-    /// What the scan that ended last left, if it read everything in this manner and was complete, and none but `own` is
-    /// under way: then a scan that finds nothing changed has nothing to read and nothing to count.
+    /// The duplicates found by the scan that settled the catalog last, if it read everything in this manner, nothing has
+    /// changed since, and no scan but `own` is unfinished: then a scan that finds nothing changed has nothing to read.
     pub fn settled(self, manner: &str, own: &[i64]) -> Result<Option<Duplicates>> {
-        let running = "SELECT id FROM scan_sessions WHERE status = 'running'";
         let sql = "SELECT duplicate_groups, duplicate_files, reclaimable_bytes FROM scan_sessions WHERE settled = ?1";
         let number = |number: i64| u64::try_from(number).unwrap_or(0);
         self.0.read(|db| {
-            let running: Vec<i64> = db.rows(running, [], |row| row.get(0))?;
-            if running.iter().any(|id| !own.contains(id)) {
+            if has_others(db, own)? {
                 return Ok(None);
             }
             db.first(sql, [manner], |row| {
@@ -133,41 +122,92 @@ impl Scans<'_> {
         })
     }
 
-    /// The scan is complete. The root remembers what was seen. `settled`: everything that can be a duplicate was read,
-    /// in this manner, and this is what there was.
-    pub fn finish(self, scan: &Scan, seen: Seen, settled: Option<(&str, Duplicates)>) -> Result<()> {
-        let (id, root) = (scan.id, scan.root);
-        let manner = settled.map(|(manner, _)| manner.to_owned());
-        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        let counts = settled
-            .map(|(_, Duplicates { groups, files, reclaimable })| [groups, files, reclaimable].map(signed));
+    /// Whether every file that can be a duplicate has been compared, and no scan is unfinished.
+    pub fn is_settled(self) -> Result<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM scan_sessions WHERE settled IS NOT NULL)";
+        self.0.read(|db| Ok(db.number(sql, [])? > 0 && !has_others(db, &[])?))
+    }
+
+    /// Roots that have a scan which has not finished, or none that ever did.
+    pub fn unfinished(self) -> Result<Vec<i64>> {
+        let sql = "SELECT id FROM library_roots WHERE last_scanned_at IS NULL OR EXISTS (SELECT 1 FROM scan_sessions s
+            WHERE s.library_id = library_roots.id AND s.status = 'running') ORDER BY root_path";
+        self.0.read(|db| db.rows(sql, [], |row| row.get(0)))
+    }
+
+    /// Scans are complete, all in one transaction. Each root remembers what was seen. `settled`: everything in the
+    /// catalog that can be a duplicate was compared, in this manner, and these are the duplicates. That does not
+    /// hold while another scan is unfinished.
+    pub fn finish(self, finished: Vec<Finished>, settled: Option<(&str, Duplicates)>) -> Result<()> {
+        let settled = settled.map(|(manner, duplicates)| (manner.to_owned(), duplicates));
         self.0.write(Shape::Compound, move |db| {
-            // Whatever was settled before: only the last word counts.
             unsettle(db)?;
-            let [folders, files, bytes, errors] =
-                [seen.folders, seen.files, seen.bytes, seen.errors].map(signed);
-            let sql = "UPDATE scan_sessions SET status = 'succeeded', holder = NULL, finished_at = ?2,
-                walked_at = coalesce(walked_at, ?2), directories_seen = ?3, files_seen = ?4, bytes_seen = ?5,
-                error_count = ?6, error_message = NULL,
-                settled = ?7, duplicate_groups = ?8, duplicate_files = ?9, reclaimable_bytes = ?10
-                WHERE id = ?1 AND status = 'running'";
-            let [groups, duplicates, reclaimable] = match counts {
-                Some(counts) => counts.map(Some),
-                None => [None; 3],
-            };
-            let numbers =
-                params![id, db.now(), folders, files, bytes, errors, manner, groups, duplicates, reclaimable];
-            if db.execute(sql, numbers)? == 0 {
-                return Err(Error::Conflict(format!("scan {id} is not running any more")));
-            }
-            let sql = "UPDATE library_roots SET last_scanned_at = ?2, updated_at = ?2, folder_count = ?3,
-                file_count = ?4, total_size = ?5 WHERE id = ?1";
-            db.execute(sql, (root, db.now(), folders, files, bytes)).map(drop)
+            let own: Vec<i64> = finished.iter().map(|scan| scan.id).collect();
+            let settled = if has_others(db, &own)? { None } else { settled.as_ref() };
+            finished.iter().try_for_each(|scan| finish(db, scan, settled))
         })
     }
 }
 
-/// What the last scan left holds no longer.
+/// A scan that has come to its end.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// The scan.
+    pub id: i64,
+    /// Its root.
+    pub root: i64,
+    /// What is there now.
+    pub seen: Seen,
+    /// What the root remembers of the walk; nothing if the scan did not look at the whole root.
+    pub walk: Option<Walked>,
+}
+
+/// How a root was walked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Walked {
+    /// The filters, as JSON; none for all files.
+    pub filters: Option<String>,
+    /// The identity of the filesystem of the root's own folder.
+    pub filesystem: Option<String>,
+}
+
+fn finish(db: &Db<'_>, scan: &Finished, settled: Option<&(String, Duplicates)>) -> Result<()> {
+    let Finished { id, root, seen, walk } = scan;
+    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let [folders, files, bytes, errors] = [seen.folders, seen.files, seen.bytes, seen.errors].map(signed);
+    let manner = settled.map(|(manner, _)| manner);
+    let [groups, duplicates, reclaimable] = match settled {
+        Some((_, Duplicates { groups, files, reclaimable })) => {
+            [groups, files, reclaimable].map(|&number| Some(signed(number)))
+        }
+        None => [None; 3],
+    };
+    let sql = "UPDATE scan_sessions SET status = 'succeeded', holder = NULL, finished_at = ?2,
+        walked_at = coalesce(walked_at, ?2), directories_seen = ?3, files_seen = ?4, bytes_seen = ?5,
+        error_count = ?6, error_message = NULL,
+        settled = ?7, duplicate_groups = ?8, duplicate_files = ?9, reclaimable_bytes = ?10
+        WHERE id = ?1 AND status = 'running'";
+    let numbers =
+        params![id, db.now(), folders, files, bytes, errors, manner, groups, duplicates, reclaimable];
+    if db.execute(sql, numbers)? == 0 {
+        return Err(Error::Conflict(format!("scan {id} is not running any more")));
+    }
+    let sql = "UPDATE library_roots SET last_scanned_at = ?2, updated_at = ?2, folder_count = ?3,
+        file_count = ?4, total_size = ?5 WHERE id = ?1";
+    db.execute(sql, (root, db.now(), folders, files, bytes))?;
+    let Some(Walked { filters, filesystem }) = walk else { return Ok(()) };
+    let sql = "UPDATE library_roots SET filters = ?2, filesystem = ?3 WHERE id = ?1";
+    db.execute(sql, (root, filters, filesystem)).map(drop)
+}
+
+/// Whether a scan other than these has not finished.
+fn has_others(db: &Db<'_>, own: &[i64]) -> Result<bool> {
+    let running: Vec<i64> =
+        db.rows("SELECT id FROM scan_sessions WHERE status = 'running'", [], |row| row.get(0))?;
+    Ok(running.iter().any(|id| !own.contains(id)))
+}
+
+/// Clears the mark of the scan that settled the catalog: a file's row changes.
 pub(crate) fn unsettle(db: &Db<'_>) -> Result<()> {
     db.execute("UPDATE scan_sessions SET settled = NULL WHERE settled IS NOT NULL", []).map(drop)
 }
@@ -191,8 +231,7 @@ struct Running {
 }
 
 fn begin(db: &Db<'_>, wanted: &Wanted) -> Result<Scan> {
-    let sql =
-        "SELECT id, library_id, started_at, walked_at, holder, heartbeat_at, settings FROM scan_sessions
+    let sql = "SELECT id, library_id, started_at, holder, heartbeat_at, settings FROM scan_sessions
         WHERE library_id = ?1 AND status = 'running' ORDER BY id DESC LIMIT 1";
     if let Some(found) = db.first(sql, [wanted.root], running)? {
         refuse_held(db, wanted, &found)?;
@@ -210,7 +249,7 @@ fn begin(db: &Db<'_>, wanted: &Wanted) -> Result<Scan> {
         VALUES ('running', ?1, 0, 0, 0, 0, ?2, ?3, ?4, ?1)";
     db.execute(sql, (db.now(), wanted.root, &wanted.settings, &wanted.holder))?;
     let id = db.conn.last_insert_rowid();
-    Ok(Scan { id, root: wanted.root, started_at: db.now, walked_at: None, resumed: false })
+    Ok(Scan { id, root: wanted.root, started_at: db.now, resumed: false })
 }
 
 fn refuse_held(db: &Db<'_>, wanted: &Wanted, found: &Running) -> Result<()> {
@@ -234,7 +273,6 @@ fn running(row: &Row<'_>) -> rusqlite::Result<Running> {
             id: row.get("id")?,
             root: row.get("library_id")?,
             started_at: some_time(row, "started_at")?,
-            walked_at: time(row, "walked_at")?,
             resumed: true,
         },
         holder: row.get("holder")?,

@@ -430,6 +430,50 @@ pub(crate) const CATALOG_COLUMNS: &[(&str, &[(&str, &str)])] = &[
     ),
 ];
 
+/// What identity, space, filters and folders need of the catalog.
+pub(crate) const IDENTITY_COLUMNS: &[(&str, &[(&str, &str)])] = &[
+    (
+        "library_roots",
+        &[
+            // The identity of the filesystem that the root's folder was on when it was last scanned.
+            ("filesystem", "TEXT"),
+            // The filters of the last scan that walked the root, as JSON; NULL for none.
+            ("filters", "TEXT"),
+        ],
+    ),
+    (
+        "folders",
+        &[
+            ("filesystem_id", "INTEGER REFERENCES filesystems (id)"),
+            // Since when filters leave the folder out.
+            ("excluded_at", "TEXT"),
+            // Entries that the last walk passed over: links, special files, what filters leave out. How many, of how
+            // many the content is unknown, and a digest of them all.
+            ("skipped_entries", "INTEGER"),
+            ("skipped_unknown", "INTEGER"),
+            ("skipped_digest", "BLOB"),
+        ],
+    ),
+    (
+        "library_files",
+        &[
+            ("allocated_bytes", "INTEGER"),
+            // 0: one name; 1: several hard links; 2: reached through a symbolic link; NULL: not known.
+            ("link_kind", "INTEGER"),
+            // Since when filters leave the file out. Its hash is kept in `read_hash`.
+            ("excluded_at", "TEXT"),
+            // 1: the file changed so shortly before it was read that a later change may have left the same time.
+            ("hash_racy", "INTEGER"),
+        ],
+    ),
+];
+
+/// Filesystems by their identity, and the one scan that is marked as settled.
+pub(crate) const IDENTITY: &str = "
+    CREATE TABLE IF NOT EXISTS filesystems (id INTEGER NOT NULL PRIMARY KEY, identity TEXT NOT NULL UNIQUE);
+    CREATE INDEX IF NOT EXISTS ix_scan_sessions_settled ON scan_sessions (settled) WHERE settled IS NOT NULL;
+";
+
 /// Few files fail, and only those are in it.
 pub(crate) const CATALOG_INDEXES: &str = "
     CREATE INDEX IF NOT EXISTS ix_library_files_failed ON library_files (library_id) WHERE hash_error_count > 0;

@@ -5,14 +5,14 @@
 mod ddl;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use gristmill_store::catalog::{
-    Algorithm, Batch, Digest, End, FileRef, Finding, Group, GroupQuery, Hashed, Listing, Place, Purged,
-    Reading, SortBy, Stat,
+    Algorithm, Batch, ChangedFile, Digest, End, FileRef, Finding, Group, GroupQuery, Hashed, Listing, Place,
+    Purged, Reading, SortBy, Stat,
 };
-use gristmill_store::scans::{Scan, Seen, Wanted};
+use gristmill_store::scans::{Finished, Scan, Seen, Wanted};
 use gristmill_store::{Clock, Durability, Store, Time};
 use tempfile::TempDir;
 
@@ -100,7 +100,9 @@ impl Books {
             .unwrap_or_default();
         let (folders, _) = self.store.catalog().count_folders(scan.root).expect("a number");
         let folders = u64::try_from(folders).expect("a number");
-        self.store.scans().finish(scan, Seen { folders, files, bytes, errors: 0 }, None).expect("finished");
+        let seen = Seen { folders, files, bytes, errors: 0 };
+        let finished = Finished { id: scan.id, root: scan.root, seen, walk: None };
+        self.store.scans().finish(vec![finished], None).expect("finished");
     }
 
     fn record(&self, listings: Vec<Listing>) -> usize {
@@ -131,7 +133,12 @@ impl Books {
 }
 
 fn stat(size: u64, inode: u64) -> Stat {
-    Stat { size, mtime_ns: 1_000, ctime_ns: 2_000, inode, device: 7 }
+    let times = Stat { mtime_ns: 1_000, ctime_ns: 2_000, ..Stat::default() };
+    Stat { size, allocated: size, inode, device: 7, ..times }
+}
+
+fn changed(id: i64, stat: Stat) -> ChangedFile {
+    ChangedFile { id, stat, keeps_hash: true }
 }
 
 fn hash(number: u8) -> Vec<u8> {
@@ -166,58 +173,23 @@ fn fill(books: &Books, path: &str, files: &[(&str, u64, u8)]) -> i64 {
 mod walking {
     use super::*;
 
-    #[track_caller]
-    fn left(books: &Books, scan: &Scan, expected: &[&str]) {
-        let left = books.store.catalog().left_to_walk(scan.root, scan.id).expect("what is left");
-        let paths: Vec<PathBuf> = left.into_iter().map(|place| place.path).collect();
-        assert_eq!(paths, expected.iter().map(PathBuf::from).collect::<Vec<_>>());
-    }
-
     #[test]
-    fn what_is_left_is_what_was_seen_and_not_listed() {
-        let books = Books::new();
-        let scan = books.begin(books.root("/r"));
-        left(&books, &scan, &[""]);
-        let part = Listing { end: End::Part, new_folders: names(&["a"]), ..books.whole(&scan, "") };
-        books.record(vec![part]);
-        // A part is not all of it.
-        left(&books, &scan, &[""]);
-        books.record(vec![Listing { new_folders: names(&["b"]), ..books.whole(&scan, "") }]);
-        left(&books, &scan, &["a", "b"]);
-        books.record(vec![Listing { new_folders: names(&["c"]), ..books.whole(&scan, "a") }]);
-        left(&books, &scan, &["b", "a/c"]);
-        books.record(vec![Listing { end: End::Failed("closed".into()), ..books.whole(&scan, "b") }]);
-        left(&books, &scan, &["a/c"]);
-        books.record(vec![books.whole(&scan, "a/c")]);
-        left(&books, &scan, &[]);
-    }
-
-    #[test]
-    fn a_new_scan_has_all_of_it_left_but_what_is_gone_or_out_of_sight() {
+    fn unreadable_folders_are_listed_and_counted() {
         let books = Books::new();
         let root = books.root("/r");
-        let first = books.begin(root);
+        let scan = books.begin(root);
         books.record(vec![Listing {
             new_folders: names(&["closed", "gone", "here"]),
-            ..books.whole(&first, "")
+            ..books.whole(&scan, "")
         }]);
-        for path in ["closed", "gone", "here"] {
-            books.record(vec![Listing { new_folders: names(&["in"]), ..books.whole(&first, path) }]);
-            books.record(vec![books.whole(&first, &format!("{path}/in"))]);
-        }
-        books.finish(&first);
-        let second = books.begin(root);
-        left(&books, &second, &[""]);
-        books.record(vec![Listing { missing_folders: names(&["gone"]), ..books.whole(&second, "") }]);
-        left(&books, &second, &["closed", "here"]);
         books.record(vec![
-            Listing { end: End::Failed("closed".into()), ..books.whole(&second, "closed") },
-            books.whole(&second, "here"),
+            Listing { end: End::Failed("closed".into()), ..books.whole(&scan, "closed") },
+            books.whole(&scan, "here"),
         ]);
-        left(&books, &second, &["here/in"]);
+        books.record(vec![Listing { missing_folders: names(&["gone"]), ..books.whole(&scan, "") }]);
         let unreadable = books.store.catalog().unreadable(root, 9).expect("an answer");
         assert_eq!(unreadable, [("closed".into(), "closed".to_owned())]);
-        assert_eq!(books.store.catalog().count_folders(root).expect("numbers"), (5, 1));
+        assert_eq!(books.store.catalog().count_folders(root).expect("numbers"), (3, 1));
     }
 
     /// A scan that was killed may have written what it is about to write again.
@@ -251,21 +223,22 @@ mod walking {
         books.clock.set(day(1));
         let second = books.begin(root);
         let top = Listing {
-            changed_files: vec![(books.id("a"), stat(11, 1))],
+            changed_files: vec![changed(books.id("a"), stat(11, 1))],
             missing_files: vec![books.id("b")],
-            forgotten_files: vec![books.id("c")],
+            excluded_files: vec![books.id("c")],
             missing_folders: names(&["f"]),
-            forgotten_folders: names(&["g"]),
+            excluded_folders: names(&["h"]),
+            foreign_folders: names(&["g"]),
             ..books.whole(&second, "")
         };
         assert_eq!(books.record(vec![top.clone()]), 2, "b, and x in f");
         let once = books.everything();
-        assert_eq!(once.len(), 3 + 4, "g is forgotten, f is not");
+        assert_eq!(once.len(), 3 + 5, "only the rows of g are deleted");
         assert_eq!(books.record(vec![top]), 0, "gone already");
         assert_eq!(books.everything(), once);
         let returned = Listing {
             returned_folders: vec![books.place(root, "f").id.expect("a row")],
-            changed_files: vec![(books.id("b"), stat(10, 2))],
+            changed_files: vec![changed(books.id("b"), stat(10, 2))],
             ..books.whole(&second, "")
         };
         books.record(vec![returned.clone()]);
@@ -343,14 +316,14 @@ mod files {
         let fourth = books.begin(root);
         let id = books.place(root, "f").id.expect("a row");
         books.record(vec![Listing { returned_folders: vec![id], ..books.whole(&fourth, "") }]);
-        let back = vec![(books.id("f/a"), stat(10, 1))];
+        let back = vec![changed(books.id("f/a"), stat(10, 1))];
         books.record(vec![Listing { changed_files: back, ..books.whole(&fourth, "f") }]);
         assert_eq!(life(&books), there.replace("Integer(1)", "Integer(4)"));
         assert_eq!(books.ask(folder)[0].replace(" 00:00:00.000000", ""), r#"Text("2026-01-01") Null"#);
 
         // Changed, it keeps its first day only.
-        let changed = vec![(books.id("f/a"), stat(11, 1))];
-        books.record(vec![Listing { changed_files: changed, ..books.whole(&fourth, "f") }]);
+        let other = vec![changed(books.id("f/a"), stat(11, 1))];
+        books.record(vec![Listing { changed_files: other, ..books.whole(&fourth, "f") }]);
         assert_eq!(life(&books), r#"Integer(0) Integer(1) Null Text("2026-01-01") Null Integer(4)"#);
     }
 
@@ -377,7 +350,10 @@ mod files {
                     .catalog()
                     .settle(vec![Hashed { id, stat: same, finding: read }])
                     .expect("settled");
-                books.record(vec![Listing { changed_files: vec![(id, now)], ..books.whole(&scan, "") }]);
+                books.record(vec![Listing {
+                    changed_files: vec![changed(id, now)],
+                    ..books.whole(&scan, "")
+                }]);
                 let mut row = None;
                 let each = |found: &gristmill_store::catalog::Row| {
                     row = Some(found.clone());
@@ -432,7 +408,8 @@ mod files {
             (changed, 6, true, "Integer(6)"),
             (stat(1_000_000, 1_000), 7, false, "Integer(6)"),
         ] {
-            let reading = Reading { file, stat, finding: Finding::Edges(edges), shared: false, differs };
+            let reading =
+                Reading { file, stat, finding: Finding::Edges(edges), shared: false, differs, racy: false };
             let batch = Batch { readings: vec![reading], ..Batch::default() };
             books.store.catalog().write(batch).expect("written");
             assert_eq!(books.ask("SELECT edges FROM library_files"), [expected]);
@@ -454,6 +431,7 @@ mod files {
             finding: Finding::Content(Algorithm::Blake3, hash(1)),
             shared: false,
             differs: false,
+            racy: false,
         };
         let batch = Batch {
             listings: vec![(3, listing)],

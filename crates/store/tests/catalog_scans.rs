@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use gristmill_store::scans::{Duplicates, LEASE, Scan, Seen, Wanted};
+use gristmill_store::scans::{Duplicates, Finished, LEASE, Scan, Seen, Walked, Wanted};
 use gristmill_store::{Clock, Durability, Error, Store, Time};
 use tempfile::TempDir;
 
@@ -47,6 +47,11 @@ impl Desk {
         self.store.scans().begin(self.wanted(holder))
     }
 
+    fn finish(&self, scan: &Scan, seen: Seen, settled: Option<(&str, Duplicates)>) -> Result<(), Error> {
+        let finished = Finished { id: scan.id, root: scan.root, seen, walk: Some(Walked::default()) };
+        self.store.scans().finish(vec![finished], settled)
+    }
+
     fn sessions(&self) -> Vec<String> {
         let conn = rusqlite::Connection::open(self.folder.path().join("s.db")).expect("a connection");
         let sql = "SELECT status || ' ' || coalesce(holder, '-') || ' ' || coalesce(error_message, '-')
@@ -66,23 +71,18 @@ impl Desk {
 fn one_that_was_released_is_gone_on_with() {
     let desk = Desk::new();
     let first = desk.begin("living").expect("begun");
-    assert!(!first.resumed && first.walked_at.is_none());
+    assert!(!first.resumed);
     desk.store.scans().release(first.id).expect("released");
     desk.clock.set(start().plus(Duration::from_secs(5)));
     let second = desk.begin("other").expect("gone on with");
     let id = first.id;
     assert_eq!(second, Scan { resumed: true, ..first });
-    desk.store.scans().walked(second.id).expect("noted");
     desk.store.scans().release(second.id).expect("released");
     let third = desk.begin("living").expect("gone on with");
-    assert_eq!(third.walked_at, Some(start().plus(Duration::from_secs(5))));
-    desk.store
-        .scans()
-        .finish(&third, Seen { folders: 1, files: 2, bytes: 3, errors: 4 }, None)
-        .expect("finished");
+    desk.finish(&third, Seen { folders: 1, files: 2, bytes: 3, errors: 4 }, None).expect("finished");
     assert_eq!(desk.sessions(), ["succeeded - -"]);
     let fourth = desk.begin("living").expect("begun");
-    assert!(!fourth.resumed && fourth.id > id && fourth.walked_at.is_none());
+    assert!(!fourth.resumed && fourth.id > id);
     let root = desk.store.roots().list().expect("roots").remove(0);
     assert_eq!((root.folders, root.files, root.bytes), (Some(1), Some(2), Some(3)));
     assert_eq!(root.last_scanned_at, Some(desk.store.now()));
@@ -95,16 +95,15 @@ fn another_request_or_a_restart_begins_anew() {
         [|wanted| wanted.settings = "other".into(), |wanted| wanted.restart = true];
     for change in change {
         let first = desk.begin("living").expect("begun");
-        desk.store.scans().walked(first.id).expect("noted");
         desk.store.scans().release(first.id).expect("left");
         let mut wanted = desk.wanted("living");
         change(&mut wanted);
         let second = desk.store.scans().begin(wanted).expect("begun");
-        assert!(!second.resumed && second.id != first.id && second.walked_at.is_none());
+        assert!(!second.resumed && second.id != first.id);
         // The first is not running any more, whoever thinks it is.
-        assert!(matches!(desk.store.scans().finish(&first, Seen::default(), None), Err(Error::Conflict(_))));
+        assert!(matches!(desk.finish(&first, Seen::default(), None), Err(Error::Conflict(_))));
         assert!(desk.store.scans().beat(vec![first.id], "living").is_err());
-        desk.store.scans().finish(&second, Seen::default(), None).expect("finished");
+        desk.finish(&second, Seen::default(), None).expect("finished");
     }
     assert_eq!(
         desk.sessions(),
@@ -165,7 +164,7 @@ fn a_beat_names_the_scan_that_was_lost() {
     let root = desk.store.roots().register(Path::new("/other")).expect("a root").id;
     let second = desk.store.scans().begin(Wanted { root, ..desk.wanted("living") }).expect("begun");
     desk.store.scans().beat(vec![first.id, second.id], "living").expect("kept");
-    desk.store.scans().finish(&second, Seen::default(), None).expect("finished");
+    desk.finish(&second, Seen::default(), None).expect("finished");
     let error = desk.store.scans().beat(vec![first.id, second.id], "living").expect_err("lost");
     assert!(error.to_string().contains(&format!("scan {}", second.id)), "{error}");
 }
@@ -194,7 +193,7 @@ fn what_the_last_scan_settled_holds_until_something_else_was_done() {
     let settled = |manner: &str, own: &[i64]| desk.store.scans().settled(manner, own).expect("an answer");
     let finish = |left| {
         let scan = desk.begin("living").expect("begun");
-        desk.store.scans().finish(&scan, Seen::default(), left).expect("finished");
+        desk.finish(&scan, Seen::default(), left).expect("finished");
     };
     assert_eq!(settled("blake3", &[]), None);
     finish(Some(("blake3", duplicates)));
@@ -211,8 +210,8 @@ fn what_the_last_scan_settled_holds_until_something_else_was_done() {
     let other = desk.store.roots().register(Path::new("/other")).expect("a root").id;
     let fourth = desk.store.scans().begin(Wanted { root: other, ..desk.wanted("living") }).expect("begun");
     let more = Duplicates { groups: 2, ..duplicates };
-    desk.store.scans().finish(&fourth, Seen::default(), Some(("blake3", duplicates))).expect("finished");
-    desk.store.scans().finish(&third, Seen::default(), Some(("blake3", more))).expect("finished");
+    desk.finish(&fourth, Seen::default(), Some(("blake3", duplicates))).expect("finished");
+    desk.finish(&third, Seen::default(), Some(("blake3", more))).expect("finished");
     assert_eq!(settled("blake3", &[]), Some(more));
     // Rows change owners, or are put right: nothing is settled any more.
     let undo: [&dyn Fn(); 3] = [

@@ -40,7 +40,7 @@ Patterns are matched against the path inside the scanned folder:
   a/**/b           ** stands for any number of folders; * and ? for no slash
   {jpg,png} [ab]   alternatives, characters; \\* is a star itself
 Upper and lower case differ unless --ignore-case is given. A folder that is left out is left out with all below it. \
-What an earlier scan knew of files that are left out now is forgotten. A pattern that cannot match is warned about.
+Files of an earlier scan that no longer match are not listed any more; their hashes are kept. A pattern that cannot match is warned about.
 
 Sizes are numbers of bytes, or have a unit: K, M, G, T, P and KiB, MiB, … are powers of 1024, kB, MB, … powers of 1000; \
 1.5G and \"10 MB\" are sizes, too.

@@ -22,6 +22,7 @@ use crate::progress::{Control, Phase, Progress, add};
 use crate::reader::{Budget, Reader, Round, Tops};
 use crate::scribe::{Note, Scribe};
 use crate::summary::Summary;
+use crate::sys::Folder;
 use crate::walk::{Job, Manner, Tally, Walk};
 use gristmill_store::display_path;
 
@@ -45,9 +46,11 @@ pub(super) struct Course<'a> {
     pub(super) budget: Arc<Budget>,
     /// Whether the catalog knew any file before.
     pub(super) had_files: bool,
-    /// Roots that could not be opened, and those that could.
+    /// Roots that cannot be reached, and those that can.
     pub(super) absent: HashSet<i64>,
     pub(super) open: HashSet<i64>,
+    /// Roots that were walked.
+    pub(super) walked: HashMap<i64, WalkedRoot>,
     /// What reads while walking.
     pub(super) eager: Option<Arc<Eager>>,
     /// The duplicates there were, and are still.
@@ -57,19 +60,26 @@ pub(super) struct Course<'a> {
     pub(super) holds: HashMap<i64, Holds>,
 }
 
+/// A root that was walked: its folder, which stays open, and the identity of its filesystem.
+pub(super) struct WalkedRoot {
+    folder: Arc<Folder>,
+    pub(super) filesystem: Option<String>,
+}
+
 /// What a course leaves.
 pub(super) struct End {
     pub(super) summary: Summary,
     pub(super) tally: Arc<Tally>,
     pub(super) holds: HashMap<i64, Holds>,
     pub(super) absent: HashSet<i64>,
+    pub(super) walked: HashMap<i64, WalkedRoot>,
     pub(super) settled: Option<Duplicates>,
 }
 
 impl Course<'_> {
     pub(super) fn end(self) -> End {
-        let Course { summary, tally, holds, absent, settled, .. } = self;
-        End { summary, tally, holds, absent, settled }
+        let Course { summary, tally, holds, absent, walked, settled, .. } = self;
+        End { summary, tally, holds, absent, walked, settled }
     }
 
     pub(super) fn run(&mut self, manner: &Arc<Manner>) -> Result<()> {
@@ -80,7 +90,6 @@ impl Course<'_> {
             if !is_written || self.control.is_stopped() || self.is_settled()? {
                 return Ok(());
             }
-            self.note_walked()?;
         }
         if self.has_read_all()? {
             let Progress { files, bytes, .. } = self.control.progress();
@@ -128,9 +137,9 @@ impl Course<'_> {
 
     /// Whether nothing has changed since a scan that read everything.
     fn is_settled(&mut self) -> Result<bool> {
-        let Tally { new, changed, returned, .. } = &*self.tally;
-        let Scribe { missing, forgotten, .. } = self.scribe;
-        let same = [new, changed, returned, forgotten, missing, &self.control.errors]
+        let Tally { new, changed, returned, included, unsure, .. } = &*self.tally;
+        let Scribe { missing, excluded, .. } = self.scribe;
+        let same = [new, changed, returned, included, unsure, excluded, missing, &self.control.errors]
             .iter()
             .all(|counter| counter.load(Ordering::Relaxed) == 0);
         let own: Vec<i64> = self.scans.iter().map(|scan| scan.id).collect();
@@ -138,9 +147,9 @@ impl Course<'_> {
             let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
             Some((root.id, Holds { files: number(root.files)?, bytes: number(root.bytes)? }))
         });
-        let resumed = self.scans.iter().any(|scan| scan.resumed);
         let holds = counted.collect::<Option<HashMap<_, _>>>();
-        let (true, Some(holds)) = (same && self.options.mode == Mode::All && !resumed, holds) else {
+        let (true, Some(holds)) = (same && self.options.mode == Mode::All && self.absent.is_empty(), holds)
+        else {
             return Ok(false);
         };
         self.settled = self.store.scans().settled(&settled_as(self.options), &own)?;
@@ -184,9 +193,6 @@ impl Course<'_> {
         let scanned: Vec<_> = self.chosen.iter().map(|root| root.path.clone()).collect();
         let mut walks = Vec::new();
         for (root, scan) in self.chosen.iter().zip(self.scans) {
-            if scan.walked_at.is_some() {
-                continue;
-            }
             let walk = Walk::new(Job {
                 store: self.store.clone(),
                 notes: self.scribe.notes.clone(),
@@ -200,7 +206,11 @@ impl Course<'_> {
                 listings: listings.clone(),
             });
             match walk {
-                Ok(walk) => walks.push((walk, scan)),
+                Ok(walk) => {
+                    let root = WalkedRoot { folder: walk.top().clone(), filesystem: walk.filesystem() };
+                    self.walked.insert(scan.root, root);
+                    walks.push((walk, scan));
+                }
                 // A disk that is not there costs its own root, not the others.
                 Err(error) if self.chosen.len() > 1 => {
                     add(&self.control.errors, 1);
@@ -213,8 +223,8 @@ impl Course<'_> {
             }
         }
         let pool = self.pool("walk")?;
-        for (walk, scan) in &walks {
-            walk.begin(&pool, scan.resumed)?;
+        for (walk, _) in &walks {
+            walk.begin(&pool)?;
         }
         self.wait(&pool)?;
         for (walk, _) in &walks {
@@ -223,6 +233,10 @@ impl Course<'_> {
                 walk.follow_next(&pool);
                 self.wait(&pool)?;
             }
+        }
+        for (_, scan) in walks.iter().filter(|(walk, _)| walk.has_failed()) {
+            self.walked.remove(&scan.root);
+            self.absent.insert(scan.root);
         }
         let written = self.scribe.flush();
         let is_whole = self.options.filter == Filter::default()
@@ -235,16 +249,6 @@ impl Course<'_> {
             }
         }
         Ok(written)
-    }
-
-    /// Marks that the walk is complete: a scan that is killed from now on goes on with reading.
-    fn note_walked(&self) -> Result<()> {
-        for scan in
-            self.scans.iter().filter(|scan| scan.walked_at.is_none() && !self.absent.contains(&scan.root))
-        {
-            self.store.scans().walked(scan.id)?;
-        }
-        Ok(())
     }
 
     /// Makes files of the same content part of their group. At the end and in the order of rows: done for each as it is
@@ -273,9 +277,11 @@ impl Course<'_> {
     }
 
     fn tops(&mut self) -> Arc<Tops> {
-        let (tops, absent) = Tops::open(self.all);
+        let scanned = self.chosen.iter().map(|root| root.id).collect();
+        let walked = self.walked.iter().map(|(id, root)| (*id, root.folder.clone())).collect();
+        let (tops, absent) = Tops::open(self.all, &scanned, &walked);
         for root in absent {
-            tracing::warn!(root = %display_path(&root.path), "cannot be opened; its files are not read");
+            tracing::info!(root = %display_path(&root.path), "cannot be reached; its files are not read");
             self.absent.insert(root.id);
         }
         self.open = tops.ids();

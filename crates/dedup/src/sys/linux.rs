@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
-use gristmill_store::catalog::Stat;
+use gristmill_store::catalog::{LinkKind, Stat};
 use rustix::fs::{self, Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
@@ -130,6 +130,26 @@ impl Folder {
         fs::fstatfs(&self.0).is_ok_and(|found| MADE_UP.contains(&(found.f_type as u32)))
     }
 
+    /// The identity of its filesystem, the same whenever and wherever it is mounted: the UUID of its device, else the
+    /// identifier that the filesystem gives. Nothing where that only repeats the device number.
+    pub(crate) fn filesystem(&self) -> Option<String> {
+        /// XFS, FAT, exFAT, NTFS, ISO 9660, UDF, squashfs, EROFS.
+        const BY_DEVICE: [u32; 8] =
+            [0x5846_5342, 0x4d44, 0x2011_bab0, 0x7366_746e, 0x9660, 0x1501_3346, 0x7371_7368, 0xe0f5_e1e2];
+        let device = fs::fstat(&self.0).ok()?.st_dev;
+        if let Some(uuid) = uuid_of(device) {
+            return Some(format!("uuid {uuid}"));
+        }
+        let kind = fs::fstatfs(&self.0).ok()?.f_type as u32;
+        let id = fs::fstatvfs(&self.0).ok()?.f_fsid;
+        (id != 0 && !BY_DEVICE.contains(&kind)).then(|| format!("fsid {kind:x} {id:x}"))
+    }
+
+    /// Where a link in it leads, as the link says.
+    pub(crate) fn link_target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+        Ok(fs::readlinkat(&self.0, name, Vec::new())?.into_bytes())
+    }
+
     /// What the file system says about the folder itself.
     pub(crate) fn own(&self) -> io::Result<Stat> {
         Ok(found(&fs::fstat(&self.0)?).stat)
@@ -158,6 +178,16 @@ impl Folder {
     pub(crate) fn make_folder(&self, name: &OsStr) -> io::Result<()> {
         Ok(fs::mkdirat(&self.0, name, Mode::RWXU)?)
     }
+}
+
+/// The UUID of the filesystem on a block device, where the system names it.
+fn uuid_of(device: u64) -> Option<String> {
+    let named = std::fs::read_dir("/dev/disk/by-uuid").ok()?.flatten();
+    let is_it = |entry: &std::fs::DirEntry| {
+        std::fs::metadata(entry.path())
+            .is_ok_and(|found| std::os::unix::fs::MetadataExt::rdev(&found) == device)
+    };
+    named.into_iter().find(is_it).map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
 fn folder_flags() -> OFlags {
@@ -198,13 +228,14 @@ fn kind(file_type: FileType) -> Kind {
 fn found(stat: &fs::Stat) -> Found {
     let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
     Found {
-        is_linked: stat.st_nlink > 1,
         kind: match FileType::from_raw_mode(stat.st_mode) {
             FileType::Unknown => Kind::Special,
             file_type => kind(file_type),
         },
         stat: Stat {
             size: u64::try_from(stat.st_size).unwrap_or(0),
+            allocated: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
+            links: if stat.st_nlink > 1 { LinkKind::HardLinked } else { LinkKind::Single },
             mtime_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec.cast_signed()),
             ctime_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec.cast_signed()),
             inode: stat.st_ino,

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use gristmill_store::catalog::Stat;
+use gristmill_store::catalog::{LinkKind, Stat};
 
 use super::{Found, Kind, Reading};
 
@@ -57,6 +57,16 @@ impl Folder {
         false
     }
 
+    /// Cannot be told.
+    pub(crate) fn filesystem(&self) -> Option<String> {
+        None
+    }
+
+    /// Where a link in it leads, as the link says.
+    pub(crate) fn link_target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+        Ok(fs::read_link(self.0.join(name))?.into_os_string().into_encoded_bytes())
+    }
+
     /// What the file system says about the folder itself.
     pub(crate) fn own(&self) -> io::Result<Stat> {
         Ok(found(&fs::metadata(&self.0)?).stat)
@@ -102,31 +112,32 @@ fn kind(file_type: FileType) -> Kind {
 fn found(metadata: &Metadata) -> Found {
     let since = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let mtime_ns = since.and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0);
-    let (mtime_ns, ctime_ns, inode, device) = identity(metadata, mtime_ns);
+    let size = metadata.len();
     Found {
-        // It may be: what has other names is left for when all of them are known.
-        is_linked: true,
         kind: kind(metadata.file_type()),
-        stat: Stat { size: metadata.len(), mtime_ns, ctime_ns, inode, device },
+        stat: identified(metadata, Stat { size, mtime_ns, ..Stat::default() }),
     }
 }
 
 #[cfg(unix)]
-fn identity(metadata: &Metadata, _: i64) -> (i64, i64, u64, u64) {
+fn identified(metadata: &Metadata, stat: Stat) -> Stat {
     use std::os::unix::fs::MetadataExt;
     let time = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
-    (
-        time(metadata.mtime(), metadata.mtime_nsec()),
-        time(metadata.ctime(), metadata.ctime_nsec()),
-        metadata.ino(),
-        metadata.dev(),
-    )
+    Stat {
+        mtime_ns: time(metadata.mtime(), metadata.mtime_nsec()),
+        ctime_ns: time(metadata.ctime(), metadata.ctime_nsec()),
+        inode: metadata.ino(),
+        device: metadata.dev(),
+        allocated: metadata.blocks().saturating_mul(512),
+        links: if metadata.nlink() > 1 { LinkKind::HardLinked } else { LinkKind::Single },
+        ..stat
+    }
 }
 
 /// Without the system's numbers, size and time have to do; each name is a file of its own.
 #[cfg(not(unix))]
-fn identity(_: &Metadata, mtime_ns: i64) -> (i64, i64, u64, u64) {
-    (mtime_ns, 0, 0, 0)
+fn identified(_: &Metadata, stat: Stat) -> Stat {
+    Stat { allocated: stat.size, links: LinkKind::Single, ..stat }
 }
 
 pub(crate) fn holder() -> String {

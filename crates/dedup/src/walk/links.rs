@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
 use gristmill_pool::{Context, Pool, TaskResult};
-use gristmill_store::catalog::{KnownFile, KnownFolder, Listing, Place};
+use gristmill_store::catalog::{KnownFile, KnownFolder, LinkKind, Listing, Place, Stat};
 
-use super::Walk;
 use super::visit::add_file;
+use super::{ToWalk, Walk};
 use crate::progress::add;
 use crate::sys::{Folder, Kind};
 use gristmill_store::display_path;
@@ -80,18 +80,22 @@ impl Walk {
         };
         let below = self.top.below(&listing.place.path, true);
         let file = match (&below, leads) {
-            (Ok(below), Some(false)) if self.job.manner.sieve.takes_file(&path, &name, None) => {
-                below.stat(&name, true).ok().filter(|found| found.kind == Kind::File)
-            }
+            (Ok(below), Some(false)) => below.stat(&name, true).ok().filter(|found| found.kind == Kind::File),
             _ => None,
         };
+        let sieve = &self.job.manner.sieve;
         match (file, link.file) {
-            (Some(found), known) if self.job.manner.sieve.takes_stat(&found.stat) => {
+            (Some(found), known) if sieve.takes_file(&path, &name, None) && sieve.takes_stat(&found.stat) => {
+                let stat = Stat { links: LinkKind::ViaSymlink, ..found.stat };
                 add(&self.job.control.files, 1);
-                add(&self.job.control.bytes, found.stat.size);
-                add_file(&mut listing, &self.job.tally, name.clone(), found.stat, known);
+                add(&self.job.control.bytes, self.bytes_of(&stat));
+                add_file(&mut listing, &self.job.tally, (name.clone(), stat), known, true);
             }
-            (_, Some(known)) if !known.missing => listing.missing_files.push(known.id),
+            // It leads to a file that the filters leave out.
+            (Some(_), Some(known)) if !known.missing && !known.excluded => {
+                listing.excluded_files.push(known.id);
+            }
+            (None, Some(known)) if !known.missing => listing.missing_files.push(known.id),
             _ => {}
         }
         let mut next = None;
@@ -100,17 +104,19 @@ impl Walk {
                 let id = known.as_ref().map(|known| known.id);
                 match known {
                     None => listing.new_folders.push(name),
-                    Some(known) if known.removed => listing.returned_folders.push(known.id),
+                    Some(known) if known.removed || known.excluded => listing.returned_folders.push(known.id),
                     Some(_) => {}
                 }
-                next = Some(Place { root: self.job.root.id, id, path });
+                let place = Place { root: self.job.root.id, id, path };
+                let filesystem = known.and_then(|known| known.filesystem);
+                next = Some(ToWalk { place, filesystem, rules: None, by_link: true });
             }
             (false, Some(known)) if !known.removed => listing.missing_folders.push(name),
             _ => {}
         }
         self.note(listing)?;
         match next {
-            Some(place) => self.folder(ctx, place, None, true),
+            Some(to_walk) => self.folder(ctx, to_walk),
             None => Ok(()),
         }
     }

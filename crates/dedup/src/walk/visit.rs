@@ -2,7 +2,6 @@
 //!
 //! Owns what is new, changed, gone, back or left out in a folder, and which new files are read at once.
 
-use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
@@ -12,10 +11,12 @@ use std::sync::{Arc, PoisonError};
 
 use gristmill_pool::{TaskError, TaskResult};
 use gristmill_store::catalog::{
-    Digest, End, FileRef, Finding, Known, KnownFile, KnownFolder, Listing, Place, Reading, Stat,
+    ChangedFile, Digest, End, FileRef, Finding, Known, KnownFile, KnownFolder, LinkKind, Listing, Place,
+    Reading, Stat,
 };
 
 use super::links::Link;
+use super::skipped::SkippedEntries;
 use super::{Tally, Walk};
 use crate::eager::{Eager, Fresh};
 use crate::filter::Rules;
@@ -25,6 +26,13 @@ use crate::sys::{Folder, Kind};
 
 /// So many entries of a folder are written together; a folder may have millions.
 const PART: usize = 512;
+
+/// A folder in a folder.
+pub(super) struct Subfolder {
+    pub(super) place: Place,
+    /// The filesystem that it was on when it was last walked.
+    pub(super) filesystem: Option<i64>,
+}
 
 /// Why a folder was not read to its end.
 pub(super) enum Stop {
@@ -44,9 +52,12 @@ pub(super) struct Visit<'a> {
     is_empty: bool,
     pub(super) listing: Listing,
     /// To be walked next.
-    pub(super) folders: Vec<Place>,
-    /// Names of files that have other names.
-    linked: HashSet<OsString>,
+    pub(super) folders: Vec<Subfolder>,
+    /// Whether a symbolic link led here.
+    pub(super) by_link: bool,
+    /// Whether a file that looks as it did has the same content.
+    pub(super) keeps_hashes: bool,
+    skipped: SkippedEntries,
     /// What is to be read next.
     next: Next,
     /// Edges of large files; and what was read of files that were not as they had been seen a moment before.
@@ -73,7 +84,9 @@ impl<'a> Visit<'a> {
             is_empty: true,
             listing: Listing::new(walk.job.scan, place.clone()),
             folders: Vec::new(),
-            linked: HashSet::new(),
+            by_link: false,
+            keeps_hashes: true,
+            skipped: SkippedEntries::default(),
             next: Next::default(),
             readings: Vec::new(),
         }
@@ -119,12 +132,10 @@ impl<'a> Visit<'a> {
     fn entry(&mut self, name: OsString, kind: Kind) {
         let (kind, stat) = match kind {
             Kind::File | Kind::Unknown => match self.folder.stat(&name, false) {
-                Ok(found) => {
-                    if found.is_linked && found.kind == Kind::File && self.walk.job.eager.is_some() {
-                        self.linked.insert(name.clone());
-                    }
-                    (found.kind, Some(found.stat))
+                Ok(found) if self.by_link => {
+                    (found.kind, Some(Stat { links: LinkKind::ViaSymlink, ..found.stat }))
                 }
+                Ok(found) => (found.kind, Some(found.stat)),
                 // Gone between the two calls: as if it had not been listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => return,
                 Err(error) => return self.unreadable(&name, &error),
@@ -137,14 +148,24 @@ impl<'a> Visit<'a> {
             (Kind::Link, _) => {
                 add(&self.walk.job.tally.links, 1);
                 let is_known = || self.files.has(&name) || self.known_folders.has(&name);
+                let takes = self.takes(&name, true);
                 if self.walk.job.root.follow_links
-                    && self.takes(&name, true)
+                    && takes
                     && (!self.walk.job.manner.only_known || is_known())
                 {
                     self.defer(&name);
+                    return;
+                }
+                let target = self.folder.link_target(&name).unwrap_or_default();
+                self.skipped.link(&name, &target);
+                if self.walk.job.root.follow_links && !takes {
+                    self.exclude(name);
                 }
             }
-            _ => add(&self.walk.job.tally.special, 1),
+            _ => {
+                add(&self.walk.job.tally.special, 1);
+                self.skipped.special(&name);
+            }
         }
     }
 
@@ -152,8 +173,19 @@ impl<'a> Visit<'a> {
     fn unreadable(&mut self, name: &OsStr, error: &io::Error) {
         add(&self.walk.job.control.errors, 1);
         self.walk.complain(&self.path_of(name), &error.to_string());
+        self.skipped.unknown(name, Kind::Unknown);
         self.files.take(name);
         self.known_folders.take(name);
+    }
+
+    /// Filters leave out what a link led to.
+    fn exclude(&mut self, name: OsString) {
+        if let Some(known) = self.files.take(&name).filter(|known| !known.missing && !known.excluded) {
+            self.listing.excluded_files.push(known.id);
+        }
+        if self.known_folders.take(&name).is_some_and(|known| !known.removed && !known.excluded) {
+            self.listing.excluded_folders.push(name);
+        }
     }
 
     fn path_of(&self, name: &OsStr) -> PathBuf {
@@ -175,43 +207,63 @@ impl<'a> Visit<'a> {
 
     fn file(&mut self, name: OsString, stat: Stat) {
         let known = self.files.take(&name);
-        if !self.takes(&name, false) || !self.walk.job.manner.sieve.takes_stat(&stat) {
-            if let Some(known) = known {
-                self.listing.forgotten_files.push(known.id);
+        let only_known = self.walk.job.manner.only_known;
+        // A refresh has no filters of its own: what the last scan's left out stays so.
+        let stays_out = only_known && known.is_some_and(|known| known.excluded);
+        if stays_out || !self.takes(&name, false) || !self.walk.job.manner.sieve.takes_stat(&stat) {
+            self.skipped.unknown(&name, Kind::File);
+            if let Some(known) = known
+                && !known.excluded
+                && !known.missing
+            {
+                self.listing.excluded_files.push(known.id);
             }
             return;
         }
-        if known.is_none() && self.walk.job.manner.only_known {
+        if known.is_none() && only_known {
+            self.skipped.unknown(&name, Kind::File);
             return;
         }
         add(&self.walk.job.control.files, 1);
-        add(&self.walk.job.control.bytes, stat.size);
-        add_file(&mut self.listing, &self.walk.job.tally, name, stat, known);
+        add(&self.walk.job.control.bytes, self.walk.bytes_of(&stat));
+        add_file(&mut self.listing, &self.walk.job.tally, (name, stat), known, self.keeps_hashes);
     }
 
     fn subfolder(&mut self, name: OsString) {
         let known = self.known_folders.take(&name);
         let path = self.path_of(&name);
+        let only_known = self.walk.job.manner.only_known;
         let elsewhere = || {
             self.walk.job.manner.one_file_system
                 && self.folder.stat(&name, false).is_ok_and(|found| found.stat.device != self.walk.device)
         };
-        let is_root = self.walk.inner.contains(&path);
-        if is_root || !self.takes(&name, true) || elsewhere() {
+        if self.walk.inner.contains(&path) {
             // Of another root nothing is to be here, whatever was known.
-            if is_root || known.is_some() {
-                self.listing.forgotten_folders.push(name);
+            self.skipped.unknown(&name, Kind::Folder);
+            self.listing.foreign_folders.push(name);
+            return;
+        }
+        let stays_out = only_known && known.is_some_and(|known| known.excluded);
+        if stays_out || !self.takes(&name, true) || elsewhere() {
+            self.skipped.unknown(&name, Kind::Folder);
+            if known.is_some_and(|known| !known.excluded && !known.removed) {
+                self.listing.excluded_folders.push(name);
             }
             return;
         }
         let id = known.as_ref().map(|known| known.id);
         match known {
-            None if self.walk.job.manner.only_known => return,
+            None if only_known => {
+                self.skipped.unknown(&name, Kind::Folder);
+                return;
+            }
             None => self.listing.new_folders.push(name),
-            Some(known) if known.removed => self.listing.returned_folders.push(known.id),
+            Some(known) if known.removed || known.excluded => self.listing.returned_folders.push(known.id),
             Some(_) => {}
         }
-        self.folders.push(Place { root: self.walk.job.root.id, id, path });
+        let filesystem = known.and_then(|known| known.filesystem);
+        let place = Place { root: self.walk.job.root.id, id, path };
+        self.folders.push(Subfolder { place, filesystem });
     }
 
     /// Leaves a link for when all else has been walked.
@@ -240,12 +292,14 @@ impl<'a> Visit<'a> {
         self.listing.missing_files.sort_unstable();
         let gone = self.known_folders.rest().filter(|(_, known)| !known.removed);
         self.listing.missing_folders.extend(gone.map(|(name, _)| name.clone()));
+        self.listing.skipped = self.skipped.summary();
         self.send(End::Whole)?;
         Ok(self.next)
     }
 
     pub(super) fn send(&mut self, end: End) -> TaskResult<()> {
-        let next = Listing::new(self.walk.job.scan, self.listing.place.clone());
+        let mut next = Listing::new(self.walk.job.scan, self.listing.place.clone());
+        next.filesystem = self.listing.filesystem;
         let mut listing = std::mem::replace(&mut self.listing, next);
         listing.end = end;
         let number = self.walk.job.listings.fetch_add(1, Ordering::Relaxed);
@@ -276,7 +330,9 @@ impl<'a> Visit<'a> {
                 // As it was seen: its row gets its hash at once.
                 (
                     FileRef::New(_, place),
-                    Reading { finding: Finding::Content(algorithm, hash), differs: false, .. },
+                    Reading {
+                        finding: Finding::Content(algorithm, hash), differs: false, racy: false, ..
+                    },
                 ) => listing.contents.push((place, Digest { algorithm, hash, shared: false })),
                 (_, reading) => {
                     self.next.compare(eager, fresh, &reading);
@@ -293,9 +349,7 @@ impl<'a> Visit<'a> {
             return Vec::new();
         }
         let folder: Arc<Path> = Arc::from(listing.place.path.as_path());
-        let files = (0..)
-            .zip(&listing.new_files)
-            .filter(|(_, (name, stat))| eager.takes(stat, self.linked.contains(name)));
+        let files = (0..).zip(&listing.new_files).filter(|(_, (_, stat))| eager.takes(stat));
         let fresh = files.map(|(place, (name, stat))| Fresh {
             top: self.walk.top.clone(),
             follow: self.walk.job.root.follow_links,
@@ -364,21 +418,24 @@ impl Next {
 pub(super) fn add_file(
     listing: &mut Listing,
     tally: &Tally,
-    name: OsString,
-    stat: Stat,
+    (name, stat): (OsString, Stat),
     known: Option<KnownFile>,
+    keeps_hash: bool,
 ) {
     let Some(known) = known else {
         add(&tally.new, 1);
         listing.new_files.push((name, stat));
         return;
     };
+    let is_sure = keeps_hash && !known.racy;
     match known.stat.is_same(&stat) {
         _ if known.missing => add(&tally.returned, 1),
-        true if known.stat.device == stat.device => return,
-        // Its disk has another number now: no reason to read it again.
+        _ if known.excluded => add(&tally.included, 1),
+        true if !is_sure => add(&tally.unsure, 1),
+        true if known.stat == stat => return,
+        // Its device has another number, or its blocks were allocated since: no reason to read it again.
         true => {}
         false => add(&tally.changed, 1),
     }
-    listing.changed_files.push((known.id, stat));
+    listing.changed_files.push(ChangedFile { id: known.id, stat, keeps_hash: is_sure });
 }

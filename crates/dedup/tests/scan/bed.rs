@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use gristmill_dedup::{Control, Mode, Options, Result, Summary, roots, scan};
+use gristmill_dedup::{Control, Coverage, Mode, Options, Result, Summary, coverage, roots, scan};
 use gristmill_store::catalog::{Algorithm, Group, GroupQuery, KnownFile, Place, Row, SortBy};
 use gristmill_store::roots::Root;
 use gristmill_store::{Durability, Store};
@@ -50,6 +50,34 @@ pub(crate) fn sets(groups: &[&[&str]]) -> Sets {
 
 pub(crate) fn mode(mode: Mode) -> Options {
     Options { mode, ..Options::default() }
+}
+
+/// A filesystem in memory, mounted until it is dropped.
+pub(crate) struct Mounted(PathBuf);
+
+impl Mounted {
+    /// Mounts one. Nothing where that is not permitted, which is printed: a test then shows less.
+    pub(crate) fn new(path: &Path) -> Option<Self> {
+        fs::create_dir_all(path).expect("a folder");
+        let mut command = std::process::Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"]).arg(path);
+        match command.output() {
+            Ok(output) if output.status.success() => Some(Mounted(path.to_path_buf())),
+            refused => {
+                eprintln!("NOT EXERCISED, because a filesystem cannot be mounted here: {refused:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let unmounted = std::process::Command::new("umount").arg(&self.0).status();
+        if !std::thread::panicking() {
+            assert!(unmounted.expect("umount").success(), "cannot unmount {}", self.0.display());
+        }
+    }
 }
 
 impl Bed {
@@ -199,9 +227,14 @@ impl Bed {
         self.files_of(self.root.id)
     }
 
-    /// Files that are there, as far as the catalog knows.
+    /// Files that are there and that filters do not leave out, as far as the catalog knows.
     pub(crate) fn present(&self) -> BTreeSet<PathBuf> {
-        self.files().into_iter().filter(|(_, file)| !file.missing).map(|(path, _)| path).collect()
+        let is_present = |file: &KnownFile| !file.missing && !file.excluded;
+        self.files().into_iter().filter(|(_, file)| is_present(file)).map(|(path, _)| path).collect()
+    }
+
+    pub(crate) fn coverage(&self) -> Coverage {
+        coverage(&self.store, &[]).expect("an answer")
     }
 
     #[track_caller]

@@ -1,9 +1,11 @@
-//! Filters, on a real tree. What is left out later is forgotten, and comes back when the filter goes.
+//! Filters, on a real tree. What is left out later keeps its hash, and comes back when the filter goes.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use gristmill_dedup::{Filter, Options};
+use gristmill_store::catalog::KnownFolder;
 
 use crate::bed::{Bed, bytes, day, set_time};
 
@@ -42,23 +44,27 @@ fn moment(number: u64) -> Option<i64> {
     i64::try_from(number * 86_400_000_000_000).ok()
 }
 
-/// Only these are left; the rest is forgotten, and comes back with the filter gone.
+/// Only these are left; the rest is excluded, and comes back with the filter gone, without being read again.
 #[track_caller]
 fn check(filter: &Filter, left: &[&str]) {
     let bed = tree();
     let first = bed.scan_with(&with(filter));
     bed.has_files(left);
-    assert_eq!((first.files, first.forgotten_files), (left.len() as u64, 0), "{filter:?}");
+    assert_eq!((first.files, first.excluded_files), (left.len() as u64, 0), "{filter:?}");
     assert_eq!(bed.scan().files, ALL.len() as u64);
     bed.has_files(&ALL);
     let all = bed.groups();
     let narrowed = bed.scan_with(&with(filter));
     bed.has_files(left);
-    assert_eq!(narrowed.removed_files, 0, "forgotten is not gone");
-    assert_eq!(bed.files().len(), left.len(), "nothing is kept of them");
+    assert_eq!(narrowed.removed_files, 0, "excluded is not gone");
+    assert_eq!(narrowed.excluded_files, (ALL.len() - left.len()) as u64);
     let again = bed.scan_with(&with(filter));
-    assert_eq!((again.forgotten_files, again.read_files), (0, 0));
-    bed.scan();
+    assert_eq!((again.excluded_files, again.read_files), (0, 0));
+    let widened = bed.scan();
+    assert_eq!(
+        (widened.included_files, widened.new_files, widened.read_files),
+        (narrowed.excluded_files, 0, 0)
+    );
     assert_eq!(bed.groups(), all);
 }
 
@@ -151,10 +157,11 @@ fn what_is_left_out_is_counted_and_is_in_no_group() {
     let bed = Bed::of(&[("a.x", 1, 50), ("b.y", 1, 50), ("c.y", 1, 50), ("f/d.y", 1, 50)]);
     bed.scan();
     let summary = bed.scan_with(&with(&exclude(&["*.y"])));
-    assert_eq!((summary.forgotten_files, summary.removed_files, summary.files), (3, 0, 1));
+    assert_eq!((summary.excluded_files, summary.removed_files, summary.files), (3, 0, 1));
     bed.has_groups(&[]);
     let summary = bed.scan();
-    assert_eq!((summary.new_files, summary.returned_files), (3, 0));
+    assert_eq!((summary.included_files, summary.new_files, summary.returned_files), (3, 0, 0));
+    assert_eq!(summary.read_files, 0, "their hashes were kept");
     bed.has_groups(&[&["a.x", "b.y", "c.y", "f/d.y"]]);
 }
 
@@ -162,7 +169,7 @@ fn what_is_left_out_is_counted_and_is_in_no_group() {
 fn files_of_a_folder_that_is_left_out_are_counted() {
     let bed = Bed::of(&[("a", 1, 50), ("f/b", 1, 50), ("f/g/c", 1, 50)]);
     bed.scan();
-    assert_eq!(bed.scan_with(&with(&exclude(&["f"]))).forgotten_files, 2);
+    assert_eq!(bed.scan_with(&with(&exclude(&["f"]))).excluded_files, 2);
 }
 
 /// What is gone stays gone, whatever is filtered.
@@ -172,7 +179,7 @@ fn what_was_removed_is_not_forgotten_with_a_filter() {
     bed.scan();
     bed.remove("b.y");
     let summary = bed.scan_with(&with(&exclude(&["*.y"])));
-    assert_eq!((summary.removed_files, summary.forgotten_files), (1, 0));
+    assert_eq!((summary.removed_files, summary.excluded_files), (1, 0));
 }
 
 #[test]
@@ -205,6 +212,7 @@ fn a_scan_stays_on_its_file_system_if_told_to() {
         bed.scan_all(std::slice::from_ref(&root), &options);
         let catalog = bed.store.catalog();
         let known = catalog.known(&catalog.top(root.id).expect("its top")).expect("its folders");
-        assert_eq!(known.folders.iter().any(|(name, _)| name == mounted), is_there, "{mounted}");
+        let is_in = |(name, folder): &(OsString, KnownFolder)| name == mounted && !folder.excluded;
+        assert_eq!(known.folders.iter().any(is_in), is_there, "{mounted}");
     }
 }

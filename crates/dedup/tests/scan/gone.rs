@@ -139,7 +139,7 @@ fn what_is_gone_can_be_thrown_away() {
 
 /// The walk has seen it, and it is gone when it is to be read.
 #[test]
-fn what_vanishes_before_it_is_read_is_removed() {
+fn file_that_vanishes_before_it_is_read_is_unread_until_a_walk_finds_it_gone() {
     let bed = Bed::of(&[
         ("a", 1, 50),
         ("b", 1, 50),
@@ -152,9 +152,13 @@ fn what_vanishes_before_it_is_read_is_removed() {
     bed.remove("a");
     bed.remove("f");
     let summary = bed.scan_with(&mode(Mode::Files));
-    assert_eq!((summary.removed_files, summary.errors), (3, 0));
+    assert_eq!((summary.removed_files, summary.errors), (0, 0));
+    bed.has_groups(&[&["b", "c"]]);
+    assert_eq!(bed.coverage().unread_files, 4, "a, d, e, and g, whose samples tell nothing alone");
+    assert_eq!(bed.scan().removed_files, 3);
     bed.has_files(&["b", "c", "g"]);
     bed.has_groups(&[&["b", "c"]]);
+    assert!(bed.coverage().complete);
     let root = bed.store.roots().list().expect("roots").remove(0);
     assert_eq!(root.files, Some(3));
 }

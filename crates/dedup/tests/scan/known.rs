@@ -186,10 +186,16 @@ fn names_of_one_inode_are_one_copy() {
     let summary = bed.scan();
     bed.has_groups(&[&["a", "copy", "z"]]);
     let group = bed.group_list().remove(0);
-    assert_eq!((group.size, group.copies, group.reclaimable), (1_000, 2, 1_000));
+    let allocated = bed.row("a").stat.allocated;
+    assert_eq!((group.size, group.copies, group.redundant), (1_000, 2, 1_000));
+    assert_eq!(group.reclaimable, allocated);
     let members: Vec<_> = group.members.iter().map(|m| (m.path.to_str().expect("plain"), m.linked)).collect();
     assert_eq!(members, [("a", false), ("z", true), ("copy", false)]);
-    assert_eq!((summary.duplicate_files, summary.reclaimable_bytes), (3, 1_000));
+    assert_eq!((summary.duplicate_files, summary.reclaimable_bytes), (3, allocated));
+    // An inode counts once in the size, and each of its names as a file.
+    assert_eq!((summary.files, summary.bytes), (5, 5_000));
+    let root = bed.store.roots().list().expect("roots").remove(0);
+    assert_eq!((root.files, root.bytes), (Some(5), Some(5_000)));
 }
 
 #[test]

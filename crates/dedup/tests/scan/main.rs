@@ -15,5 +15,7 @@ mod links;
 mod random;
 mod reading;
 mod roots;
+mod space;
+mod states;
 mod stop;
 mod unstable;

@@ -131,7 +131,7 @@ fn two_roots_with_names_of_one_inode() {
     let expected = sets(&[&["other/a", "other/copy", "tree/a"]]);
     assert_eq!(bed.groups_under(&parent), expected);
     let group = bed.group_list().remove(0);
-    assert_eq!((group.copies, group.reclaimable), (2, 50));
+    assert_eq!((group.copies, group.redundant), (2, 50));
     let across = GroupQuery { across_roots: true, ..GroupQuery::default() };
     assert_eq!(bed.store.catalog().groups(&across).expect("groups").total, 1);
     let one = GroupQuery { roots: vec![bed.root.id], ..GroupQuery::default() };
@@ -272,7 +272,7 @@ fn a_file_that_another_program_records_meanwhile_is_read() {
     let bed = Bed::of(&[("slow", 1, 100), ("slow too", 1, 100)]);
     while_scanning(&bed, || {
         let top = Place { root: bed.root.id, id: None, path: PathBuf::new() };
-        let stat = Stat { size: 100, mtime_ns: 1, ctime_ns: 1, inode: 1, device: 1 };
+        let stat = Stat { size: 100, mtime_ns: 1, ctime_ns: 1, inode: 1, device: 1, ..Stat::default() };
         let listing = Listing { new_files: vec![("slow".into(), stat)], ..Listing::new(1, top) };
         bed.store.catalog().record(vec![listing]).expect("recorded");
     });

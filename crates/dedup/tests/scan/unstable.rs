@@ -118,15 +118,18 @@ fn what_has_changed_since_the_walk_is_compared_by_the_next_scan() {
 }
 
 #[test]
-fn what_becomes_a_pipe_before_it_is_read_is_gone() {
+fn file_that_becomes_a_pipe_is_not_read_and_only_a_walk_finds_it_gone() {
     let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("c", 1, 50)]);
     bed.scan_with(&mode(Mode::Folders));
     fs::remove_file(bed.at("a")).expect("removed");
     let pipe = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, bed.at("a"), pipe, rustix::fs::Mode::RWXU, 0).expect("a pipe");
     let summary = bed.scan_with(&mode(Mode::Files));
-    assert_eq!((summary.errors, summary.removed_files), (0, 1));
+    assert_eq!((summary.errors, summary.removed_files), (0, 0));
     bed.has_groups(&[&["b", "c"]]);
+    assert_eq!(bed.coverage().unread_files, 1);
+    assert_eq!(bed.scan().removed_files, 1);
+    assert!(bed.coverage().complete);
 }
 
 #[test]

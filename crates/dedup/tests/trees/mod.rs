@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use gristmill_store::catalog::{Algorithm, End, Finding, Hashed, Listing, Place, Stat};
-use gristmill_store::scans::Seen;
+use gristmill_store::scans::{Finished, Seen};
 use gristmill_store::{Clock, Durability, Store, Time};
 
 /// What is in a file.
@@ -91,7 +91,9 @@ impl Trees {
             let inode = if file.inode == 0 { self.next_inode } else { file.inode };
             self.next_inode += 1;
             let size = file.what.size();
-            let stat = Stat { size, mtime_ns: 1_000_000_000 * size as i64, ctime_ns: 1, inode, device: 7 };
+            let mtime_ns = 1_000_000_000 * size as i64;
+            let stat =
+                Stat { size, allocated: size, mtime_ns, ctime_ns: 1, inode, device: 7, ..Stat::default() };
             let listing = listings.get_mut(path.parent().expect("a folder")).expect("its listing");
             listing.new_files.push((path.file_name().expect("a name").to_owned(), stat));
             stats.insert(path.to_path_buf(), (stat, file.what));
@@ -119,7 +121,8 @@ impl Trees {
         self.store.catalog().settle(hashed).expect("settled");
         let bytes = files.iter().map(|file| file.what.size()).sum();
         let seen = Seen { folders: listings.len() as u64, files: files.len() as u64, bytes, errors: 0 };
-        self.store.scans().finish(&began, seen, None).expect("finished");
+        let finished = Finished { id: began.id, root, seen, walk: None };
+        self.store.scans().finish(vec![finished], None).expect("finished");
         root
     }
 

@@ -1,14 +1,15 @@
 //! Files with the same content.
 //!
-//! Owns what a group is: files that are there, hashed with the same algorithm to the same hash. Names of one inode
-//! are one copy; space can be had back only from the others.
+//! Owns what a group is: files that are there, hashed with the same algorithm to the same hash; and empty files, if they
+//! are asked for. Names of one inode are one copy. Reclaimable is what the other copies take on their disks.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use rusqlite::Connection;
 
-use super::{Algorithm, Catalog, Stat, hashes};
+use super::links::{Identity, identity};
+use super::{Algorithm, Catalog, LinkKind, Stat, hashes};
 use crate::error::Result;
 use crate::paths;
 
@@ -19,7 +20,7 @@ pub struct GroupQuery {
     pub sort: SortBy,
     /// At least so many copies; two make a group.
     pub min_count: u64,
-    /// Files of at least so many bytes.
+    /// Files of at least this many bytes. With 0, empty files are a group, too.
     pub min_size: u64,
     /// Only files of these roots; of all when there are none.
     pub roots: Vec<i64>,
@@ -67,8 +68,10 @@ pub struct Groups {
     pub total: u64,
     /// Names in them.
     pub files: u64,
-    /// What could be had back.
+    /// Allocated bytes that are reclaimable.
     pub reclaimable: u64,
+    /// The size of all copies but one of each group.
+    pub redundant: u64,
 }
 
 /// Files with the same content.
@@ -82,8 +85,11 @@ pub struct Group {
     pub size: u64,
     /// How many copies there are: several names of one inode are one.
     pub copies: u64,
-    /// What would be had back if one copy were left.
+    /// Allocated bytes that are freed if only the copy that takes most is kept. A copy that a symbolic link led to is
+    /// always kept.
     pub reclaimable: u64,
+    /// The size of all copies but one.
+    pub redundant: u64,
     /// The names, by root and path; names of one inode stand together.
     pub members: Vec<Member>,
 }
@@ -110,12 +116,13 @@ struct Found {
     ids: Vec<i64>,
     size: u64,
     copies: u64,
+    reclaimable: u64,
     /// The first path, when groups are sorted by it.
     first: String,
 }
 
 impl Found {
-    fn reclaimable(&self) -> u64 {
+    fn redundant(&self) -> u64 {
         self.size.saturating_mul(self.copies.saturating_sub(1))
     }
 }
@@ -146,8 +153,8 @@ struct Alike {
 struct Fact {
     id: i64,
     root: i64,
-    size: u64,
-    inode: (Option<i64>, i64),
+    stat: Stat,
+    identity: Identity,
     /// When groups are sorted by it.
     path: String,
 }
@@ -183,16 +190,45 @@ fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
         files += 1;
     }
     weigh(conn, query, some, &mut found)?;
+    if query.min_size == 0 {
+        weigh(conn, query, vec![empty_files(conn)?], &mut found)?;
+    }
     sort(&mut found, query.sort);
     let mut groups = Groups { total: found.len() as u64, ..Groups::default() };
     for group in &found {
         groups.files += group.ids.len() as u64;
-        groups.reclaimable = groups.reclaimable.saturating_add(group.reclaimable());
+        groups.reclaimable = groups.reclaimable.saturating_add(group.reclaimable);
+        groups.redundant = groups.redundant.saturating_add(group.redundant());
     }
     for group in found.into_iter().skip(query.offset).take(query.limit) {
         groups.groups.push(with_members(conn, group)?);
     }
     Ok(groups)
+}
+
+/// The BLAKE3 hash of nothing. Empty files are not read, so their rows have no hash.
+const EMPTY: [u8; 32] = [
+    0xaf, 0x13, 0x49, 0xb9, 0xf5, 0xf9, 0xa1, 0xa6, 0xa0, 0x40, 0x4d, 0xea, 0x36, 0xdc, 0xc9, 0x49, 0x9b,
+    0xcb, 0x25, 0xc9, 0xad, 0xc1, 0x12, 0xb7, 0xcc, 0x9a, 0x93, 0xca, 0xe4, 0x1f, 0x32, 0x62,
+];
+
+fn empty_files(conn: &Connection) -> rusqlite::Result<Alike> {
+    let sql = "SELECT id FROM library_files NOT INDEXED
+        WHERE is_missing = 0 AND excluded_at IS NULL AND size_bytes = 0 ORDER BY id";
+    let ids = conn.prepare_cached(sql)?.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    Ok(Alike { algorithm: Algorithm::Blake3, hash: EMPTY.to_vec(), ids })
+}
+
+/// The filesystem that a file was on: its folder's. Looked up only where an inode may have several names.
+fn filesystem(conn: &Connection, id: i64, stat: &Stat) -> rusqlite::Result<Option<i64>> {
+    if !matches!(stat.links, LinkKind::HardLinked | LinkKind::ViaSymlink) {
+        return Ok(None);
+    }
+    let sql =
+        "SELECT d.filesystem_id FROM library_files f JOIN folders d ON d.id = f.folder_id WHERE f.id = ?1";
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query([id])?;
+    rows.next()?.map_or(Ok(None), |row| row.get(0))
 }
 
 /// Adds those that are groups, and asked for.
@@ -210,22 +246,26 @@ fn weigh(
     let mut facts: Vec<Vec<Fact>> = some.iter().map(|alike| Vec::with_capacity(alike.ids.len())).collect();
     let mut statement = conn.prepare_cached(match query.sort {
         SortBy::Path => {
-            "SELECT f.library_id, f.size_bytes, f.device, f.inode, r.root_path, f.relative_path
+            "SELECT f.library_id, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.allocated_bytes, f.link_kind,
+                    r.root_path, f.relative_path
                 FROM library_files f JOIN library_roots r ON r.id = f.library_id WHERE f.id = ?1"
         }
-        _ => "SELECT library_id, size_bytes, device, inode FROM library_files WHERE id = ?1",
+        _ => {
+            "SELECT library_id, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind
+                FROM library_files WHERE id = ?1"
+        }
     })?;
     for (id, place) in places {
         let mut rows = statement.query([id])?;
         let (Some(row), Some(facts)) = (rows.next()?, facts.get_mut(place)) else { continue };
+        let stat = hashes::stat(row, 1)?;
         facts.push(Fact {
             id,
             root: row.get(0)?,
-            size: row.get::<_, i64>(1)?.try_into().unwrap_or(0),
-            // What another program recorded without an inode is a copy of its own.
-            inode: (row.get(2)?, row.get::<_, Option<i64>>(3)?.unwrap_or(-id)),
+            stat,
+            identity: identity(id, &stat, filesystem(conn, id, &stat)?),
             path: match query.sort {
-                SortBy::Path => format!("{}/{}", row.get_ref(4)?.as_str()?, row.get_ref(5)?.as_str()?),
+                SortBy::Path => format!("{}/{}", row.get_ref(8)?.as_str()?, row.get_ref(9)?.as_str()?),
                 _ => String::new(),
             },
         });
@@ -237,20 +277,32 @@ fn weigh(
 /// What is to be said about a group, if it is asked for.
 fn group(query: &GroupQuery, alike: Alike, mut facts: Vec<Fact>) -> Option<Found> {
     facts.retain(|fact| query.roots.is_empty() || query.roots.contains(&fact.root));
-    let size = facts.last().filter(|last| last.size >= query.min_size)?.size;
-    let copies = facts.iter().map(|fact| fact.inode).collect::<BTreeSet<_>>().len() as u64;
+    let size = facts.last().map(|last| last.stat.size).filter(|size| *size >= query.min_size)?;
+    // Of each copy: what it takes, and whether it may be removed. What a symbolic link leads to lies elsewhere.
+    let mut copies: BTreeMap<Identity, (u64, bool)> = BTreeMap::new();
+    for Fact { stat, identity, .. } in &facts {
+        let (_, removable) = copies.entry(*identity).or_insert((stat.allocated, true));
+        *removable &= stat.links != LinkKind::ViaSymlink;
+    }
+    let removable = || copies.values().filter(|(_, removable)| *removable).map(|(allocated, _)| *allocated);
+    let kept = match removable().count() == copies.len() {
+        true => removable().max().unwrap_or(0),
+        false => 0,
+    };
+    let reclaimable = removable().fold(0, u64::saturating_add).saturating_sub(kept);
+    let copies = copies.len() as u64;
     let spans = facts.iter().any(|fact| Some(fact.root) != facts.first().map(|first| first.root));
     let wanted = copies >= query.min_count.max(2) && (!query.across_roots || spans);
     let ids = facts.iter().map(|fact| fact.id).collect();
     let first = facts.into_iter().map(|fact| fact.path).min().unwrap_or_default();
     let Alike { algorithm, hash, .. } = alike;
-    wanted.then_some(Found { algorithm, hash, ids, size, copies, first })
+    wanted.then_some(Found { algorithm, hash, ids, size, copies, reclaimable, first })
 }
 
 fn sort(found: &mut [Found], by: SortBy) {
     // Largest first; among equals by hash, so that pages never change places.
     let number = |group: &Found| match by {
-        SortBy::Reclaimable => group.reclaimable(),
+        SortBy::Reclaimable => group.reclaimable,
         SortBy::Count => group.copies,
         SortBy::Size => group.size,
         SortBy::Path => 0,
@@ -262,7 +314,8 @@ fn sort(found: &mut [Found], by: SortBy) {
 
 fn with_members(conn: &Connection, group: Found) -> rusqlite::Result<Group> {
     let mut statement = conn.prepare_cached(
-        "SELECT f.library_id, f.relative_path, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, r.root_path
+        "SELECT f.library_id, f.relative_path, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device,
+                f.allocated_bytes, f.link_kind, r.root_path
             FROM library_files f JOIN library_roots r ON r.id = f.library_id WHERE f.id = ?1",
     )?;
     let mut named = Vec::with_capacity(group.ids.len());
@@ -270,7 +323,7 @@ fn with_members(conn: &Connection, group: Found) -> rusqlite::Result<Group> {
         let mut rows = statement.query([id])?;
         let Some(row) = rows.next()? else { continue };
         let text: String = row.get(1)?;
-        let order = format!("{}/{text}", row.get_ref(7)?.as_str()?);
+        let order = format!("{}/{text}", row.get_ref(9)?.as_str()?);
         let member = Member {
             id,
             root: row.get(0)?,
@@ -285,17 +338,14 @@ fn with_members(conn: &Connection, group: Found) -> rusqlite::Result<Group> {
     let mut first = HashMap::new();
     let mut placed: Vec<(usize, Member)> = Vec::with_capacity(named.len());
     for (place, (_, mut member)) in named.into_iter().enumerate() {
-        let inode = match member.stat.inode {
-            0 => (0, member.id.cast_unsigned()),
-            inode => (member.stat.device, inode),
-        };
-        let at = *first.entry(inode).or_insert(place);
+        let file = identity(member.id, &member.stat, filesystem(conn, member.id, &member.stat)?);
+        let at = *first.entry(file).or_insert(place);
         member.linked = at != place;
         placed.push((at, member));
     }
     placed.sort_by_key(|(at, _)| *at);
     let members = placed.into_iter().map(|(_, member)| member).collect();
-    let reclaimable = group.reclaimable();
-    let Found { algorithm, hash, size, copies, .. } = group;
-    Ok(Group { algorithm, hash, size, copies, reclaimable, members })
+    let redundant = group.redundant();
+    let Found { algorithm, hash, size, copies, reclaimable, .. } = group;
+    Ok(Group { algorithm, hash, size, copies, reclaimable, redundant, members })
 }

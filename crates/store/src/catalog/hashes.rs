@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rusqlite::params;
 
-use super::{Batch, Catalog, Ids, Stat};
+use super::{Batch, Catalog, ChangedFile, GONE, Ids, LinkKind, Stat};
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::paths;
@@ -102,6 +102,8 @@ pub struct Reading {
     pub shared: bool,
     /// Whether its row says otherwise: another size or time, or an error.
     pub differs: bool,
+    /// Whether it was read so shortly after a change that a later one may have left the same time.
+    pub racy: bool,
 }
 
 /// What reading a file found, of one that is a row.
@@ -122,18 +124,19 @@ pub enum Finding {
     Content(Algorithm, Vec<u8>),
     /// A hash over a few blocks of it.
     Edges(i64),
-    /// It is gone.
+    /// It is gone. Counts if a scan that is under way has listed its folder.
     Gone,
     /// It could not be read, or would not hold still.
     Failed(String),
 }
 
-const COLUMNS: &str = "f.id, f.library_id, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.edges,
+const COLUMNS: &str = "f.id, f.library_id, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.allocated_bytes,
+    f.link_kind, f.edges,
     coalesce(CASE WHEN f.needs_hash = 0 AND f.content_hash IS NOT NULL THEN f.hash_algorithm END, f.read_algorithm)
         AS algorithm, f.hash_error_count > 0, CASE WHEN f.hash_error_count > 0 THEN f.hash_last_error_at END";
 
 /// In the order of rows: an index would have each row looked up by itself.
-const FILES: &str = "library_files f NOT INDEXED WHERE f.is_missing = 0";
+const FILES: &str = "library_files f NOT INDEXED WHERE f.is_missing = 0 AND f.excluded_at IS NULL";
 
 impl Catalog<'_> {
     /// Every file that is there, in the order of rows, without its path.
@@ -174,7 +177,7 @@ impl Catalog<'_> {
                     let mut row = row(found)?;
                     let id = row.id;
                     if wanted(&row) {
-                        row.path = paths::from_text(found.get_ref(11)?.as_str()?).into();
+                        row.path = paths::from_text(found.get_ref(13)?.as_str()?).into();
                         some.push(row);
                         if some.len() >= limit {
                             return Ok(Some(id));
@@ -196,6 +199,7 @@ impl Catalog<'_> {
             finding,
             shared: true,
             differs: true,
+            racy: false,
         };
         let readings = hashed.into_iter().map(reading).collect();
         Ok(self.write(Batch { readings, ..Batch::default() })?.missing)
@@ -210,7 +214,7 @@ impl Catalog<'_> {
         let shared = "SELECT id, content_hash FROM library_files INDEXED BY ix_library_files_dedup_group
             WHERE is_missing = 0 AND needs_hash = 0 AND hash_algorithm = ?1 AND content_hash IS NOT NULL";
         let alone = "SELECT id, read_hash FROM library_files NOT INDEXED
-            WHERE is_missing = 0 AND needs_hash = 1 AND read_algorithm = ?1";
+            WHERE is_missing = 0 AND excluded_at IS NULL AND needs_hash = 1 AND read_algorithm = ?1";
         self.0.read(|db| {
             let mut run = || {
                 for (sql, is_shared) in [(shared, true), (alone, false)] {
@@ -235,12 +239,16 @@ pub fn prefix(hash: &[u8]) -> u64 {
 }
 
 pub(super) fn settle(db: &Db<'_>, reading: &Reading, ids: &Ids) -> Result<usize> {
-    let Reading { file, stat, finding, shared, differs } = reading;
+    let Reading { file, stat, finding, shared, differs, racy } = reading;
     let Some(id) = file.row(ids) else {
         return Err(Error::Internal("a reading came before its file".to_owned()));
     };
-    if *differs && !matches!(finding, Finding::Gone | Finding::Failed(_)) {
+    let is_read = !matches!(finding, Finding::Gone | Finding::Failed(_));
+    if *differs && is_read {
         as_read(db, id, stat)?;
+    }
+    if *racy && is_read {
+        db.execute("UPDATE library_files SET hash_racy = 1 WHERE id = ?1", [id])?;
     }
     match finding {
         Finding::Content(algorithm, hash) => {
@@ -263,8 +271,14 @@ pub(super) fn settle(db: &Db<'_>, reading: &Reading, ids: &Ids) -> Result<usize>
                 WHERE id = ?1 AND size_bytes = ?3 AND mtime_ns = ?4 AND ctime_ns IS ?5";
             db.execute(sql, (id, edges, super::signed(stat.size), stat.mtime_ns, stat.ctime_ns))?;
         }
+        // Only a scan that has listed the file's folder knows: a disk may have been unmounted.
         Finding::Gone => {
-            return super::missing_files(db, &[id]);
+            let sql = format!(
+                "UPDATE library_files SET {GONE} WHERE id = ?2 AND is_missing = 0 AND EXISTS (SELECT 1 FROM folders f
+                    JOIN scan_sessions s ON s.id = f.walked_scan_id
+                    WHERE f.id = folder_id AND f.error_status IS NULL AND s.status = 'running')"
+            );
+            return db.execute(&sql, (db.now(), id));
         }
         Finding::Failed(error) => {
             let failures = db.number("SELECT hash_error_count FROM library_files WHERE id = ?1", [id])?;
@@ -283,7 +297,7 @@ pub(super) fn settle(db: &Db<'_>, reading: &Reading, ids: &Ids) -> Result<usize>
 fn as_read(db: &Db<'_>, id: i64, stat: &Stat) -> Result<()> {
     let scan = "SELECT last_seen_scan_id FROM library_files WHERE id = ?1";
     let scan = db.first(scan, [id], |row| row.get(0))?.flatten();
-    super::changed_file(db, id, scan, stat)?;
+    super::changed_file(db, &ChangedFile { id, stat: *stat, keeps_hash: true }, scan)?;
     let sql =
         "UPDATE library_files SET hash_error_count = 0, hash_last_error = NULL, hash_last_error_at = NULL,
             hash_retry_after = NULL, hash_claim_token = NULL, hash_claimed_at = NULL
@@ -305,7 +319,7 @@ pub(super) fn share_row(db: &Db<'_>, id: i64) -> Result<()> {
         "UPDATE library_files SET needs_hash = 0, hash_algorithm = read_algorithm, content_hash = read_hash,
             hashed_size_bytes = size_bytes, hashed_mtime_ns = mtime_ns, hashed_at = ?2, updated_at = ?2,
             read_algorithm = NULL, read_hash = NULL
-        WHERE id = ?1 AND read_hash IS NOT NULL AND is_missing = 0";
+        WHERE id = ?1 AND read_hash IS NOT NULL AND is_missing = 0 AND excluded_at IS NULL";
     db.execute(sql, (id, db.now())).map(drop)
 }
 
@@ -317,19 +331,26 @@ fn back_off(failures: i64) -> Duration {
 
 /// Columns by number, as [`COLUMNS`] names them: looking names up took a third of reading a row.
 fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
-    let algorithm = match row.get_ref(8)? {
+    let algorithm = match row.get_ref(10)? {
         rusqlite::types::ValueRef::Null => None,
         _ => Some(Algorithm::read(row, "algorithm")?),
     };
-    let (id, root, edges, failed) = (row.get(0)?, row.get(1)?, row.get(7)?, row.get(9)?);
-    let failed_at = row.get_ref(10)?.as_str_or_null()?.and_then(Time::parse);
+    let (id, root, edges, failed) = (row.get(0)?, row.get(1)?, row.get(9)?, row.get(11)?);
+    let failed_at = row.get_ref(12)?.as_str_or_null()?.and_then(Time::parse);
     Ok(Row { id, root, stat: stat(row, 2)?, algorithm, edges, failed, failed_at, path: PathBuf::new() })
 }
 
-/// What a row says about its file, in five columns. What another program left out is 0, which no file has.
+/// What a row says about its file, in seven columns: size, mtime, ctime, inode, device, allocated bytes, link kind. What
+/// another program left out is 0, which no file has; its size stands for the allocated bytes.
 pub(super) fn stat(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Stat> {
+    let size = row.get::<_, i64>(first)?.try_into().unwrap_or(0);
     Ok(Stat {
-        size: row.get::<_, i64>(first)?.try_into().unwrap_or(0),
+        size,
+        allocated: row
+            .get::<_, Option<i64>>(first + 5)?
+            .and_then(|bytes| bytes.try_into().ok())
+            .unwrap_or(size),
+        links: LinkKind::from_code(row.get(first + 6)?),
         mtime_ns: row.get(first + 1)?,
         ctime_ns: row.get::<_, Option<i64>>(first + 2)?.unwrap_or(0),
         inode: row.get::<_, Option<i64>>(first + 3)?.unwrap_or(0).cast_unsigned(),

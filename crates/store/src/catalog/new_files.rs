@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use rusqlite::ToSql;
 
-use super::{Digest, Listing, Stat, changed_file, signed};
+use super::{ChangedFile, Digest, Listing, Stat, changed_file, signed};
 use crate::db::Db;
 use crate::error::Result;
 use crate::paths;
@@ -15,13 +15,14 @@ use crate::paths;
 const ROWS: usize = 16;
 
 /// A row of a new file has so many values.
-const VALUES: usize = 18;
+const VALUES: usize = 20;
 
 /// The statement for so many new files.
 fn insert_files(rows: usize) -> String {
     let mut sql = "INSERT INTO library_files (library_id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device,
             needs_hash, last_seen_scan_id, created_at, updated_at, folder_id, read_algorithm, read_hash,
-            hash_algorithm, content_hash, hashed_size_bytes, hashed_mtime_ns, hashed_at, is_missing, hash_error_count)
+            hash_algorithm, content_hash, hashed_size_bytes, hashed_mtime_ns, hashed_at, allocated_bytes, link_kind,
+            is_missing, hash_error_count)
         VALUES "
         .to_owned();
     for row in 0..rows {
@@ -85,7 +86,7 @@ pub(super) fn new_files(
             let sql = "SELECT id FROM library_files WHERE library_id = ?1 AND relative_path = ?2";
             let id = db.number(sql, (root, &file.path))?;
             db.execute("UPDATE library_files SET folder_id = ?2 WHERE id = ?1", (id, folder))?;
-            changed_file(db, id, Some(scan), stat)?;
+            changed_file(db, &ChangedFile { id, stat: *stat, keeps_hash: true }, Some(scan))?;
             ids.push(id);
         }
     }
@@ -98,6 +99,7 @@ struct NewFile<'a> {
     size: i64,
     times: (i64, i64),
     identity: (i64, i64),
+    space: (i64, Option<i64>),
     needs_hash: bool,
     /// What was read of it, when nobody shares it.
     read: (Option<&'static str>, Option<&'a [u8]>),
@@ -116,6 +118,7 @@ impl<'a> NewFile<'a> {
             size,
             times: (stat.mtime_ns, stat.ctime_ns),
             identity: (stat.inode.cast_signed(), stat.device.cast_signed()),
+            space: (signed(stat.allocated), stat.links.code()),
             // Of an empty file all is known.
             needs_hash: size > 0 && content.0.is_none(),
             read: digest.filter(|digest| !digest.shared).map(parts).unzip(),
@@ -134,7 +137,7 @@ impl<'a> NewFile<'a> {
         (root, folder, scan): (&'b i64, &'b i64, &'b i64),
         now: &'b &str,
     ) {
-        let NewFile { path, size, times, identity, needs_hash, read, content, hashed } = self;
+        let NewFile { path, size, times, identity, space, needs_hash, read, content, hashed } = self;
         values.extend::<[&'b dyn ToSql; VALUES]>([
             root,
             path,
@@ -154,6 +157,8 @@ impl<'a> NewFile<'a> {
             &hashed.0,
             &hashed.1,
             &hashed.2,
+            &space.0,
+            &space.1,
         ]);
     }
 }

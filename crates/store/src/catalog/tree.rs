@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::{Catalog, Stat, hashes};
+use super::{Catalog, Skipped, Stat, hashes};
 use crate::error::Result;
 use crate::paths;
 
@@ -43,6 +43,8 @@ pub struct TreeFolder<'a> {
     pub path: Cow<'a, Path>,
     /// Whether all of it was read when it was last walked.
     pub whole: bool,
+    /// Entries in it that were passed over then.
+    pub skipped: Skipped,
 }
 
 /// A file that is there.
@@ -93,8 +95,8 @@ const FOLDERS: &str =
     "SELECT id, coalesce(parent_id, CASE WHEN relative_path <> '' THEN (SELECT p.id FROM folders p
             WHERE p.library_id = folders.library_id AND p.relative_path =
                 rtrim(rtrim(folders.relative_path, replace(folders.relative_path, '/', '')), '/')) END),
-        library_id, relative_path, error_status IS NULL
-    FROM folders WHERE removed_at IS NULL ORDER BY id";
+        library_id, relative_path, error_status IS NULL, skipped_entries, skipped_unknown, skipped_digest
+    FROM folders WHERE removed_at IS NULL AND excluded_at IS NULL ORDER BY id";
 
 /// The index alone tells which contents are shared.
 const SHARED: &str = "SELECT hash_algorithm, content_hash, id FROM library_files
@@ -102,11 +104,11 @@ const SHARED: &str = "SELECT hash_algorithm, content_hash, id FROM library_files
     WHERE is_missing = 0 AND needs_hash = 0 AND content_hash IS NOT NULL ORDER BY hash_algorithm, content_hash, id";
 
 /// The folder as above.
-const FILES: &str = "SELECT id, library_id, size_bytes, mtime_ns, ctime_ns, inode, device, relative_path,
-        hash_last_error IS NOT NULL, coalesce(folder_id, (SELECT f.id FROM folders f
+const FILES: &str = "SELECT id, library_id, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind,
+        relative_path, hash_last_error IS NOT NULL, coalesce(folder_id, (SELECT f.id FROM folders f
             WHERE f.library_id = library_files.library_id AND f.relative_path =
                 rtrim(rtrim(library_files.relative_path, replace(library_files.relative_path, '/', '')), '/')))
-    FROM library_files WHERE is_missing = 0 ORDER BY id";
+    FROM library_files WHERE is_missing = 0 AND excluded_at IS NULL ORDER BY id";
 
 impl Catalog<'_> {
     /// Every folder and every file that is there, as they are at one moment.
@@ -131,7 +133,8 @@ impl Catalog<'_> {
 
     /// Where files are, and as they were seen. Those without a row are left out.
     pub fn files_at(self, ids: &[i64]) -> Result<Vec<FileAt>> {
-        let sql = "SELECT library_id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device
+        let sql = "SELECT library_id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device,
+                allocated_bytes, link_kind
             FROM library_files WHERE id = ?1";
         self.0.read(|db| {
             let mut found = Vec::with_capacity(ids.len());
@@ -150,8 +153,8 @@ impl Catalog<'_> {
 fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<()> {
     let count =
         |sql| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map(|n| usize::try_from(n).unwrap_or(0));
-    let folders = count("SELECT count(*) FROM folders WHERE removed_at IS NULL")?;
-    let files = count("SELECT count(*) FROM library_files WHERE is_missing = 0")?;
+    let folders = count("SELECT count(*) FROM folders WHERE removed_at IS NULL AND excluded_at IS NULL")?;
+    let files = count("SELECT count(*) FROM library_files WHERE is_missing = 0 AND excluded_at IS NULL")?;
     visit(Node::Extent { folders, files });
 
     let mut statement = conn.prepare_cached(FOLDERS)?;
@@ -166,6 +169,11 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
                 Cow::Owned(text) => Cow::Owned(text.into()),
             },
             whole: row.get(4)?,
+            skipped: Skipped {
+                entries: row.get::<_, Option<u32>>(5)?.unwrap_or(0).into(),
+                unknown: row.get::<_, Option<u32>>(6)?.unwrap_or(0).into(),
+                digest: row.get::<_, Option<Vec<u8>>>(7)?.unwrap_or_default(),
+            },
         }));
     }
 
@@ -175,8 +183,8 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
     // Both are in the order of rows.
     let mut next = shared.iter().peekable();
     while let Some(row) = rows.next()? {
-        let (id, stat, unreadable) = (row.get(0)?, hashes::stat(row, 2)?, row.get(8)?);
-        let Some(folder) = row.get(9)? else { continue };
+        let (id, stat, unreadable) = (row.get(0)?, hashes::stat(row, 2)?, row.get(10)?);
+        let Some(folder) = row.get(11)? else { continue };
         while next.next_if(|(other, _)| *other < id).is_some() {}
         let content = match next.peek() {
             _ if stat.size == 0 => Content::Empty,
@@ -184,7 +192,7 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
             Some((other, number)) if *other == id => Content::Shared(*number),
             _ => Content::Alone,
         };
-        let text = row.get_ref(7)?.as_str()?;
+        let text = row.get_ref(9)?.as_str()?;
         let name = name(text.rsplit_once('/').map_or(text, |(_, name)| name));
         visit(Node::File(TreeFile { id, folder, root: row.get(1)?, name, stat, content }));
     }

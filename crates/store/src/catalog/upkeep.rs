@@ -97,16 +97,35 @@ const RULES: &[Rule] = &[
             AND NOT EXISTS (SELECT 1 FROM scan_sessions s WHERE s.library_id = library_roots.id
                 AND s.status = 'running')
             AND (folder_count, file_count, total_size) IS NOT
-                ((SELECT count(*) FROM folders WHERE library_id = library_roots.id AND removed_at IS NULL),
-                (SELECT count(*) FROM library_files WHERE library_id = library_roots.id AND is_missing = 0),
-                (SELECT coalesce(sum(size_bytes), 0) FROM library_files WHERE library_id = library_roots.id
-                    AND is_missing = 0))",
+                ((SELECT count(*) FROM folders WHERE library_id = library_roots.id AND removed_at IS NULL
+                    AND excluded_at IS NULL),
+                (SELECT count(*) FROM library_files WHERE library_id = library_roots.id AND is_missing = 0
+                    AND excluded_at IS NULL),
+                (SELECT coalesce(sum(bytes), 0) FROM (
+                    SELECT size_bytes AS bytes FROM library_files WHERE library_id = library_roots.id
+                        AND is_missing = 0 AND excluded_at IS NULL AND coalesce(link_kind, 0) = 0
+                    UNION ALL SELECT max(size_bytes) FROM library_files WHERE library_id = library_roots.id
+                        AND is_missing = 0 AND excluded_at IS NULL AND link_kind > 0 GROUP BY device, inode)))",
         sets: "updated_at = ?1, folder_count =
-                (SELECT count(*) FROM folders WHERE library_id = library_roots.id AND removed_at IS NULL),
+                (SELECT count(*) FROM folders WHERE library_id = library_roots.id AND removed_at IS NULL
+                    AND excluded_at IS NULL),
             file_count =
-                (SELECT count(*) FROM library_files WHERE library_id = library_roots.id AND is_missing = 0),
-            total_size = (SELECT coalesce(sum(size_bytes), 0) FROM library_files
-                WHERE library_id = library_roots.id AND is_missing = 0)",
+                (SELECT count(*) FROM library_files WHERE library_id = library_roots.id AND is_missing = 0
+                    AND excluded_at IS NULL),
+            total_size = (SELECT coalesce(sum(bytes), 0) FROM (
+                    SELECT size_bytes AS bytes FROM library_files WHERE library_id = library_roots.id
+                        AND is_missing = 0 AND excluded_at IS NULL AND coalesce(link_kind, 0) = 0
+                    UNION ALL SELECT max(size_bytes) FROM library_files WHERE library_id = library_roots.id
+                        AND is_missing = 0 AND excluded_at IS NULL AND link_kind > 0 GROUP BY device, inode))",
+    },
+    Rule {
+        name: "a file that filters leave out is in no group",
+        repair: "its hash is kept apart until a scan takes it in again",
+        table: "library_files",
+        broken: "excluded_at IS NOT NULL AND is_missing = 0 AND content_hash IS NOT NULL",
+        sets: "updated_at = ?1, needs_hash = 1, read_algorithm = hash_algorithm, read_hash = content_hash,
+            hash_algorithm = NULL, content_hash = NULL, hashed_size_bytes = NULL, hashed_mtime_ns = NULL,
+            hashed_at = NULL",
     },
 ];
 

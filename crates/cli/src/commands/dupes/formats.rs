@@ -1,7 +1,7 @@
 //! Groups of duplicates, written down: for people, as JSON, as CSV, as fdupes does.
 
 use gristmill_store::Time;
-use gristmill_store::catalog::{Group, Groups, Member};
+use gristmill_store::catalog::{Group, Groups, LinkKind, Member};
 use serde_json::{Value, json};
 
 use crate::commands::paging::Page;
@@ -21,7 +21,7 @@ pub(super) struct Answer {
 
 impl Answer {
     pub(super) fn text(&self) -> String {
-        let Groups { groups, total, files, reclaimable } = &self.groups;
+        let Groups { groups, total, files, reclaimable, redundant } = &self.groups;
         if *total == 0 {
             return self.nothing();
         }
@@ -34,10 +34,11 @@ impl Answer {
             text.push_str(&format!("{told}\n"));
         }
         text.push_str(&format!(
-            "{} of duplicates, {}: {} could be had back\n",
+            "{} of duplicates, {}: {} reclaimable ({} of contents)\n",
             counted(*total, "group"),
             counted(*files, "file"),
-            bytes(*reclaimable)
+            bytes(*reclaimable),
+            bytes(*redundant)
         ));
         for root in self.places.unfinished() {
             let root = path(root);
@@ -70,9 +71,11 @@ impl Answer {
         );
         for member in &group.members {
             let path = path(&self.places.absolute(member.root, &member.path));
-            text.push_str(&match member.linked {
-                false => format!("            {path}\n"),
-                true => format!("          = {path} (hard link)\n"),
+            text.push_str(&match (member.linked, member.stat.links) {
+                (false, LinkKind::ViaSymlink) => format!("            {path} (symbolic link)\n"),
+                (false, _) => format!("            {path}\n"),
+                (true, LinkKind::ViaSymlink) => format!("          = {path} (symbolic link)\n"),
+                (true, _) => format!("          = {path} (hard link)\n"),
             });
         }
         text
@@ -82,7 +85,10 @@ impl Answer {
         let file = |member: &Member| {
             let mut file = with_path(&self.places.absolute(member.root, &member.path));
             self.places.insert_root(&mut file, member.root);
-            file.insert("hard_link".to_owned(), json!(member.linked));
+            let via_symlink = member.stat.links == LinkKind::ViaSymlink;
+            file.insert("hard_link".to_owned(), json!(member.linked && !via_symlink));
+            file.insert("symbolic_link".to_owned(), json!(via_symlink));
+            file.insert("allocated_bytes".to_owned(), json!(member.stat.allocated));
             file.insert("mtime".to_owned(), json!(changed(member)));
             Value::Object(file)
         };
@@ -92,15 +98,17 @@ impl Answer {
                 "size": group.size,
                 "copies": group.copies,
                 "reclaimable_bytes": group.reclaimable,
+                "redundant_bytes": group.redundant,
                 "files": group.members.iter().map(file).collect::<Vec<_>>(),
             })
         };
-        let Groups { groups, total, files, reclaimable } = &self.groups;
+        let Groups { groups, total, files, reclaimable, redundant } = &self.groups;
         json!({
             "items": groups.iter().map(group).collect::<Vec<_>>(),
             "total_groups": total,
             "total_files": files,
             "reclaimable_bytes": reclaimable,
+            "redundant_bytes": redundant,
             "page": self.page.number,
             "next_page": self.page.next(*total),
         })

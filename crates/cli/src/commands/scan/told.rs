@@ -84,7 +84,8 @@ impl Told<'_> {
             (summary.changed_files, "changed"),
             (summary.removed_files, "gone"),
             (summary.returned_files, "back again"),
-            (summary.forgotten_files, "left out now"),
+            (summary.excluded_files, "no longer match the filters"),
+            (summary.included_files, "match the filters again"),
             (summary.rehashed_files, "hashed again, because the algorithm was changed"),
         ]
         .iter()

@@ -1,0 +1,125 @@
+//! Whether the catalog's answers are complete.
+//!
+//! Owns what an answer has to say about itself: how many files could have a duplicate and were not compared, and which
+//! roots were not looked at to the end. A scan that compared everything leaves a mark, so that mostly nothing is counted.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use gristmill_store::Store;
+use gristmill_store::catalog::{Algorithm, Row};
+use gristmill_store::roots::Root;
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::plan::inode_of;
+use crate::read::SMALL;
+use crate::roots;
+
+/// How complete the catalog's answers are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Coverage {
+    /// Whether every file that can be a duplicate was compared, and every root was walked to its end.
+    pub complete: bool,
+    /// Files that have the size of another one and were not compared with it.
+    pub unread_files: u64,
+    /// Of these, files that could not be read when they were last tried.
+    pub unreadable_files: u64,
+    /// Of these, files in roots that cannot be reached now.
+    pub unreachable_files: u64,
+    /// Folders that could not be read when they were last walked.
+    pub unreadable_folders: u64,
+    /// Roots whose last scan has not finished, or that were never scanned.
+    pub unfinished_roots: Vec<PathBuf>,
+    /// Roots that cannot be reached now. What is known of their files is as their last scan found it.
+    pub absent_roots: Vec<PathBuf>,
+    /// The rows of the roots that cannot be reached.
+    #[serde(skip)]
+    pub absent_ids: HashSet<i64>,
+}
+
+/// Finds out how complete the catalog's answers are, about all roots or about some.
+pub fn coverage(store: &Store, only: &[i64]) -> Result<Coverage> {
+    let is_wanted = |root: &Root| only.is_empty() || only.contains(&root.id);
+    let unfinished = store.scans().unfinished()?;
+    let absent = roots::absent(store)?;
+    let mut coverage = Coverage {
+        absent_ids: absent.iter().map(|root| root.id).collect(),
+        absent_roots: absent.into_iter().filter(is_wanted).map(|root| root.path).collect(),
+        ..Coverage::default()
+    };
+    for root in store.roots().list()?.into_iter().filter(is_wanted) {
+        let (_, unreadable) = store.catalog().count_folders(root.id)?;
+        coverage.unreadable_folders += u64::try_from(unreadable).unwrap_or(0);
+        if unfinished.contains(&root.id) {
+            coverage.unfinished_roots.push(root.path);
+        }
+    }
+    if !store.scans().is_settled()? {
+        coverage.count(store, only)?;
+    }
+    coverage.complete = coverage.unread_files == 0
+        && coverage.unreadable_folders == 0
+        && coverage.unfinished_roots.is_empty();
+    Ok(coverage)
+}
+
+/// A file that could be a duplicate. Sorted, files of one size are neighbours, and among them those with equal samples.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    size: u64,
+    samples: Option<i64>,
+    inode: (u64, u64, i64),
+    algorithm: Option<Algorithm>,
+    root: i64,
+    failed: bool,
+}
+
+impl Coverage {
+    fn count(&mut self, store: &Store, only: &[i64]) -> Result<()> {
+        let mut candidates = Vec::new();
+        store.catalog().each(|row: &Row| {
+            if row.stat.size > 0 {
+                let samples = row.edges.filter(|_| row.stat.size > SMALL);
+                let (inode, algorithm, root, failed) = (inode_of(row), row.algorithm, row.root, row.failed);
+                candidates.push(Candidate { size: row.stat.size, samples, inode, algorithm, root, failed });
+            }
+            ControlFlow::Continue(())
+        })?;
+        candidates.sort_unstable();
+        for alike in candidates.chunk_by(|a, b| a.size == b.size) {
+            // Samples tell files apart only if all have them.
+            if alike.iter().all(|file| file.samples.is_some()) {
+                for alike in alike.chunk_by(|a, b| a.samples == b.samples) {
+                    self.count_alike(alike, only);
+                }
+            } else {
+                self.count_alike(alike, only);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds those files, of some that may be equal, that lack the hash that most of them have.
+    fn count_alike(&mut self, alike: &[Candidate], only: &[i64]) {
+        let mut hashed: BTreeMap<Algorithm, u64> = BTreeMap::new();
+        let inodes: HashSet<_> = alike.iter().map(|file| file.inode).collect();
+        for file in alike {
+            if let Some(algorithm) = file.algorithm {
+                *hashed.entry(algorithm).or_default() += 1;
+            }
+        }
+        let most = hashed.into_iter().max_by_key(|(_, files)| *files).map(|(algorithm, _)| algorithm);
+        let is_unread = |file: &&Candidate| file.algorithm.is_none() || file.algorithm != most;
+        if inodes.len() < 2 {
+            return;
+        }
+        for file in alike.iter().filter(is_unread).filter(|file| only.is_empty() || only.contains(&file.root))
+        {
+            self.unread_files += 1;
+            self.unreadable_files += u64::from(file.failed);
+            self.unreachable_files += u64::from(self.absent_ids.contains(&file.root));
+        }
+    }
+}

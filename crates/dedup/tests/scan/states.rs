@@ -1,0 +1,266 @@
+//! What a scan finds in the state that an earlier one left: stopped, restarted with other options, with roots that come
+//! and go.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use gristmill_dedup::{Control, Coverage, Filter, Mode, Options};
+use gristmill_store::roots::Root;
+
+use crate::bed::{Bed, MIB, Mounted, bytes, mode, sets, write};
+use crate::stop::{forever, stop_when};
+
+fn restart() -> Options {
+    Options { restart: true, ..Options::default() }
+}
+
+fn with_filter(filter: Filter) -> Options {
+    Options { filter, ..Options::default() }
+}
+
+/// A finished scan, then two files that a stopped scan has recorded and not read.
+fn with_unread_files() -> Bed {
+    let bed = Bed::of(&[("1", 1, 50), ("2", 1, 50)]);
+    bed.scan();
+    bed.write("n1", &bytes(2, 6 * MIB));
+    bed.write("n2", &bytes(2, 6 * MIB));
+    stop_when(&bed, &forever(), |progress| progress.bytes_read > 0, || ());
+    bed
+}
+
+#[test]
+fn files_left_unread_by_a_stopped_scan_are_compared_by_the_next_one_whatever_its_options() {
+    let exclude = Filter { exclude: vec!["*.tmp".into()], ..Filter::default() };
+    for options in [
+        Options::default(),
+        restart(),
+        with_filter(exclude),
+        with_filter(Filter { skip_hidden: true, ..Filter::default() }),
+        with_filter(Filter { min_size: Some(1), ..Filter::default() }),
+        Options { one_file_system: true, ..Options::default() },
+    ] {
+        let bed = with_unread_files();
+        bed.scan_with(&options);
+        bed.has_groups(&[&["1", "2"], &["n1", "n2"]]);
+        assert!(bed.coverage().complete, "{options:?}");
+    }
+    let bed = with_unread_files();
+    bed.store.roots().follow_links(bed.root.id, true).expect("followed");
+    bed.scan_all(&bed.store.roots().list().expect("roots"), &Options::default());
+    bed.has_groups(&[&["1", "2"], &["n1", "n2"]]);
+}
+
+/// Another scan that ends in the meantime has not read them either.
+#[test]
+fn files_left_unread_are_compared_after_a_scan_of_another_root_has_finished() {
+    let bed = Bed::of(&[("1", 1, 50), ("2", 1, 50)]);
+    let other = bed.register(&bed.outside("other"));
+    write(&bed.outside("other/x"), &bytes(3, 70));
+    bed.scan_all(&[bed.root.clone(), other.clone()], &Options::default());
+    bed.write("n1", &bytes(2, 6 * MIB));
+    bed.write("n2", &bytes(2, 6 * MIB));
+    // Recorded only: as if the scan had been killed right after its walk.
+    stop_when(&bed, &forever(), |progress| progress.bytes_read > 0, || ());
+    // Its own root is empty of changes; the unread files are in the first.
+    let limited = Options { io_limit: Some(1), ..Options::default() };
+    let control = Arc::new(Control::default());
+    control.stop();
+    bed.try_scan(&[other], &limited, &control).expect("a scan");
+    bed.scan_with(&restart());
+    bed.has_groups(&[&["1", "2"], &["n1", "n2"]]);
+}
+
+#[test]
+fn incomplete_catalog_says_how_many_files_are_unread() {
+    let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("alone", 3, 70)]);
+    bed.scan_with(&mode(Mode::Folders));
+    let Coverage { complete, unread_files, .. } = bed.coverage();
+    assert_eq!((complete, unread_files), (false, 2), "only files that share their size can be duplicates");
+    bed.scan();
+    assert_eq!(bed.coverage(), Coverage { complete: true, ..Coverage::default() });
+    // A refresh finds a change and reads nothing.
+    bed.write("alone", &bytes(1, 50));
+    bed.scan_with(&mode(Mode::Refresh));
+    let Coverage { complete, unread_files, .. } = bed.coverage();
+    assert_eq!((complete, unread_files), (false, 1));
+    // A rescan that is stopped.
+    let bed = with_unread_files();
+    let Coverage { complete, unread_files, unfinished_roots, .. } = bed.coverage();
+    assert!(!complete && unread_files == 2, "{unread_files}");
+    assert_eq!(unfinished_roots, std::slice::from_ref(&bed.root.path));
+}
+
+#[test]
+fn change_of_hash_that_is_stopped_leaves_an_incomplete_catalog() {
+    let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("c", 1, 50)]);
+    bed.scan();
+    let sha256 = gristmill_store::catalog::Algorithm::Sha256;
+    // One file is read, the next is waited for.
+    let options = Options { algorithm: sha256, io_limit: Some(1), workers: Some(1), ..Options::default() };
+    stop_when(&bed, &options, |progress| progress.bytes_read > 0, || ());
+    let coverage = bed.coverage();
+    assert!(!coverage.complete, "{coverage:?}");
+    bed.scan_with(&Options { algorithm: sha256, ..Options::default() });
+    bed.has_groups(&[&["a", "b", "c"]]);
+    assert!(bed.coverage().complete);
+}
+
+fn all(bed: &Bed) -> Vec<Root> {
+    bed.store.roots().list().expect("roots")
+}
+
+fn missing(bed: &Bed, root: i64) -> usize {
+    bed.files_of(root).values().filter(|file| file.missing).count()
+}
+
+#[test]
+fn scan_of_one_root_marks_nothing_missing_in_a_root_that_is_not_reachable() {
+    for mounted in [false, true] {
+        let bed = Bed::new();
+        let place = bed.outside("disk");
+        let disk = if mounted { Mounted::new(&place) } else { None };
+        if mounted && disk.is_none() {
+            continue;
+        }
+        let other = bed.register(&place);
+        write(&place.join("same"), &bytes(1, 50));
+        write(&place.join("same too"), &bytes(1, 50));
+        write(&place.join("of its size"), &bytes(2, 60));
+        bed.scan_all(std::slice::from_ref(&other), &Options::default());
+        match disk {
+            // The folder that it was mounted on is there, and empty.
+            Some(disk) => drop(disk),
+            None => fs::rename(&place, bed.outside("away")).expect("moved"),
+        }
+        bed.write("copy", &bytes(1, 50));
+        bed.write("perhaps", &bytes(2, 60));
+        let summary = bed.scan();
+        assert_eq!((summary.removed_files, summary.errors), (0, 0), "{summary:?}");
+        assert_eq!(missing(&bed, other.id), 0);
+        let expected = sets(&[&["disk/same", "disk/same too", "tree/copy"]]);
+        assert_eq!(bed.groups_under(&bed.outside("")), expected, "hashes are kept");
+        let coverage = bed.coverage();
+        assert!(!coverage.complete, "one file has the size of one that cannot be read now");
+        assert_eq!((coverage.unread_files, coverage.unreachable_files), (1, 1));
+        assert_eq!(coverage.absent_roots, std::slice::from_ref(&other.path));
+        if !mounted {
+            fs::rename(bed.outside("away"), &place).expect("moved");
+            bed.scan();
+            let expected =
+                sets(&[&["disk/same", "disk/same too", "tree/copy"], &["disk/of its size", "tree/perhaps"]]);
+            assert_eq!(bed.groups_under(&bed.outside("")), expected);
+            assert!(bed.coverage().complete);
+        }
+    }
+}
+
+#[test]
+fn scan_of_an_unmounted_root_marks_nothing_missing_even_if_files_were_unread() {
+    let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50)]);
+    bed.scan_with(&mode(Mode::Folders));
+    bed.take_away("a");
+    bed.take_away("b");
+    let summary = bed.try_scan(&all(&bed), &Options::default(), &Arc::default()).expect("a scan");
+    assert_eq!((summary.removed_files, summary.failed_roots), (0, 1));
+    bed.has_files(&["a", "b"]);
+    let coverage = bed.coverage();
+    assert!(!coverage.complete && coverage.unreachable_files == 2, "{coverage:?}");
+}
+
+#[test]
+fn file_of_another_root_that_vanished_or_changed_is_left_to_a_scan_of_its_root() {
+    let bed = Bed::new();
+    let other = bed.register(&bed.outside("other"));
+    for (name, size) in [("gone", 50), ("changed", 60), ("kept", 70)] {
+        write(&bed.outside("other").join(name), &bytes(1, size));
+    }
+    bed.scan_all(std::slice::from_ref(&other), &Options::default());
+    fs::remove_file(bed.outside("other/gone")).expect("removed");
+    write(&bed.outside("other/changed"), &bytes(2, 61));
+    for (name, size) in [("x", 50), ("y", 60), ("z", 70)] {
+        bed.write(name, &bytes(1, size));
+    }
+    let summary = bed.scan();
+    assert_eq!((summary.removed_files, summary.errors, summary.uncompared_files), (0, 0, 2));
+    assert_eq!(missing(&bed, other.id), 0);
+    assert_eq!(bed.groups_under(&bed.outside("")), sets(&[&["other/kept", "tree/z"]]));
+    assert_eq!(bed.coverage().unread_files, 2);
+    bed.scan_all(&all(&bed), &Options::default());
+    assert_eq!(missing(&bed, other.id), 1);
+    assert!(bed.coverage().complete);
+}
+
+/// Two disks that are mounted in turns get the same device number, and their first files the same inode numbers.
+#[test]
+fn disks_that_take_turns_on_one_device_number_are_not_hard_links() {
+    let bed = Bed::new();
+    let mut inodes = Vec::new();
+    for name in ["first", "second"] {
+        let place = bed.outside(name);
+        let Some(_disk) = Mounted::new(&place) else { return };
+        let root = bed.register(&place);
+        write(&place.join("file"), &bytes(1, 5_000));
+        write(&place.join("linked"), &bytes(2, 6_000));
+        fs::hard_link(place.join("linked"), place.join("linked too")).expect("a hard link");
+        bed.scan_all(std::slice::from_ref(&root), &Options { every_file: true, ..Options::default() });
+        inodes.extend(bed.files_of(root.id).values().map(|file| (file.stat.device, file.stat.inode)));
+    }
+    let half = inodes.len() / 2;
+    if inodes[..half] != inodes[half..] {
+        eprintln!("NOT EXERCISED: the two filesystems have other numbers: {inodes:?}");
+    }
+    let copies: Vec<_> = bed.group_list().into_iter().map(|group| (group.size, group.copies)).collect();
+    assert_eq!(copies.len(), 2);
+    assert!(copies.iter().all(|(_, copies)| *copies == 2), "{copies:?}");
+}
+
+#[test]
+fn disk_that_takes_the_place_of_another_is_read_again() {
+    let bed = Bed::new();
+    let place = bed.outside("disk");
+    let times = |path: &Path| {
+        let time = std::time::SystemTime::UNIX_EPOCH;
+        let file = fs::File::options().write(true).open(path).expect("a file");
+        file.set_times(fs::FileTimes::new().set_modified(time)).expect("a time");
+    };
+    bed.write("copy", &bytes(1, 500));
+    let mut read = Vec::new();
+    for seed in [1, 2] {
+        let Some(_disk) = Mounted::new(&place) else { return };
+        let root = bed.register(&place);
+        write(&place.join("file"), &bytes(seed, 500));
+        times(&place.join("file"));
+        read.push(bed.scan_all(&[bed.root.clone(), root], &Options::default()).read_files);
+        let groups = bed.groups_under(&bed.outside(""));
+        assert_eq!(groups.len(), usize::from(seed == 1), "{groups:?}");
+    }
+    assert_eq!(read, [2, 1]);
+}
+
+#[test]
+fn roots_remember_the_filters_of_their_last_scan() {
+    let bed = Bed::of(&[("a", 1, 50)]);
+    let filters = || bed.store.roots().list().expect("roots").remove(0).filters;
+    bed.scan_with(&with_filter(Filter { min_size: Some(10), ..Filter::default() }));
+    assert!(filters().is_some_and(|text| text.contains("\"min_size\":10")), "{:?}", filters());
+    bed.scan_with(&mode(Mode::Refresh));
+    assert!(filters().is_some(), "a refresh looks at what is known");
+    bed.scan();
+    assert_eq!(filters(), None);
+}
+
+#[test]
+fn refresh_leaves_excluded_files_excluded() {
+    let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("f/c", 1, 50)]);
+    bed.scan();
+    let exclude = Filter { exclude: vec!["b".into(), "f".into()], ..Filter::default() };
+    bed.scan_with(&with_filter(exclude));
+    bed.has_files(&["a"]);
+    bed.scan_with(&mode(Mode::Refresh));
+    bed.has_files(&["a"]);
+    bed.has_groups(&[]);
+    let summary = bed.scan();
+    assert_eq!((summary.included_files, summary.read_files), (2, 0));
+    bed.has_groups(&[&["a", "b", "f/c"]]);
+}
