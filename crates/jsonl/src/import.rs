@@ -16,6 +16,7 @@ pub mod options;
 mod pattern;
 mod place;
 mod rejects;
+mod retype;
 pub mod schema;
 mod selection;
 pub mod stats;

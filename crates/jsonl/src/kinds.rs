@@ -37,6 +37,18 @@ impl Kinds {
         self.has(Kinds::DECIMAL) && !self.has(Kinds(Kinds::TEXT.0 | Kinds::JSON.0))
     }
 
+    /// The kinds that a column of this type has, as far as its type says.
+    pub(crate) fn of(kind: Type) -> Kinds {
+        match kind {
+            Type::Integer => Kinds::INT,
+            Type::Real => Kinds::REAL,
+            Type::Numeric => Kinds(Kinds::REAL.0 | Kinds::BIG.0),
+            Type::Boolean => Kinds::BOOL,
+            Type::Text => Kinds::TEXT,
+            Type::Any => Kinds::NULL,
+        }
+    }
+
     /// The narrowest type that takes all of them.
     pub(crate) fn widest(self) -> Type {
         let text = Kinds(Kinds::TEXT.0 | Kinds::JSON.0 | Kinds::DECIMAL.0);
@@ -118,7 +130,7 @@ impl Type {
     pub(crate) fn takes(self) -> &'static str {
         match self {
             Type::Integer => "whole numbers of 64 bits",
-            Type::Real => "numbers that a double holds",
+            Type::Real => "numbers in the range of a double",
             Type::Numeric => "numbers that 64 bits hold",
             Type::Boolean => "true and false",
             Type::Text => "text",

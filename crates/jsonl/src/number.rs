@@ -171,6 +171,11 @@ fn parsed<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
+/// The nearest double, if the number is in the range of doubles.
+pub(crate) fn rounded(text: &[u8]) -> Option<f64> {
+    parsed(text).filter(|value: &f64| value.is_finite())
+}
+
 /// The same by printing, for what is rare.
 fn prints_as(value: f64, text: &[u8], count: u32) -> bool {
     // A double has at most 767 digits that are not zero.

@@ -3,7 +3,7 @@
 //! Owns what a row is made of: which objects are spread, which keys are left out, what a value must be to fit. What
 //! is JSON at all, the grammar knows.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::block::Block;
 use crate::document::{Elements, compact};
@@ -12,7 +12,7 @@ use crate::grammar::Cursor;
 use crate::keys::{Fate, Keys, ROOT};
 use crate::kinds::Type;
 use crate::languages;
-use crate::number::{EXACT, Number};
+use crate::number::{EXACT, Number, rounded};
 use crate::rows::{BadLine, Cell, Line, Row, Rows, Span};
 use crate::text::{unescape, unescaped};
 
@@ -29,6 +29,18 @@ pub(crate) enum Others {
     Gathered(u32),
 }
 
+/// What becomes of numbers with a fraction or an exponent of which a double does not give the digits back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Decimals {
+    /// They stay as they were written, but columns of doubles round them.
+    #[default]
+    Written,
+    /// They are rounded, as other readers of JSON do it.
+    Rounded,
+    /// They stay as they were written, and columns of numbers refuse them.
+    Exact,
+}
+
 /// How rows are made.
 #[derive(Clone, Debug)]
 pub(crate) struct Form {
@@ -38,7 +50,10 @@ pub(crate) struct Form {
     pub(crate) languages: Vec<Box<[u8]>>,
     /// Keys known beforehand.
     pub(crate) keys: Keys,
+    /// The columns of these, by their numbers, for messages; where there is none it is named like its key.
+    pub(crate) names: HashMap<u32, String>,
     pub(crate) others: Others,
+    pub(crate) decimals: Decimals,
     /// The longest line, in bytes.
     pub(crate) longest: usize,
     /// The column that names the file of each row.
@@ -58,6 +73,8 @@ impl Default for Form {
             flatten: 0,
             languages: Vec::new(),
             keys: Keys::default(),
+            names: HashMap::new(),
+            decimals: Decimals::default(),
             others: Others::default(),
             longest: usize::MAX,
             filename: None,
@@ -480,7 +497,7 @@ impl<'a> Parser<'a> {
             Some(b'-' | b'0'..=b'9') => match cursor.number_value()? {
                 Number::Int(value) => Cell::Int(value),
                 Number::Real(value) => Cell::Real(value),
-                Number::Decimal => Cell::Decimal(self.span(start, cursor.at())),
+                Number::Decimal => self.decimal(key, start, &cursor.bytes()[start..cursor.at()]),
             },
             Some(b'{') if depth < self.form.flatten && self.is_spread(key) && !is_empty(cursor) => {
                 return self.members(cursor, key, depth + 1);
@@ -515,13 +532,41 @@ impl<'a> Parser<'a> {
             Fate::Skipped => return Ok(()),
             Fate::Loose if self.looks_like_a_number(cell) => return Err(self.misfit(key, cell, LOOSE, at)),
             Fate::Loose => cell,
-            Fate::Fixed(wanted) => match fitted(cell, wanted, written) {
+            Fate::Fixed(wanted) => match self.fitted(cell, wanted, written) {
                 Some(cell) => cell,
                 None => return Err(self.misfit(key, cell, wanted.takes(), at)),
             },
         };
         self.out.cells.push((key, cell));
         Ok(())
+    }
+
+    /// A number of which a double does not give the digits back. A whole one stays as it is: it is a name more often than
+    /// a measure.
+    #[cold]
+    fn decimal(&self, key: u32, start: usize, written: &[u8]) -> Cell {
+        let is_whole = !written.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E'));
+        let is_rounded = match self.out.keys.get(key).fate {
+            Fate::Inferred => self.form.decimals == Decimals::Rounded && !is_whole,
+            Fate::Fixed(Type::Real) => self.form.decimals != Decimals::Exact,
+            Fate::Fixed(Type::Numeric) | Fate::Loose => self.form.decimals != Decimals::Exact && !is_whole,
+            Fate::Fixed(_) | Fate::Skipped => false,
+        };
+        match rounded(written).filter(|_| is_rounded) {
+            Some(value) => Cell::Real(value),
+            None => Cell::Decimal(self.span(start, start + written.len())),
+        }
+    }
+
+    /// The value as a column of this type holds it, or nothing. Text takes all, as it was written.
+    #[inline]
+    fn fitted(&self, cell: Cell, wanted: Type, written: Span) -> Option<Cell> {
+        match (wanted, cell) {
+            (Type::Real, Cell::Int(value)) if value.unsigned_abs() > EXACT => {
+                (self.form.decimals != Decimals::Exact).then_some(Cell::Real(value as f64))
+            }
+            _ => fitted(cell, wanted, written),
+        }
     }
 
     fn looks_like_a_number(&self, cell: Cell) -> bool {
@@ -542,7 +587,8 @@ impl<'a> Parser<'a> {
     #[cold]
     fn misfit(&self, key: u32, cell: Cell, takes: &'static str, at: usize) -> Fault {
         let path = self.out.keys.path(key);
-        let column = path.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>().join("_");
+        let name = || path.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>().join("_");
+        let column = self.form.names.get(&key).cloned().unwrap_or_else(name);
         Fault { at, reason: Reason::Misfit { column, takes, found: cell.found() } }
     }
 
@@ -552,7 +598,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The value as a column of this type holds it, undamaged, or nothing. Text takes all, as it was written.
+/// The same, where nothing is rounded.
 fn fitted(cell: Cell, wanted: Type, written: Span) -> Option<Cell> {
     match (wanted, cell) {
         (Type::Any, cell) | (_, cell @ Cell::Null) | (Type::Text, cell @ Cell::Text { .. }) => Some(cell),
@@ -563,7 +609,7 @@ fn fitted(cell: Cell, wanted: Type, written: Span) -> Option<Cell> {
         }
         (Type::Numeric, cell @ Cell::Real(_)) => Some(cell),
         (Type::Real, cell @ (Cell::Real(_) | Cell::Bool(_))) => Some(cell),
-        (Type::Real, cell @ Cell::Int(value)) => (value.unsigned_abs() <= EXACT).then_some(cell),
+        (Type::Real, cell @ Cell::Int(_)) => Some(cell),
         (Type::Boolean, cell @ (Cell::Bool(_) | Cell::Int(0 | 1))) => Some(cell),
         _ => None,
     }

@@ -56,6 +56,10 @@ impl Cell {
         }
     }
 
+    pub(crate) fn is_negative_zero(self) -> bool {
+        matches!(self, Cell::Real(value) if value == 0.0 && value.is_sign_negative())
+    }
+
     /// In words, for whoever expected something else.
     pub(crate) fn found(self) -> &'static str {
         match self {

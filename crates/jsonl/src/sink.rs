@@ -16,13 +16,13 @@ pub use self::bad::BadObject;
 use crate::error::{Error, Result};
 use crate::fault::Reason;
 use crate::import::find::table_given;
-use crate::import::key::Plan;
+use crate::import::key::{Plan, Watch};
 use crate::import::layout::{Layout, MAX_COLUMNS, Snag};
 use crate::import::ledger;
 use crate::import::options::Options;
 use crate::import::stock::{self, Widening};
-use crate::import::table::{Table, Way};
-use crate::parse::{Form, Others, parse_each};
+use crate::import::table::Table;
+use crate::parse::{Decimals, Form, Others, parse_each};
 use crate::rows::{Line, Rows};
 
 /// How long another program may keep the database to itself.
@@ -164,7 +164,7 @@ impl Sink {
             let map = match placed {
                 Ok(map) => map,
                 // The layout knows better now.
-                Err(Snag::Unfitted | Snag::TooMany) => continue,
+                Err(Snag::Unfitted | Snag::TooMany | Snag::Moved) => continue,
                 Err(Snag::NoRoom(_)) => {
                     *shape = self.close(format!("SQLite has {MAX_COLUMNS} at most"))?;
                     continue;
@@ -214,16 +214,20 @@ impl Sink {
         let failed = |error: rusqlite::Error| self.failed(&error);
         let version = self.version()?;
         let found = stock::find(&self.conn, &self.name).map_err(failed)?;
-        let there = found.map(|found| found.table(&self.path)).transpose()?;
-        let layout = match &there {
-            Some(name) => stock::shape(&self.conn, name, Widening::Refused).map_err(failed)?.layout,
-            None => Layout::default(),
+        let there = found.as_ref().map(|found| found.table(&self.path)).transpose()?;
+        let (layout, required) = match there {
+            Some(there) => {
+                let shape = stock::shape(&self.conn, there, Widening::Refused).map_err(failed)?;
+                (shape.layout, shape.required)
+            }
+            None => (Layout::default(), Vec::new()),
         };
-        let (is_old, name) = (there.is_some(), there.unwrap_or_else(|| self.name.clone()));
-        let plan = Plan::Kept(Vec::new());
-        let mut table = Table::new(name, layout, plan, None, is_old, Way::Insert);
+        let (is_old, name) = (there.is_some(), there.map_or(&self.name, |there| &there.name).clone());
+        let (plan, watch) = (Plan::Kept(Vec::new()), Watch::new(Vec::new(), false));
+        let mut table = Table::new(name, layout, plan, watch, is_old);
         table.is_typed = true;
-        let form = table.layout.form(&self.options, None);
+        table.required = required;
+        let form = form(&table.layout, &self.options);
         Ok(Shape { version, placed: table.layout.placed(), table, form, closed: None })
     }
 
@@ -239,13 +243,12 @@ impl Sink {
     /// `id`, cannot be seen from it.
     fn note_names(&self, shape: &Shape) -> Result<()> {
         let failed = |error: rusqlite::Error| self.failed(&error);
-        let noted = ledger::renamed(&self.conn, &self.name).map_err(failed)?;
-        let is_new = |(_, column): &(Vec<String>, String)| !noted.contains_key(column);
-        let new: Vec<_> = shape.table.layout.named_by_keys().filter(is_new).collect();
-        if new.is_empty() {
+        let noted = ledger::columns(&self.conn, &self.name).map_err(failed)?.unwrap_or_default();
+        let columns = shape.table.layout.keys_of_columns();
+        if columns.iter().all(|(_, column)| noted.contains_key(column)) {
             return Ok(());
         }
-        ledger::rename(&self.conn, &self.name, &new).map_err(failed)?;
+        ledger::note_columns(&self.conn, &self.name, &columns).map_err(failed)?;
         // So that others who have the table open look at it again.
         let version = self.version()?;
         self.conn.pragma_update(None, "schema_version", version + 1).map_err(failed)
@@ -277,7 +280,7 @@ impl Shape {
     fn settle(&mut self, options: &Options) {
         self.table.layout.take_anything();
         self.placed = self.table.layout.placed();
-        self.form = self.table.layout.form(options, None);
+        self.form = form(&self.table.layout, options);
         if self.closed.is_some() {
             self.form.others = Others::Refused;
         }
@@ -292,6 +295,11 @@ impl Shape {
             (reason, _) => reason.clone(),
         }
     }
+}
+
+/// How objects are read for the table: what has no type stays as it is.
+fn form(layout: &Layout, options: &Options) -> Form {
+    Form { decimals: Decimals::Written, ..layout.form(options, None) }
 }
 
 /// How many of the objects are read together: at least one.

@@ -60,11 +60,11 @@ fn types_are_unified_over_all_files() {
 #[test]
 fn key_is_unique_over_all_files() {
     let bench = Bench::with(&[("1.jsonl", "{\"id\":1,\"a\":1}\n"), ("2.jsonl", "{\"id\":1,\"a\":2}\n")]);
-    let summary = bench.load(&Options { primary_key: Some("id".to_owned()), ..into_one() });
+    let summary = bench.load(&Options { primary_key: vec!["id".to_owned()], ..into_one() });
     assert_eq!((bench.all("SELECT id, a FROM logs").as_str(), summary.rejected), ("1|1", 1));
     assert!(summary.examples[0].file.ends_with("2.jsonl"), "{:?}", summary.examples);
     let bench = Bench::with(&[("1.jsonl", "{\"id\":1,\"a\":1}\n"), ("2.jsonl", "{\"id\":1,\"a\":2}\n")]);
-    let upsert = Options { existing: Existing::Upsert, primary_key: Some("id".to_owned()), ..into_one() };
+    let upsert = Options { existing: Existing::Upsert, primary_key: vec!["id".to_owned()], ..into_one() };
     bench.load(&upsert);
     assert_eq!(bench.all("SELECT id, a FROM logs"), "1|2", "the last line of a key wins");
 }
@@ -114,7 +114,7 @@ fn files_are_added_to_a_table_that_exists() {
     bench.write("3.jsonl", b"{\"a\":3.5}\n");
     let paths: Vec<PathBuf> = vec![bench.data().join("2.jsonl"), bench.data().join("3.jsonl")];
     bench.import_of(&paths, &Options { existing: Existing::Append, ..into_one() }).unwrap();
-    assert_eq!(bench.all("SELECT * FROM logs"), "1|∅\n2|1\n3.5r|∅");
+    assert_eq!(bench.all("SELECT * FROM logs"), "1.0r|∅\n2.0r|1\n3.5r|∅");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn only_the_named_columns_are_loaded() {
 fn key_that_is_not_among_the_columns_is_refused() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1,\"b\":2}\n")]);
     let options =
-        Options { columns: vec!["a".to_owned()], primary_key: Some("b".to_owned()), ..small_blocks() };
+        Options { columns: vec!["a".to_owned()], primary_key: vec!["b".to_owned()], ..small_blocks() };
     let error = bench.import(&options).unwrap_err().to_string();
     assert!(error.contains("is not among the columns"), "{error}");
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns what may be done with a table that is there already, and which files need not be loaded again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 
 use rusqlite::Connection;
@@ -13,9 +13,9 @@ use super::key::Plan;
 use super::loading::Known;
 use super::options::{Existing, Options};
 use super::place::Place;
-use super::stock::{self, Widening};
+use super::stock::{self, There, Widening};
 use super::summary::{FileSummary, Outcome};
-use super::table::Way;
+use super::writer::shown;
 use super::{ledger, names};
 use crate::error::{Error, Result};
 use crate::source;
@@ -39,22 +39,24 @@ impl Desk<'_> {
             return Ok(Err(error));
         }
         self.drop_others()?;
+        let tables = stock::all(self.conn)?;
         let mut all = HashMap::new();
         let mut refused = Vec::new();
-        for leader in (0..sources.len()).filter(|index| self.leaders[*index] == *index) {
-            let group: Vec<usize> =
-                (leader..sources.len()).filter(|index| self.leaders[*index] == leader).collect();
+        let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (index, leader) in self.leaders.iter().enumerate() {
+            groups.entry(*leader).or_default().push(index);
+        }
+        for (leader, group) in groups {
             let name = &self.names[leader];
-            let found = stock::find(self.conn, name)?;
-            let there = match found.map(|found| found.table(self.place.target())).transpose() {
+            let there = tables.get(&names::folded(name)).map(|there| there.table(self.place.target()));
+            let there = match there.transpose() {
                 Ok(there) => there,
                 Err(error) => return Ok(Err(error)),
             };
-            // A file may have made no table.
-            if self.options.resume {
-                for index in &group {
-                    self.is_unchanged(*index, &sources[*index])?;
-                }
+            if self.options.resume
+                && let Some(error) = self.leave_out(&group, sources, there)?
+            {
+                return Ok(Err(error));
             }
             let changed = |file: &FileSummary| file.outcome != Outcome::Unchanged;
             let changed: Vec<usize> =
@@ -65,7 +67,7 @@ impl Desk<'_> {
                 _ if self.place.is_new() => known.is_replaced = true,
                 Existing::Refuse => refused.push((name.as_str(), self.files[changed[0]].source.clone())),
                 Existing::Replace => known.is_replaced = true,
-                Existing::Append | Existing::Upsert => match self.old(&there)? {
+                Existing::Append | Existing::Upsert => match self.old(there, &sources[leader].table)? {
                     Ok(old) => known = old,
                     Err(error) => return Ok(Err(error)),
                 },
@@ -93,7 +95,8 @@ impl Desk<'_> {
             let names = statement.query_map([names::LEDGER], |row| row.get(0))?;
             names.collect::<Sql<_>>()?
         };
-        for table in tables.iter().filter(|table| !self.names.contains(table)) {
+        let wanted: HashSet<&String> = self.names.iter().collect();
+        for table in tables.iter().filter(|table| !wanted.contains(table)) {
             self.conn.execute_batch(&format!("DROP TABLE {}", names::quoted(table)))?;
             self.conn.execute(r#"DELETE FROM "_imports" WHERE "table" = ?1"#, [table])?;
         }
@@ -118,55 +121,143 @@ impl Desk<'_> {
         })
     }
 
-    /// Whether the file was loaded before, as it is now.
-    fn is_unchanged(&mut self, index: usize, source: &Source) -> Sql<bool> {
-        let file = &mut self.files[index];
-        let Some(path) = source.path.as_ref().filter(|_| source.is_file) else { return Ok(false) };
-        let Some(entry) = ledger::last(self.conn, &file.table, &file.source)? else { return Ok(false) };
-        let now = File::open(path).and_then(|file| source::size_and_time(&file));
-        let Ok((bytes, modified)) = now else { return Ok(false) };
-        if entry.options != self.options.shape() || entry.print.bytes != bytes {
-            return Ok(false);
+    /// Leaves out files of a table that were loaded before and have not changed, if the table still has them.
+    fn leave_out(
+        &mut self,
+        group: &[usize],
+        sources: &[Source],
+        there: Option<&There>,
+    ) -> Sql<Option<Error>> {
+        let mut loaded = Vec::new();
+        for index in group {
+            if let Some(entry) = self.entry(*index, &sources[*index])? {
+                loaded.push((*index, entry));
+            }
         }
-        let same = entry.print.modified == modified
-            || source::hash(path, self.control).is_ok_and(|hash| hash == entry.print.hash);
-        if same {
+        if loaded.is_empty() {
+            return Ok(None);
+        }
+        let lost = there.map(|there| lost(self.conn, &there.name)).transpose()?.flatten();
+        if let Some(why) = lost {
+            // To add the rows again would double those that it still has.
+            let can_reload =
+                self.place.is_new() || matches!(self.options.existing, Existing::Replace | Existing::Upsert);
+            let target = self.place.target().display();
+            return Ok((!can_reload).then(|| {
+                Error::Invalid(format!(
+                    "{target}: {why}; say --replace to load it anew, or --upsert to bring its rows up to date"
+                ))
+            }));
+        }
+        // A file may have made no table.
+        for (index, entry) in loaded.into_iter().filter(|(_, entry)| there.is_some() || entry.rows == 0) {
+            let file = &mut self.files[index];
             file.outcome = Outcome::Unchanged;
             file.rows = entry.rows;
             file.rejected = entry.errors;
         }
-        Ok(same)
+        Ok(None)
+    }
+
+    /// What the log has of a file, if that was loaded as it is now.
+    fn entry(&self, index: usize, source: &Source) -> Sql<Option<ledger::Entry>> {
+        let file = &self.files[index];
+        let Some(path) = source.path.as_ref().filter(|_| source.is_file) else { return Ok(None) };
+        let Some(entry) = ledger::last(self.conn, &file.table, &file.source)? else { return Ok(None) };
+        let now = File::open(path).and_then(|file| source::size_and_time(&file));
+        let Ok((bytes, modified)) = now else { return Ok(None) };
+        if entry.options != self.options.shape() || entry.print.bytes != bytes {
+            return Ok(None);
+        }
+        let same = entry.print.modified == modified
+            || source::hash(path, self.control).is_ok_and(|hash| hash == entry.print.hash);
+        Ok(same.then_some(entry))
     }
 
     /// What is known of a table that gets more rows.
-    fn old(&self, name: &str) -> Sql<Result<Known>> {
-        let stock::Shape { layout, mut keys } = stock::shape(self.conn, name, Widening::Allowed)?;
-        let way = if self.options.existing == Existing::Upsert { Way::Upsert } else { Way::Insert };
-        if way == Way::Upsert {
-            if let Some(wanted) = &self.options.primary_key
-                && let Some(index) = layout.column(wanted)
-                && keys != [index]
-                && self.is_unique(name, &layout.columns[index].name)?
-            {
-                keys = vec![index];
+    fn old(&self, there: &There, stem: &str) -> Sql<Result<Known>> {
+        let name = &there.name;
+        let stock::Shape { mut layout, mut keys, required } =
+            stock::shape(self.conn, there, Widening::Allowed)?;
+        if let Some(schema) = self.options.schema.tables.get(stem) {
+            layout.apply(schema, self.options);
+        }
+        let wanted = self.options.key_of(stem);
+        // One name for the keys of several tables is for those that have it.
+        let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
+        let is_for_this = is_only_table || self.options.primary_key.is_empty();
+        let found: Option<Vec<usize>> = wanted.iter().map(|name| layout.named(name)).collect();
+        let has = |keys: &[usize], wanted: &[usize]| {
+            keys.len() == wanted.len() && wanted.iter().all(|index| keys.contains(index))
+        };
+        let names = |keys: &[usize]| -> Vec<String> {
+            keys.iter().map(|index| layout.columns[*index].name.clone()).collect()
+        };
+        match found {
+            Some(found) if found.is_empty() || has(&keys, &found) => {}
+            Some(found) if self.is_unique(name, &names(&found))? => keys = found,
+            None if !is_for_this => {}
+            _ if keys.is_empty() => {
+                return Ok(Err(Error::Invalid(format!(
+                    "the table {name:?} has no primary key, and no unique index of {}; use --replace, or make such an \
+                     index",
+                    shown(wanted)
+                ))));
             }
-            if keys.is_empty() {
-                let text = format!(
-                    "the table {name:?} has no primary key, so --upsert cannot know which rows are the same; \
-                     name a column with a unique index as --primary-key, or use --append or --replace"
-                );
-                return Ok(Err(Error::Invalid(text)));
+            _ => {
+                return Ok(Err(Error::Invalid(format!(
+                    "the primary key of the table {name:?} is {}, not {}; leave out --primary-key, or use --replace",
+                    shown(&names(&keys)),
+                    shown(wanted)
+                ))));
             }
         }
-        Ok(Ok(Known { layout, plan: Plan::Kept(keys), is_old: true, way: Some(way), ..Known::default() }))
+        if self.options.existing == Existing::Upsert && keys.is_empty() {
+            let text = format!(
+                "the table {name:?} has no primary key, so --upsert cannot know which rows are the same; \
+                 name columns with a unique index as --primary-key, or use --append or --replace"
+            );
+            return Ok(Err(Error::Invalid(text)));
+        }
+        let table_rows = ledger::table_rows(self.conn, name)?;
+        let plan = Plan::Kept(keys);
+        Ok(Ok(Known { layout, plan, is_old: true, required, table_rows, ..Known::default() }))
     }
 
-    fn is_unique(&self, table: &str, column: &str) -> Sql<bool> {
-        let mut statement = self.conn.prepare(
-            "SELECT 1 FROM pragma_index_list(?1) AS l
-             WHERE l.\"unique\" AND NOT l.partial
-             AND (SELECT group_concat(name) FROM pragma_index_info(l.name)) = ?2",
-        )?;
-        statement.exists([table, column])
+    /// Whether the table has a unique index of these columns.
+    fn is_unique(&self, table: &str, columns: &[String]) -> Sql<bool> {
+        let unique = "SELECT name FROM pragma_index_list(?1) WHERE \"unique\" AND NOT partial";
+        let mut statement = self.conn.prepare_cached(unique)?;
+        let indexes = statement.query_map([table], |row| row.get::<_, String>(0))?;
+        let mut of_index = self.conn.prepare_cached("SELECT name FROM pragma_index_info(?1)")?;
+        for index in indexes {
+            let of_index = of_index.query_map([index?], |row| row.get::<_, Option<String>>(0))?;
+            let of_index: Vec<Option<String>> = of_index.collect::<Sql<_>>()?;
+            let is_in = |name: &Option<String>| name.as_ref().is_some_and(|name| columns.contains(name));
+            if of_index.len() == columns.len() && of_index.iter().all(is_in) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
+}
+
+/// What a table does not have any more that it had after the last import into it.
+fn lost(conn: &Connection, table: &str) -> Sql<Option<String>> {
+    let mut statement = conn.prepare_cached("SELECT name FROM pragma_table_info(?1)")?;
+    let there = statement.query_map([table], |row| row.get(0))?.collect::<Sql<HashSet<String>>>()?;
+    let mut noted: Vec<String> = ledger::columns(conn, table)?.unwrap_or_default().into_keys().collect();
+    noted.sort_unstable();
+    if let Some(column) = noted.iter().find(|column| !there.contains(*column)) {
+        return Ok(Some(format!(
+            "the table {table:?} has no column {column:?} any more, which it had after its last import"
+        )));
+    }
+    let Some(noted) = ledger::table_rows(conn, table)? else { return Ok(None) };
+    let count = format!("SELECT count(*) FROM {}", names::quoted(table));
+    let rows: i64 = conn.query_row(&count, [], |row| row.get(0))?;
+    let rows = rows.unsigned_abs();
+    Ok((rows < noted).then(|| {
+        format!("the table {table:?} has {rows} rows, and had at least {noted} after its last import")
+    }))
 }

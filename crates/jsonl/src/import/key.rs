@@ -1,14 +1,15 @@
-//! Which column is the primary key.
+//! Which columns are the primary key.
 //!
-//! The rule: the column the user names; else `_key`, `_id` or `id`, the first of them that the first row has, if every
-//! row has it, it is never null, all its values are whole numbers or text, and none is there twice.
+//! The rule: the columns the user names; else `_key`, `_id` or `id`, the first of them that the first row has, if every
+//! row has it, it is never null, all its values are whole numbers or text, and none is there twice. An upsert cannot do
+//! without a key: there the first row that has one of these names decides, and rows without it are rejected.
 
-use super::layout::{Layout, NOWHERE};
+use super::layout::Layout;
 use crate::kinds::{Kinds, Type};
 use crate::rows::Cell;
 
 /// Names that are looked for.
-const NAMES: [&str; 3] = ["_key", "_id", "id"];
+pub(crate) const NAMES: [&str; 3] = ["_key", "_id", "id"];
 
 /// How a table comes to its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,19 +20,43 @@ pub(crate) enum Plan {
     /// Whole numbers that rise: SQLite's own row number, which costs nothing.
     Rowid(usize),
     /// An index made when all rows are there.
-    After(usize),
+    After(Vec<usize>),
     /// An index from the start, so that lines can be refused for it.
-    Enforced(usize),
+    Enforced(Vec<usize>),
     /// What the table had before.
     Kept(Vec<usize>),
     None,
 }
 
+impl Plan {
+    /// The columns of the key, in order.
+    pub(crate) fn columns(&self) -> &[usize] {
+        match self {
+            Plan::Rowid(index) => std::slice::from_ref(index),
+            Plan::After(indexes) | Plan::Enforced(indexes) | Plan::Kept(indexes) => indexes,
+            Plan::Open | Plan::None => &[],
+        }
+    }
+}
+
+/// The row's value for a column.
+#[inline]
+pub(crate) fn cell_of(cells: &[(u32, Cell)], map: &[u32], column: usize) -> Option<Cell> {
+    cells.iter().find(|(key, _)| map[*key as usize] == column as u32).map(|(_, cell)| *cell)
+}
+
 /// Looks at the key of each row.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
-    pub(crate) wanted: Option<String>,
-    pub(crate) column: Option<usize>,
+    pub(crate) wanted: Vec<String>,
+    /// Rows with a known key are updated, so there has to be a key.
+    pub(crate) upserts: bool,
+    /// The columns of the key; none while it is not known.
+    pub(crate) columns: Vec<usize>,
+    /// Columns that are the key by rule if a row has them, best first.
+    candidates: Vec<usize>,
+    /// How many keys the layout had when names were looked up.
+    placed: usize,
     rows: u64,
     present: u64,
     /// All so far were whole numbers, each larger than the one before.
@@ -40,63 +65,120 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(wanted: Option<String>) -> Self {
-        Watch { wanted, column: None, rows: 0, present: 0, rises: true, last: None }
+    pub(crate) fn new(wanted: Vec<String>, upserts: bool) -> Self {
+        Watch {
+            wanted,
+            upserts,
+            columns: Vec::new(),
+            candidates: Vec::new(),
+            placed: usize::MAX,
+            rows: 0,
+            present: 0,
+            rises: true,
+            last: None,
+        }
     }
 
-    /// A row. Its key, if it has one.
+    /// Whether a table without this key is not what was asked for.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.upserts || !self.wanted.is_empty()
+    }
+
+    /// Looks at a row. Whether it has the key.
     #[inline]
-    pub(crate) fn see(&mut self, cells: &[(u32, Cell)], map: &[u32], layout: &Layout) -> Option<Cell> {
-        if self.column.is_none() && (self.rows == 0 || self.wanted.is_some()) {
-            self.column = self.choose(cells, map, layout);
+    pub(crate) fn see(&mut self, cells: &[(u32, Cell)], map: &[u32], layout: &Layout) -> bool {
+        if self.placed != layout.placed() {
+            self.look_up(layout);
+        }
+        if self.columns.is_empty() && self.wanted.is_empty() && (self.rows == 0 || self.upserts) {
+            let is_here = |column: &&usize| cell_of(cells, map, **column).is_some();
+            self.columns.extend(self.candidates.iter().find(is_here));
         }
         self.rows += 1;
-        let column = self.column? as u32;
-        let cell = cells.iter().find(|(key, _)| map[*key as usize] == column).map(|(_, cell)| *cell);
-        match cell {
-            Some(Cell::Int(value)) => {
-                self.present += 1;
-                self.rises &= self.last.is_none_or(|last| last < value) && self.present == self.rows;
-                self.last = Some(value);
-            }
-            Some(Cell::Null) | None => self.rises = false,
-            Some(_) => {
-                self.present += 1;
+        match self.columns.as_slice() {
+            [] => false,
+            [column] => match cell_of(cells, map, *column) {
+                Some(Cell::Int(value)) => {
+                    self.present += 1;
+                    self.rises &= self.last.is_none_or(|last| last < value) && self.present == self.rows;
+                    self.last = Some(value);
+                    true
+                }
+                Some(Cell::Null) | None => {
+                    self.rises = false;
+                    false
+                }
+                Some(_) => {
+                    self.present += 1;
+                    self.rises = false;
+                    true
+                }
+            },
+            columns => {
+                let has =
+                    |column: &usize| cell_of(cells, map, *column).is_some_and(|cell| cell != Cell::Null);
+                let has = columns.iter().all(has);
+                self.present += u64::from(has);
                 self.rises = false;
+                has
             }
         }
-        cell.filter(|cell| *cell != Cell::Null)
     }
 
-    fn choose(&self, cells: &[(u32, Cell)], map: &[u32], layout: &Layout) -> Option<usize> {
-        let column = |name: &str| {
-            let index = layout.named(name)?;
-            let is_here =
-                |(key, _): &(u32, Cell)| map[*key as usize] != NOWHERE && map[*key as usize] == index as u32;
-            cells.iter().any(is_here).then_some(index)
-        };
-        match &self.wanted {
-            Some(name) => column(name),
-            None => NAMES.iter().find_map(|name| column(name)),
+    /// Finds the columns of the names, when there are new columns.
+    #[cold]
+    fn look_up(&mut self, layout: &Layout) {
+        self.placed = layout.placed();
+        if self.wanted.is_empty() {
+            self.candidates = NAMES.iter().filter_map(|name| layout.named(name)).collect();
+            return;
+        }
+        let found: Option<Vec<usize>> = self.wanted.iter().map(|name| layout.named(name)).collect();
+        let found = found.unwrap_or_default();
+        if found != self.columns {
+            // Rows before this one have not been looked at for these columns.
+            self.columns = found;
+            self.present = 0;
+            self.rises &= self.rows == 0;
         }
     }
 
     /// What to do, with all rows seen.
     pub(crate) fn plan(&self, layout: &Layout) -> Plan {
-        let Some(index) = self.column else { return Plan::None };
-        let column = &layout.columns[index];
         let everywhere = self.present == self.rows;
-        let fits = matches!(column.kind(), Type::Integer | Type::Text)
-            && !column.kinds.has(Kinds::BOOL)
-            && !column.kinds.has(Kinds::JSON);
-        if everywhere && self.rises && column.kind() == Type::Integer {
-            Plan::Rowid(index)
-        } else if everywhere && fits {
-            Plan::After(index)
-        } else if self.wanted.is_some() {
-            Plan::Enforced(index)
-        } else {
-            Plan::None
+        let fits = |index: &usize| {
+            let column = &layout.columns[*index];
+            matches!(column.kind(), Type::Integer | Type::Text)
+                && !column.kinds.has(Kinds::BOOL)
+                && !column.kinds.has(Kinds::JSON)
+        };
+        match self.columns.as_slice() {
+            [] => Plan::None,
+            [index] if everywhere && self.rises && layout.columns[*index].kind() == Type::Integer => {
+                Plan::Rowid(*index)
+            }
+            columns if everywhere && columns.iter().all(fits) => Plan::After(columns.to_vec()),
+            columns if self.is_needed() => Plan::Enforced(columns.to_vec()),
+            _ => Plan::None,
+        }
+    }
+}
+
+/// Which columns a row may not leave out, because they are the key of a table that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Required {
+    pub(crate) column: usize,
+    /// The table has a value for rows that leave it out.
+    pub(crate) has_default: bool,
+}
+
+impl Required {
+    /// Whether the row lacks it.
+    pub(crate) fn is_missing(self, cells: &[(u32, Cell)], map: &[u32]) -> bool {
+        match cell_of(cells, map, self.column) {
+            Some(Cell::Null) => true,
+            Some(_) => false,
+            None => !self.has_default,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::options::Options;
 use super::schema::{OtherKeys, TableSchema};
 use crate::keys::{Fate, GATHERED, Keys, ROOT};
 use crate::kinds::{Kinds, Type};
-use crate::parse::{DEEPEST, Form, Others};
+use crate::parse::{DEEPEST, Decimals, Form, Others};
 use crate::rows::Rows;
 
 /// SQLite's own limit.
@@ -28,13 +28,19 @@ pub(crate) type Path = Vec<Box<[u8]>>;
 pub(crate) struct Column {
     /// Unknown for a column that was there before, until a key is found that makes its name.
     pub(crate) path: Option<Path>,
+    /// The path has this column only until a key comes that is spelt like it.
+    is_lent: bool,
+    /// It is the user's own: a key that differs in case may have it.
+    takes_any_case: bool,
     pub(crate) name: String,
     pub(crate) fate: Fate,
     pub(crate) kinds: Kinds,
     /// The table had it before us.
     pub(crate) is_old: bool,
-    /// What the table said it was, if it may become wider: a column of numbers that we made ourselves.
+    /// What it is to be, if the table has it and it may become wider: a column that we made ourselves.
     pub(crate) declared: Option<Type>,
+    /// What the table's definition says that it is, in that case.
+    pub(crate) before: Option<Type>,
     /// The table has it.
     pub(crate) is_made: bool,
 }
@@ -55,26 +61,53 @@ impl Column {
         is.then(|| format!("the column {name:?} is TEXT, because some of its numbers need more than 64 bits"))
     }
 
-    /// Numbers that the type would damage, or does not speak of, make it a wider one.
-    fn widen(&mut self) -> bool {
-        let is_too_narrow = match self.declared {
-            Some(Type::Integer | Type::Boolean) => self.kinds.has(Kinds::REAL),
-            Some(Type::Real) => self.kinds.has(Kinds::BIG),
-            _ => false,
-        };
-        if is_too_narrow {
-            self.declared = Some(Type::Numeric);
+    /// The type that takes what the table has and what has been seen, if its type does not.
+    fn wider(&self) -> Option<Type> {
+        let declared = self.declared?;
+        let mut kinds = self.kinds;
+        kinds.insert(Kinds::of(declared));
+        Some(kinds.widest()).filter(|wide| *wide != declared)
+    }
+
+    fn new(name: String, fate: Fate) -> Self {
+        Column {
+            path: None,
+            is_lent: false,
+            takes_any_case: false,
+            name,
+            fate,
+            kinds: Kinds::default(),
+            is_old: false,
+            declared: None,
+            before: None,
+            is_made: false,
         }
-        is_too_narrow
+    }
+
+    /// Whether a key that makes this name may have the column.
+    fn lends_itself(&self, name: &str) -> bool {
+        self.path.is_none() && self.takes_any_case && self.name.eq_ignore_ascii_case(name)
     }
 }
 
 /// A column that the table had before us.
 pub(crate) struct OldColumn {
     pub(crate) name: String,
+    /// The key that it was made for, if that was noted.
+    pub(crate) path: Option<Path>,
     pub(crate) fate: Fate,
     pub(crate) kind: Type,
     pub(crate) can_widen: bool,
+    pub(crate) takes_any_case: bool,
+}
+
+/// What a column of a table may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// Anything but null.
+    Anything,
+    /// Whole numbers that a double would round.
+    LargeIntegers,
 }
 
 /// What cannot go on as it is.
@@ -86,6 +119,9 @@ pub(crate) enum Snag {
     NoRoom(String),
     /// A value came as it was that has to be made to fit. The layout knows it now.
     Unfitted,
+    /// A key has found the column that is spelt like it, which another key had. The layout has been changed; the file is
+    /// to be read again.
+    Moved,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -104,15 +140,10 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// With the columns that the table has already.
-    pub(crate) fn of_table(
-        columns: Vec<OldColumn>,
-        hidden: &[String],
-        renamed: &HashMap<String, Path>,
-    ) -> Self {
+    pub(crate) fn of_table(columns: Vec<OldColumn>, hidden: &[String]) -> Self {
         let mut layout = Layout::default();
         hidden.iter().for_each(|name| layout.taken.add(name));
-        for OldColumn { name, fate, kind, can_widen } in columns {
-            let path = renamed.get(&name).cloned();
+        for OldColumn { name, path, fate, kind, can_widen, takes_any_case } in columns {
             layout.taken.add(&name);
             // The one that we make when there are too many.
             let is_more = layout.columns.len() == MAX_COLUMNS - 1 && name == MORE && kind == Type::Text;
@@ -125,16 +156,62 @@ impl Layout {
                 layout.by_path.insert(path.clone(), layout.columns.len());
             }
             let declared = can_widen.then_some(kind);
-            let fate = if can_widen { Fate::Fixed(Type::Numeric) } else { fate };
-            let kinds = Kinds::default();
-            layout.columns.push(Column { path, name, fate, kinds, is_old: true, declared, is_made: true });
+            let fate = if can_widen { Fate::Inferred } else { fate };
+            layout.columns.push(Column {
+                path,
+                takes_any_case,
+                is_old: true,
+                declared,
+                before: declared,
+                is_made: true,
+                ..Column::new(name, fate)
+            });
         }
         layout
     }
 
-    /// Columns of the table that have to become wider before more rows can go in.
-    pub(crate) fn widen(&mut self) -> bool {
-        self.columns.iter_mut().fold(false, |any, column| column.widen() | any)
+    /// What a schema says of columns that the table has already: values are made to fit that.
+    pub(crate) fn apply(&mut self, schema: &TableSchema, options: &Options) {
+        for (name, fixed) in &schema.columns {
+            let Some(kind) = fixed.kind else { continue };
+            let wanted = fixed.name.as_deref().unwrap_or(name);
+            let index = self.by_path.get(&path_of(name, options)).copied().or_else(|| self.column(wanted));
+            if let Some(column) = index.map(|index| &mut self.columns[index])
+                && column.declared.is_some()
+            {
+                column.fate = Fate::Fixed(kind);
+            }
+        }
+    }
+
+    /// Makes columns of the table wider that do not take what has been seen. Whether there are any: then the file is to be
+    /// read again. `holds` says whether a column of the table holds such values.
+    pub(crate) fn widen<E>(
+        &mut self,
+        holds: impl Fn(&str, Holds) -> std::result::Result<bool, E>,
+    ) -> std::result::Result<bool, E> {
+        let mut any = false;
+        for column in &mut self.columns {
+            let Some(mut wide) = column.wider() else { continue };
+            if column.declared == Some(Type::Any) && holds(&column.name, Holds::Anything)? {
+                // It has had no type with values in it: so it stays.
+                (column.declared, column.before) = (None, None);
+                column.fate = Fate::Fixed(Type::Any);
+                continue;
+            }
+            if wide == Type::Real
+                && column.before == Some(Type::Integer)
+                && holds(&column.name, Holds::LargeIntegers)?
+            {
+                wide = Type::Numeric;
+            }
+            column.declared = Some(wide);
+            if wide == Type::Text {
+                column.fate = Fate::Fixed(Type::Text);
+            }
+            any = true;
+        }
+        Ok(any)
     }
 
     /// How many keys have found their column.
@@ -154,19 +231,21 @@ impl Layout {
         self.columns.iter_mut().for_each(|column| column.is_old |= column.is_made);
     }
 
-    /// A column by its name, or by the key it comes from.
+    /// A column by its name, or by the key it comes from. The one that is spelt so comes before those that SQLite takes for
+    /// the same.
     pub(crate) fn named(&self, name: &str) -> Option<usize> {
-        let by_key = || {
-            let is_key = |path: &Path| {
-                path.iter().map(|key| String::from_utf8_lossy(key)).collect::<Vec<_>>().join(".") == name
-            };
-            self.columns.iter().position(|column| column.path.as_ref().is_some_and(is_key))
+        let is_key = |path: &Path| {
+            path.iter().map(|key| String::from_utf8_lossy(key)).collect::<Vec<_>>().join(".") == name
         };
-        self.column(name).or_else(by_key)
+        let by_key = || self.columns.iter().position(|column| column.path.as_ref().is_some_and(is_key));
+        let exact = self.columns.iter().position(|column| column.name == name);
+        exact.or_else(by_key).or_else(|| self.column(name))
     }
 
+    /// A column by its name as SQLite compares names, but the one that is spelt so first.
     pub(crate) fn column(&self, name: &str) -> Option<usize> {
-        self.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name))
+        let exact = self.columns.iter().position(|column| column.name == name);
+        exact.or_else(|| self.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name)))
     }
 
     /// Which column each of a block's keys is, new ones added; and what kinds of values they have seen.
@@ -178,14 +257,19 @@ impl Layout {
             let index = if key.parent == GATHERED {
                 self.more.unwrap_or_default()
             } else {
-                self.index(rows.keys.path(number).into_iter().map(Into::into).collect(), schema)
+                let path = rows.keys.path(number).into_iter().map(Into::into).collect();
+                let (index, has_moved) = self.index(path, schema);
+                if has_moved {
+                    snag = Some(Snag::Moved);
+                }
+                index
             };
             let column = &mut self.columns[index];
             column.kinds.insert(key.kinds);
             if let (Fate::Fixed(kind), Fate::Inferred) = (column.fate, key.fate)
                 && kind != Type::Any
             {
-                snag = Some(Snag::Unfitted);
+                snag.get_or_insert(Snag::Unfitted);
             }
             map[number as usize] = index as u32;
             // At once: a line may have a million keys.
@@ -197,34 +281,36 @@ impl Layout {
         snag.map_or(Ok(map), Err)
     }
 
-    fn index(&mut self, path: Path, schema: Option<&TableSchema>) -> usize {
+    /// The column of a key, a new one if need be; and whether another key has lost it.
+    ///
+    /// A column of ours has the key that it was made for. A column of the user's has the key that is spelt like it, and
+    /// while there is none, one that makes the same name to SQLite.
+    fn index(&mut self, path: Path, schema: Option<&TableSchema>) -> (usize, bool) {
         if let Some(index) = self.by_path.get(&path) {
-            return *index;
+            return (*index, false);
         }
         let words: Vec<_> = path.iter().map(|key| String::from_utf8_lossy(key)).collect();
         let fixed = schema.and_then(|schema| schema.columns.get(&words.join(".")));
         let wanted = fixed.and_then(|fixed| fixed.name.clone()).unwrap_or_else(|| words.join("_"));
-        let unclaimed = self.column(&wanted).filter(|index| self.columns[*index].path.is_none());
-        let index = unclaimed.unwrap_or_else(|| {
+        let is_free = |column: &Column| column.name == wanted && (column.path.is_none() || column.is_lent);
+        let exact = self.columns.iter().position(is_free);
+        let lends = || self.columns.iter().position(|column| column.lends_itself(&wanted));
+        let index = exact.or_else(lends).unwrap_or_else(|| {
             let name = self.taken.take(&wanted);
             if name != wanted {
                 self.notes.push(format!("the key {:?} is the column {name:?}", words.join(".")));
             }
             let fate = fixed.and_then(|fixed| fixed.kind).map_or(Fate::Inferred, Fate::Fixed);
-            self.columns.push(Column {
-                path: None,
-                name,
-                fate,
-                kinds: Kinds::default(),
-                is_old: false,
-                declared: None,
-                is_made: false,
-            });
+            self.columns.push(Column::new(name, fate));
             self.columns.len() - 1
         });
-        self.columns[index].path = Some(path.clone());
+        let column = &mut self.columns[index];
+        // The keys of a spread object make the name as well, but a key that is the name comes first.
+        column.is_lent = column.takes_any_case && (column.name != wanted || path.len() > 1);
+        let other = column.path.replace(path.clone());
+        let has_moved = other.is_some_and(|other| self.by_path.remove(&other).is_some());
         self.by_path.insert(path, index);
-        index
+        (index, has_moved)
     }
 
     /// Makes room: the key that was spread the widest is kept as JSON; then all that are spread are; and then the keys that
@@ -267,12 +353,8 @@ impl Layout {
             ));
             self.columns.push(Column {
                 path: Some(Path::new()),
-                name,
-                fate: Fate::Fixed(Type::Text),
                 kinds: Kinds::JSON,
-                is_old: false,
-                declared: None,
-                is_made: false,
+                ..Column::new(name, Fate::Fixed(Type::Text))
             });
             self.more = Some(self.columns.len() - 1);
         }
@@ -302,7 +384,8 @@ impl Layout {
     /// Fixes what has been found out.
     pub(crate) fn settle(&mut self) {
         self.notes.extend(self.columns.iter().filter_map(Column::of_decimals));
-        for column in self.columns.iter_mut().filter(|column| column.fate == Fate::Inferred) {
+        let is_new = |column: &&mut Column| column.fate == Fate::Inferred && column.declared.is_none();
+        for column in self.columns.iter_mut().filter(is_new) {
             column.fate = Fate::Fixed(column.kinds.widest());
         }
     }
@@ -310,11 +393,17 @@ impl Layout {
     /// How rows are to be read for it.
     pub(crate) fn form(&self, options: &Options, schema: Option<&TableSchema>) -> Form {
         let mut keys = Keys::default();
+        // What columns are called whose keys are not.
+        let mut names = HashMap::new();
         for column in &self.columns {
             match &column.path {
                 Some(path) if path.is_empty() => {}
-                Some(path) => set(&mut keys, path, column.fate),
-                None => set(&mut keys, &[column.name.as_bytes().into()], column.fate),
+                Some(path) => {
+                    names.insert(set(&mut keys, path, column.fate), column.name.clone());
+                }
+                None => {
+                    set(&mut keys, &[column.name.as_bytes().into()], column.fate);
+                }
             }
         }
         for (name, column) in schema.into_iter().flat_map(|schema| &schema.columns) {
@@ -322,7 +411,8 @@ impl Layout {
             if column.skip {
                 set(&mut keys, &path, Fate::Skipped);
             } else if !self.by_path.contains_key(&path) {
-                set(&mut keys, &path, column.kind.map_or(Fate::Inferred, Fate::Fixed));
+                let number = set(&mut keys, &path, column.kind.map_or(Fate::Inferred, Fate::Fixed));
+                names.extend(column.name.clone().map(|name| (number, name)));
             }
         }
         // What is to be a key or an index has been named as well.
@@ -352,25 +442,24 @@ impl Layout {
             flatten: if self.is_flat { 0 } else { options.flatten.min(DEEPEST) },
             languages: options.languages.iter().map(|language| language.as_bytes().into()).collect(),
             keys,
+            names,
             others,
+            decimals: if options.exact_numbers { Decimals::Exact } else { Decimals::Rounded },
             longest: options.max_line,
             filename: None,
         }
     }
 
-    /// Columns whose name is not their key's, for later imports.
-    pub(crate) fn renamed(&self) -> Vec<(Vec<String>, String)> {
-        self.named_by_keys().filter(|(words, name)| words.join("_") != **name).collect()
-    }
-
-    /// Columns that have a key, with it.
-    pub(crate) fn named_by_keys(&self) -> impl Iterator<Item = (Vec<String>, String)> {
+    /// Which column was made for which key, for later imports: it cannot be seen from the name. The columns of the user's
+    /// are not among them: which keys have them is seen anew each time.
+    pub(crate) fn keys_of_columns(&self) -> Vec<(Vec<String>, String)> {
         let of_key = |column: &Column| {
-            let words = column.path.as_ref()?.iter().map(|key| String::from_utf8_lossy(key).into_owned());
-            let words: Vec<String> = words.collect();
+            let path = column.path.as_ref().filter(|_| !column.takes_any_case)?;
+            let words: Vec<String> =
+                path.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
             (!words.is_empty()).then(|| (words, column.name.clone()))
         };
-        self.columns.iter().filter_map(of_key)
+        self.columns.iter().filter_map(of_key).collect()
     }
 }
 
@@ -386,9 +475,10 @@ fn find_or_add(keys: &mut Keys, parent: u32, name: &[u8]) -> u32 {
     keys.find(parent, name).unwrap_or_else(|| keys.add(parent, name, Fate::Inferred))
 }
 
-fn set(keys: &mut Keys, path: &[Box<[u8]>], fate: Fate) {
+fn set(keys: &mut Keys, path: &[Box<[u8]>], fate: Fate) -> u32 {
     let number = path.iter().fold(ROOT, |parent, name| find_or_add(keys, parent, name));
     if number != ROOT {
         keys.get_mut(number).fate = fate;
     }
+    number
 }

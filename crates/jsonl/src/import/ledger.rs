@@ -23,8 +23,13 @@ const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS "_imports" (
   "error" TEXT,
   "renamed" TEXT,
   "started_at" TEXT NOT NULL,
-  "finished_at" TEXT NOT NULL
+  "finished_at" TEXT NOT NULL,
+  "table_rows" INTEGER
 )"#;
+
+/// So that what is known of one table does not take longer the more tables there are.
+const INDEX: &str =
+    r#"CREATE INDEX IF NOT EXISTS "_imports_by_table" ON "_imports" ("table" COLLATE NOCASE, "id")"#;
 
 /// A file that was loaded before.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,26 +45,28 @@ pub(crate) struct Record<'a> {
     pub(crate) print: Option<&'a Print>,
     pub(crate) mode: &'a str,
     pub(crate) options: &'a str,
-    pub(crate) renamed: &'a [(Vec<String>, String)],
+    /// Its columns and the keys that they were made for.
+    pub(crate) columns: Option<Vec<(Vec<String>, String)>>,
+    /// How many rows the table has at least.
+    pub(crate) table_rows: Option<u64>,
     pub(crate) started: jiff::Timestamp,
 }
 
 pub(crate) fn is_there(conn: &Connection) -> rusqlite::Result<bool> {
-    let found = conn.query_row(
-        "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1",
-        [LEDGER],
-        |_| Ok(()),
-    );
-    found.optional().map(|found| found.is_some())
+    conn.prepare_cached("SELECT 1 FROM pragma_table_info(?1)")?.exists([LEDGER])
 }
 
 pub(crate) fn make(conn: &Connection) -> rusqlite::Result<()> {
-    conn.execute_batch(CREATE)
+    conn.execute_batch(CREATE)?;
+    let has_rows = "SELECT 1 FROM pragma_table_info(?1) WHERE name = 'table_rows'";
+    if !conn.prepare_cached(has_rows)?.exists([LEDGER])? {
+        conn.execute_batch(r#"ALTER TABLE "_imports" ADD COLUMN "table_rows" INTEGER"#)?;
+    }
+    conn.execute_batch(INDEX)
 }
 
 pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> rusqlite::Result<()> {
-    let renamed =
-        (!record.renamed.is_empty()).then(|| serde_json::to_string(record.renamed).unwrap_or_default());
+    let columns = record.columns.as_ref().map(|columns| serde_json::to_string(columns).unwrap_or_default());
     let error = match &record.file.outcome {
         Outcome::Failed(why) => Some(why.as_str()),
         _ => None,
@@ -67,7 +74,8 @@ pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> rusqlite::Result<
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     conn.prepare_cached(
         r#"INSERT INTO "_imports" ("table", "source", "bytes", "modified_ns", "blake3", "mode", "options", "rows",
-           "errors", "error", "renamed", "started_at", "finished_at") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)"#,
+           "errors", "error", "renamed", "started_at", "finished_at", "table_rows")
+           VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"#,
     )?
     .execute(rusqlite::params![
         record.file.table,
@@ -80,15 +88,20 @@ pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> rusqlite::Result<
         number(record.file.rows),
         number(record.file.rejected),
         error,
-        renamed,
+        columns,
         record.started.to_string(),
         jiff::Timestamp::now().to_string(),
+        record.table_rows.map(number),
     ])?;
     Ok(())
 }
 
-/// Notes which keys have which columns, where no file brought them.
-pub(crate) fn rename(conn: &Connection, table: &str, keys: &[(Vec<String>, String)]) -> rusqlite::Result<()> {
+/// Notes all columns with the keys that they were made for, where no file brought them.
+pub(crate) fn note_columns(
+    conn: &Connection,
+    table: &str,
+    keys: &[(Vec<String>, String)],
+) -> rusqlite::Result<()> {
     make(conn)?;
     let now = jiff::Timestamp::now().to_string();
     let keys = serde_json::to_string(keys).unwrap_or_default();
@@ -104,8 +117,8 @@ pub(crate) fn last(conn: &Connection, table: &str, source: &str) -> rusqlite::Re
     }
     conn.query_row(
         r#"SELECT "bytes", "modified_ns", "blake3", "options", "rows", "errors" FROM "_imports"
-           WHERE lower("table") = lower(?1) AND "source" = ?2 AND "error" IS NULL AND "blake3" IS NOT NULL
-           AND "id" > coalesce((SELECT max("id") FROM "_imports" WHERE lower("table") = lower(?1) AND "source" <> ?2
+           WHERE "table" = ?1 COLLATE NOCASE AND "source" = ?2 AND "error" IS NULL AND "blake3" IS NOT NULL
+           AND "id" > coalesce((SELECT max("id") FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "source" <> ?2
                                 AND "mode" IN ('create', 'replace') AND "error" IS NULL), 0)
            ORDER BY "id" DESC LIMIT 1"#,
         [table, source],
@@ -128,24 +141,33 @@ pub(crate) fn last(conn: &Connection, table: &str, source: &str) -> rusqlite::Re
 
 /// Whether we made the table.
 pub(crate) fn is_ours(conn: &Connection, table: &str) -> rusqlite::Result<bool> {
-    let sql = r#"SELECT 1 FROM "_imports" WHERE lower("table") = lower(?1) AND "mode" IN ('create', 'replace') AND "error" IS NULL"#;
-    Ok(is_there(conn)? && conn.prepare(sql)?.exists([table])?)
+    let sql = r#"SELECT 1 FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "mode" IN ('create', 'replace')
+        AND "error" IS NULL LIMIT 1"#;
+    Ok(is_there(conn)? && conn.prepare_cached(sql)?.exists([table])?)
 }
 
-/// Columns of a table that are not named as their keys, and those whose keys were noted.
-pub(crate) fn renamed(conn: &Connection, table: &str) -> rusqlite::Result<HashMap<String, Path>> {
-    let mut columns = HashMap::new();
+/// The columns of a table and the keys that they were made for, as the last import or sink noted them. Nothing when none
+/// did.
+pub(crate) fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Option<HashMap<String, Path>>> {
     if !is_there(conn)? {
-        return Ok(columns);
+        return Ok(None);
     }
-    let mut statement = conn.prepare(
-        r#"SELECT "renamed" FROM "_imports" WHERE lower("table") = lower(?1) AND "renamed" IS NOT NULL ORDER BY "id""#,
-    )?;
-    for text in statement.query_map([table], |row| row.get::<_, String>(0))? {
-        let pairs: Vec<(Vec<String>, String)> = serde_json::from_str(&text?).unwrap_or_default();
-        for (path, column) in pairs {
-            columns.insert(column, path.into_iter().map(|key| key.into_bytes().into()).collect());
-        }
+    let sql = r#"SELECT "renamed" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "renamed" IS NOT NULL
+        AND "error" IS NULL ORDER BY "id" DESC LIMIT 1"#;
+    let text: Option<String> = conn.prepare_cached(sql)?.query_row([table], |row| row.get(0)).optional()?;
+    let pairs: Option<Vec<(Vec<String>, String)>> = text.and_then(|text| serde_json::from_str(&text).ok());
+    let path = |keys: Vec<String>| keys.into_iter().map(|key| key.into_bytes().into()).collect();
+    Ok(pairs.map(|pairs| pairs.into_iter().map(|(keys, column)| (column, path(keys))).collect()))
+}
+
+/// How many rows a table had at least after the last import into it, if that was noted.
+pub(crate) fn table_rows(conn: &Connection, table: &str) -> rusqlite::Result<Option<u64>> {
+    let has_column = "SELECT 1 FROM pragma_table_info(?1) WHERE name = 'table_rows'";
+    if !conn.prepare_cached(has_column)?.exists([LEDGER])? {
+        return Ok(None);
     }
-    Ok(columns)
+    let sql = r#"SELECT "table_rows" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "table_rows" IS NOT NULL
+        AND "error" IS NULL ORDER BY "id" DESC LIMIT 1"#;
+    let rows: Option<i64> = conn.prepare_cached(sql)?.query_row([table], |row| row.get(0)).optional()?;
+    Ok(rows.map(i64::unsigned_abs))
 }

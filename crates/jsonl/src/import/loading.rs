@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
 
-use super::key::Plan;
+use super::key::{Plan, Required};
 use super::layout::Layout;
 use super::rejects::Mark;
 use super::stream::Demand;
-use super::table::{Table, Way};
+use super::table::Table;
 use crate::rows::Rows;
 use crate::source::Print;
 
@@ -21,7 +21,10 @@ pub(crate) struct Known {
     pub(crate) plan: Plan,
     /// The table is there, and gets more rows.
     pub(crate) is_old: bool,
-    pub(crate) way: Option<Way>,
+    /// Columns of its key that a row may not leave out.
+    pub(crate) required: Vec<Required>,
+    /// At least so many rows were in it after the last import, if that is known.
+    pub(crate) table_rows: Option<u64>,
     /// The table is there, and goes.
     pub(crate) is_replaced: bool,
     pub(crate) passes: u32,
@@ -77,6 +80,10 @@ pub(crate) struct Loading {
     pub(crate) rejected: u64,
     pub(crate) blank: u64,
     pub(crate) lines: u64,
+    /// The first block, until it is known whether it is the only one.
+    pub(crate) held: Option<Box<Rows>>,
+    /// The first block has come, or there are more files.
+    pub(crate) has_begun: bool,
     pub(crate) mark: Mark,
     pub(crate) started: Timestamp,
     pub(crate) demand: Arc<Demand>,
@@ -150,6 +157,12 @@ impl Loading {
     pub(crate) fn fail(&mut self, why: String) {
         self.failure = Some(why);
         self.abandon();
+    }
+
+    /// Whether this block is to wait until it is known whether another one comes: of a new table, the first one.
+    pub(crate) fn waits_for_more(&mut self) -> bool {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        is_first && self.state == State::Writing && !self.table.is_old
     }
 
     /// All has been seen: what it is, is known.

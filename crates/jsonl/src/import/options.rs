@@ -65,8 +65,8 @@ pub struct Options {
     pub flatten: usize,
     /// The languages to keep of localised objects; all when there are none.
     pub languages: Vec<String>,
-    /// The column that is the primary key, where a table has it; else it is found by rule.
-    pub primary_key: Option<String>,
+    /// The columns of the primary key, where a table has them; found by rule when there are none.
+    pub primary_key: Vec<String>,
     /// Columns to make an index for, where a table has them.
     pub indexes: Vec<String>,
     /// What is fixed beforehand.
@@ -83,6 +83,9 @@ pub struct Options {
     pub resume: bool,
     /// A file for lines that are rejected.
     pub rejects: Option<PathBuf>,
+    /// Numbers with a fraction or an exponent that a double would round make their column TEXT, and cost their line
+    /// where the column's type is given; else they are rounded.
+    pub exact_numbers: bool,
     /// The longest line that is read, in bytes.
     pub max_line: usize,
     /// About how many bytes a worker parses at a time.
@@ -103,7 +106,7 @@ impl Default for Options {
             on_error: OnError::default(),
             flatten: 0,
             languages: Vec::new(),
-            primary_key: None,
+            primary_key: Vec::new(),
             indexes: Vec::new(),
             schema: Schema::default(),
             table: None,
@@ -112,6 +115,7 @@ impl Default for Options {
             limit: None,
             resume: false,
             rejects: None,
+            exact_numbers: false,
             max_line: MAX_LINE,
             block: BLOCK,
         }
@@ -132,13 +136,19 @@ impl Options {
         }
     }
 
+    /// The columns that the primary key of a table is to have; none when it is found by rule.
+    pub(crate) fn key_of(&self, table: &str) -> &[String] {
+        let schema = self.schema.tables.get(table).filter(|schema| schema.has_key());
+        schema.map_or(&self.primary_key, |schema| &schema.primary_key)
+    }
+
     /// What decides on a table's shape, for a later import to compare with.
     pub(crate) fn shape(&self) -> String {
+        let key = if self.primary_key.is_empty() { "by rule".to_owned() } else { self.primary_key.join(",") };
         let mut shape = format!(
-            "flatten={} languages={} key={} schema={}",
+            "flatten={} languages={} key={key} schema={}",
             self.flatten,
             self.languages.join(","),
-            self.primary_key.as_deref().unwrap_or("by rule"),
             self.schema.print()
         );
         // Left out where they are not used, as in the records of earlier versions.
@@ -147,6 +157,9 @@ impl Options {
         }
         if let Some(name) = &self.filename_column {
             shape.push_str(&format!(" filename={name}"));
+        }
+        if self.exact_numbers {
+            shape.push_str(" exact");
         }
         shape
     }

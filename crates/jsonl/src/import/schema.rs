@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::error::{Error, Result};
 use crate::kinds::Type;
@@ -13,7 +13,7 @@ use crate::kinds::Type;
 /// ```toml
 /// [tables.types]                  # the table as the file's name makes it
 /// name = "item_types"             # another name
-/// primary_key = "_key"
+/// primary_key = "_key"           # or several: ["year", "number"]
 /// indexes = ["groupID"]
 /// others = "skip"                 # keys not named below: infer (the default), skip or reject
 ///
@@ -39,8 +39,9 @@ pub struct Schema {
 pub struct TableSchema {
     /// Another name.
     pub name: Option<String>,
-    /// The primary key.
-    pub primary_key: Option<String>,
+    /// The columns of the primary key: a name, or a list of names.
+    #[serde(default, deserialize_with = "one_or_more")]
+    pub primary_key: Vec<String>,
     /// Leave the file out.
     #[serde(default)]
     pub skip: bool,
@@ -53,6 +54,25 @@ pub struct TableSchema {
     /// By the key; within an object that is spread, by the keys with dots between them.
     #[serde(default)]
     pub columns: BTreeMap<String, ColumnSchema>,
+}
+
+impl TableSchema {
+    pub(crate) fn has_key(&self) -> bool {
+        !self.primary_key.is_empty()
+    }
+}
+
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a column's name, or a list of names")]
+    enum Names {
+        One(String),
+        More(Vec<String>),
+    }
+    Ok(match Names::deserialize(deserializer)? {
+        Names::One(name) => vec![name],
+        Names::More(names) => names,
+    })
 }
 
 /// What becomes of keys that a schema does not name.

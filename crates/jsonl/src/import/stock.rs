@@ -2,12 +2,14 @@
 //!
 //! Owns the questions; what may be done with a table, those who ask decide.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension};
 
+use super::key::Required;
 use super::layout::{Layout, OldColumn};
-use super::{ledger, names, table};
+use super::{ledger, names, retype};
 use crate::error::{Error, Result};
 use crate::keys::Fate;
 use crate::kinds::Type;
@@ -48,29 +50,39 @@ fn not_our_ledger(conn: &Connection, target: &Path) -> Sql<Option<Error>> {
 pub(crate) struct There {
     is_view: bool,
     /// As the database spells it.
-    name: String,
+    pub(crate) name: String,
+    sql: String,
 }
 
 impl There {
-    /// Its name, if it is a table.
-    pub(crate) fn table(self, target: &Path) -> Result<String> {
+    /// Itself, if it is a table.
+    pub(crate) fn table(&self, target: &Path) -> Result<&There> {
         if self.is_view {
-            let (name, target) = (self.name, target.display());
+            let (name, target) = (&self.name, target.display());
             let text = format!("{name:?} is a view in {target}; give the table another name");
             return Err(Error::Invalid(text));
         }
-        Ok(self.name)
+        Ok(self)
+    }
+
+    fn read(row: &rusqlite::Row<'_>) -> Sql<There> {
+        let is_view = row.get::<_, String>(0)? == "view";
+        Ok(There { is_view, name: row.get(1)?, sql: row.get::<_, Option<String>>(2)?.unwrap_or_default() })
     }
 }
 
 /// What has this name.
 pub(crate) fn find(conn: &Connection, name: &str) -> Sql<Option<There>> {
-    let sql =
-        "SELECT type, name FROM sqlite_schema WHERE lower(name) = lower(?1) AND type IN ('table', 'view')";
-    let read = |row: &rusqlite::Row<'_>| {
-        Ok(There { is_view: row.get::<_, String>(0)? == "view", name: row.get(1)? })
-    };
-    conn.query_row(sql, [name], read).optional()
+    let sql = "SELECT type, name, sql FROM sqlite_schema WHERE lower(name) = lower(?1) AND type IN ('table', 'view')";
+    conn.query_row(sql, [name], There::read).optional()
+}
+
+/// All tables and views, by their names in lower case: SQLite has no index to look them up by.
+pub(crate) fn all(conn: &Connection) -> Sql<HashMap<String, There>> {
+    let mut statement =
+        conn.prepare("SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'view')")?;
+    let there = statement.query_map([], There::read)?;
+    there.map(|there| there.map(|there| (names::folded(&there.name), there))).collect()
 }
 
 /// Whether columns of numbers that we made ourselves may become wider.
@@ -85,6 +97,8 @@ pub(crate) struct Shape {
     pub(crate) layout: Layout,
     /// The columns of its key, in order.
     pub(crate) keys: Vec<usize>,
+    /// Those of them that rows may not leave out.
+    pub(crate) required: Vec<Required>,
 }
 
 struct Column {
@@ -92,32 +106,39 @@ struct Column {
     kind: String,
     key: i64,
     is_hidden: bool,
+    has_default: bool,
 }
 
-pub(crate) fn shape(conn: &Connection, name: &str, widening: Widening) -> Sql<Shape> {
-    let mut statement = conn.prepare("SELECT name, type, pk, hidden FROM pragma_table_xinfo(?1)")?;
+pub(crate) fn shape(conn: &Connection, there: &There, widening: Widening) -> Sql<Shape> {
+    let There { name, sql, .. } = there;
+    let columns = "SELECT name, type, pk, hidden, dflt_value IS NOT NULL FROM pragma_table_xinfo(?1)";
+    let mut statement = conn.prepare(columns)?;
     let columns = statement.query_map([name], |row| {
-        let is_hidden = row.get::<_, i64>(3)? != 0;
-        Ok(Column { name: row.get(0)?, kind: row.get(1)?, key: row.get(2)?, is_hidden })
+        Ok(Column {
+            name: row.get(0)?,
+            kind: row.get(1)?,
+            key: row.get(2)?,
+            is_hidden: row.get::<_, i64>(3)? != 0,
+            has_default: row.get(4)?,
+        })
     })?;
     let columns: Vec<Column> = columns.collect::<Sql<_>>()?;
     let (hidden, columns): (Vec<_>, Vec<_>) = columns.into_iter().partition(|column| column.is_hidden);
     let hidden: Vec<String> = hidden.into_iter().map(|column| column.name).collect();
-    let widens = widening == Widening::Allowed && ledger::is_ours(conn, name)?;
-    let sql: String =
-        conn.query_row("SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1", [name], |row| {
-            row.get(0)
-        })?;
+    let is_ours = ledger::is_ours(conn, name)?;
+    let mut noted = ledger::columns(conn, name)?;
+    let takes_any_case = !is_ours || noted.is_some();
     let typed = columns.iter().map(|column| {
         let declared = Type::declared(&column.kind);
         let fate = declared.map_or(Fate::Loose, Fate::Fixed);
         let kind = declared.unwrap_or(Type::Any);
-        let is_number = matches!(kind, Type::Integer | Type::Real | Type::Boolean);
         let can_widen =
-            widens && is_number && column.key == 0 && table::definition(&sql, &column.name, kind).is_some();
-        OldColumn { name: column.name.clone(), fate, kind, can_widen }
+            widening == Widening::Allowed && is_ours && retype::can_widen(sql, &column.name, kind);
+        let path = noted.as_mut().and_then(|noted| noted.remove(&column.name));
+        let takes_any_case = takes_any_case && path.is_none();
+        OldColumn { name: column.name.clone(), path, fate, kind, can_widen, takes_any_case }
     });
-    let layout = Layout::of_table(typed.collect(), &hidden, &ledger::renamed(conn, name)?);
+    let layout = Layout::of_table(typed.collect(), &hidden);
     let mut keys: Vec<(i64, usize)> = columns
         .iter()
         .enumerate()
@@ -125,5 +146,11 @@ pub(crate) fn shape(conn: &Connection, name: &str, widening: Widening) -> Sql<Sh
         .map(|(index, column)| (column.key, index))
         .collect();
     keys.sort_unstable();
-    Ok(Shape { layout, keys: keys.into_iter().map(|(_, index)| index).collect() })
+    let keys: Vec<usize> = keys.into_iter().map(|(_, index)| index).collect();
+    // A table that says so is asked to number its rows.
+    let is_numbered = sql.to_ascii_uppercase().contains("AUTOINCREMENT");
+    let required = keys.iter().filter(|_| !is_numbered);
+    let required =
+        required.map(|column| Required { column: *column, has_default: columns[*column].has_default });
+    Ok(Shape { layout, required: required.collect(), keys })
 }

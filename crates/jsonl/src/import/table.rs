@@ -5,12 +5,13 @@
 
 use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
 use rusqlite::{CachedStatement, Connection, ErrorCode};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
-use super::key::{Plan, Watch};
+use super::key::{Plan, Required, Watch, cell_of};
 use super::layout::{Layout, NOWHERE};
 use super::names::quoted;
+use super::retype;
 use crate::fault::Reason;
 use crate::kinds::Type;
 use crate::rows::{Cell, Line, Rows};
@@ -29,8 +30,10 @@ pub(crate) struct Table {
     pub(crate) plan: Plan,
     pub(crate) watch: Watch,
     pub(crate) way: Way,
-    /// Rows with a known key are to be updated.
-    pub(crate) upserts: bool,
+    /// Columns that the table would make up a key for, or leave null.
+    pub(crate) required: Vec<Required>,
+    /// All rows are in the block that is written next, so types and key are known before the first one is.
+    pub(crate) is_whole: bool,
     /// It was there before us.
     pub(crate) is_old: bool,
     /// Its types are known from the start; else they are declared when all rows are there.
@@ -65,22 +68,17 @@ impl From<rusqlite::Error> for Unfinished {
 type Sql<T> = rusqlite::Result<T>;
 
 impl Table {
-    pub(crate) fn new(
-        name: String,
-        layout: Layout,
-        plan: Plan,
-        wanted: Option<String>,
-        is_old: bool,
-        way: Way,
-    ) -> Self {
-        let watch = Watch::new(wanted);
+    pub(crate) fn new(name: String, layout: Layout, plan: Plan, watch: Watch, is_old: bool) -> Self {
+        let is_update = watch.upserts && matches!(plan, Plan::Enforced(_) | Plan::Kept(_));
+        let way = if is_update { Way::Upsert } else { Way::Insert };
         Table {
             name,
             layout,
             plan,
             watch,
             way,
-            upserts: false,
+            required: Vec::new(),
+            is_whole: false,
             is_old,
             is_typed: is_old,
             is_made: is_old,
@@ -101,7 +99,10 @@ impl Table {
 
     /// Writes a block.
     pub(crate) fn write(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
-        if self.plan == Plan::Open {
+        // A table whose types are known from the start has no zero below zero.
+        if self.is_whole && !self.is_old && !rows.cells.iter().any(|(_, cell)| cell.is_negative_zero()) {
+            self.decide(rows, map);
+        } else if self.plan == Plan::Open {
             self.open(rows, map);
         }
         self.prepare(conn)?;
@@ -115,17 +116,46 @@ impl Table {
     fn open(&mut self, rows: &Rows, map: &[u32]) {
         let Some(first) = rows.rows.first() else { return };
         let mut watch = self.watch.clone();
-        let key = watch.see(&rows.cells[..first.end as usize], map, &self.layout);
-        self.plan = match (watch.column, key) {
-            (Some(index), Some(Cell::Int(_))) if self.layout.columns[index].kind() == Type::Integer => {
-                Plan::Rowid(index)
-            }
+        let cells = &rows.cells[..first.end as usize];
+        watch.see(cells, map, &self.layout);
+        let is_rowid = |index: usize| {
+            matches!(cell_of(cells, map, index), Some(Cell::Int(_)))
+                && self.layout.columns[index].kind() == Type::Integer
+        };
+        self.plan = match watch.columns[..] {
+            [index] if is_rowid(index) => Plan::Rowid(index),
             _ => Plan::None,
         };
     }
 
+    /// Decides on the key with all rows that there are. The table gets its types and its key when it is made.
+    fn decide(&mut self, rows: &Rows, map: &[u32]) {
+        let watch = self.watch.clone();
+        self.watch(rows, map, 0);
+        let seen = std::mem::replace(&mut self.watch, watch);
+        self.is_typed = true;
+        self.plan = match seen.plan(&self.layout) {
+            Plan::After(keys) if !seen.is_needed() && has_twice(rows, map, keys[0]) => {
+                self.note_no_key(keys[0]);
+                Plan::None
+            }
+            Plan::After(keys) => Plan::Enforced(keys),
+            plan => plan,
+        };
+        if seen.upserts && matches!(self.plan, Plan::Enforced(_)) {
+            self.way = Way::Upsert;
+        }
+    }
+
+    fn note_no_key(&mut self, index: usize) {
+        let name = &self.layout.columns[index].name;
+        let note = format!("the column {name:?} has values more than once: there is no primary key");
+        self.layout.notes.push(note);
+    }
+
     /// The table as it is to be.
     pub(crate) fn sql(&self, typed: bool) -> String {
+        let is_after = matches!(self.plan, Plan::After(_));
         let columns = self.layout.columns.iter().enumerate().map(|(index, column)| {
             let name = quoted(&column.name);
             // INTEGER PRIMARY KEY would be the row's number, and its order; INT is not.
@@ -133,48 +163,28 @@ impl Table {
             let kind = if typed { column.kind() } else { Type::Any };
             match &self.plan {
                 Plan::Rowid(key) if *key == index => format!("{name} INTEGER PRIMARY KEY"),
-                Plan::Enforced(key) if *key == index => {
-                    format!("{name} {} NOT NULL PRIMARY KEY", in_key(column.kind()))
-                }
-                Plan::After(key) if *key == index && typed => {
-                    format!("{name} {} NOT NULL PRIMARY KEY", in_key(kind))
+                Plan::Enforced(keys) | Plan::After(keys) if keys.contains(&index) && (typed || !is_after) => {
+                    let alone = if keys.len() == 1 { " PRIMARY KEY" } else { "" };
+                    format!("{name} {} NOT NULL{alone}", in_key(column.kind()))
                 }
                 _ if kind == Type::Any => name,
                 _ => format!("{name} {}", kind.sql()),
             }
         });
-        let columns: Vec<String> = columns.map(|column| format!("  {column}")).collect();
+        let mut columns: Vec<String> = columns.map(|column| format!("  {column}")).collect();
+        if let [_, _, ..] = self.plan.columns()
+            && (typed || !is_after)
+        {
+            let keys = self.plan.columns().iter().map(|index| quoted(&self.layout.columns[*index].name));
+            columns.push(format!("  PRIMARY KEY ({})", keys.collect::<Vec<_>>().join(", ")));
+        }
         format!("CREATE TABLE {} (\n{}\n)", quoted(&self.name), columns.join(",\n"))
-    }
-
-    /// Says of columns of numbers that they hold others, too. What lies in them stays as it is.
-    fn widen(&mut self, conn: &Connection) -> Sql<()> {
-        let of_table = "type = 'table' AND lower(name) = lower(?1)";
-        let sql = format!("SELECT sql FROM sqlite_schema WHERE {of_table}");
-        let old: String = conn.query_row(&sql, [&self.name], |row| row.get(0))?;
-        let mut new = old.clone();
-        for column in self.layout.columns.iter().filter(|column| column.declared == Some(Type::Numeric)) {
-            for narrow in [Type::Integer, Type::Real, Type::Boolean] {
-                if let Some(at) = definition(&new, &column.name, narrow) {
-                    new.replace_range(at, Type::Numeric.sql());
-                }
-            }
-        }
-        if new != old {
-            let version: i64 = conn.query_row("PRAGMA schema_version", [], |row| row.get(0))?;
-            conn.pragma_update(None, "writable_schema", true)?;
-            conn.execute(&format!("UPDATE sqlite_schema SET sql = ?2 WHERE {of_table}"), (&self.name, new))?;
-            conn.pragma_update(None, "writable_schema", "RESET")?;
-            // So that others who have it open read it again.
-            conn.pragma_update(None, "schema_version", version + 1)?;
-        }
-        Ok(())
     }
 
     /// Makes the table, or the columns that are new.
     fn prepare(&mut self, conn: &Connection) -> Sql<()> {
         if self.is_old && self.insert.is_empty() {
-            self.widen(conn)?;
+            retype::widen(conn, &self.name, &mut self.layout.columns)?;
         }
         let new: Vec<usize> =
             (0..self.layout.columns.len()).filter(|index| !self.layout.columns[*index].is_made).collect();
@@ -226,16 +236,17 @@ impl Table {
         for (row, number) in rows.rows.iter().zip(1_u32..) {
             let cells = &rows.cells[begin..row.end as usize];
             begin = row.end as usize;
-            let key = self.watch.see(cells, map, &self.layout);
-            match self.plan {
+            self.watch.see(cells, map, &self.layout);
+            match &self.plan {
                 Plan::Rowid(_) if !self.watch.rises => {
                     inserted.broken_after = Some(number as usize);
                     return Ok(inserted);
                 }
-                Plan::Enforced(index) if key.is_none() => {
-                    let column = self.layout.columns[index].name.clone();
-                    inserted.refused.push((row.line, Reason::NoPrimaryKey(column)));
-                    continue;
+                Plan::Enforced(keys) => {
+                    if let Some(missing) = keys.iter().find(|key| is_missing(cells, map, **key)) {
+                        inserted.refused.push((row.line, self.no_key(*missing)));
+                        continue;
+                    }
                 }
                 _ => {}
             }
@@ -261,22 +272,21 @@ impl Table {
     /// Rows with the columns they have: the others of a known row stay as they are, those of a new one get their default.
     fn add(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
         let mut inserted = Inserted::default();
-        let keys = match (&self.plan, self.way) {
-            (Plan::Kept(keys), Way::Upsert) => keys.clone(),
-            (Plan::Enforced(key), Way::Upsert) => vec![*key],
-            _ => Vec::new(),
-        };
+        let keys = if self.way == Way::Upsert { self.plan.columns().to_vec() } else { Vec::new() };
         let mut begin = 0;
         let mut statements: HashMap<Vec<u32>, CachedStatement<'_>> = HashMap::new();
         for row in &rows.rows {
             let cells = &rows.cells[begin..row.end as usize];
             begin = row.end as usize;
-            let here = |column: &usize| {
-                cells.iter().any(|(key, cell)| map[*key as usize] == *column as u32 && *cell != Cell::Null)
+            let missing = match self.way {
+                Way::Upsert => keys.iter().copied().find(|key| is_missing(cells, map, *key)),
+                Way::Insert => {
+                    let required = self.required.iter().find(|required| required.is_missing(cells, map));
+                    required.map(|required| required.column)
+                }
             };
-            if let Some(missing) = keys.iter().find(|key| !here(key)) {
-                let column = self.layout.columns[*missing].name.clone();
-                inserted.refused.push((row.line, Reason::NoPrimaryKey(column)));
+            if let Some(missing) = missing {
+                inserted.refused.push((row.line, self.no_key(missing)));
                 continue;
             }
             let columns: Vec<u32> = cells.iter().map(|(key, _)| map[*key as usize]).collect();
@@ -306,6 +316,10 @@ impl Table {
         Ok(inserted)
     }
 
+    fn no_key(&self, index: usize) -> Reason {
+        Reason::NoPrimaryKey(self.layout.columns[index].name.clone())
+    }
+
     fn upsert_sql(&self, columns: &[usize], keys: &[usize]) -> String {
         let name = |index: &usize| quoted(&self.layout.columns[*index].name);
         let set: Vec<String> = columns
@@ -322,32 +336,31 @@ impl Table {
     /// Makes what is missing when all rows are there: types, the key, columns that no row had.
     pub(crate) fn finish(&mut self, conn: &Connection) -> Result<(), Unfinished> {
         self.prepare(conn)?;
-        if self.is_old || !self.is_made {
+        if self.is_old || self.is_typed || !self.is_made {
             return Ok(());
         }
         if self.plan == Plan::None {
             self.plan = match self.watch.plan(&self.layout) {
                 // It was not one from the start, and cannot become one.
-                Plan::Rowid(index) => Plan::After(index),
+                Plan::Rowid(index) => Plan::After(vec![index]),
                 Plan::Enforced(_) => return Err(Unfinished::KeyBroken),
                 plan => plan,
             };
         }
-        let Plan::After(index) = self.plan else { return Ok(self.declare(conn, false)?) };
-        let column = quoted(&self.layout.columns[index].name);
-        let made =
-            conn.execute_batch(&format!("CREATE UNIQUE INDEX {KEY} ON {} ({column})", quoted(&self.name)));
+        let Plan::After(keys) = &self.plan else { return Ok(self.declare(conn, false)?) };
+        let first = keys[0];
+        let columns: Vec<String> =
+            keys.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
+        let (table, columns) = (quoted(&self.name), columns.join(","));
+        let made = conn.execute_batch(&format!("CREATE UNIQUE INDEX {KEY} ON {table} ({columns})"));
         match made {
             Ok(()) => Ok(self.declare(conn, true)?),
             Err(error) if error.sqlite_error_code() != Some(ErrorCode::ConstraintViolation) => {
                 Err(error.into())
             }
-            Err(_) if self.watch.wanted.is_some() || self.upserts => Err(Unfinished::KeyBroken),
+            Err(_) if self.watch.is_needed() => Err(Unfinished::KeyBroken),
             Err(_) => {
-                let name = &self.layout.columns[index].name;
-                self.layout
-                    .notes
-                    .push(format!("the column {name:?} has values more than once: there is no primary key"));
+                self.note_no_key(first);
                 self.plan = Plan::None;
                 Ok(self.declare(conn, false)?)
             }
@@ -373,24 +386,30 @@ impl Table {
 
     /// The column that is the key, for people.
     pub(crate) fn key(&self) -> Option<String> {
-        let name = |index: usize| self.layout.columns.get(index).map(|column| column.name.clone());
-        match &self.plan {
-            Plan::Rowid(index) | Plan::After(index) | Plan::Enforced(index) => name(*index),
-            Plan::Kept(indexes) if !indexes.is_empty() => {
-                Some(indexes.iter().filter_map(|index| name(*index)).collect::<Vec<_>>().join(", "))
-            }
-            _ => None,
-        }
+        let names: Vec<&str> =
+            self.plan.columns().iter().map(|index| self.layout.columns[*index].name.as_str()).collect();
+        (!names.is_empty()).then(|| names.join(", "))
     }
 }
 
-/// Where a table's definition has the type of a column, if it has it once, and as we write it.
-pub(crate) fn definition(sql: &str, name: &str, kind: Type) -> Option<std::ops::Range<usize>> {
-    let wanted = format!("{} {}", quoted(name), kind.sql());
-    let ends = |end: usize| matches!(sql[end..].trim_start().chars().next(), Some(',' | ')'));
-    let mut found = sql.match_indices(&wanted).map(|(at, _)| at + wanted.len()).filter(|end| ends(*end));
-    let end = found.next().filter(|_| found.next().is_none())?;
-    Some(end - kind.sql().len()..end)
+/// Whether the row has no value for a column of the key.
+fn is_missing(cells: &[(u32, Cell)], map: &[u32], key: usize) -> bool {
+    cell_of(cells, map, key).is_none_or(|cell| cell == Cell::Null)
+}
+
+/// Whether rows of the block have the same value in a column of whole numbers or of text.
+fn has_twice(rows: &Rows, map: &[u32], column: usize) -> bool {
+    let (mut numbers, mut texts) = (HashSet::new(), HashSet::new());
+    let mut begin = 0;
+    rows.rows.iter().any(|row| {
+        let cells = &rows.cells[begin..row.end as usize];
+        begin = row.end as usize;
+        match cell_of(cells, map, column) {
+            Some(Cell::Int(value)) => !numbers.insert(value),
+            Some(Cell::Text { span, beside, .. }) => !texts.insert(rows.bytes(span, beside)),
+            _ => false,
+        }
+    })
 }
 
 /// Makes an index of a column, unless the table has one. Its name is one that nothing else in the database has.

@@ -15,17 +15,18 @@ use rusqlite::{Connection, ErrorCode};
 
 use super::base::Base;
 use super::control::{Control, add};
-use super::key::Plan;
+use super::key::{Plan, Watch};
 use super::layout::{MAX_COLUMNS, Snag};
 use super::ledger;
 use super::loading::{Known, Loading, State};
 use super::names::quoted;
 use super::options::{Existing, OnError, Options, Target};
 use super::rejects::Rejects;
+use super::retype;
 use super::schema::TableSchema;
 use super::stream::{Demand, Event, Spare};
 use super::summary::{FileSummary, Outcome, Rejected};
-use super::table::{self, Table, Way};
+use super::table::{self, Table};
 use crate::error::{Error, Result};
 use crate::fault::Reason;
 use crate::rows::{Line, Rows};
@@ -128,14 +129,34 @@ impl<'a> Writer<'a> {
             Some(_) => {}
         }
         match event {
-            Event::Rows(mut rows, permit) => {
-                let next = self.rows(&mut rows);
-                self.spare.give(*rows, self.options.block);
+            Event::Rows(rows, permit) => {
+                if let Some(loading) = &mut self.loading
+                    && loading.waits_for_more()
+                {
+                    // Without its permit, for the next block may be so large that it has to wait for all of them.
+                    loading.held = Some(rows);
+                    return Ok(Next::GoOn);
+                }
+                if self.held_rows(false)? == Next::Stop {
+                    return Ok(Next::Stop);
+                }
+                let next = self.rows(rows);
                 drop(permit);
                 next
             }
-            Event::End(end) => self.end(end),
+            Event::End(end) => match self.held_rows(end.is_ok())? {
+                Next::GoOn => self.end(end),
+                Next::Stop => Ok(Next::Stop),
+            },
         }
+    }
+
+    /// Takes the first block, when it is known whether it is the only one.
+    fn held_rows(&mut self, is_whole: bool) -> Result<Next> {
+        let Some(loading) = &mut self.loading else { return Ok(Next::GoOn) };
+        let Some(rows) = loading.held.take() else { return Ok(Next::GoOn) };
+        loading.table.is_whole = is_whole;
+        self.rows(rows)
     }
 
     fn begin(&mut self, index: usize, demand: &Arc<Demand>) -> Result<()> {
@@ -159,12 +180,10 @@ impl<'a> Writer<'a> {
                 base.batch(&format!("DROP TABLE IF EXISTS {}", quoted(&name)))?;
             }
         }
-        let schema = self.schema(index);
-        let wanted =
-            schema.and_then(|schema| schema.primary_key.clone()).or_else(|| self.options.primary_key.clone());
-        let way = known.way.unwrap_or(Way::Insert);
-        let mut table = Table::new(name, known.layout, known.plan, wanted, known.is_old, way);
-        table.upserts = self.options.existing == Existing::Upsert;
+        let wanted = self.options.key_of(&self.stems[index]).to_vec();
+        let watch = Watch::new(wanted, self.options.existing == Existing::Upsert);
+        let mut table = Table::new(name, known.layout, known.plan, watch, known.is_old);
+        table.required = known.required;
         self.loading = Some(Loading {
             index,
             read: Vec::new(),
@@ -177,6 +196,8 @@ impl<'a> Writer<'a> {
             rejected: 0,
             blank: 0,
             lines: 0,
+            held: None,
+            has_begun: is_one_of_many,
             mark: self.rejects.mark()?,
             started: Timestamp::now(),
             demand: demand.clone(),
@@ -188,10 +209,11 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn rows(&mut self, rows: &mut Rows) -> Result<Next> {
+    fn rows(&mut self, mut rows: Box<Rows>) -> Result<Next> {
         let Some(mut loading) = self.loading.take() else { return Ok(Next::GoOn) };
-        let next = self.rows_of(&mut loading, rows);
+        let next = self.rows_of(&mut loading, &mut rows);
         self.loading = Some(loading);
+        self.spare.give(*rows, self.options.block);
         next
     }
 
@@ -209,11 +231,17 @@ impl<'a> Writer<'a> {
             match loading.table.layout.place(rows, self.schema(loading.index)) {
                 Ok(map) => {
                     let table = &mut loading.table;
-                    if table.layout.widen() | (loading.state == State::Writing && is_wrong(table)) {
+                    if widened(table, self.base.as_ref())?
+                        | (loading.state == State::Writing && is_wrong(table))
+                    {
                         loading.state = State::Watching;
                     }
                     match (&self.base, loading.state) {
                         (Some(base), State::Writing) => {
+                            if table.is_whole && !table.is_old && self.options.columns.is_empty() {
+                                let stem = &self.stems[loading.index];
+                                table.layout.complete(self.options, self.options.schema.tables.get(stem));
+                            }
                             let inserted = match table.write(&base.conn, rows, &map) {
                                 Ok(inserted) => inserted,
                                 Err(error) if is_tables(&error) => {
@@ -239,7 +267,7 @@ impl<'a> Writer<'a> {
                         _ => table.watch(rows, &map, 0),
                     }
                 }
-                Err(Snag::TooMany) => {
+                Err(Snag::TooMany | Snag::Moved) => {
                     // Columns have moved, and the key with them.
                     if !matches!(loading.table.plan, Plan::Kept(_)) {
                         loading.table.plan = Plan::Open;
@@ -339,6 +367,20 @@ impl<'a> Writer<'a> {
         let conn = self.base.map(|base| base.end(failed)).transpose()?;
         Ok(Ended { conn, files: self.files, examples: self.rejects.examples, stopped_by: self.stopped_by })
     }
+}
+
+/// Whether columns that the table has were made wider.
+fn widened(table: &mut Table, base: Option<&Base<'_>>) -> Result<bool> {
+    let name = &table.name;
+    table.layout.widen(|column, what| match base {
+        Some(base) => retype::holds(&base.conn, name, column, what).map_err(|error| base.failed(&error)),
+        None => Ok(false),
+    })
+}
+
+/// Names of columns, for people.
+pub(crate) fn shown(names: &[String]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether it is the table that does not go with what is to be done with it, rather than the system that failed.

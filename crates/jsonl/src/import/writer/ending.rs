@@ -6,15 +6,17 @@ use jiff::Timestamp;
 
 use super::super::base::Base;
 use super::super::control::{Phase, add};
-use super::super::key::Plan;
+use super::super::key::{NAMES, Plan};
 use super::super::layout::Column;
 use super::super::ledger::{self, Record};
 use super::super::loading::{Known, Loading, ReadFile, State};
+use super::super::names::quoted;
 use super::super::options::{Existing, Target};
+use super::super::schema::TableSchema;
 use super::super::selection;
 use super::super::summary::Outcome;
 use super::super::table::{self, Unfinished, Way};
-use super::{Writer, is_tables};
+use super::{Writer, is_tables, shown};
 use crate::error::{Error, Result};
 use crate::source::Print;
 
@@ -42,8 +44,26 @@ impl Writer<'_> {
             _ if loading.is_replaced && rows == 0 => {
                 self.give_up(&loading, "it has no rows, so the table that it was to replace was kept")
             }
+            _ if self.lacks_key(&loading, rows) => {
+                let why = no_key(&loading.table.watch.wanted);
+                self.give_up(&loading, &why)
+            }
             _ => self.finish_table(loading),
         }
+    }
+
+    /// Whether a new table would be without the key that it has to have. One name for the keys of several tables is for
+    /// those that have it.
+    fn lacks_key(&self, loading: &Loading, rows: u64) -> bool {
+        let (table, watch) = (&loading.table, &loading.table.watch);
+        let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
+        let is_for_this = is_only_table || self.schema(loading.index).is_some_and(TableSchema::has_key);
+        !table.is_old
+            && *self.target != Target::Nothing
+            && rows > 0
+            && watch.columns.is_empty()
+            && table.plan.columns().is_empty()
+            && (watch.upserts || (!watch.wanted.is_empty() && is_for_this))
     }
 
     fn finish_table(&mut self, mut loading: Loading) -> Result<()> {
@@ -54,12 +74,7 @@ impl Writer<'_> {
             Ok(()) => self.done(&loading),
             Err(Unfinished::KeyBroken) => {
                 loading.settle();
-                if let Some(index) = loading.table.watch.column {
-                    loading.table.plan = Plan::Enforced(index);
-                    if loading.table.upserts {
-                        self.known(loading.index).way = Some(Way::Upsert);
-                    }
-                }
+                loading.table.plan = Plan::Enforced(loading.table.watch.columns.clone());
                 self.load_again(loading)
             }
             Err(Unfinished::Sqlite(error)) if is_tables(&error) => {
@@ -252,8 +267,7 @@ impl Writer<'_> {
             if table.layout.named(name).is_some() {
                 self.matched.insert(name.clone());
             } else if has_table && !options.indexes.contains(name) {
-                let what =
-                    if table.watch.wanted.as_ref() == Some(name) { "the primary key" } else { "an index" };
+                let what = if table.watch.wanted.contains(name) { "the primary key" } else { "an index" };
                 file.notes.push(format!("there is no column {name:?} for {what}"));
             }
         }
@@ -278,15 +292,46 @@ impl Writer<'_> {
             existing if loading.is_replaced => existing,
             _ => Existing::Refuse,
         };
+        let is_loaded = self.files[index].outcome == Outcome::Loaded;
         let record = Record {
             file: &self.files[index],
             print,
             mode: mode.word(),
             options: &self.options.shape(),
-            renamed: &loading.table.layout.renamed(),
+            columns: is_loaded.then(|| loading.table.layout.keys_of_columns()),
+            table_rows: self.table_rows(loading).filter(|_| is_loaded),
             started,
         };
         ledger::write(&base.conn, &record).map_err(|error| base.failed(&error))
+    }
+
+    /// How many rows the table has at least, if that can be known without counting those that were there before.
+    fn table_rows(&self, loading: &Loading) -> Option<u64> {
+        let table = &loading.table;
+        let known = self.known.get(&self.leaders[loading.index]);
+        let before = known.and_then(|known| known.table_rows);
+        match (table.way, table.is_old) {
+            (Way::Insert, _) => Some(before.unwrap_or(0) + loading.all_rows()),
+            (Way::Upsert, true) => before,
+            (Way::Upsert, false) => {
+                let count = format!("SELECT count(*) FROM {}", quoted(&table.name));
+                let conn = &self.base.as_ref()?.conn;
+                conn.query_row(&count, [], |row| row.get::<_, i64>(0)).ok().map(i64::unsigned_abs)
+            }
+        }
+    }
+}
+
+fn no_key(wanted: &[String]) -> String {
+    match wanted {
+        [] => format!(
+            "no line has a key {}, so --upsert cannot know which rows are the same; name the key with --primary-key",
+            NAMES.join(", ").replace(", id", " or id")
+        ),
+        wanted => format!(
+            "its lines do not have the primary key {}; name keys that they have with --primary-key",
+            shown(wanted)
+        ),
     }
 }
 

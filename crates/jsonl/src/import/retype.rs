@@ -1,0 +1,130 @@
+//! Wider types for columns of tables that we made.
+//!
+//! Owns how a table's definition is changed. Between types of numbers nothing but the definition is written: rows lie in
+//! the file the same way. A column that becomes text, or one of the key, is copied with all its table, for its values
+//! change, and those in its indexes.
+
+use rusqlite::Connection;
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::{Value, ValueRef};
+
+use super::layout::{Column, Holds};
+use super::names::quoted;
+use super::table::belongings;
+use crate::kinds::Type;
+use crate::number::EXACT;
+
+type Sql<T> = rusqlite::Result<T>;
+
+/// The old table while its rows are copied.
+const OLD: &str = "gristmill_import_old";
+
+/// The name of the function that writes a number as JSON does.
+const TEXT: &str = "gristmill_import_text";
+
+/// The definition of a table with another type for a column, if it has the column once, and as we write it; and whether
+/// that is all that has to be changed.
+fn retyped(sql: &str, name: &str, before: Type, after: Type) -> Option<(String, bool)> {
+    let name = quoted(name);
+    let in_key = |kind: Type| if kind == Type::Integer { "INT" } else { kind.sql() };
+    let replaced = |old: String, new: String| {
+        let ends = |end: usize| matches!(sql[end..].trim_start().chars().next(), Some(',' | ')'));
+        let mut found = sql.match_indices(&old).map(|(at, _)| at).filter(|at| ends(at + old.len()));
+        let at = found.next().filter(|_| found.next().is_none())?;
+        Some(format!("{}{new}{}", &sql[..at], &sql[at + old.len()..]))
+    };
+    let in_column = |kind: Type| format!("{name} {}", kind.sql()).trim_end().to_owned();
+    if let Some(sql) = replaced(in_column(before), in_column(after)) {
+        return Some((sql, after != Type::Text));
+    }
+    let row_number = (before == Type::Integer).then(|| format!("{name} INTEGER PRIMARY KEY"));
+    let in_its_key = |kind: Type, rest: &str| format!("{name} {} NOT NULL{rest}", in_key(kind));
+    row_number
+        .and_then(|old| replaced(old, in_its_key(after, " PRIMARY KEY")))
+        .or_else(|| replaced(in_its_key(before, " PRIMARY KEY"), in_its_key(after, " PRIMARY KEY")))
+        .or_else(|| replaced(in_its_key(before, ""), in_its_key(after, "")))
+        .map(|sql| (sql, false))
+}
+
+/// Whether the type of a column can be changed.
+pub(crate) fn can_widen(sql: &str, name: &str, kind: Type) -> bool {
+    kind != Type::Text && retyped(sql, name, kind, Type::Text).is_some()
+}
+
+/// Whether a column of a table holds such values.
+pub(crate) fn holds(conn: &Connection, table: &str, column: &str, what: Holds) -> Sql<bool> {
+    let (table, column) = (quoted(table), quoted(column));
+    let such = match what {
+        Holds::Anything => format!("{column} IS NOT NULL"),
+        Holds::LargeIntegers => format!("{column} > {EXACT} OR {column} < -{EXACT}"),
+    };
+    conn.prepare(&format!("SELECT 1 FROM {table} WHERE {such} LIMIT 1"))?.exists([])
+}
+
+/// Gives the columns of a table the types that they are to have.
+pub(crate) fn widen(conn: &Connection, table: &str, columns: &mut [Column]) -> Sql<()> {
+    if columns.iter().all(|column| column.before == column.declared) {
+        return Ok(());
+    }
+    let of_table = "type = 'table' AND lower(name) = lower(?1)";
+    let sql = format!("SELECT sql FROM sqlite_schema WHERE {of_table}");
+    let mut sql: String = conn.query_row(&sql, [table], |row| row.get(0))?;
+    let mut only_sql = true;
+    for column in columns.iter() {
+        if let (Some(before), Some(after)) = (column.before, column.declared)
+            && before != after
+            && let Some((new, is_all)) = retyped(&sql, &column.name, before, after)
+        {
+            sql = new;
+            only_sql &= is_all;
+        }
+    }
+    if only_sql {
+        let version: i64 = conn.query_row("PRAGMA schema_version", [], |row| row.get(0))?;
+        conn.pragma_update(None, "writable_schema", true)?;
+        conn.execute(&format!("UPDATE sqlite_schema SET sql = ?2 WHERE {of_table}"), (table, sql))?;
+        conn.pragma_update(None, "writable_schema", "RESET")?;
+        // So that others who have it open read it again.
+        conn.pragma_update(None, "schema_version", version + 1)?;
+    } else {
+        copy(conn, table, &sql, columns)?;
+    }
+    columns.iter_mut().for_each(|column| column.before = column.declared);
+    Ok(())
+}
+
+/// Makes the table anew by this definition, with its rows in their order, its indexes and its triggers.
+fn copy(conn: &Connection, table: &str, sql: &str, columns: &[Column]) -> Sql<()> {
+    conn.create_scalar_function(TEXT, 1, FunctionFlags::SQLITE_DETERMINISTIC, |context| {
+        Ok(match context.get_raw(0) {
+            ValueRef::Integer(value) => Value::Text(value.to_string()),
+            ValueRef::Real(value) => Value::Text(format!("{value:?}")),
+            other => Value::try_from(other)?,
+        })
+    })?;
+    let belongings = belongings(conn, table)?;
+    let made = columns.iter().filter(|column| column.is_made);
+    let (names, values): (Vec<String>, Vec<String>) =
+        made.map(|column| (quoted(&column.name), value(column))).unzip();
+    let (names, values, table) = (names.join(","), values.join(","), quoted(table));
+    // Views and triggers that name the table mean the one that is to come.
+    conn.pragma_update(None, "legacy_alter_table", true)?;
+    conn.execute_batch(&format!("ALTER TABLE {table} RENAME TO {OLD}"))?;
+    conn.pragma_update(None, "legacy_alter_table", false)?;
+    conn.execute_batch(sql)?;
+    conn.execute_batch(&format!("INSERT INTO {table} ({names}) SELECT {values} FROM {OLD} NOT INDEXED"))?;
+    conn.execute_batch(&format!("DROP TABLE {OLD}"))?;
+    belongings.iter().try_for_each(|sql| conn.execute_batch(sql))
+}
+
+/// The value of a column as its new type has it. A column of text has numbers as JSON writes them.
+fn value(column: &Column) -> String {
+    let name = quoted(&column.name);
+    match (column.before, column.declared) {
+        (before, after) if before == after || after != Some(Type::Text) => name,
+        (Some(Type::Boolean), _) => {
+            format!("CASE {name} WHEN 0 THEN 'false' WHEN 1 THEN 'true' ELSE {TEXT}({name}) END")
+        }
+        _ => format!("{TEXT}({name})"),
+    }
+}

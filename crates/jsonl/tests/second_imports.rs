@@ -1,0 +1,411 @@
+//! Second imports: keys, columns and types of tables that exist already, and what a resumed import trusts.
+
+mod common;
+
+use common::{Bench, lines};
+use gristmill_jsonl::Sink;
+use gristmill_jsonl::import::options::{Existing, Options};
+use gristmill_jsonl::import::summary::{Outcome, Summary};
+
+fn existing(existing: Existing) -> Options {
+    Options { existing, ..Options::default() }
+}
+
+fn keyed(existing: Existing, key: &str) -> Options {
+    Options { existing, primary_key: vec![key.to_owned()], ..Options::default() }
+}
+
+/// Writes the lines as the file of table `t` and imports them.
+#[track_caller]
+fn load(bench: &Bench, text: &[&str], options: &Options) -> Summary {
+    bench.write("t.jsonl", lines(text).as_bytes());
+    bench.load(options)
+}
+
+#[track_caller]
+fn failure(summary: &Summary) -> String {
+    match &summary.files[0].outcome {
+        Outcome::Failed(why) => why.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+// Upsert.
+
+#[test]
+fn upsert_into_a_new_table_keeps_the_last_line_of_a_key_and_rejects_keyless_lines() {
+    let text =
+        [r#"{"id":1,"a":1}"#, r#"{"id":1,"a":2}"#, r#"{"a":1}"#, r#"{"id":2,"a":3}"#, r#"{"id":null,"a":4}"#];
+    for options in [existing(Existing::Upsert), keyed(Existing::Upsert, "id")] {
+        for block in [8, 1 << 16] {
+            let bench = Bench::new();
+            let summary = load(&bench, &text, &Options { block, ..options.clone() });
+            assert_eq!((summary.rows, summary.rejected), (3, 2), "{:?}", summary.examples);
+            assert_eq!(summary.examples[0].line, 3);
+            assert_eq!(summary.examples[0].reason, "the primary key \"id\" is missing or null");
+            assert_eq!(bench.all("SELECT id, a FROM t ORDER BY id"), "1|2\n2|3");
+            assert_eq!(bench.all("SELECT name FROM pragma_table_info('t') WHERE pk"), "id");
+        }
+    }
+}
+
+#[test]
+fn upsert_finds_the_key_in_a_later_line() {
+    let bench = Bench::new();
+    let text = [r#"{"a":0}"#, r#"{"id":"x","a":1}"#, r#"{"id":"x","b":2}"#, r#"{"id":"y","a":3}"#];
+    let summary = load(&bench, &text, &existing(Existing::Upsert));
+    assert_eq!((summary.rows, summary.rejected), (3, 1), "{:?}", summary.examples);
+    assert_eq!(bench.all("SELECT id, a, b FROM t ORDER BY id"), "x|1|2\ny|3|∅");
+}
+
+#[test]
+fn upsert_without_any_key_fails() {
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n{\"a\":1}\n")]);
+    let why = failure(&bench.import(&existing(Existing::Upsert)).unwrap());
+    assert!(why.contains("--primary-key") && why.contains("_key, _id or id"), "{why}");
+    assert!(!bench.database().exists());
+}
+
+#[test]
+fn second_upsert_with_a_keyless_line_duplicates_nothing() {
+    let bench = Bench::new();
+    let text = [r#"{"id":3,"a":1}"#, r#"{"a":9}"#, r#"{"id":1,"a":2}"#];
+    for _ in 0..3 {
+        let summary = load(&bench, &text, &existing(Existing::Upsert));
+        assert_eq!((summary.rows, summary.rejected), (2, 1));
+        assert_eq!(bench.all("SELECT id, a FROM t ORDER BY id"), "1|2\n3|1");
+    }
+}
+
+#[test]
+fn upsert_takes_the_last_line_of_a_key_in_an_existing_table() {
+    let bench = Bench::new();
+    load(&bench, &[r#"{"id":1,"a":1}"#], &Options::default());
+    let text = [r#"{"id":1,"a":2}"#, r#"{"id":2,"a":1}"#, r#"{"id":1,"a":3}"#, r#"{"id":2,"a":5}"#];
+    assert_eq!(load(&bench, &text, &existing(Existing::Upsert)).rejected, 0);
+    assert_eq!(bench.all("SELECT id, a FROM t"), "1|3\n2|5");
+}
+
+#[test]
+fn upsert_of_a_key_that_changes_its_type_keeps_one_row_for_a_key() {
+    let bench = Bench::new();
+    load(&bench, &[r#"{"id":1,"a":1}"#, r#"{"id":2,"a":1}"#], &existing(Existing::Upsert));
+    let summary = load(&bench, &[r#"{"id":"x","a":2}"#, r#"{"id":1,"a":3}"#], &existing(Existing::Upsert));
+    assert_eq!((summary.rows, summary.rejected), (2, 0), "{:?}", summary.examples);
+    assert_eq!(bench.all("SELECT id, a, typeof(id) FROM t ORDER BY id"), "1|3|text\n2|1|text\nx|2|text");
+}
+
+// Keyless lines.
+
+#[test]
+fn append_rejects_keyless_lines_instead_of_inventing_keys() {
+    let bench = Bench::new();
+    load(&bench, &[r#"{"id":1,"a":1}"#, r#"{"id":5,"a":2}"#], &Options::default());
+    let text = [r#"{"a":3}"#, r#"{"id":6,"a":4}"#, r#"{"id":null,"a":5}"#, r#"{"id":7,"a":6}"#];
+    let summary = load(&bench, &text, &existing(Existing::Append));
+    assert_eq!((summary.rows, summary.rejected), (2, 2));
+    assert_eq!(summary.examples[0].reason, "the primary key \"id\" is missing or null");
+    assert_eq!(bench.all("SELECT id, a FROM t"), "1|1\n5|2\n6|4\n7|6");
+}
+
+#[test]
+fn append_to_a_foreign_table_invents_no_key_unless_it_is_autoincrement_or_has_a_default() {
+    let cases = [
+        ("id INTEGER PRIMARY KEY, a", 1, "9|x"),
+        ("id TEXT PRIMARY KEY, a", 1, "9|x"),
+        ("id INTEGER PRIMARY KEY AUTOINCREMENT, a", 0, "1|y\n9|x"),
+        ("id PRIMARY KEY DEFAULT 'd', a", 0, "d|y\n9|x"),
+    ];
+    for (columns, rejected, rows) in cases {
+        let bench = Bench::new();
+        bench.open().execute_batch(&format!("CREATE TABLE t ({columns})")).unwrap();
+        let text = [r#"{"a":"y"}"#, r#"{"id":9,"a":"x"}"#];
+        let summary = load(&bench, &text, &existing(Existing::Append));
+        assert_eq!(summary.rejected, rejected, "{columns}: {:?}", summary.examples);
+        assert_eq!(bench.all("SELECT id, a FROM t ORDER BY rowid"), rows, "{columns}");
+    }
+}
+
+#[test]
+fn a_sink_rejects_keyless_objects_instead_of_inventing_keys() {
+    let bench = Bench::new();
+    load(&bench, &[r#"{"id":1,"a":1}"#], &Options::default());
+    let mut sink = Sink::open(&bench.database(), "t").unwrap();
+    let results = sink.append(&[b"{\"a\":2}", b"{\"id\":2}"]).unwrap();
+    let error = results[0].as_ref().unwrap_err().to_string();
+    assert!(error.contains("the primary key \"id\" is missing or null"), "{error}");
+    drop(sink);
+    assert_eq!(bench.all("SELECT id, a FROM t"), "1|1\n2|∅");
+}
+
+// Keys that differ in case.
+
+#[test]
+fn a_key_in_another_case_never_takes_over_a_column() {
+    for way in [Existing::Append, Existing::Upsert] {
+        let bench = Bench::new();
+        let steps = [
+            r#"{"id":1,"name":"a"}"#,
+            r#"{"id":2,"Name":"b"}"#,
+            r#"{"id":3,"name":"c"}"#,
+            r#"{"id":4,"Name":"d","name":"e","NAME":"f"}"#,
+            r#"{"id":5,"NAME":"g"}"#,
+        ];
+        for step in steps {
+            assert_eq!(load(&bench, &[step], &existing(way)).rejected, 0);
+        }
+        assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "id\nname\nName_2\nNAME_3");
+        assert_eq!(bench.all("SELECT name, Name_2, NAME_3 FROM t"), "a|∅|∅\n∅|b|∅\nc|∅|∅\ne|d|f\n∅|∅|g");
+    }
+}
+
+#[test]
+fn second_imports_have_the_columns_of_one_import_with_spread_objects() {
+    let options = Options { flatten: 32, ..existing(Existing::Append) };
+    let steps = [
+        r#"{"p":{"x":1}}"#,
+        r#"{"p_x":2}"#,
+        r#"{"P":{"X":3}}"#,
+        r#"{"p_x":4,"P":{"X":5},"p":{"x":6}}"#,
+        r#"{"q_x":7}"#,
+        r#"{"q":{"x":8}}"#,
+        r#"{"q":{"x":9},"q_x":10}"#,
+    ];
+    let once = Bench::new();
+    load(&once, &steps, &options);
+    let bench = Bench::new();
+    for step in steps {
+        load(&bench, &[step], &options);
+    }
+    assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "p_x\np_x_2\nP_X_3\nq_x\nq_x_2");
+    assert_eq!(bench.all("SELECT * FROM t"), once.all("SELECT * FROM t"));
+}
+
+#[test]
+fn an_exact_name_wins_in_a_foreign_table() {
+    for order in [[r#"{"Name":"b"}"#, r#"{"name":"c"}"#], [r#"{"name":"c"}"#, r#"{"Name":"b"}"#]] {
+        // In one file each key has a column, whichever comes first.
+        for block in [8, 1 << 16] {
+            let bench = Bench::new();
+            bench.open().execute_batch("CREATE TABLE t (name TEXT)").unwrap();
+            load(&bench, &order, &Options { block, ..existing(Existing::Append) });
+            assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "name\nName_2");
+            assert_eq!(bench.all("SELECT name, Name_2 FROM t ORDER BY name IS NULL"), "c|∅\n∅|b");
+            load(&bench, &[r#"{"Name":"d"}"#], &existing(Existing::Append));
+            assert_eq!(bench.all("SELECT count(Name_2) FROM t"), "2", "it stays there");
+        }
+        // A key without an exact match has the column that SQLite would find.
+        let bench = Bench::new();
+        bench.open().execute_batch("CREATE TABLE t (name TEXT)").unwrap();
+        for text in order {
+            load(&bench, &[text], &existing(Existing::Append));
+        }
+        assert_eq!(bench.all("SELECT name FROM t ORDER BY name"), "b\nc");
+    }
+}
+
+#[test]
+fn an_exact_name_wins_in_a_sink() {
+    let bench = Bench::new();
+    bench.open().execute_batch("CREATE TABLE t (name TEXT)").unwrap();
+    let mut sink = Sink::open(&bench.database(), "t").unwrap();
+    for object in [r#"{"Name":1}"#, r#"{"name":2}"#, r#"{"name":3,"Name":4}"#] {
+        sink.append(&[object.as_bytes()]).unwrap().remove(0).unwrap();
+    }
+    let mut sink = Sink::open(&bench.database(), "t").unwrap();
+    for object in [r#"{"Name":5}"#, r#"{"name":6}"#] {
+        sink.append(&[object.as_bytes()]).unwrap().remove(0).unwrap();
+    }
+    drop(sink);
+    assert_eq!(bench.all("SELECT * FROM t"), "1|∅\n2|∅\n3|4\n∅|5\n6|∅");
+    // A table that an import made.
+    let bench = Bench::new();
+    load(&bench, &[r#"{"name":"a"}"#], &Options::default());
+    let mut sink = Sink::open(&bench.database(), "t").unwrap();
+    for object in [r#"{"Name":"b"}"#, r#"{"name":"c"}"#] {
+        sink.append(&[object.as_bytes()]).unwrap().remove(0).unwrap();
+    }
+    drop(sink);
+    load(&bench, &[r#"{"Name":"d"}"#, r#"{"name":"e"}"#], &existing(Existing::Append));
+    assert_eq!(bench.all("SELECT name, Name_2 FROM t"), "a|∅\n∅|b\nc|∅\n∅|d\ne|∅");
+}
+
+#[test]
+fn a_primary_key_or_an_index_is_the_column_of_its_exact_key() {
+    let bench = Bench::new();
+    let text = [r#"{"ID":7,"id":1}"#, r#"{"ID":7,"id":2}"#];
+    let options = Options { indexes: vec!["id".to_owned()], ..keyed(Existing::Refuse, "id") };
+    let summary = load(&bench, &text, &options);
+    assert_eq!((summary.rows, summary.rejected), (2, 0), "{:?}", summary.examples);
+    assert_eq!(summary.files[0].primary_key.as_deref(), Some("id_2"));
+}
+
+// Numbers that a double rounds.
+
+#[test]
+fn decimals_beyond_a_double_are_rounded() {
+    let bench = Bench::new();
+    let text = [
+        r#"{"pi":3.14159265358979323846,"small":1e-400,"far":1e400,"code":123456789012345678901}"#,
+        r#"{"pi":0.1,"small":1.5,"far":2,"code":7}"#,
+    ];
+    let summary = load(&bench, &text, &Options::default());
+    assert_eq!(summary.rejected, 0);
+    assert_eq!(
+        bench.all("SELECT * FROM t"),
+        "3.141592653589793r|0.0r|1e400|123456789012345678901\n0.1r|1.5r|2|7"
+    );
+    assert!(bench.schema("t").contains("\"pi\" REAL,\n  \"small\" REAL,\n  \"far\" TEXT,\n  \"code\" TEXT"));
+    // Appended, to a table of ours and to a foreign one.
+    assert_eq!(load(&bench, &text[..1], &existing(Existing::Append)).rejected, 0);
+    assert_eq!(bench.all("SELECT typeof(pi), typeof(small) FROM t WHERE rowid = 3"), "real|real");
+    let bench = Bench::new();
+    bench.open().execute_batch("CREATE TABLE t (r REAL, n NUMERIC, d DATETIME)").unwrap();
+    let text = r#"{"r":3.14159265358979323846,"n":3.14159265358979323846,"d":3.14159265358979323846}"#;
+    let summary = load(&bench, &[text, r#"{"r":9007199254740993}"#], &existing(Existing::Append));
+    assert_eq!(summary.rejected, 0, "{:?}", summary.examples);
+    assert_eq!(
+        bench.all("SELECT * FROM t"),
+        "3.141592653589793r|3.141592653589793r|3.141592653589793r\n9007199254740992.0r|∅|∅"
+    );
+}
+
+// Types that drift.
+
+#[test]
+fn append_widens_columns_so_that_no_line_is_lost() {
+    // The values of the first file, those of the second, and both as one import has them.
+    let cases = [
+        ("1", "\"x\"", "TEXT", "1\nx"),
+        ("1", "2.5", "REAL", "1.0r\n2.5r"),
+        ("9007199254740993", "2.5", "NUMERIC", "9007199254740993\n2.5r"),
+        ("1.5", "9007199254740993", "NUMERIC", "1.5r\n9007199254740993"),
+        ("0.30000000000000004", "\"x\"", "TEXT", "0.30000000000000004\nx"),
+        ("1e300", "[1]", "TEXT", "1e300\n[1]"),
+        ("true", "7", "INTEGER", "1\n7"),
+        ("true", "2.5", "REAL", "1.0r\n2.5r"),
+        ("true", "\"x\"", "TEXT", "true\nx"),
+        ("false", "{\"a\":1}", "TEXT", "false\n{\"a\":1}"),
+        ("7", "123456789012345678901", "TEXT", "7\n123456789012345678901"),
+        ("null", "1.50", "REAL", "∅\n1.5r"),
+        ("null", "\"007\"", "TEXT", "∅\n007"),
+        ("\"x\"", "1.50", "TEXT", "x\n1.50"),
+    ];
+    for (first, second, kind, rows) in cases {
+        let line = |value: &str| format!("{{\"n\":{value}}}");
+        let (first, second) = (line(first), line(second));
+        let once = Bench::new();
+        load(&once, &[&first, &second], &Options::default());
+        let bench = Bench::new();
+        load(&bench, &[&first], &Options::default());
+        bench.open().execute_batch("CREATE INDEX i ON t (n); CREATE VIEW v AS SELECT n FROM t").unwrap();
+        let summary = load(&bench, &[&second], &existing(Existing::Append));
+        assert_eq!(summary.rejected, 0, "{first} {second}: {:?}", summary.examples);
+        assert_eq!(bench.all("SELECT n FROM t"), rows, "{first} {second}");
+        assert_eq!(bench.all("SELECT n FROM v"), rows, "{first} {second}");
+        assert_eq!(bench.schema("t"), format!("CREATE TABLE \"t\" (\n  \"n\" {kind}\n)"));
+        assert_eq!(once.schema("t"), bench.schema("t"));
+        assert_eq!(once.all("SELECT n FROM t"), rows);
+        assert_eq!(bench.all("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 't'"), "i");
+    }
+}
+
+#[test]
+fn append_widens_a_primary_key() {
+    let bench = Bench::new();
+    load(&bench, &[r#"{"id":1,"a":1}"#, r#"{"id":2,"a":2}"#], &Options::default());
+    bench.open().execute_batch("CREATE INDEX i ON t (a)").unwrap();
+    let summary = load(&bench, &[r#"{"id":"x","a":3}"#, r#"{"id":"1","a":4}"#], &existing(Existing::Append));
+    assert_eq!((summary.rows, summary.rejected), (1, 1), "{:?}", summary.examples);
+    assert!(summary.examples[0].reason.contains("UNIQUE"), "{:?}", summary.examples);
+    assert_eq!(bench.all("SELECT id, a FROM t ORDER BY a"), "1|1\n2|2\nx|3");
+    assert_eq!(
+        bench.schema("t"),
+        "CREATE TABLE \"t\" (\n  \"id\" TEXT NOT NULL PRIMARY KEY,\n  \"a\" INTEGER\n)"
+    );
+    // And one that is not the row's number.
+    let bench = Bench::new();
+    load(&bench, &[r#"{"id":2}"#, r#"{"id":1}"#], &Options::default());
+    assert_eq!(load(&bench, &[r#"{"id":"x"}"#], &existing(Existing::Append)).rejected, 0);
+    assert_eq!(bench.all("SELECT id FROM t NOT INDEXED"), "2\n1\nx");
+}
+
+#[test]
+fn what_a_foreign_table_does_not_take_costs_the_line() {
+    let bench = Bench::new();
+    bench.open().execute_batch("CREATE TABLE t (n INTEGER)").unwrap();
+    let summary = load(&bench, &[r#"{"n":1}"#, r#"{"n":"x"}"#], &existing(Existing::Append));
+    assert_eq!((summary.rows, summary.rejected), (1, 1));
+    assert!(summary.examples[0].reason.contains("\"n\""), "{:?}", summary.examples);
+    assert_eq!(bench.schema("t"), "CREATE TABLE t (n INTEGER)");
+}
+
+// What a resumed import trusts.
+
+#[test]
+fn resume_loads_a_dropped_table_again() {
+    let bench = Bench::new();
+    load(&bench, &[r#"{"a":1}"#, r#"{"a":2}"#], &Options::default());
+    let resume = Options { resume: true, ..Options::default() };
+    assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Unchanged);
+    bench.open().execute_batch("DROP TABLE t").unwrap();
+    assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Loaded);
+    assert_eq!(bench.all("SELECT a FROM t"), "1\n2");
+    assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Unchanged);
+}
+
+#[test]
+fn resume_does_not_trust_a_table_that_lost_rows_or_columns() {
+    for change in
+        ["DELETE FROM t WHERE a = 1", "ALTER TABLE t DROP COLUMN b", "DROP TABLE t; CREATE TABLE t (a, b)"]
+    {
+        let bench = Bench::new();
+        load(&bench, &[r#"{"a":1,"b":1}"#, r#"{"a":2,"b":2}"#], &Options::default());
+        bench.open().execute_batch(change).unwrap();
+        for way in [Existing::Refuse, Existing::Append] {
+            let resume = Options { resume: true, ..existing(way) };
+            let error = bench.import(&resume).unwrap_err();
+            assert!(error.is_users() && error.to_string().contains("--replace"), "{change}: {error}");
+        }
+        let resume = Options { resume: true, ..existing(Existing::Replace) };
+        assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Loaded, "{change}");
+        assert_eq!(bench.all("SELECT a, b FROM t"), "1|1\n2|2");
+    }
+    // Rows that came from elsewhere are no reason.
+    let bench = Bench::new();
+    load(&bench, &[r#"{"a":1}"#], &Options::default());
+    bench.open().execute_batch("INSERT INTO t VALUES (5); ALTER TABLE t ADD COLUMN c").unwrap();
+    let resume = Options { resume: true, ..Options::default() };
+    assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Unchanged);
+}
+
+// Keys that were asked for.
+
+#[test]
+fn a_primary_key_that_no_line_has_fails() {
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
+    let why = failure(&bench.import(&keyed(Existing::Refuse, "nope")).unwrap());
+    assert!(why.contains("\"nope\""), "{why}");
+    assert!(!bench.database().exists());
+}
+
+#[test]
+fn a_primary_key_that_differs_from_the_tables_is_refused() {
+    for way in [Existing::Append, Existing::Upsert] {
+        let bench = Bench::new();
+        load(&bench, &[r#"{"id":1,"a":1}"#], &Options::default());
+        for (key, words) in [("a", "is \"id\", not \"a\""), ("nope", "is \"id\", not \"nope\"")] {
+            let error = bench.import(&keyed(way, key)).unwrap_err();
+            assert!(error.is_users() && error.to_string().contains(words), "{error}");
+        }
+        bench.load(&keyed(way, "id"));
+        // A table without one.
+        let bench = Bench::new();
+        load(&bench, &[r#"{"a":1}"#], &Options::default());
+        let error = bench.import(&keyed(way, "a")).unwrap_err().to_string();
+        assert!(error.contains("has no primary key"), "{error}");
+        // A unique index does as well.
+        bench.open().execute_batch("CREATE UNIQUE INDEX u ON t (a)").unwrap();
+        assert_eq!(load(&bench, &[r#"{"a":2}"#, r#"{"a":3}"#], &keyed(way, "a")).rows, 2);
+    }
+}
