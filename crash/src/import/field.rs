@@ -109,7 +109,7 @@ fn words(inputs: &[OsString], database: &Path) -> Vec<OsString> {
     words.extend_from_slice(inputs);
     words.extend(["--into".into(), database.into()]);
     // A file with a hole in it has a line that is longer.
-    words.extend(["--max-line", "1MiB", "--index", "group"].map(OsString::from));
+    words.extend(["--max-line", "1MiB", "--on-error", "skip", "--index", "group"].map(OsString::from));
     words
 }
 

@@ -60,6 +60,7 @@ pub(crate) struct Settings {
     pub(crate) scan: Scan,
     /// 0 for one a core.
     pub(crate) import_workers: usize,
+    pub(crate) import_exact_numbers: bool,
     pub(crate) worker: Worker,
     pub(crate) exec: Exec,
     pub(crate) amqp: Amqp,
@@ -141,6 +142,7 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
             libraries: reading.folder_or_none(&keys::SCAN_LIBRARIES)?,
         },
         import_workers: reading.number_or(&keys::IMPORT_WORKERS, "cores", 0..=32)?.unwrap_or(0),
+        import_exact_numbers: reading.boolean(&keys::IMPORT_EXACT_NUMBERS)?,
         worker: Worker {
             queues: reading.names(&keys::QUEUES)?,
             lease: reading.duration(&keys::LEASE, (Duration::from_millis(100), DAY))?,

@@ -34,14 +34,14 @@ types      2     1         3        72 B  _key  loaded
   {bad}:2:11: the line ends in the middle of a value; is it cut off?
 sde.db: 2 tables, 3 rows from 83 B in "
     );
-    home.check(&["import", "sde", "--into", "sde.db"], 0, &expected, "");
+    home.check(&["import", "sde", "--into", "sde.db", "--on-error", "skip"], 0, &expected, "");
     home.check(
         &["import", "sde", "--into", "sde.db"],
         1,
         "",
         "sde.db has the tables map_moons, types already; say --replace, --append or --upsert, or --resume",
     );
-    home.check(&["import", "sde", "--into", "sde.db", "--resume"], 0, "2 files unchanged", "");
+    home.check(&["import", "sde", "--into", "sde.db", "--resume"], 1, "2 files unchanged", "");
     let stats = home.run(&["import", "stats", "sde.db"]);
     assert!(stats.out.contains("types      2     3"), "{}", stats.out);
     assert!(stats.out.contains("sde.db: 2 tables, 3 rows, "), "{}", stats.out);
@@ -51,7 +51,7 @@ sde.db: 2 tables, 3 rows from 83 B in "
 #[test]
 fn for_programs() {
     let home = folder();
-    let summary = home.json(&["import", "sde", "--into", "sde.db"]);
+    let summary = home.json(&["import", "sde", "--into", "sde.db", "--on-error", "skip"]);
     shape_is_held("import", &summary);
     assert_eq!((&summary["rows"], &summary["rejected"]), (&json!(3), &json!(1)));
     assert_eq!(
@@ -66,7 +66,7 @@ fn for_programs() {
 fn bad_lines_and_exit_codes() {
     let home = folder();
     home.check(&["import", "sde/map-moons.ndjson", "--validate"], 0, "checked 1 file, 1 row", "");
-    home.check(&["import", "sde", "--dry-run"], 0, "  \"mass\" REAL\n);\n", "");
+    home.check(&["import", "sde", "--dry-run"], 1, "  \"mass\" REAL\n);\n", "");
     home.check(&["import", "sde", "--into", "x.db", "--on-error", "fail"], 1, "there is no x.db", "");
     home.check(&["import", "sde", "--into", "x.db", "--max-errors", "0"], 1, "stopped at line 2 of ", "");
     assert!(!home.path("x.db").exists());
@@ -99,13 +99,55 @@ fn bad_lines_and_exit_codes() {
     home.write("array.json", "[{\"a\":1}]\n");
     home.check(&["import", "array.json", "--validate"], 0, "checked 1 file, 1 row", "");
     // What was rejected the first time still is.
-    home.check(&["import", "sde/types.jsonl", "--into", "s.db"], 0, "1 line was rejected", "");
-    home.check(
-        &["import", "sde/types.jsonl", "--into", "s.db", "--resume", "--strict"],
-        1,
-        "1 line was rejected",
-        "",
-    );
+    let words = ["import", "sde/types.jsonl", "--into", "s.db", "--on-error", "skip"];
+    home.check(&words, 0, "1 line was rejected", "");
+    let words = ["import", "sde/types.jsonl", "--into", "s.db", "--resume"];
+    home.check(&words, 1, "1 line was rejected", "");
+}
+
+#[test]
+fn exit_0_after_lost_lines_only_when_asked_to_skip() {
+    let home = folder();
+    for (words, code) in [
+        (&[][..], 1),
+        (&["--on-error", "skip"], 0),
+        (&["--max-errors", "1"], 0),
+        (&["--on-error", "skip", "--strict"], 1),
+        (&["--max-errors", "1", "--strict"], 1),
+    ] {
+        let import = ["import", "sde", "--into", "x.db", "--replace"];
+        home.check(&[&import, words].concat(), code, "1 line was rejected", "");
+        assert_eq!(home.json(&["import", "stats", "x.db"])["tables"][1]["rows"], 2, "what is good stays");
+    }
+}
+
+#[test]
+fn composite_primary_keys() {
+    let home = Home::new();
+    let line = |year: u16, number: u8, paid: bool| {
+        format!("{{\"year\":{year},\"number\":{number},\"paid\":{paid}}}\n")
+    };
+    home.write("bills.jsonl", &(line(2024, 1, false) + &line(2024, 2, false) + &line(2025, 1, false)));
+    let words = ["import", "bills.jsonl", "--into", "x.db", "--upsert", "--primary-key", "year,number"];
+    home.check(&words, 0, "year, number  loaded", "");
+    home.write("bills.jsonl", &(line(2024, 2, true) + &line(2025, 2, true)));
+    home.check(&words, 0, "x.db: 1 table, 2 rows", "");
+    assert_eq!(home.json(&["import", "stats", "x.db"])["tables"][0]["rows"], 4);
+    let words = ["import", "bills.jsonl", "--into", "x.db", "--append", "--primary-key", "year"];
+    home.check(&words, 1, "", "the primary key of the table \"bills\" is \"year\", \"number\", not \"year\"");
+    let words = ["import", "bills.jsonl", "--into", "y.db", "--primary-key", "year,nope"];
+    home.check(&words, 1, "do not have the primary key \"year\", \"nope\"", "");
+}
+
+#[test]
+fn exact_numbers_can_be_asked_for() {
+    let home = Home::new();
+    home.write("t.jsonl", "{\"pi\":3.14159265358979323846}\n");
+    let kind = |summary: &serde_json::Value| summary["files"][0]["columns"][0][1].clone();
+    assert_eq!(kind(&home.json(&["import", "t.jsonl", "--dry-run"])), "REAL");
+    assert_eq!(kind(&home.json(&["import", "t.jsonl", "--dry-run", "--exact-numbers"])), "TEXT");
+    home.write("gristmill.toml", "[import]\nexact_numbers = true\n");
+    assert_eq!(kind(&home.json(&["--config", "gristmill.toml", "import", "t.jsonl", "--dry-run"])), "TEXT");
 }
 
 #[test]
@@ -135,7 +177,7 @@ fn many_files_are_shown_as_one_table() {
     let words = ["import", "sde", "--table", "all", "--filename-column", "file", "--into", "x.db"];
     home.check(
         &words,
-        0,
+        1,
         "TABLE  FILES  ROWS  REJECTED  COLUMNS  SIZE  KEY   OUTCOME\nall    2      3     1",
         "",
     );

@@ -31,14 +31,17 @@ itself may be called anything, and - is standard input.
 Columns are found in all of the lines, none is missed: each key of the objects is one, in the order in which \
 they come. Whole numbers are INTEGER, others REAL (NUMERIC where large whole ones are among them), true and false \
 BOOLEAN (1 and 0), the rest TEXT; where lines disagree, the wider type wins, and numbers in a TEXT column keep their \
-spelling. Numbers that 64 bits would damage make it TEXT. Objects and arrays are kept as JSON text. A table that gets \
-more rows gets new columns too, and its columns of numbers get wider; what does not fit its types costs its line.
+spelling. Decimals are rounded to a double, unless --exact-numbers makes them TEXT; whole numbers beyond 64 bits make it \
+TEXT. Objects and arrays are kept as JSON text. A table that an import made gets new columns and wider types when \
+more rows come; what does not fit the types of another table, or of a schema, is rejected.
 
-Primary key: the column that is named, or else _key, _id or id, if all lines have it, never null and never twice.
+Primary key: the columns that are named, or else _key, _id or id, if all lines have it, never null and never twice. \
+Lines without the key of their table are rejected.
 
 A new database is built beside its place and moved there when it is complete. In one that exists each file is one \
 transaction. What was loaded stands in the table _imports. Ctrl-C takes back what is not complete; with --resume a new \
-database is kept aside, and the same command goes on. --upsert leaves columns that a line has not as they are.
+database is kept aside, and the same command goes on. --upsert needs a key: the last line of a key wins, and columns \
+that a line does not have stay as they are.
 
 A line is rejected when it is no JSON object in UTF-8, has a key twice, half a surrogate pair, or does not fit. A file of \
 which no line can be taken is a failure.
@@ -46,7 +49,7 @@ which no line can be taken is a failure.
 A schema file fixes what it names, and leaves the rest to be found:
   [tables.types]
   name = \"item_types\"              # another name for the table
-  primary_key = \"_key\"
+  primary_key = \"_key\"             # or several: [\"year\", \"number\"]
   indexes = [\"groupID\"]
   others = \"skip\"                  # keys not named here: infer (the default), skip or reject
   [tables.types.columns]
@@ -59,9 +62,9 @@ A schema file fixes what it names, and leaves the rest to be found:
   skip = true                        # leave the file out
 
 Exit codes:
-  0    done; bad lines are counted and left out
-  1    a wrong argument; a file that could not be loaded; a column that no table has; a bad line
-       with --strict (what was loaded stays) or --on-error fail (it does not)
+  0    done; no line was rejected, or --on-error skip or --max-errors allowed it
+  1    a wrong argument; a file that could not be loaded; a column that no table has; a rejected
+       line (what was loaded stays, but not with --on-error fail or more than --max-errors)
   2    the system failed: a full disk, a damaged database
   130  interrupted; nothing half-done is left
 
@@ -147,9 +150,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TAGS", value_delimiter = ',', help_heading = "Tables and columns")]
     languages: Vec<String>,
 
-    /// The primary key, of tables that have the column; lines without it, or with one that was there, are rejected
-    #[arg(long, value_name = "COLUMN", help_heading = "Tables and columns")]
-    primary_key: Option<String>,
+    /// The primary key, of tables that have these columns; lines without it, or with one that was there, are rejected
+    #[arg(long, value_name = "COLUMN,…", value_delimiter = ',', help_heading = "Tables and columns")]
+    primary_key: Vec<String>,
 
     /// Make an index when the rows are there, in tables that have the column; may be given several times
     #[arg(long, value_name = "COLUMN", help_heading = "Tables and columns")]
@@ -159,11 +162,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE.toml", help_heading = "Tables and columns")]
     schema: Option<PathBuf>,
 
-    /// What to do at a bad line: skip it, or stop and take back (fail)
-    #[arg(long, value_name = "WHAT", value_parser = ["skip", "fail"], default_value = "skip", help_heading = "Bad lines")]
-    on_error: String,
+    /// Keep decimals that a double would round as TEXT [default: the setting import.exact_numbers]
+    #[arg(long, help_heading = "Tables and columns")]
+    exact_numbers: bool,
 
-    /// Stop and take back when more lines than this are bad
+    /// What to do at a bad line: skip it and exit with 0, or stop and take back (fail) [default: skip it and exit with 1]
+    #[arg(long, value_name = "WHAT", value_parser = ["skip", "fail"], help_heading = "Bad lines")]
+    on_error: Option<String>,
+
+    /// Skip up to this many bad lines and exit with 0; stop and take back when there are more
     #[arg(long, value_name = "NUMBER", help_heading = "Bad lines")]
     max_errors: Option<u64>,
 
@@ -171,7 +178,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", help_heading = "Bad lines")]
     rejects: Option<PathBuf>,
 
-    /// Exit with 1 when a line was rejected
+    /// Exit with 1 when a line was rejected, whatever else is given
     #[arg(long, help_heading = "Bad lines")]
     strict: bool,
 
@@ -237,7 +244,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         Told { summary: &summary, target: &target, resume: args.resume, rejects: args.rejects.as_deref() };
     let outcome = if summary.interrupted {
         Outcome::Interrupted
-    } else if is_wrong(&summary, args.strict || args.validate) {
+    } else if is_wrong(&summary, args.may_lose_lines()) {
         Outcome::ForTheUser
     } else {
         Outcome::Done
@@ -247,11 +254,19 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
 }
 
 /// Whether something is left for the user to put right.
-fn is_wrong(summary: &Summary, strict: bool) -> bool {
+fn is_wrong(summary: &Summary, may_lose_lines: bool) -> bool {
     summary.has_failures()
         || summary.stopped_by.is_some()
         || !summary.unmatched.is_empty()
-        || (strict && summary.rejected > 0)
+        || (summary.rejected > 0 && !may_lose_lines)
+}
+
+impl Args {
+    /// Whether the user asked for bad lines to be skipped.
+    fn may_lose_lines(&self) -> bool {
+        let skips = self.on_error.as_deref() == Some("skip") || self.max_errors.is_some();
+        skips && !self.strict && !self.validate
+    }
 }
 
 fn options(args: &Args, context: &Context) -> Result<Options, Error> {
@@ -266,17 +281,18 @@ fn options(args: &Args, context: &Context) -> Result<Options, Error> {
             "--languages {wrong:?} is not legal; legal: tags such as en, de or pt-BR, with commas between them"
         )));
     }
-    let defaults = Options::default();
+    let (defaults, settings) = (Options::default(), context.settings()?);
     Ok(Options {
-        workers: context.settings()?.import_workers,
+        workers: settings.import_workers,
+        exact_numbers: args.exact_numbers || settings.import_exact_numbers,
         existing: match (args.replace, args.append, args.upsert) {
             (true, _, _) => Existing::Replace,
             (_, true, _) => Existing::Append,
             (_, _, true) => Existing::Upsert,
             _ => Existing::Refuse,
         },
-        on_error: match (args.on_error.as_str(), args.max_errors) {
-            ("fail", _) => OnError::Fail,
+        on_error: match (args.on_error.as_deref(), args.max_errors) {
+            (Some("fail"), _) => OnError::Fail,
             (_, Some(most)) => OnError::FailAfter(most),
             _ => OnError::Skip,
         },

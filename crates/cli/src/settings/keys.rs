@@ -49,6 +49,9 @@ keys! {
     IMPORT_WORKERS = "import.workers", "GRISTMILL_IMPORT_WORKERS", Some("4"),
         "How many workers parse while an import writes. 0 or cores is one for each core.",
         "a whole number from 0 to 32, or cores";
+    IMPORT_EXACT_NUMBERS = "import.exact_numbers", "GRISTMILL_IMPORT_EXACT_NUMBERS", Some("false"),
+        "Whether decimals that a double would round are kept as text, digit by digit. Otherwise they are rounded, as other readers of JSON do it.",
+        "true or false";
     QUEUES = "worker.queues", "GRISTMILL_WORKER_QUEUES", Some("default"),
         "The queues a worker takes tasks from.",
         "a list of names; in the variable separated by commas";

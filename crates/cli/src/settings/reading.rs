@@ -104,6 +104,10 @@ impl<'a> Reading<'a> {
         self.text(key, read, u32::to_string)
     }
 
+    pub(super) fn boolean(&mut self, key: &'static Key) -> Result<bool, Error> {
+        self.text(key, |text| text.parse().ok(), bool::to_string)
+    }
+
     pub(super) fn size(&mut self, key: &'static Key, most: u64) -> Result<u64, Error> {
         let read = |text: &str| value::size(text).filter(|size| *size <= most);
         self.text(key, read, |size| value::show_size(*size))
