@@ -43,14 +43,14 @@ impl Context {
     pub(crate) fn existing(&self) -> Result<Store, Error> {
         let settings = self.settings()?;
         must_exist(&settings, BY_WORK)?;
-        Ok(options(&settings).open(&settings.database)?)
+        Ok(options(&settings).allow_read_only().open(&settings.database)?)
     }
 
     /// The same for commands about what scans have found.
     pub(crate) fn scanned(&self) -> Result<(Store, Settings), Error> {
         let settings = self.settings()?;
         must_exist(&settings, BY_SCAN)?;
-        Ok((options(&settings).open(&settings.database)?, settings))
+        Ok((options(&settings).allow_read_only().open(&settings.database)?, settings))
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Home, shape_is_held};
+use common::{Home, mount, shape_is_held, with_mounts};
 
 fn library() -> Home {
     let home = Home::new();
@@ -77,4 +77,30 @@ fn without_a_database_nothing_is_written() {
     let home = Home::new();
     home.check(&["report", "--html", "page.html"], 1, "", "`gristmill scan FOLDER` makes one");
     assert!(names(&home).is_empty());
+}
+
+#[test]
+fn full_disk_is_exit_status_2_and_leaves_no_part_of_a_file() {
+    with_mounts("full_disk_is_exit_status_2_and_leaves_no_part_of_a_file", || {
+        let home = library();
+        let full = home.path("full");
+        std::fs::create_dir(&full).unwrap();
+        mount("size=8k", &full);
+        let old = "<!DOCTYPE html>Made by Gristmill.";
+        std::fs::write(full.join("page.html"), old).unwrap();
+        for words in [
+            &["report", "--html", "full/page.html"][..],
+            &["report", "--html", "full/new.html"],
+            &["man", "--out", "full"],
+            &["--config", "full/c.toml", "config", "init"],
+            &["backup", "full/copy.db"],
+        ] {
+            home.check(words, 2, "", "full/");
+        }
+        let left: Vec<_> =
+            std::fs::read_dir(&full).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let small = |name: &&std::ffi::OsString| !name.to_str().unwrap().ends_with(".1");
+        assert_eq!(left.iter().filter(small).collect::<Vec<_>>(), ["page.html"]);
+        assert_eq!(std::fs::read_to_string(full.join("page.html")).unwrap(), old);
+    });
 }

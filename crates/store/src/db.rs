@@ -10,6 +10,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, Params, Row};
 
 use crate::error::{Error, Result};
+use crate::read_only::immutable_uri;
 use crate::time::{Clock, Time};
 
 /// Before this version two processes that checkpoint at one moment can corrupt the database.
@@ -41,6 +42,18 @@ pub(crate) struct File {
     pub(crate) durability: Durability,
     pub(crate) busy: Duration,
     pub(crate) clock: Clock,
+    pub(crate) access: Access,
+}
+
+/// How much of a file can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// All of it.
+    ReadWrite,
+    /// It can be read; other processes may write it.
+    ReadOnly,
+    /// It can be read, and no process writes it.
+    Immutable,
 }
 
 impl File {
@@ -102,10 +115,16 @@ impl File {
 
     fn open(&self, mode: OpenFlags) -> Result<Connection> {
         refuse_old(rusqlite::version_number(), rusqlite::version())?;
-        // No SQLITE_OPEN_URI: a path is a path, whatever it looks like.
+        // A path is a path, whatever it looks like: no SQLITE_OPEN_URI unless we make the address.
         let flags = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let open = || -> rusqlite::Result<Connection> {
-            let conn = Connection::open_with_flags(&self.path, flags)?;
+            let conn = match self.access {
+                Access::Immutable => {
+                    let uri = immutable_uri(&self.path);
+                    Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?
+                }
+                Access::ReadWrite | Access::ReadOnly => Connection::open_with_flags(&self.path, flags)?,
+            };
             conn.busy_timeout(self.busy)?;
             conn.set_prepared_statement_cache_capacity(128);
             Ok(conn)

@@ -12,11 +12,13 @@ use std::time::Duration;
 use rusqlite::Connection;
 use serde::Serialize;
 
-use crate::db::{Db, File};
+use crate::db::{Access, Db, File};
 use crate::error::{Error, Result};
 use crate::lease::{Leased, moment};
 use crate::writer::Shape;
-use crate::{Durability, Options, Store, checkpoints, cleanup, jobs, migrations, tasks, thumbnails, wal};
+use crate::{
+    Durability, Options, Store, checkpoints, cleanup, jobs, migrations, read_only, tasks, thumbnails, wal,
+};
 
 /// More lines than this from one check would not be read.
 const MOST_LINES: usize = 100;
@@ -155,7 +157,16 @@ impl Options {
             wal_bytes: fs::metadata(log_of(path)).map_or(0, |log| log.len()),
             ..Checkup::default()
         };
-        if checkup.unless_damaged(migrations::look_at(&file).map(drop))? {
+        let mut file = file;
+        let looked = match migrations::look_at(&file) {
+            Err(error) if read_only::may_be(&error, path) => read_only::open(&file).map(|(found, _)| {
+                file = found;
+                let what = "the file, or its folder, is read-only: it can be read, and not be changed";
+                checkup.find(Severity::Note, what, "nothing, if that is meant to be so");
+            }),
+            looked => looked.map(drop),
+        };
+        if checkup.unless_damaged(looked)? {
             let conn = file.open_reader()?;
             Examination { db: file.db(&conn), lease, checkup: &mut checkup }.run()?;
         }
@@ -188,8 +199,8 @@ impl Options {
     }
 
     fn file(&self, path: &Path) -> File {
-        let Options { durability, busy, clock } = self.clone();
-        File { path: path.to_path_buf(), durability, busy, clock }
+        let Options { durability, busy, clock, .. } = self.clone();
+        File { path: path.to_path_buf(), durability, busy, clock, access: Access::ReadWrite }
     }
 }
 
@@ -231,7 +242,10 @@ impl Examination<'_> {
     }
 
     fn size(&mut self) -> Result<()> {
-        self.checkup.journal_mode = self.db.first("PRAGMA journal_mode", [], |row| row.get(0))?;
+        // SQLite does not say it of a file that nobody writes.
+        if self.db.file.access != Access::Immutable {
+            self.checkup.journal_mode = self.db.first("PRAGMA journal_mode", [], |row| row.get(0))?;
+        }
         self.checkup.page_bytes = self.pragma("page_size")?;
         self.checkup.pages = self.pragma("page_count")?;
         self.checkup.free_pages = self.pragma("freelist_count")?;

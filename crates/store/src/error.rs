@@ -171,7 +171,12 @@ impl fmt::Display for Error {
                 display_path(path)
             ),
             Error::ReadOnly(path) => {
-                write!(f, "cannot write {}: the file or its folder is read-only", display_path(path))
+                write!(
+                    f,
+                    "cannot write {}: the file or its folder is read-only. It can be read; to change it, copy it into \
+                     a folder that can be written",
+                    display_path(path)
+                )
             }
             Error::Full(path) => write!(
                 f,

@@ -52,6 +52,7 @@ pub mod letters;
 pub mod limits;
 mod migrations;
 mod paths;
+mod read_only;
 mod readers;
 pub mod roots;
 pub mod scans;
@@ -80,7 +81,7 @@ pub use crate::time::{Clock, Time};
 pub use crate::watch::Watch;
 
 use crate::bell::Bell;
-use crate::db::{Db, File};
+use crate::db::{Access, Db, File};
 use crate::readers::Readers;
 use crate::writer::{Shape, Writer};
 
@@ -91,7 +92,8 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     // In the order they are closed: the writer last, so that it is the one to tidy the log up.
     readers: Readers,
-    writer: Writer,
+    /// None if the file cannot be written.
+    writer: Option<Writer>,
     bell: Arc<Bell>,
     file: Arc<File>,
 }
@@ -102,11 +104,17 @@ pub struct Options {
     durability: Durability,
     busy: Duration,
     clock: Clock,
+    read_only: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { durability: Durability::Full, busy: Duration::from_secs(10), clock: Clock::system() }
+        Options {
+            durability: Durability::Full,
+            busy: Duration::from_secs(10),
+            clock: Clock::system(),
+            read_only: false,
+        }
     }
 }
 
@@ -132,10 +140,35 @@ impl Options {
         self
     }
 
+    /// A file that cannot be written is opened nevertheless, for reading: every write is then refused with
+    /// [`Error::ReadOnly`].
+    #[must_use]
+    pub fn allow_read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
     /// Opens the file, or creates it, and brings it up to date. Its folder must exist.
     pub fn open(self, path: impl Into<PathBuf>) -> Result<Store> {
-        let Options { durability, busy, clock } = self;
-        let file = Arc::new(File { path: path.into(), durability, busy, clock });
+        let Options { durability, busy, clock, read_only } = self;
+        let file = File { path: path.into(), durability, busy, clock, access: Access::ReadWrite };
+        match Self::open_writable(&file) {
+            Err(error) if read_only::may_be(&error, &file.path) => {
+                let (file, conn) = patiently(busy, || read_only::open(&file))?;
+                if !read_only {
+                    return Err(Error::ReadOnly(file.path));
+                }
+                read_only::check_version(&file, &conn)?;
+                let file = Arc::new(file);
+                let bell = Arc::default();
+                Ok(Store(Arc::new(Inner { readers: Readers::new(file.clone()), writer: None, bell, file })))
+            }
+            result => result,
+        }
+    }
+
+    fn open_writable(file: &File) -> Result<Store> {
+        let (file, busy) = (Arc::new(file.clone()), file.busy);
         let looked = patiently(busy, || migrations::look_at(&file))?;
         let conn = file.open_writer()?;
         patiently(busy, || file.use_wal(&conn))?;
@@ -143,7 +176,7 @@ impl Options {
         patiently(busy, || migrations::run(&file, &conn))?;
         let bell = Arc::<Bell>::default();
         let writer = Writer::start(file.clone(), conn, bell.clone())?;
-        Ok(Store(Arc::new(Inner { readers: Readers::new(file.clone()), writer, bell, file })))
+        Ok(Store(Arc::new(Inner { readers: Readers::new(file.clone()), writer: Some(writer), bell, file })))
     }
 }
 
@@ -248,7 +281,13 @@ impl Store {
 
     /// Takes no more writes and waits for those under way. Every later write is refused.
     pub fn close(&self) {
-        self.0.writer.close();
+        if let Some(writer) = &self.0.writer {
+            writer.close();
+        }
+    }
+
+    fn writer(&self) -> Result<&Writer> {
+        self.0.writer.as_ref().ok_or_else(|| Error::ReadOnly(self.0.file.path.clone()))
     }
 
     pub(crate) fn write<T: Send + 'static>(
@@ -256,7 +295,7 @@ impl Store {
         shape: Shape,
         body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.0.writer.write(shape, false, body)
+        self.writer()?.write(shape, false, body)
     }
 
     /// A write after which workers should look for work.
@@ -265,7 +304,7 @@ impl Store {
         shape: Shape,
         body: impl FnMut(&Db<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.0.writer.write(shape, true, body)
+        self.writer()?.write(shape, true, body)
     }
 
     pub(crate) fn read<T>(&self, body: impl FnOnce(&Db<'_>) -> Result<T>) -> Result<T> {

@@ -91,15 +91,22 @@ pub(crate) fn recognise(file: &File, conn: &Connection) -> Result<()> {
     refuse_newer(&db, &done(&db)?)
 }
 
+/// Whether there is nothing left to do.
+pub(crate) fn is_current(file: &File, conn: &Connection) -> Result<bool> {
+    let db = file.db(conn);
+    if !columns(&db, "schema_migrations")?.contains("version") {
+        return Ok(false);
+    }
+    let done = done(&db)?;
+    Ok(OURS.iter().all(|(version, ..)| done.contains(version)))
+}
+
 /// Does what has not been done. Several processes may try at once; one does each step.
 pub(crate) fn run(file: &File, conn: &Connection) -> Result<()> {
-    let db = file.db(conn);
-    if columns(&db, "schema_migrations")?.contains("version") {
-        let done = done(&db)?;
-        if OURS.iter().all(|(version, ..)| done.contains(version)) {
-            return Ok(());
-        }
+    if is_current(file, conn)? {
+        return Ok(());
     }
+    let db = file.db(conn);
     for (version, name, migration) in OURS {
         db.batch("BEGIN IMMEDIATE")?;
         let result = step(&db, *version, name, *migration).and_then(|()| db.batch("COMMIT"));

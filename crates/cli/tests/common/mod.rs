@@ -242,3 +242,35 @@ pub(crate) fn shape_is_held(name: &str, value: &Value) {
     let text = serde_json::to_string_pretty(&shape(value)).unwrap();
     held(&format!("shapes/{name}.json"), &format!("{text}\n"));
 }
+
+/// Runs a test where it may mount, by running itself once more. Skipped where nobody may.
+#[track_caller]
+pub(crate) fn with_mounts(name: &str, body: impl FnOnce()) {
+    const INSIDE: &str = "GRISTMILL_TEST_MOUNTS";
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    // As root of a user namespace, or as root.
+    let ways: [&[&str]; 2] = [&["--map-root-user", "--mount"], &["--mount"]];
+    let probe = |way: &&[&str]| {
+        let script = ["sh", "-c", "mount -t tmpfs -o size=1m none /tmp"];
+        Command::new("unshare").args(*way).args(script).output().is_ok_and(|output| output.status.success())
+    };
+    let Some(way) = ways.into_iter().find(|way| probe(way)) else {
+        eprintln!("SKIPPED {name}: `unshare --mount` may not mount a tmpfs here");
+        return;
+    };
+    let this = std::env::current_exe().unwrap();
+    let mut command = Command::new("unshare");
+    let output = command.args(way).arg(this).args(["--exact", name]).env(INSIDE, "1").output().unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// Mounts a tmpfs, or changes how it is mounted; only inside [`with_mounts`].
+pub(crate) fn mount(options: &str, folder: &Path) {
+    let mut mount = Command::new("mount");
+    let status = mount.args(["-t", "tmpfs", "-o", options, "none"]).arg(folder).status();
+    assert!(status.unwrap().success());
+}

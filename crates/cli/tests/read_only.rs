@@ -1,0 +1,97 @@
+//! A database that cannot be written: on read-only media, or by this user.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+
+use common::{Home, mount, with_mounts};
+
+/// A catalog at `media/x.db`, with a task beside it.
+fn fill(home: &Home) {
+    home.files(&[(b"a/one", b"same"), (b"a/two", b"same")]);
+    home.check(&["--db", "media/x.db", "scan", "a"], 0, "2 copies of 4 B", "registered");
+    home.check(&["--db", "media/x.db", "enqueue", "exec", "--", "true"], 0, "task 1", "");
+}
+
+#[track_caller]
+fn answers(home: &Home) {
+    for (words, out) in [
+        (&["dupes"][..], "2 copies of 4 B"),
+        (&["folders"], "no "),
+        (&["roots"], "/a"),
+        (&["jobs", "list"], "exec"),
+        (&["jobs", "show", "1"], "pending"),
+        (&["dead", "list"], "no dead letters"),
+        (&["verify"], "all of it holds"),
+        (&["doctor"], "sqlite "),
+        (&["report", "--html", "page.html"], "wrote "),
+        (&["backup", "copy.db"], "copied "),
+    ] {
+        home.check(&[&["--db", "media/x.db"], words].concat(), 0, out, "");
+    }
+    std::fs::remove_file(home.path("copy.db")).unwrap();
+    for words in [
+        &["scan", "a"][..],
+        &["refresh"],
+        &["purge", "all", "--before", "1d"],
+        &["root", "remove", "a", "--yes"],
+        &["enqueue", "exec", "--", "true"],
+        &["worker", "--once"],
+        &["jobs", "cancel", "1"],
+        &["verify", "--repair"],
+        &["doctor", "--repair"],
+    ] {
+        let said = home.run(&[&["--db", "media/x.db"], words].concat());
+        assert!(said.code == Some(1) && said.err.contains("is read-only"), "{words:?}: {said:?}");
+        assert!(said.err.contains("media/x.db"), "{words:?}: {said:?}");
+    }
+}
+
+#[test]
+fn catalog_on_read_only_media_answers() {
+    with_mounts("catalog_on_read_only_media_answers", || {
+        let home = Home::new();
+        let media = home.path("media");
+        std::fs::create_dir(&media).unwrap();
+        mount("size=8m", &media);
+        fill(&home);
+        mount("remount,ro", &media);
+        answers(&home);
+        // The copy that a backup makes has no log at all.
+        mount("remount,rw", &media);
+        home.check(&["--db", "media/x.db", "backup", "media/y.db"], 0, "copied ", "");
+        std::fs::rename(home.path("media/y.db"), home.path("media/x.db")).unwrap();
+        mount("remount,ro", &media);
+        answers(&home);
+    });
+}
+
+#[test]
+fn catalog_in_a_read_only_folder_answers() {
+    let home = Home::without_rights();
+    std::fs::create_dir(home.path("media")).unwrap();
+    fill(&home);
+    let set = |name: &str, mode: u32| {
+        std::fs::set_permissions(home.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set("media/x.db", 0o444);
+    set("media", 0o555);
+    answers(&home);
+    set("media", 0o755);
+}
+
+#[test]
+fn log_that_cannot_be_read_without_writing_is_named() {
+    with_mounts("log_that_cannot_be_read_without_writing_is_named", || {
+        let home = Home::new();
+        let media = home.path("media");
+        std::fs::create_dir(&media).unwrap();
+        mount("size=8m", &media);
+        fill(&home);
+        // As if the process that wrote it had been killed.
+        std::fs::write(media.join("x.db-wal"), [7; 5_000]).unwrap();
+        mount("remount,ro", &media);
+        home.check(&["--db", "media/x.db", "dupes"], 1, "", "media/x.db-wal");
+    });
+}
