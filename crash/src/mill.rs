@@ -202,7 +202,7 @@ fn ended(output: &Output) -> Ended {
     match (output.status.success(), serde_json::from_slice::<Value>(&output.stdout)) {
         (true, Ok(value)) => Ended::Done(value),
         // A scan that could not read everything has done the rest.
-        (false, Ok(value)) if output.status.code() == Some(1) && value.get("walked_folders").is_some() => {
+        (false, Ok(value)) if output.status.code() == Some(1) && value.get("error_samples").is_some() => {
             Ended::Done(value)
         }
         (true, Err(error)) => failed(format!("no JSON: {error}")),

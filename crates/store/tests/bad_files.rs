@@ -427,8 +427,13 @@ fn a_read_only_disk_is_told_as_such() {
         filled(&path, 3);
         let before = bytes(folder.path());
         mount_read_only(folder.path());
-        refused(&path, cannot_open, &["writable"]);
+        refused(&path, Error::ReadOnly, &["read-only"]);
         refused(&folder.path().join("new.db"), cannot_open, &["writable"]);
+        let store = Store::options().allow_read_only().open(&path).unwrap();
+        assert_eq!(store.tasks().list(&TaskFilter::default(), None, 10).unwrap().items.len(), 3);
+        let written = store.tasks().enqueue(NewTask::new("grind", "{}"));
+        check(&written.unwrap_err(), &Error::ReadOnly(path.clone()), &path, &["read-only"]);
+        drop(store);
         assert!(bytes(folder.path()) == before);
     });
 }
