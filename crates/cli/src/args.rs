@@ -107,6 +107,8 @@ pub(crate) enum Command {
     Verify(commands::verify::Args),
     /// Load folders of JSONL into tables of SQLite
     Import(commands::import::Args),
+    /// Write a table of SQLite as JSONL
+    Export(commands::export::Args),
     /// Take messages from RabbitMQ's queues, and do something with each
     Consume(Box<commands::consume::Args>),
     /// Send messages to RabbitMQ: lines, or files

@@ -11,6 +11,7 @@ pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod dupes;
 pub(crate) mod enqueue;
+pub(crate) mod export;
 pub(crate) mod folders;
 pub(crate) mod import;
 pub(crate) mod jobs;

@@ -51,6 +51,7 @@ fn perform(command: Command, context: &mut Context) -> Result<Outcome, Error> {
         Command::Purge(args) => commands::purge::run(&args, context),
         Command::Verify(args) => commands::verify::run(&args, context),
         Command::Import(args) => commands::import::run(&args, context),
+        Command::Export(args) => commands::export::run(&args, context),
         Command::Consume(args) => commands::consume::run(&args, context),
         Command::Publish(args) => commands::publish::run(&args, context),
         Command::Queues(args) => commands::queues::run(&args, context),

@@ -194,6 +194,30 @@ fn many_files_are_shown_as_one_table() {
 }
 
 #[test]
+fn export_writes_a_table_back() {
+    let home = folder();
+    home.run(&["import", "sde", "--into", "x.db"]);
+    let lines = "{\"_key\":34,\"name\":{\"en\":\"Tritanium\"},\"mass\":null}\n{\"_key\":36,\"name\":null,\"mass\":0.5}\n";
+    let said = home.run(&["export", "types", "--from", "x.db"]);
+    assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (Some(0), lines, ""));
+    let words = ["export", "types", "--from", "x.db", "--output", "types.jsonl"];
+    home.check(&words, 0, "types.jsonl: 2 rows of types", "");
+    assert_eq!(std::fs::read_to_string(home.path("types.jsonl")).unwrap(), lines);
+    home.check(&words, 1, "", "types.jsonl exists; --force replaces it");
+    shape_is_held("export", &home.json(&[&words[..], &["--force"]].concat()));
+    home.check(
+        &["export", "nope", "--from", "x.db"],
+        1,
+        "",
+        "there is no table \"nope\"; there are: _imports, map_moons",
+    );
+    home.check(&["export", "types", "--from", "gone.db"], 1, "", "cannot read gone.db");
+    let piped = home.feed(&["import", "-", "--table", "types", "--into", "y.db"], said.out.as_bytes());
+    piped.check("again", 0, "y.db: 1 table, 2 rows", "");
+    assert_eq!(home.run(&["export", "types", "--from", "y.db"]).out, lines);
+}
+
+#[test]
 fn wrong_words() {
     let home = folder();
     home.write("note.db", &"no database, but long enough to look like one. ".repeat(30));

@@ -17,12 +17,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Reader`] gives rows one after the other, dynamic or of a type of the caller's. A [`Sink`] takes objects that come
+//! [`export`](export::export) writes a table back as JSONL. A [`Reader`] gives rows one after the other, dynamic or of a type of the caller's. A [`Sink`] takes objects that come
 //! one at a time, such as messages, into a table.
 
 mod block;
 mod document;
 mod error;
+pub mod export;
 mod fault;
 mod grammar;
 pub mod import;
@@ -33,6 +34,7 @@ mod number;
 mod parse;
 #[doc(hidden)]
 pub mod probe;
+mod publish;
 mod reader;
 mod rows;
 mod sink;

@@ -15,6 +15,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::control::Control;
 use crate::error::{Error, Result};
+use crate::publish::{PublishError, folder_of, publish};
 
 /// Pages of a new database. Rows of JSONL are wide: with SQLite's usual 4 KiB many of them spill over, and inserting
 /// takes half as long again.
@@ -62,6 +63,12 @@ impl Place {
             file.push(ending);
             folder_of(target).join(file)
         };
+        if fs::metadata(target).is_ok_and(|found| !found.is_file()) {
+            return Err(Error::Invalid(format!(
+                "{} is not a regular file; name a file for the database",
+                target.display()
+            )));
+        }
         let lock = Lock::take(&hidden(".import-lock"), target)?;
         let is_new = match fs::metadata(target) {
             Ok(metadata) => metadata.len() == 0 && metadata.is_file(),
@@ -145,27 +152,19 @@ impl Place {
     pub(crate) fn publish(mut self, conn: Connection) -> Result<()> {
         conn.close().map_err(|(_, error)| Error::sqlite(&self.target, &error))?;
         let Some(draft) = self.draft.clone() else { return Ok(()) };
-        let failed = |error: std::io::Error| Error::io("write", &self.target, &error);
-        File::open(&draft).and_then(|file| file.sync_all()).map_err(failed)?;
-        let taken = || {
-            Error::Invalid(format!(
-                "{} came to be while it was built; it was left as it is",
-                self.target.display()
-            ))
-        };
-        match fs::metadata(&self.target) {
-            // An empty file is a database to SQLite, and to people who made it with mktemp.
-            Ok(found) if found.len() == 0 => fs::rename(&draft, &self.target).map_err(failed)?,
-            Ok(_) => return Err(taken()),
-            // A link does not replace what came meanwhile, as a rename would. Some file systems have no links.
-            Err(_) => match fs::hard_link(&draft, &self.target) {
-                Ok(()) => fs::remove_file(&draft).map_err(failed)?,
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(taken()),
-                Err(_) => fs::rename(&draft, &self.target).map_err(failed)?,
-            },
+        // An empty file is a database to SQLite, and to people who made it with mktemp.
+        match publish(&draft, &self.target, |found| found.len() == 0) {
+            Ok(()) => {}
+            Err(PublishError::Taken) => {
+                let target = self.target.display();
+                return Err(Error::Invalid(format!(
+                    "{target} was made by another program meanwhile; it was kept"
+                )));
+            }
+            Err(PublishError::Io(error)) => return Err(Error::io("write", &self.target, &error)),
         }
         self.keep_draft = false;
-        File::open(self.folder()).and_then(|folder| folder.sync_all()).map_err(failed)
+        Ok(())
     }
 }
 
@@ -218,10 +217,6 @@ impl Lock {
         // The file is nothing but the lock. While it is removed it is still held.
         let _ = fs::remove_file(&self.path);
     }
-}
-
-fn folder_of(target: &Path) -> &Path {
-    target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn with_ending(path: &Path, ending: &str) -> PathBuf {

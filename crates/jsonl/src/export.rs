@@ -1,0 +1,281 @@
+//! A table of SQLite back to JSONL.
+//!
+//! Owns which JSON a value becomes, so that an import of the export makes the same table. Rows are read and written one
+//! after the other, in one read transaction.
+
+mod file;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use serde::Serialize;
+
+pub use self::file::export_to_file;
+use crate::document::compact;
+use crate::error::{Error, Result};
+use crate::grammar::Cursor;
+use crate::import::control::{Control, add};
+use crate::import::names::quoted;
+use crate::kinds::Type;
+
+/// How an export ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct Exported {
+    /// The table, as the database spells it.
+    pub table: String,
+    /// Its rows.
+    pub rows: u64,
+    /// Its columns.
+    pub columns: u64,
+    /// Bytes of JSONL, before they are compressed.
+    pub bytes: u64,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// Writes a table, a row a line, in the order of its row numbers; of a table without them, in that of its key.
+///
+/// Keys are the names of the columns, and every row has all of them. BOOLEAN columns are `true` and `false`; a column in
+/// which every text is a JSON object or array is written as such; all other values keep their type. A value that JSON
+/// does not have (a BLOB, text that is not UTF-8) is an error. Generated columns are left out.
+///
+/// ```
+/// # use gristmill_jsonl::export::export;
+/// # let folder = tempfile::tempdir()?;
+/// # let database = folder.path().join("ores.db");
+/// # rusqlite::Connection::open(&database)?.execute_batch(
+/// #     "CREATE TABLE ores (id INTEGER PRIMARY KEY, rare BOOLEAN); INSERT INTO ores VALUES (34, 0)")?;
+/// let mut lines = Vec::new();
+/// let exported = export(&database, "ores", &mut lines, &Default::default())?;
+/// assert_eq!((exported.rows, lines.as_slice()), (1, &b"{\"id\":34,\"rare\":false}\n"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn export(
+    database: &Path,
+    table: &str,
+    output: &mut dyn Write,
+    control: &Arc<Control>,
+) -> Result<Exported> {
+    let started = Instant::now();
+    std::fs::metadata(database).map_err(|error| Error::io("read", database, &error))?;
+    let failed = |error: rusqlite::Error| Error::sqlite(database, &error);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut conn = Connection::open_with_flags(database, flags).map_err(failed)?;
+    let handle = control.clone();
+    conn.progress_handler(STEPS, Some(move || handle.is_stopped())).map_err(failed)?;
+    let moment = conn.unchecked_transaction().map_err(failed)?;
+    let shape = Shape::read(&moment, table).map_err(failed)?;
+    let shape = shape.map_err(|why| Error::Invalid(format!("{}: {why}", database.display())))?;
+    let mut writer = RowWriter { output, line: Vec::new(), rows: 0, bytes: 0 };
+    writer.write(&moment, &shape, control).map_err(|error| match error {
+        Failure::Sqlite(error) => failed(error),
+        Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Error::Stopped,
+        Failure::Output(error) => Error::System(format!("cannot write the rows: {error}")),
+        Failure::Value(why) => Error::Invalid(format!("the table {:?}: {why}", shape.table)),
+        Failure::Stopped => Error::Stopped,
+    })?;
+    let (rows, bytes) = (writer.rows, writer.bytes);
+    let columns = shape.columns.len() as u64;
+    Ok(Exported { table: shape.table, rows, columns, bytes, seconds: started.elapsed().as_secs_f64() })
+}
+
+/// How often SQLite looks whether it is to stop, in its own steps: some milliseconds.
+const STEPS: i32 = 100_000;
+
+/// Why an export ended early.
+enum Failure {
+    Sqlite(rusqlite::Error),
+    Output(io::Error),
+    /// A value that JSON does not have.
+    Value(String),
+    Stopped,
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Failure::Sqlite(error)
+    }
+}
+
+/// A table that is exported.
+struct Shape {
+    table: String,
+    columns: Vec<Column>,
+    /// How its rows are put in order.
+    order: String,
+}
+
+struct Column {
+    /// As a key of JSON, with its colon.
+    key: Vec<u8>,
+    name: String,
+    is_boolean: bool,
+    /// All its texts are JSON.
+    is_json: bool,
+}
+
+impl Shape {
+    /// What is known of the table; else why it cannot be exported.
+    fn read(conn: &Connection, name: &str) -> rusqlite::Result<Result<Self, String>> {
+        let sql = "SELECT name, type, wr FROM pragma_table_list
+            WHERE schema = 'main' AND lower(name) = lower(?1) AND type <> 'shadow'";
+        let found = conn.query_row(sql, [name], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, bool>(2)?))
+        });
+        let (table, has_rowid) = match found.optional()? {
+            None => return Ok(Err(missing(conn, name)?)),
+            Some((table, kind, _)) if kind == "view" => {
+                return Ok(Err(format!("{table:?} is a view; only tables have an order to export them in")));
+            }
+            Some((table, _, without_rowid)) => (table, !without_rowid),
+        };
+        let mut statement = conn.prepare("SELECT name, type, pk FROM pragma_table_info(?1) ORDER BY cid")?;
+        let found = statement.query_map([&table], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
+        })?;
+        let found: Vec<(String, String, i64)> = found.collect::<rusqlite::Result<_>>()?;
+        let mut keys: Vec<(i64, &str)> =
+            found.iter().filter(|(_, _, key)| *key > 0).map(|(name, _, key)| (*key, name.as_str())).collect();
+        keys.sort_unstable();
+        let order = if has_rowid {
+            // Any of its three names, unless a column has it.
+            let is_free = |name: &&str| !found.iter().any(|(column, _, _)| column.eq_ignore_ascii_case(name));
+            ["rowid", "_rowid_", "oid"].iter().find(|name| is_free(name)).map(|name| (*name).to_owned())
+        } else {
+            Some(keys.iter().map(|(_, name)| quoted(name)).collect::<Vec<_>>().join(", "))
+        };
+        let order = order.map(|order| format!(" ORDER BY {order}")).unwrap_or_default();
+        let columns = found.iter().map(|(name, kind, _)| {
+            let mut key = serde_json::to_vec(name).unwrap_or_default();
+            key.push(b':');
+            let is_boolean = Type::declared(kind) == Some(Type::Boolean);
+            Column { key, name: name.clone(), is_boolean, is_json: false }
+        });
+        let mut shape = Shape { table, columns: columns.collect(), order };
+        shape.find_json(conn)?;
+        Ok(Ok(shape))
+    }
+
+    /// Finds the columns whose texts are all JSON. Reading ends when there can be none.
+    fn find_json(&mut self, conn: &Connection) -> rusqlite::Result<()> {
+        let mut candidates: Vec<usize> = (0..self.columns.len()).collect();
+        let mut statement = conn.prepare(&self.select())?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let mut failure = None;
+            candidates.retain(|index| match row.get_ref(*index) {
+                Ok(ValueRef::Text(text)) => {
+                    self.columns[*index].is_json = is_json(text);
+                    self.columns[*index].is_json
+                }
+                Ok(_) => true,
+                Err(error) => {
+                    failure = Some(error);
+                    false
+                }
+            });
+            match failure {
+                Some(error) => return Err(error),
+                None if candidates.is_empty() => break,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn select(&self) -> String {
+        let names: Vec<String> = self.columns.iter().map(|column| quoted(&column.name)).collect();
+        format!("SELECT {} FROM {}{}", names.join(", "), quoted(&self.table), self.order)
+    }
+}
+
+fn missing(conn: &Connection, name: &str) -> rusqlite::Result<String> {
+    let mut statement = conn.prepare(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name",
+    )?;
+    let names: Vec<String> = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let more = if names.len() > 10 { ", …" } else { "" };
+    let shown: Vec<&str> = names.iter().take(10).map(String::as_str).collect();
+    Ok(match shown.is_empty() {
+        true => format!("there is no table {name:?}, nor any other"),
+        false => format!("there is no table {name:?}; there are: {}{more}", shown.join(", ")),
+    })
+}
+
+/// Whether a text is one object or array, as an import takes it.
+fn is_json(text: &[u8]) -> bool {
+    let mut cursor = Cursor::new(text);
+    matches!(text.first(), Some(b'{' | b'['))
+        && cursor.value(1).is_ok()
+        && cursor.at() == text.len()
+        && std::str::from_utf8(text).is_ok()
+}
+
+struct RowWriter<'a> {
+    output: &'a mut dyn Write,
+    line: Vec<u8>,
+    rows: u64,
+    bytes: u64,
+}
+
+impl RowWriter<'_> {
+    fn write(&mut self, conn: &Connection, shape: &Shape, control: &Control) -> Result<(), Failure> {
+        let mut statement = conn.prepare(&shape.select())?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            if control.is_stopped() {
+                return Err(Failure::Stopped);
+            }
+            self.line.clear();
+            for (index, column) in shape.columns.iter().enumerate() {
+                self.line.push(if index == 0 { b'{' } else { b',' });
+                self.line.extend_from_slice(&column.key);
+                self.value(column, row.get_ref(index)?)?;
+            }
+            self.line.extend_from_slice(b"}\n");
+            self.output.write_all(&self.line).map_err(Failure::Output)?;
+            self.rows += 1;
+            self.bytes += self.line.len() as u64;
+            add(&control.rows, 1);
+        }
+        self.output.flush().map_err(Failure::Output)
+    }
+
+    fn value(&mut self, column: &Column, value: ValueRef<'_>) -> Result<(), Failure> {
+        let none = |what: &str| {
+            let (name, row) = (&column.name, self.rows + 1);
+            Failure::Value(format!("the column {name:?} of row {row} holds {what}, which JSON does not have"))
+        };
+        match value {
+            ValueRef::Null => self.line.extend_from_slice(b"null"),
+            ValueRef::Integer(value @ (0 | 1)) if column.is_boolean => {
+                self.line.extend_from_slice(if value == 1 { b"true" } else { b"false" });
+            }
+            ValueRef::Integer(value) => self.line.extend_from_slice(value.to_string().as_bytes()),
+            // A number that every reader rounds to the same.
+            ValueRef::Real(value) if value.is_infinite() => {
+                self.line.extend_from_slice(if value > 0.0 { b"1e999" } else { b"-1e999" });
+            }
+            ValueRef::Real(value) => serde_json::to_writer(&mut self.line, &value).map_err(io_error)?,
+            ValueRef::Text(text) if column.is_json => match memchr::memchr(b'\n', text) {
+                // Only space between tokens has line ends.
+                Some(_) => compact(text, &mut self.line),
+                None => self.line.extend_from_slice(text),
+            },
+            ValueRef::Text(text) => {
+                let text = std::str::from_utf8(text).map_err(|_| none("text that is not UTF-8"))?;
+                serde_json::to_writer(&mut self.line, text).map_err(io_error)?;
+            }
+            ValueRef::Blob(_) => return Err(none("a BLOB")),
+        }
+        Ok(())
+    }
+}
+
+fn io_error(error: serde_json::Error) -> Failure {
+    Failure::Output(error.into())
+}

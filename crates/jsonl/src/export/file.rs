@@ -1,0 +1,124 @@
+//! An export into a file, which is seen only when it is complete.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Exported, export};
+use crate::error::{Error, Result};
+use crate::import::control::Control;
+use crate::publish::{PublishError, folder_of, publish};
+use crate::source::{Packing, by_name};
+
+/// Writes a table to a file, compressed if its name ends in `.gz` or `.zst`. A file of that name is replaced only with
+/// `force`, and only by one that is complete.
+pub fn export_to_file(
+    database: &Path,
+    table: &str,
+    target: &Path,
+    force: bool,
+    control: &Arc<Control>,
+) -> Result<Exported> {
+    let target = checked(database, target, force)?;
+    let failed = |error: io::Error| Error::io("write", &target, &error);
+    let draft = Draft::new(&target);
+    let file = OpenOptions::new().write(true).create_new(true).open(&draft.path).map_err(failed)?;
+    let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut writer = Compressed::new(BufWriter::new(file), by_name(&name).1).map_err(failed)?;
+    let exported = export(database, table, &mut writer, control)?;
+    writer.finish().map_err(failed)?;
+    match publish(&draft.path, &target, |_| force) {
+        Ok(()) => Ok(exported),
+        Err(PublishError::Taken) => Err(exists(&target)),
+        Err(PublishError::Io(error)) => Err(failed(error)),
+    }
+}
+
+/// Where the file goes: what a link leads to, not the link.
+fn checked(database: &Path, target: &Path, force: bool) -> Result<PathBuf> {
+    let Ok(found) = fs::metadata(target) else { return Ok(target.to_owned()) };
+    let refused = |why: &str| Err(Error::Invalid(format!("{} {why}", target.display())));
+    let followed = fs::canonicalize(target).map_err(|error| Error::io("write", target, &error))?;
+    match () {
+        () if found.is_dir() => refused("is a folder; name a file in it"),
+        () if !found.is_file() => refused("is not a regular file; - writes to standard output"),
+        () if fs::canonicalize(database).is_ok_and(|database| database == followed) => {
+            refused("is the database itself; name another file")
+        }
+        () if !force => Err(exists(target)),
+        () => Ok(followed),
+    }
+}
+
+fn exists(target: &Path) -> Error {
+    Error::Invalid(format!("{} exists; --force replaces it", target.display()))
+}
+
+/// A file that is removed unless it gets its name.
+struct Draft {
+    path: PathBuf,
+}
+
+impl Draft {
+    fn new(target: &Path) -> Self {
+        let mut name = OsString::from(".");
+        name.push(target.file_name().unwrap_or_default());
+        name.push(format!(".export-{}", std::process::id()));
+        Draft { path: folder_of(target).join(name) }
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // It is not there any more when it has its name.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// A file that may be compressed as it is written.
+enum Compressed {
+    Plain(BufWriter<File>),
+    Gzip(Box<flate2::write::GzEncoder<BufWriter<File>>>),
+    Zstd(Box<zstd::Encoder<'static, BufWriter<File>>>),
+}
+
+impl Compressed {
+    fn new(file: BufWriter<File>, packing: Packing) -> io::Result<Self> {
+        Ok(match packing {
+            Packing::Plain => Compressed::Plain(file),
+            Packing::Gzip => {
+                let level = flate2::Compression::default();
+                Compressed::Gzip(Box::new(flate2::write::GzEncoder::new(file, level)))
+            }
+            Packing::Zstd => {
+                Compressed::Zstd(Box::new(zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?))
+            }
+        })
+    }
+
+    fn finish(self) -> io::Result<()> {
+        let mut file = match self {
+            Compressed::Plain(file) => file,
+            Compressed::Gzip(encoder) => encoder.finish()?,
+            Compressed::Zstd(encoder) => encoder.finish()?,
+        };
+        file.flush()
+    }
+}
+
+impl Write for Compressed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Compressed::Plain(file) => file.write(bytes),
+            Compressed::Gzip(encoder) => encoder.write(bytes),
+            Compressed::Zstd(encoder) => encoder.write(bytes),
+        }
+    }
+
+    /// What is compressed is complete only at its end.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

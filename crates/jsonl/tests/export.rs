@@ -1,0 +1,172 @@
+//! Exports: a table back to JSONL, and an import of that is the same table.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{Bench, rows, small_blocks};
+use gristmill_jsonl::export::{export, export_to_file};
+use gristmill_jsonl::import::control::Control;
+use gristmill_jsonl::import::options::Options;
+use proptest::prelude::*;
+use rusqlite::Connection;
+
+fn exported(database: &Path, table: &str) -> String {
+    let mut lines = Vec::new();
+    export(database, table, &mut lines, &Arc::default()).unwrap();
+    String::from_utf8(lines).unwrap()
+}
+
+/// A database that a script has made.
+fn database(sql: &str) -> Bench {
+    let bench = Bench::new();
+    bench.open().execute_batch(sql).unwrap();
+    bench
+}
+
+#[test]
+fn values_come_back_as_they_were() {
+    let lines = "{\"id\":1,\"flag\":true,\"nested\":{\"a\":[1,2.50,\"x\"]},\"text\":\"[1]\",\"real\":1.0}\n\
+                 {\"id\":3,\"flag\":false,\"nested\":[],\"text\":\"q\\\"\\n\",\"real\":1e+300}\n\
+                 {\"id\":2,\"flag\":null,\"nested\":null,\"text\":null,\"real\":-0.5}\n";
+    let bench = Bench::with(&[("t.jsonl", lines)]);
+    bench.load(&Options::default());
+    assert_eq!(exported(&bench.database(), "T"), lines, "in the file's order, though the key does not rise");
+}
+
+#[test]
+fn text_that_only_sometimes_is_json_stays_text() {
+    let bench = database(
+        "CREATE TABLE t (a TEXT, b TEXT); INSERT INTO t VALUES ('[1]', '{\"x\": \n1}'), ('no', '[]')",
+    );
+    assert_eq!(
+        exported(&bench.database(), "t"),
+        "{\"a\":\"[1]\",\"b\":{\"x\":1}}\n{\"a\":\"no\",\"b\":[]}\n"
+    );
+}
+
+#[test]
+fn rows_are_in_the_order_of_their_numbers() {
+    let bench = database(
+        "CREATE TABLE t (rowid TEXT, _rowid_ INT, x INT);
+         INSERT INTO t (oid, rowid, x) VALUES (3, 'c', 1), (1, 'a', 3), (2, 'b', 2);
+         CREATE TABLE u (k TEXT PRIMARY KEY, x INT) WITHOUT ROWID;
+         INSERT INTO u VALUES ('b', 1), ('a', 2)",
+    );
+    let first = |table: &str| {
+        let text = exported(&bench.database(), table);
+        text.lines().map(|line| line.split('"').nth(3).unwrap().to_owned()).collect::<String>()
+    };
+    assert_eq!((first("t").as_str(), first("u").as_str()), ("abc", "ab"));
+}
+
+#[test]
+fn what_json_does_not_have_is_an_error() {
+    for (value, expected) in [("x'00ff'", "row 2 holds a BLOB"), ("CAST(x'ff' AS TEXT)", "not UTF-8")] {
+        let bench = database(&format!("CREATE TABLE t (a); INSERT INTO t VALUES ('x'), ({value})"));
+        let file = bench.folder.path().join("data.jsonl");
+        let error =
+            export_to_file(&bench.database(), "t", &file, false, &Arc::default()).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("\"a\""), "{error}");
+        assert_eq!(bench.strays(), Vec::<String>::new(), "nothing half-done is left");
+    }
+}
+
+#[test]
+fn tables_that_are_not_there() {
+    let bench = database("CREATE TABLE t (a); CREATE VIEW v AS SELECT a FROM t");
+    for (table, expected) in [("nope", "there is no table \"nope\"; there are: t"), ("v", "is a view")] {
+        let error = export(&bench.database(), table, &mut Vec::new(), &Arc::default()).unwrap_err();
+        assert!(error.is_users() && error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn file_is_replaced_only_on_demand_and_as_a_whole() {
+    let bench = database("CREATE TABLE t (a); INSERT INTO t VALUES (1)");
+    let file = bench.write("t.jsonl", b"mine");
+    let write =
+        |file: &Path, force: bool| export_to_file(&bench.database(), "t", file, force, &Arc::default());
+    let error = write(&file, false).unwrap_err().to_string();
+    assert!(error.contains("exists; --force replaces it"), "{error}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    let error = write(&bench.database(), true).unwrap_err().to_string();
+    assert!(error.contains("the database itself"), "{error}");
+    assert_eq!(write(&file, true).unwrap().rows, 1);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"a\":1}\n");
+    // What is stopped leaves the file as it was.
+    let control = Arc::new(Control::default());
+    control.stop();
+    assert!(export_to_file(&bench.database(), "t", &file, true, &control).is_err());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"a\":1}\n");
+    assert_eq!(std::fs::read_dir(bench.data()).unwrap().count(), 1);
+}
+
+#[test]
+fn exports_are_compressed_by_their_name() {
+    let bench = database("CREATE TABLE t (a); INSERT INTO t VALUES (1), (2)");
+    for (name, magic) in [("x.jsonl.gz", &[0x1f, 0x8b][..]), ("x.jsonl.zst", &[0x28, 0xb5, 0x2f, 0xfd])] {
+        std::fs::create_dir_all(bench.data()).unwrap();
+        let file = bench.data().join(name);
+        export_to_file(&bench.database(), "t", &file, false, &Arc::default()).unwrap();
+        assert!(std::fs::read(&file).unwrap().starts_with(magic));
+        let again = Bench::new();
+        again.import_of(&[file], &Options::default()).unwrap();
+        assert_eq!(again.all("SELECT a FROM x"), "1\n2");
+    }
+}
+
+/// Loads lines, exports the table, loads that: the definition and all rows are the same.
+fn round_trip(lines: &str) -> Result<(), TestCaseError> {
+    let first = Bench::with(&[("t.jsonl", lines)]);
+    let loaded = first.load(&small_blocks());
+    prop_assert_eq!(loaded.rejected, 0);
+    if loaded.files[0].columns.is_empty() {
+        return Ok(());
+    }
+    let second = Bench::with(&[("t.jsonl", &exported(&first.database(), "t"))]);
+    let again = second.load(&small_blocks());
+    prop_assert_eq!((again.rows, again.rejected), (loaded.rows, 0));
+    let all = |conn: &Connection| rows(conn, "SELECT * FROM t ORDER BY rowid");
+    prop_assert_eq!(first.schema("t"), second.schema("t"));
+    prop_assert_eq!(all(&first.open()), all(&second.open()));
+    Ok(())
+}
+
+fn value() -> impl Strategy<Value = String> {
+    let scalar = prop_oneof![
+        Just("null".to_owned()),
+        any::<bool>().prop_map(|value| value.to_string()),
+        any::<i64>().prop_map(|value| value.to_string()),
+        (-9_i64..9).prop_map(|value| value.to_string()),
+        any::<f64>()
+            .prop_filter("JSON has no others", |value| value.is_finite())
+            .prop_map(|value| { serde_json::to_string(&value).unwrap() }),
+        (-9_i32..9).prop_map(|value| format!("{value}.50")),
+        ".{0,6}".prop_map(|text| serde_json::to_string(&text).unwrap()),
+        "[0-9.e-]{1,4}|\\[\\]|\\{\\}|true|null".prop_map(|text| serde_json::to_string(&text).unwrap()),
+    ];
+    scalar.prop_recursive(2, 8, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(|all| format!("[{}]", all.join(" , "))),
+            inner.prop_map(|value| format!("{{\"k\": {value}}}")),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn export_of_an_import_imports_to_the_same_table(
+        table in prop::collection::vec(prop::collection::btree_map("[abAB]|id|a b|", value(), 0..4), 1..6)
+    ) {
+        let line = |row: &std::collections::BTreeMap<String, String>| {
+            let members: Vec<String> =
+                row.iter().map(|(key, value)| format!("{}:{value}", serde_json::to_string(key).unwrap())).collect();
+            format!("{{{}}}\n", members.join(","))
+        };
+        round_trip(&table.iter().map(line).collect::<String>())?;
+    }
+}
