@@ -26,6 +26,11 @@ fn library() -> Home {
     home
 }
 
+/// As [`library`]'s files are shown.
+fn shown(bytes: u64) -> String {
+    format!("{:>6.1} KiB", bytes as f64 / 1024.0)
+}
+
 /// The sizes of the groups that are listed.
 fn sizes(home: &Home, words: &[&str]) -> Vec<u64> {
     let found = home.json(&[&["dupes"], words].concat());
@@ -36,22 +41,25 @@ fn sizes(home: &Home, words: &[&str]) -> Vec<u64> {
 fn for_people() {
     let home = library();
     let at = |name: &str| home.real(name);
+    let (large, small) = (2 * home.allocated("a/one"), home.allocated("b/plain"));
+    let all = shown(large + 2 * small).trim_start().to_owned();
+    let (large, small) = (shown(large), shown(small));
     let expected = format!(
-        "   9.8 KiB  3 copies of 4.9 KiB
+        "{large}  3 copies of 4.9 KiB
             {}
           = {} (hard link)
             {}
             {}
 
-     300 B  2 copies of 300 B
+{small}  2 copies of 300 B
             {}
             {}
 
-      20 B  2 copies of 20 B
+{small}  2 copies of 20 B
             {}
             {}
 
-3 groups of duplicates, 8 files: 10.1 KiB could be had back
+3 groups of duplicates, 8 files: {all} reclaimable (10.1 KiB of contents)
 ",
         at("a/one"),
         at("a/sub/link"),
@@ -74,7 +82,8 @@ fn for_programs() {
     for (field, expected) in [
         ("total_groups", json!(3)),
         ("total_files", json!(8)),
-        ("reclaimable_bytes", json!(10_320)),
+        ("reclaimable_bytes", json!(2 * home.allocated("a/one") + 2 * home.allocated("b/plain"))),
+        ("redundant_bytes", json!(10_320)),
         ("page", json!(1)),
         ("next_page", Value::Null),
     ] {
@@ -84,7 +93,8 @@ fn for_programs() {
     // BLAKE3 of five thousand bytes of one.
     let key = first["group_key"].as_str().unwrap();
     assert!(key.starts_with("blake3:") && key.len() == 7 + 64, "{key}");
-    assert_eq!((&first["copies"], &first["reclaimable_bytes"]), (&json!(3), &json!(10_000)));
+    assert_eq!((&first["copies"], &first["redundant_bytes"]), (&json!(3), &json!(10_000)));
+    assert_eq!(first["reclaimable_bytes"], json!(2 * home.allocated("a/one")));
     let linked: Vec<&Value> =
         first["files"].as_array().unwrap().iter().map(|file| &file["hard_link"]).collect();
     assert_eq!(linked, [false, true, false, false]);
@@ -107,8 +117,10 @@ fn as_csv() {
         rows.contains(&format!("{number},{quoted}")) || rows.contains(&format!("{number},\"{quoted}\""))
     };
     assert!(rows.starts_with("1,blake3:"), "{rows}");
-    assert!(row("5000,3,10000", "a/one") && row("300,2,300", "a/new\nline\u{1b}[31m"), "{rows}");
-    assert!(row("20,2,20", "b/comma, \"quote\"") && row("20,2,20", "b/plain"), "{rows}");
+    let (large, small) = (2 * home.allocated("a/one"), home.allocated("b/plain"));
+    let row = |size: &str, space: u64, name: &str| row(&format!("{size},{space}"), name);
+    assert!(row("5000,3", large, "a/one") && row("300,2", small, "a/new\nline\u{1b}[31m"), "{rows}");
+    assert!(row("20,2", small, "b/comma, \"quote\"") && row("20,2", small, "b/plain"), "{rows}");
     assert!(rows.contains(&format!("/a/sub/link,,{},true,20", home.real("a"))), "{rows}");
     assert!(rows.contains(&format!("{},", home.real("a/caf\\xE9"))), "{rows}");
     assert!(rows.contains("2f636166e9,"), "bytes of what is no text: {rows}");
@@ -145,34 +157,34 @@ fn as_fdupes_writes_it() {
 #[test]
 fn in_every_order_and_narrowed() {
     let home = Home::new();
-    let large = [1; 1_000];
+    let large = [1; 100_000];
     home.files(&[(b"a/z1", &large), (b"a/z2", &large)]);
     for name in ["a/m1", "a/m2", "b/m3", "b/m4"] {
-        home.files(&[(name.as_bytes(), &[2; 400])]);
+        home.files(&[(name.as_bytes(), &[2; 40_000])]);
     }
     home.files(&[
-        (b"a/b1", &[3; 50]),
-        (b"a/b2", &[3; 50]),
-        (b"b/b3", &[3; 50]),
+        (b"a/b1", &[3; 5_000]),
+        (b"a/b2", &[3; 5_000]),
+        (b"b/b3", &[3; 5_000]),
         (b"b/c1", b"c"),
         (b"b/c2", b"c"),
     ]);
     home.scan(&["a", "b"]);
-    assert_eq!(sizes(&home, &[]), [400, 1_000, 50, 1]);
-    assert_eq!(sizes(&home, &["--sort", "reclaimable"]), [400, 1_000, 50, 1]);
-    assert_eq!(sizes(&home, &["--sort", "count"]), [400, 50, 1_000, 1]);
-    assert_eq!(sizes(&home, &["--sort", "size"]), [1_000, 400, 50, 1]);
-    assert_eq!(sizes(&home, &["--sort", "path", "--root", "a"]), [50, 400, 1_000]);
-    assert_eq!(sizes(&home, &["--min-count", "3"]), [400, 50]);
-    assert_eq!(sizes(&home, &["--min-count", "4"]), [400]);
-    assert_eq!(sizes(&home, &["--min-size", "400"]), [400, 1_000]);
-    assert_eq!(sizes(&home, &["--min-size", "1KiB"]), [0; 0]);
-    assert_eq!(sizes(&home, &["--across-roots"]), [400, 50]);
-    assert_eq!(sizes(&home, &["--root", "b"]), [400, 1]);
-    assert_eq!(sizes(&home, &["--root", &home.real("b")]), [400, 1]);
-    assert_eq!(sizes(&home, &["--root", "a", "--root", "b", "--across-roots"]), [400, 50]);
+    assert_eq!(sizes(&home, &[]), [40_000, 100_000, 5_000, 1]);
+    assert_eq!(sizes(&home, &["--sort", "reclaimable"]), [40_000, 100_000, 5_000, 1]);
+    assert_eq!(sizes(&home, &["--sort", "count"]), [40_000, 5_000, 100_000, 1]);
+    assert_eq!(sizes(&home, &["--sort", "size"]), [100_000, 40_000, 5_000, 1]);
+    assert_eq!(sizes(&home, &["--sort", "path", "--root", "a"]), [5_000, 40_000, 100_000]);
+    assert_eq!(sizes(&home, &["--min-count", "3"]), [40_000, 5_000]);
+    assert_eq!(sizes(&home, &["--min-count", "4"]), [40_000]);
+    assert_eq!(sizes(&home, &["--min-size", "40000"]), [40_000, 100_000]);
+    assert_eq!(sizes(&home, &["--min-size", "1MiB"]), [0; 0]);
+    assert_eq!(sizes(&home, &["--across-roots"]), [40_000, 5_000]);
+    assert_eq!(sizes(&home, &["--root", "b"]), [40_000, 1]);
+    assert_eq!(sizes(&home, &["--root", &home.real("b")]), [40_000, 1]);
+    assert_eq!(sizes(&home, &["--root", "a", "--root", "b", "--across-roots"]), [40_000, 5_000]);
     assert_eq!(sizes(&home, &["--root", "a", "--across-roots"]), [0; 0]);
-    home.check(&["dupes", "--min-size", "1KiB"], 0, "no duplicates match. `gristmill dupes` shows", "");
+    home.check(&["dupes", "--min-size", "1MiB"], 0, "no duplicates match. `gristmill dupes` shows", "");
     let expected = format!("c: it is no root (registered: {}, {})", home.real("a"), home.real("b"));
     home.check(&["dupes", "--root", "c"], 1, "", &expected);
     home.check(&["dupes", "--min-count", "1"], 1, "", "legal: a whole number from 2 on");

@@ -28,9 +28,14 @@ fn roots_are_listed_with_what_they_hold() {
         ["folders", "files", "bytes"].map(|field| found["items"][number][field].as_u64().unwrap())
     };
     assert_eq!((numbers(0), numbers(1)), ([2, 3, 12], [1, 1, 4]));
+    home.run(&["scan", "--min-size", "1KiB", "--exclude", "*.tmp", "--skip-hidden", "b", "--quiet"]);
+    let filters = "--exclude '*.tmp' --min-size 1024 --skip-hidden";
+    assert!(home.run(&["roots"]).out.contains(filters), "{:?}", home.run(&["roots"]));
+    assert_eq!(home.json(&["roots"])["items"][1]["filters"]["min_size"], 1024);
+    home.run(&["scan", "--follow-links", "b", "--quiet"]);
     let said = home.run(&["roots"]);
-    assert!(said.out.starts_with("NAME  FOLDERS  FILES  SIZE  LAST SCAN (UTC)      LINKS        PATH\na     2        3      12 B  2"), "{said:?}");
-    assert!(said.out.contains(&format!("followed     {}\n", home.real("b"))), "{said:?}");
+    assert!(said.out.starts_with("NAME  FOLDERS  FILES  SIZE  LAST SCAN (UTC)      SYMLINKS      FILTERS  PATH\na     2        3      12 B  2"), "{said:?}");
+    assert!(said.out.contains(&format!("followed      -        {}\n", home.real("b"))), "{said:?}");
 }
 
 #[test]

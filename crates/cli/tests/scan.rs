@@ -16,11 +16,12 @@ fn what_was_found_is_told() {
         (b"a/empty", b""),
     ]);
     let (a, one) = (home.real("a"), home.real("a/one"));
+    let space = format!("{:.1} KiB", home.allocated("a/one") as f64 / 1024.0);
     home.check(
         &["scan", "a"],
         0,
         &format!(
-            "\nfiles: 4 new\n\n1 group of duplicates, 2 files: 4.9 KiB could be had back\n     4.9 KiB  2 copies of \
+            "\nfiles: 4 new\n\n1 group of duplicates, 2 files: {space} reclaimable\n{space:>12}  2 copies of \
              4.9 KiB: {one}\nWhere all their copies are: gristmill dupes\n"
         ),
         &format!("{a} is registered\n"),
@@ -30,7 +31,7 @@ fn what_was_found_is_told() {
     std::fs::remove_file(home.path("a/b/three")).unwrap();
     home.check(&["scan", "a"], 0, "files: 1 changed, 1 gone\n\nno duplicates\n", "");
     home.files(&[(b"other/x", b"x")]);
-    home.check(&["scan", "other"], 0, "no duplicates in all roots\n", "other is registered");
+    home.check(&["scan", "other"], 0, "no duplicates in any root\n", "other is registered");
     let summary = home.scan(&["a"]);
     shape_is_held("scan", &summary);
     assert_eq!(summary["roots"], json!([a]));

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use gristmill_store::catalog::{Algorithm, ChangedFile, End, Finding, Hashed, Listing, Place, Stat};
 use gristmill_store::scans::{Duplicates, Finished, LEASE, Scan, Seen, Walked, Wanted};
 use gristmill_store::{Clock, Durability, Error, Store, Time};
 use tempfile::TempDir;
@@ -225,4 +226,55 @@ fn what_the_last_scan_settled_holds_until_something_else_was_done() {
         undo();
         assert_eq!(settled("blake3", &[]), None);
     }
+}
+
+/// Rows of a scan that was killed may be unread when another one ends.
+#[test]
+fn scan_that_ends_while_another_is_unfinished_settles_nothing() {
+    let desk = Desk::new();
+    let duplicates = Duplicates { groups: 1, files: 2, reclaimable: 3 };
+    let other = desk.store.roots().register(Path::new("/other")).expect("a root").id;
+    desk.begin("dead").expect("begun");
+    let second = desk.store.scans().begin(Wanted { root: other, ..desk.wanted("living") }).expect("begun");
+    desk.finish(&second, Seen::default(), Some(("blake3", duplicates))).expect("finished");
+    let third = desk.store.scans().begin(Wanted { restart: true, ..desk.wanted("living") }).expect("begun");
+    assert_eq!(desk.store.scans().settled("blake3", &[third.id]).expect("an answer"), None);
+    assert!(!desk.store.scans().is_settled().expect("an answer"));
+    desk.finish(&third, Seen::default(), Some(("blake3", duplicates))).expect("finished");
+    assert!(desk.store.scans().is_settled().expect("an answer"));
+    assert_eq!(desk.store.scans().unfinished().expect("an answer"), [0; 0]);
+}
+
+#[test]
+fn every_write_that_changes_a_file_clears_the_settled_mark() {
+    let desk = Desk::new();
+    let settle = || {
+        let scan = desk.begin("living").expect("begun");
+        desk.finish(&scan, Seen::default(), Some(("blake3", Duplicates::default()))).expect("finished");
+    };
+    let settled = || desk.store.scans().is_settled().expect("an answer");
+    let top = Place { root: desk.root, id: None, path: "".into() };
+    let empty = || Listing { end: End::Whole, ..Listing::new(1, top.clone()) };
+    let stat = Stat { size: 5, inode: 1, ..Stat::default() };
+    settle();
+    desk.store.catalog().record(vec![empty()]).expect("recorded");
+    assert!(settled(), "a folder that is as it was changes no file");
+    for listing in [
+        Listing { new_files: vec![("a".into(), stat)], ..empty() },
+        Listing { changed_files: vec![ChangedFile { id: 1, stat, keeps_hash: true }], ..empty() },
+        Listing { missing_files: vec![1], ..empty() },
+        Listing { excluded_files: vec![1], ..empty() },
+        Listing { missing_folders: vec!["f".into()], ..empty() },
+        Listing { excluded_folders: vec!["f".into()], ..empty() },
+        Listing { foreign_folders: vec!["f".into()], ..empty() },
+    ] {
+        settle();
+        assert!(settled());
+        desk.store.catalog().record(vec![listing.clone()]).expect("recorded");
+        assert!(!settled(), "{listing:?}");
+    }
+    settle();
+    let finding = Finding::Content(Algorithm::Sha256, vec![1; 32]);
+    desk.store.catalog().settle(vec![Hashed { id: 1, stat, finding }]).expect("settled");
+    assert!(!settled(), "a file was read with another algorithm");
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use gristmill_store::Time;
 use gristmill_store::roots::Root;
 use serde_json::{Value, json};
 
@@ -14,7 +15,8 @@ use crate::output::{Output, aside, bytes, counted, grouped, path, time};
 
 pub(crate) const LIST: &str = "\
 A root is a folder that was given to `gristmill scan`, with everything below it. A root in another one has its files \
-to itself: none is counted twice. Numbers are those of the last scan that came to its end.
+to itself: none is counted twice. Numbers and filters are those of the last scan that finished; an inode with several \
+names counts once in the size.
 
 Examples:
   gristmill roots
@@ -62,9 +64,37 @@ fn as_value(root: &Root) -> Value {
         ("folders", json!(root.folders)),
         ("files", json!(root.files)),
         ("bytes", json!(root.bytes)),
+        ("filters", filters(root).unwrap_or_default()),
     ];
     object.extend(more.map(|(name, value)| (name.to_owned(), value)));
     object.into()
+}
+
+/// The filters of the last scan, as they were recorded.
+fn filters(root: &Root) -> Option<Value> {
+    serde_json::from_str(root.filters.as_deref()?).ok()
+}
+
+/// The filters of the last scan, as flags of `scan`.
+fn filter_flags(root: &Root) -> String {
+    let Some(Value::Object(filters)) = filters(root) else { return "-".to_owned() };
+    let moment = |value: &Value| value.as_i64().map(|at| time(Time::from_micros(at.div_euclid(1_000))));
+    let flags = filters.iter().flat_map(|(name, value)| {
+        let flag = format!("--{}", name.replace('_', "-"));
+        match (name.as_str(), value) {
+            (_, Value::Bool(true)) => vec![flag],
+            (_, Value::Array(patterns)) => patterns
+                .iter()
+                .filter_map(Value::as_str)
+                .map(|pattern| format!("{flag} '{pattern}'"))
+                .collect(),
+            ("min_size" | "max_size", value) => {
+                value.as_u64().map(|size| format!("{flag} {size}")).into_iter().collect()
+            }
+            (_, value) => moment(value).map(|at| format!("{flag} '{at}'")).into_iter().collect(),
+        }
+    });
+    flags.collect::<Vec<_>>().join(" ")
 }
 
 fn table(output: &Output, hints: &Hints, roots: &[Root]) -> String {
@@ -80,11 +110,12 @@ fn table(output: &Output, hints: &Hints, roots: &[Root]) -> String {
             or_dash(number(root.files).map(grouped)),
             or_dash(number(root.bytes).map(bytes)),
             root.last_scanned_at.map_or_else(|| "not to its end yet".to_owned(), time),
-            (if root.follow_links { "followed" } else { "passed over" }).to_owned(),
+            (if root.follow_links { "followed" } else { "not followed" }).to_owned(),
+            filter_flags(root),
             path(&root.path),
         ]
     };
-    let headers = ["NAME", "FOLDERS", "FILES", "SIZE", "LAST SCAN (UTC)", "LINKS", "PATH"];
+    let headers = ["NAME", "FOLDERS", "FILES", "SIZE", "LAST SCAN (UTC)", "SYMLINKS", "FILTERS", "PATH"];
     output.table(&headers, &roots.iter().map(row).collect::<Vec<_>>())
 }
 

@@ -88,6 +88,11 @@ impl Home {
         home.join(name).to_str().unwrap().to_owned()
     }
 
+    /// What a file takes on its disk, in bytes.
+    pub(crate) fn allocated(&self, name: &str) -> u64 {
+        std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(self.path(name)).unwrap()) * 512
+    }
+
     /// Scans, and tells nobody.
     #[track_caller]
     pub(crate) fn scan(&self, folders: &[&str]) -> Value {

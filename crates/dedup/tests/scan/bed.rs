@@ -58,10 +58,17 @@ pub(crate) struct Mounted(PathBuf);
 impl Mounted {
     /// Mounts one. Nothing where that is not permitted, which is printed: a test then shows less.
     pub(crate) fn new(path: &Path) -> Option<Self> {
+        Mounted::with(&["-t", "tmpfs", "-o", "size=64m"], Path::new("tmpfs"), path)
+    }
+
+    /// Mounts the filesystem that a file holds.
+    pub(crate) fn image(image: &Path, path: &Path) -> Option<Self> {
+        Mounted::with(&["-o", "loop"], image, path)
+    }
+
+    fn with(options: &[&str], what: &Path, path: &Path) -> Option<Self> {
         fs::create_dir_all(path).expect("a folder");
-        let mut command = std::process::Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"]).arg(path);
-        match command.output() {
+        match std::process::Command::new("mount").args(options).arg(what).arg(path).output() {
             Ok(output) if output.status.success() => Some(Mounted(path.to_path_buf())),
             refused => {
                 eprintln!("NOT EXERCISED, because a filesystem cannot be mounted here: {refused:?}");

@@ -300,12 +300,13 @@ fn group(query: &GroupQuery, alike: Alike, mut facts: Vec<Fact>) -> Option<Found
 }
 
 fn sort(found: &mut [Found], by: SortBy) {
-    // Largest first; among equals by hash, so that pages never change places.
+    // Largest first; small files often take the same space, so their sizes decide. Among equals by hash, so that pages
+    // never change places.
     let number = |group: &Found| match by {
-        SortBy::Reclaimable => group.reclaimable,
-        SortBy::Count => group.copies,
-        SortBy::Size => group.size,
-        SortBy::Path => 0,
+        SortBy::Reclaimable => (group.reclaimable, group.redundant()),
+        SortBy::Count => (group.copies, group.size),
+        SortBy::Size => (group.size, group.copies),
+        SortBy::Path => (0, 0),
     };
     found.sort_by(|a, b| {
         number(b).cmp(&number(a)).then_with(|| a.first.cmp(&b.first)).then_with(|| a.hash.cmp(&b.hash))

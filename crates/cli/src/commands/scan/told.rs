@@ -121,10 +121,10 @@ impl Told<'_> {
         // What was found concerns all roots, whichever were scanned.
         let wide = if self.roots.len() > roots.len() { " in all roots" } else { "" };
         if *duplicate_groups == 0 {
-            return vec![format!("no duplicates{wide}")];
+            return vec![format!("no duplicates{}", if wide.is_empty() { "" } else { " in any root" })];
         }
         let mut lines = vec![format!(
-            "{} of duplicates{wide}, {}: {} could be had back",
+            "{} of duplicates{wide}, {}: {} reclaimable",
             counted(*duplicate_groups, "group"),
             counted(*duplicate_files, "file"),
             bytes(*reclaimable_bytes)
