@@ -379,6 +379,21 @@ fn resume_does_not_trust_a_table_that_lost_rows_or_columns() {
     assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Unchanged);
 }
 
+#[test]
+fn resume_reads_a_file_again_that_may_have_changed_within_the_same_tick() {
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
+    bench.load(&Options::default());
+    let path = bench.data().join("t.jsonl");
+    let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+    // Another content of the same size, so soon that the file system gives it the same time.
+    bench.write("t.jsonl", b"{\"a\":2}\n");
+    std::fs::File::options().append(true).open(&path).unwrap().set_modified(modified).unwrap();
+    let resume = Options { resume: true, existing: Existing::Replace, ..Options::default() };
+    assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Loaded);
+    assert_eq!(bench.all("SELECT a FROM t"), "2");
+    assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Unchanged);
+}
+
 // Keys that were asked for.
 
 #[test]

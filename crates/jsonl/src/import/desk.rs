@@ -169,7 +169,7 @@ impl Desk<'_> {
         if entry.options != self.options.shape() || entry.print.bytes != bytes {
             return Ok(None);
         }
-        let same = entry.print.modified == modified
+        let same = (entry.print.modified == modified && !entry.is_racy())
             || source::hash(path, self.control).is_ok_and(|hash| hash == entry.print.hash);
         Ok(same.then_some(entry))
     }

@@ -170,7 +170,8 @@ impl Layout {
         layout
     }
 
-    /// What a schema says of columns that the table has already: values are made to fit that.
+    /// Applies a schema to columns that the table has already: values must fit its types, and a column that has its type
+    /// keeps it.
     pub(crate) fn apply(&mut self, schema: &TableSchema, options: &Options) {
         for (name, fixed) in &schema.columns {
             let Some(kind) = fixed.kind else { continue };
@@ -180,6 +181,9 @@ impl Layout {
                 && column.declared.is_some()
             {
                 column.fate = Fate::Fixed(kind);
+                if column.declared == Some(kind) {
+                    (column.declared, column.before) = (None, None);
+                }
             }
         }
     }

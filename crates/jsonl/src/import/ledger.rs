@@ -38,7 +38,24 @@ pub(crate) struct Entry {
     pub(crate) options: String,
     pub(crate) rows: u64,
     pub(crate) errors: u64,
+    /// When it began to be read; unknown if that is not a time.
+    pub(crate) started: Option<jiff::Timestamp>,
 }
+
+impl Entry {
+    /// Whether a file of this size and time may have other contents all the same: it was written so shortly before it was
+    /// read that a later change may have left it the same time.
+    pub(crate) fn is_racy(&self) -> bool {
+        let started = self.started.and_then(|started| i64::try_from(started.as_nanosecond()).ok());
+        match (self.print.modified, started) {
+            (Some(modified), Some(started)) => modified.saturating_add(TIME_GRANULARITY_NS) > started,
+            _ => true,
+        }
+    }
+}
+
+/// How coarse the times of a file system may be: 2 s on FAT.
+const TIME_GRANULARITY_NS: i64 = 2_000_000_000;
 
 pub(crate) struct Record<'a> {
     pub(crate) file: &'a FileSummary,
@@ -116,7 +133,7 @@ pub(crate) fn last(conn: &Connection, table: &str, source: &str) -> rusqlite::Re
         return Ok(None);
     }
     conn.query_row(
-        r#"SELECT "bytes", "modified_ns", "blake3", "options", "rows", "errors" FROM "_imports"
+        r#"SELECT "bytes", "modified_ns", "blake3", "options", "rows", "errors", "started_at" FROM "_imports"
            WHERE "table" = ?1 COLLATE NOCASE AND "source" = ?2 AND "error" IS NULL AND "blake3" IS NOT NULL
            AND "id" > coalesce((SELECT max("id") FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "source" <> ?2
                                 AND "mode" IN ('create', 'replace') AND "error" IS NULL), 0)
@@ -133,6 +150,7 @@ pub(crate) fn last(conn: &Connection, table: &str, source: &str) -> rusqlite::Re
                 options: row.get(3)?,
                 rows: row.get::<_, i64>(4)?.unsigned_abs(),
                 errors: row.get::<_, i64>(5)?.unsigned_abs(),
+                started: row.get::<_, String>(6)?.parse().ok(),
             })
         },
     )

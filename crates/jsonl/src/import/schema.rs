@@ -75,7 +75,7 @@ fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     })
 }
 
-/// What becomes of keys that a schema does not name.
+/// What becomes of keys that a schema does not name, and for which the table has no column yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OtherKeys {

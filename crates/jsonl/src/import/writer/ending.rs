@@ -27,6 +27,10 @@ impl Writer<'_> {
     /// All files of a table have been read.
     pub(super) fn end_table(&mut self, mut loading: Loading) -> Result<()> {
         let (rows, rejected) = (loading.all_rows(), loading.all_rejected());
+        if loading.state == State::Watching {
+            // Rows that have none of the columns are rows as soon as there is one.
+            self.complete(&mut loading);
+        }
         match loading.state {
             State::Abandoned => match loading.failure.take() {
                 Some(why) => self.give_up(&loading, &why),
@@ -66,10 +70,15 @@ impl Writer<'_> {
             && (watch.upserts || (!watch.wanted.is_empty() && is_for_this))
     }
 
-    fn finish_table(&mut self, mut loading: Loading) -> Result<()> {
+    /// Adds the columns that a schema names and no row had.
+    fn complete(&self, loading: &mut Loading) {
         if self.options.columns.is_empty() {
             loading.table.layout.complete(self.options, self.schema(loading.index));
         }
+    }
+
+    fn finish_table(&mut self, mut loading: Loading) -> Result<()> {
+        self.complete(&mut loading);
         match self.finish(&mut loading) {
             Ok(()) => self.done(&loading),
             Err(Unfinished::KeyBroken) => {

@@ -1,0 +1,53 @@
+//! Schemas over several imports, and rows that have none of the columns.
+
+mod common;
+
+use common::{Bench, lines};
+use gristmill_jsonl::import::options::{Existing, Options};
+use gristmill_jsonl::import::schema::Schema;
+
+fn schema(text: &str) -> Schema {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    Schema::read(file.path()).unwrap()
+}
+
+#[test]
+fn rows_without_any_column_are_kept_if_the_schema_has_one() {
+    let skips = "[tables.t]\nothers = \"skip\"\n[tables.t.columns]\nn = { type = \"numeric\" }\n";
+    let infers = "[tables.t.columns]\nn = { type = \"any\" }\n";
+    for (text, schema_text, rejected) in [
+        (&["{}"][..], skips, 0),
+        (&["{}"], infers, 0),
+        (&["{\"x\":57}", "{\"name\":\"true\"}", "{\"x\":1}"], skips, 0),
+        (&["{\"x\":57}", "bad", "{\"name\":\"true\"}"], skips, 1),
+    ] {
+        for block in [1, 24, 1 << 16] {
+            let bench = Bench::with(&[("t.jsonl", &lines(text))]);
+            let summary = bench.load(&Options { block, schema: schema(schema_text), ..Options::default() });
+            let rows = text.len() as u64 - rejected;
+            assert_eq!((summary.rows, summary.rejected), (rows, rejected), "{text:?}, block {block}");
+            assert_eq!(bench.all("SELECT count(*), count(n) FROM t"), format!("{rows}|0"), "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn type_of_a_schema_stays_in_a_second_import() {
+    for (kind, sql, first, second) in [
+        ("any", "\"n\"\n", "{}", "{\"n\":1}"),
+        ("any", "\"n\"\n", "{\"n\":1}", "{\"n\":\"x\"}"),
+        ("real", "\"n\" REAL", "{\"n\":0.5}", "{\"n\":9007199254740993}"),
+        ("boolean", "\"n\" BOOLEAN", "{\"n\":true}", "{\"n\":1}"),
+        ("integer", "\"n\" INTEGER", "{}", "{\"n\":7}"),
+    ] {
+        let text = format!("[tables.t.columns]\nn = {{ type = \"{kind}\" }}\n");
+        let options = Options { schema: schema(&text), existing: Existing::Append, ..Options::default() };
+        let bench = Bench::with(&[("t.jsonl", &lines(&[first]))]);
+        bench.load(&options);
+        bench.write("t.jsonl", lines(&[second]).as_bytes());
+        let summary = bench.load(&options);
+        assert_eq!(summary.rejected, 0, "{kind}: {:?}", summary.examples);
+        assert!(bench.schema("t").contains(sql), "{kind}: {}", bench.schema("t"));
+    }
+}
