@@ -1,24 +1,99 @@
-//! Random imports, compared with a model in memory of what the tables must hold.
+//! Random sequences of imports, compared with a model in memory of what the tables must hold.
+//!
+//! The model is written from the documentation, not from the code. `cargo test` runs a few rounds with fixed seeds;
+//! `cargo xtask check import` runs many. A failing round prints its operations as commands, reduced to those that the
+//! failure needs.
 
-#[path = "../common/mod.rs"]
-mod common;
+mod case;
+mod columns;
+mod generate;
+mod json;
+mod load;
+mod model;
+mod rows;
+mod site;
+mod table;
 
-use common::Bench;
-use gristmill_check::Rng;
-use gristmill_jsonl::import::options::Options;
+use gristmill_check::{Rng, reduce};
 
-/// Rounds in `cargo test`; `cargo xtask check import` runs more.
-const ROUNDS: u64 = 20;
+use crate::case::{Import, Operation};
+use crate::model::Model;
+use crate::site::Site;
+
+/// Rounds in `cargo test`.
+const ROUNDS: u64 = 200;
 
 #[test]
 fn imports_match_the_model() {
-    gristmill_check::run("import", ROUNDS, round);
+    gristmill_check::run("import", ROUNDS, |seed| {
+        let operations = generate::case(&mut Rng::new(seed));
+        match check(&operations) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(reduced(&operations, &error)),
+        }
+    });
 }
 
-fn round(seed: u64) -> Result<(), String> {
-    let rows = Rng::new(seed).within(1..50);
-    let text: String = (0..rows).map(|n| format!("{{\"n\":{n}}}\n")).collect();
-    let bench = Bench::with(&[("t.jsonl", &text)]);
-    let summary = bench.import(&Options::default()).map_err(|error| error.to_string())?;
-    if summary.rows == rows as u64 { Ok(()) } else { Err(format!("{} rows, not {rows}", summary.rows)) }
+/// Runs the operations, and compares after each.
+fn check(operations: &[Operation]) -> Result<(), String> {
+    let (site, mut model) = (Site::new(), Model::default());
+    for (operation, number) in operations.iter().zip(1..) {
+        match operation {
+            Operation::Import(import) => {
+                let observed = site.import(import);
+                let compared = observed.and_then(|observed| model.check(import, &observed));
+                compared.map_err(|error| format!("operation {number}: {error}"))?;
+            }
+            _ if model.by_user(operation) => site.execute(&operation.sql()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The failure with as few operations, files, lines and members as it needs.
+fn reduced(operations: &[Operation], error: &str) -> String {
+    let fails_alike =
+        |operations: &[Operation]| check(operations).is_err_and(|other| kind(&other) == kind(error));
+    let mut operations = reduce(operations, fails_alike);
+    for index in 0..operations.len() {
+        let Operation::Import(import) = &operations[index] else { continue };
+        let mut import = import.clone();
+        let fails = |import: &Import| {
+            let mut tried = operations.clone();
+            tried[index] = Operation::Import(import.clone());
+            fails_alike(&tried)
+        };
+        import.files = reduce(&import.files, |files| {
+            !files.is_empty() && fails(&Import { files: files.to_vec(), ..import.clone() })
+        });
+        for file in 0..import.files.len() {
+            let lines = reduce(&import.files[file].lines, |lines| {
+                let mut tried = import.clone();
+                tried.files[file].lines = lines.to_vec();
+                fails(&tried)
+            });
+            import.files[file].lines = lines;
+            for line in 0..import.files[file].lines.len() {
+                let case::Line::Object(members) = &import.files[file].lines[line] else { continue };
+                let members = reduce(members, |members| {
+                    let mut tried = import.clone();
+                    tried.files[file].lines[line] = case::Line::Object(members.to_vec());
+                    fails(&tried)
+                });
+                import.files[file].lines[line] = case::Line::Object(members);
+            }
+        }
+        operations[index] = Operation::Import(import);
+    }
+    let error = check(&operations).err().unwrap_or_else(|| format!("{error}\n(not in every run of it)"));
+    let shown: Vec<String> =
+        operations.iter().zip(1..).map(|(operation, number)| format!("# {number}\n{operation}")).collect();
+    format!("{error}\n\n{}", shown.join("\n"))
+}
+
+/// The words of an error before the first name or number in it that a smaller case may change.
+fn kind(error: &str) -> &str {
+    let error = error.trim_start_matches(|c: char| c != ':');
+    error.split(['"', '{', '[', '(']).next().unwrap_or(error)
 }

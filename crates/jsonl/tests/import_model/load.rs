@@ -1,0 +1,181 @@
+//! What one import must do to one table: the outcome of each file, its counts, its rejected lines, and the table.
+//!
+//! Where the documentation leaves a choice (whether the keys of a rejected line become columns), each choice is tried, and
+//! one of them must explain all that is found.
+
+use std::collections::BTreeSet;
+
+use gristmill_jsonl::import::summary::{FileSummary, Outcome, Summary};
+
+use crate::case::{File, Import, Line};
+use crate::rows::{Deciding, LineId, Run};
+use crate::site::ObservedTable;
+use crate::table::Table;
+
+pub(crate) struct Load<'a> {
+    pub(crate) import: &'a Import,
+    /// The files, as if they were one.
+    pub(crate) parts: Vec<Part<'a>>,
+    pub(crate) summary: &'a Summary,
+    /// The table as it is now.
+    pub(crate) found: Option<&'a ObservedTable>,
+    /// The table that gets more rows.
+    pub(crate) old: Option<&'a Table>,
+    /// A table is there, and is to be made anew.
+    pub(crate) replaces: bool,
+    /// The table has another key than the one that is named.
+    pub(crate) key_differs: bool,
+}
+
+/// One file.
+pub(crate) struct Part<'a> {
+    pub(crate) file: &'a File,
+    pub(crate) of_file: &'a FileSummary,
+    /// Numbers of rejected lines.
+    pub(crate) rejected: BTreeSet<usize>,
+}
+
+impl Part<'_> {
+    fn has_failed(&self) -> bool {
+        matches!(self.of_file.outcome, Outcome::Failed(_))
+    }
+}
+
+impl Load<'_> {
+    /// The table afterwards; nothing when it must be as it was.
+    pub(crate) fn check(&self) -> Result<Option<Table>, String> {
+        let mut errors: Vec<String> = Vec::new();
+        for deciding in [Deciding::Accepted, Deciding::Fitting, Deciding::All] {
+            match self.attempt(deciding) {
+                Ok(table) => return Ok(table),
+                Err(error) if !errors.contains(&error) => errors.push(error),
+                Err(_) => {}
+            }
+        }
+        Err(errors.join("\n  or, if rejected lines decide on columns: "))
+    }
+
+    /// Lines that were rejected.
+    pub(crate) fn rejected(&self) -> BTreeSet<LineId> {
+        let of_part = |(index, part): (usize, &Part<'_>)| {
+            part.rejected.iter().map(move |line| (index, *line)).collect::<Vec<_>>()
+        };
+        self.parts.iter().enumerate().flat_map(of_part).collect()
+    }
+
+    fn attempt(&self, deciding: Deciding) -> Result<Option<Table>, String> {
+        let run = Run::new(self, deciding);
+        if run.table.columns.is_empty() && !run.accepted.is_empty() && self.found.is_none() {
+            // Lines without any key make no table.
+            return Ok(Some(run.table));
+        }
+        let has_failed = self.parts.iter().all(Part::has_failed);
+        if has_failed && (run.may_fail || run.is_keyless || self.key_differs) {
+            return Ok(None);
+        }
+        let stops = self.import.max_errors.is_some_and(|most| run.rejected.len() as u64 > most);
+        if stops != self.summary.stopped_by.is_some() {
+            return Err(format!("{} lines are bad; it stops: {}", run.rejected.len(), !stops));
+        }
+        if stops {
+            return Ok(None);
+        }
+        if self.key_differs && !run.accepted.is_empty() {
+            return Err("it is loaded though the table has another key than the one that is named".to_owned());
+        }
+        // Of several tables, the key is that of those which have its column.
+        let is_noted = self.summary.files.len() > self.parts.len()
+            && self.parts.iter().any(|part| !part.of_file.notes.is_empty());
+        if run.is_keyless && !run.accepted.is_empty() && !is_noted {
+            return Err("it is loaded though no line has the key that is named".to_owned());
+        }
+        let is_in_vain = run.accepted.is_empty() && !run.rejected.is_empty();
+        for (index, part) in self.parts.iter().enumerate() {
+            let of_part = |lines: &BTreeSet<LineId>| -> BTreeSet<usize> {
+                lines.iter().filter(|(of, _)| *of == index).map(|(_, line)| *line).collect()
+            };
+            let (accepted, rejected) = (of_part(&run.accepted), of_part(&run.rejected));
+            self.check_part(part, &accepted, &rejected, is_in_vain)
+                .map_err(|error| format!("{}: {error}", part.file.path))?;
+        }
+        if run.accepted.is_empty() && (self.replaces || !run.rejected.is_empty()) {
+            return if has_failed || self.parts.len() > 1 {
+                Ok(None)
+            } else {
+                Err("it must fail".to_owned())
+            };
+        }
+        let mut table = run.table;
+        let is_unchanged = |part: &Part<'_>| part.of_file.outcome == Outcome::Unchanged;
+        if self.parts.iter().all(is_unchanged) {
+            return Ok(None);
+        }
+        if table.columns.is_empty() {
+            return Ok(Some(table));
+        }
+        let found = self.found.ok_or("its table is missing")?;
+        // In which order a key that differs only in case from another gets its column is not documented.
+        if let Some(old) = self.old.filter(|old| old.columns.iter().any(|column| column.path.is_none())) {
+            table.reorder(old.columns.len(), found);
+        }
+        take_types(&mut table, found)?;
+        table.compare(found)?;
+        Ok(Some(table))
+    }
+
+    fn check_part(
+        &self,
+        part: &Part<'_>,
+        accepted: &BTreeSet<usize>,
+        rejected: &BTreeSet<usize>,
+        is_in_vain: bool,
+    ) -> Result<(), String> {
+        if *rejected != part.rejected {
+            return Err(format!("it rejects the lines {:?}, expected {rejected:?}", part.rejected));
+        }
+        let outcome = &part.of_file.outcome;
+        if is_in_vain && part.has_failed() {
+            // Where no line of any file is accepted, files without lines may fail with the others.
+            return Ok(());
+        }
+        if accepted.is_empty() && (!rejected.is_empty() || self.replaces) {
+            let may_load = self.replaces && self.parts.len() > 1 && rejected.is_empty();
+            return if part.has_failed() || may_load {
+                Ok(())
+            } else {
+                Err(format!("it must fail, and is {outcome:?}"))
+            };
+        }
+        if *outcome == Outcome::Unchanged && accepted.is_empty() {
+            // Whether a file without lines is loaded again makes no difference.
+            return Ok(());
+        }
+        if *outcome != Outcome::Loaded {
+            return Err(format!("it must be loaded, and is {outcome:?}"));
+        }
+        let blank = part.file.lines.iter().filter(|line| **line == Line::Blank).count() as u64;
+        let counts = (part.of_file.rows, part.of_file.rejected, part.of_file.blank);
+        let expected = (accepted.len() as u64, rejected.len() as u64, blank);
+        if counts != expected && self.found.is_some() {
+            return Err(format!("rows, rejected and blank lines are {counts:?}, expected {expected:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// Takes over the types of the columns, if one import of all lines could give them. That they hold every value is for the
+/// comparison of rows to find.
+fn take_types(table: &mut Table, found: &ObservedTable) -> Result<(), String> {
+    for (column, (name, now)) in table.columns.iter_mut().zip(&found.columns) {
+        // Columns that differ are for the comparison to name.
+        if column.name != *name || column.is_fixed || column.types.last() == Some(now) {
+            continue;
+        }
+        if !column.may_have(now) {
+            let kinds = &column.accepted;
+            return Err(format!("column {name:?} is of the type {now:?}, with values of {kinds:?}"));
+        }
+        column.types.push(now.clone());
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! What lines do to a table: which are accepted, which are rejected, and the rows that come of them.
+
+use std::collections::BTreeSet;
+
+use crate::case::{self, Fixed, Import, Line, Mode};
+use crate::columns::{self, Path};
+use crate::json::{Json, Kind, fits, flatten};
+use crate::load::Load;
+use crate::table::{Cell, Column, Row, Table};
+
+/// The columns that are taken for a primary key when none is named.
+const KEYS: [&str; 3] = ["_key", "_id", "id"];
+
+/// A line: the number of its file and its number in the file.
+pub(crate) type LineId = (usize, usize);
+
+/// Which lines decide on the columns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deciding {
+    Accepted,
+    Fitting,
+    All,
+}
+
+/// A line that is a JSON object.
+#[derive(Clone, Debug)]
+pub(crate) struct Parsed {
+    id: LineId,
+    pub(crate) cells: Vec<(Path, Json)>,
+    /// Whether the types that the user fixed take it; unknown where that is not documented.
+    fits: Option<bool>,
+}
+
+/// What lines came to.
+pub(crate) struct Run {
+    pub(crate) table: Table,
+    pub(crate) accepted: BTreeSet<LineId>,
+    pub(crate) rejected: BTreeSet<LineId>,
+    /// The import may also fail as a whole.
+    pub(crate) may_fail: bool,
+    /// No line has the key that is named, or one to update by.
+    pub(crate) is_keyless: bool,
+}
+
+impl Run {
+    pub(crate) fn new(load: &Load<'_>, deciding: Deciding) -> Self {
+        let (lines, observed) = (parsed(load), load.rejected());
+        let is_fitting = |line: &&Parsed| line.fits.unwrap_or(!observed.contains(&line.id));
+        let fitting: Vec<Parsed> = lines.iter().filter(is_fitting).cloned().collect();
+        let deciding_lines = if deciding == Deciding::All { &lines } else { &fitting };
+        let run = Run::with(load, &observed, &lines, deciding_lines);
+        if deciding != Deciding::Accepted {
+            return run;
+        }
+        let is_accepted = |line: &&Parsed| run.accepted.contains(&line.id);
+        let accepted: Vec<Parsed> = lines.iter().filter(is_accepted).cloned().collect();
+        Run::with(load, &observed, &lines, &accepted)
+    }
+
+    fn with(load: &Load<'_>, observed: &BTreeSet<LineId>, lines: &[Parsed], deciding: &[Parsed]) -> Self {
+        let import = load.import;
+        let mut table = load.old.cloned().unwrap_or_default();
+        let places = columns::place(&mut table.columns, deciding, import.schema.as_ref());
+        let mut rows: Vec<(LineId, Row, bool)> = Vec::new();
+        for line in lines {
+            let (mut row, mut line_fits) = (Row::new(), line.fits);
+            for (path, json) in &line.cells {
+                let Some(index) = places.get(path) else { continue };
+                let column = &mut table.columns[*index];
+                let kind = json.kind(import.exact);
+                column.offered.insert(kind);
+                let of_column = column.types.last().filter(|_| column.is_fixed);
+                line_fits = both(line_fits, of_column.map_or(Some(true), |sql_type| fits(sql_type, kind)));
+                let since = column.types.len().saturating_sub(1);
+                row.insert(*index, Cell { json: json.clone(), since });
+            }
+            rows.push((line.id, row, line_fits.unwrap_or(!observed.contains(&line.id))));
+        }
+        let mut run = Run {
+            table,
+            accepted: BTreeSet::new(),
+            rejected: not_objects(load),
+            may_fail: false,
+            is_keyless: false,
+        };
+        let mut is_enforced = true;
+        if load.old.is_none() {
+            let fitting: Vec<&Row> = rows.iter().filter(|(.., fits)| *fits).map(|(_, row, _)| row).collect();
+            (run.table.key, is_enforced) = new_key(import, &run.table, &fitting);
+            let needs_key = !import.primary_key.is_empty() || import.mode == Mode::Upsert;
+            run.is_keyless = needs_key && run.table.key.is_empty();
+        }
+        let mut key_kinds: BTreeSet<Kind> = BTreeSet::new();
+        for (id, row, fits) in rows {
+            if fits && run.add(row, import, is_enforced, &mut key_kinds) {
+                run.accepted.insert(id);
+            } else {
+                run.rejected.insert(id);
+            }
+        }
+        run.judge_key(load, is_enforced, &key_kinds);
+        run
+    }
+
+    /// Adds a row, or updates the one with its key. Says no when it is rejected.
+    fn add(&mut self, row: Row, import: &Import, is_enforced: bool, key_kinds: &mut BTreeSet<Kind>) -> bool {
+        let (table, upserts) = (&mut self.table, import.mode == Mode::Upsert);
+        let key = table.key_of(&row);
+        let is_keyed = is_enforced && (!table.key.is_empty() || upserts);
+        if is_keyed && (key.is_none() || table.key.is_empty()) {
+            return false;
+        }
+        let known = table.rows.iter().position(|old| is_keyed && table.key_of(old) == key);
+        if known.is_some() && !upserts {
+            return false;
+        }
+        for (index, cell) in &row {
+            let kind = cell.json.kind(import.exact);
+            table.columns[*index].accepted.insert(kind);
+            if table.key.contains(index) {
+                key_kinds.insert(kind);
+            }
+        }
+        match known {
+            Some(known) => table.rows[known].extend(row),
+            None => table.rows.push(row),
+        }
+        true
+    }
+
+    /// Whether a key that was found by rule is one, and whether a table can keep its key.
+    fn judge_key(&mut self, load: &Load<'_>, is_enforced: bool, key_kinds: &BTreeSet<Kind>) {
+        let is_whole = |kind: &Kind| matches!(kind, Kind::Int | Kind::BigInt);
+        let table = &mut self.table;
+        if load.old.is_none() && !is_enforced {
+            let keys: Option<BTreeSet<_>> = table.rows.iter().map(|row| table.key_of(row)).collect();
+            let is_key = keys.is_some_and(|keys| keys.len() == table.rows.len())
+                && key_kinds.iter().all(|kind| is_whole(kind) || *kind == Kind::Text);
+            if !is_key {
+                table.key.clear();
+            }
+        }
+        // A key of whole numbers that gets text: to fail is as good as to change its type.
+        let is_text = |index: &usize| table.columns[*index].types.last().is_some_and(|last| last == "TEXT");
+        if load.old.is_some() && !table.key.iter().all(is_text) {
+            self.may_fail = !key_kinds.iter().all(is_whole);
+        }
+    }
+}
+
+fn parsed(load: &Load<'_>) -> Vec<Parsed> {
+    let mut lines = Vec::new();
+    for (index, part) in load.parts.iter().enumerate() {
+        for (number, line) in part.file.numbered() {
+            let Line::Object(members) = line else { continue };
+            let cells = flatten(members, load.import.flatten);
+            let line = Parsed { id: (index, number), cells, fits: Some(true) };
+            lines.push(with_schema(line, load.import, load.old));
+        }
+    }
+    lines
+}
+
+/// The line without the keys that a schema leaves out. It names the columns that the table has, too.
+fn with_schema(mut line: Parsed, import: &Import, old: Option<&Table>) -> Parsed {
+    let Some(schema) = &import.schema else { return line };
+    let fixed = |path: &Path| schema.columns.iter().find(|(key, _)| *key == path[0]).map(|(_, fixed)| fixed);
+    let is_column = |column: &Column, path: &Path| match &column.path {
+        Some(of_column) => of_column == path,
+        None => path.len() == 1 && column.name == path[0],
+    };
+    let is_known =
+        |path: &Path| old.is_some_and(|old| old.columns.iter().any(|column| is_column(column, path)));
+    line.cells.retain(|(path, _)| fixed(path) != Some(&Fixed::Skip));
+    if schema.others == "reject"
+        && line.cells.iter().any(|(path, _)| fixed(path).is_none() && !is_known(path))
+    {
+        line.fits = Some(false);
+    }
+    if schema.others == "skip" {
+        line.cells.retain(|(path, _)| fixed(path).is_some() || is_known(path));
+    }
+    for (path, json) in &line.cells {
+        if let Some(Fixed::Type(fixed)) = fixed(path).filter(|_| path.len() == 1) {
+            line.fits = both(line.fits, fits(case::sql_type(fixed), json.kind(import.exact)));
+        }
+    }
+    line
+}
+
+/// Yes if both are yes, no if one is no.
+fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
+    match (one, other) {
+        (Some(true), other) => other,
+        (one, Some(true)) => one,
+        (Some(false), _) | (_, Some(false)) => Some(false),
+        (None, None) => None,
+    }
+}
+
+fn not_objects(load: &Load<'_>) -> BTreeSet<LineId> {
+    let mut lines = BTreeSet::new();
+    for (index, part) in load.parts.iter().enumerate() {
+        let bad = part.file.numbered().filter(|(_, line)| matches!(line, Line::Bad(_)));
+        lines.extend(bad.map(|(number, _)| (index, number)));
+    }
+    lines
+}
+
+/// The key of a new table, and whether lines are rejected for it.
+fn new_key(import: &Import, table: &Table, rows: &[&Row]) -> (Vec<usize>, bool) {
+    let columns = &table.columns;
+    let exact =
+        |name: &str| columns.iter().position(|column| column.path.as_deref() == Some(&[name.to_owned()]));
+    // As SQLite compares names, but the exact one first.
+    let alike = |column: &Column, name: &str| column.name.eq_ignore_ascii_case(name);
+    let column = |name: &str| exact(name).or_else(|| columns.iter().position(|column| alike(column, name)));
+    let has = |row: &Row, index: usize| row.get(&index).is_some_and(|cell| cell.json != Json::Null);
+    let used = |name: &str| column(name).filter(|index| rows.iter().any(|row| has(row, *index)));
+    if !import.primary_key.is_empty() {
+        let key: Option<Vec<usize>> = import.primary_key.iter().map(|name| used(name)).collect();
+        return (key.unwrap_or_default(), true);
+    }
+    if import.mode == Mode::Upsert {
+        return (KEYS.iter().find_map(|name| used(name)).into_iter().collect(), true);
+    }
+    let in_first = |index: &usize| rows.first().is_some_and(|row| row.contains_key(index));
+    (KEYS.iter().find_map(|name| exact(name).filter(in_first)).into_iter().collect(), false)
+}

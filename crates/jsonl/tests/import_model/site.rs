@@ -1,0 +1,195 @@
+//! The folder of a case: its files, its database, and what an import left in them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use gristmill_jsonl::import::control::Control;
+use gristmill_jsonl::import::import;
+use gristmill_jsonl::import::options::{Existing, OnError, Options, Target};
+use gristmill_jsonl::import::schema::Schema;
+use gristmill_jsonl::import::summary::{FileSummary, Summary};
+use rusqlite::Connection;
+use rusqlite::types::ValueRef;
+use tempfile::TempDir;
+
+use crate::case::{File, Import, Mode};
+use crate::json::Sql;
+
+pub(crate) struct Site {
+    folder: TempDir,
+}
+
+/// What an import came to.
+pub(crate) struct Observed {
+    pub(crate) result: Result<Summary, String>,
+    /// The numbers of rejected lines by file, as the file for rejects has them.
+    pub(crate) rejected: BTreeMap<&'static str, BTreeSet<usize>>,
+    pub(crate) tables: Tables,
+    root: PathBuf,
+}
+
+impl Observed {
+    /// What the summary has of a file.
+    pub(crate) fn of_file(&self, file: &File) -> Result<&FileSummary, String> {
+        let files = self.result.as_ref().map_or(&[][..], |summary| &summary.files);
+        let found = files.iter().find(|found| Path::new(&found.source) == self.root.join(file.path));
+        found.ok_or_else(|| format!("{} is not in the summary", file.path))
+    }
+}
+
+pub(crate) type Tables = BTreeMap<String, ObservedTable>;
+
+/// A table as it is in the database.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ObservedTable {
+    /// Name and type.
+    pub(crate) columns: Vec<(String, String)>,
+    pub(crate) key: Vec<String>,
+    pub(crate) rows: Vec<Vec<Sql>>,
+}
+
+impl Site {
+    pub(crate) fn new() -> Self {
+        Site { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The folder as summaries show it.
+    fn root(&self) -> PathBuf {
+        fs::canonicalize(self.folder.path()).unwrap()
+    }
+
+    fn database(&self) -> PathBuf {
+        self.path("out.db")
+    }
+
+    /// Runs SQL as another program would.
+    pub(crate) fn execute(&self, sql: &str) {
+        Connection::open(self.database()).unwrap().execute_batch(sql).unwrap();
+    }
+
+    pub(crate) fn import(&self, asked: &Import) -> Result<Observed, String> {
+        let paths: Vec<PathBuf> = asked.files.iter().map(|file| self.write(file)).collect();
+        let rejects = self.path(&asked.rejects_path());
+        let before = fs::read_to_string(&rejects).unwrap_or_default();
+        let options = Options {
+            workers: 2,
+            existing: match asked.mode {
+                Mode::Create => Existing::Refuse,
+                Mode::Append => Existing::Append,
+                Mode::Upsert => Existing::Upsert,
+                Mode::Replace => Existing::Replace,
+            },
+            on_error: asked.max_errors.map_or(OnError::Skip, OnError::FailAfter),
+            flatten: asked.flatten,
+            primary_key: asked.primary_key.iter().map(|&key| key.to_owned()).collect(),
+            exact_numbers: asked.exact,
+            schema: self.schema(asked),
+            table: asked.table.map(str::to_owned),
+            resume: asked.resume,
+            rejects: Some(rejects.clone()),
+            block: asked.block,
+            ..Options::default()
+        };
+        let target = Target::Database(self.database());
+        let result = import(&paths, &target, &options, &Control::default().into());
+        let after = fs::read_to_string(&rejects).unwrap_or_default();
+        let Some(new) = after.strip_prefix(before.as_str()) else {
+            return Err("the file for rejects has lost what earlier imports wrote".to_owned());
+        };
+        let rejected = self.rejected(asked, new)?;
+        let (result, tables) = (result.map_err(|error| error.to_string()), self.tables()?);
+        Ok(Observed { result, rejected, tables, root: self.root() })
+    }
+
+    fn write(&self, file: &File) -> PathBuf {
+        let (path, text) = (self.path(file.path), file.text());
+        let bytes = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("gz") => {
+                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                encoder.write_all(text.as_bytes()).unwrap();
+                encoder.finish().unwrap()
+            }
+            Some("zst") => zstd::encode_all(text.as_bytes(), 1).unwrap(),
+            _ => text.into_bytes(),
+        };
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn schema(&self, asked: &Import) -> Schema {
+        let Some(schema) = &asked.schema else { return Schema::default() };
+        let path = self.path("schema.toml");
+        fs::write(&path, schema.toml(&asked.tables())).unwrap();
+        Schema::read(&path).unwrap()
+    }
+
+    fn rejected(&self, asked: &Import, new: &str) -> Result<BTreeMap<&'static str, BTreeSet<usize>>, String> {
+        let mut rejected: BTreeMap<&'static str, BTreeSet<usize>> = BTreeMap::new();
+        let root = self.root();
+        for line in new.lines() {
+            let entry: serde_json::Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
+            let (path, line) = (entry["file"].as_str().unwrap_or(""), entry["line"].as_u64().unwrap_or(0));
+            let is_it = |file: &&File| Path::new(path) == root.join(file.path);
+            let file = asked.files.iter().find(is_it).ok_or(format!("a reject of the file {path}"))?;
+            if !rejected.entry(file.path).or_default().insert(line as usize) {
+                return Err(format!("{path}: line {line} is among the rejects twice"));
+            }
+        }
+        Ok(rejected)
+    }
+
+    fn tables(&self) -> Result<Tables, String> {
+        if !self.database().exists() {
+            return Ok(Tables::new());
+        }
+        let conn = Connection::open(self.database()).map_err(|error| error.to_string())?;
+        self.read(&conn).map_err(|error| format!("the database cannot be read: {error}"))
+    }
+
+    fn read(&self, conn: &Connection) -> rusqlite::Result<Tables> {
+        let check: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
+        assert_eq!(check, "ok");
+        let mut names =
+            conn.prepare("SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> '_imports'")?;
+        let names: Vec<String> = names.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        names.into_iter().map(|name| Ok((name.clone(), table(conn, &name)?))).collect()
+    }
+}
+
+fn table(conn: &Connection, name: &str) -> rusqlite::Result<ObservedTable> {
+    let mut table = ObservedTable::default();
+    let mut info = conn.prepare("SELECT name, type, pk FROM pragma_table_info(?1)")?;
+    let mut key: Vec<(i64, String)> = Vec::new();
+    let mut rows = info.query([name])?;
+    while let Some(row) = rows.next()? {
+        let (name, sql_type, place): (String, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        if place > 0 {
+            key.push((place, name.clone()));
+        }
+        table.columns.push((name, if sql_type == "INT" { "INTEGER".to_owned() } else { sql_type }));
+    }
+    key.sort();
+    table.key = key.into_iter().map(|(_, name)| name).collect();
+    let mut select = conn.prepare(&format!("SELECT * FROM \"{name}\" NOT INDEXED ORDER BY rowid"))?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let cells = (0..table.columns.len()).map(|index| {
+            Ok(match row.get_ref(index)? {
+                ValueRef::Null => Sql::Null,
+                ValueRef::Integer(value) => Sql::Int(value),
+                ValueRef::Real(value) => Sql::Real(value),
+                ValueRef::Text(text) => Sql::Text(String::from_utf8_lossy(text).into_owned()),
+                ValueRef::Blob(_) => Sql::Text("a blob".to_owned()),
+            })
+        });
+        table.rows.push(cells.collect::<rusqlite::Result<_>>()?);
+    }
+    Ok(table)
+}
