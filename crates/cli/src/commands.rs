@@ -5,6 +5,7 @@
 mod ask;
 pub(crate) mod backup;
 mod broker;
+mod completeness;
 pub(crate) mod config;
 pub(crate) mod consume;
 pub(crate) mod dead;

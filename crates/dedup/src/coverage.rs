@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use gristmill_store::Store;
 use gristmill_store::catalog::{Algorithm, Row};
 use gristmill_store::roots::Root;
+use gristmill_store::{Store, display_path};
 use serde::Serialize;
 
 use crate::error::Result;
@@ -121,5 +121,30 @@ impl Coverage {
             self.unreadable_files += u64::from(file.failed);
             self.unreachable_files += u64::from(self.absent_ids.contains(&file.root));
         }
+    }
+}
+
+impl Coverage {
+    /// Why the answers are not complete, and what else a reader should know: a line each.
+    pub fn reasons(&self) -> Vec<String> {
+        let Coverage { unread_files, unreadable_files, unreachable_files, unreadable_folders, .. } = *self;
+        let waiting = unread_files.saturating_sub(unreadable_files).saturating_sub(unreachable_files);
+        let counted = |number: u64, noun: &str, what: &str| {
+            let (ending, verb) = if number == 1 { ("", "was") } else { ("s", "were") };
+            (number > 0).then(|| format!("{number} {noun}{ending} {}", what.replace("{was}", verb)))
+        };
+        let counts = [
+            counted(waiting, "file", "that can be duplicates {was} not compared yet"),
+            counted(unreadable_files, "file", "could not be read"),
+            counted(unreachable_files, "file", "of roots that cannot be reached now {was} not compared"),
+            counted(unreadable_folders, "folder", "could not be read; what is in it is not known"),
+        ];
+        let unfinished = self.unfinished_roots.iter();
+        let unfinished = unfinished.map(|root| format!("{} was not scanned to its end", display_path(root)));
+        let absent = self.absent_roots.iter().map(|root| {
+            let root = display_path(root);
+            format!("{root} cannot be reached now; what is known of it is as its last scan found it")
+        });
+        counts.into_iter().flatten().chain(unfinished).chain(absent).collect()
     }
 }

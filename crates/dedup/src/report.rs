@@ -19,6 +19,7 @@ use gristmill_store::{Store, Time};
 use self::figures::Figures;
 use self::text::{Page, bytes, count, counted, percent, shown};
 use crate::Result;
+use crate::coverage::{Coverage, coverage};
 use crate::folders::{self, Identical};
 
 /// What goes on the page.
@@ -47,7 +48,15 @@ pub fn html(store: &Store, options: &Options) -> Result<String> {
     let figures = Figures::read(store, &roots)?;
     let groups = store.catalog().groups(&GroupQuery { limit: options.groups, ..GroupQuery::default() })?;
     let identical = folders::identical(store, &folders::Options::default())?;
-    let report = Report { options, roots: &roots, figures: &figures, groups: &groups, identical: &identical };
+    let missing = coverage(store, &[])?;
+    let report = Report {
+        options,
+        roots: &roots,
+        figures: &figures,
+        groups: &groups,
+        identical: &identical,
+        missing: &missing,
+    };
     let mut page = Page::default();
     report.write(&mut page);
     Ok(page.finish())
@@ -59,6 +68,7 @@ struct Report<'a> {
     figures: &'a Figures,
     groups: &'a Groups,
     identical: &'a [Identical],
+    missing: &'a Coverage,
 }
 
 impl Report<'_> {
@@ -72,6 +82,7 @@ impl Report<'_> {
             .raw("</style>\n</head>\n<body>\n<header><h1>Duplicates</h1>");
         page.raw("<p class=\"soft\">As the catalog was on ").text(&minute(self.options.now));
         page.raw(" UTC</p></header>\n<main>\n");
+        self.completeness(page);
         self.headline(page);
         if self.figures.files == 0 {
             page.raw("<section><p>No file is in the catalog. Register a folder and scan it.</p></section>\n");
@@ -89,6 +100,20 @@ impl Report<'_> {
         page.raw(
             "are no text, and characters that cannot be seen, are written out.</footer>\n</body>\n</html>\n",
         );
+    }
+
+    /// What the page leaves out, before anything that could be taken for all of it.
+    fn completeness(&self, page: &mut Page) {
+        let reasons = self.missing.reasons();
+        if reasons.is_empty() {
+            return;
+        }
+        let title = if self.missing.complete { "Note" } else { "Not complete" };
+        page.raw("<section class=\"missing\"><h2>").raw(title).raw("</h2><ul>");
+        for reason in reasons {
+            page.raw("<li>").text(&reason).raw("</li>");
+        }
+        page.raw("</ul></section>\n");
     }
 
     fn headline(&self, page: &mut Page) {

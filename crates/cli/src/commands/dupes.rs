@@ -10,6 +10,7 @@ use gristmill_store::Store;
 use gristmill_store::catalog::{GroupQuery, SortBy};
 
 use self::formats::Answer;
+use super::completeness::Completeness;
 use super::paging::Paging;
 use super::places::{Places, chosen};
 use super::words::size;
@@ -102,11 +103,21 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     };
     let groups = store.catalog().groups(&query)?;
     let narrowed = args.min_count > 2 || args.min_size > 1 || !args.root.is_empty() || args.across_roots;
-    let hints = context.hints.clone();
-    let answer = Answer { groups, places: Places::new(&store)?, page, narrowed, hints };
+    let answer = Answer {
+        groups,
+        places: Places::new(&store)?,
+        page,
+        narrowed,
+        completeness: Completeness::new(&store, &query.roots, &context.hints)?,
+        hints: context.hints.clone(),
+    };
     match args {
-        Args { csv: true, .. } => context.output.raw(answer.csv().as_bytes())?,
+        Args { csv: true, .. } => {
+            answer.completeness.warn();
+            context.output.raw(answer.csv().as_bytes())?;
+        }
         Args { fdupes: true, print0, hard_links, .. } => {
+            answer.completeness.warn();
             context.output.raw(&answer.fdupes(if *print0 { 0 } else { b'\n' }, *hard_links))?;
         }
         _ => context.output.say(&answer.json(), |_| answer.text())?,

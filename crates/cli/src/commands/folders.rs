@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use gristmill_dedup::folders::{Options, PartialOptions, identical, partial};
 
+use super::completeness::Completeness;
 use super::paging::Paging;
 use super::places::{Places, chosen};
 use super::words::size;
@@ -68,8 +69,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let page = if context.output.is_json() { args.paging.all()? } else { args.paging.few() };
     let (store, _) = context.scanned()?;
-    let roots = chosen(&store, &args.root)?.iter().map(|root| root.id).collect();
+    let roots: Vec<i64> = chosen(&store, &args.root)?.iter().map(|root| root.id).collect();
     let places = Places::new(&store)?;
+    let completeness = Completeness::new(&store, &roots, &context.hints)?;
     let narrowed = args.match_names || args.min_size > 1 || args.min_files > 1 || !args.root.is_empty();
     let Args { match_names, min_size, min_files, .. } = *args;
     if args.partial {
@@ -85,13 +87,15 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         let found = partial(&store, &options)?;
         let shown = found.pairs.get(page.offset()..).unwrap_or_default();
         let answer = told::Similar { pairs: shown, total: found.total as u64, places, page, narrowed };
-        context.output.say(&answer.json(), |_| answer.text())?;
+        let text = || format!("{}\n{}", answer.text().trim_end(), completeness.text());
+        context.output.say(&completeness.in_json(answer.json()), |_| text())?;
     } else {
         let options = Options { match_names, min_size, min_files, roots };
         let found = identical(&store, &options)?;
         let shown: Vec<_> = found.iter().skip(page.offset()).take(page.limit).collect();
         let answer = told::Same { groups: &shown, total: found.len() as u64, places, page, narrowed };
-        context.output.say(&answer.json(), |_| answer.text())?;
+        let text = || format!("{}\n{}", answer.text().trim_end(), completeness.text());
+        context.output.say(&completeness.in_json(answer.json()), |_| text())?;
     }
     Ok(Outcome::Done)
 }

@@ -46,14 +46,6 @@ impl Places {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-
-    /// Roots whose first scan has not come to its end, by path.
-    pub(super) fn unfinished(&self) -> Vec<&Path> {
-        let never = self.0.values().filter(|root| root.last_scanned_at.is_none());
-        let mut paths: Vec<&Path> = never.map(|root| root.path.as_path()).collect();
-        paths.sort_unstable();
-        paths
-    }
 }
 
 /// The roots that words mean, and those inside them. Nothing for no words.

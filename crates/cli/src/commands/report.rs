@@ -10,6 +10,7 @@ use gristmill_dedup::report::{Options, html};
 use gristmill_store::Clock;
 use serde_json::json;
 
+use super::completeness::Completeness;
 use super::places::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -47,6 +48,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             files::replace(&target, page.as_bytes())
                 .map_err(|error| Error::cannot_write(&target, &error, "--html names another file"))?;
             let mut object = with_path(&target);
+            Completeness::new(&store, &[], &context.hints)?.insert_into(&mut object);
             object.insert("bytes".to_owned(), json!(page.len()));
             context.output.summary(&object, Outcome::Done, |_| {
                 format!("wrote {} ({})", path(&target), bytes(page.len() as u64))

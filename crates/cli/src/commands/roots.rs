@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use gristmill_store::Time;
 use gristmill_store::roots::Root;
+use gristmill_store::{Store, Time};
 use serde_json::{Value, json};
 
 use super::ask::ask;
@@ -11,7 +11,7 @@ use super::places::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{Output, aside, bytes, counted, grouped, path, time};
+use crate::output::{Output, aside, bytes, counted, grouped, path, time, visible};
 
 pub(crate) const LIST: &str = "\
 A root is a folder that was given to `gristmill scan`, with everything below it. A root in another one has its files \
@@ -46,14 +46,45 @@ pub(crate) enum Command {
 pub(crate) fn list(context: &Context) -> Result<Outcome, Error> {
     let (store, _) = context.scanned()?;
     let roots = store.roots().list()?;
-    let items: Vec<Value> = roots.iter().map(as_value).collect();
-    context
-        .output
-        .say(&json!({"items": items, "next_cursor": null}), |output| table(output, &context.hints, &roots))?;
+    let unreadable = roots.iter().map(|root| unreadable(&store, root)).collect::<Result<Vec<_>, _>>()?;
+    let items: Vec<Value> =
+        roots.iter().zip(&unreadable).map(|(root, unreadable)| as_value(root, unreadable)).collect();
+    context.output.say(&json!({"items": items, "next_cursor": null}), |output| {
+        table(output, &context.hints, &roots) + &unread_text(&unreadable)
+    })?;
     Ok(Outcome::Done)
 }
 
-fn as_value(root: &Root) -> Value {
+/// Folders of a root that could not be read.
+struct Unreadable {
+    count: u64,
+    /// The first of them, with their reasons.
+    samples: Vec<String>,
+}
+
+fn unreadable(store: &Store, root: &Root) -> Result<Unreadable, Error> {
+    const MAX_SAMPLES: usize = 5;
+    let (_, count) = store.catalog().count_folders(root.id)?;
+    let samples = if count > 0 { store.catalog().unreadable(root.id, MAX_SAMPLES)? } else { Vec::new() };
+    let line = |(folder, reason): (PathBuf, String)| {
+        let folder = if folder.as_os_str().is_empty() { root.path.clone() } else { root.path.join(folder) };
+        format!("{}: {}", path(&folder), visible(&reason))
+    };
+    let count = u64::try_from(count).unwrap_or(0);
+    Ok(Unreadable { count, samples: samples.into_iter().map(line).collect() })
+}
+
+fn unread_text(unreadable: &[Unreadable]) -> String {
+    let count: u64 = unreadable.iter().map(|root| root.count).sum();
+    if count == 0 {
+        return String::new();
+    }
+    let samples = unreadable.iter().flat_map(|root| &root.samples);
+    let lines: String = samples.map(|sample| format!("  {sample}\n")).collect();
+    format!("\n{} could not be read:\n{lines}", counted(count, "folder"))
+}
+
+fn as_value(root: &Root, unreadable: &Unreadable) -> Value {
     let mut object = with_path(&root.path);
     let more = [
         ("id", json!(root.id)),
@@ -65,6 +96,7 @@ fn as_value(root: &Root) -> Value {
         ("files", json!(root.files)),
         ("bytes", json!(root.bytes)),
         ("filters", filters(root).unwrap_or_default()),
+        ("unreadable_folders", json!(unreadable.count)),
     ];
     object.extend(more.map(|(name, value)| (name.to_owned(), value)));
     object.into()

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 
 use self::told::Told;
 use super::ask::ask;
+use super::completeness::Completeness;
 use super::words::{moment, size};
 use crate::context::{Context, open_or_create, options as store_options};
 use crate::error::{Error, Outcome};
@@ -211,8 +212,17 @@ pub(crate) fn scan_and_tell(
         Summary { errors: 1.., .. } | Summary { failed_roots: 1.., .. } => Outcome::ForTheUser,
         _ => Outcome::Done,
     };
-    let told =
-        Told { summary: &summary, roots: &store.roots().list()?, mode: options.mode, hints: &context.hints };
+    let completeness = match summary.interrupted {
+        true => None,
+        false => Some(Completeness::new(store, &[], &context.hints)?),
+    };
+    let told = Told {
+        summary: &summary,
+        roots: &store.roots().list()?,
+        mode: options.mode,
+        hints: &context.hints,
+        completeness: completeness.as_ref(),
+    };
     context.output.summary(&told.json()?, outcome, |output| match output.is_quiet() {
         true => told.unreadable().join("\n"),
         false => told.text(),

@@ -4,6 +4,7 @@ use gristmill_store::Time;
 use gristmill_store::catalog::{Group, Groups, LinkKind, Member};
 use serde_json::{Value, json};
 
+use crate::commands::completeness::Completeness;
 use crate::commands::paging::Page;
 use crate::commands::places::{Places, bytes as path_bytes, hex, path_text, with_path};
 use crate::hints::Hints;
@@ -16,6 +17,7 @@ pub(super) struct Answer {
     pub(super) page: Page,
     /// Whether filters were given.
     pub(super) narrowed: bool,
+    pub(super) completeness: Completeness,
     pub(super) hints: Hints,
 }
 
@@ -23,7 +25,7 @@ impl Answer {
     pub(super) fn text(&self) -> String {
         let Groups { groups, total, files, reclaimable, redundant } = &self.groups;
         if *total == 0 {
-            return self.nothing();
+            return format!("{}\n{}", self.nothing(), self.completeness.text());
         }
         let mut text = String::new();
         for group in groups {
@@ -40,12 +42,7 @@ impl Answer {
             bytes(*reclaimable),
             bytes(*redundant)
         ));
-        for root in self.places.unfinished() {
-            let root = path(root);
-            let scan = self.hints.command("scan");
-            text.push_str(&format!("{root} was not scanned to its end yet; `{scan}` goes on\n"));
-        }
-        text
+        text + &self.completeness.text()
     }
 
     fn nothing(&self) -> String {
@@ -55,9 +52,7 @@ impl Answer {
             () if self.narrowed => {
                 format!("no duplicates match. `{}` shows those there are", command("dupes"))
             }
-            () if !self.places.unfinished().is_empty() => {
-                format!("no duplicates so far; `{}` goes on with what is not scanned yet", command("scan"))
-            }
+            () if !self.completeness.is_complete() => "no duplicates so far".to_owned(),
             () => "no duplicates".to_owned(),
         }
     }
@@ -103,7 +98,7 @@ impl Answer {
             })
         };
         let Groups { groups, total, files, reclaimable, redundant } = &self.groups;
-        json!({
+        self.completeness.in_json(json!({
             "items": groups.iter().map(group).collect::<Vec<_>>(),
             "total_groups": total,
             "total_files": files,
@@ -111,7 +106,7 @@ impl Answer {
             "redundant_bytes": redundant,
             "page": self.page.number,
             "next_page": self.page.next(*total),
-        })
+        }))
     }
 
     pub(super) fn csv(&self) -> String {

@@ -5,6 +5,7 @@ use gristmill_store::catalog::Group;
 use gristmill_store::roots::Root;
 use serde_json::{Value, json};
 
+use crate::commands::completeness::Completeness;
 use crate::commands::places::{bytes as path_bytes, path_text};
 use crate::error::Error;
 use crate::hints::Hints;
@@ -17,6 +18,8 @@ pub(super) struct Told<'a> {
     pub(super) roots: &'a [Root],
     pub(super) mode: Mode,
     pub(super) hints: &'a Hints,
+    /// None for a scan that was stopped: its answer is not complete.
+    pub(super) completeness: Option<&'a Completeness>,
 }
 
 impl Told<'_> {
@@ -36,7 +39,13 @@ impl Told<'_> {
                 value[key] = Value::Null;
             }
         }
-        Ok(value)
+        match self.completeness {
+            Some(completeness) => Ok(completeness.in_json(value)),
+            None => {
+                value["complete"] = json!(false);
+                Ok(value)
+            }
+        }
     }
 
     pub(super) fn text(&self) -> String {
@@ -56,6 +65,7 @@ impl Told<'_> {
             lines.push(String::new());
             lines.extend(self.duplicates());
         }
+        lines.extend(self.completeness.map(|completeness| completeness.text().trim_end().to_owned()));
         lines.join("\n")
     }
 
@@ -181,7 +191,8 @@ mod tests {
             ..Summary::default()
         };
         let hints = Hints::default();
-        let told = Told { summary: &summary, roots: &[], mode: Mode::Folders, hints: &hints };
+        let told =
+            Told { summary: &summary, roots: &[], mode: Mode::Folders, hints: &hints, completeness: None };
         assert!(
             told.text().ends_with("\n  a\\x1B[2J\\x0Ab: denied\n  (-v tells of each)"),
             "{}",
