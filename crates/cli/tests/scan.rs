@@ -55,7 +55,7 @@ fn folders_only_are_looked_at_and_read_later() {
     let home = Home::new();
     home.files(&[(b"a/one", b"same"), (b"a/two", b"same")]);
     home.check(&["scan", "folders", "a"], 0, "2 files in 1 folder, 8 B; took ", "a is registered");
-    home.check(&["dupes"], 0, "no duplicates\n", "");
+    home.check(&["dupes"], 0, "no duplicates so far\n", "");
     home.check(&["scan", "files", "a"], 0, "read 2 files, 8 B; took ", "");
     home.check(&["dupes"], 0, "2 copies of 4 B", "");
 }
@@ -129,7 +129,7 @@ fn an_interrupted_scan_is_told_and_goes_on() {
     let told = "stopped; what was found is saved, and the same command goes on from here\n";
     assert!(said.out.starts_with(told), "{said:?}");
     home.check(&["roots"], 0, "not to its end yet", "");
-    home.check(&["dupes"], 0, "`gristmill scan` goes on", "");
+    home.check(&["dupes"], 0, "`gristmill scan` completes it", "");
 
     let said = Slow::start(&home, &["a", "--json"]).interrupt();
     let summary = said.json();

@@ -94,7 +94,7 @@ fn told(exported: &Exported, file: &Path, context: &Context) -> Result<(), Error
         "table": table, "rows": rows, "columns": columns, "bytes": size, "seconds": seconds,
         "output": file.display().to_string(),
     });
-    context.output.say(&object, |_| {
+    context.output.summary(&object, Outcome::Done, |_| {
         let rows = counted(*rows, "row");
         format!("{}: {rows} of {table}, {} of JSONL, in {}", path(file), bytes(*size), took(*seconds))
     })
