@@ -141,16 +141,20 @@ pub(crate) fn second(store: &Store, wish: &Wish, control: &Control) -> Result<Pl
 }
 
 /// Files that were read and have a content that others have, too, and do not count as shared yet.
-pub(crate) fn to_share(store: &Store, wish: &Wish, control: &Control) -> Result<Vec<i64>> {
+pub(crate) fn to_share(
+    store: &Store,
+    (algorithm, every): (Algorithm, bool),
+    control: &Control,
+) -> Result<Vec<i64>> {
     let mut hashes = Vec::new();
-    store.catalog().each_hash(wish.algorithm, |id, prefix, shared| {
+    store.catalog().each_hash(algorithm, |id, prefix, shared| {
         hashes.push((prefix, shared, id));
         flow(control)
     })?;
     hashes.sort_unstable();
     let mut ids: Vec<i64> = hashes
         .chunk_by(|(a, ..), (b, ..)| a == b)
-        .filter(|alike| wish.every || alike.len() > 1)
+        .filter(|alike| every || alike.len() > 1)
         .flat_map(|alike| alike.iter().filter(|(_, shared, _)| !shared).map(|(.., id)| *id))
         .collect();
     ids.sort_unstable();

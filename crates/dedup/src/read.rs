@@ -133,9 +133,9 @@ fn attempts(
     pace: &impl Pace,
 ) -> Option<ReadFile> {
     let unread = |finding: Finding| ReadFile { stat: *expected, finding, racy: false };
-    let failed = |error: &io::Error| match error.kind() {
-        ErrorKind::NotFound => unread(Finding::Gone),
-        _ => unread(Finding::Failed(error.to_string())),
+    let failed = |error: &io::Error| match is_gone(error) {
+        true => unread(Finding::Gone),
+        false => unread(Finding::Failed(error.to_string())),
     };
     for attempt in 0..ATTEMPTS {
         let file = match opened.take().map_or_else(&open, Ok) {
@@ -281,6 +281,11 @@ fn edges(mut file: &File, size: u64, buffer: &mut Vec<u8>, pace: &impl Pace) -> 
     let mut first = [0; 8];
     hasher.finalize_xof().fill(&mut first);
     Ok(Some(Finding::Edges(i64::from_le_bytes(first))))
+}
+
+/// Whether an error says that a file or folder is not there: nothing has its name, or what is above it is no folder.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// Opens a file as its root wants it.

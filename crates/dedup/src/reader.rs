@@ -71,8 +71,9 @@ impl Tops {
 
     /// Opens roots. `walked` has the folders of those that this scan has walked; `scanned` are those it was asked for.
     /// Returns those that cannot be reached, too.
-    pub(crate) fn open(
-        roots: &[Root],
+    pub(crate) fn open<'a>(
+        store: &Store,
+        roots: impl Iterator<Item = &'a Root>,
         scanned: &HashSet<i64>,
         walked: &HashMap<i64, Arc<Folder>>,
     ) -> (Self, Vec<Root>) {
@@ -80,7 +81,7 @@ impl Tops {
         let mut tops = HashMap::new();
         for root in roots {
             let is_scanned = scanned.contains(&root.id);
-            match walked.get(&root.id).cloned().or_else(|| reach(root).map(Arc::new)) {
+            match walked.get(&root.id).cloned().or_else(|| reach(store, root).map(Arc::new)) {
                 Some(folder) => {
                     let top = Top { path: root.path.clone(), folder, follow: root.follow_links, is_scanned };
                     tops.insert(root.id, top);
@@ -200,9 +201,7 @@ impl Reader {
         for row in batch {
             let result = match &folder {
                 Ok(folder) => self.read_one(folder, top.follow, row),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    Some(unread(row, Finding::Gone))
-                }
+                Err(error) if read::is_gone(error) => Some(unread(row, Finding::Gone)),
                 Err(error) => Some(unread(row, Finding::Failed(error.to_string()))),
             };
             let Some(result) = result else { break };

@@ -29,18 +29,18 @@ pub fn resolve(path: &Path) -> Result<PathBuf> {
 /// Roots that cannot be reached now: their folder is not there, another filesystem is mounted in its place, or it is empty
 /// though files were found in it, as the folder of a disk that is not mounted is.
 pub fn absent(store: &Store) -> Result<Vec<Root>> {
-    Ok(store.roots().list()?.into_iter().filter(|root| reach(root).is_none()).collect())
+    Ok(store.roots().list()?.into_iter().filter(|root| reach(store, root).is_none()).collect())
 }
 
 /// The folder of a root, if it is the one that was scanned.
-pub(crate) fn reach(root: &Root) -> Option<Folder> {
+pub(crate) fn reach(store: &Store, root: &Root) -> Option<Folder> {
     let folder = Folder::open(&root.path).ok()?;
     let is_same = match &root.filesystem {
         Some(known) => folder.filesystem().is_none_or(|now| now == *known),
         None => true,
     };
-    let had_files = root.files.is_some_and(|files| files > 0);
-    (is_same && !(had_files && is_empty(&folder))).then_some(folder)
+    let is_unmounted = is_empty(&folder) && store.catalog().has_present_files(root.id).unwrap_or(true);
+    (is_same && !is_unmounted).then_some(folder)
 }
 
 fn is_empty(folder: &Folder) -> bool {

@@ -11,7 +11,7 @@ mod visit;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,6 +27,7 @@ use crate::eager::{Eager, Fresh};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, Rules, Sieve};
 use crate::progress::{Control, add};
+use crate::read::is_gone;
 use crate::reader::{Busy, submit};
 use crate::scribe::{Note, Notes};
 use crate::sys::Folder;
@@ -238,7 +239,7 @@ impl Walk {
         let _busy = Busy::new(&self.job.control);
         let (folder, known) = match self.open(&place, by_link) {
             Ok(folder) => (folder, self.job.store.catalog().known(&place)?),
-            Err(error) if error.kind() == ErrorKind::NotFound && !place.path.as_os_str().is_empty() => {
+            Err(error) if is_gone(&error) && !place.path.as_os_str().is_empty() => {
                 return self.vanished(&place);
             }
             Err(error) => return self.failed(place, &error.to_string()),

@@ -325,6 +325,12 @@ impl Catalog<'_> {
         self.0.read(|db| Ok(db.number(sql, [root])? > 0))
     }
 
+    /// Whether a root has files that are not gone, as far as is known.
+    pub fn has_present_files(self, root: i64) -> Result<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM library_files WHERE library_id = ?1 AND is_missing = 0)";
+        self.0.read(|db| Ok(db.number(sql, [root])? > 0))
+    }
+
     /// Files that another program recorded and a complete walk has not seen are gone. Says how many.
     pub fn unseen(self, root: i64) -> Result<usize> {
         // The plus keeps SQLite from looking through all files of the root for one without a folder: by its folder

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use gristmill_pool::error::Cause;
 use gristmill_pool::{Failure, Pool, Report};
 use gristmill_store::Store;
+use gristmill_store::catalog::Algorithm;
 use gristmill_store::roots::Root;
 use gristmill_store::scans::{Duplicates, Scan};
 
@@ -125,7 +126,12 @@ impl Course<'_> {
             self.summary.seconds.contents = begun.elapsed().as_secs_f64();
             return self.share();
         }
-        Ok(())
+        // Files that are back may have hashes that others have, too.
+        let Tally { returned, included, .. } = &*self.tally;
+        match [returned, included].iter().all(|counter| counter.load(Ordering::Relaxed) == 0) {
+            true => Ok(()),
+            false => Algorithm::ALL.iter().try_for_each(|algorithm| self.share_hashes(*algorithm)),
+        }
     }
 
     fn wish(&self) -> Wish {
@@ -266,20 +272,29 @@ impl Course<'_> {
             self.summary.seconds.groups = begun.elapsed().as_secs_f64();
             return Ok(());
         }
-        for ids in plan::to_share(self.store, &self.wish(), self.control)?.chunks(SHARED_AT_ONCE) {
+        self.share_hashes(self.options.algorithm)?;
+        self.summary.seconds.groups = begun.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Compares all hashes of an algorithm.
+    fn share_hashes(&self, algorithm: Algorithm) -> Result<()> {
+        let every = self.options.every_file;
+        for ids in plan::to_share(self.store, (algorithm, every), self.control)?.chunks(SHARED_AT_ONCE) {
             if self.control.is_stopped() || self.scribe.notes.send(Note::Shared(ids.to_vec())).is_err() {
                 break;
             }
         }
         self.scribe.flush();
-        self.summary.seconds.groups = begun.elapsed().as_secs_f64();
         Ok(())
     }
 
     fn tops(&mut self) -> Arc<Tops> {
         let scanned = self.chosen.iter().map(|root| root.id).collect();
         let walked = self.walked.iter().map(|(id, root)| (*id, root.folder.clone())).collect();
-        let (tops, absent) = Tops::open(self.all, &scanned, &walked);
+        // What could not be walked is not read either.
+        let roots = self.all.iter().filter(|root| !self.absent.contains(&root.id));
+        let (tops, absent) = Tops::open(self.store, roots, &scanned, &walked);
         for root in absent {
             tracing::info!(root = %display_path(&root.path), "cannot be reached; its files are not read");
             self.absent.insert(root.id);

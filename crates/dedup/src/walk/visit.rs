@@ -277,8 +277,9 @@ impl<'a> Visit<'a> {
     /// All has been seen; what has not is gone. Gives back what is to be read next.
     pub(super) fn end(mut self) -> TaskResult<Next> {
         let walk = self.walk;
-        let is_top = self.listing.place.path.as_os_str().is_empty();
-        if is_top && self.is_empty && self.had_any && !walk.job.manner.allow_empty {
+        // A root's own folder, or one that another filesystem was mounted on.
+        let may_be_unmounted = self.listing.place.path.as_os_str().is_empty() || !self.keeps_hashes;
+        if may_be_unmounted && self.is_empty && self.had_any && !walk.job.manner.allow_empty {
             let place = self.listing.place.clone();
             walk.failed(
                 place,

@@ -9,7 +9,7 @@ use gristmill_dedup::{Coverage, Filter, Mode, Options};
 use gristmill_store::roots::Root;
 
 use crate::bed::{Bed, MIB, Mounted, bytes, mode, sets, write};
-use crate::stop::{forever, stop_when};
+use crate::stop::{forever, stop_roots_when, stop_when};
 
 fn restart() -> Options {
     Options { restart: true, ..Options::default() }
@@ -275,4 +275,47 @@ fn change_within_a_coarse_timestamp_is_seen_by_the_next_scan() {
     write(&place.join("large"), &bytes(2, 2 * MIB));
     scan();
     assert_eq!(bed.group_list().len(), 0, "both have changed");
+}
+
+#[test]
+fn disk_that_is_unmounted_before_a_scan_is_resumed_loses_no_files() {
+    let bed = Bed::new();
+    let place = bed.outside("disk");
+    let Some(disk) = Mounted::new(&place) else { return };
+    let other = bed.register(&place);
+    for folder in [place.join("f"), bed.at("f")] {
+        write(&folder.join("file"), &bytes(1, 90_000));
+    }
+    let roots = [bed.root.clone(), other.clone()];
+    stop_roots_when(&bed, &roots, &forever(), |progress| progress.bytes_read > 0, || ());
+    drop(disk);
+    let summary = bed.try_scan(&roots, &Options::default(), &Arc::default()).expect("a scan");
+    assert_eq!((summary.removed_files, summary.failed_roots), (0, 1), "{summary:?}");
+    assert_eq!(missing(&bed, other.id), 0);
+}
+
+#[test]
+fn folder_that_another_filesystem_was_mounted_on_loses_no_files_when_it_is_empty() {
+    let bed = Bed::of(&[("a", 1, 50)]);
+    let place = bed.at("disk");
+    let Some(disk) = Mounted::new(&place) else { return };
+    write(&place.join("b"), &bytes(1, 50));
+    bed.scan();
+    drop(disk);
+    let summary = bed.try_scan(&all(&bed), &Options::default(), &Arc::default()).expect("a scan");
+    assert_eq!((summary.removed_files, summary.errors), (0, 1), "{summary:?}");
+    bed.has_files(&["a", "disk/b"]);
+    let summary = bed.scan_with(&Options { allow_empty: true, ..Options::default() });
+    assert_eq!(summary.removed_files, 1);
+}
+
+#[test]
+fn files_that_match_the_filters_again_are_grouped_by_a_scan_that_reads_nothing() {
+    let bed = Bed::of(&[("f/x", 1, 50), ("y", 1, 50)]);
+    bed.scan();
+    bed.scan_with(&with_filter(Filter { exclude: vec!["f".into()], ..Filter::default() }));
+    bed.has_groups(&[]);
+    bed.scan_with(&mode(Mode::Folders));
+    bed.has_groups(&[&["f/x", "y"]]);
+    assert!(bed.coverage().complete);
 }

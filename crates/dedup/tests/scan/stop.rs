@@ -8,6 +8,8 @@ use std::sync::Arc;
 use gristmill_dedup::{Control, Filter, Mode, Options, Phase, Progress, Summary};
 use gristmill_store::catalog::Row;
 
+use gristmill_store::roots::Root;
+
 use crate::bed::{Bed, KIB, MIB, bytes};
 
 /// At this pace a scan would take days: the test ends only if it stops when it is told to.
@@ -30,9 +32,18 @@ pub(crate) fn stop_when(
     far: impl Fn(Progress) -> bool,
     meanwhile: impl FnOnce(),
 ) -> Summary {
+    stop_roots_when(bed, std::slice::from_ref(&bed.root), options, far, meanwhile)
+}
+
+pub(crate) fn stop_roots_when(
+    bed: &Bed,
+    roots: &[Root],
+    options: &Options,
+    far: impl Fn(Progress) -> bool,
+    meanwhile: impl FnOnce(),
+) -> Summary {
     let control = Arc::new(Control::default());
     let summary = std::thread::scope(|scope| {
-        let roots = std::slice::from_ref(&bed.root);
         let scan = scope.spawn(|| bed.try_scan(roots, options, &control).expect("a scan"));
         // Also when something panics, or the scan would go on for days.
         let stop = Stops(&control);
