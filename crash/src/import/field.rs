@@ -74,14 +74,15 @@ impl Stage {
     fn of(mill: &Mill, folder: &Path, grain: &Grain, way: Way) -> Result<Self, Trouble> {
         let (mut before, mut old) = (None, State::default());
         if way != Way::New {
-            // Without a primary key there is no upsert.
             let from = if way == Way::Upsert { &grain.old_keyed } else { &grain.old };
             let database = folder.join(format!("before-{}.db", way.word()));
             mill.run(&own(folder), &words(&[from.into()], &database))?.done()?;
             old = sound(&database)?;
             before = Some(database);
         }
-        let mut inputs = vec![grain.new.clone().into()];
+        // Without a primary key there is no upsert.
+        let new = if way == Way::Upsert { grain.new.join("keyed") } else { grain.new.clone() };
+        let mut inputs: Vec<OsString> = vec![new.into()];
         match way {
             Way::New => inputs.push(grain.heavy.clone().into()),
             _ => inputs.push(format!("--{}", way.word()).into()),

@@ -24,6 +24,8 @@ pub(crate) enum Fate {
     Inferred,
     /// Made to fit, or the line is refused.
     Fixed(Type),
+    /// Made to fit: all good lines of the file do. A line that does not is bad for another reason, which is to be found.
+    Found(Type),
     /// SQLite makes numbers of what looks like one: what that would change is refused.
     Loose,
     Skipped,

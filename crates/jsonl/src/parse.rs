@@ -532,6 +532,7 @@ impl<'a> Parser<'a> {
             Fate::Skipped => return Ok(()),
             Fate::Loose if self.looks_like_a_number(cell) => return Err(self.misfit(key, cell, LOOSE, at)),
             Fate::Loose => cell,
+            Fate::Found(found) => self.fitted(cell, found, written).unwrap_or(cell),
             Fate::Fixed(wanted) => match self.fitted(cell, wanted, written) {
                 Some(cell) => cell,
                 None => return Err(self.misfit(key, cell, wanted.takes(), at)),
@@ -547,7 +548,7 @@ impl<'a> Parser<'a> {
     fn decimal(&self, key: u32, start: usize, written: &[u8]) -> Cell {
         let is_whole = !written.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E'));
         let is_rounded = match self.out.keys.get(key).fate {
-            Fate::Inferred => self.form.decimals == Decimals::Rounded && !is_whole,
+            Fate::Inferred | Fate::Found(_) => self.form.decimals == Decimals::Rounded && !is_whole,
             Fate::Fixed(Type::Real) => self.form.decimals != Decimals::Exact,
             Fate::Fixed(Type::Numeric) | Fate::Loose => self.form.decimals != Decimals::Exact && !is_whole,
             Fate::Fixed(_) | Fate::Skipped => false,

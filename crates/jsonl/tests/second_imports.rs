@@ -5,6 +5,7 @@ mod common;
 use common::{Bench, lines};
 use gristmill_jsonl::Sink;
 use gristmill_jsonl::import::options::{Existing, Options};
+use gristmill_jsonl::import::schema::Schema;
 use gristmill_jsonl::import::summary::{Outcome, Summary};
 
 fn existing(existing: Existing) -> Options {
@@ -423,4 +424,123 @@ fn a_primary_key_that_differs_from_the_tables_is_refused() {
         bench.open().execute_batch("CREATE UNIQUE INDEX u ON t (a)").unwrap();
         assert_eq!(load(&bench, &[r#"{"a":2}"#, r#"{"a":3}"#], &keyed(way, "a")).rows, 2);
     }
+}
+
+// Keys of several columns.
+
+fn composite(existing: Existing) -> Options {
+    Options { existing, primary_key: vec!["year".to_owned(), "n".to_owned()], ..Options::default() }
+}
+
+#[test]
+fn composite_key_is_the_tables_primary_key() {
+    let text = [
+        r#"{"year":2024,"n":1,"a":1}"#,
+        r#"{"year":2024,"n":2,"a":2}"#,
+        r#"{"year":2025,"n":1,"a":3}"#,
+        r#"{"year":2024,"n":1,"a":4}"#,
+        r#"{"year":2025,"a":5}"#,
+        r#"{"year":null,"n":1,"a":6}"#,
+    ];
+    for block in [8, 1 << 16] {
+        let bench = Bench::new();
+        let summary = load(&bench, &text[..3], &Options { block, ..composite(Existing::Refuse) });
+        assert_eq!((summary.rows, summary.rejected), (3, 0));
+        assert_eq!(summary.files[0].primary_key.as_deref(), Some("year, n"));
+        assert_eq!(
+            bench.schema("t"),
+            "CREATE TABLE \"t\" (\n  \"year\" INT NOT NULL,\n  \"n\" INT NOT NULL,\n  \"a\" INTEGER,\n  PRIMARY KEY (\"year\", \"n\")\n)"
+        );
+        assert!(bench.open().execute("INSERT INTO t VALUES (2025, 1, 9)", []).is_err());
+        // Lines without all of it, and lines that have one that was there.
+        let bench = Bench::new();
+        let summary = load(&bench, &text, &Options { block, ..composite(Existing::Refuse) });
+        assert_eq!((summary.rows, summary.rejected), (3, 3));
+        let reasons: Vec<&str> = summary.examples.iter().map(|bad| bad.reason.as_str()).collect();
+        assert!(reasons[0].contains("UNIQUE constraint failed: t.year, t.n"), "{reasons:?}");
+        assert_eq!(reasons[1], "the primary key \"n\" is missing or null");
+        assert_eq!(reasons[2], "the primary key \"year\" is missing or null");
+        assert_eq!(bench.all("SELECT a FROM t NOT INDEXED"), "1\n2\n3");
+    }
+}
+
+#[test]
+fn upsert_on_a_composite_key() {
+    let bench = Bench::new();
+    for _ in 0..2 {
+        let text = [r#"{"year":2024,"n":1,"a":1}"#, r#"{"year":2024,"n":2}"#, r#"{"year":2024,"n":1,"a":2}"#];
+        assert_eq!(load(&bench, &text, &composite(Existing::Upsert)).rejected, 0);
+        assert_eq!(bench.all("SELECT * FROM t ORDER BY n"), "2024|1|2\n2024|2|∅");
+    }
+    // The key need not be named again; it gets wider like other columns.
+    let summary = load(&bench, &[r#"{"year":"2024","n":2,"a":7}"#], &existing(Existing::Upsert));
+    assert_eq!(summary.rejected, 0, "{:?}", summary.examples);
+    assert_eq!(bench.all("SELECT * FROM t ORDER BY n"), "2024|1|2\n2024|2|7");
+    assert_eq!(bench.all("SELECT DISTINCT typeof(year) FROM t"), "text");
+    // A unique index of the table's does as well, in any order.
+    let bench = Bench::new();
+    bench.open().execute_batch("CREATE TABLE t (n, year, a, UNIQUE (n, year))").unwrap();
+    for a in 1..3 {
+        let line = format!("{{\"year\":1,\"n\":1,\"a\":{a}}}");
+        assert_eq!(load(&bench, &[&line], &composite(Existing::Upsert)).rows, 1);
+        assert_eq!(bench.all("SELECT a FROM t"), a.to_string());
+    }
+}
+
+#[test]
+fn a_schema_names_a_composite_key() {
+    let schema = |text: &str| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Schema::read(file.path())
+    };
+    let options = |key: &str| {
+        let text =
+            format!("[tables.t]\nprimary_key = {key}\n[tables.t.columns]\nn = {{ name = \"number\" }}\n");
+        Options { schema: schema(&text).unwrap(), ..existing(Existing::Upsert) }
+    };
+    let bench = Bench::new();
+    let text = [r#"{"year":1,"n":1,"a":1}"#, r#"{"year":1,"n":2,"a":1}"#, r#"{"year":1,"n":1,"a":2}"#];
+    load(&bench, &text, &options("[\"year\", \"number\"]"));
+    assert_eq!(bench.all("SELECT number, a FROM t ORDER BY 1"), "1|2\n2|1");
+    load(&bench, &[r#"{"year":1,"n":2,"a":5}"#], &options("[\"number\", \"year\"]"));
+    assert_eq!(bench.all("SELECT number, a FROM t ORDER BY 1"), "1|2\n2|5");
+    let error = bench.import(&options("\"year\"")).unwrap_err().to_string();
+    assert!(error.contains("is \"year\", \"number\", not \"year\""), "{error}");
+    let error = schema("[tables.t]\nprimary_key = 7\n").unwrap_err().to_string();
+    assert!(error.contains("line 2") && error.contains("a column's name, or a list of names"), "{error}");
+}
+
+// What is said of a rejected line.
+
+#[test]
+fn rejection_reasons_name_the_column_of_the_schema() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = "[tables.t.columns]\ngroupID = { type = \"integer\", name = \"group_id\" }\n";
+    std::fs::write(file.path(), text).unwrap();
+    let options = Options { schema: Schema::read(file.path()).unwrap(), ..existing(Existing::Append) };
+    let text = [r#"{"groupID":"x"}"#, r#"{"groupID":1}"#, r#"{"groupID":"y"}"#];
+    let bench = Bench::new();
+    // A new table, and one that exists.
+    for _ in 0..2 {
+        let summary = load(&bench, &text, &options);
+        assert_eq!((summary.rows, summary.rejected), (1, 2));
+        for bad in &summary.examples {
+            assert_eq!(bad.reason, "the column \"group_id\" takes whole numbers of 64 bits; here is a text");
+        }
+    }
+    // A column whose type was found is never the reason: its type is that of the lines that are good.
+    let text = "[tables.t.columns]\na = { type = \"integer\" }\n";
+    std::fs::write(file.path(), text).unwrap();
+    let options = Options { schema: Schema::read(file.path()).unwrap(), ..Options::default() };
+    let bench = Bench::new();
+    let text = [r#"{"b":1,"a":1}"#, r#"{"b":"x","a":"y"}"#, r#"{"c":1}"#, r#"{"c":"z"}"#];
+    let summary = load(&bench, &text, &options);
+    assert_eq!((summary.rows, summary.rejected), (3, 1));
+    assert_eq!(summary.examples[0].reason, "the column \"a\" takes whole numbers of 64 bits; here is a text");
+    let bench = Bench::new();
+    bench.open().execute_batch("CREATE TABLE t (id INTEGER, a INTEGER)").unwrap();
+    let text = [r#"{"id":1,"ID":1}"#, r#"{"id":2,"ID":"x","a":"y"}"#];
+    let summary = load(&bench, &text, &existing(Existing::Append));
+    assert_eq!(summary.examples[0].reason, "the column \"a\" takes whole numbers of 64 bits; here is a text");
 }

@@ -49,7 +49,7 @@ impl Column {
     pub(crate) fn kind(&self) -> Type {
         match (self.declared, self.fate) {
             (Some(declared), _) => declared,
-            (_, Fate::Fixed(kind)) => kind,
+            (_, Fate::Fixed(kind) | Fate::Found(kind)) => kind,
             _ => self.kinds.widest(),
         }
     }
@@ -270,7 +270,7 @@ impl Layout {
             };
             let column = &mut self.columns[index];
             column.kinds.insert(key.kinds);
-            if let (Fate::Fixed(kind), Fate::Inferred) = (column.fate, key.fate)
+            if let (Fate::Fixed(kind) | Fate::Found(kind), Fate::Inferred) = (column.fate, key.fate)
                 && kind != Type::Any
             {
                 snag.get_or_insert(Snag::Unfitted);
@@ -390,7 +390,7 @@ impl Layout {
         self.notes.extend(self.columns.iter().filter_map(Column::of_decimals));
         let is_new = |column: &&mut Column| column.fate == Fate::Inferred && column.declared.is_none();
         for column in self.columns.iter_mut().filter(is_new) {
-            column.fate = Fate::Fixed(column.kinds.widest());
+            column.fate = Fate::Found(column.kinds.widest());
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use super::key::{Plan, Required, Watch, cell_of};
-use super::layout::{Layout, NOWHERE};
+use super::layout::{Column, Layout, NOWHERE};
 use super::names::quoted;
 use super::retype;
 use crate::fault::Reason;
@@ -99,8 +99,7 @@ impl Table {
 
     /// Writes a block.
     pub(crate) fn write(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
-        // A table whose types are known from the start has no zero below zero.
-        if self.is_whole && !self.is_old && !rows.cells.iter().any(|(_, cell)| cell.is_negative_zero()) {
+        if self.is_whole && !self.is_old && self.keeps_types(rows) {
             self.decide(rows, map);
         } else if self.plan == Plan::Open {
             self.open(rows, map);
@@ -145,6 +144,14 @@ impl Table {
         if seen.upserts && matches!(self.plan, Plan::Enforced(_)) {
             self.way = Way::Upsert;
         }
+    }
+
+    /// Whether the rows come out of the table as they would if it got its types after them. SQLite makes whole numbers of
+    /// some doubles when it knows the type: of zero below zero, and of all that can be one in a NUMERIC column.
+    fn keeps_types(&self, rows: &Rows) -> bool {
+        let is_numeric = |column: &Column| column.kind() == Type::Numeric;
+        !self.layout.columns.iter().any(is_numeric)
+            && !rows.cells.iter().any(|(_, cell)| cell.is_negative_zero())
     }
 
     fn note_no_key(&mut self, index: usize) {
