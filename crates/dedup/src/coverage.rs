@@ -56,7 +56,7 @@ pub fn coverage(store: &Store, only: &[i64]) -> Result<Coverage> {
             coverage.unfinished_roots.push(root.path);
         }
     }
-    if !store.scans().is_settled()? {
+    if !store.scans().is_settled(&[])? {
         coverage.count(store, only)?;
     }
     coverage.complete = coverage.unread_files == 0

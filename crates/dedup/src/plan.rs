@@ -6,7 +6,7 @@
 //!
 //! A plan is sorted numbers, not rows: 32 bytes a file while it is made, 8 for each that is read.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use gristmill_store::catalog::{Algorithm, LinkKind, Row, Stat};
@@ -53,6 +53,8 @@ pub(crate) struct Plan {
     pub(crate) large: u64,
     /// What every root holds.
     pub(crate) roots: HashMap<i64, Holds>,
+    /// What files were hashed with.
+    pub(crate) algorithms: BTreeSet<Algorithm>,
 }
 
 /// Files of a root.
@@ -91,6 +93,7 @@ pub(crate) fn first(store: &Store, wish: &Wish, control: &Control) -> Result<Pla
     // Inodes with several names: their bytes count once for a root.
     let mut counted = HashSet::new();
     store.catalog().each(|row| {
+        plan.algorithms.extend(row.algorithm);
         let root = plan.roots.entry(row.root).or_default();
         root.files += 1;
         let Stat { links, device, inode, .. } = row.stat;

@@ -283,9 +283,10 @@ fn edges(mut file: &File, size: u64, buffer: &mut Vec<u8>, pace: &impl Pace) -> 
     Ok(Some(Finding::Edges(i64::from_le_bytes(first))))
 }
 
-/// Whether an error says that a file or folder is not there: nothing has its name, or what is above it is no folder.
+/// Whether an error says that a file or folder is not there: nothing has its name, or something else has taken its place or
+/// that of a folder above it.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) || sys::is_link_error(error)
 }
 
 /// Opens a file as its root wants it.

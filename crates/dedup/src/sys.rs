@@ -10,9 +10,9 @@ mod linux;
 mod portable;
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{Folder, advise, file_stat, holder, is_alive, read_ready};
+pub(crate) use linux::{Folder, advise, file_stat, holder, is_alive, is_link_error, read_ready};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use portable::{Folder, advise, file_stat, holder, is_alive, read_ready};
+pub(crate) use portable::{Folder, advise, file_stat, holder, is_alive, is_link_error, read_ready};
 
 use gristmill_store::catalog::Stat;
 

@@ -122,10 +122,10 @@ impl Scans<'_> {
         })
     }
 
-    /// Whether every file that can be a duplicate has been compared, and no scan is unfinished.
-    pub fn is_settled(self) -> Result<bool> {
+    /// Whether every file that can be a duplicate has been compared, and no scan but `own` is unfinished.
+    pub fn is_settled(self, own: &[i64]) -> Result<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM scan_sessions WHERE settled IS NOT NULL)";
-        self.0.read(|db| Ok(db.number(sql, [])? > 0 && !has_others(db, &[])?))
+        self.0.read(|db| Ok(db.number(sql, [])? > 0 && !has_others(db, own)?))
     }
 
     /// Roots that have a scan which has not finished, or none that ever did.

@@ -239,9 +239,9 @@ fn scan_that_ends_while_another_is_unfinished_settles_nothing() {
     desk.finish(&second, Seen::default(), Some(("blake3", duplicates))).expect("finished");
     let third = desk.store.scans().begin(Wanted { restart: true, ..desk.wanted("living") }).expect("begun");
     assert_eq!(desk.store.scans().settled("blake3", &[third.id]).expect("an answer"), None);
-    assert!(!desk.store.scans().is_settled().expect("an answer"));
+    assert!(!desk.store.scans().is_settled(&[]).expect("an answer"));
     desk.finish(&third, Seen::default(), Some(("blake3", duplicates))).expect("finished");
-    assert!(desk.store.scans().is_settled().expect("an answer"));
+    assert!(desk.store.scans().is_settled(&[]).expect("an answer"));
     assert_eq!(desk.store.scans().unfinished().expect("an answer"), [0; 0]);
 }
 
@@ -252,7 +252,7 @@ fn every_write_that_changes_a_file_clears_the_settled_mark() {
         let scan = desk.begin("living").expect("begun");
         desk.finish(&scan, Seen::default(), Some(("blake3", Duplicates::default()))).expect("finished");
     };
-    let settled = || desk.store.scans().is_settled().expect("an answer");
+    let settled = || desk.store.scans().is_settled(&[]).expect("an answer");
     let top = Place { root: desk.root, id: None, path: "".into() };
     let empty = || Listing { end: End::Whole, ..Listing::new(1, top.clone()) };
     let stat = Stat { size: 5, inode: 1, ..Stat::default() };

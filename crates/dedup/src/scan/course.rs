@@ -126,11 +126,11 @@ impl Course<'_> {
             self.summary.seconds.contents = begun.elapsed().as_secs_f64();
             return self.share();
         }
-        // Files that are back may have hashes that others have, too.
-        let Tally { returned, included, .. } = &*self.tally;
-        match [returned, included].iter().all(|counter| counter.load(Ordering::Relaxed) == 0) {
+        // Files that are back, or that a stopped scan has read, may have hashes that others have, too.
+        let own: Vec<i64> = self.scans.iter().map(|scan| scan.id).collect();
+        match self.store.scans().is_settled(&own)? {
             true => Ok(()),
-            false => Algorithm::ALL.iter().try_for_each(|algorithm| self.share_hashes(*algorithm)),
+            false => first.algorithms.iter().try_for_each(|algorithm| self.share_hashes(*algorithm)),
         }
     }
 

@@ -198,6 +198,11 @@ pub(crate) fn file_stat(file: &File) -> io::Result<Found> {
     Ok(found(&fs::fstat(file.as_fd())?))
 }
 
+/// Whether a symbolic link was met where none is followed.
+pub(crate) fn is_link_error(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
+}
+
 /// Tells the system how a file will be read. It may not care; nothing depends on it.
 pub(crate) fn advise(file: &File, reading: Reading) {
     let (advice, offset, length) = match reading {

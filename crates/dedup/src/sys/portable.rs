@@ -91,6 +91,12 @@ pub(crate) fn file_stat(file: &File) -> io::Result<Found> {
     Ok(found(&file.metadata()?))
 }
 
+/// Cannot be told.
+#[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
+pub(crate) fn is_link_error(_: &io::Error) -> bool {
+    false
+}
+
 #[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
 pub(crate) fn advise(_: &File, _: Reading) {}
 
