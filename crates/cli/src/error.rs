@@ -71,6 +71,13 @@ impl Error {
         match self {
             Error::Setting(text) => Error::Setting(hints.complete(&text)),
             Error::System(text) => Error::System(hints.complete(&text)),
+            Error::Store(gristmill_store::Error::Corrupt(file, detail)) => {
+                let advice = gristmill_store::damage::advice(&file);
+                let file = path(&file);
+                let text =
+                    format!("{file} is damaged, or its disk cannot be read: {detail}. What to do: {advice}");
+                Error::System(hints.complete(&text))
+            }
             Error::Store(error) if error.is_users() => Error::Setting(hints.complete(&error.to_string())),
             Error::Store(error) => Error::System(hints.complete(&error.to_string())),
             other => other,

@@ -93,6 +93,55 @@ fn a_torn_file_is_damaged_and_not_repaired() {
     home.check(&["--db", "x.db", "doctor"], 2, "restore the latest backup", "");
 }
 
+/// Fills the first page of a table with zeros.
+fn damage(path: &Path, table: &str) {
+    let conn = rusqlite::Connection::open(path).unwrap();
+    // Written to its place, and the log removed.
+    conn.pragma_update(None, "journal_mode", "DELETE").unwrap();
+    let sql = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
+    let page: u32 = conn.query_row(sql, [table], |row| row.get(0)).unwrap();
+    let page = page as usize;
+    drop(conn);
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[(page - 1) * 4_096..page * 4_096].fill(0);
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn damaged_catalog_is_to_be_deleted_and_scanned_again() {
+    let home = Home::new();
+    home.write("a/one", "same");
+    home.write("a/two", "same");
+    let db = ["--db", "x.db"];
+    home.json(&[&db[..], &["scan", "a"]].concat());
+    damage(&home.path("x.db"), "library_files");
+    let advice = "it holds only what scans found: delete it, with its -wal and -shm if they are there, and scan again \
+                  (`gristmill --db x.db scan FOLDER`)";
+    for words in [&["dupes"][..], &["scan"]] {
+        let said = home.run(&[&db[..], words].concat());
+        assert!(said.err.contains(advice) && !said.err.contains("backup"), "{words:?}: {said:?}");
+        assert_eq!(said.code, Some(2), "{words:?}: {said:?}");
+    }
+    let said = home.run(&["--db", "x.db", "doctor"]);
+    assert!(said.code == Some(2) && said.out.contains(advice) && !said.out.contains("backup"), "{said:?}");
+}
+
+#[test]
+fn damaged_catalog_beside_tasks_names_both_ways() {
+    let home = Home::new();
+    home.write("a/one", "same");
+    home.write("a/two", "same");
+    let db = ["--db", "x.db"];
+    home.json(&[&db[..], &["scan", "a"]].concat());
+    fill(&home.path("x.db"), 3);
+    damage(&home.path("x.db"), "library_files");
+    let said = home.run(&["--db", "x.db", "dupes"]);
+    let both = ["restore the latest backup", "tasks (3)", "delete it"];
+    assert!(said.code == Some(2) && both.iter().all(|part| said.err.contains(part)), "{said:?}");
+    let said = home.run(&["--db", "x.db", "doctor"]);
+    assert!(said.code == Some(2) && both.iter().all(|part| said.out.contains(part)), "{said:?}");
+}
+
 #[test]
 fn a_file_of_which_only_the_start_is_left_is_damaged() {
     let home = Home::new();

@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 use crate::lease::{Leased, moment};
 use crate::writer::Shape;
 use crate::{
-    Durability, Options, Store, checkpoints, cleanup, jobs, migrations, read_only, tasks, thumbnails, wal,
+    Durability, Options, Store, checkpoints, cleanup, damage, jobs, migrations, read_only, tasks, thumbnails,
+    wal,
 };
 
 /// More lines than this from one check would not be read.
@@ -127,7 +128,7 @@ impl Checkup {
         match result {
             Ok(()) => Ok(true),
             Err(Error::Corrupt(_, detail)) => {
-                self.find(Severity::Damage, format!("a part cannot be read: {detail}"), RESTORE);
+                self.find(Severity::Damage, format!("a part cannot be read: {detail}"), TO_ADVISE);
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -135,7 +136,8 @@ impl Checkup {
     }
 }
 
-const RESTORE: &str = "stop all workers, keep a copy of the file and its -wal, and restore the latest backup";
+/// Stands for what to do about damage until all of the file has been looked at.
+const TO_ADVISE: &str = "";
 
 impl Options {
     /// Looks at a file and changes nothing. `lease`: the longest lease that workers take. An error means that
@@ -170,6 +172,11 @@ impl Options {
             let conn = file.open_reader()?;
             Examination { db: file.db(&conn), lease, checkup: &mut checkup }.run()?;
         }
+        if checkup.findings.iter().any(|finding| finding.next == TO_ADVISE) {
+            let advice = damage::advice(path);
+            let damaged = checkup.findings.iter_mut().filter(|finding| finding.next == TO_ADVISE);
+            damaged.for_each(|finding| finding.next.clone_from(&advice));
+        }
         checkup.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         Ok(checkup)
     }
@@ -198,7 +205,7 @@ impl Options {
         Ok(done)
     }
 
-    fn file(&self, path: &Path) -> File {
+    pub(crate) fn file(&self, path: &Path) -> File {
         let Options { durability, busy, clock, .. } = self.clone();
         File { path: path.to_path_buf(), durability, busy, clock, access: Access::ReadWrite }
     }
@@ -289,7 +296,7 @@ impl Examination<'_> {
                 let next = "another program wrote it; correct the row there";
                 self.checkup.find(Severity::Warning, format!("a row is not legal: {line}"), next);
             } else {
-                self.checkup.find(Severity::Damage, format!("the file is damaged: {line}"), RESTORE);
+                self.checkup.find(Severity::Damage, format!("the file is damaged: {line}"), TO_ADVISE);
             }
         }
         Ok(())

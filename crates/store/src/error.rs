@@ -161,8 +161,8 @@ impl fmt::Display for Error {
             ),
             Error::Corrupt(path, detail) => write!(
                 f,
-                "{} is damaged, or its disk cannot be read: {detail}. `gristmill doctor` says how much; a backup is \
-                 the way back",
+                "{} is damaged, or its disk cannot be read: {detail}. `gristmill doctor` says how much, and \
+                 whether to scan again or to restore a backup",
                 display_path(path)
             ),
             Error::CannotOpen(path, detail) => write!(

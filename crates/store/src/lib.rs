@@ -42,6 +42,7 @@ mod bell;
 pub mod catalog;
 pub mod checkpoints;
 pub mod cleanup;
+pub mod damage;
 mod db;
 pub mod doctor;
 mod error;

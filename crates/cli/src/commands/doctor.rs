@@ -69,9 +69,9 @@ fn no_database(error: gristmill_store::Error, path: &Path) -> Error {
     };
     match error {
         gristmill_store::Error::NotADatabase(_) if begins() => Error::System(format!(
-            "{} begins like a database but is none: it is cut short, or its first page is damaged. Keep it, and \
-             restore the latest backup",
-            path_text(path)
+            "{} begins like a database but is none: it is cut short, or its first page is damaged. What to do: {}",
+            path_text(path),
+            gristmill_store::damage::advice(path)
         )),
         other => other.into(),
     }

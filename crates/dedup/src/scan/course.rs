@@ -358,8 +358,17 @@ impl Course<'_> {
             self.control.is_stopped() && matches!(failure.error.cause(), Cause::Cancelled)
         };
         match report.failures.iter().find(|failure| !told(failure)) {
-            Some(failure) => Err(Error::System(failure.error.to_string())),
+            Some(failure) => Err(cause_of(failure)),
             None => Ok(()),
         }
     }
+}
+
+/// What the store said is kept as it is: whose fault it is, and what to do about it, depends on it.
+fn cause_of(failure: &Failure) -> Error {
+    let of_store = match failure.error.cause() {
+        Cause::Error(error) => error.downcast_ref::<gristmill_store::Error>(),
+        _ => None,
+    };
+    of_store.map_or_else(|| Error::System(failure.error.to_string()), |error| Error::Store(error.clone()))
 }

@@ -1,0 +1,58 @@
+//! What to do about a damaged file.
+//!
+//! Owns the advice. What scans found can be found again, so a file that holds nothing else is deleted and its folders are
+//! scanned again; tasks and dead letters come back only with a backup.
+
+use std::path::Path;
+
+use crate::db::Db;
+use crate::error::Result;
+use crate::{Options, read_only};
+
+/// Tables whose rows no scan finds again, and what the rows are called.
+const KEPT: &[(&str, &str)] = &[
+    ("tasks", "tasks"),
+    ("dead_letter_queue", "dead letters"),
+    ("jobs", "jobs"),
+    ("seen_messages", "ids of messages"),
+];
+
+const DELETE: &str =
+    "delete it, with its -wal and -shm if they are there, and scan again (`gristmill scan FOLDER`)";
+const RESTORE: &str = "stop all workers, keep a copy of the file and its -wal, and restore the latest backup";
+
+/// What to do about the damaged file at `path`, as a sentence without a full stop.
+pub fn advice(path: &Path) -> String {
+    match kept(path) {
+        Ok(kept) if kept.is_empty() => format!("it holds only what scans found: {DELETE}"),
+        Ok(kept) => format!(
+            "{RESTORE}: it holds {} besides what scans found. Without a backup these are lost: {DELETE}",
+            kept.join(", ")
+        ),
+        Err(_) => format!(
+            "if it holds only what scans found, {DELETE}; if it holds tasks or dead letters, too, {RESTORE}"
+        ),
+    }
+}
+
+/// The rows that no scan finds again, counted by table.
+fn kept(path: &Path) -> Result<Vec<String>> {
+    let file = Options::default().file(path);
+    let (file, conn) = read_only::open(&file)?;
+    count(&file.db(&conn))
+}
+
+fn count(db: &Db<'_>) -> Result<Vec<String>> {
+    let mut kept = Vec::new();
+    for (table, rows) in KEPT {
+        let is_there = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+        if db.number(is_there, [table])? == 0 {
+            continue;
+        }
+        let number = db.number(&format!("SELECT count(*) FROM {table}"), [])?;
+        if number > 0 {
+            kept.push(format!("{rows} ({number})"));
+        }
+    }
+    Ok(kept)
+}
