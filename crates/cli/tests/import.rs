@@ -194,6 +194,22 @@ fn many_files_are_shown_as_one_table() {
 }
 
 #[test]
+fn dry_run_with_a_database_tells_what_would_become_of_it() {
+    let home = Home::new();
+    home.write("t.jsonl", "{\"id\":1,\"at\":\"2024-01-02\"}\n");
+    home.check(&["import", "t.jsonl", "--into", "x.db", "--dry-run"], 0, "would create", "");
+    assert!(!home.path("x.db").exists());
+    home.run(&["import", "t.jsonl", "--into", "x.db"]);
+    home.write("t.jsonl", "{\"id\":2,\"at\":\"x\",\"b\":1}\n");
+    let words = ["import", "t.jsonl", "--into", "x.db", "--append", "--dry-run"];
+    let said = home.run(&words);
+    said.check("append", 0, "would append", "");
+    assert!(said.out.contains("t: gets new columns: \"b\""), "{}", said.out);
+    assert!(said.out.contains("into x.db; nothing was written"), "{}", said.out);
+    home.check(&["import", "stats", "x.db"], 0, "t.at: dates (ISO 8601)\nx.db: 1 table, 1 row", "");
+}
+
+#[test]
 fn export_writes_a_table_back() {
     let home = folder();
     home.run(&["import", "sde", "--into", "x.db"]);
@@ -224,7 +240,7 @@ fn wrong_words() {
     for (words, err) in [
         (&["import"][..], "required arguments were not provided"),
         (&["import", "sde"], "where to? Name a database with --into FILE.db"),
-        (&["import", "sde", "--into", "a.db", "--dry-run"], "cannot be used with"),
+        (&["import", "sde", "--into", "a.db", "--validate"], "cannot be used with"),
         (&["import", "sde", "--into", "a.db", "--append", "--replace"], "cannot be used with"),
         (&["import", "nowhere", "--into", "a.db"], "cannot read nowhere"),
         (&["import", "-", "--into", "a.db"], "standard input has no name; name its table with --table NAME"),

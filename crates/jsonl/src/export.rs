@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension};
 use serde::Serialize;
 
 pub use self::file::export_to_file;
@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::grammar::Cursor;
 use crate::import::control::{Control, add};
 use crate::import::names::quoted;
+use crate::import::place::read_only;
 use crate::kinds::Type;
 
 /// How an export ended.
@@ -40,8 +41,9 @@ pub struct Exported {
 /// Writes a table, a row a line, in the order of its row numbers; of a table without them, in that of its key.
 ///
 /// Keys are the names of the columns, and every row has all of them. BOOLEAN columns are `true` and `false`; a column in
-/// which every text is a JSON object or array is written as such; all other values keep their type. A value that JSON
-/// does not have (a BLOB, text that is not UTF-8) is an error. Generated columns are left out.
+/// which every text is a JSON object or array is written as such; all other values keep their type. (Of booleans that
+/// share a column with numbers the table has only the numbers.) A value that JSON does not have (a BLOB, text that is
+/// not UTF-8) is an error. Generated columns are left out.
 ///
 /// ```
 /// # use gristmill_jsonl::export::export;
@@ -61,10 +63,8 @@ pub fn export(
     control: &Arc<Control>,
 ) -> Result<Exported> {
     let started = Instant::now();
-    std::fs::metadata(database).map_err(|error| Error::io("read", database, &error))?;
     let failed = |error: rusqlite::Error| Error::sqlite(database, &error);
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut conn = Connection::open_with_flags(database, flags).map_err(failed)?;
+    let mut conn = read_only(database)?;
     let handle = control.clone();
     conn.progress_handler(STEPS, Some(move || handle.is_stopped())).map_err(failed)?;
     let moment = conn.unchecked_transaction().map_err(failed)?;

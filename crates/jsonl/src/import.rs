@@ -5,6 +5,7 @@
 
 mod base;
 pub mod control;
+mod dates;
 mod desk;
 pub(crate) mod find;
 pub(crate) mod key;
@@ -14,7 +15,7 @@ mod loading;
 pub(crate) mod names;
 pub mod options;
 mod pattern;
-mod place;
+pub(crate) mod place;
 mod rejects;
 mod retype;
 pub mod schema;
@@ -73,11 +74,21 @@ pub fn import(
     let mut files: Vec<FileSummary> =
         found.sources.iter().zip(&names).map(|(source, name)| file(source, name)).collect();
     let stems = found.sources.iter().map(|source| source.table.clone()).collect();
-    let known = match (&conn, &place) {
-        (Some(conn), Some(place)) => {
-            let sqlite = |error: rusqlite::Error| Error::sqlite(place.target(), &error);
-            let mut desk =
-                Desk { conn, place, control, options, names: &names, leaders: &leaders, files: &mut files };
+    let preview = match target {
+        Target::Preview(path)
+            if std::fs::metadata(path).is_ok_and(|found| found.len() > 0 || !found.is_file()) =>
+        {
+            Some(place::read_only(path)?)
+        }
+        _ => None,
+    };
+    let is_draft = place.as_ref().is_some_and(Place::is_new);
+    let known = match (conn.as_ref().or(preview.as_ref()), target) {
+        (Some(conn), Target::Database(path) | Target::Preview(path)) => {
+            let target = place.as_ref().map_or(path.as_path(), Place::target);
+            let sqlite = |error: rusqlite::Error| Error::sqlite(target, &error);
+            let (names, leaders, files) = (&names[..], &leaders[..], &mut files[..]);
+            let mut desk = Desk { conn, target, is_draft, control, options, names, leaders, files };
             desk.look(&found.sources).map_err(sqlite)??
         }
         _ => HashMap::new(),
@@ -180,6 +191,7 @@ fn file(source: &Source, name: &str) -> FileSummary {
         ),
         table: name.to_owned(),
         outcome: Outcome::Waiting,
+        action: None,
         rows: 0,
         rejected: 0,
         blank: 0,

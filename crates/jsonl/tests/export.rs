@@ -47,6 +47,13 @@ fn text_that_only_sometimes_is_json_stays_text() {
 }
 
 #[test]
+fn booleans_among_numbers_come_back_as_numbers() {
+    let bench = Bench::with(&[("t.jsonl", "{\"a\":true}\n{\"a\":5}\n")]);
+    bench.load(&Options::default());
+    assert_eq!(exported(&bench.database(), "t"), "{\"a\":1}\n{\"a\":5}\n");
+}
+
+#[test]
 fn rows_are_in_the_order_of_their_numbers() {
     let bench = database(
         "CREATE TABLE t (rowid TEXT, _rowid_ INT, x INT);
@@ -163,8 +170,10 @@ proptest! {
         table in prop::collection::vec(prop::collection::btree_map("[abAB]|id|a b|", value(), 0..4), 1..6)
     ) {
         let line = |row: &std::collections::BTreeMap<String, String>| {
+            // A boolean among numbers is a number in the table, and then may be a part of a key, which it was not.
+            let is_kept = |(key, value): &(&String, &String)| *key != "id" || !matches!(value.as_str(), "true" | "false");
             let members: Vec<String> =
-                row.iter().map(|(key, value)| format!("{}:{value}", serde_json::to_string(key).unwrap())).collect();
+                row.iter().filter(is_kept).map(|(key, value)| format!("{}:{value}", serde_json::to_string(key).unwrap())).collect();
             format!("{{{}}}\n", members.join(","))
         };
         round_trip(&table.iter().map(line).collect::<String>())?;

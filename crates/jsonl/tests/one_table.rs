@@ -216,3 +216,46 @@ fn stopped_import_of_many_files_leaves_nothing_half_done() {
     let summary = bench.load(&Options { resume: true, ..into_one() });
     assert_eq!((bench.all("SELECT a FROM logs").as_str(), summary.rows), ("1\n2", 2));
 }
+
+#[test]
+fn preview_tells_what_an_import_would_do_and_writes_nothing() {
+    let bench = Bench::with(&[("t.jsonl", "{\"id\":1,\"a\":1,\"u\":1}\n")]);
+    bench.load(&Options::default());
+    bench.write("t.jsonl", b"{\"id\":2,\"a\":\"x\",\"new\":1}\n{\"a\":1}\n");
+    bench.write("u.jsonl", b"{\"id\":1}\n");
+    let before = std::fs::read(bench.database()).unwrap();
+    let preview = |options: &Options| {
+        import(&[bench.data()], &Target::Preview(bench.database()), options, &Arc::default())
+    };
+    let error = preview(&Options::default()).unwrap_err().to_string();
+    assert!(error.contains("has the table t already"), "{error}");
+    let append = Options { existing: Existing::Append, ..small_blocks() };
+    let summary = preview(&append).unwrap();
+    let actions: Vec<_> = summary.files.iter().map(|file| (file.action.unwrap(), file.rows)).collect();
+    assert_eq!(actions, [("append", 1), ("create", 1)], "{summary:?}");
+    assert_eq!(summary.rejected, 1, "a line without the key");
+    let notes = summary.files[0].notes.join("; ");
+    assert!(notes.contains("gets new columns: \"new\""), "{notes}");
+    assert!(notes.contains("\"a\" is INTEGER, becomes TEXT"), "{notes}");
+    assert!(summary.files[1].sql.is_some() && summary.files[0].sql.is_none());
+    let replaced = preview(&Options { existing: Existing::Replace, ..append.clone() }).unwrap();
+    assert_eq!(replaced.files[0].action, Some("replace"));
+    assert_eq!(std::fs::read(bench.database()).unwrap(), before);
+    assert_eq!(bench.strays(), Vec::<String>::new());
+    // A table of the user's own keeps its types: what it does not take is rejected.
+    bench.open().execute_batch("CREATE TABLE own (a INTEGER); ALTER TABLE t RENAME TO other").unwrap();
+    bench.write("own.jsonl", b"{\"a\":1}\n{\"a\":\"x\"}\n");
+    std::fs::remove_file(bench.data().join("t.jsonl")).unwrap();
+    let summary = preview(&append).unwrap();
+    assert_eq!((summary.files[0].rows, summary.rejected), (1, 1), "{summary:?}");
+}
+
+#[test]
+fn preview_of_a_new_database_is_its_schema() {
+    let bench = Bench::with(&[("t.jsonl", "{\"id\":1}\n")]);
+    let summary =
+        import(&[bench.data()], &Target::Preview(bench.database()), &small_blocks(), &Arc::default())
+            .unwrap();
+    assert_eq!((summary.files[0].action, summary.is_published), (Some("create"), false));
+    assert!(!bench.database().exists());
+}

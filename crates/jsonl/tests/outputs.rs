@@ -8,6 +8,7 @@ use common::{Bench, small_blocks};
 use gristmill_jsonl::import::control::Control;
 use gristmill_jsonl::import::import;
 use gristmill_jsonl::import::options::{Existing, OnError, Options, Target};
+use gristmill_jsonl::import::stats::{DateKind, stats};
 
 fn rejected_lines(path: &Path) -> Vec<u64> {
     let written = std::fs::read_to_string(path).unwrap();
@@ -133,4 +134,28 @@ fn index_is_made_though_something_has_its_name() {
     let options = Options { indexes: vec!["x".to_owned(), "Y".to_owned()], ..Options::default() };
     bench.load(&Options { existing: Existing::Append, ..options });
     assert_eq!(indexes(&bench), "a|x\na|x\na|y");
+}
+
+#[test]
+fn iso_dates_are_recognised_in_statistics() {
+    let bench = Bench::with(&[(
+        "t.jsonl",
+        "{\"day\":\"2024-01-02\",\"at\":\"2024-01-02T03:04:05Z\",\"mixed\":\"2024-01-02\",\"text\":\"2024-01-02\",\"n\":1}\n\
+         {\"day\":null,\"at\":\"2024-01-02\",\"mixed\":\"03:04\",\"text\":\"x\",\"n\":2}\n",
+    )]);
+    bench.load(&Options::default());
+    let stats = stats(&bench.database()).unwrap();
+    let found: Vec<_> = stats.tables[0].dates.iter().map(|date| (date.column.as_str(), date.kind)).collect();
+    assert_eq!(found, [("day", DateKind::Date), ("at", DateKind::DateTime)]);
+}
+
+#[test]
+fn statistics_count_the_files_of_a_table() {
+    let bench = Bench::with(&[("1.jsonl", "{\"a\":1}\n"), ("2.jsonl", "{\"a\":1}\n")]);
+    let options = Options { table: Some("t".to_owned()), ..Options::default() };
+    bench.load(&options);
+    assert_eq!(stats(&bench.database()).unwrap().tables[0].sources, 2);
+    std::fs::remove_file(bench.data().join("2.jsonl")).unwrap();
+    bench.load(&Options { existing: Existing::Replace, ..options });
+    assert_eq!(stats(&bench.database()).unwrap().tables[0].sources, 1);
 }

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use gristmill_jsonl::import::control::Control;
 use gristmill_jsonl::import::options::{Existing, LONGEST_LINE, OnError, Options, Target};
 use gristmill_jsonl::import::schema::Schema;
-use gristmill_jsonl::import::stats::stats;
+use gristmill_jsonl::import::stats::{DateKind, stats};
 use gristmill_jsonl::import::{import, summary::Summary};
 
 use self::told::Told;
 use super::words::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{bytes, counted, grouped, path};
+use crate::output::{bytes, counted, grouped, path, visible};
 use crate::settings::{Raw, keys};
 use crate::signals::Listener;
 
@@ -90,10 +90,11 @@ pub(crate) struct Args {
     paths: Vec<PathBuf>,
 
     /// The SQLite database to load into; made if it is not there
-    #[arg(long, value_name = "DATABASE", conflicts_with_all = ["dry_run", "validate"])]
+    #[arg(long, value_name = "DATABASE", conflicts_with = "validate")]
     into: Option<PathBuf>,
 
-    /// Show the tables that would be made, and write nothing
+    /// Show the tables that would be made, and write nothing; with --into, also what would become of the tables that the
+    /// database has
     #[arg(long, conflicts_with = "validate")]
     dry_run: bool,
 
@@ -217,6 +218,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         context.flags.values.insert(key.name, ("--workers", Raw::One(text.into())));
     }
     let target = match (&args.into, args.dry_run, args.validate) {
+        (Some(path), true, _) => Target::Preview(path.clone()),
         (Some(path), _, _) => Target::Database(path.clone()),
         (None, true, _) => Target::Schema,
         (None, _, true) => Target::Nothing,
@@ -335,7 +337,10 @@ fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, 
                         .as_deref()
                         .map(|time| time.chars().take(19).collect())
                         .unwrap_or_default(),
-                    table.source.clone().unwrap_or_default(),
+                    match (&table.source, table.sources) {
+                        (Some(last), 2..) => format!("{}, last {last}", counted(table.sources, "file")),
+                        (last, _) => last.clone().unwrap_or_default(),
+                    },
                 ]
             })
             .collect();
@@ -344,7 +349,22 @@ fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, 
         let table = output.table(&headers, &rows);
         let place = path(database);
         let tables = counted(stats.tables.len() as u64, "table");
-        format!("{table}{place}: {tables}, {}, {}", counted(total, "row"), bytes(stats.bytes))
+        let mut dates = String::new();
+        for table in &stats.tables {
+            for date in &table.dates {
+                let kind = match date.kind {
+                    DateKind::Date => "dates",
+                    DateKind::DateTime => "dates with times",
+                    DateKind::Time => "times",
+                };
+                dates.push_str(&format!(
+                    "{}.{}: {kind} (ISO 8601)\n",
+                    visible(&table.table),
+                    visible(&date.column)
+                ));
+            }
+        }
+        format!("{table}{dates}{place}: {tables}, {}, {}", counted(total, "row"), bytes(stats.bytes))
     })?;
     Ok(Outcome::Done)
 }

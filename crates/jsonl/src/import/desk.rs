@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
+use std::path::Path;
 
 use rusqlite::Connection;
 
@@ -12,7 +13,6 @@ use super::find::Source;
 use super::key::Plan;
 use super::loading::Known;
 use super::options::{Existing, Options};
-use super::place::Place;
 use super::stock::{self, There, Widening};
 use super::summary::{FileSummary, Outcome};
 use super::writer::shown;
@@ -22,7 +22,9 @@ use crate::source;
 
 pub(crate) struct Desk<'a> {
     pub(crate) conn: &'a Connection,
-    pub(crate) place: &'a Place,
+    pub(crate) target: &'a Path,
+    /// The database is a draft that an import was stopped at, or a new one.
+    pub(crate) is_draft: bool,
     pub(crate) control: &'a Control,
     pub(crate) options: &'a Options,
     pub(crate) names: &'a [String],
@@ -35,7 +37,7 @@ type Sql<T> = rusqlite::Result<T>;
 
 impl Desk<'_> {
     pub(crate) fn look(&mut self, sources: &[Source]) -> Sql<Result<HashMap<usize, Known>>> {
-        if let Some(error) = stock::refusal(self.conn, self.place.target())? {
+        if let Some(error) = stock::refusal(self.conn, self.target)? {
             return Ok(Err(error));
         }
         self.drop_others()?;
@@ -48,7 +50,7 @@ impl Desk<'_> {
         }
         for (leader, group) in groups {
             let name = &self.names[leader];
-            let there = tables.get(&names::folded(name)).map(|there| there.table(self.place.target()));
+            let there = tables.get(&names::folded(name)).map(|there| there.table(self.target));
             let there = match there.transpose() {
                 Ok(there) => there,
                 Err(error) => return Ok(Err(error)),
@@ -64,7 +66,7 @@ impl Desk<'_> {
             let Some(there) = there.filter(|_| !changed.is_empty()) else { continue };
             let mut known = Known::default();
             match self.options.existing {
-                _ if self.place.is_new() => known.is_replaced = true,
+                _ if self.is_draft => known.is_replaced = true,
                 Existing::Refuse => refused.push((name.as_str(), self.files[changed[0]].source.clone())),
                 Existing::Replace => known.is_replaced = true,
                 Existing::Append | Existing::Upsert => match self.old(there, &sources[leader].table)? {
@@ -86,7 +88,7 @@ impl Desk<'_> {
 
     /// What an import that was stopped had built of files that are not asked for any more.
     fn drop_others(&self) -> Sql<()> {
-        if !self.place.is_new() {
+        if !self.is_draft {
             return Ok(());
         }
         let tables: Vec<String> = {
@@ -107,8 +109,7 @@ impl Desk<'_> {
         let shown: Vec<&str> = tables.iter().map(|(table, _)| *table).take(10).collect();
         let more = if tables.len() > shown.len() { ", …" } else { "" };
         let noun = if tables.len() == 1 { "table" } else { "tables" };
-        let has =
-            format!("{} has the {noun} {}{more} already", self.place.target().display(), shown.join(", "));
+        let has = format!("{} has the {noun} {}{more} already", self.target.display(), shown.join(", "));
         Error::Invalid(match (self.options.resume, tables.first()) {
             (true, Some((_, file))) => format!(
                 "{has}, and {file} is new, or has changed since it was loaded, or was loaded with other options; say \
@@ -141,8 +142,8 @@ impl Desk<'_> {
         if let Some(why) = lost {
             // To add the rows again would double those that it still has.
             let can_reload =
-                self.place.is_new() || matches!(self.options.existing, Existing::Replace | Existing::Upsert);
-            let target = self.place.target().display();
+                self.is_draft || matches!(self.options.existing, Existing::Replace | Existing::Upsert);
+            let target = self.target.display();
             return Ok((!can_reload).then(|| {
                 Error::Invalid(format!(
                     "{target}: {why}; say --replace to load it anew, or --upsert to bring its rows up to date"

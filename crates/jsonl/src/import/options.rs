@@ -48,6 +48,8 @@ pub enum Target {
     Database(PathBuf),
     /// Nowhere: the tables are only found out.
     Schema,
+    /// Nowhere: what an import into this database would do is found out.
+    Preview(PathBuf),
     /// Nowhere: lines are only checked.
     Nothing,
 }

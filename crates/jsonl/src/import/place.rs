@@ -177,6 +177,21 @@ impl Drop for Place {
     }
 }
 
+/// Opens a database that exists, only to read it.
+pub(crate) fn read_only(path: &Path) -> Result<Connection> {
+    let found = fs::metadata(path).map_err(|error| Error::io("read", path, &error))?;
+    if !found.is_file() {
+        return Err(Error::Invalid(format!("{} is not a regular file; name a database", path.display())));
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let failed = |error: rusqlite::Error| Error::sqlite(path, &error);
+    let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
+    conn.busy_timeout(PATIENCE).map_err(failed)?;
+    // Whether it is a database at all.
+    conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(failed)?;
+    Ok(conn)
+}
+
 /// A file that one import holds.
 #[derive(Debug)]
 struct Lock {

@@ -2,11 +2,14 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
+use rusqlite::types::ValueRef;
 use serde::Serialize;
 
+pub use super::dates::DateKind;
 use super::ledger;
 use super::names::{LEDGER, quoted};
+use super::place::read_only;
 use crate::error::{Error, Result};
 
 /// A database at one moment.
@@ -33,18 +36,31 @@ pub struct TableStats {
     pub index_bytes: u64,
     /// The file that was loaded into it last.
     pub source: Option<String>,
+    /// How many files were loaded into it, since it was made.
+    pub sources: u64,
     /// When that was.
     pub loaded_at: Option<String>,
     /// Lines of it that were rejected.
     pub errors: Option<u64>,
+    /// Columns whose texts all are dates or times as ISO 8601 writes them.
+    pub dates: Vec<DateColumn>,
+}
+
+/// A column of dates or times.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DateColumn {
+    /// Its name.
+    pub column: String,
+    /// What its texts are.
+    #[serde(rename = "type")]
+    pub kind: DateKind,
 }
 
 /// Looks at all of a database.
 pub fn stats(path: &Path) -> Result<Stats> {
     let metadata = std::fs::metadata(path).map_err(|error| Error::io("read", path, &error))?;
     let failed = |error: rusqlite::Error| Error::sqlite(path, &error);
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags).map_err(failed)?;
+    let conn = read_only(path)?;
     let tables = tables(&conn).map_err(failed)?;
     Ok(Stats { bytes: metadata.len(), tables })
 }
@@ -68,8 +84,10 @@ fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
             bytes: number(row, 2)?,
             index_bytes: number(row, 3)?,
             source: None,
+            sources: 0,
             loaded_at: None,
             errors: None,
+            dates: Vec::new(),
         })
     })?;
     let mut tables: Vec<TableStats> = rows.collect::<rusqlite::Result<_>>()?;
@@ -86,9 +104,56 @@ fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
                 table.loaded_at = row.get(1)?;
                 table.errors = Some(number(row, 2)?);
             }
+            let mut sources = moment.prepare_cached(
+                r#"SELECT count(DISTINCT "source") FROM "_imports" WHERE lower("table") = lower(?1) AND "error" IS NULL
+                   AND "rows" > 0 AND "id" >= coalesce((SELECT max("id") FROM "_imports" WHERE lower("table") = lower(?1)
+                       AND "mode" IN ('create', 'replace') AND "error" IS NULL), 0)"#,
+            )?;
+            table.sources = sources.query_row([&table.table], |row| number(row, 0))?;
         }
+        table.dates = dates(&moment, &table.table)?;
     }
     Ok(tables)
+}
+
+/// The columns of a table whose texts all are dates or times. Reading ends when there can be none.
+fn dates(conn: &Connection, table: &str) -> rusqlite::Result<Vec<DateColumn>> {
+    let mut statement = conn.prepare(&format!("SELECT * FROM {}", quoted(table)))?;
+    let mut found: Vec<(usize, DateColumn)> = Vec::new();
+    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
+    let mut candidates: Vec<usize> = (0..names.len()).collect();
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let mut left = Vec::with_capacity(candidates.len());
+        for index in candidates {
+            let kind = match row.get_ref(index)? {
+                ValueRef::Null => Some(None),
+                ValueRef::Text(text) => DateKind::of(text).map(Some),
+                _ => None,
+            };
+            let known = found.iter_mut().find(|(known, _)| *known == index);
+            match (kind, known) {
+                (Some(None), _) => left.push(index),
+                (Some(Some(kind)), None) => {
+                    found.push((index, DateColumn { column: names[index].clone(), kind }));
+                    left.push(index);
+                }
+                (Some(Some(kind)), Some((_, column))) => {
+                    if let Some(both) = column.kind.and(kind) {
+                        column.kind = both;
+                        left.push(index);
+                    }
+                }
+                (None, _) => {}
+            }
+        }
+        candidates = left;
+        if candidates.is_empty() {
+            break;
+        }
+    }
+    found.sort_by_key(|(index, _)| *index);
+    Ok(found.into_iter().filter(|(index, _)| candidates.contains(index)).map(|(_, column)| column).collect())
 }
 
 fn number(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<u64> {

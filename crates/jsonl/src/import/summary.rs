@@ -37,6 +37,9 @@ pub struct FileSummary {
     /// How it went.
     #[serde(flatten)]
     pub outcome: Outcome,
+    /// What was done to its table, or would be: create, replace, append or upsert.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<&'static str>,
     /// Rows in its table, of this file.
     pub rows: u64,
     /// Lines that were rejected.

@@ -285,15 +285,8 @@ impl Table {
         for row in &rows.rows {
             let cells = &rows.cells[begin..row.end as usize];
             begin = row.end as usize;
-            let missing = match self.way {
-                Way::Upsert => keys.iter().copied().find(|key| is_missing(cells, map, *key)),
-                Way::Insert => {
-                    let required = self.required.iter().find(|required| required.is_missing(cells, map));
-                    required.map(|required| required.column)
-                }
-            };
-            if let Some(missing) = missing {
-                inserted.refused.push((row.line, self.no_key(missing)));
+            if let Some(reason) = self.missing_key(cells, map) {
+                inserted.refused.push((row.line, reason));
                 continue;
             }
             let columns: Vec<u32> = cells.iter().map(|(key, _)| map[*key as usize]).collect();
@@ -321,6 +314,29 @@ impl Table {
             }
         }
         Ok(inserted)
+    }
+
+    /// Why a row cannot go into a table that exists, if it lacks a part of the key.
+    fn missing_key(&self, cells: &[(u32, Cell)], map: &[u32]) -> Option<Reason> {
+        let missing = match self.way {
+            Way::Upsert => self.plan.columns().iter().copied().find(|key| is_missing(cells, map, *key)),
+            Way::Insert => {
+                let required = self.required.iter().find(|required| required.is_missing(cells, map));
+                required.map(|required| required.column)
+            }
+        };
+        missing.map(|missing| self.no_key(missing))
+    }
+
+    /// The rows of a block that the table would not take, as far as that can be known without writing them.
+    pub(crate) fn refused(&self, rows: &Rows, map: &[u32]) -> Vec<(Line, Reason)> {
+        let mut begin = 0;
+        let refused = rows.rows.iter().filter_map(|row| {
+            let cells = &rows.cells[begin..row.end as usize];
+            begin = row.end as usize;
+            self.missing_key(cells, map).map(|reason| (row.line, reason))
+        });
+        refused.collect()
     }
 
     fn no_key(&self, index: usize) -> Reason {

@@ -201,7 +201,7 @@ impl<'a> Writer<'a> {
             mark: self.rejects.mark()?,
             started: Timestamp::now(),
             demand: demand.clone(),
-            is_replaced: known.is_replaced && self.base.as_ref().is_some_and(|base| !base.is_new),
+            is_replaced: known.is_replaced && self.base.as_ref().is_none_or(|base| !base.is_new),
             note,
             failure: None,
             belongings,
@@ -263,6 +263,12 @@ impl<'a> Writer<'a> {
                                 loading.state = State::Watching;
                                 table.watch(rows, &map, seen);
                             }
+                        }
+                        (None, _) if table.is_old => {
+                            table.watch(rows, &map, 0);
+                            let refused = table.refused(rows, &map);
+                            written -= refused.len() as u64;
+                            bad.extend(refused.into_iter().map(|(line, reason)| (line, 0, reason)));
                         }
                         _ => table.watch(rows, &map, 0),
                     }

@@ -19,7 +19,7 @@ impl Told<'_> {
     pub(super) fn text(&self, output: &Output) -> String {
         let mut lines = Vec::new();
         let summary = self.summary;
-        if *self.target == Target::Schema {
+        if matches!(self.target, Target::Schema | Target::Preview(_)) {
             let schemas = summary.files.iter().filter_map(|file| file.sql.as_ref());
             lines.extend(schemas.map(|sql| format!("{};", crate::output::lines_visible(sql))));
             lines.push(String::new());
@@ -43,7 +43,11 @@ impl Told<'_> {
 
     /// A line for each file; for each table where several files went into one.
     fn table(&self, output: &Output) -> String {
-        let done = if matches!(self.target, Target::Database(_)) { "loaded" } else { "checked" };
+        let done = match self.target {
+            Target::Database(_) => "loaded",
+            Target::Preview(_) => PREVIEW,
+            _ => "checked",
+        };
         let mut tables: Vec<Vec<&FileSummary>> = Vec::new();
         for file in &self.summary.files {
             match tables.last_mut() {
@@ -110,6 +114,9 @@ impl Told<'_> {
             bytes(rate)
         );
         let Target::Database(database) = self.target else {
+            if let (Target::Preview(database), false, None) = (self.target, interrupted, stopped_by) {
+                return format!("would load {done} into {}; nothing was written", path(database));
+            }
             let what = if *self.target == Target::Nothing { "checked" } else { "found" };
             return match (interrupted, stopped_by) {
                 (false, None) => format!("{what} {done}; nothing was written"),
@@ -139,9 +146,13 @@ impl Told<'_> {
     }
 }
 
+/// The outcome of a file that would be loaded.
+const PREVIEW: &str = "would be loaded";
+
 /// A line of the table: one file, or all files of a table.
 fn row(files: &[&FileSummary], done: &str, has_many: bool) -> Vec<String> {
-    let word = |outcome: &Outcome| match outcome {
+    let word = |outcome: &Outcome, action: Option<&str>| match outcome {
+        Outcome::Loaded if done == PREVIEW => format!("would {}", action.unwrap_or("create")),
         Outcome::Loaded => done.to_owned(),
         Outcome::Unchanged => "unchanged".to_owned(),
         Outcome::Waiting => "not loaded".to_owned(),
@@ -149,7 +160,8 @@ fn row(files: &[&FileSummary], done: &str, has_many: bool) -> Vec<String> {
     };
     let mut outcomes: Vec<(String, u64)> = Vec::new();
     for file in files {
-        let word = word(&file.outcome);
+        // Those behind the first are added to what it made.
+        let word = word(&file.outcome, files[0].action);
         match outcomes.iter_mut().find(|(known, _)| *known == word) {
             Some((_, count)) => *count += 1,
             None => outcomes.push((word, 1)),

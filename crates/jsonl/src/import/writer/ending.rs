@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::super::base::Base;
 use super::super::control::{Phase, add};
 use super::super::key::{NAMES, Plan};
-use super::super::layout::Column;
+use super::super::layout::{Column, Layout};
 use super::super::ledger::{self, Record};
 use super::super::loading::{Known, Loading, ReadFile, State};
 use super::super::names::quoted;
@@ -18,6 +18,7 @@ use super::super::summary::Outcome;
 use super::super::table::{self, Unfinished, Way};
 use super::{Writer, is_tables, shown};
 use crate::error::{Error, Result};
+use crate::kinds::Type;
 use crate::source::Print;
 
 /// A table that cannot be settled in so many passes never will be.
@@ -38,6 +39,13 @@ impl Writer<'_> {
             },
             _ if loading.read.is_empty() => self.give_up(&loading, ""),
             _ if loading.unread.iter().any(|file| file.rows > 0) => self.start_over(&loading),
+            // What an old table does not take is known when its rows are read for its types.
+            State::Watching
+                if loading.table.is_old && self.base.is_none() && self.known(loading.index).passes == 1 =>
+            {
+                loading.settle();
+                self.load_again(loading)
+            }
             State::Watching if self.base.is_some() && !loading.table.layout.columns.is_empty() => {
                 loading.settle();
                 self.load_again(loading)
@@ -183,6 +191,10 @@ impl Writer<'_> {
     fn finish(&mut self, loading: &mut Loading) -> std::result::Result<(), Unfinished> {
         let Some(Base { conn, .. }) = &self.base else {
             let table = &mut loading.table;
+            if table.is_old {
+                table.layout.notes.extend(changes(&table.layout));
+                return Ok(());
+            }
             table.plan = table.watch.plan(&table.layout);
             if let Plan::After(_) = table.plan {
                 table.layout.notes.push(
@@ -246,8 +258,10 @@ impl Writer<'_> {
     fn tell(&mut self, loading: &Loading, read: &ReadFile, is_first: bool) {
         let (table, options) = (&loading.table, self.options);
         let schema = self.schema(read.index);
+        let action = self.action(loading, is_first).word();
         let file = &mut self.files[read.index];
         file.outcome = Outcome::Loaded;
+        file.action = (*self.target != Target::Nothing).then_some(action);
         file.rows = read.rows;
         file.rejected = read.rejected;
         file.blank = read.blank;
@@ -284,6 +298,18 @@ impl Writer<'_> {
         file.notes.extend(loading.note.clone());
     }
 
+    /// What is done to the table of a file.
+    fn action(&self, loading: &Loading, is_first: bool) -> Existing {
+        match self.options.existing {
+            existing if loading.table.is_old => existing,
+            Existing::Upsert if !is_first => Existing::Upsert,
+            // The first file has made the table.
+            _ if !is_first => Existing::Append,
+            existing if loading.is_replaced => existing,
+            _ => Existing::Refuse,
+        }
+    }
+
     fn note_down(
         &self,
         loading: &Loading,
@@ -293,14 +319,7 @@ impl Writer<'_> {
         is_first: bool,
     ) -> Result<()> {
         let Some(base) = &self.base else { return Ok(()) };
-        let mode = match self.options.existing {
-            existing if loading.table.is_old => existing,
-            Existing::Upsert if !is_first => Existing::Upsert,
-            // The first file has made the table.
-            _ if !is_first => Existing::Append,
-            existing if loading.is_replaced => existing,
-            _ => Existing::Refuse,
-        };
+        let mode = self.action(loading, is_first);
         let is_loaded = self.files[index].outcome == Outcome::Loaded;
         let record = Record {
             file: &self.files[index],
@@ -329,6 +348,26 @@ impl Writer<'_> {
             }
         }
     }
+}
+
+/// What would be changed in a table that exists.
+fn changes(layout: &Layout) -> Vec<String> {
+    let names = |columns: Vec<&Column>| {
+        columns.iter().map(|column| format!("{:?}", column.name)).collect::<Vec<_>>().join(", ")
+    };
+    let new: Vec<&Column> = layout.columns.iter().filter(|column| !column.is_old).collect();
+    let mut changes = Vec::new();
+    if !new.is_empty() {
+        changes.push(format!("gets new columns: {}", names(new)));
+    }
+    let wider = layout.columns.iter().filter_map(|column| {
+        let (before, now) = (column.before?, column.declared?);
+        let word = |kind: Type| if kind == Type::Any { "untyped" } else { kind.sql() };
+        (before != now)
+            .then(|| format!("the column {:?} is {}, becomes {}", column.name, word(before), word(now)))
+    });
+    changes.extend(wider);
+    changes
 }
 
 fn no_key(wanted: &[String]) -> String {

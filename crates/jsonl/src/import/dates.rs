@@ -1,0 +1,134 @@
+//! Dates and times in text, as ISO 8601 writes them.
+
+use serde::Serialize;
+
+/// What a text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DateKind {
+    /// `2024-02-29`
+    Date,
+    /// `2024-02-29T23:59:59.5Z`: the seconds, their fraction and the zone may be missing, and `T` may be a space. In a
+    /// column of these some texts may be dates alone.
+    DateTime,
+    /// `23:59:59`
+    Time,
+}
+
+impl DateKind {
+    /// What a text is, if it is any of them. Only the extended form counts, with its hyphens and colons: a row of digits
+    /// is a number more often than a date.
+    pub(crate) fn of(text: &[u8]) -> Option<DateKind> {
+        let Some((date, rest)) = text.split_at_checked(10) else {
+            return time(text).then_some(DateKind::Time);
+        };
+        if !is_date(date) {
+            return time(text).then_some(DateKind::Time);
+        }
+        match rest {
+            [] => Some(DateKind::Date),
+            [b'T' | b't' | b' ', rest @ ..] => {
+                let zone = rest.iter().position(|byte| matches!(byte, b'Z' | b'z' | b'+' | b'-'));
+                let (clock, zone) = rest.split_at(zone.unwrap_or(rest.len()));
+                (time(clock) && is_zone(zone)).then_some(DateKind::DateTime)
+            }
+            _ => None,
+        }
+    }
+
+    /// What a column is that has both.
+    pub(crate) fn and(self, other: DateKind) -> Option<DateKind> {
+        match (self, other) {
+            (one, other) if one == other => Some(one),
+            (DateKind::Time, _) | (_, DateKind::Time) => None,
+            _ => Some(DateKind::DateTime),
+        }
+    }
+}
+
+/// A number of two digits.
+fn two(digits: &[u8]) -> Option<u8> {
+    match digits {
+        [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => Some((tens - b'0') * 10 + ones - b'0'),
+        _ => None,
+    }
+}
+
+fn is_date(text: &[u8]) -> bool {
+    let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2] = text else { return false };
+    let (Some(century), Some(year)) = (two(&[*y1, *y2]), two(&[*y3, *y4])) else { return false };
+    let (Some(month), Some(day)) = (two(&[*m1, *m2]), two(&[*d1, *d2])) else { return false };
+    let year = i16::from(century) * 100 + i16::from(year);
+    jiff::civil::Date::new(year, month.cast_signed(), day.cast_signed()).is_ok()
+}
+
+/// Hours and minutes, perhaps seconds and a fraction of them.
+fn time(text: &[u8]) -> bool {
+    let within = |digits: &[u8], most: u8| two(digits).is_some_and(|number| number <= most);
+    let minutes = |text: &[u8]| within(&text[..2], 23) && text[2] == b':' && within(&text[3..5], 59);
+    let (seconds, fraction) = match text.len() {
+        5 => return minutes(text),
+        8.. => text.split_at(8),
+        _ => return false,
+    };
+    let is_fraction = match fraction {
+        [] => true,
+        [b'.' | b',', digits @ ..] => !digits.is_empty() && digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    // A leap second.
+    minutes(&seconds[..5]) && seconds[5] == b':' && within(&seconds[6..], 60) && is_fraction
+}
+
+fn is_zone(text: &[u8]) -> bool {
+    let within = |digits: &[u8], most: u8| two(digits).is_some_and(|number| number <= most);
+    match text {
+        [] | [b'Z' | b'z'] => true,
+        [b'+' | b'-', hours @ ..] => match hours.len() {
+            2 => within(hours, 23),
+            4 => within(&hours[..2], 23) && within(&hours[2..], 59),
+            5 => within(&hours[..2], 23) && hours[2] == b':' && within(&hours[3..], 59),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_extended_form_counts() {
+        let date = Some(DateKind::Date);
+        let moment = Some(DateKind::DateTime);
+        let time = Some(DateKind::Time);
+        for (text, expected) in [
+            ("2024-02-29", date),
+            ("2023-02-29", None),
+            ("2024-13-01", None),
+            ("20240229", None),
+            ("2024-02", None),
+            ("2024", None),
+            ("2024-02-29T23:59:59Z", moment),
+            ("2024-02-29 23:59", moment),
+            ("2024-02-29T23:59:60.123456789+05:30", moment),
+            ("2024-02-29T23:59:59-0800", moment),
+            ("2024-02-29T23:59:59+14", moment),
+            ("2024-02-29T24:00:00Z", None),
+            ("2024-02-29T", None),
+            ("2024-02-29T23", None),
+            ("2024-02-29x", None),
+            ("2024-02-29T23:59:59.Z", None),
+            ("2024-02-29T23:59:59Z ", None),
+            ("23:59", time),
+            ("23:59:59.5", time),
+            ("23:60", None),
+            ("12:30 pm", None),
+            ("2024-02-3é", None),
+            ("", None),
+        ] {
+            assert_eq!(DateKind::of(text.as_bytes()), expected, "{text:?}");
+        }
+    }
+}
