@@ -114,7 +114,8 @@ struct Column {
     key: Vec<u8>,
     name: String,
     is_boolean: bool,
-    /// All its texts are JSON.
+    is_key: bool,
+    /// All its texts are JSON, and it is no part of the key: an import makes no key of JSON.
     is_json: bool,
 }
 
@@ -149,11 +150,11 @@ impl Shape {
             Some(keys.iter().map(|(_, name)| quoted(name)).collect::<Vec<_>>().join(", "))
         };
         let order = order.map(|order| format!(" ORDER BY {order}")).unwrap_or_default();
-        let columns = found.iter().map(|(name, kind, _)| {
-            let mut key = serde_json::to_vec(name).unwrap_or_default();
-            key.push(b':');
+        let columns = found.iter().map(|(name, kind, key)| {
+            let mut quoted_key = serde_json::to_vec(name).unwrap_or_default();
+            quoted_key.push(b':');
             let is_boolean = Type::declared(kind) == Some(Type::Boolean);
-            Column { key, name: name.clone(), is_boolean, is_json: false }
+            Column { key: quoted_key, name: name.clone(), is_boolean, is_key: *key > 0, is_json: false }
         });
         let mut shape = Shape { table, columns: columns.collect(), order };
         shape.find_json(conn)?;
@@ -162,7 +163,8 @@ impl Shape {
 
     /// Finds the columns whose texts are all JSON. Reading ends when there can be none.
     fn find_json(&mut self, conn: &Connection) -> rusqlite::Result<()> {
-        let mut candidates: Vec<usize> = (0..self.columns.len()).collect();
+        let mut candidates: Vec<usize> =
+            (0..self.columns.len()).filter(|index| !self.columns[*index].is_key).collect();
         let mut statement = conn.prepare(&self.select())?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {

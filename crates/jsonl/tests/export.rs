@@ -163,15 +163,16 @@ fn value() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn export_of_an_import_imports_to_the_same_table(
         table in prop::collection::vec(prop::collection::btree_map("[abAB]|id|a b|", value(), 0..4), 1..6)
     ) {
         let line = |row: &std::collections::BTreeMap<String, String>| {
-            // A boolean among numbers is a number in the table, and then may be a part of a key, which it was not.
-            let is_kept = |(key, value): &(&String, &String)| *key != "id" || !matches!(value.as_str(), "true" | "false");
+            // Booleans and JSON keep a column from being the key. Among other values the table does not tell them apart
+            // from numbers and text, so the export would get a key.
+            let is_kept = |(key, value): &(&String, &String)| *key != "id" || !value.starts_with(['t', 'f', '[', '{']);
             let members: Vec<String> =
                 row.iter().filter(is_kept).map(|(key, value)| format!("{}:{value}", serde_json::to_string(key).unwrap())).collect();
             format!("{{{}}}\n", members.join(","))
