@@ -35,7 +35,8 @@ Messages of RabbitMQ are taken in the same way: acknowledged when they are done,
 const AFTER_HELP: &str = "\
 Exit codes:
   0    done
-  1    something for you to put right: a wrong argument or setting, an item that was refused
+  1    something for you to put right: a wrong argument or setting, an item that was refused or
+       could not be read
   2    the system failed: a full disk, a damaged file
   130  interrupted, with all state saved
 

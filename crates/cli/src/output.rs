@@ -5,7 +5,7 @@
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-use gristmill_store::{Time, display_path};
+use gristmill_store::{Time, display_path, is_invisible};
 use serde::Serialize;
 
 use crate::error::{Error, Outcome};
@@ -217,17 +217,12 @@ fn escaped(text: &str, kept: &[char]) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            c if kept.contains(&c) || !steers(c) => shown.push(c),
+            c if kept.contains(&c) || !is_invisible(c) => shown.push(c),
             c if c.is_ascii() => shown.push_str(&format!("\\x{:02X}", c as u32)),
-            c => shown.push_str(&format!("\\u{{{:X}}}", c as u32)),
+            c => shown.push_str(&format!("\\u{{{:x}}}", c as u32)),
         }
     }
     shown
-}
-
-/// Controls, and what makes a text read in another order than it is written.
-fn steers(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Line ends become spaces. Spaces stay as they are: names of files have them.

@@ -14,10 +14,10 @@ use std::path::Path;
 
 use gristmill_store::catalog::{Group, GroupQuery, Groups};
 use gristmill_store::roots::Root;
-use gristmill_store::{Store, Time};
+use gristmill_store::{Store, Time, display_path};
 
 use self::figures::Figures;
-use self::text::{Page, bytes, count, counted, percent, shown};
+use self::text::{Page, bytes, count, counted, percent};
 use crate::Result;
 use crate::coverage::{Coverage, coverage};
 use crate::folders::{self, Identical};
@@ -214,7 +214,7 @@ impl Report<'_> {
             self.roots.iter().map(|root| (root.id, root.path.as_path())).collect();
         let path = |(root, path): &(i64, &Path)| {
             let root = roots.get(root).copied().unwrap_or(Path::new(""));
-            shown(&if path.as_os_str().is_empty() { root.to_path_buf() } else { root.join(path) })
+            display_path(&if path.as_os_str().is_empty() { root.to_path_buf() } else { root.join(path) })
         };
         page.raw("<li><div class=\"line\"><bdi>");
         page.text(&paths.first().map(path).unwrap_or_default()).raw("</bdi><span><b>");
@@ -274,7 +274,7 @@ impl Report<'_> {
         page.raw("<th class=\"n\">Size</th><th class=\"n less\">Last scan (UTC)</th></tr></thead><tbody>");
         for root in self.roots {
             let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
-            page.raw("<tr><td><bdi>").text(&shown(&root.path)).raw("</bdi></td><td class=\"n\">");
+            page.raw("<tr><td><bdi>").text(&display_path(&root.path)).raw("</bdi></td><td class=\"n\">");
             page.text(&number(root.files).map(count).unwrap_or_default()).raw("</td><td class=\"n\">");
             page.text(&number(root.bytes).map(bytes).unwrap_or_default()).raw("</td><td class=\"n less\">");
             page.text(&root.last_scanned_at.map_or("never".to_owned(), minute)).raw("</td></tr>");

@@ -77,7 +77,7 @@ use serde::Serialize;
 
 pub use crate::db::Durability;
 pub use crate::error::{Error, Result};
-pub use crate::paths::display_path;
+pub use crate::paths::{display_path, is_invisible};
 pub use crate::time::{Clock, Time};
 pub use crate::watch::Watch;
 

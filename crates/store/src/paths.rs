@@ -70,8 +70,8 @@ fn of_bytes(bytes: Vec<u8>) -> OsString {
 }
 
 /// A path for a person, on one line: every name has a text of its own, and none steers a terminal. Bytes that are not
-/// UTF-8 and control characters are written as `\xFF`, characters that change the order of reading as `\u{202E}`, and a
-/// backslash as two.
+/// UTF-8 and control characters are written as `\xFF`, other characters that cannot be seen as `\u{202e}`, and a backslash
+/// as two.
 pub fn display_path(path: impl AsRef<Path>) -> String {
     let mut text = String::new();
     for chunk in path.as_ref().as_os_str().as_encoded_bytes().utf8_chunks() {
@@ -80,7 +80,7 @@ pub fn display_path(path: impl AsRef<Path>) -> String {
             let _ = match c {
                 '\\' if cfg!(not(windows)) => write!(text, "\\\\"),
                 c if c.is_ascii_control() => write!(text, "\\x{:02X}", c as u32),
-                c if is_invisible(c) => write!(text, "\\u{{{:X}}}", c as u32),
+                c if is_invisible(c) || c == '\u{fffd}' => write!(text, "\\u{{{:x}}}", c as u32),
                 c => write!(text, "{c}"),
             };
         }
@@ -91,9 +91,13 @@ pub fn display_path(path: impl AsRef<Path>) -> String {
     text
 }
 
-/// Control characters, the replacement character, and those that make a text read in another order than it is written.
-fn is_invisible(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{fffd}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Whether a character cannot be seen, steers a terminal, or makes a text read in another order than it is written.
+pub fn is_invisible(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{fffe}' | '\u{ffff}'
+            | '\u{e0000}'..='\u{e007f}')
 }
 
 /// The texts of everything below a folder lie between these two, both excluded.
@@ -135,8 +139,8 @@ mod tests {
             (b"caf\xe9", "caf\\xE9"),
             (b"caf\\xE9", "caf\\\\xE9"),
             (b"a\n\t\x1b[2J", "a\\x0A\\x09\\x1B[2J"),
-            ("\u{202e}gpj.exe".as_bytes(), "\\u{202E}gpj.exe"),
-            ("\u{fffd}".as_bytes(), "\\u{FFFD}"),
+            ("\u{202e}gpj.exe".as_bytes(), "\\u{202e}gpj.exe"),
+            ("\u{fffd}".as_bytes(), "\\u{fffd}"),
             ("\u{85}".as_bytes(), "\\u{85}"),
         ] {
             assert_eq!(display_path(OsStr::from_bytes(path)), text);

@@ -10,9 +10,9 @@ use std::path::Path;
 use gristmill_store::Store;
 use gristmill_store::roots::Root;
 
-use super::text::shown;
 use crate::Result;
 use crate::folders::tree::{ALONE, EMPTY, Tree, UNKNOWN};
+use gristmill_store::display_path;
 
 /// Folders of the second level that are told apart in one of the first.
 const INNER: usize = 24;
@@ -243,7 +243,7 @@ impl Map<'_> {
             root if path.as_os_str().is_empty() => root.to_path_buf(),
             root => root.join(path),
         };
-        let name = path.file_name().map_or_else(|| shown(&path), |name| shown(Path::new(name)));
-        Ok((name, shown(&path)))
+        let name = path.file_name().map_or_else(|| display_path(&path), |name| display_path(Path::new(name)));
+        Ok((name, display_path(&path)))
     }
 }

@@ -3,7 +3,7 @@
 //! Owns that nothing but text comes of a name, whatever is in it: what is markup is escaped, what cannot be seen or
 //! would turn other text around is written out.
 
-use std::path::Path;
+use gristmill_store::is_invisible;
 
 /// A page that is being written. Markup comes from this program only; everything else is [`text`](Page::text).
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl Page {
                 '>' => self.0.push_str("&gt;"),
                 '"' => self.0.push_str("&quot;"),
                 '\'' => self.0.push_str("&#39;"),
-                c if is_hidden(c) => self.0.extend(c.escape_unicode()),
+                c if is_invisible(c) => self.0.extend(c.escape_unicode()),
                 c => self.0.push(c),
             }
         }
@@ -43,27 +43,6 @@ impl Page {
     pub(super) fn finish(self) -> String {
         self.0
     }
-}
-
-/// Whether a character cannot be seen, breaks lines, or changes the direction of others.
-fn is_hidden(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{fffe}' | '\u{ffff}'
-            | '\u{e0000}'..='\u{e007f}')
-}
-
-/// A path for people: bytes that are no text, and characters that cannot be seen, are written out.
-pub(super) fn shown(path: &Path) -> String {
-    let mut text = String::new();
-    for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if is_hidden(c) { text.extend(c.escape_unicode()) } else { text.push(c) }
-        }
-        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
-    }
-    text
 }
 
 /// A size for people.
