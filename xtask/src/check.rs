@@ -28,13 +28,22 @@ pub(crate) struct Checker {
     rounds: u64,
 }
 
-pub(crate) const CHECKERS: &[Checker] = &[Checker {
-    name: "import",
-    step: "check import",
-    package: "gristmill-jsonl",
-    test: "import_model",
-    rounds: 5_000,
-}];
+pub(crate) const CHECKERS: &[Checker] = &[
+    Checker {
+        name: "import",
+        step: "check import",
+        package: "gristmill-jsonl",
+        test: "import_model",
+        rounds: 5_000,
+    },
+    Checker {
+        name: "dedup",
+        step: "check dedup",
+        package: "gristmill-dedup",
+        test: "dedup_model",
+        rounds: 3_000,
+    },
+];
 
 /// The names of all checkers, for messages.
 pub(crate) fn names() -> String {

@@ -19,6 +19,7 @@ Examples:
   cargo xtask test --fast            what to run before each commit
   cargo xtask prove --full           many more schedules, takes long
   cargo xtask check import           thousands of random sequences of imports
+  cargo xtask check dedup            thousands of random trees, edits and scans
   cargo xtask crash jobs             kills workers 50 times and looks at what is left
   cargo xtask crash scan             kills scans and compares what they come to in the end
   cargo xtask crash import           kills imports: all of the old or all of the new is there
@@ -89,6 +90,8 @@ Checkers:
   import   random sequences of create, append, upsert, replace and resume, with missing keys, values
            of changing types and names of changing case, compared with the tables that a model in
            memory expects
+  dedup    random trees, edits, links, roots and disks that come and go, scans that are stopped or
+           killed, compared with a naive walk that compares all bytes. Run by root, it mounts disks
 
 Options:
   --rounds N   number of rounds, instead of the checker's own
@@ -102,6 +105,7 @@ Examples:
   cargo xtask check import
   cargo xtask check import --rounds 100000
   cargo xtask check import --rounds 1 --seed 4711
+  cargo xtask check dedup --rounds 20000
 ";
 
 pub(crate) const CRASH_HELP: &str = "\

@@ -1,0 +1,322 @@
+//! The folders of a round on a real disk: files, links, roots that come and go, disks that are mounted.
+
+use std::fs::{self, FileTimes};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{FileType, Mode};
+use tempfile::TempDir;
+
+use crate::ops::{FIRST_MOUNT, FOLDERS, IGNORES, MOUNT_POINTS, NAMES, Op, ROOTS, SIZES, Spot, Target};
+
+/// More entries than a scan writes together.
+const CROWD: usize = 600;
+
+pub(crate) struct Disk {
+    /// Removed after the disks are unmounted.
+    folder: Option<TempDir>,
+    base: PathBuf,
+    /// Whether disks can be mounted.
+    mounts: bool,
+    /// What is mounted where, by the numbers of points and disks.
+    mounted: Vec<(usize, usize)>,
+}
+
+/// The bytes of a content: of one size, all but one byte are those of the others; the first is all zeros.
+fn content(size: usize, number: u8) -> Vec<u8> {
+    let mut content = vec![0; size];
+    if let Some(byte) = content.get_mut(size * 2 / 5) {
+        *byte = number;
+    }
+    content
+}
+
+impl Disk {
+    pub(crate) fn new(mounts: bool) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let base = fs::canonicalize(folder.path()).expect("its path");
+        let disk = Disk { folder: Some(folder), base, mounts, mounted: Vec::new() };
+        for path in ["away", "out/d", "r0", "r1", "m0", "m1"] {
+            fs::create_dir_all(disk.base.join(path)).expect("a folder");
+        }
+        for (path, size, number) in [("out/o0", 100, 0), ("out/o1", 100, 1), ("out/o2", 65_537, 1)] {
+            fs::write(disk.base.join(path), content(size, number)).expect("a file");
+        }
+        fs::write(disk.base.join("out/d/f0"), content(100, 1)).expect("a file");
+        fs::write(disk.base.join("out/d/g.o"), content(5_000, 2)).expect("a file");
+        disk
+    }
+
+    pub(crate) fn base(&self) -> &Path {
+        &self.base
+    }
+
+    pub(crate) fn root(&self, number: usize) -> PathBuf {
+        self.base.join(ROOTS[number])
+    }
+
+    /// Whether a root's folder is on a disk that is not mounted.
+    fn is_unplugged(&self, root: usize) -> bool {
+        self.mounts && root >= FIRST_MOUNT && !self.mounted.iter().any(|(at, _)| *at == root - FIRST_MOUNT)
+    }
+
+    /// Whether a path is that of a mount point inside a root.
+    pub(crate) fn is_inner_mount_point(&self, path: &Path) -> bool {
+        self.mounts
+            && MOUNT_POINTS[ROOTS.len() - FIRST_MOUNT..].iter().any(|point| path == self.base.join(point))
+    }
+
+    /// Whether times are whole seconds somewhere: a change within one cannot be seen from outside.
+    pub(crate) fn has_coarse_times(&self) -> bool {
+        self.mounted.iter().any(|(_, disk)| *disk == crate::ops::DISKS - 1)
+    }
+
+    fn folder(&self, at: Spot) -> Option<PathBuf> {
+        let root = self.root(at.root);
+        (root.is_dir() && !self.is_unplugged(at.root)).then(|| root.join(FOLDERS[at.folder]))
+    }
+
+    /// A path at which nothing is, in a folder that is made if need be.
+    fn free(&self, at: Spot) -> Option<PathBuf> {
+        let folder = self.folder(at)?;
+        fs::create_dir_all(&folder).ok()?;
+        let path = folder.join(NAMES[at.name]);
+        fs::symlink_metadata(&path).is_err().then_some(path)
+    }
+
+    /// One of the files that exist in the roots' folders.
+    fn file(&self, number: usize) -> Option<PathBuf> {
+        let mut files = Vec::new();
+        let mut next: Vec<PathBuf> = ["r0", "r1", "m0", "m1"].map(|path| self.base.join(path)).into();
+        while let Some(folder) = next.pop() {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() && entry.file_name() != "lost+found" => next.push(entry.path()),
+                    Ok(kind) if kind.is_file() => files.push(entry.path()),
+                    _ => {}
+                }
+            }
+        }
+        files.sort();
+        (!files.is_empty()).then(|| files.swap_remove(number % files.len()))
+    }
+
+    /// Changes the disk. Returns what was done, in words; nothing if it could not be done.
+    pub(crate) fn apply(&mut self, op: &Op) -> Option<String> {
+        match *op {
+            Op::Mount { point, disk } => self.mount(point, disk),
+            Op::Unmount { point } => self.unmount(point),
+            Op::TakeRootAway(root) => self.rename(&self.root(root), &self.away(root)),
+            Op::BringRootBack(root) => self.bring_back(root),
+            _ => self.change(op),
+        }
+    }
+
+    /// Changes files and folders only.
+    pub(crate) fn change(&self, op: &Op) -> Option<String> {
+        self.edit(op).ok().flatten()
+    }
+
+    fn away(&self, root: usize) -> PathBuf {
+        self.base.join("away").join(ROOTS[root].replace('/', " "))
+    }
+
+    pub(crate) fn bring_back(&self, root: usize) -> Option<String> {
+        // A folder that was made there meanwhile stays.
+        if self.root(root).exists() { None } else { self.rename(&self.away(root), &self.root(root)) }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Option<String> {
+        fs::rename(from, to).ok().map(|()| format!("mv {} {}", self.short(from), self.short(to)))
+    }
+
+    fn short(&self, path: &Path) -> String {
+        path.strip_prefix(&self.base).unwrap_or(path).display().to_string()
+    }
+
+    fn edit(&self, op: &Op) -> io::Result<Option<String>> {
+        let words = match *op {
+            Op::Write { at, size, content: number, sparse } => {
+                let Some(folder) = self.folder(at) else { return Ok(None) };
+                fs::create_dir_all(&folder)?;
+                let path = folder.join(NAMES[at.name]);
+                if !path.is_file() && fs::symlink_metadata(&path).is_ok() {
+                    return Ok(None);
+                }
+                let size = SIZES[size];
+                if sparse {
+                    fs::File::create(&path)?.set_len(size as u64)?;
+                    format!("truncate -s {size} {}", self.short(&path))
+                } else {
+                    fs::write(&path, content(size, number))?;
+                    format!("write {} {size} bytes of content {number}", self.short(&path))
+                }
+            }
+            Op::Crowd { at, content: number } => {
+                let Some(folder) = self.folder(at) else { return Ok(None) };
+                fs::create_dir_all(&folder)?;
+                for file in 0..CROWD {
+                    fs::write(folder.join(format!("n{file}")), content(1 + file % 7, number))?;
+                }
+                format!("{CROWD} files in {}", self.short(&folder))
+            }
+            Op::Rewrite { file, content: number } => {
+                let Some(path) = self.file(file) else { return Ok(None) };
+                let before = fs::metadata(&path)?;
+                fs::write(&path, content(usize::try_from(before.len()).unwrap_or(0), number))?;
+                set_time(&path, before.modified()?)?;
+                format!("rewrite {} with content {number}, same size and time", self.short(&path))
+            }
+            Op::Touch { file, day } => {
+                let Some(path) = self.file(file) else { return Ok(None) };
+                set_time(&path, SystemTime::UNIX_EPOCH + Duration::from_secs(day * 86_400))?;
+                format!("touch -d 'day {day} of 1970' {}", self.short(&path))
+            }
+            Op::Chmod { file } => {
+                let Some(path) = self.file(file) else { return Ok(None) };
+                let mode = fs::metadata(&path)?.permissions().mode();
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode ^ 0o011))?;
+                format!("chmod {}", self.short(&path))
+            }
+            Op::Remove { file } => {
+                let Some(path) = self.file(file) else { return Ok(None) };
+                fs::remove_file(&path)?;
+                format!("rm {}", self.short(&path))
+            }
+            Op::Rename { file, to } => return Ok(self.onto(file, to, "mv", |from, to| fs::rename(from, to))),
+            Op::Copy { file, to } => {
+                return Ok(self.onto(file, to, "cp", |from, to| fs::write(to, fs::read(from)?)));
+            }
+            Op::HardLink { file, to } => {
+                return Ok(self.onto(file, to, "ln", |from, to| fs::hard_link(from, to)));
+            }
+            Op::Symlink { at, target } => {
+                let Some(path) = self.free(at) else { return Ok(None) };
+                let target = match target {
+                    Target::OutsideFile(number) => self.base.join(format!("out/o{number}")),
+                    Target::OutsideFolder => self.base.join("out/d"),
+                    Target::Nothing => self.base.join("out/nothing"),
+                    Target::Parent => PathBuf::from(".."),
+                    Target::Root(number) => self.root(number),
+                };
+                symlink(&target, &path)?;
+                format!("ln -s {} {}", self.short(&target), self.short(&path))
+            }
+            Op::Fifo { at } => {
+                let Some(path) = self.free(at) else { return Ok(None) };
+                rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RUSR, 0)?;
+                format!("mkfifo {}", self.short(&path))
+            }
+            Op::Ignore { at, line } => {
+                let Some(folder) = self.folder(at) else { return Ok(None) };
+                fs::create_dir_all(&folder)?;
+                fs::write(folder.join(".gitignore"), IGNORES[line])?;
+                format!("echo '{}' > {}/.gitignore", IGNORES[line], self.short(&folder))
+            }
+            Op::MoveFolder { from, to } => {
+                let (Some(from), Some(to)) = (self.folder(from), self.folder(to)) else { return Ok(None) };
+                if let Some(parent) = to.parent() {
+                    fs::create_dir_all(parent)?;
+                }
+                return Ok(self.rename(&from, &to));
+            }
+            Op::RemoveFolder { at } if at.folder > 0 => {
+                let Some(folder) = self.folder(at) else { return Ok(None) };
+                fs::remove_dir_all(&folder)?;
+                format!("rm -r {}", self.short(&folder))
+            }
+            Op::Swap { at, content: number } if at.folder > 0 => {
+                let Some(folder) = self.folder(at) else { return Ok(None) };
+                if folder.is_dir() {
+                    fs::remove_dir_all(&folder)?;
+                    fs::write(&folder, content(100, number))?;
+                    format!("{} becomes a file, 100 bytes of content {number}", self.short(&folder))
+                } else {
+                    fs::remove_file(&folder)?;
+                    fs::create_dir(&folder)?;
+                    format!("{} becomes a folder", self.short(&folder))
+                }
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(words))
+    }
+
+    fn onto(
+        &self,
+        file: usize,
+        to: Spot,
+        word: &str,
+        act: impl Fn(&Path, &Path) -> io::Result<()>,
+    ) -> Option<String> {
+        let (from, to) = (self.file(file)?, self.free(to)?);
+        act(&from, &to).ok().map(|()| format!("{word} {} {}", self.short(&from), self.short(&to)))
+    }
+
+    fn mount(&mut self, point: usize, disk: usize) -> Option<String> {
+        if !self.mounts || self.mounted.iter().any(|(at, what)| *at == point || *what == disk) {
+            return None;
+        }
+        let image = self.base.join(format!("disk {disk}"));
+        let path = self.base.join(MOUNT_POINTS[point]);
+        fs::create_dir_all(&path).ok()?;
+        if !image.exists() {
+            make_image(&image, disk == crate::ops::DISKS - 1)?;
+        }
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&path))?;
+        let _ = fs::remove_dir(path.join("lost+found"));
+        self.mounted.push((point, disk));
+        Some(format!("mount disk {disk} at {}", MOUNT_POINTS[point]))
+    }
+
+    fn unmount(&mut self, point: usize) -> Option<String> {
+        let place = self.mounted.iter().position(|(at, _)| *at == point)?;
+        run(Command::new("umount").arg(self.base.join(MOUNT_POINTS[point])))?;
+        self.mounted.remove(place);
+        Some(format!("umount {}", MOUNT_POINTS[point]))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // By the list of the system: a folder with a mount point in it may have been renamed.
+        let base = self.base.display().to_string();
+        let table = if self.mounted.is_empty() { None } else { fs::read_to_string("/proc/self/mounts").ok() };
+        for line in table.iter().flat_map(|table| table.lines()) {
+            if let Some(path) = line.split(' ').nth(1).filter(|path| path.starts_with(&base)) {
+                run(Command::new("umount").arg("-l").arg(path.replace("\\040", " ")));
+            }
+        }
+        drop(self.folder.take());
+    }
+}
+
+/// Whether this process may mount disks.
+pub(crate) fn can_mount() -> bool {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut disk =
+        Disk { base: folder.path().to_owned(), folder: Some(folder), mounts: true, mounted: Vec::new() };
+    disk.mount(0, 0).is_some() && disk.unmount(0).is_some()
+}
+
+fn make_image(path: &Path, is_coarse: bool) -> Option<()> {
+    fs::File::create(path).and_then(|file| file.set_len(8 << 20)).ok()?;
+    let mut command = match is_coarse {
+        true => Command::new("mkfs.ext2"),
+        false => Command::new("mkfs.ext4"),
+    };
+    let own: &[&str] = if is_coarse { &["-I", "128"] } else { &["-O", "^has_journal"] };
+    run(command.args(["-q", "-F"]).args(own).arg(path))
+}
+
+fn run(command: &mut Command) -> Option<()> {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success()).then_some(())
+}
+
+fn set_time(path: &Path, time: SystemTime) -> io::Result<()> {
+    fs::File::options().write(true).open(path)?.set_times(FileTimes::new().set_modified(time))
+}

@@ -1,0 +1,145 @@
+//! The groups that the catalog must list, and what it must say of their completeness.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use gristmill_dedup::{Mode, Summary, coverage};
+use gristmill_store::catalog::{Algorithm, GroupQuery};
+
+use crate::answers::{self, Listed};
+use crate::expect::Before;
+use crate::model::{self, Groups, Version};
+use crate::ops::ScanOp;
+use crate::round::{Check, Failure, Known, Registered, Round, fail};
+
+impl Round {
+    /// The numbers of a scan's summary are those of the catalog.
+    pub(crate) fn summary_counts_groups(&self, summary: &Summary) -> Check {
+        let groups = self.store().catalog().groups(&GroupQuery::default())?;
+        let stated = (summary.duplicate_groups, summary.duplicate_files, summary.reclaimable_bytes);
+        let found = (groups.total, groups.files, groups.reclaimable);
+        if stated != found {
+            return fail("summary differs from the catalog", format!("{stated:?} instead of {found:?}"));
+        }
+        Ok(())
+    }
+
+    /// Groups are those that comparing bytes finds, among all roots that are known exactly. `hashed`: what was known
+    /// before the last scan.
+    pub(crate) fn groups_are_right(
+        &self,
+        algorithm: Algorithm,
+        hashed: &BTreeMap<PathBuf, Algorithm>,
+    ) -> Check {
+        let roots = self.roots()?;
+        let mut only = Vec::new();
+        let mut files: Vec<(PathBuf, &Version, String)> = Vec::new();
+        let own = algorithm.as_str().to_owned();
+        for root in &roots {
+            let registered = &self.registered[&root.path];
+            let Known::Exactly(known) = &registered.known else { continue };
+            let is_there = self.is_there(&root.path, known);
+            if !is_there && self.is_elsewhere(&root.path, known) {
+                continue;
+            }
+            only.push(root.id);
+            for (path, version) in known {
+                let full = root.path.join(path);
+                // What cannot be read now has the hash that it had, if any.
+                let class = match hashed.get(&full) {
+                    _ if is_there => own.clone(),
+                    Some(algorithm) => algorithm.as_str().to_owned(),
+                    None => format!("unread {}", full.display()),
+                };
+                files.push((full, version, class));
+            }
+        }
+        if only.is_empty() {
+            return Ok(());
+        }
+        let listed = answers::groups(self.store(), &roots, &only)?;
+        is_right(&listed, &model::groups(files))
+    }
+
+    /// Answers that are called complete are complete, and those after a complete scan are called so.
+    pub(crate) fn coverage_is_right(&self, op: &ScanOp, before: &Before, summary: Option<&Summary>) -> Check {
+        let coverage = coverage(self.store(), &[])
+            .map_err(|error| Failure { kind: "coverage failed", text: error.to_string() })?;
+        for root in self.registered.keys().filter(|root| !root.is_dir()) {
+            if !coverage.absent_roots.contains(root) {
+                return fail("absent root is not reported", format!("{}: {coverage:?}", root.display()));
+            }
+        }
+        if coverage.complete {
+            if summary.is_some_and(|summary| summary.interrupted) {
+                return fail("answers after an unfinished scan are called complete", format!("{coverage:?}"));
+            }
+            // Then nothing is left to be compared, of roots that are not there either.
+            let mut all = BTreeMap::new();
+            for (root, registered) in &self.registered {
+                if let Known::Exactly(files) = &registered.known {
+                    all.extend(files.keys().map(|path| (root.join(path), op.algorithm)));
+                }
+            }
+            return self.groups_are_right(op.algorithm, &all);
+        }
+        let is_exact = |(path, root): (&PathBuf, &Registered)| match &root.known {
+            Known::Exactly(files) => self.is_there(path, files),
+            _ => false,
+        };
+        let is_read = summary.is_some_and(|summary| !summary.interrupted && summary.errors == 0);
+        if is_read
+            && op.mode == Mode::All
+            && before.chosen.len() == before.roots.len()
+            && self.registered.iter().all(is_exact)
+        {
+            return fail("answers after a complete scan are called incomplete", format!("{coverage:?}"));
+        }
+        Ok(())
+    }
+
+    /// The files of each listed group are equal. For scans that do not compare everything.
+    pub(crate) fn groups_are_possible(&self) -> Check {
+        let roots = self.roots()?;
+        let mut only = Vec::new();
+        let mut files: BTreeMap<PathBuf, &Version> = BTreeMap::new();
+        for root in &roots {
+            let Known::Exactly(known) = &self.registered[&root.path].known else { continue };
+            only.push(root.id);
+            files.extend(known.iter().map(|(path, version)| (root.path.join(path), version)));
+        }
+        if only.is_empty() {
+            return Ok(());
+        }
+        for Listed { members, .. } in answers::groups(self.store(), &roots, &only)? {
+            let contents: BTreeSet<_> =
+                members.iter().map(|path| files.get(path).map(|file| &file.bytes)).collect();
+            if contents.len() > 1 || contents.contains(&None) {
+                return fail("files of a listed group differ", format!("{members:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_right(listed: &[Listed], expected: &Groups) -> Check {
+    let members: BTreeSet<_> = listed.iter().map(|listed| &listed.members).collect();
+    let wanted: BTreeSet<_> = expected.keys().collect();
+    if members != wanted {
+        let missed: Vec<_> = wanted.difference(&members).collect();
+        let extra: Vec<_> = members.difference(&wanted).collect();
+        return fail("groups differ from the model", format!("missed {missed:?}\nlisted in error {extra:?}"));
+    }
+    for Listed { members, group } in listed {
+        let alike = &expected[members];
+        if group.copies != alike.copies {
+            let text = format!("{members:?}: {} instead of {}", group.copies, alike.copies);
+            return fail("wrong number of copies", text);
+        }
+        if group.reclaimable != alike.reclaimable {
+            let text = format!("{members:?}: {} instead of {}", group.reclaimable, alike.reclaimable);
+            return fail("wrong reclaimable bytes", text);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,397 @@
+//! The operations of a round, chosen by a seed before the round begins.
+//!
+//! Operations hold numbers, not paths: `file` is taken modulo the number of files that exist when it is applied. So
+//! any subset of a round's operations is a round, too, which is what makes failures easy to reduce.
+
+use gristmill_check::Rng;
+use gristmill_dedup::{Filter, Mode, Options};
+use gristmill_store::catalog::Algorithm;
+
+use crate::rules::{Pattern, Rules};
+
+/// Folders that can become roots. The last two are mount points.
+pub(crate) const ROOTS: [&str; 6] = ["r0", "r1", "r0/in", "r1/a/b", "m0", "m1"];
+/// The first mount point among the roots.
+pub(crate) const FIRST_MOUNT: usize = 4;
+/// Folders on which disks are mounted: two roots, and a folder inside a root.
+pub(crate) const MOUNT_POINTS: [&str; 3] = ["m0", "m1", "r0/d"];
+/// Images that are mounted. The last one has a file system whose times are whole seconds.
+pub(crate) const DISKS: usize = 3;
+/// Folders of a root.
+pub(crate) const FOLDERS: [&str; 6] = ["", "a", "a/b", "in", ".h", "d"];
+/// Names of files.
+pub(crate) const NAMES: [&str; 8] = ["f0", "f1", "f2", "g.o", ".x", "k.o", "f3", "f4"];
+/// Sizes: empty, small, around the limits of reading at once, and one with blocks read in its middle.
+pub(crate) const SIZES: [usize; 8] = [0, 1, 100, 5_000, 65_536, 65_537, 90_000, 1_100_000];
+/// Most files have one of these sizes.
+const COMMON_SIZES: [usize; 3] = [2, 3, 6];
+/// Contents of each size. The first is all zeros, so a sparse file can be a copy of it.
+pub(crate) const CONTENTS: u8 = 3;
+/// Lines of `.gitignore` files.
+pub(crate) const IGNORES: [&str; 4] = ["*.o", "!*.o", "f1", "/a"];
+
+/// A folder of a root, and a name in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    pub(crate) root: usize,
+    pub(crate) folder: usize,
+    pub(crate) name: usize,
+}
+
+/// Where a symbolic link leads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    OutsideFile(usize),
+    OutsideFolder,
+    Nothing,
+    Parent,
+    Root(usize),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Write {
+        at: Spot,
+        size: usize,
+        content: u8,
+        sparse: bool,
+    },
+    /// More files than are written together.
+    Crowd {
+        at: Spot,
+        content: u8,
+    },
+    /// Same size, and the modification time is put back.
+    Rewrite {
+        file: usize,
+        content: u8,
+    },
+    /// The modification time becomes a day of 1970.
+    Touch {
+        file: usize,
+        day: u64,
+    },
+    Chmod {
+        file: usize,
+    },
+    Remove {
+        file: usize,
+    },
+    Rename {
+        file: usize,
+        to: Spot,
+    },
+    Copy {
+        file: usize,
+        to: Spot,
+    },
+    HardLink {
+        file: usize,
+        to: Spot,
+    },
+    Symlink {
+        at: Spot,
+        target: Target,
+    },
+    Fifo {
+        at: Spot,
+    },
+    Ignore {
+        at: Spot,
+        line: usize,
+    },
+    MoveFolder {
+        from: Spot,
+        to: Spot,
+    },
+    RemoveFolder {
+        at: Spot,
+    },
+    /// A file becomes a folder, or a folder a file.
+    Swap {
+        at: Spot,
+        content: u8,
+    },
+    TakeRootAway(usize),
+    BringRootBack(usize),
+    Mount {
+        point: usize,
+        disk: usize,
+    },
+    Unmount {
+        point: usize,
+    },
+    Register(usize),
+    Unregister(usize),
+    FollowLinks(usize, bool),
+    ReopenStore,
+    Purge,
+    Scan(ScanOp),
+}
+
+/// When a scan is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Never,
+    Before,
+    /// Once it has read something, at a pace that keeps it from reading more.
+    AtFirstRead,
+    AfterFolders(u64),
+    AfterFiles(u64),
+    AfterReads(u64),
+    InPhase(usize),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ScanOp {
+    /// One root, by its number; all of them otherwise.
+    pub(crate) root: Option<usize>,
+    pub(crate) mode: Mode,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) every_file: bool,
+    pub(crate) restart: bool,
+    pub(crate) allow_empty: bool,
+    pub(crate) workers: usize,
+    pub(crate) rules: Rules,
+    pub(crate) stop: Stop,
+    /// Run in a process of its own, which is killed where it would be stopped.
+    pub(crate) kill: bool,
+    /// What is done where it would be stopped.
+    pub(crate) meanwhile: Option<Meanwhile>,
+}
+
+/// What is done while a scan is under way.
+#[derive(Clone, Debug)]
+pub(crate) enum Meanwhile {
+    /// Files change; then the scan is stopped, or not.
+    Edits(Vec<Op>, bool),
+    /// One root is scanned, then this scan is stopped.
+    Scan(usize),
+}
+
+impl ScanOp {
+    pub(crate) fn options(&self) -> Options {
+        let Rules { one_file_system, .. } = self.rules;
+        Options {
+            mode: self.mode,
+            algorithm: self.algorithm,
+            every_file: self.every_file,
+            restart: self.restart,
+            one_file_system,
+            allow_empty: self.allow_empty,
+            filter: Filter::from(&self.rules),
+            workers: Some(self.workers),
+            io_limit: (self.stop == Stop::AtFirstRead).then_some(1),
+            top: 0,
+        }
+    }
+
+    /// A scan of all roots that reads everything and is not stopped.
+    pub(crate) fn complete(rules: Rules) -> Self {
+        ScanOp {
+            root: None,
+            mode: Mode::All,
+            algorithm: Algorithm::Blake3,
+            every_file: false,
+            restart: false,
+            allow_empty: true,
+            workers: 4,
+            rules,
+            stop: Stop::Never,
+            kill: false,
+            meanwhile: None,
+        }
+    }
+}
+
+/// The operations of a round. `mounts`: disks can be mounted.
+pub(crate) fn choose(seed: u64, mounts: bool) -> Vec<Op> {
+    let mut rng = Rng::new(seed);
+    let rng = &mut rng;
+    let mut ops = Vec::new();
+    // Most rounds are about few roots, so that operations meet.
+    let disks = mounts && one_in(rng, 4);
+    let mut usable: Vec<usize> = if disks { vec![1, 4, 5] } else { (0..FIRST_MOUNT).collect() };
+    for _ in 0..rng.within(0..usable.len()) {
+        usable.remove(rng.within(0..usable.len()));
+    }
+    let mut mounted = false;
+    for &root in &usable {
+        // Mostly one at a time: disks that take turns have one device number.
+        if root >= FIRST_MOUNT && (!mounted || one_in(rng, 4)) {
+            ops.push(Op::Mount { point: root - FIRST_MOUNT, disk: rng.within(0..DISKS) });
+            mounted = true;
+        }
+        if root == usable[0] || !one_in(rng, 4) {
+            ops.push(Op::Register(root));
+        }
+    }
+    for _ in 0..3 + rng.within(0..10) {
+        ops.push(write(rng, &usable));
+    }
+    if one_in(rng, 50) {
+        ops.push(Op::Crowd { at: spot(rng, &usable), content: 1 });
+    }
+    let habits = Habits { rules: rules(rng), filters: one_in(rng, 2), kills: one_in(rng, 12) };
+    for _ in 0..2 + rng.within(0..7) {
+        for _ in 0..rng.within(0..4) {
+            ops.push(edit(rng, &usable));
+        }
+        if disks && one_in(rng, 2) {
+            take_turns(rng, &mut ops);
+        } else if one_in(rng, 3) {
+            ops.push(rooted(rng, &usable, mounts));
+        }
+        ops.push(Op::Scan(scan(rng, &usable, &habits)));
+    }
+    ops
+}
+
+fn one_in(rng: &mut Rng, number: usize) -> bool {
+    rng.within(0..number) == 0
+}
+
+/// What the scans of a round have in common.
+struct Habits {
+    rules: Rules,
+    filters: bool,
+    kills: bool,
+}
+
+fn spot(rng: &mut Rng, usable: &[usize]) -> Spot {
+    Spot { root: *rng.pick(usable), folder: rng.within(0..FOLDERS.len()), name: rng.within(0..NAMES.len()) }
+}
+
+fn write(rng: &mut Rng, usable: &[usize]) -> Op {
+    // Few sizes are common, so that files meet; the largest costs most.
+    let size = if one_in(rng, 4) { rng.within(0..SIZES.len()) } else { *rng.pick(&COMMON_SIZES) };
+    let content = u8::try_from(rng.within(0..CONTENTS.into())).unwrap_or(0);
+    Op::Write { at: spot(rng, usable), size, content, sparse: one_in(rng, 8) }
+}
+
+fn edit(rng: &mut Rng, usable: &[usize]) -> Op {
+    let file = rng.within(0..64);
+    let content = u8::try_from(rng.within(0..CONTENTS.into())).unwrap_or(0);
+    let (at, to) = (spot(rng, usable), spot(rng, usable));
+    match rng.within(0..22) {
+        0..=3 => write(rng, usable),
+        4..=6 => Op::Rewrite { file, content },
+        7 => Op::Touch { file, day: rng.within(0..3) as u64 },
+        8 => Op::Chmod { file },
+        9 | 10 => Op::Remove { file },
+        11 => Op::Rename { file, to },
+        12..=14 => Op::Copy { file, to },
+        15 => Op::HardLink { file, to },
+        16 => {
+            let target = match rng.within(0..6) {
+                0 | 1 => Target::OutsideFile(rng.within(0..3)),
+                2 => Target::OutsideFolder,
+                3 => Target::Nothing,
+                4 => Target::Parent,
+                _ => Target::Root(rng.within(0..ROOTS.len())),
+            };
+            Op::Symlink { at, target }
+        }
+        17 => Op::Fifo { at },
+        18 => Op::Ignore { at, line: rng.within(0..IGNORES.len()) },
+        19 => Op::MoveFolder { from: at, to },
+        20 => Op::RemoveFolder { at },
+        _ => Op::Swap { at, content },
+    }
+}
+
+fn rooted(rng: &mut Rng, usable: &[usize], mounts: bool) -> Op {
+    let root = *rng.pick(usable);
+    let point = rng.within(0..MOUNT_POINTS.len());
+    match rng.within(0..if mounts { 14 } else { 10 }) {
+        0 | 1 => Op::Register(root),
+        2 => Op::Unregister(root),
+        3 | 4 => Op::TakeRootAway(root),
+        5 | 6 => Op::BringRootBack(root),
+        7 => Op::FollowLinks(root, !one_in(rng, 3)),
+        8 => Op::ReopenStore,
+        9 => Op::Purge,
+        10 | 11 => Op::Mount { point, disk: rng.within(0..DISKS) },
+        _ => Op::Unmount { point },
+    }
+}
+
+/// Disks are taken out, and another one, or the same, put in and written to.
+fn take_turns(rng: &mut Rng, ops: &mut Vec<Op>) {
+    ops.push(Op::Unmount { point: 0 });
+    ops.push(Op::Unmount { point: 1 });
+    if !one_in(rng, 4) {
+        let point = rng.within(0..2);
+        ops.push(Op::Mount { point, disk: rng.within(0..DISKS) });
+        for _ in 0..rng.within(0..4) {
+            ops.push(write(rng, &[FIRST_MOUNT + point]));
+        }
+    }
+}
+
+fn scan(rng: &mut Rng, usable: &[usize], habits: &Habits) -> ScanOp {
+    let stop = match rng.within(0..13) {
+        0 => Stop::Before,
+        1 | 2 => Stop::AtFirstRead,
+        3 => Stop::AfterFolders(1 + rng.within(0..4) as u64),
+        4 | 5 => Stop::AfterFiles(1 + rng.within(0..6) as u64),
+        6 => Stop::AfterReads(1 + rng.within(0..6) as u64),
+        7 => Stop::InPhase(1 + rng.within(0..4)),
+        _ => Stop::Never,
+    };
+    let mode = match rng.within(0..12) {
+        0 => Mode::Folders,
+        1 => Mode::Files,
+        2 => Mode::Refresh,
+        _ => Mode::All,
+    };
+    let algorithm = if one_in(rng, 8) { Algorithm::Sha256 } else { Algorithm::Blake3 };
+    let rules = match rng.within(0..4) {
+        0 if habits.filters => rules(rng),
+        1 => Rules::default(),
+        _ if habits.filters => habits.rules.clone(),
+        _ => Rules::default(),
+    };
+    let kill = habits.kills && stop != Stop::Never && one_in(rng, 2);
+    let meanwhile = match rng.within(0..10) {
+        _ if kill || matches!(stop, Stop::Never | Stop::Before) => None,
+        0 | 1 => {
+            let edits = (0..=rng.within(0..3)).map(|_| edit(rng, usable)).collect();
+            Some(Meanwhile::Edits(edits, stop == Stop::AtFirstRead || one_in(rng, 2)))
+        }
+        2 => Some(Meanwhile::Scan(*rng.pick(usable))),
+        _ => None,
+    };
+    ScanOp {
+        root: one_in(rng, 3).then(|| *rng.pick(usable)),
+        mode,
+        algorithm,
+        every_file: one_in(rng, 10),
+        restart: one_in(rng, 4),
+        allow_empty: one_in(rng, 2),
+        workers: *rng.pick(&[1, 4]),
+        rules,
+        stop,
+        kill,
+        meanwhile,
+    }
+}
+
+fn rules(rng: &mut Rng) -> Rules {
+    let mut rules = Rules::default();
+    let patterns = |rng: &mut Rng| (0..=rng.within(0..2)).map(|_| Pattern::pick(rng)).collect();
+    match rng.within(0..9) {
+        0 => rules.min_size = Some(*rng.pick(&[1, 100, 65_536])),
+        1 => rules.max_size = Some(*rng.pick(&[100, 65_536])),
+        2 | 3 => rules.exclude = patterns(rng),
+        4 => rules.include = patterns(rng),
+        5 => rules.skip_hidden = true,
+        6 => rules.gitignore = true,
+        7 => rules.one_file_system = true,
+        _ => rules.older_than_day = Some(2),
+    }
+    if one_in(rng, 4) {
+        rules.skip_hidden = true;
+    }
+    rules
+}

@@ -1,0 +1,247 @@
+//! A round: operations one after the other, and what must hold after each.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use gristmill_store::roots::Root;
+use gristmill_store::{Error, Store};
+
+use crate::answers::{self, Listed};
+use crate::disk::Disk;
+use crate::model::{self, Files};
+use crate::ops::{Op, ROOTS, ScanOp, Stop};
+use crate::rules::Rules;
+
+/// Something that does not hold. Failures of one kind are taken for the same when a round is reduced.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: &'static str,
+    pub(crate) text: String,
+}
+
+pub(crate) type Check<T = ()> = Result<T, Failure>;
+
+pub(crate) fn fail<T>(kind: &'static str, text: impl Into<String>) -> Check<T> {
+    Err(Failure { kind, text: text.into() })
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure { kind: "store error", text: error.to_string() }
+    }
+}
+
+/// What the catalog must know of a root.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Known {
+    /// It was never walked.
+    #[default]
+    Nothing,
+    /// These files, as they were when it was last walked.
+    Exactly(Files),
+    /// Something between two states: a scan was stopped, or looked at a part only.
+    Partly,
+}
+
+/// A registered root.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Registered {
+    pub(crate) known: Known,
+    /// The filters and links of the last walk.
+    pub(crate) rules: Rules,
+    pub(crate) follow: bool,
+}
+
+pub(crate) struct Round {
+    pub(crate) seed: u64,
+    pub(crate) mounts: bool,
+    pub(crate) disk: Disk,
+    /// None only while it is opened again.
+    store: Option<Store>,
+    pub(crate) registered: BTreeMap<PathBuf, Registered>,
+    /// Whether a scan was killed: for a minute its root cannot be removed.
+    pub(crate) killed: bool,
+    /// What was done, in words.
+    pub(crate) log: Vec<String>,
+}
+
+/// Runs operations, each with its number in the round, and then scans until all is known.
+pub(crate) fn run(seed: u64, mounts: bool, ops: &[(usize, Op)]) -> Result<(), (Failure, Vec<String>)> {
+    let disk = Disk::new(mounts);
+    let store = Some(answers::open(&disk.base().join("t.db")));
+    let registered = BTreeMap::new();
+    let mut round = Round { seed, mounts, disk, store, registered, killed: false, log: Vec::new() };
+    let mut run = || {
+        for (index, op) in ops {
+            round.step(*index, op)?;
+            round.is_sound()?;
+        }
+        round.converge()
+    };
+    run().map_err(|failure| (failure, std::mem::take(&mut round.log)))
+}
+
+impl Round {
+    pub(crate) fn store(&self) -> &Store {
+        self.store.as_ref().expect("a store")
+    }
+
+    pub(crate) fn roots(&self) -> Check<Vec<Root>> {
+        Ok(self.store().roots().list()?)
+    }
+
+    fn step(&mut self, index: usize, op: &Op) -> Check {
+        let words = match op {
+            Op::Scan(op) => return self.scan(Some(index), op).map(drop),
+            Op::Register(number) => self.register(*number)?,
+            Op::Unregister(number) => self.unregister(*number)?,
+            Op::FollowLinks(number, follow) => self.follow_links(*number, *follow)?,
+            Op::ReopenStore => {
+                self.store = None;
+                self.store = Some(answers::open(&self.disk.base().join("t.db")));
+                Some("open the store again".to_owned())
+            }
+            Op::Purge => {
+                // All that is gone is older than the year 2100.
+                let before = gristmill_store::Time::from_micros(4_102_444_800_000_000);
+                self.store().catalog().purge(true, true, before)?;
+                Some("purge".to_owned())
+            }
+            op => self.disk.apply(op),
+        };
+        self.log.extend(words);
+        Ok(())
+    }
+
+    fn register(&mut self, number: usize) -> Check<Option<String>> {
+        let path = self.disk.root(number);
+        if !path.is_dir() || self.registered.contains_key(&path) {
+            return Ok(None);
+        }
+        match self.store().roots().register(&path) {
+            Err(Error::Conflict(_)) if self.killed => return Ok(None),
+            result => drop(result?),
+        }
+        let outer = self.registered.iter_mut().rev().find(|(outer, _)| path.starts_with(outer));
+        let mut inner = Registered::default();
+        if let Some((outer_path, outer)) = outer {
+            let inside = path.strip_prefix(outer_path).expect("inside").to_path_buf();
+            match &mut outer.known {
+                Known::Nothing => {}
+                // What a scan with filters left out is not known here.
+                Known::Exactly(files) if outer.rules == Rules::default() && !outer.follow => {
+                    let (taken, left) =
+                        std::mem::take(files).into_iter().partition(|(path, _)| path.starts_with(&inside));
+                    *files = left;
+                    let taken: Files = taken;
+                    let short = |path: PathBuf| path.strip_prefix(&inside).expect("inside").to_path_buf();
+                    inner.known =
+                        Known::Exactly(taken.into_iter().map(|(path, file)| (short(path), file)).collect());
+                }
+                Known::Exactly(_) | Known::Partly => {
+                    (outer.known, inner.known) = (Known::Partly, Known::Partly);
+                }
+            }
+        }
+        self.registered.insert(path, inner);
+        Ok(Some(format!("roots add {}", ROOTS[number])))
+    }
+
+    fn unregister(&mut self, number: usize) -> Check<Option<String>> {
+        let path = self.disk.root(number);
+        let Some(root) = self.roots()?.into_iter().find(|root| root.path == path) else { return Ok(None) };
+        match self.store().roots().remove(root.id) {
+            Err(Error::Conflict(_)) if self.killed => return Ok(None),
+            result => drop(result?),
+        }
+        self.registered.remove(&path);
+        Ok(Some(format!("roots remove {}", ROOTS[number])))
+    }
+
+    fn follow_links(&mut self, number: usize, follow: bool) -> Check<Option<String>> {
+        let path = self.disk.root(number);
+        let Some(root) = self.roots()?.into_iter().find(|root| root.path == path) else { return Ok(None) };
+        self.store().roots().follow_links(root.id, follow)?;
+        Ok(Some(format!("follow links in {}: {follow}", ROOTS[number])))
+    }
+
+    /// After any operation: no row contradicts another, and files that are as the catalog knows them and are listed
+    /// together are equal.
+    fn is_sound(&self) -> Check {
+        for check in self.store().catalog().verify()? {
+            if check.broken > 0 {
+                return fail("verify finds broken rows", format!("{}: {} rows", check.name, check.broken));
+            }
+        }
+        let roots = self.roots()?;
+        for listed in answers::groups(self.store(), &roots, &[])? {
+            self.is_equal(&roots, &listed)?;
+        }
+        Ok(())
+    }
+
+    fn is_equal(&self, roots: &[Root], listed: &Listed) -> Check {
+        let mut first: Option<(PathBuf, Vec<u8>)> = None;
+        for member in &listed.group.members {
+            let Some(root) = roots.iter().find(|root| root.id == member.root) else {
+                return fail("group has a file of no root", format!("{member:?}"));
+            };
+            let path = root.path.join(&member.path);
+            let Ok(now) = fs::metadata(&path) else { continue };
+            let ctime_ns = now.ctime() * 1_000_000_000 + now.ctime_nsec();
+            let stat = (now.len(), model::mtime_ns(&now), ctime_ns, now.ino());
+            let known = (member.stat.size, member.stat.mtime_ns, member.stat.ctime_ns, member.stat.inode);
+            // Where times are whole seconds, a file can have changed all the same.
+            if !now.is_file() || stat != known || ctime_ns % 1_000_000_000 == 0 {
+                continue;
+            }
+            let Ok(bytes) = fs::read(&path) else { continue };
+            match &first {
+                Some((other, content)) if *content != bytes => {
+                    let text = format!("{} and {}", other.display(), path.display());
+                    return fail("files of one group differ", text);
+                }
+                Some(_) => {}
+                None => first = Some((path, bytes)),
+            }
+        }
+        Ok(())
+    }
+
+    /// At the end of a round: one complete scan lists everything, and the next one reads nothing.
+    fn converge(&mut self) -> Check {
+        for number in 0..ROOTS.len() {
+            self.log.extend(self.disk.bring_back(number));
+        }
+        for number in 0..ROOTS.len() {
+            // A folder may have been replaced by a file, or be inside one that is gone.
+            if !self.disk.root(number).is_dir() {
+                let words = self.unregister(number)?;
+                self.log.extend(words);
+            }
+        }
+        if self.registered.is_empty() || self.registered.keys().any(|path| !path.is_dir()) {
+            return Ok(());
+        }
+        let op = ScanOp::complete(Rules::default());
+        let first = self.scan(None, &op)?;
+        let again = self.scan(None, &ScanOp { stop: Stop::Never, ..op })?;
+        let (Some(first), Some(again)) = (first, again) else {
+            return fail("complete scan did not finish", "");
+        };
+        let numbers = (again.new_files, again.changed_files, again.removed_files, again.returned_files);
+        if numbers != (0, 0, 0, 0) {
+            return fail("second scan finds changes", format!("{again:?}"));
+        }
+        let read = (again.read_files, again.probed_files, again.read_bytes);
+        if read != (0, 0, 0) && !self.disk.has_coarse_times() {
+            return fail("second scan reads files", format!("{again:?}"));
+        }
+        if first.duplicate_groups != again.duplicate_groups {
+            return fail("second scan counts other groups", format!("{first:?}\n{again:?}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Running a scan, and stopping or killing it on its way.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use gristmill_dedup::{Control, Phase, Progress, Result, Summary, scan};
+use gristmill_store::Store;
+use gristmill_store::roots::Root;
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::answers;
+use crate::disk::Disk;
+use crate::ops::{self, Meanwhile, Op, ScanOp, Stop};
+
+const PHASES: [Phase; 6] =
+    [Phase::Starting, Phase::Walking, Phase::Planning, Phase::Edges, Phase::Contents, Phase::Finishing];
+
+/// The round, the operation and the store, for a process that is to be killed.
+const CHILD: &str = "GRISTMILL_CHECK_CHILD";
+const STORE: &str = "GRISTMILL_CHECK_STORE";
+
+fn is_reached(stop: Stop, progress: Progress) -> bool {
+    let phase = PHASES.iter().position(|phase| *phase == progress.phase).unwrap_or(0);
+    match stop {
+        Stop::Never => false,
+        Stop::Before => true,
+        Stop::AtFirstRead => progress.bytes_read > 0,
+        Stop::AfterFolders(folders) => progress.folders >= folders,
+        Stop::AfterFiles(files) => progress.files >= files,
+        Stop::AfterReads(reads) => progress.read >= reads,
+        Stop::InPhase(number) => phase >= number,
+    }
+}
+
+/// Scans, and calls `act` once when the scan has come to where it is to stop.
+fn run_until(store: &Store, roots: &[Root], op: &ScanOp, act: impl Fn(&Control)) -> Result<Summary> {
+    let control = Arc::new(Control::default());
+    let options = op.options();
+    if op.stop == Stop::Before {
+        act(&control);
+    }
+    if matches!(op.stop, Stop::Never | Stop::Before) {
+        return scan(store, roots, &options, &control);
+    }
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| scan(store, roots, &options, &control));
+        while !running.is_finished() && !is_reached(op.stop, control.progress()) {
+            std::thread::yield_now();
+        }
+        if !running.is_finished() {
+            act(&control);
+        }
+        running.join().expect("a scan that does not panic")
+    })
+}
+
+/// Scans, and where the operation says, does what it says and stops.
+pub(crate) fn run(store: &Store, roots: &[Root], op: &ScanOp, disk: &Disk) -> Result<Summary> {
+    run_until(store, roots, op, |control| {
+        match &op.meanwhile {
+            None => {}
+            Some(Meanwhile::Edits(edits, stops)) => {
+                for edit in edits {
+                    let _ = disk.change(edit);
+                }
+                if !stops {
+                    return;
+                }
+            }
+            Some(Meanwhile::Scan(number)) => {
+                let one = ScanOp { root: Some(*number), ..ScanOp::complete(op.rules.clone()) };
+                let all = store.roots().list().unwrap_or_default();
+                // Refused if it is the root that is being scanned.
+                let _ = scan(store, &chosen(&one, &all), &one.options(), &Arc::default());
+            }
+        }
+        control.stop();
+    })
+}
+
+/// Has another process scan, which kills itself where the operation says. Returns whether it was killed.
+pub(crate) fn run_and_kill(store: &Path, round: Child) -> bool {
+    let Child { seed, mounts, index } = round;
+    let status = Command::new(std::env::current_exe().expect("a program"))
+        .args(["--exact", "scan_and_be_killed", "--include-ignored"])
+        .env(CHILD, format!("{seed} {} {index}", u8::from(mounts)))
+        .env(STORE, store)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .expect("a process");
+    !status.success()
+}
+
+/// Which operation of which round another process runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Child {
+    pub(crate) seed: u64,
+    pub(crate) mounts: bool,
+    pub(crate) index: usize,
+}
+
+/// The other process: runs the operation that its environment names.
+pub(crate) fn be_killed() -> Option<()> {
+    let (child, store) = (std::env::var(CHILD).ok()?, std::env::var_os(STORE)?);
+    let mut numbers = child.split(' ').map(|number| number.parse::<u64>().expect("a number"));
+    let (seed, mounts, index) = (numbers.next()?, numbers.next()? == 1, numbers.next()?);
+    let op = ops::choose(seed, mounts).swap_remove(usize::try_from(index).ok()?);
+    let Op::Scan(op) = op else { return None };
+    let store = answers::open(Path::new(&store));
+    let roots = store.roots().list().expect("roots");
+    let roots = chosen(&op, &roots);
+    // A scan that ends before is not killed. Its errors are not checked.
+    let _ = run_until(&store, &roots, &op, |_| kill_process(getpid(), Signal::KILL).expect("killed"));
+    Some(())
+}
+
+/// The roots that a scan is asked for.
+pub(crate) fn chosen(op: &ScanOp, roots: &[Root]) -> Vec<Root> {
+    let is_meant = |root: &&Root| op.root.is_none_or(|number| root.path.ends_with(ops::ROOTS[number]));
+    roots.iter().filter(is_meant).cloned().collect()
+}
