@@ -152,6 +152,15 @@ pub fn import(
 }
 
 fn check(options: &Options) -> Result<()> {
+    let of_schema = options.schema.tables.values().map(|table| &table.primary_key);
+    for key in of_schema.chain([&options.primary_key]) {
+        let is_twice = |(at, name): &(usize, &String)| key[..*at].contains(name);
+        if let Some((_, name)) = key.iter().enumerate().find(is_twice) {
+            return Err(Error::Invalid(format!(
+                "the primary key has the column {name:?} twice; name it once"
+            )));
+        }
+    }
     selection::check(options)?;
     if options.workers > MAX_WORKERS {
         let text =

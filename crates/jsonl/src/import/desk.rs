@@ -259,6 +259,6 @@ fn lost(conn: &Connection, table: &str) -> Sql<Option<String>> {
     let rows: i64 = conn.query_row(&count, [], |row| row.get(0))?;
     let rows = rows.unsigned_abs();
     Ok((rows < noted).then(|| {
-        format!("the table {table:?} has {rows} rows, and had at least {noted} after its last import")
+        format!("the table {table:?} has {rows} rows, fewer than the {noted} that imports have put into it")
     }))
 }

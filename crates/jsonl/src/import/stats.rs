@@ -1,5 +1,6 @@
 //! What a database has: tables, rows, sizes.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use rusqlite::Connection;
@@ -68,21 +69,19 @@ pub fn stats(path: &Path) -> Result<Stats> {
 fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
     let moment = conn.unchecked_transaction()?;
     let has_ledger = ledger::is_there(&moment)?;
+    let (sizes, index_sizes) = sizes(&moment)?;
     let mut statement = moment.prepare(
-        "SELECT s.name, (SELECT count(*) FROM pragma_table_info(s.name)),
-                coalesce((SELECT sum(pgsize) FROM dbstat d WHERE d.aggregate = 1 AND d.name = s.name), 0),
-                coalesce((SELECT sum(pgsize) FROM dbstat d JOIN sqlite_schema i ON i.name = d.name
-                          WHERE d.aggregate = 1 AND i.type = 'index' AND i.tbl_name = s.name), 0)
-         FROM sqlite_schema s
+        "SELECT s.name, (SELECT count(*) FROM pragma_table_info(s.name)) FROM sqlite_schema s
          WHERE s.type = 'table' AND s.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND s.name <> ?1 ORDER BY s.name",
     )?;
     let rows = statement.query_map([LEDGER], |row| {
+        let table: String = row.get(0)?;
         Ok(TableStats {
-            table: row.get(0)?,
             rows: 0,
             columns: number(row, 1)?,
-            bytes: number(row, 2)?,
-            index_bytes: number(row, 3)?,
+            bytes: sizes.get(&table).copied().unwrap_or(0),
+            index_bytes: index_sizes.get(&table).copied().unwrap_or(0),
+            table,
             source: None,
             sources: 0,
             loaded_at: None,
@@ -96,7 +95,7 @@ fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
         table.rows = moment.query_row(&count, [], |row| number(row, 0))?;
         if has_ledger {
             let mut last = moment.prepare_cached(
-                r#"SELECT "source", "finished_at", "errors" FROM "_imports" WHERE lower("table") = lower(?1) ORDER BY "id" DESC LIMIT 1"#,
+                r#"SELECT "source", "finished_at", "errors" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE ORDER BY "id" DESC LIMIT 1"#,
             )?;
             let mut found = last.query([&table.table])?;
             if let Some(row) = found.next()? {
@@ -105,9 +104,9 @@ fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
                 table.errors = Some(number(row, 2)?);
             }
             let mut sources = moment.prepare_cached(
-                r#"SELECT count(DISTINCT "source") FROM "_imports" WHERE lower("table") = lower(?1) AND "error" IS NULL
-                   AND "rows" > 0 AND "id" >= coalesce((SELECT max("id") FROM "_imports" WHERE lower("table") = lower(?1)
-                       AND "mode" IN ('create', 'replace') AND "error" IS NULL), 0)"#,
+                r#"SELECT count(DISTINCT "source") FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "error" IS NULL
+                   AND "rows" > 0 AND "id" >= coalesce((SELECT max("id") FROM "_imports"
+                       WHERE "table" = ?1 COLLATE NOCASE AND "mode" IN ('create', 'replace') AND "error" IS NULL), 0)"#,
             )?;
             table.sources = sources.query_row([&table.table], |row| number(row, 0))?;
         }
@@ -154,6 +153,23 @@ fn dates(conn: &Connection, table: &str) -> rusqlite::Result<Vec<DateColumn>> {
     }
     found.sort_by_key(|(index, _)| *index);
     Ok(found.into_iter().filter(|(index, _)| candidates.contains(index)).map(|(_, column)| column).collect())
+}
+
+/// Bytes by name.
+type Sizes = HashMap<String, u64>;
+
+/// What tables take, and by table what its indexes take. All are read at once, for each look takes as long as all of them.
+fn sizes(conn: &Connection) -> rusqlite::Result<(Sizes, Sizes)> {
+    let mut statement = conn.prepare("SELECT name, pgsize FROM dbstat WHERE aggregate = 1")?;
+    let sizes = statement.query_map([], |row| Ok((row.get(0)?, number(row, 1)?)))?;
+    let sizes: Sizes = sizes.collect::<rusqlite::Result<_>>()?;
+    let mut statement = conn.prepare("SELECT name, tbl_name FROM sqlite_schema WHERE type = 'index'")?;
+    let mut of_indexes = Sizes::new();
+    for index in statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))? {
+        let (index, table) = index?;
+        *of_indexes.entry(table).or_default() += sizes.get(&index).copied().unwrap_or(0);
+    }
+    Ok((sizes, of_indexes))
 }
 
 fn number(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<u64> {
