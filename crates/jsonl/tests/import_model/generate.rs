@@ -76,12 +76,12 @@ fn repeat(rng: &mut Rng, operations: &[Operation]) -> Import {
 
 fn profile(rng: &mut Rng) -> Profile {
     let key = *rng.pick::<&[&str]>(&[&[], &["id"], &["id"], &["_key"], &["k"], &["k", "l"]]);
-    let schema = if rng.percent(20) { Some(schema(rng, key)) } else { None };
+    let schema = if rng.percent(25) { Some(schema(rng, key)) } else { None };
     Profile {
         key,
         names_key: key.first() == Some(&"k") || rng.percent(30),
         text_keys: rng.percent(40),
-        drift: *rng.pick(&[0, 0, 4, 15]),
+        drift: *rng.pick(&[0, 3, 10, 25]),
         other_case: *rng.pick(&[0, 0, 10, 30]),
         keyless: *rng.pick(&[0, 0, 5, 20]),
         bad: *rng.pick(&[0, 0, 5, 15]),

@@ -84,8 +84,8 @@ impl Json {
         }
     }
 
-    /// Whether SQLite's value is this one, in a column of this type.
-    pub(crate) fn is_held(&self, sql_type: &str, found: &Sql) -> bool {
+    /// Whether SQLite's value is this one, in a column of this type. One that the user has given may round.
+    pub(crate) fn is_held(&self, sql_type: &str, may_round: bool, found: &Sql) -> bool {
         let number = match self {
             Json::Null => return *found == Sql::Null,
             Json::Bool(value) => if *value { "1" } else { "0" }.to_owned(),
@@ -100,8 +100,7 @@ impl Json {
                 (Kind::Huge, found) => *found == Sql::Text(number),
                 (Kind::Real, Sql::Int(found)) => number.parse() == Ok(*found as f64),
                 (_, Sql::Int(found)) => number.parse() == Ok(*found),
-                // A type that the user has given rounds; one that was found does not.
-                (Kind::BigInt, _) if sql_type != "REAL" => false,
+                (Kind::BigInt, _) if !may_round => false,
                 (_, Sql::Real(found)) => number.parse() == Ok(*found),
                 _ => false,
             },

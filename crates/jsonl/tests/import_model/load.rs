@@ -65,11 +65,15 @@ impl Load<'_> {
 
     fn attempt(&self, deciding: Deciding) -> Result<Option<Table>, String> {
         let run = Run::new(self, deciding);
-        if run.table.columns.is_empty() && !run.accepted.is_empty() && self.found.is_none() {
-            // Lines without any key make no table.
-            return Ok(Some(run.table));
-        }
         let has_failed = self.parts.iter().all(Part::has_failed);
+        if run.table.columns.is_empty() && (!run.accepted.is_empty() || run.is_keyless) {
+            // Lines without any key make no table, and replace none.
+            match self.found {
+                None => return Ok(Some(run.table)),
+                Some(_) if self.replaces && has_failed => return Ok(None),
+                Some(_) => {}
+            }
+        }
         if has_failed && (run.may_fail || run.is_keyless || self.key_differs) {
             return Ok(None);
         }
@@ -106,10 +110,6 @@ impl Load<'_> {
             };
         }
         let mut table = run.table;
-        let is_unchanged = |part: &Part<'_>| part.of_file.outcome == Outcome::Unchanged;
-        if self.parts.iter().all(is_unchanged) {
-            return Ok(None);
-        }
         if table.columns.is_empty() {
             return Ok(Some(table));
         }

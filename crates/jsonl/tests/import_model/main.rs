@@ -21,7 +21,7 @@ use crate::model::Model;
 use crate::site::Site;
 
 /// Rounds in `cargo test`.
-const ROUNDS: u64 = 200;
+const ROUNDS: u64 = 300;
 
 #[test]
 fn imports_match_the_model() {

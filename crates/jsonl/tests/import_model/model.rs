@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use gristmill_jsonl::import::summary::{Outcome, Summary};
 
-use crate::case::{File, Import, Mode, OWN, OWN_COLUMNS, Operation};
+use crate::case::{File, Import, Line, Mode, OWN, OWN_COLUMNS, Operation};
 use crate::load::{Load, Part};
 use crate::site::{Observed, Tables};
 use crate::table::{Column, Table};
@@ -118,7 +118,13 @@ impl Model {
             return files.iter().copied().filter(|file| !is_unchanged(file)).collect();
         }
         let is_new = import.mode == Mode::Replace || !self.tables.contains_key(table);
-        let is_loaded = |file: &&File| import.resume && self.is_loaded(table, file, import);
+        // Whether a file without lines is loaded again makes no difference.
+        let is_idle = |file: &File| {
+            file.lines.iter().all(|line| *line == Line::Blank)
+                && observed.of_file(file).is_ok_and(|file| file.outcome == Outcome::Unchanged)
+        };
+        let is_loaded =
+            |file: &&File| import.resume && (is_idle(file) || self.is_loaded(table, file, import));
         if is_new && !files.iter().all(is_loaded) {
             return files.to_vec();
         }

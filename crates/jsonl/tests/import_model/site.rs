@@ -17,6 +17,9 @@ use tempfile::TempDir;
 use crate::case::{File, Import, Mode};
 use crate::json::Sql;
 
+/// A file system in memory, where there is one: nothing here depends on the disk, and waiting for it takes most of the time.
+const MEMORY: &str = "/dev/shm";
+
 pub(crate) struct Site {
     folder: TempDir,
 }
@@ -52,7 +55,8 @@ pub(crate) struct ObservedTable {
 
 impl Site {
     pub(crate) fn new() -> Self {
-        Site { folder: tempfile::tempdir().unwrap() }
+        let in_memory = tempfile::tempdir_in(MEMORY);
+        Site { folder: in_memory.or_else(|_| tempfile::tempdir()).unwrap() }
     }
 
     fn path(&self, name: &str) -> PathBuf {

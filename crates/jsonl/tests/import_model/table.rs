@@ -44,7 +44,9 @@ impl Column {
     pub(crate) fn may_have(&self, sql_type: &str) -> bool {
         let of = |kinds: &BTreeSet<Kind>| json::sql_type(kinds) == sql_type;
         let with = |kind: &Kind| self.accepted.iter().chain([kind]).copied().collect();
-        of(&self.accepted) || of(&self.offered) || self.offered.iter().any(|kind| of(&with(kind)))
+        // Large whole numbers may have been updated to others since.
+        let is_real = sql_type == "REAL" && self.may_have("NUMERIC");
+        is_real || of(&self.accepted) || of(&self.offered) || self.offered.iter().any(|kind| of(&with(kind)))
     }
 }
 
@@ -62,7 +64,7 @@ impl Cell {
     /// Whether SQLite's value is this one. After the column's type was changed, both the old and the new form are right.
     fn is_held(&self, column: &Column, found: &Sql) -> bool {
         let types = &column.types[self.since..];
-        types.iter().any(|sql_type| self.json.is_held(sql_type, found))
+        types.iter().any(|sql_type| self.json.is_held(sql_type, column.is_fixed, found))
             || matches!(types, [.., before, last] if last == "TEXT" && self.json.is_held_as_text_later(before, found))
     }
 }
