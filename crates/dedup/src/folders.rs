@@ -1,12 +1,14 @@
 //! Folders that are alike, from the catalog: no disk is read.
 //!
-//! Owns which folders are [`identical`] and which are [`partial`]ly so. Both look at folders with all below them.
-//! A file that was never hashed is like no other (a scan hashes whatever could be), unless another name of its
-//! inode is there; one that could not be read is unknown, and so is a folder that was not read to its end.
-//! Roots inside a root count as what they are, folders of it.
+//! Owns which folders are identical ([`groups`]) and which are [`partial`]ly so. Both look at folders with all below
+//! them. A file that was never hashed is like no other (a scan hashes whatever could be), unless another name of its
+//! inode is there; one that could not be read is unknown, and so is a folder that was not read to its end. Entries that
+//! scans pass over (symbolic links, special files, what filters leave out) count, too: folders with such entries are
+//! identical only if all of them are known and the same. Roots inside a root count as what they are, folders of it.
 
 mod classes;
 mod compare;
+mod freed;
 mod pairs;
 mod similar;
 pub(crate) mod tree;
@@ -16,12 +18,13 @@ use std::path::PathBuf;
 
 use gristmill_store::Store;
 
-use self::classes::Classes;
-use self::tree::{File, NameHash, Tree, name_hash};
+use self::classes::Sameness;
+use self::freed::Links;
+use self::tree::{NameHash, Tree, name_hash};
 use crate::Result;
 
 pub use self::compare::{Differing, Entry, Listed};
-pub use self::similar::{Partial, PartialOptions, Partials, Side, partial};
+pub use self::similar::{Difference, Partial, PartialOptions, Partials, Side, partial};
 
 /// Which identical folders to list.
 #[derive(Clone, Debug)]
@@ -42,68 +45,82 @@ impl Default for Options {
     }
 }
 
-/// Folders with the same in them.
+/// Folders with the same files in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identical {
-    /// Each by its root and its path in that; by the roots' paths, then their own.
-    pub folders: Vec<(i64, PathBuf)>,
+pub struct FolderGroup {
+    /// Whether they are identical. Otherwise only what was scanned is the same: they may differ in entries that were not.
+    pub identical: bool,
+    /// By the roots' paths, then their own.
+    pub folders: Vec<GroupedFolder>,
     /// Files in each.
     pub files: u64,
     /// The size of one, as its files say: several names of one file count each.
     pub bytes: u64,
-    /// What would be had back if one were left: what is on the disk for all of them, without the smallest of them.
-    /// Names of one inode are on the disk once.
+    /// Allocated bytes that are freed if only the folder that takes most is kept. Nothing is freed by removing a file
+    /// that has another name elsewhere, or that a symbolic link leads to. 0 unless they are identical.
     pub reclaimable: u64,
+    /// The size of the files that are freed then.
+    pub redundant: u64,
 }
 
-/// Identical folders, those that would give most space back first.
+impl FolderGroup {
+    /// Entries in all of the folders that were not scanned. None if that was not recorded for all.
+    pub fn unscanned(&self) -> Option<u64> {
+        self.folders.iter().map(|folder| folder.unscanned).sum()
+    }
+}
+
+/// A folder of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupedFolder {
+    /// Its root.
+    pub root: i64,
+    /// Its path in the root.
+    pub path: PathBuf,
+    /// Entries in it and below that were not scanned. None if that was not recorded: scanning again records it.
+    pub unscanned: Option<u64>,
+}
+
+/// Identical folders, those that would give most space back first; then folders that are identical apart from entries that
+/// were not scanned.
 ///
-/// Folders are identical when the contents of their files are the same, each as often, and the folders in them can
-/// be paired so that each two are identical: where files are counts, what they are called does not, unless
-/// [`match_names`](Options::match_names) says so. Folders whose every place is inside identical folders that are
-/// listed are not listed again.
-pub fn identical(store: &Store, options: &Options) -> Result<Vec<Identical>> {
+/// Folders are identical when the contents of their files are the same, each as often, when the folders in them can
+/// be paired so that each two are identical, and when the entries that were not scanned are the same and known: symbolic
+/// links by their targets, special files by their types. A file or folder that filters leave out is not known. Where files
+/// are counts, what they are called does not, unless [`match_names`](Options::match_names) says so. Folders whose every
+/// place is inside folders that are listed are not listed again, except identical ones inside others.
+pub fn groups(store: &Store, options: &Options) -> Result<Vec<FolderGroup>> {
     let tree = Tree::load(store, name_hash)?;
-    let classes = Classes::new(&tree, options.match_names, |at| selected(&tree, &options.roots, at));
+    let same = Sameness::new(&tree, options.match_names, |at| selected(&tree, &options.roots, at));
+    let links = Links::new(&tree);
     let places = Places::new(store)?;
+    let identical = same.identical.top_most(&tree).map(|members| (true, members));
+    let others = same.scanned.top_most(&tree).filter(|members| !same.is_identical(members));
     let mut found = Vec::new();
-    for members in classes.top_most(&tree) {
+    for (identical, members) in identical.chain(others.map(|members| (false, members))) {
         let (files, bytes) = (tree.folders[members[0] as usize].count(), tree.bytes(members[0]));
         if files < options.min_files || bytes < options.min_size {
             continue;
         }
-        let reclaimable = reclaimable(&tree, &members);
-        let mut folders = places.of(&tree, &members)?;
+        let freed = if identical { links.freed(&tree, members) } else { freed::Freed::default() };
+        let unscanned = members.iter().map(|&at| tree.skipped(at));
+        let mut folders: Vec<_> = places.of(&tree, members)?.into_iter().zip(unscanned).collect();
         folders.sort();
-        let folders = folders.into_iter().map(|(_, root, path)| (root, path)).collect();
-        found.push(Identical { folders, files, bytes, reclaimable });
+        let folder = |((_, root, path), unscanned)| GroupedFolder { root, path, unscanned };
+        let folders = folders.into_iter().map(folder).collect();
+        let (reclaimable, redundant) = (freed.allocated, freed.size);
+        found.push(FolderGroup { identical, folders, files, bytes, reclaimable, redundant });
     }
-    found.sort_by(|a, b| {
-        (b.reclaimable, b.bytes, b.files)
-            .cmp(&(a.reclaimable, a.bytes, a.files))
-            .then_with(|| a.folders.cmp(&b.folders))
-    });
+    let order = |group: &FolderGroup| (group.identical, group.reclaimable, group.bytes, group.files);
+    let paths = |group: &FolderGroup| -> Vec<_> {
+        group.folders.iter().map(|folder| (folder.root, folder.path.clone())).collect()
+    };
+    found.sort_by(|a, b| order(b).cmp(&order(a)).then_with(|| paths(a).cmp(&paths(b))));
     Ok(found)
 }
 
 fn selected(tree: &Tree<NameHash>, roots: &[i64], folder: u32) -> bool {
     roots.is_empty() || roots.contains(&tree.folders[folder as usize].root)
-}
-
-/// What is on the disk for some folders, without the one of them that takes least.
-fn reclaimable(tree: &Tree<NameHash>, members: &[u32]) -> u64 {
-    // Sorted lists, not sets: half a catalog may be the copy of the other half.
-    let spaces = |member: &u32| {
-        let files = &tree.files[tree.folders[*member as usize].all()];
-        files.iter().map(|file: &File<NameHash>| (file.space(), file.size))
-    };
-    let on_disk = |mut spaces: Vec<((u32, u64), u64)>| -> u64 {
-        spaces.sort_unstable();
-        spaces.dedup_by_key(|(space, _)| *space);
-        spaces.iter().map(|(_, size)| size).sum()
-    };
-    let least = members.iter().map(|member| on_disk(spaces(member).collect())).min();
-    on_disk(members.iter().flat_map(spaces).collect()).saturating_sub(least.unwrap_or(0))
 }
 
 /// Where folders are.

@@ -20,7 +20,7 @@ use self::figures::Figures;
 use self::text::{Page, bytes, count, counted, percent};
 use crate::Result;
 use crate::coverage::{Coverage, coverage};
-use crate::folders::{self, Identical};
+use crate::folders::{self, FolderGroup};
 
 /// What goes on the page.
 #[derive(Clone, Debug)]
@@ -47,14 +47,14 @@ pub fn html(store: &Store, options: &Options) -> Result<String> {
     let roots = store.roots().list()?;
     let figures = Figures::read(store, &roots)?;
     let groups = store.catalog().groups(&GroupQuery { limit: options.groups, ..GroupQuery::default() })?;
-    let identical = folders::identical(store, &folders::Options::default())?;
+    let alike = folders::groups(store, &folders::Options::default())?;
     let missing = coverage(store, &[])?;
     let report = Report {
         options,
         roots: &roots,
         figures: &figures,
         groups: &groups,
-        identical: &identical,
+        alike: &alike,
         missing: &missing,
     };
     let mut page = Page::default();
@@ -67,7 +67,8 @@ struct Report<'a> {
     roots: &'a [Root],
     figures: &'a Figures,
     groups: &'a Groups,
-    identical: &'a [Identical],
+    /// Identical folders, then those that are identical apart from entries that were not scanned.
+    alike: &'a [FolderGroup],
     missing: &'a Coverage,
 }
 
@@ -131,7 +132,11 @@ impl Report<'_> {
             0 => format!("in {}", counted(figures.folders, "folder", "folders")),
             number => format!("{} unreadable", count(number)),
         };
-        let share = format!("{} of all", percent(groups.reclaimable, figures.bytes));
+        let share = format!(
+            "{} of {} on disk",
+            percent(groups.reclaimable, figures.allocated),
+            bytes(figures.allocated)
+        );
         tile("main", "Reclaimable", &bytes(groups.reclaimable), &share);
         tile(
             "",
@@ -144,9 +149,9 @@ impl Report<'_> {
         tile("", "Roots", &count(self.roots.len() as u64), "");
         tile("", "Last scan", day, &hour);
         page.raw("</dl>\n");
-        if figures.bytes > 0 {
+        if figures.allocated > 0 {
             page.raw("<section><h2>What takes the space</h2>");
-            draw::total(page, groups.reclaimable, figures.kept, figures.bytes);
+            draw::total(page, groups.reclaimable, figures.kept, figures.allocated);
             page.raw("</section>\n");
         }
     }
@@ -170,27 +175,45 @@ impl Report<'_> {
             let what = format!("{} × {}", count(*copies), bytes(*size));
             let paths: Vec<(i64, &Path)> =
                 members.iter().map(|file| (file.root, file.path.as_path())).collect();
-            self.set(page, &paths, &what, (*reclaimable, most));
+            self.set(page, &paths, (&bytes(*reclaimable), "of", &what), Some((*reclaimable, most)));
         }
         page.raw("</ol></section>\n");
     }
 
     fn folders(&self, page: &mut Page) {
-        if self.identical.is_empty() {
+        let (identical, others) = self.alike.split_at(self.alike.partition_point(|group| group.identical));
+        let what = "Folders with the same contents, whatever they are called.";
+        self.folder_groups(page, "Identical folders", what, identical);
+        let what = "Folders with the same contents as far as they were scanned. Each may hold more: entries that \
+            filters leave out, symbolic links, special files. Compare them before you remove one.";
+        self.folder_groups(page, "Folders identical apart from entries not scanned", what, others);
+    }
+
+    fn folder_groups(
+        &self,
+        page: &mut Page,
+        title: &'static str,
+        what: &'static str,
+        groups: &[FolderGroup],
+    ) {
+        if groups.is_empty() {
             return;
         }
-        let listed = &self.identical[..self.identical.len().min(self.options.groups.div_ceil(2))];
-        page.raw("<section><h2>Identical folders</h2>");
-        let what = "Folders with the same contents, whatever they are called.";
-        self.some(page, listed.len() as u64, self.identical.len() as u64, what);
+        let listed = &groups[..groups.len().min(self.options.groups.div_ceil(2))];
+        page.raw("<section><h2>").raw(title).raw("</h2>");
+        self.some(page, listed.len() as u64, groups.len() as u64, what);
         let most = listed.first().map_or(0, |set| set.reclaimable);
         page.raw("<ol class=\"groups\">");
         for set in listed {
             let files = counted(set.files, "file", "files");
             let what = format!("{} × {} ({files})", count(set.folders.len() as u64), bytes(set.bytes));
             let paths: Vec<(i64, &Path)> =
-                set.folders.iter().map(|(root, path)| (*root, path.as_path())).collect();
-            self.set(page, &paths, &what, (set.reclaimable, most));
+                set.folders.iter().map(|folder| (folder.root, folder.path.as_path())).collect();
+            if set.identical {
+                self.set(page, &paths, (&bytes(set.reclaimable), "of", &what), Some((set.reclaimable, most)));
+            } else {
+                self.set(page, &paths, (&unscanned(set), "in", &what), None);
+            }
         }
         page.raw("</ol></section>\n");
     }
@@ -208,8 +231,14 @@ impl Report<'_> {
         page.raw("</p>");
     }
 
-    /// Paths with the same in them: the first, a bar, and the others to be unfolded.
-    fn set(&self, page: &mut Page, paths: &[(i64, &Path)], what: &str, (reclaimable, most): (u64, u64)) {
+    /// Paths with the same in them: the first, a bar of some length out of another, and the others to be unfolded.
+    fn set(
+        &self,
+        page: &mut Page,
+        paths: &[(i64, &Path)],
+        (figure, of, what): (&str, &'static str, &str),
+        bar: Option<(u64, u64)>,
+    ) {
         let roots: HashMap<i64, &Path> =
             self.roots.iter().map(|root| (root.id, root.path.as_path())).collect();
         let path = |(root, path): &(i64, &Path)| {
@@ -218,11 +247,11 @@ impl Report<'_> {
         };
         page.raw("<li><div class=\"line\"><bdi>");
         page.text(&paths.first().map(path).unwrap_or_default()).raw("</bdi><span><b>");
-        page.text(&bytes(reclaimable))
-            .raw("</b> <span class=\"soft\">of ")
-            .text(what)
-            .raw("</span></span></div>");
-        draw::bar(page, reclaimable, most);
+        page.text(figure).raw("</b> <span class=\"soft\">").raw(of).raw(" ").text(what);
+        page.raw("</span></span></div>");
+        if let Some((part, most)) = bar {
+            draw::bar(page, part, most);
+        }
         let others = &paths[1.min(paths.len())..];
         page.raw("<details><summary>").text(&counted(others.len() as u64, "other place", "other places"));
         page.raw("</summary><ul>");
@@ -280,6 +309,14 @@ impl Report<'_> {
             page.text(&root.last_scanned_at.map_or("never".to_owned(), minute)).raw("</td></tr>");
         }
         page.raw("</tbody></table></div></section>\n");
+    }
+}
+
+/// How many entries of folders were not scanned.
+fn unscanned(group: &FolderGroup) -> String {
+    match group.unscanned() {
+        Some(entries) => format!("{} not scanned", counted(entries, "entry", "entries")),
+        None => "Scan again to compare entries not scanned".to_owned(),
     }
 }
 

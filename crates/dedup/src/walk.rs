@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gristmill_pool::{Context, Pool, Task, TaskError, TaskResult};
 use gristmill_store::Store;
-use gristmill_store::catalog::{End, LinkKind, Listing, Place, Reading, Stat};
+use gristmill_store::catalog::{End, LinkKind, Listing, Place, Reading, Skipped, Stat};
 use gristmill_store::roots::Root;
 
 use self::links::Link;
@@ -30,7 +30,7 @@ use crate::progress::{Control, add};
 use crate::read::is_gone;
 use crate::reader::{Busy, submit};
 use crate::scribe::{Note, Notes};
-use crate::sys::Folder;
+use crate::sys::{Folder, Kind};
 use gristmill_store::display_path;
 
 /// What a walk found, in numbers.
@@ -240,21 +240,23 @@ impl Walk {
         let (folder, known) = match self.open(&place, by_link) {
             Ok(folder) => (folder, self.job.store.catalog().known(&place)?),
             Err(error) if is_gone(&error) && !place.path.as_os_str().is_empty() => {
-                return self.vanished(&place);
+                return self.vanished(&place, Skipped::default());
             }
             Err(error) => return self.failed(place, &error.to_string()),
         };
+        let name = place.path.file_name().unwrap_or_default();
         if !place.path.as_os_str().is_empty() && self.is_virtual(&folder) {
-            return self.foreign(&place);
+            return self.foreign(&place, skipped::unknown(name, Kind::Folder));
         }
         if by_link && self.is_a_root(&place.path) {
-            return self.foreign(&place);
+            return self.foreign(&place, self.skipped_link(&place.path, name));
         }
         if by_link && !self.is_new_to_links(&folder) {
             let path = self.job.root.path.join(&place.path);
             let words = "another link leads to the same folder; it is not walked twice";
             self.job.tally.pass_link(&self.job.tally.repeated_links, &path, words);
-            return self.vanished(&place);
+            let skipped = self.skipped_link(&place.path, name);
+            return self.vanished(&place, skipped);
         }
         let rules = self.rules_of(&folder, &place.path, rules);
         let filesystem = self.filesystem_of(&folder)?.map(|filesystem| filesystem.id);
@@ -345,21 +347,23 @@ impl Walk {
     }
 
     /// A folder that belongs to another root, or that the system makes up.
-    fn foreign(&self, place: &Place) -> TaskResult<()> {
+    fn foreign(&self, place: &Place, skipped: Skipped) -> TaskResult<()> {
         add(&self.job.tally.special, 1);
         let Some(name) = place.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let parent = place.path.parent().map(Path::to_path_buf).unwrap_or_default();
         let mut listing = Listing::new(self.job.scan, Place { root: place.root, id: None, path: parent });
         listing.foreign_folders.push(name);
+        listing.skipped = skipped;
         self.note(listing)
     }
 
-    /// A folder that was there a moment ago.
-    fn vanished(&self, place: &Place) -> TaskResult<()> {
+    /// A folder that was there a moment ago, or that a link does not lead to any more.
+    fn vanished(&self, place: &Place, skipped: Skipped) -> TaskResult<()> {
         let Some(name) = place.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let parent = place.path.parent().map(Path::to_path_buf).unwrap_or_default();
         let mut listing = Listing::new(self.job.scan, Place { root: place.root, id: None, path: parent });
         listing.missing_folders.push(name);
+        listing.skipped = skipped;
         self.note(listing)
     }
 

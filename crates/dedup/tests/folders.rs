@@ -7,12 +7,12 @@ mod trees;
 use std::path::PathBuf;
 
 use gristmill_dedup::folders::{
-    self, Differing, Entry, Identical, Listed, Options, PartialOptions, Partials,
+    self, Difference, Differing, Entry, FolderGroup, GroupedFolder, Listed, Options, PartialOptions, Partials,
 };
-use gristmill_store::catalog::{End, Listing, Place};
+use gristmill_store::catalog::{End, LinkKind, Listing, Place, Skipped};
 use proptest::prelude::*;
 use trees::What::{Alone, Empty, Hashed, Unknown};
-use trees::{Planned, Trees, file};
+use trees::{Planned, Trees, file, passed_over};
 
 const X: trees::What = Hashed(10, 1);
 const Y: trees::What = Hashed(20, 2);
@@ -24,8 +24,8 @@ fn store(files: &[Planned], folders: &[&str], failed: &[&str]) -> Trees {
     trees
 }
 
-fn by_path(found: &[Identical]) -> Vec<Vec<String>> {
-    let path = |(_, path): &(i64, PathBuf)| path.to_str().expect("plain").to_owned();
+fn by_path(found: &[FolderGroup]) -> Vec<Vec<String>> {
+    let path = |folder: &GroupedFolder| folder.path.to_str().expect("plain").to_owned();
     let mut sets: Vec<Vec<String>> = found.iter().map(|set| set.folders.iter().map(path).collect()).collect();
     sets.sort();
     sets
@@ -34,7 +34,7 @@ fn by_path(found: &[Identical]) -> Vec<Vec<String>> {
 #[track_caller]
 fn check(options: &Options, files: &[Planned], folders: &[&str], failed: &[&str], expected: &[&[&str]]) {
     let trees = store(files, folders, failed);
-    let found = folders::identical(&trees.store, options).expect("an answer");
+    let found = folders::groups(&trees.store, options).expect("an answer");
     assert_eq!(by_path(&found), expected);
 }
 
@@ -127,14 +127,120 @@ fn names_of_one_inode_take_no_space() {
     for (other, what, expected) in [(9, X, 0), (8, X, 10), (9, Alone(10), 0)] {
         let files = [linked("a/1", what, 9), linked("b/1", what, other)];
         let trees = store(&files, &[], &[]);
-        let found = folders::identical(&trees.store, &Options::default()).expect("an answer");
+        let found = folders::groups(&trees.store, &Options::default()).expect("an answer");
         assert_eq!(by_path(&found), [["a", "b"]], "{what:?}");
         assert_eq!((found[0].files, found[0].bytes, found[0].reclaimable), (1, 10, expected));
     }
-    // One of them has its two files as one on the disk: that is the one to keep.
+    // One of them has its two files as one on the disk. The other one, which takes more, is kept.
     let files = [linked("a/1", X, 9), linked("a/2", X, 9), file("b/1", X), file("b/2", X)];
-    let found = folders::identical(&store(&files, &[], &[]).store, &Options::default()).expect("an answer");
-    assert_eq!((found[0].bytes, found[0].reclaimable), (20, 20));
+    let found = folders::groups(&store(&files, &[], &[]).store, &Options::default()).expect("an answer");
+    assert_eq!((found[0].bytes, found[0].reclaimable), (20, 10));
+}
+
+#[test]
+fn reclaimable_are_allocated_bytes_of_files_that_are_freed() {
+    let freed = |files: &[Planned]| {
+        let found = folders::groups(&store(files, &[], &[]).store, &Options::default()).expect("an answer");
+        let group = found.iter().find(|group| by_path(std::slice::from_ref(group)) == [["a", "b"]]);
+        let group = group.expect("a group");
+        (group.bytes, group.reclaimable, group.redundant)
+    };
+    let linked = |path: &str, links, inode| Planned { inode, links, ..file(path, X) };
+    let one = |path: &str, allocated| Planned { links: LinkKind::Single, allocated, ..file(path, X) };
+    // Sparse: the one that takes most is kept.
+    assert_eq!(freed(&[one("a/1", Some(4)), one("b/1", Some(7))]), (10, 4, 10));
+    // Two files, though they look like one on a disk that took the place of another.
+    let single = |path| linked(path, LinkKind::Single, 9);
+    assert_eq!(freed(&[single("a/1"), single("b/1")]), (10, 10, 10));
+    // A name elsewhere keeps the file: a is kept, b frees nothing.
+    let hard = |path| linked(path, LinkKind::HardLinked, 9);
+    assert_eq!(freed(&[one("a/1", None), hard("b/1"), hard("c/1"), file("c/2", Alone(1))]), (10, 0, 0));
+    assert_eq!(freed(&[one("a/1", None), hard("b/1")]), (10, 10, 10));
+    // What a symbolic link leads to lies elsewhere.
+    let via = |path| linked(path, LinkKind::ViaSymlink, 9);
+    assert_eq!(freed(&[one("a/1", None), via("b/1")]), (10, 0, 0));
+}
+
+/// Folders with the same files, and with these entries that were not scanned.
+#[track_caller]
+fn check_unscanned(
+    entries: &[(&str, &str, Option<&str>)],
+    match_names: bool,
+    expected: &[(bool, Option<u64>, &[&str])],
+) {
+    let mut trees = Trees::new();
+    for (folder, name, target) in entries {
+        let skipped = trees.skipped.entry(folder.into()).or_insert(Some(Skipped::default()));
+        match skipped {
+            Some(skipped) if !name.is_empty() => *skipped += passed_over(name, *target),
+            skipped => *skipped = None,
+        }
+    }
+    let files = ["a", "b"].map(|top| [file(format!("{top}/s/1"), X), file(format!("{top}/2"), Y)]);
+    trees.root("/r", &files.concat(), &[], &[]);
+    let options = Options { match_names, ..Options::default() };
+    let found = folders::groups(&trees.store, &options).expect("an answer");
+    let path = |folder: &GroupedFolder| folder.path.to_str().expect("plain").to_owned();
+    let group = |group: &FolderGroup| {
+        let paths: Vec<_> = group.folders.iter().map(path).collect();
+        (group.identical, group.unscanned(), paths)
+    };
+    let found: Vec<_> = found.iter().map(group).collect();
+    let expected = expected.iter().map(|(identical, unscanned, paths)| {
+        (*identical, *unscanned, paths.iter().map(|path| path.to_string()).collect::<Vec<_>>())
+    });
+    assert_eq!(found, expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn folders_are_identical_only_if_entries_that_were_not_scanned_are() {
+    let top: &[&str] = &["a", "b"];
+    let inner: &[&str] = &["a/s", "b/s"];
+    let link = |folder, name, target| (folder, name, Some(target));
+    check_unscanned(&[], true, &[(true, Some(0), top)]);
+    // The same links, wherever they are below.
+    let same = [link("a", "l", "t"), link("b", "l", "t"), link("a/s", "m", "u"), link("b/s", "m", "u")];
+    check_unscanned(&same, true, &[(true, Some(4), top)]);
+    check_unscanned(&same, false, &[(true, Some(4), top)]);
+    // Names count when asked.
+    let names = [link("a", "l", "t"), link("b", "m", "t")];
+    check_unscanned(&names, false, &[(true, Some(2), top)]);
+    check_unscanned(&names, true, &[(true, Some(0), inner), (false, Some(2), top)]);
+    // Other targets, or another number of them. What is inside is identical all the same.
+    let targets = [link("a", "l", "t"), link("b", "l", "u")];
+    check_unscanned(&targets, false, &[(true, Some(0), inner), (false, Some(2), top)]);
+    let more = [link("a", "l", "t"), link("b", "l", "t"), link("b", "m", "t")];
+    check_unscanned(&more, false, &[(true, Some(0), inner), (false, Some(3), top)]);
+    // In another place.
+    check_unscanned(&[link("a", "l", "t"), link("b/s", "l", "t")], true, &[(false, Some(2), top)]);
+    // What is not known is never the same.
+    check_unscanned(
+        &[("a", "n", None), ("b", "n", None)],
+        true,
+        &[(true, Some(0), inner), (false, Some(2), top)],
+    );
+    check_unscanned(&[("b/s", "n", None)], true, &[(false, Some(1), top)]);
+}
+
+#[test]
+fn folder_without_a_record_of_its_entries_is_not_identical() {
+    check_unscanned(&[("a/s", "", None)], false, &[(false, None, &["a", "b"])]);
+    check_unscanned(
+        &[("a", "", None)],
+        false,
+        &[(true, Some(0), &["a/s", "b/s"]), (false, None, &["a", "b"])],
+    );
+}
+
+#[test]
+fn folder_around_a_removed_root_is_not_identical() {
+    let mut trees = store(&[file("a/2", Y), file("b/2", Y)], &[], &[]);
+    let inner = trees.root("/r/a/x", &[file("1", X)], &[], &[]);
+    let found = || folders::groups(&trees.store, &Options::default()).expect("an answer");
+    assert!(found().is_empty());
+    trees.store.roots().remove(inner).expect("removed");
+    assert_eq!(by_path(&found()), [["a", "b"]]);
+    assert!(!found()[0].identical && found()[0].unscanned().is_none());
 }
 
 #[test]
@@ -144,7 +250,8 @@ fn roots_are_compared_and_chosen() {
     let two = trees.root("/two", &[file("f", X), file("s/g", Y), file("t/g", Y)], &[], &[]);
     let found = |roots| {
         let options = Options { roots, ..Options::default() };
-        folders::identical(&trees.store, &options).expect("an answer").remove(0).folders
+        let folders = folders::groups(&trees.store, &options).expect("an answer").remove(0).folders;
+        folders.into_iter().map(|folder| (folder.root, folder.path)).collect::<Vec<_>>()
     };
     assert_eq!(found(vec![]), [(one, "s".into()), (two, "s".into()), (two, "t".into())]);
     assert_eq!(found(vec![two]), [(two, "s".into()), (two, "t".into())]);
@@ -155,10 +262,10 @@ fn a_root_in_a_root_is_a_folder_of_it() {
     let files = [file("a/x/1", X), file("a/2", Y), file("b/x/1", X), file("b/2", Y)];
     let mut trees = store(&files, &[], &[]);
     trees.store.roots().register("/r/a/x".as_ref()).expect("a root");
-    let found = folders::identical(&trees.store, &Options::default()).expect("an answer");
+    let found = folders::groups(&trees.store, &Options::default()).expect("an answer");
     assert_eq!(by_path(&found), [["a", "b"]], "taken over");
     trees.root("/r/b/new", &[file("3", Z)], &[], &[]);
-    let found = folders::identical(&trees.store, &Options::default()).expect("an answer");
+    let found = folders::groups(&trees.store, &Options::default()).expect("an answer");
     assert_eq!(by_path(&found), [["b/x", ""]], "one has more in it now");
     trees.store.roots().register("/r/a/never".as_ref()).expect("a root");
     trees
@@ -166,7 +273,7 @@ fn a_root_in_a_root_is_a_folder_of_it() {
         .roots()
         .remove(trees.store.roots().at("/r/b/new".as_ref()).expect("r").expect("r").id)
         .expect("r");
-    let found = folders::identical(&trees.store, &Options::default()).expect("an answer");
+    let found = folders::groups(&trees.store, &Options::default()).expect("an answer");
     assert_eq!(by_path(&found), [["b/x", ""]], "what was never scanned is not known");
 }
 
@@ -175,7 +282,7 @@ fn what_is_gone_does_not_count() {
     let files =
         [file("a/1", X), file("a/2", Alone(1)), file("b/1", X), file("b/s/3", Alone(2)), file("c/1", X)];
     let trees = store(&files, &[], &["c"]);
-    let found = || by_path(&folders::identical(&trees.store, &Options::default()).expect("an answer"));
+    let found = || by_path(&folders::groups(&trees.store, &Options::default()).expect("an answer"));
     assert!(found().is_empty());
     let catalog = trees.store.catalog();
     let root = trees.store.roots().list().expect("roots")[0].id;
@@ -272,6 +379,57 @@ fn what_could_not_be_read_may_be_the_same() {
     assert!(pair.differing.total == 1 && !pair.differing.items[0].known);
 }
 
+#[test]
+fn every_pair_states_its_differences() {
+    let differences = |files: &[(&str, trees::What)], skipped: &[&str], failed: &[&str]| {
+        let mut trees = Trees::new();
+        let skip = |folder: &&str| (PathBuf::from(folder), Some(passed_over("link", Some("t"))));
+        trees.skipped = skipped.iter().map(skip).collect();
+        let files: Vec<_> = files.iter().map(|(path, what)| file(*path, *what)).collect();
+        trees.root("/r", &files, &[], failed);
+        let mut found = folders::partial(&trees.store, &PartialOptions::default()).expect("an answer").pairs;
+        assert!(found.len() < 2, "{found:?}");
+        found.pop().map(|pair| (pair.differences, [pair.a.unscanned, pair.b.unscanned]))
+    };
+    let same = [("a/1", X), ("a/s/2", Y), ("b/1", X), ("b/s/2", Y)];
+    assert_eq!(differences(&same, &[], &[]), None);
+    assert_eq!(differences(&same, &["a", "b"], &[]), None);
+    let unscanned = (vec![Difference::UnscannedEntries], [Some(0), Some(1)]);
+    assert_eq!(differences(&same, &["b/s"], &[]), Some(unscanned));
+    let unreadable = (vec![Difference::Unreadable], [Some(0), Some(0)]);
+    assert_eq!(differences(&same, &[], &["a"]), Some(unreadable));
+    let elsewhere = [("a/1", X), ("a/2", Y), ("b/1", X), ("b/s/2", Y)];
+    assert_eq!(differences(&elsewhere, &[], &[]), Some((vec![Difference::Layout], [Some(0), Some(0)])));
+    let files = [&same[..], &[("a/3", Z)]].concat();
+    let both = (vec![Difference::Files, Difference::UnscannedEntries], [Some(1), Some(0)]);
+    assert_eq!(differences(&files, &["a"], &[]), Some(both));
+}
+
+#[test]
+fn one_of_identical_folders_stands_for_all_in_pairs() {
+    let mut files = Vec::new();
+    for folder in ["a", "b", "c"] {
+        files.extend([file(format!("{folder}/1"), X), file(format!("{folder}/2"), Y)]);
+        // Alike inside each of them, too.
+        files.extend([file(format!("{folder}/in/3"), Y), file(format!("{folder}/in/4"), Z)]);
+    }
+    files.push(file("c/more", Alone(1)));
+    let found =
+        folders::partial(&store(&files, &[], &[]).store, &PartialOptions::default()).expect("an answer");
+    let path = |side: &folders::Side| side.path.to_str().expect("plain").to_owned();
+    let pairs: Vec<_> =
+        found.pairs.iter().map(|pair| (path(&pair.a), path(&pair.b), pair.a.identical)).collect();
+    assert_eq!(pairs, [("a".to_owned(), "c".to_owned(), 1)]);
+}
+
+#[test]
+fn files_that_were_not_read_yet_may_be_the_same() {
+    let found = partial(&[("a/1", X), ("a/2", Alone(5)), ("b/1", X), ("b/2", Alone(5))], 30);
+    assert!(!found.pairs[0].differing.items[0].known);
+    let found = partial(&[("a/1", X), ("a/2", Alone(5)), ("b/1", X), ("b/2", Alone(6))], 30);
+    assert!(found.pairs[0].differing.items[0].known, "of different sizes");
+}
+
 /// 10,000 folders, in every one of them the same licence and an empty file: every two share a content. A third one
 /// is in one other folder, too.
 fn check_popular(other: impl Fn(u64) -> u64, total: usize) {
@@ -316,8 +474,8 @@ proptest! {
     ) {
         let trees = tree.write();
         let options = Options { match_names, ..Options::default() };
-        let found = folders::identical(&trees.store, &options).expect("an answer");
-        prop_assert_eq!(plain::told(&found), plain::identical(&tree, match_names));
+        let found = folders::groups(&trees.store, &options).expect("an answer");
+        prop_assert_eq!(plain::told(&found), plain::groups(&tree, match_names));
 
         let options = PartialOptions { min_similarity: similarity, popular, ..PartialOptions::default() };
         let found = folders::partial(&trees.store, &options).expect("an answer");

@@ -5,9 +5,9 @@ mod trees;
 use std::ffi::OsString;
 
 use gristmill_dedup::report::{self, Options};
-use gristmill_store::catalog::GroupQuery;
+use gristmill_store::catalog::{GroupQuery, LinkKind};
 use trees::What::{Alone, Empty, Hashed, Unknown};
-use trees::{Planned, Trees, file};
+use trees::{Planned, Trees, file, passed_over};
 
 fn page(trees: &Trees) -> String {
     report::html(&trees.store, &Options::new(trees.store.now())).expect("a page")
@@ -99,21 +99,69 @@ fn numbers_are_those_of_the_catalog() {
     assert_eq!((groups.total, groups.files, groups.reclaimable), (2, 6, 270));
     let page = page(&trees);
     for part in [
-        "<dt>Reclaimable</dt><dd>270 B",
+        // Three pictures, two texts on the disk, one file with two names, 500 B and 9 B.
+        "<dt>Reclaimable</dt><dd>270 B <small>28 % of 979 B on disk",
+        "<dt>Size</dt><dd>979 B",
+        "539 B everything else (55 %)",
         "<dt>Duplicate groups</dt><dd>2 <small>6 files in them",
         "<dt>Files</dt><dd>12 <small>1 unreadable",
         "<dt>Last scan</dt><dd>2026-03-04 <small>05:06 UTC",
         // 3 pictures, 2 of them too many; 3 texts, of which 2 are names of one file.
         "<td>jpg</td><td class=\"n\">3</td><td class=\"n less\">300 B</td><td class=\"n less\">3</td><td class=\"n\">200 B</td>",
-        "<td>txt</td><td class=\"n\">3</td><td class=\"n less\">210 B</td><td class=\"n less\">3</td><td class=\"n\">70 B</td>",
+        "<td>txt</td><td class=\"n\">3</td><td class=\"n less\">140 B</td><td class=\"n less\">3</td><td class=\"n\">70 B</td>",
         // Two names of one file are no copies.
-        "<td>(none)</td><td class=\"n\">5</td><td class=\"n less\">69 B</td><td class=\"n less\">0</td><td class=\"n\">0 B</td>",
+        "<td>(none)</td><td class=\"n\">5</td><td class=\"n less\">39 B</td><td class=\"n less\">0</td><td class=\"n\">0 B</td>",
         "<b>200 B</b> <span class=\"soft\">of 3 × 100 B</span>",
         "<b>70 B</b> <span class=\"soft\">of 2 × 70 B</span>",
         "/some/place/a · 200 B · 2 files · duplicates: 100 %",
     ] {
         assert!(page.contains(part), "{part}");
     }
+}
+
+#[test]
+fn reclaimable_are_allocated_bytes_and_agree_with_the_groups() {
+    let planned = |path: &str, allocated, inode, links| Planned {
+        allocated: Some(allocated),
+        inode,
+        links,
+        ..file(path, Hashed(1_000, 1))
+    };
+    let mut trees = Trees::new();
+    let files = [
+        planned("a.img", 100, 0, LinkKind::Single),
+        planned("b.img", 300, 0, LinkKind::Single),
+        // What a link leads to is kept.
+        planned("link.raw", 500, 9, LinkKind::ViaSymlink),
+        Planned { allocated: Some(70), ..file("c.txt", Hashed(90, 2)) },
+        Planned { allocated: Some(60), ..file("d.txt", Hashed(90, 2)) },
+    ];
+    trees.root("/some/place", &files, &[], &[]);
+    let groups = trees.store.catalog().groups(&GroupQuery::default()).expect("groups");
+    assert_eq!(groups.reclaimable, 460);
+    let page = page(&trees);
+    for part in [
+        "<dt>Reclaimable</dt><dd>460 B <small>45 % of 1.0 KiB on disk",
+        "460 B reclaimable (45 %)",
+        "570 B copies to keep (55 %)",
+        "0 B everything else",
+        "<td>img</td><td class=\"n\">2</td><td class=\"n less\">2.0 KiB</td><td class=\"n less\">2</td><td class=\"n\">400 B</td>",
+        "<td>txt</td><td class=\"n\">2</td><td class=\"n less\">180 B</td><td class=\"n less\">2</td><td class=\"n\">60 B</td>",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn folders_that_may_differ_are_listed_apart_from_identical_ones() {
+    let mut trees = Trees::new();
+    trees.skipped.insert("b".into(), Some(passed_over("notes", None)));
+    trees.root("/r", &[file("a/1", Hashed(10, 1)), file("b/1", Hashed(10, 1))], &[], &[]);
+    let page = page(&trees);
+    assert!(!page.contains("<h2>Identical folders</h2>"));
+    assert!(page.contains("<h2>Folders identical apart from entries not scanned</h2>"));
+    assert!(page.contains("<b>1 entry not scanned</b> <span class=\"soft\">in 2 × 10 B (1 file)</span>"));
+    check_form(&page, |_| ());
 }
 
 #[test]

@@ -12,12 +12,15 @@ mod groups;
 mod hashes;
 mod links;
 mod new_files;
+mod skipped;
 mod tree;
 mod upkeep;
 
 pub use groups::{Group, GroupQuery, Groups, Member, SortBy};
 pub use hashes::{Algorithm, Digest, FileRef, Finding, Hashed, Reading, Row, prefix};
-pub use links::LinkKind;
+pub use links::{Identity, LinkKind};
+pub use skipped::Skipped;
+pub(crate) use skipped::forget as forget_skipped;
 pub use tree::{Content, FileAt, Node, TreeFile, TreeFolder};
 pub use upkeep::{Check, Purged};
 
@@ -120,17 +123,6 @@ pub struct ChangedFile {
     pub keeps_hash: bool,
 }
 
-/// Entries of a folder that a walk passed over.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Skipped {
-    /// How many there are.
-    pub entries: u64,
-    /// How many of them have contents that are not known: files and folders that filters leave out, or unreadable ones.
-    pub unknown: u64,
-    /// A digest of their names, types and targets in its first half, of types and targets in its second; empty for none.
-    pub digest: Vec<u8>,
-}
-
 /// What a walk found in one folder, or in a part of it.
 #[derive(Clone, Debug)]
 pub struct Listing {
@@ -158,7 +150,7 @@ pub struct Listing {
     pub excluded_folders: Vec<OsString>,
     /// Folders that belong to another root or hold nothing of a user's: their rows are deleted, with all below them.
     pub foreign_folders: Vec<OsString>,
-    /// Entries that were passed over; counts once the folder was listed to its end.
+    /// Entries that were passed over: all of them, if the folder was listed to its end; otherwise, further ones.
     pub skipped: Skipped,
     /// The filesystem it is on, from [`Catalog::filesystem`].
     pub filesystem: Option<i64>,
@@ -470,7 +462,10 @@ fn record(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
         changed_file(db, changed, Some(*scan))?;
     }
     let error = match &listing.end {
-        End::Part => return Ok(Recorded { missing, excluded, known_to_others, ids }),
+        End::Part => {
+            skipped::add(db, folder, &listing.skipped)?;
+            return Ok(Recorded { missing, excluded, known_to_others, ids });
+        }
         End::Whole => None,
         End::Failed(error) => Some(error),
     };
@@ -481,8 +476,7 @@ fn record(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
             excluded_at = NULL, filesystem_id = coalesce(?5, filesystem_id),
             skipped_entries = ?6, skipped_unknown = ?7, skipped_digest = ?8
         WHERE id = ?1";
-    let (entries, unknown) = (signed(skipped.entries), signed(skipped.unknown));
-    let digest = (!skipped.digest.is_empty()).then_some(&skipped.digest);
+    let (entries, unknown, digest) = skipped.columns();
     db.execute(sql, params![folder, scan, db.now(), error, filesystem, entries, unknown, digest])?;
     Ok(Recorded { missing, excluded, known_to_others, ids })
 }

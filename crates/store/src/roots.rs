@@ -98,6 +98,12 @@ impl Roots<'_> {
         self.0.write(Shape::Compound, move |db| {
             crate::scans::refuse_scanned(db, id)?;
             crate::scans::unsettle(db)?;
+            // A root around it knows nothing of what is there.
+            if let Some((around, inside)) = around(db, id)?
+                && let Some(parent) = inside.parent()
+            {
+                crate::catalog::forget_skipped(db, around, &paths::to_text(parent.as_os_str()))?;
+            }
             let files = db.execute("DELETE FROM library_files WHERE library_id = ?1", [id])?;
             // Counted before: what goes with its folder is not counted by the statement.
             let folders = db.number("SELECT count(*) FROM folders WHERE library_id = ?1", [id])?;
@@ -129,17 +135,20 @@ fn register(db: &Db<'_>, path: &Path) -> Result<Root> {
         VALUES (?1, ?2, ?3, ?3, 0)";
     db.execute(sql, (&name, &text, db.now()))?;
     let root = at(db, &text)?.ok_or_else(|| Error::Internal("a root vanished".to_owned()))?;
-    // The innermost root around it has the longest path.
-    let around = list(db)?
-        .into_iter()
-        .filter(|other| other.id != root.id && path.starts_with(&other.path))
-        .max_by_key(|other| other.path.as_os_str().len());
-    if let Some(around) = around
-        && let Ok(inside) = path.strip_prefix(&around.path)
-    {
-        take_over(db, root.id, around.id, &paths::to_text(inside.as_os_str()))?;
+    if let Some((around, inside)) = around(db, root.id)? {
+        take_over(db, root.id, around, &paths::to_text(inside.as_os_str()))?;
     }
     Ok(root)
+}
+
+/// The innermost root around a root, and the path in it.
+fn around(db: &Db<'_>, id: i64) -> Result<Option<(i64, PathBuf)>> {
+    let roots = list(db)?;
+    let Some(root) = roots.iter().find(|root| root.id == id) else { return Ok(None) };
+    let inside = |other: &Root| Some((other.id, root.path.strip_prefix(&other.path).ok()?.to_path_buf()));
+    let around = roots.iter().filter(|other| other.id != id).filter_map(inside);
+    // The innermost one leaves the shortest path.
+    Ok(around.min_by_key(|(_, path)| path.as_os_str().len()))
 }
 
 /// Everything at and below `folder` of the root `from` belongs to the root `to`, where it is the top.

@@ -6,7 +6,7 @@ mod told;
 
 use std::path::PathBuf;
 
-use gristmill_dedup::folders::{Options, PartialOptions, identical, partial};
+use gristmill_dedup::folders::{Options, PartialOptions, groups, partial};
 
 use super::completeness::Completeness;
 use super::paging::Paging;
@@ -16,12 +16,15 @@ use crate::context::Context;
 use crate::error::{Error, Outcome};
 
 const EXAMPLES: &str = "\
-Folders are identical when the contents of all files in and below them are, wherever they are and whatever they are \
-called; with --match-names their names must be the same, too. A folder in an identical one is not listed again.
+Folders are identical if they have the same contents and layout; file names are ignored unless --match-names is given. \
+Entries that were not scanned count, too: symbolic links must have the same targets, special files the same type. A file \
+or folder that filters left out is not known: such folders are listed after the others, as identical apart from \
+entries not scanned, and nothing of them counts as reclaimable. A folder in an identical one is not listed again.
 
 With --partial: folders that have much in common. Their similarity is the number of files that match over that of all \
-files of both. For each pair it is said what only one of the two has, and which files of the same name differ, with \
-their dates: the beginning of these lists, up to --list.
+files of both. Each pair states its differences: files that only one of the two has, files of the same name that \
+differ, with their dates (the beginning of these lists, up to --list), another layout, entries that were not scanned. \
+Of identical folders, one stands for all.
 
 No disk is read, and nothing is changed: what is compared is what scans have found.
 
@@ -91,9 +94,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         context.output.say(&completeness.in_json(answer.json()), |_| text())?;
     } else {
         let options = Options { match_names, min_size, min_files, roots };
-        let found = identical(&store, &options)?;
+        let found = groups(&store, &options)?;
         let shown: Vec<_> = found.iter().skip(page.offset()).take(page.limit).collect();
-        let answer = told::Same { groups: &shown, total: found.len() as u64, places, page, narrowed };
+        let identical = found.iter().filter(|group| group.identical).count() as u64;
+        let answer =
+            told::Same { groups: &shown, total: found.len() as u64, identical, places, page, narrowed };
         let text = || format!("{}\n{}", answer.text().trim_end(), completeness.text());
         context.output.say(&completeness.in_json(answer.json()), |_| text())?;
     }

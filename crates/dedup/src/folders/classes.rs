@@ -1,12 +1,15 @@
-//! Folders with the same in them, told by signatures made from the inside out.
+//! Folders with the same in them, found by signatures made from the inside out.
 //!
 //! Owns what "identical" means. A folder's signature is a hash of the contents of its files and the signatures of
 //! its folders, both sorted; so a folder never has that of one below it, which has fewer folders. It has none
 //! when something in it or below is unknown, or is nowhere else.
+//!
+//! There are two of each: one of what was scanned; and one of everything, which also hashes the entries that were passed
+//! over. Folders are identical by the second. If only the first is the same, they are identical as far as was scanned.
 
 use std::collections::BTreeSet;
 
-use super::tree::{ALONE, NameHash, Tree, UNKNOWN};
+use super::tree::{ALONE, Folder, NameHash, Tree, UNKNOWN};
 
 /// A folder that is like no other.
 pub(super) const NONE: u32 = 0;
@@ -20,10 +23,40 @@ pub(super) struct Classes {
 
 type Signature = [u8; 32];
 
-impl Classes {
+/// Which folders are the same.
+pub(super) struct Sameness {
+    /// Those that are identical.
+    pub(super) identical: Classes,
+    /// Those in which everything that was scanned is the same.
+    pub(super) scanned: Classes,
+}
+
+impl Sameness {
     /// Of the folders that are `wanted`.
     pub(super) fn new(tree: &Tree<NameHash>, names: bool, wanted: impl Fn(u32) -> bool) -> Self {
-        let signatures = signatures(tree, names);
+        let mut signatures = vec![Signatures::default(); tree.folders.len()];
+        // Those in a folder come after it.
+        for at in (0..tree.folders.len()).rev() {
+            signatures[at] = Signatures::of(tree, at as u32, names, &signatures);
+        }
+        let classes = |signature: fn(&Signatures) -> Option<Signature>| {
+            let signatures = signatures.iter().map(signature).collect::<Vec<_>>();
+            Classes::new(tree, &signatures, &wanted)
+        };
+        Sameness { identical: classes(|both| both.all), scanned: classes(|both| both.scanned) }
+    }
+
+    /// Whether these folders, in which everything that was scanned is the same, are identical.
+    pub(super) fn is_identical(&self, members: &[u32]) -> bool {
+        let class = |at: &u32| self.identical.of(*at);
+        let first = members.first().map_or(NONE, class);
+        first != NONE && members.iter().all(|at| class(at) == first)
+    }
+}
+
+impl Classes {
+    /// Of folders with equal signatures.
+    fn new(tree: &Tree<NameHash>, signatures: &[Option<Signature>], wanted: &dyn Fn(u32) -> bool) -> Self {
         let mut sorted: Vec<u32> = (0..tree.folders.len() as u32)
             .filter(|&at| {
                 signatures[at as usize].is_some() && tree.folders[at as usize].count() > 0 && wanted(at)
@@ -45,15 +78,19 @@ impl Classes {
         self.of[folder as usize]
     }
 
+    /// The folders of a class.
+    pub(super) fn members(&self, class: u32) -> &[u32] {
+        class.checked_sub(1).map_or(&[], |at| self.members[at as usize].as_slice())
+    }
+
     /// Classes that say more than others do: not those whose every member lies in a member of one other class.
-    pub(super) fn top_most(self, tree: &Tree<NameHash>) -> impl Iterator<Item = Vec<u32>> {
-        let Classes { of, members } = self;
-        let above = move |folder: u32| -> BTreeSet<u32> {
-            tree.above(folder).map(|at| of[at as usize]).filter(|&class| class != NONE).collect()
+    pub(super) fn top_most(&self, tree: &Tree<NameHash>) -> impl Iterator<Item = &[u32]> {
+        let above = |folder: u32| -> BTreeSet<u32> {
+            tree.above(folder).map(|at| self.of(at)).filter(|&class| class != NONE).collect()
         };
-        members.into_iter().filter(move |members| {
+        self.members.iter().map(Vec::as_slice).filter(move |members| {
             let mut common: Option<BTreeSet<u32>> = None;
-            for &member in members {
+            for &member in *members {
                 let above = above(member);
                 let left: BTreeSet<u32> = match common {
                     None => above,
@@ -69,42 +106,70 @@ impl Classes {
     }
 }
 
-fn signatures(tree: &Tree<NameHash>, names: bool) -> Vec<Option<Signature>> {
-    let mut signatures = vec![None; tree.folders.len()];
-    // Those in a folder come after it.
-    for at in (0..tree.folders.len()).rev() {
-        signatures[at] = signature(tree, at as u32, names, &signatures);
-    }
-    signatures
+/// The signatures of a folder.
+#[derive(Clone, Copy, Default)]
+struct Signatures {
+    /// Of what was scanned.
+    scanned: Option<Signature>,
+    /// Of everything in it.
+    all: Option<Signature>,
 }
 
-fn signature(tree: &Tree<NameHash>, at: u32, names: bool, known: &[Option<Signature>]) -> Option<Signature> {
-    let folder = &tree.folders[at as usize];
-    if !folder.whole {
-        return None;
-    }
-    let name = |name: NameHash| if names { name } else { NameHash::default() };
-    let mut files = Vec::with_capacity(folder.own().len());
-    for file in &tree.files[folder.own()] {
-        if file.content == ALONE || file.content == UNKNOWN {
-            return None;
+impl Signatures {
+    fn of(tree: &Tree<NameHash>, at: u32, names: bool, known: &[Signatures]) -> Self {
+        let folder = &tree.folders[at as usize];
+        let name = |name: NameHash| if names { name } else { NameHash::default() };
+        let mut files = Vec::with_capacity(folder.own().len());
+        for file in &tree.files[folder.own()] {
+            if file.content == ALONE || file.content == UNKNOWN {
+                return Signatures::default();
+            }
+            files.push((name(file.label), file.content));
         }
-        files.push((name(file.label), file.content));
+        if !folder.whole {
+            return Signatures::default();
+        }
+        files.sort_unstable();
+        let folders = |signature: fn(&Signatures) -> Option<Signature>| {
+            let inner = |child: u32| {
+                Some((name(tree.folders[child as usize].name), signature(&known[child as usize])?))
+            };
+            let mut folders: Vec<_> = tree.children(at).map(inner).collect::<Option<_>>()?;
+            folders.sort_unstable();
+            Some(folders)
+        };
+        let (inner, all) = (folders(|both| both.scanned), folders(|both| both.all));
+        let scanned = inner.as_ref().map(|inner| hash(&files, inner, None));
+        let all = match (all, skipped(folder, names)) {
+            // Mostly nothing was passed over.
+            (Some(all), Some(None)) if Some(&all) == inner.as_ref() => scanned,
+            (Some(all), Some(skipped)) => Some(hash(&files, &all, skipped)),
+            _ => None,
+        };
+        Signatures { scanned, all }
     }
-    files.sort_unstable();
-    let mut folders = Vec::new();
-    for child in tree.children(at) {
-        folders.push((name(tree.folders[child as usize].name), known[child as usize]?));
-    }
-    folders.sort_unstable();
+}
+
+/// The digest of what was passed over in a folder. None if something there is not known.
+fn skipped(folder: &Folder, names: bool) -> Option<Option<u128>> {
+    let skipped = folder.skipped.filter(|skipped| skipped.unknown == 0)?;
+    let digest = if names { skipped.named } else { skipped.unnamed };
+    Some((skipped.entries > 0).then_some(digest))
+}
+
+fn hash(files: &[(NameHash, u32)], folders: &[(NameHash, Signature)], skipped: Option<u128>) -> Signature {
     let mut hasher = blake3::Hasher::new();
     // Counted, so that no list is the beginning of another.
     hasher.update(&(files.len() as u64).to_le_bytes());
-    for (name, content) in &files {
+    for (name, content) in files {
         hasher.update(name).update(&content.to_le_bytes());
     }
-    for (name, signature) in &folders {
+    hasher.update(&(folders.len() as u64).to_le_bytes());
+    for (name, signature) in folders {
         hasher.update(name).update(signature);
     }
-    Some(*hasher.finalize().as_bytes())
+    if let Some(digest) = skipped {
+        hasher.update(&digest.to_le_bytes());
+    }
+    *hasher.finalize().as_bytes()
 }

@@ -37,7 +37,7 @@ pub struct Differing {
     pub a: Entry,
     /// The one in the second.
     pub b: Entry,
-    /// Whether both could be read; otherwise they may be the same after all.
+    /// Whether both were read and compared; otherwise they may be the same after all.
     pub known: bool,
 }
 
@@ -49,6 +49,7 @@ pub(super) struct Comparison<'a> {
     only_in_a: Vec<u32>,
     only_in_b: Vec<u32>,
     differing: Vec<(u32, u32)>,
+    settled: bool,
 }
 
 /// Which files of a content match first.
@@ -60,8 +61,9 @@ enum Rank {
 }
 
 impl<'a> Comparison<'a> {
-    /// Of two folders, and those around them with the same files: names are compared where more are the same.
-    pub(super) fn new(tree: &'a Tree<NameHash>, inner: [u32; 2], outer: [u32; 2]) -> Self {
+    /// Of two folders, and those around them with the same files: names are compared where more are the same. `settled`
+    /// is whether every file that can have a copy was read.
+    pub(super) fn new(tree: &'a Tree<NameHash>, inner: [u32; 2], outer: [u32; 2], settled: bool) -> Self {
         let mut in_both = same_names(tree, outer);
         if inner != outer {
             let inside = same_names(tree, inner);
@@ -83,7 +85,7 @@ impl<'a> Comparison<'a> {
         let (ours, theirs) = (ranked(tree, inner[0], &rank_a), ranked(tree, inner[1], &rank_b));
         let only_in_a = surplus(&ours, &theirs);
         let only_in_b = surplus(&theirs, &ours);
-        Comparison { tree, only_in_a, only_in_b, differing }
+        Comparison { tree, only_in_a, only_in_b, differing, settled }
     }
 
     /// With paths in the folders `a` and `b`, and at most `most` in each list.
@@ -108,12 +110,21 @@ impl<'a> Comparison<'a> {
         };
         let (ours, theirs): (Vec<u32>, Vec<u32>) = self.differing.iter().copied().unzip();
         let pairs = entries(&ours, a)?.into_iter().zip(entries(&theirs, b)?);
-        let is_known = |at: u32| self.tree.files[at as usize].content != UNKNOWN;
-        let known = self.differing.iter().map(|&(x, y)| is_known(x) && is_known(y));
+        let known = self.differing.iter().map(|&(x, y)| self.is_compared(x, y));
         let mut items: Vec<_> = pairs.zip(known).map(|((a, b), known)| Differing { a, b, known }).collect();
         items.sort_by(|x, y| x.a.path.cmp(&y.a.path));
         let differing = Listed { items, total: self.differing.len() as u64 };
         Ok((listed(&self.only_in_a, a)?, listed(&self.only_in_b, b)?, differing))
+    }
+
+    /// Whether it is known that two files differ.
+    fn is_compared(&self, x: u32, y: u32) -> bool {
+        let [x, y] = [x, y].map(|at| &self.tree.files[at as usize]);
+        match (x.content, y.content) {
+            (UNKNOWN, _) | (_, UNKNOWN) => false,
+            (ALONE, _) | (_, ALONE) => self.settled || x.size != y.size,
+            _ => true,
+        }
     }
 }
 

@@ -1,13 +1,13 @@
 //! Folders that are partly the same.
 //!
-//! Owns what "similar" means, and which of many similar pairs are worth telling.
+//! Owns what "similar" means, which of many similar pairs are listed, and in what each pair differs.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use gristmill_store::Store;
 
-use super::classes::{Classes, NONE};
+use super::classes::{NONE, Sameness};
 use super::compare::{Comparison, Differing, Entry, Listed};
 use super::pairs::{self, Pair, Wanted};
 use super::tree::{NameHash, Tree, UNKNOWN, name_hash};
@@ -68,9 +68,10 @@ pub struct Partial {
     pub a: Side,
     /// The other.
     pub b: Side,
-    /// Matching files over all files of the two, in hundredths: 100 when they have the same contents, each as often,
-    /// though not in the same places.
+    /// Matching files over all files of the two, in hundredths: 100 when they have the same contents, each as often.
     pub similarity: f64,
+    /// In what they differ: at least one thing.
+    pub differences: Vec<Difference>,
     /// Files that the two have in common, whatever they are called.
     pub matching_files: u64,
     /// Their size.
@@ -81,6 +82,31 @@ pub struct Partial {
     pub only_in_b: Listed<Entry>,
     /// Files of the same name and place in both, with different contents.
     pub differing: Listed<Differing>,
+}
+
+/// In what two folders differ, or may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Difference {
+    /// A file of one is not in the other.
+    Files,
+    /// The same files lie in different folders, or there are other folders without files.
+    Layout,
+    /// One of them has entries that were not scanned.
+    UnscannedEntries,
+    /// One of them could not be read to its end.
+    Unreadable,
+}
+
+impl Difference {
+    /// Its name, for programs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Difference::Files => "files",
+            Difference::Layout => "layout",
+            Difference::UnscannedEntries => "unscanned_entries",
+            Difference::Unreadable => "unreadable",
+        }
+    }
 }
 
 /// One of two folders.
@@ -96,15 +122,19 @@ pub struct Side {
     pub bytes: u64,
     /// Whether all of it could be read.
     pub whole: bool,
+    /// Entries in it and below that were not scanned. None if that was not recorded: scanning again records it.
+    pub unscanned: Option<u64>,
+    /// Other folders that are identical to it. They are not listed in pairs of their own.
+    pub identical: u64,
 }
 
-/// Folders that have much in common and are not [identical](super::identical).
+/// Folders that have much in common and are not [identical](super::groups).
 ///
 /// Counted are files, by their contents: a content that is in one folder (or below it) three times and in the other
 /// twice is two matches out of three. Where files are and what they are called does not count; one that could not
 /// be read matches none. Of pairs inside each other the outermost of those that are most alike is listed; a folder that
 /// holds one folder and nothing else stands for that. A pair is not listed when all that matches in one of its folders
-/// lies in a single folder of that, and the other has none around it.
+/// lies in a single folder of that, and the other has none around it. Of identical folders one stands for all.
 pub fn partial(store: &Store, options: &PartialOptions) -> Result<Partials> {
     if options.min_similarity > 100 {
         let text = format!("a similarity is between 0 and 100 percent, not {}", options.min_similarity);
@@ -117,8 +147,8 @@ pub fn partial(store: &Store, options: &PartialOptions) -> Result<Partials> {
     let solid = pairs::solid(&tree);
     let wanted = Wanted { tree: &tree, similarity, popular: options.popular, folder: &wanted };
     let found = pairs::find(&wanted, &solid);
-    let classes = Classes::new(&tree, false, |at| selected(&tree, &options.roots, at));
-    let mut pairs = worth_telling(&tree, &classes, &found.pairs);
+    let same = Sameness::new(&tree, false, |at| selected(&tree, &options.roots, at));
+    let mut pairs = worth_telling(&tree, &same, &found.pairs);
     pairs.retain(|pair| pair.bytes >= options.min_size);
     let order = |pair: &Pair| (u64::MAX - pair.bytes, union(&tree, pair) - pair.files, pair.a, pair.b);
     pairs.sort_unstable_by_key(order);
@@ -128,57 +158,97 @@ pub fn partial(store: &Store, options: &PartialOptions) -> Result<Partials> {
         proposed: found.proposed,
         compared: found.compared,
     };
-    let places = Places::new(store)?;
+    let listing = Described {
+        tree: &tree,
+        same: &same,
+        places: Places::new(store)?,
+        settled: store.scans().is_settled(&[])?,
+    };
     for pair in pairs.iter().take(options.limit) {
         let outer = [pair.a, pair.b].map(|at| outermost(&tree, at, |at| selected(&tree, &options.roots, at)));
-        partials.pairs.push(told(&tree, &places, pair, outer, options.list)?);
+        partials.pairs.push(listing.pair(pair, outer, options.list)?);
     }
     Ok(partials)
 }
 
-fn told(
-    tree: &Tree<NameHash>,
-    places: &Places<'_>,
-    pair: &Pair,
-    outer: [u32; 2],
-    list: usize,
-) -> Result<Partial> {
-    let comparison = Comparison::new(tree, [pair.a, pair.b], outer);
-    let sides = places.of(tree, &outer)?;
-    let side = |at: u32, number: usize| {
-        let folder = &tree.folders[at as usize];
-        let (_, root, path) = sides[number].clone();
-        let mut below = tree.folders[at as usize..folder.end as usize].iter();
-        let known = !tree.files[folder.all()].iter().any(|file| file.content == UNKNOWN);
-        Side {
-            root,
-            path,
-            files: folder.count(),
-            bytes: tree.bytes(at),
-            whole: known && below.all(|f| f.whole),
+/// What is needed to describe pairs.
+struct Described<'a> {
+    tree: &'a Tree<NameHash>,
+    same: &'a Sameness,
+    places: Places<'a>,
+    /// Whether every file that can have a copy was read.
+    settled: bool,
+}
+
+impl Described<'_> {
+    fn pair(&self, pair: &Pair, outer: [u32; 2], list: usize) -> Result<Partial> {
+        let tree = self.tree;
+        let (mut inner, mut outer) = ([pair.a, pair.b], outer);
+        let mut sides = self.places.of(tree, &outer)?;
+        // By path: the order of rows depends on how the roots were walked.
+        if sides[0] > sides[1] {
+            inner.reverse();
+            outer.reverse();
+            sides.reverse();
         }
-    };
-    let absolute = |number: usize| sides[number].0.join(&sides[number].2);
-    let (only_in_a, only_in_b, differing) = comparison.lists(places, &absolute(0), &absolute(1), list)?;
-    Ok(Partial {
-        a: side(outer[0], 0),
-        b: side(outer[1], 1),
-        similarity: 100.0 * pair.files as f64 / union(tree, pair) as f64,
-        matching_files: pair.files,
-        matching_bytes: pair.bytes,
-        only_in_a,
-        only_in_b,
-        differing,
-    })
+        let comparison = Comparison::new(tree, inner, outer, self.settled);
+        let side = |number: usize, inner: u32| {
+            let (at, (_, root, path)) = (outer[number], sides[number].clone());
+            let folder = &tree.folders[at as usize];
+            let mut below = tree.folders[at as usize..folder.end as usize].iter();
+            let known = !tree.files[folder.all()].iter().any(|file| file.content == UNKNOWN);
+            let identical =
+                self.same.identical.members(self.same.identical.of(inner)).len().saturating_sub(1);
+            Side {
+                root,
+                path,
+                files: folder.count(),
+                bytes: tree.bytes(at),
+                whole: known && below.all(|f| f.whole),
+                unscanned: tree.skipped(at),
+                identical: identical as u64,
+            }
+        };
+        let (a, b) = (side(0, inner[0]), side(1, inner[1]));
+        let absolute = |number: usize| sides[number].0.join(&sides[number].2);
+        let lists = comparison.lists(&self.places, &absolute(0), &absolute(1), list)?;
+        let (only_in_a, only_in_b, differing) = lists;
+        Ok(Partial {
+            differences: self.differences(pair, &a, &b),
+            a,
+            b,
+            similarity: 100.0 * pair.files as f64 / union(tree, pair) as f64,
+            matching_files: pair.files,
+            matching_bytes: pair.bytes,
+            only_in_a,
+            only_in_b,
+            differing,
+        })
+    }
+
+    fn differences(&self, pair: &Pair, a: &Side, b: &Side) -> Vec<Difference> {
+        let same_files = pair.files == union(self.tree, pair);
+        let class = |at: u32| self.same.scanned.of(at);
+        let same_layout = class(pair.a) != NONE && class(pair.a) == class(pair.b);
+        let whole = a.whole && b.whole;
+        let checked = [
+            (Difference::Files, !same_files),
+            // What was not read may lie where it is missing.
+            (Difference::Layout, same_files && !same_layout && whole),
+            (Difference::UnscannedEntries, [a, b].iter().any(|side| side.unscanned != Some(0))),
+            (Difference::Unreadable, !whole),
+        ];
+        checked.into_iter().filter(|(_, differs)| *differs).map(|(difference, _)| difference).collect()
+    }
 }
 
 fn union(tree: &Tree<NameHash>, pair: &Pair) -> u64 {
     tree.folders[pair.a as usize].count() + tree.folders[pair.b as usize].count() - pair.files
 }
 
-/// Leaves out identical folders, pairs inside a pair that is as much alike, and pairs that only put more files
-/// around one side of another.
-fn worth_telling(tree: &Tree<NameHash>, classes: &Classes, found: &[Pair]) -> Vec<Pair> {
+/// Leaves out identical folders, pairs inside a pair that is as much alike, pairs that only put more files around one
+/// side of another, and pairs that identical folders make again.
+fn worth_telling(tree: &Tree<NameHash>, same: &Sameness, found: &[Pair]) -> Vec<Pair> {
     let by_folders: HashMap<(u32, u32), &Pair> = found.iter().map(|pair| ((pair.a, pair.b), pair)).collect();
     // Pairs whose first, or second, folder has all that matches in one of its own.
     let (mut first, mut second) = (HashSet::new(), HashSet::new());
@@ -206,9 +276,16 @@ fn worth_telling(tree: &Tree<NameHash>, classes: &Classes, found: &[Pair]) -> Ve
             other.is_some_and(|other| other.files * union(tree, pair) >= pair.files * union(tree, other))
         })
     };
-    let is_identical = |pair: &Pair| classes.of(pair.a) != NONE && classes.of(pair.a) == classes.of(pair.b);
+    let is_identical = |pair: &Pair| same.is_identical(&[pair.a, pair.b]);
     let worth = |pair: &&Pair| !is_identical(pair) && !is_diluted(pair) && !is_dominated(pair);
-    found.iter().filter(worth).copied().collect()
+    // Of pairs whose folders are identical by twos, the first one.
+    let mut seen = HashSet::new();
+    let stands_for = |at: u32| same.identical.members(same.identical.of(at)).first().copied().unwrap_or(at);
+    let is_new = |pair: &&Pair| {
+        let (a, b) = (stands_for(pair.a), stands_for(pair.b));
+        seen.insert((a.min(b), a.max(b)))
+    };
+    found.iter().filter(worth).filter(is_new).copied().collect()
 }
 
 /// The outermost folder that has no files but those of this one.

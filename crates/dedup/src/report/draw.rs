@@ -136,11 +136,8 @@ pub(super) fn bar(page: &mut Page, part: u64, most: u64) {
 /// One bar for everything: what could be had back, the copies that would stay, and the rest.
 pub(super) fn total(page: &mut Page, had: u64, kept: u64, all: u64) {
     let rest = all.saturating_sub(had).saturating_sub(kept);
-    let parts = [
-        ("had", had, "could be had back"),
-        ("kept", kept, "one copy of each"),
-        ("rest", rest, "everything else"),
-    ];
+    let parts =
+        [("had", had, "reclaimable"), ("kept", kept, "copies to keep"), ("rest", rest, "everything else")];
     let share = |part: u64| part as f64 * 100.0 / all.max(1) as f64;
     page.raw("<svg class=\"bar total\" role=\"img\" aria-labelledby=\"total-t\"><title id=\"total-t\">");
     let texts: Vec<String> = parts.iter().map(|(_, part, what)| format!("{} {what}", bytes(*part))).collect();

@@ -1,8 +1,9 @@
 //! The numbers of a report, counted in one pass over the catalog.
 //!
 //! Owns what counts as a duplicate here: what [groups](gristmill_store::catalog::Catalog::groups) are made of, so
-//! that sums agree with theirs.
+//! that sums agree with theirs. The size of a file with several names counts once, for the first of them.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -24,10 +25,12 @@ pub(super) struct Figures {
     pub(super) files: u64,
     pub(super) folders: u64,
     pub(super) bytes: u64,
+    /// Bytes that the files take on their disks.
+    pub(super) allocated: u64,
     pub(super) unreadable: u64,
-    /// One copy of each content that has several.
+    /// Allocated bytes of the copies that are kept, of each content that has several.
     pub(super) kept: u64,
-    /// By what could be had back, then by size.
+    /// By what is reclaimable, then by size.
     pub(super) types: Vec<Type>,
     /// Files from each power of 16 to the next, beginning with empty ones.
     pub(super) sizes: Vec<Sizes>,
@@ -62,12 +65,21 @@ pub(super) struct Area {
     pub(super) inner: Vec<Area>,
 }
 
-/// What is known of each file besides: whether it has a copy, and what is had back without it.
+/// What is known of each file besides: whether it has a copy, and how many allocated bytes are reclaimable with it.
 struct Copies {
     is_duplicate: Vec<bool>,
     reclaimable: Vec<u64>,
-    /// The size of one copy of each.
+    /// Allocated bytes of the copies that are kept.
     kept: u64,
+    /// Whether an earlier file is the same inode.
+    is_name: Vec<bool>,
+}
+
+impl Copies {
+    /// The bytes that a file adds to a sum.
+    fn size(&self, tree: &Tree<u32>, at: usize) -> u64 {
+        if self.is_name[at] { 0 } else { tree.files[at].size }
+    }
 }
 
 impl Figures {
@@ -85,11 +97,13 @@ impl Figures {
         };
         for (at, file) in tree.files.iter().enumerate() {
             let (duplicate, reclaimable) = (u64::from(copies.is_duplicate[at]), copies.reclaimable[at]);
-            figures.bytes += file.size;
+            let size = copies.size(&tree, at);
+            figures.bytes += size;
+            figures.allocated += if copies.is_name[at] { 0 } else { file.allocated };
             figures.unreadable += u64::from(file.content == UNKNOWN);
             let kind = &mut figures.types[file.label as usize];
             kind.files += 1;
-            kind.bytes += file.size;
+            kind.bytes += size;
             kind.duplicates += duplicate;
             kind.reclaimable += reclaimable;
             let power = file.size.checked_ilog2().map_or(0, |bits| bits as usize / 4 + 1);
@@ -99,7 +113,7 @@ impl Figures {
             let sizes = &mut figures.sizes[power];
             sizes.files += 1;
             sizes.duplicates += duplicate;
-            sizes.bytes += file.size;
+            sizes.bytes += size;
         }
         let order = |kind: &Type| (kind.reclaimable, kind.bytes, kind.files);
         figures.types.sort_by(|a, b| order(b).cmp(&order(a)).then_with(|| a.name.cmp(&b.name)));
@@ -136,22 +150,40 @@ fn copies(tree: &Tree<u32>) -> Copies {
     let mut sorted: Vec<u32> =
         (0..files.len() as u32).filter(|&at| is_hashed(files[at as usize].content)).collect();
     sorted.sort_unstable_by_key(|&at| (files[at as usize].content, files[at as usize].space(), at));
-    let mut copies =
-        Copies { is_duplicate: vec![false; files.len()], reclaimable: vec![0; files.len()], kept: 0 };
+    let (is_duplicate, reclaimable) = (vec![false; files.len()], vec![0; files.len()]);
+    let mut copies = Copies { is_duplicate, reclaimable, kept: 0, is_name: further_names(tree) };
     for group in sorted.chunk_by(|&a, &b| files[a as usize].content == files[b as usize].content) {
         let spaces = || group.chunk_by(|&a, &b| files[a as usize].space() == files[b as usize].space());
         if spaces().count() < 2 {
             continue;
         }
         group.iter().for_each(|&at| copies.is_duplicate[at as usize] = true);
-        // The one that comes first in the tree would be kept.
-        let kept = spaces().map(|names| names[0]).min();
-        copies.kept += files[group[0] as usize].size;
-        for names in spaces().filter(|names| Some(names[0]) != kept) {
-            copies.reclaimable[names[0] as usize] = files[names[0] as usize].size;
+        // What a symbolic link leads to is kept; otherwise the copy that takes most, the first of equal ones.
+        let is_elsewhere = |names: &[u32]| names.iter().any(|&at| files[at as usize].via_symlink);
+        let allocated = |names: &[u32]| files[names[0] as usize].allocated;
+        let largest = spaces().max_by_key(|names| (allocated(names), Reverse(names[0])));
+        let largest = largest.filter(|_| !spaces().any(is_elsewhere)).map(|names| names[0]);
+        for names in spaces() {
+            if is_elsewhere(names) || Some(names[0]) == largest {
+                copies.kept += allocated(names);
+            } else {
+                copies.reclaimable[names[0] as usize] = allocated(names);
+            }
         }
     }
     copies
+}
+
+/// Which files are further names of an inode.
+fn further_names(tree: &Tree<u32>) -> Vec<bool> {
+    let mut is_name = vec![false; tree.files.len()];
+    let linked = tree.files.iter().enumerate().filter(|(_, file)| file.may_have_names());
+    let mut linked: Vec<_> = linked.map(|(at, file)| (file.space(), at)).collect();
+    linked.sort_unstable();
+    for (earlier, later) in linked.iter().zip(linked.iter().skip(1)) {
+        is_name[later.1] = earlier.0 == later.0;
+    }
+    is_name
 }
 
 /// Folders for the map: two levels of them.
@@ -194,7 +226,9 @@ impl Map<'_> {
         most: usize,
         inner: &dyn Fn(u32) -> Result<Vec<Area>>,
     ) -> Result<Vec<Area>> {
-        let mut folders: Vec<(u64, u32)> = folders.into_iter().map(|at| (self.tree.bytes(at), at)).collect();
+        let bytes =
+            |at: u32| self.tree.folders[at as usize].all().map(|at| self.copies.size(self.tree, at)).sum();
+        let mut folders: Vec<(u64, u32)> = folders.into_iter().map(|at| (bytes(at), at)).collect();
         folders.sort_unstable_by_key(|&(bytes, at)| (u64::MAX - bytes, at));
         let mut areas = Vec::new();
         let mut others =
@@ -222,16 +256,11 @@ impl Map<'_> {
     }
 
     fn area(&self, name: String, path: String, range: std::ops::Range<usize>) -> Area {
-        let files = &self.tree.files[range.clone()];
-        let duplicates = files.iter().zip(&self.copies.is_duplicate[range]).filter(|(_, copy)| **copy);
-        Area {
-            name,
-            path,
-            files: files.len() as u64,
-            bytes: files.iter().map(|file| file.size).sum(),
-            duplicate: duplicates.map(|(file, _)| file.size).sum(),
-            inner: Vec::new(),
-        }
+        let size = |at: usize| self.copies.size(self.tree, at);
+        let files = range.len() as u64;
+        let bytes = range.clone().map(size).sum();
+        let duplicate = range.filter(|&at| self.copies.is_duplicate[at]).map(size).sum();
+        Area { name, path, files, bytes, duplicate, inner: Vec::new() }
     }
 
     /// The name and the whole path of a folder, for people.

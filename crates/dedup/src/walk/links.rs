@@ -2,15 +2,16 @@
 //!
 //! Owns where a link leads, and that nothing is walked twice: not what is a root, nor what another link led to.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
 use gristmill_pool::{Context, Pool, TaskResult};
-use gristmill_store::catalog::{KnownFile, KnownFolder, LinkKind, Listing, Place, Stat};
+use gristmill_store::catalog::{KnownFile, KnownFolder, LinkKind, Listing, Place, Skipped, Stat};
 
 use super::visit::add_file;
-use super::{ToWalk, Walk};
+use super::{ToWalk, Walk, skipped};
 use crate::progress::add;
 use crate::sys::{Folder, Kind};
 use gristmill_store::display_path;
@@ -41,6 +42,12 @@ impl Walk {
         !self.links.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
+    /// A link that does not lead to a file or folder of this root: it is known by its target.
+    pub(super) fn skipped_link(&self, path: &Path, name: &OsStr) -> Skipped {
+        let target = std::fs::read_link(self.job.root.path.join(path)).map(PathBuf::into_os_string);
+        skipped::link(name, target.ok().as_deref().map(OsStr::as_encoded_bytes))
+    }
+
     /// Follows the next link, if there is one left, in the order of their paths: so the same tree is walked in the
     /// same way each time.
     pub(crate) fn follow_next(self: &Arc<Self>, pool: &Pool) {
@@ -67,7 +74,8 @@ impl Walk {
             Err(error) => {
                 add(&self.job.control.errors, 1);
                 self.complain(&path, &format!("a link that cannot be followed: {error}"));
-                return Ok(());
+                listing.skipped = skipped::unknown(&name, Kind::Link);
+                return self.note(listing);
             }
             Ok((_, target)) if full.starts_with(&target) => {
                 let words = format!("a link back to {}: not followed", display_path(&target));
@@ -79,6 +87,9 @@ impl Walk {
             Ok((metadata, _)) => Some(metadata.is_dir()),
         };
         let below = self.top.below(&listing.place.path, true);
+        if leads.is_none() {
+            listing.skipped = self.skipped_link(&path, &name);
+        }
         let file = match (&below, leads) {
             (Ok(below), Some(false)) => below.stat(&name, true).ok().filter(|found| found.kind == Kind::File),
             _ => None,
@@ -92,11 +103,18 @@ impl Walk {
                 add_file(&mut listing, &self.job.tally, (name.clone(), stat), known, true);
             }
             // It leads to a file that the filters leave out.
-            (Some(_), Some(known)) if !known.missing && !known.excluded => {
-                listing.excluded_files.push(known.id);
+            (Some(_), known) => {
+                listing.skipped = skipped::unknown(&name, Kind::File);
+                let included = known.filter(|known| !known.missing && !known.excluded);
+                listing.excluded_files.extend(included.map(|known| known.id));
             }
-            (None, Some(known)) if !known.missing => listing.missing_files.push(known.id),
-            _ => {}
+            (None, known) => {
+                // A special file, or one that has no stat now.
+                if leads == Some(false) {
+                    listing.skipped = skipped::unknown(&name, Kind::Unknown);
+                }
+                listing.missing_files.extend(known.filter(|known| !known.missing).map(|known| known.id));
+            }
         }
         let mut next = None;
         match (leads == Some(true), link.folder) {

@@ -12,11 +12,11 @@ use std::sync::{Arc, PoisonError};
 use gristmill_pool::{TaskError, TaskResult};
 use gristmill_store::catalog::{
     ChangedFile, Digest, End, FileRef, Finding, Known, KnownFile, KnownFolder, LinkKind, Listing, Place,
-    Reading, Stat,
+    Reading, Skipped, Stat,
 };
 
 use super::links::Link;
-use super::skipped::SkippedEntries;
+use super::skipped;
 use super::{Tally, Walk};
 use crate::eager::{Eager, Fresh};
 use crate::filter::Rules;
@@ -57,7 +57,7 @@ pub(super) struct Visit<'a> {
     pub(super) by_link: bool,
     /// Whether a file that looks as it did has the same content.
     pub(super) keeps_hashes: bool,
-    skipped: SkippedEntries,
+    skipped: Skipped,
     /// What is to be read next.
     next: Next,
     /// Edges of large files; and what was read of files that were not as they had been seen a moment before.
@@ -86,7 +86,7 @@ impl<'a> Visit<'a> {
             folders: Vec::new(),
             by_link: false,
             keeps_hashes: true,
-            skipped: SkippedEntries::default(),
+            skipped: Skipped::default(),
             next: Next::default(),
             readings: Vec::new(),
         }
@@ -156,15 +156,14 @@ impl<'a> Visit<'a> {
                     self.defer(&name);
                     return;
                 }
-                let target = self.folder.link_target(&name).unwrap_or_default();
-                self.skipped.link(&name, &target);
+                self.skipped += skipped::link(&name, self.folder.link_target(&name).ok().as_deref());
                 if self.walk.job.root.follow_links && !takes {
                     self.exclude(name);
                 }
             }
             _ => {
                 add(&self.walk.job.tally.special, 1);
-                self.skipped.special(&name);
+                self.skipped += skipped::special(&name);
             }
         }
     }
@@ -173,7 +172,7 @@ impl<'a> Visit<'a> {
     fn unreadable(&mut self, name: &OsStr, error: &io::Error) {
         add(&self.walk.job.control.errors, 1);
         self.walk.complain(&self.path_of(name), &error.to_string());
-        self.skipped.unknown(name, Kind::Unknown);
+        self.skipped += skipped::unknown(name, Kind::Unknown);
         self.files.take(name);
         self.known_folders.take(name);
     }
@@ -211,7 +210,7 @@ impl<'a> Visit<'a> {
         // A refresh has no filters of its own: what the last scan's left out stays so.
         let stays_out = only_known && known.is_some_and(|known| known.excluded);
         if stays_out || !self.takes(&name, false) || !self.walk.job.manner.sieve.takes_stat(&stat) {
-            self.skipped.unknown(&name, Kind::File);
+            self.skipped += skipped::unknown(&name, Kind::File);
             if let Some(known) = known
                 && !known.excluded
                 && !known.missing
@@ -221,7 +220,7 @@ impl<'a> Visit<'a> {
             return;
         }
         if known.is_none() && only_known {
-            self.skipped.unknown(&name, Kind::File);
+            self.skipped += skipped::unknown(&name, Kind::File);
             return;
         }
         add(&self.walk.job.control.files, 1);
@@ -238,14 +237,13 @@ impl<'a> Visit<'a> {
                 && self.folder.stat(&name, false).is_ok_and(|found| found.stat.device != self.walk.device)
         };
         if self.walk.inner.contains(&path) {
-            // Of another root nothing is to be here, whatever was known.
-            self.skipped.unknown(&name, Kind::Folder);
+            // Of another root nothing is to be here, whatever was known. It is compared by what its own walk finds.
             self.listing.foreign_folders.push(name);
             return;
         }
         let stays_out = only_known && known.is_some_and(|known| known.excluded);
         if stays_out || !self.takes(&name, true) || elsewhere() {
-            self.skipped.unknown(&name, Kind::Folder);
+            self.skipped += skipped::unknown(&name, Kind::Folder);
             if known.is_some_and(|known| !known.excluded && !known.removed) {
                 self.listing.excluded_folders.push(name);
             }
@@ -254,7 +252,7 @@ impl<'a> Visit<'a> {
         let id = known.as_ref().map(|known| known.id);
         match known {
             None if only_known => {
-                self.skipped.unknown(&name, Kind::Folder);
+                self.skipped += skipped::unknown(&name, Kind::Folder);
                 return;
             }
             None => self.listing.new_folders.push(name),
@@ -293,7 +291,7 @@ impl<'a> Visit<'a> {
         self.listing.missing_files.sort_unstable();
         let gone = self.known_folders.rest().filter(|(_, known)| !known.removed);
         self.listing.missing_folders.extend(gone.map(|(name, _)| name.clone()));
-        self.listing.skipped = self.skipped.summary();
+        self.listing.skipped = self.skipped;
         self.send(End::Whole)?;
         Ok(self.next)
     }

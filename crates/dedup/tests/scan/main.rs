@@ -18,4 +18,5 @@ mod roots;
 mod space;
 mod states;
 mod stop;
+mod unscanned;
 mod unstable;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use gristmill_store::catalog::{Algorithm, End, Finding, Hashed, Listing, Place, Stat};
+use gristmill_store::catalog::{Algorithm, End, Finding, Hashed, LinkKind, Listing, Place, Skipped, Stat};
 use gristmill_store::scans::{Finished, Seen};
 use gristmill_store::{Clock, Durability, Store, Time};
 
@@ -37,16 +37,30 @@ pub(crate) struct Planned {
     pub(crate) path: OsString,
     pub(crate) what: What,
     pub(crate) inode: u64,
+    /// Bytes on the disk, if not its size.
+    pub(crate) allocated: Option<u64>,
+    pub(crate) links: LinkKind,
 }
 
 pub(crate) fn file(path: impl Into<OsString>, what: What) -> Planned {
-    Planned { path: path.into(), what, inode: 0 }
+    Planned { path: path.into(), what, inode: 0, allocated: None, links: LinkKind::Unknown }
+}
+
+/// An entry that is passed over: a link with a target, or without one something that is not known.
+pub(crate) fn passed_over(name: &str, target: Option<&str>) -> Skipped {
+    let sum =
+        |text: String| u128::from_str_radix(&blake3::hash(text.as_bytes()).to_hex()[..32], 16).expect("hex");
+    let unknown = u64::from(target.is_none());
+    let target = target.unwrap_or("?");
+    Skipped { entries: 1, unknown, named: sum(format!("{name}/{target}")), unnamed: sum(target.to_owned()) }
 }
 
 /// A store that lives as long as its folder.
 pub(crate) struct Trees {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
+    /// Entries that are passed over in folders of the roots that are written next. With None nothing is recorded of them.
+    pub(crate) skipped: BTreeMap<PathBuf, Option<Skipped>>,
     _folder: tempfile::TempDir,
     next_inode: u64,
 }
@@ -57,7 +71,7 @@ impl Trees {
         let clock = Clock::manual(Time::parse("2026-03-04 05:06:07").expect("a time"));
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
         let store = options.open(folder.path().join("t.db")).expect("a store");
-        Trees { store, clock, _folder: folder, next_inode: 1 << 32 }
+        Trees { store, clock, skipped: BTreeMap::new(), _folder: folder, next_inode: 1 << 32 }
     }
 
     /// Writes a root with these files, the folders they need, and `folders` besides. Those of `failed` could not
@@ -92,15 +106,22 @@ impl Trees {
             self.next_inode += 1;
             let size = file.what.size();
             let mtime_ns = 1_000_000_000 * size as i64;
-            let stat =
-                Stat { size, allocated: size, mtime_ns, ctime_ns: 1, inode, device: 7, ..Stat::default() };
+            let (allocated, links) = (file.allocated.unwrap_or(size), file.links);
+            let stat = Stat { size, allocated, mtime_ns, ctime_ns: 1, inode, device: 7, links };
             let listing = listings.get_mut(path.parent().expect("a folder")).expect("its listing");
             listing.new_files.push((path.file_name().expect("a name").to_owned(), stat));
             stats.insert(path.to_path_buf(), (stat, file.what));
         }
         for (path, listing) in &mut listings {
             let has_failed = failed.iter().any(|failed| Path::new(failed) == path);
-            listing.end = if has_failed { End::Failed("no".into()) } else { End::Whole };
+            let skipped = self.skipped.get(path).copied().unwrap_or(Some(Skipped::default()));
+            listing.end = match skipped {
+                _ if has_failed => End::Failed("no".into()),
+                Some(_) => End::Whole,
+                // As if it was never walked.
+                None => End::Part,
+            };
+            listing.skipped = skipped.unwrap_or_default();
         }
         // Sorted by path, so a folder's row is there before those in it.
         self.store.catalog().record(listings.values().cloned().collect()).expect("recorded");

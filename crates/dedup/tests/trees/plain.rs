@@ -3,22 +3,34 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use gristmill_dedup::folders::{Identical, Partials};
+use gristmill_dedup::folders::{FolderGroup, Partials};
 use proptest::prelude::*;
 
-use crate::trees::{Planned, Trees, What};
+use crate::trees::{Planned, Trees, What, file, passed_over};
 
 /// A random tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
-    /// All folders, whether each could be read to its end.
-    folders: BTreeMap<PathBuf, bool>,
+    folders: BTreeMap<PathBuf, Folder>,
     files: BTreeMap<PathBuf, (What, u64)>,
 }
 
+#[derive(Clone, Debug)]
+struct Folder {
+    /// Whether it could be read to its end.
+    read: bool,
+    /// Names and targets of entries that were passed over; without a target what is there is not known. None if nothing
+    /// was recorded of them.
+    skipped: Option<BTreeMap<String, Option<String>>>,
+}
+
 pub(crate) fn tree() -> impl Strategy<Value = Tree> {
-    let folders =
-        prop::collection::vec((any::<prop::sample::Index>(), 0u8..3, prop::bool::weighted(0.97)), 1..12);
+    let target = prop_oneof![3 => (0u8..2).prop_map(|n| Some(format!("t{n}"))), 1 => Just(None)];
+    let entries = prop::collection::vec((0u8..2, target), 1..3);
+    let entries = entries.prop_map(|list| list.into_iter().map(|(n, to)| (format!("l{n}"), to)).collect());
+    let skipped = prop_oneof![8 => Just(Some(BTreeMap::new())), 3 => entries.prop_map(Some), 1 => Just(None)];
+    let read = prop::bool::weighted(0.97);
+    let folders = prop::collection::vec((any::<prop::sample::Index>(), 0u8..3, read, skipped), 1..12);
     let what = prop_oneof![
         12 => (1u8..5).prop_map(|n| What::Hashed(u64::from(n) * 10, n)),
         1 => Just(What::Empty),
@@ -27,10 +39,11 @@ pub(crate) fn tree() -> impl Strategy<Value = Tree> {
     ];
     let files = prop::collection::vec((any::<prop::sample::Index>(), 0u8..4, what, 0u64..4), 0..24);
     (folders, files).prop_map(|(folders, files)| {
-        let mut tree = Tree { folders: [(PathBuf::new(), true)].into(), files: BTreeMap::new() };
-        for (parent, name, read) in folders {
+        let top = Folder { read: true, skipped: Some(BTreeMap::new()) };
+        let mut tree = Tree { folders: [(PathBuf::new(), top)].into(), files: BTreeMap::new() };
+        for (parent, name, read, skipped) in folders {
             let parent = parent.get(&tree.folders.keys().cloned().collect::<Vec<_>>()).clone();
-            tree.folders.entry(parent.join(format!("d{name}"))).or_insert(read);
+            tree.folders.entry(parent.join(format!("d{name}"))).or_insert(Folder { read, skipped });
         }
         for (folder, name, what, link) in files {
             let folder = folder.get(&tree.folders.keys().cloned().collect::<Vec<_>>()).clone();
@@ -54,21 +67,36 @@ enum Content {
     Unknown(PathBuf),
 }
 
-/// Contents of files, and folders, each with its name when that counts.
+/// Contents of files, folders, and targets of what was passed over if that counts; each with its name when that counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Shape(Vec<(PathBuf, Content)>, Vec<(PathBuf, Shape)>);
+struct Shape(Vec<(PathBuf, Content)>, Vec<(PathBuf, Shape)>, Vec<(PathBuf, String)>);
+
+/// What has to be the same.
+#[derive(Clone, Copy)]
+struct Counts {
+    names: bool,
+    skipped: bool,
+}
 
 impl Tree {
     pub(crate) fn write(&self) -> Trees {
         let planned = |(path, (what, inode)): (&PathBuf, &(What, u64))| Planned {
-            path: path.clone().into(),
-            what: *what,
             inode: *inode,
+            ..file(path.clone(), *what)
         };
         let files: Vec<Planned> = self.files.iter().map(planned).collect();
         let folders: Vec<&str> = self.folders.keys().filter_map(|path| path.to_str()).collect();
-        let failed = self.folders.iter().filter(|(_, read)| !**read).filter_map(|(path, _)| path.to_str());
+        let failed = self.folders.iter().filter(|(_, folder)| !folder.read);
+        let failed = failed.filter_map(|(path, _)| path.to_str());
         let mut trees = Trees::new();
+        for (path, folder) in &self.folders {
+            let sum = folder.skipped.as_ref().map(|entries| {
+                let mut sum = gristmill_store::catalog::Skipped::default();
+                entries.iter().for_each(|(name, target)| sum += passed_over(name, target.as_deref()));
+                sum
+            });
+            trees.skipped.insert(path.clone(), sum);
+        }
         trees.root("/r", &files, &folders, &failed.collect::<Vec<_>>());
         trees
     }
@@ -94,9 +122,10 @@ impl Tree {
         self.folders.keys().filter(move |path| path.parent() == Some(folder))
     }
 
-    fn shape(&self, folder: &Path, names: bool) -> Option<Shape> {
-        let name =
-            |path: &Path| if names { path.file_name().unwrap_or_default().into() } else { PathBuf::new() };
+    fn shape(&self, folder: &Path, counts: Counts) -> Option<Shape> {
+        let name = |path: &Path| {
+            if counts.names { path.file_name().unwrap_or_default().into() } else { PathBuf::new() }
+        };
         let mut files = Vec::new();
         for path in self.files.keys().filter(|path| path.parent() == Some(folder)) {
             match self.content(path) {
@@ -106,30 +135,70 @@ impl Tree {
         }
         let mut folders = Vec::new();
         for path in self.inside(folder) {
-            folders.push((name(path), self.shape(path, names)?));
+            folders.push((name(path), self.shape(path, counts)?));
+        }
+        let mut skipped = Vec::new();
+        if counts.skipped {
+            for (entry, target) in self.recorded(folder)? {
+                skipped.push((name(Path::new(&entry)), target?));
+            }
         }
         files.sort();
         folders.sort();
-        self.folders[folder].then_some(Shape(files, folders))
+        skipped.sort();
+        self.folders[folder].read.then_some(Shape(files, folders, skipped))
     }
 
-    fn classes(&self, names: bool) -> Vec<BTreeSet<&PathBuf>> {
+    /// What was passed over in a folder. A folder that could not be read has nothing recorded.
+    fn recorded(&self, folder: &Path) -> Option<BTreeMap<String, Option<String>>> {
+        self.folders[folder].skipped.clone()
+    }
+
+    /// Entries in a folder and below that were passed over.
+    fn unscanned(&self, folder: &Path) -> Option<u64> {
+        let below = self.folders.keys().filter(|path| path.starts_with(folder));
+        below.map(|path| self.recorded(path).map(|entries| entries.len() as u64)).sum()
+    }
+
+    fn classes(&self, counts: Counts) -> Vec<BTreeSet<&PathBuf>> {
         let mut classes: BTreeMap<Shape, BTreeSet<&PathBuf>> = BTreeMap::new();
         for folder in self.folders.keys().filter(|folder| self.below(folder).next().is_some()) {
-            if let Some(shape) = self.shape(folder, names) {
+            if let Some(shape) = self.shape(folder, counts) {
                 classes.entry(shape).or_default().insert(folder);
             }
         }
         classes.into_values().filter(|class| class.len() > 1).collect()
     }
 
+    /// What the space on the disk of a file belongs to.
+    fn space(&self, path: &Path) -> PathBuf {
+        match self.files[path].1 {
+            0 => path.to_path_buf(),
+            inode => PathBuf::from(inode.to_string()),
+        }
+    }
+
     /// The space on the disk that files take, by inode.
     fn spaces(&self, folder: &Path) -> BTreeMap<PathBuf, u64> {
-        let space = |path: &PathBuf| match self.files[path] {
-            (what, 0) => (path.clone(), what.size()),
-            (what, inode) => (PathBuf::from(inode.to_string()), what.size()),
+        self.below(folder).map(|path| (self.space(path), self.files[path].0.size())).collect()
+    }
+
+    /// What is freed if of these folders only the one that takes most is kept: files whose every name is removed.
+    fn freed(&self, class: &BTreeSet<&PathBuf>) -> u64 {
+        let taken = |folder: &Path| self.spaces(folder).values().sum::<u64>();
+        let most = class.iter().map(|folder| taken(folder)).max();
+        let kept = class.iter().find(|folder| Some(taken(folder)) == most).expect("one of them");
+        let lies_in = |path: &PathBuf, folder: &&PathBuf| path.starts_with(folder);
+        let is_removed = |path: &PathBuf| class.iter().any(|f| f != kept && lies_in(path, f));
+        let removed: BTreeSet<PathBuf> =
+            self.files.keys().filter(|path| is_removed(path)).map(|path| self.space(path)).collect();
+        let left =
+            |space: &PathBuf| self.files.keys().any(|path| self.space(path) == *space && !is_removed(path));
+        let size = |space: &PathBuf| {
+            let path = self.files.keys().find(|path| self.space(path) == *space).expect("a name");
+            self.files[path].0.size()
         };
-        self.below(folder).map(space).collect()
+        removed.iter().filter(|space| !left(space)).map(size).sum()
     }
 
     fn contents(&self, folder: &Path) -> BTreeMap<Content, u64> {
@@ -139,34 +208,39 @@ impl Tree {
     }
 }
 
-/// Paths, files, bytes, what could be had back.
-type Set = (BTreeSet<PathBuf>, u64, u64, u64);
+/// Whether they are identical, paths, files, bytes, reclaimable bytes, entries that were not scanned.
+type Set = (bool, BTreeSet<PathBuf>, u64, u64, u64, Option<u64>);
 
-pub(crate) fn told(found: &[Identical]) -> BTreeSet<Set> {
-    let set = |set: &Identical| {
-        (set.folders.iter().map(|(_, path)| path.clone()).collect(), set.files, set.bytes, set.reclaimable)
+pub(crate) fn told(found: &[FolderGroup]) -> BTreeSet<Set> {
+    let set = |set: &FolderGroup| {
+        let paths = set.folders.iter().map(|folder| folder.path.clone()).collect();
+        assert_eq!(set.redundant, set.reclaimable);
+        (set.identical, paths, set.files, set.bytes, set.reclaimable, set.unscanned())
     };
     found.iter().map(set).collect()
 }
 
-pub(crate) fn identical(tree: &Tree, names: bool) -> BTreeSet<Set> {
-    let classes = tree.classes(names);
+pub(crate) fn groups(tree: &Tree, names: bool) -> BTreeSet<Set> {
+    let identical = tree.classes(Counts { names, skipped: true });
+    let scanned = tree.classes(Counts { names, skipped: false });
     let lies_in =
         |path: &Path, class: &BTreeSet<&PathBuf>| class.iter().any(|p| path != *p && path.starts_with(p));
-    let is_told = |class: &&BTreeSet<&PathBuf>| {
-        !classes.iter().any(|other| class.iter().all(|path| lies_in(path, other)))
-    };
     let mut sets = BTreeSet::new();
-    for class in classes.iter().filter(is_told) {
-        let sum = |spaces: &BTreeMap<PathBuf, u64>| spaces.values().sum::<u64>();
-        let spaces: Vec<_> = class.iter().map(|path| tree.spaces(path)).collect();
-        let least = spaces.iter().map(sum).min().unwrap_or(0);
-        let all = spaces.into_iter().flatten().collect();
-        let first = class.first().expect("two at least");
-        let bytes = tree.below(first).map(|path| tree.files[path].0.size()).sum();
-        if bytes > 0 {
-            let paths = class.iter().map(|path| (*path).clone()).collect();
-            sets.insert((paths, tree.below(first).count() as u64, bytes, sum(&all) - least));
+    for classes in [&identical, &scanned] {
+        let is_told = |class: &&BTreeSet<&PathBuf>| {
+            !classes.iter().any(|other| class.iter().all(|path| lies_in(path, other)))
+        };
+        for class in classes.iter().filter(is_told) {
+            let is_identical = identical.contains(class);
+            let first = class.first().expect("two at least");
+            let bytes = tree.below(first).map(|path| tree.files[path].0.size()).sum();
+            if bytes > 0 {
+                let paths = class.iter().map(|path| (*path).clone()).collect();
+                let freed = if is_identical { tree.freed(class) } else { 0 };
+                let unscanned = class.iter().map(|path| tree.unscanned(path)).sum();
+                let files = tree.below(first).count() as u64;
+                sets.insert((is_identical, paths, files, bytes, freed, unscanned));
+            }
         }
     }
     sets
@@ -178,6 +252,7 @@ type Told = (PathBuf, PathBuf, u64, u64, BTreeSet<PathBuf>);
 pub(crate) fn told_pairs(found: &Partials) -> BTreeSet<Told> {
     let mut pairs = BTreeSet::new();
     for pair in &found.pairs {
+        assert!(!pair.differences.is_empty(), "{pair:?}");
         let surplus = pair.a.files - pair.matching_files;
         assert!(pair.only_in_a.total <= surplus && surplus <= pair.only_in_a.total + pair.differing.total);
         let differing = pair.differing.items.iter().map(|d| pair.a.path.join(&d.a.path)).collect();
@@ -226,12 +301,13 @@ pub(crate) fn partial(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<T
             }
         }
     }
-    let classes = tree.classes(false);
+    let classes = tree.classes(Counts { names: false, skipped: true });
     let find = |x: &PathBuf, y: &PathBuf| {
         let key = if x < y { (x, y) } else { (y, x) };
         enough.iter().find(|(other, _)| (other.0, other.1) == key).map(|(_, value)| *value)
     };
     let mut told = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for ((a, b), (matching, union, bytes)) in &enough {
         let is_identical = classes.iter().any(|class| class.contains(*a) && class.contains(*b));
         let around = |x: &PathBuf, y: &PathBuf| {
@@ -251,7 +327,16 @@ pub(crate) fn partial(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<T
             (false, true) => !wraps(a.parent(), a),
             _ => false,
         };
-        if is_identical || is_dominated || is_diluted || *bytes == 0 {
+        if is_identical || is_dominated || is_diluted {
+            continue;
+        }
+        // Of identical folders one stands for all.
+        let stands_for = |folder: &PathBuf| {
+            let class = classes.iter().find(|class| class.contains(folder));
+            class.and_then(|class| class.first()).map_or(folder.clone(), |first| (*first).clone())
+        };
+        let pair: BTreeSet<PathBuf> = [stands_for(a), stands_for(b)].into();
+        if !seen.insert(pair) || *bytes == 0 {
             continue;
         }
         let (mut x, mut y) = (a.as_path(), b.as_path());

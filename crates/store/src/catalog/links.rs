@@ -43,7 +43,7 @@ impl LinkKind {
 
 /// Equal for names of one file, and for nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Identity {
+pub enum Identity {
     /// No other path leads to it.
     Row(i64),
     /// An inode of a filesystem.

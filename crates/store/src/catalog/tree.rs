@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::{Catalog, Skipped, Stat, hashes};
+use super::links::{Identity, identity};
+use super::{Catalog, LinkKind, Skipped, Stat, hashes, skipped};
 use crate::error::Result;
 use crate::paths;
 
@@ -43,8 +44,8 @@ pub struct TreeFolder<'a> {
     pub path: Cow<'a, Path>,
     /// Whether all of it was read when it was last walked.
     pub whole: bool,
-    /// Entries in it that were passed over then.
-    pub skipped: Skipped,
+    /// Entries in it that were passed over then. None if it was never walked, or by a version that did not record them.
+    pub skipped: Option<Skipped>,
 }
 
 /// A file that is there.
@@ -60,6 +61,8 @@ pub struct TreeFile<'a> {
     pub name: Cow<'a, OsStr>,
     /// As it was seen.
     pub stat: Stat,
+    /// Which file it is a name of.
+    pub identity: Identity,
     /// What is known of its content.
     pub content: Content,
 }
@@ -95,7 +98,8 @@ const FOLDERS: &str =
     "SELECT id, coalesce(parent_id, CASE WHEN relative_path <> '' THEN (SELECT p.id FROM folders p
             WHERE p.library_id = folders.library_id AND p.relative_path =
                 rtrim(rtrim(folders.relative_path, replace(folders.relative_path, '/', '')), '/')) END),
-        library_id, relative_path, error_status IS NULL, skipped_entries, skipped_unknown, skipped_digest
+        library_id, relative_path, error_status IS NULL, skipped_entries, skipped_unknown, skipped_digest,
+        filesystem_id
     FROM folders WHERE removed_at IS NULL AND excluded_at IS NULL ORDER BY id";
 
 /// The index alone tells which contents are shared.
@@ -159,9 +163,13 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
 
     let mut statement = conn.prepare_cached(FOLDERS)?;
     let mut rows = statement.query([])?;
+    // In the order of rows.
+    let mut filesystems: Vec<(i64, i64)> = Vec::new();
     while let Some(row) = rows.next()? {
+        let id = row.get(0)?;
+        filesystems.extend(row.get::<_, Option<i64>>(8)?.map(|filesystem| (id, filesystem)));
         visit(Node::Folder(TreeFolder {
-            id: row.get(0)?,
+            id,
             parent: row.get(1)?,
             root: row.get(2)?,
             path: match name(row.get_ref(3)?.as_str()?) {
@@ -169,11 +177,7 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
                 Cow::Owned(text) => Cow::Owned(text.into()),
             },
             whole: row.get(4)?,
-            skipped: Skipped {
-                entries: row.get::<_, Option<u32>>(5)?.unwrap_or(0).into(),
-                unknown: row.get::<_, Option<u32>>(6)?.unwrap_or(0).into(),
-                digest: row.get::<_, Option<Vec<u8>>>(7)?.unwrap_or_default(),
-            },
+            skipped: skipped::read(row, 5)?,
         }));
     }
 
@@ -194,7 +198,15 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
         };
         let text = row.get_ref(9)?.as_str()?;
         let name = name(text.rsplit_once('/').map_or(text, |(_, name)| name));
-        visit(Node::File(TreeFile { id, folder, root: row.get(1)?, name, stat, content }));
+        let filesystem = match stat.links {
+            LinkKind::HardLinked | LinkKind::ViaSymlink => filesystems
+                .binary_search_by_key(&folder, |(folder, _)| *folder)
+                .ok()
+                .map(|at| filesystems[at].1),
+            LinkKind::Single | LinkKind::Unknown => None,
+        };
+        let identity = identity(id, &stat, filesystem);
+        visit(Node::File(TreeFile { id, folder, root: row.get(1)?, name, stat, identity, content }));
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! Folders that are alike, written down: for people, and as JSON.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use gristmill_dedup::folders::{Differing, Entry, Identical, Listed, Partial, Side};
+use gristmill_dedup::folders::{
+    Difference, Differing, Entry, FolderGroup, GroupedFolder, Listed, Partial, Side,
+};
 use gristmill_store::Time;
 use serde_json::{Map, Value, json};
 
@@ -10,10 +12,12 @@ use crate::commands::paging::Page;
 use crate::commands::places::{Places, with_path};
 use crate::output::{bytes, counted, path, time};
 
-/// Identical folders.
+/// Identical folders, and those that are identical apart from entries that were not scanned.
 pub(super) struct Same<'a> {
-    pub(super) groups: &'a [&'a Identical],
+    pub(super) groups: &'a [&'a FolderGroup],
     pub(super) total: u64,
+    /// Groups of identical folders.
+    pub(super) identical: u64,
     pub(super) places: Places,
     pub(super) page: Page,
     pub(super) narrowed: bool,
@@ -30,18 +34,26 @@ pub(super) struct Similar<'a> {
 
 impl Same<'_> {
     pub(super) fn json(&self) -> Value {
-        let folder = |(root, path): &(i64, PathBuf)| located(&self.places, *root, path);
-        let group = |group: &&Identical| {
+        let folder = |folder: &GroupedFolder| {
+            let mut object = located(&self.places, folder.root, &folder.path);
+            object.insert("unscanned_entries".to_owned(), json!(folder.unscanned));
+            object
+        };
+        let group = |group: &&FolderGroup| {
             json!({
+                "identical": group.identical,
+                "unscanned_entries": group.unscanned(),
                 "folders": group.folders.iter().map(folder).collect::<Vec<_>>(),
                 "files": group.files,
                 "bytes": group.bytes,
                 "reclaimable_bytes": group.reclaimable,
+                "redundant_bytes": group.redundant,
             })
         };
         json!({
             "items": self.groups.iter().map(group).collect::<Vec<_>>(),
             "total_groups": self.total,
+            "identical_groups": self.identical,
             "page": self.page.number,
             "next_page": self.page.next(self.total),
         })
@@ -54,21 +66,35 @@ impl Same<'_> {
         let mut text = String::new();
         for group in self.groups {
             text.push_str(&format!(
-                "{:>10}  {} of {}, {}\n",
-                bytes(group.reclaimable),
+                "{:>10}  {} of {}, {}{}\n",
+                if group.identical { bytes(group.reclaimable) } else { "-".to_owned() },
                 counted(group.folders.len() as u64, "folder"),
                 counted(group.files, "file"),
-                bytes(group.bytes)
+                bytes(group.bytes),
+                if group.identical { String::new() } else { apart(group.unscanned()) }
             ));
-            for (root, folder) in &group.folders {
-                text.push_str(&format!("            {}\n", path(&self.places.absolute(*root, folder))));
+            for folder in &group.folders {
+                let unscanned = match folder.unscanned {
+                    Some(0) => String::new(),
+                    _ if group.identical => String::new(),
+                    entries => format!("  ({})", unscanned(entries)),
+                };
+                let folder = path(&self.places.absolute(folder.root, &folder.path));
+                text.push_str(&format!("            {folder}{unscanned}\n"));
             }
             text.push('\n');
         }
         if let Some(told) = self.page.told("groups", self.groups.len(), self.total) {
             text.push_str(&format!("{told}\n"));
         }
-        text.push_str(&format!("{} of identical folders\n", counted(self.total, "group")));
+        text.push_str(&format!("{} of identical folders", counted(self.identical, "group")));
+        match self.total - self.identical {
+            0 => text.push('\n'),
+            others => text.push_str(&format!(
+                "; {} identical apart from entries not scanned\n",
+                counted(others, "group")
+            )),
+        }
         text
     }
 }
@@ -80,6 +106,7 @@ impl Similar<'_> {
                 "a": side(&self.places, &pair.a),
                 "b": side(&self.places, &pair.b),
                 "similarity": (pair.similarity * 10.0).round() / 10.0,
+                "differences": pair.differences.iter().map(|one| one.as_str()).collect::<Vec<_>>(),
                 "matching_files": pair.matching_files,
                 "matching_bytes": pair.matching_bytes,
                 "only_in_a": listed(&pair.only_in_a, |file| entry(file).into()),
@@ -122,12 +149,26 @@ impl Similar<'_> {
         );
         for (letter, side) in [("A", &pair.a), ("B", &pair.b)] {
             let partly = if side.whole { "" } else { "; not all of it could be read" };
+            let others = match side.identical {
+                0 => String::new(),
+                others => format!("; {} elsewhere", counted(others, "identical folder")),
+            };
             text.push_str(&format!(
-                "         {letter}  {}  ({}, {}{partly})\n",
+                "         {letter}  {}  ({}, {}{partly}{others})\n",
                 path(&self.places.absolute(side.root, &side.path)),
                 counted(side.files, "file"),
                 bytes(side.bytes)
             ));
+        }
+        if pair.differences.contains(&Difference::Layout) {
+            text.push_str("            the same files lie in different folders\n");
+        }
+        if pair.differences.contains(&Difference::UnscannedEntries) {
+            let of = |side: &Side, letter| match side.unscanned {
+                Some(entries) => format!("{} of {letter}", counted(entries, "entry")),
+                None => format!("unknown of {letter} until it is scanned again"),
+            };
+            text.push_str(&format!("            not scanned: {}, {}\n", of(&pair.a, "A"), of(&pair.b, "B")));
         }
         for (letter, only) in [("A", &pair.only_in_a), ("B", &pair.only_in_b)] {
             list(&mut text, &format!("only in {letter}"), only, |file| {
@@ -140,9 +181,24 @@ impl Similar<'_> {
 }
 
 fn differing(Differing { a, b, known }: &Differing) -> String {
-    let unread = if *known { "" } else { "; could not be read" };
+    let unread = if *known { "" } else { "; not compared, they may be the same" };
     let side = |file: &Entry| format!("{}, {}", bytes(file.size), changed(file));
     format!("{}  (A {}; B {}{unread})", path(&a.path), side(a), side(b))
+}
+
+/// What is not known of folders that are the same as far as they were scanned.
+fn apart(entries: Option<u64>) -> String {
+    match entries {
+        Some(_) => format!(", identical apart from {}", unscanned(entries)),
+        None => ", identical apart from entries not scanned; scan again to compare them".to_owned(),
+    }
+}
+
+fn unscanned(entries: Option<u64>) -> String {
+    match entries {
+        Some(entries) => format!("{} not scanned", counted(entries, "entry")),
+        None => "entries not scanned: not recorded".to_owned(),
+    }
 }
 
 fn list<T>(text: &mut String, what: &str, listed: &Listed<T>, line: impl Fn(&T) -> String) {
@@ -178,6 +234,8 @@ fn side(places: &Places, side: &Side) -> Value {
     object.insert("files".to_owned(), json!(side.files));
     object.insert("bytes".to_owned(), json!(side.bytes));
     object.insert("whole".to_owned(), json!(side.whole));
+    object.insert("unscanned_entries".to_owned(), json!(side.unscanned));
+    object.insert("identical_folders".to_owned(), json!(side.identical));
     object.into()
 }
 

@@ -1,0 +1,62 @@
+//! What removing copies of folders frees on their disks.
+//!
+//! Owns that a file is freed only with its last name.
+
+use super::tree::{File, NameHash, Tree};
+
+/// Bytes that are freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Freed {
+    /// As they are allocated on the disk.
+    pub(super) allocated: u64,
+    /// The size of the files.
+    pub(super) size: u64,
+}
+
+/// Files with several names.
+pub(super) struct Links {
+    /// For each name which inode it is of, and whether a symbolic link led there; sorted.
+    names: Vec<((u32, u64), bool)>,
+}
+
+impl Links {
+    pub(super) fn new(tree: &Tree<NameHash>) -> Self {
+        let linked = tree.files.iter().filter(|file| file.may_have_names());
+        let mut names: Vec<_> = linked.map(|file| (file.space(), file.via_symlink)).collect();
+        names.sort_unstable();
+        Links { names }
+    }
+
+    /// What is freed if of these folders only the one that takes most is kept.
+    pub(super) fn freed(&self, tree: &Tree<NameHash>, members: &[u32]) -> Freed {
+        // Sorted lists, not sets: half a catalog may be the copy of the other half.
+        let files = |member: &u32| tree.files[tree.folders[*member as usize].all()].iter();
+        let on_disk = |member: &u32| -> u64 {
+            let mut spaces: Vec<_> = files(member).map(|file| (file.space(), file.allocated)).collect();
+            spaces.sort_unstable();
+            spaces.dedup_by_key(|(space, _)| *space);
+            spaces.iter().map(|(_, allocated)| allocated).sum()
+        };
+        // The first of equal ones.
+        let kept = members.iter().rev().max_by_key(|member| on_disk(member));
+        let removed = members.iter().filter(|member| Some(*member) != kept);
+        let mut removed: Vec<&File<NameHash>> = removed.flat_map(files).collect();
+        removed.sort_unstable_by_key(|file| file.space());
+        let mut freed = Freed::default();
+        for names in removed.chunk_by(|a, b| a.space() == b.space()) {
+            if !names[0].may_have_names() || self.are_all(names) {
+                freed.allocated += names[0].allocated;
+                freed.size += names[0].size;
+            }
+        }
+        freed
+    }
+
+    /// Whether an inode has no names but these, and lies where they are.
+    fn are_all(&self, names: &[&File<NameHash>]) -> bool {
+        let space = names[0].space();
+        let from = self.names.partition_point(|(other, _)| *other < space);
+        let all = self.names[from..].iter().take_while(|(other, _)| *other == space);
+        all.clone().count() == names.len() && !all.clone().any(|(_, via_symlink)| *via_symlink)
+    }
+}
