@@ -44,9 +44,9 @@ Environment:
   GRISTMILL_DB        the database, unless --db is given
   GRISTMILL_CONFIG    the settings file, unless --config is given
   GRISTMILL_AMQP_URI  where RabbitMQ is, unless --uri is given
-  GRISTMILL_LOG       what to log, unless --verbose or --quiet is given: off, error, warn
-                      (the default), info, debug or trace; or part by part, such as
-                      warn,gristmill=debug
+  GRISTMILL_LOG       what to log, unless --verbose or --quiet is given: off, error, warn,
+                      info, debug or trace; or part by part, such as warn,gristmill=debug.
+                      Without it warnings are printed as plain lines, and nothing is logged
   Every setting has a variable: `gristmill config show` tells what is in force, and why.";
 
 /// The command line as it was given.

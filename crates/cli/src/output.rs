@@ -61,7 +61,7 @@ impl Output {
             Outcome::Done | Outcome::Interrupted => Ok(()),
             Outcome::ForTheUser | Outcome::Failed => {
                 // That it cannot be told is no reason for another exit code.
-                let _ = writeln!(io::stderr(), "error: {}", text(self).trim_end());
+                let _ = writeln!(io::stderr(), "{}", text(self).trim_end());
                 Ok(())
             }
         }

@@ -137,7 +137,7 @@ impl Coverage {
             counted(waiting, "file", "that can be duplicates {was} not compared yet"),
             counted(unreadable_files, "file", "could not be read"),
             counted(unreachable_files, "file", "of roots that cannot be reached now {was} not compared"),
-            counted(unreadable_folders, "folder", "could not be read; what is in it is not known"),
+            counted(unreadable_folders, "folder", "could not be read; what is below is not known"),
         ];
         let unfinished = self.unfinished_roots.iter();
         let unfinished = unfinished.map(|root| format!("{} was not scanned to its end", display_path(root)));

@@ -224,7 +224,7 @@ pub(crate) fn scan_and_tell(
         completeness: completeness.as_ref(),
     };
     context.output.summary(&told.json()?, outcome, |output| match output.is_quiet() {
-        true => told.unreadable().join("\n"),
+        true => format!("error: {}", told.unreadable().join("\n")),
         false => told.text(),
     })?;
     Ok(outcome)
