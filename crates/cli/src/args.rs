@@ -38,6 +38,7 @@ Exit codes:
   1    something for you to put right: a wrong argument or setting, an item that was refused or
        could not be read
   2    the system failed: a full disk, a damaged file
+  3    import and export: another program kept the database locked for more than 10 seconds
   130  interrupted, with all state saved
 
 Environment:

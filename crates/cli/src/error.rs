@@ -17,6 +17,8 @@ pub(crate) enum Outcome {
     ForTheUser,
     /// The system failed at some of it, or is damaged. It has been told.
     Failed,
+    /// Another program kept a database locked for too long; the same may succeed later.
+    Busy,
     /// Interrupted, with all state saved.
     Interrupted,
 }
@@ -27,6 +29,7 @@ impl Outcome {
             Outcome::Done => 0,
             Outcome::ForTheUser => 1,
             Outcome::Failed => 2,
+            Outcome::Busy => 3,
             Outcome::Interrupted => 130,
         }
     }
@@ -48,6 +51,8 @@ pub(crate) enum Error {
     Store(gristmill_store::Error),
     /// The system failed.
     System(String),
+    /// Another program kept a database locked for too long.
+    Busy(String),
     /// Standard output could not be written.
     Output(io::Error),
 }
@@ -63,6 +68,7 @@ impl Error {
             Error::Usage(_) | Error::Setting(_) => Outcome::ForTheUser,
             Error::Store(error) if error.is_users() => Outcome::ForTheUser,
             Error::Store(_) | Error::System(_) | Error::Output(_) => Outcome::Failed,
+            Error::Busy(_) => Outcome::Busy,
         }
     }
 
@@ -71,6 +77,7 @@ impl Error {
         match self {
             Error::Setting(text) => Error::Setting(hints.complete(&text)),
             Error::System(text) => Error::System(hints.complete(&text)),
+            Error::Busy(text) => Error::Busy(hints.complete(&text)),
             Error::Store(gristmill_store::Error::Corrupt(file, detail)) => {
                 let advice = gristmill_store::damage::advice(&file);
                 let file = path(&file);
@@ -120,7 +127,7 @@ impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Error::Usage(error) => error.fmt(f),
-            Error::Setting(text) | Error::System(text) => f.write_str(text),
+            Error::Setting(text) | Error::System(text) | Error::Busy(text) => f.write_str(text),
             Error::Store(error) => error.fmt(f),
             Error::Output(error) => write!(f, "cannot write to standard output: {error}"),
         }
@@ -145,7 +152,11 @@ impl From<gristmill_dedup::Error> for Error {
 
 impl From<gristmill_jsonl::Error> for Error {
     fn from(error: gristmill_jsonl::Error) -> Self {
-        if error.is_users() { Error::Setting(error.to_string()) } else { Error::System(error.to_string()) }
+        match error {
+            gristmill_jsonl::Error::Busy(text) => Error::Busy(text),
+            error if error.is_users() => Error::Setting(error.to_string()),
+            error => Error::System(error.to_string()),
+        }
     }
 }
 
@@ -156,5 +167,16 @@ impl From<gristmill_jobs::Error> for Error {
             gristmill_jobs::Error::Setting(text) => Error::Setting(text),
             other => Error::System(other.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn database_that_stays_locked_has_its_own_exit_status() {
+        let error: Error = gristmill_jsonl::Error::Busy("x.db is locked".to_owned()).into();
+        assert_eq!((error.exit_code(), error.to_string().as_str()), (3, "x.db is locked"));
     }
 }

@@ -59,7 +59,7 @@ impl Output {
         match outcome {
             _ if self.json || !self.quiet => self.say(value, text),
             Outcome::Done | Outcome::Interrupted => Ok(()),
-            Outcome::ForTheUser | Outcome::Failed => {
+            Outcome::ForTheUser | Outcome::Failed | Outcome::Busy => {
                 // That it cannot be told is no reason for another exit code.
                 let _ = writeln!(io::stderr(), "{}", text(self).trim_end());
                 Ok(())

@@ -339,3 +339,25 @@ fn ctrl_c_leaves_nothing_half_done() {
     );
     assert_eq!(home.json(&["import", "stats", "new.db"])["tables"][0]["rows"], 1);
 }
+
+#[test]
+fn messages_name_what_is_wrong_and_what_is_right() {
+    let home = folder();
+    home.write("bad.jsonl", "{\"a\":1}\nx\ny\n{\"a\":2}\nz\n");
+    let bad = ["import", "bad.jsonl", "--into", "a.db", "--max-errors", "2"];
+    home.check(&bad, 1, "more than 2 bad lines (--max-errors 2); stopped at line 5", "");
+    home.write("worse.jsonl", "x\ny\n");
+    let worse = ["import", "worse.jsonl", "--into", "a.db"];
+    home.check(&worse, 1, "no valid line (2 of 2 rejected); first reasons below", "");
+    home.write("schema.toml", "[tables.types.columns]\nmass = \"real\"\n");
+    let schema = ["import", "sde", "--into", "a.db", "--schema", "schema.toml"];
+    home.check(&schema, 1, "", "write { type = \"integer\" }");
+    home.check(&["import", "sde", "--into", "/dev/null"], 1, "", "/dev/null is not a regular file");
+    home.write("empty.jsonl", "");
+    home.check(&["import", "empty.jsonl", "--into", "a.db"], 0, "a.db: nothing loaded", "");
+    home.run(&["import", "sde", "--into", "b.db", "--on-error", "skip"]);
+    let again = ["import", "sde", "--into", "b.db", "--on-error", "skip", "--resume"];
+    home.check(&again, 0, "1 line was rejected when its file was loaded earlier\nb.db: nothing loaded", "");
+    home.write("sde/types.jsonl", "{\"_key\":40}\n");
+    home.check(&again, 1, "", "types.jsonl is new, or has changed since it was loaded");
+}

@@ -51,9 +51,9 @@ impl Error {
         let path = path.display();
         match error.sqlite_error_code() {
             Some(ErrorCode::OperationInterrupted) => Error::Stopped,
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                Error::Busy(format!("{path}: another program is using it; try again when it is done"))
-            }
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Busy(format!(
+                "{path}: another program kept it locked for more than 10 seconds; try again when it is done"
+            )),
             Some(ErrorCode::NotADatabase) => {
                 Error::Invalid(format!("{path} is not an SQLite database; name another file"))
             }

@@ -54,10 +54,12 @@ pub enum Reason {
     Misfit {
         /// The column.
         column: String,
-        /// What it takes.
+        /// Its type, and what that takes.
         takes: &'static str,
         /// What is there.
         found: &'static str,
+        /// The value, or its beginning.
+        value: String,
     },
     /// A key that the schema does not know.
     UnknownKey(String),
@@ -98,7 +100,7 @@ impl fmt::Display for Reason {
                 write!(f, "a control character (byte {byte}) in a string; JSON writes it as \\u{byte:04x}")
             }
             Reason::BadEscape => f.write_str(
-                "not an escape; legal: \\\" \\\\ \\/ \\b \\f \\n \\r \\t, and \\u with four hex digits",
+                "not an escape; expected: \\\" \\\\ \\/ \\b \\f \\n \\r \\t, and \\u with four hex digits",
             ),
             Reason::LoneSurrogate => {
                 f.write_str("half of a surrogate pair, such as \\ud83d without its \\ude80: no character")
@@ -118,8 +120,8 @@ impl fmt::Display for Reason {
             Reason::TooLong(limit) => {
                 write!(f, "longer than {limit} bytes; --max-line sets the limit")
             }
-            Reason::Misfit { column, takes, found } => {
-                write!(f, "the column {column:?} takes {takes}; here is {found}")
+            Reason::Misfit { column, takes, found, value } => {
+                write!(f, "the column {column:?} is {takes}; found {found}: {value}")
             }
             Reason::UnknownKey(key) => write!(f, "the schema does not know the key {key:?}"),
             Reason::NoPrimaryKey(column) => write!(f, "the primary key {column:?} is missing or null"),

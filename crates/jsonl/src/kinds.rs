@@ -126,15 +126,15 @@ impl Type {
         })
     }
 
-    /// In words, for whoever wrote something else.
+    /// The type and what it takes, for messages about other values.
     pub(crate) fn takes(self) -> &'static str {
         match self {
-            Type::Integer => "whole numbers of 64 bits",
-            Type::Real => "numbers in the range of a double",
-            Type::Numeric => "numbers that 64 bits hold",
-            Type::Boolean => "true and false",
-            Type::Text => "text",
-            Type::Any => "anything",
+            Type::Integer => "INTEGER (whole numbers of 64 bits)",
+            Type::Real => "REAL (numbers in the range of a double)",
+            Type::Numeric => "NUMERIC (numbers that 64 bits hold)",
+            Type::Boolean => "BOOLEAN (true and false)",
+            Type::Text => "TEXT",
+            Type::Any => "untyped",
         }
     }
 }

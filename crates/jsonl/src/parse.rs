@@ -83,7 +83,10 @@ impl Default for Form {
 }
 
 /// What a column takes whose type is nothing we know.
-const LOOSE: &str = "numbers of 64 bits, and text that SQLite does not make a number of";
+const LOOSE: &str = "of a type for numbers of 64 bits, and text that SQLite does not make a number of";
+
+/// So much of a value that does not fit is shown, in bytes.
+const EXCERPT: usize = 60;
 
 /// Objects are spread so deep at most; deeper ones stay JSON.
 pub(crate) const DEEPEST: usize = 32;
@@ -590,7 +593,8 @@ impl<'a> Parser<'a> {
         let path = self.out.keys.path(key);
         let name = || path.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>().join("_");
         let column = self.form.names.get(&key).cloned().unwrap_or_else(name);
-        Fault { at, reason: Reason::Misfit { column, takes, found: cell.found() } }
+        let value = excerpt(self.text.get(self.base + at..).unwrap_or_default());
+        Fault { at, reason: Reason::Misfit { column, takes, found: cell.found(), value } }
     }
 
     #[inline]
@@ -614,6 +618,21 @@ fn fitted(cell: Cell, wanted: Type, written: Span) -> Option<Cell> {
         (Type::Boolean, cell @ (Cell::Bool(_) | Cell::Int(0 | 1))) => Some(cell),
         _ => None,
     }
+}
+
+/// The value that begins here, cut to a length that can be shown.
+fn excerpt(rest: &[u8]) -> String {
+    let mut cursor = Cursor::new(rest);
+    // It has been read before.
+    let _ = cursor.value(0);
+    let value = &rest[..cursor.at()];
+    let mut shown = String::from_utf8_lossy(&value[..value.len().min(EXCERPT)]).into_owned();
+    if value.len() > EXCERPT {
+        // The cut may have gone through a character.
+        shown.truncate(shown.trim_end_matches('\u{fffd}').len());
+        shown.push('…');
+    }
+    shown
 }
 
 /// Nothing but the opening bracket is on the line.

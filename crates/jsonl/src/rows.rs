@@ -69,7 +69,7 @@ impl Cell {
             Cell::Real(_) => "a number with a fraction or an exponent",
             Cell::Decimal(_) => "a number that needs more than 64 bits",
             Cell::Text { is_json: true, .. } => "an object or an array",
-            Cell::Text { .. } => "a text",
+            Cell::Text { .. } => "text",
         }
     }
 }

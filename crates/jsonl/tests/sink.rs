@@ -92,8 +92,8 @@ fn a_bad_object_costs_itself() {
         (b"nonsense", "byte 1: a value is expected here"),
         (b"{\"a\":", "byte 6: it ends in the middle of a value; is it cut off?"),
         (b"{\"a\":\"x", "byte 6: a string begins here and is never closed; is it cut off?"),
-        (b"{\"a\":1} {\"a\":2}", "byte 9: something behind the object; one object is expected: {\"a\":2}"),
-        (b"{\"a\":1}\n{\"a\":2}", "something behind the object"),
+        (b"{\"a\":1} {\"a\":2}", "byte 9: something follows the object; expected one object: {\"a\":2}"),
+        (b"{\"a\":1}\n{\"a\":2}", "something follows the object"),
         (b"{\"a\":1,\"a\":2}", "the key \"a\" is there twice"),
         (b"{\"a\":\"\xff\"}", "byte 7: these bytes are not UTF-8"),
         (b"{\"new\":1,\"a\":01}", "byte 14: not a number as JSON writes them"),
@@ -187,16 +187,16 @@ fn a_table_that_an_import_made() {
     for (object, words) in [
         (
             "{\"i\":\"abc\",\"t\":1}",
-            "byte 6: the column \"i\" takes whole numbers of 64 bits; here is a text: \"abc\"",
+            "byte 6: the column \"i\" is INTEGER (whole numbers of 64 bits); found text: \"abc\"",
         ),
         (
             "{\"i\":1.5}",
-            "takes whole numbers of 64 bits; here is a number with a fraction or an exponent: 1.5",
+            "is INTEGER (whole numbers of 64 bits); found a number with a fraction or an exponent: 1.5",
         ),
-        ("{\"i\":9223372036854775808}", "here is a number that needs more than 64 bits: 9223372036854775808"),
-        ("{\"r\":1e400}", "the column \"r\" takes numbers in the range of a double; here is a number that"),
-        ("{\"b\": 2}", "byte 7: the column \"b\" takes true and false; here is a whole number: 2"),
-        ("{\"i\":[1, \"]\"]}", "here is an object or an array: [1, \"]\"]"),
+        ("{\"i\":9223372036854775808}", "found a number that needs more than 64 bits: 9223372036854775808"),
+        ("{\"r\":1e400}", "the column \"r\" is REAL (numbers in the range of a double); found a number that"),
+        ("{\"b\": 2}", "byte 7: the column \"b\" is BOOLEAN (true and false); found a whole number: 2"),
+        ("{\"i\":[1, \"]\"]}", "found an object or an array: [1, \"]\"]"),
         ("{\"_key\":1}", "a row with this key is there already: UNIQUE constraint failed: t._key"),
     ] {
         let error = refusal(&mut sink, object);

@@ -28,6 +28,7 @@ Exit codes:
   0    done
   1    a wrong argument; a file that exists; a value that JSON does not have
   2    the system failed: a full disk, a damaged database
+  3    another program kept the database locked for more than 10 seconds
   130  interrupted; no file is left
 
 Examples:

@@ -24,9 +24,13 @@ use crate::settings::{Raw, keys};
 use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
-Each file becomes a table that is named after it: map-moons.jsonl is map_moons. Files of a folder and all folders in it \
-are taken when they end in .jsonl or .ndjson, with or without .gz or .zst, and are not hidden; a file that is named \
-itself may be called anything, and - is standard input.
+Each file becomes a table that is named after it: map-moons.jsonl is map_moons; --table loads all of them into one. \
+Files of a folder and all folders in it are taken when they end in .jsonl or .ndjson, with or without .gz or .zst, and \
+are not hidden; a file that is named itself, or by a pattern in quotes, may be called anything, and - is standard input. \
+Compressed input is also known by its first bytes.
+
+A file may also be a JSON array of objects, or objects spread over several lines: each is a row. One that is not JSON \
+as a whole is a failure; a bad element costs itself.
 
 Columns are found in all of the lines, none is missed: each key of the objects is one, in the order in which \
 they come. Whole numbers are INTEGER, others REAL (NUMERIC where large whole ones are among them), true and false \
@@ -66,13 +70,16 @@ Exit codes:
   1    a wrong argument; a file that could not be loaded; a column that no table has; a rejected
        line (what was loaded stays, but not with --on-error fail or more than --max-errors)
   2    the system failed: a full disk, a damaged database
+  3    another program kept the database locked for more than 10 seconds
   130  interrupted; nothing half-done is left
 
 Examples:
   gristmill import sde/ --into sde.db
   gristmill import events.jsonl.zst --into logs.db --append --rejects bad.jsonl
   zcat dump.gz | gristmill import - --table users --into app.db --primary-key user_id
+  gristmill import 'logs/**/*.gz' --table logs --filename-column file --into logs.db
   gristmill import sde/ --dry-run --flatten --languages en,de
+  gristmill import sde/ --into sde.db --append --dry-run
   gristmill import stats sde.db";
 
 #[derive(Debug, clap::Args)]
@@ -175,7 +182,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER", help_heading = "Bad lines")]
     max_errors: Option<u64>,
 
-    /// Write all bad lines to this file, as JSONL with file, line, column and reason
+    /// Append all bad lines to this file, as JSONL with file, line, column (counted in bytes, from 1), reason, and the
+    /// line as raw, or as raw_hex where it is no text
     #[arg(long, value_name = "FILE", help_heading = "Bad lines")]
     rejects: Option<PathBuf>,
 
@@ -183,7 +191,7 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Bad lines")]
     strict: bool,
 
-    /// The longest line that is read [default: 256MiB]
+    /// The longest line that is read, up to 900000000 bytes [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Bad lines")]
     max_line: Option<u64>,
 

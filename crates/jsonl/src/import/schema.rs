@@ -35,7 +35,7 @@ pub struct Schema {
 
 /// What is fixed of one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "what is fixed of a table: write [tables.NAME]")]
 pub struct TableSchema {
     /// Another name.
     pub name: Option<String>,
@@ -90,7 +90,7 @@ pub enum OtherKeys {
 
 /// What is fixed of one column.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "what is fixed of a column: write { type = \"integer\" }")]
 pub struct ColumnSchema {
     /// Its type; a value that does not fit costs its line.
     #[serde(rename = "type")]

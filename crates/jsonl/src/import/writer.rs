@@ -366,7 +366,17 @@ impl<'a> Writer<'a> {
             let file = &mut self.files[loading.index];
             file.rejected = loading.rejected;
             if let Some(bad) = &self.stopped_by {
-                file.outcome = Outcome::Failed(format!("its line {} is bad: {}", bad.line, bad.reason));
+                let why = match self.options.on_error {
+                    OnError::FailAfter(most) => {
+                        let lines = if most == 1 { "line" } else { "lines" };
+                        format!(
+                            "more than {most} bad {lines} (--max-errors {most}); stopped at line {}",
+                            bad.line
+                        )
+                    }
+                    _ => format!("line {} is bad (--on-error fail): {}", bad.line, bad.reason),
+                };
+                file.outcome = Outcome::Failed(why);
             }
         }
         self.rejects.flush()?;

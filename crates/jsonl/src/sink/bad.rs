@@ -3,7 +3,6 @@
 use std::fmt;
 
 use crate::fault::Reason;
-use crate::grammar::Cursor;
 
 /// So much of an object is shown where something is wrong, in bytes.
 const SHOWN: usize = 60;
@@ -21,13 +20,7 @@ pub struct BadObject {
 
 impl BadObject {
     pub(crate) fn new(object: &[u8], at: usize, reason: Reason) -> Self {
-        let mut rest = object.get(at..).unwrap_or_default();
-        if let Reason::Misfit { .. } = reason {
-            let mut cursor = Cursor::new(rest);
-            // The parser has read it before.
-            let _ = cursor.value(0);
-            rest = &rest[..cursor.at()];
-        }
+        let rest = object.get(at..).unwrap_or_default();
         let mut near = String::from_utf8_lossy(&rest[..rest.len().min(SHOWN)]).into_owned();
         if rest.len() > SHOWN {
             // The cut may have gone through a character.
@@ -56,8 +49,9 @@ impl fmt::Display for BadObject {
                 write!(f, "byte {at}: a string begins here and is never closed; is it cut off?")
             }
             Reason::Trailing => {
-                write!(f, "byte {at}: something behind the object; one object is expected: {}", self.near)
+                write!(f, "byte {at}: something follows the object; expected one object: {}", self.near)
             }
+            Reason::Misfit { .. } => write!(f, "byte {at}: {}", self.reason),
             Reason::NotUtf8 => write!(f, "byte {at}: these bytes are not UTF-8"),
             reason => write!(f, "byte {at}: {reason}: {}", self.near),
         }

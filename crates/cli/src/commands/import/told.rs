@@ -69,15 +69,22 @@ impl Told<'_> {
         if *rejected == 0 && examples.is_empty() {
             return Vec::new();
         }
-        let count = (*rejected).max(examples.len() as u64);
-        let mut lines = vec![format!(
-            "{}:",
-            if count == 1 {
-                "1 line was rejected".to_owned()
-            } else {
-                format!("{} lines were rejected", grouped(count))
-            }
-        )];
+        let were = |count: u64| match count {
+            1 => "1 line was rejected".to_owned(),
+            count => format!("{} lines were rejected", grouped(count)),
+        };
+        let unchanged = self.summary.files.iter().filter(|file| file.outcome == Outcome::Unchanged);
+        let earlier: u64 = unchanged.map(|file| file.rejected).sum();
+        let count = rejected.saturating_sub(earlier).max(examples.len() as u64);
+        let mut lines = Vec::new();
+        if earlier > 0 {
+            let files = if earlier == 1 { "its file was" } else { "their files were" };
+            lines.push(format!("{} when {files} loaded earlier", were(earlier)));
+        }
+        if count == 0 {
+            return lines;
+        }
+        lines.push(format!("{}:", were(count)));
         lines.extend(examples.iter().map(|bad| {
             format!("  {}:{}:{}: {}", visible(&bad.file), bad.line, bad.column, visible(&bad.reason))
         }));
@@ -113,6 +120,7 @@ impl Told<'_> {
             took(*seconds),
             bytes(rate)
         );
+        let done = if tables == 0 && *rows == 0 { "nothing".to_owned() } else { done };
         let Target::Database(database) = self.target else {
             if let (Target::Preview(database), false, None) = (self.target, interrupted, stopped_by) {
                 return format!("would load {done} into {}; nothing was written", path(database));
@@ -142,6 +150,7 @@ impl Told<'_> {
         let unchanged = files.iter().filter(|file| file.outcome == Outcome::Unchanged).count() as u64;
         let unchanged =
             if unchanged > 0 { format!("; {} unchanged", counted(unchanged, "file")) } else { String::new() };
+        let done = if done == "nothing" { "nothing loaded".to_owned() } else { done };
         format!("{database}: {done}{unchanged}")
     }
 }
