@@ -69,6 +69,7 @@ fn hints_name_the_database_that_was_given() {
     let db = ["--db", "my x.db"];
     let with = |words: &[&'static str]| [&db[..], words].concat();
     home.check(&with(&["dupes", "--min-size", "1G"]), 0, "`gristmill --db 'my x.db' dupes` shows", "");
+    home.check(&with(&["folders", "--min-size", "1G"]), 0, "`gristmill --db 'my x.db' folders` without", "");
     home.check(&with(&["jobs", "list"]), 0, "`gristmill --db 'my x.db' enqueue exec", "");
     home.check(&with(&["dead", "list"]), 0, "`gristmill --db 'my x.db' jobs list`", "");
     home.check(&["--db", "no.db", "dupes"], 1, "", "`gristmill --db no.db scan FOLDER` makes one");
@@ -79,6 +80,7 @@ fn hints_name_the_database_that_was_given() {
     home.check(&with(&["root", "remove", "a", "--yes"]), 0, "no root any more", "");
     home.check(&with(&["roots"]), 0, "gristmill --db 'my x.db' scan FOLDER", "");
     home.check(&with(&["dupes"]), 0, "gristmill --db 'my x.db' scan FOLDER", "");
+    home.check(&with(&["folders"]), 0, "gristmill --db 'my x.db' scan FOLDER", "");
     home.check(&with(&["dupes", "--root", "a"]), 1, "", "`gristmill --db 'my x.db' scan FOLDER` registers");
 }
 

@@ -89,7 +89,14 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         };
         let found = partial(&store, &options)?;
         let shown = found.pairs.get(page.offset()..).unwrap_or_default();
-        let answer = told::Similar { pairs: shown, total: found.total as u64, places, page, narrowed };
+        let answer = told::Similar {
+            pairs: shown,
+            total: found.total as u64,
+            places,
+            page,
+            narrowed,
+            hints: &context.hints,
+        };
         let text = || format!("{}\n{}", answer.text().trim_end(), completeness.text());
         context.output.say(&completeness.in_json(answer.json()), |_| text())?;
     } else {
@@ -97,8 +104,15 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         let found = groups(&store, &options)?;
         let shown: Vec<_> = found.iter().skip(page.offset()).take(page.limit).collect();
         let identical = found.iter().filter(|group| group.identical).count() as u64;
-        let answer =
-            told::Same { groups: &shown, total: found.len() as u64, identical, places, page, narrowed };
+        let answer = told::Same {
+            groups: &shown,
+            total: found.len() as u64,
+            identical,
+            places,
+            page,
+            narrowed,
+            hints: &context.hints,
+        };
         let text = || format!("{}\n{}", answer.text().trim_end(), completeness.text());
         context.output.say(&completeness.in_json(answer.json()), |_| text())?;
     }

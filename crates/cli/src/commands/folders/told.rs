@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::commands::paging::Page;
 use crate::commands::places::{Places, with_path};
+use crate::hints::Hints;
 use crate::output::{bytes, counted, path, time};
 
 /// Identical folders, and those that are identical apart from entries that were not scanned.
@@ -21,6 +22,7 @@ pub(super) struct Same<'a> {
     pub(super) places: Places,
     pub(super) page: Page,
     pub(super) narrowed: bool,
+    pub(super) hints: &'a Hints,
 }
 
 /// Similar ones.
@@ -30,6 +32,7 @@ pub(super) struct Similar<'a> {
     pub(super) places: Places,
     pub(super) page: Page,
     pub(super) narrowed: bool,
+    pub(super) hints: &'a Hints,
 }
 
 impl Same<'_> {
@@ -61,7 +64,7 @@ impl Same<'_> {
 
     pub(super) fn text(&self) -> String {
         if self.total == 0 {
-            return nothing(&self.places, self.narrowed, "no identical folders");
+            return nothing(&self.places, self.narrowed, self.hints, "no identical folders");
         }
         let mut text = String::new();
         for group in self.groups {
@@ -126,7 +129,7 @@ impl Similar<'_> {
 
     pub(super) fn text(&self) -> String {
         if self.total == 0 {
-            return nothing(&self.places, self.narrowed, "no similar folders");
+            return nothing(&self.places, self.narrowed, self.hints, "no similar folders");
         }
         let mut text = String::new();
         for pair in self.pairs {
@@ -215,17 +218,20 @@ fn list<T>(text: &mut String, what: &str, listed: &Listed<T>, line: impl Fn(&T) 
     }
 }
 
-fn nothing(places: &Places, narrowed: bool, none: &str) -> String {
+fn nothing(places: &Places, narrowed: bool, hints: &Hints, none: &str) -> String {
     match () {
-        () if places.is_empty() => "nothing was scanned yet: gristmill scan FOLDER".to_owned(),
-        () if narrowed => format!("{none} match. `gristmill folders` without filters shows those there are"),
+        () if places.is_empty() => format!("nothing was scanned yet: {}", hints.command("scan FOLDER")),
+        () if narrowed => {
+            let command = hints.command("folders");
+            format!("{none} match. `{command}` without filters shows those there are")
+        }
         () => none.to_owned(),
     }
 }
 
 fn located(places: &Places, root: i64, path: &Path) -> Map<String, Value> {
     let mut object = with_path(&places.absolute(root, path));
-    object.insert("root".to_owned(), json!(places.root(root)));
+    places.insert_root(&mut object, root);
     object
 }
 
@@ -255,5 +261,5 @@ fn moment(file: &Entry) -> Time {
 }
 
 fn changed(file: &Entry) -> String {
-    time(moment(file))
+    format!("{} UTC", time(moment(file)))
 }
