@@ -4,6 +4,7 @@
 //! and only then let the result be seen.
 
 mod base;
+mod column;
 pub mod control;
 mod dates;
 mod desk;

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use super::column::{Column, Holds, OldColumn};
 use super::names::Taken;
 use super::options::Options;
 use super::schema::{OtherKeys, TableSchema};
@@ -23,92 +24,6 @@ pub(crate) const NOWHERE: u32 = u32::MAX;
 
 /// The keys that lead to a value.
 pub(crate) type Path = Vec<Box<[u8]>>;
-
-#[derive(Clone, Debug)]
-pub(crate) struct Column {
-    /// Unknown for a column that was there before, until a key is found that makes its name.
-    pub(crate) path: Option<Path>,
-    /// The path has this column only until a key comes that is spelt like it.
-    is_lent: bool,
-    /// It is the user's own: a key that differs in case may have it.
-    takes_any_case: bool,
-    pub(crate) name: String,
-    pub(crate) fate: Fate,
-    pub(crate) kinds: Kinds,
-    /// The table had it before us.
-    pub(crate) is_old: bool,
-    /// What it is to be, if the table has it and it may become wider: a column that we made ourselves.
-    pub(crate) declared: Option<Type>,
-    /// What the table's definition says that it is, in that case.
-    pub(crate) before: Option<Type>,
-    /// The table has it.
-    pub(crate) is_made: bool,
-}
-
-impl Column {
-    pub(crate) fn kind(&self) -> Type {
-        match (self.declared, self.fate) {
-            (Some(declared), _) => declared,
-            (_, Fate::Fixed(kind) | Fate::Found(kind)) => kind,
-            _ => self.kinds.widest(),
-        }
-    }
-
-    /// What is worth knowing about a column that nothing but its numbers makes text.
-    pub(crate) fn of_decimals(&self) -> Option<String> {
-        let is = self.fate == Fate::Inferred && self.kinds.is_decimal();
-        let name = &self.name;
-        is.then(|| format!("the column {name:?} is TEXT, because some of its numbers need more than 64 bits"))
-    }
-
-    /// The type that takes what the table has and what has been seen, if its type does not.
-    fn wider(&self) -> Option<Type> {
-        let declared = self.declared?;
-        let mut kinds = self.kinds;
-        kinds.insert(Kinds::of(declared));
-        Some(kinds.widest()).filter(|wide| *wide != declared)
-    }
-
-    fn new(name: String, fate: Fate) -> Self {
-        Column {
-            path: None,
-            is_lent: false,
-            takes_any_case: false,
-            name,
-            fate,
-            kinds: Kinds::default(),
-            is_old: false,
-            declared: None,
-            before: None,
-            is_made: false,
-        }
-    }
-
-    /// Whether a key that makes this name may have the column.
-    fn lends_itself(&self, name: &str) -> bool {
-        self.path.is_none() && self.takes_any_case && self.name.eq_ignore_ascii_case(name)
-    }
-}
-
-/// A column that the table had before us.
-pub(crate) struct OldColumn {
-    pub(crate) name: String,
-    /// The key that it was made for, if that was noted.
-    pub(crate) path: Option<Path>,
-    pub(crate) fate: Fate,
-    pub(crate) kind: Type,
-    pub(crate) can_widen: bool,
-    pub(crate) takes_any_case: bool,
-}
-
-/// What a column of a table may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holds {
-    /// Anything but null.
-    Anything,
-    /// Whole numbers that a double would round.
-    LargeIntegers,
-}
 
 /// What cannot go on as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

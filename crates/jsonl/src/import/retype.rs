@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
 
-use super::layout::{Column, Holds};
+use super::column::{Column, Holds};
 use super::names::quoted;
 use super::table::belongings;
 use crate::kinds::Type;

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension};
 
+use super::column::OldColumn;
 use super::key::Required;
-use super::layout::{Layout, OldColumn};
+use super::layout::Layout;
 use super::{ledger, names, retype};
 use crate::error::{Error, Result};
 use crate::keys::Fate;

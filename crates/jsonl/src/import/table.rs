@@ -3,13 +3,14 @@
 //! Owns the SQL. While rows come, columns have no type: what was seen decides, when all of it was. Values lie in
 //! the file the same way under either, but for text, and then the file is loaded again with what is known.
 
-use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
-use rusqlite::{CachedStatement, Connection, ErrorCode};
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+mod rows;
 
+use rusqlite::{Connection, ErrorCode};
+
+use self::rows::has_twice;
+use super::column::Column;
 use super::key::{Plan, Required, Watch, cell_of};
-use super::layout::{Column, Layout, NOWHERE};
+use super::layout::Layout;
 use super::names::quoted;
 use super::retype;
 use crate::fault::Reason;
@@ -217,145 +218,6 @@ impl Table {
         Ok(())
     }
 
-    fn insert_sql(&self, columns: &[usize]) -> String {
-        let names: Vec<String> =
-            columns.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
-        if columns.is_empty() {
-            return format!("INSERT INTO {} DEFAULT VALUES", quoted(&self.name));
-        }
-        let marks = vec!["?"; columns.len()].join(",");
-        format!("INSERT INTO {} ({}) VALUES ({marks})", quoted(&self.name), names.join(","))
-    }
-
-    /// Rows with all columns, the missing ones null.
-    fn insert(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
-        let mut inserted = Inserted::default();
-        if !self.is_made {
-            // Only rows without any key so far: `{}`. They are made when there is a column.
-            inserted.broken_after = (!rows.rows.is_empty()).then_some(0);
-            return Ok(inserted);
-        }
-        let mut statement = conn.prepare_cached(&self.insert)?;
-        // What is bound stays bound: only what the row before had and this one has not is to be taken away.
-        let mut bound = vec![0_u32; self.layout.columns.len()];
-        let mut last: Vec<u32> = Vec::new();
-        let mut begin = 0;
-        for (row, number) in rows.rows.iter().zip(1_u32..) {
-            let cells = &rows.cells[begin..row.end as usize];
-            begin = row.end as usize;
-            self.watch.see(cells, map, &self.layout);
-            match &self.plan {
-                Plan::Rowid(_) if !self.watch.rises => {
-                    inserted.broken_after = Some(number as usize);
-                    return Ok(inserted);
-                }
-                Plan::Enforced(keys) => {
-                    if let Some(missing) = keys.iter().find(|key| is_missing(cells, map, **key)) {
-                        inserted.refused.push((row.line, self.no_key(*missing)));
-                        continue;
-                    }
-                }
-                _ => {}
-            }
-            for (key, cell) in cells {
-                let column = map[*key as usize];
-                if column != NOWHERE {
-                    statement.raw_bind_parameter(column as usize + 1, Bound(rows, *cell))?;
-                    bound[column as usize] = number;
-                }
-            }
-            for column in last.drain(..).filter(|column| bound[*column as usize] != number) {
-                statement.raw_bind_parameter(column as usize + 1, rusqlite::types::Null)?;
-            }
-            last.extend(cells.iter().map(|(key, _)| map[*key as usize]).filter(|column| *column != NOWHERE));
-            match statement.raw_execute() {
-                Ok(count) => inserted.rows += count.min(1) as u64,
-                Err(error) => inserted.refused.push((row.line, refusal(error)?)),
-            }
-        }
-        Ok(inserted)
-    }
-
-    /// Rows with the columns they have: the others of a known row stay as they are, those of a new one get their default.
-    fn add(&mut self, conn: &Connection, rows: &Rows, map: &[u32]) -> Sql<Inserted> {
-        let mut inserted = Inserted::default();
-        let keys = if self.way == Way::Upsert { self.plan.columns().to_vec() } else { Vec::new() };
-        let mut begin = 0;
-        let mut statements: HashMap<Vec<u32>, CachedStatement<'_>> = HashMap::new();
-        for row in &rows.rows {
-            let cells = &rows.cells[begin..row.end as usize];
-            begin = row.end as usize;
-            if let Some(reason) = self.missing_key(cells, map) {
-                inserted.refused.push((row.line, reason));
-                continue;
-            }
-            let columns: Vec<u32> = cells.iter().map(|(key, _)| map[*key as usize]).collect();
-            let statement = match statements.entry(columns) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => {
-                    let columns: Vec<usize> = new.key().iter().map(|column| *column as usize).collect();
-                    let sql = match keys.is_empty() {
-                        true => self.insert_sql(&columns),
-                        false => self.upsert_sql(&columns, &keys),
-                    };
-                    new.insert(conn.prepare_cached(&sql)?)
-                }
-            };
-            for (index, (_, cell)) in cells.iter().enumerate() {
-                statement.raw_bind_parameter(index + 1, Bound(rows, *cell))?;
-            }
-            match statement.raw_execute() {
-                // An update that changes nothing counts all the same; a row that a conflict clause ignores does not.
-                Ok(count) => inserted.rows += if keys.is_empty() { count.min(1) as u64 } else { 1 },
-                Err(error) => inserted.refused.push((row.line, refusal(error)?)),
-            }
-            if conn.is_autocommit() {
-                break;
-            }
-        }
-        Ok(inserted)
-    }
-
-    /// Why a row cannot go into a table that exists, if it lacks a part of the key.
-    fn missing_key(&self, cells: &[(u32, Cell)], map: &[u32]) -> Option<Reason> {
-        let missing = match self.way {
-            Way::Upsert => self.plan.columns().iter().copied().find(|key| is_missing(cells, map, *key)),
-            Way::Insert => {
-                let required = self.required.iter().find(|required| required.is_missing(cells, map));
-                required.map(|required| required.column)
-            }
-        };
-        missing.map(|missing| self.no_key(missing))
-    }
-
-    /// The rows of a block that the table would not take, as far as that can be known without writing them.
-    pub(crate) fn refused(&self, rows: &Rows, map: &[u32]) -> Vec<(Line, Reason)> {
-        let mut begin = 0;
-        let refused = rows.rows.iter().filter_map(|row| {
-            let cells = &rows.cells[begin..row.end as usize];
-            begin = row.end as usize;
-            self.missing_key(cells, map).map(|reason| (row.line, reason))
-        });
-        refused.collect()
-    }
-
-    fn no_key(&self, index: usize) -> Reason {
-        Reason::NoPrimaryKey(self.layout.columns[index].name.clone())
-    }
-
-    fn upsert_sql(&self, columns: &[usize], keys: &[usize]) -> String {
-        let name = |index: &usize| quoted(&self.layout.columns[*index].name);
-        let set: Vec<String> = columns
-            .iter()
-            .filter(|column| !keys.contains(column))
-            .map(|column| format!("{0}=excluded.{0}", name(column)))
-            .collect();
-        let then =
-            if set.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", set.join(",")) };
-        let keys: Vec<String> = keys.iter().map(name).collect();
-        format!("{} ON CONFLICT ({}) DO {then}", self.insert_sql(columns), keys.join(","))
-    }
-
     /// Makes what is missing when all rows are there: types, the key, columns that no row had.
     pub(crate) fn finish(&mut self, conn: &Connection) -> Result<(), Unfinished> {
         self.prepare(conn)?;
@@ -415,26 +277,6 @@ impl Table {
     }
 }
 
-/// Whether the row has no value for a column of the key.
-fn is_missing(cells: &[(u32, Cell)], map: &[u32], key: usize) -> bool {
-    cell_of(cells, map, key).is_none_or(|cell| cell == Cell::Null)
-}
-
-/// Whether rows of the block have the same value in a column of whole numbers or of text.
-fn has_twice(rows: &Rows, map: &[u32], column: usize) -> bool {
-    let (mut numbers, mut texts) = (HashSet::new(), HashSet::new());
-    let mut begin = 0;
-    rows.rows.iter().any(|row| {
-        let cells = &rows.cells[begin..row.end as usize];
-        begin = row.end as usize;
-        match cell_of(cells, map, column) {
-            Some(Cell::Int(value)) => !numbers.insert(value),
-            Some(Cell::Text { span, beside, .. }) => !texts.insert(rows.bytes(span, beside)),
-            _ => false,
-        }
-    })
-}
-
 /// Makes an index of a column, unless the table has one. Its name is one that nothing else in the database has.
 pub(crate) fn make_index(conn: &Connection, table: &str, column: &str) -> Sql<()> {
     let same = "SELECT 1 FROM pragma_index_list(?1) AS list
@@ -466,34 +308,3 @@ pub(crate) fn belongings(conn: &Connection, table: &str) -> Sql<Vec<String>> {
 
 /// The key's index while it is made.
 const KEY: &str = "gristmill_import_key";
-
-/// Why a row is refused, where it is the row's fault.
-fn refusal(error: rusqlite::Error) -> Sql<Reason> {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig) => {
-            let why = error.to_string();
-            let known = if why.starts_with("UNIQUE") { "a row with this key is there already: " } else { "" };
-            Ok(Reason::Refused(format!("{known}{why}")))
-        }
-        _ => Err(error),
-    }
-}
-
-/// A value on its way into the database. Text is known to be UTF-8: it is not looked at again.
-struct Bound<'a>(&'a Rows, Cell);
-
-impl ToSql for Bound<'_> {
-    #[inline]
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(match self.1 {
-            Cell::Null => ToSqlOutput::Owned(Value::Null),
-            Cell::Bool(value) => ToSqlOutput::Owned(Value::Integer(i64::from(value))),
-            Cell::Int(value) => ToSqlOutput::Owned(Value::Integer(value)),
-            Cell::Real(value) => ToSqlOutput::Owned(Value::Real(value)),
-            Cell::Decimal(span) => ToSqlOutput::Borrowed(ValueRef::Text(self.0.bytes(span, false))),
-            Cell::Text { span, beside, .. } => {
-                ToSqlOutput::Borrowed(ValueRef::Text(self.0.bytes(span, beside)))
-            }
-        })
-    }
-}

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use jiff::Timestamp;
 
 use super::super::base::Base;
+use super::super::column::Column;
 use super::super::control::{Phase, add};
 use super::super::key::{NAMES, Plan};
-use super::super::layout::{Column, Layout};
+use super::super::layout::Layout;
 use super::super::ledger::{self, Record};
 use super::super::loading::{Known, Loading, ReadFile, State};
 use super::super::names::quoted;
