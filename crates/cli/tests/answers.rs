@@ -111,7 +111,10 @@ fn as_csv() {
     let home = library();
     let said = home.run(&["dupes", "--csv", "--min-count", "2"]);
     let (header, rows) = said.out.split_once('\n').unwrap();
-    assert_eq!(header, "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime");
+    assert_eq!(
+        header,
+        "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime,reachable"
+    );
     let row = |number: &str, name: &str| {
         let quoted = home.real(name).replace('"', "\"\"");
         rows.contains(&format!("{number},{quoted}")) || rows.contains(&format!("{number},\"{quoted}\""))
@@ -152,6 +155,25 @@ fn as_fdupes_writes_it() {
     home.check(&["dupes", "--print0"], 1, "", "--fdupes");
     home.check(&["dupes", "--fdupes", "--json"], 1, "", "cannot be used with");
     home.check(&["dupes", "--csv", "--fdupes"], 1, "", "cannot be used with");
+}
+
+#[test]
+fn copies_in_a_root_that_is_away_are_marked() {
+    let home = Home::new();
+    home.files(&[(b"a/one", b"same"), (b"b/two", b"same"), (b"b/alone", b"of this size")]);
+    home.scan(&["a", "b"]);
+    std::fs::rename(home.path("b"), home.path("away")).unwrap();
+    let note = format!("{} (possible copy: its root cannot be reached now)\n", home.real("b/two"));
+    home.check(&["dupes"], 0, &note, "");
+    let found = home.json(&["dupes"]);
+    let reachable: Vec<&Value> =
+        found["items"][0]["files"].as_array().unwrap().iter().map(|file| &file["reachable"]).collect();
+    assert_eq!(reachable, [true, false]);
+    home.files(&[(b"a/perhaps", b"of this size")]);
+    home.run(&["scan", "a"]);
+    let text = "not complete: 1 file of roots that cannot be reached now was not compared";
+    home.check(&["dupes"], 0, text, "");
+    home.check(&["dupes"], 0, "For disks that take turns, `gristmill scan --every-file` reads", "");
 }
 
 #[test]

@@ -26,6 +26,11 @@ impl Completeness {
         self.coverage.complete
     }
 
+    /// Whether the folder of a root can be reached now.
+    pub(super) fn reaches(&self, root: i64) -> bool {
+        !self.coverage.absent_ids.contains(&root)
+    }
+
     /// The fields of a JSON answer.
     pub(super) fn insert_into(&self, object: &mut Map<String, Value>) {
         let Coverage { complete, unread_files, unreadable_files, unreachable_files, .. } = &self.coverage;
@@ -60,6 +65,10 @@ impl Completeness {
                 line.insert_str(0, "not complete: ");
             }
             lines.push(format!("`{}` completes it, as far as it can be read", self.hints.command("scan")));
+            if self.coverage.unreachable_files > 0 {
+                let command = self.hints.command("scan --every-file");
+                lines.push(format!("For disks that take turns, `{command}` reads files of unique size, too"));
+            }
         }
         lines.iter().map(|line| format!("{line}\n")).collect()
     }

@@ -66,12 +66,18 @@ impl Answer {
         );
         for member in &group.members {
             let path = path(&self.places.absolute(member.root, &member.path));
-            text.push_str(&match (member.linked, member.stat.links) {
-                (false, LinkKind::ViaSymlink) => format!("            {path} (symbolic link)\n"),
-                (false, _) => format!("            {path}\n"),
-                (true, LinkKind::ViaSymlink) => format!("          = {path} (symbolic link)\n"),
-                (true, _) => format!("          = {path} (hard link)\n"),
-            });
+            let mark = if member.linked { '=' } else { ' ' };
+            let mut notes = Vec::new();
+            match (member.linked, member.stat.links) {
+                (_, LinkKind::ViaSymlink) => notes.push("symbolic link"),
+                (true, _) => notes.push("hard link"),
+                (false, _) => {}
+            }
+            if !self.completeness.reaches(member.root) {
+                notes.push("possible copy: its root cannot be reached now");
+            }
+            let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
+            text.push_str(&format!("          {mark} {path}{notes}\n"));
         }
         text
     }
@@ -84,6 +90,7 @@ impl Answer {
             file.insert("hard_link".to_owned(), json!(member.linked && !via_symlink));
             file.insert("symbolic_link".to_owned(), json!(via_symlink));
             file.insert("allocated_bytes".to_owned(), json!(member.stat.allocated));
+            file.insert("reachable".to_owned(), json!(self.completeness.reaches(member.root)));
             file.insert("mtime".to_owned(), json!(changed(member)));
             Value::Object(file)
         };
@@ -111,7 +118,8 @@ impl Answer {
 
     pub(super) fn csv(&self) -> String {
         let mut text =
-            "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime\n".to_owned();
+            "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime,reachable\n"
+                .to_owned();
         for (number, group) in (self.page.offset() + 1..).zip(&self.groups.groups) {
             for member in &group.members {
                 let absolute = self.places.absolute(member.root, &member.path);
@@ -126,6 +134,7 @@ impl Answer {
                     self.places.root(member.root),
                     member.linked.to_string(),
                     changed(member).rfc3339(),
+                    self.completeness.reaches(member.root).to_string(),
                 ];
                 text.push_str(&row.map(|cell| quoted(&cell)).join(","));
                 text.push('\n');
