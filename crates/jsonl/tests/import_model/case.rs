@@ -137,14 +137,17 @@ pub(crate) enum Operation {
     Drop(&'static str),
     /// The user deletes the rows of a table.
     Empty(&'static str),
-    /// The user makes a table of their own.
-    Own,
+    /// The user makes a table of their own, with a primary key or without.
+    Own {
+        has_key: bool,
+    },
 }
 
 /// The table that a user makes.
 pub(crate) const OWN: &str = "own";
-pub(crate) const OWN_COLUMNS: [(&str, &str); 4] =
-    [("Name", "TEXT"), ("n", "INTEGER"), ("r", "REAL"), ("x", "")];
+/// Its columns and their types; the first one is its key, if it has one.
+pub(crate) const OWN_COLUMNS: [(&str, &str); 5] =
+    [("id", "INTEGER"), ("Name", "TEXT"), ("n", "INTEGER"), ("r", "REAL"), ("x", "")];
 
 impl Operation {
     /// What the user runs.
@@ -153,7 +156,10 @@ impl Operation {
             Operation::Import(_) => String::new(),
             Operation::Drop(table) => format!("DROP TABLE {table}"),
             Operation::Empty(table) => format!("DELETE FROM {table}"),
-            Operation::Own => "CREATE TABLE own (Name TEXT, n INTEGER, r REAL, x)".to_owned(),
+            Operation::Own { has_key } => {
+                let key = if *has_key { "id INTEGER PRIMARY KEY, " } else { "" };
+                format!("CREATE TABLE {OWN} ({key}Name TEXT, n INTEGER, r REAL, x)")
+            }
         }
     }
 }

@@ -35,7 +35,8 @@ struct Profile {
 const BAD: [&str; 7] =
     ["nope", "\"text\"", "17", "{\"n\":1", "{\"n\":01}", "{\"n\":1,\"n\":2}", "{\"n\":\"\\ud83d\"}"];
 
-const PATHS: [&str; 6] = ["t.jsonl", "u.ndjson", "more/t.jsonl", "t.jsonl.gz", "u.jsonl.zst", "own.jsonl"];
+const PATHS: [&str; 7] =
+    ["t.jsonl", "u.ndjson", "more/t.jsonl", "t.jsonl.gz", "u.jsonl.zst", "own.jsonl", "own.jsonl.gz"];
 
 pub(crate) fn case(rng: &mut Rng) -> Vec<Operation> {
     let profile = profile(rng);
@@ -47,7 +48,7 @@ pub(crate) fn case(rng: &mut Rng) -> Vec<Operation> {
         operations.push(match rng.within(0..100) {
             0..6 => Operation::Drop(table),
             6..10 => Operation::Empty(table),
-            10..16 if profile.has_own => Operation::Own,
+            10..16 if profile.has_own => Operation::Own { has_key: rng.percent(50) },
             choice if imports(&operations).count() > 0 && choice < if is_changed { 70 } else { 28 } => {
                 Operation::Import(repeat(rng, &operations))
             }

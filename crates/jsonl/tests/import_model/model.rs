@@ -51,15 +51,16 @@ impl Model {
                 self.changed.insert((*table).to_owned(), false);
                 true
             }
-            Operation::Own if self.tables.contains_key(OWN) => false,
-            Operation::Own => {
+            Operation::Own { .. } if self.tables.contains_key(OWN) => false,
+            Operation::Own { has_key } => {
                 let column = |(name, sql_type): &(&str, &str)| Column {
                     types: vec![(*sql_type).to_owned()],
                     is_fixed: true,
                     ..Column::new((*name).to_owned(), None)
                 };
-                let columns = OWN_COLUMNS.iter().map(column).collect();
-                self.tables.insert(OWN.to_owned(), Table { columns, ..Table::default() });
+                let columns = OWN_COLUMNS.iter().skip(usize::from(!has_key)).map(column).collect();
+                let key = if *has_key { vec![0] } else { Vec::new() };
+                self.tables.insert(OWN.to_owned(), Table { columns, key, ..Table::default() });
                 true
             }
         }
