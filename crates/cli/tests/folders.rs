@@ -141,10 +141,13 @@ fn similar_pairs_do_not_repeat_identical_folders() {
         ]);
     }
     home.write("f/C/more", "only here");
+    let file = std::fs::File::options().write(true).open(home.path("f/C/more")).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000)).unwrap();
     home.scan(&["f"]);
     let found = home.json(&["folders", "--partial"]);
     assert_eq!(found["total_pairs"], 1, "{found}");
     assert_eq!(found["items"][0]["a"]["identical_folders"], 1, "{found}");
     let said = home.run(&["folders", "--partial"]);
     assert!(said.out.contains("1 identical folder elsewhere"), "{}", said.out);
+    assert!(said.out.contains("more  (9 B, 2001-09-09 01:46:40 UTC)"), "{}", said.out);
 }

@@ -76,6 +76,15 @@ fn root_in_a_folder_is_compared_by_its_own_scan() {
 }
 
 #[test]
+fn folders_with_unread_files_are_not_identical() {
+    let bed = two_folders();
+    bed.scan_with(&mode(Mode::Folders));
+    assert_eq!(groups(&bed), []);
+    bed.scan_with(&mode(Mode::Files));
+    assert_eq!(only_group(&bed), (true, Some(0)));
+}
+
+#[test]
 fn refresh_counts_new_files_as_not_scanned() {
     let bed = two_folders();
     bed.scan();
