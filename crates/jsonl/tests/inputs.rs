@@ -8,6 +8,7 @@ use common::{Bench, small_blocks};
 use gristmill_jsonl::import::options::{Options, Target};
 use gristmill_jsonl::import::summary::{Outcome, Summary};
 use gristmill_jsonl::{ReadError, Reader, Value};
+use proptest::prelude::*;
 
 /// Loads one file under several block sizes; each must give the same rows.
 #[track_caller]
@@ -250,4 +251,41 @@ fn arrays_are_looked_at_in_a_dry_run() {
         gristmill_jsonl::import::import(&[bench.data()], &Target::Schema, &Options::default(), &control)
             .unwrap();
     assert_eq!(summary.files[0].columns.len(), 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_form_of_the_same_rows_reads_the_same(
+        rows in prop::collection::vec(prop::collection::btree_map("[a-c\"\\\\\\[{]", "[x\"\\\\\n{}\\[\\],:]{0,6}", 1..4), 1..6)
+    ) {
+        let rows: Vec<serde_json::Value> = rows.iter().map(|row| serde_json::to_value(row).unwrap()).collect();
+        let pretty = |value: &serde_json::Value| serde_json::to_string_pretty(value).unwrap();
+        let lines: String = rows.iter().map(|row| format!("{row}\n")).collect();
+        let spread: String = rows.iter().map(|row| format!("{}\n", pretty(row))).collect();
+        let array = serde_json::Value::Array(rows.clone());
+        for text in [lines, spread, array.to_string(), pretty(&array), format!("[\n{array}\n]")] {
+            let found = read_if_rows(&text);
+            prop_assert_eq!(&found, if text.starts_with("[\n[") { &[][..] } else { &rows[..] }, "{}", text);
+        }
+    }
+
+    #[test]
+    fn no_document_is_too_odd_to_be_read_to_its_end(bytes in "[\\[{][\\[\\]{}\",:\\\\a1 \n]{0,40}") {
+        let mut reader = Reader::new(bytes.as_bytes());
+        let mut count = 0;
+        while reader.next_row().is_some() {
+            count += 1;
+        }
+        prop_assert!(count <= bytes.len() + 1);
+    }
+}
+
+/// The rows of a text, bad ones left out.
+fn read_if_rows(text: &str) -> Vec<serde_json::Value> {
+    match Reader::new(text.as_bytes()).typed::<serde_json::Value>().collect::<Result<Vec<_>, _>>() {
+        Ok(rows) => rows,
+        Err(_) => Vec::new(),
+    }
 }
