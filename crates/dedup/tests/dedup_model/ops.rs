@@ -377,7 +377,8 @@ fn scan(rng: &mut Rng, usable: &[usize], habits: &Habits) -> ScanOp {
     }
 }
 
-fn rules(rng: &mut Rng) -> Rules {
+/// Filters of a scan.
+pub(crate) fn rules(rng: &mut Rng) -> Rules {
     let mut rules = Rules::default();
     let patterns = |rng: &mut Rng| (0..=rng.within(0..2)).map(|_| Pattern::pick(rng)).collect();
     match rng.within(0..9) {
