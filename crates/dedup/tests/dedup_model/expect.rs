@@ -99,6 +99,12 @@ impl Round {
         match ended {
             Some(_) if matches!(op.mode, Mode::All | Mode::Files) => {
                 self.groups_are_right(op.algorithm, &before.hashed)?;
+                if op.mode == Mode::All
+                    && before.chosen.len() == before.roots.len()
+                    && before.refused.is_empty()
+                {
+                    self.listed_folders_are_equal()?;
+                }
             }
             _ => self.groups_are_possible()?,
         }

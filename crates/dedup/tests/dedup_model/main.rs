@@ -10,6 +10,7 @@
 mod answers;
 mod disk;
 mod expect;
+mod folders;
 mod groups;
 mod model;
 mod ops;

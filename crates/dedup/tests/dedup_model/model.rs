@@ -17,6 +17,8 @@ pub(crate) struct Version {
     pub(crate) inode: u64,
     pub(crate) links: u64,
     pub(crate) mtime_ns: i64,
+    /// When anything about it last changed: a file with another change time has to be looked at again.
+    ctime_ns: i64,
     /// Bytes allocated on the disk.
     pub(crate) allocated: u64,
     /// Reached through a symbolic link.
@@ -31,6 +33,7 @@ impl Version {
             inode: metadata.ino(),
             links: metadata.nlink(),
             mtime_ns: mtime_ns(metadata),
+            ctime_ns: metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec(),
             allocated: metadata.blocks() * 512,
             by_link,
         })
@@ -43,7 +46,9 @@ impl Version {
 
     /// Whether it is the same file with the same content.
     pub(crate) fn is_same(&self, other: &Version) -> bool {
-        let parts = |version: &Version| (version.inode, version.links, version.mtime_ns, version.by_link);
+        let parts = |version: &Version| {
+            (version.inode, version.links, version.mtime_ns, version.ctime_ns, version.by_link)
+        };
         parts(self) == parts(other) && self.bytes == other.bytes
     }
 }
