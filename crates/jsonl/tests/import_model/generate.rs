@@ -4,7 +4,7 @@
 
 use gristmill_check::Rng;
 
-use crate::case::{File, Fixed, Import, Line, Mode, OWN, Operation, Schema};
+use crate::case::{File, Fixed, Import, Line, Mode, OWN, OWN_COLUMNS, Operation, Schema};
 use crate::json::Json;
 
 /// What the operations of a case have in common.
@@ -212,7 +212,7 @@ fn members(rng: &mut Rng, profile: &Profile, number: &mut usize) -> Vec<(String,
             let value =
                 if rng.percent(profile.drift) { other(rng, profile) } else { usual(rng, profile, name) };
             members.push((cased(rng, profile, name), value));
-            if rng.percent(profile.other_case / 3) {
+            if rng.percent(50) && cased(rng, profile, name) != name {
                 let second = if name == "name" { "Name".to_owned() } else { name.to_uppercase() };
                 members.push((second, usual(rng, profile, name)));
             }
@@ -227,7 +227,10 @@ fn members(rng: &mut Rng, profile: &Profile, number: &mut usize) -> Vec<(String,
 }
 
 fn cased(rng: &mut Rng, profile: &Profile, name: &str) -> String {
-    if !rng.percent(profile.other_case) {
+    // A key may have a user's column until one with the exact name comes. Which of two others gets which number then is not
+    // documented.
+    let is_users = OWN_COLUMNS.iter().any(|(column, _)| column.eq_ignore_ascii_case(name));
+    if !rng.percent(profile.other_case) || (profile.has_own && !is_users) {
         return name.to_owned();
     }
     // A third spelling beside a column of the user's: which of the two gets which number is not documented.
@@ -251,7 +254,8 @@ fn usual(rng: &mut Rng, profile: &Profile, name: &str) -> Json {
                         "deep" => Json::Object(vec![("z".to_owned(), Json::int(rng.within(0..9) as i64))]),
                         _ => number(rng.pick(&["1", "2.5", "-3"])),
                     };
-                    inner.push((cased(rng, profile, name), value));
+                    let name = if profile.has_own { name.to_owned() } else { cased(rng, profile, name) };
+                    inner.push((name, value));
                 }
             }
             Json::Object(inner)

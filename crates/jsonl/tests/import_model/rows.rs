@@ -34,6 +34,8 @@ pub(crate) struct Parsed {
 /// What lines came to.
 pub(crate) struct Run {
     pub(crate) table: Table,
+    /// Lines whose values the types take.
+    fitting: BTreeSet<LineId>,
     pub(crate) accepted: BTreeSet<LineId>,
     pub(crate) rejected: BTreeSet<LineId>,
     /// The import may also fail as a whole.
@@ -45,16 +47,15 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(load: &Load<'_>, deciding: Deciding) -> Self {
         let (lines, observed) = (parsed(load), load.rejected());
-        let is_fitting = |line: &&Parsed| line.fits.unwrap_or(!observed.contains(&line.id));
-        let fitting: Vec<Parsed> = lines.iter().filter(is_fitting).cloned().collect();
-        let deciding_lines = if deciding == Deciding::All { &lines } else { &fitting };
-        let run = Run::with(load, &observed, &lines, deciding_lines);
-        if deciding != Deciding::Accepted {
-            return run;
-        }
-        let is_accepted = |line: &&Parsed| run.accepted.contains(&line.id);
-        let accepted: Vec<Parsed> = lines.iter().filter(is_accepted).cloned().collect();
-        Run::with(load, &observed, &lines, &accepted)
+        let run = Run::with(load, &observed, &lines, &lines);
+        let deciding_lines = match deciding {
+            Deciding::All => return run,
+            Deciding::Fitting => &run.fitting,
+            Deciding::Accepted => &run.accepted,
+        };
+        let deciding: Vec<Parsed> =
+            lines.iter().filter(|line| deciding_lines.contains(&line.id)).cloned().collect();
+        Run::with(load, &observed, &lines, &deciding)
     }
 
     fn with(load: &Load<'_>, observed: &BTreeSet<LineId>, lines: &[Parsed], deciding: &[Parsed]) -> Self {
@@ -78,6 +79,7 @@ impl Run {
         }
         let mut run = Run {
             table,
+            fitting: rows.iter().filter(|(.., fits)| *fits).map(|(id, ..)| *id).collect(),
             accepted: BTreeSet::new(),
             rejected: not_objects(load),
             may_fail: false,
