@@ -76,6 +76,7 @@ fn settings(profile: Profile, temperatures: &[bool]) -> Vec<Setting> {
 
 fn participants(setting: Setting, options: &Options, gristmill: &Path) -> Vec<Participant> {
     let mut all = vec![Participant::Ours(gristmill.to_path_buf())];
+    all.extend(options.before.clone().map(Participant::Before));
     for contender in contender::PEERS {
         let asked = |names: &Vec<String>| names.iter().any(|name| contender.name.starts_with(name.as_str()));
         if !options.peers.as_ref().is_none_or(asked)

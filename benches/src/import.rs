@@ -19,7 +19,7 @@ mod shape;
 mod truth;
 mod words;
 
-use contender::{FLOOR, OURS, PEERS, Participant};
+use contender::{BEFORE, FLOOR, OURS, PEERS, Participant};
 use folder::Folder;
 use options::Options;
 
@@ -50,6 +50,7 @@ fn participants(options: &Options) -> Result<Vec<Participant>, String> {
         Participant { contender: &OURS, program: built(options.gristmill.as_deref())? },
         Participant { contender: &FLOOR, program: program::peer("floor")? },
     ];
+    all.extend(options.before.clone().map(|program| Participant { contender: &BEFORE, program }));
     for contender in PEERS.iter().filter(|contender| options.asks_for(contender.name)) {
         match contender.found() {
             Ok(program) => all.push(Participant { contender, program }),

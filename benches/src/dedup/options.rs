@@ -20,6 +20,7 @@ Options:
   --data DIR      where the trees are made and kept: 14 GB and a million files at scale 1, on the disk to be
                   measured; bench-data in the target folder without it
   --gristmill FILE   a program built already, instead of building it
+  --before FILE   an earlier build of gristmill, measured in turns with this one
   --quick         a look whether all works: scale 0.02, once, warm, peers that are there
   -h, --help      this text
 
@@ -40,6 +41,7 @@ pub(super) struct Options {
     pub(super) cold: bool,
     pub(super) data: Option<PathBuf>,
     pub(super) gristmill: Option<PathBuf>,
+    pub(super) before: Option<PathBuf>,
 }
 
 /// Understands the words. Nothing, when it is the help that is asked for.
@@ -55,6 +57,7 @@ pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
         cold: !quick,
         data: None,
         gristmill: None,
+        before: None,
     };
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -71,6 +74,7 @@ pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
             "--reps" => options.reps = number(word, value()?, "from 1 on", |reps| *reps >= 1)?,
             "--data" => options.data = Some(value()?.into()),
             "--gristmill" => options.gristmill = Some(value()?.into()),
+            "--before" => options.before = Some(value()?.into()),
             _ => return Err(format!("`{word}` is not understood; --help shows what is")),
         }
     }

@@ -4,7 +4,7 @@
 
 use super::{
     profile::Profile,
-    scene::{OURS, Row, SUMS, Scene, Setting, WALK},
+    scene::{BEFORE, OURS, Row, SUMS, Scene, Setting, WALK},
 };
 use crate::{
     bar::{self, Bar, Limit::AtMost},
@@ -26,7 +26,7 @@ impl Row {
     }
 
     fn is_peer(&self) -> bool {
-        ![OURS, WALK, SUMS].contains(&self.name)
+        ![OURS, BEFORE, WALK, SUMS].contains(&self.name)
     }
 }
 

@@ -23,6 +23,8 @@ use crate::{
 pub(super) enum Participant {
     /// The program `gristmill`.
     Ours(PathBuf),
+    /// An earlier build of it.
+    Before(PathBuf),
     Peer(&'static Contender, PathBuf),
     /// `walk`, in a process of its own.
     Walk,
@@ -34,6 +36,7 @@ pub(super) enum Participant {
 }
 
 pub(super) const OURS: &str = "gristmill";
+pub(super) const BEFORE: &str = "gristmill, before";
 pub(super) const WALK: &str = "(plain parallel walk)";
 pub(super) const SUMS: &str = "(b3sum of the duplicates alone)";
 
@@ -41,6 +44,7 @@ impl Participant {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Participant::Ours(_) => OURS,
+            Participant::Before(_) => BEFORE,
             Participant::Peer(contender, _) => contender.name,
             Participant::Walk => WALK,
             Participant::Sums { .. } => SUMS,
@@ -50,7 +54,7 @@ impl Participant {
     /// Whether a second run can be quicker than the first for what it keeps.
     fn learns(&self) -> bool {
         match self {
-            Participant::Ours(_) => true,
+            Participant::Ours(_) | Participant::Before(_) => true,
             Participant::Peer(contender, _) => contender.cached.is_some(),
             Participant::Walk | Participant::Sums { .. } => false,
         }
@@ -158,7 +162,7 @@ fn measure(
     let (stdout, answer) = (desk.join("stdout"), desk.join("answer"));
     let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let (run, groups) = match participant {
-        Participant::Ours(program) => {
+        Participant::Ours(program) | Participant::Before(program) => {
             let database = desk.join("gristmill.db");
             let call = |words: &[&str]| Call {
                 program: program.clone(),

@@ -45,7 +45,7 @@ pub(super) struct Participant {
     pub(super) program: PathBuf,
 }
 
-pub(super) static OURS: Contender = Contender {
+pub(super) const OURS: Contender = Contender {
     name: "gristmill",
     needs: Needs::Built,
     call: |program, task| {
@@ -53,6 +53,9 @@ pub(super) static OURS: Contender = Contender {
     },
     most: None,
 };
+
+/// An earlier build of ours.
+pub(super) static BEFORE: Contender = Contender { name: "gristmill, before", ..OURS };
 
 pub(super) static FLOOR: Contender = Contender {
     name: "(floor: by hand, columns told)",
