@@ -1,17 +1,19 @@
-//! Reads a block: lines to rows.
+//! Reads rows: lines, or elements of a document.
 //!
 //! Owns what a row is made of: which objects are spread, which keys are left out, what a value must be to fit. What
 //! is JSON at all, the grammar knows.
 
+mod blocks;
+
 use std::collections::{HashMap, HashSet};
 
-use crate::block::Block;
-use crate::document::{Elements, compact};
+use self::blocks::trimmed;
+pub(crate) use self::blocks::{parse, parse_each};
+use crate::document::compact;
 use crate::fault::{Fault, Reason};
 use crate::grammar::Cursor;
 use crate::keys::{Fate, Keys, ROOT};
 use crate::kinds::Type;
-use crate::languages;
 use crate::number::{EXACT, Number, rounded};
 use crate::rows::{BadLine, Cell, Line, Row, Rows, Span};
 use crate::text::{unescape, unescaped};
@@ -92,145 +94,6 @@ const EXCERPT: usize = 60;
 pub(crate) const DEEPEST: usize = 32;
 
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-
-/// Reads all lines of a block. `rows` are of a block before; they make room.
-pub(crate) fn parse(block: Block, form: &Form, mut rows: Rows) -> Rows {
-    rows.clear();
-    rows.keys.clone_from(&form.keys);
-    let text = block.bytes();
-    if let Some(limit) = block.too_long {
-        let column = block.elements.as_ref().map_or(0, |elements| elements.column as u32);
-        let line = Line { number: 0, column, span: Span::new(0, text.len()) };
-        rows.bad.push(BadLine { line, at: limit, reason: Reason::TooLong(limit) });
-        rows.lines = block.elements.map_or(1, |elements| elements.lines as u32);
-        rows.text = block.buffer;
-        return rows;
-    }
-    if let Some(elements) = &block.elements {
-        let lines = lines_of(text, elements);
-        if form.languages.is_empty() {
-            Parser::new(form, text, &mut rows).elements(&lines);
-        } else {
-            localised(text, &lines, form, &mut rows);
-        }
-        locate(text, &mut rows);
-        rows.lines = elements.lines as u32;
-        let place = if form.languages.is_empty() { &mut rows.text } else { rows.original.insert(Vec::new()) };
-        *place = block.buffer;
-        return rows;
-    }
-    let skipped = if block.is_first && text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
-    if form.languages.is_empty() {
-        Parser::new(form, text, &mut rows).block(skipped);
-        rows.text = block.buffer;
-    } else {
-        let lines = lines(text, skipped);
-        localised(text, &lines, form, &mut rows);
-        rows.lines = lines.len() as u32;
-        rows.original = Some(block.buffer);
-    }
-    rows
-}
-
-/// The lines of a block.
-fn lines(text: &[u8], skipped: usize) -> Vec<Line> {
-    let mut lines = Vec::new();
-    let mut at = skipped;
-    while at < text.len() {
-        let end = memchr::memchr(b'\n', &text[at..]).map_or(text.len(), |end| at + end + 1);
-        let number = lines.len() as u32;
-        lines.push(Line { number, column: 0, span: Span::new(at, trimmed(text, at, end)) });
-        at = end;
-    }
-    lines
-}
-
-/// The elements of a block, each with the line and the column where it begins.
-fn lines_of(text: &[u8], elements: &Elements) -> Vec<Line> {
-    let (mut number, mut column, mut at) = (0, elements.column, 0);
-    let place = |span: &Span| {
-        let start = span.start as usize;
-        let between = &text[at..start];
-        number += memchr::memchr_iter(b'\n', between).count() as u32;
-        column =
-            memchr::memrchr(b'\n', between).map_or(column + between.len(), |last| between.len() - last - 1);
-        at = start;
-        Line { number, column: column as u32, span: *span }
-    };
-    elements.spans.iter().map(place).collect()
-}
-
-/// Makes the place of a fault the line in which it is: an element may have several.
-fn locate(text: &[u8], rows: &mut Rows) {
-    for bad in &mut rows.bad {
-        let start = bad.line.span.start as usize;
-        let before = &text[start..(start + bad.at).min(text.len())];
-        if let Some(last) = memchr::memrchr(b'\n', before) {
-            bad.line.number += memchr::memchr_iter(b'\n', before).count() as u32;
-            bad.line.column = 0;
-            bad.at = before.len() - last - 1;
-        }
-    }
-}
-
-/// Reads texts that are one object each. Line ends in one are space like any other; an object's line is its number.
-pub(crate) fn parse_each(objects: &[&[u8]], form: &Form, mut rows: Rows) -> Rows {
-    rows.clear();
-    rows.keys.clone_from(&form.keys);
-    let mut text = std::mem::take(&mut rows.text);
-    text.clear();
-    let mut ends = Vec::with_capacity(objects.len());
-    for object in objects {
-        // Of one that is too long so much is enough to see it.
-        text.extend_from_slice(&object[..object.len().min(form.longest.saturating_add(1))]);
-        ends.push(text.len());
-        // So that no two of them make a character together.
-        text.push(b'\n');
-    }
-    Parser::new(form, &text, &mut rows).each(&ends);
-    rows.text = text;
-    rows
-}
-
-/// The same where only some languages are wanted: each row is copied without the others, then read.
-fn localised(original: &[u8], lines: &[Line], form: &Form, rows: &mut Rows) {
-    let mut text = Vec::with_capacity(original.len());
-    let mut copies = Vec::with_capacity(lines.len());
-    for line in lines {
-        let (bytes, start) = (line.span.of(original), text.len());
-        if simdutf8::basic::from_utf8(bytes).is_err() || !languages::keep(bytes, &form.languages, &mut text) {
-            text.extend_from_slice(bytes);
-        }
-        copies.push(Line { span: Span::new(start, text.len()), ..*line });
-        // So that no two of them make a character together, and no two copies begin at the same place.
-        text.push(b'\n');
-    }
-    Parser::new(form, &text, rows).elements(&copies);
-    // A row is shown as it was.
-    let was = |line: &mut Line| {
-        if let Ok(index) = copies.binary_search_by_key(&line.span.start, |copy| copy.span.start) {
-            line.span = lines[index].span;
-        }
-    };
-    rows.rows.iter_mut().for_each(|row| was(&mut row.line));
-    for bad in &mut rows.bad {
-        was(&mut bad.line);
-        // Where it is wrong is to be said of the line as it was.
-        let mut alone = Rows { keys: form.keys.clone(), ..Rows::default() };
-        let bytes = bad.line.span.of(original);
-        let line = Line { span: Span::new(0, bytes.len()), ..bad.line };
-        Parser::new(form, bytes, &mut alone).elements(&[line]);
-        bad.at = alone.bad.first().map_or(bad.at, |alone| alone.at);
-    }
-    rows.text = text;
-}
-
-/// Where a line ends without its line end.
-fn trimmed(text: &[u8], start: usize, end: usize) -> usize {
-    let line = &text[start..end];
-    let line = line.strip_suffix(b"\n").unwrap_or(line);
-    start + line.strip_suffix(b"\r").unwrap_or(line).len()
-}
 
 struct Parser<'a> {
     form: &'a Form,
