@@ -171,7 +171,7 @@ impl Model {
             replaces: import.mode == Mode::Replace && self.tables.contains_key(table),
             key_differs: self.key_differs(table, import),
         };
-        let Some(made) = load.check().map_err(|error| format!("table {table:?}: {error}"))? else {
+        let Some(mut made) = load.check().map_err(|error| format!("table {table:?}: {error}"))? else {
             return Ok(());
         };
         if is_new {
@@ -182,6 +182,10 @@ impl Model {
         if made.columns.is_empty() {
             self.tables.remove(table);
             return Ok(());
+        }
+        // Columns of a user's table keep their types, also those that an import has added.
+        if made.columns.iter().any(|column| column.path.is_none()) {
+            made.columns.iter_mut().for_each(|column| column.is_fixed = true);
         }
         self.tables.insert(table.to_owned(), made);
         for file in files {
