@@ -4,6 +4,7 @@
 //! timestamps, leaves the same times, and would never be noticed. So a file is read once its last change is older than
 //! that granularity, or it is marked and read again by the next scan.
 
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gristmill_store::catalog::Stat;
@@ -32,13 +33,17 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Whether a change from now on would be seen.
+/// Whether a change from now on would be seen. Most files changed long ago: the clock is read for the others.
 pub(crate) fn is_settled(stat: &Stat) -> bool {
-    unsettled_for(stat, now()).is_zero()
+    static EARLIER: LazyLock<Duration> = LazyLock::new(now);
+    unsettled_for(stat, *EARLIER).is_zero() || unsettled_for(stat, now()).is_zero()
 }
 
 /// Waits until a change would be seen, if that takes a moment only. False if it takes longer.
 pub(crate) fn wait_until_settled(stat: &Stat) -> bool {
+    if is_settled(stat) {
+        return true;
+    }
     loop {
         let left = unsettled_for(stat, now());
         if left.is_zero() || left > FINE {

@@ -111,20 +111,13 @@ pub(crate) struct Walk {
     device: u64,
     /// Whether the root's own folder could not be read, or is empty and was not.
     has_failed: AtomicBool,
-    /// Filesystems by device number: their identities and their numbers in the catalog.
-    filesystems: Mutex<HashMap<u64, Option<Filesystem>>>,
+    /// The numbers of filesystems in the catalog, by device number.
+    filesystems: Mutex<HashMap<u64, Option<i64>>>,
     /// Inodes with several names that were counted already.
     counted: Mutex<HashSet<(u64, u64)>>,
     links: Mutex<BTreeMap<PathBuf, Link>>,
     /// Folders that links led to, so that none is walked twice.
     visited: Mutex<HashSet<(u64, u64)>>,
-}
-
-/// A filesystem: its number in the catalog, and its identity.
-#[derive(Clone, Debug)]
-struct Filesystem {
-    id: i64,
-    identity: String,
 }
 
 /// A folder to be walked.
@@ -133,6 +126,8 @@ struct ToWalk {
     place: Place,
     /// The filesystem that it was on when it was last walked.
     filesystem: Option<i64>,
+    /// If it was a mount point then: the filesystem that its parent is on now.
+    mounted_on: Option<i64>,
     rules: Option<Arc<Rules>>,
     by_link: bool,
 }
@@ -178,7 +173,7 @@ impl Walk {
 
     /// The identity of the filesystem of the root's own folder.
     pub(crate) fn filesystem(&self) -> Option<String> {
-        self.filesystem_of(&self.top).ok().flatten().map(|filesystem| filesystem.identity)
+        self.top.filesystem()
     }
 
     /// Begins at the root's folder. A scan that is resumed looks at every folder again: files may have changed since.
@@ -190,27 +185,22 @@ impl Walk {
             None => None,
         };
         let walk = self.clone();
-        let to_walk = ToWalk { place, filesystem, rules: None, by_link: false };
+        let to_walk = ToWalk { place, filesystem, mounted_on: None, rules: None, by_link: false };
         let task = Task::new(move |ctx: &Context| walk.folder(ctx, to_walk));
         submit(pool, task, &self.job.control);
         Ok(())
     }
 
-    /// The filesystem of a folder. Asked for once for each device.
-    fn filesystem_of(&self, folder: &Folder) -> Result<Option<Filesystem>> {
-        let Ok(own) = folder.own() else { return Ok(None) };
+    /// The number of a folder's filesystem in the catalog. Asked for once for each device.
+    fn filesystem_of(&self, folder: &Folder, device: u64) -> Result<Option<i64>> {
         let mut known = self.filesystems.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(filesystem) = known.get(&own.device) {
-            return Ok(filesystem.clone());
+        if let Some(filesystem) = known.get(&device) {
+            return Ok(*filesystem);
         }
-        let filesystem = match folder.filesystem() {
-            Some(identity) => {
-                let id = self.job.store.catalog().filesystem(&identity)?;
-                Some(Filesystem { id, identity })
-            }
-            None => None,
-        };
-        known.insert(own.device, filesystem.clone());
+        let identity = folder.filesystem();
+        let filesystem =
+            identity.map(|identity| self.job.store.catalog().filesystem(&identity)).transpose()?;
+        known.insert(device, filesystem);
         Ok(filesystem)
     }
 
@@ -232,7 +222,7 @@ impl Walk {
     }
 
     fn folder(self: &Arc<Self>, ctx: &Context, to_walk: ToWalk) -> TaskResult<()> {
-        let ToWalk { place, filesystem: known_filesystem, rules, by_link } = to_walk;
+        let ToWalk { place, filesystem: known_filesystem, mounted_on, rules, by_link } = to_walk;
         if ctx.is_cancelled() || self.job.control.is_stopped() {
             return Err(TaskError::cancelled());
         }
@@ -245,7 +235,8 @@ impl Walk {
             Err(error) => return self.failed(place, &error.to_string()),
         };
         let name = place.path.file_name().unwrap_or_default();
-        if !place.path.as_os_str().is_empty() && self.is_virtual(&folder) {
+        let device = folder.own()?.device;
+        if !place.path.as_os_str().is_empty() && device != self.device && folder.is_virtual() {
             return self.foreign(&place, skipped::unknown(name, Kind::Folder));
         }
         if by_link && self.is_a_root(&place.path) {
@@ -259,12 +250,15 @@ impl Walk {
             return self.vanished(&place, skipped);
         }
         let rules = self.rules_of(&folder, &place.path, rules);
-        let filesystem = self.filesystem_of(&folder)?.map(|filesystem| filesystem.id);
+        let filesystem = self.filesystem_of(&folder, device)?;
         let mut visit = Visit::new(self, &folder, &place, known, rules.as_deref());
         visit.listing.filesystem = filesystem;
         visit.by_link = by_link;
         // Another filesystem: what was known of files in this place is of other files.
         visit.keeps_hashes = known_filesystem.zip(filesystem).is_none_or(|(before, now)| before == now);
+        visit.known_filesystem = known_filesystem;
+        visit.may_be_unmounted = visit.listing.place.path.as_os_str().is_empty()
+            || mounted_on.is_some() && mounted_on == filesystem;
         let read = visit.all();
         if ctx.is_cancelled() || self.job.control.is_stopped() {
             return Err(TaskError::cancelled());
@@ -293,9 +287,9 @@ impl Walk {
     ) -> TaskResult<()> {
         add(&self.job.control.folders, 1);
         // The newest is run first.
-        while let Some(Subfolder { place, filesystem }) = folders.pop() {
+        while let Some(Subfolder { place, filesystem, mounted_on }) = folders.pop() {
             let walk = self.clone();
-            let to_walk = ToWalk { place, filesystem, rules: rules.clone(), by_link };
+            let to_walk = ToWalk { place, filesystem, mounted_on, rules: rules.clone(), by_link };
             let _ = ctx.spawn(move |ctx| walk.folder(ctx, to_walk));
         }
         let Some(eager) = &self.job.eager else { return Ok(()) };
@@ -339,11 +333,6 @@ impl Walk {
 
     fn open(&self, place: &Place, by_link: bool) -> io::Result<Folder> {
         self.top.below(&place.path, by_link)
-    }
-
-    /// Whether the system makes up what is in a folder: processes, devices. Nobody's files are there.
-    fn is_virtual(&self, folder: &Folder) -> bool {
-        folder.own().is_ok_and(|own| own.device != self.device) && folder.is_virtual()
     }
 
     /// A folder that belongs to another root, or that the system makes up.

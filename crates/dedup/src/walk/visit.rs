@@ -32,6 +32,8 @@ pub(super) struct Subfolder {
     pub(super) place: Place,
     /// The filesystem that it was on when it was last walked.
     pub(super) filesystem: Option<i64>,
+    /// If it was a mount point then: the filesystem that its parent is on now.
+    pub(super) mounted_on: Option<i64>,
 }
 
 /// Why a folder was not read to its end.
@@ -57,6 +59,10 @@ pub(super) struct Visit<'a> {
     pub(super) by_link: bool,
     /// Whether a file that looks as it did has the same content.
     pub(super) keeps_hashes: bool,
+    /// The filesystem that the folder was on when it was last walked.
+    pub(super) known_filesystem: Option<i64>,
+    /// Whether a disk that was mounted here may be away: a root's own folder, or a mount point that is none now.
+    pub(super) may_be_unmounted: bool,
     skipped: Skipped,
     /// What is to be read next.
     next: Next,
@@ -86,6 +92,8 @@ impl<'a> Visit<'a> {
             folders: Vec::new(),
             by_link: false,
             keeps_hashes: true,
+            known_filesystem: None,
+            may_be_unmounted: false,
             skipped: Skipped::default(),
             next: Next::default(),
             readings: Vec::new(),
@@ -261,7 +269,10 @@ impl<'a> Visit<'a> {
         }
         let filesystem = known.and_then(|known| known.filesystem);
         let place = Place { root: self.walk.job.root.id, id, path };
-        self.folders.push(Subfolder { place, filesystem });
+        // A mount point was on another filesystem than its parent.
+        let was_mounted = filesystem.zip(self.known_filesystem).is_some_and(|(own, parent)| own != parent);
+        let mounted_on = self.listing.filesystem.filter(|_| was_mounted);
+        self.folders.push(Subfolder { place, filesystem, mounted_on });
     }
 
     /// Leaves a link for when all else has been walked.
@@ -275,9 +286,7 @@ impl<'a> Visit<'a> {
     /// All has been seen; what has not is gone. Gives back what is to be read next.
     pub(super) fn end(mut self) -> TaskResult<Next> {
         let walk = self.walk;
-        // A root's own folder, or one that another filesystem was mounted on.
-        let may_be_unmounted = self.listing.place.path.as_os_str().is_empty() || !self.keeps_hashes;
-        if may_be_unmounted && self.is_empty && self.had_any && !walk.job.manner.allow_empty {
+        if self.may_be_unmounted && self.is_empty && self.had_any && !walk.job.manner.allow_empty {
             let place = self.listing.place.clone();
             walk.failed(
                 place,

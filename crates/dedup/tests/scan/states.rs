@@ -319,3 +319,20 @@ fn files_that_match_the_filters_again_are_grouped_by_a_scan_that_reads_nothing()
     bed.has_groups(&[&["f/x", "y"]]);
     assert!(bed.coverage().complete);
 }
+
+#[test]
+fn empty_folder_of_a_disk_that_took_anothers_place_is_empty() {
+    let bed = Bed::new();
+    let place = bed.outside("disk");
+    let root = bed.register(&place);
+    for files in [1, 0] {
+        let Some(_disk) = Mounted::new(&place) else { return };
+        fs::create_dir(place.join("in")).expect("a folder");
+        if files > 0 {
+            write(&place.join("in/file"), &bytes(1, 50));
+        }
+        let summary = bed.scan_all(std::slice::from_ref(&root), &Options::default());
+        assert_eq!((summary.files, summary.errors), (files, 0), "{summary:?}");
+    }
+    assert_eq!(missing(&bed, root.id), 1);
+}
