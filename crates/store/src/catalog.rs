@@ -12,6 +12,7 @@ mod groups;
 mod hashes;
 mod links;
 mod new_files;
+mod record;
 mod skipped;
 mod tree;
 mod upkeep;
@@ -29,11 +30,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::ValueRef;
-use rusqlite::{ToSql, params};
 
+use self::record::{GONE, Recorded};
 use crate::Store;
 use crate::db::Db;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::paths;
 use crate::writer::Shape;
 
@@ -289,7 +290,7 @@ impl Catalog<'_> {
                 crate::scans::unsettle(db)?;
             }
             for (number, listing) in &batch.listings {
-                let Recorded { missing, excluded, known_to_others, ids } = record(db, listing)?;
+                let Recorded { missing, excluded, known_to_others, ids } = record::listing(db, listing)?;
                 written.known_to_others += known_to_others;
                 written.missing += missing;
                 written.excluded += excluded;
@@ -414,197 +415,6 @@ fn known(db: &Db<'_>, id: i64, path: &Path) -> Result<Known> {
         Ok(())
     })?;
     Ok(known)
-}
-
-/// What writing a listing came to.
-struct Recorded {
-    missing: usize,
-    excluded: usize,
-    known_to_others: usize,
-    ids: Vec<i64>,
-}
-
-fn record(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
-    let Listing { scan, place, .. } = listing;
-    let root = place.root;
-    let mut path = paths::to_text(place.path.as_os_str());
-    let folder = match place.id {
-        Some(id) => id,
-        None => folder_row(db, root, &path)?,
-    };
-    if !path.is_empty() {
-        path.push('/');
-    }
-    let mut below = Below { path: &mut path };
-    let mut missing = missing_files(db, &listing.missing_files)?;
-    let mut excluded = 0;
-    for id in &listing.excluded_files {
-        excluded +=
-            db.execute(&format!("UPDATE library_files SET {EXCLUDED} AND id = ?2"), (db.now(), id))?;
-    }
-    for name in &listing.missing_folders {
-        missing += below.with(name, |text| remove_folder(db, root, text))?;
-    }
-    for name in &listing.excluded_folders {
-        excluded += below.with(name, |text| exclude_folder(db, root, text))?;
-    }
-    for name in &listing.foreign_folders {
-        below.with(name, |text| delete_folder(db, root, text))?;
-    }
-    for id in &listing.returned_folders {
-        db.execute("UPDATE folders SET removed_at = NULL, excluded_at = NULL WHERE id = ?1", [id])?;
-    }
-    for name in &listing.new_folders {
-        below.with(name, |text| insert_folder(db, root, Some(folder), text))?;
-    }
-    let (ids, known_to_others) = new_files::new_files(db, listing, folder, below.path)?;
-    for changed in &listing.changed_files {
-        changed_file(db, changed, Some(*scan))?;
-    }
-    let error = match &listing.end {
-        End::Part => {
-            skipped::add(db, folder, &listing.skipped)?;
-            return Ok(Recorded { missing, excluded, known_to_others, ids });
-        }
-        End::Whole => None,
-        End::Failed(error) => Some(error),
-    };
-    let Listing { skipped, filesystem, .. } = listing;
-    // A folder that could not be read was seen all the same.
-    let sql =
-        "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, error_status = ?4, removed_at = NULL,
-            excluded_at = NULL, filesystem_id = coalesce(?5, filesystem_id),
-            skipped_entries = ?6, skipped_unknown = ?7, skipped_digest = ?8
-        WHERE id = ?1";
-    let (entries, unknown, digest) = skipped.columns();
-    db.execute(sql, params![folder, scan, db.now(), error, filesystem, entries, unknown, digest])?;
-    Ok(Recorded { missing, excluded, known_to_others, ids })
-}
-
-/// Paths in one folder, made in one place of memory.
-struct Below<'a> {
-    path: &'a mut String,
-}
-
-impl Below<'_> {
-    fn with<T>(&mut self, name: &OsString, body: impl FnOnce(&str) -> Result<T>) -> Result<T> {
-        let length = self.path.len();
-        paths::push(self.path, name);
-        let result = body(self.path);
-        self.path.truncate(length);
-        result
-    }
-}
-
-/// The row of a folder that somebody else recorded, or that has none yet.
-fn folder_row(db: &Db<'_>, root: i64, path: &str) -> Result<i64> {
-    let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ?2";
-    if let Some(id) = db.first(sql, (root, path), |row| row.get(0))? {
-        return Ok(id);
-    }
-    let parent = match path.rsplit_once('/') {
-        _ if path.is_empty() => None,
-        Some((parent, _)) => Some(folder_row(db, root, parent)?),
-        None => Some(folder_row(db, root, "")?),
-    };
-    insert_folder(db, root, parent, path)?;
-    db.first(sql, (root, path), |row| row.get(0))?
-        .ok_or_else(|| Error::Internal("a folder's row vanished".to_owned()))
-}
-
-fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Result<()> {
-    let sql = "INSERT INTO folders (library_id, parent_id, relative_path, first_seen_at, last_seen_at)
-        VALUES (?1, ?2, ?3, ?4, ?4)
-        ON CONFLICT (library_id, relative_path) DO UPDATE SET parent_id = excluded.parent_id, removed_at = NULL,
-            excluded_at = NULL";
-    db.execute(sql, (root, parent, path, db.now())).map(drop)
-}
-
-/// A file that has changed loses its hash; one that is only back, or was recorded without its change time, keeps it.
-fn changed_file(db: &Db<'_>, changed: &ChangedFile, scan: Option<i64>) -> Result<()> {
-    let ChangedFile { id, stat, keeps_hash } = changed;
-    let now = db.now();
-    let values: &[&dyn ToSql] = params![
-        id,
-        signed(stat.size),
-        stat.mtime_ns,
-        stat.ctime_ns,
-        stat.inode.cast_signed(),
-        stat.device.cast_signed(),
-        scan,
-        now,
-        signed(stat.allocated),
-        stat.links.code()
-    ];
-    let sql = "UPDATE library_files SET ctime_ns = ?4, device = ?6, last_seen_scan_id = ?7, updated_at = ?8,
-            allocated_bytes = ?9, link_kind = ?10, is_missing = 0, removed_at = NULL, excluded_at = NULL,
-            needs_hash = (content_hash IS NULL AND size_bytes > 0)
-        WHERE id = ?1 AND size_bytes = ?2 AND mtime_ns = ?3 AND inode = ?5
-            AND (ctime_ns IS NULL OR ctime_ns = ?4) AND hash_racy IS NULL";
-    if *keeps_hash && db.execute(sql, values)? == 1 {
-        return Ok(());
-    }
-    let sql = "UPDATE library_files SET size_bytes = ?2, mtime_ns = ?3, ctime_ns = ?4, inode = ?5, device = ?6,
-            last_seen_scan_id = ?7, updated_at = ?8, allocated_bytes = ?9, link_kind = ?10, is_missing = 0,
-            removed_at = NULL, excluded_at = NULL, hash_racy = NULL, needs_hash = (?2 > 0),
-            hash_algorithm = NULL, content_hash = NULL, hashed_size_bytes = NULL, hashed_mtime_ns = NULL,
-            hashed_at = NULL, edges = NULL, read_algorithm = NULL, read_hash = NULL, hash_error_count = 0, hash_last_error = NULL,
-            hash_last_error_at = NULL, hash_retry_after = NULL, hash_claim_token = NULL, hash_claimed_at = NULL
-        WHERE id = ?1";
-    db.execute(sql, values).map(drop)
-}
-
-/// Sets what a file that filters leave out has: no group shows it, and its hash is kept.
-const EXCLUDED: &str = "excluded_at = ?1, updated_at = ?1, needs_hash = (is_missing = 0 AND size_bytes > 0),
-    read_algorithm = coalesce(hash_algorithm, read_algorithm), read_hash = coalesce(content_hash, read_hash),
-    hash_algorithm = NULL, content_hash = NULL, hashed_size_bytes = NULL, hashed_mtime_ns = NULL, hashed_at = NULL
-    WHERE excluded_at IS NULL";
-
-/// Sets what a file that is gone has; its hash stays, in case it comes back.
-const GONE: &str = "is_missing = 1, needs_hash = 0, removed_at = ?1, updated_at = ?1, last_seen_scan_id =
-    coalesce((SELECT s.id FROM folders f JOIN scan_sessions s ON s.id = f.walked_scan_id WHERE f.id = folder_id),
-        last_seen_scan_id)";
-
-fn missing_files(db: &Db<'_>, ids: &[i64]) -> Result<usize> {
-    let sql = format!("UPDATE library_files SET {GONE} WHERE id = ?2 AND is_missing = 0");
-    ids.iter().map(|id| db.execute(&sql, (db.now(), id))).sum()
-}
-
-/// A folder is gone, and with it all that was in it.
-fn remove_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
-    let (low, high) = paths::below(path);
-    let sql = format!(
-        "UPDATE library_files SET {GONE} WHERE is_missing = 0
-            AND library_id = ?2 AND relative_path > ?3 AND relative_path < ?4"
-    );
-    let missing = db.execute(&sql, (db.now(), root, &low, &high))?;
-    let sql = "UPDATE folders SET removed_at = ?1 WHERE removed_at IS NULL AND library_id = ?2
-        AND (relative_path = ?5 OR (relative_path > ?3 AND relative_path < ?4))";
-    db.execute(sql, (db.now(), root, &low, &high, path))?;
-    Ok(missing)
-}
-
-/// Filters leave a folder out, with all that is in it. Returns the number of files.
-fn exclude_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
-    let (low, high) = paths::below(path);
-    let sql = format!(
-        "UPDATE library_files SET {EXCLUDED} AND is_missing = 0
-            AND library_id = ?2 AND relative_path > ?3 AND relative_path < ?4"
-    );
-    let files = db.execute(&sql, (db.now(), root, &low, &high))?;
-    let sql = "UPDATE folders SET excluded_at = ?1 WHERE excluded_at IS NULL AND library_id = ?2
-        AND (relative_path = ?5 OR (relative_path > ?3 AND relative_path < ?4))";
-    db.execute(sql, (db.now(), root, &low, &high, path))?;
-    Ok(files)
-}
-
-/// Deletes the rows of a folder and of all that is in it.
-fn delete_folder(db: &Db<'_>, root: i64, path: &str) -> Result<()> {
-    let (low, high) = paths::below(path);
-    let below = "library_id = ?1 AND relative_path > ?2 AND relative_path < ?3";
-    db.execute(&format!("DELETE FROM library_files WHERE {below}"), (root, &low, &high))?;
-    db.execute(&format!("DELETE FROM folders WHERE {below}"), (root, &low, &high))?;
-    db.execute("DELETE FROM folders WHERE library_id = ?1 AND relative_path = ?2", (root, path)).map(drop)
 }
 
 /// Sizes are far below what SQLite can hold.

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rusqlite::params;
 
-use super::{Batch, Catalog, ChangedFile, GONE, Ids, LinkKind, Stat};
+use super::record::GONE;
+use super::{Batch, Catalog, ChangedFile, Ids, LinkKind, Stat};
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::paths;
@@ -297,7 +298,7 @@ pub(super) fn settle(db: &Db<'_>, reading: &Reading, ids: &Ids) -> Result<usize>
 fn as_read(db: &Db<'_>, id: i64, stat: &Stat) -> Result<()> {
     let scan = "SELECT last_seen_scan_id FROM library_files WHERE id = ?1";
     let scan = db.first(scan, [id], |row| row.get(0))?.flatten();
-    super::changed_file(db, &ChangedFile { id, stat: *stat, keeps_hash: true }, scan)?;
+    super::record::changed_file(db, &ChangedFile { id, stat: *stat, keeps_hash: true }, scan)?;
     let sql =
         "UPDATE library_files SET hash_error_count = 0, hash_last_error = NULL, hash_last_error_at = NULL,
             hash_retry_after = NULL, hash_claim_token = NULL, hash_claimed_at = NULL
