@@ -14,7 +14,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use gristmill_pool::{Context, Pool, Task, TaskError, TaskResult};
 use gristmill_store::Store;
@@ -111,6 +111,8 @@ pub(crate) struct Walk {
     device: u64,
     /// Whether the root's own folder could not be read, or is empty and was not.
     has_failed: AtomicBool,
+    /// The number in the catalog of the filesystem that the root's own folder is on: mostly that of all.
+    top_filesystem: OnceLock<Option<i64>>,
     /// The numbers of filesystems in the catalog, by device number.
     filesystems: Mutex<HashMap<u64, Option<i64>>>,
     /// Inodes with several names that were counted already.
@@ -157,8 +159,20 @@ impl Walk {
         let device = top.own().map_err(unreadable)?.device;
         let inside = |other: &PathBuf| other.strip_prefix(path).ok().map(Path::to_path_buf);
         let inner = job.roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
-        let (has_failed, filesystems, counted, links, visited) = Default::default();
-        Ok(Arc::new(Walk { job, inner, top, device, has_failed, filesystems, counted, links, visited }))
+        let (has_failed, top_filesystem, filesystems, counted, links, visited) = Default::default();
+        let walk = Walk {
+            job,
+            inner,
+            top,
+            device,
+            has_failed,
+            top_filesystem,
+            filesystems,
+            counted,
+            links,
+            visited,
+        };
+        Ok(Arc::new(walk))
     }
 
     /// Whether the root could not be walked at all. Then nothing is known of what is in it now.
@@ -193,6 +207,11 @@ impl Walk {
 
     /// The number of a folder's filesystem in the catalog. Asked for once for each device.
     fn filesystem_of(&self, folder: &Folder, device: u64) -> Result<Option<i64>> {
+        if device == self.device
+            && let Some(filesystem) = self.top_filesystem.get()
+        {
+            return Ok(*filesystem);
+        }
         let mut known = self.filesystems.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(filesystem) = known.get(&device) {
             return Ok(*filesystem);
@@ -201,6 +220,9 @@ impl Walk {
         let filesystem =
             identity.map(|identity| self.job.store.catalog().filesystem(&identity)).transpose()?;
         known.insert(device, filesystem);
+        if device == self.device {
+            let _ = self.top_filesystem.set(filesystem);
+        }
         Ok(filesystem)
     }
 

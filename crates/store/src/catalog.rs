@@ -274,10 +274,14 @@ impl Catalog<'_> {
 
     /// The number of a filesystem, which is given to it when it is first seen.
     pub fn filesystem(self, identity: &str) -> Result<i64> {
+        let number = "SELECT id FROM filesystems WHERE identity = ?1";
+        if let Some(id) = self.0.read(|db| db.first(number, [identity], |row| row.get(0)))? {
+            return Ok(id);
+        }
         let identity = identity.to_owned();
         self.0.write(Shape::Compound, move |db| {
             db.execute("INSERT INTO filesystems (identity) VALUES (?1) ON CONFLICT DO NOTHING", [&identity])?;
-            db.number("SELECT id FROM filesystems WHERE identity = ?1", [&identity])
+            db.number(number, [&identity])
         })
     }
 
@@ -392,23 +396,26 @@ fn known(db: &Db<'_>, id: i64, path: &Path) -> Result<Known> {
     // One statement for both: each has SQLite lock the file, which costs more than a few rows.
     let sql =
         "SELECT id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind,
-                is_missing, excluded_at IS NOT NULL, hash_racy
+                is_missing, coalesce(excluded_at, hash_racy)
             FROM library_files WHERE folder_id = ?1
-        UNION ALL SELECT id, relative_path, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                removed_at IS NOT NULL, excluded_at IS NOT NULL, filesystem_id
+        UNION ALL SELECT id, relative_path, NULL, filesystem_id, NULL, NULL, NULL, NULL, NULL,
+                removed_at IS NOT NULL, excluded_at
             FROM folders WHERE parent_id = ?1";
     let mut known = Known::default();
     db.rows(sql, [id], |row| {
-        let (id, name, gone, excluded) = (row.get(0)?, name(row)?, row.get(9)?, row.get(10)?);
-        let last: Option<i64> = row.get(11)?;
+        let (id, name, gone) = (row.get(0)?, name(row)?, row.get(9)?);
+        // A time if it is excluded, a number if it is racy. What is excluded is compared when it is included again.
+        let mark = row.get_ref(10)?;
+        let excluded = matches!(mark, ValueRef::Text(_));
         match row.get_ref(2)? {
             ValueRef::Null => {
-                let folder = KnownFolder { id, removed: gone, excluded, filesystem: last };
+                let folder = KnownFolder { id, removed: gone, excluded, filesystem: row.get(3)? };
                 known.folders.push((name, folder));
             }
             _ => {
                 let stat = hashes::stat(row, 2)?;
-                let file = KnownFile { id, stat, missing: gone, excluded, racy: last.is_some() };
+                let racy = matches!(mark, ValueRef::Integer(_));
+                let file = KnownFile { id, stat, missing: gone, excluded, racy };
                 known.files.push((name, file));
             }
         }

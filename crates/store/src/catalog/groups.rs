@@ -3,7 +3,7 @@
 //! Owns what a group is: files that are there, hashed with the same algorithm to the same hash; and empty files, if they
 //! are asked for. Names of one inode are one copy. Reclaimable is what the other copies take on their disks.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use rusqlite::Connection;
@@ -153,7 +153,9 @@ struct Alike {
 struct Fact {
     id: i64,
     root: i64,
-    stat: Stat,
+    size: u64,
+    allocated: u64,
+    links: LinkKind,
     identity: Identity,
     /// When groups are sorted by it.
     path: String,
@@ -219,16 +221,18 @@ fn empty_files(conn: &Connection) -> rusqlite::Result<Alike> {
     Ok(Alike { algorithm: Algorithm::Blake3, hash: EMPTY.to_vec(), ids })
 }
 
-/// The filesystem that a file was on: its folder's. Looked up only where an inode may have several names.
-fn filesystem(conn: &Connection, id: i64, stat: &Stat) -> rusqlite::Result<Option<i64>> {
-    if !matches!(stat.links, LinkKind::HardLinked | LinkKind::ViaSymlink) {
-        return Ok(None);
-    }
+/// Which file a row is a name of, where its inode may have several.
+fn shared_identity(conn: &Connection, id: i64) -> rusqlite::Result<Identity> {
     let sql =
-        "SELECT d.filesystem_id FROM library_files f JOIN folders d ON d.id = f.folder_id WHERE f.id = ?1";
+        "SELECT f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.allocated_bytes, f.link_kind,
+            d.filesystem_id
+        FROM library_files f LEFT JOIN folders d ON d.id = f.folder_id WHERE f.id = ?1";
     let mut statement = conn.prepare_cached(sql)?;
     let mut rows = statement.query([id])?;
-    rows.next()?.map_or(Ok(None), |row| row.get(0))
+    match rows.next()? {
+        Some(row) => Ok(identity(id, &hashes::stat(row, 0)?, row.get(7)?)),
+        None => Ok(Identity::Row(id)),
+    }
 }
 
 /// Adds those that are groups, and asked for.
@@ -246,26 +250,27 @@ fn weigh(
     let mut facts: Vec<Vec<Fact>> = some.iter().map(|alike| Vec::with_capacity(alike.ids.len())).collect();
     let mut statement = conn.prepare_cached(match query.sort {
         SortBy::Path => {
-            "SELECT f.library_id, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.allocated_bytes, f.link_kind,
-                    r.root_path, f.relative_path
+            "SELECT f.library_id, f.size_bytes, f.allocated_bytes, f.link_kind, r.root_path, f.relative_path
                 FROM library_files f JOIN library_roots r ON r.id = f.library_id WHERE f.id = ?1"
         }
-        _ => {
-            "SELECT library_id, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind
-                FROM library_files WHERE id = ?1"
-        }
+        _ => "SELECT library_id, size_bytes, allocated_bytes, link_kind FROM library_files WHERE id = ?1",
     })?;
     for (id, place) in places {
         let mut rows = statement.query([id])?;
         let (Some(row), Some(facts)) = (rows.next()?, facts.get_mut(place)) else { continue };
-        let stat = hashes::stat(row, 1)?;
+        let bytes = |value: i64| u64::try_from(value).unwrap_or(0);
+        let size = bytes(row.get(1)?);
+        let links = LinkKind::from_code(row.get(3)?);
         facts.push(Fact {
             id,
             root: row.get(0)?,
-            stat,
-            identity: identity(id, &stat, filesystem(conn, id, &stat)?),
+            size,
+            allocated: row.get::<_, Option<i64>>(2)?.map_or(size, bytes),
+            links,
+            // Most files have one name: no more is read of them.
+            identity: if links == LinkKind::Single { Identity::Row(id) } else { shared_identity(conn, id)? },
             path: match query.sort {
-                SortBy::Path => format!("{}/{}", row.get_ref(8)?.as_str()?, row.get_ref(9)?.as_str()?),
+                SortBy::Path => format!("{}/{}", row.get_ref(4)?.as_str()?, row.get_ref(5)?.as_str()?),
                 _ => String::new(),
             },
         });
@@ -277,20 +282,27 @@ fn weigh(
 /// What is to be said about a group, if it is asked for.
 fn group(query: &GroupQuery, alike: Alike, mut facts: Vec<Fact>) -> Option<Found> {
     facts.retain(|fact| query.roots.is_empty() || query.roots.contains(&fact.root));
-    let size = facts.last().map(|last| last.stat.size).filter(|size| *size >= query.min_size)?;
+    let size = facts.last().map(|last| last.size).filter(|size| *size >= query.min_size)?;
     // Of each copy: what it takes, and whether it may be removed. What a symbolic link leads to lies elsewhere.
-    let mut copies: BTreeMap<Identity, (u64, bool)> = BTreeMap::new();
-    for Fact { stat, identity, .. } in &facts {
-        let (_, removable) = copies.entry(*identity).or_insert((stat.allocated, true));
-        *removable &= stat.links != LinkKind::ViaSymlink;
+    let mut names: Vec<_> = facts
+        .iter()
+        .map(|fact| (fact.identity, fact.allocated, fact.links != LinkKind::ViaSymlink))
+        .collect();
+    names.sort_unstable();
+    let (mut copies, mut kept_elsewhere, mut largest, mut reclaimable) = (0_u64, false, 0_u64, 0_u64);
+    for names in names.chunk_by(|(a, ..), (b, ..)| a == b) {
+        copies += 1;
+        if names.iter().all(|(.., removable)| *removable) {
+            let allocated = names.first().map_or(0, |(_, allocated, _)| *allocated);
+            largest = largest.max(allocated);
+            reclaimable = reclaimable.saturating_add(allocated);
+        } else {
+            kept_elsewhere = true;
+        }
     }
-    let removable = || copies.values().filter(|(_, removable)| *removable).map(|(allocated, _)| *allocated);
-    let kept = match removable().count() == copies.len() {
-        true => removable().max().unwrap_or(0),
-        false => 0,
-    };
-    let reclaimable = removable().fold(0, u64::saturating_add).saturating_sub(kept);
-    let copies = copies.len() as u64;
+    if !kept_elsewhere {
+        reclaimable = reclaimable.saturating_sub(largest);
+    }
     let spans = facts.iter().any(|fact| Some(fact.root) != facts.first().map(|first| first.root));
     let wanted = copies >= query.min_count.max(2) && (!query.across_roots || spans);
     let ids = facts.iter().map(|fact| fact.id).collect();
@@ -339,7 +351,10 @@ fn with_members(conn: &Connection, group: Found) -> rusqlite::Result<Group> {
     let mut first = HashMap::new();
     let mut placed: Vec<(usize, Member)> = Vec::with_capacity(named.len());
     for (place, (_, mut member)) in named.into_iter().enumerate() {
-        let file = identity(member.id, &member.stat, filesystem(conn, member.id, &member.stat)?);
+        let file = match member.stat.links {
+            LinkKind::Single => Identity::Row(member.id),
+            _ => shared_identity(conn, member.id)?,
+        };
         let at = *first.entry(file).or_insert(place);
         member.linked = at != place;
         placed.push((at, member));
