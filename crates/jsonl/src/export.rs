@@ -243,6 +243,7 @@ impl RowWriter<'_> {
             self.rows += 1;
             self.bytes += self.line.len() as u64;
             add(&control.rows, 1);
+            add(&control.bytes_read, self.line.len() as u64);
         }
         self.output.flush().map_err(Failure::Output)
     }

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gristmill_jsonl::export::{Exported, export, export_to_file};
-use gristmill_jsonl::import::control::Control;
+use gristmill_jsonl::import::control::{Control, Progress};
 use serde_json::json;
 
+use super::progress::{Line, Pace, Part, Shown, short};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::{bytes, counted, path, took};
@@ -63,11 +64,13 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         move || control.stop()
     })?;
     let is_file = args.output.as_os_str() != "-";
+    let shown = progress(&control, context.quiet);
     let result = if is_file {
         export_to_file(&args.from, &args.table, &args.output, args.force, &control)
     } else {
         to_standard_output(args, &control)
     };
+    shown.end();
     signals.stop();
     match result {
         Ok(exported) if is_file => told(&exported, &args.output, context).map(|()| Outcome::Done),
@@ -76,6 +79,23 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         Err(gristmill_jsonl::Error::Stopped) => Ok(Outcome::Interrupted),
         result => Ok(result.map(|_| Outcome::Done)?),
     }
+}
+
+/// Shows how far the export has come until it is ended.
+fn progress(control: &Arc<Control>, quiet: bool) -> Shown {
+    let control = control.clone();
+    let mut pace = Pace::default();
+    Shown::start(quiet, move |elapsed| {
+        let Progress { rows, bytes_read: written, .. } = control.progress();
+        let parts = vec![
+            Part(9, "exporting".to_owned()),
+            Part(7, bytes(written)),
+            Part(6, format!("{}/s", bytes(pace.rate(written) as u64))),
+            Part(4, counted(rows, "row")),
+            Part(2, short(elapsed.as_secs())),
+        ];
+        Line { parts, bar: None }
+    })
 }
 
 fn to_standard_output(args: &Args, control: &Arc<Control>) -> gristmill_jsonl::Result<Exported> {
