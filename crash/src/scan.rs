@@ -130,7 +130,7 @@ impl<'a> Rounds<'a> {
         let stage = &field.stage;
         let database = field.file("disturbed.db");
         start(self.mill, stage.before.as_deref(), &database)?;
-        let mut game = Game { mill: self.mill, field, findings: Vec::new(), left: None, killed: false };
+        let mut game = Game { mill: self.mill, field, findings: Vec::new(), left: None };
         game.look(&database)?;
         let wanted = self.chance.within(1..5);
         let mut told = Vec::new();
@@ -250,8 +250,6 @@ struct Game<'a> {
     findings: Vec<String>,
     /// What was left to do when somebody last looked; nothing while there is no catalog.
     left: Option<Left>,
-    /// Whether a dead scan has left a database.
-    killed: bool,
 }
 
 impl Game<'_> {
@@ -260,7 +258,6 @@ impl Game<'_> {
         let before = self.left;
         let dead = self.field.file("dead.db");
         copy(self.mill, database, &dead)?;
-        self.killed = dead.exists();
         self.look(&dead)?;
         let Some(left) = self.left else { return Ok(Phase::Start) };
         if left.running + left.ended > 0 {
@@ -306,8 +303,8 @@ impl Game<'_> {
         // A file that is found behind a link, too, may be read by each of its names: that they are one is not seen
         // while walking.
         let reads = if self.field.stage.walks_anew { left.names } else { left.reads };
-        // One that goes on tells of all there is.
-        let folders = if left.running > 0 { left.all_folders } else { left.folders };
+        // Every scan looks at all folders, resumed or not.
+        let folders = self.field.stage.summary["folders"].as_i64().unwrap_or(0);
         for (what, expected) in [
             ("folders", folders..=folders),
             ("read_files", left.reads..=reads),
@@ -340,14 +337,6 @@ impl Game<'_> {
                 .push(format!("{unmarked} folders are there, and not marked by the scan that saw them"));
         }
         drop(beside);
-        let dead = self.field.file("dead.db");
-        if self.killed && !stage.walks_anew && self.left.is_some() {
-            let again = Beside::open(&dead, database)?.walked_again(stage.since)?;
-            if again > 0 {
-                self.findings
-                    .push(format!("{again} folders were walked again that had been walked before a kill"));
-            }
-        }
         if dupes(self.mill, database)? != stage.dupes {
             self.findings.push("`gristmill dupes` answers otherwise than undisturbed".to_owned());
         }

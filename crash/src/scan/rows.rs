@@ -120,8 +120,6 @@ pub(crate) struct Left {
     pub(crate) probes: i64,
     /// Files that cannot be read.
     pub(crate) unreadable: i64,
-    /// All folders that there are.
-    pub(crate) all_folders: i64,
 }
 
 /// An undisturbed catalog, and another.
@@ -211,18 +209,6 @@ impl Beside {
         )
     }
 
-    /// With a dead scan's catalog in the place of the undisturbed one: how many folders were walked once more that it
-    /// had walked.
-    pub(crate) fn walked_again(&self, since: i64) -> Result<i64, Trouble> {
-        self.number(&format!(
-            "SELECT count(*) FROM undisturbed.folders e JOIN undisturbed.library_roots er ON er.id = e.library_id
-                JOIN undisturbed.scan_sessions s ON s.id = e.walked_scan_id AND s.id > {since} AND s.status = 'running'
-                JOIN other.library_roots r ON r.root_path = er.root_path
-                JOIN other.folders f ON f.library_id = r.id AND f.relative_path = e.relative_path
-            WHERE f.last_seen_at IS NOT e.last_seen_at"
-        ))
-    }
-
     /// What the other has still to do. `since`: the last scan before the one that was killed.
     pub(crate) fn left(&self, since: i64) -> Result<Left, Trouble> {
         // Of each root the last: a root that was complete when another one's scan was killed is scanned anew.
@@ -270,7 +256,6 @@ impl Beside {
             names: contents,
             probes: count(inodes, UNPROBED)?,
             unreadable: count(inodes, "e.hash_error_count > 0")?,
-            all_folders: self.number("SELECT count(*) FROM undisturbed.folders WHERE removed_at IS NULL")?,
         })
     }
 

@@ -162,7 +162,9 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         }
         let duplicates = find(store, options, settled, &mut summary)?;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        // A resumed scan does not try again what could not be read before it stopped, so its own errors do not tell.
         let is_whole = summary.errors == 0
+            && !summary.resumed
             && absent.is_empty()
             && get(&control.surprises) == 0
             && get(&tally.unreached) == 0;

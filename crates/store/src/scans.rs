@@ -97,6 +97,14 @@ impl Scans<'_> {
         })
     }
 
+    /// Records that the walk of a scan is complete.
+    pub fn walked(self, id: i64) -> Result<()> {
+        self.0.write(Shape::Statement, move |db| {
+            let sql = "UPDATE scan_sessions SET walked_at = ?2 WHERE id = ?1 AND status = 'running'";
+            db.execute(sql, (id, db.now())).map(drop)
+        })
+    }
+
     /// Leaves a scan to whoever wants to go on with it.
     pub fn release(self, id: i64) -> Result<()> {
         self.0.write(Shape::Statement, move |db| {

@@ -31,7 +31,8 @@ fn good_ones_are_rows_and_bad_ones_dead_letters() {
     for letter in &dead {
         assert_eq!(header(letter, "x-gristmill-reason"), "permanent");
         let error = header(letter, "x-gristmill-error");
-        let expected = if body(letter).starts_with('[') { "expected an object such as" } else { "is it cut off?" };
+        let expected =
+            if body(letter).starts_with('[') { "expected an object such as" } else { "is it cut off?" };
         assert!(error.contains(expected), "{error}");
     }
 }

@@ -91,6 +91,9 @@ impl Course<'_> {
             if !is_written || self.control.is_stopped() || self.is_settled()? {
                 return Ok(());
             }
+            for scan in self.scans.iter().filter(|scan| !self.absent.contains(&scan.root)) {
+                self.store.scans().walked(scan.id)?;
+            }
         }
         if self.has_read_all()? {
             let Progress { files, bytes, .. } = self.control.progress();

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gristmill_dedup::{Coverage, Filter, Mode, Options};
+use gristmill_store::catalog::{Finding, Hashed};
 use gristmill_store::roots::Root;
 
 use crate::bed::{Bed, MIB, Mounted, bytes, mode, sets, write};
@@ -335,4 +336,22 @@ fn empty_folder_of_a_disk_that_took_anothers_place_is_empty() {
         assert_eq!((summary.files, summary.errors), (files, 0), "{summary:?}");
     }
     assert_eq!(missing(&bed, root.id), 1);
+}
+
+/// A file that could not be read before the stop is not tried again, and is unread all the same.
+#[test]
+fn resumed_scan_that_skips_unreadable_files_is_not_complete() {
+    let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50)]);
+    bed.scan_with(&mode(Mode::Folders));
+    let unreadable = |id: std::path::PathBuf| {
+        let (stat, finding) = (bed.files()[&id].stat, Finding::Failed("no".into()));
+        Hashed { id: bed.files()[&id].id, stat, finding }
+    };
+    let control = Arc::new(gristmill_dedup::Control::default());
+    control.stop();
+    bed.try_scan(&all(&bed), &Options::default(), &control).expect("a scan");
+    bed.store.catalog().settle(vec![unreadable("a".into())]).expect("recorded");
+    assert!(bed.scan().resumed);
+    let coverage = bed.coverage();
+    assert_eq!((coverage.complete, coverage.unreadable_files), (false, 1), "{coverage:?}");
 }
