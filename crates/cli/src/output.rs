@@ -60,7 +60,7 @@ impl Output {
             _ if self.json || !self.quiet => self.say(value, text),
             Outcome::Done | Outcome::Interrupted => Ok(()),
             Outcome::ForTheUser | Outcome::Failed | Outcome::Busy => {
-                // That it cannot be told is no reason for another exit code.
+                // A warning that cannot be printed does not change the exit status.
                 let _ = writeln!(io::stderr(), "{}", text(self).trim_end());
                 Ok(())
             }
@@ -194,7 +194,7 @@ pub(crate) fn path(path: &std::path::Path) -> String {
     display_path(path)
 }
 
-/// A text for a terminal: characters that steer one are escaped, whoever wrote the text.
+/// Escapes control characters, so that text from any source cannot steer the terminal.
 pub(crate) fn visible(text: &str) -> String {
     escaped(text, &['\t'])
 }
