@@ -50,7 +50,7 @@ pub fn coverage(store: &Store, only: &[i64]) -> Result<Coverage> {
         ..Coverage::default()
     };
     for root in store.roots().list()?.into_iter().filter(is_wanted) {
-        let (_, unreadable) = store.catalog().count_folders(root.id)?;
+        let unreadable = store.catalog().count_unreadable(root.id)?;
         coverage.unreadable_folders += u64::try_from(unreadable).unwrap_or(0);
         if unfinished.contains(&root.id) {
             coverage.unfinished_roots.push(root.path);

@@ -313,7 +313,7 @@ fn begin(store: &Store, roots: &[Root], options: &Options) -> Result<Vec<Scan>> 
 fn seen(store: &Store, scan: &Scan, holds: &HashMap<i64, Holds>) -> Result<Seen> {
     let number = |number: i64| u64::try_from(number).unwrap_or(0);
     let catalog = store.catalog();
-    let (folders, unreadable) = catalog.count_folders(scan.root)?;
+    let (folders, unreadable) = (catalog.count_folders(scan.root)?, catalog.count_unreadable(scan.root)?);
     let Holds { files, bytes } = holds.get(&scan.root).copied().unwrap_or_default();
     Ok(Seen {
         folders: number(folders),

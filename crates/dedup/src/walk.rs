@@ -109,6 +109,8 @@ pub(crate) struct Walk {
     inner: HashSet<PathBuf>,
     top: Arc<Folder>,
     device: u64,
+    /// Whether the catalog has unusual files of the root.
+    has_unusual: bool,
     /// Whether the root's own folder could not be read, or is empty and was not.
     has_failed: AtomicBool,
     /// The number in the catalog of the filesystem that the root's own folder is on: mostly that of all.
@@ -160,11 +162,13 @@ impl Walk {
         let inside = |other: &PathBuf| other.strip_prefix(path).ok().map(Path::to_path_buf);
         let inner = job.roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
         let (has_failed, top_filesystem, filesystems, counted, links, visited) = Default::default();
+        let has_unusual = job.store.catalog().has_unusual(job.root.id)?;
         let walk = Walk {
             job,
             inner,
             top,
             device,
+            has_unusual,
             has_failed,
             top_filesystem,
             filesystems,
@@ -250,7 +254,7 @@ impl Walk {
         }
         let _busy = Busy::new(&self.job.control);
         let (folder, known) = match self.open(&place, by_link) {
-            Ok(folder) => (folder, self.job.store.catalog().known(&place)?),
+            Ok(folder) => (folder, self.job.store.catalog().known(&place, self.has_unusual)?),
             Err(error) if is_gone(&error) && !place.path.as_os_str().is_empty() => {
                 return self.vanished(&place, Skipped::default());
             }

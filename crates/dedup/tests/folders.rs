@@ -287,13 +287,13 @@ fn what_is_gone_does_not_count() {
     let catalog = trees.store.catalog();
     let root = trees.store.roots().list().expect("roots")[0].id;
     let top = catalog.top(root).expect("its top");
-    let inner = catalog.known(&top).expect("its folders").folders;
+    let inner = catalog.known(&top, true).expect("its folders").folders;
     let listing = |name: &str| {
         let id = inner.iter().find(|(known, _)| known == name).map(|(_, folder)| folder.id);
         Listing { end: End::Whole, ..Listing::new(1, Place { root, id, path: name.into() }) }
     };
     let (mut a, mut b) = (listing("a"), listing("b"));
-    let known = catalog.known(&a.place).expect("its files").files;
+    let known = catalog.known(&a.place, true).expect("its files").files;
     a.missing_files = known.iter().filter(|(name, _)| name == "2").map(|(_, file)| file.id).collect();
     b.missing_folders = vec!["s".into()];
     catalog.record(vec![a]).expect("recorded");

@@ -10,6 +10,7 @@
 
 mod groups;
 mod hashes;
+mod known;
 mod links;
 mod new_files;
 mod record;
@@ -19,6 +20,7 @@ mod upkeep;
 
 pub use groups::{Group, GroupQuery, Groups, Member, SortBy};
 pub use hashes::{Algorithm, Digest, FileRef, Finding, Hashed, Reading, Row, prefix};
+pub use known::{Known, KnownFile, KnownFolder};
 pub use links::{Identity, LinkKind};
 pub use skipped::Skipped;
 pub(crate) use skipped::forget as forget_skipped;
@@ -27,13 +29,10 @@ pub use upkeep::{Check, Purged};
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-
-use rusqlite::types::ValueRef;
+use std::path::PathBuf;
 
 use self::record::{GONE, Recorded};
 use crate::Store;
-use crate::db::Db;
 use crate::error::Result;
 use crate::paths;
 use crate::writer::Shape;
@@ -74,43 +73,6 @@ pub struct Place {
     pub id: Option<i64>,
     /// The path in the root.
     pub path: PathBuf,
-}
-
-/// What is known of a folder.
-#[derive(Clone, Debug, Default)]
-pub struct Known {
-    /// Its files by their names, those that are gone included.
-    pub files: Vec<(OsString, KnownFile)>,
-    /// Its folders by their names, those that are gone included.
-    pub folders: Vec<(OsString, KnownFolder)>,
-}
-
-/// What is known of a file.
-#[derive(Clone, Copy, Debug)]
-pub struct KnownFile {
-    /// Its row.
-    pub id: i64,
-    /// As it was seen; `ctime_ns` is 0 when another program recorded it.
-    pub stat: Stat,
-    /// Whether it was gone.
-    pub missing: bool,
-    /// Whether filters left it out.
-    pub excluded: bool,
-    /// Whether it was read so shortly after a change that it has to be read again.
-    pub racy: bool,
-}
-
-/// What is known of a folder in a folder.
-#[derive(Clone, Copy, Debug)]
-pub struct KnownFolder {
-    /// Its row.
-    pub id: i64,
-    /// Whether it was gone.
-    pub removed: bool,
-    /// Whether filters left it out.
-    pub excluded: bool,
-    /// The filesystem it was on.
-    pub filesystem: Option<i64>,
 }
 
 /// A file that is not as its row says.
@@ -253,12 +215,6 @@ pub type Ids = HashMap<u64, Vec<i64>>;
 pub struct Catalog<'a>(pub(crate) &'a Store);
 
 impl Catalog<'_> {
-    /// What is known of a folder. Nothing, when it has no row.
-    pub fn known(self, place: &Place) -> Result<Known> {
-        let Some(id) = place.id else { return Ok(Known::default()) };
-        self.0.read(|db| known(db, id, &place.path))
-    }
-
     /// The root's own folder, if it was ever walked.
     pub fn top(self, root: i64) -> Result<Place> {
         let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ''";
@@ -358,12 +314,17 @@ impl Catalog<'_> {
         self.0.read(|db| db.rows(sql, [], |row| Ok((row.get(0)?, number(row.get(1)?), number(row.get(2)?)))))
     }
 
-    /// How many folders of a root are there, and how many of them could not be read.
-    pub fn count_folders(self, root: i64) -> Result<(i64, i64)> {
-        let sql =
-            "SELECT count(*), count(error_status) FROM folders WHERE library_id = ?1 AND removed_at IS NULL
-                AND excluded_at IS NULL";
-        self.0.read(|db| Ok(db.first(sql, [root], |row| Ok((row.get(0)?, row.get(1)?)))?.unwrap_or_default()))
+    /// How many folders of a root are there.
+    pub fn count_folders(self, root: i64) -> Result<i64> {
+        let sql = "SELECT count(*) FROM folders WHERE library_id = ?1 AND removed_at IS NULL AND excluded_at IS NULL";
+        self.0.read(|db| db.number(sql, [root]))
+    }
+
+    /// How many of them could not be read.
+    pub fn count_unreadable(self, root: i64) -> Result<i64> {
+        let sql = "SELECT count(*) FROM folders WHERE library_id = ?1
+            AND error_status IS NOT NULL AND removed_at IS NULL AND excluded_at IS NULL";
+        self.0.read(|db| db.number(sql, [root]))
     }
 
     /// How many files of a root could not be read when they were last tried.
@@ -383,45 +344,6 @@ impl Catalog<'_> {
             })
         })
     }
-}
-
-fn known(db: &Db<'_>, id: i64, path: &Path) -> Result<Known> {
-    // Names follow the folder's path and a slash; bytes, as the path's text has.
-    let folder = paths::to_text(path.as_os_str());
-    let skipped = if folder.is_empty() { 0 } else { folder.len() + 1 };
-    let name = |row: &rusqlite::Row<'_>| -> rusqlite::Result<OsString> {
-        let text = row.get_ref(1)?.as_str()?;
-        Ok(paths::from_text(text.get(skipped..).unwrap_or_default()))
-    };
-    // One statement for both: each has SQLite lock the file, which costs more than a few rows.
-    let sql =
-        "SELECT id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind,
-                is_missing, coalesce(excluded_at, hash_racy)
-            FROM library_files WHERE folder_id = ?1
-        UNION ALL SELECT id, relative_path, NULL, filesystem_id, NULL, NULL, NULL, NULL, NULL,
-                removed_at IS NOT NULL, excluded_at
-            FROM folders WHERE parent_id = ?1";
-    let mut known = Known::default();
-    db.rows(sql, [id], |row| {
-        let (id, name, gone) = (row.get(0)?, name(row)?, row.get(9)?);
-        // A time if it is excluded, a number if it is racy. What is excluded is compared when it is included again.
-        let mark = row.get_ref(10)?;
-        let excluded = matches!(mark, ValueRef::Text(_));
-        match row.get_ref(2)? {
-            ValueRef::Null => {
-                let folder = KnownFolder { id, removed: gone, excluded, filesystem: row.get(3)? };
-                known.folders.push((name, folder));
-            }
-            _ => {
-                let stat = hashes::stat(row, 2)?;
-                let racy = matches!(mark, ValueRef::Integer(_));
-                let file = KnownFile { id, stat, missing: gone, excluded, racy };
-                known.files.push((name, file));
-            }
-        }
-        Ok(())
-    })?;
-    Ok(known)
 }
 
 /// Sizes are far below what SQLite can hold.

@@ -38,6 +38,7 @@ const OURS: &[(i64, &str, Migration)] = &[
     (1003, "catalog", catalog),
     (1004, "messages", messages),
     (1005, "catalog_identity", catalog_identity),
+    (1006, "catalog_exceptions", catalog_exceptions),
 ];
 
 /// The step that a file is at when there is nothing left to do.
@@ -210,6 +211,15 @@ fn catalog_identity(db: &Db<'_>) -> Result<()> {
         add_columns(db, table, wanted)?;
     }
     crate::scans::unsettle(db)
+}
+
+/// 1006: the few files whose row has more to be read than size and times, and the few folders that could not be read.
+fn catalog_exceptions(db: &Db<'_>) -> Result<()> {
+    let unusual = schema::UNUSUAL;
+    db.batch(&format!(
+        "CREATE INDEX IF NOT EXISTS ix_library_files_unusual ON library_files (library_id, folder_id) WHERE {unusual};
+        CREATE INDEX IF NOT EXISTS ix_folders_unreadable ON folders (library_id) WHERE error_status IS NOT NULL;"
+    ))
 }
 
 fn add_columns(db: &Db<'_>, table: &str, wanted: &[(&str, &str)]) -> Result<()> {

@@ -444,7 +444,9 @@ pub(crate) const IDENTITY_COLUMNS: &[(&str, &[(&str, &str)])] = &[
     (
         "folders",
         &[
-            ("filesystem_id", "INTEGER REFERENCES filesystems (id)"),
+            // A row of `filesystems`, which are never deleted. Without REFERENCES: SQLite would look for the row whenever a
+            // folder is walked.
+            ("filesystem_id", "INTEGER"),
             // Since when filters leave the folder out.
             ("excluded_at", "TEXT"),
             // Entries that the last walk passed over: links, special files, what filters leave out. How many, of how
@@ -473,6 +475,11 @@ pub(crate) const IDENTITY: &str = "
     CREATE TABLE IF NOT EXISTS filesystems (id INTEGER NOT NULL PRIMARY KEY, identity TEXT NOT NULL UNIQUE);
     CREATE INDEX IF NOT EXISTS ix_scan_sessions_settled ON scan_sessions (settled) WHERE settled IS NOT NULL;
 ";
+
+/// Whether a file's row says more than most rows do: its blocks are not what its size needs, it has or may have other
+/// names, filters leave it out, or it is to be read again.
+pub(crate) const UNUSUAL: &str = "(allocated_bytes IS NOT (size_bytes + 4095) & -4096 OR link_kind IS NOT 0
+    OR excluded_at IS NOT NULL OR hash_racy IS NOT NULL)";
 
 /// Few files fail, and only those are in it.
 pub(crate) const CATALOG_INDEXES: &str = "

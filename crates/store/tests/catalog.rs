@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use gristmill_store::catalog::{
-    Algorithm, Batch, ChangedFile, Digest, End, FileRef, Finding, Group, GroupQuery, Hashed, Listing, Place,
-    Purged, Reading, SortBy, Stat,
+    Algorithm, Batch, ChangedFile, Digest, End, FileRef, Finding, Group, GroupQuery, Hashed, KnownFile,
+    LinkKind, Listing, Place, Purged, Reading, SortBy, Stat,
 };
 use gristmill_store::scans::{Finished, Scan, Seen, Wanted};
 use gristmill_store::{Clock, Durability, Store, Time};
@@ -98,7 +98,7 @@ impl Books {
             .into_iter()
             .find(|(root, ..)| *root == scan.root)
             .unwrap_or_default();
-        let (folders, _) = self.store.catalog().count_folders(scan.root).expect("a number");
+        let folders = self.store.catalog().count_folders(scan.root).expect("a number");
         let folders = u64::try_from(folders).expect("a number");
         let seen = Seen { folders, files, bytes, errors: 0 };
         let finished = Finished { id: scan.id, root: scan.root, seen, walk: None };
@@ -160,7 +160,7 @@ fn fill(books: &Books, path: &str, files: &[(&str, u64, u8)]) -> i64 {
     }
     books.record(vec![listing]);
     let top = books.store.catalog().top(root).expect("its top");
-    let known = books.store.catalog().known(&top).expect("its files");
+    let known = books.store.catalog().known(&top, true).expect("its files");
     let hashed = known.files.iter().map(|(known, file)| {
         let content = files.iter().find(|(name, ..)| known == name).expect("its content").2;
         Hashed { id: file.id, stat: file.stat, finding: Finding::Content(Algorithm::Blake3, hash(content)) }
@@ -189,7 +189,62 @@ mod walking {
         books.record(vec![Listing { missing_folders: names(&["gone"]), ..books.whole(&scan, "") }]);
         let unreadable = books.store.catalog().unreadable(root, 9).expect("an answer");
         assert_eq!(unreadable, [("closed".into(), "closed".to_owned())]);
-        assert_eq!(books.store.catalog().count_folders(root).expect("numbers"), (3, 1));
+        assert_eq!(books.store.catalog().count_folders(root).expect("a number"), 3);
+        assert_eq!(books.store.catalog().count_unreadable(root).expect("a number"), 1);
+    }
+
+    /// Most files are read back without the columns that only unusual ones need.
+    #[test]
+    fn unusual_files_are_known_as_they_were_recorded() {
+        let usual = Stat { allocated: 8192, links: LinkKind::Single, ..stat(4097, 7) };
+        let unusual = [
+            ("a sparse file", Stat { allocated: 0, ..usual }),
+            ("preallocated blocks", Stat { allocated: 12_288, ..usual }),
+            ("hard links", Stat { links: LinkKind::HardLinked, ..usual }),
+            ("a symbolic link", Stat { links: LinkKind::ViaSymlink, ..usual }),
+            ("an unknown link count", Stat { links: LinkKind::Unknown, ..usual }),
+            ("excluded", usual),
+            ("racy", usual),
+        ];
+        for (what, stat) in unusual {
+            let books = Books::new();
+            let catalog = books.store.catalog();
+            let root = books.root("/r");
+            let top = || catalog.top(root).expect("its top");
+            let files = |all: bool| catalog.known(&top(), all).expect("its files").files;
+            let state = |(name, file): &(OsString, KnownFile)| {
+                (name.clone(), file.stat, (file.missing, file.excluded, file.racy))
+            };
+            let states = |all: bool| files(all).iter().map(state).collect::<Vec<_>>();
+            let scan = books.begin(root);
+            let empty = Stat { size: 0, allocated: 0, ..usual };
+            let first = vec![("empty".into(), empty), ("usual".into(), usual)];
+            books.record(vec![Listing { new_files: first, ..books.whole(&scan, "") }]);
+            assert!(!catalog.has_unusual(root).expect("an answer"), "{what}");
+            let none = (false, false, false);
+            let expected = [("empty".into(), empty, none), ("usual".into(), usual, none)];
+            assert_eq!((states(false), states(true)), (expected.to_vec(), expected.to_vec()), "{what}");
+
+            books.record(vec![Listing { new_files: vec![("x".into(), stat)], ..books.whole(&scan, "") }]);
+            let id = books.id("x");
+            match what {
+                "excluded" => {
+                    books.record(vec![Listing { excluded_files: vec![id], ..books.whole(&scan, "") }]);
+                }
+                "racy" => books.sql(&format!("UPDATE library_files SET hash_racy = 1 WHERE id = {id}")),
+                _ => {}
+            }
+            assert!(catalog.has_unusual(root).expect("an answer"), "{what}");
+            assert!(!catalog.has_unusual(books.root("/other")).expect("an answer"), "{what}");
+            let marks = (false, what == "excluded", what == "racy");
+            let expected = [expected.as_slice(), &[("x".into(), stat, marks)]].concat();
+            assert_eq!(states(true), expected, "{what}");
+
+            // And it is none any more, when it is as most files are.
+            let changed = ChangedFile { id, stat: usual, keeps_hash: false };
+            books.record(vec![Listing { changed_files: vec![changed], ..books.whole(&scan, "") }]);
+            assert!(!catalog.has_unusual(root).expect("an answer"), "{what}");
+        }
     }
 
     /// A scan that was killed may have written what it is about to write again.
@@ -741,7 +796,7 @@ mod their_file {
         let scan = books.begin(1);
         // The walk knows no row of theirs, and finds everything new.
         let top = books.store.catalog().top(1).expect("its top");
-        assert!(books.store.catalog().known(&top).expect("nothing").files.is_empty());
+        assert!(books.store.catalog().known(&top, true).expect("nothing").files.is_empty());
         let read = Digest { algorithm: Algorithm::Blake3, hash: hash(9), shared: true };
         let top = Listing {
             new_files: vec![("same".into(), stat(10, 1)), ("new".into(), stat(20, 9))],
@@ -774,7 +829,7 @@ mod their_file {
         assert_eq!(rows, expected);
         // From now on they are known.
         let top = books.store.catalog().top(1).expect("its top");
-        assert_eq!(books.store.catalog().known(&top).expect("its files").files.len(), 2);
+        assert_eq!(books.store.catalog().known(&top, true).expect("its files").files.len(), 2);
     }
 
     #[test]
@@ -782,7 +837,7 @@ mod their_file {
         let books = books();
         let scan = books.begin(1);
         let top = books.store.catalog().top(1).expect("its top");
-        let known = books.store.catalog().known(&top).expect("what is known");
+        let known = books.store.catalog().known(&top, true).expect("what is known");
         // As a walk does: what is known and was not seen is gone. It saw `same` and `f`.
         let gone = known.files.iter().filter(|(name, _)| name != "same").map(|(_, file)| file.id);
         let listing = Listing {

@@ -64,7 +64,7 @@ struct Unreadable {
 
 fn unreadable(store: &Store, root: &Root) -> Result<Unreadable, Error> {
     const MAX_SAMPLES: usize = 5;
-    let (_, count) = store.catalog().count_folders(root.id)?;
+    let count = store.catalog().count_unreadable(root.id)?;
     let samples = if count > 0 { store.catalog().unreadable(root.id, MAX_SAMPLES)? } else { Vec::new() };
     let line = |(folder, reason): (PathBuf, String)| {
         let folder = if folder.as_os_str().is_empty() { root.path.clone() } else { root.path.join(folder) };

@@ -29,7 +29,7 @@ pub(crate) fn rows(store: &Store, root: i64) -> Result<Rows> {
     let mut next = vec![catalog.top(root)?];
     let mut rows = Rows::new();
     while let Some(place) = next.pop() {
-        let known = catalog.known(&place)?;
+        let known = catalog.known(&place, true)?;
         for (name, file) in known.files {
             let (size, missing, excluded) = (file.stat.size, file.missing, file.excluded);
             rows.insert(place.path.join(name), FileRow { size, missing, excluded });
@@ -46,7 +46,7 @@ pub(crate) fn rows(store: &Store, root: i64) -> Result<Rows> {
 
 /// Whether the root's own folder has a row of something that is there.
 pub(crate) fn had_any(store: &Store, root: i64) -> Result<bool> {
-    let known = store.catalog().known(&store.catalog().top(root)?)?;
+    let known = store.catalog().known(&store.catalog().top(root)?, true)?;
     Ok(known.files.iter().any(|(_, file)| !file.missing)
         || known.folders.iter().any(|(_, folder)| !folder.removed))
 }

@@ -219,7 +219,7 @@ impl Bed {
         let mut next = vec![catalog.top(root).expect("its top")];
         let mut files = BTreeMap::new();
         while let Some(place) = next.pop() {
-            let known = catalog.known(&place).expect("its files");
+            let known = catalog.known(&place, true).expect("its files");
             files.extend(known.files.into_iter().map(|(name, file)| (place.path.join(name), file)));
             next.extend(known.folders.into_iter().map(|(name, folder)| Place {
                 root,

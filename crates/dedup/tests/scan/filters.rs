@@ -211,7 +211,7 @@ fn a_scan_stays_on_its_file_system_if_told_to() {
         let options = Options { one_file_system, mode: gristmill_dedup::Mode::Folders, ..Options::default() };
         bed.scan_all(std::slice::from_ref(&root), &options);
         let catalog = bed.store.catalog();
-        let known = catalog.known(&catalog.top(root.id).expect("its top")).expect("its folders");
+        let known = catalog.known(&catalog.top(root.id).expect("its top"), true).expect("its folders");
         let is_in = |(name, folder): &(OsString, KnownFolder)| name == mounted && !folder.excluded;
         assert_eq!(known.folders.iter().any(is_in), is_there, "{mounted}");
     }

@@ -150,7 +150,7 @@ impl Trees {
     fn each_file(&self, root: i64, mut visit: impl FnMut(&Path, i64)) {
         let mut next = vec![self.store.catalog().top(root).expect("its top")];
         while let Some(place) = next.pop() {
-            let known = self.store.catalog().known(&place).expect("its files");
+            let known = self.store.catalog().known(&place, true).expect("its files");
             known.files.iter().for_each(|(name, file)| visit(&place.path.join(name), file.id));
             next.extend(known.folders.iter().map(|(name, folder)| Place {
                 root,

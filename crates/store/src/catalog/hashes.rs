@@ -341,17 +341,24 @@ fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     Ok(Row { id, root, stat: stat(row, 2)?, algorithm, edges, failed, failed_at, path: PathBuf::new() })
 }
 
-/// What a row says about its file, in seven columns: size, mtime, ctime, inode, device, allocated bytes, link kind. What
-/// another program left out is 0, which no file has; its size stands for the allocated bytes.
+/// Size, times, inode, device, allocated bytes and kind of link, from the columns that begin at `first`. The size stands
+/// for allocated bytes that are not known.
 pub(super) fn stat(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Stat> {
+    let stat = usual_stat(row, first)?;
+    let allocated = row.get::<_, Option<i64>>(first + 5)?.and_then(|bytes| bytes.try_into().ok());
+    let links = LinkKind::from_code(row.get(first + 6)?);
+    Ok(Stat { allocated: allocated.unwrap_or(stat.size), links, ..stat })
+}
+
+/// Size, times, inode and device, from the columns that begin at `first`, of a file that is not unusual. What another
+/// program left out is 0, which no file has.
+pub(super) fn usual_stat(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Stat> {
     let size = row.get::<_, i64>(first)?.try_into().unwrap_or(0);
     Ok(Stat {
         size,
-        allocated: row
-            .get::<_, Option<i64>>(first + 5)?
-            .and_then(|bytes| bytes.try_into().ok())
-            .unwrap_or(size),
-        links: LinkKind::from_code(row.get(first + 6)?),
+        // As in `schema::UNUSUAL`.
+        allocated: size.saturating_add(4095) & !4095,
+        links: LinkKind::Single,
         mtime_ns: row.get(first + 1)?,
         ctime_ns: row.get::<_, Option<i64>>(first + 2)?.unwrap_or(0),
         inode: row.get::<_, Option<i64>>(first + 3)?.unwrap_or(0).cast_unsigned(),

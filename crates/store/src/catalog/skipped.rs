@@ -34,8 +34,8 @@ impl std::ops::AddAssign for Skipped {
 impl Skipped {
     /// As the database stores it: two counts, and both sums in one blob.
     pub(super) fn columns(&self) -> (i64, i64, Option<Vec<u8>>) {
-        let digest = [self.named.to_le_bytes(), self.unnamed.to_le_bytes()].concat();
-        (signed(self.entries), signed(self.unknown), (self.entries > 0).then_some(digest))
+        let digest = || [self.named.to_le_bytes(), self.unnamed.to_le_bytes()].concat();
+        (signed(self.entries), signed(self.unknown), (self.entries > 0).then(digest))
     }
 }
 

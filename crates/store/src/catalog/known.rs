@@ -1,0 +1,133 @@
+//! What is known of a folder, for a walk to compare with.
+//!
+//! Owns how the rows of one folder are read. A rescan reads every row of the catalog here, so a row is read only as far as
+//! most rows have something to say; what the others say beyond that is found by an index that has only those.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::sync::LazyLock;
+
+use rusqlite::Row;
+use rusqlite::types::ValueRef;
+
+use super::{Catalog, Place, Stat, hashes};
+use crate::db::Db;
+use crate::error::Result;
+use crate::{paths, schema};
+
+/// What is known of a folder.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Its files by their names, those that are gone included.
+    pub files: Vec<(OsString, KnownFile)>,
+    /// Its folders by their names, those that are gone included.
+    pub folders: Vec<(OsString, KnownFolder)>,
+}
+
+/// What is known of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownFile {
+    /// Its row.
+    pub id: i64,
+    /// As it was seen; `ctime_ns` is 0 when another program recorded it.
+    pub stat: Stat,
+    /// Whether it was gone.
+    pub missing: bool,
+    /// Whether filters left it out.
+    pub excluded: bool,
+    /// Whether it was read so shortly after a change that it has to be read again.
+    pub racy: bool,
+}
+
+/// What is known of a folder in a folder.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownFolder {
+    /// Its row.
+    pub id: i64,
+    /// Whether it was gone.
+    pub removed: bool,
+    /// Whether filters left it out.
+    pub excluded: bool,
+    /// The filesystem it was on.
+    pub filesystem: Option<i64>,
+}
+
+impl Catalog<'_> {
+    /// Whether any file of a root is unusual. Asked for once for a walk: most roots have none, and their folders are read
+    /// faster without looking for some.
+    pub fn has_unusual(self, root: i64) -> Result<bool> {
+        let sql = format!(
+            "SELECT EXISTS (SELECT 1 FROM library_files INDEXED BY ix_library_files_unusual
+                WHERE library_id = ?1 AND {})",
+            schema::UNUSUAL
+        );
+        self.0.read(|db| Ok(db.number(&sql, [root])? > 0))
+    }
+
+    /// What is known of a folder. Nothing, when it has no row. `has_unusual` is what [`Catalog::has_unusual`] said of its
+    /// root; true is right for any.
+    pub fn known(self, place: &Place, has_unusual: bool) -> Result<Known> {
+        let Some(id) = place.id else { return Ok(Known::default()) };
+        self.0.read(|db| known(db, id, place, has_unusual))
+    }
+}
+
+/// What the row of an unusual file says.
+struct Unusual {
+    stat: Stat,
+    excluded: bool,
+    racy: bool,
+}
+
+fn known(db: &Db<'_>, id: i64, place: &Place, has_unusual: bool) -> Result<Known> {
+    // Names follow the folder's path and a slash; bytes, as the path's text has.
+    let folder = paths::to_text(place.path.as_os_str());
+    let above = if folder.is_empty() { 0 } else { folder.len() + 1 };
+    let name = |row: &Row<'_>| -> rusqlite::Result<OsString> {
+        let text = row.get_ref(1)?.as_str()?;
+        Ok(paths::from_text(text.get(above..).unwrap_or_default()))
+    };
+    let unusual = if has_unusual { unusual(db, id, place.root)? } else { HashMap::new() };
+    // One statement for both: each has SQLite lock the file, which costs more than a few rows.
+    let sql = "SELECT id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, is_missing
+            FROM library_files WHERE folder_id = ?1
+        UNION ALL SELECT id, relative_path, NULL, filesystem_id, excluded_at IS NOT NULL, NULL, NULL,
+                removed_at IS NOT NULL
+            FROM folders WHERE parent_id = ?1";
+    let mut known = Known::default();
+    db.rows(sql, [id], |row| {
+        let (id, name, gone) = (row.get(0)?, name(row)?, row.get(7)?);
+        match row.get_ref(2)? {
+            ValueRef::Null => {
+                let (filesystem, excluded) = (row.get(3)?, row.get(4)?);
+                known.folders.push((name, KnownFolder { id, removed: gone, excluded, filesystem }));
+            }
+            _ => {
+                let (stat, excluded, racy) = match unusual.get(&id) {
+                    Some(Unusual { stat, excluded, racy }) => (*stat, *excluded, *racy),
+                    None => (hashes::usual_stat(row, 2)?, false, false),
+                };
+                known.files.push((name, KnownFile { id, stat, missing: gone, excluded, racy }));
+            }
+        }
+        Ok(())
+    })?;
+    Ok(known)
+}
+
+fn unusual(db: &Db<'_>, folder: i64, root: i64) -> Result<HashMap<i64, Unusual>> {
+    static SQL: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "SELECT id, size_bytes, mtime_ns, ctime_ns, inode, device, allocated_bytes, link_kind,
+                excluded_at IS NOT NULL, hash_racy IS NOT NULL
+            FROM library_files INDEXED BY ix_library_files_unusual
+            WHERE library_id = ?1 AND folder_id = ?2 AND {}",
+            schema::UNUSUAL
+        )
+    });
+    let rows = db.rows(&SQL, (root, folder), |row| {
+        let (stat, excluded, racy) = (hashes::stat(row, 1)?, row.get(8)?, row.get(9)?);
+        Ok((row.get(0)?, Unusual { stat, excluded, racy }))
+    })?;
+    Ok(rows.into_iter().collect())
+}
