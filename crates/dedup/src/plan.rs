@@ -130,15 +130,27 @@ pub(crate) fn second(store: &Store, wish: &Wish, control: &Control) -> Result<Pl
     let Wish { algorithm, every, .. } = *wish;
     let mut plan = Plan::default();
     let mut candidates = Vec::new();
+    // Sizes of files whose content is known and whose edges are not: any file of that size can be equal to one.
+    let mut sizes = HashSet::new();
     store.catalog().each(|row| {
-        if row.stat.size > SMALL
-            && wish.reads(row)
-            && let Some(edges) = row.edges.or(every.then_some(0))
-        {
-            candidates.push(candidate(row, (row.stat.size, edges), wish));
+        let size = row.stat.size;
+        if size > SMALL && wish.reads(row) {
+            match row.edges.or(every.then_some(0)) {
+                Some(edges) => candidates.push(candidate(row, (size, edges), wish)),
+                None if row.algorithm == Some(algorithm) => {
+                    sizes.insert(size);
+                    candidates.push(candidate(row, (size, 0), wish));
+                }
+                None => {}
+            }
         }
         flow(control)
     })?;
+    for Candidate { like: (size, edges), .. } in &mut candidates {
+        if sizes.contains(size) {
+            *edges = 0;
+        }
+    }
     plan.choose(&mut candidates, every, |_| Goal::Content(algorithm));
     Ok(plan)
 }

@@ -136,6 +136,23 @@ fn scan_of_one_root_marks_nothing_missing_in_a_root_that_is_not_reachable() {
     }
 }
 
+/// A scan of every file reads large ones to their end and takes no samples of them.
+#[test]
+fn copy_of_a_large_file_in_an_unreachable_root_is_found_by_its_hash_alone() {
+    let bed = Bed::new();
+    let place = bed.outside("disk");
+    let other = bed.register(&place);
+    write(&place.join("large"), &bytes(1, 90_000));
+    let every_file = Options { every_file: true, ..Options::default() };
+    bed.scan_all(std::slice::from_ref(&other), &every_file);
+    fs::rename(&place, bed.outside("away")).expect("moved");
+    bed.write("copy", &bytes(1, 90_000));
+    bed.write("of its size", &bytes(2, 90_000));
+    bed.scan();
+    assert_eq!(bed.groups_under(&bed.outside("")), sets(&[&["disk/large", "tree/copy"]]));
+    assert!(bed.coverage().complete);
+}
+
 #[test]
 fn scan_of_an_unmounted_root_marks_nothing_missing_even_if_files_were_unread() {
     let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50)]);
