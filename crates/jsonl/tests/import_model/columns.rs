@@ -10,18 +10,15 @@ use crate::table::Column;
 pub(crate) type Path = Vec<String>;
 
 /// Gives each key its column: the one that was made for it, then one of the user's that has its exact name, then one of
-/// the user's whose name differs only in case, then a new one.
+/// the user's whose name differs only in case, then a new one. Only `deciding` lines make new ones; the keys of all lines
+/// have a column of the user's if there is one.
 pub(crate) fn place(
     columns: &mut Vec<Column>,
     lines: &[Parsed],
+    deciding: &[Parsed],
     schema: Option<&Schema>,
 ) -> BTreeMap<Path, usize> {
-    let mut paths: Vec<Path> = Vec::new();
-    for (path, _) in lines.iter().flat_map(|line| &line.cells) {
-        if !paths.contains(path) {
-            paths.push(path.clone());
-        }
-    }
+    let mut paths = paths_of(deciding);
     let in_schema = || schema.into_iter().flat_map(|schema| &schema.columns);
     // Columns whose type is given are made even if no line has them.
     for (key, fixed) in in_schema() {
@@ -65,7 +62,30 @@ pub(crate) fn place(
         });
         places.insert(path.clone(), index);
     }
+    // Their types decide whether other lines are rejected, too.
+    let others: Vec<Path> = paths_of(lines).into_iter().filter(|path| !paths.contains(path)).collect();
+    for path in others {
+        let name = wanted(&path);
+        let position = |is_it: &dyn Fn(&Column) -> bool| columns.iter().position(is_it);
+        let index = position(&|column| column.path.as_ref() == Some(&path))
+            .or_else(|| position(&|column| column.path.is_none() && column.name == name))
+            .or_else(|| position(&|column| column.path.is_none() && column.name.eq_ignore_ascii_case(&name)));
+        if let Some(index) = index {
+            places.insert(path, index);
+        }
+    }
     places
+}
+
+/// The keys of lines, in the order in which they come.
+fn paths_of(lines: &[Parsed]) -> Vec<Path> {
+    let mut paths: Vec<Path> = Vec::new();
+    for (path, _) in lines.iter().flat_map(|line| &line.cells) {
+        if !paths.contains(path) {
+            paths.push(path.clone());
+        }
+    }
+    paths
 }
 
 /// The name, with a number behind it if SQLite takes it for one that is there.

@@ -45,7 +45,7 @@ impl Load<'_> {
     /// The table afterwards; nothing when it must be as it was.
     pub(crate) fn check(&self) -> Result<Option<Table>, String> {
         let mut errors: Vec<String> = Vec::new();
-        for deciding in [Deciding::Accepted, Deciding::Fitting, Deciding::All] {
+        for deciding in [Deciding::Accepted, Deciding::Fitting, Deciding::Found, Deciding::All] {
             match self.attempt(deciding) {
                 Ok(table) => return Ok(table),
                 Err(error) if !errors.contains(&error) => errors.push(error),

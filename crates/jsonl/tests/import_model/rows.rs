@@ -19,6 +19,9 @@ pub(crate) type LineId = (usize, usize);
 pub(crate) enum Deciding {
     Accepted,
     Fitting,
+    /// Accepted ones, and rejected ones whose keys are all columns now: lines are read in blocks, and a rejected line
+    /// may have its columns if another line of its block is accepted.
+    Found,
     All,
 }
 
@@ -48,20 +51,29 @@ impl Run {
     pub(crate) fn new(load: &Load<'_>, deciding: Deciding) -> Self {
         let (lines, observed) = (parsed(load), load.rejected());
         let run = Run::with(load, &observed, &lines, &lines);
-        let deciding_lines = match deciding {
-            Deciding::All => return run,
-            Deciding::Fitting => &run.fitting,
-            Deciding::Accepted => &run.accepted,
+        let is_column = |(path, _): &(Path, Json)| {
+            let name = path.join("_");
+            load.found.is_some_and(|found| {
+                found
+                    .columns
+                    .iter()
+                    .any(|(column, _)| *column == name || column.starts_with(&format!("{name}_")))
+            })
         };
-        let deciding: Vec<Parsed> =
-            lines.iter().filter(|line| deciding_lines.contains(&line.id)).cloned().collect();
+        let decides = |line: &&Parsed| match deciding {
+            Deciding::All => true,
+            Deciding::Found => run.accepted.contains(&line.id) || line.cells.iter().all(is_column),
+            Deciding::Fitting => run.fitting.contains(&line.id),
+            Deciding::Accepted => run.accepted.contains(&line.id),
+        };
+        let deciding: Vec<Parsed> = lines.iter().filter(decides).cloned().collect();
         Run::with(load, &observed, &lines, &deciding)
     }
 
     fn with(load: &Load<'_>, observed: &BTreeSet<LineId>, lines: &[Parsed], deciding: &[Parsed]) -> Self {
         let import = load.import;
         let mut table = load.old.cloned().unwrap_or_default();
-        let places = columns::place(&mut table.columns, deciding, import.schema.as_ref());
+        let places = columns::place(&mut table.columns, lines, deciding, import.schema.as_ref());
         let mut rows: Vec<(LineId, Row, bool)> = Vec::new();
         for line in lines {
             let (mut row, mut line_fits) = (Row::new(), line.fits);
