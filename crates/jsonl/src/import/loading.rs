@@ -80,6 +80,8 @@ pub(crate) struct Loading {
     pub(crate) rejected: u64,
     pub(crate) blank: u64,
     pub(crate) lines: u64,
+    /// Some line of its files was an object, whatever became of it.
+    pub(crate) has_objects: bool,
     /// The first block, until it is known whether it is the only one.
     pub(crate) held: Option<Box<Rows>>,
     /// The first block has come, or there are more files.

@@ -1,5 +1,6 @@
 //! Which keys become columns when only some are asked for, and the column that names the file of a row.
 
+use super::column::Column;
 use super::layout::Layout;
 use super::options::Options;
 use super::schema::TableSchema;
@@ -53,12 +54,27 @@ fn select(form: &mut Form, options: &Options, schema: Option<&TableSchema>) {
     form.others = Others::Skipped;
 }
 
-/// Whether a table has something of a column that was asked for.
+/// Whether a table has a column of the key that was asked for, or of a key in its objects. Keys are compared exactly: a key
+/// in another case is another key.
 pub(crate) fn has(layout: &Layout, name: &str, options: &Options, schema: Option<&TableSchema>) -> bool {
     let wanted = path_of(name, options, schema);
-    let within = |path: &Path| path.len() >= wanted.len() && path.iter().zip(&wanted).all(|(a, b)| a == b);
-    layout.named(name).is_some()
-        || layout.columns.iter().any(|column| column.path.as_ref().is_some_and(within))
+    layout.columns.iter().any(|column| is_of(column, &wanted))
+}
+
+/// Whether some line of a table's files had a key that was asked for.
+pub(crate) fn is_in_lines(layout: &Layout, options: &Options, schema: Option<&TableSchema>) -> bool {
+    let wanted: Vec<Path> = options.columns.iter().map(|name| path_of(name, options, schema)).collect();
+    let seen = layout.columns.iter().filter(|column| !column.kinds.is_empty());
+    seen.into_iter().any(|column| wanted.iter().any(|wanted| is_of(column, wanted)))
+}
+
+/// Whether a column is for this key, or for one in its objects. A column of the user's is for the key that makes its name,
+/// until lines show which key it has.
+fn is_of(column: &Column, wanted: &Path) -> bool {
+    match &column.path {
+        Some(path) => path.len() >= wanted.len() && path.iter().zip(wanted).all(|(a, b)| a == b),
+        None => wanted.join(&b"_"[..]) == column.name.as_bytes(),
+    }
 }
 
 /// The keys that a name means: a column's new name, or keys with dots where objects are spread.

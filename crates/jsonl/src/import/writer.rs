@@ -196,6 +196,7 @@ impl<'a> Writer<'a> {
             rejected: 0,
             blank: 0,
             lines: 0,
+            has_objects: false,
             held: None,
             has_begun: is_one_of_many,
             mark: self.rejects.mark()?,
@@ -224,6 +225,7 @@ impl<'a> Writer<'a> {
         if let Some(limit) = self.options.limit {
             loading.limit(limit, rows);
         }
+        loading.has_objects |= !rows.rows.is_empty();
         let mut bad: Vec<(Line, usize, Reason)> =
             std::mem::take(&mut rows.bad).into_iter().map(|bad| (bad.line, bad.at, bad.reason)).collect();
         let mut written = rows.rows.len() as u64;

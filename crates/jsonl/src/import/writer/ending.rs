@@ -51,6 +51,10 @@ impl Writer<'_> {
                 loading.settle();
                 self.load_again(loading)
             }
+            _ if self.lacks_columns(&loading) => {
+                let why = no_columns(&self.options.columns);
+                self.give_up(&loading, &why)
+            }
             _ if rows == 0 && rejected > 0 && self.base.is_some() => {
                 self.give_up(&loading, &no_valid_line(rejected))
             }
@@ -77,6 +81,19 @@ impl Writer<'_> {
             && watch.columns.is_empty()
             && table.plan.columns().is_empty()
             && (watch.upserts || (!watch.wanted.is_empty() && is_for_this))
+    }
+
+    /// Whether the rows would have none of the columns that were asked for. Of several new tables, those that have one are
+    /// meant.
+    fn lacks_columns(&self, loading: &Loading) -> bool {
+        let layout = &loading.table.layout;
+        let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
+        let is_meant = is_only_table || loading.table.is_old || loading.is_replaced;
+        !self.options.columns.is_empty()
+            && *self.target != Target::Nothing
+            && loading.has_objects
+            && is_meant
+            && !selection::is_in_lines(layout, self.options, self.schema(loading.index))
     }
 
     /// Adds the columns that a schema names and no row had.
@@ -382,6 +399,13 @@ fn no_key(wanted: &[String]) -> String {
             shown(wanted)
         ),
     }
+}
+
+fn no_columns(wanted: &[String]) -> String {
+    format!(
+        "no line has a key that --columns names: {}; name keys that the lines have, in the same case",
+        shown(wanted)
+    )
 }
 
 fn no_valid_line(rejected: u64) -> String {

@@ -1,0 +1,63 @@
+//! `--columns` with tables that exist: a name that no line has is reported, and makes no rows of nothing.
+
+mod common;
+
+use common::{Bench, lines};
+use gristmill_jsonl::import::options::{Existing, Options};
+use gristmill_jsonl::import::summary::{Outcome, Summary};
+
+fn selecting(existing: Existing, columns: &[&str]) -> Options {
+    let columns = columns.iter().map(|name| (*name).to_owned()).collect();
+    Options { existing, columns, ..Options::default() }
+}
+
+#[track_caller]
+fn failure(summary: &Summary) -> String {
+    match &summary.files[0].outcome {
+        Outcome::Failed(why) => why.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn selected_columns_that_no_line_has_load_no_rows() {
+    for names in [&["Name"][..], &["nope"], &["Name", "nope"]] {
+        for block in [1, 1 << 16] {
+            let bench = Bench::with(&[("t.jsonl", &lines(&[r#"{"name":"x"}"#, r#"{"name":"y"}"#]))]);
+            bench.load(&Options::default());
+            for existing in [Existing::Append, Existing::Replace] {
+                let options = Options { block, ..selecting(existing, names) };
+                let why = failure(&bench.load(&options));
+                assert!(why.contains("no line has a key that --columns names"), "{why}");
+                assert!(why.contains(&format!("{:?}", names[0])), "{why}");
+                assert_eq!(bench.all("SELECT name FROM t"), "x\ny", "{names:?} {existing:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn selected_columns_that_no_line_has_make_no_table() {
+    let bench = Bench::with(&[("t.jsonl", "{\"name\":1}\n")]);
+    let why = failure(&bench.import(&selecting(Existing::Refuse, &["Name"])).unwrap());
+    assert!(why.contains("no line has a key that --columns names: \"Name\""), "{why}");
+    assert!(!bench.database().exists());
+}
+
+#[test]
+fn selected_column_in_another_case_is_unmatched() {
+    let bench = Bench::with(&[("t.jsonl", "{\"id\":1,\"name\":\"a\"}\n")]);
+    bench.load(&Options::default());
+    bench.write("t.jsonl", b"{\"id\":1,\"name\":\"b\"}\n");
+    let summary = bench.load(&selecting(Existing::Upsert, &["id", "NAME"]));
+    assert_eq!(summary.unmatched, ["NAME"]);
+    // The name of the key is matched, though no line has it now: the table has its column.
+    bench.write("t.jsonl", b"{\"id\":2}\n");
+    let summary = bench.load(&selecting(Existing::Upsert, &["id", "name"]));
+    assert_eq!((summary.unmatched.len(), summary.rows), (0, 1));
+    // The user's own column takes a key in another case.
+    bench.open().execute_batch("DROP TABLE t; DROP TABLE _imports; CREATE TABLE t (name)").unwrap();
+    bench.write("t.jsonl", b"{\"Name\":1}\n");
+    let summary = bench.load(&selecting(Existing::Append, &["Name"]));
+    assert_eq!((summary.unmatched.len(), bench.all("SELECT name FROM t")), (0, "1".to_owned()));
+}
