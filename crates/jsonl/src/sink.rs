@@ -190,7 +190,7 @@ impl Sink {
         };
         if self.conn.is_autocommit() {
             return Err(Error::Invalid(format!(
-                "the table {:?} has a conflict clause or a trigger that takes back whole transactions; nothing of the \
+                "the table {:?} has a trigger that takes back whole transactions; nothing of the \
                  batch was written",
                 self.name
             )));
@@ -215,18 +215,19 @@ impl Sink {
         let version = self.version()?;
         let found = stock::find(&self.conn, &self.name).map_err(failed)?;
         let there = found.as_ref().map(|found| found.table(&self.path)).transpose()?;
-        let (layout, required) = match there {
+        let (layout, required, has_conflict_clause) = match there {
             Some(there) => {
                 let shape = stock::shape(&self.conn, there, Widening::Refused).map_err(failed)?;
-                (shape.layout, shape.required)
+                (shape.layout, shape.required, shape.has_conflict_clause)
             }
-            None => (Layout::default(), Vec::new()),
+            None => (Layout::default(), Vec::new(), false),
         };
         let (is_old, name) = (there.is_some(), there.map_or(&self.name, |there| &there.name).clone());
         let (plan, watch) = (Plan::Kept(Vec::new()), Watch::new(Vec::new(), false));
         let mut table = Table::new(name, layout, plan, watch, is_old);
         table.is_typed = true;
         table.required = required;
+        table.has_conflict_clause = has_conflict_clause;
         let form = form(&table.layout, &self.options);
         Ok(Shape { version, placed: table.layout.placed(), table, form, closed: None })
     }

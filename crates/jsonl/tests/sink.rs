@@ -241,8 +241,10 @@ fn tables_of_others_with_ways_of_their_own() {
     let error = results[1].as_ref().unwrap_err().to_string();
     assert!(error.contains("no column for the key \"new\"") && error.contains("datatype"), "{error}");
     assert_eq!(bench.all("SELECT * FROM t"), "1\n3");
-    // A conflict that takes back the whole transaction.
-    let mut sink = table("(id INT UNIQUE ON CONFLICT ROLLBACK)");
+    // A trigger that takes back the whole transaction.
+    let mut sink = table(
+        "(id INT); CREATE TRIGGER g BEFORE INSERT ON t WHEN new.id = 2 BEGIN SELECT raise(ROLLBACK, 'no'); END",
+    );
     let error = sink.append(&[b"{\"id\":1}", b"{\"id\":1}", b"{\"id\":2}"]).unwrap_err();
     assert!(!error.may_pass() && error.to_string().contains("takes back whole transactions"), "{error}");
     assert_eq!(bench.all("SELECT count(*) FROM t"), "0");

@@ -710,16 +710,19 @@ fn a_table_that_cannot_be_finished_costs_its_file() {
 #[test]
 fn tables_of_others_with_ways_of_their_own() {
     let bench = Bench::with(&[("t.jsonl", "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n{\"id\":3}\n")]);
-    // A conflict that takes back the whole transaction.
-    bench.open().execute_batch("CREATE TABLE t (id INT UNIQUE ON CONFLICT ROLLBACK)").unwrap();
+    // A trigger that takes back the whole transaction.
+    bench
+        .open()
+        .execute_batch(
+            "CREATE TABLE t (id INT); CREATE TRIGGER g BEFORE INSERT ON t WHEN new.id = 3
+             BEGIN SELECT raise(ROLLBACK, 'no'); END",
+        )
+        .unwrap();
     let error = bench.import(&existing(Existing::Append)).unwrap_err();
     assert!(error.is_users() && error.to_string().contains("takes back whole transactions"), "{error}");
     assert_eq!(bench.all("SELECT count(*) FROM t"), "0");
-    // One that ignores the row.
-    bench
-        .open()
-        .execute_batch("DROP TABLE t; CREATE TABLE t (id INT UNIQUE ON CONFLICT IGNORE, n DEFAULT 5)")
-        .unwrap();
+    // Columns with defaults.
+    bench.open().execute_batch("DROP TABLE t; CREATE TABLE t (id INT UNIQUE, n DEFAULT 5)").unwrap();
     assert_eq!(bench.load(&existing(Existing::Append)).rows, 3);
     assert_eq!(
         bench.all("SELECT id, n FROM t"),

@@ -178,7 +178,7 @@ impl Desk<'_> {
     /// What is known of a table that gets more rows.
     fn old(&self, there: &There, stem: &str) -> Sql<Result<Known>> {
         let name = &there.name;
-        let stock::Shape { mut layout, mut keys, required } =
+        let stock::Shape { mut layout, mut keys, required, has_conflict_clause } =
             stock::shape(self.conn, there, Widening::Allowed)?;
         if let Some(schema) = self.options.schema.tables.get(stem) {
             layout.apply(schema, self.options);
@@ -222,7 +222,15 @@ impl Desk<'_> {
         }
         let table_rows = ledger::table_rows(self.conn, name)?;
         let plan = Plan::Kept(keys);
-        Ok(Ok(Known { layout, plan, is_old: true, required, table_rows, ..Known::default() }))
+        Ok(Ok(Known {
+            layout,
+            plan,
+            is_old: true,
+            required,
+            has_conflict_clause,
+            table_rows,
+            ..Known::default()
+        }))
     }
 
     /// Whether the table has a unique index of these columns.

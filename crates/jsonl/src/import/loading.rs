@@ -23,6 +23,8 @@ pub(crate) struct Known {
     pub(crate) is_old: bool,
     /// Columns of its key that a row may not leave out.
     pub(crate) required: Vec<Required>,
+    /// Its definition may have a conflict clause.
+    pub(crate) has_conflict_clause: bool,
     /// At least so many rows were in it after the last import, if that is known.
     pub(crate) table_rows: Option<u64>,
     /// The table is there, and goes.

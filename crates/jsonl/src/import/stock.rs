@@ -100,6 +100,8 @@ pub(crate) struct Shape {
     pub(crate) keys: Vec<usize>,
     /// Those of them that rows may not leave out.
     pub(crate) required: Vec<Required>,
+    /// Its definition may have a conflict clause, which decides what becomes of rows that break a constraint.
+    pub(crate) has_conflict_clause: bool,
 }
 
 struct Column {
@@ -149,9 +151,11 @@ pub(crate) fn shape(conn: &Connection, there: &There, widening: Widening) -> Sql
     keys.sort_unstable();
     let keys: Vec<usize> = keys.into_iter().map(|(_, index)| index).collect();
     // A table that says so is asked to number its rows.
-    let is_numbered = sql.to_ascii_uppercase().contains("AUTOINCREMENT");
+    let definition = sql.to_ascii_uppercase();
+    let is_numbered = definition.contains("AUTOINCREMENT");
     let required = keys.iter().filter(|_| !is_numbered);
     let required =
         required.map(|column| Required { column: *column, has_default: columns[*column].has_default });
-    Ok(Shape { layout, required: required.collect(), keys })
+    let has_conflict_clause = definition.contains("CONFLICT");
+    Ok(Shape { layout, required: required.collect(), keys, has_conflict_clause })
 }

@@ -33,6 +33,9 @@ pub(crate) struct Table {
     pub(crate) way: Way,
     /// Columns that the table would make up a key for, or leave null.
     pub(crate) required: Vec<Required>,
+    /// Its definition may have a conflict clause, which must not decide what becomes of a row: a row that it ignores, or that
+    /// it replaces with a later one, would be lost.
+    pub(crate) has_conflict_clause: bool,
     /// All rows are in the block that is written next, so types and key are known before the first one is.
     pub(crate) is_whole: bool,
     /// It was there before us.
@@ -79,6 +82,7 @@ impl Table {
             watch,
             way,
             required: Vec::new(),
+            has_conflict_clause: false,
             is_whole: false,
             is_old,
             is_typed: is_old,

@@ -184,6 +184,7 @@ impl<'a> Writer<'a> {
         let watch = Watch::new(wanted, self.options.existing == Existing::Upsert);
         let mut table = Table::new(name, known.layout, known.plan, watch, known.is_old);
         table.required = known.required;
+        table.has_conflict_clause = known.has_conflict_clause;
         self.loading = Some(Loading {
             index,
             read: Vec::new(),
@@ -254,7 +255,7 @@ impl<'a> Writer<'a> {
                             };
                             if base.conn.is_autocommit() {
                                 return Err(Error::Invalid(format!(
-                                    "the table {:?} has a conflict clause or a trigger that takes back whole \
+                                    "the table {:?} has a trigger that takes back whole \
                                      transactions; nothing was loaded into it",
                                     table.name
                                 )));

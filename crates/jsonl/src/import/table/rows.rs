@@ -17,11 +17,14 @@ impl Table {
     pub(super) fn insert_sql(&self, columns: &[usize]) -> String {
         let names: Vec<String> =
             columns.iter().map(|index| quoted(&self.layout.columns[*index].name)).collect();
+        // This comes before the clauses of the definition. Without such clauses it is left out, because it also comes before
+        // those of the statements in triggers.
+        let insert = if self.has_conflict_clause { "INSERT OR ABORT" } else { "INSERT" };
         if columns.is_empty() {
-            return format!("INSERT INTO {} DEFAULT VALUES", quoted(&self.name));
+            return format!("{insert} INTO {} DEFAULT VALUES", quoted(&self.name));
         }
         let marks = vec!["?"; columns.len()].join(",");
-        format!("INSERT INTO {} ({}) VALUES ({marks})", quoted(&self.name), names.join(","))
+        format!("{insert} INTO {} ({}) VALUES ({marks})", quoted(&self.name), names.join(","))
     }
 
     /// Rows with all columns, the missing ones null.
@@ -102,8 +105,12 @@ impl Table {
                 statement.raw_bind_parameter(index + 1, Bound(rows, *cell))?;
             }
             match statement.raw_execute() {
-                // An update that changes nothing counts all the same; a row that a conflict clause ignores does not.
-                Ok(count) => inserted.rows += if keys.is_empty() { count.min(1) as u64 } else { 1 },
+                // An update counts, though it changes nothing. A row of the key alone that is there already does not.
+                Ok(0) if !self.is_there(conn, rows, cells, map, &keys)? => {
+                    let why = "a trigger of the table ignores it".to_owned();
+                    inserted.refused.push((row.line, Reason::Refused(why)));
+                }
+                Ok(_) => inserted.rows += 1,
                 Err(error) => inserted.refused.push((row.line, refusal(error)?)),
             }
             if conn.is_autocommit() {
@@ -111,6 +118,26 @@ impl Table {
             }
         }
         Ok(inserted)
+    }
+
+    /// Whether the row of an upsert is the key alone, and the table has it.
+    #[cold]
+    fn is_there(
+        &self,
+        conn: &Connection,
+        rows: &Rows,
+        cells: &[(u32, Cell)],
+        map: &[u32],
+        keys: &[usize],
+    ) -> Sql<bool> {
+        if keys.is_empty() || cells.len() > keys.len() {
+            return Ok(false);
+        }
+        let equal = keys.iter().map(|key| format!("{}=?", quoted(&self.layout.columns[*key].name)));
+        let equal: Vec<String> = equal.collect();
+        let sql = format!("SELECT 1 FROM {} WHERE {}", quoted(&self.name), equal.join(" AND "));
+        let values = keys.iter().filter_map(|key| Some(Bound(rows, cell_of(cells, map, *key)?)));
+        conn.prepare_cached(&sql)?.exists(rusqlite::params_from_iter(values))
     }
 
     /// Why a row cannot go into a table that exists, if it lacks a part of the key.
