@@ -9,6 +9,7 @@ pub mod control;
 mod dates;
 mod desk;
 pub(crate) mod find;
+mod gathered;
 pub(crate) mod key;
 pub(crate) mod layout;
 pub(crate) mod ledger;

@@ -133,6 +133,11 @@ impl Layout {
         Ok(any)
     }
 
+    /// The column of the keys that are no columns, if there are too many keys.
+    pub(crate) fn gathered(&self) -> Option<usize> {
+        self.more
+    }
+
     /// How many keys have found their column.
     pub(crate) fn placed(&self) -> usize {
         self.by_path.len()

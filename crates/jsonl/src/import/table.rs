@@ -9,6 +9,7 @@ use rusqlite::{Connection, ErrorCode};
 
 use self::rows::has_twice;
 use super::column::Column;
+use super::gathered;
 use super::key::{Plan, Required, Watch, cell_of};
 use super::layout::Layout;
 use super::names::quoted;
@@ -218,6 +219,9 @@ impl Table {
         if self.insert.is_empty() && self.is_made {
             let all: Vec<usize> = (0..self.layout.columns.len()).collect();
             self.insert = self.insert_sql(&all);
+            if self.way == Way::Upsert && self.layout.gathered().is_some() {
+                gathered::define_merge(conn)?;
+            }
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
 use rusqlite::{CachedStatement, Connection, ErrorCode};
 
+use super::super::gathered::{MERGE, NOT_AN_OBJECT};
 use super::super::key::{Plan, cell_of};
 use super::super::layout::NOWHERE;
 use super::super::names::quoted;
@@ -172,7 +173,12 @@ impl Table {
         let set: Vec<String> = columns
             .iter()
             .filter(|column| !keys.contains(column))
-            .map(|column| format!("{0}=excluded.{0}", name(column)))
+            .map(|column| match self.layout.gathered() {
+                Some(gathered) if gathered == *column => {
+                    format!("{0}={MERGE}({0},excluded.{0})", name(column))
+                }
+                _ => format!("{0}=excluded.{0}", name(column)),
+            })
             .collect();
         let then =
             if set.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", set.join(",")) };
@@ -208,6 +214,9 @@ fn refusal(error: rusqlite::Error) -> Sql<Reason> {
             let why = error.to_string();
             let known = if why.starts_with("UNIQUE") { "a row with this key is there already: " } else { "" };
             Ok(Reason::Refused(format!("{known}{why}")))
+        }
+        Some(ErrorCode::Unknown) if error.to_string().contains(NOT_AN_OBJECT) => {
+            Ok(Reason::Refused(NOT_AN_OBJECT.to_owned()))
         }
         _ => Err(error),
     }

@@ -1,0 +1,106 @@
+//! The keys that are gathered in one column because SQLite has no more columns, when a row is updated.
+//!
+//! Owns how two objects become one: an update changes the keys that its line has, as it does with columns, and keeps the
+//! others. A value is replaced as a whole, also by null or by an object.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use rusqlite::Connection;
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::{Value, ValueRef};
+
+use crate::grammar::Cursor;
+use crate::text::unescaped;
+
+/// The name of the function that merges the objects of the row and of the line.
+pub(crate) const MERGE: &str = "gristmill_import_merge";
+
+/// Why a line cannot be merged into its row.
+pub(crate) const NOT_AN_OBJECT: &str =
+    "the row with this key holds something other than a JSON object in \"_more\"";
+
+/// Makes the function known to the connection.
+pub(crate) fn define_merge(conn: &Connection) -> rusqlite::Result<()> {
+    conn.create_scalar_function(MERGE, 2, FunctionFlags::SQLITE_DETERMINISTIC, |context| {
+        let (old, new) = match (context.get_raw(0), context.get_raw(1)) {
+            (ValueRef::Null, new) => return Ok(Value::try_from(new)?),
+            (ValueRef::Text(old), ValueRef::Text(new)) => (old, new),
+            _ => return Err(not_an_object()),
+        };
+        let merged = merged(old, new).and_then(|merged| String::from_utf8(merged).ok());
+        merged.map(Value::Text).ok_or_else(not_an_object)
+    })
+}
+
+fn not_an_object() -> rusqlite::Error {
+    rusqlite::Error::UserFunctionError(NOT_AN_OBJECT.into())
+}
+
+/// The members of both objects; where they share a key, the new one in the place of the old one. Nothing unless both are
+/// objects.
+fn merged(old: &[u8], new: &[u8]) -> Option<Vec<u8>> {
+    let (mut members, mut places) = (Vec::new(), HashMap::new());
+    for (key, member) in self::members(old)?.into_iter().chain(self::members(new)?) {
+        let place = *places.entry(key).or_insert(members.len());
+        if place == members.len() {
+            members.push(member);
+        } else {
+            members[place] = member;
+        }
+    }
+    Some([b"{", members.join(&b","[..]).as_slice(), b"}"].concat())
+}
+
+type Member<'a> = (Cow<'a, [u8]>, &'a [u8]);
+
+/// The keys of an object, without escapes, each with its member as it is written.
+fn members(object: &[u8]) -> Option<Vec<Member<'_>>> {
+    let mut cursor = Cursor::new(object);
+    let mut members = Vec::new();
+    cursor.skip_space();
+    if !cursor.take(b'{') {
+        return None;
+    }
+    cursor.skip_space();
+    let mut has_ended = cursor.take(b'}');
+    while !has_ended {
+        let start = cursor.at();
+        let (key, has_escapes) = cursor.key().ok()?;
+        cursor.value(1).ok()?;
+        members.push((unescaped(key, has_escapes).ok()?, &object[start..cursor.at()]));
+        cursor.skip_space();
+        has_ended = cursor.take(b'}');
+        if !has_ended && !cursor.take(b',') {
+            return None;
+        }
+        cursor.skip_space();
+    }
+    cursor.skip_space();
+    cursor.peek().is_none().then_some(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_merged_by_their_keys_and_no_deeper() {
+        for (old, new, expected) in [
+            ("{}", "{}", Some("{}")),
+            ("{}", "{\"a\":1}", Some("{\"a\":1}")),
+            (" { \"a\" : 1 , \"b\":[2, 3] } ", "{\"c\":4}", Some("{\"a\" : 1,\"b\":[2, 3],\"c\":4}")),
+            ("{\"a\":{\"x\":1},\"b\":2}", "{\"a\":{\"y\":null}}", Some("{\"a\":{\"y\":null},\"b\":2}")),
+            ("{\"a\":1,\"b\":2}", "{\"a\":null}", Some("{\"a\":null,\"b\":2}")),
+            ("{\"\\u0061\":1}", "{\"a\":2}", Some("{\"a\":2}")),
+            ("[1]", "{}", None),
+            ("{\"a\":1", "{}", None),
+            ("{\"a\":1}}", "{}", None),
+            ("{\"a\":1,}", "{}", None),
+            ("", "{}", None),
+        ] {
+            let merged = merged(old.as_bytes(), new.as_bytes());
+            assert_eq!(merged.as_deref(), expected.map(str::as_bytes), "{old} {new}");
+        }
+    }
+}

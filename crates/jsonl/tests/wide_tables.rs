@@ -1,0 +1,63 @@
+//! Tables of lines that have more keys than SQLite has columns: the keys that are gathered in `_more`.
+
+mod common;
+
+use gristmill_jsonl::import::options::{Existing, Options};
+use gristmill_jsonl::import::summary::Summary;
+
+use self::common::Bench;
+
+/// A line with 2100 keys `c0` to `c2099`, and these members before and after them.
+fn wide(before: &str, after: &str) -> String {
+    let keys: Vec<String> = (0..2_100).map(|n| format!("\"c{n}\":{n}")).collect();
+    format!("{{{before}{}{after}}}\n", keys.join(","))
+}
+
+fn load(bench: &Bench, text: &str, options: &Options) -> Summary {
+    bench.write("t.jsonl", text.as_bytes());
+    bench.load(options)
+}
+
+fn upsert() -> Options {
+    Options { existing: Existing::Upsert, ..Options::default() }
+}
+
+#[test]
+fn upsert_keeps_the_gathered_keys_that_a_line_does_not_have() {
+    let first = wide("\"id\":1,", ",\"o\":{\"a\":1,\"b\":2},\"n\":1,\"q\\\"\":1");
+    let second =
+        "{\"id\":1,\"c2098\":\"changed\",\"o\":{\"b\":null},\"n\":null,\"q\\u0022\":2,\"new\":[1]}\n";
+    let check = |bench: &Bench| {
+        assert_eq!(bench.all("SELECT count(*), c0, json_valid(_more) FROM t"), "1|0|1");
+        assert_eq!(bench.all("SELECT _more ->> 'c2097', _more ->> 'c2098' FROM t"), "2097|changed");
+        let of_objects = "SELECT _more -> 'o', _more -> 'n', _more -> 'new' FROM t";
+        assert_eq!(bench.all(of_objects), "{\"b\":null}|null|[1]");
+        // A key may be spelt with other escapes.
+        assert_eq!(bench.all("SELECT value FROM t, json_each(_more) WHERE key = 'q\"'"), "2");
+        // 1998 keys c are columns.
+        assert_eq!(bench.all("SELECT count(*) FROM t, json_each(_more)"), (102 + 4).to_string());
+    };
+    let bench = Bench::new();
+    load(&bench, &first, &upsert());
+    assert_eq!(load(&bench, second, &upsert()).rejected, 0);
+    check(&bench);
+    // A line without gathered keys changes none.
+    load(&bench, "{\"id\":1,\"c0\":0}\n", &upsert());
+    check(&bench);
+    // Both lines in one file.
+    let bench = Bench::new();
+    load(&bench, &format!("{first}{second}"), &upsert());
+    check(&bench);
+}
+
+#[test]
+fn upsert_into_gathered_keys_that_are_no_object_costs_the_line() {
+    let bench = Bench::new();
+    load(&bench, &wide("\"id\":1,", ""), &upsert());
+    bench.open().execute_batch("UPDATE t SET _more = 'by hand'").unwrap();
+    let summary = load(&bench, "{\"id\":1,\"c2099\":1}\n{\"id\":2,\"c2099\":1}\n", &upsert());
+    assert_eq!((summary.rows, summary.rejected), (1, 1), "{:?}", summary.examples);
+    let reason = &summary.examples[0].reason;
+    assert!(reason.contains("\"_more\"") && reason.contains("JSON object"), "{reason}");
+    assert_eq!(bench.all("SELECT _more FROM t"), "by hand\n{\"c2099\":1}");
+}
