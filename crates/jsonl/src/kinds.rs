@@ -105,7 +105,8 @@ impl Type {
     }
 
     /// What a column of a table that is there already takes, by SQLite's own rules. Nothing for a type that is none of ours,
-    /// such as DATETIME: SQLite makes numbers there of what looks like one.
+    /// such as DATETIME: SQLite makes numbers there of what looks like one. ANY is such a type too, unless the table is
+    /// STRICT.
     pub(crate) fn declared(sql: &str) -> Option<Type> {
         let sql = sql.to_ascii_uppercase();
         let has = |part: &str| sql.contains(part);
@@ -113,7 +114,7 @@ impl Type {
             Type::Integer
         } else if has("CHAR") || has("CLOB") || has("TEXT") {
             Type::Text
-        } else if has("BLOB") || sql.is_empty() || sql == "ANY" {
+        } else if has("BLOB") || sql.is_empty() {
             Type::Any
         } else if has("REAL") || has("FLOA") || has("DOUB") {
             Type::Real

@@ -332,6 +332,21 @@ fn append_widens_a_primary_key() {
 }
 
 #[test]
+fn any_is_a_type_for_numbers_unless_the_table_is_strict() {
+    let text = [r#"{"d":"007"}"#, r#"{"d":"1e5"}"#, r#"{"d":"x"}"#, r#"{"d":7}"#];
+    let bench = Bench::new();
+    bench.open().execute_batch("CREATE TABLE t (d ANY)").unwrap();
+    let summary = load(&bench, &text, &existing(Existing::Append));
+    assert_eq!((summary.rows, summary.rejected), (2, 2), "{:?}", summary.examples);
+    assert!(summary.examples[0].reason.contains("\"d\""), "{:?}", summary.examples);
+    assert_eq!(bench.all("SELECT quote(d) FROM t"), "'x'\n7");
+    let bench = Bench::new();
+    bench.open().execute_batch("CREATE TABLE t (d ANY) STRICT").unwrap();
+    assert_eq!(load(&bench, &text, &existing(Existing::Append)).rejected, 0);
+    assert_eq!(bench.all("SELECT quote(d) FROM t"), "'007'\n'1e5'\n'x'\n7");
+}
+
+#[test]
 fn what_a_foreign_table_does_not_take_costs_the_line() {
     let bench = Bench::new();
     bench.open().execute_batch("CREATE TABLE t (n INTEGER)").unwrap();

@@ -131,8 +131,10 @@ pub(crate) fn shape(conn: &Connection, there: &There, widening: Widening) -> Sql
     let is_ours = ledger::is_ours(conn, name)?;
     let mut noted = ledger::columns(conn, name)?;
     let takes_any_case = !is_ours || noted.is_some();
+    let is_strict = is_strict(conn, name)?;
     let typed = columns.iter().map(|column| {
-        let declared = Type::declared(&column.kind);
+        let takes_all = is_strict && column.kind.eq_ignore_ascii_case("ANY");
+        let declared = if takes_all { Some(Type::Any) } else { Type::declared(&column.kind) };
         let fate = declared.map_or(Fate::Loose, Fate::Fixed);
         let kind = declared.unwrap_or(Type::Any);
         let can_widen =
@@ -158,4 +160,10 @@ pub(crate) fn shape(conn: &Connection, there: &There, widening: Widening) -> Sql
         required.map(|column| Required { column: *column, has_default: columns[*column].has_default });
     let has_conflict_clause = definition.contains("CONFLICT");
     Ok(Shape { layout, required: required.collect(), keys, has_conflict_clause })
+}
+
+/// Whether the table is STRICT.
+fn is_strict(conn: &Connection, table: &str) -> Sql<bool> {
+    let sql = "SELECT 1 FROM pragma_table_list(?1) WHERE schema = 'main' AND strict";
+    conn.prepare_cached(sql)?.exists([table])
 }
