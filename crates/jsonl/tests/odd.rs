@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bench, lines, small_blocks};
-use gristmill_jsonl::import::options::{OnError, Options};
+use gristmill_jsonl::import::options::{Existing, OnError, Options};
 use gristmill_jsonl::import::summary::Outcome;
 
 /// A bad line between two good ones: its place and reason, and the good ones are in.
@@ -164,7 +164,7 @@ fn byte_order_mark_line_ends_blank_lines_and_a_missing_last_one() {
 
 #[test]
 fn files_without_rows() {
-    for text in ["", "\n\n", "\u{feff}", "{}\n{}\n"] {
+    for text in ["", "\n\n", "\u{feff}"] {
         let bench = Bench::with(&[("t.jsonl", text), ("u.jsonl", "{\"a\":1}\n")]);
         let summary = bench.load(&Options::default());
         assert_eq!(summary.files[0].outcome, Outcome::Loaded);
@@ -173,6 +173,36 @@ fn files_without_rows() {
             bench.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"),
             "_imports\nu"
         );
+    }
+}
+
+#[test]
+fn file_whose_lines_have_no_key_fails() {
+    for block in [1, 1 << 16] {
+        let options = Options { block, ..Options::default() };
+        for text in ["{}\n", "{}\n{}\n"] {
+            let bench = Bench::with(&[("t.jsonl", text), ("u.jsonl", "{\"a\":1}\n")]);
+            let summary = bench.load(&options);
+            let Outcome::Failed(why) = &summary.files[0].outcome else { panic!("{summary:?}") };
+            assert!(why.contains("no line has a key to make a column of"), "{why}");
+            assert_eq!((summary.files[0].rows, summary.rows), (0, 1), "{text:?}");
+            assert_eq!(
+                bench.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"),
+                "_imports\nu"
+            );
+            assert_eq!(bench.all("SELECT rows, error IS NULL FROM _imports ORDER BY source"), "0|0\n1|1");
+        }
+    }
+}
+
+#[test]
+fn line_without_any_key_is_a_failure_of_an_upsert() {
+    for block in [1, 1 << 16] {
+        let bench = Bench::with(&[("t.jsonl", "{}\n")]);
+        let options = Options { block, existing: Existing::Upsert, ..Options::default() };
+        let summary = bench.import(&options).unwrap();
+        let Outcome::Failed(why) = &summary.files[0].outcome else { panic!("{summary:?}") };
+        assert!(why.contains("--primary-key"), "{why}");
     }
 }
 

@@ -107,6 +107,29 @@ fn resume_loads_only_files_that_are_new() {
 }
 
 #[test]
+fn rows_without_keys_are_loaded_by_a_resume_with_a_file_that_has_keys() {
+    let bench = Bench::with(&[("1.jsonl", "{}\n"), ("2.jsonl", "{}\n{}\n")]);
+    let resume = Options { resume: true, ..into_one() };
+    let summary = bench.import(&into_one()).unwrap();
+    assert_eq!((summary.rows, outcomes(&summary)), (0, vec!["failed"; 2]));
+    bench.write("3.jsonl", b"{\"a\":1}\n");
+    let summary = bench.load(&resume);
+    assert_eq!((summary.rows, outcomes(&summary)), (4, vec!["loaded"; 3]));
+    assert_eq!(bench.all("SELECT count(*), count(a) FROM logs"), "4|1");
+}
+
+#[test]
+fn rows_without_the_named_columns_are_not_counted_and_are_read_again_by_a_resume() {
+    for block in [1, 1 << 16] {
+        let bench = Bench::with(&[("t.jsonl", "{\"b\":1}\n{\"b\":2}\n"), ("u.jsonl", "{\"a\":1}\n")]);
+        let columns = vec!["a".to_owned()];
+        let summary = bench.load(&Options { columns, block, ..Options::default() });
+        assert_eq!((summary.rows, summary.files[0].rows), (1, 0), "{block}");
+        assert_eq!(bench.all("SELECT rows, blake3 IS NULL FROM _imports ORDER BY source"), "0|1\n1|0");
+    }
+}
+
+#[test]
 fn files_are_added_to_a_table_that_exists() {
     let bench = Bench::with(&[("logs.jsonl", "{\"a\":1}\n")]);
     bench.load(&Options::default());

@@ -56,6 +56,7 @@ impl Desk<'_> {
                 Err(error) => return Ok(Err(error)),
             };
             if self.options.resume
+                && let Some(there) = there
                 && let Some(error) = self.leave_out(&group, sources, there)?
             {
                 return Ok(Err(error));
@@ -123,12 +124,7 @@ impl Desk<'_> {
     }
 
     /// Leaves out files of a table that were loaded before and have not changed, if the table still has them.
-    fn leave_out(
-        &mut self,
-        group: &[usize],
-        sources: &[Source],
-        there: Option<&There>,
-    ) -> Sql<Option<Error>> {
+    fn leave_out(&mut self, group: &[usize], sources: &[Source], there: &There) -> Sql<Option<Error>> {
         let mut loaded = Vec::new();
         for index in group {
             if let Some(entry) = self.entry(*index, &sources[*index])? {
@@ -138,8 +134,7 @@ impl Desk<'_> {
         if loaded.is_empty() {
             return Ok(None);
         }
-        let lost = there.map(|there| lost(self.conn, &there.name)).transpose()?.flatten();
-        if let Some(why) = lost {
+        if let Some(why) = lost(self.conn, &there.name)? {
             // To add the rows again would double those that it still has.
             let can_reload =
                 self.is_draft || matches!(self.options.existing, Existing::Replace | Existing::Upsert);
@@ -150,8 +145,7 @@ impl Desk<'_> {
                 ))
             }));
         }
-        // A file may have made no table.
-        for (index, entry) in loaded.into_iter().filter(|(_, entry)| there.is_some() || entry.rows == 0) {
+        for (index, entry) in loaded {
             let file = &mut self.files[index];
             file.outcome = Outcome::Unchanged;
             file.rows = entry.rows;

@@ -111,6 +111,13 @@ impl Loading {
         self.read.iter().map(|file| file.rejected).chain(self.unread.iter().map(|file| file.rejected)).sum()
     }
 
+    /// There is no table that has the rows: a later import has to load their files again.
+    pub(crate) fn forget_rows(&mut self) {
+        for file in self.read.iter_mut().filter(|file| file.rows > 0) {
+            (file.rows, file.print) = (0, None);
+        }
+    }
+
     /// The next file of the same table.
     pub(crate) fn next_file(&mut self, index: usize) {
         self.index = index;

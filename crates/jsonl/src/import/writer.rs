@@ -261,8 +261,11 @@ impl<'a> Writer<'a> {
                                 )));
                             }
                             written = inserted.rows;
+                            let refused = inserted.refused.len() as u64;
                             bad.extend(inserted.refused.into_iter().map(|(line, reason)| (line, 0, reason)));
                             if let Some(seen) = inserted.broken_after {
+                                // From here on rows are counted without being written.
+                                written = (rows.rows.len() as u64).saturating_sub(refused);
                                 loading.state = State::Watching;
                                 table.watch(rows, &map, seen);
                             }

@@ -22,6 +22,8 @@ struct Profile {
     keyless: usize,
     /// Percent of lines that are not JSON objects.
     bad: usize,
+    /// Percent of files all of whose objects are `{}`.
+    without_keys: usize,
     flatten: usize,
     schema: Option<Schema>,
     /// Percent of imports with exact numbers.
@@ -86,6 +88,7 @@ fn profile(rng: &mut Rng) -> Profile {
         other_case: *rng.pick(&[0, 0, 10, 30]),
         keyless: *rng.pick(&[0, 0, 5, 20]),
         bad: *rng.pick(&[0, 0, 5, 15]),
+        without_keys: *rng.pick(&[0, 0, 5, 30]),
         flatten: *rng.pick(&[0, 0, 1, 2]),
         exact: if schema.is_none() { *rng.pick(&[0, 0, 50]) } else { 0 },
         has_own: rng.percent(30),
@@ -168,6 +171,7 @@ fn import(rng: &mut Rng, profile: &Profile, written: &mut Vec<File>, number: usi
 fn lines(rng: &mut Rng, profile: &Profile, is_array: bool) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut number = rng.within(0..4);
+    let has_keys = !rng.percent(profile.without_keys);
     for _ in 0..rng.within(0..9) {
         // Detected as something other than lines: one of the first bytes of a file.
         let is_first = lines.iter().all(|line| *line == Line::Blank);
@@ -183,7 +187,7 @@ fn lines(rng: &mut Rng, profile: &Profile, is_array: bool) -> Vec<Line> {
         } else if !is_array && rng.percent(3) {
             Line::Blank
         } else {
-            Line::Object(members(rng, profile, &mut number))
+            Line::Object(if has_keys { members(rng, profile, &mut number) } else { Vec::new() })
         });
     }
     lines

@@ -66,13 +66,9 @@ impl Load<'_> {
     fn attempt(&self, deciding: Deciding) -> Result<Option<Table>, String> {
         let run = Run::new(self, deciding);
         let has_failed = self.parts.iter().all(Part::has_failed);
-        if run.table.columns.is_empty() && (!run.accepted.is_empty() || run.is_keyless) {
+        if run.table.columns.is_empty() && !run.accepted.is_empty() {
             // Lines without any key make no table, and replace none.
-            match self.found {
-                None => return Ok(Some(run.table)),
-                Some(_) if self.replaces && has_failed => return Ok(None),
-                Some(_) => {}
-            }
+            return if has_failed { Ok(None) } else { Err("it is loaded, and there is no table".to_owned()) };
         }
         if has_failed && (run.may_fail || run.is_keyless || self.key_differs) {
             return Ok(None);

@@ -65,6 +65,9 @@ impl Writer<'_> {
                 let why = no_key(&loading.table.watch.wanted);
                 self.give_up(&loading, &why)
             }
+            _ if self.lacks_table(&loading, rows) => {
+                self.give_up(&loading, "no line has a key to make a column of, so no table can be made of it")
+            }
             _ => self.finish_table(loading),
         }
     }
@@ -96,6 +99,14 @@ impl Writer<'_> {
             && !selection::is_in_lines(layout, self.options, self.schema(loading.index))
     }
 
+    /// Whether there are rows, but no column to make a table with.
+    fn lacks_table(&self, loading: &Loading, rows: u64) -> bool {
+        *self.target != Target::Nothing
+            && rows > 0
+            && self.options.columns.is_empty()
+            && loading.table.layout.columns.is_empty()
+    }
+
     /// Adds the columns that a schema names and no row had.
     fn complete(&self, loading: &mut Loading) {
         if self.options.columns.is_empty() {
@@ -106,7 +117,13 @@ impl Writer<'_> {
     fn finish_table(&mut self, mut loading: Loading) -> Result<()> {
         self.complete(&mut loading);
         match self.finish(&mut loading) {
-            Ok(()) => self.done(&loading),
+            Ok(()) => {
+                if loading.table.layout.columns.is_empty() && *self.target != Target::Nothing {
+                    self.control.rows.fetch_sub(loading.all_rows(), Ordering::Relaxed);
+                    loading.forget_rows();
+                }
+                self.done(&loading)
+            }
             Err(Unfinished::KeyBroken) => {
                 loading.settle();
                 loading.table.plan = Plan::Enforced(loading.table.watch.columns.clone());
