@@ -107,6 +107,33 @@ fn resume_loads_only_files_that_are_new() {
 }
 
 #[test]
+fn replace_with_resume_removes_rows_of_files_that_are_not_named() {
+    let bench = Bench::with(&[("1.jsonl", "{\"a\":1}\n"), ("2.jsonl", "{\"a\":2}\n")]);
+    let replace = Options { resume: true, existing: Existing::Replace, ..into_one() };
+    bench.load(&into_one());
+    assert_eq!(outcomes(&bench.load(&replace)), ["unchanged"; 2]);
+    let first = [bench.data().join("1.jsonl")];
+    let summary = bench.import_of(&first, &replace).unwrap();
+    assert_eq!((outcomes(&summary), bench.all("SELECT a FROM logs")), (vec!["loaded"], "1".to_owned()));
+    assert_eq!(outcomes(&bench.import_of(&first, &replace).unwrap()), ["unchanged"]);
+    // A file that was loaded twice is in the table twice.
+    bench.import_of(&first, &Options { existing: Existing::Append, ..into_one() }).unwrap();
+    assert_eq!(outcomes(&bench.import_of(&first, &replace).unwrap()), ["loaded"]);
+    assert_eq!(bench.all("SELECT a FROM logs"), "1");
+}
+
+#[test]
+fn replace_with_resume_removes_rows_that_the_user_had_before() {
+    let bench = Bench::with(&[("1.jsonl", "{\"a\":1}\n")]);
+    bench.open().execute_batch("CREATE TABLE logs (a); INSERT INTO logs VALUES (7)").unwrap();
+    bench.load(&Options { existing: Existing::Append, ..into_one() });
+    let replace = Options { resume: true, existing: Existing::Replace, ..into_one() };
+    assert_eq!(outcomes(&bench.load(&replace)), ["loaded"]);
+    assert_eq!(bench.all("SELECT a FROM logs"), "1");
+    assert_eq!(outcomes(&bench.load(&replace)), ["unchanged"]);
+}
+
+#[test]
 fn rows_without_keys_are_loaded_by_a_resume_with_a_file_that_has_keys() {
     let bench = Bench::with(&[("1.jsonl", "{}\n"), ("2.jsonl", "{}\n{}\n")]);
     let resume = Options { resume: true, ..into_one() };

@@ -145,6 +145,13 @@ impl Desk<'_> {
                 ))
             }));
         }
+        // A table that is made anew has only rows of the files that are named.
+        if self.is_draft || self.options.existing == Existing::Replace {
+            let sources = loaded.iter().map(|(index, _)| self.files[*index].source.as_str()).collect();
+            if !ledger::is_made_of(self.conn, &there.name, &sources)? {
+                return Ok(None);
+            }
+        }
         for (index, entry) in loaded {
             let file = &mut self.files[index];
             file.outcome = Outcome::Unchanged;

@@ -1,6 +1,6 @@
 //! What was loaded, when and from where: the table `_imports`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, OptionalExtension};
 
@@ -162,6 +162,30 @@ pub(crate) fn is_ours(conn: &Connection, table: &str) -> rusqlite::Result<bool> 
     let sql = r#"SELECT 1 FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "mode" IN ('create', 'replace')
         AND "error" IS NULL LIMIT 1"#;
     Ok(is_there(conn)? && conn.prepare_cached(sql)?.exists([table])?)
+}
+
+/// The number of the record of the import that made the table, if one did.
+pub(crate) fn made_at(conn: &Connection, table: &str) -> rusqlite::Result<Option<i64>> {
+    let sql = r#"SELECT max("id") FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE
+        AND "mode" IN ('create', 'replace') AND "error" IS NULL"#;
+    conn.prepare_cached(sql)?.query_row([table], |row| row.get(0))
+}
+
+/// Whether the table was made by an import, and since then has got rows of these sources only, of each of them once.
+pub(crate) fn is_made_of(conn: &Connection, table: &str, sources: &HashSet<&str>) -> rusqlite::Result<bool> {
+    let Some(made_at) = made_at(conn, table)? else { return Ok(false) };
+    let sql = r#"SELECT "source" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "id" >= ?2
+        AND "error" IS NULL AND "rows" > 0"#;
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query((table, made_at))?;
+    let mut seen: HashSet<String> = HashSet::new();
+    while let Some(row) = rows.next()? {
+        let source: String = row.get(0)?;
+        if !sources.contains(source.as_str()) || !seen.insert(source) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The columns of a table and the keys that they were made for, as the last import or sink noted them. Nothing when none

@@ -70,11 +70,15 @@ fn imports(operations: &[Operation]) -> impl Iterator<Item = &Import> {
     })
 }
 
-/// The same command again, with `--resume`.
+/// The same command again, with `--resume`, and sometimes without one of its files.
 fn repeat(rng: &mut Rng, operations: &[Operation]) -> Import {
     let earlier: Vec<&Import> = imports(operations).collect();
     let mode = *rng.pick(&[Mode::Create, Mode::Append, Mode::Upsert, Mode::Replace]);
-    Import { resume: true, mode, rejects: operations.len() + 1, ..(*rng.pick(&earlier)).clone() }
+    let mut import = (*rng.pick(&earlier)).clone();
+    if import.files.len() > 1 && rng.percent(30) {
+        import.files.remove(rng.within(0..import.files.len()));
+    }
+    Import { resume: true, mode, rejects: operations.len() + 1, ..import }
 }
 
 fn profile(rng: &mut Rng) -> Profile {

@@ -17,6 +17,8 @@ pub(crate) struct Model {
     tables: BTreeMap<String, Table>,
     /// Files whose rows are in their table.
     loaded: Vec<Loaded>,
+    /// The files whose rows were put into a table since an import made it, each as often as it was loaded.
+    made_of: BTreeMap<String, Vec<&'static str>>,
     /// Tables that lost rows by another hand than an import's, and whether they have got others since.
     changed: BTreeMap<String, bool>,
 }
@@ -38,6 +40,7 @@ impl Model {
                 let is_there = self.tables.remove(*table).is_some();
                 if is_there {
                     self.forget(table);
+                    self.made_of.remove(*table);
                     self.changed.remove(*table);
                 }
                 is_there
@@ -126,7 +129,8 @@ impl Model {
         };
         let is_loaded =
             |file: &&File| import.resume && (is_idle(file) || self.is_loaded(table, file, import));
-        if is_new && !files.iter().all(is_loaded) {
+        let is_exact = import.mode != Mode::Replace || self.is_made_of(table, files);
+        if is_new && !(is_exact && files.iter().all(is_loaded)) {
             return files.to_vec();
         }
         files.iter().copied().filter(|file| !is_loaded(file)).collect()
@@ -135,6 +139,13 @@ impl Model {
     fn is_loaded(&self, table: &str, file: &File, import: &Import) -> bool {
         let last = self.loaded.iter().find(|last| last.table == table && last.path == file.path);
         last.is_some_and(|last| last.text == file.text() && last.shape == import.shape())
+    }
+
+    /// Whether all rows of a table are of these files, and each was loaded once.
+    fn is_made_of(&self, table: &str, files: &[&File]) -> bool {
+        let Some(paths) = self.made_of.get(table) else { return !self.tables.contains_key(table) };
+        let is_once = |path: &&str| paths.iter().filter(|other| *other == path).count() == 1;
+        paths.iter().all(|path| is_once(path) && files.iter().any(|file| file.path == *path))
     }
 
     /// Whether the table is there and has another key than the one that is named, or none to update by.
@@ -177,6 +188,7 @@ impl Model {
         if is_new {
             self.forget(table);
             self.changed.remove(table);
+            self.made_of.insert(table.to_owned(), Vec::new());
         }
         self.changed.entry(table.to_owned()).and_modify(|has_grown| *has_grown = true);
         if made.columns.is_empty() {
@@ -189,8 +201,12 @@ impl Model {
         }
         self.tables.insert(table.to_owned(), made);
         for file in files {
-            if observed.of_file(file)?.outcome != Outcome::Loaded {
+            let of_file = observed.of_file(file)?;
+            if of_file.outcome != Outcome::Loaded {
                 continue;
+            }
+            if let Some(paths) = self.made_of.get_mut(table).filter(|_| of_file.rows > 0) {
+                paths.push(file.path);
             }
             self.loaded.retain(|loaded| loaded.table != table || loaded.path != file.path);
             let (table, text) = (table.to_owned(), file.text());
