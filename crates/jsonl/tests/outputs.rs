@@ -159,3 +159,24 @@ fn statistics_count_the_files_of_a_table() {
     bench.load(&Options { existing: Existing::Replace, ..options });
     assert_eq!(stats(&bench.database()).unwrap().tables[0].sources, 1);
 }
+
+#[test]
+fn stats_count_the_rejected_lines_of_all_files_of_a_table() {
+    let bench = Bench::with(&[("1.jsonl", "bad\n{\"a\":1}\nworse\n"), ("2.jsonl", "{\"a\":2}\n")]);
+    let options = Options { table: Some("t".to_owned()), ..Options::default() };
+    bench.load(&options);
+    let of_table = || stats(&bench.database()).unwrap().tables.remove(0);
+    assert_eq!((of_table().sources, of_table().errors), (2, Some(2)));
+    // A file that could not be loaded is not one of them.
+    let bad = bench.folder.path().join("data/3.jsonl");
+    std::fs::write(&bad, "bad\n").unwrap();
+    let append = Options { existing: Existing::Append, ..options.clone() };
+    assert!(bench.import_of(std::slice::from_ref(&bad), &append).unwrap().has_failures());
+    let table = of_table();
+    assert_eq!((table.sources, table.errors), (2, Some(2)));
+    assert!(table.source.unwrap().ends_with("2.jsonl"));
+    // A table that is made anew has the rejected lines of its new files only.
+    std::fs::write(&bad, "bad\n{\"a\":3}\n").unwrap();
+    bench.import_of(&[bad], &Options { existing: Existing::Replace, ..options }).unwrap();
+    assert_eq!((of_table().sources, of_table().errors), (1, Some(1)));
+}

@@ -39,9 +39,9 @@ pub struct TableStats {
     pub source: Option<String>,
     /// How many files were loaded into it, since it was made.
     pub sources: u64,
-    /// When that was.
+    /// When the last one was.
     pub loaded_at: Option<String>,
-    /// Lines of it that were rejected.
+    /// Lines of these files that were rejected, in all of their loads.
     pub errors: Option<u64>,
     /// Columns whose texts all are dates or times as ISO 8601 writes them.
     pub dates: Vec<DateColumn>,
@@ -94,25 +94,30 @@ fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {
         let count = format!("SELECT count(*) FROM {}", quoted(&table.table));
         table.rows = moment.query_row(&count, [], |row| number(row, 0))?;
         if has_ledger {
-            let mut last = moment.prepare_cached(
-                r#"SELECT "source", "finished_at", "errors" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE ORDER BY "id" DESC LIMIT 1"#,
-            )?;
-            let mut found = last.query([&table.table])?;
-            if let Some(row) = found.next()? {
-                table.source = row.get(0)?;
-                table.loaded_at = row.get(1)?;
-                table.errors = Some(number(row, 2)?);
-            }
-            let mut sources = moment.prepare_cached(
-                r#"SELECT count(DISTINCT "source") FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "error" IS NULL
-                   AND "rows" > 0 AND "id" >= coalesce((SELECT max("id") FROM "_imports"
-                       WHERE "table" = ?1 COLLATE NOCASE AND "mode" IN ('create', 'replace') AND "error" IS NULL), 0)"#,
-            )?;
-            table.sources = sources.query_row([&table.table], |row| number(row, 0))?;
+            table.add_log(&moment)?;
         }
         table.dates = dates(&moment, &table.table)?;
     }
     Ok(tables)
+}
+
+impl TableStats {
+    /// Adds what the log has of the files that were loaded into the table since it was made.
+    fn add_log(&mut self, conn: &Connection) -> rusqlite::Result<()> {
+        let made_at = ledger::made_at(conn, &self.table)?.unwrap_or(0);
+        // SQLite takes columns beside max() from the row that has the maximum.
+        let mut statement = conn.prepare_cached(
+            r#"SELECT "source", "finished_at", sum("errors"), count(DISTINCT CASE WHEN "rows" > 0 THEN "source" END),
+               max("id") FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "id" >= ?2 AND "error" IS NULL"#,
+        )?;
+        statement.query_row((&self.table, made_at), |row| {
+            self.source = row.get(0)?;
+            self.loaded_at = row.get(1)?;
+            self.errors = row.get::<_, Option<i64>>(2)?.map(i64::unsigned_abs);
+            self.sources = number(row, 3)?;
+            Ok(())
+        })
+    }
 }
 
 /// The columns of a table whose texts all are dates or times. Reading ends when there can be none.
