@@ -16,6 +16,7 @@ pub(crate) mod ledger;
 mod loading;
 pub(crate) mod names;
 pub mod options;
+mod path_text;
 mod pattern;
 pub(crate) mod place;
 mod rejects;
@@ -40,6 +41,7 @@ use self::control::{Control, Phase, add};
 use self::desk::Desk;
 use self::find::{Found, Source};
 use self::options::{LONGEST_LINE, MAX_WORKERS, Options, Target};
+use self::path_text::path_text;
 use self::place::Place;
 use self::stream::{Demand, Ticket};
 use self::summary::{FileSummary, Outcome, Summary};
@@ -198,7 +200,7 @@ fn file(source: &Source, name: &str) -> FileSummary {
     FileSummary {
         source: source.path.as_ref().map_or_else(
             || source.shown(),
-            |path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()).display().to_string(),
+            |path| path_text(&std::fs::canonicalize(path).unwrap_or_else(|_| path.clone())),
         ),
         table: name.to_owned(),
         outcome: Outcome::Waiting,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use ignore::WalkBuilder;
 
 use super::options::Options;
+use super::path_text::path_text;
 use super::{names, pattern};
 use crate::error::{Error, Result};
 use crate::source::{Packing, by_name};
@@ -23,9 +24,9 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// For people and for the ledger.
+    /// Its path as it was named, as text.
     pub(crate) fn shown(&self) -> String {
-        self.path.as_ref().map_or("standard input".to_owned(), |path| path.display().to_string())
+        self.path.as_ref().map_or("standard input".to_owned(), |path| path_text(path))
     }
 }
 
