@@ -15,7 +15,6 @@ use rusqlite::{Connection, OptionalExtension};
 use serde::Serialize;
 
 pub use self::file::export_to_file;
-use crate::document::compact;
 use crate::error::{Error, Result};
 use crate::grammar::Cursor;
 use crate::import::control::{Control, add};
@@ -41,9 +40,9 @@ pub struct Exported {
 /// Writes a table, a row a line, in the order of its row numbers; of a table without them, in that of its key.
 ///
 /// Keys are the names of the columns, and every row has all of them. BOOLEAN columns are `true` and `false`; a column in
-/// which every text is a JSON object or array is written as such; all other values keep their type. (Of booleans that
-/// share a column with numbers the table has only the numbers.) A value that JSON does not have (a BLOB, text that is
-/// not UTF-8) is an error. Generated columns are left out.
+/// which every text is a JSON object or array on one line is written as such; all other values keep their type. (Of booleans
+/// that share a column with numbers the table has only the numbers.) A value that JSON does not have (a BLOB, an infinite
+/// number, text that is not UTF-8) is an error. Generated columns are left out.
 ///
 /// ```
 /// # use gristmill_jsonl::export::export;
@@ -208,12 +207,13 @@ fn missing(conn: &Connection, name: &str) -> rusqlite::Result<String> {
     })
 }
 
-/// Whether a text is one object or array, as an import takes it.
+/// Whether a text is one object or array as an import keeps it: on one line.
 fn is_json(text: &[u8]) -> bool {
     let mut cursor = Cursor::new(text);
     matches!(text.first(), Some(b'{' | b'['))
         && cursor.value(1).is_ok()
         && cursor.at() == text.len()
+        && memchr::memchr(b'\n', text).is_none()
         && std::str::from_utf8(text).is_ok()
 }
 
@@ -259,16 +259,9 @@ impl RowWriter<'_> {
                 self.line.extend_from_slice(if value == 1 { b"true" } else { b"false" });
             }
             ValueRef::Integer(value) => self.line.extend_from_slice(value.to_string().as_bytes()),
-            // A number that every reader rounds to the same.
-            ValueRef::Real(value) if value.is_infinite() => {
-                self.line.extend_from_slice(if value > 0.0 { b"1e999" } else { b"-1e999" });
-            }
+            ValueRef::Real(value) if !value.is_finite() => return Err(none("an infinite number")),
             ValueRef::Real(value) => serde_json::to_writer(&mut self.line, &value).map_err(io_error)?,
-            ValueRef::Text(text) if column.is_json => match memchr::memchr(b'\n', text) {
-                // Only space between tokens has line ends.
-                Some(_) => compact(text, &mut self.line),
-                None => self.line.extend_from_slice(text),
-            },
+            ValueRef::Text(text) if column.is_json => self.line.extend_from_slice(text),
             ValueRef::Text(text) => {
                 let text = std::str::from_utf8(text).map_err(|_| none("text that is not UTF-8"))?;
                 serde_json::to_writer(&mut self.line, text).map_err(io_error)?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::{Bench, rows, small_blocks};
 use gristmill_jsonl::export::{export, export_to_file};
 use gristmill_jsonl::import::control::Control;
-use gristmill_jsonl::import::options::Options;
+use gristmill_jsonl::import::options::{Existing, Options};
 use proptest::prelude::*;
 use rusqlite::Connection;
 
@@ -37,13 +37,34 @@ fn values_come_back_as_they_were() {
 
 #[test]
 fn text_that_only_sometimes_is_json_stays_text() {
-    let bench = database(
-        "CREATE TABLE t (a TEXT, b TEXT); INSERT INTO t VALUES ('[1]', '{\"x\": \n1}'), ('no', '[]')",
-    );
+    let bench =
+        database("CREATE TABLE t (a TEXT, b TEXT); INSERT INTO t VALUES ('[1]', '{\"x\": 1}'), ('no', '[]')");
     assert_eq!(
         exported(&bench.database(), "t"),
-        "{\"a\":\"[1]\",\"b\":{\"x\":1}}\n{\"a\":\"no\",\"b\":[]}\n"
+        "{\"a\":\"[1]\",\"b\":{\"x\": 1}}\n{\"a\":\"no\",\"b\":[]}\n"
     );
+}
+
+#[test]
+fn json_text_with_line_ends_is_exported_as_text() {
+    let text = "{\"a\":\"{\\n \\\"x\\\": 1\\n}\"}\n{\"a\":\"[]\"}\n";
+    let bench = Bench::with(&[("t.jsonl", text)]);
+    bench.load(&Options::default());
+    assert_eq!(exported(&bench.database(), "t"), text);
+}
+
+#[test]
+fn export_can_be_appended_to_its_own_table() {
+    let append = Options { existing: Existing::Append, ..small_blocks() };
+    let bench = Bench::new();
+    for text in ["{\"A\":1}\n", "{\"a\":2}\n"] {
+        bench.write("t.jsonl", text.as_bytes());
+        bench.load(&append);
+    }
+    bench.write("t.jsonl", exported(&bench.database(), "t").as_bytes());
+    bench.load(&append);
+    assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "A\na_2");
+    assert_eq!(bench.all("SELECT * FROM t"), "1|∅\n∅|2\n1|∅\n∅|2");
 }
 
 #[test]
@@ -70,7 +91,12 @@ fn rows_are_in_the_order_of_their_numbers() {
 
 #[test]
 fn what_json_does_not_have_is_an_error() {
-    for (value, expected) in [("x'00ff'", "row 2 holds a BLOB"), ("CAST(x'ff' AS TEXT)", "not UTF-8")] {
+    for (value, expected) in [
+        ("x'00ff'", "row 2 holds a BLOB"),
+        ("CAST(x'ff' AS TEXT)", "not UTF-8"),
+        ("9e999", "row 2 holds an infinite number"),
+        ("-9e999", "row 2 holds an infinite number"),
+    ] {
         let bench = database(&format!("CREATE TABLE t (a); INSERT INTO t VALUES ('x'), ({value})"));
         let file = bench.folder.path().join("data.jsonl");
         let error =

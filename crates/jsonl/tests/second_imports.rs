@@ -164,7 +164,7 @@ fn a_key_in_another_case_never_takes_over_a_column() {
 fn second_imports_have_the_columns_of_one_import_with_spread_objects() {
     let options = Options { flatten: 32, ..existing(Existing::Append) };
     let steps = [
-        r#"{"p":{"x":1}}"#,
+        r#"{"p":{"x":1},"p_x":2}"#,
         r#"{"p_x":2}"#,
         r#"{"P":{"X":3}}"#,
         r#"{"p_x":4,"P":{"X":5},"p":{"x":6}}"#,
@@ -180,6 +180,70 @@ fn second_imports_have_the_columns_of_one_import_with_spread_objects() {
     }
     assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "p_x\np_x_2\nP_X_3\nq_x\nq_x_2");
     assert_eq!(bench.all("SELECT * FROM t"), once.all("SELECT * FROM t"));
+}
+
+#[test]
+fn the_exact_name_of_a_column_wins_in_a_table_of_an_import() {
+    for block in [8, 1 << 16] {
+        let append = Options { block, ..existing(Existing::Append) };
+        let bench = Bench::new();
+        for step in [r#"{"A":1}"#, r#"{"a":2}"#, r#"{"A":"x","a_2":"y"}"#] {
+            assert_eq!(load(&bench, &[step], &append).rejected, 0);
+        }
+        assert_eq!(bench.all("SELECT * FROM t"), "1|∅\n∅|2\nx|y");
+        // A key that a column was made for has that column.
+        load(&bench, &[r#"{"a":3}"#], &append);
+        assert_eq!(bench.all("SELECT a_2 FROM t WHERE rowid = 4"), "3");
+    }
+}
+
+#[test]
+fn a_column_whose_own_key_is_in_the_file_takes_no_other_key() {
+    for order in [[r#"{"a_2":[]}"#, r#"{"a":3}"#], [r#"{"a":3}"#, r#"{"a_2":[]}"#]] {
+        for block in [8, 1 << 16] {
+            let append = Options { block, ..existing(Existing::Append) };
+            let bench = Bench::new();
+            load(&bench, &[r#"{"A":1,"a":2}"#], &append);
+            load(&bench, &order, &append);
+            assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "A\na_2\na_2_2");
+            assert_eq!(bench.all("SELECT a_2, a_2_2 FROM t ORDER BY a_2"), "∅|[]\n2|∅\n3|∅");
+            assert!(bench.schema("t").contains("\"a_2\" INTEGER"), "{}", bench.schema("t"));
+            load(&bench, &[r#"{"a_2":"own"}"#], &append);
+            assert_eq!(
+                bench.all("SELECT a_2_2 FROM t WHERE rowid = 4"),
+                "own",
+                "the key's own column comes first"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_exact_name_of_a_column_wins_with_a_schema_that_skips_other_keys() {
+    let bench = Bench::new();
+    load(&bench, &[r#"{"A":1,"a":2}"#], &existing(Existing::Append));
+    let path = bench.folder.path().join("data/s.toml");
+    for others in ["skip", "reject"] {
+        std::fs::write(&path, format!("[tables.t]\nothers = \"{others}\"\ncolumns.a.type = \"integer\""))
+            .unwrap();
+        let schema = Schema::read(&path).unwrap();
+        let text = [r#"{"a_2":3}"#, r#"{"a_2":"x"}"#];
+        let summary = load(&bench, &text, &Options { schema, ..existing(Existing::Append) });
+        assert_eq!((summary.rows, summary.rejected), (1, 1), "its type is that of the schema");
+    }
+    assert_eq!(bench.all("SELECT a_2 FROM t"), "2\n3\n3");
+}
+
+#[test]
+fn the_exact_name_of_a_column_wins_in_a_sink_into_a_table_of_an_import() {
+    let bench = Bench::new();
+    load(&bench, &[r#"{"A":1,"a":2}"#], &Options::default());
+    let mut sink = Sink::open(&bench.database(), "t").unwrap();
+    for object in [r#"{"a_2":3}"#, r#"{"a":4}"#, r#"{"a":5,"a_2":6}"#] {
+        sink.append(&[object.as_bytes()]).unwrap().remove(0).unwrap();
+    }
+    drop(sink);
+    assert_eq!(bench.all("SELECT a_2, a_2_2 FROM t"), "2|∅\n3|∅\n4|∅\n5|6");
 }
 
 #[test]

@@ -18,12 +18,17 @@ use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
 Each row becomes a line, in the order of the rows in the table. Keys are the names of the columns, and each line has \
-all of them. BOOLEAN columns are written as true and false, columns whose texts all are JSON objects or arrays as \
-such; all other values keep their type. Loading the export makes the same table.
+all of them. BOOLEAN columns are written as true and false, columns whose texts all are JSON objects or arrays on one \
+line as such; all other values keep their type.
+
+Loading the export of a table that an import made gives the same rows and types, with these limits: a boolean in a \
+column of numbers is a number, and a column without values has no type. The export of another table has its rows, but \
+not its definition: types follow from the values, a column with both numbers and text becomes TEXT, and constraints, \
+defaults and indexes are not exported.
 
 The database is only read, as it is at one moment; other programs may write to it meanwhile. A file appears under its \
-name only when it is complete. A value that JSON does not have, such as a BLOB, fails the export. Generated columns \
-are left out.
+name only when it is complete. A value that JSON does not have, such as a BLOB or an infinite number, fails the \
+export. Generated columns are left out.
 
 Exit codes:
   0    done

@@ -1,6 +1,6 @@
 //! One column of a table: which key it has, and which type it is to have.
 
-use super::layout::Path;
+use super::layout::{Alias, Path};
 use crate::keys::Fate;
 use crate::kinds::{Kinds, Type};
 
@@ -8,6 +8,8 @@ use crate::kinds::{Kinds, Type};
 pub(crate) struct Column {
     /// Unknown for a column that was there before, until a key is found that makes its name.
     pub(crate) path: Option<Path>,
+    /// Another key that has the column, because it is spelt like it.
+    pub(crate) alias: Option<Alias>,
     /// The path has this column only until a key comes that is spelt like it.
     pub(super) is_lent: bool,
     /// It is the user's own: a key that differs in case may have it.
@@ -52,6 +54,7 @@ impl Column {
     pub(super) fn new(name: String, fate: Fate) -> Self {
         Column {
             path: None,
+            alias: None,
             is_lent: false,
             takes_any_case: false,
             name,

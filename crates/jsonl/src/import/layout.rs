@@ -2,8 +2,11 @@
 //!
 //! Owns which key becomes which column, and what happens when there are too many.
 
+mod alias;
+
 use std::collections::HashMap;
 
+pub(crate) use self::alias::Alias;
 use super::column::{Column, Holds, OldColumn};
 use super::names::Taken;
 use super::options::Options;
@@ -207,17 +210,23 @@ impl Layout {
 
     /// The column of a key, a new one if need be; and whether another key has lost it.
     ///
-    /// A column of ours has the key that it was made for. A column of the user's has the key that is spelt like it, and
+    /// A column of ours has the key that it was made for, or one that is spelt like it. A column of the user's has the key that is spelt like it, and
     /// while there is none, one that makes the same name to SQLite.
     fn index(&mut self, path: Path, schema: Option<&TableSchema>) -> (usize, bool) {
-        if let Some(index) = self.by_path.get(&path) {
-            return (*index, false);
+        if let Some(index) = self.by_path.get(&path).copied() {
+            return (index, self.take_back(index, &path));
         }
         let words: Vec<_> = path.iter().map(|key| String::from_utf8_lossy(key)).collect();
         let fixed = schema.and_then(|schema| schema.columns.get(&words.join(".")));
         let wanted = fixed.and_then(|fixed| fixed.name.clone()).unwrap_or_else(|| words.join("_"));
         let is_free = |column: &Column| column.name == wanted && (column.path.is_none() || column.is_lent);
         let exact = self.columns.iter().position(is_free);
+        if exact.is_none()
+            && fixed.is_none_or(|fixed| fixed.name.is_none())
+            && let Some(index) = self.take_alias(&path)
+        {
+            return (index, false);
+        }
         let lends = || self.columns.iter().position(|column| column.lends_itself(&wanted));
         let index = exact.or_else(lends).unwrap_or_else(|| {
             let name = self.taken.take(&wanted);
@@ -291,7 +300,8 @@ impl Layout {
         self.taken = Taken::default();
         for (index, column) in self.columns.iter().enumerate() {
             self.taken.add(&column.name);
-            if let Some(path) = &column.path {
+            let alias = column.alias.as_ref().map(|alias| &alias.path);
+            for path in column.path.iter().chain(alias) {
                 self.by_path.insert(path.clone(), index);
             }
         }
@@ -301,7 +311,10 @@ impl Layout {
     pub(crate) fn complete(&mut self, options: &Options, schema: Option<&TableSchema>) {
         let columns = schema.into_iter().flat_map(|schema| &schema.columns);
         for (name, _) in columns.filter(|(_, column)| !column.skip && column.kind.is_some()) {
-            self.index(path_of(name, options), schema);
+            let path = path_of(name, options);
+            if !self.by_path.contains_key(&path) {
+                self.index(path, schema);
+            }
         }
     }
 
@@ -329,6 +342,9 @@ impl Layout {
                     set(&mut keys, &[column.name.as_bytes().into()], column.fate);
                 }
             }
+            if let Some(alias) = &column.alias {
+                names.insert(set(&mut keys, &alias.path, column.fate), column.name.clone());
+            }
         }
         for (name, column) in schema.into_iter().flat_map(|schema| &schema.columns) {
             let path = path_of(name, options);
@@ -338,6 +354,10 @@ impl Layout {
                 let number = set(&mut keys, &path, column.kind.map_or(Fate::Inferred, Fate::Fixed));
                 names.extend(column.name.clone().map(|name| (number, name)));
             }
+        }
+        // A key that is spelt like a column is not another key to a schema, though the column may be for another.
+        for column in self.columns.iter().filter(|column| column.has_own_key()) {
+            find_or_add(&mut keys, ROOT, column.name.as_bytes());
         }
         // What is to be a key or an index has been named as well.
         if let Some(schema) = schema {

@@ -71,6 +71,9 @@ pub(crate) fn is_in_lines(layout: &Layout, options: &Options, schema: Option<&Ta
 /// Whether a column is for this key, or for one in its objects. A column of the user's is for the key that makes its name,
 /// until lines show which key it has.
 fn is_of(column: &Column, wanted: &Path) -> bool {
+    if column.alias.as_ref().is_some_and(|alias| alias.path == *wanted) {
+        return true;
+    }
     match &column.path {
         Some(path) => path.len() >= wanted.len() && path.iter().zip(wanted).all(|(a, b)| a == b),
         None => wanted.join(&b"_"[..]) == column.name.as_bytes(),

@@ -9,8 +9,9 @@ use crate::table::Column;
 /// The keys that lead to a value.
 pub(crate) type Path = Vec<String>;
 
-/// Gives each key its column: the one that was made for it, then one of the user's that has its exact name, then one of
-/// the user's whose name differs only in case, then a new one. Only `deciding` lines make new ones; the keys of all lines
+/// Gives each key its column: the one that was made for it, then one of the user's that has its exact name, then one that
+/// was made for another key and has its exact name, if no line has that key, then one of the user's whose name differs only
+/// in case, then a new one. Only `deciding` lines make new ones; the keys of all lines
 /// have a column of the user's if there is one.
 pub(crate) fn place(
     columns: &mut Vec<Column>,
@@ -37,7 +38,9 @@ pub(crate) fn place(
     for path in &paths {
         let known = columns.iter().position(|column| column.path.as_ref() == Some(path));
         let exact = || columns.iter().position(|column| column.path.is_none() && column.name == wanted(path));
-        if let Some(index) = known.or_else(exact) {
+        let alias =
+            || columns.iter().position(|column| is_alias(column, path, &paths) && fixed(path).is_none());
+        if let Some(index) = known.or_else(exact).or_else(alias) {
             places.insert(path.clone(), index);
         }
     }
@@ -69,12 +72,18 @@ pub(crate) fn place(
         let position = |is_it: &dyn Fn(&Column) -> bool| columns.iter().position(is_it);
         let index = position(&|column| column.path.as_ref() == Some(&path))
             .or_else(|| position(&|column| column.path.is_none() && column.name == name))
+            .or_else(|| position(&|column| is_alias(column, &path, &paths) && fixed(&path).is_none()))
             .or_else(|| position(&|column| column.path.is_none() && column.name.eq_ignore_ascii_case(&name)));
         if let Some(index) = index {
             places.insert(path, index);
         }
     }
     places
+}
+
+/// Whether a column was made for another key than this one, which is its exact name, and none of `paths` is that key.
+fn is_alias(column: &Column, path: &Path, paths: &[Path]) -> bool {
+    *path == [column.name.as_str()] && column.path.as_ref().is_some_and(|own| !paths.contains(own))
 }
 
 /// The keys of lines, in the order in which they come.

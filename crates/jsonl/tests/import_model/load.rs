@@ -10,7 +10,7 @@ use gristmill_jsonl::import::summary::{FileSummary, Outcome, Summary};
 use crate::case::{File, Import, Line};
 use crate::rows::{Deciding, LineId, Run};
 use crate::site::ObservedTable;
-use crate::table::Table;
+use crate::table::{Column, Table};
 
 pub(crate) struct Load<'a> {
     pub(crate) import: &'a Import,
@@ -110,8 +110,10 @@ impl Load<'_> {
             return Ok(Some(table));
         }
         let found = self.found.ok_or("its table is missing")?;
-        // In which order a key that differs only in case from another gets its column is not documented.
-        if let Some(old) = self.old.filter(|old| old.columns.iter().any(|column| column.path.is_none())) {
+        // In which order keys get their columns where others have their names is not documented.
+        let has_own_name =
+            |column: &Column| column.path.as_ref().is_some_and(|path| *path == [column.name.as_str()]);
+        if let Some(old) = self.old.filter(|old| !old.columns.iter().all(has_own_name)) {
             table.reorder(old.columns.len(), found);
         }
         take_types(&mut table, found)?;

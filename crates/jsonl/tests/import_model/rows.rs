@@ -179,10 +179,8 @@ fn parsed(load: &Load<'_>) -> Vec<Parsed> {
 fn with_schema(mut line: Parsed, import: &Import, old: Option<&Table>) -> Parsed {
     let Some(schema) = &import.schema else { return line };
     let fixed = |path: &Path| schema.columns.iter().find(|(key, _)| *key == path[0]).map(|(_, fixed)| fixed);
-    let is_column = |column: &Column, path: &Path| match &column.path {
-        Some(of_column) => of_column == path,
-        None => path.len() == 1 && column.name == path[0],
-    };
+    let is_column =
+        |column: &Column, path: &Path| column.path.as_ref() == Some(path) || *path == [column.name.as_str()];
     let is_known =
         |path: &Path| old.is_some_and(|old| old.columns.iter().any(|column| is_column(column, path)));
     line.cells.retain(|(path, _)| fixed(path) != Some(&Fixed::Skip));
