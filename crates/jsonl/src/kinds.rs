@@ -20,6 +20,9 @@ impl Kinds {
     pub(crate) const TEXT: Kinds = Kinds(64);
     pub(crate) const JSON: Kinds = Kinds(128);
 
+    /// Values that a column of doubles holds as whole numbers.
+    pub(crate) const WHOLE: Kinds = Kinds(Kinds::BOOL.0 | Kinds::INT.0 | Kinds::BIG.0);
+
     pub(crate) fn insert(&mut self, other: Kinds) {
         self.0 |= other.0;
     }

@@ -138,8 +138,11 @@ impl Sink {
             self.take(&mut shape, now, &mut results)?;
             rest = later;
         }
-        if shape.placed != before {
-            self.note_names(&shape)?;
+        let has_new_whole_numbers = shape.table.layout.keep_whole_numbers();
+        if has_new_whole_numbers || (shape.placed != before && !self.are_names_noted(&shape)?) {
+            self.note_columns(&shape)?;
+        }
+        if has_new_whole_numbers || shape.placed != before {
             shape.version = self.version()?;
         }
         self.run("COMMIT")?;
@@ -240,16 +243,20 @@ impl Sink {
         Ok(shape)
     }
 
-    /// Notes which key has which column, for whoever opens the table next: that the column `ID` is for `ID`, and not for
-    /// `id`, cannot be seen from it.
-    fn note_names(&self, shape: &Shape) -> Result<()> {
+    /// Whether it is noted which key has which column.
+    fn are_names_noted(&self, shape: &Shape) -> Result<bool> {
+        let noted = ledger::columns(&self.conn, &self.name).map_err(|error| self.failed(&error))?;
+        let noted = noted.unwrap_or_default();
+        Ok(shape.table.layout.keys_of_columns().iter().all(|(_, column)| noted.contains_key(column)))
+    }
+
+    /// Notes what cannot be seen from the columns, for those who open the table next: that the column `ID` is for `ID`, and
+    /// not for `id`, and which columns of doubles have whole numbers.
+    fn note_columns(&self, shape: &Shape) -> Result<()> {
         let failed = |error: rusqlite::Error| self.failed(&error);
-        let noted = ledger::columns(&self.conn, &self.name).map_err(failed)?.unwrap_or_default();
-        let columns = shape.table.layout.keys_of_columns();
-        if columns.iter().all(|(_, column)| noted.contains_key(column)) {
-            return Ok(());
-        }
-        ledger::note_columns(&self.conn, &self.name, &columns).map_err(failed)?;
+        let layout = &shape.table.layout;
+        let (keys, whole_numbers) = (layout.keys_of_columns(), layout.columns_with_whole_numbers());
+        ledger::note_columns(&self.conn, &self.name, &keys, &whole_numbers).map_err(failed)?;
         // So that others who have the table open look at it again.
         let version = self.version()?;
         self.conn.pragma_update(None, "schema_version", version + 1).map_err(failed)

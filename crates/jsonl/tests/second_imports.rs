@@ -375,6 +375,75 @@ fn append_widens_columns_so_that_no_line_is_lost() {
     }
 }
 
+/// The rows of the lines, imported one at a time and at once.
+fn one_at_a_time_and_at_once(lines: &[&str], options: &Options, select: &str) -> (String, String) {
+    let (apart, once) = (Bench::new(), Bench::new());
+    for line in lines {
+        let summary = load(&apart, &[line], options);
+        assert_eq!(summary.rejected, 0, "{lines:?}: {:?}", summary.examples);
+    }
+    load(&once, lines, options);
+    (apart.all(select), once.all(select))
+}
+
+#[test]
+fn upsert_finds_a_number_after_its_key_column_became_text() {
+    for id in ["1", "-3", "9007199254740992"] {
+        let line = |id: &str, v: &str| format!("{{\"id\":{id},\"v\":\"{v}\"}}");
+        let lines = [line(id, "old"), line("1.5", "h"), line("\"x\"", "t"), line(id, "new")];
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let select = "SELECT id, v FROM t ORDER BY v";
+        let (apart, once) = one_at_a_time_and_at_once(&lines, &existing(Existing::Upsert), select);
+        assert_eq!(apart, format!("1.5|h\n{id}|new\nx|t"));
+        assert_eq!(apart, once);
+    }
+    // Numbers that all have a fraction keep it.
+    let lines = [r#"{"id":1.0,"v":1}"#, r#"{"id":1.5,"v":2}"#, r#"{"id":"x","v":3}"#, r#"{"id":1.0,"v":4}"#];
+    let select = "SELECT id, v FROM t ORDER BY v";
+    let (apart, once) = one_at_a_time_and_at_once(&lines, &existing(Existing::Upsert), select);
+    assert_eq!(apart, "1.5|2\nx|3\n1.0|4");
+    assert_eq!(apart, once);
+}
+
+#[test]
+fn numbers_are_spelt_as_in_one_import_when_their_column_becomes_text_later() {
+    let cases = [
+        (&["5", "1.5", "\"x\""][..], "5\n1.5\nx"),
+        (&["1.5", "5", "\"x\""], "1.5\n5\nx"),
+        (&["5", "1.5", "null", "2", "[1]"], "5\n1.5\n∅\n2\n[1]"),
+        (&["5.0", "1.5", "\"x\""], "5.0\n1.5\nx"),
+        (&["1e300", "7", "\"x\""], "1e300\n7\nx"),
+        (&["9007199254740993", "1.5", "4", "\"x\""], "9007199254740993\n1.5\n4\nx"),
+    ];
+    for (values, expected) in cases {
+        let lines: Vec<String> = values.iter().map(|value| format!("{{\"n\":{value}}}")).collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let (apart, once) = one_at_a_time_and_at_once(&lines, &existing(Existing::Append), "SELECT n FROM t");
+        assert_eq!(apart, expected, "{values:?}");
+        assert_eq!(once, expected, "{values:?}");
+    }
+    // A boolean among numbers is a number: which ones were true or false is not known any more.
+    for values in [["true", "5", "\"x\""], ["true", "1.5", "\"x\""]] {
+        let lines = values.map(|value| format!("{{\"n\":{value}}}"));
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let (apart, _) = one_at_a_time_and_at_once(&lines, &existing(Existing::Append), "SELECT n FROM t");
+        assert_eq!(apart, format!("1\n{}\nx", values[1]));
+    }
+}
+
+#[test]
+fn whole_numbers_of_a_sink_are_spelt_as_such_when_their_column_becomes_text() {
+    let bench = Bench::new();
+    load(&bench, &[r#"{"n":1.5}"#], &Options::default());
+    let mut sink = Sink::open(&bench.database(), "t").unwrap();
+    assert!(sink.append(&[b"{\"n\":5}"]).unwrap()[0].is_ok());
+    assert!(sink.append(&[b"{\"n\":6}"]).unwrap()[0].is_ok());
+    drop(sink);
+    load(&bench, &[r#"{"n":"x"}"#], &existing(Existing::Append));
+    assert_eq!(bench.all("SELECT n FROM t"), "1.5\n5\n6\nx");
+    assert_eq!(bench.all("SELECT count(*) FROM _imports"), "3");
+}
+
 #[test]
 fn append_widens_a_primary_key() {
     let bench = Bench::new();

@@ -37,7 +37,9 @@ they come. Whole numbers are INTEGER, others REAL (NUMERIC where large whole one
 BOOLEAN (1 and 0), the rest TEXT; where lines disagree, the wider type wins, and numbers in a TEXT column keep their \
 spelling. Decimals are rounded to a double, unless --exact-numbers makes them TEXT; whole numbers beyond 64 bits make it \
 TEXT. Objects and arrays are kept as JSON text. A table that an import made gets new columns and wider types when \
-more rows come; what does not fit the types of another table, or of a schema, is rejected.
+more rows come; what does not fit the types of another table, or of a schema, is rejected. Where a column of numbers \
+becomes TEXT in a later import, whole numbers keep their spelling, but 5.0 among them becomes 5, 1.50 becomes 1.5, and \
+true among numbers becomes 1.
 
 Primary key: the columns that are named, or else _key, _id or id, if all lines have it, never null and never twice. \
 Lines without the key of their table are rejected.

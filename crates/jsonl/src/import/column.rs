@@ -25,6 +25,8 @@ pub(crate) struct Column {
     pub(crate) before: Option<Type>,
     /// The table has it.
     pub(crate) is_made: bool,
+    /// Numbers in it, of earlier imports, may have been written without a fraction.
+    pub(super) has_whole_numbers: bool,
 }
 
 impl Column {
@@ -51,6 +53,11 @@ impl Column {
         Some(kinds.widest()).filter(|wide| *wide != declared)
     }
 
+    /// Whether it is a column of doubles of which some were written without a fraction: their type does not say so.
+    pub(super) fn mixes_whole_numbers(&self) -> bool {
+        self.kind() == Type::Real && (self.has_whole_numbers || self.kinds.has(Kinds::WHOLE))
+    }
+
     pub(super) fn new(name: String, fate: Fate) -> Self {
         Column {
             path: None,
@@ -64,6 +71,7 @@ impl Column {
             declared: None,
             before: None,
             is_made: false,
+            has_whole_numbers: false,
         }
     }
 
@@ -82,6 +90,7 @@ pub(crate) struct OldColumn {
     pub(crate) kind: Type,
     pub(crate) can_widen: bool,
     pub(crate) takes_any_case: bool,
+    pub(crate) has_whole_numbers: bool,
 }
 
 /// What a column of a table may hold.

@@ -61,7 +61,8 @@ impl Layout {
     pub(crate) fn of_table(columns: Vec<OldColumn>, hidden: &[String]) -> Self {
         let mut layout = Layout::default();
         hidden.iter().for_each(|name| layout.taken.add(name));
-        for OldColumn { name, path, fate, kind, can_widen, takes_any_case } in columns {
+        for column in columns {
+            let OldColumn { name, path, fate, kind, can_widen, takes_any_case, has_whole_numbers } = column;
             layout.taken.add(&name);
             // The one that we make when there are too many.
             let is_more = layout.columns.len() == MAX_COLUMNS - 1 && name == MORE && kind == Type::Text;
@@ -82,6 +83,7 @@ impl Layout {
                 declared,
                 before: declared,
                 is_made: true,
+                has_whole_numbers,
                 ..Column::new(name, fate)
             });
         }
@@ -404,6 +406,22 @@ impl Layout {
             (!words.is_empty()).then(|| (words, column.name.clone()))
         };
         self.columns.iter().filter_map(of_key).collect()
+    }
+
+    /// The columns of doubles that have numbers written without a fraction, for later imports: it cannot be seen from the
+    /// values.
+    pub(crate) fn columns_with_whole_numbers(&self) -> Vec<&str> {
+        let mixed = self.columns.iter().filter(|column| column.mixes_whole_numbers());
+        mixed.map(|column| column.name.as_str()).collect()
+    }
+
+    /// Whether such columns are new since this was asked last.
+    pub(crate) fn keep_whole_numbers(&mut self) -> bool {
+        let mut any = false;
+        for column in self.columns.iter_mut().filter(|column| column.mixes_whole_numbers()) {
+            any |= !std::mem::replace(&mut column.has_whole_numbers, true);
+        }
+        any
     }
 }
 

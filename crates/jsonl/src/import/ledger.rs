@@ -24,8 +24,12 @@ const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS "_imports" (
   "renamed" TEXT,
   "started_at" TEXT NOT NULL,
   "finished_at" TEXT NOT NULL,
-  "table_rows" INTEGER
+  "table_rows" INTEGER,
+  "whole_numbers" TEXT
 )"#;
+
+/// Columns that the table did not have from the start.
+const ADDED: [(&str, &str); 2] = [("table_rows", "INTEGER"), ("whole_numbers", "TEXT")];
 
 /// So that what is known of one table does not take longer the more tables there are.
 const INDEX: &str =
@@ -64,6 +68,8 @@ pub(crate) struct Record<'a> {
     pub(crate) options: &'a str,
     /// Its columns and the keys that they were made for.
     pub(crate) columns: Option<Vec<(Vec<String>, String)>>,
+    /// Its columns of doubles that have numbers written without a fraction.
+    pub(crate) whole_numbers: Option<Vec<&'a str>>,
     /// How many rows the table has at least.
     pub(crate) table_rows: Option<u64>,
     pub(crate) started: jiff::Timestamp,
@@ -73,11 +79,16 @@ pub(crate) fn is_there(conn: &Connection) -> rusqlite::Result<bool> {
     conn.prepare_cached("SELECT 1 FROM pragma_table_info(?1)")?.exists([LEDGER])
 }
 
+fn has_column(conn: &Connection, name: &str) -> rusqlite::Result<bool> {
+    conn.prepare_cached("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?.exists([LEDGER, name])
+}
+
 pub(crate) fn make(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(CREATE)?;
-    let has_rows = "SELECT 1 FROM pragma_table_info(?1) WHERE name = 'table_rows'";
-    if !conn.prepare_cached(has_rows)?.exists([LEDGER])? {
-        conn.execute_batch(r#"ALTER TABLE "_imports" ADD COLUMN "table_rows" INTEGER"#)?;
+    for (name, kind) in ADDED {
+        if !has_column(conn, name)? {
+            conn.execute_batch(&format!(r#"ALTER TABLE "_imports" ADD COLUMN "{name}" {kind}"#))?;
+        }
     }
     conn.execute_batch(INDEX)
 }
@@ -91,8 +102,8 @@ pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> rusqlite::Result<
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     conn.prepare_cached(
         r#"INSERT INTO "_imports" ("table", "source", "bytes", "modified_ns", "blake3", "mode", "options", "rows",
-           "errors", "error", "renamed", "started_at", "finished_at", "table_rows")
-           VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"#,
+           "errors", "error", "renamed", "started_at", "finished_at", "table_rows", "whole_numbers")
+           VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"#,
     )?
     .execute(rusqlite::params![
         record.file.table,
@@ -109,6 +120,7 @@ pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> rusqlite::Result<
         record.started.to_string(),
         jiff::Timestamp::now().to_string(),
         record.table_rows.map(number),
+        record.whole_numbers.as_ref().map(|columns| serde_json::to_string(columns).unwrap_or_default()),
     ])?;
     Ok(())
 }
@@ -118,13 +130,15 @@ pub(crate) fn note_columns(
     conn: &Connection,
     table: &str,
     keys: &[(Vec<String>, String)],
+    whole_numbers: &[&str],
 ) -> rusqlite::Result<()> {
     make(conn)?;
     let now = jiff::Timestamp::now().to_string();
     let keys = serde_json::to_string(keys).unwrap_or_default();
+    let whole_numbers = serde_json::to_string(whole_numbers).unwrap_or_default();
     let sql = r#"INSERT INTO "_imports" ("table", "source", "mode", "options", "rows", "errors", "renamed",
-        "started_at", "finished_at") VALUES (?1, 'messages', 'append', '', 0, 0, ?2, ?3, ?3)"#;
-    conn.prepare_cached(sql)?.execute([table, &keys, &now]).map(drop)
+        "started_at", "finished_at", "whole_numbers") VALUES (?1, 'messages', 'append', '', 0, 0, ?2, ?3, ?3, ?4)"#;
+    conn.prepare_cached(sql)?.execute([table, &keys, &now, &whole_numbers]).map(drop)
 }
 
 /// The last time that this file was loaded into this table, if that went well.
@@ -202,10 +216,25 @@ pub(crate) fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Option
     Ok(pairs.map(|pairs| pairs.into_iter().map(|(keys, column)| (column, path(keys))).collect()))
 }
 
+/// The columns of doubles of a table that have numbers written without a fraction, as the last import or sink noted them.
+/// Nothing when it did not.
+pub(crate) fn columns_with_whole_numbers(
+    conn: &Connection,
+    table: &str,
+) -> rusqlite::Result<Option<HashSet<String>>> {
+    if !has_column(conn, "whole_numbers")? {
+        return Ok(None);
+    }
+    let sql = r#"SELECT "whole_numbers" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "renamed" IS NOT NULL
+        AND "error" IS NULL ORDER BY "id" DESC LIMIT 1"#;
+    let text =
+        conn.prepare_cached(sql)?.query_row([table], |row| row.get::<_, Option<String>>(0)).optional()?;
+    Ok(text.flatten().and_then(|text| serde_json::from_str(&text).ok()))
+}
+
 /// How many rows a table had at least after the last import into it, if that was noted.
 pub(crate) fn table_rows(conn: &Connection, table: &str) -> rusqlite::Result<Option<u64>> {
-    let has_column = "SELECT 1 FROM pragma_table_info(?1) WHERE name = 'table_rows'";
-    if !conn.prepare_cached(has_column)?.exists([LEDGER])? {
+    if !has_column(conn, "table_rows")? {
         return Ok(None);
     }
     let sql = r#"SELECT "table_rows" FROM "_imports" WHERE "table" = ?1 COLLATE NOCASE AND "table_rows" IS NOT NULL

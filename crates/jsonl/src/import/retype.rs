@@ -19,7 +19,8 @@ type Sql<T> = rusqlite::Result<T>;
 /// The old table while its rows are copied.
 const OLD: &str = "gristmill_import_old";
 
-/// The name of the function that writes a number as JSON does.
+/// The name of the function that writes a number as JSON does. Its second argument says whether doubles that are whole
+/// numbers are written without a fraction.
 const TEXT: &str = "gristmill_import_text";
 
 /// The definition of a table with another type for a column, if it has the column once, and as we write it; and whether
@@ -95,9 +96,13 @@ pub(crate) fn widen(conn: &Connection, table: &str, columns: &mut [Column]) -> S
 
 /// Makes the table anew by this definition, with its rows in their order, its indexes and its triggers.
 fn copy(conn: &Connection, table: &str, sql: &str, columns: &[Column]) -> Sql<()> {
-    conn.create_scalar_function(TEXT, 1, FunctionFlags::SQLITE_DETERMINISTIC, |context| {
+    conn.create_scalar_function(TEXT, 2, FunctionFlags::SQLITE_DETERMINISTIC, |context| {
+        let has_whole_numbers: bool = context.get(1)?;
         Ok(match context.get_raw(0) {
             ValueRef::Integer(value) => Value::Text(value.to_string()),
+            ValueRef::Real(value) if has_whole_numbers && is_whole(value) => {
+                Value::Text((value as i64).to_string())
+            }
             ValueRef::Real(value) => Value::Text(format!("{value:?}")),
             other => Value::try_from(other)?,
         })
@@ -117,14 +122,22 @@ fn copy(conn: &Connection, table: &str, sql: &str, columns: &[Column]) -> Sql<()
     belongings.iter().try_for_each(|sql| conn.execute_batch(sql))
 }
 
-/// The value of a column as its new type has it. A column of text has numbers as JSON writes them.
+/// Whether the double may stand for a whole number that a file has.
+fn is_whole(value: f64) -> bool {
+    value.fract() == 0.0 && value.abs() <= EXACT as f64 && !(value == 0.0 && value.is_sign_negative())
+}
+
+/// The value of a column as its new type has it. A column of text has numbers as JSON writes them. How they were spelt is not
+/// known any more; but in a column of doubles that has whole numbers, a value that is whole is taken for one of them, so
+/// that the next line with this number has the same text.
 fn value(column: &Column) -> String {
     let name = quoted(&column.name);
+    let text = format!("{TEXT}({name}, {})", column.before == Some(Type::Real) && column.has_whole_numbers);
     match (column.before, column.declared) {
         (before, after) if before == after || after != Some(Type::Text) => name,
         (Some(Type::Boolean), _) => {
-            format!("CASE {name} WHEN 0 THEN 'false' WHEN 1 THEN 'true' ELSE {TEXT}({name}) END")
+            format!("CASE {name} WHEN 0 THEN 'false' WHEN 1 THEN 'true' ELSE {text} END")
         }
-        _ => format!("{TEXT}({name})"),
+        _ => text,
     }
 }

@@ -131,6 +131,7 @@ pub(crate) fn shape(conn: &Connection, there: &There, widening: Widening) -> Sql
     let is_ours = ledger::is_ours(conn, name)?;
     let mut noted = ledger::columns(conn, name)?;
     let takes_any_case = !is_ours || noted.is_some();
+    let whole = ledger::columns_with_whole_numbers(conn, name)?;
     let is_strict = is_strict(conn, name)?;
     let typed = columns.iter().map(|column| {
         let takes_all = is_strict && column.kind.eq_ignore_ascii_case("ANY");
@@ -141,7 +142,13 @@ pub(crate) fn shape(conn: &Connection, there: &There, widening: Widening) -> Sql
             widening == Widening::Allowed && is_ours && retype::can_widen(sql, &column.name, kind);
         let path = noted.as_mut().and_then(|noted| noted.remove(&column.name));
         let takes_any_case = takes_any_case && path.is_none();
-        OldColumn { name: column.name.clone(), path, fate, kind, can_widen, takes_any_case }
+        let has_whole_numbers = match kind {
+            Type::Real => whole.as_ref().is_none_or(|whole| whole.contains(&column.name)),
+            Type::Integer | Type::Numeric | Type::Boolean => true,
+            Type::Text | Type::Any => false,
+        };
+        let name = column.name.clone();
+        OldColumn { name, path, fate, kind, can_widen, takes_any_case, has_whole_numbers }
     });
     let layout = Layout::of_table(typed.collect(), &hidden);
     let mut keys: Vec<(i64, usize)> = columns

@@ -210,6 +210,7 @@ fn members(rng: &mut Rng, profile: &Profile, number: &mut usize) -> Vec<(String,
             0..2 => Json::Null,
             chance => match profile.text_keys != (chance < 2 + profile.drift / 4) {
                 true => Json::Text(format!("k{value}")),
+                false if rng.percent(profile.drift / 4) => Json::Number(format!("{value}.5")),
                 false => Json::Number(value.to_string()),
             },
         };

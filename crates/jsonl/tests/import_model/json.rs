@@ -108,8 +108,8 @@ impl Json {
         }
     }
 
-    /// Whether the text is what a number or boolean may become when its column of the type `before` is changed to TEXT:
-    /// its spelling is no longer known then, so any that means the same is right.
+    /// Whether the text is what a number or boolean may become when its column of the type `before` is changed to TEXT.
+    /// Whole numbers keep their spelling; that of others is no longer known then, so any that means the same is right.
     pub(crate) fn is_held_as_text_later(&self, before: &str, found: &Sql) -> bool {
         let Sql::Text(text) = found else { return false };
         let number = |value: bool| f64::from(u8::from(value));
@@ -117,6 +117,7 @@ impl Json {
             (Json::Bool(value), _) if before == "BOOLEAN" => text == &value.to_string(),
             (Json::Bool(value), _) => text.parse() == Ok(number(*value)) || text == &value.to_string(),
             (Json::Number(number), Kind::Real) => number.parse::<f64>().ok() == text.parse().ok(),
+            (Json::Number(number), Kind::Int | Kind::BigInt) => number == text,
             (Json::Number(number), _) => number == text || number.parse::<f64>().ok() == text.parse().ok(),
             _ => false,
         }

@@ -148,8 +148,11 @@ impl Run {
         let table = &mut self.table;
         if load.old.is_none() && !is_enforced {
             let keys: Option<BTreeSet<_>> = table.rows.iter().map(|row| table.key_of(row)).collect();
+            // Among text, a number with a fraction is text.
+            let is_text =
+                |kind: &Kind| matches!(kind, Kind::Text | Kind::Real) && key_kinds.contains(&Kind::Text);
             let is_key = keys.is_some_and(|keys| keys.len() == table.rows.len())
-                && key_kinds.iter().all(|kind| is_whole(kind) || *kind == Kind::Text);
+                && key_kinds.iter().all(|kind| is_whole(kind) || is_text(kind));
             if !is_key {
                 table.key.clear();
             }

@@ -362,6 +362,7 @@ impl Writer<'_> {
             mode: mode.word(),
             options: &self.options.shape(),
             columns: is_loaded.then(|| loading.table.layout.keys_of_columns()),
+            whole_numbers: is_loaded.then(|| loading.table.layout.columns_with_whole_numbers()),
             table_rows: self.table_rows(loading).filter(|_| is_loaded),
             started,
         };
