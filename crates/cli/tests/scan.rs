@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Home, Slow, shape_is_held};
+use common::{Home, Slow, mount, shape_is_held, with_mounts};
 use serde_json::json;
 
 #[test]
@@ -35,6 +35,35 @@ fn what_was_found_is_told() {
     let summary = home.scan(&["a"]);
     shape_is_held("scan", &summary);
     assert_eq!(summary["roots"], json!([a]));
+}
+
+#[test]
+fn disk_that_is_not_mounted_is_asked_for_and_another_disk_in_its_place_is_named() {
+    with_mounts("disk_that_is_not_mounted_is_asked_for_and_another_disk_in_its_place_is_named", || {
+        let home = Home::new();
+        let disk = home.path("disk");
+        let unmount = || assert!(std::process::Command::new("umount").arg(&disk).status().unwrap().success());
+        std::fs::create_dir(&disk).unwrap();
+        mount("size=1m", &disk);
+        home.files(&[(b"disk/file", &[1; 5_000]), (b"copies/file", &[1; 5_000])]);
+        home.scan(&["disk", "copies"]);
+        unmount();
+        home.write("disk/.stray", "");
+        home.check(
+            &["scan", "disk"],
+            1,
+            "disk: it is not on the disk that it was on when it was last scanned",
+            "",
+        );
+        let answer = home.json(&["dupes"]);
+        assert_eq!((&answer["complete"], &answer["total_groups"]), (&json!(false), &json!(1)), "{answer}");
+        mount("size=1m", &disk);
+        home.write("disk/other", "other");
+        home.check(&["scan", "disk"], 0, "1 new, 1 gone", "another disk is mounted at ");
+        home.check(&["scan", "disk"], 0, "no duplicates", "");
+        unmount();
+        std::fs::remove_file(home.path("disk/.stray")).unwrap();
+    });
 }
 
 /// A file of one root must not be looked for in the other.

@@ -41,7 +41,7 @@ pub struct Options {
     pub restart: bool,
     /// Stay on the root's own file system.
     pub one_file_system: bool,
-    /// Take an empty root for one.
+    /// Accept that a root that had files is empty, or that its disk is no longer mounted.
     pub allow_empty: bool,
     /// What to look at.
     pub filter: Filter,

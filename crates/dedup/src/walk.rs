@@ -6,6 +6,7 @@
 //! counts as gone.
 
 mod links;
+mod mounts;
 mod skipped;
 mod visit;
 
@@ -22,6 +23,7 @@ use gristmill_store::catalog::{End, LinkKind, Listing, Place, Reading, Skipped, 
 use gristmill_store::roots::Root;
 
 use self::links::Link;
+use self::mounts::UNMOUNTED;
 use self::visit::{Next, Stop, Subfolder, Visit};
 use crate::eager::{Eager, Fresh};
 use crate::error::{Error, Result};
@@ -89,7 +91,7 @@ pub(crate) struct Manner {
     pub(crate) one_file_system: bool,
     /// Look only at what is known.
     pub(crate) only_known: bool,
-    /// An empty root may be one.
+    /// Accept folders that had files and are empty, or whose disk is not mounted.
     pub(crate) allow_empty: bool,
 }
 
@@ -111,7 +113,7 @@ pub(crate) struct Walk {
     device: u64,
     /// Whether the catalog has unusual files of the root.
     has_unusual: bool,
-    /// Whether the root's own folder could not be read, or is empty and was not.
+    /// Whether the root's own folder could not be read, or its disk is not mounted.
     has_failed: AtomicBool,
     /// The number in the catalog of the filesystem that the root's own folder is on: mostly that of all.
     top_filesystem: OnceLock<Option<i64>>,
@@ -283,8 +285,11 @@ impl Walk {
         // Another filesystem: what was known of files in this place is of other files.
         visit.keeps_hashes = known_filesystem.zip(filesystem).is_none_or(|(before, now)| before == now);
         visit.known_filesystem = known_filesystem;
-        visit.may_be_unmounted = visit.listing.place.path.as_os_str().is_empty()
-            || mounted_on.is_some() && mounted_on == filesystem;
+        let is_top = visit.listing.place.path.as_os_str().is_empty();
+        visit.may_be_unmounted = is_top || mounted_on.is_some() && mounted_on == filesystem;
+        if !visit.keeps_hashes && self.is_unmounted(&place.path, device, (mounted_on, filesystem)) {
+            return self.failed(place, UNMOUNTED);
+        }
         let read = visit.all();
         if ctx.is_cancelled() || self.job.control.is_stopped() {
             return Err(TaskError::cancelled());

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(value_name = "ROOT")]
     roots: Vec<PathBuf>,
 
-    /// Believe that a root that had files is empty now
+    /// Accept that a root that had files is empty now, or that its disk is no longer mounted
     #[arg(long)]
     allow_empty: bool,
 }

@@ -104,7 +104,7 @@ pub(crate) struct Args {
     #[arg(long)]
     one_file_system: bool,
 
-    /// Believe that a root that had files is empty now
+    /// Accept that a root that had files is empty now, or that its disk is no longer mounted
     #[arg(long)]
     allow_empty: bool,
 

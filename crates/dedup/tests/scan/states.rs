@@ -327,6 +327,59 @@ fn folder_that_another_filesystem_was_mounted_on_loses_no_files_when_it_is_empty
     assert_eq!(summary.removed_files, 1);
 }
 
+/// Programs write into the folder of a disk that is not mounted, too.
+#[test]
+fn root_whose_disk_is_not_mounted_loses_no_files_though_its_folder_has_others() {
+    let bed = Bed::of(&[("copy", 1, 50)]);
+    let place = bed.outside("disk");
+    let Some(disk) = Mounted::new(&place) else { return };
+    let other = bed.register(&place);
+    write(&place.join("file"), &bytes(1, 50));
+    write(&place.join("f/file"), &bytes(2, 50));
+    bed.scan_all(&all(&bed), &Options::default());
+    drop(disk);
+    write(&place.join(".stray"), b"");
+    write(&place.join("f/file"), &bytes(1, 50));
+    for mode in [Mode::Refresh, Mode::All] {
+        let options = Options { mode, ..Options::default() };
+        let summary = bed.try_scan(std::slice::from_ref(&other), &options, &Arc::default()).expect("a scan");
+        assert_eq!(
+            (summary.failed_roots, summary.new_files, summary.removed_files),
+            (1, 0, 0),
+            "{summary:?}"
+        );
+        assert!(summary.error_samples[0].contains("Is its disk mounted?"), "{summary:?}");
+    }
+    assert_eq!(missing(&bed, other.id), 0);
+    assert_eq!(bed.groups_under(&bed.outside("")), sets(&[&["disk/file", "tree/copy"]]));
+    let coverage = bed.coverage();
+    assert!(!coverage.complete, "{coverage:?}");
+    assert_eq!((&coverage.unfinished_roots, &coverage.absent_roots), (&vec![place.clone()], &vec![place]));
+    let accepted = Options { allow_empty: true, ..Options::default() };
+    let summary = bed.scan_all(std::slice::from_ref(&other), &accepted);
+    assert_eq!((summary.errors, summary.new_files, summary.removed_files), (0, 1, 1), "{summary:?}");
+    assert_eq!(bed.groups_under(&bed.outside("")), sets(&[&["disk/f/file", "tree/copy"]]));
+    assert!(bed.coverage().complete);
+}
+
+#[test]
+fn folder_that_another_filesystem_was_mounted_on_loses_no_files_though_it_has_others() {
+    let bed = Bed::of(&[("a", 1, 50)]);
+    let place = bed.at("disk");
+    let Some(disk) = Mounted::new(&place) else { return };
+    write(&place.join("b"), &bytes(1, 50));
+    bed.scan();
+    drop(disk);
+    write(&place.join(".stray"), b"");
+    let summary = bed.try_scan(&all(&bed), &Options::default(), &Arc::default()).expect("a scan");
+    assert_eq!((summary.removed_files, summary.errors), (0, 1), "{summary:?}");
+    bed.has_files(&["a", "disk/b"]);
+    assert!(!bed.coverage().complete);
+    let summary = bed.scan_with(&Options { allow_empty: true, ..Options::default() });
+    assert_eq!(summary.removed_files, 1);
+    bed.has_files(&["a", "disk/.stray"]);
+}
+
 #[test]
 fn files_that_match_the_filters_again_are_grouped_by_a_scan_that_reads_nothing() {
     let bed = Bed::of(&[("f/x", 1, 50), ("y", 1, 50)]);
