@@ -132,8 +132,10 @@ struct ToWalk {
     place: Place,
     /// The filesystem that it was on when it was last walked.
     filesystem: Option<i64>,
-    /// If it was a mount point then: the filesystem that its parent is on now.
-    mounted_on: Option<i64>,
+    /// Whether it was a mount point then. Not known of a root's own folder.
+    was_mount_point: bool,
+    /// The filesystem that its parent is on now.
+    above: Option<i64>,
     rules: Option<Arc<Rules>>,
     by_link: bool,
 }
@@ -205,7 +207,8 @@ impl Walk {
             None => None,
         };
         let walk = self.clone();
-        let to_walk = ToWalk { place, filesystem, mounted_on: None, rules: None, by_link: false };
+        let to_walk =
+            ToWalk { place, filesystem, was_mount_point: false, above: None, rules: None, by_link: false };
         let task = Task::new(move |ctx: &Context| walk.folder(ctx, to_walk));
         submit(pool, task, &self.job.control);
         Ok(())
@@ -250,7 +253,7 @@ impl Walk {
     }
 
     fn folder(self: &Arc<Self>, ctx: &Context, to_walk: ToWalk) -> TaskResult<()> {
-        let ToWalk { place, filesystem: known_filesystem, mounted_on, rules, by_link } = to_walk;
+        let ToWalk { place, filesystem: known_filesystem, was_mount_point, above, rules, by_link } = to_walk;
         if ctx.is_cancelled() || self.job.control.is_stopped() {
             return Err(TaskError::cancelled());
         }
@@ -284,11 +287,20 @@ impl Walk {
         visit.by_link = by_link;
         // Another filesystem: what was known of files in this place is of other files.
         visit.keeps_hashes = known_filesystem.zip(filesystem).is_none_or(|(before, now)| before == now);
-        visit.known_filesystem = known_filesystem;
-        let is_top = visit.listing.place.path.as_os_str().is_empty();
-        visit.may_be_unmounted = is_top || mounted_on.is_some() && mounted_on == filesystem;
-        if !visit.keeps_hashes && self.is_unmounted(&place.path, device, (mounted_on, filesystem)) {
-            return self.failed(place, UNMOUNTED);
+        visit.listing.mount_point = above.zip(filesystem).is_some_and(|(above, own)| above != own);
+        let is_top = place.path.as_os_str().is_empty();
+        visit.may_be_unmounted = is_top || was_mount_point && !visit.listing.mount_point;
+        if !visit.keeps_hashes && (is_top || was_mount_point) {
+            let is_mounted = if is_top {
+                mounts::is_mounted(&self.job.root.path, device)
+            } else {
+                visit.listing.mount_point
+            };
+            if is_mounted {
+                self.warn_of_another_disk(&place.path);
+            } else if !self.job.manner.allow_empty {
+                return self.failed(place, UNMOUNTED);
+            }
         }
         let read = visit.all();
         if ctx.is_cancelled() || self.job.control.is_stopped() {
@@ -318,9 +330,10 @@ impl Walk {
     ) -> TaskResult<()> {
         add(&self.job.control.folders, 1);
         // The newest is run first.
-        while let Some(Subfolder { place, filesystem, mounted_on }) = folders.pop() {
+        while let Some(Subfolder { place, filesystem, was_mount_point, above }) = folders.pop() {
             let walk = self.clone();
-            let to_walk = ToWalk { place, filesystem, mounted_on, rules: rules.clone(), by_link };
+            let rules = rules.clone();
+            let to_walk = ToWalk { place, filesystem, was_mount_point, above, rules, by_link };
             let _ = ctx.spawn(move |ctx| walk.folder(ctx, to_walk));
         }
         let Some(eager) = &self.job.eager else { return Ok(()) };

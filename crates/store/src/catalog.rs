@@ -117,6 +117,8 @@ pub struct Listing {
     pub skipped: Skipped,
     /// The filesystem it is on, from [`Catalog::filesystem`].
     pub filesystem: Option<i64>,
+    /// Whether that is another one than its parent's.
+    pub mount_point: bool,
     /// How it ended.
     pub end: End,
 }
@@ -150,6 +152,7 @@ impl Listing {
             foreign_folders: Vec::new(),
             skipped: Skipped::default(),
             filesystem: None,
+            mount_point: false,
             end: End::Part,
         }
     }

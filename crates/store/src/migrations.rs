@@ -39,6 +39,7 @@ const OURS: &[(i64, &str, Migration)] = &[
     (1004, "messages", messages),
     (1005, "catalog_identity", catalog_identity),
     (1006, "catalog_exceptions", catalog_exceptions),
+    (1007, "mount_points", mount_points),
 ];
 
 /// The step that a file is at when there is nothing left to do.
@@ -220,6 +221,11 @@ fn catalog_exceptions(db: &Db<'_>) -> Result<()> {
         "CREATE INDEX IF NOT EXISTS ix_library_files_unusual ON library_files (library_id, folder_id) WHERE {unusual};
         CREATE INDEX IF NOT EXISTS ix_folders_unreadable ON folders (library_id) WHERE error_status IS NOT NULL;"
     ))
+}
+
+/// 1007: the folders that a filesystem was mounted on.
+fn mount_points(db: &Db<'_>) -> Result<()> {
+    add_columns(db, "folders", schema::MOUNT_COLUMNS)
 }
 
 fn add_columns(db: &Db<'_>, table: &str, wanted: &[(&str, &str)]) -> Result<()> {

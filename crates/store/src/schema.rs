@@ -470,6 +470,9 @@ pub(crate) const IDENTITY_COLUMNS: &[(&str, &[(&str, &str)])] = &[
     ),
 ];
 
+/// 1: when the folder was last walked, it was on another filesystem than its parent.
+pub(crate) const MOUNT_COLUMNS: &[(&str, &str)] = &[("is_mount_point", "INTEGER")];
+
 /// Filesystems by their identity, and the one scan that is marked as settled.
 pub(crate) const IDENTITY: &str = "
     CREATE TABLE IF NOT EXISTS filesystems (id INTEGER NOT NULL PRIMARY KEY, identity TEXT NOT NULL UNIQUE);

@@ -127,7 +127,14 @@ impl Walk {
                 }
                 let place = Place { root: self.job.root.id, id, path };
                 let filesystem = known.and_then(|known| known.filesystem);
-                next = Some(ToWalk { place, filesystem, mounted_on: None, rules: None, by_link: true });
+                next = Some(ToWalk {
+                    place,
+                    filesystem,
+                    was_mount_point: false,
+                    above: None,
+                    rules: None,
+                    by_link: true,
+                });
             }
             (false, Some(known)) if !known.removed => listing.missing_folders.push(name),
             _ => {}

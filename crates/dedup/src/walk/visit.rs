@@ -32,8 +32,10 @@ pub(super) struct Subfolder {
     pub(super) place: Place,
     /// The filesystem that it was on when it was last walked.
     pub(super) filesystem: Option<i64>,
-    /// If it was a mount point then: the filesystem that its parent is on now.
-    pub(super) mounted_on: Option<i64>,
+    /// Whether it was a mount point then.
+    pub(super) was_mount_point: bool,
+    /// The filesystem that its parent is on now.
+    pub(super) above: Option<i64>,
 }
 
 /// Why a folder was not read to its end.
@@ -59,8 +61,6 @@ pub(super) struct Visit<'a> {
     pub(super) by_link: bool,
     /// Whether a file that looks as it did has the same content.
     pub(super) keeps_hashes: bool,
-    /// The filesystem that the folder was on when it was last walked.
-    pub(super) known_filesystem: Option<i64>,
     /// Whether a disk that was mounted here may be away: a root's own folder, or a mount point that is none now.
     pub(super) may_be_unmounted: bool,
     skipped: Skipped,
@@ -92,7 +92,6 @@ impl<'a> Visit<'a> {
             folders: Vec::new(),
             by_link: false,
             keeps_hashes: true,
-            known_filesystem: None,
             may_be_unmounted: false,
             skipped: Skipped::default(),
             next: Next::default(),
@@ -269,10 +268,9 @@ impl<'a> Visit<'a> {
         }
         let filesystem = known.and_then(|known| known.filesystem);
         let place = Place { root: self.walk.job.root.id, id, path };
-        // A mount point was on another filesystem than its parent.
-        let was_mounted = filesystem.zip(self.known_filesystem).is_some_and(|(own, parent)| own != parent);
-        let mounted_on = self.listing.filesystem.filter(|_| was_mounted);
-        self.folders.push(Subfolder { place, filesystem, mounted_on });
+        let was_mount_point = known.is_some_and(|known| known.mount_point);
+        let above = self.listing.filesystem;
+        self.folders.push(Subfolder { place, filesystem, was_mount_point, above });
     }
 
     /// Leaves a link for when all else has been walked.
@@ -308,6 +306,7 @@ impl<'a> Visit<'a> {
     pub(super) fn send(&mut self, end: End) -> TaskResult<()> {
         let mut next = Listing::new(self.walk.job.scan, self.listing.place.clone());
         next.filesystem = self.listing.filesystem;
+        next.mount_point = self.listing.mount_point;
         let mut listing = std::mem::replace(&mut self.listing, next);
         listing.end = end;
         let number = self.walk.job.listings.fetch_add(1, Ordering::Relaxed);

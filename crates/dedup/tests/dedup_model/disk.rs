@@ -69,6 +69,13 @@ impl Disk {
             && MOUNT_POINTS[ROOTS.len() - FIRST_MOUNT..].iter().any(|point| path == self.base.join(point))
     }
 
+    /// Whether a path is that of a root that disks are mounted on, and none is now.
+    pub(crate) fn is_unmounted_root(&self, path: &Path) -> bool {
+        let is_mounted = |point: usize| self.mounted.iter().any(|(at, _)| *at == point);
+        let roots = MOUNT_POINTS[..ROOTS.len() - FIRST_MOUNT].iter().enumerate();
+        self.mounts && roots.into_iter().any(|(at, point)| path == self.base.join(point) && !is_mounted(at))
+    }
+
     /// Whether times are whole seconds somewhere: a change within one cannot be seen from outside.
     pub(crate) fn has_coarse_times(&self) -> bool {
         self.mounted.iter().any(|(_, disk)| *disk == crate::ops::DISKS - 1)

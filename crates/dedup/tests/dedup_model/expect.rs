@@ -40,7 +40,7 @@ impl Round {
         if wanted.is_empty() {
             return Ok(None);
         }
-        let before = self.before(op, roots, &wanted)?;
+        let mut before = self.before(op, roots, &wanted)?;
         let names: Vec<_> = before.chosen.iter().map(|root| root.name.as_str()).collect();
         self.log.push(format!("scan {} with {op:?}", names.join(" ")));
         if op.meanwhile.is_some() {
@@ -80,6 +80,7 @@ impl Round {
                 summary.error_samples,
             ));
         }
+        before.refused.extend(ended.map(|ended| self.unmounted(op, ended)).unwrap_or_default());
         let emptied = ended.map(|ended| self.emptied(ended)).unwrap_or_default();
         let refused = if op.mode == Mode::Files { 0 } else { before.refused.len() };
         let errors = (refused + emptied.len()) as u64;
@@ -127,9 +128,20 @@ impl Round {
 
     /// Folders inside roots that a disk was mounted on and that are empty now: an error, and nothing in them is gone.
     fn emptied(&self, summary: &Summary) -> Vec<PathBuf> {
-        let folders = summary.error_samples.iter().filter_map(|sample| sample.split_once(": it is empty"));
+        let samples = summary.error_samples.iter();
+        let folders = samples.filter_map(|sample| {
+            sample.split_once(": it is empty").or_else(|| sample.split_once(": it is not on the disk"))
+        });
         let folders = folders.map(|(path, _)| PathBuf::from(path));
         folders.filter(|path| self.disk.is_inner_mount_point(path)).collect()
+    }
+
+    /// Roots that a disk was mounted on and that are on their parent's filesystem now: refused, whatever is in them.
+    fn unmounted(&self, op: &ScanOp, summary: &Summary) -> Vec<PathBuf> {
+        let samples = summary.error_samples.iter();
+        let roots = samples.filter_map(|sample| sample.split_once(": it is not on the disk"));
+        let roots = roots.map(|(path, _)| PathBuf::from(path));
+        roots.filter(|path| !op.allow_empty && self.disk.is_unmounted_root(path)).collect()
     }
 
     fn note(&mut self, words: &str) {

@@ -380,6 +380,26 @@ fn folder_that_another_filesystem_was_mounted_on_loses_no_files_though_it_has_ot
     bed.has_files(&["a", "disk/.stray"]);
 }
 
+/// The stopped scan has recorded the new filesystem of some folders, and not of those in them.
+#[test]
+fn folders_of_a_disk_that_took_anothers_place_are_no_mount_points_after_a_stop() {
+    let bed = Bed::new();
+    let place = bed.outside("disk");
+    let root = bed.register(&place);
+    let roots = std::slice::from_ref(&root);
+    for seed in [1, 2] {
+        let Some(_disk) = Mounted::new(&place) else { return };
+        for name in ["x", "y", "f/x", "f/y"] {
+            write(&place.join(name), &bytes(seed, 500));
+        }
+        if seed == 2 {
+            stop_roots_when(&bed, roots, &forever(), |progress| progress.bytes_read > 0, || ());
+        }
+        let summary = bed.scan_all(roots, &Options { restart: true, ..Options::default() });
+        assert_eq!((summary.files, summary.errors), (4, 0), "{summary:?}");
+    }
+}
+
 #[test]
 fn files_that_match_the_filters_again_are_grouped_by_a_scan_that_reads_nothing() {
     let bed = Bed::of(&[("f/x", 1, 50), ("y", 1, 50)]);

@@ -50,6 +50,8 @@ pub struct KnownFolder {
     pub excluded: bool,
     /// The filesystem it was on.
     pub filesystem: Option<i64>,
+    /// Whether that was another one than its parent's.
+    pub mount_point: bool,
 }
 
 impl Catalog<'_> {
@@ -91,7 +93,8 @@ fn known(db: &Db<'_>, id: i64, place: &Place, has_unusual: bool) -> Result<Known
     // One statement for both: each has SQLite lock the file, which costs more than a few rows.
     let sql = "SELECT id, relative_path, size_bytes, mtime_ns, ctime_ns, inode, device, is_missing
             FROM library_files WHERE folder_id = ?1
-        UNION ALL SELECT id, relative_path, NULL, filesystem_id, excluded_at IS NOT NULL, NULL, NULL,
+        UNION ALL SELECT id, relative_path, NULL, filesystem_id, excluded_at IS NOT NULL,
+                is_mount_point IS NOT NULL, NULL,
                 removed_at IS NOT NULL
             FROM folders WHERE parent_id = ?1";
     let mut known = Known::default();
@@ -99,8 +102,9 @@ fn known(db: &Db<'_>, id: i64, place: &Place, has_unusual: bool) -> Result<Known
         let (id, name, gone) = (row.get(0)?, name(row)?, row.get(7)?);
         match row.get_ref(2)? {
             ValueRef::Null => {
-                let (filesystem, excluded) = (row.get(3)?, row.get(4)?);
-                known.folders.push((name, KnownFolder { id, removed: gone, excluded, filesystem }));
+                let (filesystem, excluded, mount_point) = (row.get(3)?, row.get(4)?, row.get(5)?);
+                let folder = KnownFolder { id, removed: gone, excluded, filesystem, mount_point };
+                known.folders.push((name, folder));
             }
             _ => {
                 let (stat, excluded, racy) = match unusual.get(&id) {

@@ -64,15 +64,18 @@ pub(super) fn listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
         End::Whole => None,
         End::Failed(error) => Some(error),
     };
-    let Listing { skipped, filesystem, .. } = listing;
+    let Listing { skipped, filesystem, mount_point, .. } = listing;
+    let mount_point = mount_point.then_some(1);
     // A folder that could not be read was seen all the same.
     let sql =
         "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, error_status = ?4, removed_at = NULL,
             excluded_at = NULL, filesystem_id = coalesce(?5, filesystem_id),
-            skipped_entries = ?6, skipped_unknown = ?7, skipped_digest = ?8
+            skipped_entries = ?6, skipped_unknown = ?7, skipped_digest = ?8,
+            is_mount_point = CASE WHEN ?4 IS NULL THEN ?9 ELSE is_mount_point END
         WHERE id = ?1";
     let (entries, unknown, digest) = skipped.columns();
-    db.execute(sql, params![folder, scan, db.now(), error, filesystem, entries, unknown, digest])?;
+    let values = params![folder, scan, db.now(), error, filesystem, entries, unknown, digest, mount_point];
+    db.execute(sql, values)?;
     Ok(Recorded { missing, excluded, known_to_others, ids })
 }
 
