@@ -8,6 +8,7 @@ mod column;
 pub mod control;
 mod dates;
 mod desk;
+mod entries;
 pub(crate) mod find;
 mod gathered;
 pub(crate) mod key;

@@ -59,3 +59,64 @@ fn filename_column_tells_files_apart_whose_names_are_not_utf8() {
         format!("{}|2\n{}|1", shown("\\xFE.jsonl"), shown("\\xFF.jsonl"))
     );
 }
+
+fn failures(summary: &Summary) -> Vec<(&str, &str)> {
+    let mut failures = Vec::new();
+    for file in &summary.files {
+        if let Outcome::Failed(why) = &file.outcome {
+            failures.push((file.source.rsplit('/').next().unwrap_or(""), why.as_str()));
+        }
+    }
+    failures
+}
+
+#[test]
+fn links_to_nowhere_and_pipes_of_a_folder_or_a_pattern_are_failures() {
+    let bench = Bench::with(&[("a.jsonl", "{\"a\":1}\n"), ("sub/c.jsonl", "{\"a\":2}\n")]);
+    std::os::unix::fs::symlink("nowhere", bench.data().join("b.jsonl")).unwrap();
+    std::os::unix::fs::symlink("nowhere", bench.data().join(".hidden.jsonl")).unwrap();
+    std::os::unix::fs::symlink("nowhere", bench.data().join("other.txt")).unwrap();
+    std::os::unix::fs::symlink("a.jsonl", bench.data().join("link.jsonl")).unwrap();
+    let pipe = std::process::Command::new("mkfifo").arg(bench.data().join("p.jsonl")).status().unwrap();
+    assert!(pipe.success());
+    for given in [bench.data(), bench.data().join("*.jsonl"), bench.data().join("**/*.jsonl")] {
+        let _ = std::fs::remove_file(bench.database());
+        let summary = bench.import_of(std::slice::from_ref(&given), &into_one()).unwrap();
+        let failures = failures(&summary);
+        assert_eq!(failures.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["b.jsonl", "p.jsonl"]);
+        assert!(failures[0].1.contains("link"), "{failures:?}");
+        assert!(failures[1].1.contains("not a regular file"), "{failures:?}");
+        assert_eq!(bench.one("SELECT a FROM t"), "1", "{given:?}");
+    }
+    // Those of other folders are loaded.
+    let _ = std::fs::remove_file(bench.database());
+    let given = [bench.data().join("b*.jsonl"), bench.data().join("sub")];
+    assert_eq!(failures(&bench.import_of(&given, &into_one()).unwrap()).len(), 1);
+    // Where there is nothing else, the error names them.
+    let error = bench.import_of(&given[..1], &into_one()).unwrap_err().to_string();
+    assert!(error.contains("b.jsonl") && error.contains("link"), "{error}");
+}
+
+#[test]
+fn patterns_match_folders_and_name_those_that_are_not_there() {
+    let bench = Bench::with(&[
+        ("a1/x/1.jsonl", "{\"a\":1}\n"),
+        ("a2/x/2.jsonl", "{\"a\":2}\n"),
+        ("a2/y/3.jsonl", "{\"a\":3}\n"),
+        ("b/x/4.jsonl", "{\"a\":4}\n"),
+        ("b/x/z/5.jsonl", "{\"a\":5}\n"),
+    ]);
+    for (pattern, rows) in [
+        ("a*/x/*.jsonl", "1\n2"),
+        ("*/x/*", "1\n2\n4"),
+        ("b/**/*.jsonl", "4\n5"),
+        ("[ab]*/**/[35].jsonl", "3\n5"),
+        ("a?/*/3.jsonl", "3"),
+    ] {
+        let _ = std::fs::remove_file(bench.database());
+        bench.import_of(&[bench.data().join(pattern)], &into_one()).unwrap();
+        assert_eq!(bench.all("SELECT a FROM t"), rows, "{pattern}");
+    }
+    let error = bench.import_of(&[bench.data().join("gone/*.jsonl")], &into_one()).unwrap_err().to_string();
+    assert!(error.contains("no file matches") && error.contains("No such file"), "{error}");
+}

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ignore::WalkBuilder;
 
+use super::entries::Entries;
 use super::options::Options;
 use super::path_text::path_text;
 use super::{names, pattern};
@@ -67,12 +68,13 @@ pub(crate) fn find(given: &[PathBuf], options: &Options) -> Result<Found> {
             Err(_) if pattern::is_pattern(path) => false,
             Err(error) => return Err(Error::io("read", path, &error)),
         };
-        let files = match is_dir {
-            true => walk(path, &mut found.troubles),
+        let entries = match is_dir {
+            true => walk(path),
             false if pattern::is_pattern(path) && !path.exists() => pattern::expand(path)?,
-            false => vec![path.clone()],
+            false => Entries { files: vec![path.clone()], ..Entries::default() },
         };
-        for file in files {
+        found.troubles.extend(entries.unreadable.into_iter().chain(entries.unlisted));
+        for file in entries.files {
             let canonical = std::fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
             if rejects.as_ref() == Some(&canonical) {
                 // A folder may well have the rejects of the last time in it.
@@ -160,31 +162,30 @@ fn source(path: &Path) -> Source {
 }
 
 /// All files below a folder that have the right ending, but hidden ones, by name.
-fn walk(folder: &Path, troubles: &mut Vec<(PathBuf, String)>) -> Vec<PathBuf> {
+fn walk(folder: &Path) -> Entries {
     let walker = WalkBuilder::new(folder)
         .standard_filters(false)
         .hidden(true)
         .sort_by_file_name(std::ffi::OsStr::cmp)
         .build();
-    let mut files = Vec::new();
+    let mut entries = Entries::default();
     for entry in walker {
         match entry {
             Ok(entry) => {
-                let name = entry.file_name().to_string_lossy();
-                let is_file = || std::fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_file());
-                if entry.depth() > 0 && by_name(&name).2 && is_file() {
-                    files.push(entry.into_path());
+                if entry.depth() > 0 && by_name(&entry.file_name().to_string_lossy()).2 {
+                    entries.add(entry.into_path());
                 }
             }
-            Err(error) => troubles.push((folder.to_owned(), error.to_string())),
+            Err(error) => entries.add_error(folder, error),
         }
     }
-    files
+    entries
 }
 
 fn nothing(given: &[PathBuf], troubles: &[(PathBuf, String)]) -> Error {
     let places: Vec<String> = given.iter().map(|path| path.display().to_string()).collect();
-    let why = troubles.first().map(|(_, why)| format!(" ({why})")).unwrap_or_default();
+    let why =
+        troubles.first().map(|(path, why)| format!(" ({}: {why})", path_text(path))).unwrap_or_default();
     Error::Invalid(format!(
         "there is nothing to load in {}{why}; files of a folder are taken when they end in .jsonl or .ndjson, \
          with or without .gz or .zst, and are not hidden. A file of any other name can be named itself",

@@ -3,8 +3,10 @@
 use std::path::{Component, Path, PathBuf};
 
 use ignore::WalkBuilder;
-use ignore::overrides::OverrideBuilder;
+use ignore::overrides::{Override, OverrideBuilder};
 
+use super::entries::Entries;
+use super::path_text::path_text;
 use crate::error::{Error, Result};
 
 fn has_wildcard(part: &str) -> bool {
@@ -17,32 +19,52 @@ pub(crate) fn is_pattern(path: &Path) -> bool {
 }
 
 /// The files that a pattern matches, by name. Hidden ones are left out, as a shell does.
-pub(crate) fn expand(path: &Path) -> Result<Vec<PathBuf>> {
-    let invalid = |why: String| Error::Invalid(format!("{} is no pattern: {why}", path.display()));
+pub(crate) fn expand(path: &Path) -> Result<Entries> {
     let is_plain = |part: &Component<'_>| part.as_os_str().to_str().is_none_or(|part| !has_wildcard(part));
     let folder: PathBuf = path.components().take_while(is_plain).collect();
     let pattern: PathBuf = path.components().skip_while(is_plain).collect();
     let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
-    let mut builder = OverrideBuilder::new(&folder);
-    // A slash in front: it is matched from the folder on, and not at any depth.
-    builder.add(&format!("/{}", pattern.display())).map_err(|error| invalid(error.to_string()))?;
-    let matcher = builder.build().map_err(|error| invalid(error.to_string()))?;
-    let depth = pattern.to_str().filter(|text| !text.contains("**")).map(|_| pattern.components().count());
+    let matcher = |pattern: &Path| {
+        let mut builder = OverrideBuilder::new(&folder);
+        // A slash in front: it is matched from the folder on, and not at any depth.
+        let built = builder.add(&format!("/{}", pattern.display())).and_then(|builder| builder.build());
+        built.map_err(|error| Error::Invalid(format!("{} is no pattern: {error}", path.display())))
+    };
+    let is_fixed = |part: &Component<'_>| part.as_os_str().to_str().is_none_or(|part| !part.contains("**"));
+    let fixed: Vec<Component<'_>> = pattern.components().take_while(is_fixed).collect();
+    let has_any_depth = fixed.len() < pattern.components().count();
+    // What the folders above a file have to match, by their depth; only those are listed.
+    let parents = if has_any_depth { fixed.len() } else { fixed.len().saturating_sub(1) };
+    let parents: Result<Vec<Override>> =
+        (1..=parents).map(|depth| matcher(&fixed[..depth].iter().collect::<PathBuf>())).collect();
+    let parents = parents?;
+    let of_file = matcher(&pattern)?;
     let walker = WalkBuilder::new(&folder)
         .standard_filters(false)
         .hidden(true)
-        .max_depth(depth)
+        .max_depth((!has_any_depth).then_some(fixed.len()))
         .sort_by_file_name(std::ffi::OsStr::cmp)
+        .filter_entry(move |entry| {
+            let is_folder = entry.file_type().is_some_and(|kind| kind.is_dir());
+            let parent = entry.depth().checked_sub(1).and_then(|depth| parents.get(depth));
+            !is_folder || parent.is_none_or(|parent| parent.matched(entry.path(), true).is_whitelist())
+        })
         .build();
-    let is_file = |path: &Path| std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
-    let files: Vec<PathBuf> = walker
-        .filter_map(std::result::Result::ok)
-        .map(ignore::DirEntry::into_path)
-        .filter(|file| matcher.matched(file, false).is_whitelist() && is_file(file))
-        .map(|file| file.strip_prefix(".").map(Path::to_owned).unwrap_or(file))
-        .collect();
-    if files.is_empty() {
-        return Err(Error::Invalid(format!("no file matches {}", path.display())));
+    let mut entries = Entries::default();
+    for entry in walker {
+        match entry {
+            Ok(entry) if of_file.matched(entry.path(), false).is_whitelist() => {
+                let file = entry.into_path();
+                entries.add(file.strip_prefix(".").map(Path::to_owned).unwrap_or(file));
+            }
+            Ok(_) => {}
+            Err(error) => entries.add_error(&folder, error),
+        }
     }
-    Ok(files)
+    if entries.files.is_empty() && entries.unreadable.is_empty() {
+        let why = entries.unlisted.first();
+        let why = why.map(|(folder, why)| format!(" ({}: {why})", path_text(folder))).unwrap_or_default();
+        return Err(Error::Invalid(format!("no file matches {}{why}", path.display())));
+    }
+    Ok(entries)
 }
