@@ -151,6 +151,17 @@ fn exact_numbers_can_be_asked_for() {
 }
 
 #[test]
+fn files_that_are_only_checked_are_not_called_loaded() {
+    let home = Home::new();
+    home.write("t.jsonl", "{\"id\":1}\n");
+    for words in [&["--validate"][..], &["--dry-run"], &["--dry-run", "--into", "x.db"]] {
+        let told = home.json(&[&["import", "t.jsonl"], words].concat());
+        assert_eq!(told["files"][0]["outcome"], "checked", "{told}");
+        assert_eq!(told["rows"], 1, "{told}");
+    }
+}
+
+#[test]
 fn validate_exits_1_with_bad_lines() {
     let home = folder();
     home.check(&["import", "sde", "--validate"], 1, "1 line was rejected", "");

@@ -152,6 +152,11 @@ pub fn import(
         summary.rejected += file.rejected;
         summary.bytes += if file.outcome == Outcome::Loaded { file.bytes } else { 0 };
     }
+    if !matches!(target, Target::Database(_)) {
+        for file in summary.files.iter_mut().filter(|file| file.outcome == Outcome::Loaded) {
+            file.outcome = Outcome::Checked;
+        }
+    }
     summary.seconds = started.elapsed().as_secs_f64();
     Ok(summary)
 }

@@ -18,6 +18,7 @@ fn into_one() -> Options {
 fn outcomes(summary: &Summary) -> Vec<&'static str> {
     let word = |outcome: &Outcome| match outcome {
         Outcome::Loaded => "loaded",
+        Outcome::Checked => "checked",
         Outcome::Unchanged => "unchanged",
         Outcome::Waiting => "not loaded",
         Outcome::Failed(_) => "failed",

@@ -65,6 +65,8 @@ pub struct FileSummary {
 pub enum Outcome {
     /// It is in.
     Loaded,
+    /// It could be loaded, but the import was to write nothing.
+    Checked,
     /// It was there already, unchanged.
     Unchanged,
     /// It was not reached, or taken back with all others.

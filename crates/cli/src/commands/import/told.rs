@@ -43,11 +43,6 @@ impl Told<'_> {
 
     /// A line for each file; for each table where several files went into one.
     fn table(&self, output: &Output) -> String {
-        let done = match self.target {
-            Target::Database(_) => "loaded",
-            Target::Preview(_) => PREVIEW,
-            _ => "checked",
-        };
         let mut tables: Vec<Vec<&FileSummary>> = Vec::new();
         for file in &self.summary.files {
             match tables.last_mut() {
@@ -56,7 +51,7 @@ impl Told<'_> {
             }
         }
         let has_many = tables.iter().any(|table| table.len() > 1);
-        let rows: Vec<Vec<String>> = tables.iter().map(|table| row(table, done, has_many)).collect();
+        let rows: Vec<Vec<String>> = tables.iter().map(|table| row(table, self.target, has_many)).collect();
         let mut headers = vec!["TABLE", "ROWS", "REJECTED", "COLUMNS", "SIZE", "KEY", "OUTCOME"];
         if has_many {
             headers.insert(1, "FILES");
@@ -105,7 +100,8 @@ impl Told<'_> {
             self.summary;
         let rate = if *seconds > 0.0 { (*size as f64 / seconds) as u64 } else { 0 };
         let is_table = |file: &&FileSummary| {
-            file.outcome == Outcome::Loaded && (*self.target == Target::Nothing || !file.columns.is_empty())
+            matches!(file.outcome, Outcome::Loaded | Outcome::Checked)
+                && (*self.target == Target::Nothing || !file.columns.is_empty())
         };
         let mut tables: Vec<&str> = files.iter().filter(is_table).map(|file| file.table.as_str()).collect();
         if *self.target != Target::Nothing {
@@ -155,14 +151,14 @@ impl Told<'_> {
     }
 }
 
-/// The outcome of a file that would be loaded.
-const PREVIEW: &str = "would be loaded";
-
 /// A line of the table: one file, or all files of a table.
-fn row(files: &[&FileSummary], done: &str, has_many: bool) -> Vec<String> {
+fn row(files: &[&FileSummary], target: &Target, has_many: bool) -> Vec<String> {
     let word = |outcome: &Outcome, action: Option<&str>| match outcome {
-        Outcome::Loaded if done == PREVIEW => format!("would {}", action.unwrap_or("create")),
-        Outcome::Loaded => done.to_owned(),
+        Outcome::Loaded => "loaded".to_owned(),
+        Outcome::Checked if matches!(target, Target::Preview(_)) => {
+            format!("would {}", action.unwrap_or("create"))
+        }
+        Outcome::Checked => "checked".to_owned(),
         Outcome::Unchanged => "unchanged".to_owned(),
         Outcome::Waiting => "not loaded".to_owned(),
         Outcome::Failed(_) => "failed".to_owned(),
