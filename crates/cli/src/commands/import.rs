@@ -27,7 +27,8 @@ const EXAMPLES: &str = "\
 Each file becomes a table that is named after it: map-moons.jsonl is map_moons; --table loads all of them into one. \
 Files of a folder and all folders in it are taken when they end in .jsonl or .ndjson, with or without .gz or .zst, and \
 are not hidden; a file that is named itself, or by a pattern in quotes, may be called anything, and - is standard input. \
-Compressed input is also known by its first bytes.
+Compressed input is also known by its first bytes. Links to nowhere, pipes and devices that a folder or a pattern has \
+under such names are failures; the other files are loaded.
 
 A file may also be a JSON array of objects, or objects spread over several lines: each is a row. One that is not JSON \
 as a whole is a failure; a bad element costs itself.
@@ -50,7 +51,7 @@ database is kept aside, and the same command goes on. --upsert needs a key: the 
 that a line does not have stay as they are.
 
 A line is rejected when it is no JSON object in UTF-8, has a key twice, half a surrogate pair, or does not fit. A file of \
-which no line can be taken is a failure.
+which no line can be taken, or of which no line has any key, is a failure.
 
 A schema file fixes what it names, and leaves the rest to be found:
   [tables.types]
@@ -116,11 +117,13 @@ pub(crate) struct Args {
     workers: Option<String>,
 
     /// Leave out files that were loaded before and have not changed; keep what is complete when stopped, and go
-    /// on from there
+    /// on from there. Of their tables the number of rows and the names of columns are checked; values that were
+    /// changed since are not noticed
     #[arg(long)]
     resume: bool,
 
-    /// A table that is there already is made anew
+    /// A table that is there already is made anew; with --resume it is kept if only the named files were loaded into it,
+    /// each once, and have not changed
     #[arg(long, help_heading = "Tables that are there", conflicts_with_all = ["append", "upsert"])]
     replace: bool,
 
