@@ -88,23 +88,24 @@ pub struct GroupedFolder {
 /// be paired so that each two are identical, and when the entries that were not scanned are the same and known: symbolic
 /// links by their targets, special files by their types. A file or folder that filters leave out is not known. Where files
 /// are counts, what they are called does not, unless [`match_names`](Options::match_names) says so. Folders whose every
-/// place is inside folders that are listed are not listed again, except identical ones inside others.
+/// place is inside folders that are listed are not listed again, except identical ones inside others. Of folders that hold
+/// the very same files, because a bind mount or a symbolic link leads there, one is listed.
 pub fn groups(store: &Store, options: &Options) -> Result<Vec<FolderGroup>> {
     let tree = Tree::load(store, name_hash)?;
     let same = Sameness::new(&tree, options.match_names, |at| selected(&tree, &options.roots, at));
     let links = Links::new(&tree);
     let places = Places::new(store)?;
-    let identical = same.identical.top_most(&tree).map(|members| (true, members));
-    let others = same.scanned.top_most(&tree).filter(|members| !same.is_identical(members));
+    let identical = same.identical.top_most(&tree).into_iter().map(|members| (true, members));
+    let others = same.scanned.top_most(&tree).into_iter().filter(|members| !same.is_identical(members));
     let mut found = Vec::new();
     for (identical, members) in identical.chain(others.map(|members| (false, members))) {
         let (files, bytes) = (tree.folders[members[0] as usize].count(), tree.bytes(members[0]));
         if files < options.min_files || bytes < options.min_size {
             continue;
         }
-        let freed = if identical { links.freed(&tree, members) } else { freed::Freed::default() };
+        let freed = if identical { links.freed(&tree, &members) } else { freed::Freed::default() };
         let unscanned = members.iter().map(|&at| tree.skipped(at));
-        let mut folders: Vec<_> = places.of(&tree, members)?.into_iter().zip(unscanned).collect();
+        let mut folders: Vec<_> = places.of(&tree, &members)?.into_iter().zip(unscanned).collect();
         folders.sort();
         let folder = |((_, root, path), unscanned)| GroupedFolder { root, path, unscanned };
         let folders = folders.into_iter().map(folder).collect();

@@ -11,7 +11,7 @@ use gristmill_store::roots::Root;
 use gristmill_store::{Store, display_path};
 
 use crate::error::{Error, Result};
-use crate::sys::Folder;
+use crate::sys::{Folder, may_be_one_filesystem};
 
 /// The folder at a path, as it is registered: absolute, without links.
 pub fn resolve(path: &Path) -> Result<PathBuf> {
@@ -36,7 +36,7 @@ pub fn absent(store: &Store) -> Result<Vec<Root>> {
 pub(crate) fn reach(store: &Store, root: &Root) -> Option<Folder> {
     let folder = Folder::open(&root.path).ok()?;
     let is_same = match &root.filesystem {
-        Some(known) => folder.filesystem().is_none_or(|now| now == *known),
+        Some(known) => folder.filesystem().is_none_or(|now| may_be_one_filesystem(&now, known)),
         None => true,
     };
     let is_unmounted = is_empty(&folder) && store.catalog().has_present_files(root.id).unwrap_or(true);

@@ -46,6 +46,16 @@ pub(crate) enum Reading {
     Soon(u64, u64),
 }
 
+/// What follows in the identity of a filesystem that is a clone of another one: the number of its device.
+const ON_DEVICE: &str = " on device ";
+
+/// Whether two identities may be those of one filesystem. A disk is a clone only while the original is mounted, too.
+pub(crate) fn may_be_one_filesystem(a: &str, b: &str) -> bool {
+    let without_device =
+        |identity| str::split_once(identity, ON_DEVICE).map_or(identity, |(before, _)| before);
+    without_device(a) == without_device(b)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

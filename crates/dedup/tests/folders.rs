@@ -150,8 +150,14 @@ fn reclaimable_are_allocated_bytes_of_files_that_are_freed() {
     // Sparse: the one that takes most is kept.
     assert_eq!(freed(&[one("a/1", Some(4)), one("b/1", Some(7))]), (10, 4, 10));
     // Two files, though they look like one on a disk that took the place of another.
-    let single = |path| linked(path, LinkKind::Single, 9);
-    assert_eq!(freed(&[single("a/1"), single("b/1")]), (10, 10, 10));
+    let single = |path, ctime_ns| Planned { ctime_ns, ..linked(path, LinkKind::Single, 9) };
+    assert_eq!(freed(&[single("a/1", 1), single("b/1", 2)]), (10, 10, 10));
+    // Another path to b's file goes with it; a stale link count does not tell how many names there are.
+    let copy = one("a/1", None);
+    let others = [single("c/1", 1), file("c/2", Alone(1))];
+    assert_eq!(freed(&[vec![copy.clone(), single("b/1", 1)], others.to_vec()].concat()), (10, 10, 10));
+    let others = [linked("c/1", LinkKind::HardLinked, 9), file("c/2", Alone(1))];
+    assert_eq!(freed(&[vec![copy, single("b/1", 1)], others.to_vec()].concat()), (10, 0, 0));
     // A name elsewhere keeps the file: a is kept, b frees nothing.
     let hard = |path| linked(path, LinkKind::HardLinked, 9);
     assert_eq!(freed(&[one("a/1", None), hard("b/1"), hard("c/1"), file("c/2", Alone(1))]), (10, 0, 0));
@@ -159,6 +165,24 @@ fn reclaimable_are_allocated_bytes_of_files_that_are_freed() {
     // What a symbolic link leads to lies elsewhere.
     let via = |path| linked(path, LinkKind::ViaSymlink, 9);
     assert_eq!(freed(&[one("a/1", None), via("b/1")]), (10, 0, 0));
+}
+
+#[test]
+fn folder_that_two_paths_lead_to_is_not_identical_to_itself() {
+    let groups = |files: &[Planned]| {
+        let found = folders::groups(&store(files, &[], &[]).store, &Options::default()).expect("an answer");
+        by_path(&found)
+    };
+    let at = |path: &str, links, inode| Planned { inode, links, ..file(path, X) };
+    let single = |path: &str, inode| at(path, LinkKind::Single, inode);
+    assert_eq!(groups(&[single("a/1", 9), single("b/1", 9)]), [[""; 0]; 0]);
+    assert_eq!(groups(&[single("a/1", 9), at("b/1", LinkKind::ViaSymlink, 9)]), [[""; 0]; 0]);
+    // Hard links are names that can be removed each by itself.
+    let hard = |path| at(path, LinkKind::HardLinked, 9);
+    assert_eq!(groups(&[hard("a/1"), hard("b/1")]), [["a", "b"]]);
+    // Copies in such a folder are listed once.
+    let twice = ["a", "b"].map(|top| [single(&format!("{top}/p/1"), 8), single(&format!("{top}/q/1"), 9)]);
+    assert_eq!(groups(&twice.concat()), [["a/p", "a/q"]]);
 }
 
 /// Folders with the same files, and with these entries that were not scanned.

@@ -21,7 +21,7 @@ mod upkeep;
 pub use groups::{Group, GroupQuery, Groups, Member, SortBy};
 pub use hashes::{Algorithm, Digest, FileRef, Finding, Hashed, Reading, Row, prefix};
 pub use known::{Known, KnownFile, KnownFolder};
-pub use links::{Identity, LinkKind};
+pub use links::{LinkKind, SharedName, UNSTABLE_INODES};
 pub use skipped::Skipped;
 pub(crate) use skipped::forget as forget_skipped;
 pub use tree::{Content, FileAt, Node, TreeFile, TreeFolder};

@@ -7,9 +7,10 @@
 //! There are two of each: one of what was scanned; and one of everything, which also hashes the entries that were passed
 //! over. Folders are identical by the second. If only the first is the same, they are identical as far as was scanned.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::tree::{ALONE, Folder, NameHash, Tree, UNKNOWN};
+use super::tree::{ALONE, File, Folder, NameHash, Tree, UNKNOWN};
 
 /// A folder that is like no other.
 pub(super) const NONE: u32 = 0;
@@ -83,27 +84,49 @@ impl Classes {
         class.checked_sub(1).map_or(&[], |at| self.members[at as usize].as_slice())
     }
 
-    /// Classes that say more than others do: not those whose every member lies in a member of one other class.
-    pub(super) fn top_most(&self, tree: &Tree<NameHash>) -> impl Iterator<Item = &[u32]> {
+    /// Classes that say more than others do: not those whose every member lies in a member of one other class. A folder
+    /// that several paths lead to is one member.
+    pub(super) fn top_most<'a>(&'a self, tree: &Tree<NameHash>) -> Vec<Cow<'a, [u32]>> {
+        let has_other_paths = tree.files.iter().any(File::has_other_paths);
+        let listed = self.members.iter().map(|members| match has_other_paths {
+            true => Cow::Owned(distinct(tree, members)),
+            false => Cow::Borrowed(members.as_slice()),
+        });
+        let mut listed: Vec<Cow<'a, [u32]>> = listed.collect();
+        let is_listed: Vec<bool> = listed.iter().map(|members| members.len() > 1).collect();
         let above = |folder: u32| -> BTreeSet<u32> {
-            tree.above(folder).map(|at| self.of(at)).filter(|&class| class != NONE).collect()
+            let classes = tree.above(folder).map(|at| self.of(at));
+            classes.filter(|&class| class != NONE && is_listed[class as usize - 1]).collect()
         };
-        self.members.iter().map(Vec::as_slice).filter(move |members| {
+        listed.retain(|members| {
             let mut common: Option<BTreeSet<u32>> = None;
-            for &member in *members {
+            for &member in members.iter() {
                 let above = above(member);
                 let left: BTreeSet<u32> = match common {
                     None => above,
                     Some(common) => common.intersection(&above).copied().collect(),
                 };
                 if left.is_empty() {
-                    return true;
+                    return members.len() > 1;
                 }
                 common = Some(left);
             }
             false
-        })
+        });
+        listed
     }
+}
+
+/// Of folders that hold the very same files, by a bind mount or a symbolic link, only the first.
+fn distinct(tree: &Tree<NameHash>, members: &[u32]) -> Vec<u32> {
+    let mut seen = BTreeSet::new();
+    let mut is_other = |member: &&u32| {
+        let files = &tree.files[tree.folders[**member as usize].all()];
+        let mut spaces: Vec<i64> = files.iter().map(File::space).collect();
+        spaces.sort_unstable();
+        !files.iter().any(File::has_other_paths) || seen.insert(spaces)
+    };
+    members.iter().filter(|member| is_other(member)).copied().collect()
 }
 
 /// The signatures of a folder.

@@ -15,14 +15,14 @@ pub(super) struct Freed {
 
 /// Files with several names.
 pub(super) struct Links {
-    /// For each name which inode it is of, and whether a symbolic link led there; sorted.
-    names: Vec<((u32, u64), bool)>,
+    /// For each name which file it is of, whether a symbolic link led there, and whether the link count is 1; sorted.
+    names: Vec<(i64, bool, bool)>,
 }
 
 impl Links {
     pub(super) fn new(tree: &Tree<NameHash>) -> Self {
         let linked = tree.files.iter().filter(|file| file.may_have_names());
-        let mut names: Vec<_> = linked.map(|file| (file.space(), file.via_symlink)).collect();
+        let mut names: Vec<_> = linked.map(|file| (file.space(), file.via_symlink, file.is_single)).collect();
         names.sort_unstable();
         Links { names }
     }
@@ -44,7 +44,7 @@ impl Links {
         removed.sort_unstable_by_key(|file| file.space());
         let mut freed = Freed::default();
         for names in removed.chunk_by(|a, b| a.space() == b.space()) {
-            if !names[0].may_have_names() || self.are_all(names) {
+            if !names[0].may_have_names() || self.is_freed_with(names) {
                 freed.allocated += names[0].allocated;
                 freed.size += names[0].size;
             }
@@ -52,11 +52,14 @@ impl Links {
         freed
     }
 
-    /// Whether an inode has no names but these, and lies where they are.
-    fn are_all(&self, names: &[&File<NameHash>]) -> bool {
+    /// Whether a file is freed when these names are removed: it has no others, and lies where they are. Other paths to a
+    /// file whose link count is 1 lead to the same name.
+    fn is_freed_with(&self, names: &[&File<NameHash>]) -> bool {
         let space = names[0].space();
-        let from = self.names.partition_point(|(other, _)| *other < space);
-        let all = self.names[from..].iter().take_while(|(other, _)| *other == space);
-        all.clone().count() == names.len() && !all.clone().any(|(_, via_symlink)| *via_symlink)
+        let from = self.names.partition_point(|(other, ..)| *other < space);
+        let all = self.names[from..].iter().take_while(|(other, ..)| *other == space);
+        let has_one_name = all.clone().all(|(.., is_single)| *is_single);
+        has_one_name
+            || all.clone().count() == names.len() && !all.clone().any(|(_, via_symlink, _)| *via_symlink)
     }
 }

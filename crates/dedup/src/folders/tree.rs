@@ -5,13 +5,12 @@
 //! files take some 70 MiB.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use gristmill_store::Store;
-use gristmill_store::catalog::{Content, Identity, LinkKind, Node, Skipped, TreeFile};
+use gristmill_store::catalog::{Content, LinkKind, Node, SharedName, Skipped, TreeFile};
 
 use crate::Result;
 
@@ -76,9 +75,12 @@ pub(crate) struct File<L> {
     pub(crate) size: u64,
     /// Bytes that it takes on its disk.
     pub(crate) allocated: u64,
-    inode: u64,
-    /// The number of the filesystem, or [`NOWHERE`] for a file with one name.
-    filesystem: u32,
+    /// The lowest row among the names of the file.
+    space: i64,
+    /// Whether the catalog has other names of it.
+    has_names: bool,
+    /// Whether the link count is 1.
+    pub(crate) is_single: bool,
     pub(crate) folder: u32,
     /// Equal numbers are equal contents, except [`ALONE`] and [`UNKNOWN`].
     pub(crate) content: u32,
@@ -88,14 +90,19 @@ pub(crate) struct File<L> {
 }
 
 impl<L> File<L> {
-    /// What the space on the disk belongs to: names of one inode have it in common.
-    pub(crate) fn space(&self) -> (u32, u64) {
-        (self.filesystem, self.inode)
+    /// What the space on the disk belongs to: names of one file have it in common.
+    pub(crate) fn space(&self) -> i64 {
+        self.space
     }
 
-    /// Whether other paths may lead to the same inode.
+    /// Whether the file does not go with this name: it has others, or lies elsewhere.
     pub(crate) fn may_have_names(&self) -> bool {
-        self.filesystem != NOWHERE
+        self.has_names || self.via_symlink
+    }
+
+    /// Whether other paths lead to this very name: a bind mount or a symbolic link does. Removing one removes all.
+    pub(crate) fn has_other_paths(&self) -> bool {
+        self.has_names && (self.is_single || self.via_symlink)
     }
 }
 
@@ -105,8 +112,6 @@ impl<L> Tree<L> {
         let mut nested = Nested::new(store)?;
         let mut folders = Vec::new();
         let mut files: Vec<File<L>> = Vec::new();
-        let mut filesystems = HashMap::new();
-        let mut names: Vec<Name> = Vec::new();
         store.catalog().tree(|node| match node {
             Node::Extent { folders: some, files: more } => {
                 folders.reserve_exact(some);
@@ -121,23 +126,11 @@ impl<L> Tree<L> {
             }
             Node::File(file) => {
                 if let Some(at) = find(&folders, file.folder) {
-                    let count = filesystems.len() as u32;
-                    let mut number = |key| *filesystems.entry(key).or_insert(count);
-                    let space = match file.identity {
-                        Identity::Row(id) => (NOWHERE, id.cast_unsigned()),
-                        Identity::Inode(filesystem, inode) => (number(Ok(filesystem)), inode),
-                        Identity::OnDevice(device, inode) => (number(Err(device)), inode),
-                    };
-                    let entry = entry(&file, space, at, label(&file.name));
-                    if entry.may_have_names() && entry.content != UNKNOWN {
-                        let key = (space, entry.size, file.stat.ctime_ns);
-                        names.push(Name { key, file: files.len() as u32, content: entry.content });
-                    }
-                    files.push(entry);
+                    files.push(entry(&file, at, label(&file.name)));
                 }
             }
+            Node::SharedNames(names) => join_names(&mut files, names),
         })?;
-        join_names(&mut files, names);
         nested.join(&mut folders);
         let (mut folders, order) = in_order(&folders);
         // What hangs on no root is no part of the tree.
@@ -185,9 +178,9 @@ struct Row {
     name: NameHash,
 }
 
-/// A file that may have other names. Equal keys are one inode in one state.
+/// A file that has other names. Equal keys are one file in one state.
 struct Name {
-    key: ((u32, u64), u64, i64),
+    key: (i64, u64, i64),
     file: u32,
     content: u32,
 }
@@ -196,7 +189,7 @@ fn find(rows: &[Row], id: i64) -> Option<u32> {
     rows.binary_search_by_key(&id, |row| row.id).ok().map(|at| at as u32)
 }
 
-fn entry<L>(file: &TreeFile<'_>, (filesystem, inode): (u32, u64), folder: u32, label: L) -> File<L> {
+fn entry<L>(file: &TreeFile<'_>, folder: u32, label: L) -> File<L> {
     let content = match file.content {
         Content::Empty => EMPTY,
         Content::Shared(number) => number,
@@ -204,8 +197,10 @@ fn entry<L>(file: &TreeFile<'_>, (filesystem, inode): (u32, u64), folder: u32, l
         Content::Unknown => UNKNOWN,
     };
     let (size, allocated) = (file.stat.size, file.stat.allocated);
-    let via_symlink = file.stat.links == LinkKind::ViaSymlink;
-    File { id: file.id, size, allocated, inode, filesystem, folder, content, via_symlink, label }
+    let (is_single, via_symlink) =
+        (file.stat.links == LinkKind::Single, file.stat.links == LinkKind::ViaSymlink);
+    let (id, space, has_names) = (file.id, file.id, false);
+    File { id, size, allocated, space, has_names, is_single, folder, content, via_symlink, label }
 }
 
 /// Folders so that each comes before those in it, and where each row went. Rows of a circle, which no walk makes,
@@ -261,8 +256,18 @@ fn place<L>(folders: &mut [Folder], files: &[File<L>]) {
     }
 }
 
-/// A file that was not hashed because its only copies are other names of it has their content.
-fn join_names<L>(files: &mut [File<L>], mut names: Vec<Name>) {
+/// Takes over which rows are names of one file. Files are in the order of their rows. A file that was not hashed because its
+/// only copies are other names of it has their content.
+fn join_names<L>(files: &mut [File<L>], shared: &[SharedName]) {
+    let mut names = Vec::with_capacity(shared.len());
+    for SharedName { row, file, ctime_ns } in shared {
+        let Ok(at) = files.binary_search_by_key(row, |file| file.id) else { continue };
+        let entry = &mut files[at];
+        (entry.space, entry.has_names) = (*file, true);
+        if entry.content != UNKNOWN {
+            names.push(Name { key: (*file, entry.size, *ctime_ns), file: at as u32, content: entry.content });
+        }
+    }
     let contents = files.iter().map(|file| file.content).filter(|&content| content < UNKNOWN);
     let mut next = contents.max().unwrap_or(0) + 1;
     names.sort_unstable_by_key(|name| (name.key, name.file));

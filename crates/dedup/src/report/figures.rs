@@ -71,7 +71,7 @@ struct Copies {
     reclaimable: Vec<u64>,
     /// Allocated bytes of the copies that are kept.
     kept: u64,
-    /// Whether an earlier file is the same inode.
+    /// Whether an earlier row is a name of the same file.
     is_name: Vec<bool>,
 }
 
@@ -174,7 +174,7 @@ fn copies(tree: &Tree<u32>) -> Copies {
     copies
 }
 
-/// Which files are further names of an inode.
+/// Which rows are further names of a file.
 fn further_names(tree: &Tree<u32>) -> Vec<bool> {
     let mut is_name = vec![false; tree.files.len()];
     let linked = tree.files.iter().enumerate().filter(|(_, file)| file.may_have_names());

@@ -1,5 +1,7 @@
 //! Linux: everything relative to open folders.
 
+mod filesystem;
+
 use std::cell::Cell;
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
@@ -133,16 +135,7 @@ impl Folder {
     /// The identity of its filesystem, the same whenever and wherever it is mounted: the UUID of its device, else the
     /// identifier that the filesystem gives. Nothing where that only repeats the device number.
     pub(crate) fn filesystem(&self) -> Option<String> {
-        /// XFS, FAT, exFAT, NTFS, ISO 9660, UDF, squashfs, EROFS.
-        const BY_DEVICE: [u32; 8] =
-            [0x5846_5342, 0x4d44, 0x2011_bab0, 0x7366_746e, 0x9660, 0x1501_3346, 0x7371_7368, 0xe0f5_e1e2];
-        let device = fs::fstat(&self.0).ok()?.st_dev;
-        if let Some(uuid) = uuid_of(device) {
-            return Some(format!("uuid {uuid}"));
-        }
-        let kind = fs::fstatfs(&self.0).ok()?.f_type as u32;
-        let id = fs::fstatvfs(&self.0).ok()?.f_fsid;
-        (id != 0 && !BY_DEVICE.contains(&kind)).then(|| format!("fsid {kind:x} {id:x}"))
+        filesystem::identity(&self.0)
     }
 
     /// Where a link in it leads, as the link says.
@@ -178,16 +171,6 @@ impl Folder {
     pub(crate) fn make_folder(&self, name: &OsStr) -> io::Result<()> {
         Ok(fs::mkdirat(&self.0, name, Mode::RWXU)?)
     }
-}
-
-/// The UUID of the filesystem on a block device, where the system names it.
-fn uuid_of(device: u64) -> Option<String> {
-    let named = std::fs::read_dir("/dev/disk/by-uuid").ok()?.flatten();
-    let is_it = |entry: &std::fs::DirEntry| {
-        std::fs::metadata(entry.path())
-            .is_ok_and(|found| std::os::unix::fs::MetadataExt::rdev(&found) == device)
-    };
-    named.into_iter().find(is_it).map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
 fn folder_flags() -> OFlags {

@@ -170,12 +170,9 @@ pub(crate) fn groups<'a>(files: impl IntoIterator<Item = (PathBuf, &'a Version, 
     }
     let mut groups = Groups::new();
     for members in alike.into_values() {
-        let mut copies: BTreeMap<(u64, u64, PathBuf), (u64, bool)> = BTreeMap::new();
-        for (path, version) in &members {
-            let is_linked = version.links > 1 || version.by_link;
-            let own = if is_linked { PathBuf::new() } else { path.clone() };
-            let copy =
-                copies.entry((version.filesystem, version.inode, own)).or_insert((version.allocated, true));
+        let mut copies: BTreeMap<(u64, u64), (u64, bool)> = BTreeMap::new();
+        for (_, version) in &members {
+            let copy = copies.entry((version.filesystem, version.inode)).or_insert((version.allocated, true));
             copy.1 &= !version.by_link;
         }
         if copies.len() > 1 {

@@ -52,11 +52,11 @@ pub(crate) fn mode(mode: Mode) -> Options {
     Options { mode, ..Options::default() }
 }
 
-/// A filesystem in memory, mounted until it is dropped.
+/// A filesystem that is mounted until this is dropped.
 pub(crate) struct Mounted(PathBuf);
 
 impl Mounted {
-    /// Mounts one. Nothing where that is not permitted, which is printed: a test then shows less.
+    /// Mounts one in memory. Nothing where that is not permitted, which is printed: a test then shows less.
     pub(crate) fn new(path: &Path) -> Option<Self> {
         Mounted::with(&["-t", "tmpfs", "-o", "size=64m"], Path::new("tmpfs"), path)
     }
@@ -64,6 +64,11 @@ impl Mounted {
     /// Mounts the filesystem that a file holds.
     pub(crate) fn image(image: &Path, path: &Path) -> Option<Self> {
         Mounted::with(&["-o", "loop"], image, path)
+    }
+
+    /// Mounts a folder at a second place.
+    pub(crate) fn bind(folder: &Path, path: &Path) -> Option<Self> {
+        Mounted::with(&["--bind"], folder, path)
     }
 
     fn with(options: &[&str], what: &Path, path: &Path) -> Option<Self> {

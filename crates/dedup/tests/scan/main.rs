@@ -12,6 +12,7 @@ mod filters;
 mod gone;
 mod known;
 mod links;
+mod one_file;
 mod random;
 mod reading;
 mod roots;

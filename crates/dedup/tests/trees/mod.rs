@@ -37,13 +37,14 @@ pub(crate) struct Planned {
     pub(crate) path: OsString,
     pub(crate) what: What,
     pub(crate) inode: u64,
+    pub(crate) ctime_ns: i64,
     /// Bytes on the disk, if not its size.
     pub(crate) allocated: Option<u64>,
     pub(crate) links: LinkKind,
 }
 
 pub(crate) fn file(path: impl Into<OsString>, what: What) -> Planned {
-    Planned { path: path.into(), what, inode: 0, allocated: None, links: LinkKind::Unknown }
+    Planned { path: path.into(), what, inode: 0, ctime_ns: 1, allocated: None, links: LinkKind::Unknown }
 }
 
 /// An entry that is passed over: a link with a target, or without one something that is not known.
@@ -107,7 +108,8 @@ impl Trees {
             let size = file.what.size();
             let mtime_ns = 1_000_000_000 * size as i64;
             let (allocated, links) = (file.allocated.unwrap_or(size), file.links);
-            let stat = Stat { size, allocated, mtime_ns, ctime_ns: 1, inode, device: 7, links };
+            let ctime_ns = file.ctime_ns;
+            let stat = Stat { size, allocated, mtime_ns, ctime_ns, inode, device: 7, links };
             let listing = listings.get_mut(path.parent().expect("a folder")).expect("its listing");
             listing.new_files.push((path.file_name().expect("a name").to_owned(), stat));
             stats.insert(path.to_path_buf(), (stat, file.what));

@@ -1,14 +1,14 @@
 //! Files with the same content.
 //!
 //! Owns what a group is: files that are there, hashed with the same algorithm to the same hash; and empty files, if they
-//! are asked for. Names of one inode are one copy. Reclaimable is what the other copies take on their disks.
+//! are asked for. Names of one file are one copy. Reclaimable is what the other copies take on their disks.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
 use rusqlite::Connection;
 
-use super::links::{Identity, identity};
+use super::links::{Names, unstable_filesystems};
 use super::{Algorithm, Catalog, LinkKind, Stat, hashes};
 use crate::error::Result;
 use crate::paths;
@@ -83,14 +83,14 @@ pub struct Group {
     pub hash: Vec<u8>,
     /// The size of each.
     pub size: u64,
-    /// How many copies there are: several names of one inode are one.
+    /// How many copies there are: several names of one file are one.
     pub copies: u64,
     /// Allocated bytes that are freed if only the copy that takes most is kept. A copy that a symbolic link led to is
     /// always kept.
     pub reclaimable: u64,
     /// The size of all copies but one.
     pub redundant: u64,
-    /// The names, by root and path; names of one inode stand together.
+    /// The names, by root and path; names of one file stand together.
     pub members: Vec<Member>,
 }
 
@@ -149,6 +149,14 @@ struct Alike {
     ids: Vec<i64>,
 }
 
+/// Which groups are asked for, and where they are looked for.
+struct Asked<'a> {
+    conn: &'a Connection,
+    query: &'a GroupQuery,
+    /// Filesystems whose inode numbers are not stable.
+    unstable: &'a [i64],
+}
+
 /// What a group is weighed by.
 struct Fact {
     id: i64,
@@ -156,13 +164,17 @@ struct Fact {
     size: u64,
     allocated: u64,
     links: LinkKind,
-    identity: Identity,
+    inode: u64,
+    /// The lowest row among the names of the same file.
+    file: i64,
     /// When groups are sorted by it.
     path: String,
 }
 
 fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
     let mut found = Vec::new();
+    let unstable = unstable_filesystems(conn)?;
+    let asked = Asked { conn, query, unstable: &unstable };
     // The index alone tells where groups are; rows are read only of those.
     let mut statement = conn.prepare_cached(
         "SELECT hash_algorithm, content_hash, id FROM library_files INDEXED BY ix_library_files_dedup_group
@@ -181,7 +193,7 @@ fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
             last.ids.push(id);
         } else {
             if files >= TOGETHER {
-                weigh(conn, query, std::mem::take(&mut some), &mut found)?;
+                weigh(&asked, std::mem::take(&mut some), &mut found)?;
                 files = 0;
             }
             // A file by itself is none.
@@ -191,9 +203,9 @@ fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
         }
         files += 1;
     }
-    weigh(conn, query, some, &mut found)?;
+    weigh(&asked, some, &mut found)?;
     if query.min_size == 0 {
-        weigh(conn, query, vec![empty_files(conn)?], &mut found)?;
+        weigh(&asked, vec![empty_files(conn)?], &mut found)?;
     }
     sort(&mut found, query.sort);
     let mut groups = Groups { total: found.len() as u64, ..Groups::default() };
@@ -203,7 +215,7 @@ fn groups(conn: &Connection, query: &GroupQuery) -> rusqlite::Result<Groups> {
         groups.redundant = groups.redundant.saturating_add(group.redundant());
     }
     for group in found.into_iter().skip(query.offset).take(query.limit) {
-        groups.groups.push(with_members(conn, group)?);
+        groups.groups.push(with_members(&asked, group)?);
     }
     Ok(groups)
 }
@@ -221,27 +233,41 @@ fn empty_files(conn: &Connection) -> rusqlite::Result<Alike> {
     Ok(Alike { algorithm: Algorithm::Blake3, hash: EMPTY.to_vec(), ids })
 }
 
-/// Which file a row is a name of, where its inode may have several.
-fn shared_identity(conn: &Connection, id: i64) -> rusqlite::Result<Identity> {
-    let sql =
-        "SELECT f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.allocated_bytes, f.link_kind,
-            d.filesystem_id
-        FROM library_files f LEFT JOIN folders d ON d.id = f.folder_id WHERE f.id = ?1";
-    let mut statement = conn.prepare_cached(sql)?;
-    let mut rows = statement.query([id])?;
-    match rows.next()? {
-        Some(row) => Ok(identity(id, &hashes::stat(row, 0)?, row.get(7)?)),
-        None => Ok(Identity::Row(id)),
+/// Finds which rows of a group are names of one file. Gives these rows, each with the lowest row among the names; by row.
+/// Few files have several names: only rows whose inode number occurs twice are looked at.
+fn shared_names(
+    asked: &Asked<'_>,
+    rows: impl Iterator<Item = (u64, i64)>,
+) -> rusqlite::Result<Vec<(i64, i64)>> {
+    let mut inodes: Vec<(u64, i64)> = rows.filter(|(inode, _)| *inode != 0).collect();
+    inodes.sort_unstable();
+    let mut names = Names::new(asked.unstable);
+    for (_, id) in inodes.chunk_by(|a, b| a.0 == b.0).filter(|alike| alike.len() > 1).flatten() {
+        let sql =
+            "SELECT f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device, f.allocated_bytes, f.link_kind,
+                d.filesystem_id
+            FROM library_files f LEFT JOIN folders d ON d.id = f.folder_id WHERE f.id = ?1";
+        let mut statement = asked.conn.prepare_cached(sql)?;
+        let mut rows = statement.query([id])?;
+        if let Some(row) = rows.next()? {
+            names.add(*id, &hashes::stat(row, 0)?, row.get(7)?);
+        }
     }
+    Ok(names.shared().into_iter().map(|name| (name.row, name.file)).collect())
+}
+
+/// The file that a row is a name of, by its lowest row.
+fn file_of(names: &[(i64, i64)], row: i64) -> i64 {
+    names
+        .binary_search_by_key(&row, |(row, _)| *row)
+        .ok()
+        .and_then(|at| names.get(at))
+        .map_or(row, |name| name.1)
 }
 
 /// Adds those that are groups, and asked for.
-fn weigh(
-    conn: &Connection,
-    query: &GroupQuery,
-    some: Vec<Alike>,
-    found: &mut Vec<Found>,
-) -> rusqlite::Result<()> {
+fn weigh(asked: &Asked<'_>, some: Vec<Alike>, found: &mut Vec<Found>) -> rusqlite::Result<()> {
+    let Asked { conn, query, .. } = *asked;
     let mut places: Vec<(i64, usize)> = Vec::new();
     for (place, alike) in some.iter().enumerate().filter(|(_, alike)| alike.ids.len() > 1) {
         places.extend(alike.ids.iter().map(|id| (*id, place)));
@@ -250,32 +276,40 @@ fn weigh(
     let mut facts: Vec<Vec<Fact>> = some.iter().map(|alike| Vec::with_capacity(alike.ids.len())).collect();
     let mut statement = conn.prepare_cached(match query.sort {
         SortBy::Path => {
-            "SELECT f.library_id, f.size_bytes, f.allocated_bytes, f.link_kind, r.root_path, f.relative_path
+            "SELECT f.library_id, f.size_bytes, f.allocated_bytes, f.link_kind, f.inode, r.root_path,
+                    f.relative_path
                 FROM library_files f JOIN library_roots r ON r.id = f.library_id WHERE f.id = ?1"
         }
-        _ => "SELECT library_id, size_bytes, allocated_bytes, link_kind FROM library_files WHERE id = ?1",
+        _ => {
+            "SELECT library_id, size_bytes, allocated_bytes, link_kind, inode FROM library_files WHERE id = ?1"
+        }
     })?;
     for (id, place) in places {
         let mut rows = statement.query([id])?;
         let (Some(row), Some(facts)) = (rows.next()?, facts.get_mut(place)) else { continue };
         let bytes = |value: i64| u64::try_from(value).unwrap_or(0);
         let size = bytes(row.get(1)?);
-        let links = LinkKind::from_code(row.get(3)?);
         facts.push(Fact {
             id,
             root: row.get(0)?,
             size,
             allocated: row.get::<_, Option<i64>>(2)?.map_or(size, bytes),
-            links,
-            // Most files have one name: no more is read of them.
-            identity: if links == LinkKind::Single { Identity::Row(id) } else { shared_identity(conn, id)? },
+            links: LinkKind::from_code(row.get(3)?),
+            inode: row.get::<_, Option<i64>>(4)?.unwrap_or(0).cast_unsigned(),
+            file: id,
             path: match query.sort {
-                SortBy::Path => format!("{}/{}", row.get_ref(4)?.as_str()?, row.get_ref(5)?.as_str()?),
+                SortBy::Path => format!("{}/{}", row.get_ref(5)?.as_str()?, row.get_ref(6)?.as_str()?),
                 _ => String::new(),
             },
         });
     }
-    found.extend(some.into_iter().zip(facts).filter_map(|(alike, facts)| group(query, alike, facts)));
+    for (alike, mut facts) in some.into_iter().zip(facts) {
+        let names = shared_names(asked, facts.iter().map(|fact| (fact.inode, fact.id)))?;
+        if !names.is_empty() {
+            facts.iter_mut().for_each(|fact| fact.file = file_of(&names, fact.id));
+        }
+        found.extend(group(query, alike, facts));
+    }
     Ok(())
 }
 
@@ -284,10 +318,8 @@ fn group(query: &GroupQuery, alike: Alike, mut facts: Vec<Fact>) -> Option<Found
     facts.retain(|fact| query.roots.is_empty() || query.roots.contains(&fact.root));
     let size = facts.last().map(|last| last.size).filter(|size| *size >= query.min_size)?;
     // Of each copy: what it takes, and whether it may be removed. What a symbolic link leads to lies elsewhere.
-    let mut names: Vec<_> = facts
-        .iter()
-        .map(|fact| (fact.identity, fact.allocated, fact.links != LinkKind::ViaSymlink))
-        .collect();
+    let mut names: Vec<_> =
+        facts.iter().map(|fact| (fact.file, fact.allocated, fact.links != LinkKind::ViaSymlink)).collect();
     names.sort_unstable();
     let (mut copies, mut kept_elsewhere, mut largest, mut reclaimable) = (0_u64, false, 0_u64, 0_u64);
     for names in names.chunk_by(|(a, ..), (b, ..)| a == b) {
@@ -325,8 +357,8 @@ fn sort(found: &mut [Found], by: SortBy) {
     });
 }
 
-fn with_members(conn: &Connection, group: Found) -> rusqlite::Result<Group> {
-    let mut statement = conn.prepare_cached(
+fn with_members(asked: &Asked<'_>, group: Found) -> rusqlite::Result<Group> {
+    let mut statement = asked.conn.prepare_cached(
         "SELECT f.library_id, f.relative_path, f.size_bytes, f.mtime_ns, f.ctime_ns, f.inode, f.device,
                 f.allocated_bytes, f.link_kind, r.root_path
             FROM library_files f JOIN library_roots r ON r.id = f.library_id WHERE f.id = ?1",
@@ -347,15 +379,12 @@ fn with_members(conn: &Connection, group: Found) -> rusqlite::Result<Group> {
         named.push((order, member));
     }
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
-    // Other names of an inode come right after its first.
+    let names = shared_names(asked, named.iter().map(|(_, member)| (member.stat.inode, member.id)))?;
+    // Other names of a file come right after its first.
     let mut first = HashMap::new();
     let mut placed: Vec<(usize, Member)> = Vec::with_capacity(named.len());
     for (place, (_, mut member)) in named.into_iter().enumerate() {
-        let file = match member.stat.links {
-            LinkKind::Single => Identity::Row(member.id),
-            _ => shared_identity(conn, member.id)?,
-        };
-        let at = *first.entry(file).or_insert(place);
+        let at = *first.entry(file_of(&names, member.id)).or_insert(place);
         member.linked = at != place;
         placed.push((at, member));
     }

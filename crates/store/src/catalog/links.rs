@@ -1,10 +1,18 @@
-//! Which paths lead to one inode.
+//! Which paths lead to one file.
 //!
-//! Owns when two rows are names of one file. A device number alone does not tell: disks that take turns are given the same
-//! one. An inode is shared only if its link count is above 1 or a symbolic link led to it, and only within one
-//! filesystem.
+//! Owns when two rows are names of one file: when they have one inode number on one filesystem. A link count tells nothing:
+//! a bind mount or a symbolic link leads to a file whose count is 1, and a count is as old as its row. Where the
+//! filesystem is not known, or its inode numbers change, the device number takes its place. That is no identity, as
+//! disks that take turns are given the same one: there the change time must be the same, too, or the inode must be
+//! known to have several names.
+
+use rusqlite::Connection;
 
 use super::Stat;
+
+/// How the identity of a filesystem begins whose inode numbers are not enough to tell its files apart: they are given anew
+/// when it is mounted, or belong to the layers below it.
+pub const UNSTABLE_INODES: &str = "unstable inodes, ";
 
 /// Whether other paths may lead to a file's inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,26 +49,216 @@ impl LinkKind {
     }
 }
 
-/// Equal for names of one file, and for nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Identity {
-    /// No other path leads to it.
-    Row(i64),
-    /// An inode of a filesystem.
-    Inode(i64, u64),
-    /// An inode of a device, where the filesystem is not known.
-    OnDevice(u64, u64),
+/// A name of a file that has several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SharedName {
+    /// Its row.
+    pub row: i64,
+    /// The lowest row among the names of the file.
+    pub file: i64,
+    /// The change time of the inode when this name was seen.
+    pub ctime_ns: i64,
 }
 
-/// Which file a row is a name of.
-pub(super) fn identity(id: i64, stat: &Stat, filesystem: Option<i64>) -> Identity {
-    match (stat.links, filesystem) {
-        (LinkKind::Single, _) => Identity::Row(id),
-        // Another program recorded it without an inode.
-        _ if stat.inode == 0 => Identity::Row(id),
-        (LinkKind::HardLinked | LinkKind::ViaSymlink, Some(filesystem)) => {
-            Identity::Inode(filesystem, stat.inode)
+/// Where inodes are. Sorted, those of one filesystem are neighbours.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Volume {
+    filesystem: Option<i64>,
+    has_stable_inodes: bool,
+    device: u64,
+}
+
+/// A row that may be a name of the same file as another.
+struct Name {
+    inode: u64,
+    row: i64,
+    ctime_ns: i64,
+    /// Its place among the volumes.
+    volume: u32,
+    links: LinkKind,
+}
+
+/// Rows among which names of one file are looked for.
+pub(super) struct Names<'a> {
+    /// Filesystems whose inode numbers are not stable.
+    unstable: &'a [i64],
+    /// Few.
+    volumes: Vec<Volume>,
+    names: Vec<Name>,
+}
+
+/// The filesystems whose inode numbers are not stable.
+pub(super) fn unstable_filesystems(conn: &Connection) -> rusqlite::Result<Vec<i64>> {
+    let sql = "SELECT id FROM filesystems WHERE substr(identity, 1, length(?1)) = ?1";
+    conn.prepare_cached(sql)?.query_map([UNSTABLE_INODES], |row| row.get(0))?.collect()
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn new(unstable: &'a [i64]) -> Self {
+        Names { unstable, volumes: Vec::new(), names: Vec::new() }
+    }
+
+    /// Makes room for so many rows.
+    pub(super) fn reserve(&mut self, rows: usize) {
+        self.names.reserve_exact(rows);
+    }
+
+    /// Adds a row. What another program recorded without an inode is a file of its own.
+    pub(super) fn add(&mut self, row: i64, stat: &Stat, filesystem: Option<i64>) {
+        let Stat { inode, device, ctime_ns, links, .. } = *stat;
+        if inode == 0 {
+            return;
         }
-        _ => Identity::OnDevice(stat.device, stat.inode),
+        let has_stable_inodes = filesystem.is_some_and(|filesystem| !self.unstable.contains(&filesystem));
+        let volume = Volume { filesystem, has_stable_inodes, device };
+        // Mostly that of the row before.
+        let place = self.volumes.iter().rposition(|known| *known == volume).unwrap_or_else(|| {
+            self.volumes.push(volume);
+            self.volumes.len() - 1
+        });
+        self.names.push(Name { inode, row, ctime_ns, volume: place as u32, links });
+    }
+
+    /// The names of files that have several, by row.
+    pub(super) fn shared(mut self) -> Vec<SharedName> {
+        self.names.sort_unstable_by_key(|name| (name.inode, name.volume, name.row));
+        let mut shared = Vec::new();
+        let mut alike = Vec::new();
+        for names in self.names.chunk_by(|a, b| a.inode == b.inode).filter(|names| names.len() > 1) {
+            alike.clear();
+            self.find_files(names, &mut alike);
+            alike.sort_unstable_by_key(|found| (found.file, found.row));
+            for names in alike.chunk_by(|a, b| a.file == b.file).filter(|names| names.len() > 1) {
+                let name =
+                    |found: &Found| SharedName { row: found.row, file: found.file, ctime_ns: found.ctime_ns };
+                shared.extend(names.iter().map(name));
+            }
+        }
+        shared.sort_unstable();
+        shared
+    }
+
+    /// Finds the file of each name. All have the same inode number.
+    fn find_files(&self, names: &[Name], found: &mut Vec<Found>) {
+        for names in names.chunk_by(|a, b| a.volume == b.volume) {
+            let Some(volume) = names.first().and_then(|name| self.volumes.get(name.volume as usize)) else {
+                continue;
+            };
+            let Volume { filesystem, has_stable_inodes, device } = *volume;
+            let is_one = has_stable_inodes || names.iter().any(|name| name.links != LinkKind::Single);
+            found.extend(names.iter().map(|name| Found {
+                key: (
+                    filesystem,
+                    if has_stable_inodes { 0 } else { device },
+                    if is_one { 0 } else { name.ctime_ns },
+                ),
+                file: name.row,
+                row: name.row,
+                ctime_ns: name.ctime_ns,
+                device,
+                via_symlink: name.links == LinkKind::ViaSymlink,
+            }));
+        }
+        found.sort_unstable_by_key(|found| (found.key, found.row));
+        for names in found.chunk_by_mut(|a, b| a.key == b.key) {
+            let file = names.first().map_or(0, |name| name.row);
+            names.iter_mut().for_each(|name| name.file = file);
+        }
+        if found.iter().any(|found| found.via_symlink) {
+            join_targets(found);
+        }
+    }
+}
+
+/// A name whose file is being found.
+struct Found {
+    /// Filesystem, device and change time, as far as they count.
+    key: (Option<i64>, u64, i64),
+    file: i64,
+    row: i64,
+    ctime_ns: i64,
+    device: u64,
+    via_symlink: bool,
+}
+
+/// A link may lead to another filesystem than that of the folder it is in. Its target is known by the device.
+fn join_targets(found: &mut [Found]) {
+    let mut devices: Vec<u64> =
+        found.iter().filter(|name| name.via_symlink).map(|name| name.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    for device in devices {
+        let mut files: Vec<i64> =
+            found.iter().filter(|name| name.device == device).map(|name| name.file).collect();
+        files.sort_unstable();
+        let Some(&file) = files.first() else { continue };
+        for name in found.iter_mut().filter(|name| files.binary_search(&name.file).is_ok()) {
+            name.file = file;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNSTABLE: i64 = 9;
+
+    /// Rows 1, 2, … with their filesystem, device, change time and kind of link; all have one inode number. Gives the file
+    /// of each.
+    fn files(rows: &[(Option<i64>, u64, i64, LinkKind)]) -> Vec<i64> {
+        let mut names = Names::new(&[UNSTABLE]);
+        for (row, (filesystem, device, ctime_ns, links)) in (1..).zip(rows) {
+            let stat =
+                Stat { inode: 5, device: *device, ctime_ns: *ctime_ns, links: *links, ..Stat::default() };
+            names.add(row, &stat, *filesystem);
+        }
+        let mut files: Vec<i64> = (1..).take(rows.len()).collect();
+        for name in names.shared() {
+            files[usize::try_from(name.row - 1).expect("a place")] = name.file;
+        }
+        files
+    }
+
+    use LinkKind::{HardLinked, Single, Unknown, ViaSymlink};
+
+    #[test]
+    fn inode_of_a_known_filesystem_is_one_file_whatever_its_link_count() {
+        assert_eq!(files(&[(Some(1), 7, 1, Single), (Some(1), 8, 2, Single)]), [1, 1]);
+        assert_eq!(files(&[(Some(1), 7, 1, Single), (Some(2), 7, 1, Single)]), [1, 2]);
+        assert_eq!(files(&[(Some(1), 7, 1, HardLinked), (Some(2), 7, 1, HardLinked)]), [1, 2]);
+    }
+
+    #[test]
+    fn inode_of_an_unknown_filesystem_is_one_file_by_its_change_time_or_link_count() {
+        for filesystem in [None, Some(UNSTABLE)] {
+            let two = |device, (ctime, links), (other_ctime, other_links)| {
+                files(&[(filesystem, 7, ctime, links), (filesystem, device, other_ctime, other_links)])
+            };
+            assert_eq!(two(7, (1, Single), (1, Single)), [1, 1]);
+            assert_eq!(two(7, (1, Single), (2, Single)), [1, 2]);
+            assert_eq!(two(8, (1, Single), (1, Single)), [1, 2]);
+            assert_eq!(two(7, (1, HardLinked), (2, HardLinked)), [1, 1]);
+            assert_eq!(two(7, (1, Single), (2, HardLinked)), [1, 1], "it got another name");
+            assert_eq!(two(7, (1, Unknown), (2, Single)), [1, 1]);
+            assert_eq!(two(8, (1, HardLinked), (1, HardLinked)), [1, 2]);
+        }
+    }
+
+    #[test]
+    fn target_of_a_symbolic_link_is_known_by_its_device() {
+        let link = (Some(1), 8, 1, ViaSymlink);
+        assert_eq!(files(&[link, (Some(2), 8, 1, Single)]), [1, 1]);
+        assert_eq!(files(&[link, (Some(2), 7, 1, Single)]), [1, 2]);
+        // All names of the target are names of the same file.
+        let rows = [(Some(2), 6, 1, Single), (Some(3), 8, 1, Single), link, (Some(2), 8, 1, Single)];
+        assert_eq!(files(&rows), [1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn row_without_an_inode_is_a_file_of_its_own() {
+        let mut names = Names::new(&[]);
+        (1..3).for_each(|row| names.add(row, &Stat::default(), Some(1)));
+        assert_eq!(names.shared(), []);
     }
 }

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::links::{Identity, identity};
-use super::{Catalog, LinkKind, Skipped, Stat, hashes, skipped};
+use super::links::{Names, SharedName, unstable_filesystems};
+use super::{Catalog, Skipped, Stat, hashes, skipped};
 use crate::error::Result;
 use crate::paths;
 
-/// What a pass meets, in this order: how much there is, all folders, all files.
+/// What a pass meets, in this order: how much there is, all folders, all files, names of one file.
 #[derive(Clone, Debug)]
 pub enum Node<'a> {
     /// How many folders and files there are, about: enough to make room for them.
@@ -29,6 +29,8 @@ pub enum Node<'a> {
     Folder(TreeFolder<'a>),
     /// A file.
     File(TreeFile<'a>),
+    /// All rows of files with several names, by row.
+    SharedNames(&'a [SharedName]),
 }
 
 /// A folder that is there.
@@ -61,8 +63,6 @@ pub struct TreeFile<'a> {
     pub name: Cow<'a, OsStr>,
     /// As it was seen.
     pub stat: Stat,
-    /// Which file it is a name of.
-    pub identity: Identity,
     /// What is known of its content.
     pub content: Content,
 }
@@ -186,6 +186,11 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
     let mut rows = statement.query([])?;
     // Both are in the order of rows.
     let mut next = shared.iter().peekable();
+    let unstable = unstable_filesystems(conn)?;
+    let mut names = Names::new(&unstable);
+    names.reserve(files);
+    // Most files are in the folder of the one before.
+    let mut last = (0, None);
     while let Some(row) = rows.next()? {
         let (id, stat, unreadable) = (row.get(0)?, hashes::stat(row, 2)?, row.get(10)?);
         let Some(folder) = row.get(11)? else { continue };
@@ -198,16 +203,14 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
         };
         let text = row.get_ref(9)?.as_str()?;
         let name = name(text.rsplit_once('/').map_or(text, |(_, name)| name));
-        let filesystem = match stat.links {
-            LinkKind::HardLinked | LinkKind::ViaSymlink => filesystems
-                .binary_search_by_key(&folder, |(folder, _)| *folder)
-                .ok()
-                .map(|at| filesystems[at].1),
-            LinkKind::Single | LinkKind::Unknown => None,
-        };
-        let identity = identity(id, &stat, filesystem);
-        visit(Node::File(TreeFile { id, folder, root: row.get(1)?, name, stat, identity, content }));
+        if last.0 != folder {
+            let at = filesystems.binary_search_by_key(&folder, |(folder, _)| *folder).ok();
+            last = (folder, at.and_then(|at| filesystems.get(at)).map(|(_, filesystem)| *filesystem));
+        }
+        names.add(id, &stat, last.1);
+        visit(Node::File(TreeFile { id, folder, root: row.get(1)?, name, stat, content }));
     }
+    visit(Node::SharedNames(&names.shared()));
     Ok(())
 }
 

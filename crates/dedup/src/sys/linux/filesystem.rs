@@ -1,0 +1,124 @@
+//! Which filesystem a folder is on.
+//!
+//! Owns the identity: the same whenever and wherever a filesystem is mounted, and another one for a clone that is mounted
+//! beside the original.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
+use gristmill_store::catalog::UNSTABLE_INODES;
+use rustix::fs;
+
+use super::super::ON_DEVICE;
+
+/// XFS, FAT, exFAT, NTFS, ISO 9660, UDF, squashfs, EROFS: their identifier is the device number.
+const BY_DEVICE: [u32; 8] =
+    [0x5846_5342, 0x4d44, 0x2011_bab0, 0x7366_746e, 0x9660, 0x1501_3346, 0x7371_7368, 0xe0f5_e1e2];
+
+/// FAT, exFAT and FUSE, whose inodes get other numbers with each mount, and overlayfs, whose inodes have those of its layers.
+const WITH_UNSTABLE_INODES: [u32; 4] = [0x4d44, 0x2011_bab0, 0x6573_5546, 0x794c_7630];
+
+/// The identity of a folder's filesystem: the UUID of its device, else the identifier that the filesystem gives. Nothing
+/// where that only repeats the device number. A subvolume of btrfs has an identifier and inode numbers of its own.
+pub(super) fn identity(folder: impl AsFd) -> Option<String> {
+    let device = fs::fstat(&folder).ok()?.st_dev;
+    let kind = fs::fstatfs(&folder).ok()?.f_type as u32;
+    let id = fs::fstatvfs(&folder).ok()?.f_fsid;
+    let own = uuid_of(device).map(|uuid| format!("uuid {uuid}"));
+    let given = || (id != 0 && !BY_DEVICE.contains(&kind)).then(|| format!("fsid {kind:x} {id:x}"));
+    let mut identity = own.or_else(given)?;
+    if WITH_UNSTABLE_INODES.contains(&kind) {
+        identity.insert_str(0, UNSTABLE_INODES);
+    }
+    if is_clone(device, id) {
+        identity.push_str(&format!("{ON_DEVICE}{}:{}", fs::major(device), fs::minor(device)));
+    }
+    Some(identity)
+}
+
+/// The UUID of the filesystem on a block device, where the system names it.
+fn uuid_of(device: u64) -> Option<String> {
+    let named = std::fs::read_dir("/dev/disk/by-uuid").ok()?.flatten();
+    let is_it =
+        |entry: &std::fs::DirEntry| std::fs::metadata(entry.path()).is_ok_and(|found| found.rdev() == device);
+    named.into_iter().find(is_it).map(|entry| entry.file_name().to_string_lossy().into_owned())
+}
+
+/// Whether another block device with the same identifier is mounted, and was mounted before this one. So the identity of a
+/// disk stays when its clone is mounted, too.
+fn is_clone(device: u64, id: u64) -> bool {
+    if id == 0 || fs::major(device) == 0 {
+        return false;
+    }
+    let Ok(table) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
+    let mounts: Vec<Mount<'_>> = table.lines().filter_map(Mount::read).collect();
+    let Some(at) = mounts.iter().position(|mount| mount.device == device) else { return false };
+    let (before, own) = mounts.split_at(at);
+    let is_alike = |mount: &&Mount<'_>| {
+        own.first().is_some_and(|own| own.kind == mount.kind) && fs::major(mount.device) != 0
+    };
+    before.iter().filter(is_alike).any(|mount| mount.has_identifier(id))
+}
+
+/// A line of the table of mounts.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount<'a> {
+    device: u64,
+    /// With octal escapes.
+    path: &'a str,
+    kind: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(2);
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let device = fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+        Some(Mount { device, path: fields.nth(1)?, kind: filesystem.split(' ').next()? })
+    }
+
+    /// Whether it can be seen, and gives this identifier.
+    fn has_identifier(&self, id: u64) -> bool {
+        let path = unescaped(self.path);
+        let is_seen = fs::stat(&path).is_ok_and(|found| found.st_dev == self.device);
+        is_seen && fs::statvfs(&path).is_ok_and(|found| found.f_fsid == id)
+    }
+}
+
+/// Spaces, tabs, line feeds and backslashes are written as three octal digits.
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, others)) = rest.split_first() {
+        let digits = others.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.filter(|_| byte == b'\\').and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) => {
+                bytes.push(escaped);
+                rest = &others[3..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = others;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_of_the_mount_table_is_read() {
+        let line = r"30 27 8:17 /sub /mnt/a\040b\134c rw,relatime shared:1 master:2 - ext4 /dev/sdb1 rw";
+        let mount = Mount::read(line).expect("a mount");
+        assert_eq!(mount, Mount { device: fs::makedev(8, 17), path: r"/mnt/a\040b\134c", kind: "ext4" });
+        assert_eq!(unescaped(mount.path), b"/mnt/a b\\c");
+        assert_eq!(unescaped(r"/x\04"), b"/x\\04");
+        for broken in ["", "30 27", "30 27 8:x / /mnt rw - ext4 /dev/sdb1 rw", "30 27 8:1 / /mnt rw"] {
+            assert_eq!(Mount::read(broken), None, "{broken}");
+        }
+    }
+}
