@@ -14,7 +14,7 @@ pub(crate) use linux::{Folder, advise, file_stat, holder, is_alive, is_link_erro
 #[cfg(not(target_os = "linux"))]
 pub(crate) use portable::{Folder, advise, file_stat, holder, is_alive, is_link_error, read_ready};
 
-use gristmill_store::catalog::Stat;
+use gristmill_store::catalog::{Stat, UNSTABLE_INODES};
 
 /// What an entry of a folder is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +49,14 @@ pub(crate) enum Reading {
 /// What follows in the identity of a filesystem that is a clone of another one: the number of its device.
 const ON_DEVICE: &str = " on device ";
 
-/// Whether two identities may be those of one filesystem. A disk is a clone only while the original is mounted, too.
+/// Whether two identities may be those of one filesystem. A disk is a clone only while the original is mounted, too; that
+/// inodes are not stable was not always part of the identity.
 pub(crate) fn may_be_one_filesystem(a: &str, b: &str) -> bool {
-    let without_device =
-        |identity| str::split_once(identity, ON_DEVICE).map_or(identity, |(before, _)| before);
-    without_device(a) == without_device(b)
+    fn core(identity: &str) -> &str {
+        let identity = identity.strip_prefix(UNSTABLE_INODES).unwrap_or(identity);
+        identity.split_once(ON_DEVICE).map_or(identity, |(before, _)| before)
+    }
+    core(a) == core(b)
 }
 
 #[cfg(test)]

@@ -286,7 +286,10 @@ impl Walk {
         visit.listing.filesystem = filesystem;
         visit.by_link = by_link;
         // Another filesystem: what was known of files in this place is of other files.
-        visit.keeps_hashes = known_filesystem.zip(filesystem).is_none_or(|(before, now)| before == now);
+        visit.keeps_hashes = match known_filesystem.zip(filesystem) {
+            Some((before, now)) => self.may_be_one_filesystem(before, now)?,
+            None => true,
+        };
         visit.listing.mount_point = above.zip(filesystem).is_some_and(|(above, own)| above != own);
         let is_top = place.path.as_os_str().is_empty();
         visit.may_be_unmounted = is_top || was_mount_point && !visit.listing.mount_point;

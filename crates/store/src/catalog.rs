@@ -231,6 +231,12 @@ impl Catalog<'_> {
         self.0.read(|db| Ok(db.first(sql, [folder], |row| row.get(0))?.flatten()))
     }
 
+    /// The identity of the filesystem with this number.
+    pub fn filesystem_identity(self, number: i64) -> Result<Option<String>> {
+        let sql = "SELECT identity FROM filesystems WHERE id = ?1";
+        self.0.read(|db| db.first(sql, [number], |row| row.get(0)))
+    }
+
     /// The number of a filesystem, which is given to it when it is first seen.
     pub fn filesystem(self, identity: &str) -> Result<i64> {
         let number = "SELECT id FROM filesystems WHERE identity = ?1";

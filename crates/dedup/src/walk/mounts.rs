@@ -7,13 +7,24 @@ use std::path::Path;
 use gristmill_store::display_path;
 
 use super::Walk;
-use crate::sys::Folder;
+use crate::error::Result;
+use crate::sys::{Folder, may_be_one_filesystem};
 
 /// Why a folder is not walked whose disk is not mounted.
 pub(super) const UNMOUNTED: &str = "it is not on the disk that it was on when it was last scanned, and no disk is \
     mounted on it. Is its disk mounted? Nothing counts as gone; --allow-empty if what is there now is all there is";
 
 impl Walk {
+    /// Whether two numbers of filesystems in the catalog may be those of one.
+    pub(super) fn may_be_one_filesystem(&self, before: i64, now: i64) -> Result<bool> {
+        if before == now {
+            return Ok(true);
+        }
+        let identity = |number| self.job.store.catalog().filesystem_identity(number);
+        let both = identity(before)?.zip(identity(now)?);
+        Ok(both.is_some_and(|(before, now)| may_be_one_filesystem(&before, &now)))
+    }
+
     pub(super) fn warn_of_another_disk(&self, path: &Path) {
         let root = &self.job.root.path;
         let path = if path.as_os_str().is_empty() { root.clone() } else { root.join(path) };

@@ -141,25 +141,30 @@ fn files_of_a_disk_and_its_clone_are_two_copies() {
     }
     {
         let Some(_disk) = Mounted::image(&image, &bed.outside("one")) else { return };
-        write(&bed.outside("one/x"), &bytes(1, 9_000));
-        fs::hard_link(bed.outside("one/x"), bed.outside("one/y")).expect("a hard link");
-        write(&bed.outside("one/single"), &bytes(2, 8_000));
+        write(&bed.outside("one/in/x"), &bytes(1, 9_000));
+        fs::hard_link(bed.outside("one/in/x"), bed.outside("one/in/y")).expect("a hard link");
+        write(&bed.outside("one/in/single"), &bytes(2, 8_000));
     }
     fs::copy(&image, &clone).expect("a clone");
-    let Some(_one) = Mounted::image(&image, &bed.outside("one")) else { return };
-    let one = bed.register(&bed.outside("one"));
+    let Some(disk) = Mounted::image(&image, &bed.outside("one")) else { return };
+    let one = bed.register(&bed.outside("one/in"));
     scan(&bed, &one);
     {
         let Some(_two) = Mounted::image(&clone, &bed.outside("two")) else { return };
-        let two = bed.register(&bed.outside("two"));
+        let two = bed.register(&bed.outside("two/in"));
         scan(&bed, &two);
         let mut found = groups(&bed);
         found.sort_unstable();
         assert_eq!(found, [(2, 2, 0), (2, 4, 2)]);
-        let again = bed.scan_all(&[one, two], &every_file());
+        let again = bed.scan_all(&[one.clone(), two], &every_file());
         assert_eq!(again.read_files, 0, "a clone beside it is no other disk");
         assert_eq!(groups(&bed).len(), 2);
     }
+    drop(disk);
+    // The clone alone is the disk that it was.
     let Some(_alone) = Mounted::image(&clone, &bed.outside("two")) else { return };
-    assert!(bed.coverage().absent_roots.is_empty(), "{:?}", bed.coverage());
+    assert_eq!(bed.coverage().absent_roots, [one.path]);
+    let two = bed.register(&bed.outside("two/in"));
+    let again = bed.scan_all(&[two], &every_file());
+    assert_eq!((again.failed_roots, again.read_files), (0, 0), "{again:?}");
 }
