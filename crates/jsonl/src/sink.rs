@@ -159,7 +159,7 @@ impl Sink {
     ) -> Result<()> {
         let (rows, refused): (Rows, Vec<(Line, Reason)>) = loop {
             let rows = parse_each(objects, &shape.form, std::mem::take(&mut self.spare));
-            let placed = shape.table.layout.place(&rows, None);
+            let placed = shape.table.layout.place(&rows, &self.options, None);
             let is_new = shape.table.layout.placed() != shape.placed;
             if is_new || placed.is_err() {
                 shape.settle(&self.options);

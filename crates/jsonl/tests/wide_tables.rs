@@ -61,3 +61,51 @@ fn upsert_into_gathered_keys_that_are_no_object_costs_the_line() {
     assert!(reason.contains("\"_more\"") && reason.contains("JSON object"), "{reason}");
     assert_eq!(bench.all("SELECT _more FROM t"), "by hand\n{\"c2099\":1}");
 }
+
+#[test]
+fn key_and_index_columns_are_never_gathered() {
+    for block in [64, 512 << 10] {
+        let options = Options { block, ..Options::default() };
+        // By rule, named, named by an upsert of a later line, and by a schema.
+        let bench = Bench::new();
+        let summary = load(&bench, &wide("", ",\"id\":1"), &options);
+        assert_eq!(summary.files[0].primary_key.as_deref(), Some("id"));
+        let columns = "SELECT count(*), max(name = '_more') FROM pragma_table_info('t')";
+        assert_eq!(bench.all(columns), "2000|1");
+        assert_eq!(bench.all("SELECT id, _more ->> 'c1998', _more ->> 'id' FROM t"), "1|1998|∅");
+
+        let bench = Bench::new();
+        let named = Options {
+            primary_key: vec!["k".to_owned()],
+            indexes: vec!["i".to_owned(), "late".to_owned()],
+            ..options.clone()
+        };
+        let text = wide("", ",\"k\":1,\"i\":2") + "{\"k\":2,\"c2099\":0}\n{\"k\":3,\"late\":1}\n";
+        let summary = load(&bench, &text, &named);
+        assert_eq!((summary.rows, summary.rejected), (3, 0), "{:?}", summary.files[0]);
+        assert_eq!(summary.files[0].primary_key.as_deref(), Some("k"));
+        assert_eq!(bench.all("SELECT k, i, late FROM t"), "1|2|∅\n2|∅|∅\n3|∅|1");
+        assert_eq!(bench.all("SELECT _more ->> 'c2099' FROM t"), "2099\n0\n∅");
+        assert_eq!(bench.all(columns), "2000|1");
+
+        let bench = Bench::new();
+        let text = wide("", "") + "{\"id\":7,\"c2099\":0}\n{\"id\":7,\"c2098\":1}\n";
+        let summary = load(&bench, &text, &Options { existing: Existing::Upsert, ..options.clone() });
+        assert_eq!((summary.rows, summary.rejected), (2, 1), "{:?}", summary.files[0]);
+        assert_eq!(bench.all("SELECT id, _more FROM t"), "7|{\"c2099\":0,\"c2098\":1}");
+    }
+}
+
+#[test]
+fn columns_of_a_schema_are_never_gathered() {
+    let bench = Bench::new();
+    let schema = "[tables.t]\nprimary_key = \"id\"\nindexes = [\"i\"]\n[tables.t.columns]\n\
+                  r = { type = \"real\" }\nx = { name = \"y\" }\n";
+    let path = bench.write("schema.toml", schema.as_bytes());
+    let schema = gristmill_jsonl::import::schema::Schema::read(&path).unwrap();
+    let text = wide("", ",\"x\":1,\"r\":2,\"i\":3,\"id\":4");
+    let summary = load(&bench, &text, &Options { schema, ..Options::default() });
+    assert_eq!((summary.rows, summary.rejected), (1, 0), "{:?}", summary.files[0]);
+    assert_eq!(bench.all("SELECT y, r, i, id FROM t"), "1|2.0r|3|4");
+    assert_eq!(bench.all("SELECT count(*) FROM t, json_each(_more)"), "105");
+}

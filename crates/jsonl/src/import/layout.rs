@@ -1,8 +1,9 @@
 //! The columns of a table as they are found, and how rows are to be read for them.
 //!
-//! Owns which key becomes which column, and what happens when there are too many.
+//! Owns which key becomes which column; what happens when there are too many is in `overflow`.
 
 mod alias;
+mod overflow;
 
 use std::collections::HashMap;
 
@@ -178,7 +179,12 @@ impl Layout {
     }
 
     /// Which column each of a block's keys is, new ones added; and what kinds of values they have seen.
-    pub(crate) fn place(&mut self, rows: &Rows, schema: Option<&TableSchema>) -> Result<Vec<u32>, Snag> {
+    pub(crate) fn place(
+        &mut self,
+        rows: &Rows,
+        options: &Options,
+        schema: Option<&TableSchema>,
+    ) -> Result<Vec<u32>, Snag> {
         let mut map = vec![NOWHERE; rows.keys.len()];
         let mut snag = None;
         for &number in rows.keys.order() {
@@ -204,7 +210,15 @@ impl Layout {
             // At once: a line may have a million keys.
             if self.columns.len() > MAX_COLUMNS {
                 let last = self.columns[index].name.clone();
-                return Err(if self.shrink() { Snag::TooMany } else { Snag::NoRoom(last) });
+                let reserved = self.reserved(options, schema);
+                // Those of the keys behind it that have to be columns all the same.
+                for &number in rows.keys.order() {
+                    let path = rows.keys.path(number).into_iter().map(Into::into).collect();
+                    if reserved.has(&path) {
+                        self.index(path, schema);
+                    }
+                }
+                return Err(if self.shrink(&reserved) { Snag::TooMany } else { Snag::NoRoom(last) });
             }
         }
         snag.map_or(Ok(map), Err)
@@ -246,67 +260,6 @@ impl Layout {
         let has_moved = other.is_some_and(|other| self.by_path.remove(&other).is_some());
         self.by_path.insert(path, index);
         (index, has_moved)
-    }
-
-    /// Makes room: the key that was spread the widest is kept as JSON; then all that are spread are; and then the keys that
-    /// came last go into one column. Says no when the table was full before.
-    fn shrink(&mut self) -> bool {
-        let mut spread: HashMap<&[u8], usize> = HashMap::new();
-        let paths =
-            self.columns.iter().filter(|column| !column.is_old).filter_map(|column| column.path.as_ref());
-        for path in paths.filter(|path| path.len() > 1) {
-            *spread.entry(&path[0]).or_default() += 1;
-        }
-        let is_spread = !spread.is_empty();
-        let widest =
-            spread.into_iter().filter(|(_, count)| *count > 1).max_by_key(|(key, count)| (*count, *key));
-        let old = self.columns.iter().filter(|column| column.is_old).count();
-        if let Some((key, _)) = widest {
-            let key: Box<[u8]> = key.into();
-            self.notes.push(format!(
-                "the objects of {:?} have too many keys for columns ({MAX_COLUMNS} is SQLite's limit): kept as JSON",
-                String::from_utf8_lossy(&key)
-            ));
-            let stays = |column: &Column| {
-                column.is_old || column.path.as_ref().is_none_or(|path| path.len() == 1 || path[0] != key)
-            };
-            self.columns.retain(stays);
-            self.whole.push(key);
-        } else if is_spread {
-            self.is_flat = true;
-            self.notes.push("there are too many keys for columns: no object is spread".to_owned());
-            self.columns.retain(|column| column.is_old);
-        } else if old >= MAX_COLUMNS {
-            return false;
-        } else {
-            self.columns.truncate(MAX_COLUMNS - 1);
-            self.rebuild();
-            let name = self.taken.take(MORE);
-            self.notes.push(format!(
-                "there are more keys than SQLite has columns: {} are columns, the others are in {name:?}",
-                MAX_COLUMNS - 1
-            ));
-            self.columns.push(Column {
-                path: Some(Path::new()),
-                kinds: Kinds::JSON,
-                ..Column::new(name, Fate::Fixed(Type::Text))
-            });
-            self.more = Some(self.columns.len() - 1);
-        }
-        self.rebuild();
-        true
-    }
-
-    fn rebuild(&mut self) {
-        self.by_path.clear();
-        self.taken = Taken::default();
-        for (index, column) in self.columns.iter().enumerate() {
-            self.taken.add(&column.name);
-            let alias = column.alias.as_ref().map(|alias| &alias.path);
-            for path in column.path.iter().chain(alias) {
-                self.by_path.insert(path.clone(), index);
-            }
-        }
     }
 
     /// Adds columns that the schema names and no row had.
@@ -376,6 +329,11 @@ impl Layout {
             if self.more.is_none() || keys.find(ROOT, key).is_some() {
                 let number = find_or_add(&mut keys, ROOT, key);
                 keys.get_mut(number).whole = true;
+            }
+        }
+        if self.more.is_some() && schema.is_none_or(|schema| schema.others == OtherKeys::Infer) {
+            for name in self.reserved(options, schema).names() {
+                find_or_add(&mut keys, ROOT, name.as_bytes());
             }
         }
         let others = match (self.more, schema.map(|schema| schema.others).unwrap_or_default()) {

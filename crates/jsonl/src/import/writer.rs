@@ -231,7 +231,7 @@ impl<'a> Writer<'a> {
             std::mem::take(&mut rows.bad).into_iter().map(|bad| (bad.line, bad.at, bad.reason)).collect();
         let mut written = rows.rows.len() as u64;
         if *self.target != Target::Nothing {
-            match loading.table.layout.place(rows, self.schema(loading.index)) {
+            match loading.table.layout.place(rows, self.options, self.schema(loading.index)) {
                 Ok(map) => {
                     let table = &mut loading.table;
                     if widened(table, self.base.as_ref())?

@@ -1,0 +1,123 @@
+//! More keys than SQLite has columns.
+//!
+//! Owns which keys stop being columns, and which always are: those of the primary key, of indexes and of a schema.
+
+use std::collections::{HashMap, HashSet};
+
+use super::super::key::NAMES;
+use super::super::names::{Taken, folded};
+use super::{Column, Fate, Kinds, Layout, MAX_COLUMNS, MORE, Options, Path, TableSchema, Type};
+
+/// Keys that are columns however many others there are.
+pub(super) struct Reserved {
+    names: Vec<String>,
+    /// As SQLite compares names.
+    folded: HashSet<String>,
+}
+
+impl Reserved {
+    /// Whether the key is one of them, by itself or by the column that it makes.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        let words: Vec<_> = path.iter().map(|key| String::from_utf8_lossy(key)).collect();
+        !words.is_empty() && [".", "_"].iter().any(|joint| self.folded.contains(&folded(&words.join(joint))))
+    }
+
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+}
+
+impl Layout {
+    /// The keys that are to be columns. A primary key is found by rule only where the table is new.
+    pub(super) fn reserved(&self, options: &Options, schema: Option<&TableSchema>) -> Reserved {
+        let key = schema
+            .filter(|schema| schema.has_key())
+            .map_or(&options.primary_key, |schema| &schema.primary_key);
+        let of_schema = schema.into_iter().flat_map(|schema| {
+            let columns = schema.columns.iter().filter(|(_, column)| !column.skip).map(|(key, _)| key);
+            columns.chain(&schema.indexes)
+        });
+        let named = key.iter().chain(&options.indexes).chain(&options.filename_column).chain(of_schema);
+        let mut names: Vec<String> = named.cloned().collect();
+        if key.is_empty() && !self.columns.iter().any(|column| column.is_old) {
+            names.extend(NAMES.map(str::to_owned));
+        }
+        let folded = names.iter().map(|name| folded(name)).collect();
+        Reserved { names, folded }
+    }
+
+    /// Makes room: the key that was spread the widest is kept as JSON; then all that are spread are; and then the keys that
+    /// came last go into one column. Says no when columns that have to stay leave no room for that one.
+    pub(super) fn shrink(&mut self, reserved: &Reserved) -> bool {
+        let mut spread: HashMap<&[u8], usize> = HashMap::new();
+        let paths =
+            self.columns.iter().filter(|column| !column.is_old).filter_map(|column| column.path.as_ref());
+        for path in paths.filter(|path| path.len() > 1) {
+            *spread.entry(&path[0]).or_default() += 1;
+        }
+        let is_spread = !spread.is_empty();
+        let widest =
+            spread.into_iter().filter(|(_, count)| *count > 1).max_by_key(|(key, count)| (*count, *key));
+        if let Some((key, _)) = widest {
+            let key: Box<[u8]> = key.into();
+            self.notes.push(format!(
+                "the objects of {:?} have too many keys for columns ({MAX_COLUMNS} is SQLite's limit): kept as JSON",
+                String::from_utf8_lossy(&key)
+            ));
+            let stays = |column: &Column| {
+                column.is_old || column.path.as_ref().is_none_or(|path| path.len() == 1 || path[0] != key)
+            };
+            self.columns.retain(stays);
+            self.whole.push(key);
+        } else if is_spread {
+            self.is_flat = true;
+            self.notes.push("there are too many keys for columns: no object is spread".to_owned());
+            self.columns.retain(|column| column.is_old);
+        } else if !self.gather(reserved) {
+            return false;
+        }
+        self.rebuild();
+        true
+    }
+
+    /// Keeps as many columns as there may be beside the one for the other keys, the first ones and those that have to stay.
+    fn gather(&mut self, reserved: &Reserved) -> bool {
+        let has_to_stay =
+            |column: &Column| column.is_old || column.path.as_ref().is_some_and(|path| reserved.has(path));
+        let staying = self.columns.iter().filter(|column| has_to_stay(column)).count();
+        let Some(mut room) = (MAX_COLUMNS - 1).checked_sub(staying) else { return false };
+        let had_more = self.more.take().map(|more| self.columns.remove(more)).is_some();
+        self.columns.retain(|column| {
+            let stays = has_to_stay(column) || room > 0;
+            room -= usize::from(stays && !has_to_stay(column));
+            stays
+        });
+        self.rebuild();
+        let name = self.taken.take(MORE);
+        if !had_more {
+            self.notes.push(format!(
+                "there are more keys than SQLite has columns: {} are columns, the others are in {name:?}",
+                MAX_COLUMNS - 1
+            ));
+        }
+        self.columns.push(Column {
+            path: Some(Path::new()),
+            kinds: Kinds::JSON,
+            ..Column::new(name, Fate::Fixed(Type::Text))
+        });
+        self.more = Some(self.columns.len() - 1);
+        true
+    }
+
+    fn rebuild(&mut self) {
+        self.by_path.clear();
+        self.taken = Taken::default();
+        for (index, column) in self.columns.iter().enumerate() {
+            self.taken.add(&column.name);
+            let alias = column.alias.as_ref().map(|alias| &alias.path);
+            for path in column.path.iter().chain(alias) {
+                self.by_path.insert(path.clone(), index);
+            }
+        }
+    }
+}
