@@ -162,6 +162,18 @@ fn files_that_are_only_checked_are_not_called_loaded() {
 }
 
 #[test]
+fn named_columns_that_are_missing_exit_1() {
+    let home = Home::new();
+    home.write("t.jsonl", "{\"id\":1}\n");
+    home.write("s.toml", "[tables.t]\nindexes = [\"nope\"]\n");
+    let words = ["import", "t.jsonl", "--into", "x.db", "--schema", "s.toml"];
+    home.check(&words, 1, "t: there is no column \"nope\" for an index", "");
+    let words = ["import", "t.jsonl", "--into", "x.db", "--replace", "--columns", "ID"];
+    home.check(&words, 1, "no line has a key that --columns names: \"ID\"", "");
+    home.check(&["import", "stats", "x.db"], 0, "x.db: 1 table, 1 row", "");
+}
+
+#[test]
 fn validate_exits_1_with_bad_lines() {
     let home = folder();
     home.check(&["import", "sde", "--validate"], 1, "1 line was rejected", "");

@@ -46,7 +46,7 @@ use self::path_text::path_text;
 use self::place::Place;
 use self::stream::{Demand, Ticket};
 use self::summary::{FileSummary, Outcome, Summary};
-use self::writer::{Ended, Next, Writer};
+use self::writer::{Ended, Next, Writer, shown};
 use crate::error::{Error, Result};
 use crate::source;
 
@@ -67,6 +67,7 @@ pub fn import(
     let names: Result<Vec<String>> =
         found.sources.iter().map(|source| options.table_name(&source.table)).collect();
     let names = names?;
+    check_keys(options, &found.sources)?;
     let leaders = find::leaders(&found.sources, &names)?;
     let place = match target {
         Target::Database(path) => Some(Place::open(path, options.resume)?),
@@ -183,6 +184,21 @@ fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a primary key for which there is no table: the schema gives all of them another.
+fn check_keys(options: &Options, sources: &[Source]) -> Result<()> {
+    let wanted = &options.primary_key;
+    let is_other = |source: &Source| options.key_of(&source.table) != wanted;
+    match sources.first() {
+        Some(first) if !wanted.is_empty() && sources.iter().all(is_other) => Err(Error::Invalid(format!(
+            "the schema gives the table {:?} the primary key {}, and --primary-key is {}; leave out one of them",
+            first.table,
+            shown(options.key_of(&first.table)),
+            shown(wanted)
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn not_an_input(place: &Place, found: &Found, rejects: Option<&Path>) -> Result<()> {
     let canonical = |path: &Path| std::fs::canonicalize(path).ok();
     let target = canonical(place.target());
@@ -218,6 +234,7 @@ fn file(source: &Source, name: &str) -> FileSummary {
         columns: Vec::new(),
         primary_key: None,
         sql: None,
+        unmatched: Vec::new(),
         notes: Vec::new(),
     }
 }

@@ -296,6 +296,54 @@ fn other_unicodes_and_packings_that_are_none() {
 }
 
 #[test]
+fn input_in_a_compression_that_is_not_read_is_named() {
+    // Lines may be found in compressed bytes: none of them is loaded.
+    let line = b"\n{\"a\":1}\n";
+    for (head, name) in [
+        (&b"\xfd7zXZ\0"[..], "xz"),
+        (b"BZh91AY&SY", "bzip2"),
+        (b"\x04\x22\x4d\x18", "lz4"),
+        (b"\x02\x21\x4c\x18", "lz4"),
+        (b"LZIP\x01", "lzip"),
+        (b"PK\x03\x04", "zip"),
+        (b"7z\xbc\xaf\x27\x1c", "7z"),
+        (b"\x1f\x9d", "compress"),
+    ] {
+        for block in [8, 1 << 16] {
+            let bench = Bench::new();
+            bench.write("t.jsonl", &[head, line].concat());
+            let summary = bench.import(&Options { block, ..Options::default() }).unwrap();
+            let expected = format!("it is compressed with {name}, which is not read; decompress it first: ");
+            assert!(
+                matches!(&summary.files[0].outcome, Outcome::Failed(why) if why.starts_with(&expected)),
+                "{name}: {:?}",
+                summary.files[0].outcome
+            );
+            assert_eq!((summary.rejected, bench.database().exists()), (0, false));
+        }
+    }
+}
+
+#[test]
+fn rejected_line_that_is_cut_says_so_in_the_rejects() {
+    let bench = Bench::new();
+    let long = format!("{{\"a\":\"{}\"}}\n", "x".repeat(300));
+    bench.write("t.jsonl", format!("{{\"a\":1}}\nbad\n{long}").as_bytes());
+    for (block, max_line, kept) in [(16, 100, 100), (16, 250, 200), (1 << 16, 100, 308)] {
+        let _ = std::fs::remove_file(bench.database());
+        let rejects = bench.folder.path().join("data/rejects");
+        let _ = std::fs::remove_file(&rejects);
+        bench.load(&Options { block, max_line, rejects: Some(rejects.clone()), ..Options::default() });
+        let written = std::fs::read_to_string(&rejects).unwrap();
+        let written: Vec<serde_json::Value> =
+            written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(written[0].get("truncated"), None);
+        assert_eq!(written[1]["raw"].as_str().unwrap().len(), kept);
+        assert_eq!(written[1].get("truncated"), (kept < 308).then_some(&true.into()), "{max_line}");
+    }
+}
+
+#[test]
 fn all_rejects_are_written_down_once() {
     let bench = Bench::new();
     // The file is read twice: its column of numbers becomes text in the last line.

@@ -51,3 +51,36 @@ fn type_of_a_schema_stays_in_a_second_import() {
         assert!(bench.schema("t").contains(sql), "{kind}: {}", bench.schema("t"));
     }
 }
+
+#[test]
+fn primary_key_that_a_schema_contradicts_is_refused() {
+    let bench = Bench::with(&[("t.jsonl", "{\"id\":1,\"a\":5}\n"), ("u.jsonl", "{\"a\":1}\n")]);
+    let options = |key: &str, text: &str| Options {
+        primary_key: vec![key.to_owned()],
+        schema: schema(text),
+        ..Options::default()
+    };
+    let of_t = "[tables.t]\nprimary_key = \"id\"\n";
+    let t = [bench.data().join("t.jsonl")];
+    let error = bench.import_of(&t, &options("a", of_t)).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the schema gives the table \"t\" the primary key \"id\", and --primary-key is \"a\"; leave out one of them"
+    );
+    assert!(!bench.database().exists());
+    // The same key twice is no contradiction, and one for the other tables is none either.
+    bench.import_of(&t, &options("id", of_t)).unwrap();
+    std::fs::remove_file(bench.database()).unwrap();
+    let summary = bench.load(&options("a", of_t));
+    let keys: Vec<_> = summary.files.iter().map(|file| file.primary_key.as_deref()).collect();
+    assert_eq!((keys, summary.unmatched.len()), (vec![Some("id"), Some("a")], 0));
+}
+
+#[test]
+fn index_of_a_schema_whose_column_is_missing_is_unmatched() {
+    let bench = Bench::with(&[("t.jsonl", "{\"id\":1}\n"), ("u.jsonl", "{\"nope\":1}\n")]);
+    let text = "[tables.t]\nindexes = [\"id\", \"nope\"]\n";
+    let summary = bench.load(&Options { schema: schema(text), ..Options::default() });
+    assert_eq!(summary.files[0].unmatched, ["nope"], "though another table has such a column");
+    assert!(summary.files[1].unmatched.is_empty() && summary.rows == 2);
+}

@@ -70,7 +70,7 @@ A schema file fixes what it names, and leaves the rest to be found:
 
 Exit codes:
   0    done; no line was rejected, or --on-error skip or --max-errors allowed it
-  1    a wrong argument; a file that could not be loaded; a column that no table has; a rejected
+  1    a wrong argument; a file that could not be loaded; a named column that is missing; a rejected
        line (what was loaded stays, but not with --on-error fail or more than --max-errors)
   2    the system failed: a full disk, a damaged database
   3    another program kept the database locked for more than 10 seconds
@@ -188,7 +188,7 @@ pub(crate) struct Args {
     max_errors: Option<u64>,
 
     /// Append all bad lines to this file, as JSONL with file, line, column (counted in bytes, from 1), reason, and the
-    /// line as raw, or as raw_hex where it is no text
+    /// line as raw, or as raw_hex where it is no text; truncated is true where only the beginning of the line is there
     #[arg(long, value_name = "FILE", help_heading = "Bad lines")]
     rejects: Option<PathBuf>,
 
@@ -273,6 +273,7 @@ fn is_wrong(summary: &Summary, may_lose_lines: bool) -> bool {
     summary.has_failures()
         || summary.stopped_by.is_some()
         || !summary.unmatched.is_empty()
+        || summary.files.iter().any(|file| !file.unmatched.is_empty())
         || (summary.rejected > 0 && !may_lose_lines)
 }
 

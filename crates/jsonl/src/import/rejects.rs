@@ -47,6 +47,9 @@ struct Written<'a> {
     /// Where it is no text.
     #[serde(skip_serializing_if = "Option::is_none")]
     raw_hex: Option<String>,
+    /// Only the beginning of the line is there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
 }
 
 /// How such a file begins.
@@ -90,13 +93,14 @@ impl Rejects {
         Ok(Rejects { file: Some(output), start, ..Rejects::default() })
     }
 
-    pub(crate) fn add(&mut self, rejected: Rejected, line: &[u8]) -> Result<()> {
+    /// Adds a rejected line, or its beginning if it is cut.
+    pub(crate) fn add(&mut self, rejected: Rejected, line: &[u8], truncated: bool) -> Result<()> {
         self.count += 1;
         if let Some(output) = &mut self.file {
             let raw = std::str::from_utf8(line).ok();
             let raw_hex = raw.is_none().then(|| line.iter().map(|byte| format!("{byte:02x}")).collect());
-            let written =
-                serde_json::to_vec(&Written { rejected: &rejected, raw, raw_hex }).unwrap_or_default();
+            let written = serde_json::to_vec(&Written { rejected: &rejected, raw, raw_hex, truncated })
+                .unwrap_or_default();
             let done = output.file.write_all(&written).and_then(|()| output.file.write_all(b"\n"));
             done.map_err(|error| output.failed(&error))?;
         }

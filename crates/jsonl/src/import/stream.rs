@@ -200,6 +200,27 @@ fn not_lines(bytes: &[u8]) -> Option<&'static str> {
         }
         [0x1f, 0x8b, ..] => Some("it is compressed twice; unpack it first: zcat"),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("it is compressed twice; unpack it first: zstdcat"),
+        [0xfd, b'7', b'z', b'X', ..] => {
+            Some("it is compressed with xz, which is not read; decompress it first: xzcat")
+        }
+        [b'B', b'Z', b'h', b'1'..=b'9', ..] => {
+            Some("it is compressed with bzip2, which is not read; decompress it first: bzcat")
+        }
+        [0x04, 0x22, 0x4d, 0x18, ..] | [0x02, 0x21, 0x4c, 0x18, ..] => {
+            Some("it is compressed with lz4, which is not read; decompress it first: lz4cat")
+        }
+        [b'L', b'Z', b'I', b'P', ..] => {
+            Some("it is compressed with lzip, which is not read; decompress it first: lzip -dc")
+        }
+        [b'P', b'K', 3, 4, ..] => {
+            Some("it is compressed with zip, which is not read; decompress it first: unzip -p")
+        }
+        [b'7', b'z', 0xbc, 0xaf, ..] => {
+            Some("it is compressed with 7z, which is not read; decompress it first: 7z x -so")
+        }
+        [0x1f, 0x9d, ..] => {
+            Some("it is compressed with compress, which is not read; decompress it first: zcat")
+        }
         [b'S', b'Q', b'L', b'i', b't', b'e', b' ', b'f', ..] => Some("it is an SQLite database, not JSONL"),
         _ => None,
     }

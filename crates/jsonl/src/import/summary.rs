@@ -55,6 +55,9 @@ pub struct FileSummary {
     /// Its table as SQL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sql: Option<String>,
+    /// Columns that the schema has an index for, and that its table does not have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<String>,
     /// What is worth knowing about it.
     pub notes: Vec<String>,
 }

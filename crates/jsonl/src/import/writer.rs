@@ -315,7 +315,9 @@ impl<'a> Writer<'a> {
                 column: u64::from(line.column) + at as u64 + 1,
                 reason: reason.to_string(),
             };
-            self.rejects.add(rejected.clone(), rows.line(line))?;
+            let bytes = rows.line(line);
+            let is_cut = matches!(reason, Reason::TooLong(limit) if bytes.len() <= limit);
+            self.rejects.add(rejected.clone(), bytes, is_cut)?;
             let most = match self.options.on_error {
                 OnError::Skip => u64::MAX,
                 OnError::Fail => 0,

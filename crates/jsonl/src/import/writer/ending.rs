@@ -325,8 +325,10 @@ impl Writer<'_> {
             if table.layout.named(name).is_some() {
                 self.matched.insert(name.clone());
             } else if has_table && !options.indexes.contains(name) {
-                let what = if table.watch.wanted.contains(name) { "the primary key" } else { "an index" };
+                let is_key = table.watch.wanted.contains(name);
+                let what = if is_key { "the primary key" } else { "an index" };
                 file.notes.push(format!("there is no column {name:?} for {what}"));
+                file.unmatched.extend((!is_key).then(|| name.clone()));
             }
         }
         file.notes.extend(table.layout.columns.iter().filter_map(Column::of_decimals));
