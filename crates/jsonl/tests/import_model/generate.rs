@@ -229,7 +229,10 @@ fn members(rng: &mut Rng, profile: &Profile, number: &mut usize) -> Vec<(String,
     }
     // What columns are called whose names were taken, or whose objects were spread.
     if !profile.has_own && rng.percent(8) {
-        members.push(((*rng.pick(&["Name_2", "p_x", "renamed"])).to_owned(), usual(rng, profile, "x")));
+        // Beside `p` and `P`, `p_x` would be a third spelling of a name: which gets which number is not documented.
+        let names: &[&str] =
+            if profile.other_case == 0 { &["Name_2", "p_x", "renamed"] } else { &["Name_2", "renamed"] };
+        members.push(((*rng.pick(names)).to_owned(), usual(rng, profile, "x")));
     }
     let mut known: Vec<String> = Vec::new();
     members.retain(|(key, _)| !known.contains(key) && (known.push(key.clone()), true).1);
