@@ -110,11 +110,14 @@ impl Load<'_> {
             return Ok(Some(table));
         }
         let found = self.found.ok_or("its table is missing")?;
-        // In which order keys get their columns where others have their names is not documented.
+        // In which order keys get their columns where others have their names is not documented, nor is the order of
+        // columns of a schema that rejected lines have.
         let has_own_name =
             |column: &Column| column.path.as_ref().is_some_and(|path| *path == [column.name.as_str()]);
-        if let Some(old) = self.old.filter(|old| !old.columns.iter().all(has_own_name)) {
-            table.reorder(old.columns.len(), found);
+        let old = self.old.map_or(&[][..], |old| &old.columns);
+        let has_rejected_columns = self.import.schema.is_some() && !run.rejected.is_empty();
+        if has_rejected_columns || !old.iter().all(has_own_name) {
+            table.reorder(old.len(), found);
         }
         take_types(&mut table, found)?;
         table.compare(found)?;

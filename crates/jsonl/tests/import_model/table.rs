@@ -91,6 +91,7 @@ impl Table {
         let mut columns: Vec<(usize, Column)> = places.iter().copied().zip(self.columns.drain(..)).collect();
         columns.sort_by_key(|(place, _)| *place);
         self.columns = columns.into_iter().map(|(_, column)| column).collect();
+        self.key.iter_mut().for_each(|index| *index = places[*index]);
         for row in &mut self.rows {
             *row = std::mem::take(row).into_iter().map(|(index, cell)| (places[index], cell)).collect();
         }
