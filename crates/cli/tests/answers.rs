@@ -106,6 +106,39 @@ fn for_programs() {
     assert_eq!(odd[1]["path"], json!(home.real("a/new\nline\u{1b}[31m")));
 }
 
+/// Scripts remove what is not marked: a path to the file that they keep must be.
+#[test]
+fn other_path_to_a_listed_file_is_marked_in_every_form() {
+    let home = Home::new();
+    home.files(&[(b"a/x", &[1; 5_000]), (b"copies/x", &[1; 5_000]), (b"z/own", b"something")]);
+    std::os::unix::fs::symlink("../a", home.path("z/to a")).unwrap();
+    home.check(&["scan", "-q", "-y", "--follow-links", "z"], 0, "", "");
+    // Only now a root of its own.
+    home.scan(&["a", "copies"]);
+    let said = home.run(&["dupes"]);
+    assert!(said.out.contains(&format!("          = {} (symbolic link)", home.real("z/to a/x"))), "{said:?}");
+    let found = home.json(&["dupes"]);
+    let first = &found["items"][0];
+    let marks: Vec<(&Value, &Value)> = first["files"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|file| (&file["hard_link"], &file["symbolic_link"]))
+        .collect();
+    let mark = |linked: bool, via_symlink: bool| (json!(linked), json!(via_symlink));
+    let expected = [mark(false, false), mark(true, true), mark(false, false)];
+    assert_eq!(marks, expected.each_ref().map(|(linked, via)| (linked, via)), "{first}");
+    assert_eq!(first["copies"], json!(2));
+    // By a root that became a link to another one.
+    std::fs::rename(home.path("copies"), home.path("moved")).unwrap();
+    std::os::unix::fs::symlink("moved", home.path("copies")).unwrap();
+    home.scan(&["moved"]);
+    let said = home.run(&["dupes"]);
+    assert!(said.out.contains(&format!("          = {} (same file)", home.real("moved/x"))), "{said:?}");
+    let found = home.json(&["dupes"]);
+    assert_eq!(found["items"][0]["copies"], json!(2));
+}
+
 #[test]
 fn as_csv() {
     let home = library();

@@ -19,7 +19,8 @@ use crate::error::{Error, Outcome};
 
 const EXAMPLES: &str = "\
 Files are duplicates when all their bytes are the same. What is listed is what scans have found; no disk is read, and \
-nothing is changed. Several names of one file (hard links) are one copy: deleting one of them gives nothing back.
+nothing is changed. Several names of one file are one copy: deleting a hard link gives nothing back, and deleting a path \
+that leads to the same file through a bind mount or a followed link deletes the file.
 
 --csv has one row a file, with the number of its group. --fdupes is what the programs fdupes and jdupes write, for \
 scripts made for those: one path a line, an empty line between groups, names as they are, byte for byte. As with them, \

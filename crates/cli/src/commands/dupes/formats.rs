@@ -70,6 +70,8 @@ impl Answer {
             let mut notes = Vec::new();
             match (member.linked, member.stat.links) {
                 (_, LinkKind::ViaSymlink) => notes.push("symbolic link"),
+                // A bind mount or a link in the path of a root leads to it.
+                (true, LinkKind::Single) => notes.push("same file"),
                 (true, _) => notes.push("hard link"),
                 (false, _) => {}
             }
@@ -87,7 +89,8 @@ impl Answer {
             let mut file = with_path(&self.places.absolute(member.root, &member.path));
             self.places.insert_root(&mut file, member.root);
             let via_symlink = member.stat.links == LinkKind::ViaSymlink;
-            file.insert("hard_link".to_owned(), json!(member.linked && !via_symlink));
+            // Whatever leads to the file before it: who removes copies keeps it.
+            file.insert("hard_link".to_owned(), json!(member.linked));
             file.insert("symbolic_link".to_owned(), json!(via_symlink));
             file.insert("allocated_bytes".to_owned(), json!(member.stat.allocated));
             file.insert("reachable".to_owned(), json!(self.completeness.reaches(member.root)));
