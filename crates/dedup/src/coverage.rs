@@ -3,7 +3,7 @@
 //! Owns what an answer has to say about itself: how many files could have a duplicate and were not compared, and which
 //! roots were not looked at to the end. A scan that compared everything leaves a mark, so that mostly nothing is counted.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use gristmill_store::{Store, display_path};
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::plan::inode_of;
+use crate::plan::{self, inode_of};
 use crate::read::SMALL;
 use crate::roots;
 
@@ -22,7 +22,7 @@ use crate::roots;
 pub struct Coverage {
     /// Whether every file that can be a duplicate was compared, and every root was walked to its end.
     pub complete: bool,
-    /// Files that have the size of another one and were not compared with it.
+    /// Files that have the size of another one and were not compared with it, or were read and are in no group yet.
     pub unread_files: u64,
     /// Of these, files that could not be read when they were last tried.
     pub unreadable_files: u64,
@@ -30,6 +30,8 @@ pub struct Coverage {
     pub unreachable_files: u64,
     /// Folders that could not be read when they were last walked.
     pub unreadable_folders: u64,
+    /// Folders that were roots inside another root until they were removed, and have not been scanned since.
+    pub unscanned_folders: Vec<PathBuf>,
     /// Roots whose last scan has not finished, or that were never scanned.
     pub unfinished_roots: Vec<PathBuf>,
     /// Roots that cannot be reached now. What is known of their files is as their last scan found it.
@@ -52,6 +54,8 @@ pub fn coverage(store: &Store, only: &[i64]) -> Result<Coverage> {
     for root in store.roots().list()?.into_iter().filter(is_wanted) {
         let unreadable = store.catalog().count_unreadable(root.id)?;
         coverage.unreadable_folders += u64::try_from(unreadable).unwrap_or(0);
+        let unscanned = store.catalog().unscanned(root.id)?;
+        coverage.unscanned_folders.extend(unscanned.into_iter().map(|path| root.path.join(path)));
         if unfinished.contains(&root.id) {
             coverage.unfinished_roots.push(root.path);
         }
@@ -61,6 +65,7 @@ pub fn coverage(store: &Store, only: &[i64]) -> Result<Coverage> {
     }
     coverage.complete = coverage.unread_files == 0
         && coverage.unreadable_folders == 0
+        && coverage.unscanned_folders.is_empty()
         && coverage.unfinished_roots.is_empty();
     Ok(coverage)
 }
@@ -74,19 +79,53 @@ struct Candidate {
     algorithm: Option<Algorithm>,
     root: i64,
     failed: bool,
+    id: i64,
+    /// Whether it was read, has the hash of another file, and is in no group yet.
+    ungrouped: bool,
+}
+
+/// Names of one file have the same samples.
+fn share_samples(candidates: &mut [Candidate]) {
+    let lacks = |file: &Candidate| file.size > SMALL && file.samples.is_none();
+    if !candidates.iter().any(lacks) {
+        return;
+    }
+    let known = candidates.iter().filter_map(|file| Some(((file.inode, file.size), file.samples?)));
+    let known: HashMap<_, _> = known.collect();
+    for file in candidates.iter_mut().filter(|file| lacks(file)) {
+        file.samples = known.get(&(file.inode, file.size)).copied();
+    }
 }
 
 impl Coverage {
     fn count(&mut self, store: &Store, only: &[i64]) -> Result<()> {
         let mut candidates = Vec::new();
+        let mut algorithms = BTreeSet::new();
         store.catalog().each(|row: &Row| {
             if row.stat.size > 0 {
                 let samples = row.edges.filter(|_| row.stat.size > SMALL);
-                let (inode, algorithm, root, failed) = (inode_of(row), row.algorithm, row.root, row.failed);
-                candidates.push(Candidate { size: row.stat.size, samples, inode, algorithm, root, failed });
+                algorithms.extend(row.algorithm);
+                candidates.push(Candidate {
+                    size: row.stat.size,
+                    samples,
+                    inode: inode_of(row),
+                    algorithm: row.algorithm,
+                    root: row.root,
+                    failed: row.failed,
+                    id: row.id,
+                    ungrouped: false,
+                });
             }
             ControlFlow::Continue(())
         })?;
+        let mut ungrouped = HashSet::new();
+        for algorithm in algorithms {
+            ungrouped.extend(plan::to_share(store, (algorithm, false), || false)?);
+        }
+        for file in candidates.iter_mut().filter(|file| ungrouped.contains(&file.id)) {
+            file.ungrouped = true;
+        }
+        share_samples(&mut candidates);
         candidates.sort_unstable();
         for alike in candidates.chunk_by(|a, b| a.size == b.size) {
             // Samples tell files apart only if all have them.
@@ -101,7 +140,7 @@ impl Coverage {
         Ok(())
     }
 
-    /// Adds those files, of some that may be equal, that lack the hash that most of them have.
+    /// Adds those files, of some that may be equal, that lack the hash that most of them have or are in no group yet.
     fn count_alike(&mut self, alike: &[Candidate], only: &[i64]) {
         let mut hashed: BTreeMap<Algorithm, u64> = BTreeMap::new();
         let inodes: HashSet<_> = alike.iter().map(|file| file.inode).collect();
@@ -111,7 +150,8 @@ impl Coverage {
             }
         }
         let most = hashed.into_iter().max_by_key(|(_, files)| *files).map(|(algorithm, _)| algorithm);
-        let is_unread = |file: &&Candidate| file.algorithm.is_none() || file.algorithm != most;
+        let is_unread =
+            |file: &&Candidate| file.algorithm.is_none() || file.algorithm != most || file.ungrouped;
         if inodes.len() < 2 {
             return;
         }
@@ -139,12 +179,16 @@ impl Coverage {
             counted(unreachable_files, "file", "of roots that cannot be reached now {was} not compared"),
             counted(unreadable_folders, "folder", "could not be read; what is below is not known"),
         ];
+        let unscanned = self
+            .unscanned_folders
+            .iter()
+            .map(|folder| format!("{} was not scanned since its root was removed", display_path(folder)));
         let unfinished = self.unfinished_roots.iter();
         let unfinished = unfinished.map(|root| format!("{} was not scanned to its end", display_path(root)));
         let absent = self.absent_roots.iter().map(|root| {
             let root = display_path(root);
             format!("{root} cannot be reached now; what is known of it is as its last scan found it")
         });
-        counts.into_iter().flatten().chain(unfinished).chain(absent).collect()
+        counts.into_iter().flatten().chain(unscanned).chain(unfinished).chain(absent).collect()
     }
 }

@@ -130,22 +130,33 @@ pub(crate) fn second(store: &Store, wish: &Wish, control: &Control) -> Result<Pl
     let Wish { algorithm, every, .. } = *wish;
     let mut plan = Plan::default();
     let mut candidates = Vec::new();
-    // Sizes of files whose content is known and whose edges are not: any file of that size can be equal to one.
-    let mut sizes = HashSet::new();
+    // Files whose content is known and whose edges are not.
+    let mut without_edges = Vec::new();
     store.catalog().each(|row| {
         let size = row.stat.size;
         if size > SMALL && wish.reads(row) {
             match row.edges.or(every.then_some(0)) {
                 Some(edges) => candidates.push(candidate(row, (size, edges), wish)),
                 None if row.algorithm == Some(algorithm) => {
-                    sizes.insert(size);
-                    candidates.push(candidate(row, (size, 0), wish));
+                    without_edges.push(candidate(row, (size, 0), wish));
                 }
                 None => {}
             }
         }
         flow(control)
     })?;
+    // Names of one file have the same edges. Any other file of the size can be equal to one without.
+    let mut sizes = HashSet::new();
+    if !without_edges.is_empty() {
+        let known: HashMap<_, _> = candidates.iter().map(|file| (file.inode, file.like)).collect();
+        for file in &mut without_edges {
+            match known.get(&file.inode).filter(|(size, _)| *size == file.like.0) {
+                Some(like) => file.like = *like,
+                None => drop(sizes.insert(file.like.0)),
+            }
+        }
+        candidates.append(&mut without_edges);
+    }
     for Candidate { like: (size, edges), .. } in &mut candidates {
         if sizes.contains(size) {
             *edges = 0;
@@ -159,12 +170,12 @@ pub(crate) fn second(store: &Store, wish: &Wish, control: &Control) -> Result<Pl
 pub(crate) fn to_share(
     store: &Store,
     (algorithm, every): (Algorithm, bool),
-    control: &Control,
+    is_stopped: impl Fn() -> bool,
 ) -> Result<Vec<i64>> {
     let mut hashes = Vec::new();
     store.catalog().each_hash(algorithm, |id, prefix, shared| {
         hashes.push((prefix, shared, id));
-        flow(control)
+        if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     hashes.sort_unstable();
     let mut ids: Vec<i64> = hashes

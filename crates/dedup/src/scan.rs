@@ -143,8 +143,12 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         settled: None,
         summary: Summary::default(),
         holds: HashMap::new(),
+        stopped_at: std::cell::OnceCell::new(),
     };
-    let run = course.run(&manner);
+    let run = course.run(&manner).and_then(|()| match control.is_stopped() && options.mode.reads() {
+        true => course.share_when_stopped(),
+        false => Ok(()),
+    });
     let excluded = scribe.excluded.clone();
     let End { mut summary, tally, holds, absent, walked, settled } = course.end();
     control.enter(Phase::Finishing);

@@ -22,8 +22,8 @@ pub use groups::{Group, GroupQuery, Groups, Member, SortBy};
 pub use hashes::{Algorithm, Digest, FileRef, Finding, Hashed, Reading, Row, prefix};
 pub use known::{Known, KnownFile, KnownFolder};
 pub use links::{LinkKind, SharedName, UNSTABLE_INODES};
+pub(crate) use record::unscanned_folder;
 pub use skipped::Skipped;
-pub(crate) use skipped::forget as forget_skipped;
 pub use tree::{Content, FileAt, Node, TreeFile, TreeFolder};
 pub use upkeep::{Check, Purged};
 
@@ -130,6 +130,8 @@ pub enum End {
     Part,
     /// That was all of it.
     Whole,
+    /// All that is known of it was looked at, and what is new was passed over. An error of an earlier walk stays.
+    Known,
     /// It could not be read, or not to its end.
     Failed(String),
 }
@@ -332,8 +334,8 @@ impl Catalog<'_> {
     /// How many of them could not be read.
     pub fn count_unreadable(self, root: i64) -> Result<i64> {
         let sql = "SELECT count(*) FROM folders WHERE library_id = ?1
-            AND error_status IS NOT NULL AND removed_at IS NULL AND excluded_at IS NULL";
-        self.0.read(|db| db.number(sql, [root]))
+            AND error_status IS NOT NULL AND error_status <> ?2 AND removed_at IS NULL AND excluded_at IS NULL";
+        self.0.read(|db| db.number(sql, (root, record::UNSCANNED)))
     }
 
     /// How many files of a root could not be read when they were last tried.
@@ -346,10 +348,23 @@ impl Catalog<'_> {
     /// Folders that could not be read when they were last walked, and why.
     pub fn unreadable(self, root: i64, limit: usize) -> Result<Vec<(PathBuf, String)>> {
         let sql = "SELECT relative_path, error_status FROM folders WHERE library_id = ?1
-            AND error_status IS NOT NULL AND removed_at IS NULL AND excluded_at IS NULL ORDER BY relative_path LIMIT ?2";
+            AND error_status IS NOT NULL AND error_status <> ?3 AND removed_at IS NULL AND excluded_at IS NULL
+            ORDER BY relative_path LIMIT ?2";
         self.0.read(|db| {
-            db.rows(sql, (root, crate::as_limit(limit)), |row| {
+            db.rows(sql, (root, crate::as_limit(limit), record::UNSCANNED), |row| {
                 Ok((paths::from_text(&row.get::<_, String>(0)?).into(), row.get(1)?))
+            })
+        })
+    }
+
+    /// Folders of a root that were roots of their own until they were removed, and have not been walked since.
+    pub fn unscanned(self, root: i64) -> Result<Vec<PathBuf>> {
+        let sql = "SELECT relative_path FROM folders WHERE library_id = ?1
+            AND error_status IS NOT NULL AND error_status = ?2 AND removed_at IS NULL AND excluded_at IS NULL
+            ORDER BY relative_path";
+        self.0.read(|db| {
+            db.rows(sql, (root, record::UNSCANNED), |row| {
+                Ok(paths::from_text(&row.get::<_, String>(0)?).into())
             })
         })
     }

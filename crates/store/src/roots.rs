@@ -99,10 +99,9 @@ impl Roots<'_> {
             crate::scans::refuse_scanned(db, id)?;
             crate::scans::unsettle(db)?;
             // A root around it knows nothing of what is there.
-            if let Some((around, inside)) = around(db, id)?
-                && let Some(parent) = inside.parent()
-            {
-                crate::catalog::forget_skipped(db, around, &paths::to_text(parent.as_os_str()))?;
+            if let Some((around, inside)) = around(db, id)? {
+                crate::catalog::unscanned_folder(db, around, &paths::to_text(inside.as_os_str()))?;
+                recount(db, around)?;
             }
             let files = db.execute("DELETE FROM library_files WHERE library_id = ?1", [id])?;
             // Counted before: what goes with its folder is not counted by the statement.
@@ -169,6 +168,11 @@ fn take_over(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<()> {
         WHERE library_id = ?2 AND relative_path = ?3";
     db.execute(sql, (to, from, folder))?;
     // What is left to it.
+    recount(db, from)
+}
+
+/// A root's numbers are those of its rows.
+fn recount(db: &Db<'_>, root: i64) -> Result<()> {
     let sql = "UPDATE library_roots SET
             folder_count = (SELECT count(*) FROM folders WHERE library_id = ?1 AND removed_at IS NULL
                 AND excluded_at IS NULL),
@@ -180,7 +184,7 @@ fn take_over(db: &Db<'_>, to: i64, from: i64, folder: &str) -> Result<()> {
                 UNION ALL SELECT max(size_bytes) FROM library_files WHERE library_id = ?1
                     AND is_missing = 0 AND excluded_at IS NULL AND link_kind > 0 GROUP BY device, inode))
         WHERE id = ?1 AND file_count IS NOT NULL";
-    db.execute(sql, [from]).map(drop)
+    db.execute(sql, [root]).map(drop)
 }
 
 /// The folder's own name, with a number when there is one of that name.

@@ -34,7 +34,8 @@ impl Completeness {
     /// The fields of a JSON answer.
     pub(super) fn insert_into(&self, object: &mut Map<String, Value>) {
         let Coverage { complete, unread_files, unreadable_files, unreachable_files, .. } = &self.coverage;
-        let Coverage { unreadable_folders, unfinished_roots, absent_roots, .. } = &self.coverage;
+        let Coverage { unreadable_folders, unscanned_folders, unfinished_roots, absent_roots, .. } =
+            &self.coverage;
         let paths =
             |paths: &[std::path::PathBuf]| paths.iter().map(|path| path_text(path)).collect::<Vec<_>>();
         let fields = [
@@ -43,6 +44,7 @@ impl Completeness {
             ("unreadable_files", json!(unreadable_files)),
             ("unreachable_files", json!(unreachable_files)),
             ("unreadable_folders", json!(unreadable_folders)),
+            ("unscanned_folders", json!(paths(unscanned_folders))),
             ("unfinished_roots", json!(paths(unfinished_roots))),
             ("absent_roots", json!(paths(absent_roots))),
         ];

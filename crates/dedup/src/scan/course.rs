@@ -2,6 +2,7 @@
 //!
 //! Owns what each phase needs, and when there is nothing to do. Each begins from what is committed.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -33,6 +34,10 @@ const GRACE: Duration = Duration::from_millis(3_500);
 /// So many files are made part of groups by one note.
 const SHARED_AT_ONCE: usize = 65_536;
 
+/// How long after it was stopped a scan may group files, and how many files at once.
+const SHARE_TIME: Duration = Duration::from_secs(2);
+const SHARED_WHEN_STOPPED: usize = 4_096;
+
 /// A scan under way.
 pub(super) struct Course<'a> {
     pub(super) store: &'a Store,
@@ -59,6 +64,8 @@ pub(super) struct Course<'a> {
     pub(super) summary: Summary,
     /// What every root holds.
     pub(super) holds: HashMap<i64, Holds>,
+    /// When workers were asked to stop.
+    pub(super) stopped_at: OnceCell<Instant>,
 }
 
 /// A root that was walked: its folder, which stays open, and the identity of its filesystem.
@@ -283,12 +290,31 @@ impl Course<'_> {
     /// Compares all hashes of an algorithm.
     fn share_hashes(&self, algorithm: Algorithm) -> Result<()> {
         let every = self.options.every_file;
-        for ids in plan::to_share(self.store, (algorithm, every), self.control)?.chunks(SHARED_AT_ONCE) {
+        let is_stopped = || self.control.is_stopped();
+        for ids in plan::to_share(self.store, (algorithm, every), is_stopped)?.chunks(SHARED_AT_ONCE) {
             if self.control.is_stopped() || self.scribe.notes.send(Note::Shared(ids.to_vec())).is_err() {
                 break;
             }
         }
         self.scribe.flush();
+        Ok(())
+    }
+
+    /// Makes files that a scan has read before it was stopped part of their groups, as far as there is time.
+    pub(super) fn share_when_stopped(&self) -> Result<()> {
+        let is_any_read = self.control.read.load(Ordering::Relaxed) > 0;
+        let until = self.stopped_at.get().copied().unwrap_or_else(Instant::now) + SHARE_TIME;
+        let is_over = || Instant::now() >= until;
+        if !is_any_read || is_over() || !self.scribe.flush() {
+            return Ok(());
+        }
+        let Options { algorithm, every_file: every, .. } = *self.options;
+        for ids in plan::to_share(self.store, (algorithm, every), is_over)?.chunks(SHARED_WHEN_STOPPED) {
+            let is_sent = !is_over() && self.scribe.notes.send(Note::Shared(ids.to_vec())).is_ok();
+            if !is_sent || !self.scribe.flush() {
+                break;
+            }
+        }
         Ok(())
     }
 
@@ -351,6 +377,9 @@ impl Course<'_> {
             std::thread::park_timeout(nap);
             // An unchanged folder takes less than the longest nap.
             nap = (nap * 2).min(Duration::from_millis(2));
+        }
+        if self.control.is_stopped() {
+            let _ = self.stopped_at.set(Instant::now());
         }
         let report: Report = if self.control.is_stopped() { pool.shutdown(GRACE) } else { pool.join() };
         for task in &report.unstopped {

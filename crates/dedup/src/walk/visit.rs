@@ -299,7 +299,7 @@ impl<'a> Visit<'a> {
         let gone = self.known_folders.rest().filter(|(_, known)| !known.removed);
         self.listing.missing_folders.extend(gone.map(|(name, _)| name.clone()));
         self.listing.skipped = self.skipped;
-        self.send(End::Whole)?;
+        self.send(if walk.job.manner.only_known { End::Known } else { End::Whole })?;
         Ok(self.next)
     }
 

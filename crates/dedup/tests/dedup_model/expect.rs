@@ -110,6 +110,7 @@ impl Round {
             _ => self.groups_are_possible()?,
         }
         self.coverage_is_right(op, &before, summary.as_ref())?;
+        self.unread_files_are_counted()?;
         Ok(summary)
     }
 
@@ -123,7 +124,7 @@ impl Round {
         for registered in self.registered.values_mut() {
             registered.known = Known::Partly;
         }
-        Ok(())
+        self.unread_files_are_counted()
     }
 
     /// Folders inside roots that a disk was mounted on and that are empty now: an error, and nothing in them is gone.

@@ -1,6 +1,7 @@
 //! The groups that the catalog must list, and what it must say of their completeness.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use gristmill_dedup::{Mode, Summary, coverage};
@@ -94,6 +95,39 @@ impl Round {
             && self.registered.iter().all(is_exact)
         {
             return fail("answers after a complete scan are called incomplete", format!("{coverage:?}"));
+        }
+        Ok(())
+    }
+
+    /// If no file is called unread, equal files that are as the catalog knows them are listed together. After any scan,
+    /// stopped or killed ones, too.
+    pub(crate) fn unread_files_are_counted(&self) -> Check {
+        let coverage = coverage(self.store(), &[])
+            .map_err(|error| Failure { kind: "coverage failed", text: error.to_string() })?;
+        if coverage.unread_files > 0 {
+            return Ok(());
+        }
+        let roots = self.roots()?;
+        let mut stats = BTreeMap::new();
+        self.store().catalog().each(|row| {
+            if row.stat.size > 0 {
+                stats.insert(row.id, row.stat);
+            }
+            ControlFlow::Continue(())
+        })?;
+        let mut alike: BTreeMap<Vec<u8>, BTreeMap<PathBuf, (u64, u64)>> = BTreeMap::new();
+        for file in self.store().catalog().files_at(&stats.keys().copied().collect::<Vec<_>>())? {
+            let Some(root) = roots.iter().find(|root| root.id == file.root) else { continue };
+            let (path, stat) = (root.path.join(&file.path), stats[&file.id]);
+            let Some(inode) = model::inode_if_same(&path, &stat) else { continue };
+            let Ok(bytes) = std::fs::read(&path) else { continue };
+            alike.entry(bytes).or_default().insert(path, inode);
+        }
+        let listed = answers::groups(self.store(), &roots, &[])?;
+        for files in alike.values().filter(|files| files.values().collect::<BTreeSet<_>>().len() > 1) {
+            if !listed.iter().any(|listed| files.keys().all(|path| listed.members.contains(path))) {
+                return fail("unlisted duplicates are not called unread", format!("{files:?}\n{coverage:?}"));
+            }
         }
         Ok(())
     }

@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use gristmill_store::catalog::Stat;
+
 use crate::rules::{Ignores, Rules};
 
 /// A file as it is on the disk.
@@ -186,4 +188,14 @@ pub(crate) fn groups<'a>(files: impl IntoIterator<Item = (PathBuf, &'a Version, 
         }
     }
     groups
+}
+
+/// The device and inode of a file that is as the catalog knows it. None where times are whole seconds: a file can have
+/// changed all the same.
+pub(crate) fn inode_if_same(path: &Path, known: &Stat) -> Option<(u64, u64)> {
+    let now = fs::metadata(path).ok()?;
+    let ctime_ns = now.ctime() * 1_000_000_000 + now.ctime_nsec();
+    let stat = (now.len(), mtime_ns(&now), ctime_ns, now.ino());
+    let is_same = stat == (known.size, known.mtime_ns, known.ctime_ns, known.inode);
+    (now.is_file() && is_same && ctime_ns % 1_000_000_000 != 0).then_some((now.dev(), now.ino()))
 }

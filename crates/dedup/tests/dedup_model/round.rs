@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use gristmill_check::Rng;
@@ -159,6 +158,17 @@ impl Round {
             result => drop(result?),
         }
         self.registered.remove(&path);
+        let outer = self.registered.iter().rev().find(|(outer, _)| path.starts_with(outer));
+        if let Some((outer, Registered { known: Known::Exactly(_), rules, .. })) = outer
+            && *rules == Rules::default()
+            && outer.is_dir()
+        {
+            let coverage = gristmill_dedup::coverage(self.store(), &[])
+                .map_err(|error| Failure { kind: "coverage failed", text: error.to_string() })?;
+            if coverage.complete {
+                return fail("removed root leaves a folder that counts as known", format!("{coverage:?}"));
+            }
+        }
         Ok(Some(format!("roots remove {}", ROOTS[number])))
     }
 
@@ -191,12 +201,7 @@ impl Round {
                 return fail("group has a file of no root", format!("{member:?}"));
             };
             let path = root.path.join(&member.path);
-            let Ok(now) = fs::metadata(&path) else { continue };
-            let ctime_ns = now.ctime() * 1_000_000_000 + now.ctime_nsec();
-            let stat = (now.len(), model::mtime_ns(&now), ctime_ns, now.ino());
-            let known = (member.stat.size, member.stat.mtime_ns, member.stat.ctime_ns, member.stat.inode);
-            // Where times are whole seconds, a file can have changed all the same.
-            if !now.is_file() || stat != known || ctime_ns % 1_000_000_000 == 0 {
+            if model::inode_if_same(&path, &member.stat).is_none() {
                 continue;
             }
             let Ok(bytes) = fs::read(&path) else { continue };

@@ -7,6 +7,7 @@
 
 mod bed;
 mod brute;
+mod coverage;
 mod errors;
 mod filters;
 mod gone;

@@ -61,20 +61,31 @@ pub(super) fn listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
             skipped::add(db, folder, &listing.skipped)?;
             return Ok(Recorded { missing, excluded, known_to_others, ids });
         }
-        End::Whole => None,
+        End::Whole | End::Known => None,
         End::Failed(error) => Some(error),
     };
     let Listing { skipped, filesystem, mount_point, .. } = listing;
     let mount_point = mount_point.then_some(1);
     // A folder that could not be read was seen all the same.
     let sql =
-        "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, error_status = ?4, removed_at = NULL,
-            excluded_at = NULL, filesystem_id = coalesce(?5, filesystem_id),
+        "UPDATE folders SET walked_scan_id = ?2, last_seen_at = ?3, removed_at = NULL,
+            error_status = coalesce(?4, CASE WHEN ?10 THEN error_status END), excluded_at = NULL, filesystem_id = coalesce(?5, filesystem_id),
             skipped_entries = ?6, skipped_unknown = ?7, skipped_digest = ?8,
             is_mount_point = CASE WHEN ?4 IS NULL THEN ?9 ELSE is_mount_point END
         WHERE id = ?1";
     let (entries, unknown, digest) = skipped.columns();
-    let values = params![folder, scan, db.now(), error, filesystem, entries, unknown, digest, mount_point];
+    let values = params![
+        folder,
+        scan,
+        db.now(),
+        error,
+        filesystem,
+        entries,
+        unknown,
+        digest,
+        mount_point,
+        listing.end == End::Known
+    ];
     db.execute(sql, values)?;
     Ok(Recorded { missing, excluded, known_to_others, ids })
 }
@@ -108,6 +119,20 @@ fn folder_row(db: &Db<'_>, root: i64, path: &str) -> Result<i64> {
     insert_folder(db, root, parent, path)?;
     db.first(sql, (root, path), |row| row.get(0))?
         .ok_or_else(|| Error::Internal("a folder's row vanished".to_owned()))
+}
+
+/// What `error_status` says of a folder that was a root of its own, and that no walk has looked at since.
+pub(super) const UNSCANNED: &str = "it was a root of its own, and was not scanned since that was removed";
+
+/// Records that a folder of a root has to be walked. Nothing is recorded in a folder that the root does not have.
+pub(crate) fn unscanned_folder(db: &Db<'_>, root: i64, path: &str) -> Result<()> {
+    let (parent, _) = path.rsplit_once('/').unwrap_or_default();
+    let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ?2
+        AND removed_at IS NULL AND excluded_at IS NULL";
+    let Some(parent) = db.first(sql, (root, parent), |row| row.get(0))? else { return Ok(()) };
+    insert_folder(db, root, Some(parent), path)?;
+    let sql = "UPDATE folders SET error_status = ?3 WHERE library_id = ?1 AND relative_path = ?2";
+    db.execute(sql, (root, path, UNSCANNED)).map(drop)
 }
 
 fn insert_folder(db: &Db<'_>, root: i64, parent: Option<i64>, path: &str) -> Result<()> {

@@ -66,10 +66,3 @@ pub(super) fn add(db: &Db<'_>, folder: i64, more: &Skipped) -> Result<()> {
     }
     Ok(())
 }
-
-/// Marks what was passed over in a folder as not known until it is walked again.
-pub(crate) fn forget(db: &Db<'_>, root: i64, path: &str) -> Result<()> {
-    let sql = "UPDATE folders SET skipped_entries = NULL, skipped_unknown = NULL, skipped_digest = NULL
-        WHERE library_id = ?1 AND relative_path = ?2";
-    db.execute(sql, (root, path)).map(drop)
-}
