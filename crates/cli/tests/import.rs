@@ -162,6 +162,16 @@ fn files_that_are_only_checked_are_not_called_loaded() {
 }
 
 #[test]
+fn dry_run_exits_as_the_import_does() {
+    let home = Home::new();
+    home.write("k.jsonl", "{\"id\":1}\n{\"a\":1}\n{\"id\":1}\n");
+    let words = ["import", "k.jsonl", "--into", "n.db", "--primary-key", "id"];
+    home.check(&[&words[..], &["--dry-run"]].concat(), 1, "2 lines were rejected", "");
+    assert!(!home.path("n.db").exists());
+    home.check(&words, 1, "2 lines were rejected", "");
+}
+
+#[test]
 fn named_columns_that_are_missing_exit_1() {
     let home = Home::new();
     home.write("t.jsonl", "{\"id\":1}\n");
@@ -264,6 +274,8 @@ fn wrong_words() {
         (&["import"][..], "required arguments were not provided"),
         (&["import", "sde"], "where to? Name a database with --into FILE.db"),
         (&["import", "sde", "--into", "a.db", "--validate"], "cannot be used with"),
+        (&["import", "sde", "--validate", "--primary-key", "_key"], "cannot be used with"),
+        (&["import", "sde", "--validate", "--upsert"], "cannot be used with"),
         (&["import", "sde", "--into", "a.db", "--append", "--replace"], "cannot be used with"),
         (&["import", "nowhere", "--into", "a.db"], "cannot read nowhere"),
         (&["import", "-", "--into", "a.db"], "standard input has no name; name its table with --table NAME"),

@@ -71,6 +71,13 @@ pub enum Reason {
     Mistyped(String),
 }
 
+impl Reason {
+    /// The key of the row is taken; `why` in the words of the database.
+    pub(crate) fn taken(why: &str) -> Self {
+        Reason::Refused(format!("a row with this key is there already: {why}"))
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -12,6 +12,7 @@ mod entries;
 pub(crate) mod find;
 mod gathered;
 pub(crate) mod key;
+mod key_check;
 pub(crate) mod layout;
 pub(crate) mod ledger;
 mod loading;

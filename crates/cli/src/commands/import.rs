@@ -104,12 +104,12 @@ pub(crate) struct Args {
     into: Option<PathBuf>,
 
     /// Show the tables that would be made, and write nothing; with --into, also what would become of the tables that the
-    /// database has
+    /// database has. Lines are rejected as by the import, but for constraints of those tables other than the primary key
     #[arg(long, conflicts_with = "validate")]
     dry_run: bool,
 
-    /// Check the lines, and write nothing
-    #[arg(long)]
+    /// Check the lines, and write nothing. Primary keys are checked by --dry-run
+    #[arg(long, conflicts_with_all = ["primary_key", "index", "upsert"])]
     validate: bool,
 
     /// How many workers parse, 0 to 32; 0 for one a core [default: the setting import.workers]

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use jiff::Timestamp;
 
 use super::key::{Plan, Required};
+use super::key_check::KeyCheck;
 use super::layout::Layout;
 use super::rejects::Mark;
 use super::stream::Demand;
@@ -77,6 +78,8 @@ pub(crate) struct Loading {
     pub(crate) taken: u64,
     pub(crate) filled_by: Option<usize>,
     pub(crate) table: Table,
+    /// Finds keys that are taken, in a dry run.
+    pub(crate) keys: Option<KeyCheck>,
     pub(crate) state: State,
     pub(crate) rows: u64,
     pub(crate) rejected: u64,

@@ -7,6 +7,7 @@ mod rows;
 
 use rusqlite::{Connection, ErrorCode};
 
+pub(crate) use self::rows::Bound;
 use self::rows::has_twice;
 use super::column::Column;
 use super::gathered;

@@ -3,6 +3,7 @@
 //! Owns the passes. A file is loaded with what is known of it. When that turns out to be wrong (a column of
 //! numbers has a text in line 400,000), the rest of it is only looked at, and it is loaded once more, knowing all.
 
+mod dry_run;
 mod ending;
 
 use std::collections::{HashMap, HashSet};
@@ -166,7 +167,7 @@ impl<'a> Writer<'a> {
             known.before = Some(Box::new(known.clone()));
         }
         known.passes += 1;
-        let known = known.clone();
+        let (known, passes) = (known.clone(), known.passes);
         let name = self.files[index].table.clone();
         let (mut belongings, mut note) = (Vec::new(), None);
         if let Some(base) = &mut self.base {
@@ -191,6 +192,7 @@ impl<'a> Writer<'a> {
             unread: Vec::new(),
             taken: 0,
             filled_by: None,
+            keys: self.key_check(&table, passes)?,
             table,
             state: if self.base.is_some() { State::Writing } else { State::Watching },
             rows: 0,
@@ -270,9 +272,10 @@ impl<'a> Writer<'a> {
                                 table.watch(rows, &map, seen);
                             }
                         }
-                        (None, _) if table.is_old => {
+                        (None, _) if table.is_old || matches!(table.plan, Plan::Enforced(_)) => {
                             table.watch(rows, &map, 0);
-                            let refused = table.refused(rows, &map);
+                            let refused = table.refused(rows, &map, loading.keys.as_ref());
+                            let refused = refused.map_err(|error| self.failed_check(&error))?;
                             written -= refused.len() as u64;
                             bad.extend(refused.into_iter().map(|(line, reason)| (line, 0, reason)));
                         }

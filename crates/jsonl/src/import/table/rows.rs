@@ -8,6 +8,7 @@ use rusqlite::{CachedStatement, Connection, ErrorCode};
 
 use super::super::gathered::{MERGE, NOT_AN_OBJECT};
 use super::super::key::{Plan, cell_of};
+use super::super::key_check::KeyCheck;
 use super::super::layout::NOWHERE;
 use super::super::names::quoted;
 use super::{Inserted, Sql, Table, Way};
@@ -145,6 +146,10 @@ impl Table {
     fn missing_key(&self, cells: &[(u32, Cell)], map: &[u32]) -> Option<Reason> {
         let missing = match self.way {
             Way::Upsert => self.plan.columns().iter().copied().find(|key| is_missing(cells, map, *key)),
+            Way::Insert if !self.is_old => {
+                let keys = if let Plan::Enforced(keys) = &self.plan { &keys[..] } else { &[] };
+                keys.iter().copied().find(|key| is_missing(cells, map, *key))
+            }
             Way::Insert => {
                 let required = self.required.iter().find(|required| required.is_missing(cells, map));
                 required.map(|required| required.column)
@@ -153,15 +158,25 @@ impl Table {
         missing.map(|missing| self.no_key(missing))
     }
 
-    /// The rows of a block that the table would not take, as far as that can be known without writing them.
-    pub(crate) fn refused(&self, rows: &Rows, map: &[u32]) -> Vec<(Line, Reason)> {
+    /// The rows of a block that the table would not take for their key. Without `keys`, only those that have none.
+    pub(crate) fn refused(
+        &self,
+        rows: &Rows,
+        map: &[u32],
+        keys: Option<&KeyCheck>,
+    ) -> Sql<Vec<(Line, Reason)>> {
         let mut begin = 0;
-        let refused = rows.rows.iter().filter_map(|row| {
+        let mut refused = Vec::new();
+        for row in &rows.rows {
             let cells = &rows.cells[begin..row.end as usize];
             begin = row.end as usize;
-            self.missing_key(cells, map).map(|reason| (row.line, reason))
-        });
-        refused.collect()
+            let reason = match (self.missing_key(cells, map), keys) {
+                (None, Some(keys)) => keys.add(rows, cells, map)?,
+                (missing, _) => missing,
+            };
+            refused.extend(reason.map(|reason| (row.line, reason)));
+        }
+        Ok(refused)
     }
 
     fn no_key(&self, index: usize) -> Reason {
@@ -212,8 +227,7 @@ fn refusal(error: rusqlite::Error) -> Sql<Reason> {
     match error.sqlite_error_code() {
         Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig) => {
             let why = error.to_string();
-            let known = if why.starts_with("UNIQUE") { "a row with this key is there already: " } else { "" };
-            Ok(Reason::Refused(format!("{known}{why}")))
+            Ok(if why.starts_with("UNIQUE") { Reason::taken(&why) } else { Reason::Refused(why) })
         }
         Some(ErrorCode::Unknown) if error.to_string().contains(NOT_AN_OBJECT) => {
             Ok(Reason::Refused(NOT_AN_OBJECT.to_owned()))
@@ -223,7 +237,7 @@ fn refusal(error: rusqlite::Error) -> Sql<Reason> {
 }
 
 /// A value on its way into the database. Text is known to be UTF-8: it is not looked at again.
-struct Bound<'a>(&'a Rows, Cell);
+pub(crate) struct Bound<'a>(pub(crate) &'a Rows, pub(crate) Cell);
 
 impl ToSql for Bound<'_> {
     #[inline]

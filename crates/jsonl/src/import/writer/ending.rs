@@ -22,6 +22,9 @@ use crate::error::{Error, Result};
 use crate::kinds::Type;
 use crate::source::Print;
 
+/// What a dry run into a table that exists does not know.
+const UNCHECKED: &str = "constraints other than the primary key, and triggers, are checked when it is loaded";
+
 /// A table that cannot be settled in so many passes never will be.
 const MAX_PASSES: u32 = 64;
 
@@ -45,6 +48,11 @@ impl Writer<'_> {
                 if loading.table.is_old && self.base.is_none() && self.known(loading.index).passes == 1 =>
             {
                 loading.settle();
+                self.load_again(loading)
+            }
+            State::Watching if self.is_key_unchecked(&loading) => {
+                loading.settle();
+                loading.table.plan = Plan::Enforced(loading.table.watch.columns.clone());
                 self.load_again(loading)
             }
             State::Watching if self.base.is_some() && !loading.table.layout.columns.is_empty() => {
@@ -228,6 +236,10 @@ impl Writer<'_> {
             let table = &mut loading.table;
             if table.is_old {
                 table.layout.notes.extend(changes(&table.layout));
+                table.layout.notes.push(UNCHECKED.to_owned());
+                return Ok(());
+            }
+            if let Plan::Enforced(_) = table.plan {
                 return Ok(());
             }
             table.plan = table.watch.plan(&table.layout);

@@ -1,0 +1,76 @@
+//! Keys in a dry run: finds the lines whose key is taken, without writing to the database.
+//!
+//! Keys of lines are collected in a temporary table, which compares them as the real one would.
+
+use rusqlite::Connection;
+
+use super::key::cell_of;
+use super::names::quoted;
+use super::table::{Bound, Table};
+use crate::fault::Reason;
+use crate::rows::{Cell, Rows};
+
+type Sql<T> = rusqlite::Result<T>;
+
+/// The keys of the lines so far.
+const KEYS: &str = "temp.gristmill_import_keys";
+
+#[derive(Debug)]
+pub(crate) struct KeyCheck {
+    conn: Connection,
+    /// The columns of the key.
+    columns: Vec<usize>,
+    /// Whether the table in the database has a key; nothing for a new table.
+    find: Option<String>,
+    add: String,
+    taken: Reason,
+}
+
+impl KeyCheck {
+    /// For a table with a key. `conn` has the database that has the table, if the table is not a new one; it may be read
+    /// only.
+    pub(crate) fn new(conn: Connection, table: &Table) -> Sql<Self> {
+        let columns = table.plan.columns().to_vec();
+        let of_key: Vec<&str> =
+            columns.iter().map(|index| table.layout.columns[*index].name.as_str()).collect();
+        let name = quoted(&table.name);
+        let names: Vec<String> = of_key.iter().map(|name| quoted(name)).collect();
+        let (list, marks) = (names.join(","), vec!["?"; names.len()].join(","));
+        let definition = if table.is_old {
+            format!("CREATE TABLE {KEYS} AS SELECT {list} FROM main.{name} LIMIT 0")
+        } else {
+            let kinds = columns.iter().map(|index| table.layout.columns[*index].kind().sql());
+            let typed: Vec<String> =
+                names.iter().zip(kinds).map(|(name, kind)| format!("{name} {kind}")).collect();
+            format!("CREATE TABLE {KEYS} ({})", typed.join(","))
+        };
+        let index = "CREATE UNIQUE INDEX temp.gristmill_import_key ON gristmill_import_keys";
+        conn.execute_batch(&format!("{definition}; {index} ({list})"))?;
+        let equal: Vec<String> = names.iter().map(|name| format!("{name}=?")).collect();
+        let find = format!("SELECT 1 FROM main.{name} WHERE {}", equal.join(" AND "));
+        let full: Vec<String> = of_key.iter().map(|column| format!("{}.{column}", table.name)).collect();
+        Ok(KeyCheck {
+            conn,
+            columns,
+            find: table.is_old.then_some(find),
+            add: format!("INSERT OR IGNORE INTO {KEYS} VALUES ({marks})"),
+            taken: Reason::taken(&format!("UNIQUE constraint failed: {}", full.join(", "))),
+        })
+    }
+
+    /// Why a row cannot go into the table, if its key is taken. A row without all of the key has a key of its own.
+    pub(crate) fn add(&self, rows: &Rows, cells: &[(u32, Cell)], map: &[u32]) -> Sql<Option<Reason>> {
+        let value = |column: &usize| {
+            let cell = cell_of(cells, map, *column).filter(|cell| *cell != Cell::Null)?;
+            Some(Bound(rows, cell))
+        };
+        let Some(key) = self.columns.iter().map(value).collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let key = || rusqlite::params_from_iter(&key);
+        let is_there = match &self.find {
+            Some(find) => self.conn.prepare_cached(find)?.exists(key())?,
+            None => false,
+        };
+        let is_taken = is_there || self.conn.prepare_cached(&self.add)?.execute(key())? == 0;
+        Ok(is_taken.then(|| self.taken.clone()))
+    }
+}

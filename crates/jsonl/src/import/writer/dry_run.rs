@@ -1,0 +1,55 @@
+//! What a dry run finds out about keys.
+
+use rusqlite::Connection;
+
+use super::super::key::Plan;
+use super::super::key_check::KeyCheck;
+use super::super::loading::Loading;
+use super::super::options::{Existing, Target};
+use super::super::place::read_only;
+use super::super::table::Table;
+use super::Writer;
+use crate::error::{Error, Result};
+
+impl Writer<'_> {
+    /// Finds taken keys, once the columns and types are known: from the second pass on. An upsert takes them all.
+    pub(super) fn key_check(&self, table: &Table, passes: u32) -> Result<Option<KeyCheck>> {
+        let is_known = match table.plan {
+            Plan::Enforced(_) => true,
+            Plan::Kept(_) => passes > 1 && !table.plan.columns().is_empty(),
+            _ => false,
+        };
+        if self.base.is_some() || !is_known || self.options.existing == Existing::Upsert {
+            return Ok(None);
+        }
+        let conn = match self.target {
+            Target::Preview(path) if table.is_old => read_only(path)?,
+            // A database of its own, in memory or in a temporary file, as SQLite sees fit.
+            _ => Connection::open("").map_err(|error| self.failed_check(&error))?,
+        };
+        KeyCheck::new(conn, table).map(Some).map_err(|error| self.failed_check(&error))
+    }
+
+    /// Whether lines of a new table may be rejected for the key that it has to have, and none has been yet.
+    pub(super) fn is_key_unchecked(&self, loading: &Loading) -> bool {
+        let (table, watch) = (&loading.table, &loading.table.watch);
+        let may_reject = match watch.plan(&table.layout) {
+            Plan::Enforced(_) => true,
+            Plan::After(_) => !watch.upserts,
+            _ => false,
+        };
+        self.base.is_none()
+            && *self.target != Target::Nothing
+            && !table.is_old
+            && watch.is_needed()
+            && may_reject
+            && !matches!(table.plan, Plan::Enforced(_))
+    }
+
+    pub(super) fn failed_check(&self, error: &rusqlite::Error) -> Error {
+        match self.target {
+            Target::Preview(path) => Error::sqlite(path, error),
+            _ => Error::System(format!("cannot check the keys: {error}")),
+        }
+    }
+}
