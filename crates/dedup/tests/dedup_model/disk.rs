@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FileType, Mode};
 use tempfile::TempDir;
 
-use crate::ops::{FIRST_MOUNT, FOLDERS, IGNORES, MOUNT_POINTS, NAMES, Op, ROOTS, SIZES, Spot, Target};
+use crate::ops::{BIND, FIRST_MOUNT, FOLDERS, IGNORES, MOUNT_POINTS, NAMES, Op, ROOTS, SIZES, Spot, Target};
 
 /// More entries than a scan writes together.
 const CROWD: usize = 600;
@@ -23,6 +23,8 @@ pub(crate) struct Disk {
     mounts: bool,
     /// What is mounted where, by the numbers of points and disks.
     mounted: Vec<(usize, usize)>,
+    /// Whether a folder is mounted a second time.
+    bound: bool,
 }
 
 /// The bytes of a content: of one size, all but one byte are those of the others; the first is all zeros.
@@ -38,7 +40,7 @@ impl Disk {
     pub(crate) fn new(mounts: bool) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let base = fs::canonicalize(folder.path()).expect("its path");
-        let disk = Disk { folder: Some(folder), base, mounts, mounted: Vec::new() };
+        let disk = Disk { folder: Some(folder), base, mounts, mounted: Vec::new(), bound: false };
         for path in ["away", "out/d", "r0", "r1", "m0", "m1"] {
             fs::create_dir_all(disk.base.join(path)).expect("a folder");
         }
@@ -116,6 +118,8 @@ impl Disk {
         match *op {
             Op::Mount { point, disk } => self.mount(point, disk),
             Op::Unmount { point } => self.unmount(point),
+            Op::Bind => self.bind(),
+            Op::Unbind => self.unbind(),
             Op::TakeRootAway(root) => self.rename(&self.root(root), &self.away(root)),
             Op::BringRootBack(root) => self.bring_back(root),
             _ => self.change(op),
@@ -285,13 +289,35 @@ impl Disk {
         self.mounted.remove(place);
         Some(format!("umount {}", MOUNT_POINTS[point]))
     }
+
+    fn bind(&mut self) -> Option<String> {
+        let (folder, point) = (self.base.join(BIND.0), self.base.join(BIND.1));
+        // Roots that were taken away stay away.
+        if self.bound || !self.root(0).is_dir() || !self.root(1).is_dir() {
+            return None;
+        }
+        fs::create_dir_all(&folder).and_then(|()| fs::create_dir_all(&point)).ok()?;
+        run(Command::new("mount").arg("--bind").arg(&folder).arg(&point))?;
+        self.bound = true;
+        Some(format!("mount --bind {} {}", BIND.0, BIND.1))
+    }
+
+    fn unbind(&mut self) -> Option<String> {
+        if !self.bound {
+            return None;
+        }
+        run(Command::new("umount").arg(self.base.join(BIND.1)))?;
+        self.bound = false;
+        Some(format!("umount {}", BIND.1))
+    }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
         // By the list of the system: a folder with a mount point in it may have been renamed.
         let base = self.base.display().to_string();
-        let table = if self.mounted.is_empty() { None } else { fs::read_to_string("/proc/self/mounts").ok() };
+        let has_mounts = self.bound || !self.mounted.is_empty();
+        let table = has_mounts.then(|| fs::read_to_string("/proc/self/mounts").ok()).flatten();
         for line in table.iter().flat_map(|table| table.lines()) {
             if let Some(path) = line.split(' ').nth(1).filter(|path| path.starts_with(&base)) {
                 run(Command::new("umount").arg("-l").arg(path.replace("\\040", " ")));
@@ -304,8 +330,13 @@ impl Drop for Disk {
 /// Whether this process may mount disks.
 pub(crate) fn can_mount() -> bool {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut disk =
-        Disk { base: folder.path().to_owned(), folder: Some(folder), mounts: true, mounted: Vec::new() };
+    let mut disk = Disk {
+        base: folder.path().to_owned(),
+        folder: Some(folder),
+        mounts: true,
+        mounted: Vec::new(),
+        bound: false,
+    };
     disk.mount(0, 0).is_some() && disk.unmount(0).is_some()
 }
 

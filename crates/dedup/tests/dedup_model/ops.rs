@@ -15,6 +15,8 @@ pub(crate) const ROOTS: [&str; 6] = ["r0", "r1", "r0/in", "r1/a/b", "m0", "m1"];
 pub(crate) const FIRST_MOUNT: usize = 4;
 /// Folders on which disks are mounted: two roots, and a folder inside a root.
 pub(crate) const MOUNT_POINTS: [&str; 3] = ["m0", "m1", "r0/d"];
+/// A folder, and where it is mounted a second time.
+pub(crate) const BIND: (&str, &str) = ("r0/a", "r1/bound");
 /// Images that are mounted. The last one has a file system whose times are whole seconds.
 pub(crate) const DISKS: usize = 3;
 /// Folders of a root.
@@ -121,6 +123,9 @@ pub(crate) enum Op {
     Unmount {
         point: usize,
     },
+    /// A folder is mounted a second time, or no more.
+    Bind,
+    Unbind,
     Register(usize),
     Unregister(usize),
     FollowLinks(usize, bool),
@@ -233,9 +238,13 @@ pub(crate) fn choose(seed: u64, mounts: bool) -> Vec<Op> {
         ops.push(Op::Crowd { at: spot(rng, &usable), content: 1 });
     }
     let habits = Habits { rules: rules(rng), filters: one_in(rng, 2), kills: one_in(rng, 12) };
+    let binds = mounts && !disks && one_in(rng, 3);
     for _ in 0..2 + rng.within(0..7) {
         for _ in 0..rng.within(0..4) {
             ops.push(edit(rng, &usable));
+        }
+        if binds && one_in(rng, 2) {
+            ops.push(if one_in(rng, 3) { Op::Unbind } else { Op::Bind });
         }
         if disks && one_in(rng, 2) {
             take_turns(rng, &mut ops);
