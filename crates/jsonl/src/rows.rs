@@ -2,6 +2,9 @@
 //!
 //! Values point into the block's own text wherever they can; what had escapes, or was put together, is beside it.
 
+use std::iter::Peekable;
+use std::vec::IntoIter;
+
 use crate::fault::Reason;
 use crate::keys::Keys;
 use crate::kinds::Kinds;
@@ -121,6 +124,22 @@ pub(crate) struct Rows {
     pub(crate) blank: u32,
 }
 
+/// Rows and bad lines of a block that have been taken out of it.
+pub(crate) struct TakenOut {
+    rows: Peekable<IntoIter<Row>>,
+    cells: Vec<(u32, Cell)>,
+    /// Where the values of the next row begin.
+    begin: u32,
+    bad: Peekable<IntoIter<BadLine>>,
+}
+
+impl TakenOut {
+    /// Whether there are rows or bad lines left.
+    pub(crate) fn has_more(&mut self) -> bool {
+        self.rows.peek().is_some() || self.bad.peek().is_some()
+    }
+}
+
 impl Rows {
     /// Empties it, but keeps the room it has.
     pub(crate) fn clear(&mut self) {
@@ -132,12 +151,34 @@ impl Rows {
         (self.lines, self.blank) = (0, 0);
     }
 
-    /// Keeps only the first `count` rows, and what is bad before the last of them.
-    pub(crate) fn keep(&mut self, count: usize) {
-        self.rows.truncate(count);
-        let (cells, end) = self.rows.last().map_or((0, 0), |row| (row.end as usize, row.line.span.start));
-        self.cells.truncate(cells);
-        self.bad.retain(|bad| bad.line.span.start < end);
+    /// Takes the rows and bad lines out, to be put back some at a time.
+    pub(crate) fn take_out(&mut self) -> TakenOut {
+        TakenOut {
+            rows: std::mem::take(&mut self.rows).into_iter().peekable(),
+            cells: std::mem::take(&mut self.cells),
+            begin: 0,
+            bad: std::mem::take(&mut self.bad).into_iter().peekable(),
+        }
+    }
+
+    /// Puts the next `count` rows in the place of those that are there, with the bad lines before the last of them. All bad
+    /// lines, when there are fewer rows.
+    pub(crate) fn put_back(&mut self, taken_out: &mut TakenOut, count: usize) {
+        self.rows.clear();
+        self.rows.extend(taken_out.rows.by_ref().take(count));
+        let begin = taken_out.begin;
+        let end = self.rows.last().map_or(begin, |row| row.end);
+        taken_out.begin = end;
+        self.cells.clear();
+        self.cells.extend_from_slice(&taken_out.cells[begin as usize..end as usize]);
+        self.rows.iter_mut().for_each(|row| row.end -= begin);
+        let last = match self.rows.last() {
+            _ if self.rows.len() < count => u32::MAX,
+            Some(row) => row.line.span.start,
+            None => 0,
+        };
+        self.bad.clear();
+        self.bad.extend(std::iter::from_fn(|| taken_out.bad.next_if(|bad| bad.line.span.start < last)));
         self.keys.forget_rows();
         for (key, cell) in &self.cells {
             self.keys.note(*key, cell.kind());

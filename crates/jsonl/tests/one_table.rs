@@ -249,6 +249,32 @@ fn limit_takes_the_first_rows_of_each_table() {
 }
 
 #[test]
+fn limit_counts_rows_that_the_table_takes() {
+    let text = "{\"id\":1}\n{\"id\":1}\nbad\n{\"a\":2}\n{\"id\":3}\n{\"id\":4}\n{\"id\":5,\"z\":1}\nworse\n";
+    for block in [1, 16, 1 << 16] {
+        let keyed =
+            Options { primary_key: vec!["id".to_owned()], limit: Some(3), block, ..Options::default() };
+        let bench = Bench::with(&[("t.jsonl", text)]);
+        let summary = bench.load(&keyed);
+        assert_eq!((summary.rows, summary.rejected), (3, 3), "{block}: {summary:?}");
+        assert_eq!(bench.all("SELECT id FROM t"), "1\n3\n4");
+        assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "id\na");
+        // Of a table that exists.
+        let append = Options { existing: Existing::Append, limit: Some(1), ..keyed.clone() };
+        let summary = bench.load(&append);
+        assert_eq!((summary.rows, summary.rejected), (1, 6), "{block}: {summary:?}");
+        assert_eq!(bench.all("SELECT id, z FROM t WHERE id > 3"), "4|∅\n5|1");
+        // Exactly as many as there are.
+        let bench = Bench::with(&[("t.jsonl", text)]);
+        let summary = bench.load(&Options { limit: Some(4), ..keyed.clone() });
+        assert_eq!((summary.rows, summary.rejected), (4, 3), "{block}: {summary:?}");
+        let bench = Bench::with(&[("t.jsonl", text)]);
+        let summary = bench.load(&Options { limit: Some(5), ..keyed });
+        assert_eq!((summary.rows, summary.rejected), (4, 4), "{block}: {summary:?}");
+    }
+}
+
+#[test]
 fn limited_import_is_never_taken_for_the_whole_file() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n{\"a\":2}\n")]);
     bench.load(&Options { limit: Some(1), ..small_blocks() });

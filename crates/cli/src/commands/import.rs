@@ -148,8 +148,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEYS", value_delimiter = ',', help_heading = "Tables and columns")]
     columns: Vec<String>,
 
-    /// Load at most this many rows into each table, the first ones. A file that was not read to its end is never
-    /// left out by --resume
+    /// Load at most this many rows into each table, the first ones; rejected lines do not count. A file that was not read
+    /// to its end is never left out by --resume
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "resume",
           help_heading = "Tables and columns")]
     limit: Option<u64>,

@@ -132,15 +132,10 @@ impl Loading {
         self.demand.full.load(Ordering::Relaxed)
     }
 
-    /// Keeps only the rows that a limit lets in.
-    pub(crate) fn limit(&mut self, limit: u64, rows: &mut Rows) {
-        let left = limit.saturating_sub(self.taken);
-        if rows.rows.len() as u64 >= left {
-            rows.keep(left as usize);
-            self.demand.full.store(true, Ordering::Relaxed);
-            self.filled_by = Some(self.index);
-        }
-        self.taken += rows.rows.len() as u64;
+    /// No more rows are taken: the limit is reached.
+    pub(crate) fn fill(&mut self) {
+        self.demand.full.store(true, Ordering::Relaxed);
+        self.filled_by = Some(self.index);
     }
 
     /// The file that is read now cannot be read.

@@ -79,7 +79,7 @@ pub struct Options {
     pub filename_column: Option<String>,
     /// Load only these keys; all, when there are none.
     pub columns: Vec<String>,
-    /// Load at most so many rows into each table, the first ones.
+    /// Load at most this many rows into each table, the first ones. Rejected lines do not count.
     pub limit: Option<u64>,
     /// Leave out files that were loaded before and have not changed since; go on where a stopped import was.
     pub resume: bool,

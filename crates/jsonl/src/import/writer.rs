@@ -5,6 +5,7 @@
 
 mod dry_run;
 mod ending;
+mod limit;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -225,9 +226,16 @@ impl<'a> Writer<'a> {
         if loading.state == State::Abandoned || loading.is_full() {
             return Ok(Next::GoOn);
         }
-        if let Some(limit) = self.options.limit {
-            loading.limit(limit, rows);
-        }
+        let next = match self.options.limit {
+            Some(limit) => self.limited_rows(loading, rows, limit)?,
+            None => self.all_rows(loading, rows)?,
+        };
+        loading.blank += u64::from(rows.blank);
+        loading.lines += u64::from(rows.lines);
+        Ok(next)
+    }
+
+    fn all_rows(&mut self, loading: &mut Loading, rows: &mut Rows) -> Result<Next> {
         loading.has_objects |= !rows.rows.is_empty();
         let mut bad: Vec<(Line, usize, Reason)> =
             std::mem::take(&mut rows.bad).into_iter().map(|bad| (bad.line, bad.at, bad.reason)).collect();
@@ -300,12 +308,9 @@ impl<'a> Writer<'a> {
             }
         }
         loading.rows += written;
-        loading.blank += u64::from(rows.blank);
         add(&self.control.rows, written);
         bad.sort_by_key(|(line, _, _)| line.span.start);
-        let next = self.bad(loading, rows, bad)?;
-        loading.lines += u64::from(rows.lines);
-        Ok(next)
+        self.bad(loading, rows, bad)
     }
 
     fn bad(&mut self, loading: &mut Loading, rows: &Rows, bad: Vec<(Line, usize, Reason)>) -> Result<Next> {
