@@ -67,6 +67,20 @@ mod tests {
     use std::ops::ControlFlow;
     use std::path::Path;
 
+    #[test]
+    fn clone_without_its_original_is_the_same_filesystem() {
+        let unstable = format!("{UNSTABLE_INODES}uuid 1");
+        for (a, b, expected) in [
+            ("uuid 1", "uuid 1 on device 7:1", true),
+            ("uuid 1 on device 7:2", "uuid 1 on device 7:1", true),
+            ("uuid 1", unstable.as_str(), true),
+            ("uuid 1", "uuid 2", false),
+            ("uuid 1 on device 7:1", "uuid 2 on device 7:1", false),
+        ] {
+            assert_eq!(may_be_one_filesystem(a, b), expected, "{a}, {b}");
+        }
+    }
+
     macro_rules! on_each_system {
         ($($name:ident)*) => {
             mod on_linux { $(#[test] fn $name() { super::$name::<super::linux::Folder>(); })* }

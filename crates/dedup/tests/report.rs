@@ -153,6 +153,25 @@ fn reclaimable_are_allocated_bytes_and_agree_with_the_groups() {
 }
 
 #[test]
+fn file_that_two_paths_lead_to_counts_once() {
+    let planned = |path: &str, inode| Planned {
+        allocated: Some(300),
+        inode,
+        links: LinkKind::Single,
+        ..file(path, Hashed(250, 1))
+    };
+    let mut trees = Trees::new();
+    trees.root("/some/place", &[planned("w/a", 9), planned("bound/a", 9)], &[], &[]);
+    let reclaimable =
+        |trees: &Trees| trees.store.catalog().groups(&GroupQuery::default()).expect("groups").reclaimable;
+    assert_eq!(reclaimable(&trees), 0);
+    assert!(page(&trees).contains("<dt>Reclaimable</dt><dd>0 B <small>0 % of 300 B on disk"));
+    trees.root("/other", &[planned("copy", 8)], &[], &[]);
+    assert_eq!(reclaimable(&trees), 300);
+    assert!(page(&trees).contains("<dt>Reclaimable</dt><dd>300 B <small>50 % of 600 B on disk"));
+}
+
+#[test]
 fn folders_that_may_differ_are_listed_apart_from_identical_ones() {
     let mut trees = Trees::new();
     trees.skipped.insert("b".into(), Some(passed_over("notes", None)));

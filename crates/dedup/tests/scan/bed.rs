@@ -71,6 +71,15 @@ impl Mounted {
         Mounted::with(&["--bind"], folder, path)
     }
 
+    /// Mounts an overlay of two folders. `upper` must be empty.
+    pub(crate) fn overlay(lower: &Path, upper: &Path, path: &Path) -> Option<Self> {
+        let (files, work) = (upper.join("files"), upper.join("work"));
+        [&files, &work].into_iter().for_each(|folder| fs::create_dir(folder).expect("a folder"));
+        let [lower, upper, work] = [lower, &files, &work].map(Path::display);
+        let folders = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        Mounted::with(&["-t", "overlay", "-o", &folders], Path::new("overlay"), path)
+    }
+
     fn with(options: &[&str], what: &Path, path: &Path) -> Option<Self> {
         fs::create_dir_all(path).expect("a folder");
         match std::process::Command::new("mount").args(options).arg(what).arg(path).output() {

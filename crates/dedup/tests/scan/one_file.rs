@@ -1,7 +1,7 @@
 //! One file that is found by several paths is one copy, whatever its link count.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -167,4 +167,25 @@ fn files_of_a_disk_and_its_clone_are_two_copies() {
     let two = bed.register(&bed.outside("two/in"));
     let again = bed.scan_all(&[two], &every_file());
     assert_eq!((again.failed_roots, again.read_files), (0, 0), "{again:?}");
+}
+
+/// Each layer has inode numbers of its own, and a device number for its files.
+#[test]
+fn files_of_two_layers_of_an_overlay_are_two_copies() {
+    let bed = Bed::new();
+    let (lower, upper) = (bed.outside("lower"), bed.outside("upper"));
+    let (Some(_lower), Some(_upper)) = (Mounted::new(&lower), Mounted::new(&upper)) else { return };
+    let inode = |path: &Path| fs::metadata(path).expect("a file").ino();
+    (0..20).for_each(|name| write(&lower.join(format!("lower {name}")), &bytes(1, 9_000)));
+    let place = bed.outside("overlay");
+    let Some(_overlay) = Mounted::overlay(&lower, &upper, &place) else { return };
+    write(&place.join("upper"), &bytes(1, 9_000));
+    let alike = (0..20).map(|name| format!("lower {name}"));
+    let alike = alike.filter(|name| inode(&place.join(name)) == inode(&place.join("upper"))).count();
+    if alike == 0 {
+        eprintln!("NOT EXERCISED: no file of the lower layer has the inode number of one in the upper layer");
+    }
+    let root = bed.register(&place);
+    scan(&bed, &root);
+    assert_eq!(groups(&bed), [(21, 21, 0)]);
 }
