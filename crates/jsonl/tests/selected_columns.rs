@@ -61,3 +61,15 @@ fn selected_column_in_another_case_is_unmatched() {
     let summary = bench.load(&selecting(Existing::Append, &["Name"]));
     assert_eq!((summary.unmatched.len(), bench.all("SELECT name FROM t")), (0, "1".to_owned()));
 }
+
+#[test]
+fn file_of_several_without_a_selected_column_has_no_rows() {
+    for block in [1, 1 << 16] {
+        let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n"), ("u.jsonl", "{\"b\":1}\n{\"b\":2}\n")]);
+        let summary = bench.load(&Options { block, ..selecting(Existing::Refuse, &["a"]) });
+        let rows: Vec<u64> = summary.files.iter().map(|file| file.rows).collect();
+        assert_eq!((rows, summary.rows, summary.unmatched.len()), (vec![1, 0], 1, 0), "there is no table u");
+        assert!(summary.files[1].notes[0].contains("there is no table"), "{summary:?}");
+        assert_eq!(bench.all("SELECT \"table\", \"rows\" FROM _imports"), "t|1\nu|0");
+    }
+}

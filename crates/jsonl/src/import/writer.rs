@@ -5,6 +5,7 @@
 
 mod dry_run;
 mod ending;
+mod lacks;
 mod limit;
 
 use std::collections::{HashMap, HashSet};
