@@ -50,14 +50,15 @@ impl Default for Options {
 pub struct FolderGroup {
     /// Whether they are identical. Otherwise only what was scanned is the same: they may differ in entries that were not.
     pub identical: bool,
-    /// By the roots' paths, then their own.
+    /// By their paths.
     pub folders: Vec<GroupedFolder>,
     /// Files in each.
     pub files: u64,
     /// The size of one, as its files say: several names of one file count each.
     pub bytes: u64,
-    /// Allocated bytes that are freed if only the folder that takes most is kept. Nothing is freed by removing a file
-    /// that has another name elsewhere, or that a symbolic link leads to. 0 unless they are identical.
+    /// Allocated bytes that are freed if only the folder that takes most is kept, the first of equal ones. Nothing is
+    /// freed by removing a file that has another name elsewhere, or that a symbolic link leads to. 0 unless they are
+    /// identical.
     pub reclaimable: u64,
     /// The size of the files that are freed then.
     pub redundant: u64,
@@ -105,19 +106,15 @@ pub fn groups(store: &Store, options: &Options) -> Result<Vec<FolderGroup>> {
         }
         let freed = if identical { links.freed(&tree, &members) } else { freed::Freed::default() };
         let unscanned = members.iter().map(|&at| tree.skipped(at));
-        let mut folders: Vec<_> = places.of(&tree, &members)?.into_iter().zip(unscanned).collect();
-        folders.sort();
         let folder = |((_, root, path), unscanned)| GroupedFolder { root, path, unscanned };
-        let folders = folders.into_iter().map(folder).collect();
+        let folders = places.of(&tree, &members)?.into_iter().zip(unscanned).map(folder).collect();
         let (reclaimable, redundant) = (freed.allocated, freed.size);
-        found.push(FolderGroup { identical, folders, files, bytes, reclaimable, redundant });
+        found.push((members[0], FolderGroup { identical, folders, files, bytes, reclaimable, redundant }));
     }
     let order = |group: &FolderGroup| (group.identical, group.reclaimable, group.bytes, group.files);
-    let paths = |group: &FolderGroup| -> Vec<_> {
-        group.folders.iter().map(|folder| (folder.root, folder.path.clone())).collect()
-    };
-    found.sort_by(|a, b| order(b).cmp(&order(a)).then_with(|| paths(a).cmp(&paths(b))));
-    Ok(found)
+    // Among equals by path, as the tree is.
+    found.sort_by(|(first_a, a), (first_b, b)| order(b).cmp(&order(a)).then(first_a.cmp(first_b)));
+    Ok(found.into_iter().map(|(_, group)| group).collect())
 }
 
 fn selected(tree: &Tree<NameHash>, roots: &[i64], folder: u32) -> bool {

@@ -19,12 +19,13 @@ const EXAMPLES: &str = "\
 Folders are identical if they have the same contents and layout; file names are ignored unless --match-names is given. \
 Entries that were not scanned count, too: symbolic links must have the same targets, special files the same type. A file \
 or folder that filters left out is not known: such folders are listed after the others, as identical apart from \
-entries not scanned, and nothing of them counts as reclaimable. A folder in an identical one is not listed again.
+entries not scanned, and nothing of them counts as reclaimable. A folder in an identical one is not listed again. \
+Reclaimable is what is freed if one folder is kept: the one that takes most on its disk, the first listed of equal ones.
 
 With --partial: folders that have much in common. Their similarity is the number of files that match over that of all \
 files of both. Each pair states its differences: files that only one of the two has, files of the same name that \
 differ, with their dates (the beginning of these lists, up to --list), another layout, entries that were not scanned. \
-Of identical folders, one stands for all.
+Of identical folders, the first by path stands for all.
 
 No disk is read, and nothing is changed: what is compared is what scans have found.
 

@@ -27,7 +27,7 @@ impl Links {
         Links { names }
     }
 
-    /// What is freed if of these folders only the one that takes most is kept.
+    /// What is freed if of these folders only the one that takes most is kept, the first of equal ones by path.
     pub(super) fn freed(&self, tree: &Tree<NameHash>, members: &[u32]) -> Freed {
         // Sorted lists, not sets: half a catalog may be the copy of the other half.
         let files = |member: &u32| tree.files[tree.folders[*member as usize].all()].iter();
@@ -37,7 +37,6 @@ impl Links {
             spaces.dedup_by_key(|(space, _)| *space);
             spaces.iter().map(|(_, allocated)| allocated).sum()
         };
-        // The first of equal ones.
         let kept = members.iter().rev().max_by_key(|member| on_disk(member));
         let removed = members.iter().filter(|member| Some(*member) != kept);
         let mut removed: Vec<&File<NameHash>> = removed.flat_map(files).collect();

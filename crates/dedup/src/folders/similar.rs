@@ -183,14 +183,8 @@ struct Described<'a> {
 impl Described<'_> {
     fn pair(&self, pair: &Pair, outer: [u32; 2], list: usize) -> Result<Partial> {
         let tree = self.tree;
-        let (mut inner, mut outer) = ([pair.a, pair.b], outer);
-        let mut sides = self.places.of(tree, &outer)?;
-        // By path: the order of rows depends on how the roots were walked.
-        if sides[0] > sides[1] {
-            inner.reverse();
-            outer.reverse();
-            sides.reverse();
-        }
+        let inner = [pair.a, pair.b];
+        let sides = self.places.of(tree, &outer)?;
         let comparison = Comparison::new(tree, inner, outer, self.settled);
         let side = |number: usize, inner: u32| {
             let (at, (_, root, path)) = (outer[number], sides[number].clone());

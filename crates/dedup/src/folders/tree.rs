@@ -1,10 +1,10 @@
 //! The catalog in memory, as a tree of numbers.
 //!
-//! Owns the order: a folder comes before what is in it, and files lie as their folders do. So a folder with all
-//! below it is one range of folders and one range of files. No path is kept, only what identifies a name; a million
-//! files take some 70 MiB.
+//! Owns the order: folders are sorted by path, each before what is in it, and files lie as their folders do. So a folder
+//! with all below it is one range of folders and one range of files, and which of equal folders is the first does not
+//! depend on rows. No path is kept, only what identifies a name; a million files take some 70 MiB.
 
-use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -110,6 +110,8 @@ impl<L> Tree<L> {
     /// Reads the catalog, all roots of it.
     pub(crate) fn load(store: &Store, mut label: impl FnMut(&OsStr) -> L) -> Result<Self> {
         let mut nested = Nested::new(store)?;
+        let roots: HashMap<i64, PathBuf> =
+            store.roots().list()?.into_iter().map(|root| (root.id, root.path)).collect();
         let mut folders = Vec::new();
         let mut files: Vec<File<L>> = Vec::new();
         store.catalog().tree(|node| match node {
@@ -121,8 +123,12 @@ impl<L> Tree<L> {
                 nested.meet(folder.root, &folder.path, folder.id);
                 let name = name_hash(folder.path.file_name().unwrap_or_default());
                 let top = folder.path.as_os_str().is_empty();
+                let place = match folder.path.file_name() {
+                    Some(name) => PathBuf::from(name),
+                    None => roots.get(&folder.root).cloned().unwrap_or_default(),
+                };
                 let (id, root, whole, skipped) = (folder.id, folder.root, folder.whole, folder.skipped);
-                folders.push(Row { id, root, parent: folder.parent, top, whole, skipped, name });
+                folders.push(Row { id, root, parent: folder.parent, top, whole, skipped, name, place });
             }
             Node::File(file) => {
                 if let Some(at) = find(&folders, file.folder) {
@@ -176,6 +182,8 @@ struct Row {
     whole: bool,
     skipped: Option<Skipped>,
     name: NameHash,
+    /// Its path in the folder around it; the whole path of a root that is in no other.
+    place: PathBuf,
 }
 
 /// A file that has other names. Equal keys are one file in one state.
@@ -203,14 +211,15 @@ fn entry<L>(file: &TreeFile<'_>, folder: u32, label: L) -> File<L> {
     File { id, size, allocated, space, has_names, is_single, folder, content, via_symlink, label }
 }
 
-/// Folders so that each comes before those in it, and where each row went. Rows of a circle, which no walk makes,
+/// Folders by path, so that each comes before those in it, and where each row went. Rows of a circle, which no walk makes,
 /// go nowhere.
 fn in_order(rows: &[Row]) -> (Vec<Folder>, Vec<u32>) {
     let parents: Vec<u32> =
         rows.iter().map(|row| row.parent.map_or(NOWHERE, |id| find(rows, id).unwrap_or(NOWHERE))).collect();
     // By parent, so that the folders in one are a range.
     let mut by_parent: Vec<u32> = (0..rows.len() as u32).collect();
-    by_parent.sort_by_key(|&at| parents[at as usize]);
+    let place = |at: u32| (parents[at as usize], rows[at as usize].place.as_path());
+    by_parent.sort_by(|&a, &b| place(a).cmp(&place(b)));
     let parents = parents.as_slice();
     let inside = |of: u32| {
         let from = by_parent.partition_point(|&at| parents[at as usize] < of);
@@ -221,7 +230,7 @@ fn in_order(rows: &[Row]) -> (Vec<Folder>, Vec<u32>) {
     // A folder whose parent is gone is not there either; only a root's own has none.
     let tops = inside(NOWHERE).filter(|&at| rows[at as usize].parent.is_none());
     let mut stack: Vec<u32> = tops.collect();
-    stack.sort_by_key(|&at| Reverse((rows[at as usize].root, rows[at as usize].id)));
+    stack.reverse();
     while let Some(at) = stack.pop() {
         let row = &rows[at as usize];
         let parent = parents[at as usize];
@@ -299,6 +308,8 @@ struct Inner {
     root: i64,
     outer: i64,
     name: NameHash,
+    /// Its path in the outer root.
+    inside: PathBuf,
     /// The folders of the outer root that may be around it, the innermost first, and their rows.
     around: Vec<(PathBuf, Option<i64>)>,
 }
@@ -315,7 +326,7 @@ impl Nested {
             let inside = root.path.strip_prefix(&outer.path).ok()?;
             let around = inside.ancestors().skip(1).map(|path| (path.to_path_buf(), None)).collect();
             let name = name_hash(root.path.file_name().unwrap_or_default());
-            Some(Inner { root: root.id, outer: outer.id, name, around })
+            Some(Inner { root: root.id, outer: outer.id, name, inside: inside.to_path_buf(), around })
         });
         Ok(Nested { wanted: wanted.collect() })
     }
@@ -332,11 +343,16 @@ impl Nested {
 
     fn join(&self, rows: &mut [Row]) {
         for inner in &self.wanted {
-            let Some(parent) = inner.around.iter().find_map(|(_, id)| *id) else { continue };
+            let Some((folder, parent)) = inner.around.iter().find_map(|(path, id)| Some((path, (*id)?)))
+            else {
+                continue;
+            };
             match rows.iter().position(|row| row.root == inner.root && row.top) {
                 Some(top) => {
                     rows[top].parent = Some(parent);
                     rows[top].name = inner.name;
+                    rows[top].place =
+                        inner.inside.strip_prefix(folder).unwrap_or(&inner.inside).to_path_buf();
                 }
                 // It was never scanned: of the folder around it not all is known.
                 None => {
