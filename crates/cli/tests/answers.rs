@@ -146,7 +146,8 @@ fn as_csv() {
     let (header, rows) = said.out.split_once('\n').unwrap();
     assert_eq!(
         header,
-        "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime,reachable"
+        "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime,reachable,symbolic_link,\
+         allocated_bytes"
     );
     let row = |number: &str, name: &str| {
         let quoted = home.real(name).replace('"', "\"\"");
@@ -163,6 +164,23 @@ fn as_csv() {
     // A row a file; one name has a line end in it.
     assert_eq!(rows.lines().count(), 9);
     assert_eq!(rows.lines().filter(|line| line.starts_with("3,")).count(), 2);
+}
+
+#[test]
+fn every_form_marks_a_followed_link() {
+    let home = Home::new();
+    home.files(&[(b"o/target", b"hello"), (b"s/copy", b"hello")]);
+    std::os::unix::fs::symlink("../o/target", home.path("s/a link")).unwrap();
+    home.scan(&["--follow-links", "s"]);
+    let (link, copy) = (home.real("s/a link"), home.real("s/copy"));
+    let allocated = home.allocated("s/copy");
+    let rows = home.run(&["dupes", "--csv"]).out;
+    let row = |path: &str| rows.lines().find(|row| row.contains(&format!(",{path},"))).unwrap().to_owned();
+    assert!(row(&link).ends_with(&format!(",true,true,{allocated}")), "{rows}");
+    assert!(row(&copy).ends_with(&format!(",true,false,{allocated}")), "{rows}");
+    let page = home.run(&["report", "--html", "-"]).out;
+    assert!(page.contains(&format!("{link}</bdi> <span class=\"soft\">(symbolic link)</span>")), "{page}");
+    assert!(page.contains(&format!("{copy}</bdi></li>")), "{page}");
 }
 
 #[test]

@@ -62,6 +62,9 @@ pub fn html(store: &Store, options: &Options) -> Result<String> {
     Ok(page.finish())
 }
 
+/// A file or folder that is listed: its root, its path there, and how that leads to the file.
+type Place<'a> = (i64, &'a Path, Option<&'static str>);
+
 struct Report<'a> {
     options: &'a Options,
     roots: &'a [Root],
@@ -173,9 +176,10 @@ impl Report<'_> {
         for group in groups {
             let Group { size, copies, reclaimable, members, .. } = group;
             let what = format!("{} × {}", count(*copies), bytes(*size));
-            let paths: Vec<(i64, &Path)> =
-                members.iter().map(|file| (file.root, file.path.as_path())).collect();
-            self.set(page, &paths, (&bytes(*reclaimable), "of", &what), Some((*reclaimable, most)));
+            let places = members.iter();
+            let places: Vec<Place<'_>> =
+                places.map(|file| (file.root, file.path.as_path(), file.link())).collect();
+            self.set(page, &places, (&bytes(*reclaimable), "of", &what), Some((*reclaimable, most)));
         }
         page.raw("</ol></section>\n");
     }
@@ -207,12 +211,18 @@ impl Report<'_> {
         for set in listed {
             let files = counted(set.files, "file", "files");
             let what = format!("{} × {} ({files})", count(set.folders.len() as u64), bytes(set.bytes));
-            let paths: Vec<(i64, &Path)> =
-                set.folders.iter().map(|folder| (folder.root, folder.path.as_path())).collect();
+            let places = set.folders.iter();
+            let places: Vec<Place<'_>> =
+                places.map(|folder| (folder.root, folder.path.as_path(), None)).collect();
             if set.identical {
-                self.set(page, &paths, (&bytes(set.reclaimable), "of", &what), Some((set.reclaimable, most)));
+                self.set(
+                    page,
+                    &places,
+                    (&bytes(set.reclaimable), "of", &what),
+                    Some((set.reclaimable, most)),
+                );
             } else {
-                self.set(page, &paths, (&unscanned(set), "in", &what), None);
+                self.set(page, &places, (&unscanned(set), "in", &what), None);
             }
         }
         page.raw("</ol></section>\n");
@@ -235,28 +245,37 @@ impl Report<'_> {
     fn set(
         &self,
         page: &mut Page,
-        paths: &[(i64, &Path)],
+        places: &[Place<'_>],
         (figure, of, what): (&str, &'static str, &str),
         bar: Option<(u64, u64)>,
     ) {
         let roots: HashMap<i64, &Path> =
             self.roots.iter().map(|root| (root.id, root.path.as_path())).collect();
-        let path = |(root, path): &(i64, &Path)| {
+        let write = |page: &mut Page, (root, path, link): &Place<'_>| {
             let root = roots.get(root).copied().unwrap_or(Path::new(""));
-            display_path(&if path.as_os_str().is_empty() { root.to_path_buf() } else { root.join(path) })
+            let path = if path.as_os_str().is_empty() { root.to_path_buf() } else { root.join(path) };
+            page.raw("<bdi>").text(&display_path(&path)).raw("</bdi>");
+            if let Some(link) = link {
+                page.raw(" <span class=\"soft\">(").text(link).raw(")</span>");
+            }
         };
-        page.raw("<li><div class=\"line\"><bdi>");
-        page.text(&paths.first().map(path).unwrap_or_default()).raw("</bdi><span><b>");
+        page.raw("<li><div class=\"line\"><span>");
+        if let Some(first) = places.first() {
+            write(page, first);
+        }
+        page.raw("</span><span><b>");
         page.text(figure).raw("</b> <span class=\"soft\">").raw(of).raw(" ").text(what);
         page.raw("</span></span></div>");
         if let Some((part, most)) = bar {
             draw::bar(page, part, most);
         }
-        let others = &paths[1.min(paths.len())..];
+        let others = &places[1.min(places.len())..];
         page.raw("<details><summary>").text(&counted(others.len() as u64, "other place", "other places"));
         page.raw("</summary><ul>");
         for other in others.iter().take(self.options.paths) {
-            page.raw("<li><bdi>").text(&path(other)).raw("</bdi></li>");
+            page.raw("<li>");
+            write(page, other);
+            page.raw("</li>");
         }
         if others.len() > self.options.paths {
             page.raw("<li>and ").text(&count((others.len() - self.options.paths) as u64)).raw(" more</li>");

@@ -24,7 +24,8 @@ that leads to the same file through a bind mount or a followed link deletes the 
 
 --csv has one row a file, with the number of its group. --fdupes is what the programs fdupes and jdupes write, for \
 scripts made for those: one path a line, an empty line between groups, names as they are, byte for byte. As with them, \
-of several names of one file one is listed, unless --hard-links is given. Where names may have line ends in them, use -0.
+of several names of one file one is listed, unless --hard-links is given. Where names may have line ends in them, use -0. \
+It has no mark for paths that symbolic links lead to; the other forms mark them.
 
 Examples:
   gristmill dupes

@@ -109,6 +109,19 @@ pub struct Member {
     pub linked: bool,
 }
 
+impl Member {
+    /// How its path leads to the file, in words; nothing for a file of its own.
+    pub fn link(&self) -> Option<&'static str> {
+        match (self.linked, self.stat.links) {
+            (_, LinkKind::ViaSymlink) => Some("symbolic link"),
+            // A bind mount or a link in the path of a root leads to it.
+            (true, LinkKind::Single) => Some("same file"),
+            (true, _) => Some("hard link"),
+            (false, _) => None,
+        }
+    }
+}
+
 /// A group before its names are read.
 struct Found {
     algorithm: Algorithm,

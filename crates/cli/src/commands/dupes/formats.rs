@@ -67,14 +67,7 @@ impl Answer {
         for member in &group.members {
             let path = path(&self.places.absolute(member.root, &member.path));
             let mark = if member.linked { '=' } else { ' ' };
-            let mut notes = Vec::new();
-            match (member.linked, member.stat.links) {
-                (_, LinkKind::ViaSymlink) => notes.push("symbolic link"),
-                // A bind mount or a link in the path of a root leads to it.
-                (true, LinkKind::Single) => notes.push("same file"),
-                (true, _) => notes.push("hard link"),
-                (false, _) => {}
-            }
+            let mut notes: Vec<&str> = member.link().into_iter().collect();
             if !self.completeness.reaches(member.root) {
                 notes.push("possible copy: its root cannot be reached now");
             }
@@ -88,10 +81,9 @@ impl Answer {
         let file = |member: &Member| {
             let mut file = with_path(&self.places.absolute(member.root, &member.path));
             self.places.insert_root(&mut file, member.root);
-            let via_symlink = member.stat.links == LinkKind::ViaSymlink;
             // Whatever leads to the file before it: who removes copies keeps it.
             file.insert("hard_link".to_owned(), json!(member.linked));
-            file.insert("symbolic_link".to_owned(), json!(via_symlink));
+            file.insert("symbolic_link".to_owned(), json!(is_via_symlink(member)));
             file.insert("allocated_bytes".to_owned(), json!(member.stat.allocated));
             file.insert("reachable".to_owned(), json!(self.completeness.reaches(member.root)));
             file.insert("mtime".to_owned(), json!(changed(member)));
@@ -121,7 +113,8 @@ impl Answer {
 
     pub(super) fn csv(&self) -> String {
         let mut text =
-            "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime,reachable\n"
+            "group,group_key,size,copies,reclaimable_bytes,path,path_bytes,root,hard_link,mtime,reachable,\
+             symbolic_link,allocated_bytes\n"
                 .to_owned();
         for (number, group) in (self.page.offset() + 1..).zip(&self.groups.groups) {
             for member in &group.members {
@@ -138,6 +131,8 @@ impl Answer {
                     member.linked.to_string(),
                     changed(member).rfc3339(),
                     self.completeness.reaches(member.root).to_string(),
+                    is_via_symlink(member).to_string(),
+                    member.stat.allocated.to_string(),
                 ];
                 text.push_str(&row.map(|cell| quoted(&cell)).join(","));
                 text.push('\n');
@@ -165,6 +160,10 @@ impl Answer {
 
 fn key(group: &Group) -> String {
     format!("{}:{}", group.algorithm.as_str(), hex(&group.hash))
+}
+
+fn is_via_symlink(member: &Member) -> bool {
+    member.stat.links == LinkKind::ViaSymlink
 }
 
 fn changed(member: &Member) -> Time {
