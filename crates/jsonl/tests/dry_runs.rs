@@ -51,6 +51,21 @@ fn dry_run_rejects_the_lines_that_an_import_into_a_new_table_rejects() {
 }
 
 #[test]
+fn rows_that_a_limit_takes_instead_of_rejected_ones_decide_on_types() {
+    let text = [r#"{"id":1,"v":1}"#, r#"{"id":1,"v":2}"#, r#"{"id":2,"v":"x","w":1}"#, r#"{"id":3,"v":4}"#];
+    for block in [8, 1 << 16] {
+        let bench = Bench::with(&[("t.jsonl", &lines(&text))]);
+        let options = Options { limit: Some(2), ..keyed(Existing::Refuse, &["id"], block) };
+        let found = dry_run(&bench, &Target::Schema, &options);
+        let loaded = bench.load(&options);
+        assert_eq!(bench.all("SELECT id, v, typeof(v), w FROM t"), "1|1|text|∅\n2|x|text|1");
+        assert!(bench.schema("t").contains("\"v\" TEXT"), "{}", bench.schema("t"));
+        assert_eq!(counts(&found), counts(&loaded));
+        assert_eq!(found.files[0].sql, loaded.files[0].sql);
+    }
+}
+
+#[test]
 fn dry_run_rejects_the_lines_that_an_import_into_an_existing_table_rejects() {
     for sql in [
         None,

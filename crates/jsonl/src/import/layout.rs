@@ -206,6 +206,14 @@ impl Layout {
             {
                 snag.get_or_insert(Snag::Unfitted);
             }
+            // Behind a limit there may be rows that were not seen when the type was found.
+            if options.limit.is_some()
+                && let Fate::Found(kind) = column.fate
+                && column.kinds.widest() != kind
+            {
+                column.fate = Fate::Found(column.kinds.widest());
+                snag.get_or_insert(Snag::Unfitted);
+            }
             map[number as usize] = index as u32;
             // At once: a line may have a million keys.
             if self.columns.len() > MAX_COLUMNS {

@@ -85,6 +85,8 @@ pub(crate) struct Loading {
     pub(crate) rejected: u64,
     pub(crate) blank: u64,
     pub(crate) lines: u64,
+    /// Values came that have to be made to fit, so which rows the table takes is not known.
+    pub(crate) is_unfitted: bool,
     /// Some line of its files was an object, whatever became of it.
     pub(crate) has_objects: bool,
     /// The first block, until it is known whether it is the only one.

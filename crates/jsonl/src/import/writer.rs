@@ -202,6 +202,7 @@ impl<'a> Writer<'a> {
             blank: 0,
             lines: 0,
             has_objects: false,
+            is_unfitted: false,
             held: None,
             has_begun: is_one_of_many,
             mark: self.rejects.mark()?,
@@ -305,7 +306,10 @@ impl<'a> Writer<'a> {
                     ));
                     return Ok(Next::GoOn);
                 }
-                Err(Snag::Unfitted) => loading.state = State::Watching,
+                Err(Snag::Unfitted) => {
+                    loading.state = State::Watching;
+                    loading.is_unfitted = true;
+                }
             }
         }
         loading.rows += written;

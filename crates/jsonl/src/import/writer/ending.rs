@@ -50,6 +50,10 @@ impl Writer<'_> {
                 loading.settle();
                 self.load_again(loading)
             }
+            State::Watching if self.base.is_none() && loading.is_unfitted => {
+                loading.settle();
+                self.load_again(loading)
+            }
             State::Watching if self.is_key_unchecked(&loading) => {
                 loading.settle();
                 loading.table.plan = Plan::Enforced(loading.table.watch.columns.clone());
