@@ -56,7 +56,6 @@ impl Desk<'_> {
                 Err(error) => return Ok(Err(error)),
             };
             if self.options.resume
-                && let Some(there) = there
                 && let Some(error) = self.leave_out(&group, sources, there)?
             {
                 return Ok(Err(error));
@@ -124,13 +123,24 @@ impl Desk<'_> {
     }
 
     /// Leaves out files of a table that were loaded before and have not changed, if the table still has them.
-    fn leave_out(&mut self, group: &[usize], sources: &[Source], there: &There) -> Sql<Option<Error>> {
+    fn leave_out(
+        &mut self,
+        group: &[usize],
+        sources: &[Source],
+        there: Option<&There>,
+    ) -> Sql<Option<Error>> {
         let mut loaded = Vec::new();
         for index in group {
             if let Some(entry) = self.entry(*index, &sources[*index])? {
                 loaded.push((*index, entry));
             }
         }
+        let Some(there) = there else {
+            // Without its table nothing of a file is loaded, unless the file is empty.
+            loaded.retain(|(_, entry)| entry.print.bytes == 0);
+            self.leave_unchanged(loaded);
+            return Ok(None);
+        };
         if loaded.is_empty() {
             return Ok(None);
         }
@@ -152,13 +162,17 @@ impl Desk<'_> {
                 return Ok(None);
             }
         }
+        self.leave_unchanged(loaded);
+        Ok(None)
+    }
+
+    fn leave_unchanged(&mut self, loaded: Vec<(usize, ledger::Entry)>) {
         for (index, entry) in loaded {
             let file = &mut self.files[index];
             file.outcome = Outcome::Unchanged;
             file.rows = entry.rows;
             file.rejected = entry.errors;
         }
-        Ok(None)
     }
 
     /// What the log has of a file, if that was loaded as it is now.

@@ -146,7 +146,8 @@ async fn an_offset_on_an_ordinary_message_means_nothing() {
         proxy.cut();
         proxy.mend();
         fill_with(&queue, vec![Message::to_queue(&orders, "1")]).await;
-        assert_eq!(log.reaches(2).await, [0, 1]);
+        // The cut may take the acknowledgement with it; then the first message comes again.
+        until("the next message", async || log.all().contains(&1)).await;
         client.shutdown(SECONDS).await;
     }
 }
