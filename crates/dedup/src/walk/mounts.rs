@@ -12,7 +12,8 @@ use crate::sys::{Folder, may_be_one_filesystem};
 
 /// Why a folder is not walked whose disk is not mounted.
 pub(super) const UNMOUNTED: &str = "it is not on the disk that it was on when it was last scanned, and no disk is \
-    mounted on it. Is its disk mounted? Nothing counts as gone; --allow-empty if what is there now is all there is";
+    mounted on it. Is its disk mounted? No file is marked as gone; give --allow-empty if the files \
+    that were there are deleted";
 
 impl Walk {
     /// Whether two numbers of filesystems in the catalog may be those of one.

@@ -98,7 +98,7 @@ impl<'a> Names<'a> {
         Names { unstable, volumes: Vec::new(), names: Vec::new() }
     }
 
-    /// Makes room for so many rows.
+    /// Reserves memory for this number of rows.
     pub(super) fn reserve(&mut self, rows: usize) {
         self.names.reserve_exact(rows);
     }

@@ -105,7 +105,7 @@ impl Below<'_> {
     }
 }
 
-/// The row of a folder that somebody else recorded, or that has none yet.
+/// Returns the row of a folder. Inserts it, and those of the folders above it, if it is missing.
 fn folder_row(db: &Db<'_>, root: i64, path: &str) -> Result<i64> {
     let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ?2";
     if let Some(id) = db.first(sql, (root, path), |row| row.get(0))? {
@@ -193,32 +193,30 @@ pub(super) fn missing_files(db: &Db<'_>, ids: &[i64]) -> Result<usize> {
     ids.iter().map(|id| db.execute(&sql, (db.now(), id))).sum()
 }
 
-/// A folder is gone, and with it all that was in it.
+/// Marks a folder as gone, with all that was in it. Returns the number of files.
 fn remove_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
-    let (low, high) = paths::below(path);
-    let sql = format!(
-        "UPDATE library_files SET {GONE} WHERE is_missing = 0
-            AND library_id = ?2 AND relative_path > ?3 AND relative_path < ?4"
-    );
-    let missing = db.execute(&sql, (db.now(), root, &low, &high))?;
-    let sql = "UPDATE folders SET removed_at = ?1 WHERE removed_at IS NULL AND library_id = ?2
-        AND (relative_path = ?5 OR (relative_path > ?3 AND relative_path < ?4))";
-    db.execute(sql, (db.now(), root, &low, &high, path))?;
-    Ok(missing)
+    mark_folder(db, (root, path), &format!("{GONE} WHERE is_missing = 0"), "removed_at")
 }
 
-/// Filters leave a folder out, with all that is in it. Returns the number of files.
+/// Marks a folder as excluded by filters, with all that is in it. Returns the number of files.
 fn exclude_folder(db: &Db<'_>, root: i64, path: &str) -> Result<usize> {
+    mark_folder(db, (root, path), &format!("{EXCLUDED} AND is_missing = 0"), "excluded_at")
+}
+
+/// Updates the files below a folder, and sets a time for it and the folders below it where there is none. Returns the
+/// number of files.
+fn mark_folder(db: &Db<'_>, (root, path): (i64, &str), files: &str, time: &str) -> Result<usize> {
     let (low, high) = paths::below(path);
     let sql = format!(
-        "UPDATE library_files SET {EXCLUDED} AND is_missing = 0
-            AND library_id = ?2 AND relative_path > ?3 AND relative_path < ?4"
+        "UPDATE library_files SET {files} AND library_id = ?2 AND relative_path > ?3 AND relative_path < ?4"
     );
-    let files = db.execute(&sql, (db.now(), root, &low, &high))?;
-    let sql = "UPDATE folders SET excluded_at = ?1 WHERE excluded_at IS NULL AND library_id = ?2
-        AND (relative_path = ?5 OR (relative_path > ?3 AND relative_path < ?4))";
-    db.execute(sql, (db.now(), root, &low, &high, path))?;
-    Ok(files)
+    let count = db.execute(&sql, (db.now(), root, &low, &high))?;
+    let sql = format!(
+        "UPDATE folders SET {time} = ?1 WHERE {time} IS NULL AND library_id = ?2
+            AND (relative_path = ?5 OR (relative_path > ?3 AND relative_path < ?4))"
+    );
+    db.execute(&sql, (db.now(), root, &low, &high, path))?;
+    Ok(count)
 }
 
 /// Deletes the rows of a folder and of all that is in it.
