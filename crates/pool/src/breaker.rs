@@ -35,6 +35,8 @@ pub struct Breaker {
 struct Shared {
     threshold: u32,
     reset_after: Duration,
+    max_reset: Duration,
+    is_quiet: bool,
     state: Mutex<State>,
 }
 
@@ -44,6 +46,8 @@ struct State {
     /// Moves with every change of phase: a permit from an earlier one no longer has a say.
     era: u64,
     failures: u32,
+    /// Probes in a row that failed.
+    failed_probes: u32,
     open_until: u64,
     opened: u64,
     rejected: u64,
@@ -123,7 +127,23 @@ impl<E: fmt::Debug + fmt::Display> Error for BreakerError<E> {}
 impl Breaker {
     /// Opens after `threshold` failures in a row (0 means 1), asks again after `reset_after`.
     pub fn new(threshold: u32, reset_after: Duration) -> Self {
-        let shared = Shared { threshold: threshold.max(1), reset_after, state: Mutex::default() };
+        Self::with(Shared {
+            threshold: threshold.max(1),
+            reset_after,
+            max_reset: reset_after,
+            is_quiet: false,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Opens at the first failure and logs nothing: for an owner that reports changes itself. The reset time doubles with
+    /// each failed probe, up to `max_reset`.
+    pub fn growing(reset_after: Duration, max_reset: Duration) -> Self {
+        let max_reset = max_reset.max(reset_after);
+        Self::with(Shared { threshold: 1, reset_after, max_reset, is_quiet: true, state: Mutex::default() })
+    }
+
+    fn with(shared: Shared) -> Self {
         Self { shared: Arc::new(shared), clock: Clock::system() }
     }
 
@@ -190,26 +210,39 @@ impl Breaker {
         }
     }
 
-    fn tell(&self, era: u64, success: bool) {
+    fn tell_success(&self, era: u64) {
+        let mut state = lock(&self.shared.state);
+        if state.era != era {
+            return;
+        }
+        state.failures = 0;
+        if state.phase == Phase::Probing {
+            state.failed_probes = 0;
+            state.enter(Phase::Closed);
+            if !self.shared.is_quiet {
+                tracing::info!("circuit breaker closed: the probe succeeded");
+            }
+        }
+    }
+
+    fn tell_failure(&self, era: u64, at_least: Duration) {
         let now = self.clock.now();
         let mut state = lock(&self.shared.state);
         if state.era != era {
             return;
         }
-        if success {
-            state.failures = 0;
-            if state.phase == Phase::Probing {
-                state.enter(Phase::Closed);
-                tracing::info!("circuit breaker closed: the probe succeeded");
-            }
-            return;
-        }
         state.failures = state.failures.saturating_add(1);
-        if state.phase == Phase::Probing || state.failures >= self.shared.threshold {
+        let was_probe = state.phase == Phase::Probing;
+        if was_probe || state.failures >= self.shared.threshold {
+            state.failed_probes = if was_probe { state.failed_probes.saturating_add(1) } else { 0 };
+            let factor = 1_u32.checked_shl(state.failed_probes).unwrap_or(u32::MAX);
+            let reset = self.shared.reset_after.saturating_mul(factor).min(self.shared.max_reset);
             state.enter(Phase::Open);
-            state.open_until = now.saturating_add(nanos(self.shared.reset_after));
+            state.open_until = now.saturating_add(nanos(reset.max(at_least)));
             state.opened += 1;
-            tracing::warn!(failures = state.failures, "circuit breaker opened");
+            if !self.shared.is_quiet {
+                tracing::warn!(failures = state.failures, "circuit breaker opened");
+            }
         }
     }
 }
@@ -240,7 +273,7 @@ impl Permit {
     /// The call went well.
     pub fn success(mut self) {
         self.told = true;
-        self.breaker.tell(self.era, true);
+        self.breaker.tell_success(self.era);
     }
 
     /// The call was not made, or says nothing: as if it had not been asked for. Another may be the probe.
@@ -253,12 +286,18 @@ impl Permit {
     pub fn failure(self) {
         drop(self);
     }
+
+    /// The call failed, and the next is not to be made before this time has passed.
+    pub fn failure_for(mut self, at_least: Duration) {
+        self.told = true;
+        self.breaker.tell_failure(self.era, at_least);
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         if !self.told {
-            self.breaker.tell(self.era, false);
+            self.breaker.tell_failure(self.era, Duration::ZERO);
         }
     }
 }
@@ -318,6 +357,26 @@ mod tests {
         breaker.acquire().unwrap().failure();
         assert_eq!(breaker.acquire().unwrap_err(), Open { retry_in: RESET });
         assert_eq!(breaker.stats().opened, 2);
+    }
+
+    #[test]
+    fn reset_time_of_a_growing_breaker_doubles_with_each_failed_probe() {
+        let clock = ManualClock::new();
+        let second = Duration::from_secs(1);
+        let breaker = Breaker::growing(second, second * 5).clock(&clock);
+        for round in 0..2 {
+            fail(&breaker);
+            for seconds in [1, 2, 4, 5, 5] {
+                let retry_in = second * seconds;
+                assert_eq!(breaker.acquire().unwrap_err(), Open { retry_in }, "round {round}");
+                clock.advance(retry_in);
+                breaker.acquire().expect("the probe").failure();
+            }
+            clock.advance(second * 5);
+            breaker.acquire().expect("the probe").success();
+        }
+        breaker.acquire().unwrap().failure_for(second * 30);
+        assert_eq!(breaker.acquire().unwrap_err(), Open { retry_in: second * 30 });
     }
 
     #[test]

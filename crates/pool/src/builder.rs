@@ -67,6 +67,11 @@ pub enum BuildError {
     },
     /// There is no tokio runtime here; build the pool inside of one.
     NoRuntime,
+    /// The system would not start the thread that retries, timeouts and deadlines need.
+    Clock {
+        /// What the system said.
+        source: io::Error,
+    },
     /// The system would not start a worker.
     Start {
         /// Which, from 0.
@@ -81,6 +86,7 @@ impl fmt::Display for BuildError {
         match self {
             Self::Zero { setting } => write!(f, "a pool's `{setting}` must be more than 0"),
             Self::NoRuntime => f.write_str("no tokio runtime here: build an async pool inside of one"),
+            Self::Clock { source } => write!(f, "cannot start the timer thread: {source}"),
             Self::Start { worker, source } => write!(f, "cannot start worker {worker}: {source}"),
         }
     }
@@ -89,7 +95,7 @@ impl fmt::Display for BuildError {
 impl Error for BuildError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Start { source, .. } => Some(source),
+            Self::Clock { source } | Self::Start { source, .. } => Some(source),
             _ => None,
         }
     }
@@ -238,8 +244,9 @@ impl Builder {
         delivery: Option<Delivery>,
     ) -> Result<Started<T, W>, BuildError> {
         let config = self.check(delivery)?;
+        config.clock.start().map_err(|source| BuildError::Clock { source })?;
         panics::install_hook();
-        let outlet = delivery.map(|delivery| Arc::new(Outlet::new(delivery, config.results)));
+        let outlet = delivery.map(|delivery| Arc::new(Outlet::new(delivery, config.results, config.workers)));
         let (workers, stall_after) = (config.workers, config.stall_after);
         let core = Arc::new(Core::new(config, runtime, outlet.clone()));
         let pool = Pool::new(Arc::clone(&core));

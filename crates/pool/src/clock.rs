@@ -50,7 +50,7 @@ impl Timers {
 }
 
 impl Clock {
-    /// The system's monotonic clock. All pools share one timer thread, started by the first timer.
+    /// The system's monotonic clock. All pools share one timer thread, started by the first pool.
     #[cfg(not(any(shuttle, loom)))]
     pub fn system() -> Self {
         Self(Source::System)
@@ -59,6 +59,15 @@ impl Clock {
     #[cfg(any(shuttle, loom))]
     pub(crate) fn system() -> Self {
         ManualClock::new().into()
+    }
+
+    /// Makes sure that timers fire: starts the timer thread, unless it runs.
+    pub(crate) fn start(&self) -> std::io::Result<()> {
+        match &self.0 {
+            #[cfg(not(any(shuttle, loom)))]
+            Source::System => system::start(),
+            Source::Manual(_) => Ok(()),
+        }
     }
 
     /// Nanoseconds since the clock was made.
@@ -115,6 +124,7 @@ impl fmt::Debug for Clock {
 /// Wakes whoever waits, once a time is over. Forgotten when dropped.
 pub(crate) struct Deadline {
     clock: Clock,
+    at: u64,
     key: TimerKey,
     shared: Arc<Mutex<Passing>>,
 }
@@ -127,6 +137,7 @@ struct Passing {
 
 impl Deadline {
     pub(crate) fn new(clock: &Clock, after: Duration) -> Self {
+        let at = clock.now().saturating_add(nanos(after));
         let shared = Arc::new(Mutex::new(Passing::default()));
         let passing = Arc::clone(&shared);
         let key = clock.after(after, move || {
@@ -138,12 +149,14 @@ impl Deadline {
                 waker.wake();
             }
         });
-        Self { clock: clock.clone(), key, shared }
+        Self { clock: clock.clone(), at, key, shared }
     }
 
     /// Whether the time is over; if not, `waker` is woken when it is.
     pub(crate) fn is_over(&self, waker: &Waker) -> bool {
+        let over = self.clock.now() >= self.at;
         let mut passing = lock(&self.shared);
+        passing.over |= over;
         if !passing.over {
             passing.waker = Some(waker.clone());
         }
@@ -289,17 +302,20 @@ mod system {
         super::nanos(START.get_or_init(Instant::now).elapsed())
     }
 
+    /// Starts the timer thread. Without it no timer ever fires, so a pool that cannot have it is not built.
+    pub(super) fn start() -> std::io::Result<()> {
+        let mut state = lock(&SHARED.state);
+        if !state.running {
+            thread::Builder::new().name("gristmill-clock".into()).spawn(run)?;
+            state.running = true;
+        }
+        Ok(())
+    }
+
     pub(super) fn add(at: u64, alarm: Alarm) -> TimerKey {
         let mut state = lock(&SHARED.state);
         let key = state.timers.add(at, alarm);
-        if !state.running {
-            // Without its thread no timer ever fires, so a failure is tried again with the next timer.
-            let started = thread::Builder::new().name("gristmill-clock".into()).spawn(run);
-            state.running = started.is_ok();
-            if let Err(error) = started {
-                tracing::error!(%error, "cannot start the timer thread; timers are late until it starts");
-            }
-        } else if at < state.wakes_at {
+        if at < state.wakes_at {
             state.wakes_at = at;
             drop(state);
             SHARED.sooner.notify_one();

@@ -106,6 +106,7 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
             let room = outlet.poll_room(waker);
             if room.is_pending() && !self.slot.is_cancelled() {
                 self.held_back = true;
+                self.core().check_reader();
                 return Poll::Pending;
             }
             if std::mem::take(&mut self.held_back) {
@@ -136,7 +137,12 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
                 self.hand = self.slot.next(|_| false, false).map(|(job, _)| job);
                 if self.hand.is_some() { Poll::Ready(true) } else { self.poll_find(look_first, waker) }
             }
-            Found::Nothing => Poll::Pending,
+            Found::Nothing => {
+                if self.search == Search::Asleep {
+                    core.check_reader();
+                }
+                Poll::Pending
+            }
             Found::End => Poll::Ready(false),
         }
     }
@@ -305,20 +311,22 @@ impl<T: Send + 'static, W: Worker> Desk<T, W> {
 
     /// What a result means: a panic is an error, and one that came from being told to stop is a timeout.
     fn judge(&self, job: &Task<T, W>, result: Result<TaskResult<T>, Panic>) -> TaskResult<T> {
-        match result {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) if self.slot.has_expired(self.run) => {
-                let timed_out = TaskError::timed_out(self.limit().unwrap_or_default()).instead_of(&error);
-                panics::discard(error);
-                Err(timed_out)
-            }
-            Ok(Err(error)) => Err(error),
-            Err(Panic { message, backtrace }) => {
-                self.slot.counts.0.panicked.add(1);
-                tracing::error!(worker = self.slot.id, task = %job.name(), message, %backtrace, "task panicked");
-                Err(TaskError::panic(message, backtrace))
-            }
+        let error = match result {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => error,
+            Err(panic) => panic.into(),
+        };
+        if let Cause::Panic { message, backtrace } = error.cause() {
+            self.slot.counts.0.panicked.add(1);
+            tracing::error!(worker = self.slot.id, task = %job.name(), message, %backtrace, "task panicked");
+            return Err(error);
         }
+        if self.slot.has_expired(self.run) {
+            let timed_out = TaskError::timed_out(self.limit().unwrap_or_default()).instead_of(&error);
+            panics::discard(error);
+            return Err(timed_out);
+        }
+        Err(error)
     }
 
     fn complete(&mut self, job: Task<T, W>, value: T) {

@@ -6,7 +6,10 @@ pub use crate::{
     task::{Refusal, SubmitError},
 };
 
-use crate::sync::Arc;
+use crate::{
+    panics::{self, Panic},
+    sync::Arc,
+};
 use std::{backtrace::Backtrace, error::Error, fmt, time::Duration};
 
 /// What a task returns.
@@ -22,6 +25,16 @@ pub enum Class {
     /// Some steps are done and must not be done again: the next attempt goes on at
     /// [`Context::failed_step`](crate::Context::failed_step).
     Partial,
+}
+
+/// What a failure says about a service that the task needs: a server, a database, a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dependency {
+    /// The service could not be used at all, as with a refused connection or a full disk. The task itself was not
+    /// tried.
+    Unavailable,
+    /// The service failed while it had the task, as with a timeout. Either of them may be the cause.
+    Failed,
 }
 
 /// Why a task failed, with what a retry or a person needs to know.
@@ -49,6 +62,7 @@ pub struct TaskError(Box<Inner>);
 struct Inner {
     class: Class,
     cause: Cause,
+    dependency: Option<Dependency>,
     step: Option<Arc<str>>,
     hint: Option<String>,
     retry_after: Option<Duration>,
@@ -79,12 +93,27 @@ pub enum Cause {
 
 impl TaskError {
     fn new(class: Class, cause: Cause) -> Self {
-        Self(Box::new(Inner { class, cause, step: None, hint: None, retry_after: None }))
+        Self(Box::new(Inner { class, cause, dependency: None, step: None, hint: None, retry_after: None }))
     }
 
     /// A failure that may pass.
     pub fn transient(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Class::Transient, Cause::Error(error.into()))
+    }
+
+    /// A transient failure of a service that the task needs, not of the task: see [`Dependency::Unavailable`].
+    pub fn unavailable(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::transient(error).caused_by(Dependency::Unavailable)
+    }
+
+    /// A transient failure of the task or of a service that it needs: see [`Dependency::Failed`].
+    pub fn dependency_failed(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::transient(error).caused_by(Dependency::Failed)
+    }
+
+    fn caused_by(mut self, dependency: Dependency) -> Self {
+        self.0.dependency = Some(dependency);
+        self
     }
 
     /// A failure that will not pass.
@@ -104,10 +133,6 @@ impl TaskError {
         Self::new(Class::Transient, Cause::Cancelled)
     }
 
-    pub(crate) fn panic(message: String, backtrace: Backtrace) -> Self {
-        Self::new(Class::Permanent, Cause::Panic { message, backtrace })
-    }
-
     pub(crate) fn timed_out(after: Duration) -> Self {
         Self::new(Class::Transient, Cause::TimedOut(after))
     }
@@ -125,6 +150,7 @@ impl TaskError {
         self.0.step.clone_from(&error.0.step);
         self.0.hint.clone_from(&error.0.hint);
         self.0.retry_after = error.0.retry_after;
+        self.0.dependency = error.0.dependency;
         if error.class() == Class::Partial {
             self.0.class = Class::Partial;
         }
@@ -158,6 +184,11 @@ impl TaskError {
         self.0.class
     }
 
+    /// What the failure says about a service that the task needs, if anything.
+    pub fn dependency(&self) -> Option<Dependency> {
+        self.0.dependency
+    }
+
     /// What made the task fail.
     pub fn cause(&self) -> &Cause {
         &self.0.cause
@@ -180,6 +211,28 @@ impl TaskError {
     /// When trying again makes sense at the earliest, if the task knew.
     pub fn earliest_retry(&self) -> Option<Duration> {
         self.0.retry_after
+    }
+}
+
+/// Runs a part of a task. A panic in it becomes an error with its message, place and backtrace, for a task that has to
+/// note how it ended. The pool counts and logs a task that returns such an error as one that panicked.
+///
+/// ```
+/// use gristmill_pool::{TaskError, error::{Cause, catch_panic}};
+///
+/// let error = catch_panic::<()>(|| panic!("boom")).unwrap_err();
+/// assert!(matches!(error.cause(), Cause::Panic { .. }));
+/// assert!(error.to_string().starts_with("panicked: boom"));
+/// ```
+///
+/// Place and backtrace are known inside the tasks of a pool; elsewhere the panic goes to the process's own hook.
+pub fn catch_panic<R>(body: impl FnOnce() -> TaskResult<R>) -> TaskResult<R> {
+    panics::catch(body).unwrap_or_else(|panic| Err(panic.into()))
+}
+
+impl From<Panic> for TaskError {
+    fn from(Panic { message, backtrace }: Panic) -> Self {
+        Self::new(Class::Permanent, Cause::Panic { message, backtrace })
     }
 }
 
@@ -262,5 +315,16 @@ mod tests {
         assert_eq!(error.failed_step(), Some("upload"));
         assert_eq!(error.earliest_retry(), Some(Duration::from_secs(7)));
         assert_eq!(error.recovery_hint(), Some("later"));
+    }
+
+    #[test]
+    fn failures_of_a_dependency_are_transient_and_named() {
+        for (error, dependency) in [
+            (TaskError::unavailable("connection refused"), Some(Dependency::Unavailable)),
+            (TaskError::dependency_failed("500"), Some(Dependency::Failed)),
+            (TaskError::transient("busy"), None),
+        ] {
+            assert_eq!((error.class(), error.dependency()), (Class::Transient, dependency));
+        }
     }
 }

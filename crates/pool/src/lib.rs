@@ -243,7 +243,7 @@ pub use breaker::Breaker;
 pub use builder::Builder;
 pub use context::Context;
 #[doc(inline)]
-pub use error::{Class, TaskError, TaskResult};
+pub use error::{Class, Dependency, TaskError, TaskResult};
 pub use pool::Pool;
 pub use queue::Order;
 pub use report::{Failure, Report};

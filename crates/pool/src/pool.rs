@@ -113,7 +113,8 @@ impl<T: Send + 'static> Pool<T> {
     /// Gives the pool a task; waits while the queue is full. Waiting submitters are served in order, and
     /// released when the pool is closed or cancelled. Called inside one of the pool's own tasks it does not
     /// wait, but [spawns](Context::spawn_task). (On the task's own thread, that is, and not from a task of
-    /// another pool inside of it.)
+    /// another pool inside of it.) A thread that also reads the pool's results can wait for itself here: see
+    /// [`Results`](crate::Results).
     pub fn submit_task(&self, task: Task<T>) -> Result<TaskId, SubmitError<T>> {
         self.submit_until(task, None)
     }
@@ -145,11 +146,15 @@ impl<T: Send + 'static> Pool<T> {
         }
         let (mut task, mut ticket) = (Some(task), None);
         let deadline = limit.map(|limit| Deadline::new(core.clock(), limit));
+        // With a limit, nothing is waited for that never comes.
+        let outlet = core.outlet.as_ref().filter(|_| limit.is_none());
+        let _submitting = outlet.and_then(|outlet| outlet.enter_submit());
         let parker = Parker::new();
         loop {
             if let Poll::Ready(done) = core.poll_submit(&mut task, &mut ticket, || parker.waker().clone()) {
                 return done;
             }
+            core.check_reader();
             if deadline.as_ref().is_some_and(|deadline| deadline.is_over(parker.waker())) {
                 ticket.into_iter().for_each(|ticket| core.leave_line(ticket));
                 let task = task.expect("a task that waits is still ours");

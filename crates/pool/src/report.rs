@@ -25,8 +25,8 @@ impl Error for Failure {}
 
 /// What became of every task a pool was given.
 ///
-/// `finished + failed + never_started + unstopped` is the number of tasks submitted and spawned: each is
-/// in exactly one of them.
+/// `finished + failed + never_started + unstopped + waiting` is the number of tasks submitted and spawned: each
+/// is in exactly one of them. Only a report that was made inside a task of the pool has tasks that wait.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Report {
@@ -40,6 +40,9 @@ pub struct Report {
     pub never_started: Vec<TaskRef>,
     /// Tasks that were still running when the report was made: those that did not stop in time.
     pub unstopped: Vec<TaskRef>,
+    /// How many tasks were neither running nor ended when the report was made: queued, waiting for a retry, or in
+    /// the hands of a worker that was about to start or to settle them.
+    pub waiting: u64,
     /// The pool's last counters.
     pub stats: Stats,
 }
@@ -47,7 +50,7 @@ pub struct Report {
 impl Report {
     /// Whether every task succeeded.
     pub fn is_clean(&self) -> bool {
-        self.failed == 0 && self.never_started.is_empty() && self.unstopped.is_empty()
+        self.failed == 0 && self.never_started.is_empty() && self.unstopped.is_empty() && self.waiting == 0
     }
 }
 
@@ -58,6 +61,7 @@ impl fmt::Display for Report {
             (self.failed, "failed"),
             (self.never_started.len() as u64, "never started"),
             (self.unstopped.len() as u64, "did not stop"),
+            (self.waiting, "waiting"),
         ];
         counts
             .iter()

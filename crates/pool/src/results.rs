@@ -10,15 +10,24 @@ use crate::{
     sync::{
         Mutex, Parker,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-        lock,
+        lock, thread_local,
     },
     task::TaskRef,
 };
 use std::{
+    cell::Cell,
     collections::{BTreeMap, VecDeque},
     fmt,
     task::{Poll, Waker},
 };
+
+thread_local! {
+    /// The number of the outlet that this thread last read from.
+    static READS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The number of the latest outlet. An address would be used again.
+static OUTLETS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// In what order results are delivered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -41,12 +50,17 @@ pub struct Outcome<T> {
 }
 
 pub(crate) struct Outlet<T> {
+    number: u64,
     state: Mutex<State<T>>,
     limit: usize,
+    /// How many workers the pool has.
+    workers: usize,
     /// Whether a worker must wait before it starts a task.
     full: AtomicBool,
     /// With `AsSubmitted`: the number of the task whose result is delivered next.
     next: AtomicU64,
+    /// The thread that reads waits for room in the queue meanwhile.
+    reader_submits: AtomicBool,
 }
 
 struct State<T> {
@@ -134,13 +148,16 @@ impl<T> Shelf<T> {
 }
 
 impl<T> Outlet<T> {
-    pub(crate) fn new(delivery: Delivery, limit: usize) -> Self {
+    pub(crate) fn new(delivery: Delivery, limit: usize, workers: usize) -> Self {
         let shelf = match delivery {
             Delivery::AsCompleted => Shelf::Completed(VecDeque::new()),
             Delivery::AsSubmitted => Shelf::Submitted { by_task: BTreeMap::new(), next: 0, held: 0 },
         };
         let state = State { shelf, ended: false, abandoned: false, reader: None, workers: Vec::new() };
-        Self { state: Mutex::new(state), limit, full: AtomicBool::new(false), next: AtomicU64::new(0) }
+        let (full, next) = (AtomicBool::new(false), AtomicU64::new(0));
+        let number = OUTLETS.fetch_add(1, Relaxed) + 1;
+        let reader_submits = AtomicBool::new(false);
+        Self { number, state: Mutex::new(state), limit, workers, full, next, reader_submits }
     }
 
     /// Puts an outcome down; `None` for a task that will never have one. Never waits.
@@ -187,6 +204,30 @@ impl<T> Outlet<T> {
             state.workers.push(waker.clone());
         }
         Poll::Pending
+    }
+
+    /// Whether the calling thread is the one that last read results here.
+    fn is_read_here(&self) -> bool {
+        READS.with(Cell::get) == self.number
+    }
+
+    /// Whether the thread that reads waits in `submit`.
+    pub(crate) fn is_reader_submitting(&self) -> bool {
+        self.reader_submits.load(Relaxed)
+    }
+
+    /// Whether no worker runs a task before more results are read; this many have nothing to do.
+    pub(crate) fn holds_all_workers(&self, idle: usize) -> bool {
+        let state = lock(&self.state);
+        self.is_full(&state) && state.workers.len() + idle >= self.workers
+    }
+
+    /// Notes that the calling thread waits in `submit`, until the guard is dropped, if it is the one that reads.
+    pub(crate) fn enter_submit(&self) -> Option<Submitting<'_, T>> {
+        self.is_read_here().then(|| {
+            self.reader_submits.store(true, Relaxed);
+            Submitting(self)
+        })
     }
 
     /// The pool was cancelled: workers that wait for room have to look up.
@@ -240,12 +281,67 @@ impl<T> Outlet<T> {
     }
 }
 
+#[cold]
+pub(crate) fn log_stuck_reader() {
+    tracing::error!(
+        "the thread that reads the results waits in submit for room in the queue, and every worker waits for it \
+         to read: unless another thread reads them, this never ends. Use try_submit and keep what is refused, \
+         submit from another thread, or spawn from inside the task (see the documentation of Results)"
+    );
+}
+
+/// The thread that reads is inside `submit`.
+pub(crate) struct Submitting<'a, T>(&'a Outlet<T>);
+
+impl<T> Drop for Submitting<'_, T> {
+    fn drop(&mut self) {
+        self.0.reader_submits.store(false, Relaxed);
+    }
+}
+
 /// What tasks come to, as an iterator that ends when the pool has ended and everything was delivered.
 ///
 /// Every task that was started has exactly one [`Outcome`], save those that
 /// [`shutdown`](crate::Pool::shutdown) had to leave behind. Whoever does not read is backpressure: workers
 /// start no more tasks, so `submit` waits, and so does [`join`](crate::Pool::join). Read to the end, or drop
 /// the results to say that nobody wants them.
+///
+/// # Submitting while reading
+/// A thread that reads results must not wait in [`submit`](crate::Pool::submit): when the queue is full and the results
+/// are too, it waits for the workers and they wait for it. (The pool logs an error when that happens; it cannot know
+/// that no other thread is about to read.) A task that leads to further tasks
+/// [spawns](crate::Context::spawn) them from inside. Where only the reader can know what follows, it uses
+/// [`try_submit`](crate::Pool::try_submit) and keeps what is refused until it has read more:
+///
+/// ```
+/// use gristmill_pool::{Delivery, Pool, Task};
+/// use std::collections::VecDeque;
+///
+/// let builder = Pool::builder().workers(2).queue(2).results(2);
+/// let (pool, mut results) = builder.build_with_results::<u32>(Delivery::AsCompleted)?;
+/// let halve = |n: u32| Task::new(move |_| Ok(n / 2));
+/// let (mut refused, mut under_way, mut read) = (VecDeque::from([halve(64)]), 0, 0);
+/// while under_way > 0 || !refused.is_empty() {
+///     while let Some(task) = refused.pop_front() {
+///         match pool.try_submit(task) {
+///             Ok(_) => under_way += 1,
+///             Err(full) => {
+///                 refused.push_front(full.into_task());
+///                 break;
+///             }
+///         }
+///     }
+///     let Some(outcome) = results.next() else { break };
+///     under_way -= 1;
+///     read += 1;
+///     let half = outcome.result?;
+///     refused.extend((0..2).filter(|_| half > 0).map(|_| halve(half)));
+/// }
+/// assert_eq!(read, 127);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Example
 ///
 /// ```
 /// use gristmill_pool::{Delivery, Pool};
@@ -282,6 +378,7 @@ impl<T> Iterator for Results<T> {
     type Item = Outcome<T>;
 
     fn next(&mut self) -> Option<Outcome<T>> {
+        READS.with(|reads| reads.set(self.outlet.number));
         let mut parker = None;
         let outcome = loop {
             let waker = || parker.get_or_insert_with(Parker::new).waker().clone();

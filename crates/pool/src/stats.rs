@@ -5,7 +5,10 @@ use crate::{
     breaker::BreakerStats,
     sync::{
         Mutex, OnceLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
         lock,
     },
 };
@@ -82,9 +85,10 @@ pub struct KindStats {
 pub(crate) struct Tally(AtomicU64);
 
 impl Tally {
-    /// Not an atomic addition: there is one writer.
+    /// Not an atomic addition: there is one writer. A reader that sees the new value sees also what was counted
+    /// before it, by whichever worker: see `Core::snapshot`.
     pub(crate) fn add(&self, more: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(more), Relaxed);
+        self.0.store(self.0.load(Relaxed).wrapping_add(more), Release);
     }
 
     fn raise(&self, to: u64) {
@@ -94,7 +98,7 @@ impl Tally {
     }
 
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.0.load(Acquire)
     }
 }
 
@@ -131,8 +135,6 @@ impl Counts {
     }
 
     pub(crate) fn fill(&self, kinds: &Kinds, stats: &mut Stats) {
-        stats.spawned = self.spawned.get();
-        stats.submitted += self.spawned.get();
         stats.completed = self.completed.get();
         stats.failed += self.failed.get();
         stats.panicked = self.panicked.get();

@@ -142,6 +142,12 @@ impl<T: Send + 'static, W: Worker> Task<T, W> {
         TaskRef { id: TaskId(*id), kind, label: extras.as_ref().and_then(|extras| extras.label.clone()) }
     }
 
+    /// Why no pool may take this task.
+    pub(crate) fn fault(&self) -> Option<Refusal> {
+        let timeout = self.meta().extras.as_ref()?.timeout?;
+        timeout.is_zero().then_some(Refusal::ZeroTimeout)
+    }
+
     pub(crate) fn failed(&self) -> u32 {
         self.meta().extras.as_ref().map_or(0, |extras| extras.failed)
     }
@@ -176,7 +182,7 @@ impl<T: Send + 'static, W: Worker> Task<T, W> {
         self
     }
 
-    /// How long one attempt may take; overrides the pool's own limit.
+    /// How long one attempt may take; overrides the pool's own limit. A pool refuses a task whose limit is zero.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.meta_mut().extras().timeout = Some(limit);
@@ -230,6 +236,8 @@ pub enum Refusal {
     Closed,
     /// The pool was cancelled, or the task that spawns has been replaced as stalled.
     Cancelled,
+    /// The task's own timeout is zero: no attempt could succeed.
+    ZeroTimeout,
 }
 
 /// The pool did not take a task; it can be [had back](Self::into_task).
@@ -259,6 +267,7 @@ impl<T: Send + 'static, W: Worker> fmt::Display for SubmitError<T, W> {
             Refusal::TimedOut => "the pool's queue stayed full for the time allowed",
             Refusal::Closed => "the pool is closed and takes no new tasks",
             Refusal::Cancelled => "the pool is cancelled and takes no new tasks",
+            Refusal::ZeroTimeout => "the task's timeout is zero; it must be longer than that",
         })
     }
 }

@@ -5,7 +5,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Delivery, Failure, Retry, error::Cause};
+use gristmill_pool::{Delivery, Failure, Retry, error::Cause, error::catch_panic};
 use std::{
     panic::{panic_any, resume_unwind},
     time::Duration,
@@ -49,6 +49,16 @@ fn a_panic_is_told_with_message_place_and_backtrace<K: Kind>() {
     let report = rig.join();
     assert_partition(&report);
     assert_eq!((report.stats.panicked, report.stats.failed), (4, 4));
+}
+
+/// A task that catches its own panic and returns it is a task that panicked.
+fn a_panic_that_the_task_caught_counts_as_one<K: Kind>() {
+    let (rig, mut results) = build_with_results::<(), K>(small(1, 8), Delivery::AsCompleted);
+    rig.submit(K::once(async |_| catch_panic(|| panic!("caught")))).unwrap();
+    let failure = results.next().unwrap().result.unwrap_err();
+    assert!(message_of(&failure).starts_with("caught, at "), "{failure}");
+    assert!(format!("{:?}", failure.error).lines().count() > 5, "no backtrace in {:?}", failure.error);
+    assert_eq!((rig.join().stats.panicked, rig.stats().failed), (1, 1));
 }
 
 fn a_panic_costs_no_worker<K: Kind>() {
@@ -149,6 +159,7 @@ fn a_panic_caught_inside_is_nobodys_business<K: Kind>() {
 }
 
 every_kind!(
+    a_panic_that_the_task_caught_counts_as_one,
     a_panic_is_told_with_message_place_and_backtrace,
     a_panic_costs_no_worker,
     a_drop_that_panics_costs_no_worker,

@@ -741,3 +741,37 @@ fn async_cancel_is_heard() {
         });
     });
 }
+
+/// Whoever looks sees no more tasks ended, running or waiting than were submitted.
+#[test]
+fn snapshots_are_consistent_while_tasks_are_submitted_spawned_and_stopped() {
+    explore(|| {
+        let (pool, hits) = (Pool::builder().workers(2).queue(2).build().unwrap(), Hits::default());
+        let watched = pool.clone();
+        let watcher = thread::spawn(move || {
+            for _ in 0..3 {
+                let stats = watched.stats();
+                let ended = stats.completed + stats.failed + stats.never_started;
+                assert!(ended <= stats.submitted, "{stats:?}");
+                thread::yield_now();
+            }
+        });
+        for _ in 0..2 {
+            // Refused only where the pool was cancelled.
+            let _ = pool.submit_task(hits.tree(1));
+        }
+        let inside = pool.clone();
+        let reporter = Task::new(move |_| {
+            let report = inside.shutdown(SEC);
+            let left = report.never_started.len() + report.unstopped.len();
+            let sum = report.finished + report.failed + left as u64 + report.waiting;
+            assert_eq!(sum, report.stats.submitted, "{report:?}");
+            Ok(())
+        });
+        let _ = pool.submit_task(reporter);
+        let report = pool.join();
+        check_partition(&report);
+        assert_eq!(report.failed, 0, "{report:?}");
+        watcher.join().unwrap();
+    });
+}

@@ -7,7 +7,7 @@ mod suite;
 
 use gristmill_pool::{Breaker, Delivery, Retry, Stats, TaskError, clock::ManualClock};
 use serde_json::Value;
-use std::time::Duration;
+use std::{thread, time::Duration};
 use suite::*;
 
 /// A pool in the middle of everything, looked at.
@@ -120,6 +120,32 @@ fn every_attempt_is_measured<K: Kind>() {
     }
 }
 
+/// A snapshot may be taken while tasks are submitted, spawned and settled: those that have ended are a part of
+/// those that were submitted.
+fn stats_never_show_more_ended_tasks_than_submitted_ones<K: Kind>() {
+    let rig = build::<K>(small(2, 64));
+    let ended = Signal::default();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while ended.count() == 0 {
+                let stats = rig.stats();
+                let settled = stats.completed + stats.failed + stats.never_started;
+                assert!(settled <= stats.submitted, "{settled} of {} have ended: {stats:?}", stats.submitted);
+            }
+        });
+        for _ in 0..10_000 {
+            let parent = K::once(async |context: Ctx<(), K>| {
+                context.spawn_task(make::<(), K>(()))?;
+                Ok(())
+            });
+            rig.submit(parent).unwrap();
+        }
+        let stats = rig.join().stats;
+        ended.give();
+        assert_eq!((stats.completed, stats.submitted), (20_000, 20_000));
+    });
+}
+
 /// A name of any path is public: this is what the page and the metrics read.
 fn keys(value: &Value) -> String {
     let object = value.as_object().unwrap();
@@ -151,5 +177,6 @@ every_kind!(
     high_water_is_the_most_that_ever_waited,
     durations_are_told_by_kind,
     every_attempt_is_measured,
+    stats_never_show_more_ended_tasks_than_submitted_ones,
     the_snapshot_serialises_with_these_keys,
 );

@@ -7,7 +7,7 @@
 mod suite;
 
 use gristmill_pool::{Delivery, Report, clock::ManualClock, error::Cause, error::Refusal};
-use std::{thread, time::Duration};
+use std::{sync::mpsc, thread, time::Duration};
 use suite::*;
 
 fn the_report_names_every_error<K: Kind>() {
@@ -213,6 +213,45 @@ fn a_task_can_stop_its_own_pool<K: Kind>() {
     }
 }
 
+/// A task that stops its own pool gets a report at once. Beside it are a task that runs, one that a worker holds until
+/// there is room for its result, and one in the queue.
+fn a_report_made_inside_a_task_accounts_for_every_task<K: Kind>() {
+    for cancels in [false, true] {
+        let (rig, results) = build_with_results::<u32, K>(small(3, 8).results(1), Delivery::AsCompleted);
+        let (gate, started, may_report) = (Gate::default(), Signal::default(), Gate::default());
+        let (sender, receiver) = mpsc::channel();
+        let (pool, passed, begun) = (rig.pool.clone(), may_report.passed(), started.clone());
+        let reporter = K::once(async move |_: Ctx<u32, K>| {
+            begun.give();
+            passed.await;
+            let report = if cancels { K::shutdown(&pool.0, SEC).await } else { K::join(&pool.0).await };
+            sender.send(report)?;
+            Ok(0)
+        });
+        rig.submit(reporter).unwrap();
+        rig.submit(hold::<u32, K>(&started, &gate, 1)).unwrap();
+        started.wait_for(2);
+        for n in 2..5 {
+            rig.submit(make::<u32, K>(n)).unwrap();
+        }
+        until(|| rig.stats().completed == 1 && rig.stats().queued == 1);
+        may_report.open();
+        let report = receiver.recv().unwrap();
+        assert_eq!(report.finished, 1);
+        assert_eq!(report.unstopped.len(), 2, "{report:?}");
+        let named = (report.never_started.len() + report.unstopped.len()) as u64;
+        let accounted = report.finished + report.failed + named + report.waiting;
+        assert_eq!(accounted, report.stats.submitted, "{report:?}");
+        assert!(report.waiting + report.never_started.len() as u64 == 2, "{report:?}");
+        assert!(!report.is_clean());
+        gate.open();
+        drop(results);
+        let last = rig.join();
+        assert_partition(&last);
+        assert_eq!(last.waiting, 0, "{last}");
+    }
+}
+
 fn the_last_handle_closes_the_pool<K: Kind>() {
     for delivery in DELIVERIES {
         let (Rig { pool, runtime }, results) = build_with_results::<u32, K>(small(1, 8), delivery);
@@ -331,6 +370,7 @@ every_kind!(
     stopping_again_changes_nothing,
     every_stop_at_once_in_every_state,
     a_task_can_stop_its_own_pool,
+    a_report_made_inside_a_task_accounts_for_every_task,
     the_last_handle_closes_the_pool,
     a_shutdown_in_time_cancels_nothing,
     a_shutdown_cancels_in_time_to_stop,

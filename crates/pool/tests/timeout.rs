@@ -5,7 +5,9 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Class, Delivery, Failure, Results, Retry, TaskError, clock::ManualClock, error::Cause};
+use gristmill_pool::{
+    Class, Delivery, Failure, Results, Retry, TaskError, clock::ManualClock, error::Cause, error::Refusal,
+};
 use std::time::Duration;
 use suite::*;
 
@@ -22,6 +24,25 @@ fn rig<K: Kind>(limit: Option<Duration>) -> (Rig<u32, K>, Results<u32>, ManualCl
 #[track_caller]
 fn assert_timed_out(failure: &Failure, after: Duration) {
     assert!(matches!(failure.error.cause(), Cause::TimedOut(limit) if *limit == after), "{failure}");
+}
+
+/// A task that has no time at all could never succeed: it is refused by every way into the pool, and handed back.
+fn a_task_with_a_timeout_of_zero_is_refused<K: Kind>() {
+    let (rig, mut results, _clock) = rig::<K>(Some(SEC));
+    let task = || make::<u32, K>(1).timeout(Duration::ZERO);
+    let spawner = K::once(async move |context: Ctx<u32, K>| {
+        assert_eq!(context.spawn_task(task()).unwrap_err().refusal, Refusal::ZeroTimeout);
+        Ok(2)
+    });
+    let refused = [rig.submit(task()), rig.submit_timeout(task(), SEC), rig.try_submit(task())];
+    for refused in refused {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.refusal, Refusal::ZeroTimeout);
+        assert!(refused.to_string().contains("timeout is zero"), "{refused}");
+    }
+    rig.submit(spawner).unwrap();
+    assert_eq!(results.next().unwrap().result.unwrap(), 2);
+    assert_eq!(rig.join().stats.submitted, 1);
 }
 
 /// Runs a task until its context says stop, and answers after how long that was.
@@ -92,6 +113,7 @@ fn a_timeout_is_tried_again_with_its_full_time<K: Kind>() {
 }
 
 every_kind!(
+    a_task_with_a_timeout_of_zero_is_refused,
     a_task_is_told_when_its_time_is_over,
     timers_are_forgotten,
     a_timeout_is_tried_again_with_its_full_time,

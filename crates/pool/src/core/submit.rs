@@ -3,6 +3,7 @@
 use super::{Core, State, Wakes, take::look_around};
 use crate::{
     panics,
+    results::log_stuck_reader,
     slot::Slot,
     sync::{
         Arc, MutexGuard,
@@ -39,10 +40,15 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         state.closed.then_some(Refusal::Closed)
     }
 
+    /// Why the pool does not take `task`, whether there is room or not.
+    fn refusal_of(state: &State<T, W>, task: &Task<T, W>) -> Option<Refusal> {
+        Self::refusal(state).or_else(|| task.fault())
+    }
+
     /// Takes a task in, unless there is no room for it.
     pub(crate) fn try_submit(&self, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
         let state = self.lock();
-        if let Some(refusal) = Self::refusal(&state) {
+        if let Some(refusal) = Self::refusal_of(&state, &task) {
             drop(state);
             return Err(SubmitError::new(refusal, task));
         }
@@ -107,8 +113,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         waker: impl FnOnce() -> Waker,
     ) -> Poll<Result<TaskId, SubmitError<T, W>>> {
         let mut state = self.lock();
-        if let Some(refusal) = Self::refusal(&state) {
-            // Everybody in line was woken and the line is gone.
+        let submitted = task.as_ref().expect("polled after it was ready");
+        if let Some(refusal) = Self::refusal_of(&state, submitted) {
+            // A closed pool has woken everybody in line, and the line is gone; a faulty task was never in it.
             *ticket = None;
             drop(state);
             let task = task.take().expect("polled after it was ready");
@@ -138,6 +145,21 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let entry = (state.tickets, waker());
         state.submitters.push_back(entry);
         Poll::Pending
+    }
+
+    /// Logs that the thread that reads the results waits for itself: it waits here for room, and no worker runs a task before
+    /// it reads. To be called by each of them when it waits: the last one sees that all do. It is logged and not refused,
+    /// because another thread may be given the results to read.
+    pub(crate) fn check_reader(&self) {
+        let Some(outlet) = self.outlet.as_ref().filter(|outlet| outlet.is_reader_submitting()) else {
+            return;
+        };
+        let state = self.lock();
+        let is_stuck = !state.submitters.is_empty() && outlet.holds_all_workers(state.idle.len());
+        drop(state);
+        if is_stuck {
+            log_stuck_reader();
+        }
     }
 
     /// A submitter gives up waiting. If room was promised to it, that goes to the next in line.
@@ -190,6 +212,9 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
 
     /// Takes a task in from a task that runs on `slot`.
     pub(crate) fn spawn(&self, slot: &Slot<T, W>, mut task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
+        if let Some(refusal) = task.fault() {
+            return Err(SubmitError::new(refusal, task));
+        }
         if panics::worker_of(self.address()) != Some(slot.id) {
             return self.spawn_elsewhere(slot, task);
         }

@@ -1,0 +1,149 @@
+//! A thread that reads results and submits. Alone in its process: it listens to everything that is logged.
+
+#![cfg(not(any(shuttle, loom)))]
+
+use gristmill_pool::{Delivery, Pool, Task, error::Refusal};
+use std::{
+    collections::VecDeque,
+    fmt::{self, Write},
+    sync::{Condvar, Mutex, mpsc},
+    thread,
+};
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+
+static LOGGED: (Mutex<String>, Condvar) = (Mutex::new(String::new()), Condvar::new());
+
+/// Keeps what is logged as errors.
+struct Log;
+
+struct Text<'a>(&'a mut String);
+
+impl Visit for Text<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let _ = write!(self.0, "{field}={value:?} ");
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::ERROR
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Text(&mut LOGGED.0.lock().unwrap()));
+        LOGGED.1.notify_all();
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+fn number(n: usize) -> Task<usize> {
+    Task::new(move |_| Ok(n))
+}
+
+/// The reader waits for room in the queue, and the workers wait for the reader. `first` is the first task that it does not read.
+fn check_deadlock_is_logged(delivery: Delivery, first: Task<usize>, meanwhile: impl FnOnce(&Pool<usize>)) {
+    let builder = Pool::builder().workers(2).queue(2).results(2);
+    let (pool, results) = builder.build_with_results::<usize>(delivery).unwrap();
+    LOGGED.0.lock().unwrap().clear();
+    thread::scope(|scope| {
+        let reading = pool.clone();
+        let reader = scope.spawn(move || {
+            let mut results = results;
+            reading.submit_task(number(0)).unwrap();
+            results.next().unwrap();
+            reading.submit_task(first).unwrap();
+            // More than queue, workers and results hold together.
+            let refused = (2..100).map(|n| reading.submit_task(number(n))).find_map(Result::err);
+            refused.map(|refused| refused.refusal)
+        });
+        meanwhile(&pool);
+        let logged = LOGGED.1.wait_while(LOGGED.0.lock().unwrap(), |text| text.is_empty()).unwrap();
+        assert!(logged.contains("the thread that reads the results waits in submit"), "{logged}");
+        drop(logged);
+        pool.cancel();
+        assert_eq!(reader.join().unwrap(), Some(Refusal::Cancelled));
+    });
+}
+
+/// In submit order all tasks that may be started end before the first one: then the workers have nothing to do.
+fn check_deadlock_with_idle_workers_is_logged() {
+    let (open, gate) = mpsc::channel::<()>();
+    let first = Task::new(move |_| {
+        gate.recv().unwrap();
+        Ok(1)
+    });
+    check_deadlock_is_logged(Delivery::AsSubmitted, first, |pool| {
+        // All others that queue, workers and results have room for.
+        while pool.stats().completed < 1 + 5 {
+            thread::yield_now();
+        }
+        open.send(()).unwrap();
+    });
+}
+
+/// Another thread reads: a full queue is ordinary backpressure, and nothing is logged.
+fn check_backpressure_is_not_logged(delivery: Delivery) {
+    let builder = Pool::builder().workers(2).queue(2).results(2);
+    let (pool, results) = builder.build_with_results::<usize>(delivery).unwrap();
+    LOGGED.0.lock().unwrap().clear();
+    thread::scope(|scope| {
+        let reader = scope.spawn(move || results.count());
+        for n in 0..500 {
+            pool.submit_task(number(n)).unwrap();
+        }
+        pool.close();
+        assert_eq!(reader.join().unwrap(), 500);
+    });
+    assert_eq!(*LOGGED.0.lock().unwrap(), "");
+}
+
+/// The recipe of the documentation of `Results`: what is refused waits with the reader.
+fn check_recipe(delivery: Delivery) {
+    let builder = Pool::builder().workers(2).queue(2).results(2);
+    let (pool, mut results) = builder.build_with_results::<usize>(delivery).unwrap();
+    LOGGED.0.lock().unwrap().clear();
+    let (mut waiting, mut under_way, mut sum) = (VecDeque::from([number(100)]), 0, 0);
+    while under_way > 0 || !waiting.is_empty() {
+        while let Some(task) = waiting.pop_front() {
+            match pool.try_submit(task) {
+                Ok(_) => under_way += 1,
+                Err(full) => {
+                    waiting.push_front(full.into_task());
+                    break;
+                }
+            }
+        }
+        let made = results.next().unwrap().result.unwrap();
+        under_way -= 1;
+        sum += 1;
+        waiting.extend((0..2).filter(|_| made > 1).map(|_| number(made / 2)));
+    }
+    assert_eq!(sum, 127);
+    assert_eq!(*LOGGED.0.lock().unwrap(), "");
+}
+
+#[test]
+fn a_reader_that_waits_in_submit_for_itself_is_logged_with_what_to_do() {
+    tracing::subscriber::set_global_default(Log).unwrap();
+    for delivery in [Delivery::AsCompleted, Delivery::AsSubmitted] {
+        check_backpressure_is_not_logged(delivery);
+        check_recipe(delivery);
+        check_deadlock_is_logged(delivery, number(1), |_| ());
+    }
+    check_deadlock_with_idle_workers_is_logged();
+}
