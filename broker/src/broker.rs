@@ -36,7 +36,7 @@ const EPMD_ENDED: &str = "its epmd ended, so that port is in use";
 
 /// A RabbitMQ of one's own on 127.0.0.1.
 ///
-/// It has a folder, ports, a user and a password that nobody else has. Dropping it kills it and deletes the folder;
+/// It has a folder, ports, a user and a password of its own. Dropping it kills it and deletes the folder;
 /// where nothing is dropped (a static of a test, a process that is killed) that happens as the process ends.
 #[derive(Debug)]
 pub struct Broker {
@@ -57,10 +57,10 @@ impl Broker {
 
     /// Starts one. Returns when it accepts connections.
     pub fn with(settings: &Settings) -> Result<Broker, Fault> {
-        Broker::on(settings, || Ports::free(settings.tls))
+        Broker::on(settings, || Ports::free(settings))
     }
 
-    /// Between our finding a port and the broker's taking it, somebody else may have been quicker.
+    /// Another process may take a port after it was found free: then other ports are tried.
     fn on(settings: &Settings, mut ports: impl FnMut() -> Result<Ports, Fault>) -> Result<Broker, Fault> {
         let kit = Kit::find()?;
         let mut attempt = 1;
@@ -76,7 +76,11 @@ impl Broker {
         let login = Login::new()?;
         let files = Files::new()?;
         let mut watcher = Watcher::of(files.folder())?;
-        files.link(&kit.applications())?;
+        let mut applications = kit.applications();
+        if settings.management {
+            applications.extend(kit.management_plugins()?);
+        }
+        files.link(&applications)?;
         files.write(settings, &login, &ports)?;
         #[cfg(feature = "tls")]
         if settings.tls {
@@ -117,6 +121,18 @@ impl Broker {
     /// Where it listens for TLS, if it does.
     pub fn tls_address(&self) -> Option<SocketAddr> {
         self.ports.tls_address()
+    }
+
+    /// The URL of its management API with the user's name and password, if it has the plugin:
+    /// `http://user:password@127.0.0.1:port`.
+    pub fn management_url(&self) -> Option<String> {
+        let Login { user, password } = &self.login;
+        self.management_address().map(|address| format!("http://{user}:{password}@{address}"))
+    }
+
+    /// The address of its management API, if it has the plugin.
+    pub fn management_address(&self) -> Option<SocketAddr> {
+        self.ports.management_address()
     }
 
     /// The user that was made for it, who may do everything.
@@ -194,10 +210,10 @@ impl Broker {
 
     fn boot(&mut self) -> Result<(), Fault> {
         let mut node = self.commands.node()?;
-        let told = self.watcher.tell(&[self.epmd.id(), node.id()]).and_then(|()| node.go());
+        let watched = self.watcher.tell(&[self.epmd.id(), node.id()]).and_then(|()| node.go());
         // From here on it is ended with us.
         let node = self.node.insert(node);
-        told?;
+        watched?;
         let why = match node.says(STARTED, PATIENCE) {
             Ok(()) => match speaks_amqp(self.ports.amqp_address()) {
                 Ok(()) if !self.epmd.ends(Duration::ZERO) => return Ok(()),
@@ -213,9 +229,9 @@ impl Broker {
         Err(Fault::NotStarted { why, log: said.join("\n") })
     }
 
-    /// The watcher forgets a process before its number is free for somebody else.
+    /// Removes a process from the watcher's list before its number can be given to another process.
     fn bury(&mut self, mut node: Process) {
-        // Only a watcher that is gone does not hear it, and that one signals nobody.
+        // This fails only if the watcher has ended, and then it signals no process.
         let _ = self.watcher.tell(&[self.epmd.id()]);
         node.reap();
     }
@@ -245,12 +261,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_somebody_took_meanwhile_is_replaced() {
+    fn a_port_that_was_taken_meanwhile_is_replaced() {
         let taken = |port: u16| TcpListener::bind(("127.0.0.1", port)).unwrap();
         let mut holders = Vec::new();
         let mut attempts = 0;
         let ports = || {
-            let ports = Ports::free(false)?;
+            let ports = Ports::free(&Settings::new())?;
             attempts += 1;
             match attempts {
                 1 => holders.push(taken(ports.amqp)),

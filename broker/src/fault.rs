@@ -1,11 +1,11 @@
-//! Why there is no broker, or why it did not do what it was told.
+//! Errors of this crate: why there is no broker, or why it did not do what was asked.
 //!
 //! Owns the words. Each says what, where, and what would be right; a start that failed shows what the broker said
 //! last.
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What went wrong.
 #[derive(Debug)]
@@ -17,6 +17,13 @@ pub enum Fault {
     NoFolderForTools,
     /// RabbitMQ could not be got. Says why.
     NotGot(String),
+    /// The RabbitMQ of this machine lacks a plugin.
+    NoPlugin {
+        /// The plugin that was asked for.
+        name: String,
+        /// The folder where it should be.
+        folder: PathBuf,
+    },
     /// The operating system refused something.
     System {
         /// What was tried.
@@ -52,6 +59,11 @@ impl fmt::Display for Fault {
             Fault::NotGot(why) => write!(
                 f,
                 "RabbitMQ could not be got: {why}. The Debian package rabbitmq-server, installed by hand, will do as well"
+            ),
+            Fault::NoPlugin { name, folder } => write!(
+                f,
+                "RabbitMQ has no plugin {name} in {}: the Debian package rabbitmq-server has it; remove what is installed or install that",
+                folder.display()
             ),
             Fault::System { doing, error } => write!(f, "cannot {doing}: {error}"),
             Fault::NotStarted { why, log } => {

@@ -26,7 +26,7 @@ pub(crate) fn fetch(folder: &Path) -> Result<PathBuf, Fault> {
     let beside = folder.with_file_name(format!("rabbitmq.{}", files::random_word()?));
     std::fs::create_dir_all(&beside).or_fault_at("make", &beside)?;
     let fetched = fill(&beside).and_then(|()| put_in_place(&beside, folder));
-    // What failed, and what another run was faster with, is of no use to anybody.
+    // What failed, or was already fetched by another run, is not needed.
     let _ = std::fs::remove_dir_all(&beside);
     fetched
 }

@@ -1,4 +1,4 @@
-//! Whether somebody at an address speaks AMQP.
+//! Whether a server at an address speaks AMQP.
 //!
 //! Owns the eight bytes that open a connection and the first frame of the answer. Nothing beyond: no login, no
 //! channel.

@@ -90,15 +90,28 @@ impl Kit {
     /// for each module in one folder after another, and most of them are plugins': with those left out, a broker
     /// starts in half the time.
     pub(crate) fn applications(&self) -> Vec<PathBuf> {
-        let is_plugin = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-            name.starts_with(b"rabbitmq_") && !name.starts_with(b"rabbitmq_prelaunch")
-        };
+        let is_plugin =
+            |path: &PathBuf| has_prefix(path, "rabbitmq_") && !has_prefix(path, "rabbitmq_prelaunch");
         entries_of(&self.rabbitmq.join("plugins")).filter(|path| !is_plugin(path)).collect()
     }
 
+    /// The plugin rabbitmq_management and the plugins that it needs. Debian's package has them all.
+    pub(crate) fn management_plugins(&self) -> Result<Vec<PathBuf>, Fault> {
+        let folder = self.rabbitmq.join("plugins");
+        let found = |name: &&str| {
+            let prefix = format!("{name}-");
+            entries_of(&folder)
+                .find(|path| has_prefix(path, &prefix))
+                .ok_or_else(|| Fault::NoPlugin { name: (*name).to_owned(), folder: folder.clone() })
+        };
+        ["rabbitmq_management", "rabbitmq_management_agent", "rabbitmq_web_dispatch"]
+            .iter()
+            .map(found)
+            .collect()
+    }
+
     /// Everything that a program of the kit finds in its environment; nothing of ours gets there by itself, since
-    /// a stray `RABBITMQ_…` or `ERL_…` of somebody's shell would make another broker of it.
+    /// a stray `RABBITMQ_…` or `ERL_…` of the caller's shell would change the broker.
     fn environment(&self) -> Vec<(&'static str, OsString)> {
         let mut environment = vec![
             ("ROOTDIR", self.erlang.clone().into()),
@@ -137,10 +150,11 @@ pub(crate) struct Program {
 }
 
 fn last_with_prefix(folder: &Path, prefix: &str) -> Option<PathBuf> {
-    let named = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
-    };
-    folders_in(folder).filter(named).max()
+    folders_in(folder).filter(|path| has_prefix(path, prefix)).max()
+}
+
+fn has_prefix(path: &Path, prefix: &str) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
 }
 
 fn folders_in(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -157,6 +171,6 @@ fn contains(name: &OsStr, part: &str) -> bool {
 }
 
 pub(crate) fn joined(folders: &[PathBuf]) -> OsString {
-    // A folder with a colon in its name cannot be told to Erlang at all; it fails there, with its own words.
+    // A folder with a colon in its name cannot be passed to Erlang, which then fails with its own error.
     std::env::join_paths(folders).unwrap_or_default()
 }

@@ -28,7 +28,7 @@ const KEPT: usize = 100;
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
-    /// Locked by nobody: it is here only so that a broker can be shared between threads.
+    /// Never contended: the lock is here only so that a broker can be shared between threads.
     heard: Mutex<Receiver<String>>,
     kept: Arc<Mutex<VecDeque<String>>>,
 }
@@ -92,7 +92,7 @@ impl Process {
         kept.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 
-    /// Sends a signal. A process that has ended keeps its number until it is reaped, so this reaches nobody else.
+    /// Sends a signal. A process that has ended keeps its number until it is reaped, so this reaches no other process.
     pub(crate) fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(id) = id {
@@ -106,7 +106,7 @@ impl Process {
     }
 }
 
-/// Passes on what is said, and keeps the end of it. A process that nobody listens to would stop at a full pipe.
+/// Passes on the output of a process and keeps the last lines. A process whose output is not read would stop at a full pipe.
 fn listen(from: impl Read + Send + 'static, say: Sender<String>, kept: Arc<Mutex<VecDeque<String>>>) {
     std::thread::spawn(move || {
         for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {

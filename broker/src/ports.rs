@@ -1,12 +1,13 @@
-//! Ports of 127.0.0.1 that nobody listens on.
+//! Free ports of 127.0.0.1.
 //!
-//! Owns the choice. Nothing reserves a port, so somebody may take one before the broker does; who starts a broker
-//! tries again with others.
+//! Owns the choice. Nothing reserves a port, so another process may take one before the broker does; `broker` then tries
+//! again with others.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use crate::fault::{Fault, OrFault};
 use crate::files;
+use crate::settings::Settings;
 
 /// Below those that the system hands out by itself (from 32768 on Linux). A client that keeps calling a killed
 /// broker at such a port is sooner or later given that very port to call from, reaches itself, and holds the port
@@ -21,6 +22,8 @@ const ATTEMPTS: usize = 1_000;
 pub(crate) struct Ports {
     pub(crate) amqp: u16,
     pub(crate) tls: Option<u16>,
+    /// The HTTP API of the plugin rabbitmq_management.
+    pub(crate) management: Option<u16>,
     /// Where other Erlang nodes find this one, which is to say `rabbitmqctl`.
     pub(crate) node: u16,
     /// Where they ask for it.
@@ -28,11 +31,13 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    pub(crate) fn free(with_tls: bool) -> Result<Ports, Fault> {
+    pub(crate) fn free(settings: &Settings) -> Result<Ports, Fault> {
         // All are held until each is found, so that none is given twice.
-        let held = [free()?, free()?, free()?, free()?];
-        let [amqp, tls, node, epmd] = held.each_ref().map(|(port, _)| *port);
-        Ok(Ports { amqp, tls: with_tls.then_some(tls), node, epmd })
+        let held = [free()?, free()?, free()?, free()?, free()?];
+        let [amqp, tls, management, node, epmd] = held.each_ref().map(|(port, _)| *port);
+        let tls = settings.tls.then_some(tls);
+        let management = settings.management.then_some(management);
+        Ok(Ports { amqp, tls, management, node, epmd })
     }
 
     pub(crate) fn amqp_address(&self) -> SocketAddr {
@@ -41,6 +46,10 @@ impl Ports {
 
     pub(crate) fn tls_address(&self) -> Option<SocketAddr> {
         self.tls.map(at)
+    }
+
+    pub(crate) fn management_address(&self) -> Option<SocketAddr> {
+        self.management.map(at)
     }
 }
 

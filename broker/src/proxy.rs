@@ -41,6 +41,8 @@ struct Line {
     ends: [TcpStream; 2],
     /// Whether one of its two ways is at its end.
     half_closed: bool,
+    /// Whether the client's end is closed and the broker's is not to know.
+    half_open: bool,
 }
 
 impl Line {
@@ -85,6 +87,15 @@ impl Proxy {
         self.wire.changed.notify_all();
     }
 
+    /// Closes the clients' ends of all connections and keeps the broker's open: the broker notices by its heartbeat alone.
+    pub fn cut_unnoticed(&self) {
+        let mut state = self.wire.lock();
+        for line in &mut state.open {
+            line.half_open = true;
+            let _ = line.ends[0].shutdown(Shutdown::Both);
+        }
+    }
+
     /// Lets connections be opened again.
     pub fn mend(&self) {
         self.wire.lock().cut = false;
@@ -114,7 +125,7 @@ impl Drop for Proxy {
         state.close_all();
         drop(state);
         self.wire.changed.notify_all();
-        // Somebody at the door makes it look up.
+        // A connection wakes the thread that accepts.
         let _ = TcpStream::connect(self.address);
         if let Some(door) = self.door.take() {
             let _ = door.join();
@@ -140,7 +151,7 @@ impl Wire {
             if self.lock().over {
                 return;
             }
-            // Nobody waits for a client that could not be put through: it sees its connection closed.
+            // A client that could not be connected to the target sees its connection closed.
             let _ = self.put_through(client);
         }
     }
@@ -160,12 +171,12 @@ impl Wire {
         }
         let number = state.accepted;
         state.accepted += 1;
-        state.open.push(Line { number, ends: [client, broker], half_closed: false });
+        state.open.push(Line { number, ends: [client, broker], half_closed: false, half_open: false });
         drop(state);
-        for (from, to) in ways {
+        for ((from, to), is_from_client) in ways.into_iter().zip([true, false]) {
             let wire = Arc::clone(self);
             std::thread::spawn(move || {
-                let is_broken = wire.pump(&from, &to, number).is_err();
+                let is_broken = wire.pump(&from, &to, number, is_from_client).is_err();
                 wire.close(number, is_broken);
             });
         }
@@ -173,16 +184,44 @@ impl Wire {
     }
 
     /// Carries bytes one way until there are no more. An end is passed on as what it is: the other way may go on.
-    fn pump(&self, mut from: &TcpStream, mut to: &TcpStream, number: usize) -> io::Result<()> {
+    fn pump(
+        &self,
+        mut from: &TcpStream,
+        mut to: &TcpStream,
+        number: usize,
+        is_from_client: bool,
+    ) -> io::Result<()> {
         let mut buffer = vec![0; 64 * 1024];
         loop {
-            let count = from.read(&mut buffer)?;
+            let read = from.read(&mut buffer);
             self.wait_for_flow(number);
+            if self.is_half_open(number) {
+                // The client's end is closed: nothing more comes from it, and what comes for it is thrown away.
+                match read {
+                    Ok(1..) => continue,
+                    _ if is_from_client => {
+                        self.wait_for_close(number);
+                        return Ok(());
+                    }
+                    other => return other.map(drop),
+                }
+            }
+            let count = read?;
             if count == 0 {
                 return to.shutdown(Shutdown::Write);
             }
             to.write_all(&buffer[..count])?;
         }
+    }
+
+    fn is_half_open(&self, number: usize) -> bool {
+        self.lock().open.iter().any(|line| line.number == number && line.half_open)
+    }
+
+    fn wait_for_close(&self, number: usize) {
+        let is_open =
+            |state: &mut State| state.open.iter().any(|line| line.number == number && !line.half_closed);
+        drop(self.changed.wait_while(self.lock(), is_open));
     }
 
     fn wait_for_flow(&self, number: usize) {

@@ -5,6 +5,7 @@
 pub struct Settings {
     pub(crate) lines: Vec<String>,
     pub(crate) tls: bool,
+    pub(crate) management: bool,
 }
 
 impl Settings {
@@ -18,6 +19,14 @@ impl Settings {
     #[must_use]
     pub fn line(mut self, line: impl Into<String>) -> Settings {
         self.lines.push(line.into());
+        self
+    }
+
+    /// Enables the plugin rabbitmq_management: its HTTP API listens on a port of its own. The counts of that API are refreshed
+    /// every second instead of every 5 s.
+    #[must_use]
+    pub fn management(mut self) -> Settings {
+        self.management = true;
         self
     }
 

@@ -1,9 +1,9 @@
-//! The end of everything, even when we are killed: a small process that outlives us by a moment.
+//! A small process that ends the broker's processes when this process has ended, even if it was killed.
 //!
-//! Owns the deletion of a broker's folder, and the killing of its processes when nobody else can do it any more.
-//! It is a shell that reads a pipe whose other end only we hold. Each line names the processes that run now; the
-//! end of the pipe means that we are gone. It signals nobody who was not named, nor anybody who has the number of
-//! such a process but not its environment.
+//! Owns the deletion of a broker's folder, and the killing of its processes when this process cannot do it any more.
+//! It is a shell that reads a pipe whose other end only this process holds. Each line names the processes that run now; the
+//! end of the pipe means that this process has ended. It signals only processes that were named and have the broker's
+//! environment: another process may have got the number of one that ended.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;

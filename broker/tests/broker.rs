@@ -113,6 +113,21 @@ fn one_with_tls_has_a_second_port_and_a_certificate() {
     assert!(broker.answers());
 }
 
+#[test]
+fn one_with_the_management_plugin_answers_http_on_one_loopback_address() {
+    let broker = with(&Settings::new().management());
+    let address = broker.management_address().unwrap();
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"GET /api/overview HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401 Unauthorized"), "{answer}");
+    assert!(broker.answers());
+    // A listener on all addresses of the machine would accept this.
+    let other = (std::net::Ipv4Addr::new(127, 0, 0, 2), address.port());
+    assert_eq!(TcpStream::connect(other).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+}
+
 /// Set where a test of this file has started it again to leave a broker behind.
 const ORPHAN: &str = "GRISTMILL_BROKER_ORPHAN";
 
