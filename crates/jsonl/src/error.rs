@@ -19,6 +19,8 @@ pub enum Error {
     Busy(String),
     /// The system failed: a full disk, a damaged database.
     System(String),
+    /// The database was deleted, moved or replaced while it was open. Nothing is written any more.
+    Replaced(String),
     /// It was told to stop.
     Stopped,
 }
@@ -73,10 +75,19 @@ impl Error {
     }
 }
 
+/// Whether a statement does not go with the table that it is for, rather than the system having failed.
+pub(crate) fn is_tables(error: &rusqlite::Error) -> bool {
+    // The second is the same code, of a statement in which SQLite knows the place.
+    error.sqlite_error_code() == Some(ErrorCode::Unknown)
+        || matches!(error, rusqlite::Error::SqlInputError { .. })
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Invalid(text) | Error::Busy(text) | Error::System(text) => f.write_str(text),
+            Error::Invalid(text) | Error::Busy(text) | Error::System(text) | Error::Replaced(text) => {
+                f.write_str(text)
+            }
             Error::Stopped => f.write_str("stopped before it was done"),
         }
     }

@@ -33,7 +33,7 @@ pub(crate) mod table;
 mod writer;
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -45,6 +45,7 @@ use self::find::{Found, Source};
 use self::options::{LONGEST_LINE, MAX_WORKERS, Options, Target};
 use self::path_text::path_text;
 use self::place::Place;
+use self::rejects::private;
 use self::stream::{Demand, Ticket};
 use self::summary::{FileSummary, Outcome, Summary};
 use self::writer::{Ended, Next, Writer, shown};
@@ -102,9 +103,7 @@ pub fn import(
     };
     add(&control.files, files.iter().filter(|file| file.outcome == Outcome::Waiting).count() as u64);
     let is_new = place.as_ref().is_some_and(Place::is_new);
-    let base = conn
-        .zip(place.as_ref())
-        .map(|(conn, place)| Base::new(conn, place.target().to_owned(), is_new, control));
+    let base = conn.zip(place.as_ref()).map(|(conn, place)| Base::new(conn, place, control));
     let mut writer = Writer::new(options, control, target, base, (files, stems, leaders))?;
     writer.known = known;
     control.enter(Phase::Loading);
@@ -114,9 +113,10 @@ pub fn import(
     if let Err(error) = loaded
         && !(interrupted && error == Error::Stopped)
     {
-        // What is complete stays; the reason is more worth telling than a second one.
+        // What is complete stays; the first error is the one to report.
         let _ = writer.end_all(true);
-        if let Some(place) = &place {
+        // Another file under the name of the database is not opened.
+        if let Some(place) = place.as_ref().filter(|_| !matches!(error, Error::Replaced(_))) {
             place.recover();
         }
         return Err(error);
@@ -314,7 +314,7 @@ fn nameless(folder: Option<&Path>) -> Result<File> {
     let folder = folder.map_or_else(std::env::temp_dir, Path::to_owned);
     let path = folder.join(format!(".gristmill-import-input-{}", std::process::id()));
     let failed = |error: std::io::Error| Error::io("write", &path, &error);
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
+    let file = private().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
     std::fs::remove_file(&path).map_err(failed)?;
     Ok(file)
 }

@@ -27,6 +27,7 @@ pub mod export;
 mod fault;
 mod grammar;
 pub mod import;
+pub(crate) mod in_place;
 mod keys;
 mod kinds;
 mod languages;
@@ -43,6 +44,7 @@ mod text;
 
 pub use error::{Error, Result};
 pub use fault::Reason;
+pub use in_place::InPlace;
 pub use kinds::Type;
 pub use reader::{BadLine, ReadError, Reader, Row, Typed, Value};
-pub use sink::{BadObject, Sink};
+pub use sink::{Appended, BadObject, Sink, WithId};

@@ -5,6 +5,7 @@
 //! that every value stays as it is, and a file cannot be read again.
 
 mod bad;
+mod once;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,9 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 pub use self::bad::BadObject;
-use crate::error::{Error, Result};
+use self::once::Once;
+pub use self::once::{Appended, WithId};
+use crate::error::{Error, Result, is_tables};
 use crate::fault::Reason;
 use crate::import::find::table_given;
 use crate::import::key::{Plan, Watch};
@@ -22,6 +25,7 @@ use crate::import::ledger;
 use crate::import::options::Options;
 use crate::import::stock::{self, Widening};
 use crate::import::table::Table;
+use crate::in_place::InPlace;
 use crate::parse::{Decimals, Form, Others, parse_each};
 use crate::rows::{Line, Rows};
 
@@ -56,11 +60,21 @@ const LOG_PAGES: i64 = 4_096;
 pub struct Sink {
     conn: Connection,
     path: PathBuf,
+    in_place: InPlace,
     name: String,
     /// What is known of the table; nothing when it has to be looked at.
     shape: Option<Shape>,
     options: Options,
     spare: Rows,
+    /// Which ids are remembered.
+    once: Option<Once>,
+}
+
+/// Keeps the log of a database that was replaced from being applied to the new one.
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.in_place.before_close(&self.conn);
+    }
 }
 
 /// A table as it is when the schema has this version.
@@ -95,9 +109,17 @@ impl Sink {
         set(&conn).map_err(failed)?;
         let path = database.to_owned();
         let (options, spare) = (Options::default(), Rows::default());
-        let mut sink = Sink { conn, path, name, shape: None, options, spare };
+        let in_place = InPlace::of(&path);
+        let mut sink = Sink { conn, path, in_place, name, shape: None, options, spare, once: None };
         sink.shape = Some(sink.look()?);
+        // The first read has created the log.
+        sink.in_place = InPlace::of(&sink.path);
         Ok(sink)
+    }
+
+    /// What tells whether the database is still under its name. Every batch is refused if it is not.
+    pub fn in_place(&self) -> InPlace {
+        self.in_place.clone()
     }
 
     /// Makes rows of objects. One result an object, in their order: a bad one costs itself. When this returns, the rows
@@ -106,12 +128,50 @@ impl Sink {
     /// An error means that nothing of the batch was written, and [`Error::may_pass`] whether it is worth trying again.
     /// Only when the disk itself failed in the last moment, a power cut right then may bring the rows back.
     pub fn append(&mut self, objects: &[&[u8]]) -> Result<Vec<Result<(), BadObject>>> {
-        if objects.is_empty() {
+        self.append_with(objects, |object| object, Self::take_all)
+    }
+
+    /// Makes rows of what `bytes_of` finds in items, by `take`, in one transaction.
+    fn append_with<T: Copy, R>(
+        &mut self,
+        items: &[T],
+        bytes_of: impl for<'b> Fn(&'b T) -> &'b [u8],
+        take: impl Fn(&mut Self, &mut Shape, &[T]) -> Result<Vec<Result<R, BadObject>>, Unwritten>,
+    ) -> Result<Vec<Result<R, BadObject>>> {
+        if items.is_empty() {
             return Ok(Vec::new());
         }
-        let results = self.transaction(objects);
+        match self.write(items, &take) {
+            Ok(results) => Ok(results),
+            Err(Unwritten::Failed(error)) => Err(error),
+            // One of them makes a trigger roll back the whole transaction. That costs it alone.
+            Err(Unwritten::RolledBack) => {
+                let mut results = Vec::with_capacity(items.len());
+                for item in items {
+                    results.extend(match self.write(&[*item], &take) {
+                        Err(Unwritten::RolledBack) => {
+                            let why =
+                                format!("a trigger of the table {:?} rolls back its transaction", self.name);
+                            vec![Err(BadObject::new(bytes_of(item), 0, Reason::Refused(why)))]
+                        }
+                        Err(Unwritten::Failed(error)) => return Err(error),
+                        Ok(results) => results,
+                    });
+                }
+                Ok(results)
+            }
+        }
+    }
+
+    /// Writes a batch in one transaction, which leaves nothing behind when it fails.
+    fn write<T, R>(
+        &mut self,
+        items: &[T],
+        take: impl Fn(&mut Self, &mut Shape, &[T]) -> Result<R, Unwritten>,
+    ) -> Result<R, Unwritten> {
+        let results = self.transaction(items, take);
         if results.is_err() {
-            // What was learnt may be about columns that are taken back.
+            // The known columns may be ones that were rolled back.
             self.shape = None;
             if !self.conn.is_autocommit()
                 && let Err(error) = self.run("ROLLBACK")
@@ -122,46 +182,57 @@ impl Sink {
         results
     }
 
-    fn transaction(&mut self, objects: &[&[u8]]) -> Result<Vec<Result<(), BadObject>>> {
+    fn transaction<T, R>(
+        &mut self,
+        items: &[T],
+        take: impl Fn(&mut Self, &mut Shape, &[T]) -> Result<R, Unwritten>,
+    ) -> Result<R, Unwritten> {
+        self.in_place.check()?;
         self.run("BEGIN IMMEDIATE")?;
+        self.make_processed_ids()?;
         let known = self.shape.take();
         let version = self.version()?;
         let mut shape = match known {
             Some(shape) if shape.version == version => shape,
             _ => self.look()?,
         };
-        let before = shape.placed;
-        let mut results = Vec::with_capacity(objects.len());
-        let mut rest = objects;
-        while !rest.is_empty() {
-            let (now, later) = rest.split_at(as_many_as_fit(rest));
-            self.take(&mut shape, now, &mut results)?;
-            rest = later;
-        }
-        let has_new_whole_numbers = shape.table.layout.keep_whole_numbers();
-        if has_new_whole_numbers || (shape.placed != before && !self.are_names_noted(&shape)?) {
-            self.note_columns(&shape)?;
-        }
-        if has_new_whole_numbers || shape.placed != before {
-            shape.version = self.version()?;
-        }
+        let results = take(self, &mut shape, items)?;
         self.run("COMMIT")?;
+        // It may have been deleted since the first check: then these rows are in no file.
+        self.in_place.check()?;
         self.shape = Some(shape);
         Ok(results)
     }
 
-    /// Writes some of a batch's objects.
+    /// Writes all objects, as many at a time as are read together.
+    fn take_all(
+        &mut self,
+        shape: &mut Shape,
+        objects: &[&[u8]],
+    ) -> Result<Vec<Result<(), BadObject>>, Unwritten> {
+        let mut results = Vec::with_capacity(objects.len());
+        let mut rest = objects;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(as_many_as_fit(rest));
+            self.take(shape, now, &mut results)?;
+            rest = later;
+        }
+        Ok(results)
+    }
+
+    /// Writes some of a batch's objects. A key for which the table gets no column costs the objects that have it.
     fn take(
         &mut self,
         shape: &mut Shape,
         objects: &[&[u8]],
         results: &mut Vec<Result<(), BadObject>>,
-    ) -> Result<()> {
+    ) -> Result<(), Unwritten> {
+        let before = shape.placed;
+        let mut is_closed_for_one = false;
         let (rows, refused): (Rows, Vec<(Line, Reason)>) = loop {
             let rows = parse_each(objects, &shape.form, std::mem::take(&mut self.spare));
             let placed = shape.table.layout.place(&rows, &self.options, None);
-            let is_new = shape.table.layout.placed() != shape.placed;
-            if is_new || placed.is_err() {
+            if shape.table.layout.placed() != shape.placed || placed.is_err() {
                 shape.settle(&self.options);
             }
             let map = match placed {
@@ -173,6 +244,10 @@ impl Sink {
                     continue;
                 }
             };
+            let has_new_columns = shape.table.layout.has_new_columns();
+            if has_new_columns {
+                self.run("SAVEPOINT new_columns")?;
+            }
             match shape.table.write(&self.conn, &rows, &map) {
                 Ok(inserted) if inserted.broken_after.is_some() => {
                     let why = "it has no key to make a column of, and there is no table yet";
@@ -181,22 +256,27 @@ impl Sink {
                     break (rows, all);
                 }
                 Ok(inserted) => break (rows, inserted.refused),
-                // Some tables cannot have a column without a type.
-                Err(error) if is_new && is_tables(&error) && shape.closed.is_none() => {
+                // The table does not get all of the new columns: a strict one gets none without a type.
+                Err(error) if has_new_columns && is_tables(&error) && shape.closed.is_none() => {
+                    self.run("ROLLBACK TO new_columns")?;
+                    if objects.len() > 1 {
+                        *shape = self.look()?;
+                        return objects
+                            .chunks(objects.len().div_ceil(2))
+                            .try_for_each(|half| self.take(shape, half, results));
+                    }
                     *shape = self.close(error.to_string())?;
+                    is_closed_for_one = true;
                 }
                 Err(error) if is_tables(&error) => {
-                    return Err(Error::Invalid(format!("the table {:?} takes no rows: {error}", self.name)));
+                    let text = format!("the table {:?} takes no rows: {error}", self.name);
+                    return Err(Error::Invalid(text).into());
                 }
-                Err(error) => return Err(self.failed(&error)),
+                Err(error) => return Err(self.failed(&error).into()),
             }
         };
         if self.conn.is_autocommit() {
-            return Err(Error::Invalid(format!(
-                "the table {:?} has a trigger that takes back whole transactions; nothing of the \
-                 batch was written",
-                self.name
-            )));
+            return Err(Unwritten::RolledBack);
         }
         shape.table.layout.keep();
         let first = results.len();
@@ -208,6 +288,23 @@ impl Sink {
         }
         if rows.text.capacity() <= SPARE {
             self.spare = rows;
+        }
+        self.note_what_is_new(shape, before)?;
+        if is_closed_for_one {
+            *shape = self.look()?;
+        }
+        Ok(())
+    }
+
+    /// Records columns that are new since `before` keys had one, so that the table can be looked at again.
+    fn note_what_is_new(&self, shape: &mut Shape, before: usize) -> Result<()> {
+        let has_new_whole_numbers = shape.table.layout.keep_whole_numbers();
+        let has_new_columns = shape.placed != before;
+        if has_new_whole_numbers || (has_new_columns && !self.are_names_noted(shape)?) {
+            self.note_columns(shape)?;
+        }
+        if has_new_whole_numbers || has_new_columns {
+            shape.version = self.version()?;
         }
         Ok(())
     }
@@ -277,6 +374,19 @@ impl Sink {
     }
 }
 
+/// Why nothing of a batch was written.
+enum Unwritten {
+    Failed(Error),
+    /// A trigger of the table rolled back the transaction.
+    RolledBack,
+}
+
+impl From<Error> for Unwritten {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sink").field("path", &self.path).field("table", &self.name).finish_non_exhaustive()
@@ -343,11 +453,6 @@ fn patiently<T>(mut attempt: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::R
             done => return done,
         }
     }
-}
-
-/// Whether it is the table that does not go with what is to be done with it, rather than the system that failed.
-fn is_tables(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(ErrorCode::Unknown)
 }
 
 #[cfg(test)]
@@ -423,5 +528,19 @@ mod tests {
         let results = sink.append(&batch).unwrap();
         assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true, false, true]);
         assert_eq!(count(&sink, "SELECT count(*) FROM t"), 3);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn rows_that_are_committed_to_a_file_deleted_meanwhile_are_not_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        let mut sink = Sink::open(&path, "t").unwrap();
+        let delete_and_write = |sink: &mut Sink, shape: &mut Shape, objects: &[&[u8]]| {
+            std::fs::remove_file(&path).unwrap();
+            sink.take_all(shape, objects)
+        };
+        let written = sink.append_with(&[&b"{\"n\":1}"[..]], |object| object, delete_and_write);
+        assert!(matches!(written, Err(Error::Replaced(_))), "{written:?}");
     }
 }

@@ -695,3 +695,13 @@ fn rejection_reasons_name_the_column_of_the_schema() {
     let expected = "the column \"a\" is INTEGER (whole numbers of 64 bits); found text: \"y\"";
     assert_eq!(summary.examples[0].reason, expected);
 }
+
+#[test]
+fn appended_key_named_like_the_row_number_becomes_a_column_with_another_name() {
+    let bench = Bench::new();
+    bench.write("t.jsonl", b"{\"a\":1}\n");
+    bench.load(&Options::default());
+    bench.write("t.jsonl", b"{\"a\":2,\"rowid\":7,\"OID\":\"x\"}\n");
+    bench.load(&Options { existing: Existing::Append, ..Options::default() });
+    assert_eq!(bench.all("SELECT a, rowid_2, OID_2 FROM t"), "1|∅|∅\n2|7|x");
+}

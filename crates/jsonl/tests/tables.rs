@@ -64,14 +64,14 @@ fn names() {
     );
     assert_eq!(
         bench.all("SELECT name FROM pragma_table_info('t_1st')"),
-        "select\nwe\"ird; --\nempty\nID\nid_2\nId_3\nrowid"
+        "select\nwe\"ird; --\nempty\nID\nid_2\nId_3\nrowid_2"
     );
     assert_eq!(
         bench.all("SELECT \"select\", \"we\"\"ird; --\", empty, ID, id_2, Id_3 FROM t_1st"),
         "1|2|3|4|5|6"
     );
     let notes = &summary.files.iter().find(|file| file.table == "t_1st").unwrap().notes;
-    assert_eq!(notes.len(), 3, "{notes:?}");
+    assert_eq!(notes.len(), 4, "{notes:?}");
     assert_eq!(notes[1], "the key \"id\" is the column \"id_2\"");
 }
 
@@ -156,6 +156,10 @@ fn primary_keys_by_rule() {
         (&["{\"id\":true}", "{\"id\":false}"], None, "\"id\" BOOLEAN"),
         (&["{\"id\":[1]}", "{\"id\":[2]}"], None, "\"id\" TEXT"),
         (&["{\"x\":1}", "{\"id\":2}"], None, "\"id\" INTEGER"),
+        // As text they are the same.
+        (&["{\"id\":5}", "{\"id\":\"5\"}"], None, "\"id\" TEXT"),
+        (&["{\"id\":\"5\"}", "{\"id\":5}"], None, "\"id\" TEXT"),
+        (&["{\"id\":99999999999999999999}", "{\"id\":99999999999999999999}"], None, "\"id\" TEXT"),
     ] {
         for block in [8, 1 << 16] {
             let bench = Bench::with(&[("t.jsonl", &lines(text))]);

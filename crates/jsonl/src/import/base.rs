@@ -1,7 +1,8 @@
 //! The database as the writer sees it: one transaction at a time, and in it one file that may be taken back.
 //!
-//! Owns when something is committed. After a failure nothing is that was not before: who is told that it failed may do it
-//! again.
+//! Owns when something is committed. A failed import leaves the database as it was before, so it can be tried again. Nothing
+//! counts as committed in a file that is not under its name any more. SQLite rolls a transaction back by itself after some
+//! errors; then nothing else is written, because each statement would be committed on its own.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,8 +10,10 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode};
 
 use super::control::Control;
-use super::ledger;
+use super::ledger::{self, Record};
+use super::place::Place;
 use crate::error::{Error, Result};
+use crate::in_place::InPlace;
 
 /// Small files share a transaction up to this size, in a database that is new: each costs two waits for the disk.
 const TOGETHER: u64 = 64 << 20;
@@ -21,16 +24,25 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Base<'a> {
     pub(crate) conn: Connection,
     path: PathBuf,
+    in_place: InPlace,
     control: &'a Control,
     pub(crate) is_new: bool,
+    /// A transaction was begun, and neither committed nor rolled back by us.
+    has_begun: bool,
     /// A savepoint is open, whose file is not complete.
     is_file_open: bool,
     uncommitted: u64,
 }
 
 impl<'a> Base<'a> {
-    pub(crate) fn new(conn: Connection, path: PathBuf, is_new: bool, control: &'a Control) -> Self {
-        Base { conn, path, control, is_new, is_file_open: false, uncommitted: 0 }
+    pub(crate) fn new(conn: Connection, place: &Place, control: &'a Control) -> Self {
+        let (path, in_place, is_new) = (place.target().to_owned(), place.in_place(), place.is_new());
+        Base { conn, path, in_place, control, is_new, has_begun: false, is_file_open: false, uncommitted: 0 }
+    }
+
+    /// Fails when the file is not under its name any more. One system call.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.in_place.check()
     }
 
     pub(crate) fn failed(&self, error: &rusqlite::Error) -> Error {
@@ -41,28 +53,43 @@ impl<'a> Base<'a> {
         self.conn.execute_batch(sql).map_err(|error| self.failed(&error))
     }
 
+    /// Fails when the transaction is not open any more.
+    fn check_transaction(&self) -> Result<()> {
+        if self.has_begun && !self.conn.is_autocommit() {
+            return Ok(());
+        }
+        let path = self.path.display();
+        Err(Error::System(format!("{path}: SQLite rolled back the transaction; nothing of it was kept")))
+    }
+
     pub(crate) fn begin_file(&mut self) -> Result<()> {
-        if self.conn.is_autocommit() {
+        self.check()?;
+        if !self.has_begun {
             self.patiently("BEGIN IMMEDIATE")?;
+            self.has_begun = true;
             ledger::make(&self.conn).map_err(|error| self.failed(&error))?;
         }
+        self.check_transaction()?;
         self.batch("SAVEPOINT file")?;
         self.is_file_open = true;
         Ok(())
     }
 
-    pub(crate) fn take_back_file(&mut self) -> Result<()> {
-        self.take_back("ROLLBACK TO file; RELEASE file")
+    /// Writes the record of a file, in the transaction that has its rows.
+    pub(crate) fn write_record(&self, record: &Record<'_>) -> Result<()> {
+        self.check_transaction()?;
+        ledger::write(&self.conn, record).map_err(|error| self.failed(&error))
     }
 
-    /// SQLite may have taken all of it back already, after some errors and after an interruption.
-    fn take_back(&mut self, sql: &str) -> Result<()> {
+    pub(crate) fn take_back_file(&mut self) -> Result<()> {
+        self.check_transaction()?;
         self.is_file_open = false;
-        if self.conn.is_autocommit() { Ok(()) } else { self.batch(sql) }
+        self.batch("ROLLBACK TO file; RELEASE file")
     }
 
     /// The file is complete. Into a database that people use each is a transaction of its own.
     pub(crate) fn keep_file(&mut self, bytes: u64) -> Result<()> {
+        self.check_transaction()?;
         self.batch("RELEASE file")?;
         self.is_file_open = false;
         self.uncommitted += bytes;
@@ -71,7 +98,20 @@ impl<'a> Base<'a> {
 
     pub(crate) fn commit(&mut self) -> Result<()> {
         self.uncommitted = 0;
-        if self.conn.is_autocommit() { Ok(()) } else { self.patiently("COMMIT") }
+        if self.has_begun {
+            self.check_transaction()?;
+            self.check()?;
+            self.patiently("COMMIT")?;
+            self.has_begun = false;
+        }
+        // The file may have been deleted while it was written.
+        self.check()
+    }
+
+    /// Rolls back the transaction, unless SQLite has done it already.
+    fn roll_back(&mut self) -> Result<()> {
+        (self.has_begun, self.is_file_open) = (false, false);
+        if self.conn.is_autocommit() { Ok(()) } else { self.batch("ROLLBACK") }
     }
 
     /// Ends what is under way: complete files stay, the one that is not goes.
@@ -79,13 +119,22 @@ impl<'a> Base<'a> {
         let none: Option<fn() -> bool> = None;
         // From here on nothing takes long, and nothing is to be cut off.
         let _ = self.conn.progress_handler(0, none);
-        if failed && !self.is_new {
-            self.take_back("ROLLBACK")?;
+        let ended = self.finish(failed);
+        if ended.is_err() {
+            // The reason is worth more than a second one.
+            let _ = self.roll_back();
+        }
+        self.in_place.before_close(&self.conn);
+        ended.map(|()| self.conn)
+    }
+
+    fn finish(&mut self, failed: bool) -> Result<()> {
+        if failed && (!self.is_new || self.conn.is_autocommit()) {
+            self.roll_back()?;
         } else if self.is_file_open {
             self.take_back_file()?;
         }
-        self.commit()?;
-        Ok(self.conn)
+        self.commit()
     }
 
     /// Waits for other programs, but not for ever, and not when it is to stop.
@@ -106,5 +155,77 @@ impl<'a> Base<'a> {
         };
         timeout(PATIENCE)?;
         done.map_err(|error| self.failed(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::super::trouble;
+    use super::*;
+
+    fn write_record(base: &mut Base<'_>) -> Result<()> {
+        base.write_record(&Record {
+            file: &trouble(Path::new("t.jsonl"), "why"),
+            print: None,
+            mode: "create",
+            options: "",
+            columns: None,
+            whole_numbers: None,
+            table_rows: None,
+            started: jiff::Timestamp::UNIX_EPOCH,
+        })
+    }
+
+    /// What a database has after an event that follows a rollback by SQLite: in a file that has made a table, or after it.
+    fn tables_after(is_new: bool, in_file: bool, event: impl FnOnce(Base<'_>)) -> i64 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        if !is_new {
+            Connection::open(&path).unwrap().execute_batch("CREATE TABLE t (a); DROP TABLE t").unwrap();
+        }
+        let control = Arc::new(Control::default());
+        let place = Place::open(&path, false).unwrap();
+        let mut base = Base::new(place.connect(&control).unwrap(), &place, &control);
+        base.begin_file().unwrap();
+        base.batch("CREATE TABLE t (a)").unwrap();
+        match (in_file, is_new) {
+            (true, _) => {}
+            (false, true) => base.keep_file(1).unwrap(),
+            (false, false) => base.take_back_file().unwrap(),
+        }
+        base.batch("ROLLBACK").unwrap();
+        event(base);
+        let file = if is_new { folder.path().join(".x.db.import") } else { path };
+        let conn = Connection::open(file).unwrap();
+        conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_written_after_sqlite_has_rolled_back_the_transaction() {
+        type Event = fn(&mut Base<'_>) -> Result<()>;
+        let events: [(&str, Event); 5] = [
+            ("begin_file", |base| base.begin_file()),
+            ("write_record", write_record),
+            ("take_back_file", |base| base.take_back_file()),
+            ("keep_file", |base| base.keep_file(1)),
+            ("commit", |base| base.commit()),
+        ];
+        for (is_new, in_file) in [(false, false), (false, true), (true, false), (true, true)] {
+            for (name, event) in events {
+                let what = format!("{name}, is_new: {is_new}, in_file: {in_file}");
+                let tables = tables_after(is_new, in_file, |mut base| {
+                    let error = event(&mut base).unwrap_err().to_string();
+                    assert!(error.contains("SQLite rolled back the transaction"), "{what}: {error}");
+                    base.end(true).unwrap();
+                });
+                assert_eq!(tables, 0, "{what}");
+            }
+            // Files that count as loaded are lost: the import has failed.
+            let tables = tables_after(is_new, in_file, |base| assert!(base.end(false).is_err()));
+            assert_eq!(tables, 0, "is_new: {is_new}, in_file: {in_file}");
+        }
     }
 }

@@ -98,11 +98,13 @@ impl Desk<'_> {
             names.collect::<Sql<_>>()?
         };
         let wanted: HashSet<&String> = self.names.iter().collect();
+        // A table goes with its records, or stays with them.
+        let transaction = self.conn.unchecked_transaction()?;
         for table in tables.iter().filter(|table| !wanted.contains(table)) {
-            self.conn.execute_batch(&format!("DROP TABLE {}", names::quoted(table)))?;
-            self.conn.execute(r#"DELETE FROM "_imports" WHERE "table" = ?1"#, [table])?;
+            transaction.execute_batch(&format!("DROP TABLE {}", names::quoted(table)))?;
+            transaction.execute(r#"DELETE FROM "_imports" WHERE "table" = ?1"#, [table])?;
         }
-        Ok(())
+        transaction.commit()
     }
 
     fn refusal(&self, tables: &[(&str, String)]) -> Error {

@@ -108,10 +108,11 @@ pub(crate) fn find(given: &[PathBuf], options: &Options) -> Result<Found> {
 /// A name that the user gave stays as it is, if it can.
 pub(crate) fn table_given(name: &str) -> Result<String> {
     let reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
-    if name.is_empty() || name.contains('\0') || reserved || name.eq_ignore_ascii_case(names::LEDGER) {
+    if name.is_empty() || name.contains('\0') || reserved || names::is_reserved(name) {
         return Err(Error::Invalid(format!(
-            "{name:?} cannot be a table's name; legal is any but {}, an empty one and those that begin with sqlite_",
-            names::LEDGER
+            "{name:?} cannot be a table's name; legal is any but {}, {}, an empty one and those that begin with sqlite_",
+            names::LEDGER,
+            names::PROCESSED_IDS
         )));
     }
     Ok(name.to_owned())

@@ -156,6 +156,11 @@ impl Layout {
         }
     }
 
+    /// Whether there are columns that the table does not have yet.
+    pub(crate) fn has_new_columns(&self) -> bool {
+        self.columns.iter().any(|column| !column.is_made)
+    }
+
     /// What was made is there, from now on.
     pub(crate) fn keep(&mut self) {
         self.columns.iter_mut().for_each(|column| column.is_old |= column.is_made);

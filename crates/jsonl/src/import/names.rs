@@ -8,11 +8,7 @@ pub(crate) fn table(stem: &str) -> String {
         stem.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '_' }).collect();
     // What SQLite and we keep for ourselves, and what would have to be quoted.
     let reserved = name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_"));
-    if name.is_empty()
-        || reserved
-        || name.starts_with(|c: char| c.is_numeric())
-        || name.eq_ignore_ascii_case(LEDGER)
-    {
+    if name.is_empty() || reserved || name.starts_with(|c: char| c.is_numeric()) || is_reserved(&name) {
         name.insert_str(0, "t_");
     }
     name
@@ -20,6 +16,14 @@ pub(crate) fn table(stem: &str) -> String {
 
 /// The table that says what was loaded.
 pub(crate) const LEDGER: &str = "_imports";
+
+/// The table of a sink that says which objects became rows.
+pub(crate) const PROCESSED_IDS: &str = "_processed_ids";
+
+/// Whether a table's name is kept for one of ours.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    name.eq_ignore_ascii_case(LEDGER) || name.eq_ignore_ascii_case(PROCESSED_IDS)
+}
 
 /// As SQLite compares names: ASCII without regard to case.
 pub(crate) fn folded(name: &str) -> String {
@@ -31,18 +35,21 @@ pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
+/// Names by which SQLite knows a row's number. No column can be added to a table under one of them.
+const ROW_NUMBERS: [&str; 3] = ["rowid", "oid", "_rowid_"];
+
 /// Names that are taken.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Taken(HashSet<String>);
 
 impl Taken {
-    /// A name that nobody has: the wanted one, or with a number behind it.
+    /// A free name for a new column: the wanted one, or with a number behind it.
     pub(crate) fn take(&mut self, wanted: &str) -> String {
         let mut name = wanted.replace('\0', "\u{fffd}");
         if name.is_empty() {
             "empty".clone_into(&mut name);
         }
-        if self.0.insert(folded(&name)) {
+        if !ROW_NUMBERS.contains(&&*folded(&name)) && self.0.insert(folded(&name)) {
             return name;
         }
         let numbered = (2_u64..).map(|number| format!("{name}_{number}"));
@@ -68,6 +75,7 @@ mod tests {
             ("2024", "t_2024"),
             ("sqlite_stat1", "t_sqlite_stat1"),
             ("_Imports", "t__Imports"),
+            ("_processed_ids", "t__processed_ids"),
             ("", "t_"),
             ("a\"b;--", "a_b___"),
         ] {
@@ -78,9 +86,11 @@ mod tests {
     #[test]
     fn columns_that_differ_only_in_case() {
         let mut taken = Taken::default();
-        let names: Vec<_> =
-            ["ID", "id", "Id", "id_2", "", "a\0b"].iter().map(|name| taken.take(name)).collect();
-        assert_eq!(names, ["ID", "id_2", "Id_3", "id_2_2", "empty", "a\u{fffd}b"]);
+        let names: Vec<_> = ["ID", "id", "Id", "id_2", "", "a\0b", "rowid", "OID"]
+            .iter()
+            .map(|name| taken.take(name))
+            .collect();
+        assert_eq!(names, ["ID", "id_2", "Id_3", "id_2_2", "empty", "a\u{fffd}b", "rowid_2", "OID_2"]);
         assert_eq!(quoted("a\"b"), "\"a\"\"b\"");
     }
 }

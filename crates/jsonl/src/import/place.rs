@@ -15,6 +15,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::control::Control;
 use crate::error::{Error, Result};
+use crate::in_place::{InPlace, with_ending};
 use crate::publish::{PublishError, folder_of, publish};
 
 /// Pages of a new database. Rows of JSONL are wide: with SQLite's usual 4 KiB many of them spill over, and inserting
@@ -76,13 +77,13 @@ impl Place {
             Err(error) => return Err(Error::io("open", target, &error)),
         };
         if !is_new {
-            // Whoever was killed after it had given the database its name could not clean up.
+            // An import that was killed after it had given the database its name could not clean up.
             remove_all(&hidden(".import"));
         }
         let draft = is_new.then(|| hidden(".import"));
         let place = Place { target: target.to_owned(), draft, lock, keep_draft: resume };
         if let Some(draft) = &place.draft {
-            // A log that nobody plays back any more would be played into the new database.
+            // SQLite would apply the log of a database that is gone to the new one.
             for ending in ["-journal", "-wal"] {
                 let log = with_ending(target, ending);
                 if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
@@ -138,7 +139,13 @@ impl Place {
         Ok(conn)
     }
 
-    /// After an error SQLite may leave what has to be taken back to whoever opens the database next: that is us.
+    /// The file that a connection of [`Place::connect`] works with.
+    pub(crate) fn in_place(&self) -> InPlace {
+        InPlace::of(self.draft.as_ref().unwrap_or(&self.target))
+    }
+
+    /// Opens a database that exists once more: after some errors SQLite leaves it to the next connection to undo what was not
+    /// committed.
     pub(crate) fn recover(&self) {
         if self.draft.is_none()
             && let Ok(conn) = Connection::open_with_flags(&self.target, OpenFlags::SQLITE_OPEN_READ_WRITE)
@@ -220,7 +227,7 @@ impl Lock {
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
-            // Whoever held it before may have removed it just now.
+            // The import that held it before may have removed it just now.
             let held = file.metadata().map_err(failed)?;
             if fs::metadata(path).is_ok_and(|there| there.ino() == held.ino() && there.dev() == held.dev()) {
                 return Ok(Lock { path: path.to_owned(), _file: file });
@@ -232,12 +239,6 @@ impl Lock {
         // The file is nothing but the lock. While it is removed it is still held.
         let _ = fs::remove_file(&self.path);
     }
-}
-
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
 }
 
 fn remove_all(draft: &Path) {

@@ -52,6 +52,14 @@ struct Written<'a> {
     truncated: bool,
 }
 
+/// How to open a file that, if it is created, is for its owner alone. The umask can only narrow that.
+pub(super) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
 /// How such a file begins.
 const BEGINNING: &[u8] = b"{\"file\":";
 
@@ -60,7 +68,8 @@ impl Rejects {
     pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Rejects::default()) };
         let failed = |error: io::Error| Error::io("write the rejects to", path, &error);
-        let file = OpenOptions::new().read(true).append(true).create(true).open(path);
+        // Rejected lines are the users' data: a file that is created here is for its owner alone.
+        let file = private().read(true).append(true).create(true).open(path);
         let mut file = match file {
             // Not everything that can be written can be read: a terminal, a pipe.
             Err(error) if path.exists() && !path.is_file() => {

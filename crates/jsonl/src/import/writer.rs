@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::Connection;
 
 use super::base::Base;
 use super::control::{Control, add};
@@ -30,7 +30,7 @@ use super::schema::TableSchema;
 use super::stream::{Demand, Event, Spare};
 use super::summary::{FileSummary, Outcome, Rejected};
 use super::table::{self, Table};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_tables};
 use crate::fault::Reason;
 use crate::rows::{Line, Rows};
 use crate::source::{self, Print};
@@ -225,6 +225,9 @@ impl<'a> Writer<'a> {
     }
 
     fn rows_of(&mut self, loading: &mut Loading, rows: &mut Rows) -> Result<Next> {
+        if let Some(base) = &self.base {
+            base.check()?;
+        }
         if loading.state == State::Abandoned || loading.is_full() {
             return Ok(Next::GoOn);
         }
@@ -418,11 +421,6 @@ fn widened(table: &mut Table, base: Option<&Base<'_>>) -> Result<bool> {
 /// Names of columns, for people.
 pub(crate) fn shown(names: &[String]) -> String {
     names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
-}
-
-/// Whether it is the table that does not go with what is to be done with it, rather than the system that failed.
-fn is_tables(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(ErrorCode::Unknown)
 }
 
 /// Whether what was written is not what should be: numbers in a column that turned out to be text, or a column that an

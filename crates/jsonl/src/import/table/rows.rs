@@ -1,5 +1,6 @@
 //! Rows into a table: inserted, added to those that it has, or updated.
 
+use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
@@ -209,14 +210,20 @@ fn is_missing(cells: &[(u32, Cell)], map: &[u32], key: usize) -> bool {
 
 /// Whether rows of the block have the same value in a column of whole numbers or of text.
 pub(super) fn has_twice(rows: &Rows, map: &[u32], column: usize) -> bool {
-    let (mut numbers, mut texts) = (HashSet::new(), HashSet::new());
+    let (mut numbers, mut texts) = (HashSet::new(), HashSet::<Cow<'_, [u8]>>::new());
     let mut begin = 0;
     rows.rows.iter().any(|row| {
         let cells = &rows.cells[begin..row.end as usize];
         begin = row.end as usize;
         match cell_of(cells, map, column) {
-            Some(Cell::Int(value)) => !numbers.insert(value),
-            Some(Cell::Text { span, beside, .. }) => !texts.insert(rows.bytes(span, beside)),
+            // In a column of text, the number 5 and the text "5" are the same. Numbers beyond 64 bits make it one.
+            Some(Cell::Int(value)) => {
+                let is_twice = !numbers.insert(value);
+                is_twice || !texts.insert(Cow::Owned(value.to_string().into_bytes()))
+            }
+            Some(Cell::Real(value)) => !texts.insert(Cow::Owned(value.to_string().into_bytes())),
+            Some(Cell::Decimal(span)) => !texts.insert(Cow::Borrowed(rows.bytes(span, false))),
+            Some(Cell::Text { span, beside, .. }) => !texts.insert(Cow::Borrowed(rows.bytes(span, beside))),
             _ => false,
         }
     })

@@ -3,22 +3,23 @@
 use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
+use rusqlite::ErrorCode;
 
 use super::super::base::Base;
 use super::super::column::Column;
 use super::super::control::{Phase, add};
 use super::super::key::Plan;
 use super::super::layout::Layout;
-use super::super::ledger::{self, Record};
+use super::super::ledger::Record;
 use super::super::loading::{Known, Loading, ReadFile, State};
 use super::super::names::quoted;
 use super::super::options::{Existing, Target};
 use super::super::selection;
 use super::super::summary::Outcome;
 use super::super::table::{self, Unfinished, Way};
+use super::Writer;
 use super::lacks::{no_columns, no_key, no_valid_line};
-use super::{Writer, is_tables};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_tables};
 use crate::kinds::Type;
 use crate::source::Print;
 
@@ -223,11 +224,12 @@ impl Writer<'_> {
         let (table, belongings) = (&mut loading.table, &loading.belongings);
         table.finish(conn)?;
         for sql in belongings {
-            if let Err(error) = conn.execute_batch(sql) {
-                table
-                    .layout
-                    .notes
-                    .push(format!("what the old table had could not be made again: {sql}: {error}"));
+            match conn.execute_batch(sql) {
+                Err(error) if is_definitions(&error) => {
+                    let note = format!("what the old table had could not be made again: {sql}: {error}");
+                    table.layout.notes.push(note);
+                }
+                made => made?,
             }
         }
         let schema = self.options.schema.tables.get(&self.stems[loading.index]);
@@ -346,27 +348,34 @@ impl Writer<'_> {
             options: &self.options.shape(),
             columns: is_loaded.then(|| loading.table.layout.keys_of_columns()),
             whole_numbers: is_loaded.then(|| loading.table.layout.columns_with_whole_numbers()),
-            table_rows: self.table_rows(loading).filter(|_| is_loaded),
+            table_rows: if is_loaded { self.table_rows(loading, base)? } else { None },
             started,
         };
-        ledger::write(&base.conn, &record).map_err(|error| base.failed(&error))
+        base.write_record(&record)
     }
 
     /// How many rows the table has at least, if that can be known without counting those that were there before.
-    fn table_rows(&self, loading: &Loading) -> Option<u64> {
+    fn table_rows(&self, loading: &Loading, base: &Base<'_>) -> Result<Option<u64>> {
         let table = &loading.table;
         let known = self.known.get(&self.leaders[loading.index]);
         let before = known.and_then(|known| known.table_rows);
-        match (table.way, table.is_old) {
+        Ok(match (table.way, table.is_old) {
             (Way::Insert, _) => Some(before.unwrap_or(0) + loading.all_rows()),
             (Way::Upsert, true) => before,
             (Way::Upsert, false) => {
                 let count = format!("SELECT count(*) FROM {}", quoted(&table.name));
-                let conn = &self.base.as_ref()?.conn;
-                conn.query_row(&count, [], |row| row.get::<_, i64>(0)).ok().map(i64::unsigned_abs)
+                let count = base.conn.query_row(&count, [], |row| row.get::<_, i64>(0));
+                Some(count.map_err(|error| base.failed(&error))?.unsigned_abs())
             }
-        }
+        })
     }
+}
+
+/// Whether the definition of an index or a trigger does not go with the new table or its rows, rather than the system that
+/// failed.
+fn is_definitions(error: &rusqlite::Error) -> bool {
+    let of_rows = [ErrorCode::ConstraintViolation, ErrorCode::TypeMismatch, ErrorCode::TooBig];
+    is_tables(error) || error.sqlite_error_code().is_some_and(|code| of_rows.contains(&code))
 }
 
 /// What would be changed in a table that exists.
