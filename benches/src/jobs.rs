@@ -12,11 +12,17 @@ mod peer;
 
 use crate::{
     Options,
+    bar::{self, Bar, Limit::AtLeast},
     table::{self, Row, median},
 };
 use disk::Folder;
 use hand::Synchronous::{Full, Normal};
-use std::{error::Error, path::PathBuf, process::Command, time::Duration};
+use std::{
+    error::Error,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 type Fault = Box<dyn Error>;
 
@@ -90,11 +96,12 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         peer::build()?;
     }
     let synced = disk::time_of_sync(&options.dir)?;
-    let mut rows: Vec<Row> =
-        chosen.iter().map(|contender| Row { name: contender.name, samples: vec![Vec::new(); 2] }).collect();
+    let entries: Vec<Entry<'_>> = chosen.iter().flat_map(|contender| entries(contender, options)).collect();
+    let row = |entry: &Entry<'_>| Row { name: entry.name(), samples: vec![Vec::new(); 2] };
+    let mut rows: Vec<Row> = entries.iter().map(row).collect();
     for _ in 0..options.reps {
-        for (contender, row) in chosen.iter().zip(&mut rows) {
-            let rates = in_process_of_its_own(contender, 0, options)?;
+        for (entry, row) in entries.iter().zip(&mut rows) {
+            let rates = in_process_of_its_own(entry, 0, options)?;
             row.samples.iter_mut().zip(rates).for_each(|(samples, rate)| samples.push(rate));
         }
     }
@@ -105,7 +112,48 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         synced.as_secs_f64() * 1e6
     );
     print(&rows);
+    let bars = before_bars(&rows);
+    if !bars.is_empty() {
+        bar::print(bars.into_iter());
+    }
     Ok(())
+}
+
+/// A contender and the program that measures it: this one, or an earlier build of it.
+struct Entry<'a> {
+    contender: &'static Contender,
+    before: Option<&'a Path>,
+}
+
+const BEFORE: &str = ", before";
+
+impl Entry<'_> {
+    fn name(&self) -> String {
+        let suffix = if self.before.is_some() { BEFORE } else { "" };
+        format!("{}{suffix}", self.contender.name)
+    }
+}
+
+/// The contender, and for one of ours also its earlier build, right after it.
+fn entries<'a>(contender: &'static Contender, options: &'a Options) -> impl Iterator<Item = Entry<'a>> {
+    let is_ours = ours::CONTENDERS.iter().any(|ours| ours.name == contender.name);
+    let before = options.before.as_deref().filter(|_| is_ours);
+    let earlier = before.map(|program| Entry { contender, before: Some(program) });
+    std::iter::once(Entry { contender, before: None }).chain(earlier)
+}
+
+/// Each rate of ours against the rate of the earlier build: at most 3 % slower.
+fn before_bars(rows: &[Row]) -> Vec<Bar> {
+    let mut bars = Vec::new();
+    for before in rows {
+        let Some(name) = before.name.strip_suffix(BEFORE) else { continue };
+        let Some(ours) = rows.iter().find(|row| row.name == name) else { continue };
+        for (column, what) in ["enqueue", "drain"].into_iter().enumerate() {
+            let value = Some(table::ratio(&ours.samples[column], &before.samples[column]));
+            bars.push(Bar { what: format!("{name}: {what} × before"), value, limit: AtLeast(0.97) });
+        }
+    }
+    bars
 }
 
 /// Rates and their ratios to the base: more is faster, unlike in the tables of costs.
@@ -134,7 +182,8 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
         let mut samples = vec![[Vec::new(), Vec::new()]; chosen.len()];
         for _ in 0..options.reps {
             for (contender, samples) in chosen.iter().zip(&mut samples) {
-                let rates = in_process_of_its_own(contender, finished, options)?;
+                let entry = Entry { contender, before: None };
+                let rates = in_process_of_its_own(&entry, finished, options)?;
                 samples.iter_mut().zip(rates).for_each(|(samples, rate)| samples.push(rate));
             }
         }
@@ -145,15 +194,14 @@ pub(crate) fn growth(options: &Options) -> Result<(), String> {
 }
 
 /// Measures one contender once, in a new process and a new database: tasks a second, in and out.
-fn in_process_of_its_own(
-    contender: &Contender,
-    finished: u64,
-    options: &Options,
-) -> Result<[f64; 2], String> {
-    let told = |error: &dyn std::fmt::Display| format!("{}: {error}", contender.name);
-    let program = std::env::current_exe().map_err(|error| told(&error))?;
+fn in_process_of_its_own(entry: &Entry<'_>, finished: u64, options: &Options) -> Result<[f64; 2], String> {
+    let told = |error: &dyn std::fmt::Display| format!("{}: {error}", entry.name());
+    let program = match entry.before {
+        Some(program) => program.to_owned(),
+        None => std::env::current_exe().map_err(|error| told(&error))?,
+    };
     let mut command = Command::new(program);
-    command.args(["jobs-one", "--only", contender.name, "--tasks", &options.tasks.to_string()]);
+    command.args(["jobs-one", "--only", entry.contender.name, "--tasks", &options.tasks.to_string()]);
     command.args(["--finished", &finished.to_string()]).arg("--dir").arg(&options.dir);
     let output = command.output().map_err(|error| told(&error))?;
     if !output.status.success() {
@@ -231,6 +279,18 @@ mod tests {
             outcome.sum += 1;
             assert!(check(&plan, &outcome).unwrap_err().contains("wrong answer"), "{}", contender.name);
         }
+    }
+
+    #[test]
+    fn each_rate_is_compared_with_the_earlier_build() {
+        let row = |name: &str, rates: [f64; 2]| Row {
+            name: name.to_owned(),
+            samples: rates.map(|rate| vec![rate; 3]).to_vec(),
+        };
+        let rows = [row(BASE, [9.0, 9.0]), row("ours", [97.0, 96.0]), row("ours, before", [100.0, 100.0])];
+        let verdicts: Vec<_> = before_bars(&rows).iter().map(Bar::verdict).collect();
+        assert_eq!(verdicts, ["met", "NOT MET"]);
+        assert!(before_bars(&rows[..2]).is_empty());
     }
 
     #[test]

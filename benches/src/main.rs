@@ -93,6 +93,8 @@ struct Options {
     dir: PathBuf,
     /// Finished tasks that a queue's table holds beforehand, where one measurement is made.
     finished: u64,
+    /// An earlier build of this program, whose gristmill is measured in turns with this one.
+    before: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -125,6 +127,7 @@ fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
         producers: 1,
         dir: std::env::temp_dir(),
         finished: 0,
+        before: None,
     };
     while let Some(flag) = args.next() {
         let value = args.next().unwrap_or_default();
@@ -136,10 +139,11 @@ fn start(mut args: impl Iterator<Item = String>) -> Result<(), String> {
             ("--producers", Ok(producers @ 1..)) => options.producers = producers,
             ("--dir", _) if !value.is_empty() => options.dir = value.into(),
             ("--finished", Ok(finished)) => options.finished = finished,
+            ("--before", _) if name == "jobs" && !value.is_empty() => options.before = Some(value.into()),
             _ => {
                 return Err(format!(
                     "`{flag} {value}`: known are --reps N, --tasks N (4 or more), --producers N, --finished N, \
-                     --dir FOLDER and --only PART-OF-A-NAME"
+                     --dir FOLDER, --only PART-OF-A-NAME and, for jobs, --before FILE (an earlier gristmill-benches)"
                 ));
             }
         }

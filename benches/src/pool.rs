@@ -44,11 +44,11 @@ const PRODUCERS: &[u64] = &[1, 4];
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let names = CONTENDERS.iter().map(|(name, _)| *name).filter(|name| name.contains(&options.only));
     let mut rows: Vec<Row> =
-        names.map(|name| Row { name, samples: vec![Vec::new(); PRODUCERS.len()] }).collect();
+        names.map(|name| Row { name: name.to_owned(), samples: vec![Vec::new(); PRODUCERS.len()] }).collect();
     for _ in 0..options.reps {
         for (column, producers) in PRODUCERS.iter().enumerate() {
             for row in &mut rows {
-                row.samples[column].push(in_process_of_its_own(row.name, *producers, options.tasks)?);
+                row.samples[column].push(in_process_of_its_own(&row.name, *producers, options.tasks)?);
             }
         }
     }

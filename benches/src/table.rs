@@ -2,7 +2,7 @@
 
 /// One contender's measurements, in nanoseconds a task, by column.
 pub(crate) struct Row {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) samples: Vec<Vec<f64>>,
 }
 

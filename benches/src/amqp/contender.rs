@@ -75,7 +75,13 @@ pub(super) struct Participant {
 pub(super) static OURS: Contender =
     Contender { name: "gristmill", acks: Acks::ByItself, program: Program::Ours, role: "tasks", one_in: 1 };
 
-static BLOCKING: Contender = Contender { name: "gristmill, blocking", role: "threads", ..OURS };
+pub(super) static BLOCKING: Contender = Contender { name: "gristmill, blocking", role: "threads", ..OURS };
+
+/// Each of ours, and the same of an earlier build.
+pub(super) static BEFORE: [(&Contender, Contender); 2] = [
+    (&OURS, Contender { name: "gristmill, before", ..OURS }),
+    (&BLOCKING, Contender { name: "gristmill, blocking, before", role: "threads", ..OURS }),
+];
 
 pub(super) static PEERS: [Contender; 10] = [
     rust("lapin, each", "lapin", Acks::Each),
@@ -166,6 +172,13 @@ impl Participant {
         let ours = Participant { contender: &OURS, program, environment };
         let blocking = ours.like(&BLOCKING);
         let mut all = vec![ours, blocking];
+        if let Some(program) = &options.before {
+            all.extend(BEFORE.iter().map(|(_, contender)| Participant {
+                contender,
+                program: program.clone(),
+                environment: Vec::new(),
+            }));
+        }
         for program in [Program::Rust, Program::Python, Program::Tool] {
             let asked = PEERS.iter().filter(|peer| peer.program == program && options.asks_for(peer.name));
             let asked: Vec<_> = asked.collect();

@@ -1,6 +1,6 @@
 //! What was typed after `cargo xtask bench amqp`, and what it comes to.
 
-use std::str::FromStr;
+use std::{path::PathBuf, str::FromStr};
 
 use super::stage::Kind;
 
@@ -18,6 +18,7 @@ Options:
   --recovery       also: how long after a broker's return the next message is handled
   --only PARTS     with commas: rate (handlers that do nothing), work (handlers of 100 ms), recovery;
                    rate,work without it
+  --before FILE    an earlier build of gristmill-benches, whose gristmill is measured in turns with this one
   --quick          a look whether all works: 2000 messages, once, peers that are there
   -h, --help       this text
 
@@ -51,6 +52,8 @@ pub(super) struct Options {
     pub(super) parts: Vec<Part>,
     /// How many messages a worker gets, where handlers take their time.
     pub(super) each: u64,
+    /// An earlier build of this program.
+    pub(super) before: Option<PathBuf>,
 }
 
 impl Options {
@@ -75,6 +78,7 @@ pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
         prefetches: vec![1, 80, 500],
         parts: vec![Part::Rate, Part::Work],
         each: if quick { 10 } else { 50 },
+        before: None,
     };
     let mut recovery = false;
     let mut words = words.iter();
@@ -84,6 +88,7 @@ pub(super) fn parse(words: &[String]) -> Result<Option<Options>, String> {
             "-h" | "--help" => return Ok(None),
             "--quick" => {}
             "--recovery" => recovery = true,
+            "--before" => options.before = Some(value()?.into()),
             "--messages" => {
                 options.messages = number(word, value()?, "from 100 on", |messages| *messages >= 100)?;
             }

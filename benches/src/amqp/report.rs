@@ -3,7 +3,7 @@
 //! Owns the bars. A participant whose answer was wrong, or who was given up, is nobody's measure.
 
 use super::{
-    contender::{Acks, OURS},
+    contender::{Acks, BEFORE, Contender, OURS},
     recovery::Outcome,
     scene::{Row, Sample, Scene, WORK},
 };
@@ -123,7 +123,9 @@ pub(super) fn print_recovery(outcomes: &[Outcome]) {
 
 /// Prints every bar that these scenes tell about.
 pub(super) fn print_bars(rates: &[Scene], works: &[Scene]) {
-    let bars: Vec<Bar> = rates.iter().flat_map(rate_bars).chain(works.iter().map(work_bar)).collect();
+    let compared = rates.iter().chain(works).flat_map(before_bars);
+    let bars: Vec<Bar> =
+        rates.iter().flat_map(rate_bars).chain(works.iter().map(work_bar)).chain(compared).collect();
     if !bars.is_empty() {
         bar::print(bars.into_iter());
     }
@@ -152,6 +154,19 @@ fn work_bar(scene: &Scene) -> Bar {
     Bar { what, value, limit: AtLeast(0.95) }
 }
 
+/// Each rate of ours against the rate of the earlier build: at most 3 % slower.
+fn before_bars(scene: &Scene) -> Vec<Bar> {
+    let row = |name: &str| scene.rows.iter().find(|row| row.contender.name == name && row.sound());
+    let compared =
+        BEFORE.iter().filter_map(|(ours, before)| Some((ours, row(ours.name)?, row(before.name)?)));
+    let bar = |(ours, now, before): (&&Contender, &Row, &Row)| Bar {
+        what: format!("{}, workers {}: {} × before", scene.name(), scene.workers, ours.name),
+        value: Some(ratio(&now.rates(), &before.rates())),
+        limit: AtLeast(0.97),
+    };
+    compared.map(bar).collect()
+}
+
 /// Why the benchmark has failed, if it has: a wrong answer of anybody's, or none of ours.
 pub(super) fn failure<'a>(scenes: impl Iterator<Item = &'a Scene>) -> Option<String> {
     let rows: Vec<&Row> = scenes.flat_map(|scene| &scene.rows).collect();
@@ -168,8 +183,11 @@ mod tests {
     use crate::amqp::{contender::PEERS, stage::Kind};
 
     fn row(name: &str, rate: f64) -> Row {
-        let contender =
-            std::iter::once(&OURS).chain(&PEERS).find(|contender| contender.name == name).unwrap();
+        let contender = std::iter::once(&OURS)
+            .chain(&PEERS)
+            .chain([&BEFORE[0].1])
+            .find(|contender| contender.name == name)
+            .unwrap();
         let sample = Sample { rate, cpu: 1.0, broker_cpu: 1.0, peak_mib: 9.0 };
         Row { contender, samples: vec![sample; 3], mistakes: None, trouble: None }
     }
@@ -198,6 +216,14 @@ mod tests {
         assert!(rate_bars(&scene(1, 0, rows())).is_empty());
         let one = |rate| work_bar(&scene(80, 8, vec![row("gristmill", rate)])).verdict();
         assert_eq!((one(76.0), one(75.0)), ("met", "NOT MET"));
+    }
+
+    #[test]
+    fn each_rate_is_compared_with_the_earlier_build() {
+        let mut both = rows();
+        assert!(before_bars(&scene(80, 0, rows())).is_empty());
+        both.push(row("gristmill, before", 1_000.0));
+        assert_eq!(verdicts(&before_bars(&scene(80, 0, both))), [(0.9, "NOT MET")]);
     }
 
     #[test]

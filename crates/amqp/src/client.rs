@@ -1,17 +1,24 @@
 //! What users hold: declarations that become consumers at work, and how these are watched and stopped.
 
 use crate::{
+    browse,
     consumer::Consumer,
     crew::{Crew, Once},
+    delivery::Delivery,
     dispatcher::{Dispatcher, Parts},
     error::Error,
-    link::{Link, State},
+    link::{AtStart, Link, State},
     moves::Mover,
     net::Channel,
+    positions::{self, Keeper},
     publisher::Publisher,
+    rights::{self, MissingRight, Right},
+    starts::{self, StartStore, Starts},
     stats::{Counters, Seen, Stats, Watch},
     topology::{self, Binding, Exchange, Queue, Topology},
+    transfer::{self, Transfer, Transferred},
     uri::Endpoint,
+    wire::method::{Incoming, Outgoing},
 };
 use gristmill_store::Store;
 use std::{
@@ -97,7 +104,8 @@ impl Builder {
         self
     }
 
-    /// Where ids of messages that are done are kept, and dead letters.
+    /// Where ids of messages that are done are kept, dead letters, and starts of messages that came to no end. Without a store
+    /// a message that ends its process is delivered again without limit.
     pub fn store(mut self, store: Store) -> Self {
         self.store = Some(store);
         self
@@ -146,30 +154,47 @@ impl Builder {
     }
 
     /// Checks everything, connects, declares, and consumes. Returns when every consumer does.
-    pub async fn start(self) -> Result<Client, Error> {
-        let (endpoints, topology, sets) = self.resolve()?;
+    pub async fn start(mut self) -> Result<Client, Error> {
+        let (endpoints, _, sets) = self.resolve()?;
         let nodes = endpoints.len();
         let endpoints: Arc<[Endpoint]> = endpoints.into();
         // Two connections: a broker that is short of memory stops reading from those that publish, and
         // acknowledgements must get through all the same.
-        let publishing = Link::start(Arc::clone(&endpoints), format!("{} (publishing)", self.name));
+        let publishing =
+            Link::start(Arc::clone(&endpoints), format!("{} (publishing)", self.name), AtStart::Return);
         let consuming = match sets.is_empty() {
             true => publishing.clone(),
-            false => Link::start(endpoints, self.name.clone()),
+            false => Link::start(endpoints, self.name.clone(), AtStart::Warn),
         };
         consuming.first(nodes, self.start_within).await?;
         publishing.first(nodes, self.start_within).await?;
-        topology.declare(&consuming.up().await?.0).await?;
+        let (connection, _) = consuming.up().await?;
+        let queues: Vec<Arc<str>> = sets.iter().map(|set| Arc::clone(&set.queue)).collect();
+        self.topology.find_kinds(&connection, &queues).await?;
+        let (_, topology, sets) = self.resolve()?;
+        rights::declare(&topology, &sets, &connection).await?;
+        self.consumers.iter().zip(&sets).for_each(|(consumer, set)| consumer.warn(set));
         let publisher = Publisher::start(publishing.clone(), self.in_flight, self.confirm_within);
         let mut client =
             Client { consuming, publishing, publisher, consumers: Vec::new(), chores: Vec::new() };
         let mut firsts = Vec::new();
         for set in sets {
             let needed = Arc::new(topology.around(&set.queue).and(&set.dead_topology));
-            firsts.push(client.employ(Arc::new(set), &needed, self.store.as_ref())?);
+            let set = Arc::new(set);
+            let position = match self.store.as_ref().filter(|_| set.keep_position) {
+                Some(store) => Some(Keeper::start(&set, store.clone(), &connection).await?),
+                None => None,
+            };
+            firsts.push(client.employ(set, &needed, self.store.as_ref(), position)?);
         }
-        for first in firsts {
-            first.await.unwrap_or(Err(Error::Ended))?;
+        for (first, queue) in firsts.into_iter().zip(queues) {
+            first.await.unwrap_or(Err(Error::Ended)).map_err(|error| match rights::is_refusal(&error) {
+                // Everything is declared: it may not consume.
+                true => {
+                    rights::error(&connection, vec![MissingRight::new(Right::Read, "queue", &queue)], &[])
+                }
+                false => error,
+            })?;
         }
         let again = tokio::spawn(declare_again(client.consuming.clone(), topology));
         client.chores.push(again.abort_handle());
@@ -201,9 +226,13 @@ impl Client {
         set: Arc<crate::consumer::Set>,
         topology: &Arc<Topology>,
         store: Option<&Store>,
+        position: Option<(Keeper, Option<u64>)>,
     ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
         let (crew, results) = Crew::start(&set)?;
         let counters = Arc::new(Counters::default());
+        if let Some((_, Some(first))) = &position {
+            counters.began_at.store(first.saturating_add(1), Relaxed);
+        }
         let once = match (set.once_within, store) {
             (Some(window), Some(store)) => {
                 Some(Arc::new(Once { store: store.clone(), scope: format!("amqp:{}", set.queue), window }))
@@ -213,14 +242,18 @@ impl Client {
         if let Some(once) = &once {
             self.chores.push(tokio::spawn(forget(Arc::clone(once))).abort_handle());
         }
+        let starts = store.map(|store| StartStore::new(store.clone(), &set.queue, set.max_starts));
+        if let Some(starts) = &starts {
+            self.chores.push(tokio::spawn(starts::prune(starts.clone())).abort_handle());
+        }
         let mover = Mover {
             set: Arc::clone(&set),
-            publisher: self.publisher.clone(),
             patient: Publisher::start(self.publishing.clone(), MOVES, Duration::MAX),
             link: self.publishing.clone(),
             store: store.cloned(),
             missing: Arc::default(),
             rooms: Arc::default(),
+            postponed: Arc::clone(&counters.postponed),
         };
         let dispatcher = Dispatcher::new(Parts {
             set: Arc::clone(&set),
@@ -228,9 +261,11 @@ impl Client {
             topology: Arc::clone(topology),
             mover,
             once,
+            starts: Starts::new(starts),
             counters: Arc::clone(&counters),
             crew: crew.clone(),
             results,
+            position,
         });
         let (stop, stopped) = oneshot::channel();
         let (first, at_first) = oneshot::channel();
@@ -262,6 +297,54 @@ impl Client {
     pub async fn depth(&self, queue: &str) -> Result<(u32, u32), Error> {
         let mut channel = Channel::open(&self.publishing.up().await?.0).await?;
         topology::depth(&mut channel, queue).await
+    }
+
+    /// For each consumer the offset of the last message that its stream has now; none for a stream that is empty, and for
+    /// queues of other kinds.
+    pub async fn stream_ends(&self) -> Result<Vec<Option<u64>>, Error> {
+        let (connection, _) = self.consuming.up().await?;
+        let mut ends = Vec::with_capacity(self.consumers.len());
+        for running in &self.consumers {
+            ends.push(match running.seen.set.is_stream {
+                true => positions::end(&connection, &running.seen.set.queue).await?,
+                false => None,
+            });
+        }
+        Ok(ends)
+    }
+
+    /// The first messages of a queue, which stay in it. The broker counts this as a delivery of each.
+    pub async fn peek(&self, queue: &str, limit: usize) -> Result<Vec<Delivery>, Error> {
+        browse::peek(&self.publishing.up().await?.0, queue, limit).await
+    }
+
+    /// Deletes the messages of a queue that are ready, and returns their number.
+    pub async fn purge(&self, queue: &str) -> Result<u32, Error> {
+        let mut channel = Channel::open(&self.publishing.up().await?.0).await?;
+        match channel.call(&Outgoing::QueuePurge { queue }).await? {
+            Incoming::PurgeOk { messages } => Ok(messages),
+            _ => Err(Error::Message("the broker gave an answer to another question".to_owned())),
+        }
+    }
+
+    /// Moves messages from one queue to another until `cancelled` is done: each is confirmed in its new queue before it is
+    /// removed from the old one. Returns how far it has come, also where it failed.
+    pub async fn transfer(
+        &self,
+        transfer: &Transfer,
+        cancelled: impl Future<Output = ()>,
+    ) -> (Transferred, Result<(), Error>) {
+        let mut mover = transfer::Mover::new(&self.publishing, &self.publisher, transfer);
+        let result = mover.run(cancelled).await;
+        (mover.progress, result)
+    }
+
+    /// Fails when a consumer has ended by itself, which only a defect brings about: its messages wait for ever.
+    pub fn check_running(&self) -> Result<(), Error> {
+        match self.consumers.iter().find(|running| running.task.is_finished()) {
+            Some(running) => Err(Error::ConsumerPanicked { consumer: running.seen.set.name.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// Stops consuming, finishes what runs within the deadline, acknowledges it, and gives the rest back to the queues.
@@ -330,6 +413,7 @@ async fn forget(once: Arc<Once>) {
 
 /// Asks the broker now and then how many messages wait.
 async fn watch_lag(link: Link, consumers: Vec<Seen>) {
+    let mut warned: Vec<String> = Vec::new();
     loop {
         for seen in &consumers {
             // A channel for each: the broker closes it over a queue that is not there.
@@ -338,7 +422,22 @@ async fn watch_lag(link: Link, consumers: Vec<Seen>) {
                 topology::depth(&mut channel, &seen.set.queue).await
             };
             match asked.await {
-                Ok((messages, _)) => seen.counters.lag.store(u64::from(messages) + 1, Relaxed),
+                Ok((messages, consumers)) => {
+                    seen.counters.lag.store(u64::from(messages) + 1, Relaxed);
+                    let is_alone = consumers <= 1 || !seen.set.waits_for_old_consumer();
+                    if !is_alone && !warned.contains(&seen.set.name) {
+                        warned.push(seen.set.name.clone());
+                        tracing::warn!(
+                            consumer = seen.set.name,
+                            queue = &*seen.set.queue,
+                            consumers,
+                            "several consumers take messages from a queue whose order is to be kept: each keeps the order \
+                             of its own messages only. A queue with the argument x-single-active-consumer has one at a time"
+                        );
+                    } else if is_alone {
+                        warned.retain(|name| *name != seen.set.name);
+                    }
+                }
                 Err(Error::Ended) => return,
                 Err(_) => seen.counters.lag.store(0, Relaxed),
             }

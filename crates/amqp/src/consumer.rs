@@ -13,7 +13,8 @@ use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 /// A consumer: a queue, a handler for its messages, and how many of them at a time.
 ///
 /// The handler's result decides. `Ok`: done, and acknowledged. An error that is
-/// [transient](gristmill_pool::Class::Transient): tried again later, while others go on. Any other error, a panic or the last
+/// [transient](gristmill_pool::Class::Transient): tried again later, while others are handled. An error of a
+/// [dependency](gristmill_pool::Dependency): consuming is paused until that works again. Any other error, a panic or the last
 /// attempt: to the dead letters, with the reason.
 ///
 /// ```
@@ -39,13 +40,20 @@ pub struct Consumer {
     prefetch: usize,
     order: Option<OrderBy>,
     timeout: Option<Duration>,
-    retry: Retry,
+    retry: Option<Retry>,
+    retry_in_place: Option<Retry>,
+    probe_delay: (Duration, Duration),
     dead: Option<(String, String)>,
-    max_deliveries: u32,
+    max_starts: u32,
     once_within: Option<Duration>,
     keep_letters: bool,
     offset: Option<Offset>,
+    keep_position: bool,
+    rewind: bool,
     exclusive: bool,
+    broker_timeout: Option<Duration>,
+    handler_limit: Option<Duration>,
+    handler_records_starts: bool,
 }
 
 /// What keeps messages in order.
@@ -83,10 +91,18 @@ pub(crate) enum Work {
     Blocking(Arc<Blocks>),
 }
 
-/// How a message is tried again: five times in all, after 1, 2, 4 and 8 seconds.
-const RETRY: Retry = Retry::exponential(5, Duration::from_secs(1)).cap(Duration::from_secs(300));
+/// How a message is tried again unless its consumer says otherwise: twelve times in all, after 1, 2, 4 minutes and so on,
+/// then every hour.
+pub const DEFAULT_RETRY: Retry =
+    Retry::exponential(12, Duration::from_secs(60)).cap(Duration::from_secs(60 * 60));
+/// How a message is tried again in its place, where those behind it wait: five times in all, after 1, 2, 4 and 8 seconds.
+pub const DEFAULT_RETRY_IN_PLACE: Retry = Retry::exponential(5, Duration::from_secs(1));
+/// When a sink that fails is tried again: after a second, then later and later, at last every minute.
+const PROBE_DELAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Below the 20 after which RabbitMQ 4 throws a message of a quorum queue away by itself: ours goes to the dead letters.
-const MAX_DELIVERIES: u32 = 15;
+const MAX_STARTS: u32 = 15;
+/// How long RabbitMQ waits for an acknowledgement, unless it is set up otherwise.
+const BROKER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 impl Consumer {
     /// Takes messages from this queue, by this name in logs and statistics, and at the broker.
@@ -100,13 +116,20 @@ impl Consumer {
             prefetch: 0,
             order: None,
             timeout: None,
-            retry: RETRY,
+            retry: None,
+            retry_in_place: None,
+            probe_delay: PROBE_DELAY,
             dead: None,
-            max_deliveries: MAX_DELIVERIES,
+            max_starts: MAX_STARTS,
             once_within: None,
             keep_letters: false,
             offset: None,
+            keep_position: false,
+            rewind: false,
             exclusive: false,
+            broker_timeout: Some(BROKER_TIMEOUT),
+            handler_limit: None,
+            handler_records_starts: false,
         }
     }
 
@@ -165,9 +188,10 @@ impl Consumer {
         self
     }
 
-    /// How many messages the broker sends ahead: 0, the default, is ten a worker, at most 500; at most 1,000. (The broker
-    /// takes them back when they are not done within its `consumer_timeout`, half an hour unless it is set: with
-    /// handlers that take minutes, fewer ahead.)
+    /// At most how many messages the broker sends ahead: 0, the default, is ten a worker, at most 500; at most 1,000. It
+    /// begins with this number where one is given, else with hardly more than the workers, and follows how long handlers
+    /// take: with handlers that take seconds hardly more messages than workers are ahead. Bodies of messages in hand take
+    /// some 64 MiB at most, or one message. Where order is kept it changes only with the channel.
     pub fn prefetch(mut self, count: usize) -> Self {
         self.prefetch = count;
         self
@@ -186,10 +210,45 @@ impl Consumer {
         self
     }
 
-    /// How often and when a message is tried again. (Delays are rounded up to ⅛, ¼, ½, 1, 2, 4 … seconds: each is a queue
+    /// How long an attempt may take of a handler that keeps a limit of its own, for comparison with the
+    /// [broker's](Self::broker_timeout).
+    pub fn handler_limit(mut self, limit: Duration) -> Self {
+        self.handler_limit = Some(limit);
+        self
+    }
+
+    /// How long the broker waits for an acknowledgement: its `consumer_timeout`, or that of the queue, 30 minutes unless it
+    /// is set up otherwise; `None` if it waits without limit. It cannot be asked for that. A [timeout](Self::timeout) that is
+    /// longer is warned of, and so is, once, a message that is not acknowledged after two thirds of it.
+    pub fn broker_timeout(mut self, limit: Option<Duration>) -> Self {
+        self.broker_timeout = limit;
+        self
+    }
+
+    /// How often and when a message is tried again: [`DEFAULT_RETRY`], or [`DEFAULT_RETRY_IN_PLACE`] where order is kept,
+    /// unless this says otherwise. (Delays are rounded up to ⅛, ¼, ½, 1, 2, 4 … seconds: each is a queue
     /// of its own at the broker. Jitter is not needed: they hold no worker.)
     pub fn retry(mut self, policy: Retry) -> Self {
-        self.retry = policy;
+        self.retry = Some(policy);
+        self
+    }
+
+    /// The same for messages that are tried again in their place: where order is kept, and in streams.
+    pub fn retry_in_place(mut self, policy: Retry) -> Self {
+        self.retry_in_place = Some(policy);
+        self
+    }
+
+    /// When a message is tried as a probe while the sink fails: after `first`, then after twice as long each time, at most
+    /// `longest`. 1 second and 1 minute, unless this says otherwise.
+    ///
+    /// Consuming is paused when handlers fail with [`TaskError::unavailable`](gristmill_pool::TaskError::unavailable), or
+    /// several in a row with [`TaskError::dependency_failed`](gristmill_pool::TaskError::dependency_failed): messages keep
+    /// their places and their attempts, and one at a time is tried until one is handled. A message that alone makes the
+    /// sink fail, while others are handled, uses its attempts. When a pause has lasted for `longest`, messages that wait go back
+    /// to the queue for other consumers, and one is kept for probes; where order is kept, all stay.
+    pub fn probe_delay(mut self, first: Duration, longest: Duration) -> Self {
+        self.probe_delay = (first.max(Duration::from_millis(1)), longest.max(first));
         self
     }
 
@@ -200,10 +259,20 @@ impl Consumer {
         self
     }
 
-    /// How often a message may be delivered without getting to its end, before it is taken for one that kills its
-    /// workers: 15, unless this says otherwise.
-    pub fn max_deliveries(mut self, count: u32) -> Self {
-        self.max_deliveries = count;
+    /// How often a message may be started again without getting to its end, before it is taken for one that ends its
+    /// process and becomes a dead letter: 15, unless this says otherwise. Deliveries that were not started do not count.
+    /// Needs a [store](crate::Builder::store), where the starts are counted; without one there is no limit. (RabbitMQ 4 has
+    /// one of its own for quorum queues: it throws away, or dead-letters, what it has delivered 20 times, unless the queue
+    /// has another `delivery-limit`.)
+    pub fn max_starts(mut self, count: u32) -> Self {
+        self.max_starts = count;
+        self
+    }
+
+    /// Says that the handler calls [`Delivery::record_starts`] when the work on a message begins, as where it collects
+    /// messages before. Otherwise a message is started when its handler is called.
+    pub fn handler_records_starts(mut self) -> Self {
+        self.handler_records_starts = true;
         self
     }
 
@@ -219,10 +288,24 @@ impl Consumer {
         self
     }
 
-    /// Where to begin in a stream; says, too, that a queue that is there already is one. After a lost connection it goes
-    /// on where it was.
+    /// Where to begin in a stream: [`Offset::Next`], unless this says otherwise. After a lost connection it continues where it
+    /// was. Whether a queue that exists is a stream is asked of the broker; where that does not tell, this says so.
     pub fn offset(mut self, offset: Offset) -> Self {
         self.offset = Some(offset);
+        self
+    }
+
+    /// Keeps the position in a stream in the [store](crate::Builder::store), by the consumer's name: after a restart it
+    /// continues with the first message that was not finished, and [`offset`](Self::offset) is where it begins the first
+    /// time. Queues of other kinds have no position.
+    pub fn keep_position(mut self) -> Self {
+        self.keep_position = true;
+        self
+    }
+
+    /// Begins where [`offset`](Self::offset) says though a position is stored.
+    pub fn rewind(mut self) -> Self {
+        self.rewind = true;
         self
     }
 
@@ -258,12 +341,15 @@ impl Consumer {
                 "only a classic queue can be consumed exclusively; others have x-single-active-consumer",
             );
         }
-        if self.max_deliveries == 0 {
-            return wrong("max_deliveries is 0; 1 is the least");
+        if self.max_starts == 0 {
+            return wrong("max_starts is 0; 1 is the least");
         }
         let Some(queue) = topology.queue(&self.queue) else {
             return wrong(&format!("queue {} is not declared; declare it, or as existing", self.queue));
         };
+        if let Some(kind) = queue.kind().filter(|kind| self.rewind && *kind != "stream") {
+            return wrong(&format!("--rewind is for streams, and queue {} is a {kind} one", self.queue));
+        }
         let is_stream = match (queue.kind(), &self.offset) {
             (Some("stream"), _) => true,
             (Some(kind), Some(_)) => {
@@ -272,10 +358,14 @@ impl Consumer {
             (Some(_), None) => false,
             (None, offset) => offset.is_some(),
         };
+        if self.keep_position && is_stream && !has_store {
+            return wrong(&format!(
+                "queue {} is a stream, and its position is kept in a store; give the builder one",
+                self.queue
+            ));
+        }
         let kind = queue.kind().map(str::to_owned);
-        let sizing = Sizing::of(self.workers, self.prefetch, cores(), |what, asked, given| {
-            tracing::warn!(consumer = self.name, what, asked, given, "more than is allowed; clamped");
-        });
+        let sizing = Sizing::of(self.workers, self.prefetch, cores(), |_, _, _| {});
         let dead = match &self.dead {
             Some(dead) => dead.clone(),
             None => (format!("{}.dead", self.queue), String::new()),
@@ -295,14 +385,12 @@ impl Consumer {
         }
         let dead_topology = topology.behind(&dead.0);
         let in_place = self.order.is_some() || sizing.workers == 1 || is_stream;
-        if in_place && kind.as_deref() == Some("classic") {
-            tracing::warn!(
-                consumer = self.name,
-                queue = self.queue,
-                "a classic queue does not count deliveries, and where order is kept nobody does: a message that ends its \
-                 process comes again for ever; a quorum queue counts"
-            );
-        }
+        let single_active = queue_is_single_active(topology, &self.queue);
+        let broker_timeout = self.broker_timeout;
+        let retry = match in_place {
+            true => self.retry_in_place.or(self.retry).unwrap_or(DEFAULT_RETRY_IN_PLACE),
+            false => self.retry.unwrap_or(DEFAULT_RETRY),
+        };
         Ok(Set {
             queue: self.queue.as_str().into(),
             name: self.name.clone(),
@@ -314,16 +402,59 @@ impl Consumer {
             is_stream,
             order: self.order.clone(),
             timeout: self.timeout,
-            retry: self.retry.without_jitter(),
+            retry: retry.without_jitter(),
+            probe_delay: self.probe_delay,
+            broker_timeout,
             dead,
             dead_topology,
-            max_deliveries: self.max_deliveries,
+            max_starts: self.max_starts,
+            handler_records_starts: self.handler_records_starts,
             once_within: self.once_within,
             keep_letters: self.keep_letters,
             offset: self.offset.clone().unwrap_or_default(),
+            keep_position: self.keep_position && is_stream,
+            rewind: self.rewind,
             exclusive: self.exclusive,
+            single_active,
         })
     }
+
+    /// Warns of what may not be meant, once: as it starts.
+    pub(crate) fn warn(&self, set: &Set) {
+        Sizing::of(self.workers, self.prefetch, cores(), |what, asked, given| {
+            tracing::warn!(consumer = self.name, what, asked, given, "more than is allowed; clamped");
+        });
+        if set.kind.is_none() && !set.is_stream {
+            tracing::warn!(
+                consumer = self.name,
+                queue = self.queue,
+                "the broker does not tell what kind the queue has. If it is a stream, its position is not kept and it is never \
+                 drained: then give the offset where it begins the first time"
+            );
+        }
+        self.check_broker_timeout();
+    }
+
+    /// Warns where the broker takes a message back before its handler must be done.
+    fn check_broker_timeout(&self) {
+        let (Some(limit), Some(broker)) = (self.timeout.or(self.handler_limit), self.broker_timeout) else {
+            return;
+        };
+        if limit >= broker {
+            tracing::warn!(
+                consumer = self.name,
+                timeout = ?limit,
+                consumer_timeout = ?broker,
+                "a handler may take longer than the broker waits for an acknowledgement (its consumer_timeout): it then takes \
+                 the messages of this consumer back and delivers them again. Raise consumer_timeout at the broker, or lower the \
+                 handler's timeout"
+            );
+        }
+    }
+}
+
+fn queue_is_single_active(topology: &Topology, queue: &str) -> bool {
+    topology.queue(queue).is_some_and(|queue| queue.has_single_active_consumer())
 }
 
 impl fmt::Debug for Consumer {
@@ -350,12 +481,40 @@ pub(crate) struct Set {
     pub(crate) order: Option<OrderBy>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Retry,
+    pub(crate) probe_delay: (Duration, Duration),
+    /// How long the broker waits for an acknowledgement.
+    pub(crate) broker_timeout: Option<Duration>,
     pub(crate) dead: (String, String),
     /// What is declared again when dead letters find no queue.
     pub(crate) dead_topology: Topology,
-    pub(crate) max_deliveries: u32,
+    pub(crate) max_starts: u32,
+    /// Starts are recorded by the handler.
+    pub(crate) handler_records_starts: bool,
     pub(crate) once_within: Option<Duration>,
     pub(crate) keep_letters: bool,
     pub(crate) offset: Offset,
+    pub(crate) keep_position: bool,
+    pub(crate) rewind: bool,
     pub(crate) exclusive: bool,
+    /// The queue is declared here to give messages to one consumer at a time.
+    pub(crate) single_active: bool,
+}
+
+impl Set {
+    /// Whether order is kept by this consumer alone, so that two must not consume at once. The broker sees to that itself for
+    /// exclusive consumers, and for queues with a single active consumer.
+    pub(crate) fn waits_for_old_consumer(&self) -> bool {
+        let is_ordered = self.order.is_some() || self.sizing.workers == 1;
+        is_ordered && !self.is_stream && !self.exclusive && !self.single_active
+    }
+
+    /// Whether the prefetch stays as it is as long as the channel lasts: while it is changed, another consumer could become the
+    /// active or the exclusive one.
+    pub(crate) fn has_fixed_prefetch(&self) -> bool {
+        self.order.is_some()
+            || self.sizing.workers == 1
+            || self.is_stream
+            || self.exclusive
+            || self.single_active
+    }
 }

@@ -4,11 +4,15 @@ use crate::{
     consumer::{Set, Work},
     delivery::Delivery,
     error::Error,
+    sink_gate::SinkGate,
+    starts::{Start, StartStore},
 };
 use gristmill_pool::{
-    AsyncPool, Delivery as Order, Pool, Results, Stats, Task, TaskError, TaskResult, error::Refusal,
+    AsyncPool, Delivery as Order, Pool, Results, Stats, Task, TaskError, TaskResult,
+    error::{Cause, Refusal},
+    task::TaskId,
 };
-use gristmill_store::Store;
+use gristmill_store::{Store, message_runs::RunKey, seen::Claim};
 use std::{
     sync::{
         Arc,
@@ -21,11 +25,16 @@ use tracing::Instrument;
 /// What became of a message that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ran {
-    Done,
+    /// It was handled by a run that was started at this time of the sink's clock.
+    Done { started: u64 },
     /// It was done before, and is not done again.
     Seen,
-    /// It was not started: its channel is lost, or its consumer stops.
+    /// One with the same id is being handled, perhaps by another process.
+    InProgress,
+    /// It was not started: its channel is lost, or its consumer pauses or stops.
     Skipped,
+    /// It was not started: this many starts of it came to no end.
+    OverLimit(u32),
 }
 
 #[derive(Clone)]
@@ -62,13 +71,49 @@ pub(crate) struct Once {
 }
 
 impl Once {
-    fn knows(&self, id: &str) -> Result<bool, TaskError> {
-        let known = self.store.seen().known(&self.scope, &[id.to_owned()], self.window);
-        known.map(|known| known.first() == Some(&true)).map_err(TaskError::transient)
+    /// Claims a message, or says why it is not to be handled.
+    fn claim(self: &Arc<Self>, id: String) -> TaskResult<Result<ClaimedId, Ran>> {
+        let claim = self.store.seen().claim(&self.scope, &id, self.window);
+        Ok(match claim.map_err(TaskError::unavailable)? {
+            Claim::Claimed => Ok(ClaimedId { once: Arc::clone(self), id: Some(id) }),
+            Claim::Seen => Err(Ran::Seen),
+            Claim::InProgress => Err(Ran::InProgress),
+        })
     }
+}
 
-    fn note(&self, id: &str) -> Result<(), TaskError> {
-        self.store.seen().record(&self.scope, vec![id.to_owned()]).map_err(TaskError::transient)
+/// The claim on a message's id. Dropped before the message is done, it is released.
+struct ClaimedId {
+    once: Arc<Once>,
+    id: Option<String>,
+}
+
+impl ClaimedId {
+    /// The message is done: its id is recorded.
+    fn done(mut self) -> TaskResult<()> {
+        let Some(id) = self.id.take() else { return Ok(()) };
+        let recorded = self.once.store.seen().record(&self.once.scope, vec![id.clone()]);
+        if recorded.is_err() {
+            self.id = Some(id);
+        }
+        recorded.map_err(TaskError::unavailable)
+    }
+}
+
+impl Drop for ClaimedId {
+    fn drop(&mut self) {
+        let Some(id) = self.id.take() else { return };
+        let once = Arc::clone(&self.once);
+        let release = move || {
+            if let Err(error) = once.store.seen().release(&once.scope, &id) {
+                tracing::warn!(id, %error, "the claim on a message cannot be released; it ends with this process");
+            }
+        };
+        // The store blocks.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(release)),
+            Err(_) => release(),
+        }
     }
 }
 
@@ -141,10 +186,46 @@ impl Crew {
     }
 }
 
+/// The start of a run of a message that may have been started before.
+#[derive(Clone)]
+pub(crate) struct RunStart {
+    pub(crate) store: StartStore,
+    pub(crate) key: RunKey,
+    /// The handler records it.
+    pub(crate) by_handler: bool,
+}
+
+impl RunStart {
+    /// Commits the start, unless the handler does. Blocks.
+    fn begin(&self) -> Start {
+        if self.by_handler { Start::Allowed } else { self.store.start(self.key) }
+    }
+
+    /// Blocks.
+    fn take_back(&self) {
+        self.store.take_back(vec![self.key]);
+    }
+}
+
+/// What a run does in the store, for a message that may have been started or handled before.
+struct Stored {
+    start: Option<Box<RunStart>>,
+    once: Option<(Arc<Once>, String)>,
+}
+
 /// Makes a message into what a worker runs.
-pub(crate) fn job(set: &Arc<Set>, delivery: Delivery, leave: [Leave; 2], once: Option<Arc<Once>>) -> Job {
+pub(crate) fn job(
+    set: &Arc<Set>,
+    delivery: Delivery,
+    leave: [Leave; 2],
+    gate: SinkGate,
+    start: Option<Box<RunStart>>,
+    once: Option<&Arc<Once>>,
+) -> Job {
     // Looked up by id: what has none cannot have been seen before.
-    let once = once.and_then(|once| delivery.identity().map(|id| (once, id)));
+    let once = once.and_then(|once| delivery.identity().map(|id| (Arc::clone(once), id)));
+    // Boxed, because few messages have any of it and a job is moved several times.
+    let stored = (start.is_some() || once.is_some()).then(|| Box::new(Stored { start, once }));
     match &set.work {
         Work::Async(work) => {
             let (work, set) = (Arc::clone(work), Arc::clone(set));
@@ -152,9 +233,20 @@ pub(crate) fn job(set: &Arc<Set>, delivery: Delivery, leave: [Leave; 2], once: O
                 if leave.iter().any(Leave::is_revoked) {
                     return Ok(Ran::Skipped);
                 }
+                let Some(started) = gate.start() else { return Ok(Ran::Skipped) };
                 let span = span(&set, &delivery, context.worker());
                 // The handler's own closure is part of the work: it runs in the span, and only if anything does.
-                run_async(async move { work(delivery).await }, once).instrument(span).await
+                let work = async { work(delivery.clone()).await };
+                let result = match stored {
+                    None => work.instrument(span).await.map(|()| ran(&delivery, started)),
+                    Some(stored) => {
+                        Box::pin(run_async(work, &delivery, started, *stored).instrument(span)).await
+                    }
+                };
+                if !context.is_cancelled() {
+                    record(&gate, context.task_id(), &result);
+                }
+                result
             }))
         }
         Work::Blocking(work) => {
@@ -163,41 +255,107 @@ pub(crate) fn job(set: &Arc<Set>, delivery: Delivery, leave: [Leave; 2], once: O
                 if leave.iter().any(Leave::is_revoked) {
                     return Ok(Ran::Skipped);
                 }
+                let Some(started) = gate.start() else { return Ok(Ran::Skipped) };
                 let _guard = span(&set, &delivery, context.worker()).entered();
-                if let Some((once, id)) = &once
-                    && once.knows(id)?
-                {
-                    return Ok(Ran::Seen);
+                let work = || work(&delivery);
+                let result = match stored {
+                    None => work().map(|()| ran(&delivery, started)),
+                    Some(stored) => {
+                        let Stored { start, once } = *stored;
+                        let result = run_blocking(work, &delivery, started, start.as_deref(), once);
+                        if let Some(start) = start.filter(|_| !context.is_cancelled() && has_failed(&result))
+                        {
+                            start.take_back();
+                        }
+                        result
+                    }
+                };
+                if !context.is_cancelled() {
+                    record(&gate, context.task_id(), &result);
                 }
-                work(&delivery)?;
-                if let Some((once, id)) = &once {
-                    once.note(id)?;
-                }
-                Ok(Ran::Done)
+                result
             }))
         }
     }
 }
 
-async fn run_async(
-    work: impl Future<Output = TaskResult<()>>,
+/// Records when a run failed with the sink. Not for a run that the pool has ended: its result is the pool's.
+fn record(gate: &SinkGate, id: TaskId, result: &TaskResult<Ran>) {
+    if result.as_ref().is_err_and(|error| error.dependency().is_some()) {
+        gate.record(id.get());
+    }
+}
+
+fn run_blocking(
+    work: impl FnOnce() -> TaskResult<()>,
+    delivery: &Delivery,
+    started: u64,
+    start: Option<&RunStart>,
     once: Option<(Arc<Once>, String)>,
 ) -> TaskResult<Ran> {
-    let Some((once, id)) = once else {
-        work.await?;
-        return Ok(Ran::Done);
+    let claimed = match once.map(|(once, id)| once.claim(id)).transpose()? {
+        Some(Err(ran)) => return Ok(ran),
+        claimed => claimed.and_then(Result::ok),
     };
-    // The store blocks; its group commit is what makes that bearable.
-    let ask = {
-        let (once, id) = (Arc::clone(&once), id.clone());
-        move || once.knows(&id)
-    };
-    if tokio::task::spawn_blocking(ask).await.map_err(TaskError::transient)?? {
-        return Ok(Ran::Seen);
+    if let Some(start) = start
+        && let Start::OverLimit(starts) = start.begin()
+    {
+        return Ok(Ran::OverLimit(starts));
     }
-    work.await?;
-    tokio::task::spawn_blocking(move || once.note(&id)).await.map_err(TaskError::transient)??;
-    Ok(Ran::Done)
+    work()?;
+    if let Some(starts) = delivery.over_limit() {
+        return Ok(Ran::OverLimit(starts));
+    }
+    claimed.map_or(Ok(()), ClaimedId::done)?;
+    Ok(ran(delivery, started))
+}
+
+async fn run_async(
+    work: impl Future<Output = TaskResult<()>>,
+    delivery: &Delivery,
+    started: u64,
+    Stored { start, once }: Stored,
+) -> TaskResult<Ran> {
+    // The store blocks; its group commit is what makes that bearable.
+    let claimed = match once {
+        Some((once, id)) => {
+            let claim = tokio::task::spawn_blocking(move || once.claim(id));
+            match claim.await.map_err(TaskError::transient)?? {
+                Ok(claimed) => Some(claimed),
+                Err(ran) => return Ok(ran),
+            }
+        }
+        None => None,
+    };
+    if let Some(start) = start.clone().filter(|start| !start.by_handler)
+        && let Ok(Start::OverLimit(starts)) = tokio::task::spawn_blocking(move || start.begin()).await
+    {
+        return Ok(Ran::OverLimit(starts));
+    }
+    let mut result = work.await;
+    if let Some(starts) = delivery.over_limit() {
+        return Ok(Ran::OverLimit(starts));
+    }
+    if let Some(claimed) = claimed.filter(|_| result.is_ok()) {
+        let done = tokio::task::spawn_blocking(move || claimed.done()).await;
+        result = done.map_err(TaskError::transient).flatten();
+    }
+    if let Some(start) = start.filter(|_| has_failed(&result)) {
+        let _ = tokio::task::spawn_blocking(move || start.take_back()).await;
+    }
+    result.map(|()| ran(delivery, started))
+}
+
+/// Whether the handler has ended with an error. Its start is taken back before anything follows from the error, because only a
+/// start without an end is counted. What the pool ended the consumer takes back.
+fn has_failed<T>(result: &TaskResult<T>) -> bool {
+    let has_failed =
+        |error: &TaskError| error.dependency().is_some() || matches!(error.cause(), Cause::Error(_));
+    result.as_ref().is_err_and(has_failed)
+}
+
+fn ran(delivery: &Delivery, started: u64) -> Ran {
+    if delivery.is_duplicate() { Ran::Seen } else { Ran::Done { started } }
 }
 
 /// What a handler logs says which message, which worker and which trace it is about.

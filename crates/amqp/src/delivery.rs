@@ -2,19 +2,31 @@
 
 use crate::{
     net::Received,
+    starts::DeferredStart,
     wire::{properties::Properties, table::Headers},
 };
 use bytes::Bytes;
 use gristmill_pool::TaskError;
 use serde::de::DeserializeOwned;
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime},
+};
 
 /// Headers that Gristmill sets on messages that it moves.
 pub mod header {
     /// How often a handler has failed on it.
     pub const FAILED: &str = "x-gristmill-failed";
-    /// How often it was delivered again on a queue that does not count that itself.
-    pub const DELIVERIES: &str = "x-gristmill-deliveries";
+    /// When a message that has an `expiration` expires, in milliseconds since 1970; set when it is tried again.
+    pub const EXPIRES_AT: &str = "x-gristmill-expires-at";
+    /// Since when the sink has failed with a message that was postponed for that, in milliseconds since 1970.
+    pub const SINK_FAILED_SINCE: &str = "x-gristmill-sink-failed-since";
+    /// 1 on a message that is tried again, if the sink failed with it and worked for another message that was started later.
+    pub const FAILED_ALONE: &str = "x-gristmill-failed-alone";
     /// The queue it was taken from.
     pub const QUEUE: &str = "x-gristmill-queue";
     /// The exchange it was first published to.
@@ -23,7 +35,9 @@ pub mod header {
     pub const ROUTING_KEY: &str = "x-gristmill-routing-key";
     /// The consumer that gave it up or put it off.
     pub const CONSUMER: &str = "x-gristmill-consumer";
-    /// Of a dead letter: `permanent`, `attempts`, `deliveries` or `unreadable`.
+    /// Of a message that waits for another attempt: the run of the consumer that expects it back, and its number there.
+    pub const POSTPONED: &str = "x-gristmill-postponed";
+    /// Of a dead letter: `permanent`, `attempts`, `starts` or `unreadable`.
     pub const REASON: &str = "x-gristmill-reason";
     /// What the last failure said.
     pub const ERROR: &str = "x-gristmill-error";
@@ -33,6 +47,9 @@ pub mod header {
     pub const USER: &str = "x-gristmill-user-id";
     /// Its own headers were so many that there was no room for ours: they are gone.
     pub const HEADERS_DROPPED: &str = "x-gristmill-headers-dropped";
+    /// The `x-death` that a message had before it waited for another attempt: with it, the broker would drop a message
+    /// that has expired in its queue before.
+    pub const DEATH: &str = "x-gristmill-x-death";
     /// W3C trace context.
     pub const TRACEPARENT: &str = "traceparent";
     /// W3C trace context, what vendors add.
@@ -45,55 +62,55 @@ pub struct Delivery(Arc<Inner>);
 
 struct Inner {
     queue: Arc<str>,
-    exchange: String,
-    key: String,
-    redelivered: bool,
+    received: Box<Received>,
     failed: u32,
     deliveries: u32,
-    properties: Properties,
+    /// When it expires, in milliseconds since 1970.
+    expires_at: Option<u64>,
     unreadable: Option<String>,
-    body: Bytes,
+    is_duplicate: AtomicBool,
+    /// Set where the handler records its start.
+    start: OnceLock<Box<DeferredStart>>,
 }
 
 impl Delivery {
-    /// `counts`: the queue counts deliveries itself. On one that does not, such a header is anybody's.
-    pub(crate) fn new(queue: &Arc<str>, counts: bool, received: Received) -> Self {
-        let Received { exchange, key, redelivered, properties, body, .. } = received;
-        let (properties, unreadable) = match properties {
-            Ok(properties) => (properties, None),
-            Err(malformed) => (Properties::default(), Some(format!("its properties: {malformed}"))),
-        };
-        let headers = &properties.headers;
-        // Only what was put off from this very queue is on its way through it again. A dead letter that somebody reads, or
-        // puts back, begins anew.
-        let from = headers.get(header::QUEUE).and_then(crate::Value::as_str);
-        let again = from == Some(queue) && headers.get(header::REASON).is_none();
+    pub(crate) fn new(queue: &Arc<str>, mut received: Box<Received>) -> Self {
+        let unreadable = received.malformed.as_ref().map(|malformed| format!("its properties: {malformed}"));
+        let headers = &received.properties.headers;
+        let again = has_returned(headers, queue);
         let count = |name| {
             headers.get(name).and_then(crate::Value::as_int).unwrap_or(0).clamp(0, u32::MAX.into()) as u32
         };
-        let own = |name| if again { count(name) } else { 0 };
-        // Names of exchanges and routing keys are never longer; whoever wrote such a header was not us.
-        let text = |name| {
-            let text = headers.get(name).and_then(crate::Value::as_str);
-            text.filter(|text| again && text.len() <= 255).map(str::to_owned)
-        };
-        // One that went through a queue of ours comes by the way of that queue; its own way stands in its headers.
+        let failed = if again { count(header::FAILED) } else { 0 };
+        // Only the broker's: on a first delivery it is what the publisher wrote.
+        let deliveries = if received.redelivered { count("x-delivery-count") } else { 0 };
+        let expires_at = expires_at(&received.properties, again);
+        if again {
+            // It comes by the way of a queue of Gristmill; its own way is in its headers.
+            let text = |name| {
+                let text = headers.get(name).and_then(crate::Value::as_str);
+                // Names of exchanges and routing keys are never longer: Gristmill did not write such a header.
+                text.filter(|text| text.len() <= 255).map(str::to_owned)
+            };
+            let (exchange, key) = (text(header::EXCHANGE), text(header::ROUTING_KEY));
+            received.exchange = exchange.unwrap_or(received.exchange);
+            received.key = key.unwrap_or(received.key);
+        }
         Self(Arc::new(Inner {
             queue: Arc::clone(queue),
-            exchange: text(header::EXCHANGE).unwrap_or(exchange),
-            key: text(header::ROUTING_KEY).unwrap_or(key),
-            redelivered,
-            failed: own(header::FAILED),
-            deliveries: (if counts { count("x-delivery-count") } else { 0 }).max(own(header::DELIVERIES)),
-            properties,
+            received,
+            failed,
+            deliveries,
+            expires_at,
             unreadable,
-            body,
+            is_duplicate: AtomicBool::new(false),
+            start: OnceLock::new(),
         }))
     }
 
     /// What it says.
     pub fn body(&self) -> &Bytes {
-        &self.0.body
+        &self.0.received.body
     }
 
     /// What it says, as JSON. What cannot be decoded can never be: the error is permanent.
@@ -104,17 +121,17 @@ impl Delivery {
 
     /// Everything beside the body.
     pub fn properties(&self) -> &Properties {
-        &self.0.properties
+        &self.0.received.properties
     }
 
     /// Its headers.
     pub fn headers(&self) -> &Headers {
-        &self.0.properties.headers
+        &self.0.received.properties.headers
     }
 
     /// The id its publisher gave it; an empty one is none.
     pub fn message_id(&self) -> Option<&str> {
-        self.0.properties.message_id.as_deref().filter(|id| !id.is_empty())
+        self.0.received.properties.message_id.as_deref().filter(|id| !id.is_empty())
     }
 
     /// The queue it came from.
@@ -124,12 +141,12 @@ impl Delivery {
 
     /// The exchange it was published to.
     pub fn exchange(&self) -> &str {
-        &self.0.exchange
+        &self.0.received.exchange
     }
 
     /// The routing key it was published with.
     pub fn routing_key(&self) -> &str {
-        &self.0.key
+        &self.0.received.key
     }
 
     /// The how-manieth attempt this is: 1 is the first.
@@ -139,10 +156,10 @@ impl Delivery {
 
     /// Whether it was delivered before, to a consumer that did not get to its end.
     pub fn is_redelivered(&self) -> bool {
-        self.0.redelivered
+        self.0.received.redelivered
     }
 
-    /// How often it was delivered before without getting to its end, as far as that is counted.
+    /// How often a quorum queue has delivered it before, whether it was started or not. Other queues do not count.
     pub fn deliveries_before(&self) -> u32 {
         self.0.deliveries
     }
@@ -152,10 +169,54 @@ impl Delivery {
         self.headers().get(header::TRACEPARENT).and_then(crate::Value::as_str)
     }
 
-    /// Its id for telling messages apart: bytes that are no UTF-8 are not the text that they are shown as.
-    pub(crate) fn identity(&self) -> Option<String> {
+    /// All of it as JSON: exchange, routing key, every property, every header with its type, and the body.
+    /// [`Message::from_json`](crate::Message::from_json) reads it.
+    pub fn to_json(&self) -> serde_json::Value {
+        crate::json_form::write(self)
+    }
+
+    /// Why its properties cannot be read, if they cannot.
+    pub fn unreadable_properties(&self) -> Option<&str> {
+        self.unreadable()
+    }
+
+    /// The handler has found that the message was handled before, and has not done it again: it counts as skipped.
+    pub fn set_duplicate(&self) {
+        self.0.is_duplicate.store(true, Relaxed);
+    }
+
+    /// Records that the work on these messages of one consumer begins, for a handler that
+    /// [records starts](crate::Consumer::handler_records_starts). Blocks. Of each message whether it may be handled; one that
+    /// may not has been started too often, and its handler returns `Ok` without doing anything.
+    pub fn record_starts(deliveries: &[Delivery]) -> Vec<bool> {
+        let starts: Vec<_> = deliveries.iter().filter_map(|one| one.0.start.get().map(Box::as_ref)).collect();
+        DeferredStart::record_all(&starts);
+        deliveries.iter().map(|one| one.over_limit().is_none()).collect()
+    }
+
+    /// Whether no other message should be handled together with this one: it failed before, or may have ended its process.
+    pub fn runs_alone(&self) -> bool {
+        self.attempt() > 1 || self.0.start.get().is_some_and(|start| start.is_suspect)
+    }
+
+    /// Has the handler record the start.
+    pub(crate) fn defer_start(&self, start: DeferredStart) {
+        // The same as before, if it is handled again.
+        let _ = self.0.start.set(Box::new(start));
+    }
+
+    pub(crate) fn over_limit(&self) -> Option<u32> {
+        self.0.start.get().and_then(|start| start.over_limit())
+    }
+
+    pub(crate) fn is_duplicate(&self) -> bool {
+        self.0.is_duplicate.load(Relaxed)
+    }
+
+    /// The id that distinguishes it from other messages: bytes that are no UTF-8 are not the text that they are shown as.
+    pub fn identity(&self) -> Option<String> {
         let id = self.message_id()?;
-        Some(if self.0.properties.has_odd_id() { format!("\u{1a}{id}") } else { id.to_owned() })
+        Some(if self.0.received.properties.has_odd_id() { format!("\u{1a}{id}") } else { id.to_owned() })
     }
 
     pub(crate) fn failed(&self) -> u32 {
@@ -166,22 +227,72 @@ impl Delivery {
         self.0.unreadable.as_deref()
     }
 
-    /// The same message with one more failure behind it, for another attempt in its place.
-    pub(crate) fn after_failure(&self) -> Self {
-        let Inner { queue, exchange, key, redelivered, failed, deliveries, properties, unreadable, body } =
-            &*self.0;
+    /// When it expires, in milliseconds since 1970.
+    pub(crate) fn expires_at(&self) -> Option<u64> {
+        self.0.expires_at
+    }
+
+    /// Whether its time is over.
+    pub(crate) fn has_expired(&self) -> bool {
+        self.expires_within(Duration::ZERO)
+    }
+
+    /// Whether its time is over after this wait.
+    pub(crate) fn expires_within(&self, wait: Duration) -> bool {
+        self.0.expires_at.is_some_and(|at| u128::from(at) <= u128::from(now()) + wait.as_millis())
+    }
+
+    /// Since when the sink has failed with it, in milliseconds since 1970, if it was postponed for that.
+    pub(crate) fn sink_failed_since(&self) -> Option<u64> {
+        let since = self.headers().get(header::SINK_FAILED_SINCE)?;
+        let since = since.as_int().filter(|_| has_returned(self.headers(), self.queue()))?;
+        u64::try_from(since).ok()
+    }
+
+    /// Whether the sink failed with it and worked for another message, before it was moved to be tried again.
+    pub(crate) fn failed_alone(&self) -> bool {
+        let note = self.headers().get(header::FAILED_ALONE).and_then(crate::Value::as_int);
+        note == Some(1) && has_returned(self.headers(), self.queue())
+    }
+
+    /// The same message with this many failed attempts behind it.
+    pub(crate) fn with_failures(&self, failed: u32) -> Self {
+        let Inner { queue, received, deliveries, expires_at, unreadable, .. } = &*self.0;
         Self(Arc::new(Inner {
             queue: Arc::clone(queue),
-            exchange: exchange.clone(),
-            key: key.clone(),
-            redelivered: *redelivered,
-            failed: failed.saturating_add(1),
+            received: received.clone(),
+            failed,
             deliveries: *deliveries,
-            properties: properties.clone(),
+            expires_at: *expires_at,
             unreadable: unreadable.clone(),
-            body: body.clone(),
+            is_duplicate: AtomicBool::new(false),
+            start: OnceLock::new(),
         }))
     }
+}
+
+/// Whether a message was put off from this very queue and is on its way through it again. A dead letter that is read or
+/// put back begins anew.
+fn has_returned(headers: &Headers, queue: &str) -> bool {
+    let from = headers.get(header::QUEUE).and_then(crate::Value::as_str);
+    from == Some(queue) && headers.get(header::REASON).is_none()
+}
+
+/// When a message expires. One that was put off carries that; for another its time begins now, because how long it was in
+/// its queue is not known.
+fn expires_at(properties: &Properties, again: bool) -> Option<u64> {
+    let own = properties.headers.get(header::EXPIRES_AT).filter(|_| again);
+    if let Some(at) = own.and_then(crate::Value::as_int).and_then(|at| u64::try_from(at).ok()) {
+        return Some(at);
+    }
+    let lasts: u64 = properties.expiration.as_ref()?.parse().ok()?;
+    now().checked_add(lasts)
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
 impl fmt::Debug for Delivery {

@@ -4,29 +4,54 @@
 //! loss of a channel, the end. Workers share nothing with it but their results.
 
 mod course;
+mod errors;
+mod expiry;
+mod give_back;
+mod lost_runs;
+mod overdue;
+mod pace;
+mod pause;
 mod session;
+mod sink;
+mod steps;
+mod suspects;
+mod takeover;
 
 use crate::{
     consumer::{OrderBy, Set},
-    crew::{Crew, Job, Leave, Once, Ran, job},
+    crew::{Crew, Job, Leave, Once, Ran, RunStart, job},
     delivery::Delivery,
     error::Error,
+    fingerprint::Fingerprint,
     lanes::{Key, Lanes},
     link::Link,
     moves::{Mover, Reason},
     net::Received,
+    orphans::Orphans,
+    pacing::Pacing,
+    positions::Keeper,
+    sink_gate::SinkGate,
+    starts::{DeferredStart, Starts},
     stats::Counters,
     topology::Topology,
 };
+use errors::{is_timeout, shown};
 use gristmill_pool::{Class, Outcome, Results, TaskError, error::Cause};
+use gristmill_store::message_runs::RunKey;
+use overdue::Overdue;
+use pause::{Pause, SinkFailures};
 use session::Session;
 use std::{
     collections::{BTreeSet, HashMap},
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
+    time::{Duration, Instant},
 };
-use tokio::task::JoinSet;
+use steps::{Step, Steps};
+use suspects::Suspects;
+use takeover::{Ended, Place};
+
+/// How often is looked whether another consumer is done with a message of the same id.
+const IN_PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Dispatcher {
     set: Arc<Set>,
@@ -39,16 +64,27 @@ pub(crate) struct Dispatcher {
     counters: Arc<Counters>,
     session: Option<Session>,
     lanes: Lanes<Flight>,
+    suspects: Suspects,
     /// Made ready for a worker when there was no room for it.
     held: Option<(Job, Flight)>,
     /// In the pool, by their numbers there.
     flights: HashMap<u64, Flight>,
-    /// Being moved.
-    turns: JoinSet<Turn>,
-    /// Waiting for another attempt in their place.
-    naps: JoinSet<Flight>,
+    /// Being moved, or waiting for another attempt in their place.
+    steps: Steps,
+    /// Whether the sink works, and what waits for it.
+    pause: Pause<Flight>,
+    /// Those of a lost channel.
+    orphans: Orphans<Place, Ended>,
+    starts: Starts,
     /// In a stream: what is not done, and what comes next.
     offsets: Offsets,
+    pacing: Pacing,
+    overdue: Overdue,
+    /// When it was last looked at how fast handlers are.
+    measured: Instant,
+    /// Consumers of the queue beside this one, when it first began.
+    others: Option<u32>,
+    keeper: Option<Keeper>,
     /// Nothing more is to be started.
     closing: Leave,
 }
@@ -60,16 +96,15 @@ struct Flight {
     tag: u64,
     key: Option<Key>,
     offset: Option<u64>,
-    /// Revoked when its channel is lost: it is then nobody's business here any more.
+    /// Revoked when its channel is lost: it can then not be acknowledged through it.
     leave: Leave,
-}
-
-/// What something waited for has come to.
-enum Turn {
-    /// It is elsewhere now, confirmed, or its channel was lost meanwhile.
-    Moved { flight: Flight, arrived: bool },
-    /// It could not be counted: it runs without.
-    Uncounted(Flight),
+    /// Its row among the starts that are counted, where it may have been started before.
+    run: Option<RunKey>,
+    /// What it is known by; computed when it is delivered again, or its channel is lost.
+    fingerprint: Option<Fingerprint>,
+    /// It may be what ended a process.
+    suspect: bool,
+    sink_failures: SinkFailures,
 }
 
 #[derive(Default)]
@@ -89,9 +124,13 @@ enum Resume {
 }
 
 impl Offsets {
+    /// The lowest offset that is not finished.
+    fn position(&self) -> Option<u64> {
+        self.open.first().copied().or(self.next)
+    }
+
     fn resume(&self) -> Option<Resume> {
-        let at = self.open.first().copied().or(self.next);
-        at.map(Resume::At).or(self.since.map(Resume::Since))
+        self.position().map(Resume::At).or(self.since.map(Resume::Since))
     }
 
     fn begin(&mut self) {
@@ -108,14 +147,22 @@ pub(crate) struct Parts {
     pub(crate) topology: Arc<Topology>,
     pub(crate) mover: Mover,
     pub(crate) once: Option<Arc<Once>>,
+    pub(crate) starts: Starts,
     pub(crate) counters: Arc<Counters>,
     pub(crate) crew: Crew,
     pub(crate) results: Results<Ran>,
+    /// What keeps the position in a stream, and where that begins.
+    pub(crate) position: Option<(Keeper, Option<u64>)>,
 }
 
 impl Dispatcher {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { set, link, topology, mover, once, counters, crew, results } = parts;
+        let Parts { set, link, topology, mover, once, starts, counters, crew, results, position } = parts;
+        let pacing = Pacing::new(&set.sizing);
+        let (keeper, next) = position.unzip();
+        let offsets = Offsets { next: next.flatten(), ..Offsets::default() };
+        let pause = Pause::new(set.probe_delay.0, set.probe_delay.1);
+        let overdue = Overdue::new(set.broker_timeout);
         Self {
             set,
             link,
@@ -127,17 +174,25 @@ impl Dispatcher {
             counters,
             session: None,
             lanes: Lanes::default(),
+            suspects: Suspects::default(),
             held: None,
             flights: HashMap::new(),
-            turns: JoinSet::new(),
-            naps: JoinSet::new(),
-            offsets: Offsets::default(),
+            steps: Steps::default(),
+            pause,
+            orphans: Orphans::default(),
+            starts,
+            offsets,
+            keeper,
+            pacing,
+            overdue,
+            measured: Instant::now(),
+            others: None,
             closing: Leave::default(),
         }
     }
 
     /// A delivery has come.
-    fn take_in(&mut self, received: Received) -> Result<(), Error> {
+    fn take_in(&mut self, received: Box<Received>) -> Result<(), Error> {
         let Some(session) = &mut self.session else { return Ok(()) };
         let tag = received.tag;
         if !session.ledger.open(tag) {
@@ -145,8 +200,9 @@ impl Dispatcher {
             return Err(Error::Channel { code: 541, text });
         }
         let leave = session.leave.clone();
-        let delivery = Delivery::new(&self.set.queue, self.set.kind.as_deref() != Some("classic"), received);
+        let delivery = Delivery::new(&self.set.queue, received);
         self.counters.received.fetch_add(1, Relaxed);
+        self.counters.postponed.received(delivery.headers());
         if delivery.is_redelivered() {
             self.counters.redelivered.fetch_add(1, Relaxed);
         }
@@ -157,9 +213,27 @@ impl Dispatcher {
             self.offsets.next = Some(offset + 1);
         }
         let key = self.key_of(&delivery);
-        let flight = Flight { delivery, tag, key, offset, leave };
-        if !self.closing.is_revoked() {
-            self.admit(flight);
+        let sink_failures = SinkFailures::new(delivery.failed_alone());
+        let flight = Flight {
+            delivery,
+            tag,
+            key,
+            offset,
+            leave,
+            run: None,
+            fingerprint: None,
+            suspect: false,
+            sink_failures,
+        };
+        if self.closing.is_revoked() {
+            self.settle_known(flight);
+            return Ok(());
+        }
+        if let Some(flight) = self.recognise(flight) {
+            match self.due_in(&flight) {
+                Some(delay) => self.wait(flight, delay, None::<fn()>),
+                None => self.admit(flight),
+            }
         }
         Ok(())
     }
@@ -170,26 +244,10 @@ impl Dispatcher {
         if let Some(why) = flight.delivery.unreadable().map(str::to_owned) {
             return self.bury(Flight { key: None, ..flight }, Reason::Unreadable, why);
         }
-        let before = flight.delivery.deliveries_before();
-        if before > self.set.max_deliveries {
-            let why = format!(
-                "delivered {before} times before, and never got to its end: what runs it may die of it"
-            );
-            return self.bury(Flight { key: None, ..flight }, Reason::Deliveries, why);
-        }
-        if self.is_uncounted(&flight.delivery) {
-            return self.count(Flight { key: None, ..flight });
+        if flight.delivery.has_expired() {
+            return self.expire(&Flight { key: None, ..flight });
         }
         self.lanes.add(flight.key.clone(), flight);
-    }
-
-    /// Delivered again, by a broker that does not say how often. Then the message itself must: it may be one that
-    /// kills its workers. Not where order matters: it would be behind the others.
-    fn is_uncounted(&self, delivery: &Delivery) -> bool {
-        delivery.is_redelivered()
-            && !self.set.in_place
-            && (self.set.kind.as_deref() == Some("classic")
-                || delivery.headers().get("x-delivery-count").is_none())
     }
 
     fn key_of(&self, delivery: &Delivery) -> Option<Key> {
@@ -206,19 +264,20 @@ impl Dispatcher {
 
     /// Hands workers what they have room for.
     fn feed(&mut self) {
+        if self.pause.is_paused() {
+            return self.feed_probe();
+        }
+        self.feed_recovered();
         loop {
             let (job, flight) = match self.held.take() {
                 Some(held) => held,
                 None => {
-                    let Some(flight) = self.lanes.next() else { return };
-                    let leave = [flight.leave.clone(), self.closing.clone()];
-                    (job(&self.set, flight.delivery.clone(), leave, self.once.clone()), flight)
+                    let Some(flight) = self.suspects.next(&mut self.lanes) else { return };
+                    (self.job(&flight, self.pause.gate().clone()), flight)
                 }
             };
             match self.crew.submit(job) {
-                Ok(number) => {
-                    self.flights.insert(number, flight);
-                }
+                Ok(number) => self.submitted(number, flight),
                 Err(Some(job)) => {
                     self.held = Some((job, flight));
                     return;
@@ -229,23 +288,97 @@ impl Dispatcher {
         }
     }
 
+    fn submitted(&mut self, number: u64, flight: Flight) {
+        self.suspects.started(&flight);
+        self.flights.insert(number, flight);
+    }
+
+    fn job(&self, flight: &Flight, gate: SinkGate) -> Job {
+        let leave = [flight.leave.clone(), self.closing.clone()];
+        let by_handler = self.set.handler_records_starts;
+        let start = |key| Some(Box::new(RunStart { store: self.starts.store()?.clone(), key, by_handler }));
+        let start = flight.run.and_then(start);
+        if let Some(start) = start.as_ref().filter(|_| by_handler) {
+            flight.delivery.defer_start(DeferredStart::new(start.store.clone(), start.key, flight.suspect));
+        }
+        job(&self.set, flight.delivery.clone(), leave, gate, start, self.once.as_ref())
+    }
+
     /// A worker is done with one.
     fn settle(&mut self, outcome: Outcome<Ran>) {
-        let Some(flight) = self.flights.remove(&outcome.task.id.get()) else { return };
+        let number = outcome.task.id.get();
+        let Some(mut flight) = self.flights.remove(&number) else { return };
+        self.suspects.ended(&flight);
+        match &outcome.result {
+            Ok(Ran::Done { started }) => self.sink_worked(number, Some(*started)),
+            Ok(Ran::Seen | Ran::InProgress | Ran::Skipped | Ran::OverLimit(_)) => self.pause.not_run(number),
+            Err(failure) => {
+                if is_timeout(&failure.error) {
+                    self.counters.timed_out.fetch_add(1, Relaxed);
+                }
+                if let Some(fault) = self.sink_failed(number, &mut flight, &failure.error) {
+                    return self.wait_for_sink(flight, number, fault, &failure.error);
+                }
+            }
+        }
         match outcome.result {
-            Ok(Ran::Skipped) => self.release(&flight),
-            Ok(ran) => {
+            Ok(Ran::Skipped) => self.skipped(flight, number),
+            Ok(Ran::InProgress) if self.is_given_back(&flight) => self.skipped(flight, number),
+            Ok(Ran::InProgress) => self.wait(flight, IN_PROGRESS_DELAY, None::<fn()>),
+            Ok(Ran::OverLimit(starts)) => self.over_limit(flight, number, starts),
+            Ok(ran @ (Ran::Done { .. } | Ran::Seen)) => {
                 let counter = if ran == Ran::Seen { &self.counters.skipped } else { &self.counters.done };
                 counter.fetch_add(1, Relaxed);
+                self.keep_outcome(&flight, Place::Worker(number), || Ended::Done);
                 self.finish(&flight);
             }
-            Err(failure) => self.failed(flight, &failure.error),
+            Err(failure) if matches!(failure.error.cause(), Cause::Cancelled) => {
+                self.starts.interrupt(flight.run);
+                self.release(&flight);
+            }
+            Err(failure) => {
+                let error = failure.error;
+                let ended = || Ended::Failed(Box::new(flight.clone()), Arc::clone(&error));
+                match self.keep_outcome(&flight, Place::Worker(number), ended) {
+                    true => self.release(&flight),
+                    false => self.failed(flight, &error),
+                }
+            }
         }
+    }
+
+    /// Whether the broker has the message back, or gets it back when this consumer has stopped.
+    fn is_given_back(&self, flight: &Flight) -> bool {
+        flight.leave.is_revoked() || self.closing.is_revoked()
+    }
+
+    /// It was not started: its channel was lost before a worker took it, or the consumer pauses or stops.
+    fn skipped(&mut self, flight: Flight, number: u64) {
+        if self.is_given_back(&flight) {
+            self.forget(&flight, Place::Worker(number));
+            self.starts.put_back(flight.run);
+            return self.release(&flight);
+        }
+        // A new delivery has taken its place, or consuming was paused.
+        self.lanes.put_back(flight);
+    }
+
+    fn over_limit(&mut self, flight: Flight, number: u64, starts: u32) {
+        if flight.leave.is_revoked() {
+            self.forget(&flight, Place::Worker(number));
+            self.starts.put_back(flight.run);
+            return self.release(&flight);
+        }
+        let why = format!(
+            "started again {starts} times without getting to its end: it may end the process that runs it"
+        );
+        self.bury(flight, Reason::Starts, why);
     }
 
     /// It is done here: to be acknowledged, and the next of its lane may start.
     fn finish(&mut self, flight: &Flight) {
         self.release(flight);
+        self.starts.end(flight.run);
         if let Some(offset) = flight.offset {
             self.offsets.open.remove(&offset);
         }
@@ -261,12 +394,7 @@ impl Dispatcher {
     }
 
     fn failed(&mut self, flight: Flight, error: &TaskError) {
-        if matches!(error.cause(), Cause::Cancelled) || flight.leave.is_revoked() {
-            return self.release(&flight);
-        }
-        // It is the handler's own, and so is how it shows itself.
-        let shown = catch_unwind(AssertUnwindSafe(|| error.to_string()));
-        let why = shown.unwrap_or_else(|_| "an error that panics when it is shown".to_owned());
+        let why = shown(error);
         let passing = matches!(error.class(), Class::Transient | Class::Partial);
         let failed = flight.delivery.failed().saturating_add(1);
         if !passing {
@@ -275,8 +403,11 @@ impl Dispatcher {
         if failed >= self.set.retry.attempts() {
             return self.bury(flight, Reason::Attempts, why);
         }
-        self.counters.retried.fetch_add(1, Relaxed);
         let delay = error.earliest_retry().unwrap_or_default().max(self.set.retry.delay(failed));
+        if flight.delivery.expires_within(delay) {
+            return self.expire(&flight);
+        }
+        self.counters.retried.fetch_add(1, Relaxed);
         tracing::warn!(
             consumer = self.set.name,
             id = flight.delivery.message_id(),
@@ -289,36 +420,9 @@ impl Dispatcher {
         // What falls back into a stream would come to all who read it; a queue that was there already may be one.
         let maybe_stream = self.set.kind.is_none() && offset_of(&flight.delivery).is_some();
         match self.set.in_place || maybe_stream {
-            true => self.try_again(flight, delay),
-            false => self.put_off(flight, why, delay),
+            true => self.try_again(flight, why, delay),
+            false => self.begin(flight, Step::PutOff { why, delay }),
         }
-    }
-
-    /// In its place: it keeps its lane, and no worker.
-    fn try_again(&mut self, flight: Flight, delay: Duration) {
-        self.naps.spawn(async move {
-            tokio::time::sleep(delay).await;
-            let delivery = flight.delivery.after_failure();
-            Flight { delivery, ..flight }
-        });
-    }
-
-    fn put_off(&mut self, flight: Flight, why: String, delay: Duration) {
-        let mover = self.mover.clone();
-        self.turns.spawn(async move {
-            let arrived = mover.put_off(&flight.delivery, &why, delay, &flight.leave).await;
-            Turn::Moved { flight, arrived }
-        });
-    }
-
-    fn count(&mut self, flight: Flight) {
-        let mover = self.mover.clone();
-        self.turns.spawn(async move {
-            match mover.count(&flight.delivery).await {
-                true => Turn::Moved { flight, arrived: true },
-                false => Turn::Uncounted(flight),
-            }
-        });
     }
 
     fn bury(&mut self, flight: Flight, reason: Reason, why: String) {
@@ -330,41 +434,15 @@ impl Dispatcher {
             error = why,
             "a message is given up; it goes to the dead letters"
         );
-        let (mover, counters) = (self.mover.clone(), Arc::clone(&self.counters));
-        self.turns.spawn(async move {
-            let arrived = mover.bury(&flight.delivery, reason, &why, &flight.leave).await;
-            if arrived {
-                counters.rejected.fetch_add(1, Relaxed);
-            }
-            Turn::Moved { flight, arrived }
-        });
+        self.begin(flight, Step::Bury { reason, why });
     }
 
-    fn turned(&mut self, turn: Turn) {
-        match turn {
-            Turn::Moved { flight, arrived: true } => self.finish(&flight),
-            Turn::Moved { flight, arrived: false } => self.release(&flight),
-            Turn::Uncounted(flight) if flight.leave.is_revoked() || self.closing.is_revoked() => {}
-            Turn::Uncounted(flight) => {
-                let key = self.key_of(&flight.delivery);
-                self.lanes.add(key.clone(), Flight { key, ..flight });
-            }
-        }
-    }
-
-    /// One that waited in its place is to be tried again.
-    fn due(&mut self, flight: Flight) {
-        match flight.leave.is_revoked() || self.closing.is_revoked() {
-            true => self.release(&flight),
-            false => self.lanes.put_back(flight),
-        }
-    }
-
-    /// The channel is lost: what waits is the broker's again, what runs is nobody's.
+    /// The channel is lost: what waits is the broker's again, what runs continues and is known when it comes again.
     fn lose(&mut self, error: &Error) {
         let Some(session) = self.session.take() else { return };
         session.leave.revoke();
         self.forget_waiting();
+        self.orphan_all();
         self.counters.lost.fetch_add(1, Relaxed);
         self.counters.consuming.store(false, Relaxed);
         tracing::warn!(consumer = self.set.name, %error, running = self.flights.len(), "consuming was interrupted");
@@ -372,16 +450,28 @@ impl Dispatcher {
 
     fn forget_waiting(&mut self) {
         if let Some((_, flight)) = self.held.take() {
+            self.starts.put_back(flight.run);
             self.release(&flight);
         }
-        self.lanes.clear(|flight| flight.key.clone());
+        for flight in self.suspects.clear().into_iter().chain(self.pause.take_waiting()) {
+            self.starts.put_back(flight.run);
+            self.release(&flight);
+        }
+        let starts = &mut self.starts;
+        self.lanes.clear(|flight| flight.key.clone(), |flight| starts.put_back(flight.run));
     }
 
     fn show(&self) {
-        let waiting = self.lanes.len() + usize::from(self.held.is_some());
-        self.counters.waiting.store(waiting as u64, Relaxed);
-        let under_way = self.flights.len() + self.turns.len() + self.naps.len();
+        self.counters.waiting.store(self.waiting() as u64, Relaxed);
+        let under_way = self.flights.len() + self.steps.len();
         self.counters.in_flight.store(under_way as u64, Relaxed);
+        if self.set.is_stream {
+            let position = self.offsets.position();
+            self.counters.position.store(position.map_or(0, |at| at.saturating_add(1)), Relaxed);
+            if let Some(keeper) = &self.keeper {
+                keeper.note(position);
+            }
+        }
     }
 }
 

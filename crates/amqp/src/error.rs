@@ -74,6 +74,13 @@ pub enum Error {
     Message(String),
     /// It was told to end.
     Ended,
+    /// A consumer has ended by itself: its task panicked. The broker delivers its messages again.
+    ConsumerPanicked {
+        /// The name of the consumer.
+        consumer: String,
+    },
+    /// The user lacks rights at the broker.
+    Rights(Box<crate::rights::MissingRights>),
     /// The store.
     Store(gristmill_store::Error),
     /// The pool.
@@ -147,6 +154,12 @@ impl fmt::Display for Error {
             }
             Self::Message(what) => f.write_str(what),
             Self::Ended => f.write_str("it was told to end"),
+            Self::ConsumerPanicked { consumer } => write!(
+                f,
+                "consumer {consumer} has ended by a panic, and its messages go back to the queue. This is a defect: please report \
+                 it, with what was logged"
+            ),
+            Self::Rights(rights) => rights.fmt(f),
             Self::Store(error) => error.fmt(f),
             Self::Pool(error) => error.fmt(f),
         }

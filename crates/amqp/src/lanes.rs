@@ -69,13 +69,25 @@ impl<T> Lanes<T> {
         self.ready.len() + self.waiting
     }
 
-    /// Forgets all that waits. Keys of what is running stay taken.
-    pub(crate) fn clear(&mut self, key_of: impl Fn(&T) -> Option<Key>) {
+    /// Takes a key for one that was not added. False: the key is taken.
+    pub(crate) fn occupy(&mut self, key: &Key) -> bool {
+        match self.behind.entry(Key::clone(key)) {
+            Entry::Vacant(lane) => {
+                lane.insert(VecDeque::new());
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
+    /// Forgets all that waits, and calls `forget` with each. Keys of what is running stay taken.
+    pub(crate) fn clear(&mut self, key_of: impl Fn(&T) -> Option<Key>, mut forget: impl FnMut(&T)) {
         for lane in self.behind.values_mut() {
-            lane.clear();
+            lane.drain(..).for_each(|item| forget(&item));
         }
         self.waiting = 0;
         for item in std::mem::take(&mut self.ready) {
+            forget(&item);
             if let Some(key) = key_of(&item) {
                 self.behind.remove(&key);
             }
@@ -116,7 +128,7 @@ mod tests {
         lanes.add(key(2), ("ready", 2));
         lanes.add(key(1), ("behind", 1));
         lanes.next();
-        lanes.clear(|(_, name)| key(*name));
+        lanes.clear(|(_, name)| key(*name), |_| {});
         assert_eq!(lanes.len(), 0);
         lanes.add(key(1), ("again", 1));
         lanes.add(key(2), ("again", 2));

@@ -50,9 +50,34 @@ impl Ledger {
         }
     }
 
+    /// It was rejected: it is not to be acknowledged.
+    pub(crate) fn rejected(&mut self, tag: u64) {
+        let Some(at) = tag.checked_sub(self.before + 1) else { return };
+        if let Some(state @ State::Open) = self.states.get_mut(at as usize) {
+            *state = State::Told;
+        }
+    }
+
     /// How many wait to be told.
     pub(crate) fn untold(&self) -> usize {
         self.untold
+    }
+
+    /// The latest delivery.
+    pub(crate) fn last(&self) -> u64 {
+        self.before + self.states.len() as u64
+    }
+
+    /// The oldest delivery that is not done.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        let at = self.states.iter().position(|state| *state == State::Open)?;
+        Some(self.before + 1 + at as u64)
+    }
+
+    /// How many deliveries after this one the broker has not been told of.
+    pub(crate) fn outstanding_after(&self, tag: u64) -> usize {
+        let from = usize::try_from(tag.saturating_sub(self.before)).unwrap_or(usize::MAX);
+        self.states.iter().skip(from).filter(|state| **state != State::Told).count()
     }
 
     /// How many are not done.
@@ -116,6 +141,21 @@ mod tests {
         check(5, &[1, 2, 4], &[(2, true), (4, false)]);
         check(5, &[2, 3, 5], &[(2, false), (3, false), (5, false)]);
         check(3, &[1, 1, 9, 0], &[(1, false)]);
+    }
+
+    #[test]
+    fn a_rejected_one_is_never_acknowledged_by_its_own_number() {
+        let mut ledger = Ledger::default();
+        (1..=4).for_each(|tag| assert!(ledger.open(tag)));
+        ledger.done(1);
+        ledger.rejected(2);
+        ledger.rejected(4);
+        let mut acks = Vec::new();
+        ledger.tell(|ack| acks.push((ack.tag, ack.multiple)));
+        ledger.done(4);
+        ledger.done(3);
+        ledger.tell(|ack| acks.push((ack.tag, ack.multiple)));
+        assert_eq!(acks, [(1, false), (3, false)]);
     }
 
     proptest! {

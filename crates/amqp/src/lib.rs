@@ -32,36 +32,52 @@
 //! # }
 //! ```
 
+mod browse;
 mod client;
 mod consumer;
 mod crew;
 mod delivery;
 mod dispatcher;
 mod error;
+mod fingerprint;
+mod json_form;
 mod lanes;
 mod ledger;
 mod link;
 mod message;
 mod moves;
 mod net;
+mod orphans;
+mod pacing;
+mod positions;
+mod postponed;
+#[doc(hidden)]
+pub mod probe;
 mod publisher;
+mod queue_kind;
+mod rights;
+mod sink_gate;
 mod sizing;
+mod starts;
 pub mod stats;
 mod tls;
 mod topology;
+mod transfer;
 mod uri;
 mod wire;
 
 pub use client::{Builder, Client};
-pub use consumer::{Consumer, Offset, OrderBy};
+pub use consumer::{Consumer, DEFAULT_RETRY, DEFAULT_RETRY_IN_PLACE, Offset, OrderBy};
 pub use delivery::{Delivery, header};
 pub use error::Error;
 pub use message::Message;
 pub use moves::companions;
 pub use publisher::Publisher;
+pub use rights::{MissingRight, MissingRights, Right};
 #[doc(inline)]
 pub use stats::Stats;
 pub use topology::{Binding, Exchange, Queue};
+pub use transfer::{Transfer, Transferred};
 pub use uri::Endpoint;
 pub use wire::{
     properties::Properties,

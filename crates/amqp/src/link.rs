@@ -32,11 +32,20 @@ pub(crate) const TRY_AGAIN: Retry =
 /// What lasted so long was a connection; what did not is one more failure.
 const STEADY: Duration = Duration::from_secs(5);
 
+/// Whether transient failures before the first connection are logged as warnings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtStart {
+    /// A service that waits for its broker says so.
+    Warn,
+    /// The caller of [`Link::first`] gets the last failure as an error.
+    Return,
+}
+
 impl Link {
-    pub(crate) fn start(endpoints: Arc<[Endpoint]>, called: String) -> Self {
+    pub(crate) fn start(endpoints: Arc<[Endpoint]>, called: String, at_start: AtStart) -> Self {
         let (state, watching) = watch::channel(State::Down(None, 0, 0));
         let (life, over) = watch::channel(());
-        tokio::spawn(keep(endpoints, called, state, over));
+        tokio::spawn(keep(endpoints, called, at_start, state, over));
         Self { state: watching, life: Arc::new(life) }
     }
 
@@ -103,10 +112,11 @@ pub(crate) fn later(wait: Duration) -> tokio::time::Instant {
 async fn keep(
     endpoints: Arc<[Endpoint]>,
     called: String,
+    at_start: AtStart,
     state: watch::Sender<State>,
     mut over: watch::Receiver<()>,
 ) {
-    let (mut failed, mut connected) = (0, 0);
+    let (mut failed, mut connected, mut is_warned) = (0_u32, 0, false);
     // Consumers of one cluster do not all begin with its first node.
     let mut turn = std::process::id() as usize;
     loop {
@@ -132,15 +142,18 @@ async fn keep(
                     return;
                 }
                 if since.elapsed() >= STEADY {
-                    failed = 0;
+                    (failed, is_warned) = (0, false);
                 }
                 error
             }
         };
         let wait = TRY_AGAIN.delay(failed + 1);
         failed = failed.saturating_add(1);
-        // Once, and then now and then: nobody reads the same line every second.
-        if failed == 1 || failed.is_multiple_of(20) {
+        // Before the first connection, an error that is not transient is returned at once by `first`.
+        let is_returned = connected == 0 && (at_start == AtStart::Return || !error.is_passing());
+        // Once, and then every 20th time.
+        if (!is_warned && !is_returned) || failed.is_multiple_of(20) {
+            is_warned = true;
             tracing::warn!(broker = %endpoint, connection = called, %error, failed, "not connected; it is tried again");
         } else {
             tracing::debug!(broker = %endpoint, connection = called, %error, try_again_in = ?wait, "not connected");

@@ -10,6 +10,7 @@ use crate::{
     error::Error,
     link::{Link, TRY_AGAIN},
     message::Message,
+    postponed::Postponed,
     publisher::Publisher,
     topology::{Queue, Topology},
     wire::{
@@ -31,7 +32,6 @@ use std::{
 #[derive(Clone)]
 pub(crate) struct Mover {
     pub(crate) set: Arc<Set>,
-    pub(crate) publisher: Publisher,
     /// Waits for confirmation as long as it takes, a blocked broker included. What is given up and sent again would
     /// arrive as often as it was sent.
     pub(crate) patient: Publisher,
@@ -40,8 +40,22 @@ pub(crate) struct Mover {
     /// An exchange was found missing: looked for before anything more is published to it, because that costs the
     /// channel, and all that is under way on it is sent twice.
     pub(crate) missing: Arc<AtomicBool>,
+    /// Messages that are expected back.
+    pub(crate) postponed: Arc<Postponed>,
     /// Queues where messages wait that are known to be there, by their delays.
     pub(crate) rooms: Arc<tokio::sync::Mutex<HashSet<u64>>>,
+}
+
+/// How a message waits in another queue.
+pub(crate) struct Wait {
+    pub(crate) why: String,
+    pub(crate) delay: Duration,
+    /// The failed attempts that it comes back with.
+    pub(crate) failed: u32,
+    /// Since when the sink has failed with it, in milliseconds since 1970, where that is still to count.
+    pub(crate) sink_failed_since: Option<u64>,
+    /// The sink failed with it and worked for another message.
+    pub(crate) failed_alone: bool,
 }
 
 /// Why a message is given up, in a word for programs.
@@ -49,7 +63,7 @@ pub(crate) struct Mover {
 pub(crate) enum Reason {
     Permanent,
     Attempts,
-    Deliveries,
+    Starts,
     Unreadable,
 }
 
@@ -58,7 +72,7 @@ impl Reason {
         match self {
             Self::Permanent => "permanent",
             Self::Attempts => "attempts",
-            Self::Deliveries => "deliveries",
+            Self::Starts => "starts",
             Self::Unreadable => "unreadable",
         }
     }
@@ -73,42 +87,51 @@ const LONGEST: usize = 2000;
 
 impl Mover {
     /// To the queue where it waits. False: its channel was lost meanwhile, and it comes again from there.
-    pub(crate) async fn put_off(
-        &self,
-        delivery: &Delivery,
-        why: &str,
-        delay: Duration,
-        leave: &Leave,
-    ) -> bool {
+    pub(crate) async fn wait_elsewhere(&self, delivery: &Delivery, wait: Wait, leave: &Leave) -> bool {
+        let Wait { why, delay, failed, sink_failed_since, failed_alone } = wait;
         let wait = steps(delay);
         let waiting = waiting_room(&self.set.queue, wait);
-        let mut message = self.marked(delivery, "", &waiting.name, why);
-        message.properties.headers.set(header::FAILED, i64::from(delivery.failed()) + 1);
+        let mut message = self.marked(delivery, "", &waiting.name, &why);
+        message.properties.headers.set(header::FAILED, i64::from(failed));
+        if failed_alone {
+            message.properties.headers.set(header::FAILED_ALONE, 1);
+        }
+        if let Some(since) = sink_failed_since {
+            message
+                .properties
+                .headers
+                .set(header::SINK_FAILED_SINCE, i64::try_from(since).unwrap_or(i64::MAX));
+        }
+        let waited_before = delivery.headers().get(header::FAILED).is_some();
+        put_death_aside(&mut message.properties.headers, waited_before);
+        if let Some(at) = delivery.expires_at() {
+            message.properties.headers.set(header::EXPIRES_AT, i64::try_from(at).unwrap_or(i64::MAX));
+        }
         let topology = Topology { queues: vec![waiting], ..Topology::default() };
         self.open_room(&topology, wait).await;
-        self.arrive(message, &topology, leave).await
+        // Before it is published: it may come back before the confirmation.
+        let number = self.postponed.mark(&mut message.properties.headers);
+        let arrived = self.arrive(message, &topology, leave).await;
+        if !arrived {
+            self.postponed.cancel(number);
+        }
+        arrived
     }
 
     /// Makes the queue where messages wait, once, and gives it time to begin. RabbitMQ 3.10 forgets to hand over what a
     /// queue took in in its first moments: 3 in 175 new ones kept their messages until somebody looked.
     async fn open_room(&self, topology: &Topology, wait: u64) {
         let mut rooms = self.rooms.lock().await;
-        if !rooms.contains(&wait) && self.declare(topology).await {
+        if rooms.contains(&wait) {
+            return;
+        }
+        // First the one that is there whenever another is.
+        let shortest =
+            Topology { queues: vec![waiting_room(&self.set.queue, SHORTEST)], ..Topology::default() };
+        let has_shortest = wait == SHORTEST || rooms.contains(&SHORTEST) || self.declare(&shortest).await;
+        if has_shortest && self.declare(topology).await {
             tokio::time::sleep(BEGIN).await;
             rooms.insert(wait);
-        }
-    }
-
-    /// To the end of its queue, with one more delivery counted. False: there is no way, as when the queue is full.
-    pub(crate) async fn count(&self, delivery: &Delivery) -> bool {
-        let mut message = Message::moved(delivery, "", &self.set.queue);
-        message.properties.headers.set(header::DELIVERIES, i64::from(delivery.deliveries_before()) + 1);
-        match self.publisher.publish(message).await {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::debug!(consumer = self.set.name, %error, "a delivery cannot be counted");
-                false
-            }
         }
     }
 
@@ -118,7 +141,7 @@ impl Mover {
         let mut message = self.marked(delivery, exchange, key, why);
         let failed = match reason {
             Reason::Permanent | Reason::Attempts => i64::from(delivery.failed()) + 1,
-            Reason::Deliveries | Reason::Unreadable => i64::from(delivery.failed()),
+            Reason::Starts | Reason::Unreadable => i64::from(delivery.failed()),
         };
         message.properties.headers.set(header::FAILED, failed);
         message.properties.headers.set(header::REASON, reason.word());
@@ -253,20 +276,7 @@ impl Mover {
 
 fn letter(store: &Store, delivery: &Delivery, reason: Reason, why: &str, failed: i64) -> NewLetter {
     let now = store.now();
-    let headers: serde_json::Map<String, serde_json::Value> =
-        delivery.headers().iter().map(|(name, value)| (name.to_owned(), value.to_string().into())).collect();
-    // Whatever its bytes, it can be published again from here.
-    let (payload, body) = match std::str::from_utf8(delivery.body()) {
-        Ok(text) => ("payload", text.to_owned()),
-        Err(_) => ("payload_hex", delivery.body().iter().map(|byte| format!("{byte:02x}")).collect()),
-    };
     let details = serde_json::json!({ "reason": reason.word(), "error": why });
-    let checkpoint = serde_json::json!({
-        "exchange": delivery.exchange(),
-        "routing_key": delivery.routing_key(),
-        "headers": headers,
-        payload: body,
-    });
     NewLetter {
         message_id: delivery.message_id().unwrap_or_default().to_owned(),
         kind: format!("amqp:{}", delivery.queue()),
@@ -276,7 +286,7 @@ fn letter(store: &Store, delivery: &Delivery, reason: Reason, why: &str, failed:
         first_failure: now,
         last_failure: now,
         details: Some(details.to_string()),
-        checkpoint: Some(checkpoint.to_string()),
+        checkpoint: Some(delivery.to_json().to_string()),
     }
 }
 
@@ -295,10 +305,22 @@ fn steps(delay: Duration) -> u64 {
 }
 
 /// The queues that a consumer of this one may have made beside it: where its dead letters are, unless they go elsewhere, and
-/// where messages wait for another attempt.
+/// where messages wait for another attempt. The first of the latter exists whenever another does: who does not find it
+/// need not ask about the others. (The broker logs each question about a queue that does not exist as an error.)
 pub fn companions(queue: &str) -> impl Iterator<Item = String> {
     let waiting = (0..=STEPS).map(move |step| waiting_room(queue, SHORTEST << step).name);
     std::iter::once(format!("{queue}.dead")).chain(waiting)
+}
+
+/// The queues where messages of a consumer wait, by its retry policy.
+pub(crate) fn retry_queues(set: &Set) -> Vec<Queue> {
+    let delays = (1..set.retry.attempts()).map(|failed| steps(set.retry.delay(failed)));
+    // Delays grow up to a bound: many attempts have few delays.
+    let mut delays: std::collections::BTreeSet<u64> = delays.collect();
+    if !delays.is_empty() {
+        delays.insert(SHORTEST);
+    }
+    delays.into_iter().map(|delay| waiting_room(&set.queue, delay)).collect()
 }
 
 /// The name that must not be too long.
@@ -318,23 +340,33 @@ fn waiting_room(queue: &str, milliseconds: u64) -> Queue {
         .argument("x-overflow", "reject-publish")
 }
 
+/// Keeps `x-death` under another name. A message that has expired in its queue before, as `x-death` says, would not be put
+/// into it again but dropped. What the broker notes about the queues where messages wait is not kept.
+fn put_death_aside(headers: &mut Headers, waited_before: bool) {
+    if let Some(death) = headers.remove("x-death").filter(|_| !waited_before) {
+        headers.set(header::DEATH, death);
+    }
+}
+
 fn only_ours(headers: &Headers) -> Headers {
-    const OURS: [&str; 9] = [
+    const OURS: [&str; 12] = [
         header::ERROR,
         header::FAILED,
-        header::DELIVERIES,
+        header::EXPIRES_AT,
+        header::SINK_FAILED_SINCE,
+        header::FAILED_ALONE,
         header::QUEUE,
         header::EXCHANGE,
         header::ROUTING_KEY,
         header::CONSUMER,
         header::REASON,
         header::FAILED_AT,
+        header::POSTPONED,
     ];
     // By name and size: others can write such names, too.
     let small = |value: &Value| match value {
-        Value::Int(_) => true,
         Value::Text(text) => text.len() <= LONGEST,
-        _ => false,
+        value => value.as_int().is_some(),
     };
     let ours = headers.iter().filter(|(name, value)| OURS.contains(name) && small(value));
     let kept = ours.map(|(name, value)| (name.to_owned(), value.clone()));

@@ -6,6 +6,7 @@
 mod channel;
 mod handshake;
 mod reader;
+pub(crate) mod replay;
 mod writer;
 
 pub(crate) use channel::{Channel, Event, Received, Returned};
@@ -48,6 +49,8 @@ impl Drop for Last {
 struct Shared {
     /// Without the password.
     name: String,
+    user: String,
+    vhost: String,
     out: Mutex<Out>,
     /// There is something to write.
     written: Notify,
@@ -105,6 +108,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Connection {
+    /// How often each side must let the other hear from it.
+    pub(crate) fn heartbeat(&self) -> Duration {
+        self.shared.agreed.heartbeat
+    }
+
     /// Connects, and is let in.
     pub(crate) async fn open(endpoint: &Endpoint, called: &str) -> Result<Self, Error> {
         let limit = endpoint.connect_within;
@@ -135,17 +143,7 @@ impl Connection {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (agreed, rest) = handshake::shake(&mut stream, endpoint, called).await?;
-        let shared = Arc::new(Shared {
-            name: endpoint.to_string(),
-            out: Mutex::default(),
-            written: Notify::new(),
-            drained: Notify::new(),
-            channels: Mutex::default(),
-            blocked: watch::Sender::new(None),
-            ended: watch::Sender::new(None),
-            leaving: AtomicBool::new(false),
-            agreed,
-        });
+        let shared = Arc::new(Shared::new(endpoint, agreed));
         let (read, write) = tokio::io::split(stream);
         tokio::spawn(reader::run(Arc::clone(&shared), read, rest));
         tokio::spawn(writer::run(Arc::clone(&shared), write));
@@ -157,6 +155,11 @@ impl Connection {
         let mut ended = self.shared.ended.subscribe();
         let reason = ended.wait_for(Option::is_some).await;
         reason.ok().and_then(|reason| reason.clone()).unwrap_or_else(|| Arc::new(Error::Ended))
+    }
+
+    /// The user that is connected, and the virtual host.
+    pub(crate) fn user(&self) -> (&str, &str) {
+        (&self.shared.user, &self.shared.vhost)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -178,6 +181,22 @@ impl Connection {
 }
 
 impl Shared {
+    fn new(endpoint: &Endpoint, agreed: Agreed) -> Self {
+        Shared {
+            name: endpoint.to_string(),
+            user: endpoint.user.clone(),
+            vhost: endpoint.vhost.clone(),
+            out: Mutex::default(),
+            written: Notify::new(),
+            drained: Notify::new(),
+            channels: Mutex::default(),
+            blocked: watch::Sender::new(None),
+            ended: watch::Sender::new(None),
+            leaving: AtomicBool::new(false),
+            agreed,
+        }
+    }
+
     fn send(&self, channel: u16, method: &Outgoing<'_>) {
         self.write(None, |out| frame::put_method(out, channel, method));
     }

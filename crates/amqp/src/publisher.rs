@@ -7,7 +7,7 @@ use crate::{
     error::Error,
     link::{Link, later},
     message::Message,
-    net::{Channel, Event, Returned},
+    net::{Channel, Event, Received, Returned},
     wire::method::Outgoing,
 };
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -282,15 +282,16 @@ impl Desk {
             // and goes to the same place is as good.
             Event::Returned(returned) => {
                 let sent = self.sent;
-                let find = |same: fn(&Message, &Returned) -> bool| {
+                let find = |same: fn(&Message, &Received) -> bool| {
                     self.pending.iter().take(sent).position(|pending| {
                         let message = pending.request.as_ref().map(|request| &request.message);
-                        pending.returned.is_none() && message.is_some_and(|message| same(message, &returned))
+                        pending.returned.is_none()
+                            && message.is_some_and(|message| same(message, &returned.message))
                     })
                 };
                 let found = find(is_same).or_else(|| find(is_alike));
                 if let Some(pending) = found.and_then(|at| self.pending.get_mut(at)) {
-                    let Returned { exchange, key, text, .. } = *returned;
+                    let Returned { text, message: Received { exchange, key, .. } } = *returned;
                     pending.returned = Some(Error::Unroutable { exchange, key, text });
                 }
             }
@@ -339,12 +340,12 @@ impl Desk {
     }
 }
 
-fn is_same(message: &Message, returned: &Returned) -> bool {
-    is_alike(message, returned) && returned.properties.as_ref() == Ok(&message.properties)
+fn is_same(message: &Message, returned: &Received) -> bool {
+    is_alike(message, returned) && returned.malformed.is_none() && returned.properties == message.properties
 }
 
 /// For properties that are not equal to themselves once they have been away: a number that is none.
-fn is_alike(message: &Message, returned: &Returned) -> bool {
+fn is_alike(message: &Message, returned: &Received) -> bool {
     message.exchange == returned.exchange && message.key == returned.key && message.body == returned.body
 }
 

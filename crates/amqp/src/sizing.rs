@@ -11,7 +11,10 @@ pub(crate) const MOST_PREFETCH: usize = 1000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizing {
     pub(crate) workers: usize,
+    /// The most messages ahead.
     pub(crate) prefetch: u16,
+    /// Whether the caller chose the prefetch: then it is also the first.
+    pub(crate) is_given: bool,
     /// Deliveries that wait for a worker in the pool.
     pub(crate) queue: usize,
 }
@@ -36,11 +39,10 @@ impl Sizing {
             0 => (given * 10).min(MOST_AUTOMATIC),
             asked => asked.min(MOST_PREFETCH),
         };
-        let asked = if prefetch == 0 { given * 10 } else { prefetch };
-        if ahead < asked {
-            clamped("prefetch", asked, ahead);
+        if ahead < prefetch {
+            clamped("prefetch", prefetch, ahead);
         }
-        Self { workers: given, prefetch: ahead as u16, queue: given * 2 }
+        Self { workers: given, prefetch: ahead as u16, is_given: prefetch != 0, queue: given * 2 }
     }
 }
 
@@ -66,8 +68,8 @@ mod tests {
         check(1, (0, 0), (4, 40, 8), &[]);
         check(2, (0, 0), (8, 80, 16), &[]);
         check(8, (0, 0), (32, 320, 64), &[]);
-        check(32, (0, 0), (128, 500, 256), &[("prefetch", 1280, 500)]);
-        check(128, (0, 0), (200, 500, 400), &[("workers", 512, 200), ("prefetch", 2000, 500)]);
+        check(32, (0, 0), (128, 500, 256), &[]);
+        check(128, (0, 0), (200, 500, 400), &[("workers", 512, 200)]);
     }
 
     #[test]

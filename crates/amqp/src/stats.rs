@@ -1,12 +1,12 @@
 //! How it goes: one snapshot for people, programs and Prometheus.
 
-use crate::{consumer::Set, crew::Crew, link::State};
+use crate::{consumer::Set, crew::Crew, link::State, postponed::Postponed};
 use gristmill_pool::stats::KindStats;
 use serde::Serialize;
 use std::{
     fmt::Write as _,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
@@ -40,7 +40,7 @@ pub struct ConsumerStats {
     pub consuming: bool,
     /// How many messages at a time.
     pub workers: usize,
-    /// How many the broker sends ahead.
+    /// How many the broker sends ahead now; it follows how long handlers take.
     pub prefetch: u16,
     /// Messages delivered.
     pub received: u64,
@@ -56,16 +56,32 @@ pub struct ConsumerStats {
     pub rejected: u64,
     /// Messages that were done before and not done again.
     pub skipped: u64,
+    /// Why consuming is paused, while it is: how the sink fails.
+    pub paused: Option<String>,
+    /// Times that consuming was paused.
+    pub pauses: u64,
+    /// Attempts that failed because of the sink.
+    pub sink_failures: u64,
+    /// Messages whose `expiration` was over before their next attempt.
+    pub expired: u64,
     /// Handlers that panicked.
     pub panicked: u64,
-    /// Handlers that took too long.
+    /// Handlers that took too long, by the consumer's timeout or by one of their own: an [`std::io::Error`] of the kind
+    /// `TimedOut`.
     pub timed_out: u64,
     /// Times that its channel was lost.
     pub interrupted: u64,
+    /// Messages that were moved to wait for another attempt, and have not come back.
+    pub postponed: u64,
     /// Messages with a worker, or on their way elsewhere.
     pub in_flight: u64,
     /// Messages here that wait for a worker.
     pub waiting: u64,
+    /// Of a consumer of a stream: the lowest offset that is not finished.
+    pub position: Option<u64>,
+    /// Of a consumer of a stream: the offset where it began, if that was known before the first message.
+    #[serde(skip)]
+    pub began_at: Option<u64>,
     /// Messages at the broker that wait to be delivered, when it last was asked.
     pub lag: Option<u64>,
     /// How long handlers take.
@@ -99,6 +115,7 @@ impl Watch {
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) consuming: AtomicBool,
+    pub(crate) prefetch: AtomicU64,
     pub(crate) received: AtomicU64,
     pub(crate) redelivered: AtomicU64,
     pub(crate) done: AtomicU64,
@@ -106,11 +123,36 @@ pub(crate) struct Counters {
     pub(crate) retried: AtomicU64,
     pub(crate) rejected: AtomicU64,
     pub(crate) skipped: AtomicU64,
+    /// Handlers that reported a timeout of their own.
+    pub(crate) timed_out: AtomicU64,
+    paused: Mutex<Option<String>>,
+    pauses: AtomicU64,
+    pub(crate) sink_failures: AtomicU64,
+    pub(crate) expired: AtomicU64,
     pub(crate) lost: AtomicU64,
+    pub(crate) postponed: Arc<Postponed>,
     pub(crate) in_flight: AtomicU64,
     pub(crate) waiting: AtomicU64,
+    /// One more than the lowest offset that is not finished; 0: not known.
+    pub(crate) position: AtomicU64,
+    /// One more than the offset where it began.
+    pub(crate) began_at: AtomicU64,
     /// One more than the lag; 0: not asked yet.
     pub(crate) lag: AtomicU64,
+}
+
+impl Counters {
+    /// Consuming is paused for this reason, or is not any more.
+    pub(crate) fn set_paused(&self, why: Option<String>) {
+        if why.is_some() {
+            self.pauses.fetch_add(1, Relaxed);
+        }
+        *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    fn paused(&self) -> Option<String> {
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// A consumer as statistics see it.
@@ -131,7 +173,7 @@ impl Seen {
             event: set.event.clone(),
             consuming: counters.consuming.load(Relaxed),
             workers: set.sizing.workers,
-            prefetch: set.sizing.prefetch,
+            prefetch: counters.prefetch.load(Relaxed) as u16,
             received: counters.received.load(Relaxed),
             redelivered: counters.redelivered.load(Relaxed),
             done: counters.done.load(Relaxed),
@@ -139,11 +181,18 @@ impl Seen {
             retried: counters.retried.load(Relaxed),
             rejected: counters.rejected.load(Relaxed),
             skipped: counters.skipped.load(Relaxed),
+            paused: counters.paused(),
+            pauses: counters.pauses.load(Relaxed),
+            sink_failures: counters.sink_failures.load(Relaxed),
+            expired: counters.expired.load(Relaxed),
             panicked: pool.panicked,
-            timed_out: pool.timed_out,
+            timed_out: pool.timed_out + counters.timed_out.load(Relaxed),
             interrupted: counters.lost.load(Relaxed),
+            postponed: counters.postponed.count(),
             in_flight: counters.in_flight.load(Relaxed),
             waiting: counters.waiting.load(Relaxed),
+            position: counters.position.load(Relaxed).checked_sub(1),
+            began_at: counters.began_at.load(Relaxed).checked_sub(1),
             lag: counters.lag.load(Relaxed).checked_sub(1),
             handler: pool.kinds.into_iter().next(),
         }
@@ -187,11 +236,24 @@ impl Stats {
         metric("retries_total", "counter", "Attempts made again.", &|one| Some(one.retried as f64));
         metric("rejects_total", "counter", "Messages given up.", &|one| Some(one.rejected as f64));
         metric("skipped_total", "counter", "Messages done before.", &|one| Some(one.skipped as f64));
+        metric("paused", "gauge", "Whether consuming is paused because the sink fails.", &|one| {
+            Some(f64::from(u8::from(one.paused.is_some())))
+        });
+        metric("pauses_total", "counter", "Pauses because the sink failed.", &|one| Some(one.pauses as f64));
+        metric("sink_failures_total", "counter", "Attempts that failed because of the sink.", &|one| {
+            Some(one.sink_failures as f64)
+        });
+        metric("expired_total", "counter", "Messages that expired between attempts.", &|one| {
+            Some(one.expired as f64)
+        });
         metric("panics_total", "counter", "Handlers that panicked.", &|one| Some(one.panicked as f64));
         metric("timeouts_total", "counter", "Handlers that took too long.", &|one| {
             Some(one.timed_out as f64)
         });
         metric("interruptions_total", "counter", "Channels lost.", &|one| Some(one.interrupted as f64));
+        metric("postponed", "gauge", "Messages that wait for another attempt.", &|one| {
+            Some(one.postponed as f64)
+        });
         metric("in_flight", "gauge", "Messages under way.", &|one| Some(one.in_flight as f64));
         metric("waiting", "gauge", "Messages waiting for a worker.", &|one| Some(one.waiting as f64));
         metric("lag", "gauge", "Messages waiting at the broker.", &|one| one.lag.map(|lag| lag as f64));

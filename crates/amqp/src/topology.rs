@@ -4,12 +4,18 @@
 use crate::{
     error::Error,
     net::{Channel, Connection},
+    queue_kind,
+    rights::{self, MissingRight, Right},
     wire::{
         method::{Incoming, Outgoing, flag},
         table::Headers,
     },
 };
-use std::time::Duration;
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 /// An exchange to be there.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,6 +90,8 @@ pub struct Queue {
     pub(crate) name: String,
     flags: u8,
     pub(crate) arguments: Headers,
+    /// The kind that a queue which is not declared here was found to have.
+    found_kind: Option<&'static str>,
 }
 
 const KIND: &str = "x-queue-type";
@@ -111,11 +119,12 @@ impl Queue {
 
     /// One that is there already, whatever it is: only looked for.
     pub fn existing(name: impl Into<String>) -> Self {
-        Self { name: name.into(), flags: flag::PASSIVE, arguments: Headers::new() }
+        Self { name: name.into(), flags: flag::PASSIVE, arguments: Headers::new(), found_kind: None }
     }
 
     fn of_kind(name: impl Into<String>, kind: &str) -> Self {
-        Self { name: name.into(), flags: flag::DURABLE, arguments: Headers::new().with(KIND, kind) }
+        let arguments = Headers::new().with(KIND, kind);
+        Self { name: name.into(), flags: flag::DURABLE, arguments, found_kind: None }
     }
 
     /// Goes when the broker restarts. Classic queues only.
@@ -151,14 +160,24 @@ impl Queue {
         self
     }
 
+    /// The kind that it is declared with, or was found to have.
     pub(crate) fn kind(&self) -> Option<&str> {
+        self.declared_kind().or(self.found_kind)
+    }
+
+    fn declared_kind(&self) -> Option<&str> {
         self.arguments.get(KIND).and_then(crate::Value::as_str)
+    }
+
+    /// Whether the broker gives its messages to one consumer at a time.
+    pub(crate) fn has_single_active_consumer(&self) -> bool {
+        matches!(self.arguments.get("x-single-active-consumer"), Some(crate::Value::Bool(true)))
     }
 
     fn check(&self) -> Result<(), String> {
         let special =
             self.flags & (flag::EXCLUSIVE | flag::QUEUE_AUTO_DELETE) != 0 || self.flags & flag::DURABLE == 0;
-        match self.kind() {
+        match self.declared_kind() {
             Some(kind @ ("quorum" | "stream")) if special => Err(format!(
                 "queue {}: a {kind} queue cannot be transient, exclusive or auto-deleted; a classic one can",
                 self.name
@@ -213,11 +232,45 @@ pub(crate) struct Topology {
     pub(crate) exchanges: Vec<Exchange>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) bindings: Vec<Binding>,
+    /// What the user may not declare, and exists: only looked for from then on. Shared by all parts.
+    pub(crate) refused: Refused,
+}
+
+/// Declarations that the broker refused for want of a right.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Refused(Arc<Mutex<HashSet<Declaration>>>);
+
+impl Refused {
+    fn names(&self) -> MutexGuard<'_, HashSet<Declaration>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thing to be declared, by its name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Declaration {
+    Exchange(String),
+    Queue(String),
+    /// From the exchange to the queue or exchange.
+    Binding(String, String),
 }
 
 impl Topology {
     pub(crate) fn queue(&self, name: &str) -> Option<&Queue> {
         self.queues.iter().find(|queue| queue.name == name)
+    }
+
+    /// Asks the broker for the kind of each of these queues that is not declared here.
+    pub(crate) async fn find_kinds(
+        &mut self,
+        connection: &Connection,
+        names: &[Arc<str>],
+    ) -> Result<(), Error> {
+        let is_one = |queue: &&mut Queue| names.iter().any(|name| **name == *queue.name);
+        for queue in self.queues.iter_mut().filter(|queue| queue.kind().is_none()).filter(is_one) {
+            queue.found_kind = queue_kind::find(connection, &queue.name).await?;
+        }
+        Ok(())
     }
 
     /// Adds a queue unless one of that name is there.
@@ -230,7 +283,8 @@ impl Topology {
     /// The part that a consumer of this queue needs: the queue, what is bound to it, and what those exchanges are bound
     /// to. What another consumer needs may be broken without being this one's trouble.
     pub(crate) fn around(&self, queue: &str) -> Self {
-        let mut part = Self { queues: self.queue(queue).cloned().into_iter().collect(), ..Self::default() };
+        let queues = self.queue(queue).cloned().into_iter().collect();
+        let mut part = Self { queues, refused: self.refused.clone(), ..Self::default() };
         let mut wanted = vec![Bound::Queue(queue.to_owned())];
         while let Some(to) = wanted.pop() {
             for binding in self.bindings.iter().filter(|binding| binding.to == to) {
@@ -258,6 +312,7 @@ impl Topology {
             exchanges: self.exchanges.iter().filter(|known| known.name == exchange).cloned().collect(),
             queues: self.queues.iter().filter(bound).cloned().collect(),
             bindings: bindings.iter().filter(|binding| to_queue(binding)).cloned().collect(),
+            refused: self.refused.clone(),
         }
     }
 
@@ -275,9 +330,10 @@ impl Topology {
     /// at the first, somebody waits who can put it right.
     pub(crate) async fn declare_what_can_be(&self, connection: &Connection) {
         let mut alone: Vec<Self> = Vec::new();
-        let exchange = |exchange: &Exchange| Self { exchanges: vec![exchange.clone()], ..Self::default() };
-        let queue = |queue: &Queue| Self { queues: vec![queue.clone()], ..Self::default() };
-        let binding = |binding: &Binding| Self { bindings: vec![binding.clone()], ..Self::default() };
+        let empty = || Self { refused: self.refused.clone(), ..Self::default() };
+        let exchange = |exchange: &Exchange| Self { exchanges: vec![exchange.clone()], ..empty() };
+        let queue = |queue: &Queue| Self { queues: vec![queue.clone()], ..empty() };
+        let binding = |binding: &Binding| Self { bindings: vec![binding.clone()], ..empty() };
         alone.extend(self.exchanges.iter().map(exchange));
         alone.extend(self.queues.iter().map(queue));
         alone.extend(self.bindings.iter().map(binding));
@@ -337,30 +393,143 @@ impl Topology {
         Ok(())
     }
 
-    /// Makes it so. What is there already, and the same, is left alone.
+    /// Whether all of it must exist: nothing tells whether the user may declare.
+    pub(crate) fn declares_nothing(&self) -> bool {
+        let exchanges = self.exchanges.iter().map(|exchange| exchange.flags);
+        exchanges.chain(self.queues.iter().map(|queue| queue.flags)).all(|flags| flags & flag::PASSIVE != 0)
+    }
+
+    /// Whether the user was refused a declaration.
+    pub(crate) fn is_restricted(&self) -> bool {
+        !self.refused.names().is_empty()
+    }
+
+    /// Makes it so. What exists, and is the same, is left alone. What the user has no right to declare must exist; if it
+    /// does not, the error names every right that is missing.
     pub(crate) async fn declare(&self, connection: &Connection) -> Result<(), Error> {
-        if self.exchanges.is_empty() && self.queues.is_empty() && self.bindings.is_empty() {
-            return Ok(());
+        // A channel for all of them; the broker closes it over a declaration that does not fit.
+        let mut channel = None;
+        let mut missing = Vec::new();
+        for step in self.steps() {
+            let known = self.refused.names().contains(&step.declaration);
+            if !known {
+                match step.call(&mut channel, connection, false).await {
+                    Err(error) if rights::is_refusal(&error) => {
+                        missing.extend(step.right_to_bind(&error, &self.refused));
+                    }
+                    // What it binds may not be made.
+                    Err(Error::Channel { code: 404, .. }) if step.needs_one_of(&missing) => continue,
+                    other => {
+                        other?;
+                        continue;
+                    }
+                }
+            }
+            match step.call(&mut channel, connection, true).await {
+                Err(Error::Channel { code: 404, .. }) => missing.extend(step.right_to_configure()),
+                other => other?,
+            }
+            if self.refused.names().insert(step.declaration.clone()) {
+                tracing::info!(what = ?step.declaration, "may not be declared, and exists; it is taken as it is");
+            }
         }
-        // A channel of its own: the broker closes it over a declaration that does not fit.
-        let mut channel = Channel::open(connection).await?;
-        for Exchange { name, kind, flags, arguments } in &self.exchanges {
-            channel.call(&Outgoing::ExchangeDeclare { name, kind, flags: *flags, arguments }).await?;
+        if let Some(channel) = channel {
+            channel.close(Duration::from_secs(5)).await;
         }
-        for Queue { name, flags, arguments } in &self.queues {
-            channel.call(&Outgoing::QueueDeclare { name, flags: *flags, arguments }).await?;
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(rights::error(connection, missing, &[])),
         }
-        for Binding { to, exchange, key, arguments } in &self.bindings {
-            let bind = match to {
-                Bound::Queue(queue) => Outgoing::QueueBind { queue, exchange, key, arguments },
+    }
+
+    fn steps(&self) -> impl Iterator<Item = Step<'_>> {
+        let exchanges = self.exchanges.iter().map(|exchange| {
+            let Exchange { name, kind, flags, arguments } = exchange;
+            let method = |flags| Outgoing::ExchangeDeclare { name, kind, flags, arguments };
+            Step {
+                declaration: Declaration::Exchange(name.clone()),
+                method: method(*flags),
+                passive: Some(method(flag::PASSIVE)),
+            }
+        });
+        let queues = self.queues.iter().map(|queue| {
+            let Queue { name, flags, arguments, .. } = queue;
+            let method = |flags| Outgoing::QueueDeclare { name, flags, arguments };
+            Step {
+                declaration: Declaration::Queue(name.clone()),
+                method: method(*flags),
+                passive: Some(method(flag::PASSIVE)),
+            }
+        });
+        let bindings = self.bindings.iter().map(|binding| {
+            let Binding { to, exchange, key, arguments } = binding;
+            let (name, method) = match to {
+                Bound::Queue(queue) => (queue, Outgoing::QueueBind { queue, exchange, key, arguments }),
                 Bound::Exchange(to) => {
-                    Outgoing::ExchangeBind { destination: to, source: exchange, key, arguments }
+                    (to, Outgoing::ExchangeBind { destination: to, source: exchange, key, arguments })
                 }
             };
-            channel.call(&bind).await?;
-        }
-        channel.close(Duration::from_secs(5)).await;
+            let declaration = Declaration::Binding(exchange.clone(), name.clone());
+            Step { declaration, method, passive: None }
+        });
+        exchanges.chain(queues).chain(bindings)
+    }
+}
+
+/// One declaration.
+struct Step<'a> {
+    declaration: Declaration,
+    method: Outgoing<'a>,
+    /// How it is looked for, if it can be.
+    passive: Option<Outgoing<'a>>,
+}
+
+impl Step<'_> {
+    /// Declares it, or looks for it, on the channel there is. The channel is gone after an error.
+    async fn call(
+        &self,
+        channel: &mut Option<Channel>,
+        connection: &Connection,
+        passive: bool,
+    ) -> Result<(), Error> {
+        let method = if passive { self.passive.as_ref() } else { Some(&self.method) };
+        let Some(method) = method else { return Ok(()) };
+        let mut open = match channel.take() {
+            Some(open) => open,
+            None => Channel::open(connection).await?,
+        };
+        open.call(method).await?;
+        *channel = Some(open);
         Ok(())
+    }
+
+    fn right_to_configure(&self) -> Option<MissingRight> {
+        match &self.declaration {
+            Declaration::Exchange(name) => Some(MissingRight::new(Right::Configure, "exchange", name)),
+            Declaration::Queue(name) => Some(MissingRight::new(Right::Configure, "queue", name)),
+            Declaration::Binding(..) => None,
+        }
+    }
+
+    /// Whether it binds what does not exist and may not be declared.
+    fn needs_one_of(&self, missing: &[MissingRight]) -> bool {
+        let Declaration::Binding(exchange, to) = &self.declaration else { return false };
+        missing.iter().any(|one| one.right == Right::Configure && (one.name == *exchange || one.name == *to))
+    }
+
+    /// What is missing for a binding, which cannot be looked for. That of dead letters is taken to exist where their queue
+    /// does, and may not be declared.
+    fn right_to_bind(&self, error: &Error, refused: &Refused) -> Option<MissingRight> {
+        let exists = |queue: &str| refused.names().contains(&Declaration::Queue(queue.to_owned()));
+        match &self.declaration {
+            Declaration::Binding(exchange, to) if exchange != to || !exists(to) => {
+                Some(match error.to_string().contains(&format!("exchange '{exchange}'")) {
+                    true => MissingRight::new(Right::Read, "exchange", exchange),
+                    false => MissingRight::new(Right::Write, "queue", to),
+                })
+            }
+            _ => None,
+        }
     }
 }
 

@@ -40,10 +40,30 @@ pub(crate) struct TlsFiles {
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
+/// What may stand behind the question mark.
+const PARAMETERS: [&str; 8] = [
+    "heartbeat",
+    "connection_timeout",
+    "auth_mechanism",
+    "cacertfile",
+    "certfile",
+    "keyfile",
+    "server_name_indication",
+    "verify",
+];
+
+impl Endpoint {
+    /// The virtual host.
+    pub fn virtual_host(&self) -> &str {
+        &self.vhost
+    }
+}
+
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls.is_some() { "amqps" } else { "amqp" };
-        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let host = self.host.split(':').map(encode).collect::<Vec<_>>().join(":");
+        let host = if self.host.contains(':') { format!("[{host}]") } else { host };
         let vhost = encode(&self.vhost);
         write!(f, "{scheme}://{}@{host}:{}/{vhost}", encode(&self.user), self.port)
     }
@@ -106,7 +126,9 @@ fn parse(given: &str) -> Result<Endpoint, String> {
     };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        set(&mut endpoint, &mut tls, name, &decode(value, name)?)?;
+        // A name that is not known may be a part of a password that should have been escaped.
+        let known = PARAMETERS.iter().find(|known| **known == name).copied();
+        set(&mut endpoint, &mut tls, name, &decode(value, known.unwrap_or("a parameter"))?)?;
     }
     if tls.as_ref().is_some_and(|tls| tls.certificate.is_some() != tls.key.is_some()) {
         return Err("certfile and keyfile come together".into());
@@ -171,13 +193,7 @@ fn set(endpoint: &mut Endpoint, tls: &mut Option<TlsFiles>, name: &str, value: &
                         with cacertfile"
                 .into());
         }
-        _ => {
-            return Err(
-                "a parameter is not one of heartbeat, connection_timeout, auth_mechanism, cacertfile, \
-                        certfile, keyfile, server_name_indication, verify"
-                    .into(),
-            );
-        }
+        _ => return Err(format!("a parameter is not one of {}", PARAMETERS.join(", "))),
     }
     Ok(())
 }
@@ -232,7 +248,19 @@ mod tests {
         check("amqp://a:b@mill/%2fgrain", "amqp://a@mill:5672/%2fgrain");
         check("amqp://a%40b:p%3a%2f%40@[::1]:77/x", "amqp://a%40b@[::1]:77/x");
         check("amqp://a:p@ss@mill", "amqp://a@mill:5672/%2f");
+        check("amqp://mill%2f%40:1", "amqp://guest@mill%2f%40:1/%2f");
+        check("amqp://[fe80::1%25eth0]", "amqp://guest@[fe80::1%25eth0]:5672/%2f");
         check("amqp://mill?heartbeat=5&connection_timeout=100", "amqp://guest@mill:5672/%2f");
+    }
+
+    #[test]
+    fn an_error_repeats_no_part_of_a_password_that_is_not_escaped() {
+        for given in
+            ["amqp://a:b?secret%zz=%@mill", "amqp://a:b?secret=%@mill", "amqp://a:b?heartbeat&secret=1@mill"]
+        {
+            let error = given.parse::<Endpoint>().unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
     }
 
     #[test]

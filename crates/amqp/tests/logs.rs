@@ -2,7 +2,7 @@
 
 use gristmill_amqp::{Client, Consumer, Message, Queue};
 use gristmill_broker::{Broker, Proxy};
-use gristmill_pool::TaskError;
+use gristmill_pool::{Retry, TaskError};
 use std::{
     io::Write,
     sync::{Arc, Mutex},
@@ -10,6 +10,7 @@ use std::{
 };
 
 const SECONDS: Duration = Duration::from_secs(10);
+const QUICK: Retry = Retry::exponential(3, Duration::from_millis(10));
 
 /// Everything that is logged, at every level.
 #[derive(Clone, Default)]
@@ -45,11 +46,16 @@ fn logs_name_worker_and_trace_and_never_a_password() {
         let log = Arc::new(Mutex::new(Vec::new()));
         let queue = Queue::new(orders);
         let seen = Arc::clone(&log);
-        let consumer = Consumer::new(orders, "talks").workers(5000).prefetch(5000).handle(move |delivery| {
-            tracing::info!("a word of the handler");
-            seen.lock().unwrap().push(delivery.traceparent().map(str::to_owned));
-            async move { if delivery.attempt() == 1 { Err(TaskError::transient("not now")) } else { Ok(()) } }
-        });
+        let consumer =
+            Consumer::new(orders, "talks").retry(QUICK).workers(5000).prefetch(5000).handle(
+                move |delivery| {
+                    tracing::info!("a word of the handler");
+                    seen.lock().unwrap().push(delivery.traceparent().map(str::to_owned));
+                    async move {
+                        if delivery.attempt() == 1 { Err(TaskError::transient("not now")) } else { Ok(()) }
+                    }
+                },
+            );
         let uri = proxy.uri(&broker.uri());
         let consuming = Client::builder(uri).queue(queue).consumer(consumer).start().await.unwrap();
         let message = Message::to_queue(orders, "x").header("traceparent", trace);
@@ -60,6 +66,15 @@ fn logs_name_worker_and_trace_and_never_a_password() {
         proxy.mend();
         until("it is back", || consuming.stats().consumers[0].consuming).await;
         consuming.shutdown(SECONDS).await;
+        let ordered = |name| {
+            let consumer = Consumer::new("ordered", name).workers(1).timeout(Duration::from_secs(3600));
+            consumer.handle(|_| async { Ok(()) })
+        };
+        let two = Client::builder(broker.uri()).queue(Queue::new("ordered"));
+        let two = two.consumer(ordered("first")).consumer(ordered("second")).start().await.unwrap();
+        until("the number of consumers known", || two.stats().consumers.iter().all(|one| one.lag.is_some()))
+            .await;
+        two.shutdown(SECONDS).await;
         let _ = Client::builder(broker.uri().replace(broker.user(), "nobody")).start().await;
         // The trace goes along through the retry.
         assert_eq!(*log.lock().unwrap(), [Some(trace.to_owned()), Some(trace.to_owned())]);
@@ -74,6 +89,11 @@ fn logs_name_worker_and_trace_and_never_a_password() {
     assert!(text.contains("what=\"workers\" asked=5000 given=200"), "{text}");
     assert!(text.contains("what=\"prefetch\" asked=5000 given=1000"), "{text}");
     assert!(text.contains("consuming was interrupted"), "{text}");
+    assert!(
+        text.contains("several consumers take messages from a queue whose order is to be kept"),
+        "{text}"
+    );
+    assert!(text.contains("longer than the broker waits for an acknowledgement"), "{text}");
     assert!(!text.contains(broker.password()), "{text}");
 }
 

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::path::PathBuf;
 
-use gristmill_store::{Options, Store};
+use gristmill_store::{Options, Store, private};
 
 use crate::error::Error;
 use crate::hints::Hints;
@@ -78,20 +78,21 @@ pub(crate) fn must_exist(settings: &Settings, maker: &str) -> Result<(), Error> 
 
 /// For commands that bring work, or wait for it. Only the default folder is ours to make.
 pub(crate) fn open_or_create(settings: &Settings) -> Result<Store, Error> {
+    create_data_folder(settings)?;
+    Ok(options(settings).open(&settings.database)?)
+}
+
+/// Creates the folder of the database, if that is where it is by default.
+pub(crate) fn create_data_folder(settings: &Settings) -> Result<(), Error> {
     if settings.database_by_default
         && let Some(folder) = settings.database.parent()
     {
-        let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(true);
-        // What people queue is their own affair.
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        builder.create(folder).map_err(|error| {
+        private::create_folder(folder).map_err(|error| {
             Error::Setting(format!(
                 "cannot make the folder {}: {error}. Name another file with --db or GRISTMILL_DB",
                 path_text(folder)
             ))
         })?;
     }
-    Ok(options(settings).open(&settings.database)?)
+    Ok(())
 }

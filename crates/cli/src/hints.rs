@@ -35,7 +35,7 @@ impl Hints {
 }
 
 /// A path as a shell reads it.
-fn shell_word(path: &Path) -> String {
+pub(crate) fn shell_word(path: &Path) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
     let shown = display_path(path);
     match path.to_str() {

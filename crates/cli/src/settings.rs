@@ -7,6 +7,7 @@ pub(crate) mod consumers;
 mod file;
 pub(crate) mod keys;
 mod reading;
+pub(crate) mod typed;
 pub(crate) mod value;
 
 use std::collections::BTreeMap;
@@ -66,6 +67,8 @@ pub(crate) struct Settings {
     pub(crate) amqp: Amqp,
     /// As the file has them, and found to be legal.
     pub(crate) consumers: Vec<consumers::Declared>,
+    /// The settings file, if a URL in it has a password.
+    pub(crate) file_with_password: Option<PathBuf>,
     /// Every key with its value and origin, for people.
     pub(crate) shown: Vec<Shown>,
 }
@@ -107,6 +110,8 @@ pub(crate) struct Amqp {
     pub(crate) connect_within: Duration,
     pub(crate) shutdown: Duration,
     pub(crate) metrics: Option<SocketAddr>,
+    /// With its password: not to be shown.
+    pub(crate) management: Option<String>,
 }
 
 impl std::fmt::Debug for Amqp {
@@ -164,8 +169,10 @@ pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, E
                 .duration(&keys::AMQP_CONNECT_WITHIN, (Duration::from_millis(100), DAY))?,
             shutdown: reading.duration(&keys::AMQP_SHUTDOWN, (Duration::ZERO, DAY))?,
             metrics: reading.address_or_none(&keys::AMQP_METRICS)?,
+            management: reading.url_or_none(&keys::AMQP_MANAGEMENT)?,
         },
         consumers: reading.consumers()?,
+        file_with_password: reading.file_with_password()?,
         shown: Vec::new(),
     };
     if settings.exec.backoff_cap < settings.exec.backoff_base {

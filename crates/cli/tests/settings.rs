@@ -99,7 +99,7 @@ fn the_commented_file_is_written_once() {
     home.check(&["config", "show"], 0, "worker.lease", "");
     let written = std::fs::read_to_string(home.path(FILE)).unwrap();
     home.write(FILE, "# mine\n");
-    home.check(&["config", "init"], 1, "", "is there already, and was left as it is");
+    home.check(&["config", "init"], 1, "", "exists already, and was not changed");
     assert_eq!(std::fs::read_to_string(home.path(FILE)).unwrap(), "# mine\n");
     assert!(written.contains("#keep_finished = \"7d\""), "{written}");
     let there = home.json(&["config", "path"]);

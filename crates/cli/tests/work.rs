@@ -27,7 +27,12 @@ fn bury(store: &Store, kind: &str, reason: &str) {
     let claimed = store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
     assert!(!claimed.is_empty());
     let verdict = |reason: &str| {
-        Verdict::Buried(Failure { reason: reason.into(), step: None, details: Some("all of it".into()) })
+        Verdict::Buried(Failure {
+            reason: reason.into(),
+            step: None,
+            details: Some("all of it".into()),
+            output: None,
+        })
     };
     let settle = claimed.into_iter().map(|task| Settlement {
         id: task.id,
@@ -130,6 +135,11 @@ fn wrong_words_are_refused_with_what_is_legal() {
     enqueue(&["exec", "--env", "=x", "--", "echo"], "legal: NAME=VALUE");
     enqueue(&["exec", "--cwd", "none", "--", "echo"], "none is not a folder");
     enqueue(&["exec", "--payload", "{\"argv\": []}"], "argv is empty");
+    enqueue(&["exec", "--payload", "{\"argv\": [\"a\\u0000b\"]}"], "argv[0] has a NUL character");
+    enqueue(&["exec", "--payload", "{\"argv\": [\"a\"], \"timeout_seconds\": 0}"], "timeout_seconds is 0;");
+    enqueue(&["exec", "--payload", "{\"argv\": [\"a\"], \"timeout_seconds\": -5}"], "timeout_seconds is -5;");
+    enqueue(&["exec", "--timeout", "0s", "--", "true"], "more than 0s");
+    enqueue(&["exec", "--timeout", "-5s", "--", "true"], "more than 0s");
     enqueue(&["exec", "--payload", "{\"cmd\": 1}"], "unknown field `cmd`");
     home.check(&["--db", "none/x.db", "enqueue", "k", "--payload", "1"], 1, "", "The folder must exist");
     assert!(!home.database().exists() || home.json(&["jobs", "list"])["items"] == json!([]));
@@ -398,9 +408,9 @@ fn a_message_that_was_given_up_is_seen_and_not_made_a_task() {
     home.check(&["dead", "list", "--kind", "amqp:orders"], 0, "m-1", "");
     let shown = home.json(&["dead", "show", "1"]);
     assert_eq!((&shown["queue"], &shown["checkpoint"]["payload"]), (&json!("orders"), &json!({"id": 7})));
-    home.check(&["dead", "show", "1"], 0, "publish it to its queue again, then gristmill dead discard 1", "");
+    home.check(&["dead", "show", "1"], 0, "gristmill dead retry 1, or gristmill dead discard 1", "");
     let words =
-        "dead letter 1 is no task, but the message \"m-1\" from the queue \"orders\": publish it there again";
+        "dead letter 1 stays: its message cannot be published again: it has neither payload nor payload_hex";
     home.check(&["dead", "retry", "1"], 1, "", words);
     home.check(&["dead", "retry", "--all"], 1, "queued 1 task again", words);
     home.check(&["dead", "discard", "1"], 0, "dead letter 1 is gone", "");

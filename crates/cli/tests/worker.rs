@@ -4,9 +4,13 @@ mod common;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use common::{Home, shape_is_held};
+use gristmill_store::lease::WorkerId;
+use gristmill_store::tasks::{NewTask, Wanted};
 use serde_json::{Value, json};
 
 #[test]
@@ -40,6 +44,50 @@ fn once_says_what_it_left() {
 }
 
 #[test]
+fn once_counts_claims_of_other_workers_and_names_those_it_cannot_see() {
+    let home = Home::new();
+    let store = home.store();
+    let claim = |worker: &WorkerId, queue: &str| {
+        let task = NewTask { queue: queue.into(), ..NewTask::new("exec", r#"{"argv":["true"]}"#) };
+        store.tasks().enqueue(task).unwrap();
+        let wanted = Wanted {
+            queue: queue.into(),
+            kind: "exec".into(),
+            limit: 1,
+            at_most: None,
+            shaken: usize::MAX,
+            suspect: usize::MAX,
+            lease: Duration::from_secs(3_600),
+            token: worker.token(),
+        };
+        store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0).id
+    };
+    // Nothing is known of the first one's process. The second one's is this.
+    let (unseen, alive) = (WorkerId::new("elsewhere"), WorkerId::new("here"));
+    store.workers().beat(&alive, Duration::from_secs(3_600)).unwrap();
+    let until = |id| store.tasks().get(id).unwrap().lease_expires_at.unwrap().to_string();
+    claim(&unseen, "default");
+    let last = claim(&unseen, "default");
+    claim(&alive, "default");
+    claim(&unseen, "other");
+    let text = home.run(&["worker", "--once"]);
+    let expected = format!(
+        "0 tasks done\n1 claimed by other workers on this machine, which are alive\n2 claimed by workers that cannot be seen \
+         from here (on another machine, or silent), and perhaps not done: their leases run until {} UTC. Leases that are \
+         not renewed make their tasks due again\n",
+        &until(last)[..19]
+    );
+    text.check("text", 0, &expected, "serves");
+    let value = home.json(&["worker", "--once"]);
+    let claimed = &value["claimed_by_others"];
+    assert_eq!((&claimed["alive"], &claimed["unseen"]), (&json!(1), &json!(2)), "{value}");
+    let found = claimed["unseen_until"].as_str().unwrap();
+    assert!(found.starts_with(&until(last)[..10]), "{found}");
+    let value = home.json(&["worker", "--once", "--queue", "empty"]);
+    assert_eq!(value["claimed_by_others"], json!({"alive": 0, "unseen": 0, "unseen_until": null}));
+}
+
+#[test]
 fn a_worker_serves_its_queues_only() {
     let home = Home::new();
     home.check(&["enqueue", "exec", "--queue", "a", "--", "true"], 0, "task 1", "");
@@ -54,21 +102,43 @@ struct Busy {
     home: Home,
     worker: Child,
     said: BufReader<std::process::ChildStderr>,
-    pipe: File,
+    /// Where the command reads until it is dropped.
+    pipe: Option<File>,
 }
 
 impl Busy {
-    fn start(words: &[&str], shutdown: &str) -> Self {
+    fn home(command: &[&str]) -> Home {
         let home = Home::new();
         assert!(Command::new("mkfifo").arg(home.path("pipe")).status().unwrap().success());
-        home.check(&["enqueue", "exec", "--", "cat", "pipe"], 0, "task 1", "");
-        let mut command = home.command(&[&["worker", "--json"], words].concat());
+        home.check(&[&["enqueue", "exec", "--"], command].concat(), 0, "task 1", "");
+        home
+    }
+
+    fn start(words: &[&str], shutdown: &str) -> Self {
+        Self::start_with(&["cat", "pipe"], words, shutdown)
+    }
+
+    fn start_with(command: &[&str], words: &[&str], shutdown: &str) -> Self {
+        let home = Self::home(command);
+        let command = home.with_hang_up(&home.command(&[&["worker", "--json"], words].concat()));
+        Self::spawn(home, command, shutdown)
+    }
+
+    /// The same, started by a shell that ignores SIGHUP, as `nohup` does.
+    fn start_without_hang_up(shutdown: &str) -> Self {
+        let home = Self::home(&["cat", "pipe"]);
+        let ignoring = ["-c", "trap '' HUP; exec \"$0\" \"$@\""];
+        let command = home.started_by("sh", &ignoring, &home.command(&["worker", "--json"]));
+        Self::spawn(home, command, shutdown)
+    }
+
+    fn spawn(home: Home, mut command: Command, shutdown: &str) -> Self {
         command.env("GRISTMILL_WORKER_SHUTDOWN", shutdown).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut worker = command.spawn().unwrap();
         let said = BufReader::new(worker.stderr.take().unwrap());
         // Opens when somebody opens the other end: the command has started.
         let pipe = File::options().write(true).open(home.path("pipe")).unwrap();
-        Busy { home, worker, said, pipe }
+        Busy { home, worker, said, pipe: Some(pipe) }
     }
 
     fn signal(&self, name: &str) {
@@ -92,7 +162,7 @@ impl Busy {
 
     /// Nobody reads what is written to it any more.
     fn command_is_gone(&mut self) {
-        let written = self.pipe.write(b"x").map_err(|error| error.kind());
+        let written = self.pipe.as_mut().unwrap().write(b"x").map_err(|error| error.kind());
         assert_eq!(written, Err(ErrorKind::BrokenPipe));
     }
 
@@ -104,7 +174,7 @@ impl Busy {
 #[test]
 fn the_first_signal_has_it_stop_in_order() {
     for (words, code) in [(&[][..], 0), (&["--once"], 130)] {
-        for signal in ["INT", "TERM"] {
+        for signal in ["INT", "TERM", "HUP"] {
             let mut busy = Busy::start(words, "0s");
             busy.signal(signal);
             busy.wait_for("stopping: what runs has 0s");
@@ -116,6 +186,30 @@ fn the_first_signal_has_it_stop_in_order() {
             assert_eq!((&task["status"], &task["attempts"]), (&json!("pending"), &json!(0)), "{task}");
         }
     }
+}
+
+#[test]
+fn sighup_ends_no_command_that_its_worker_waits_for() {
+    let mut busy = Busy::start(&[], "1d");
+    // A terminal that is closed sends it twice: by the kernel and by the shell.
+    busy.signal("HUP");
+    busy.wait_for("stopping: what runs has 1d");
+    busy.signal("HUP");
+    busy.pipe.take().unwrap().write_all(b"done").unwrap();
+    assert_eq!(busy.end().0, Some(0));
+    assert_eq!(busy.task()["result"]["stdout"], "done");
+}
+
+#[test]
+fn sighup_that_was_ignored_at_the_start_stays_ignored() {
+    let mut busy = Busy::start_without_hang_up("1d");
+    busy.signal("HUP");
+    busy.signal("TERM");
+    busy.wait_for("stopping: what runs has 1d");
+    busy.pipe = None;
+    // Had it counted, the second signal would have ended the command, and the exit status would be 130.
+    assert_eq!(busy.end().0, Some(0));
+    assert_eq!(busy.task()["status"], "completed");
 }
 
 #[test]
@@ -158,13 +252,190 @@ fn how_far_it_has_come_is_told_to_those_who_want_to_know() {
 }
 
 #[test]
-fn a_task_that_runs_is_called_off_by_its_worker() {
+fn cancelling_a_running_task_ends_its_command_and_children_and_then_frees_its_key() {
+    // The second one ignores the request to end.
+    for script in ["cat pipe", "trap '' TERM; cat pipe"] {
+        let home = Home::new();
+        assert!(Command::new("mkfifo").arg(home.path("pipe")).status().unwrap().success());
+        let words = ["enqueue", "exec", "--unique-key", "k", "--", "sh", "-c", script];
+        home.check(&words, 0, "task 1", "");
+        let command = home.command(&["worker", "--json"]);
+        let mut busy = Busy::spawn(home, command, "1d");
+        busy.home.check(&["jobs", "cancel", "1"], 0, "task 1 is cancelled; its run has ended\n", "");
+        busy.command_is_gone();
+        assert_eq!(busy.task()["status"], "cancelled");
+        busy.home.check(&["enqueue", "exec", "--unique-key", "k", "--", "true"], 0, "task 2", "");
+        busy.signal("TERM");
+        let (code, out) = busy.end();
+        let summary: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((code, &summary["cancelled"]), (Some(0), &json!(1)), "{summary}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn cancelling_a_task_of_a_killed_worker_ends_its_command() {
     let mut busy = Busy::start(&[], "1d");
-    let said = "task 1 is cancelled; its worker stops it at its next heartbeat, within 30s";
-    busy.home.check(&["jobs", "cancel", "1"], 0, said, "");
-    busy.signal("TERM");
-    busy.wait_for("stopping");
-    busy.signal("TERM");
-    assert_eq!(busy.end().0, Some(130));
-    assert_eq!(busy.task()["status"], "cancelled");
+    busy.worker.kill().unwrap();
+    busy.worker.wait().unwrap();
+    let said = busy.home.run(&["jobs", "cancel", "1"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(0), "task 1 is cancelled; its run has ended\n"));
+    assert!(said.err.contains("ending a command that was left behind"), "{said:?}");
+    busy.command_is_gone();
+    let task = busy.task();
+    assert_eq!((&task["status"], &task["crashes"]), (&json!("cancelled"), &json!(0)), "{task}");
+}
+
+#[test]
+fn commands_of_tasks_do_not_inherit_the_brokers_password_or_variables_of_a_message() {
+    let home = Home::new();
+    home.check(&["enqueue", "exec", "--", "env"], 0, "task 1", "");
+    let asked = r#"{"argv": ["env"], "env": {"GRISTMILL_AMQP_URI": "amqp://asked-for"}}"#;
+    home.check(&["enqueue", "exec", "--payload", asked], 0, "task 2", "");
+    let mut command = home.command(&["worker", "--once"]);
+    command.env("GRISTMILL_AMQP_URI", "amqp://user:secret@localhost").env("KEPT", "yes");
+    for name in ["GRISTMILL_MESSAGE_ID", "GRISTMILL_HEADER_TENANT", "TRACEPARENT"] {
+        command.env(name, "of another message");
+    }
+    assert!(command.output().unwrap().status.success());
+    let environment =
+        |id: &str| home.json(&["jobs", "show", id])["result"]["stdout"].as_str().unwrap().to_owned();
+    let found = environment("1");
+    assert!(found.contains("KEPT=yes") && found.contains("GRISTMILL_TASK_ID=1"), "{found}");
+    assert!(!found.contains("secret") && !found.contains("another message"), "{found}");
+    assert!(environment("2").contains("GRISTMILL_AMQP_URI=amqp://asked-for"), "a task may set it for itself");
+}
+
+#[test]
+fn worker_whose_database_is_deleted_or_replaced_ends_and_says_so() {
+    for (what, words) in
+        [("deleted", "was deleted or moved away"), ("replaced", "was replaced by another file")]
+    {
+        // A command that ignores the request to end is not left behind, either.
+        let mut busy = Busy::start_with(&["sh", "-c", "trap '' TERM; cat pipe"], &[], "1d");
+        let database = busy.home.database();
+        if what == "replaced" {
+            let other = Home::new();
+            other.check(&["enqueue", "exec", "--", "true"], 0, "task 1", "");
+            std::fs::rename(other.database(), &database).unwrap();
+        } else {
+            std::fs::remove_file(&database).unwrap();
+        }
+        let (code, out) = busy.end();
+        let mut said = String::new();
+        busy.said.read_to_string(&mut said).unwrap();
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{what}: {said}");
+        assert!(said.contains(words) && said.contains("start again"), "{what}: {said}");
+        busy.command_is_gone();
+        busy.home.check(
+            &["enqueue", "exec", "--", "true"],
+            0,
+            if what == "replaced" { "task 2" } else { "task 1" },
+            "",
+        );
+        assert_eq!(busy.task()["status"], "pending", "{what}: nothing of the old database is in the new one");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn command_of_a_killed_worker_is_ended_before_its_task_runs_again() {
+    check_that_runs_do_not_overlap(|home| home.database());
+}
+
+#[test]
+fn command_of_a_killed_worker_that_knew_the_database_by_a_link_is_ended() {
+    check_that_runs_do_not_overlap(|home| {
+        let link = home.path("link.db");
+        std::os::unix::fs::symlink(home.database(), &link).unwrap();
+        link
+    });
+}
+
+/// `database`: what the first worker knows it by.
+fn check_that_runs_do_not_overlap(database: impl Fn(&Home) -> PathBuf) {
+    let home = Home::new();
+    assert!(Command::new("mkfifo").arg(home.path("pipe")).status().unwrap().success());
+    // The second run looks for the processes of the first one.
+    let script = "alive() { test -d /proc/$1 && ! grep -q 'State:.Z' /proc/$1/status; }
+        if test -e leader; then alive $(cat leader) && echo overlap; alive $(cat child) && echo overlap; exit 0; fi
+        sleep 600 & echo $! > child; echo $$ > leader; cat pipe";
+    home.check(&["enqueue", "exec", "--", "sh", "-c", script], 0, "task 1", "");
+    let mut command = home.command(&["worker"]);
+    let mut worker = command
+        .env("GRISTMILL_WORKER_LEASE", "100ms")
+        .env("GRISTMILL_DB", database(&home))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pipe = File::options().write(true).open(home.path("pipe")).unwrap();
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    while home.json(&["jobs", "show", "1"])["status"] != "completed" {
+        assert_eq!(home.run(&["worker", "--once"]).code, Some(0));
+    }
+    let task = home.json(&["jobs", "show", "1"]);
+    assert_eq!((&task["result"]["stdout"], &task["crashes"]), (&json!(""), &json!(1)), "{task}");
+    drop(pipe);
+    let mut left = std::fs::read_dir(home.database().parent().unwrap()).unwrap();
+    assert!(left.all(|entry| !entry.unwrap().file_name().to_string_lossy().contains("commands")));
+}
+
+#[test]
+fn doctor_ends_the_command_of_a_killed_worker_before_it_frees_the_task() {
+    let mut busy = Busy::start_with(&["cat", "pipe"], &[], "1d");
+    busy.worker.kill().unwrap();
+    busy.worker.wait().unwrap();
+    let found = busy.home.run(&["doctor", "--json"]);
+    assert_eq!(found.code, Some(1), "{found:?}");
+    assert!(found.out.contains("held by a worker that is gone"), "{found:?}");
+    let repaired = busy.home.run(&["doctor", "--repair"]);
+    assert_eq!(repaired.code, Some(0), "{repaired:?}");
+    let mut pipe = busy.pipe.take().unwrap();
+    let written = std::io::Write::write(&mut pipe, b"x");
+    assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+    assert_eq!(busy.task()["status"], "pending");
+}
+
+/// Prints which start this is. The first one then reads the pipe.
+const WHICH_START: &str =
+    "echo $GRISTMILL_ATTEMPT $GRISTMILL_REDELIVERED; test $GRISTMILL_ATTEMPT != 1 || cat pipe";
+
+#[test]
+fn once_runs_the_tasks_of_a_killed_worker_without_waiting_for_their_lease() {
+    let mut busy = Busy::start_with(&["sh", "-c", WHICH_START], &[], "1d");
+    busy.worker.kill().unwrap();
+    busy.worker.wait().unwrap();
+    drop(busy.pipe.take());
+    let summary = busy.home.json(&["worker", "--once"]);
+    assert_eq!(summary["completed"], 1, "{summary}");
+    let task = busy.task();
+    assert_eq!(
+        (&task["status"], &task["starts"], &task["crashes"]),
+        (&"completed".into(), &2.into(), &1.into())
+    );
+    assert_eq!(task["result"]["stdout"], "2 1\n", "GRISTMILL_ATTEMPT, GRISTMILL_REDELIVERED");
+}
+
+#[test]
+fn recover_frees_the_tasks_of_a_killed_worker_at_once() {
+    let mut busy = Busy::start_with(&["sh", "-c", WHICH_START], &[], "1d");
+    assert_eq!(busy.home.json(&["jobs", "recover"])["tasks"], 0);
+    busy.worker.kill().unwrap();
+    busy.worker.wait().unwrap();
+    assert_eq!(busy.home.json(&["jobs", "recover"])["tasks"], 1);
+    assert_eq!(busy.task()["status"], "pending");
+}
+
+#[test]
+fn first_start_of_a_command_is_no_redelivery() {
+    let home = Home::new();
+    home.check(
+        &["enqueue", "exec", "--", "sh", "-c", "echo $GRISTMILL_ATTEMPT $GRISTMILL_REDELIVERED"],
+        0,
+        "task 1",
+        "",
+    );
+    home.json(&["worker", "--once"]);
+    assert_eq!(home.json(&["jobs", "show", "1"])["result"]["stdout"], "1 0\n");
 }

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use gristmill_store::Store;
 use gristmill_store::catalog::{Algorithm, GroupQuery};
 use gristmill_store::roots::Root;
 use gristmill_store::scans::{Duplicates, Finished, Scan, Seen, Walked, Wanted};
+use gristmill_store::{Store, process};
 use serde::Serialize;
 
 use self::course::{Course, End};
@@ -25,7 +25,6 @@ use crate::progress::{Control, Phase};
 use crate::reader::Budget;
 use crate::scribe::Scribe;
 use crate::summary::Summary;
-use crate::sys;
 use crate::walk::{Manner, Tally};
 
 /// How a scan is done.
@@ -123,7 +122,7 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
     }
     let scans = begin(store, &chosen, options)?;
     let ids = scans.iter().map(|scan| scan.id).collect();
-    let scribe = Scribe::start(store, control, ids, sys::holder(), options.every_file)?;
+    let scribe = Scribe::start(store, control, ids, process::tag(), options.every_file)?;
     let mut course = Course {
         store,
         options,
@@ -292,10 +291,10 @@ fn begin(store: &Store, roots: &[Root], options: &Options) -> Result<Vec<Scan>> 
         let settings = serde_json::to_string(&settings).map_err(|error| Error::System(error.to_string()))?;
         let wanted = Wanted {
             root: root.id,
-            holder: sys::holder(),
+            holder: process::tag(),
             settings,
             restart: options.restart,
-            alive: sys::is_alive,
+            alive: process::is_alive,
         };
         match store.scans().begin(wanted) {
             Ok(scan) => scans.push(scan),

@@ -1,4 +1,4 @@
-//! What is particular to the system: open folders, what they hold, and whether a process lives.
+//! What is particular to the system: open folders, and what they hold.
 //!
 //! Owns every call that is not the same everywhere. On Linux all is done relative to open folders, so that a path
 //! may be longer than the system takes, and a folder that is swapped for a link under our eyes leads nowhere.
@@ -10,9 +10,9 @@ mod linux;
 mod portable;
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{Folder, advise, file_stat, holder, is_alive, is_link_error, read_ready};
+pub(crate) use linux::{Folder, advise, file_stat, is_link_error, read_ready};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use portable::{Folder, advise, file_stat, holder, is_alive, is_link_error, read_ready};
+pub(crate) use portable::{Folder, advise, file_stat, is_link_error, read_ready};
 
 use gristmill_store::catalog::{Stat, UNSTABLE_INODES};
 
@@ -193,19 +193,5 @@ mod tests {
         let top = linux::Folder::open(folder.path()).unwrap();
         let (deep, found) = (top.below(&path, false).unwrap().own().unwrap(), here.own().unwrap());
         assert_eq!((deep.device, deep.inode), (found.device, found.inode));
-    }
-
-    #[test]
-    fn a_process_is_alive_until_it_is_not() {
-        assert_eq!(is_alive(&holder()), Some(true));
-        assert_eq!(portable::is_alive(&portable::holder()), None);
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let other = linux::holder_of(child.id());
-        assert_eq!(is_alive(&other), Some(true));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(is_alive(&other), Some(false));
-        assert_eq!(is_alive("process 1 on elsewhere (boot x, start 1)"), None);
-        assert_eq!(is_alive("somebody"), None);
     }
 }

@@ -3,21 +3,25 @@
 //! Owns the pool they run on. Which letters are to be cleaned up after stands in the store, so what is not done now is
 //! found again.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use gristmill_pool::{Pool, Task, TaskError, TaskResult};
+use gristmill_pool::error::catch_panic;
+use gristmill_pool::{Pool, Task, TaskResult};
 use gristmill_store::Store;
 
+use crate::hub::Hub;
 use crate::kind::Kind;
-use crate::runway::panicked;
 
 /// Calls workloads' clean-ups, away from their tasks: however long they take, nothing else waits for them.
-pub(crate) struct CleanUps(Pool<()>);
+pub(crate) struct CleanUps {
+    hub: Arc<Hub>,
+    pool: Pool<()>,
+}
 
 impl CleanUps {
-    pub(crate) fn new() -> Result<Self, crate::Error> {
-        Ok(CleanUps(Pool::builder().name("clean-ups").workers(1).queue(64).keep_failures(0).build()?))
+    pub(crate) fn new(hub: Arc<Hub>) -> Result<Self, crate::Error> {
+        let pool = Pool::builder().name("clean-ups").workers(1).queue(64).keep_failures(0).build()?;
+        Ok(CleanUps { hub, pool })
     }
 
     /// What finds no room is found again by `care`.
@@ -25,8 +29,9 @@ impl CleanUps {
         if letters.is_empty() {
             return;
         }
-        let (store, kind) = (store.clone(), kind.clone());
+        let (hub, store, kind) = (self.hub.clone(), store.clone(), kind.clone());
         let task = Task::new(move |context| {
+            let _inside = hub.enter();
             for id in letters {
                 if !context.is_cancelled() {
                     clean_up(&store, &kind, id);
@@ -34,7 +39,7 @@ impl CleanUps {
             }
             Ok(())
         });
-        drop(self.0.try_submit(task));
+        drop(self.pool.try_submit(task));
     }
 }
 
@@ -46,9 +51,7 @@ fn clean_up(store: &Store, kind: &Kind, id: i64) {
         clean_up(&letter)?;
         Ok(store.letters().cleaned(id)?)
     };
-    let result = catch_unwind(AssertUnwindSafe(cleaned))
-        .unwrap_or_else(|panic| Err(TaskError::permanent(panicked(panic.as_ref()))));
-    if let Err(error) = result {
-        tracing::warn!(letter = id, %error, "a clean-up failed; it is tried again later");
+    if let Err(error) = catch_panic(cleaned) {
+        tracing::warn!(letter = id, ?error, "a clean-up failed; it is tried again later");
     }
 }

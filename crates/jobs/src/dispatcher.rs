@@ -3,6 +3,7 @@
 //! Owns the loop. It asks each line in the order of the protocol, sleeps until there is something to do, and
 //! ends when it is told to. What a line does with its rows is the line's affair.
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use gristmill_store::{Time, Watch};
 use crate::error::Error;
 use crate::hub::Hub;
 use crate::line::{Line, Look, Turned};
+use crate::renewal::Presence;
 
 /// An idle runner looks by itself this often, at most: nothing should make it miss work, but clocks and
 /// disks have been known to.
@@ -20,15 +22,31 @@ const IDLE: Duration = Duration::from_secs(30);
 /// How often a line may care for what is old.
 const CARE: Duration = Duration::from_secs(60);
 
+/// Requests to cancel are looked for at most this often, and only after a write.
+const CANCEL_POLL: Duration = Duration::from_millis(100);
+
+/// How long handlers have to stop after the store has failed for good.
+const LAST_STOP: Duration = Duration::from_secs(1);
+
+/// How often it is checked whether the process of a worker has ended.
+const LIVENESS: Duration = Duration::from_secs(1);
+
 /// The thread that claims and settles.
 pub(crate) struct Dispatcher {
     hub: Arc<Hub>,
     lines: Vec<Box<dyn Line>>,
     watch: Watch,
+    presence: Arc<Presence>,
     recovery: Duration,
     next_recovery: Instant,
+    next_liveness: Instant,
+    /// Workers whose process had ended when that was last checked.
+    dead: BTreeSet<String>,
     next_care: Instant,
     next_look: Instant,
+    /// Something was written since requests to cancel were last looked for.
+    cancel_poll_due: bool,
+    next_cancel_poll: Instant,
     /// Failures of the store in a row.
     failures: u32,
     cancelled: bool,
@@ -39,7 +57,13 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(hub: Arc<Hub>, lines: Vec<Box<dyn Line>>, watch: Watch, recovery: Duration) -> Self {
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        lines: Vec<Box<dyn Line>>,
+        watch: Watch,
+        presence: Arc<Presence>,
+        recovery: Duration,
+    ) -> Self {
         let now = Instant::now();
         let clock = (now, hub.store.now());
         Dispatcher {
@@ -47,10 +71,15 @@ impl Dispatcher {
             hub,
             lines,
             watch,
+            presence,
             recovery,
             next_recovery: now,
+            next_liveness: now,
+            dead: BTreeSet::new(),
             next_care: now,
             next_look: now,
+            cancel_poll_due: false,
+            next_cancel_poll: now,
             failures: 0,
             cancelled: false,
             looked_for: 0,
@@ -67,22 +96,24 @@ impl Dispatcher {
             let stopping = self.hub.is_stopping();
             let round = self.round(look, stopping);
             if stopping && round.is_ok() && self.in_air() == 0 {
+                self.presence.remove();
                 return Ok(());
             }
             look = match round {
                 Ok(Round { still, settled }) => {
                     self.failures = 0;
-                    if still && self.in_air() == 0 {
-                        self.hub.answer(self.looked_for);
+                    let answered = if still && self.in_air() == 0 { self.answer() } else { Ok(()) };
+                    match answered {
+                        // A place may have become free that nobody has looked to fill.
+                        Ok(()) => settled && !look,
+                        Err(error) => self.trouble(&error).map(|()| true)?,
                     }
-                    // A place may have become free that nobody has looked to fill.
-                    settled && !look
                 }
                 // What was to be done is still to be done.
                 Err(error) => self.trouble(&error).map(|()| true)?,
             };
             if self.is_over() {
-                return self.leave();
+                return self.leave().inspect(|()| self.presence.remove());
             }
             if !look {
                 look = match self.sleep() {
@@ -91,6 +122,19 @@ impl Dispatcher {
                 };
             }
         }
+    }
+
+    /// Answers callers that wait until all is done. Retries are looked for only if one of them waits for these.
+    fn answer(&self) -> Result<(), gristmill_store::Error> {
+        let mut idle = self.hub.awaits_idle();
+        for line in self.lines.iter().filter(|_| idle) {
+            if line.has_waiting()? {
+                idle = false;
+                break;
+            }
+        }
+        self.hub.answer(self.looked_for, idle);
+        Ok(())
     }
 
     /// Says so when the clock has been set back: leases and schedules go by it.
@@ -110,9 +154,24 @@ impl Dispatcher {
     fn round(&mut self, look: bool, stopping: bool) -> Result<Round, gristmill_store::Error> {
         self.watch_clock();
         let now = Instant::now();
+        if now >= self.next_liveness && !stopping {
+            self.next_liveness = now + LIVENESS;
+            let dead = self.hub.store.workers().dead()?;
+            if !dead.is_subset(&self.dead) {
+                self.next_recovery = now;
+            }
+            self.dead = dead;
+        }
         if now >= self.next_recovery && !stopping {
-            self.next_recovery = now + jittered(self.recovery);
+            self.presence.register()?;
             self.lines.iter_mut().try_for_each(|line| line.recover())?;
+            self.next_recovery = now + jittered(self.recovery);
+        }
+        self.cancel_poll_due = (self.cancel_poll_due || look) && self.in_air() > 0;
+        if self.cancel_poll_due && now >= self.next_cancel_poll {
+            self.lines.iter_mut().try_for_each(|line| line.stop_cancelled())?;
+            self.cancel_poll_due = false;
+            self.next_cancel_poll = now + CANCEL_POLL;
         }
         let look = match look && !stopping {
             false => Look::No,
@@ -125,6 +184,7 @@ impl Dispatcher {
             round.still &= turned == Turned { settled: 0, claimed: 0, looked: true };
             round.settled |= turned.settled > 0;
         }
+        self.presence.set_busy(self.in_air() > 0)?;
         // When there is time for it; and if there never is, all the same.
         let due = if round.still { self.next_care } else { self.next_care + CARE };
         if now >= due && !stopping {
@@ -145,14 +205,25 @@ impl Dispatcher {
     fn trouble(&mut self, error: &gristmill_store::Error) -> Result<(), Error> {
         if !error.may_pass() {
             tracing::error!(%error, "the store has failed; the runner ends");
+            self.end_handlers();
             // Its own failure would add nothing.
-            drop(self.leave());
+            drop(self.give_back_all());
             return Err(error.clone().into());
         }
         self.failures = self.failures.saturating_add(1);
         tracing::warn!(%error, failures = self.failures, "the store fails; nothing is lost, trying again");
         self.hub.pause(jittered(Duration::from_millis(50) * 2u32.saturating_pow(self.failures.min(7))));
         Ok(())
+    }
+
+    /// Stops all handlers and waits for them, so that no command outlives the process. Their outcomes cannot be written.
+    fn end_handlers(&mut self) {
+        self.hub.stop(LAST_STOP);
+        self.lines.iter_mut().for_each(|line| line.cancel());
+        let over = Instant::now() + LAST_STOP;
+        while self.lines.iter().any(|line| line.running() > 0) && Instant::now() < over {
+            self.hub.pause(Duration::from_millis(5));
+        }
     }
 
     fn in_air(&self) -> usize {
@@ -170,12 +241,16 @@ impl Dispatcher {
         now >= deadlines.leave
     }
 
-    /// Gives back whatever is in the air, in every line, even if one of them fails.
+    /// Ends with handlers that may still run: gives back what is claimed, in every line, even if one of them fails.
     fn leave(&mut self) -> Result<(), Error> {
         let left = self.in_air();
         if left > 0 {
             tracing::warn!(left, "handlers did not stop in time; their tasks go back to the queue");
         }
+        self.give_back_all()
+    }
+
+    fn give_back_all(&mut self) -> Result<(), Error> {
         let mut result = Ok(());
         for line in &mut self.lines {
             if let Err(error) = line.leave() {
@@ -189,12 +264,16 @@ impl Dispatcher {
     fn sleep(&mut self) -> Result<bool, gristmill_store::Error> {
         self.hub.going_to_sleep();
         let now = Instant::now();
-        let mut end = self.next_recovery.min(self.next_look);
+        let stopping = self.hub.is_stopping();
+        let mut end = wake_at(now, stopping, [self.next_recovery, self.next_look, self.next_liveness]);
+        if self.cancel_poll_due {
+            end = end.min(self.next_cancel_poll);
+        }
         for line in &self.lines {
             if let Some(linger) = line.linger() {
                 end = end.min(now + linger);
             }
-            if let Some(due) = line.next_due() {
+            if let Some(due) = line.next_due().filter(|_| !stopping) {
                 end = end.min(now + due.since(self.hub.store.now()));
             }
         }
@@ -206,7 +285,7 @@ impl Dispatcher {
         let now = Instant::now();
         let store_now = self.hub.store.now();
         let due = self.lines.iter().any(|line| line.next_due().is_some_and(|due| due <= store_now));
-        Ok(changed || due || now >= self.next_look || now >= self.next_recovery)
+        Ok(changed || !stopping && (due || now >= self.next_look || now >= self.next_recovery))
     }
 }
 
@@ -216,6 +295,11 @@ struct Round {
     still: bool,
     /// Something was written down.
     settled: bool,
+}
+
+/// When to wake at the latest. A runner that stops neither recovers nor looks for work, so these times do not move on.
+fn wake_at(now: Instant, stopping: bool, looks: [Instant; 3]) -> Instant {
+    looks.into_iter().filter(|_| !stopping).min().unwrap_or(now + IDLE)
 }
 
 /// How far a clock that said `last` some time ago has been set back, if it now says `time`. Small steps are how a clock
@@ -234,6 +318,14 @@ fn jittered(time: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_runner_that_stops_does_not_wake_for_work_that_is_due() {
+        let now = Instant::now();
+        let due = [now, now + IDLE, now + LIVENESS];
+        assert_eq!(wake_at(now, false, due), now);
+        assert_eq!(wake_at(now, true, due), now + IDLE);
+    }
 
     #[test]
     fn a_clock_set_back_is_noticed_and_small_steps_are_not() {

@@ -17,6 +17,8 @@ pub enum Error {
     Setting(String),
     /// A thread could not be started, or ended as it should not.
     Thread(String),
+    /// This method was called inside a handler of the same runner, where it would wait for itself.
+    Inside(&'static str),
 }
 
 impl fmt::Display for Error {
@@ -26,6 +28,12 @@ impl fmt::Display for Error {
             Error::Pool(error) => error.fmt(f),
             Error::Setting(text) => f.write_str(text),
             Error::Thread(text) => f.write_str(text),
+            Error::Inside(method) => {
+                write!(
+                    f,
+                    "{method} was called inside a handler of the same runner, and would wait for itself"
+                )
+            }
         }
     }
 }
@@ -35,7 +43,7 @@ impl std::error::Error for Error {
         match self {
             Error::Store(error) => Some(error),
             Error::Pool(error) => Some(error.as_ref()),
-            Error::Setting(_) | Error::Thread(_) => None,
+            Error::Setting(_) | Error::Thread(_) | Error::Inside(_) => None,
         }
     }
 }

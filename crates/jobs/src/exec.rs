@@ -12,24 +12,28 @@
 //! | is not there, or may not be run | a dead letter |
 //!
 //! The payload's lists `permanent` and `transient` of exit codes come before this rule. The command finds the
-//! task's number in `GRISTMILL_TASK_ID`, the same in every attempt, and the attempt in `GRISTMILL_ATTEMPT`.
-//! A worker that is itself killed cannot take its commands along: the next attempt may start beside a
-//! command that still runs.
+//! task's number in `GRISTMILL_TASK_ID`, the same in every attempt, the number of this start in `GRISTMILL_ATTEMPT`, and
+//! in `GRISTMILL_REDELIVERED` a 1 if it was, or may have been, started before, else 0.
+//! A worker that is itself killed cannot take its commands along. The next attempt on the same machine ends what is
+//! left of them before it starts; that needs Linux.
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
+use gristmill_pool::error::Cause;
 use gristmill_pool::{Retry, TaskError, TaskResult};
 use serde::{Deserialize, Serialize};
 
 use crate::kind::Kind;
+use crate::process_groups::{ProcessGroups, Record};
 use crate::work::Work;
 
 /// The kind's name.
@@ -64,6 +68,35 @@ pub struct Command {
     pub transient: Vec<i32>,
 }
 
+impl Command {
+    /// Checks what no system takes: an empty argv, a NUL in a text, a variable without a name, a timeout that is not
+    /// longer than nothing. The error names the field and what is legal.
+    pub fn check(&self) -> Result<(), String> {
+        if self.argv.is_empty() {
+            return Err("argv is empty; the program and its words are legal".to_owned());
+        }
+        let argv =
+            self.argv.iter().enumerate().map(|(index, word)| (format!("argv[{index}]"), word.as_bytes()));
+        let cwd = self.cwd.iter().map(|cwd| ("cwd".to_owned(), cwd.as_os_str().as_encoded_bytes()));
+        let env = self.env.iter().map(|(name, value)| (format!("env.{name:?}"), value.as_bytes()));
+        if let Some((field, _)) = argv.chain(cwd).chain(env).find(|(_, text)| text.contains(&0)) {
+            return Err(format!("{field} has a NUL character in it, which no command can be given"));
+        }
+        if let Some(name) = self.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
+            return Err(format!("env has the name {name:?}; a name without \"=\" and NUL is legal"));
+        }
+        self.timeout().map(drop)
+    }
+
+    fn timeout(&self) -> Result<Option<Duration>, String> {
+        let Some(seconds) = self.timeout_seconds else { return Ok(None) };
+        match Duration::try_from_secs_f64(seconds) {
+            Ok(limit) if !limit.is_zero() => Ok(Some(limit)),
+            _ => Err(format!("timeout_seconds is {seconds}; a number of seconds above 0 is legal")),
+        }
+    }
+}
+
 /// How commands are run.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -75,6 +108,8 @@ pub struct Settings {
     pub max_output: usize,
     /// How often, and after how long, it is tried again.
     pub retry: Retry,
+    /// Variables of the worker that commands do not inherit, such as those with a password.
+    pub withheld: Vec<OsString>,
 }
 
 impl Default for Settings {
@@ -84,14 +119,24 @@ impl Default for Settings {
             timeout: Some(Duration::from_secs(3_600)),
             max_output: 64 << 10,
             retry: Retry::exponential(5, Duration::from_secs(1)).cap(Duration::from_secs(600)),
+            withheld: Vec::new(),
         }
     }
 }
 
 /// The kind.
 pub fn kind(settings: Settings) -> Kind {
-    let (workers, retry) = (settings.workers, settings.retry);
-    Kind::new(NAME, move |work| run(&settings, work)).workers(workers).retry(retry)
+    let (workers, retry, timeout) = (settings.workers, settings.retry, settings.timeout);
+    let swept = Once::new();
+    let handler = move |work: &Work<'_>| {
+        swept.call_once(|| {
+            ProcessGroups::beside(work.store().path()).end_left_over(None);
+        });
+        run(&settings, work)
+    };
+    let mut kind = Kind::new(NAME, handler).workers(workers).retry(retry).log_starts();
+    kind.own_timeout = timeout;
+    kind
 }
 
 /// What is kept of a command that ended well.
@@ -105,14 +150,17 @@ struct Ended<'a> {
 
 fn run(settings: &Settings, work: &Work<'_>) -> TaskResult<()> {
     let command: Command = work.parse()?;
-    let limit = match command.timeout_seconds {
-        None => settings.timeout,
-        Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|error| {
-            TaskError::permanent(format!("timeout_seconds is {seconds}, which is no time: {error}"))
-        })?),
-    };
+    command.check().map_err(TaskError::permanent)?;
+    let limit = command.timeout().map_err(TaskError::permanent)?.or(settings.timeout);
+    let groups = ProcessGroups::beside(work.store().path());
+    let name = format!("task {}", work.id());
+    if work.attempt() > 1 || work.crashes() > 0 {
+        groups.end_left_over(Some(&name));
+    }
     let start = Instant::now();
-    let mut running = Running::start(&command, settings.max_output, work)?;
+    let mut record = groups.record(&name);
+    let mut running = Running::start(&command, settings, work, &record)?;
+    record.started(running.child.id());
     let end = running.watch(work, limit.and_then(|limit| start.checked_add(limit)))?;
     let (stdout, stderr) = running.output();
     let fault = |reason: String| Fault { reason, stdout: stdout.clone(), stderr: stderr.clone() };
@@ -165,15 +213,37 @@ struct Fault {
     stderr: String,
 }
 
+impl Fault {
+    fn outputs(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let outputs = [("stderr", self.stderr.trim_end()), ("stdout", self.stdout.trim_end())];
+        outputs.into_iter().filter(|(_, text)| !text.is_empty())
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)?;
-        for (name, text) in [("stderr", &self.stderr), ("stdout", &self.stdout)] {
-            if !text.is_empty() {
-                write!(f, "\n--- {name}\n{}", text.trim_end())?;
-            }
-        }
-        Ok(())
+        self.outputs().try_for_each(|(name, text)| write!(f, "\n--- {name}\n{text}"))
+    }
+}
+
+/// The last lines of each output of a command that failed; outer `None` if the error is not of a command.
+pub(crate) fn output_of(error: &TaskError) -> Option<Option<String>> {
+    let Cause::Error(error) = error.cause() else { return None };
+    let fault = error.downcast_ref::<Fault>()?;
+    let parts: Vec<_> =
+        fault.outputs().map(|(name, text)| format!("--- {name}\n{}", last_lines(text))).collect();
+    Some(Some(parts.join("\n")).filter(|text| !text.is_empty()))
+}
+
+/// The last lines of a text, at most 15 and 3,000 characters, with a mark where it is cut.
+fn last_lines(text: &str) -> String {
+    // A line break at the very end begins no line.
+    let line = text.trim_end_matches('\n').rmatch_indices('\n').nth(14).map_or(0, |(at, _)| at + 1);
+    let character = text.char_indices().rev().nth(2_999).map_or(0, |(at, _)| at);
+    match line.max(character) {
+        0 => text.to_owned(),
+        start => format!("[... {start} bytes left out ...]\n{}", &text[start..]),
     }
 }
 
@@ -194,14 +264,20 @@ struct Running {
 }
 
 impl Running {
-    fn start(command: &Command, max_output: usize, work: &Work<'_>) -> TaskResult<Self> {
+    fn start(command: &Command, settings: &Settings, work: &Work<'_>, record: &Record) -> TaskResult<Self> {
         let Some((program, words)) = command.argv.split_first() else {
-            return Err(TaskError::permanent("argv is empty; the program's name is missing"));
+            return Err(TaskError::permanent("argv is empty; the program and its words are legal"));
         };
         let mut start = std::process::Command::new(program);
-        start.args(words).envs(&command.env);
+        start.args(words);
+        for name in &settings.withheld {
+            start.env_remove(name);
+        }
+        start.envs(&command.env);
+        start.env(Record::VARIABLE, record.run_id());
         start.env("GRISTMILL_TASK_ID", work.id().to_string());
         start.env("GRISTMILL_ATTEMPT", work.attempt().to_string());
+        start.env("GRISTMILL_REDELIVERED", if work.is_redelivered() { "1" } else { "0" });
         if let Some(cwd) = &command.cwd {
             start.current_dir(cwd);
         }
@@ -210,7 +286,7 @@ impl Running {
         system::alone(&mut start);
         let child = start.spawn().map_err(|error| not_started(program, command, &error))?;
         let (tell, closed) = channel();
-        let kept = || Arc::new(Mutex::new(Kept::new(max_output)));
+        let kept = || Arc::new(Mutex::new(Kept::new(settings.max_output)));
         let mut running = Running { child, closed, stdout: kept(), stderr: kept() };
         running.listen(command, tell).inspect_err(|_| {
             // No thread to listen with: it must not run on unheard.
@@ -415,6 +491,16 @@ mod tests {
         check(8, &["abcdefghi"], "abcd\n[... 1 bytes left out ...]\nfghi");
         check(8, &["ab", "cdef", "ghijk", "l"], "abcd\n[... 4 bytes left out ...]\nijkl");
         check(6, &["abé"], "ab\u{e9}");
+    }
+
+    #[test]
+    fn last_lines_have_a_mark_where_the_output_is_cut() {
+        let lines = |from: u32, to: u32| (from..=to).map(|line| format!("{line:02}\n")).collect::<String>();
+        assert_eq!(last_lines("one\ntwo"), "one\ntwo");
+        assert_eq!(last_lines(&lines(1, 15)), lines(1, 15));
+        assert_eq!(last_lines(&lines(1, 40)), format!("[... 75 bytes left out ...]\n{}", lines(26, 40)));
+        let long = "é".repeat(4_000);
+        assert_eq!(last_lines(&long), format!("[... 2000 bytes left out ...]\n{}", "é".repeat(3_000)));
     }
 
     #[cfg(unix)]

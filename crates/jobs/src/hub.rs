@@ -2,6 +2,7 @@
 //!
 //! Owns the signals between whoever runs work and the one thread that claims and settles it.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,6 +10,11 @@ use std::time::{Duration, Instant};
 use gristmill_store::{Store, Watch};
 
 use crate::error::Error;
+
+thread_local! {
+    /// The hub, as an address, of the runner whose code this thread runs.
+    static INSIDE: Cell<usize> = const { Cell::new(0) };
+}
 
 /// Shared by the dispatcher, its lines and the handle.
 pub(crate) struct Hub {
@@ -22,11 +28,36 @@ pub(crate) struct Hub {
 
 #[derive(Default)]
 struct State {
-    /// How often somebody asked whether all is done, and the last question that was answered with yes.
+    /// How often a caller asked whether all is done.
     asked: u64,
-    answered: u64,
+    /// The last question for which nothing was due or ran; and the last for which nothing waited for a retry either.
+    caught_up: u64,
+    idle: u64,
+    /// How many callers wait for the latter.
+    await_idle: usize,
     deadlines: Option<Deadlines>,
     ended: Option<Result<(), Error>>,
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Nothing is due and nothing runs.
+    CaughtUp,
+    /// And nothing waits for a retry.
+    Idle,
+}
+
+/// The calling thread runs a runner's code.
+#[must_use]
+pub(crate) struct Inside {
+    outer: usize,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(self.outer);
+    }
 }
 
 /// When a worker that stops tells its handlers to stop too, and when it gives them up.
@@ -110,28 +141,54 @@ impl Hub {
         self.state().asked
     }
 
-    /// All that was due when this question was asked, or since, is done.
-    pub(crate) fn answer(&self, question: u64) {
+    /// Whether a caller waits until nothing is left to do, retries included.
+    pub(crate) fn awaits_idle(&self) -> bool {
+        self.state().await_idle > 0
+    }
+
+    /// All that was due when this question was asked, or since, is done; if `idle`, no retry waits either.
+    pub(crate) fn answer(&self, question: u64, idle: bool) {
         let mut state = self.state();
-        if state.answered < question {
-            state.answered = question;
+        if state.caught_up < question || (idle && state.idle < question) {
+            state.caught_up = question;
+            state.idle = if idle { question } else { state.idle };
             self.changed.notify_all();
         }
     }
 
     /// Asks whether all is done and waits until it is, or until the dispatcher has ended.
-    pub(crate) fn ask(&self) -> Result<(), Error> {
+    pub(crate) fn ask(&self, wait: Wait) -> Result<(), Error> {
         let mut state = self.state();
         state.asked += 1;
         let question = state.asked;
+        state.await_idle += usize::from(wait == Wait::Idle);
         drop(state);
         self.asleep.store(false, Ordering::SeqCst);
         Watch::wake(&self.store);
         let mut state = self.state();
-        while state.answered < question && state.ended.is_none() {
+        let answered = |state: &State| match wait {
+            Wait::CaughtUp => state.caught_up >= question,
+            Wait::Idle => state.idle >= question,
+        };
+        while !answered(&state) && state.ended.is_none() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        state.await_idle -= usize::from(wait == Wait::Idle);
         state.ended.clone().unwrap_or(Ok(()))
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Marks the calling thread as one that runs this runner's code, until the guard is dropped.
+    pub(crate) fn enter(&self) -> Inside {
+        Inside { outer: INSIDE.replace(self.address()) }
+    }
+
+    /// Fails inside this runner's own handlers and threads: what `waits` for its end there waits for itself.
+    pub(crate) fn must_be_outside(&self, waits: &'static str) -> Result<(), Error> {
+        if INSIDE.get() == self.address() { Err(Error::Inside(waits)) } else { Ok(()) }
     }
 
     /// The dispatcher has ended.

@@ -6,11 +6,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gristmill_pool::error::Cause;
 use gristmill_pool::{Breaker, Class, Retry, TaskError, TaskResult};
 use gristmill_store::Time;
 use gristmill_store::letters::DeadLetter;
 use gristmill_store::tasks::{ClaimedTask, Failure, NewTask, Verdict};
 
+use crate::exec;
 use crate::work::Work;
 
 type Handler = dyn Fn(&Work<'_>) -> TaskResult<()> + Send + Sync;
@@ -42,10 +44,13 @@ pub struct Kind {
     pub(crate) at_most: Option<usize>,
     pub(crate) lease: Option<Duration>,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) logs_starts: bool,
     pub(crate) retry: Retry,
     pub(crate) breaker: Option<Breaker>,
     pub(crate) clean_up: Option<Arc<CleanUp>>,
     pub(crate) rebuild: Option<Arc<Rebuild>>,
+    /// The limit that a handler applies by itself, unless a payload says otherwise.
+    pub(crate) own_timeout: Option<Duration>,
 }
 
 impl Kind {
@@ -62,10 +67,12 @@ impl Kind {
             at_most: None,
             lease: None,
             timeout: None,
+            logs_starts: false,
             retry: Retry::exponential(5, Duration::from_secs(1)).cap(Duration::from_secs(600)),
             breaker: None,
             clean_up: None,
             rebuild: None,
+            own_timeout: None,
         }
     }
 
@@ -95,10 +102,19 @@ impl Kind {
         self
     }
 
-    /// How long one attempt may take.
+    /// How long one attempt may take: longer than nothing, or the runner does not start.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
+        self
+    }
+
+    /// Notes each start in a file before the handler runs, so that it is known even if the process is killed at once.
+    /// Without this a start is recorded when its handler has run for a tenth of a second, unless a worker died with the
+    /// task before.
+    #[must_use]
+    pub fn log_starts(mut self) -> Self {
+        self.logs_starts = true;
         self
     }
 
@@ -145,6 +161,7 @@ impl Kind {
             reason: one_line(error),
             step: error.failed_step().map(str::to_owned),
             details: Some(details(error, failed, most)),
+            output: exec::output_of(error).unwrap_or_else(|| beyond_first_line(error)),
         };
         if error.class() == Class::Permanent || failed >= most {
             return Verdict::Buried(failure);
@@ -161,6 +178,12 @@ fn one_line(error: &TaskError) -> String {
     if line.is_empty() { "no reason given".to_owned() } else { line }
 }
 
+fn beyond_first_line(error: &TaskError) -> Option<String> {
+    let text = error.to_string();
+    let (_, rest) = text.split_once('\n')?;
+    Some(rest.trim_end().to_owned()).filter(|rest| !rest.is_empty())
+}
+
 fn details(error: &TaskError, failed: u32, most: u32) -> String {
     let class = match error.class() {
         Class::Transient => "transient",
@@ -168,6 +191,9 @@ fn details(error: &TaskError, failed: u32, most: u32) -> String {
         Class::Permanent => "permanent",
     };
     let mut text = format!("{error}\nclass: {class}, attempt {failed} of {most}");
+    if let Cause::Panic { backtrace, .. } = error.cause() {
+        text.push_str(&format!("\n\nbacktrace:\n{backtrace}"));
+    }
     // Bounded: a dead letter is read by people, and there may be many.
     let end = text.char_indices().map(|(at, _)| at).find(|at| *at >= 64 << 10).unwrap_or(text.len());
     text.truncate(end);

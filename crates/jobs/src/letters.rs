@@ -22,6 +22,8 @@ pub struct Retried {
     pub tasks: Vec<(i64, Enqueued)>,
     /// Letters that could not be tried again, and why. They stay.
     pub refused: Vec<(i64, Error)>,
+    /// Letters of messages, which are no tasks. They stay; who knows their broker can publish them again.
+    pub messages: Vec<i64>,
 }
 
 /// Tries every letter again that the filter lets through. One that cannot be costs only itself.
@@ -32,6 +34,10 @@ pub fn retry_all(store: &Store, kinds: &[Kind], filter: &LetterFilter) -> Result
         let page = store.letters().list(filter, after, 200)?;
         for letter in &page.items {
             after = Some(letter.id);
+            if letter.is_message() {
+                retried.messages.push(letter.id);
+                continue;
+            }
             match rebuilt(kinds, letter).and_then(|task| store.letters().retry(letter.id, task)) {
                 Ok(enqueued) => retried.tasks.push((letter.id, enqueued)),
                 Err(error) if error.is_users() => retried.refused.push((letter.id, error)),

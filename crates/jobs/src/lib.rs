@@ -39,6 +39,8 @@
 //! | is told to stop | back to the queue, at once, for others; no attempt is counted |
 //! | dies with its process | back to the queue when the lease runs out; after the third time a dead letter |
 
+mod bench;
+mod claims;
 mod clean_ups;
 mod dispatcher;
 mod error;
@@ -49,6 +51,8 @@ mod kind;
 pub mod letters;
 mod line;
 mod pace;
+mod process_groups;
+mod renewal;
 mod rows;
 mod runner;
 mod runway;
@@ -59,6 +63,7 @@ mod work;
 
 pub use crate::error::Error;
 pub use crate::kind::Kind;
+pub use crate::process_groups::{ProcessGroups, Record};
 pub use crate::rows::Call;
 pub use crate::runner::{Builder, Runner, Running};
 pub use crate::stats::{KindStats, RunnerStats, Summary};

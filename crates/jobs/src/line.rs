@@ -20,8 +20,22 @@ pub(crate) trait Line: Send {
         Ok(false)
     }
 
+    /// Whether anything waits to be done again, or is due and cannot be claimed yet. What is scheduled for a first run
+    /// later does not count.
+    fn has_waiting(&self) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     /// Rows claimed and not yet settled.
     fn in_air(&self) -> usize;
+
+    /// Rows claimed whose handler has not ended.
+    fn running(&self) -> usize;
+
+    /// Stops the handlers of rows that are to be cancelled, or were. Called within a moment of every write.
+    fn stop_cancelled(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// How long what has come in may wait for more to come, before it is written down.
     fn linger(&self) -> Option<Duration>;

@@ -4,12 +4,12 @@
 //! few and long, so each is claimed and finished by itself. What a table does differently stands in `tables`.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gristmill_pool::{Pool, Task, TaskError, TaskResult};
-use gristmill_store::lease::{Beat, LEASE, Token, WorkerId};
+use gristmill_pool::error::{Cause, catch_panic};
+use gristmill_pool::{Pool, Task, TaskResult};
+use gristmill_store::lease::{Beat, Held, LEASE, Token, WorkerId};
 use gristmill_store::{Error, Store};
 
 use crate::flight::Stop;
@@ -25,7 +25,7 @@ const UNREADABLE: Duration = Duration::from_secs(30);
 /// A row of the protocol, while it runs.
 ///
 /// A long handler asks [`is_cancelled`](Self::is_cancelled) from time to time: its lease may be lost, its row called
-/// off, or the worker about to stop. It then returns [`TaskError::cancelled`].
+/// off, or the worker about to stop. It then returns [`TaskError::cancelled`](gristmill_pool::TaskError::cancelled).
 pub struct Call<'a, R> {
     row: &'a R,
     flight: &'a Flight<R>,
@@ -97,9 +97,15 @@ pub(crate) trait Table: Send + Sync + 'static {
     fn beats(&self) -> bool {
         true
     }
-    fn recover(&self, store: &Store) -> Result<usize, Error>;
+    /// The id of a row, as text.
+    fn id(row: &Self::Row) -> String;
+    fn recover(&self, store: &Store, held: Held) -> Result<usize, Error>;
     fn claim(&self, store: &Store, token: &Token, lease: Duration) -> Result<Option<Self::Row>, Error>;
     fn beat(&self, store: &Store, flight: &Flight<Self::Row>, lease: Duration) -> Result<Beat, Error>;
+    /// Whether the row is still the flight's own. A row that was cancelled is not.
+    fn is_held(&self, _: &Store, _: &Flight<Self::Row>) -> Result<bool, Error> {
+        Ok(true)
+    }
     fn run(&self, call: &Call<'_, Self::Row>, token: &Token) -> TaskResult<Self::Made>;
     fn finish(
         &self,
@@ -209,11 +215,14 @@ impl<T: Table> Rows<T> {
         lock(&self.air).push(flight.clone());
         let (hub, table, landed) = (self.hub.clone(), self.table.clone(), self.landed.clone());
         let task = Task::new(move |_| {
+            let _inside = hub.enter();
             let result = (!hub.is_stopping()).then(|| {
                 let call = Call { row: &flight.row, flight: &flight, store: &hub.store };
                 // A panic costs the row, with its reason, and nothing else.
-                catch_unwind(AssertUnwindSafe(|| table.run(&call, &flight.token))).unwrap_or_else(|panic| {
-                    Err(TaskError::permanent(crate::runway::panicked(panic.as_ref())))
+                catch_panic(|| table.run(&call, &flight.token)).inspect_err(|error| {
+                    if let Cause::Panic { message, backtrace } = error.cause() {
+                        tracing::error!(table = table.name(), message, %backtrace, "a handler panicked");
+                    }
                 })
             });
             lock(&landed).push((flight, result));
@@ -227,7 +236,10 @@ impl<T: Table> Rows<T> {
 
 impl<T: Table> Line for Rows<T> {
     fn recover(&mut self) -> Result<(), Error> {
-        let rescued = self.table.recover(&self.hub.store)?;
+        // Only the dispatcher claims and settles, so what is held does not change meanwhile.
+        let flights: Vec<_> = lock(&self.air).clone();
+        let held = Held::new(&self.worker, flights.iter().map(|flight| (T::id(&flight.row), &flight.token)));
+        let rescued = self.table.recover(&self.hub.store, held)?;
         if rescued > 0 {
             tracing::warn!(
                 table = self.table.name(),
@@ -266,6 +278,22 @@ impl<T: Table> Line for Rows<T> {
 
     fn in_air(&self) -> usize {
         lock(&self.air).len()
+    }
+
+    fn running(&self) -> usize {
+        self.in_air().saturating_sub(lock(&self.landed).len())
+    }
+
+    fn stop_cancelled(&mut self) -> Result<(), Error> {
+        let flights: Vec<_> =
+            lock(&self.air).iter().filter(|flight| !flight.stop.is_set()).cloned().collect();
+        for flight in flights {
+            if !self.table.is_held(&self.hub.store, &flight)? {
+                tracing::info!(table = self.table.name(), "a row was cancelled; its handler is stopped");
+                flight.stop.set();
+            }
+        }
+        Ok(())
     }
 
     fn linger(&self) -> Option<Duration> {

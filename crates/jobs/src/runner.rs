@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gristmill_pool::TaskResult;
+use gristmill_pool::clock::Clock;
 use gristmill_store::Store;
 use gristmill_store::cleanup::CleanupRow;
 use gristmill_store::jobs::JobRow;
@@ -17,19 +18,24 @@ use gristmill_store::lease::{LEASE, WorkerId};
 use gristmill_store::tasks::DEFAULT_QUEUE;
 use gristmill_store::thumbnails::{ThumbLimits, ThumbnailRow};
 
+use crate::bench::Bench;
 use crate::dispatcher::Dispatcher;
 use crate::error::Error;
 use crate::flight::Stop;
-use crate::hub::Hub;
+use crate::hub::{Hub, Wait};
 use crate::kind::Kind;
 use crate::line::{Beats, Line};
+use crate::renewal::{Presence, PresenceBeats};
 use crate::rows::{Call, Rows, Table};
 use crate::stats::{RunnerStats, Summary};
 use crate::tables::{self, Handler, Made};
-use crate::tasks::{Bench, Rules, Tasks};
+use crate::tasks::{Rules, Tasks};
 
 /// Without a lease to keep, the thread for it looks up this often.
 const IDLE: Duration = Duration::from_secs(30);
+
+/// How long a stop may take for workers that are about to end.
+const THREADS_END: Duration = Duration::from_millis(50);
 
 /// How a runner is set up.
 pub struct Builder {
@@ -54,6 +60,7 @@ impl Runner {
             lease: LEASE,
             max_crashes: 3,
             keep_finished: None,
+            clock: Clock::system(),
         };
         Builder {
             store,
@@ -102,6 +109,14 @@ impl Builder {
     #[must_use]
     pub fn keep_finished(mut self, time: Option<Duration>) -> Self {
         self.rules.keep_finished = time;
+        self
+    }
+
+    /// Takes the time of handlers' timeouts from another clock: a
+    /// [`ManualClock`](gristmill_pool::clock::ManualClock) in tests. Leases and schedules go by the store's clock.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
+        self.rules.clock = clock.into();
         self
     }
 
@@ -161,6 +176,11 @@ impl Builder {
             if self.kinds[..index].iter().any(|earlier| earlier.name() == name) {
                 return setting(format!("the kind {name:?} is registered twice"));
             }
+            if [kind.timeout, kind.own_timeout].contains(&Some(Duration::ZERO)) {
+                return setting(format!(
+                    "the kind {name:?} has a timeout of 0s; a longer one, or none, is legal"
+                ));
+            }
             if kind.at_most == Some(0) {
                 return setting(format!("the kind {name:?} may run at most 0 tasks; 1 or more is legal"));
             }
@@ -199,17 +219,24 @@ impl Builder {
         beats.extend(tasks.beats());
         lines.push(Box::new(tasks));
 
+        let leases: Vec<Duration> = lines.iter().map(|line| line.lease()).collect();
+        let presence = Arc::new(Presence::new(store, worker.clone(), &leases));
+        beats.push(Box::new(PresenceBeats::new(presence.clone())));
         let enough = Arc::new(Stop::default());
         let pulse = spawn("jobs-pulse", {
-            let enough = enough.clone();
-            move || keep_leases(beats, &enough)
+            let (hub, enough) = (hub.clone(), enough.clone());
+            move || {
+                let _inside = hub.enter();
+                keep_leases(beats, &enough);
+            }
         })?;
         let recovery = lines.iter().map(|line| line.lease()).min().unwrap_or(LEASE) / 4;
         let recovery = recovery.clamp(Duration::from_millis(50), Duration::from_secs(30));
         let dispatcher = spawn("jobs-dispatcher", {
             let hub = hub.clone();
             move || {
-                let dispatcher = Dispatcher::new(hub.clone(), lines, watch, recovery);
+                let _inside = hub.enter();
+                let dispatcher = Dispatcher::new(hub.clone(), lines, watch, presence, recovery);
                 // Whoever waits for the runner has to learn that it is gone, whatever became of it.
                 let result = catch_unwind(AssertUnwindSafe(|| dispatcher.run()))
                     .unwrap_or_else(|_| Err(Error::Thread("the dispatcher panicked".to_owned())));
@@ -256,6 +283,9 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 }
 
 /// A runner at work. Dropping it stops it, and waits for what runs; [`stop`](Self::stop) does so with a deadline.
+///
+/// Inside a handler of the same runner nothing can wait for its end: a drop there stops the runner and returns at once,
+/// and the methods that wait fail with [`Error::Inside`].
 pub struct Running {
     hub: Arc<Hub>,
     worker: WorkerId,
@@ -269,9 +299,18 @@ impl Running {
         self.worker.name()
     }
 
-    /// Waits until nothing is due and nothing runs. What waits for its time is not waited for.
+    /// Waits until nothing is due, nothing runs, and nothing waits to be tried again: in the queues and of the kinds of
+    /// this runner. Tasks that are scheduled for a first run later are not waited for.
     pub fn wait_idle(&self) -> Result<(), Error> {
-        self.hub.ask()
+        self.hub.must_be_outside("wait_idle")?;
+        self.hub.ask(Wait::Idle)
+    }
+
+    /// Waits until nothing that this runner can claim is due, and nothing runs. Retries that wait for their time are
+    /// not waited for.
+    pub fn wait_caught_up(&self) -> Result<(), Error> {
+        self.hub.must_be_outside("wait_caught_up")?;
+        self.hub.ask(Wait::CaughtUp)
     }
 
     /// Waits, at most so long, for the runner to end by itself, which it does when its store fails for good.
@@ -283,16 +322,22 @@ impl Running {
     /// Claims nothing more, lets what runs finish, and returns within the deadline. Its last tenth, at most a
     /// second, is for handlers to stop in; what has not stopped by then goes back to the queue.
     pub fn stop(&self, deadline: Duration) -> Result<Summary, Error> {
+        let end = Instant::now().checked_add(deadline);
         self.hub.stop(deadline);
+        self.hub.must_be_outside("stop")?;
         let ended = self.hub.ended(None).unwrap_or(Ok(()));
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // Panics are logged where they happen; there is nothing to add here.
             drop(thread.join());
         }
+        // What still runs has been released: it is not waited for. A moment, one for all of them and within the deadline,
+        // for threads that are about to end.
+        let moment = Instant::now() + THREADS_END;
+        let end = end.map_or(moment, |end| end.min(moment));
+        self.benches.iter().for_each(|bench| bench.pool.cancel());
         for bench in &self.benches {
-            // What is left behind has been released; a moment for threads that are about to end.
-            bench.pool.shutdown(Duration::from_millis(50));
+            bench.pool.shutdown(end.saturating_duration_since(Instant::now()));
         }
         ended.map(|()| Summary::of(&self.benches))
     }
@@ -306,6 +351,10 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let running = !self.threads.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        if running && self.hub.must_be_outside("drop").is_err() {
+            // The runner ends by itself when this handler has.
+            return self.hub.stop(Duration::MAX);
+        }
         if running && let Err(error) = self.stop(Duration::MAX) {
             tracing::error!(%error, "a runner ended with an error");
         }

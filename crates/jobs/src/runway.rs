@@ -3,27 +3,41 @@
 //! Owns what a handler's end means: `Ok`, an error, a panic, a breaker that is open, a worker that stops. When
 //! verdicts are written is the line's affair.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gristmill_pool::breaker::Permit;
-use gristmill_pool::error::Cause;
+use gristmill_pool::error::{Cause, catch_panic};
 use gristmill_pool::{Class, Context, TaskError, TaskResult};
 use gristmill_store::tasks::{ClaimedTask, Settlement, Verdict};
 
+use crate::bench::Bench;
 use crate::flight::Flight;
 use crate::hub::Hub;
-use crate::tasks::Bench;
 use crate::work::Work;
 
 /// A verdict on its way to the store.
 pub(crate) struct Landed {
     pub(crate) bench: usize,
+    pub(crate) flight: Arc<Flight>,
     pub(crate) settlement: Settlement,
+    /// How long the handler took; nothing if it was not started.
+    pub(crate) ran: Option<Duration>,
+}
+
+impl Landed {
+    fn new(bench: usize, flight: Arc<Flight>, verdict: Verdict, checkpointed: bool) -> Self {
+        let ClaimedTask { id, token, .. } = &flight.task;
+        let settlement = Settlement { id: *id, token: token.clone(), verdict, checkpointed };
+        Landed { bench, settlement, ran: None, flight }
+    }
+
+    /// A task that is given back.
+    pub(crate) fn released(bench: usize, flight: Arc<Flight>) -> Self {
+        Self::new(bench, flight, Verdict::Released, false)
+    }
 }
 
 /// Where verdicts wait for the dispatcher.
@@ -73,6 +87,7 @@ pub(crate) struct Runway {
 impl Runway {
     /// Runs the handler, puts its verdict into the inbox, and tells the pool how it went.
     pub(crate) fn run(self, context: &Context) -> TaskResult<()> {
+        let _inside = self.hub.enter();
         if self.hub.is_stopping() || self.flight.stop.is_set() {
             self.land(Verdict::Released, false);
             return Ok(());
@@ -86,30 +101,57 @@ impl Runway {
                 return Ok(());
             }
         };
+        if !self.may_start() {
+            if let Some(permit) = permit {
+                permit.withdraw();
+            }
+            return Ok(());
+        }
+        self.flight.start();
         let work = Work {
             flight: &self.flight,
             context,
             hub: &self.hub,
             store: &self.hub.store,
             kept: RefCell::default(),
-            checkpointed: Cell::new(self.flight.task.attempts > 0 || self.flight.task.crashes > 0),
+            checkpointed: Cell::new(self.flight.task.was_started()),
         };
-        let ended = catch_unwind(AssertUnwindSafe(|| (self.bench.kind.handler)(&work)));
+        let result = catch_panic(|| (self.bench.kind.handler)(&work))
+            .map_err(|error| in_time(error, context, self.bench.kind.timeout));
         let checkpointed = work.checkpointed.get();
         let kept = work.kept.take();
-        match ended {
-            Ok(result) => {
-                let result = result.map_err(|error| in_time(error, context, self.bench.kind.timeout));
-                tell(permit, &result);
-                self.land(self.verdict(&result, kept), checkpointed);
-                result
+        tell(permit, &result);
+        self.land(self.verdict(&result, kept), checkpointed);
+        // The pool counts a panic, and logs it with its backtrace.
+        result
+    }
+
+    /// Whether the handler may be started. Asks the store where the claim may have been lost unnoticed, because this
+    /// process was stopped; the verdict of a task that may not be started is on its way. Where the start must be known
+    /// for certain, it is logged.
+    fn may_start(&self) -> bool {
+        let (flight, store) = (&self.flight, &self.hub.store);
+        let ClaimedTask { id, token, .. } = &flight.task;
+        let now = (Instant::now(), store.now());
+        let logs = self.bench.kind.logs_starts || flight.may_have_crashed();
+        let is_fresh = flight.lease_age(now) < self.bench.lease / 2;
+        if is_fresh && (!logs || self.bench.start_log.write(*id, token).is_ok()) {
+            return true;
+        }
+        match store.tasks().start(*id, token) {
+            Ok(true) => {
+                flight.set_recorded();
+                true
             }
-            Err(panic) => {
-                drop(permit);
-                let error = TaskError::permanent(panicked(panic.as_ref()));
-                self.land(self.verdict(&Err(error), None), checkpointed);
-                // The pool counts it and logs it with its backtrace.
-                resume_unwind(panic)
+            // Refused again when it is settled, and counted there.
+            Ok(false) => {
+                self.land(Verdict::Released, false);
+                false
+            }
+            Err(error) => {
+                tracing::warn!(task = id, %error, "a start could not be recorded; trying again later");
+                self.land(Verdict::Postponed(now.1.plus(Duration::from_secs(1))), false);
+                false
             }
         }
     }
@@ -124,9 +166,10 @@ impl Runway {
     }
 
     fn land(&self, verdict: Verdict, checkpointed: bool) {
-        let ClaimedTask { id, token, .. } = &self.flight.task;
-        let settlement = Settlement { id: *id, token: token.clone(), verdict, checkpointed };
-        if self.inbox.put(Landed { bench: self.index, settlement }) {
+        // A run that was stopped says nothing about how long others take.
+        let ran = self.flight.end().filter(|_| verdict != Verdict::Released);
+        let landed = Landed { ran, ..Landed::new(self.index, self.flight.clone(), verdict, checkpointed) };
+        if self.inbox.put(landed) {
             self.hub.wake();
         }
     }
@@ -153,13 +196,7 @@ fn tell(permit: Option<Permit>, result: &TaskResult<()>) {
     match result {
         Err(error) if matches!(error.cause(), Cause::Cancelled) => permit.withdraw(),
         Err(error) if error.class() != Class::Permanent => permit.failure(),
+        Err(error) if matches!(error.cause(), Cause::Panic { .. }) => permit.failure(),
         _ => permit.success(),
     }
-}
-
-/// What a panic said.
-pub(crate) fn panicked(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the handler panicked: {}", text.unwrap_or("without a message"))
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use gristmill_pool::Stats;
 use serde::Serialize;
 
-use crate::tasks::Bench;
+use crate::bench::Bench;
 
 /// What became of the tasks a runner had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -19,7 +19,9 @@ pub struct Summary {
     pub buried: u64,
     /// Given back untried.
     pub released: u64,
-    /// Lost to another worker: the lease had run out, or the task was called off.
+    /// Cancelled while this runner had them.
+    pub cancelled: u64,
+    /// Lost to another worker: the lease had run out.
     pub lost: u64,
     /// Still with a handler. After a stop: none.
     pub unfinished: u64,
@@ -33,6 +35,7 @@ impl Summary {
             sum.retried += one.retried;
             sum.buried += one.buried;
             sum.released += one.released;
+            sum.cancelled += one.cancelled;
             sum.lost += one.lost;
             sum.unfinished += one.unfinished;
         }
@@ -46,6 +49,7 @@ impl Summary {
             retried: counts.retried.load(Ordering::Relaxed),
             buried: counts.buried.load(Ordering::Relaxed),
             released: counts.released.load(Ordering::Relaxed),
+            cancelled: counts.cancelled.load(Ordering::Relaxed),
             lost: counts.lost.load(Ordering::Relaxed),
             unfinished: bench.in_air() as u64,
         }
@@ -77,8 +81,17 @@ impl RunnerStats {
         let kinds = benches.iter().map(|bench| KindStats {
             kind: bench.kind.name().to_owned(),
             tasks: Summary::of_one(bench),
-            pool: bench.pool.stats(),
+            pool: pool_stats(bench),
         });
         RunnerStats { worker: worker.to_owned(), kinds: kinds.collect() }
     }
+}
+
+/// The pool's counters of turns that had a task.
+fn pool_stats(bench: &Bench) -> Stats {
+    let empty = bench.claims().empty_turns();
+    let mut stats = bench.pool.stats();
+    stats.submitted = stats.submitted.saturating_sub(empty);
+    stats.completed = stats.completed.saturating_sub(empty);
+    stats
 }

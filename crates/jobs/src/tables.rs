@@ -5,7 +5,7 @@ use std::time::Duration;
 use gristmill_pool::{TaskError, TaskResult};
 use gristmill_store::cleanup::CleanupRow;
 use gristmill_store::jobs::JobRow;
-use gristmill_store::lease::{Beat, Token};
+use gristmill_store::lease::{Beat, Held, Token};
 use gristmill_store::thumbnails::{ThumbLimits, ThumbOutcome, ThumbnailRow};
 use gristmill_store::wal::WalRow;
 use gristmill_store::{Error, Store};
@@ -41,8 +41,12 @@ impl Table for Jobs {
         "jobs"
     }
 
-    fn recover(&self, store: &Store) -> Result<usize, Error> {
-        store.jobs().recover()
+    fn id(row: &JobRow) -> String {
+        row.id.clone()
+    }
+
+    fn recover(&self, store: &Store, held: Held) -> Result<usize, Error> {
+        store.jobs().recover_by(held)
     }
 
     fn claim(&self, store: &Store, token: &Token, lease: Duration) -> Result<Option<JobRow>, Error> {
@@ -56,6 +60,15 @@ impl Table for Jobs {
 
     fn run(&self, call: &Call<'_, JobRow>, _: &Token) -> TaskResult<()> {
         (self.0)(call)
+    }
+
+    fn is_held(&self, store: &Store, flight: &Flight<JobRow>) -> Result<bool, Error> {
+        match store.jobs().get(&flight.row.id) {
+            Err(Error::NotFound(_)) => Ok(false),
+            job => job.map(|job| {
+                job.worker_id.as_deref() == Some(flight.token.as_str()) && !job.status.is_terminal()
+            }),
+        }
     }
 
     fn finish(&self, store: &Store, flight: &Flight<JobRow>, result: &TaskResult<()>) -> Result<(), Error> {
@@ -85,8 +98,12 @@ impl Table for Thumbnails {
         "thumbnails"
     }
 
-    fn recover(&self, store: &Store) -> Result<usize, Error> {
-        store.thumbnails().recover()
+    fn id(row: &ThumbnailRow) -> String {
+        row.id.to_string()
+    }
+
+    fn recover(&self, store: &Store, held: Held) -> Result<usize, Error> {
+        store.thumbnails().recover_by(held)
     }
 
     fn claim(&self, store: &Store, token: &Token, lease: Duration) -> Result<Option<ThumbnailRow>, Error> {
@@ -146,8 +163,12 @@ impl Table for Cleanups {
         false
     }
 
-    fn recover(&self, store: &Store) -> Result<usize, Error> {
-        store.cleanups().recover()
+    fn id(row: &CleanupRow) -> String {
+        row.id.to_string()
+    }
+
+    fn recover(&self, store: &Store, held: Held) -> Result<usize, Error> {
+        store.cleanups().recover_by(held)
     }
 
     fn claim(&self, store: &Store, token: &Token, lease: Duration) -> Result<Option<CleanupRow>, Error> {
@@ -198,8 +219,12 @@ impl Table for Wal {
         false
     }
 
-    fn recover(&self, store: &Store) -> Result<usize, Error> {
-        store.wal().recover()
+    fn id(row: &WalRow) -> String {
+        row.id.to_string()
+    }
+
+    fn recover(&self, store: &Store, held: Held) -> Result<usize, Error> {
+        store.wal().recover_by(held)
     }
 
     fn claim(&self, store: &Store, token: &Token, lease: Duration) -> Result<Option<WalRow>, Error> {

@@ -1,29 +1,40 @@
 //! The line of durable tasks: claimed in batches, run on a pool for each kind, settled in batches.
 //!
 //! Owns the tasks in the air. One visit to the store writes the verdicts of all that has come in and claims
-//! what there is room for, so a task costs a fraction of a commit.
+//! what there is room for, so a task costs a fraction of a commit. Starts are recorded by such a visit too, when a
+//! handler has run for a moment: most tasks have ended by then, and their verdict says that they were started.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gristmill_pool::breaker::BreakerState;
 use gristmill_pool::{Pool, Task};
-use gristmill_store::lease::{Beat, Token, WorkerId};
-use gristmill_store::tasks::{ClaimedTask, Failure, Settled, Settlement, Turn, Verdict, Wanted};
-use gristmill_store::{Error, Store, Time};
+use gristmill_store::lease::{Held, Token, WorkerId};
+use gristmill_store::start_log::StartLog;
+use gristmill_store::tasks::{ClaimedTask, Exchange, Failure, Settled, Turn, Verdict, Visit, Wanted};
+use gristmill_store::{Error, Time};
 
+use crate::bench::Bench;
 use crate::clean_ups::CleanUps;
-use crate::flight::{Flight, Stop};
+use crate::flight::Flight;
 use crate::hub::Hub;
 use crate::kind::Kind;
 use crate::line::{Beats, Line, Look, Turned};
 use crate::pace::Pace;
+use crate::process_groups::ProcessGroups;
+use crate::renewal::{TaskBeats, renew_leases};
 use crate::runway::{Inbox, Landed, Runway};
 
 /// What has come in waits so long for more to come, while there is more in the air.
 const LINGER: Duration = Duration::from_millis(5);
+
+/// A start is recorded when its handler has run for this long, unless it has to be recorded before.
+const RECORD_AFTER: Duration = Duration::from_millis(100);
+
+/// While tasks wait for a worker, whether to give some of them back is considered at least this often.
+const CONSIDER_WAITING: Duration = Duration::from_millis(100);
 
 /// Checkpoints that nobody will come back for are kept so long.
 const KEEP_ORPHANS: Duration = Duration::from_secs(86_400);
@@ -41,35 +52,8 @@ pub(crate) struct Rules {
     pub(crate) lease: Duration,
     pub(crate) max_crashes: u32,
     pub(crate) keep_finished: Option<Duration>,
-}
-
-/// What became of tasks, by count.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) completed: AtomicU64,
-    pub(crate) retried: AtomicU64,
-    pub(crate) buried: AtomicU64,
-    pub(crate) released: AtomicU64,
-    pub(crate) lost: AtomicU64,
-}
-
-/// A kind at work.
-pub(crate) struct Bench {
-    pub(crate) kind: Arc<Kind>,
-    pub(crate) pool: Pool<()>,
-    pub(crate) counts: Counts,
-    lease: Duration,
-    air: Mutex<HashMap<i64, Arc<Flight>>>,
-}
-
-impl Bench {
-    fn air(&self) -> MutexGuard<'_, HashMap<i64, Arc<Flight>>> {
-        self.air.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn in_air(&self) -> usize {
-        self.air().len()
-    }
+    /// Where handlers' timeouts take their time from.
+    pub(crate) clock: gristmill_pool::clock::Clock,
 }
 
 pub(crate) struct Tasks {
@@ -90,21 +74,21 @@ impl Tasks {
         rules: Rules,
         kinds: Vec<Kind>,
     ) -> Result<Self, crate::Error> {
+        let start_log = Arc::new(StartLog::new(&hub.store, &worker));
         let mut benches = Vec::with_capacity(kinds.len());
         let mut paces = Vec::with_capacity(kinds.len());
         for kind in kinds {
             let kind_workers = kind.workers;
-            let pace = Pace::new(kind_workers);
+            // What waits here would count for the limit, and keep other processes from running as much as it allows.
+            let pace = Pace::new(kind_workers, kind.at_most.is_none());
             let builder = Pool::builder().name(&*kind.name).workers(kind.workers).keep_failures(0);
-            let pool = builder.queue(pace.limit() + kind_workers).build()?;
+            let pool = builder.queue(pace.most_claimed()).clock(rules.clock.clone()).build()?;
             let lease = kind.lease.unwrap_or(rules.lease);
-            let bench =
-                Bench { kind: Arc::new(kind), pool, counts: Counts::default(), lease, air: Mutex::default() };
-            benches.push(Arc::new(bench));
+            benches.push(Arc::new(Bench::new(kind, pool, lease, start_log.clone())));
             paces.push(pace);
         }
         let inbox = Arc::new(Inbox::default());
-        let clean_ups = CleanUps::new()?;
+        let clean_ups = CleanUps::new(hub.clone())?;
         Ok(Tasks { hub, worker, rules, benches, paces, inbox, clean_ups, next_due: None })
     }
 
@@ -113,92 +97,148 @@ impl Tasks {
     }
 
     pub(crate) fn beats(&self) -> Vec<Box<dyn Beats>> {
-        let beat = |bench: &Arc<Bench>| -> Box<dyn Beats> {
-            let every = bench.lease / 10;
-            Box::new(TaskBeats {
-                store: self.hub.store.clone(),
-                bench: bench.clone(),
-                every,
-                due: Instant::now() + every,
-            })
+        let beats = |bench: &Arc<Bench>| -> Box<dyn Beats> {
+            Box::new(TaskBeats::new(self.hub.store.clone(), bench.clone()))
         };
-        self.benches.iter().map(beat).collect()
+        self.benches.iter().map(beats).collect()
     }
 
-    /// What there is room for. Notes when to ask again for kinds that have to wait.
-    fn wanted(&mut self, landed: &[Landed]) -> Vec<Wanted> {
-        let mut wanted = Vec::new();
+    /// Takes back what waits and should not: all of it when the runner stops, else what is more than the workers will
+    /// start within a moment. Puts it to what has landed.
+    fn give_back(&self, landed: &mut Vec<Landed>) {
+        for (index, (bench, pace)) in self.benches.iter().zip(&self.paces).enumerate() {
+            let mut claims = bench.claims();
+            if claims.waiting() == 0 {
+                continue;
+            }
+            let count = if self.hub.is_stopping() {
+                claims.waiting()
+            } else {
+                let settled = landed.iter().filter(|landed| landed.bench == index).count();
+                let in_air = claims.all().len().saturating_sub(settled);
+                let capacity = pace.capacity(claims.busy_for(bench.kind.workers));
+                // Only if some have waited: the estimate moves with each slow run, and most are started in a moment.
+                let is_over = in_air > pace.give_back_above(capacity);
+                if is_over && claims.has_waited(CONSIDER_WAITING) { in_air - capacity } else { 0 }
+            };
+            let given_back = claims.give_back(count);
+            landed.extend(given_back.into_iter().map(|flight| Landed::released(index, flight)));
+        }
+    }
+
+    /// Starts to be recorded: of handlers that have run for `time`, and of those that were started and are given back.
+    fn starts(&self, landed: &[Landed], time: Duration) -> Vec<Arc<Flight>> {
+        let mut starts: Vec<Arc<Flight>> = Vec::new();
+        for bench in &self.benches {
+            starts.extend(bench.claims().unrecorded(time).cloned());
+        }
+        let untold = |landed: &&Landed| {
+            matches!(landed.settlement.verdict, Verdict::Released | Verdict::Postponed(_))
+                && landed.flight.started().is_some()
+                && !landed.flight.is_recorded()
+        };
+        starts.extend(landed.iter().filter(untold).map(|landed| landed.flight.clone()));
+        starts
+    }
+
+    /// One visit to the store.
+    fn visit(
+        &self,
+        landed: &[Landed],
+        starts: &[Arc<Flight>],
+        (wanted, exchange): (Vec<Wanted>, Vec<Exchange>),
+    ) -> Result<Turn, Error> {
+        let settlements = landed.iter().map(|landed| landed.settlement.clone()).collect();
+        let started = starts.iter().map(|flight| (flight.task.id, flight.task.token.clone())).collect();
+        let turn = self.hub.store.tasks().visit(Visit { started, settlements, wanted, exchange })?;
+        for (flight, is_ours) in starts.iter().zip(&turn.started) {
+            flight.set_recorded();
+            if !is_ours && !flight.has_ended() {
+                tracing::warn!(task = flight.task.id, "the claim is lost; its handler is stopped");
+                flight.stop.set();
+            }
+        }
+        Ok(turn)
+    }
+
+    /// What there is room for, and what would be claimed in exchange for less urgent tasks that wait. Notes when to ask
+    /// again for kinds that have to wait.
+    fn wanted(&mut self, landed: &[Landed]) -> (Vec<Wanted>, Vec<Exchange>) {
+        let (mut wanted, mut exchange) = (Vec::new(), Vec::new());
         self.next_due = None;
         for (index, (bench, pace)) in self.benches.iter().zip(&self.paces).enumerate() {
-            let air = bench.air();
-            let mut in_air = air.len();
-            let (mut shaken, mut suspect) = (0usize, 0usize);
-            for flight in air.values().filter(|flight| flight.task.crashes > 0) {
-                *if flight.task.crashes == 1 { &mut shaken } else { &mut suspect } += 1;
-            }
+            let claims = bench.claims();
+            let mut in_air = claims.all().len();
+            let mut suspicious = claims.suspicious();
             // What has landed is in the air until it is written down, which is about to happen.
-            for Landed { settlement, .. } in landed.iter().filter(|landed| landed.bench == index) {
-                let Some(flight) = air.get(&settlement.id) else { continue };
-                if flight.task.token == settlement.token {
+            for Landed { flight, .. } in landed.iter().filter(|landed| landed.bench == index) {
+                let held = claims.all().get(&flight.task.id);
+                if held.is_some_and(|held| Arc::ptr_eq(held, flight)) {
                     in_air -= 1;
-                    match flight.task.crashes {
-                        0 => {}
-                        1 => shaken -= 1,
-                        _ => suspect -= 1,
-                    }
+                    suspicious.remove(flight);
                 }
             }
-            drop(air);
-            let mut limit = pace.capacity().saturating_sub(in_air);
+            let capacity = pace.capacity(claims.busy_for(bench.kind.workers));
+            let (waiting, last) = (claims.waiting(), claims.last());
+            drop(claims);
+            let mut limit = capacity.saturating_sub(in_air);
+            let mut may_exchange = true;
             match bench.kind.breaker.as_ref().map(|breaker| breaker.stats().state) {
                 // Nothing would be tried; what is claimed now would only be written back.
                 Some(BreakerState::Open) => {
-                    limit = 0;
+                    (limit, may_exchange) = (0, false);
                     self.next_due = Some(self.hub.store.now().plus(BREAKER_GLANCE));
                 }
-                Some(BreakerState::HalfOpen) => limit = limit.min(1),
+                Some(BreakerState::HalfOpen) => (limit, may_exchange) = (limit.min(1), false),
                 Some(BreakerState::Closed) | None => {}
             }
-            if limit == 0 {
-                continue;
-            }
-            // One token for all queues: they share the limit.
-            let token = self.worker.token();
-            wanted.extend(self.rules.queues.iter().map(|queue| Wanted {
+            let want = |queue: &String, limit: usize, token: &Token| Wanted {
                 queue: queue.clone(),
                 kind: bench.kind.name.as_ref().to_owned(),
                 limit,
                 at_most: bench.kind.at_most,
-                shaken: bench.kind.workers.saturating_sub(shaken),
-                suspect: 1usize.saturating_sub(suspect),
+                shaken: bench.kind.workers.saturating_sub(suspicious.shaken),
+                suspect: 1usize.saturating_sub(suspicious.suspect),
                 lease: bench.lease,
                 token: token.clone(),
-            }));
+            };
+            if limit > 0 {
+                // One token for all queues: they share the limit.
+                let token = self.worker.token();
+                wanted.extend(self.rules.queues.iter().map(|queue| want(queue, limit, &token)));
+            }
+            let most = waiting.min(pace.most_claimed().saturating_sub(in_air + limit));
+            if let Some((rank, Reverse(priority), _)) = last.filter(|_| may_exchange && most > 0) {
+                let token = self.worker.token();
+                exchange.extend(self.rules.queues.iter().take(rank + 1).enumerate().map(|(nth, queue)| {
+                    Exchange { wanted: want(queue, most, &token), above: (nth == rank).then_some(priority) }
+                }));
+            }
         }
-        wanted
+        (wanted, exchange)
     }
 
     /// Takes note of what became of the verdicts, which are written now.
     fn settled(&mut self, landed: &[Landed], turn: &Turn) {
         for (index, (bench, pace)) in self.benches.iter().zip(&mut self.paces).enumerate() {
             let ours = landed.iter().zip(&turn.settled).filter(|(landed, _)| landed.bench == index);
-            let mut air = bench.air();
-            let mut done = 0;
-            for (Landed { settlement, .. }, settled) in ours {
-                done += 1;
-                // The same task may be in the air again, under another claim, if this one was lost.
-                if air.get(&settlement.id).is_some_and(|flight| flight.task.token == settlement.token) {
-                    air.remove(&settlement.id);
+            let mut claims = bench.claims();
+            for (Landed { settlement, flight, ran, .. }, settled) in ours {
+                claims.remove(flight);
+                if let Some(time) = ran {
+                    pace.ran(*time);
                 }
-                bench.counts.count(&settlement.verdict, *settled);
+                // What is given back so that others can have it was not refused by this runner.
+                let is_exchanged = settlement.verdict == Verdict::Released && flight.started().is_none();
+                if !is_exchanged || self.hub.is_stopping() || *settled != Settled::Done {
+                    bench.counts.count(&settlement.verdict, *settled);
+                }
                 if let Settled::Buried(letter) = *settled
                     && bench.kind.clean_up.is_some()
                 {
                     self.clean_ups.later(&self.hub.store, &bench.kind, vec![letter]);
                 }
             }
-            let claimed = turn.claimed.iter().filter(|task| task.kind == bench.kind.name).count();
-            pace.turned(done, air.len() + claimed);
         }
     }
 
@@ -225,8 +265,8 @@ impl Tasks {
                     self.inbox.put_back(std::iter::once(one).chain(rest).collect());
                     return Err(error);
                 }
-                // Not even that: its lease runs out, and somebody else finds it.
-                Err(_) => drop(self.benches[one.bench].air().remove(&one.settlement.id)),
+                // Not even that: a recovery of this worker frees the row when its lease has run out.
+                Err(_) => self.benches[one.bench].claims().remove(&one.flight),
             }
             settled += 1;
         }
@@ -234,35 +274,47 @@ impl Tasks {
     }
 
     /// Sends what was claimed to its pools.
-    fn take_off(&self, claimed: Vec<ClaimedTask>) {
+    fn take_off(&self, claimed: Vec<ClaimedTask>, claimed_at: (Instant, Time)) {
         let mut rest = claimed.into_iter().peekable();
         while let Some(first) = rest.peek() {
             let kind = first.kind.clone();
             let Some(index) = self.benches.iter().position(|bench| bench.kind.name == kind) else { return };
             let bench = &self.benches[index];
-            let since = Instant::now();
             let mut flights = Vec::new();
             while let Some(task) = rest.next_if(|task| task.kind == kind) {
-                flights.push(Arc::new(Flight { task, since, stop: Stop::default() }));
+                let rank = self.rules.queues.iter().position(|queue| **queue == *task.queue);
+                flights.push((rank.unwrap_or(usize::MAX), Arc::new(Flight::new(task, claimed_at))));
             }
-            bench.air().extend(flights.iter().map(|flight| (flight.task.id, flight.clone())));
-            for flight in flights {
-                let runway = Runway {
-                    hub: self.hub.clone(),
-                    inbox: self.inbox.clone(),
-                    bench: bench.clone(),
-                    index,
-                    flight,
-                };
-                let mut task = Task::new(move |context| runway.run(context));
-                if let Some(limit) = bench.kind.timeout {
+            let mut claims = bench.claims();
+            flights.iter().for_each(|(rank, flight)| claims.add(*rank, flight));
+            let turns = claims.lacking_turns();
+            drop(claims);
+            for _ in 0..turns {
+                let (hub, inbox, bench) = (self.hub.clone(), self.inbox.clone(), bench.clone());
+                let timeout = bench.kind.timeout;
+                let pool = bench.clone();
+                let mut task = Task::new(move |context| {
+                    let Some(flight) = bench.claims().next() else { return Ok(()) };
+                    Runway { hub, inbox, bench, index, flight }.run(context)
+                });
+                if let Some(limit) = timeout {
                     task = task.timeout(limit);
                 }
                 // Refused only by a pool that is closed, when nobody waits for the task any more either. Never full:
                 // no more is claimed than fits.
-                drop(bench.pool.submit_task(task));
+                drop(pool.pool.submit_task(task));
             }
         }
+    }
+
+    /// What this worker holds, for its recovery. Only the dispatcher claims and settles, so this does not change meanwhile.
+    fn held(&self) -> Held {
+        let flights = self.benches.iter().flat_map(|bench| {
+            let claims = bench.claims();
+            claims.all().values().cloned().collect::<Vec<_>>()
+        });
+        let flights: Vec<Arc<Flight>> = flights.collect();
+        Held::new(&self.worker, flights.iter().map(|flight| (flight.task.id, &flight.task.token)))
     }
 
     /// How many have to come in before it pays to write them down at once.
@@ -274,12 +326,14 @@ impl Tasks {
 
 impl Line for Tasks {
     fn recover(&mut self) -> Result<(), Error> {
-        // Our own first: after a suspended machine, or a clock that jumped, our leases have run out too, and a
-        // worker that lives has not crashed.
+        // Our own first, for those who only know the wall clock: after a suspended machine, or a clock that was set
+        // forward, our leases have run out too.
         for bench in &self.benches {
-            keep_leases(&self.hub.store, bench, |_| true)?;
+            renew_leases(&self.hub.store, bench, |_| true)?;
         }
-        let recovered = self.hub.store.tasks().recover(self.rules.max_crashes)?;
+        // Before others may run their tasks, or free the unique keys of those that are to be cancelled.
+        ProcessGroups::beside(self.hub.store.path()).end_left_over(None);
+        let recovered = self.hub.store.tasks().recover_by(self.rules.max_crashes, self.held())?;
         if recovered.freed > 0 || !recovered.poisoned.is_empty() {
             let (freed, poisoned) = (recovered.freed, recovered.poisoned.len());
             tracing::warn!(freed, poisoned, "workers have gone silent; their tasks are free again");
@@ -289,13 +343,16 @@ impl Line for Tasks {
 
     fn turn(&mut self, look: Look) -> Result<Turned, Error> {
         let look = look != Look::No;
-        let landed = self.inbox.take();
-        let wanted = if look { self.wanted(&landed) } else { Vec::new() };
-        if landed.is_empty() && wanted.is_empty() {
+        let mut landed = self.inbox.take();
+        self.give_back(&mut landed);
+        let wanted = if look { self.wanted(&landed) } else { Default::default() };
+        let starts = self.starts(&landed, RECORD_AFTER);
+        if landed.is_empty() && wanted.0.is_empty() && wanted.1.is_empty() && starts.is_empty() {
             return Ok(Turned { settled: 0, claimed: 0, looked: true });
         }
-        let settlements: Arc<[Settlement]> = landed.iter().map(|landed| landed.settlement.clone()).collect();
-        let mut turn = match self.hub.store.tasks().turn(settlements, wanted) {
+        // Before the visit: a lease is taken for older than it is, never for younger.
+        let now = (Instant::now(), self.hub.store.now());
+        let mut turn = match self.visit(&landed, &starts, wanted) {
             Ok(turn) => turn,
             // Nothing was written: the verdicts wait for a better moment, their leases kept.
             Err(error) if is_fatal(&error) || error.may_pass() || landed.is_empty() => {
@@ -315,7 +372,7 @@ impl Line for Tasks {
         }
         let claimed = std::mem::take(&mut turn.claimed);
         let turned = Turned { settled: landed.len(), claimed: claimed.len(), looked: true };
-        self.take_off(claimed);
+        self.take_off(claimed, now);
         self.set_threshold();
         Ok(turned)
     }
@@ -331,47 +388,81 @@ impl Line for Tasks {
         Ok(store.tasks().prune(store.now().minus(keep), PRUNE)? == PRUNE)
     }
 
+    fn has_waiting(&self) -> Result<bool, Error> {
+        let kinds: Vec<&str> = self.benches.iter().map(|bench| bench.kind.name()).collect();
+        self.hub.store.tasks().has_waiting(&self.rules.queues, &kinds)
+    }
+
     fn in_air(&self) -> usize {
         self.benches.iter().map(|bench| bench.in_air()).sum()
     }
 
-    fn linger(&self) -> Option<Duration> {
-        match self.inbox.len() {
-            0 => None,
-            landed if landed >= self.inbox.threshold.load(Ordering::SeqCst) => Some(Duration::ZERO),
-            _ => Some(LINGER),
+    fn running(&self) -> usize {
+        let waiting: usize = self.benches.iter().map(|bench| bench.claims().waiting()).sum();
+        self.in_air().saturating_sub(self.inbox.len() + waiting)
+    }
+
+    fn stop_cancelled(&mut self) -> Result<(), Error> {
+        let mut withdrawn = Vec::new();
+        for (id, token) in self.hub.store.tasks().cancel_requests()? {
+            for (index, bench) in self.benches.iter().enumerate() {
+                let mut claims = bench.claims();
+                let Some(flight) = claims.all().get(&id).filter(|flight| flight.task.token == token) else {
+                    continue;
+                };
+                let flight = flight.clone();
+                flight.cancel();
+                // What was not started need not wait for a worker.
+                if claims.withdraw(&flight) {
+                    withdrawn.push(Landed::released(index, flight));
+                }
+            }
         }
+        self.inbox.put_back(withdrawn);
+        Ok(())
+    }
+
+    fn linger(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let mut linger = match self.inbox.len() {
+            0 => None,
+            landed if landed >= self.inbox.threshold.load(Ordering::SeqCst) => return Some(Duration::ZERO),
+            _ => Some(LINGER),
+        };
+        let mut at_most = |time: Duration| linger = Some(linger.map_or(time, |sooner| sooner.min(time)));
+        for bench in &self.benches {
+            let claims = bench.claims();
+            if let Some(due) = claims.next_record(RECORD_AFTER) {
+                at_most(due.saturating_duration_since(now));
+            }
+            if claims.waiting() > 0 {
+                at_most(CONSIDER_WAITING);
+            }
+        }
+        linger
     }
 
     fn cancel(&mut self) {
         for bench in &self.benches {
-            bench.air().values().for_each(|flight| flight.stop.set());
+            bench.claims().all().values().for_each(|flight| flight.stop.set());
         }
     }
 
     fn leave(&mut self) -> Result<(), Error> {
         self.cancel();
-        let released = |flight: &Arc<Flight>| Settlement {
-            id: flight.task.id,
-            token: flight.task.token.clone(),
-            verdict: Verdict::Released,
-            checkpointed: false,
-        };
         let mut landed = self.inbox.take();
         for (index, bench) in self.benches.iter().enumerate() {
-            let air = bench.air();
-            let left = air.values().filter(|flight| {
-                !landed.iter().any(|Landed { settlement, .. }| {
-                    settlement.id == flight.task.id && settlement.token == flight.task.token
-                })
-            });
-            let left: Vec<Landed> =
-                left.map(|flight| Landed { bench: index, settlement: released(flight) }).collect();
-            drop(air);
+            let claims = bench.claims();
+            let left = claims
+                .all()
+                .values()
+                .filter(|flight| !landed.iter().any(|landed| Arc::ptr_eq(&landed.flight, flight)));
+            let left: Vec<Landed> = left.map(|flight| Landed::released(index, flight.clone())).collect();
+            drop(claims);
             landed.extend(left);
         }
-        let settlements: Arc<[Settlement]> = landed.iter().map(|landed| landed.settlement.clone()).collect();
-        let turn = self.hub.store.tasks().turn(settlements, Vec::new())?;
+        let starts = self.starts(&landed, Duration::ZERO);
+        let turn = self.visit(&landed, &starts, Default::default())?;
         self.settled(&landed, &turn);
         Ok(())
     }
@@ -385,65 +476,8 @@ impl Line for Tasks {
     }
 }
 
-impl Counts {
-    fn count(&self, verdict: &Verdict, settled: Settled) {
-        let counter = match (settled, verdict) {
-            (Settled::Lost, _) => &self.lost,
-            (Settled::Buried(_), _) | (_, Verdict::Buried(_)) => &self.buried,
-            (_, Verdict::Completed(_)) => &self.completed,
-            (_, Verdict::Retry(..)) => &self.retried,
-            (_, Verdict::Released | Verdict::Postponed(_)) => &self.released,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Keeps the leases of one kind's tasks.
-struct TaskBeats {
-    store: Store,
-    bench: Arc<Bench>,
-    every: Duration,
-    due: Instant,
-}
-
-impl Beats for TaskBeats {
-    fn due(&self) -> Instant {
-        self.due
-    }
-
-    fn beat(&mut self) -> Result<(), Error> {
-        let now = Instant::now();
-        self.due = now + self.every;
-        // What was claimed a moment ago has its whole lease before it.
-        let old = |flight: &Flight| now.duration_since(flight.since) >= self.every / 2;
-        keep_leases(&self.store, &self.bench, old).inspect_err(|_| {
-            // Sooner than usual: the lease goes on running.
-            self.due = now + self.every / 4;
-        })
-    }
-}
-
-/// Prolongs the leases of some of a kind's tasks, and tells those to stop whose lease is lost.
-fn keep_leases(store: &Store, bench: &Bench, which: impl Fn(&Flight) -> bool) -> Result<(), Error> {
-    let flights: Vec<Arc<Flight>> = bench.air().values().filter(|flight| which(flight)).cloned().collect();
-    if flights.is_empty() {
-        return Ok(());
-    }
-    let held: Vec<(i64, Token)> =
-        flights.iter().map(|flight| (flight.task.id, flight.task.token.clone())).collect();
-    let beats = store.tasks().heartbeat(held, bench.lease)?;
-    for (flight, beat) in flights.iter().zip(beats).filter(|(_, beat)| *beat != Beat::Kept) {
-        // One that was settled a moment ago is not lost.
-        let held = bench.air().get(&flight.task.id).is_some_and(|other| Arc::ptr_eq(other, flight));
-        if held {
-            tracing::warn!(task = flight.task.id, ?beat, "a lease is lost; its handler is told to stop");
-            flight.stop.set();
-        }
-    }
-    Ok(())
-}
-
 /// Errors after which nothing more can be done with the store.
 fn is_fatal(error: &Error) -> bool {
-    matches!(error, Error::Closed | Error::Corrupt(..) | Error::ReadOnly(_) | Error::NotADatabase(_))
+    use Error::{Closed, Corrupt, Deleted, NotADatabase, ReadOnly, Replaced};
+    matches!(error, Closed | Corrupt(..) | ReadOnly(_) | NotADatabase(_) | Deleted(_) | Replaced(_))
 }

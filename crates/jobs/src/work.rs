@@ -60,12 +60,18 @@ impl Work<'_> {
         self.task().document_id.as_deref()
     }
 
-    /// Which attempt this is, from 1. Attempts that a crash cut short are not counted.
+    /// Which start of the task this is, from 1: after failed attempts, after workers that died with it and workers that
+    /// stopped, as far as their starts were recorded.
     pub fn attempt(&self) -> u32 {
-        self.task().attempts + 1
+        self.task().starts.saturating_add(1)
     }
 
-    /// How often a worker died with it.
+    /// Whether the task was, or may have been, started before.
+    pub fn is_redelivered(&self) -> bool {
+        self.task().was_started()
+    }
+
+    /// How often it was started by a worker that died.
     pub fn crashes(&self) -> u32 {
         self.task().crashes
     }
@@ -96,9 +102,9 @@ impl Work<'_> {
     }
 
     /// How long something that was asked to end may take before it is made to: half of what a stop leaves us, else
-    /// five seconds.
+    /// five seconds, and half a second for a task that is to be cancelled.
     pub(crate) fn grace(&self) -> Duration {
-        let usual = Duration::from_secs(5);
+        let usual = Duration::from_millis(if self.flight.is_cancelled() { 500 } else { 5_000 });
         let left =
             self.hub.deadlines().map(|deadlines| deadlines.leave.saturating_duration_since(Instant::now()));
         left.map_or(usual, |left| usual.min(left / 2))
@@ -111,7 +117,12 @@ impl Work<'_> {
 
     /// What an earlier attempt, or this one, noted at a step.
     pub fn checkpoint<T: DeserializeOwned>(&self, step: &str) -> TaskResult<Option<T>> {
-        let noted = self.store.checkpoints().of(self.id()).map_err(TaskError::transient)?;
+        // A claim that is lost finds no checkpoints once the next owner has completed the task: that is no beginning.
+        let noted = self
+            .store
+            .checkpoints()
+            .of_claim(self.id(), &self.task().token)
+            .map_err(|error| self.refused(error))?;
         self.checkpointed.set(self.checkpointed.get() || !noted.is_empty());
         let Some(found) = noted.into_iter().find(|checkpoint| checkpoint.step == step) else {
             return Ok(None);
@@ -126,15 +137,20 @@ impl Work<'_> {
     pub fn save<T: Serialize + ?Sized>(&self, step: &str, data: &T) -> TaskResult<()> {
         let data = serde_json::to_string(data)?;
         self.checkpointed.set(true);
-        self.store.checkpoints().save(self.id(), &self.task().token, step, &data).map_err(|error| match error
-        {
+        let saved = self.store.checkpoints().save(self.id(), &self.task().token, step, &data);
+        saved.map_err(|error| self.refused(error))
+    }
+
+    /// What an error of a checkpoint means for the handler.
+    fn refused(&self, error: gristmill_store::Error) -> TaskError {
+        match error {
             // The row is not ours any more: whatever this attempt comes to will be refused.
             gristmill_store::Error::Conflict(_) => {
                 self.flight.stop.set();
                 TaskError::cancelled()
             }
             error => TaskError::transient(error),
-        })
+        }
     }
 
     /// Keeps something with the task when it is completed, as JSON.

@@ -57,13 +57,36 @@ fn once() -> Settings {
 fn run(house: &House, command: &Command, settings: Settings) -> TaskRow {
     let id = house.enqueue(command);
     let running = house.start(settings);
-    running.wait_idle().unwrap();
+    running.wait_caught_up().unwrap();
     running.stop(LONG).unwrap();
     house.store.tasks().get(id).unwrap()
 }
 
 fn kept(task: &TaskRow) -> Value {
     serde_json::from_str(task.result.as_deref().unwrap()).unwrap()
+}
+
+/// None of them can ever be started; each becomes a dead letter that names the field.
+#[test]
+fn a_command_with_nul_or_without_time_is_a_dead_letter_that_names_the_field() {
+    let house = House::new();
+    let env = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into();
+    let cases = [
+        (command(&["echo", "a\0b"]), "argv[1] has a NUL character"),
+        (command(&["ec\0ho"]), "argv[0] has a NUL character"),
+        (Command { cwd: Some("/tm\0p".into()), ..command(&["echo"]) }, "cwd has a NUL character"),
+        (Command { env: env("A", "b\0c"), ..command(&["echo"]) }, "env.\"A\" has a NUL character"),
+        (Command { env: env("A=B", "c"), ..command(&["echo"]) }, "env has the name \"A=B\""),
+        (Command { timeout_seconds: Some(0.0), ..command(&["echo"]) }, "timeout_seconds is 0;"),
+        (Command { timeout_seconds: Some(-1.5), ..command(&["echo"]) }, "timeout_seconds is -1.5;"),
+        (Command { timeout_seconds: Some(1e300), ..command(&["echo"]) }, "timeout_seconds is 1"),
+    ];
+    for (command, reason) in cases {
+        assert!(command.check().unwrap_err().contains(reason), "{:?}", command.check());
+        let task = run(&house, &command, Settings::default());
+        assert_eq!((task.status, task.attempts), (TaskStatus::Failed, 1), "{command:?}");
+        assert!(task.error_message.as_deref().unwrap().contains(reason), "{:?}", task.error_message);
+    }
 }
 
 #[test]

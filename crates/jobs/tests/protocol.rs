@@ -78,7 +78,7 @@ fn a_job_is_run_with_its_progress_and_finished() {
 
 #[test]
 fn a_failed_job_says_why_and_a_panic_is_a_failure() {
-    for (panics, part) in [(false, "no such folder"), (true, "the handler panicked: oh")] {
+    for (panics, part) in [(false, "no such folder"), (true, "panicked: oh, at ")] {
         let (_folder, store) = house();
         let job = store.jobs().create(JobKind::Hash, "{}", true).unwrap();
         let builder = Runner::builder(store.clone()).on_job(move |_| {

@@ -41,7 +41,7 @@ fn run(store: &Store, kind: Kind) -> Running {
     Runner::builder(store.clone()).kind(kind).start().unwrap()
 }
 
-/// Claims everything as a worker that then dies.
+/// Claims and starts everything as a worker that then dies.
 fn die_with_all(store: &Store, clock: &Clock) {
     let wanted = Wanted {
         queue: "default".into(),
@@ -53,7 +53,9 @@ fn die_with_all(store: &Store, clock: &Clock) {
         lease: LONG,
         token: WorkerId::new("dead").token(),
     };
-    store.tasks().turn(vec![], vec![wanted]).unwrap();
+    for task in store.tasks().turn(vec![], vec![wanted]).unwrap().claimed {
+        assert!(store.tasks().start(task.id, &task.token).unwrap());
+    }
     clock.set(clock.now().plus(LONG));
     store.tasks().recover(3).unwrap();
 }
@@ -62,13 +64,14 @@ fn die_with_all(store: &Store, clock: &Clock) {
 fn a_lost_claim_does_not_take_the_new_claim_of_the_same_task_along() {
     let clock = Clock::manual(noon());
     let folder = tempfile::tempdir().unwrap();
-    let store = open(&folder, clock.clone(), LONG);
+    let store = open(&folder, clock, LONG);
     let id = put(&store, "1");
     let (started, starts) = channel();
     let (end, ends) = channel::<()>();
     let (started, ends) = (Mutex::new(started), Mutex::new(ends));
+    let runs = AtomicU32::new(0);
     let kind = Kind::new("k", move |work| {
-        let first = work.crashes() == 0 && work.attempt() == 1;
+        let first = runs.fetch_add(1, Ordering::SeqCst) == 0;
         started.lock().unwrap().send(())?;
         // The first one does not hear that it should stop, until we say so.
         let _ = ends.lock().unwrap().recv();
@@ -78,8 +81,11 @@ fn a_lost_claim_does_not_take_the_new_claim_of_the_same_task_along() {
     let running =
         Runner::builder(store.clone()).lease(Duration::from_secs(1)).kind(kind.workers(2)).start().unwrap();
     wait_for(&starts);
-    // As after a machine that slept: the lease has run out, the row is free, and we claim it again ourselves.
-    clock.set(noon().plus(LONG));
+    // Another program frees the row, and we claim it again ourselves.
+    let other = rusqlite::Connection::open(store.path()).unwrap();
+    other
+        .execute_batch("UPDATE tasks SET status = 'pending', worker_id = NULL, lease_expires_at = NULL")
+        .unwrap();
     wait_for(&starts);
     end.send(()).unwrap();
     end.send(()).unwrap();
@@ -188,7 +194,7 @@ fn an_open_breaker_leaves_tasks_where_they_are() {
     let kind = Kind::new("k", |_| Err(TaskError::transient("no route")));
     let kind = kind.workers(1).breaker(Breaker::new(1, LONG)).retry(Retry::linear(9, LONG));
     let running = run(&store, kind);
-    running.wait_idle().unwrap();
+    running.wait_caught_up().unwrap();
     let summary = running.stop(LONG).unwrap();
     assert_eq!(summary.retried, 1);
     assert!(summary.released < 100, "{summary:?}");
@@ -202,7 +208,7 @@ fn neighbours_of_a_poison_pill_are_spared() {
     for n in 0..100 {
         put(&store, &n.to_string());
     }
-    // Twice a worker dies that had claimed all of them.
+    // Twice a worker dies that had started all of them.
     die_with_all(&store, &clock);
     die_with_all(&store, &clock);
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));

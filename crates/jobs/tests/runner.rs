@@ -1,6 +1,6 @@
 //! The runner on a real store: what each end of a handler means for its task, and who else may have it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl House {
     /// Runs all that is due with this kind.
     fn run_once(&self, kind: Kind) {
         let running = self.run(kind);
-        running.wait_idle().unwrap();
+        running.wait_caught_up().unwrap();
         running.stop(LONG).unwrap();
     }
 }
@@ -130,10 +130,24 @@ fn a_payload_that_does_not_fit_is_permanent() {
 #[test]
 fn a_panic_costs_one_task() {
     let (task, house) = check_end(|_| panic!("over {}", 9_000), 3, (TaskStatus::Failed, 1, 1));
-    assert_eq!(task.error_message.as_deref(), Some("the handler panicked: over 9000"));
+    let message = task.error_message.unwrap();
+    assert!(message.starts_with("panicked: over 9000, at "), "{message}");
     let next = house.enqueue("k", "2");
     house.run_once(Kind::new("k", |_| Ok(())));
     assert_eq!(house.task(next).status, TaskStatus::Completed);
+}
+
+#[test]
+fn a_dead_letter_of_a_panic_has_its_place_and_backtrace() {
+    let (_, house) = check_end(|_| panic!("over {}", 9_000), 3, (TaskStatus::Failed, 1, 1));
+    let letter = house.store.letters().get(1).unwrap();
+    let place = concat!(file!(), ":");
+    assert!(letter.failure_reason.starts_with("panicked: over 9000, at "), "{letter:?}");
+    assert!(letter.failure_reason.contains(place), "{} is not in {}", place, letter.failure_reason);
+    let details = letter.error_details.unwrap();
+    assert!(details.contains("class: permanent, attempt 1 of 3"), "{details}");
+    let (_, backtrace) = details.split_once("\nbacktrace:\n").unwrap();
+    assert!(backtrace.contains("a_dead_letter_of_a_panic_has_its_place_and_backtrace"), "{backtrace}");
 }
 
 #[test]
@@ -369,13 +383,14 @@ fn a_lost_lease_stops_the_handler_and_refuses_its_result() {
     let running =
         Runner::builder(house.store.clone()).lease(Duration::from_millis(300)).kind(kind).start().unwrap();
     wait_for(&starts);
-    // Somebody calls it off.
-    house.again().tasks().cancel(id).unwrap();
+    // Another worker takes it over.
+    let conn = rusqlite::Connection::open(house.store.path()).unwrap();
+    assert_eq!(conn.execute("UPDATE tasks SET worker_id = 'other/1'", []).unwrap(), 1);
     assert!(wait_for(&stops), "the handler was told to stop");
     running.wait_idle().unwrap();
     let summary = running.stop(LONG).unwrap();
     assert_eq!((summary.lost, summary.completed), (1, 0));
-    assert_eq!(house.task(id).status, TaskStatus::Cancelled);
+    assert_eq!(house.task(id).worker_id.as_deref(), Some("other/1"));
 }
 
 #[test]
@@ -406,7 +421,7 @@ fn a_handler_that_never_yields_keeps_its_lease() {
     assert_eq!(house.task(id).status, TaskStatus::Completed);
 }
 
-/// Claims a task as a worker that then dies.
+/// Claims and starts tasks as a worker that then dies.
 fn die_with(store: &Store, lease: Duration) -> usize {
     let token = WorkerId::new("dead").token();
     let wanted = Wanted {
@@ -419,11 +434,15 @@ fn die_with(store: &Store, lease: Duration) -> usize {
         lease,
         token,
     };
-    store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.len()
+    let claimed = store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+    for task in &claimed {
+        assert!(store.tasks().start(task.id, &task.token).unwrap());
+    }
+    claimed.len()
 }
 
 #[test]
-fn a_dead_workers_task_is_taken_over_and_the_crash_is_no_attempt() {
+fn a_dead_workers_task_is_taken_over_and_the_crash_is_no_failed_attempt() {
     let clock = Clock::manual(Time::parse("2026-01-19 12:00:00").unwrap());
     let house = House::with(clock.clone());
     let id = house.enqueue("k", "1");
@@ -432,7 +451,8 @@ fn a_dead_workers_task_is_taken_over_and_the_crash_is_no_attempt() {
     house.run_once(Kind::new("k", |work| work.keep(&(work.attempt(), work.crashes()))));
     let task = house.task(id);
     assert_eq!((task.status, task.attempts, task.crashes), (TaskStatus::Completed, 0, 1));
-    assert_eq!(task.result.as_deref(), Some("[1,1]"));
+    assert_eq!(task.result.as_deref(), Some("[2,1]"));
+    assert_eq!(task.starts, 2);
 }
 
 #[test]
@@ -450,7 +470,7 @@ fn a_poison_pill_goes_to_the_dead_letters() {
     let letter = house.store.letters().get(1).unwrap();
     assert_eq!(
         (letter.failure_reason.as_str(), letter.attempt_count),
-        ("poison pill: its worker died 3 times", 0)
+        ("poison pill: its worker died 3 times", 3)
     );
 }
 
@@ -586,4 +606,21 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     check(builder().max_crashes(0).start(), "max_crashes is 0");
     check(builder().kind(kind().workers(0)).start(), "workers");
     check(builder().kind(kind().at_most(0)).start(), "at most 0");
+}
+
+#[test]
+fn wait_idle_waits_for_tasks_that_an_open_breaker_has_postponed() {
+    let house = House::new();
+    house.store.tasks().enqueue_many((0..6).map(|_| NewTask::new("k", "1")).collect()).unwrap();
+    let runs = AtomicUsize::new(0);
+    let handler = move |_: &gristmill_jobs::Work<'_>| match runs.fetch_add(1, Ordering::SeqCst) {
+        1 => Err(TaskError::transient("down")),
+        _ => Ok(()),
+    };
+    let kind = Kind::new("k", handler).workers(1).retry(Retry::linear(1, Duration::ZERO));
+    let kind = kind.breaker(Breaker::new(1, Duration::from_millis(300)));
+    let runner = Runner::builder(house.store.clone()).kind(kind).start().unwrap();
+    runner.wait_idle().unwrap();
+    let counts = house.store.tasks().counts().unwrap();
+    assert_eq!(counts, [(TaskStatus::Completed, 5), (TaskStatus::Failed, 1)]);
 }

@@ -4,7 +4,7 @@
 //! renamed. Whatever goes wrong, under the target's name there is what was there before, or a sound copy.
 //! Nobody is kept from writing meanwhile; what they write after the beginning is not in the copy.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +15,8 @@ use serde::Serialize;
 
 use crate::Store;
 use crate::error::{Error, Result};
-use crate::paths::display_path;
+use crate::paths::{beside, display_path};
+use crate::private;
 
 /// So many pages between two words about the progress; 4 MiB with the usual page.
 const STRIDE: i32 = 1_024;
@@ -78,7 +79,7 @@ fn check_target(source: &Path, target: &Path, existing: Existing) -> Result<()> 
         return Err(already_there(target));
     }
     // A log beside it would be played into the copy by the first one to open it.
-    for log in ["-wal", "-journal"].map(|ending| with_ending(target, ending)) {
+    for log in ["-wal", "-journal"].map(|ending| beside(target, ending)) {
         if fs::metadata(&log).is_ok_and(|found| found.len() > 0) {
             return Err(Error::Conflict(format!(
                 "{} exists: somebody has {} open as a database, or died with it. Name another file",
@@ -140,12 +141,7 @@ impl Draft {
         draft.push(name);
         draft.push(format!(".{}.part", uuid::Uuid::new_v4().simple()));
         let path = folder_of(target).join(draft);
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        // What is in the database is its owner's affair.
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        options.open(&path).map_err(|error| cannot_write(target, &error))?;
+        private::create_new(&path).map_err(|error| cannot_write(target, &error))?;
         Ok(Draft { path })
     }
 
@@ -191,19 +187,13 @@ impl Drop for Draft {
         // After a rename it is gone already; and what cannot be removed, nobody else could either.
         let _ = fs::remove_file(&self.path);
         for ending in ["-journal", "-wal", "-shm"] {
-            let _ = fs::remove_file(with_ending(&self.path, ending));
+            let _ = fs::remove_file(beside(&self.path, ending));
         }
     }
 }
 
 fn folder_of(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
 }
 
 /// A name is on disk when its folder is.

@@ -42,7 +42,7 @@ impl Checkpoints<'_> {
                 SELECT id, ?3, ?4, ?5, ?5 FROM tasks WHERE id = ?1 AND status = 'running' AND worker_id = ?2
                 ON CONFLICT (task_id, step) DO UPDATE SET data = excluded.data, updated_at = excluded.updated_at";
             match db.execute(sql, params![task, token.as_str(), step, data, db.now()])? {
-                0 => Err(Error::Conflict(format!("task {task} is not this worker's any more"))),
+                0 => Err(not_owned(task)),
                 _ => Ok(()),
             }
         })
@@ -58,6 +58,24 @@ impl Checkpoints<'_> {
         })
     }
 
+    /// What a task noted, oldest first, for its owner. [`Error::Conflict`] when the task is not the owner's any more: the
+    /// next owner may have completed it, and then its checkpoints are gone.
+    pub fn of_claim(self, task: i64, token: &Token) -> Result<Vec<Checkpoint>> {
+        self.0.read(|db| {
+            let sql = "SELECT step, data, task_checkpoints.updated_at FROM tasks
+                LEFT JOIN task_checkpoints ON task_id = tasks.id
+                WHERE tasks.id = ?1 AND status = 'running' AND worker_id = ?2 ORDER BY task_checkpoints.created_at, step";
+            let found = db.rows(sql, params![task, token.as_str()], |row| {
+                let Some(step) = row.get(0)? else { return Ok(None) };
+                Ok(Some(Checkpoint { step, data: row.get(1)?, updated_at: some_time(row, "updated_at")? }))
+            })?;
+            match found.is_empty() {
+                true => Err(not_owned(task)),
+                false => Ok(found.into_iter().flatten().collect()),
+            }
+        })
+    }
+
     /// Forgets checkpoints last written before a time whose task will not come back for them. Says how many.
     pub fn clean(self, before: Time) -> Result<usize> {
         self.0.write(Shape::Statement, move |db| {
@@ -65,6 +83,10 @@ impl Checkpoints<'_> {
             db.execute(&sql, [before.to_string()])
         })
     }
+}
+
+fn not_owned(task: i64) -> Error {
+    Error::Conflict(format!("task {task} is not this worker's any more"))
 }
 
 const ORPHANED: &str = "NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = task_id

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::Store;
 use crate::db::{Db, some_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Due, Leased, Token, moment};
+use crate::lease::{Due, Held, Leased, Token, moment};
 use crate::thumbnails;
 use crate::time::Time;
 use crate::values::values;
@@ -80,6 +80,7 @@ static LEASED: Leased = Leased {
     on_beat: ", updated_at = ?1",
     on_expiry: "status = 'pending', error_code = 'LEASE_EXPIRED',
         error_message = 'Lease expired and requeued', finished_at = NULL, updated_at = ?1",
+    renews_expired: true,
 };
 
 /// The clean-ups of a store.
@@ -169,7 +170,13 @@ impl Cleanups<'_> {
 
     /// Has clean-ups whose lease has run out wait for a worker again. Says how many.
     pub fn recover(self) -> Result<usize> {
-        self.0.write_and_ring(Shape::Statement, |db| LEASED.recover(db))
+        self.0.write_and_ring(Shape::Compound, |db| LEASED.recover(db))
+    }
+
+    /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
+    /// if it does not hold it.
+    pub fn recover_by(self, held: Held) -> Result<usize> {
+        self.0.write_and_ring(Shape::Compound, move |db| LEASED.recover_by(db, &held))
     }
 
     /// The clean-up of a group, as it stands.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, Params, Row};
 
 use crate::error::{Error, Result};
+use crate::private;
 use crate::read_only::immutable_uri;
 use crate::time::{Clock, Time};
 
@@ -63,6 +64,7 @@ impl File {
 
     /// The connection that writes. Creates the file when there is none.
     pub(crate) fn open_writer(&self) -> Result<Connection> {
+        private::create_if_absent(&self.path);
         let conn = self.open(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
         let set = || -> rusqlite::Result<()> {
             conn.pragma_update(None, "foreign_keys", true)?;

@@ -14,12 +14,9 @@ use serde::Serialize;
 
 use crate::db::{Access, Db, File};
 use crate::error::{Error, Result};
-use crate::lease::{Leased, moment};
+use crate::lease::{self, moment};
 use crate::writer::Shape;
-use crate::{
-    Durability, Options, Store, checkpoints, cleanup, damage, jobs, migrations, read_only, tasks, thumbnails,
-    wal,
-};
+use crate::{Durability, Options, Store, checkpoints, damage, migrations, read_only};
 
 /// More lines than this from one check would not be read.
 const MOST_LINES: usize = 100;
@@ -32,11 +29,6 @@ const SKEW: Duration = Duration::from_secs(60);
 
 /// Checkpoints whose task is finished are left alone for so long.
 const ORPHANS_KEPT: Duration = Duration::from_secs(86_400);
-
-/// Every table with leases.
-fn leased() -> [&'static Leased; 5] {
-    [tasks::leased(), jobs::leased(), thumbnails::leased(), cleanup::leased(), wal::leased()]
-}
 
 /// Tables whose rows have a status, and were made at some time.
 const WITH_STATUS: &[&str] =
@@ -366,7 +358,7 @@ impl Examination<'_> {
 
     fn leases(&mut self) -> Result<()> {
         let far = self.db.now.plus(self.lease.saturating_mul(2)).plus(SKEW).to_string();
-        for of in leased() {
+        for of in lease::tables() {
             let table = of.table;
             if !self.has(table)? {
                 continue;
@@ -454,8 +446,8 @@ fn free_leases(store: &Store, max_crashes: u32, done: &mut Vec<String>) -> Resul
         done.push(format!("buried {count} whose workers kept dying; see `gristmill dead list`"));
     }
     // Tasks have been seen to: their crashes are counted.
-    for of in leased().into_iter().filter(|of| of.table != "tasks") {
-        let freed = store.write(Shape::Statement, move |db| of.recover(db))?;
+    for of in lease::tables().into_iter().filter(|of| of.table != "tasks") {
+        let freed = store.write(Shape::Compound, move |db| of.recover(db))?;
         if freed > 0 {
             done.push(format!("freed {} of {}", plural(freed, "stale lease"), of.table));
         }

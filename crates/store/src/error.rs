@@ -38,6 +38,10 @@ pub enum Error {
     Busy(PathBuf),
     /// The system failed to read or write.
     Io(PathBuf, String),
+    /// The file was deleted or moved away while it was open. Nothing is written any more.
+    Deleted(PathBuf),
+    /// Another file took its place while it was open. Nothing is written any more.
+    Replaced(PathBuf),
     /// There is no such row.
     NotFound(String),
     /// The row is not in a state that allows this, or is somebody else's now.
@@ -191,6 +195,18 @@ impl fmt::Display for Error {
             Error::Io(path, detail) => {
                 write!(f, "reading or writing {} failed: {detail}", display_path(path))
             }
+            Error::Deleted(path) => write!(
+                f,
+                "{} was deleted or moved away while it was in use; nothing was written after that was noticed. Put it \
+                 back, or let a new one be made, and start again",
+                display_path(path)
+            ),
+            Error::Replaced(path) => write!(
+                f,
+                "{} was replaced by another file while it was in use; nothing was written after that was noticed. Stop \
+                 every program that uses a database before it is replaced; then start again",
+                display_path(path)
+            ),
             Error::NotFound(text) | Error::Conflict(text) | Error::QueueFull(text) | Error::Invalid(text) => {
                 f.write_str(text)
             }

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::db::{Db, some_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Beat, Due, Leased, Token, moment};
+use crate::lease::{Beat, Due, Held, Leased, Token, moment};
 use crate::tasks::MAX_PAYLOAD;
 use crate::time::Time;
 use crate::values::values;
@@ -138,6 +138,7 @@ static LEASED: Leased = Leased {
     on_beat: ", progress = ?5, processed_items = ?6, updated_at = ?1",
     on_expiry: "status = 'retryable', error_code = 'LEASE_EXPIRED',
         error_message = 'Lease expired and recovered', finished_at = ?1, updated_at = ?1",
+    renews_expired: false,
 };
 
 /// What the index `ix_jobs_single_active_scan_hash` lets be true of one row only, in its own words so that it is
@@ -274,7 +275,13 @@ impl Jobs<'_> {
 
     /// Makes scan and hash jobs whose lease has run out retryable. Says how many.
     pub fn recover(self) -> Result<usize> {
-        self.0.write_and_ring(Shape::Statement, |db| LEASED.recover(db))
+        self.0.write_and_ring(Shape::Compound, |db| LEASED.recover(db))
+    }
+
+    /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
+    /// if it does not hold it.
+    pub fn recover_by(self, held: Held) -> Result<usize> {
+        self.0.write_and_ring(Shape::Compound, move |db| LEASED.recover_by(db, &held))
     }
 
     /// A job as it stands.

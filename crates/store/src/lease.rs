@@ -5,8 +5,11 @@
 //! becomes); the guards are the same everywhere and stand here: an owner's write names the state it leaves and
 //! the token of its claim, so a row that was rescued and claimed again cannot be touched by its old owner.
 //!
-//! It does not decide when to recover: any worker or control plane may, at any time.
+//! A running row is stale when its worker is dead, or when its lease has run out and its worker is not known to be alive
+//! (`workers`), or when its lease has run out and its worker, which recovers, does not hold it (`Held`). It does not decide
+//! when to recover: any worker or control plane may, at any time.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,6 +18,7 @@ use rusqlite::{Row, ToSql};
 
 use crate::db::Db;
 use crate::error::Result;
+use crate::{cleanup, jobs, tasks, thumbnails, wal, workers};
 
 /// The default length of a lease.
 pub const LEASE: Duration = Duration::from_secs(300);
@@ -65,6 +69,33 @@ impl Token {
     }
 }
 
+/// What a worker holds in one table when it recovers. Only the worker itself can know that: a claim of its own may have been
+/// committed though the commit was reported as failed, or may have been dropped because its outcome could not be written.
+/// While the worker is alive, no other worker frees such a row.
+#[derive(Clone, Debug)]
+pub struct Held {
+    worker: String,
+    /// A JSON array of texts: the id of a row, a space, the token of its claim.
+    rows: String,
+}
+
+impl Held {
+    /// The rows, by id and token, that `worker` holds.
+    pub fn new<'a, I: std::fmt::Display>(
+        worker: &WorkerId,
+        rows: impl IntoIterator<Item = (I, &'a Token)>,
+    ) -> Self {
+        let rows: Vec<String> =
+            rows.into_iter().map(|(id, token)| format!("{id} {}", token.as_str())).collect();
+        Held { worker: worker.name().to_owned(), rows: serde_json::json!(rows).to_string() }
+    }
+
+    /// The parameters of [`Leased::is_unheld`].
+    pub(crate) fn params<'a>(&'a self, now: &'a str) -> [&'a str; 3] {
+        [now, &self.worker, &self.rows]
+    }
+}
+
 /// What a heartbeat found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beat {
@@ -94,6 +125,9 @@ pub(crate) struct Leased {
     pub(crate) on_beat: &'static str,
     /// Set when a lease is found to have run out, besides the lease columns.
     pub(crate) on_expiry: &'static str,
+    /// Whether a heartbeat renews a lease that has run out while nobody else took the row. The protocol says that one of a
+    /// job fails.
+    pub(crate) renews_expired: bool,
 }
 
 /// Which rows a claim is for.
@@ -139,10 +173,13 @@ impl Leased {
         more: &[&dyn ToSql],
     ) -> Result<Beat> {
         let Leased { table, on_beat, only, .. } = self;
-        let expires_column = self.lease_moment();
+        let unexpired = match self.renews_expired {
+            true => String::new(),
+            false => format!(" AND {} > ?1", self.lease_moment()),
+        };
         let sql = format!(
             "UPDATE {table} SET worker_heartbeat_at = ?1, lease_expires_at = ?3{on_beat}
-             WHERE id = ?4 AND status = 'running' AND worker_id = ?2 AND {expires_column} > ?1{only}"
+             WHERE id = ?4 AND status = 'running' AND worker_id = ?2{unexpired}{only}"
         );
         let (now, expires) = (db.now(), db.now.plus(length).to_string());
         let mut params: Vec<&dyn ToSql> = vec![&now, &token.0, &expires, id];
@@ -150,7 +187,7 @@ impl Leased {
         if db.execute(&sql, &*params)? == 1 {
             return Ok(Beat::Kept);
         }
-        let sql = format!("{} AND id = ?2 AND worker_id = ?3", self.expire());
+        let sql = format!("{} AND id = ?2 AND worker_id = ?3", self.free(&self.has_expired()));
         let expired = db.execute(&sql, rusqlite::params![now, id, token.0])?;
         Ok(if expired == 1 { Beat::Expired } else { Beat::Lost })
     }
@@ -171,10 +208,19 @@ impl Leased {
 
     /// The statement of [`finish`](Self::finish), for those who need it often.
     pub(crate) fn finishing(&self, sets: &str) -> String {
+        self.finishing_where("id = ?2", sets)
+    }
+
+    /// Like [`finishing`](Self::finishing), for all rows whose ids are in the JSON array ?2.
+    pub(crate) fn finishing_all(&self, sets: &str) -> String {
+        self.finishing_where("id IN (SELECT value FROM json_each(?2))", sets)
+    }
+
+    fn finishing_where(&self, which: &str, sets: &str) -> String {
         let Leased { table, only, .. } = self;
         format!(
             "UPDATE {table} SET {sets}, worker_heartbeat_at = ?1, lease_expires_at = NULL
-             WHERE id = ?2 AND status = 'running' AND worker_id = ?3{only}"
+             WHERE {which} AND status = 'running' AND worker_id = ?3{only}"
         )
     }
 
@@ -189,37 +235,95 @@ impl Leased {
         Ok(db.execute(&sql, rusqlite::params![now, id, token.0])? == 1)
     }
 
-    /// Rescues every row whose lease has run out. Says how many.
+    /// Frees every stale row. Returns how many. Workers are judged only if a row is leased.
     pub(crate) fn recover(&self, db: &Db<'_>) -> Result<usize> {
-        db.execute(&self.expire(), [db.now()])
-    }
-
-    /// How many rows are leased, and how many of them beyond their time.
-    pub(crate) fn leased_and_stale(&self, db: &Db<'_>) -> Result<(i64, i64)> {
         let Leased { table, only, .. } = self;
-        let leased = format!("SELECT count(*) FROM {table} WHERE status = 'running'{only}");
-        let stale = format!("SELECT count(*) FROM {table} WHERE {}", self.is_stale());
-        Ok((db.number(&leased, [])?, db.number(&stale, [db.now()])?))
+        let leased = format!("SELECT EXISTS (SELECT 1 FROM {table} WHERE status = 'running'{only})");
+        if db.number(&leased, [])? == 0 {
+            return Ok(0);
+        }
+        workers::judge(db)?;
+        self.free_stale(db)
     }
 
-    fn expire(&self) -> String {
-        let Leased { table, on_expiry, .. } = self;
+    /// Like [`recover`](Self::recover), by a worker that knows what it holds.
+    pub(crate) fn recover_by(&self, db: &Db<'_>, held: &Held) -> Result<usize> {
+        Ok(self.free_unheld(db, held)? + self.recover(db)?)
+    }
+
+    /// Frees rows that a worker claimed and does not hold, and whose lease has run out. Returns how many.
+    pub(crate) fn free_unheld(&self, db: &Db<'_>, held: &Held) -> Result<usize> {
+        db.execute(&self.free(&self.is_unheld()), held.params(db.now()))
+    }
+
+    /// Running beyond its time, claimed by the worker ?2, and not among the rows ?3 that it holds.
+    pub(crate) fn is_unheld(&self) -> String {
         format!(
-            "UPDATE {table} SET {on_expiry}, worker_id = NULL, worker_heartbeat_at = NULL,
-                lease_expires_at = NULL WHERE {}",
-            self.is_stale()
+            "{} AND substr(worker_id, 1, length(?2) + 1) = ?2 || '/'
+             AND id || ' ' || worker_id NOT IN (SELECT value FROM json_each(?3))",
+            self.has_expired()
         )
     }
 
-    /// Running, and beyond its time or without one.
-    pub(crate) fn is_stale(&self) -> String {
+    /// Frees every row that is stale by the last judgement of workers. Returns how many.
+    pub(crate) fn free_stale(&self, db: &Db<'_>) -> Result<usize> {
+        db.execute(&self.free(&self.is_stale()), [db.now()])
+    }
+
+    /// How many rows are leased, and how many of them are stale.
+    pub(crate) fn leased_and_stale(&self, db: &Db<'_>) -> Result<(i64, i64)> {
+        let Leased { table, only, .. } = self;
+        let leased = format!("SELECT count(*) FROM {table} WHERE status = 'running'{only}");
+        // A file of an earlier version may be looked at, too.
+        let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'workers'";
+        let is_known = db.number(known, [])? > 0;
+        let which = if is_known { self.is_stale() } else { self.has_expired() };
+        // By the last judgement; and held by workers that have ended since, which a check must not write down.
+        let ended = match is_known {
+            true => format!(
+                "status = 'running' AND EXISTS (SELECT 1 FROM json_each(?2)
+                    WHERE substr({table}.worker_id, 1, length(value) + 1) = value || '/'){only}"
+            ),
+            false => "false AND ?2 IS NULL".to_owned(),
+        };
+        let stale = format!("SELECT count(*) FROM {table} WHERE ({which}) OR ({ended})");
+        let dead = if is_known { workers::seen_dead(db)? } else { BTreeSet::new() };
+        let dead = serde_json::Value::from_iter(dead).to_string();
+        Ok((db.number(&leased, [])?, db.number(&stale, (db.now(), dead))?))
+    }
+
+    fn free(&self, which: &str) -> String {
+        let Leased { table, on_expiry, .. } = self;
+        format!(
+            "UPDATE {table} SET {on_expiry}, worker_id = NULL, worker_heartbeat_at = NULL,
+                lease_expires_at = NULL WHERE {which}"
+        )
+    }
+
+    /// Running, and beyond its time or without one, by the wall clock.
+    fn has_expired(&self) -> String {
         let expires = self.lease_moment();
         format!("status = 'running' AND (lease_expires_at IS NULL OR {expires} <= ?1){}", self.only)
+    }
+
+    /// Running, and its worker is dead, or its lease has run out and its worker is not known to be alive.
+    pub(crate) fn is_stale(&self) -> String {
+        let Leased { table, only, .. } = self;
+        let (expires, alive, dead) =
+            (self.lease_moment(), workers::held_by(table, "alive"), workers::held_by(table, "dead"));
+        format!(
+            "status = 'running' AND ({dead} OR (lease_expires_at IS NULL OR {expires} <= ?1) AND NOT {alive}){only}"
+        )
     }
 
     fn lease_moment(&self) -> String {
         if self.our_times { "lease_expires_at".to_owned() } else { moment("lease_expires_at") }
     }
+}
+
+/// The tables whose rows are leased.
+pub(crate) fn tables() -> [&'static Leased; 5] {
+    [tasks::leased(), jobs::leased(), thumbnails::leased(), cleanup::leased(), wal::leased()]
 }
 
 /// Runs a statement that [`Leased::finishing`] made.

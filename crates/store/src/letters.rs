@@ -1,5 +1,5 @@
 //! Dead letters: tasks that were given up, with all it takes to understand them and to try again. And messages of
-//! queues elsewhere, which cannot be put back from here.
+//! queues elsewhere, with all it takes to publish them again.
 //!
 //! Owns the table `dead_letter_queue`. A letter is made in the transaction that gives its task up, and goes in the
 //! one that puts the task back: at no moment are there both, or neither. A message's letter is told by its having a
@@ -125,8 +125,8 @@ impl DeadLetter {
     pub fn must_be_a_task(&self) -> Result<()> {
         match &self.queue {
             Some(queue) if self.is_message() => Err(Error::Conflict(format!(
-                "dead letter {0} is no task, but the message {1:?} from the queue {queue:?}: publish it there again, \
-                 `gristmill dead show {0}` has all of it; then discard the letter",
+                "dead letter {0} is no task, but the message {1:?} from the queue {queue:?}: `gristmill dead retry {0}` \
+                 publishes it there again",
                 self.id, self.task_id
             ))),
             _ => Ok(()),
@@ -224,6 +224,19 @@ impl Letters<'_> {
         })
     }
 
+    /// Removes the letter of a message that was published again, and says so. It stays if the message has failed again
+    /// since the letter was read.
+    pub fn remove_published(self, letter: &DeadLetter) -> Result<bool> {
+        let (id, last, attempts) = (letter.id, letter.last_failure.to_string(), letter.attempt_count);
+        self.0.write(Shape::Statement, move |db| {
+            let sql = format!(
+                "DELETE FROM dead_letter_queue WHERE id = ?1 AND last_failure = ?2 AND attempt_count = ?3
+                    AND {OF_MESSAGE}"
+            );
+            Ok(db.execute(&sql, params![id, last, attempts])? > 0)
+        })
+    }
+
     /// Up to `limit` letters of these kinds whose workload has not cleaned up yet.
     pub fn uncleaned(self, kinds: &[String], limit: usize) -> Result<Vec<DeadLetter>> {
         let kinds = serde_json::to_string(kinds).map_err(|error| Error::Internal(error.to_string()))?;
@@ -313,7 +326,7 @@ pub(crate) fn bury(db: &Db<'_>, task: i64, failure: &Failure) -> Result<i64> {
     let sql = "INSERT INTO dead_letter_queue (task_id, task_type, document_id, failure_reason, attempt_count,
             first_failure, last_failure, error_details, checkpoint, created_at, queue, payload, priority,
             max_attempts, unique_key)
-        SELECT CAST(id AS TEXT), kind, coalesce(document_id, ''), ?2, attempts, coalesce(first_failed_at, ?3),
+        SELECT CAST(id AS TEXT), kind, coalesce(document_id, ''), ?2, attempts + crashes, coalesce(first_failed_at, ?3),
             coalesce(last_failed_at, ?3), ?4,
             nullif((SELECT json_group_object(step, json(data)) FROM task_checkpoints WHERE task_id = tasks.id), '{}'),
             ?3, queue, CAST(payload AS TEXT), max(-2147483648, min(2147483647, CAST(priority AS INTEGER))),

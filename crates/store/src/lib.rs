@@ -46,25 +46,33 @@ pub mod damage;
 mod db;
 pub mod doctor;
 mod error;
+pub mod failures;
 pub mod jobs;
 mod json;
 pub mod lease;
 pub mod letters;
 pub mod limits;
+pub mod message_runs;
 mod migrations;
+mod original;
 mod paths;
+pub mod positions;
+pub mod private;
+pub mod process;
 mod read_only;
 mod readers;
 pub mod roots;
 pub mod scans;
 mod schema;
 pub mod seen;
+pub mod start_log;
 pub mod tasks;
 pub mod thumbnails;
 pub mod time;
 mod values;
 pub mod wal;
 mod watch;
+pub mod workers;
 mod writer;
 
 use std::fmt;
@@ -77,12 +85,13 @@ use serde::Serialize;
 
 pub use crate::db::Durability;
 pub use crate::error::{Error, Result};
-pub use crate::paths::{display_path, is_invisible};
+pub use crate::paths::{behind_link, display_path, is_invisible};
 pub use crate::time::{Clock, Time};
 pub use crate::watch::Watch;
 
 use crate::bell::Bell;
 use crate::db::{Access, Db, File};
+use crate::original::Original;
 use crate::readers::Readers;
 use crate::writer::{Shape, Writer};
 
@@ -97,6 +106,7 @@ struct Inner {
     writer: Option<Writer>,
     bell: Arc<Bell>,
     file: Arc<File>,
+    original: Arc<Original>,
 }
 
 /// How a store is opened.
@@ -161,8 +171,9 @@ impl Options {
                 }
                 read_only::check_version(&file, &conn)?;
                 let file = Arc::new(file);
-                let bell = Arc::default();
-                Ok(Store(Arc::new(Inner { readers: Readers::new(file.clone()), writer: None, bell, file })))
+                let (bell, original) = (Arc::default(), Arc::new(Original::of(&file.path, false)));
+                let readers = Readers::new(file.clone());
+                Ok(Store(Arc::new(Inner { readers, writer: None, bell, file, original })))
             }
             result => result,
         }
@@ -175,9 +186,11 @@ impl Options {
         patiently(busy, || file.use_wal(&conn))?;
         drop(looked);
         patiently(busy, || migrations::run(&file, &conn))?;
+        let original = Arc::new(Original::of(&file.path, true));
         let bell = Arc::<Bell>::default();
-        let writer = Writer::start(file.clone(), conn, bell.clone())?;
-        Ok(Store(Arc::new(Inner { readers: Readers::new(file.clone()), writer: Some(writer), bell, file })))
+        let writer = Some(Writer::start(file.clone(), original.clone(), conn, bell.clone())?);
+        let readers = Readers::new(file.clone());
+        Ok(Store(Arc::new(Inner { readers, writer, bell, file, original })))
     }
 }
 
@@ -225,9 +238,19 @@ impl Store {
         tasks::Tasks(self)
     }
 
+    /// Workers that hold leases.
+    pub fn workers(&self) -> workers::Workers<'_> {
+        workers::Workers(self)
+    }
+
     /// Checkpoints of tasks.
     pub fn checkpoints(&self) -> checkpoints::Checkpoints<'_> {
         checkpoints::Checkpoints(self)
+    }
+
+    /// Failed attempts of tasks.
+    pub fn failures(&self) -> failures::Failures<'_> {
+        failures::Failures(self)
     }
 
     /// Tasks and messages that were given up.
@@ -255,9 +278,19 @@ impl Store {
         limits::Limits(self)
     }
 
+    /// Where consumers of streams continue.
+    pub fn positions(&self) -> positions::Positions<'_> {
+        positions::Positions(self)
+    }
+
     /// Messages that were seen before.
     pub fn seen(&self) -> seen::Seen<'_> {
         seen::Seen(self)
+    }
+
+    /// Messages that were started and have not ended.
+    pub fn message_runs(&self) -> message_runs::MessageRuns<'_> {
+        message_runs::MessageRuns(self)
     }
 
     /// Folders that are scanned.
@@ -287,6 +320,11 @@ impl Store {
         }
     }
 
+    /// Fails when the file was deleted, moved or replaced since it was opened. Every read and write checks this, too.
+    pub fn check_in_place(&self) -> Result<()> {
+        self.0.original.check()
+    }
+
     fn writer(&self) -> Result<&Writer> {
         self.0.writer.as_ref().ok_or_else(|| Error::ReadOnly(self.0.file.path.clone()))
     }
@@ -313,6 +351,7 @@ impl Store {
     }
 
     pub(crate) fn with_reader<T>(&self, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        self.0.original.check()?;
         self.0.readers.with(body)
     }
 }

@@ -40,6 +40,11 @@ const OURS: &[(i64, &str, Migration)] = &[
     (1005, "catalog_identity", catalog_identity),
     (1006, "catalog_exceptions", catalog_exceptions),
     (1007, "mount_points", mount_points),
+    (1008, "task_starts", task_starts),
+    (1009, "task_failures", task_failures),
+    (1010, "message_runs", message_runs),
+    (1011, "message_claims", message_claims),
+    (1012, "stream_positions", stream_positions),
 ];
 
 /// The step that a file is at when there is nothing left to do.
@@ -226,6 +231,36 @@ fn catalog_exceptions(db: &Db<'_>) -> Result<()> {
 /// 1007: the folders that a filesystem was mounted on.
 fn mount_points(db: &Db<'_>) -> Result<()> {
     add_columns(db, "folders", schema::MOUNT_COLUMNS)
+}
+
+/// 1008: how often tasks were started, and which processes hold leases. Earlier versions counted no starts: each failed
+/// attempt and each crash was one.
+fn task_starts(db: &Db<'_>) -> Result<()> {
+    add_columns(db, "tasks", schema::START_COLUMNS)?;
+    db.batch(schema::SUSPICIOUS)?;
+    db.batch(schema::WORKERS)?;
+    db.batch("UPDATE tasks SET starts = attempts + crashes WHERE attempts + crashes > starts")
+}
+
+/// 1009: failed attempts of tasks, and tasks that are being cancelled.
+fn task_failures(db: &Db<'_>) -> Result<()> {
+    add_columns(db, "tasks", schema::CANCEL_COLUMNS)?;
+    db.batch(schema::TASK_FAILURES)
+}
+
+/// 1010: what consumers of queues know of messages that did not end.
+fn message_runs(db: &Db<'_>) -> Result<()> {
+    db.batch(schema::MESSAGE_RUNS)
+}
+
+/// 1011: messages that consumers work on.
+fn message_claims(db: &Db<'_>) -> Result<()> {
+    db.batch(schema::MESSAGE_CLAIMS)
+}
+
+/// 1012: where consumers of streams continue.
+fn stream_positions(db: &Db<'_>) -> Result<()> {
+    db.batch(schema::STREAM_POSITIONS)
 }
 
 fn add_columns(db: &Db<'_>, table: &str, wanted: &[(&str, &str)]) -> Result<()> {

@@ -7,7 +7,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const SUBSTITUTE: char = '\u{1a}';
 
@@ -33,6 +33,21 @@ pub(crate) fn push(text: &mut String, name: &OsStr) {
 fn escape(text: &mut String, byte: u8) {
     // Writing to a String cannot fail.
     let _ = write!(text, "{SUBSTITUTE}{byte:02X}");
+}
+
+/// The path with something added to its last name, as SQLite names the log of a file.
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// The file that a path leads to if its last name is a link; else the path. What belongs to a database is beside the file
+/// itself, as SQLite's log is: two processes may know it by two names.
+pub fn behind_link(path: &Path) -> PathBuf {
+    let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    let target = if is_link { std::fs::canonicalize(path).ok() } else { None };
+    target.unwrap_or_else(|| path.to_path_buf())
 }
 
 pub(crate) fn to_text(path: &OsStr) -> String {

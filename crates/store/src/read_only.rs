@@ -4,14 +4,14 @@
 //! index, unless it is promised that nobody writes the file (`immutable`). That promise is made only if there is no log, so
 //! no process is writing now; a log that is there holds commits, which must not be left out.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rusqlite::Connection;
 
 use crate::db::{Access, File};
 use crate::error::{Error, Result};
 use crate::migrations;
-use crate::paths::display_path;
+use crate::paths::{beside, display_path};
 
 /// Whether an error can mean that the file is there and cannot be written.
 pub(crate) fn may_be(error: &Error, path: &Path) -> bool {
@@ -55,12 +55,6 @@ pub(crate) fn check_version(file: &File, conn: &Connection) -> Result<()> {
                 .to_owned(),
         )),
     }
-}
-
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    name.into()
 }
 
 /// The address of a file that nobody writes, as SQLite takes it.

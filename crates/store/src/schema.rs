@@ -383,6 +383,24 @@ pub(crate) const TASKS: &str = "
     CREATE INDEX IF NOT EXISTS idx_dlq_last_failure ON dead_letter_queue (last_failure);
 ";
 
+/// When a task that a worker has was asked to be cancelled. It is cancelled when its run has ended.
+pub(crate) const CANCEL_COLUMNS: &[(&str, &str)] = &[("cancel_requested_at", "TEXT")];
+
+/// Why each attempt of a task failed; and the few tasks that workers look for while they are being cancelled.
+pub(crate) const TASK_FAILURES: &str = "
+    CREATE TABLE IF NOT EXISTS task_failures (
+        task_id INTEGER NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
+        attempt INTEGER NOT NULL CHECK (attempt > 0),
+        failed_at TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        step TEXT,
+        output TEXT,
+        PRIMARY KEY (task_id, attempt)
+    ) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS ix_tasks_cancelling ON tasks (id)
+        WHERE status = 'running' AND cancel_requested_at IS NOT NULL;
+";
+
 /// What our dead letters carry beyond the shared columns, so that a letter alone is enough to try again, and
 /// whether the workload's own clean-up has been called.
 pub(crate) const LETTER_COLUMNS: &[(&str, &str)] = &[
@@ -502,7 +520,53 @@ pub(crate) const UNUSED_INDEXES: &str = "
     DROP INDEX IF EXISTS ix_library_files_hash_claimed;
 ";
 
-/// Messages that consumers have seen. The key's tree is the table; the index has what is oldest, for those that forget.
+/// Messages that consumers work on, so that no other works on the same.
+pub(crate) const MESSAGE_CLAIMS: &str = "
+    CREATE TABLE IF NOT EXISTS message_claims (
+        scope TEXT NOT NULL CHECK (scope <> ''),
+        message_id TEXT NOT NULL CHECK (message_id <> ''),
+        claimed_by TEXT NOT NULL,
+        claimed_at TEXT NOT NULL,
+        PRIMARY KEY (scope, message_id)
+    ) WITHOUT ROWID;
+";
+
+/// How often a task was started, as far as it was recorded; and how often a process ended that had claimed it without
+/// having recorded a start.
+pub(crate) const START_COLUMNS: &[(&str, &str)] =
+    &[("starts", "INTEGER NOT NULL DEFAULT 0"), ("abandoned", "INTEGER NOT NULL DEFAULT 0")];
+
+/// Tasks whose worker has died: few, and claimed by a rule of their own. The status is a column of the index and not in
+/// its condition: a task that changes its status costs less so.
+pub(crate) const SUSPICIOUS: &str = "
+    CREATE INDEX IF NOT EXISTS ix_tasks_suspicious ON tasks (status, queue, kind, priority DESC)
+        WHERE crashes > 0 OR abandoned > 0;
+";
+
+/// Workers that may hold leases. `beat_ms` is a time of the monotonic clock of the worker's boot.
+pub(crate) const WORKERS: &str = "
+    CREATE TABLE IF NOT EXISTS workers (
+        name TEXT NOT NULL PRIMARY KEY CHECK (name <> ''),
+        process TEXT NOT NULL,
+        lease_ms INTEGER NOT NULL,
+        beat_ms INTEGER NOT NULL,
+        state TEXT CHECK (state = 'alive' OR state = 'silent' OR state = 'dead'),
+        updated_at TEXT NOT NULL
+    ) WITHOUT ROWID;
+";
+
+/// Where consumers of streams continue.
+pub(crate) const STREAM_POSITIONS: &str = "
+    CREATE TABLE IF NOT EXISTS stream_positions (
+        stream TEXT NOT NULL CHECK (stream <> ''),
+        consumer TEXT NOT NULL CHECK (consumer <> ''),
+        next_offset INTEGER NOT NULL CHECK (next_offset >= 0),
+        updated_at TEXT NOT NULL,
+        PRIMARY KEY (stream, consumer)
+    ) WITHOUT ROWID;
+";
+
+/// Messages that consumers have seen. The key's tree is the table; the index has the oldest first, for pruning.
 pub(crate) const MESSAGES: &str = "
     CREATE TABLE IF NOT EXISTS seen_messages (
         scope TEXT NOT NULL CHECK (scope <> ''),
@@ -511,4 +575,20 @@ pub(crate) const MESSAGES: &str = "
         PRIMARY KEY (scope, message_id)
     ) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS ix_seen_messages_seen ON seen_messages (scope, seen_at);
+";
+
+/// Messages that were started and have not ended, as far as consumers must know after a crash. Messages that are equal in
+/// everything have the same fingerprint and differ in `copy`. The index has the oldest first, for pruning.
+pub(crate) const MESSAGE_RUNS: &str = "
+    CREATE TABLE IF NOT EXISTS message_runs (
+        scope TEXT NOT NULL CHECK (scope <> ''),
+        fingerprint BLOB NOT NULL,
+        copy INTEGER NOT NULL CHECK (copy >= 0),
+        starts INTEGER NOT NULL CHECK (starts >= 0),
+        failed INTEGER NOT NULL CHECK (failed >= 0),
+        error TEXT,
+        updated_at TEXT NOT NULL,
+        PRIMARY KEY (scope, fingerprint, copy)
+    ) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS ix_message_runs_updated ON message_runs (updated_at);
 ";

@@ -1,6 +1,8 @@
 //! Messages that were seen before, so that one which is delivered again is not done again.
 //!
-//! Owns the table `seen_messages`. A scope is whatever an id is unique in, such as a queue; scopes do not see each other.
+//! Owns the tables `seen_messages` and `message_claims`. A scope is whatever an id is unique in, such as a queue; scopes do not see each other.
+//! A message is claimed before it is handled, and recorded as seen, or released, after that: of several processes that
+//! share the file one at a time handles it.
 //! What a message was, and what became of it, is the consumer's affair.
 
 use std::time::Duration;
@@ -9,7 +11,25 @@ use rusqlite::params;
 
 use crate::Store;
 use crate::error::{Error, Result};
+use crate::process;
 use crate::writer::Shape;
+
+/// A claim of a process of which nothing is known, such as one of another host, holds for this time.
+const CLAIM_LEASE: Duration = Duration::from_secs(600);
+
+/// Claims of ended processes are deleted after this time, or after that for which ids are remembered if it is longer.
+const KEEP_CLAIMS: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What an attempt to claim a message found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is the caller's now, until it is recorded or released.
+    Claimed,
+    /// It was recorded as seen within the time.
+    Seen,
+    /// Another caller has claimed it, whose process is running as far as is known.
+    InProgress,
+}
 
 /// The index gives the oldest ones first, and what it gives is found by its key: this reads what it deletes, however
 /// much else there is.
@@ -34,7 +54,41 @@ impl Seen<'_> {
         })
     }
 
-    /// Records messages as seen now; those that were before count from now on. When this returns, it is on disk.
+    /// Claims a message for this process, unless it was recorded less than `window` ago, or is claimed. A claim of a
+    /// process that has ended is taken over.
+    pub fn claim(self, scope: &str, id: &str, window: Duration) -> Result<Claim> {
+        let (scope, id) = (scope.to_owned(), id.to_owned());
+        self.0.write(Shape::Compound, move |db| {
+            let seen = "SELECT 1 FROM seen_messages WHERE scope = ?1 AND message_id = ?2 AND seen_at > ?3";
+            if db.number(seen, params![scope, id, db.now.minus(window).to_string()])? > 0 {
+                return Ok(Claim::Seen);
+            }
+            let claimed =
+                "SELECT claimed_by, claimed_at > ?3 FROM message_claims WHERE scope = ?1 AND message_id = ?2";
+            let horizon = db.now.minus(CLAIM_LEASE).to_string();
+            let found = db.rows(claimed, params![scope, id, horizon], |row| {
+                Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?))
+            })?;
+            if found.iter().any(|(by, is_recent)| process::is_alive(by).unwrap_or(*is_recent)) {
+                return Ok(Claim::InProgress);
+            }
+            let sql = "INSERT OR REPLACE INTO message_claims (scope, message_id, claimed_by, claimed_at)
+                VALUES (?1, ?2, ?3, ?4)";
+            db.execute(sql, params![scope, id, process::tag(), db.now()])?;
+            Ok(Claim::Claimed)
+        })
+    }
+
+    /// Gives a claim of this process back: the message was not handled.
+    pub fn release(self, scope: &str, id: &str) -> Result<()> {
+        let (scope, id) = (scope.to_owned(), id.to_owned());
+        self.0.write(Shape::Statement, move |db| {
+            let sql = "DELETE FROM message_claims WHERE scope = ?1 AND message_id = ?2 AND claimed_by = ?3";
+            db.execute(sql, params![scope, id, process::tag()]).map(drop)
+        })
+    }
+
+    /// Records messages as seen now, which ends their claims; those that were before count from now on. When this returns, it is on disk.
     pub fn record(self, scope: &str, ids: Vec<String>) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
@@ -56,7 +110,11 @@ impl Seen<'_> {
             let sql = "INSERT INTO seen_messages (scope, message_id, seen_at) VALUES (?1, ?2, ?3)
                 ON CONFLICT (scope, message_id) DO UPDATE SET seen_at = excluded.seen_at
                 WHERE excluded.seen_at > seen_at";
-            ids.iter().try_for_each(|id| db.execute(sql, params![scope, id, db.now()]).map(drop))
+            let claim = "DELETE FROM message_claims WHERE scope = ?1 AND message_id = ?2";
+            ids.iter().try_for_each(|id| {
+                db.execute(sql, params![scope, id, db.now()])?;
+                db.execute(claim, params![scope, id]).map(drop)
+            })
         })
     }
 
@@ -64,7 +122,9 @@ impl Seen<'_> {
     /// many.
     pub fn prune(self, scope: &str, window: Duration, limit: usize) -> Result<usize> {
         let scope = scope.to_owned();
-        self.0.write(Shape::Statement, move |db| {
+        self.0.write(Shape::Compound, move |db| {
+            let claims = "DELETE FROM message_claims WHERE scope = ?1 AND claimed_at <= ?2";
+            db.execute(claims, params![scope, db.now.minus(window.max(KEEP_CLAIMS)).to_string()])?;
             let horizon = db.now.minus(window).to_string();
             db.execute(PRUNE, params![scope, horizon, crate::as_limit(limit)])
         })
@@ -76,6 +136,36 @@ mod tests {
     use rusqlite::{Connection, StatementStatus};
 
     use super::*;
+
+    /// Claims of processes that have ended are taken over, those of unknown ones after the lease.
+    #[test]
+    fn claim_of_an_ended_process_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        let store = Store::open(&path).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let running = process::tag_of(child.id());
+        let claimed_by = |tag: &str, age: &str| {
+            let conn = Connection::open(&path).unwrap();
+            let at = "strftime('%Y-%m-%d %H:%M:%f000', 'now', ?2)";
+            let sql = format!("INSERT OR REPLACE INTO message_claims VALUES ('q', 'a', ?1, {at})");
+            conn.execute(&sql, params![tag, age]).unwrap();
+            let claim = store.seen().claim("q", "a", Duration::from_secs(60)).unwrap();
+            store.seen().release("q", "a").unwrap();
+            claim
+        };
+        let elsewhere = "process 1 on elsewhere (boot x, start 1)";
+        assert_eq!(claimed_by(elsewhere, "-1 seconds"), Claim::InProgress);
+        assert_eq!(claimed_by(elsewhere, "-1 hours"), Claim::Claimed);
+        if process::is_alive(&running).is_some() {
+            assert_eq!(claimed_by(&running, "-1 hours"), Claim::InProgress);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if process::is_alive(&running).is_some() {
+            assert_eq!(claimed_by(&running, "-1 seconds"), Claim::Claimed);
+        }
+    }
 
     /// SQLite counts its own steps, so that nobody has to look at a watch.
     #[test]

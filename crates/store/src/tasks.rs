@@ -9,29 +9,53 @@
 //!                                  lease ran out
 //! ```
 //!
+//! A running task that is to be cancelled is cancelled when its run has ended.
 //! `scheduled` keeps what is not due out of the way of what is: a claim never looks at it. What a task does
 //! is not known here.
+//!
+//! A running task is waiting in its worker's process until its start is recorded: `started_at` is NULL. What ends a
+//! claim, and what it counts:
+//!
+//! | event | start not recorded | start recorded |
+//! |---|---|---|
+//! | completed, retry, dead letter | starts + 1 | |
+//! | released, postponed | | |
+//! | its worker died, or is unknown and its lease ran out | abandoned + 1 | crashes + 1 |
+//! | its worker is silent or does not hold it, and its lease ran out | | |
+//!
+//! Recording a start adds 1 to `starts`. Only `crashes` makes a poison pill. A worker that dies just after a start may not
+//! have recorded it; so a task with crashes or abandoned claims is claimed with few others, and its worker notes its
+//! start in a file (`start_log`) from which a recovery records it.
 
+mod cancel;
+mod claim;
+mod claims;
+mod settle;
 mod types;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Row, params};
+use rusqlite::{CachedStatement, params};
 
-use crate::checkpoints;
 use crate::db::{Db, bad};
 use crate::error::{Error, Result};
 use crate::json;
-use crate::lease::{self, Beat, Due, Leased, Token};
+use crate::lease::{Beat, Held, Leased, Token};
 use crate::letters;
+use crate::start_log;
 use crate::time::Time;
+use crate::workers;
 use crate::writer::Shape;
 use crate::{Page, Store};
 
+use settle::Completions;
+
+pub use cancel::CancelOutcome;
+pub use claims::Claims;
 pub use types::{
-    ClaimedTask, Enqueued, Failure, NewTask, Recovered, Settled, Settlement, TaskFilter, TaskRow, TaskStatus,
-    Turn, Verdict, Wanted,
+    ClaimedTask, Enqueued, Exchange, Failure, NewTask, Recovered, Settled, Settlement, TaskFilter, TaskRow,
+    TaskStatus, Turn, Verdict, Visit, Wanted,
 };
 
 /// The queue tasks go to unless they name another.
@@ -44,14 +68,12 @@ static LEASED: Leased = Leased {
     table: "tasks",
     our_times: true,
     only: "",
-    on_claim: ", started_at = ?1",
+    on_claim: ", started_at = NULL",
     on_beat: "",
-    on_expiry: "status = 'pending'",
+    on_expiry: "status = iif(cancel_requested_at IS NULL, 'pending', 'cancelled'),
+        finished_at = iif(cancel_requested_at IS NULL, finished_at, ?1)",
+    renews_expired: true,
 };
-
-/// What most tasks come to; made once.
-static COMPLETE: LazyLock<String> =
-    LazyLock::new(|| LEASED.finishing("status = 'completed', finished_at = ?1, result = ?4"));
 
 /// The tasks of a store.
 #[derive(Clone, Copy, Debug)]
@@ -68,15 +90,34 @@ impl Tasks<'_> {
     /// Puts many tasks in: all of them, or none.
     pub fn enqueue_many(self, tasks: Vec<NewTask>) -> Result<Vec<Enqueued>> {
         tasks.iter().try_for_each(NewTask::check)?;
-        self.0.write_and_ring(Shape::Compound, move |db| tasks.iter().map(|task| insert(db, task)).collect())
+        self.0.write_and_ring(Shape::Compound, move |db| insert_all(db, &tasks))
     }
 
-    /// One visit of a worker: writes its verdicts and claims what it wants, in one transaction.
+    /// Writes a worker's verdicts and claims what it wants, in one transaction.
     pub fn turn(self, settlements: impl Into<Arc<[Settlement]>>, wanted: Vec<Wanted>) -> Result<Turn> {
-        let settlements = settlements.into();
-        settlements.iter().try_for_each(Settlement::check)?;
-        let body = move |db: &Db<'_>| turn(db, &settlements, &wanted);
-        self.0.write(Shape::Compound, body)
+        self.visit(Visit { settlements: settlements.into(), wanted, ..Visit::default() })
+    }
+
+    /// One visit of a worker, in one transaction: records starts, writes verdicts, claims what is wanted.
+    pub fn visit(self, visit: Visit) -> Result<Turn> {
+        visit.settlements.iter().try_for_each(Settlement::check)?;
+        let visit = Arc::new(visit);
+        let write = |completions: Completions| {
+            let visit = visit.clone();
+            self.0.write(Shape::Compound, move |db| turn(db, &visit, completions))
+        };
+        match write(Completions::Together) {
+            // Rarely, and nothing was written.
+            Err(error) if settle::is_lost(&error) => write(Completions::Apart),
+            turn => turn,
+        }
+    }
+
+    /// Records that a claimed task is about to be started. False when the task is not the caller's any more: then it must
+    /// not be started. When this returns, it is on disk.
+    pub fn start(self, id: i64, token: &Token) -> Result<bool> {
+        let token = token.clone();
+        self.0.write(Shape::Statement, move |db| record_start(db, id, &token))
     }
 
     /// Prolongs the leases of tasks. Says what was found, in order.
@@ -86,19 +127,46 @@ impl Tasks<'_> {
         })
     }
 
-    /// Frees tasks whose lease has run out. A crash is no failed attempt, but it is counted: a task whose
-    /// worker has died `max_crashes` times is buried.
+    /// Frees tasks whose worker is dead, and tasks whose lease has run out unless their worker is alive. A crash is no
+    /// failed attempt, but it is counted: a task that was started `max_crashes` times by workers that died becomes a
+    /// dead letter.
     pub fn recover(self, max_crashes: u32) -> Result<Recovered> {
-        self.0.write_and_ring(Shape::Compound, move |db| recover(db, max_crashes))
+        self.recover_all(max_crashes, None)
     }
 
-    /// Calls a task off, waiting or running. A worker that runs it learns so at its next heartbeat.
-    pub fn cancel(self, id: i64) -> Result<()> {
-        self.0.write(Shape::Compound, move |db| {
-            let sql = "UPDATE tasks SET status = 'cancelled', finished_at = ?2, lease_expires_at = NULL
-                WHERE id = ?1 AND status IN ('pending', 'scheduled', 'running')";
-            changed(db, db.execute(sql, params![id, db.now()])?, id, "pending, scheduled or running")?;
-            checkpoints::forget(db, id)
+    /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
+    /// if it does not hold it. That counts nothing: the worker has not died.
+    pub fn recover_by(self, max_crashes: u32, held: Held) -> Result<Recovered> {
+        self.recover_all(max_crashes, Some(held))
+    }
+
+    fn recover_all(self, max_crashes: u32, held: Option<Held>) -> Result<Recovered> {
+        let (recovered, dead) =
+            self.0.write_and_ring(Shape::Compound, move |db| recover(db, max_crashes, held.as_ref()))?;
+        // Their starts are on disk now. The records go last: with them the names of the logs would be lost.
+        if !dead.is_empty() {
+            dead.iter().for_each(|worker| start_log::remove_of(self.0.path(), worker));
+            self.0.write(Shape::Compound, workers::forget_dead)?;
+        }
+        Ok(recovered)
+    }
+
+    /// Cancels a task that waits. A running one is cancelled when its run has ended: its worker notices the request within
+    /// a second. A request may be repeated.
+    pub fn cancel(self, id: i64) -> Result<CancelOutcome> {
+        self.0.write_and_ring(Shape::Compound, move |db| cancel::cancel(db, id))
+    }
+
+    /// Running tasks that are to be cancelled, with the token of their claim. Cheap if there are none.
+    pub fn cancel_requests(self) -> Result<Vec<(i64, Token)>> {
+        self.0.read(cancel::requested)
+    }
+
+    /// Cancels the tasks that were to be cancelled and whose worker is gone. Returns how many. Every recovery does this.
+    pub fn recover_cancelled(self) -> Result<usize> {
+        self.0.write_and_ring(Shape::Compound, |db| {
+            workers::judge(db)?;
+            cancel::cancel_stale(db)
         })
     }
 
@@ -153,6 +221,30 @@ impl Tasks<'_> {
         })
     }
 
+    /// Tasks of these queues that workers other than `worker` hold. Judges the workers as seen from this process.
+    pub fn claims_of_others(self, queues: &[String], worker: &str) -> Result<Claims> {
+        self.0.read(|db| claims::claims(db, queues, worker))
+    }
+
+    /// Whether any task of these queues and kinds is due, or was claimed before and waits to be tried again: its attempt
+    /// failed, or it was postponed. A task that waits for its first time was never claimed.
+    pub fn has_waiting(self, queues: &[String], kinds: &[&str]) -> Result<bool> {
+        self.0.read(|db| {
+            let sql =
+                "SELECT EXISTS (SELECT 1 FROM tasks WHERE status = 'pending' AND queue = ?1 AND kind = ?2)
+                OR EXISTS (SELECT 1 FROM tasks WHERE status = 'scheduled' AND queue = ?1 AND kind = ?2
+                    AND worker_heartbeat_at IS NOT NULL)";
+            for queue in queues {
+                for kind in kinds {
+                    if db.number(sql, params![queue, kind])? != 0 {
+                        return Ok(true);
+                    }
+                }
+            }
+            Ok(false)
+        })
+    }
+
     /// Forgets up to `limit` tasks that were made and finished before a time. Says how many. The last task that was
     /// made stays, so that its number is not used again.
     pub fn prune(self, before: Time, limit: usize) -> Result<usize> {
@@ -174,188 +266,102 @@ pub fn check_json(what: &str, text: &str) -> Result<()> {
 }
 
 pub(crate) fn insert(db: &Db<'_>, task: &NewTask) -> Result<Enqueued> {
-    let due = task.run_after.filter(|at| *at > db.now);
-    let status = if due.is_some() { TaskStatus::Scheduled } else { TaskStatus::Pending };
-    let added = db.execute(
-        "INSERT INTO tasks (queue, kind, status, priority, attempts, max_attempts, crashes, run_after,
-            created_at, unique_key, document_id, payload)
-         VALUES (?1, ?2, ?3, ?4, 0, ?5, 0, ?6, ?7, ?8, ?9, ?10)
-         ON CONFLICT (kind, unique_key) WHERE unique_key IS NOT NULL AND status <> 'completed'
-            AND status <> 'failed' AND status <> 'cancelled' DO NOTHING",
-        params![
-            task.queue,
-            task.kind,
-            status.as_str(),
-            task.priority,
-            task.max_attempts,
-            due.map(|at| at.to_string()),
-            db.now(),
-            task.unique_key,
-            task.document_id,
-            task.payload,
-        ],
-    )?;
-    if added == 1 {
-        return Ok(Enqueued { id: db.conn.last_insert_rowid(), created: true });
-    }
-    let id = db.number(
-        "SELECT id FROM tasks WHERE kind = ?1 AND unique_key = ?2 AND unique_key IS NOT NULL
-            AND status <> 'completed' AND status <> 'failed' AND status <> 'cancelled'",
-        params![task.kind, task.unique_key],
-    )?;
-    Ok(Enqueued { id, created: false })
+    insert_with(db, &mut insert_statement(db)?, task)
 }
 
-fn turn(db: &Db<'_>, settlements: &[Settlement], wanted: &[Wanted]) -> Result<Turn> {
-    let settled = settlements.iter().map(|settlement| settle(db, settlement)).collect::<Result<_>>()?;
-    let mut turn = Turn { settled, ..Turn::default() };
-    if wanted.is_empty() {
-        return Ok(turn);
-    }
-    promote(db)?;
-    let mut short = false;
-    for want in wanted {
-        let had = turn.claimed.iter().rev().take_while(|task| task.token == want.token).count();
-        let rest = want.limit.saturating_sub(had);
-        let found = claim_within(db, want, rest)?;
-        let count = found.len();
-        turn.claimed.extend(found);
-        short |= count < rest;
-    }
-    if short {
-        let sql = "SELECT run_after FROM tasks WHERE status = 'scheduled' ORDER BY run_after LIMIT 1";
-        // A text that is no time is nobody's time.
-        turn.next_due = db.first(sql, [], |row| row.get::<_, String>(0))?.and_then(|text| Time::parse(&text));
+fn insert_all(db: &Db<'_>, tasks: &[NewTask]) -> Result<Vec<Enqueued>> {
+    let mut insert = insert_statement(db)?;
+    tasks.iter().map(|task| insert_with(db, &mut insert, task)).collect()
+}
+
+fn insert_statement<'a>(db: &Db<'a>) -> Result<CachedStatement<'a>> {
+    // Short: its text is hashed and compared for each task.
+    let sql = "INSERT INTO tasks (queue,kind,status,priority,attempts,max_attempts,crashes,run_after,created_at,unique_key,\
+        document_id,payload) VALUES (?1,?2,?3,?4,0,?5,0,?6,?7,?8,?9,?10) ON CONFLICT (kind,unique_key) \
+        WHERE unique_key IS NOT NULL AND status<>'completed' AND status<>'failed' AND status<>'cancelled' DO NOTHING";
+    db.conn.prepare_cached(sql).map_err(|error| db.file.error(&error))
+}
+
+fn insert_with(db: &Db<'_>, insert: &mut CachedStatement<'_>, task: &NewTask) -> Result<Enqueued> {
+    let due = task.run_after.filter(|at| *at > db.now);
+    let status = if due.is_some() { TaskStatus::Scheduled } else { TaskStatus::Pending };
+    let params = params![
+        task.queue,
+        task.kind,
+        status.as_str(),
+        task.priority,
+        task.max_attempts,
+        due.map(|at| at.to_string()),
+        db.now(),
+        task.unique_key,
+        task.document_id,
+        task.payload,
+    ];
+    let created = insert.execute(params).map_err(|error| db.file.error(&error))? == 1;
+    let id = if created { db.conn.last_insert_rowid() } else { unfinished(db, task)? };
+    Ok(Enqueued { id, created })
+}
+
+/// The unfinished task that has the unique key of `task`.
+fn unfinished(db: &Db<'_>, task: &NewTask) -> Result<i64> {
+    let sql = "SELECT id FROM tasks WHERE kind = ?1 AND unique_key = ?2 AND unique_key IS NOT NULL
+        AND status <> 'completed' AND status <> 'failed' AND status <> 'cancelled'";
+    db.number(sql, params![task.kind, task.unique_key])
+}
+
+/// False when the task is not the caller's any more. A start that was recorded already is not counted again.
+fn record_start(db: &Db<'_>, id: i64, token: &Token) -> Result<bool> {
+    let sql = "UPDATE tasks SET starts = starts + (started_at IS NULL), started_at = coalesce(started_at, ?1)
+        WHERE id = ?2 AND status = 'running' AND worker_id = ?3";
+    Ok(db.execute(sql, params![db.now(), id, token.as_str()])? == 1)
+}
+
+fn turn(db: &Db<'_>, visit: &Visit, completions: Completions) -> Result<Turn> {
+    let Visit { started, settlements, wanted, exchange } = visit;
+    let started = started.iter().map(|(id, token)| record_start(db, *id, token)).collect::<Result<_>>()?;
+    let settled = settle::settle_all(db, settlements, completions)?;
+    let mut turn = Turn { started, settled, ..Turn::default() };
+    if !wanted.is_empty() || !exchange.is_empty() {
+        claim::claim_all(db, wanted, exchange, &mut turn)?;
     }
     Ok(turn)
 }
 
-/// What was scheduled and is due becomes pending, and stays so if the clock is set back.
-fn promote(db: &Db<'_>) -> Result<()> {
-    let sql = "UPDATE tasks SET status = 'pending', run_after = NULL
-        WHERE status = 'scheduled' AND run_after <= ?1";
-    db.execute(sql, [db.now()]).map(drop)
-}
-
-/// Claims up to `limit` tasks, most urgent first, and among them no more than is wanted of those that may have killed
-/// their worker: if they do so again, few others should be with them.
-fn claim_within(db: &Db<'_>, want: &Wanted, limit: usize) -> Result<Vec<ClaimedTask>> {
-    if want.shaken >= limit && want.suspect >= limit {
-        return claim(db, want, "true", limit);
-    }
-    let mut claimed = claim(db, want, "crashes = 0", limit)?;
-    for (which, most) in [("crashes = 1", want.shaken), ("crashes > 1", want.suspect)] {
-        let rest = most.min(limit - claimed.len());
-        if rest > 0 {
-            claimed.extend(claim(db, want, which, rest)?);
+/// Returns also the names of dead workers, whose starts are recorded when this is committed.
+fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&Held>) -> Result<(Recovered, Vec<String>)> {
+    workers::judge(db)?;
+    let dead = workers::dead(db)?;
+    for worker in &dead {
+        for (id, token) in start_log::read(db.path(), worker) {
+            record_start(db, id, &token)?;
         }
     }
-    claimed.sort_unstable_by_key(|task| (-i64::from(task.priority), task.id));
-    Ok(claimed)
-}
-
-/// Claims tasks for which `which` is true. One that cannot be read costs itself: it becomes a dead letter that says
-/// why, and nobody stumbles over it again.
-fn claim(db: &Db<'_>, want: &Wanted, which: &str, limit: usize) -> Result<Vec<ClaimedTask>> {
-    let ids = format!(
-        "SELECT id FROM tasks WHERE status = 'pending' AND queue = ?5 AND kind = ?6 AND {which}
-            AND (run_after IS NULL OR run_after <= ?1) ORDER BY priority DESC, id"
+    let (mut cancelled, mut freed) = (0, 0);
+    if let Some(held) = held {
+        cancelled += cancel::cancel_where(db, &LEASED.is_unheld(), held.params(db.now()))?;
+        freed += LEASED.free_unheld(db, held)?;
+    }
+    cancelled += cancel::cancel_stale(db)?;
+    // A silent worker has not died: its tasks are freed, and count nothing.
+    let count = format!(
+        "UPDATE tasks SET crashes = crashes + (started_at IS NOT NULL), abandoned = abandoned + (started_at IS NULL)
+         WHERE {} AND NOT {} RETURNING id, crashes, started_at IS NOT NULL",
+        LEASED.is_stale(),
+        workers::held_by("tasks", "silent")
     );
-    let columns = "id, payload, priority, attempts, max_attempts, crashes, failed_step, document_id";
-    let kind: Arc<str> = want.kind.as_str().into();
-    let read = |row: &Row<'_>| -> rusqlite::Result<ClaimedTask> {
-        Ok(ClaimedTask {
-            id: row.get(0)?,
-            kind: kind.clone(),
-            payload: row.get(1)?,
-            priority: row.get(2)?,
-            attempts: row.get(3)?,
-            max_attempts: row.get(4)?,
-            crashes: row.get(5)?,
-            failed_step: row.get(6)?,
-            document_id: row.get(7)?,
-            token: want.token.clone(),
-        })
-    };
-    let each = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, read(row)));
-    let mut claimed = Vec::new();
-    loop {
-        let rest = allowed(db, want, limit - claimed.len())?;
-        let due = Due { ids: &ids, params: &[&want.queue, &want.kind], limit: rest };
-        let found = LEASED.claim(db, (&want.token, want.lease), &due, columns, each)?;
-        let readable = found.iter().all(|(_, task)| task.is_ok());
-        for (id, task) in found {
-            match task {
-                Ok(task) => claimed.push(task),
-                Err(error) => bury_unreadable(db, id, &want.token, &error)?,
-            }
-        }
-        // Others have moved up into the places of those that were buried.
-        if readable {
-            break;
-        }
-    }
-    // RETURNING promises no order.
-    claimed.sort_unstable_by_key(|task| (-i64::from(task.priority), task.id));
-    Ok(claimed)
-}
-
-fn bury_unreadable(db: &Db<'_>, id: i64, token: &Token, error: &rusqlite::Error) -> Result<()> {
-    tracing::error!(task = id, %error, "a task cannot be read; it becomes a dead letter");
-    let failure = Failure { reason: format!("the row cannot be read: {error}"), step: None, details: None };
-    let sets = "status = 'failed', finished_at = ?1, error_message = ?4";
-    LEASED.finish(db, &id, token, sets, &[&failure.reason])?;
-    letters::bury(db, id, &failure).map(drop)
-}
-
-/// As many as are wanted, unless too many run already.
-fn allowed(db: &Db<'_>, want: &Wanted, limit: usize) -> Result<usize> {
-    let Some(at_most) = want.at_most else { return Ok(limit) };
-    let sql = "SELECT count(*) FROM tasks INDEXED BY ix_tasks_running WHERE status = 'running' AND kind = ?1";
-    let running = usize::try_from(db.number(sql, [&want.kind])?).unwrap_or(usize::MAX);
-    Ok(limit.min(at_most.saturating_sub(running)))
-}
-
-fn settle(db: &Db<'_>, settlement: &Settlement) -> Result<Settled> {
-    let Settlement { id, token, verdict, checkpointed } = settlement;
-    let done = match verdict {
-        Verdict::Completed(result) => lease::finish_by(db, &COMPLETE, id, token, &[result])?,
-        Verdict::Retry(at, failure) => {
-            let sets = "status = 'scheduled', attempts = attempts + 1, run_after = ?4, last_failed_at = ?1,
-                first_failed_at = coalesce(first_failed_at, ?1), error_message = ?5, failed_step = ?6";
-            let at = at.to_string();
-            LEASED.finish(db, id, token, sets, &[&at, &failure.reason, &failure.step])?
-        }
-        Verdict::Buried(failure) => {
-            let sets = "status = 'failed', attempts = attempts + 1, finished_at = ?1, last_failed_at = ?1,
-                first_failed_at = coalesce(first_failed_at, ?1), error_message = ?4, failed_step = ?5";
-            if !LEASED.finish(db, id, token, sets, &[&failure.reason, &failure.step])? {
-                return Ok(Settled::Lost);
-            }
-            return letters::bury(db, *id, failure).map(Settled::Buried);
-        }
-        Verdict::Released => LEASED.release(db, id, token, "status = 'pending'")?,
-        Verdict::Postponed(at) => {
-            let at = at.to_string();
-            LEASED.finish(db, id, token, "status = 'scheduled', run_after = ?4", &[&at])?
-        }
-    };
-    if done && *checkpointed && matches!(verdict, Verdict::Completed(_)) {
-        checkpoints::forget(db, *id)?;
-    }
-    Ok(if done { Settled::Done } else { Settled::Lost })
-}
-
-fn recover(db: &Db<'_>, max_crashes: u32) -> Result<Recovered> {
-    let count =
-        format!("UPDATE tasks SET crashes = crashes + 1 WHERE {} RETURNING id, crashes", LEASED.is_stale());
-    let stale: Vec<(i64, u32)> = db.rows(&count, [db.now()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let stale: Vec<(i64, u32, bool)> =
+        db.rows(&count, [db.now()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let mut poisoned = Vec::new();
-    for (id, crashes) in stale.into_iter().filter(|(_, crashes)| *crashes >= max_crashes) {
+    for (id, crashes, _) in
+        stale.into_iter().filter(|(_, crashes, started)| *started && *crashes >= max_crashes)
+    {
         let failure = Failure {
             reason: format!("poison pill: its worker died {crashes} times"),
             step: None,
-            details: Some("each time its lease ran out without a word from the worker".to_owned()),
+            details: Some(
+                "Each time its handler had been started, and the process of its worker ended.".to_owned(),
+            ),
+            ..Failure::default()
         };
         let sql = "UPDATE tasks SET status = 'failed', finished_at = ?2, last_failed_at = ?2,
                 first_failed_at = coalesce(first_failed_at, ?2), error_message = ?3, lease_expires_at = NULL
@@ -363,7 +369,8 @@ fn recover(db: &Db<'_>, max_crashes: u32) -> Result<Recovered> {
         db.execute(sql, params![id, db.now(), failure.reason])?;
         poisoned.push(letters::bury(db, id, &failure)?);
     }
-    Ok(Recovered { freed: LEASED.recover(db)?, poisoned })
+    freed += LEASED.free_stale(db)?;
+    Ok((Recovered { freed, cancelled, poisoned }, dead))
 }
 
 pub(crate) fn row(db: &Db<'_>, id: i64) -> Result<TaskRow> {

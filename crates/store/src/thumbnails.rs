@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::Store;
 use crate::db::{Db, some_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Beat, Due, Leased, Token, moment};
+use crate::lease::{Beat, Due, Held, Leased, Token, moment};
 use crate::time::Time;
 use crate::values::values;
 use crate::writer::Shape;
@@ -195,6 +195,7 @@ static LEASED: Leased = Leased {
     on_beat: ", updated_at = ?1",
     on_expiry: "status = 'pending', error_code = 'LEASE_EXPIRED',
         error_message = 'Lease expired and requeued', updated_at = ?1",
+    renews_expired: true,
 };
 
 /// Whether the line has room, for ?2 at most. Counts no further than that.
@@ -283,7 +284,13 @@ impl Thumbnails<'_> {
 
     /// Has thumbnails whose lease has run out wait for a worker again. Says how many.
     pub fn recover(self) -> Result<usize> {
-        self.0.write_and_ring(Shape::Statement, |db| LEASED.recover(db))
+        self.0.write_and_ring(Shape::Compound, |db| LEASED.recover(db))
+    }
+
+    /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
+    /// if it does not hold it.
+    pub fn recover_by(self, held: Held) -> Result<usize> {
+        self.0.write_and_ring(Shape::Compound, move |db| LEASED.recover_by(db, &held))
     }
 
     /// A thumbnail as it stands.

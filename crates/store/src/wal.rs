@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::Store;
 use crate::db::{Db, some_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Due, Leased, Token, moment};
+use crate::lease::{Due, Held, Leased, Token, moment};
 use crate::time::Time;
 use crate::values::values;
 use crate::writer::Shape;
@@ -157,6 +157,7 @@ static LEASED: Leased = Leased {
         retry_after = strftime('%Y-%m-%d %H:%M:%S', substr(?1, 1, 19), '+120 seconds') || substr(?1, 20),
         error_code = 'LEASE_EXPIRED', error_message = 'Lease expired and requeued', finished_at = NULL,
         updated_at = ?1",
+    renews_expired: true,
 };
 
 /// The checkpoints of a store's log.
@@ -191,7 +192,10 @@ impl Wal<'_> {
         let token = token.clone();
         self.0.write(Shape::Compound, move |db| {
             LEASED.recover(db)?;
-            let due = moment("coalesce(retry_after, execute_after)");
+            // A pending row is due by execute_after alone, whatever retry_after says.
+            let due = moment(
+                "CASE status WHEN 'pending' THEN execute_after ELSE coalesce(retry_after, execute_after) END",
+            );
             let ids = format!(
                 "SELECT id FROM wal_maintenance_jobs WHERE status IN ('pending', 'retryable') AND {due} <= ?1
                  ORDER BY {due}, id"
@@ -223,7 +227,13 @@ impl Wal<'_> {
 
     /// Has checkpoints whose lease has run out tried again in two minutes. Says how many.
     pub fn recover(self) -> Result<usize> {
-        self.0.write(Shape::Statement, |db| LEASED.recover(db))
+        self.0.write(Shape::Compound, |db| LEASED.recover(db))
+    }
+
+    /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
+    /// if it does not hold it.
+    pub fn recover_by(self, held: Held) -> Result<usize> {
+        self.0.write(Shape::Compound, move |db| LEASED.recover_by(db, &held))
     }
 
     /// The checkpoint that was asked for last, if any was.
@@ -341,7 +351,7 @@ fn settle(db: &Db<'_>, id: i64, token: &Token, outcome: &Result<Numbers>) -> Res
     }
     let sets =
         "status = 'completed', checkpoint_busy = ?4, checkpoint_log_frames = ?5, checkpointed_frames = ?6,
-        retry_after = NULL, error_code = NULL, error_message = NULL, finished_at = ?1, updated_at = ?1";
+        error_code = NULL, error_message = NULL, finished_at = ?1, updated_at = ?1";
     LEASED.finish(db, &id, token, sets, &[busy, log_frames, checkpointed])
 }
 

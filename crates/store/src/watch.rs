@@ -23,6 +23,7 @@ pub struct Watch {
 
 impl Watch {
     pub(crate) fn new(store: &Store) -> Result<Self> {
+        store.0.original.check_all()?;
         let conn = store.0.file.open_reader()?;
         let mut watch = Watch { store: store.clone(), conn, version: 0, rung: 0 };
         watch.glance()?;
@@ -51,6 +52,7 @@ impl Watch {
 
     /// Whether something happened since the last look.
     fn glance(&mut self) -> Result<bool> {
+        self.store.0.original.check_all()?;
         let version = self.conn.pragma_query_value(None, "data_version", |row| row.get(0));
         let version = version.map_err(|error| self.store.0.file.error(&error))?;
         let rung = self.store.0.bell.rung();

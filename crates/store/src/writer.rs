@@ -16,6 +16,7 @@ use rusqlite::hooks::Wal;
 use crate::bell::Bell;
 use crate::db::{Db, File, LOG_PAGES};
 use crate::error::{Error, Result};
+use crate::original::Original;
 
 /// So many writes may wait; whoever comes then waits for room. That is the backpressure.
 const ROOM: usize = 4_096;
@@ -60,7 +61,12 @@ type Group = Vec<Box<dyn Write>>;
 type Gate = OnceLock<()>;
 
 impl Writer {
-    pub(crate) fn start(file: Arc<File>, mut conn: Connection, bell: Arc<Bell>) -> Result<Self> {
+    pub(crate) fn start(
+        file: Arc<File>,
+        original: Arc<Original>,
+        mut conn: Connection,
+        bell: Arc<Bell>,
+    ) -> Result<Self> {
         let pages = Arc::<AtomicI32>::default();
         let counted = {
             let pages = pages.clone();
@@ -78,7 +84,7 @@ impl Writer {
             work: Condvar::new(),
             room: Condvar::new(),
         });
-        let desk = Desk { file, conn, bell, pages };
+        let desk = Desk { file, original, conn, bell, pages };
         let thread = std::thread::Builder::new().name("store-writer".to_owned()).spawn({
             let line = line.clone();
             move || desk.serve(&line)
@@ -175,6 +181,7 @@ impl Line {
 /// The thread's own things.
 struct Desk {
     file: Arc<File>,
+    original: Arc<Original>,
     conn: Connection,
     bell: Arc<Bell>,
     /// How long the log was after the last commit.
@@ -197,10 +204,14 @@ impl Desk {
                 self.bring_home();
             }
         }
+        self.original.before_close(&self.conn);
     }
 
     /// Writes what is in the log to its place. What fails now is tried again after the next commit.
     fn bring_home(&self) {
+        if self.original.check_all().is_err() {
+            return;
+        }
         let checkpoint = self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         if let Err(error) = checkpoint {
             tracing::debug!(%error, "the log could not be brought home");
@@ -209,8 +220,8 @@ impl Desk {
 
     /// Each write has its result afterwards, and those that succeeded are on disk.
     fn commit(&self, group: &mut [Box<dyn Write>]) {
-        if let Err(error) = self.run("BEGIN IMMEDIATE") {
-            // Whoever holds the lock has been waited for once; not again for each.
+        if let Err(error) = self.begin() {
+            // The process that holds the lock has been waited for once; not again for each write.
             group.iter_mut().for_each(|write| write.fail(&error));
             return;
         }
@@ -221,7 +232,7 @@ impl Desk {
                 tracing::debug!(%error, writes = many.len(), "a group failed; trying its writes one by one");
                 for write in many {
                     let alone = std::slice::from_mut(write);
-                    if let Err(error) = self.run("BEGIN IMMEDIATE").and_then(|()| self.together(alone)) {
+                    if let Err(error) = self.begin().and_then(|()| self.together(alone)) {
                         write.fail(&error);
                     }
                 }
@@ -229,10 +240,16 @@ impl Desk {
         }
     }
 
+    fn begin(&self) -> Result<()> {
+        self.original.check_all().and_then(|()| self.run("BEGIN IMMEDIATE"))
+    }
+
     /// All in the transaction that was begun, and its end. After an error none of it is to be seen; only when the
     /// disk itself failed at the commit, a power cut right then may bring it back.
     fn together(&self, group: &mut [Box<dyn Write>]) -> Result<()> {
         let result = self.all(group).and_then(|()| self.run("COMMIT"));
+        // The file may have been deleted since the transaction began: then what was committed is in no file.
+        let result = result.and_then(|()| self.original.check());
         if result.is_err() && !self.conn.is_autocommit() {
             // What a failed rollback leaves open, the next BEGIN would trip over; SQLite rolls back by
             // itself on the errors that could make this one fail.
@@ -245,12 +262,13 @@ impl Desk {
 
     fn all(&self, group: &mut [Box<dyn Write>]) -> Result<()> {
         let alone = group.len() == 1;
+        // All writes of a group have the same time.
+        let db = self.file.db(&self.conn);
         for write in group {
             let fenced = !alone && write.shape() == Shape::Compound;
             if fenced {
                 self.run("SAVEPOINT one")?;
             }
-            let db = self.file.db(&self.conn);
             // A write that panics must not take the writer, and with it everybody's store, along.
             let refused = catch_unwind(AssertUnwindSafe(|| write.run(&db)))
                 .unwrap_or_else(|_| Some(Error::Internal("a write panicked".to_owned())));
@@ -261,6 +279,9 @@ impl Desk {
                     return Err(error);
                 }
                 Some(_) if fenced => self.run("ROLLBACK TO one")?,
+                None if self.conn.is_autocommit() => {
+                    return Err(Error::Internal("a write ended the transaction of its group".to_owned()));
+                }
                 _ => {}
             }
             if fenced {
@@ -318,4 +339,58 @@ impl<T: Send, F: FnMut(&Db<'_>) -> Result<T> + Send> Write for Request<T, F> {
 /// Nothing is left half-done under these locks, so a panic elsewhere is no reason to stop.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::Store;
+
+    #[test]
+    fn a_write_that_is_committed_to_a_file_deleted_meanwhile_is_not_acknowledged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("work.db");
+        let store = Store::open(&path).unwrap();
+        let file = path.clone();
+        let written = store.write(Shape::Compound, move |_| {
+            // A group that failed is tried again.
+            let _ = std::fs::remove_file(&file);
+            Ok(1)
+        });
+        assert_eq!(written, Err(Error::Deleted(path)));
+    }
+
+    #[test]
+    fn writes_of_a_group_whose_transaction_a_write_has_ended_are_each_written_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("work.db")).unwrap();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let line = &store.0.writer.as_ref().unwrap().line;
+        let waiting = |count| while line.count.load(Ordering::Relaxed) != count {};
+        std::thread::scope(|scope| {
+            let (started, is_started) = std::sync::mpsc::channel();
+            let write = move |_: &Db<'_>| {
+                started.send(()).unwrap();
+                released.recv().map_err(|_| Error::Closed)
+            };
+            let first = scope.spawn(|| store.write(Shape::Statement, write));
+            is_started.recv().unwrap();
+            let ending = scope.spawn(|| {
+                store.write(Shape::Statement, |db| {
+                    // As SQLite does after some errors.
+                    let _ = db.execute("ROLLBACK", []);
+                    Ok(())
+                })
+            });
+            waiting(1);
+            let enqueued = scope.spawn(|| store.tasks().enqueue(crate::tasks::NewTask::new("a", "{}")));
+            waiting(2);
+            release.send(()).unwrap();
+            first.join().unwrap().unwrap();
+            assert!(ending.join().unwrap().is_err());
+            enqueued.join().unwrap().unwrap();
+        });
+        let tasks: u64 = store.tasks().counts().unwrap().iter().map(|(_, count)| count).sum();
+        assert_eq!(tasks, 1);
+    }
 }

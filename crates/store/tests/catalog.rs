@@ -725,6 +725,18 @@ mod groups {
         assert_eq!((sums.total, sums.files, sums.reclaimable), (4, 9, 100 + 30 + 20 + 10));
     }
 
+    /// As the pages of the protocol are: count, total size, algorithm, hash.
+    #[test]
+    fn groups_of_equal_count_are_sorted_by_total_size_algorithm_and_hash() {
+        let books = Books::new();
+        let files =
+            [("a1", 10, 1), ("a2", 10, 1), ("b1", 10, 2), ("b2", 10, 2), ("c1", 10, 3), ("c2", 10, 3)];
+        fill(&books, "/r", &files);
+        fill(&books, "/s", &[("d1", 90, 4), ("d2", 90, 4), ("e1", 1, 5), ("e2", 1, 5), ("e3", 1, 5)]);
+        books.sql("UPDATE library_files SET hash_algorithm = 'sha256' WHERE relative_path IN ('a1', 'a2')");
+        check(&books, &GroupQuery { sort: SortBy::Count, ..GroupQuery::default() }, &[5, 4, 2, 3, 1]);
+    }
+
     #[test]
     fn names_of_one_inode_are_one_copy() {
         let (books, r, _) = books();

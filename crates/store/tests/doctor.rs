@@ -77,7 +77,8 @@ fn claim(store: &Store) {
         lease: LEASE,
         token,
     };
-    assert_eq!(store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.len(), 1);
+    let claimed = store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+    assert!(store.tasks().start(claimed[0].id, &claimed[0].token).unwrap());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use gristmill_store::lease::{Beat, Token, WorkerId};
 use gristmill_store::letters::LetterFilter;
 use gristmill_store::tasks::{
-    Failure, NewTask, Settled, Settlement, TaskFilter, TaskRow, TaskStatus, Verdict, Wanted,
+    CancelOutcome, Failure, NewTask, Settled, Settlement, TaskFilter, TaskRow, TaskStatus, Verdict, Wanted,
 };
 use gristmill_store::{Clock, Durability, Error, Store, Time};
 use proptest::prelude::*;
@@ -37,6 +37,7 @@ enum Act {
     Claim { worker: usize, limit: usize, lease: Secs },
     Settle { claim: Pick, say: Say, then_claim: bool },
     Heartbeat { claim: Pick, lease: Secs },
+    Start { claim: Pick },
     Note { claim: Pick },
     Recover,
     Cancel { task: Index },
@@ -86,6 +87,7 @@ fn act() -> impl Strategy<Value = Act> {
         8 => (pick(), say(), any::<bool>())
             .prop_map(|(claim, say, then_claim)| Act::Settle { claim, say, then_claim }),
         4 => (pick(), 1..15u64).prop_map(|(claim, lease)| Act::Heartbeat { claim, lease }),
+        5 => pick().prop_map(|claim| Act::Start { claim }),
         2 => pick().prop_map(|claim| Act::Note { claim }),
         4 => Just(Act::Recover),
         1 => any::<Index>().prop_map(|task| Act::Cancel { task }),
@@ -105,8 +107,13 @@ struct Task {
     expires: Option<Time>,
     run_after: Option<Time>,
     attempts: u32,
+    starts: u32,
+    started: bool,
     crashes: u32,
+    abandoned: u32,
     notes: u32,
+    /// It is to be cancelled when its run has ended.
+    cancelling: bool,
     /// How many notes its letter has, when there is one.
     letter: Option<u32>,
 }
@@ -114,6 +121,11 @@ struct Task {
 impl Task {
     fn is_stale(&self, now: Time) -> bool {
         self.status == TaskStatus::Running && self.expires.is_none_or(|at| at <= now)
+    }
+
+    fn start(&mut self) {
+        self.starts += u32::from(!self.started);
+        self.started = true;
     }
 
     /// Nobody has it any more.
@@ -205,6 +217,16 @@ impl World {
                     self.heartbeat(&store, claim, *lease);
                 }
             }
+            Act::Start { claim } => {
+                if let Some((id, token)) = self.claim_of(claim) {
+                    let started = store.tasks().start(id, &token).unwrap();
+                    let owned = self.owned(id, &token);
+                    assert_eq!(started, owned.is_some());
+                    if let Some(task) = owned {
+                        task.start();
+                    }
+                }
+            }
             Act::Note { claim } => {
                 if let Some((id, token)) = self.claim_of(claim) {
                     self.note(&store, id, &token);
@@ -237,8 +259,12 @@ impl World {
             expires: None,
             run_after,
             attempts: 0,
+            starts: 0,
+            started: false,
             crashes: 0,
+            abandoned: 0,
             notes: 0,
+            cancelling: false,
             letter: None,
         };
         self.tasks.insert(enqueued.id, task);
@@ -269,8 +295,10 @@ impl World {
             .collect();
         let turn = store.tasks().turn(settlements, wanted.clone().into_iter().collect()).unwrap();
         if let Some(((id, token), say)) = said {
+            let cancelling = self.tasks[&id].cancelling && !matches!(say, Say::Completed);
             let kept = self.settle(id, &token, say);
             match (kept, say) {
+                (true, _) if cancelling => assert_eq!(turn.settled, [Settled::Cancelled]),
                 (false, _) => assert_eq!(turn.settled, [Settled::Lost]),
                 (true, Say::Buried) => assert!(matches!(turn.settled[..], [Settled::Buried(_)])),
                 (true, _) => assert_eq!(turn.settled, [Settled::Done]),
@@ -285,8 +313,8 @@ impl World {
         for task in turn.claimed {
             let known = &self.tasks[&task.id];
             assert_eq!(
-                (task.attempts, task.crashes, task.priority),
-                (known.attempts, known.crashes, known.priority)
+                (task.attempts, task.starts, task.crashes, task.abandoned, task.priority),
+                (known.attempts, known.starts, known.crashes, known.abandoned, known.priority)
             );
             self.claims.push((task.id, task.token));
         }
@@ -312,8 +340,12 @@ impl World {
             _ => None,
         };
         let Some(task) = self.owned(id, token) else { return false };
+        if matches!(say, Say::Completed | Say::Retry(_) | Say::Buried) {
+            task.start();
+        }
         match say {
             Say::Completed => task.leave(TaskStatus::Completed),
+            _ if task.cancelling => task.leave(TaskStatus::Cancelled),
             Say::Released => task.leave(TaskStatus::Pending),
             Say::Retry(_) => {
                 task.attempts += 1;
@@ -355,6 +387,7 @@ impl World {
         for id in &due {
             let task = self.tasks.get_mut(id).unwrap();
             task.status = TaskStatus::Running;
+            task.started = false;
             task.owner = Some(wanted.token.clone());
             task.expires = Some(expires);
         }
@@ -363,13 +396,9 @@ impl World {
 
     fn heartbeat(&mut self, store: &Store, (id, token): (i64, Token), lease: Secs) {
         let beats = store.tasks().heartbeat(vec![(id, token.clone())], Duration::from_secs(lease)).unwrap();
-        let (now, expires) = (self.clock.now(), self.soon(lease));
+        let expires = self.soon(lease);
         let want = match self.owned(id, &token) {
             None => Beat::Lost,
-            Some(task) if task.is_stale(now) => {
-                task.leave(TaskStatus::Pending);
-                Beat::Expired
-            }
             Some(task) => {
                 task.expires = Some(expires);
                 Beat::Kept
@@ -393,10 +422,15 @@ impl World {
     fn recover(&mut self, store: &Store) {
         let recovered = store.tasks().recover(MAX_CRASHES).unwrap();
         let now = self.clock.now();
-        let (mut freed, mut poisoned) = (0, 0);
+        let (mut freed, mut poisoned, mut cancelled) = (0, 0, 0);
         for task in self.tasks.values_mut().filter(|task| task.is_stale(now)) {
-            task.crashes += 1;
-            if task.crashes >= MAX_CRASHES {
+            if task.cancelling {
+                task.leave(TaskStatus::Cancelled);
+                cancelled += 1;
+                continue;
+            }
+            *if task.started { &mut task.crashes } else { &mut task.abandoned } += 1;
+            if task.started && task.crashes >= MAX_CRASHES {
                 task.bury();
                 poisoned += 1;
             } else {
@@ -404,7 +438,10 @@ impl World {
                 freed += 1;
             }
         }
-        assert_eq!((recovered.freed, recovered.poisoned.len()), (freed, poisoned));
+        assert_eq!(
+            (recovered.freed, recovered.poisoned.len(), recovered.cancelled),
+            (freed, poisoned, cancelled)
+        );
     }
 
     fn cancel(&mut self, store: &Store, task: &Index) {
@@ -417,8 +454,11 @@ impl World {
         let task = self.tasks.get_mut(&id).unwrap();
         if task.status.is_terminal() {
             assert!(matches!(cancelled, Err(Error::Conflict(_))), "{cancelled:?}");
+        } else if task.status == TaskStatus::Running {
+            assert_eq!(cancelled, Ok(CancelOutcome::Requested));
+            task.cancelling = true;
         } else {
-            assert_eq!(cancelled, Ok(()));
+            assert_eq!(cancelled, Ok(CancelOutcome::Cancelled));
             task.leave(TaskStatus::Cancelled);
         }
     }
@@ -453,8 +493,8 @@ impl World {
         for row in rows {
             let task = &self.tasks[&row.id];
             assert_eq!(
-                (row.status, row.attempts, row.crashes),
-                (task.status, task.attempts, task.crashes),
+                (row.status, row.attempts, row.starts, row.crashes),
+                (task.status, task.attempts, task.starts, task.crashes),
                 "{row:?}"
             );
             assert_eq!((row.lease_expires_at, row.run_after), (task.expires, task.run_after), "{row:?}");
@@ -477,7 +517,7 @@ impl World {
             let own: Vec<_> = letters.iter().filter(|letter| letter.task_id == row.id.to_string()).collect();
             assert_eq!(own.len(), usize::from(row.status == TaskStatus::Failed), "{row:?}");
             for letter in own {
-                assert_eq!(letter.attempt_count, row.attempts);
+                assert_eq!(letter.attempt_count, row.attempts + row.crashes);
                 assert_eq!(letter.checkpoint.is_some(), task.letter != Some(0));
             }
         }

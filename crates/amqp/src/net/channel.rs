@@ -47,20 +47,19 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) struct Returned {
     pub(crate) text: String,
-    pub(crate) exchange: String,
-    pub(crate) key: String,
-    pub(crate) properties: Result<Properties, Malformed>,
-    pub(crate) body: Bytes,
+    pub(crate) message: Received,
 }
 
 /// A message as it came.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Received {
     pub(crate) tag: u64,
     pub(crate) redelivered: bool,
     pub(crate) exchange: String,
     pub(crate) key: String,
-    pub(crate) properties: Result<Properties, Malformed>,
+    pub(crate) properties: Properties,
+    /// What is wrong with its properties, if they cannot be read.
+    pub(crate) malformed: Option<Malformed>,
     pub(crate) body: Bytes,
 }
 

@@ -10,15 +10,11 @@ use crate::{
     wire::{
         frame::{self, Content, Frame},
         method::{Incoming, Outgoing},
-        properties::Properties,
         table::Malformed,
     },
 };
 use bytes::{Bytes, BytesMut};
-use std::{
-    collections::HashMap,
-    sync::{Arc, atomic::Ordering::Relaxed},
-};
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Bodies up to here are copied out of what was read; a larger one keeps its part of it. A small message that is
@@ -32,7 +28,7 @@ const LARGEST: usize = 16 << 20;
 pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut stream: R, mut buffer: BytesMut) {
     let patience = shared.agreed.heartbeat * 2;
     let mut ended = shared.ended.subscribe();
-    let mut reader = Reader { shared: Arc::clone(&shared), half: HashMap::new() };
+    let mut reader = Reader::new(Arc::clone(&shared));
     loop {
         if let Err(why) = reader.take_all(&mut buffer) {
             shared.end(why);
@@ -55,27 +51,29 @@ pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut stream: R
     }
 }
 
-struct Reader {
+pub(super) struct Reader {
     shared: Arc<Shared>,
-    /// Messages that are not complete, by channel.
-    half: HashMap<u16, Half>,
+    /// Incomplete messages with their channels: seldom more than one.
+    half: Vec<(u16, Half)>,
 }
 
+/// A message of which parts are missing.
 struct Half {
-    method: Incoming,
-    properties: Option<Result<Properties, Malformed>>,
+    received: Box<Received>,
+    /// Why, if the broker returns it to its publisher.
+    returned: Option<String>,
+    has_header: bool,
     missing: u64,
-    body: Body,
-}
-
-enum Body {
-    Nothing,
-    One(Bytes),
-    Many(BytesMut),
+    /// The body so far, if it comes in several frames.
+    parts: Option<BytesMut>,
 }
 
 impl Reader {
-    fn take_all(&mut self, buffer: &mut BytesMut) -> Result<(), Error> {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, half: Vec::new() }
+    }
+
+    pub(super) fn take_all(&mut self, buffer: &mut BytesMut) -> Result<(), Error> {
         while let Some(frame) = frame::cut(buffer, LARGEST).map_err(|malformed| self.wrong(&malformed))? {
             self.take(frame)?;
         }
@@ -93,67 +91,69 @@ impl Reader {
                 let method = Incoming::read(&payload).map_err(|malformed| self.wrong(&malformed))?;
                 match frame.channel {
                     0 => self.connection(method),
-                    channel if method.has_content() => {
-                        let half = Half { method, properties: None, missing: 0, body: Body::Nothing };
-                        self.half.insert(channel, half);
-                        Ok(())
-                    }
                     channel => {
-                        self.channel(channel, method);
+                        match Half::begin(method) {
+                            Ok(half) => {
+                                self.forget(channel);
+                                self.half.push((channel, half));
+                            }
+                            Err(method) => self.channel(channel, method),
+                        }
                         Ok(())
                     }
                 }
             }
             Content::Header(payload) => {
-                let Some(half) = self.half.get_mut(&frame.channel) else { return Ok(()) };
-                match frame::header(&payload) {
-                    Ok((size, properties)) => {
+                let Some((at, half)) = self.half(frame.channel) else { return Ok(()) };
+                match frame::header(&payload, &mut half.received.properties) {
+                    Ok((size, malformed)) => {
                         half.missing = size;
-                        half.properties = Some(properties);
+                        half.has_header = true;
+                        half.received.malformed = malformed;
                     }
                     Err(malformed) => return Err(self.wrong(&malformed)),
                 }
-                self.complete(frame.channel);
+                self.complete(at);
                 Ok(())
             }
             Content::Body(payload) => {
-                if let Some(half) = self.half.get_mut(&frame.channel) {
+                if let Some((at, half)) = self.half(frame.channel) {
                     let Some(missing) = half.missing.checked_sub(payload.len() as u64) else {
                         return Err(self.wrong(&Malformed("body: it is longer than was announced")));
                     };
                     half.missing = missing;
                     half.add(payload);
-                    self.complete(frame.channel);
+                    self.complete(at);
                 }
                 Ok(())
             }
         }
     }
 
+    /// The incomplete message of a channel, and its place.
+    fn half(&mut self, channel: u16) -> Option<(usize, &mut Half)> {
+        let at = self.half.iter().position(|(of, _)| *of == channel)?;
+        self.half.get_mut(at).map(|(_, half)| (at, half))
+    }
+
+    fn forget(&mut self, channel: u16) {
+        self.half.retain(|(of, _)| *of != channel);
+    }
+
     /// Hands on a message whose last part has come.
-    fn complete(&mut self, channel: u16) {
-        if self.half.get(&channel).is_none_or(|half| half.missing > 0 || half.properties.is_none()) {
+    fn complete(&mut self, at: usize) {
+        if self.half.get(at).is_none_or(|(_, half)| half.missing > 0 || !half.has_header) {
             return;
         }
-        let Some(Half { method, properties: Some(properties), body, .. }) = self.half.remove(&channel) else {
-            return;
-        };
-        let body = match body {
-            Body::Nothing => Bytes::new(),
-            Body::One(body) => body,
-            Body::Many(body) => body.freeze(),
-        };
-        match method {
-            Incoming::Deliver { tag, redelivered, exchange, key } => {
-                let received = Received { tag, redelivered, exchange, key, properties, body };
-                self.tell(channel, Event::Message(Box::new(received)));
-            }
-            Incoming::Return { text, exchange, key } => {
-                let returned = Returned { text, exchange, key, properties, body };
-                self.tell(channel, Event::Returned(Box::new(returned)));
-            }
-            _ => {}
+        let (channel, Half { mut received, returned, parts, .. }) = self.half.swap_remove(at);
+        if let Some(parts) = parts {
+            received.body = parts.freeze();
         }
+        let event = match returned {
+            None => Event::Message(received),
+            Some(text) => Event::Returned(Box::new(Returned { text, message: *received })),
+        };
+        self.tell(channel, event);
     }
 
     fn connection(&mut self, method: Incoming) -> Result<(), Error> {
@@ -179,7 +179,7 @@ impl Reader {
     fn channel(&mut self, channel: u16, method: Incoming) {
         match method {
             Incoming::ChannelClose(closing) => {
-                self.half.remove(&channel);
+                self.forget(channel);
                 let mut channels = lock(&self.shared.channels);
                 match channels.insert(channel, Slot::Gone) {
                     Some(Slot::Open(events, gate)) => {
@@ -197,7 +197,7 @@ impl Reader {
                 }
             }
             Incoming::ChannelCloseOk => {
-                self.half.remove(&channel);
+                self.forget(channel);
                 let mut channels = lock(&self.shared.channels);
                 if matches!(channels.get(&channel), Some(Slot::Closing { .. })) {
                     channels.remove(&channel);
@@ -225,20 +225,33 @@ impl Reader {
 }
 
 impl Half {
-    fn add(&mut self, part: Bytes) {
-        let part = if part.len() <= COPIED { Bytes::copy_from_slice(&part) } else { part };
-        self.body = match std::mem::replace(&mut self.body, Body::Nothing) {
-            Body::Nothing => Body::One(part),
-            Body::One(first) => {
-                let mut all = BytesMut::with_capacity(first.len() + part.len());
-                all.extend_from_slice(&first);
-                all.extend_from_slice(&part);
-                Body::Many(all)
+    /// The method that a message begins with; other methods are given back.
+    fn begin(method: Incoming) -> Result<Self, Incoming> {
+        let (received, returned) = match method {
+            Incoming::Deliver { tag, redelivered, exchange, key }
+            | Incoming::GetOk { tag, redelivered, exchange, key } => {
+                (Received { tag, redelivered, exchange, key, ..Received::default() }, None)
             }
-            Body::Many(mut all) => {
-                all.extend_from_slice(&part);
-                Body::Many(all)
+            Incoming::Return { text, exchange, key } => {
+                (Received { exchange, key, ..Received::default() }, Some(text))
             }
+            other => return Err(other),
         };
+        Ok(Half { received: Box::new(received), returned, has_header: false, missing: 0, parts: None })
+    }
+
+    fn add(&mut self, part: Bytes) {
+        if let Some(parts) = &mut self.parts {
+            return parts.extend_from_slice(&part);
+        }
+        let body = &mut self.received.body;
+        if body.is_empty() {
+            *body = if part.len() <= COPIED { Bytes::copy_from_slice(&part) } else { part };
+            return;
+        }
+        let mut parts = BytesMut::with_capacity(body.len() + part.len());
+        parts.extend_from_slice(body);
+        parts.extend_from_slice(&part);
+        self.parts = Some(parts);
     }
 }

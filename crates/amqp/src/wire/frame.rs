@@ -36,10 +36,11 @@ pub(crate) enum Content {
 
 /// Takes the next frame off the front, if all of it is there. `largest` is what was agreed on.
 pub(crate) fn cut(buffer: &mut BytesMut, largest: usize) -> Result<Option<Frame>, Malformed> {
-    if buffer.len() >= 8 && &buffer[..4] == b"AMQP" {
+    let greets = buffer.starts_with(b"AMQP");
+    if greets && buffer.len() >= GREETING.len() {
         return Err(Malformed("greeting: the server speaks another version of AMQP"));
     }
-    if buffer.len() < 7 {
+    if greets || buffer.len() < 7 {
         return Ok(None);
     }
     let kind = buffer[0];
@@ -67,13 +68,16 @@ pub(crate) fn cut(buffer: &mut BytesMut, largest: usize) -> Result<Option<Frame>
     Ok(Some(Frame { channel, content }))
 }
 
-/// How long the body is that a header announces, and the properties as far as they can be read. Properties that
-/// cannot be read are the message's fault, not the connection's: they cost the message.
-pub(crate) fn header(payload: &[u8]) -> Result<(u64, Result<Properties, Malformed>), Malformed> {
+/// Reads a header: the properties, and how long the body is. Properties that cannot be read are the message's fault, not the
+/// connection's: they cost the message.
+pub(crate) fn header(
+    payload: &[u8],
+    properties: &mut Properties,
+) -> Result<(u64, Option<Malformed>), Malformed> {
     let mut cursor = Cursor::new(payload);
     cursor.take(4)?;
     let size = cursor.u64()?;
-    Ok((size, Properties::read(&mut cursor)))
+    Ok((size, properties.read(&mut cursor).err()))
 }
 
 pub(crate) fn put_heartbeat(out: &mut BytesMut) {

@@ -42,6 +42,18 @@ pub(crate) enum Incoming {
         exchange: String,
         key: String,
     },
+    /// An answer to `Get`: a message.
+    GetOk {
+        tag: u64,
+        redelivered: bool,
+        exchange: String,
+        key: String,
+    },
+    /// An answer to `Get`: the queue is empty.
+    GetEmpty,
+    PurgeOk {
+        messages: u32,
+    },
     Return {
         text: String,
         exchange: String,
@@ -93,6 +105,7 @@ impl Incoming {
             (50, 11) => {
                 Self::DeclareOk { queue: cursor.short()?, messages: cursor.u32()?, consumers: cursor.u32()? }
             }
+            (50, 31) => Self::PurgeOk { messages: cursor.u32()? },
             (60, 21) => Self::ConsumeOk { tag: cursor.short()? },
             (60, 30) => Self::Cancel,
             (60, 50) => {
@@ -109,15 +122,17 @@ impl Incoming {
                     key: cursor.short()?,
                 }
             }
+            (60, 71) => Self::GetOk {
+                tag: cursor.u64()?,
+                redelivered: cursor.u8()? & 1 != 0,
+                exchange: cursor.short()?,
+                key: cursor.short()?,
+            },
+            (60, 72) => Self::GetEmpty,
             (60, 80) => Self::Ack { tag: cursor.u64()?, multiple: cursor.u8()? & 1 != 0 },
             (60, 120) => Self::Nack { tag: cursor.u64()?, multiple: cursor.u8()? & 1 != 0 },
             (class, method) => Self::Other(class, method),
         })
-    }
-
-    /// Whether a body follows in frames of its own.
-    pub(crate) fn has_content(&self) -> bool {
-        matches!(self, Self::Deliver { .. } | Self::Return { .. } | Self::Other(60, 71))
     }
 }
 
@@ -143,11 +158,14 @@ pub(crate) enum Outgoing<'a> {
     ExchangeBind { destination: &'a str, source: &'a str, key: &'a str, arguments: &'a Headers },
     QueueDeclare { name: &'a str, flags: u8, arguments: &'a Headers },
     QueueBind { queue: &'a str, exchange: &'a str, key: &'a str, arguments: &'a Headers },
+    QueuePurge { queue: &'a str },
     Qos { prefetch: u16 },
     Consume { queue: &'a str, tag: &'a str, flags: u8, arguments: &'a Headers },
     Cancel { tag: &'a str },
     Publish { exchange: &'a str, key: &'a str, mandatory: bool },
+    Get { queue: &'a str },
     Ack { tag: u64, multiple: bool },
+    Nack { tag: u64, multiple: bool, requeue: bool },
     ConfirmSelect,
 }
 
@@ -222,6 +240,11 @@ impl Outgoing<'_> {
                 out.put_u8(flags);
                 put_table(out, arguments);
             }
+            Self::QueuePurge { queue } | Self::Get { queue } => {
+                out.put_u16(0);
+                put_short(out, queue);
+                out.put_u8(0);
+            }
             Self::Qos { prefetch } => {
                 out.put_u32(0);
                 out.put_u16(prefetch);
@@ -248,6 +271,10 @@ impl Outgoing<'_> {
                 out.put_u64(tag);
                 out.put_u8(u8::from(multiple));
             }
+            Self::Nack { tag, multiple, requeue } => {
+                out.put_u64(tag);
+                out.put_u8(u8::from(multiple) | u8::from(requeue) << 1);
+            }
         }
     }
 
@@ -266,11 +293,14 @@ impl Outgoing<'_> {
             Self::ExchangeBind { .. } => (40, 30),
             Self::QueueDeclare { .. } => (50, 10),
             Self::QueueBind { .. } => (50, 20),
+            Self::QueuePurge { .. } => (50, 30),
             Self::Qos { .. } => (60, 10),
             Self::Consume { .. } => (60, 20),
             Self::Cancel { .. } => (60, 30),
             Self::Publish { .. } => (60, 40),
+            Self::Get { .. } => (60, 70),
             Self::Ack { .. } => (60, 80),
+            Self::Nack { .. } => (60, 120),
             Self::ConfirmSelect => (85, 10),
         }
     }

@@ -1,6 +1,6 @@
 //! What a message carries beside its body: fourteen optional properties, one of which is the table of headers.
 
-use super::table::{Cursor, Headers, Malformed, latin, put_short, put_short_bytes, put_table};
+use super::table::{Cursor, Field, Headers, Malformed, latin, put_short, put_short_bytes, put_table};
 use bytes::{BufMut, BytesMut};
 
 /// The properties of a message. All are optional.
@@ -25,6 +25,8 @@ pub struct Properties {
     /// The broker refuses a message whose user is not the one that is connected.
     pub user_id: Option<String>,
     pub app_id: Option<String>,
+    /// Of AMQP 0-8; the broker hands it on.
+    pub cluster_id: Option<String>,
     /// Which of the texts came as bytes that are no UTF-8, by their flags: they go out as they came.
     pub(crate) latin: u16,
 }
@@ -47,46 +49,51 @@ const CLUSTER_ID: u16 = 1 << 2;
 const MORE: u16 = 1;
 
 impl Properties {
-    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+    /// Reads the properties of a header into `self`, which must be empty, and leaves it empty if they cannot be read.
+    pub(crate) fn read(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Malformed> {
+        self.fill(cursor).inspect_err(|_| *self = Self::default())
+    }
+
+    fn fill(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Malformed> {
         let flags = cursor.u16()?;
         let mut more = flags & MORE != 0;
         while more {
             more = cursor.u16()? & MORE != 0;
         }
         let has = |bit: u16| flags & bit != 0;
-        let mut latin = 0;
-        let mut text = |cursor: &mut Cursor<'_>, bit: u16| {
-            if !has(bit) {
-                return Ok(None);
-            }
-            let (text, odd) = cursor.short_or_latin()?;
-            latin |= if odd { bit } else { 0 };
-            Ok(Some(text))
-        };
-        macro_rules! optional {
-            ($bit:expr, $read:ident) => {
-                if has($bit) { Some(cursor.$read()?) } else { None }
+        macro_rules! text {
+            ($bit:expr, $field:ident) => {
+                if has($bit) {
+                    let (text, odd) = cursor.short_or_latin()?;
+                    self.latin |= if odd { $bit } else { 0 };
+                    self.$field = Some(text);
+                }
             };
         }
-        let mut properties = Self {
-            latin: 0,
-            content_type: text(cursor, CONTENT_TYPE)?,
-            content_encoding: text(cursor, CONTENT_ENCODING)?,
-            headers: if has(HEADERS) { cursor.table()? } else { Headers::new() },
-            delivery_mode: optional!(DELIVERY_MODE, u8),
-            priority: optional!(PRIORITY, u8),
-            correlation_id: text(cursor, CORRELATION_ID)?,
-            reply_to: text(cursor, REPLY_TO)?,
-            expiration: text(cursor, EXPIRATION)?,
-            message_id: text(cursor, MESSAGE_ID)?,
-            timestamp: optional!(TIMESTAMP, u64),
-            kind: text(cursor, KIND)?,
-            user_id: text(cursor, USER_ID)?,
-            app_id: text(cursor, APP_ID)?,
-        };
-        let _: Option<String> = text(cursor, CLUSTER_ID)?;
-        properties.latin = latin & !CLUSTER_ID;
-        Ok(properties)
+        macro_rules! number {
+            ($bit:expr, $field:ident, $read:ident) => {
+                if has($bit) {
+                    self.$field = Some(cursor.$read()?);
+                }
+            };
+        }
+        text!(CONTENT_TYPE, content_type);
+        text!(CONTENT_ENCODING, content_encoding);
+        if has(HEADERS) {
+            self.headers = cursor.table()?;
+        }
+        number!(DELIVERY_MODE, delivery_mode, u8);
+        number!(PRIORITY, priority, u8);
+        text!(CORRELATION_ID, correlation_id);
+        text!(REPLY_TO, reply_to);
+        text!(EXPIRATION, expiration);
+        text!(MESSAGE_ID, message_id);
+        number!(TIMESTAMP, timestamp, u64);
+        text!(KIND, kind);
+        text!(USER_ID, user_id);
+        text!(APP_ID, app_id);
+        text!(CLUSTER_ID, cluster_id);
+        Ok(())
     }
 
     pub(crate) fn write(&self, out: &mut BytesMut) {
@@ -118,6 +125,7 @@ impl Properties {
         put_text(out, &mut flags, self.latin, KIND, &self.kind);
         put_text(out, &mut flags, self.latin, USER_ID, &self.user_id);
         put_text(out, &mut flags, self.latin, APP_ID, &self.app_id);
+        put_text(out, &mut flags, self.latin, CLUSTER_ID, &self.cluster_id);
         out[at..at + 2].copy_from_slice(&flags.to_be_bytes());
     }
 
@@ -126,9 +134,9 @@ impl Properties {
         self.latin & MESSAGE_ID != 0
     }
 
-    /// The first of its texts that is longer than the protocol can say.
-    pub(crate) fn too_long(&self) -> Option<&'static str> {
-        let texts = [
+    /// Its texts, each with its name in AMQP and its flag.
+    pub(crate) fn texts(&self) -> [(&'static str, u16, &Option<String>); 10] {
+        [
             ("content_type", CONTENT_TYPE, &self.content_type),
             ("content_encoding", CONTENT_ENCODING, &self.content_encoding),
             ("correlation_id", CORRELATION_ID, &self.correlation_id),
@@ -138,16 +146,41 @@ impl Properties {
             ("type", KIND, &self.kind),
             ("user_id", USER_ID, &self.user_id),
             ("app_id", APP_ID, &self.app_id),
-        ];
+            ("cluster_id", CLUSTER_ID, &self.cluster_id),
+        ]
+    }
+
+    /// The text of this name in AMQP, and its flag.
+    pub(crate) fn text_mut(&mut self, name: &str) -> Option<(&mut Option<String>, u16)> {
+        Some(match name {
+            "content_type" => (&mut self.content_type, CONTENT_TYPE),
+            "content_encoding" => (&mut self.content_encoding, CONTENT_ENCODING),
+            "correlation_id" => (&mut self.correlation_id, CORRELATION_ID),
+            "reply_to" => (&mut self.reply_to, REPLY_TO),
+            "expiration" => (&mut self.expiration, EXPIRATION),
+            "message_id" => (&mut self.message_id, MESSAGE_ID),
+            "type" => (&mut self.kind, KIND),
+            "user_id" => (&mut self.user_id, USER_ID),
+            "app_id" => (&mut self.app_id, APP_ID),
+            "cluster_id" => (&mut self.cluster_id, CLUSTER_ID),
+            _ => return None,
+        })
+    }
+
+    /// The first of its texts that is longer than the protocol can say.
+    pub(crate) fn too_long(&self) -> Option<&'static str> {
         let long = |bit: u16, text: &str| match latin(text).filter(|_| self.latin & bit != 0) {
             Some(bytes) => bytes.len() > 255,
             None => text.len() > 255,
         };
-        let found =
-            texts.into_iter().find(|(_, bit, text)| text.as_deref().is_some_and(|text| long(*bit, text)));
-        found
-            .map(|(name, ..)| name)
-            .or_else(|| self.headers.iter().any(|(name, _)| name.len() > 255).then_some("name of a header"))
+        let found = self
+            .texts()
+            .into_iter()
+            .find(|(_, bit, text)| text.as_deref().is_some_and(|text| long(*bit, text)));
+        found.map(|(name, ..)| name).or_else(|| {
+            let long = |field: &Field| field.name_bytes().len() > 255;
+            self.headers.fields().iter().any(long).then_some("name of a header")
+        })
     }
 }
 

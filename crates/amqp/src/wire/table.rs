@@ -4,7 +4,7 @@
 //! reservation of memory that the bytes at hand do not back.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 /// Bytes that are not what the protocol says stands here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,15 +22,31 @@ impl fmt::Display for Malformed {
 pub enum Value {
     /// True or false.
     Bool(bool),
-    /// Any whole number; written in the form that RabbitMQ takes for all of them, 64 bits.
+    /// A whole number of 64 bits: the type for new messages. [`as_int`](Self::as_int) reads any width.
     Int(i64),
-    /// A floating-point number.
+    /// A signed number of 8 bits.
+    Int8(i8),
+    /// An unsigned number of 8 bits.
+    UInt8(u8),
+    /// A signed number of 16 bits.
+    Int16(i16),
+    /// An unsigned number of 16 bits.
+    UInt16(u16),
+    /// A signed number of 32 bits.
+    Int32(i32),
+    /// An unsigned number of 32 bits.
+    UInt32(u32),
+    /// A floating-point number of 32 bits.
+    Float(f32),
+    /// A floating-point number of 64 bits.
     Double(f64),
     /// A decimal number: its digits, and how many of them stand behind the point.
     Decimal(u8, i32),
     /// Text.
     Text(String),
-    /// Text that is not UTF-8, or bytes.
+    /// Text that is not UTF-8.
+    RawText(Bytes),
+    /// Bytes.
     Bytes(Bytes),
     /// Several values.
     Array(Vec<Value>),
@@ -40,6 +56,10 @@ pub enum Value {
     Table(Headers),
     /// Nothing.
     Void,
+    /// A table more than 32 levels deep: its bytes, not looked into and handed on as they came.
+    DeepTable(Bytes),
+    /// An array more than 32 levels deep: its bytes, not looked into and handed on as they came.
+    DeepArray(Bytes),
 }
 
 impl Value {
@@ -51,10 +71,16 @@ impl Value {
         }
     }
 
-    /// The whole number, if it is one.
+    /// The whole number, of any width, if it is one.
     pub fn as_int(&self) -> Option<i64> {
-        match self {
-            Self::Int(number) => Some(*number),
+        match *self {
+            Self::Int(number) => Some(number),
+            Self::Int8(number) => Some(number.into()),
+            Self::UInt8(number) => Some(number.into()),
+            Self::Int16(number) => Some(number.into()),
+            Self::UInt16(number) => Some(number.into()),
+            Self::Int32(number) => Some(number.into()),
+            Self::UInt32(number) => Some(number.into()),
             _ => None,
         }
     }
@@ -66,14 +92,22 @@ impl fmt::Display for Value {
         match self {
             Self::Bool(value) => write!(f, "{value}"),
             Self::Int(value) => write!(f, "{value}"),
+            Self::Int8(value) => write!(f, "{value}"),
+            Self::UInt8(value) => write!(f, "{value}"),
+            Self::Int16(value) => write!(f, "{value}"),
+            Self::UInt16(value) => write!(f, "{value}"),
+            Self::Int32(value) => write!(f, "{value}"),
+            Self::UInt32(value) => write!(f, "{value}"),
+            Self::Float(value) => write!(f, "{value}"),
             Self::Double(value) => write!(f, "{value}"),
             Self::Decimal(scale, digits) => {
                 write!(f, "{}", f64::from(*digits) / 10f64.powi(i32::from(*scale)))
             }
             Self::Text(text) => f.write_str(text),
-            Self::Bytes(bytes) => f.write_str(&String::from_utf8_lossy(bytes)),
+            Self::RawText(bytes) | Self::Bytes(bytes) => f.write_str(&String::from_utf8_lossy(bytes)),
             Self::Time(seconds) => write!(f, "{seconds}"),
             Self::Void => Ok(()),
+            Self::DeepTable(_) | Self::DeepArray(_) => write!(f, "(nested deeper than {DEEPEST})"),
             Self::Array(values) => {
                 for (at, value) in values.iter().enumerate() {
                     write!(f, "{}{value}", if at == 0 { "" } else { "," })?;
@@ -113,7 +147,26 @@ values_from! {
 
 /// Names and values, in order: the headers of a message, or the arguments of a declaration.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Headers(Vec<(String, Value)>);
+pub struct Headers(Vec<Field>);
+
+/// A name and its value.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Field {
+    pub(crate) name: String,
+    /// The name came as bytes that are no UTF-8, read as Latin-1: it goes out as it came.
+    pub(crate) is_latin: bool,
+    pub(crate) value: Value,
+}
+
+impl Field {
+    /// The bytes of the name in a frame.
+    pub(crate) fn name_bytes(&self) -> Cow<'_, [u8]> {
+        match latin(&self.name).filter(|_| self.is_latin) {
+            Some(bytes) => bytes.into(),
+            None => self.name.as_bytes().into(),
+        }
+    }
+}
 
 impl Headers {
     /// None yet.
@@ -124,9 +177,9 @@ impl Headers {
     /// Adds one, or replaces the one of that name.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<Value>) {
         let (name, value) = (name.into(), value.into());
-        match self.0.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, old)) => *old = value,
-            None => self.0.push((name, value)),
+        match self.0.iter_mut().find(|field| field.name == name) {
+            Some(field) => field.value = value,
+            None => self.push(name, value),
         }
     }
 
@@ -139,18 +192,39 @@ impl Headers {
 
     /// The value of that name.
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+        self.0.iter().find(|field| field.name == name).map(|field| &field.value)
+    }
+
+    /// Adds one behind the others, as it came: another may have that name.
+    pub(crate) fn push(&mut self, name: String, value: Value) {
+        self.0.push(Field { name, is_latin: false, value });
+    }
+
+    /// The same with a name that may be no UTF-8.
+    pub(crate) fn push_bytes(&mut self, name: &[u8], value: Value) {
+        let (name, is_latin) = text_or_latin(name);
+        self.0.push(Field { name, is_latin, value });
+    }
+
+    /// All of them, in order, with how their names are written.
+    pub(crate) fn fields(&self) -> &[Field] {
+        &self.0
+    }
+
+    /// Keeps those that are wanted.
+    pub(crate) fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
+        self.0.retain(|field| wanted(&field.name));
     }
 
     /// Takes one out.
     pub fn remove(&mut self, name: &str) -> Option<Value> {
-        let at = self.0.iter().position(|(known, _)| known == name)?;
-        Some(self.0.remove(at).1)
+        let at = self.0.iter().position(|field| field.name == name)?;
+        Some(self.0.remove(at).value)
     }
 
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value))
+        self.0.iter().map(|field| (field.name.as_str(), &field.value))
     }
 
     /// How many there are.
@@ -164,8 +238,8 @@ impl Headers {
     }
 }
 
-/// How deep tables may lie in each other. The broker's own are two deep; without a bound a hostile message would
-/// decide how much stack is used.
+/// How deep tables and arrays are read. The broker's own are two deep; without a bound a hostile message would decide
+/// how much stack is used. What lies deeper is kept as bytes, so that it costs nothing else of the message.
 const DEEPEST: usize = 32;
 
 /// Reads the protocol's values from bytes, front to back.
@@ -214,15 +288,14 @@ impl<'a> Cursor<'a> {
         Ok(self.short_or_latin()?.0)
     }
 
-    /// The protocol does not say in which encoding; what is not UTF-8 is taken for Latin-1, in which any bytes are text, and
-    /// different bytes are different text. And whether that was so.
+    /// The same, and whether it was read as Latin-1.
     pub(crate) fn short_or_latin(&mut self) -> Result<(String, bool), Malformed> {
+        self.short_bytes().map(text_or_latin)
+    }
+
+    fn short_bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let length = usize::from(self.u8()?);
-        let bytes = self.take(length)?;
-        Ok(match std::str::from_utf8(bytes) {
-            Ok(text) => (text.to_owned(), false),
-            Err(_) => (bytes.iter().map(|byte| char::from(*byte)).collect(), true),
-        })
+        self.take(length)
     }
 
     pub(crate) fn long(&mut self) -> Result<&'a [u8], Malformed> {
@@ -238,36 +311,35 @@ impl<'a> Cursor<'a> {
         let mut inside = Cursor::new(self.long()?);
         let mut table = Headers::new();
         while !inside.is_empty() {
-            let name = inside.short()?;
-            table.0.push((name, inside.value_at(depth)?));
+            let name = inside.short_bytes()?;
+            table.push_bytes(name, inside.value_at(depth)?);
         }
         Ok(table)
     }
 
     fn value_at(&mut self, depth: usize) -> Result<Value, Malformed> {
-        if depth > DEEPEST {
-            return Err(Malformed("table: too many tables in each other"));
-        }
         Ok(match self.u8()? {
             b't' => Value::Bool(self.u8()? != 0),
-            b'b' => Value::Int(i64::from(i8::from_be_bytes(self.array()?))),
-            b'B' => Value::Int(i64::from(self.u8()?)),
-            b's' => Value::Int(i64::from(i16::from_be_bytes(self.array()?))),
-            b'u' => Value::Int(i64::from(self.u16()?)),
-            b'I' => Value::Int(i64::from(i32::from_be_bytes(self.array()?))),
-            b'i' => Value::Int(i64::from(self.u32()?)),
+            b'b' => Value::Int8(i8::from_be_bytes(self.array()?)),
+            b'B' => Value::UInt8(self.u8()?),
+            b's' => Value::Int16(i16::from_be_bytes(self.array()?)),
+            b'u' => Value::UInt16(self.u16()?),
+            b'I' => Value::Int32(i32::from_be_bytes(self.array()?)),
+            b'i' => Value::UInt32(self.u32()?),
             b'l' | b'L' => Value::Int(i64::from_be_bytes(self.array()?)),
-            b'f' => Value::Double(f64::from(f32::from_be_bytes(self.array()?))),
+            b'f' => Value::Float(f32::from_be_bytes(self.array()?)),
             b'd' => Value::Double(f64::from_be_bytes(self.array()?)),
             b'D' => Value::Decimal(self.u8()?, i32::from_be_bytes(self.array()?)),
             b'S' => {
                 let bytes = self.long()?;
                 match std::str::from_utf8(bytes) {
                     Ok(text) => Value::Text(text.to_owned()),
-                    Err(_) => Value::Bytes(Bytes::copy_from_slice(bytes)),
+                    Err(_) => Value::RawText(Bytes::copy_from_slice(bytes)),
                 }
             }
             b'x' => Value::Bytes(Bytes::copy_from_slice(self.long()?)),
+            b'A' if depth == DEEPEST => Value::DeepArray(Bytes::copy_from_slice(self.long()?)),
+            b'F' if depth == DEEPEST => Value::DeepTable(Bytes::copy_from_slice(self.long()?)),
             b'A' => {
                 let mut inside = Cursor::new(self.long()?);
                 let mut values = Vec::new();
@@ -281,6 +353,15 @@ impl<'a> Cursor<'a> {
             b'V' => Value::Void,
             _ => return Err(Malformed("table: a value of a kind that is not known")),
         })
+    }
+}
+
+/// The protocol does not say in which encoding texts are; what is not UTF-8 is taken for Latin-1, in which any bytes are
+/// text, and different bytes are different text. And whether that was so.
+fn text_or_latin(bytes: &[u8]) -> (String, bool) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (text.to_owned(), false),
+        Err(_) => (bytes.iter().map(|byte| char::from(*byte)).collect(), true),
     }
 }
 
@@ -316,9 +397,9 @@ pub(crate) fn put_measured(out: &mut BytesMut, inside: impl FnOnce(&mut BytesMut
 
 pub(crate) fn put_table(out: &mut BytesMut, table: &Headers) {
     put_measured(out, |out| {
-        for (name, value) in &table.0 {
-            put_short(out, name);
-            put_value(out, value);
+        for field in &table.0 {
+            put_short_bytes(out, &field.name_bytes());
+            put_value(out, &field.value);
         }
     });
 }
@@ -333,6 +414,34 @@ fn put_value(out: &mut BytesMut, value: &Value) {
             out.put_u8(b'l');
             out.put_i64(*number);
         }
+        Value::Int8(number) => {
+            out.put_u8(b'b');
+            out.put_i8(*number);
+        }
+        Value::UInt8(number) => {
+            out.put_u8(b'B');
+            out.put_u8(*number);
+        }
+        Value::Int16(number) => {
+            out.put_u8(b's');
+            out.put_i16(*number);
+        }
+        Value::UInt16(number) => {
+            out.put_u8(b'u');
+            out.put_u16(*number);
+        }
+        Value::Int32(number) => {
+            out.put_u8(b'I');
+            out.put_i32(*number);
+        }
+        Value::UInt32(number) => {
+            out.put_u8(b'i');
+            out.put_u32(*number);
+        }
+        Value::Float(number) => {
+            out.put_u8(b'f');
+            out.put_f32(*number);
+        }
         Value::Double(number) => {
             out.put_u8(b'd');
             out.put_f64(*number);
@@ -345,6 +454,10 @@ fn put_value(out: &mut BytesMut, value: &Value) {
         Value::Text(text) => {
             out.put_u8(b'S');
             put_long(out, text.as_bytes());
+        }
+        Value::RawText(bytes) => {
+            out.put_u8(b'S');
+            put_long(out, bytes);
         }
         Value::Bytes(bytes) => {
             out.put_u8(b'x');
@@ -363,5 +476,13 @@ fn put_value(out: &mut BytesMut, value: &Value) {
             put_table(out, table);
         }
         Value::Void => out.put_u8(b'V'),
+        Value::DeepTable(bytes) => {
+            out.put_u8(b'F');
+            put_long(out, bytes);
+        }
+        Value::DeepArray(bytes) => {
+            out.put_u8(b'A');
+            put_long(out, bytes);
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::{
     frame::{self, Content},
     method::{Incoming, Outgoing},
     properties::Properties,
-    table::{Cursor, Headers, Malformed, Value, put_table},
+    table::{Cursor, Headers, Value, put_table},
 };
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
@@ -13,6 +13,12 @@ fn value() -> impl Strategy<Value = Value> {
     let simple = prop_oneof![
         any::<bool>().prop_map(Value::Bool),
         any::<i64>().prop_map(Value::Int),
+        any::<i8>().prop_map(Value::Int8),
+        any::<u8>().prop_map(Value::UInt8),
+        any::<i16>().prop_map(Value::Int16),
+        any::<u16>().prop_map(Value::UInt16),
+        any::<i32>().prop_map(Value::Int32),
+        any::<u32>().prop_map(Value::UInt32),
         (-1e300..1e300).prop_map(Value::Double),
         (any::<u8>(), any::<i32>()).prop_map(|(scale, digits)| Value::Decimal(scale, digits)),
         ".{0,40}".prop_map(Value::Text),
@@ -46,7 +52,7 @@ fn properties() -> impl Strategy<Value = Properties> {
         prop::option::of(any::<u8>()),
         text(),
     );
-    let second = (text(), text(), text(), prop::option::of(any::<u64>()), text(), text(), text());
+    let second = (text(), text(), text(), prop::option::of(any::<u64>()), text(), text(), text(), text());
     (first, second).prop_map(|(first, second)| Properties {
         content_type: first.0,
         content_encoding: first.1,
@@ -61,6 +67,7 @@ fn properties() -> impl Strategy<Value = Properties> {
         kind: second.4,
         user_id: second.5,
         app_id: second.6,
+        cluster_id: second.7,
         latin: 0,
     })
 }
@@ -74,7 +81,7 @@ fn read_all(bytes: &[u8], largest: usize) {
                 let _ = Incoming::read(&payload);
             }
             Content::Header(payload) => {
-                let _ = frame::header(&payload);
+                let _ = frame::header(&payload, &mut Properties::default());
             }
             Content::Body(_) | Content::Heartbeat => {}
         }
@@ -102,11 +109,11 @@ proptest! {
         let mut out = BytesMut::new();
         frame::put_content(&mut out, 7, &properties, &body, largest);
         let mut read = Vec::new();
-        let mut header = None;
+        let (mut header, mut found) = (None, Properties::default());
         while let Some(frame) = frame::cut(&mut out, 1 << 20).unwrap() {
             prop_assert_eq!(frame.channel, 7);
             match frame.content {
-                Content::Header(payload) => header = Some(frame::header(&payload).unwrap()),
+                Content::Header(payload) => header = Some(frame::header(&payload, &mut found).unwrap()),
                 Content::Body(part) => {
                     prop_assert!(part.len() + frame::AROUND <= largest);
                     read.extend_from_slice(&part);
@@ -115,7 +122,8 @@ proptest! {
             }
         }
         prop_assert!(out.is_empty());
-        prop_assert_eq!(header, Some((body.len() as u64, Ok(properties))));
+        prop_assert_eq!(header, Some((body.len() as u64, None)));
+        prop_assert_eq!(found, properties);
         prop_assert_eq!(read, body);
     }
 
@@ -123,7 +131,7 @@ proptest! {
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..600), largest in 8usize..4096) {
         read_all(&bytes, largest);
         let _ = Incoming::read(&bytes);
-        let _ = frame::header(&bytes);
+        let _ = frame::header(&bytes, &mut Properties::default());
         let _ = Cursor::new(&bytes).table();
     }
 
@@ -167,38 +175,101 @@ fn what_no_frame_may_be() {
         assert!(error.to_string().contains(why), "{error}");
     };
     check(b"AMQP\x00\x01\x00\x00", "version");
+    // As long as it may be a greeting, it is not taken for a frame.
+    for end in 0..8 {
+        assert_eq!(frame::cut(&mut BytesMut::from(&b"AMQP\xff\xff\xff\xff"[..end]), 4096), Ok(None), "{end}");
+    }
     check(&[1, 0, 0, 0xff, 0xff, 0xff, 0xff], "larger");
     check(&[1, 0, 0, 0, 0, 0, 0, 0], "no end");
     check(&[9, 0, 0, 0, 0, 0, 0, 0xce], "kind");
 }
 
-#[test]
-fn tables_in_tables_have_a_bound() {
-    let mut deep = Value::Void;
-    for _ in 0..100 {
-        deep = Value::Array(vec![deep]);
-    }
-    let mut out = BytesMut::new();
-    let mut table = Headers::new();
-    table.set("deep", deep);
-    put_table(&mut out, &table);
-    assert!(matches!(Cursor::new(&out).table(), Err(Malformed(_))));
+/// A value nested in this number of arrays or tables.
+fn nested(depth: usize, is_table: bool) -> Value {
+    (0..depth).fold(Value::Int(7), |inner, _| match is_table {
+        true => Value::Table(Headers::new().with("in", inner)),
+        false => Value::Array(vec![inner]),
+    })
 }
 
 #[test]
-fn kinds_of_numbers_that_others_write() {
+fn headers_nested_deeper_than_32_are_kept_as_bytes_with_all_properties() {
+    for is_table in [false, true] {
+        for (depth, is_read) in [(1, true), (32, true), (33, false), (34, false), (5_000, false)] {
+            let headers = Headers::new().with("deep", nested(depth, is_table)).with("beside", "x");
+            let sent = Properties { message_id: Some("m-1".to_owned()), headers, ..Properties::default() };
+            let mut out = BytesMut::new();
+            sent.write(&mut out);
+            let mut found = Properties::default();
+            found.read(&mut Cursor::new(&out)).unwrap();
+            assert_eq!(found.message_id.as_deref(), Some("m-1"));
+            assert_eq!(found.headers.get("beside").and_then(Value::as_str), Some("x"));
+            assert_eq!(found == sent, is_read, "{depth}");
+            let shown = found.headers.get("deep").unwrap().to_string();
+            assert_eq!(shown.contains("(nested deeper than 32)"), !is_read, "{shown}");
+            // It goes out as it came.
+            let mut again = BytesMut::new();
+            found.write(&mut again);
+            assert_eq!(again, out, "{depth}");
+        }
+    }
+}
+
+#[test]
+fn header_names_that_are_not_utf8_go_out_as_they_came() {
+    // As UTF-8 this name would have more bytes than a name may have.
+    let mut table = vec![200];
+    table.extend([0xe9; 200]);
+    table.push(b'V');
+    let mut sent = (table.len() as u32).to_be_bytes().to_vec();
+    sent.extend(table);
+    let read = Cursor::new(&sent).table().unwrap();
+    assert_eq!(read.get(&"é".repeat(200)), Some(&Value::Void));
+    let mut again = BytesMut::new();
+    put_table(&mut again, &read);
+    assert_eq!(again, sent);
+    let properties = Properties { headers: read, ..Properties::default() };
+    assert_eq!(properties.too_long(), None);
+}
+
+#[test]
+fn values_keep_their_type_when_they_are_written_again() {
     let check = |bytes: &[u8], want: Value| {
         let mut out = vec![0, 0, 0, bytes.len() as u8 + 2, 1, b'n'];
         out.extend_from_slice(bytes);
         let table = Cursor::new(&out).table().unwrap();
         assert_eq!(table.get("n"), Some(&want), "{bytes:?}");
+        let mut again = BytesMut::new();
+        put_table(&mut again, &table);
+        assert_eq!(again, out, "{want:?}");
     };
-    check(b"b\xff", Value::Int(-1));
-    check(b"B\xff", Value::Int(255));
-    check(b"s\xff\xfe", Value::Int(-2));
-    check(b"u\xff\xfe", Value::Int(65534));
-    check(b"I\xff\xff\xff\xff", Value::Int(-1));
-    check(b"i\xff\xff\xff\xff", Value::Int(4_294_967_295));
-    check(b"f\x3f\x80\x00\x00", Value::Double(1.0));
-    check(b"S\x00\x00\x00\x02\xff\xfe", Value::Bytes(Bytes::from_static(b"\xff\xfe")));
+    check(b"t\x01", Value::Bool(true));
+    check(b"b\xff", Value::Int8(-1));
+    check(b"B\xff", Value::UInt8(255));
+    check(b"s\xff\xfe", Value::Int16(-2));
+    check(b"u\xff\xfe", Value::UInt16(65534));
+    check(b"I\xff\xff\xff\xff", Value::Int32(-1));
+    check(b"i\xff\xff\xff\xff", Value::UInt32(4_294_967_295));
+    check(b"l\xff\xff\xff\xff\xff\xff\xff\xff", Value::Int(-1));
+    check(b"f\x3f\x80\x00\x00", Value::Float(1.0));
+    check(b"d\x3f\xf0\x00\x00\x00\x00\x00\x00", Value::Double(1.0));
+    check(b"S\x00\x00\x00\x02\xff\xfe", Value::RawText(Bytes::from_static(b"\xff\xfe")));
+    check(b"x\x00\x00\x00\x02\xff\xfe", Value::Bytes(Bytes::from_static(b"\xff\xfe")));
+}
+
+#[test]
+fn whole_numbers_of_any_width_are_read_as_one() {
+    let values = [
+        (Value::Int8(-1), -1),
+        (Value::UInt8(255), 255),
+        (Value::Int16(-2), -2),
+        (Value::UInt16(65534), 65534),
+        (Value::Int32(-1), -1),
+        (Value::UInt32(u32::MAX), i64::from(u32::MAX)),
+        (Value::Int(i64::MIN), i64::MIN),
+    ];
+    for (value, number) in values {
+        assert_eq!(value.as_int(), Some(number));
+        assert_eq!(value.to_string(), number.to_string());
+    }
 }

@@ -2,6 +2,7 @@
 
 use gristmill_amqp::{Builder, Client, Consumer, Delivery, Message, Queue};
 use gristmill_broker::Broker;
+use gristmill_pool::TaskError;
 use std::{
     sync::{
         Arc, Mutex, OnceLock,
@@ -91,6 +92,25 @@ pub(crate) fn noting(queue: &str, log: &Log<usize>) -> Consumer {
     })
 }
 
+/// A consumer of numbers that notes them when they start and waits at a gate. It rejects the number `rejected`.
+pub(crate) fn gated(queue: &str, started: &Log<usize>, gate: &Gate, rejected: Option<usize>) -> Consumer {
+    let (started, gate) = (started.clone(), gate.clone());
+    Consumer::new(queue, name("gated")).workers(4).handle(move |delivery| {
+        let (started, gate) = (started.clone(), gate.clone());
+        async move {
+            started.add(number(&delivery));
+            gate.pass().await;
+            match Some(number(&delivery)) == rejected {
+                true => Err(TaskError::permanent("no")),
+                false => Ok(()),
+            }
+        }
+    })
+}
+
+/// Limits the wait for what never happens.
+const MAX_WAIT: Duration = Duration::from_secs(90);
+
 /// Waits for something that is to become true. The limit is for what never does.
 #[track_caller]
 pub(crate) fn until<F>(what: &str, mut is: F) -> impl Future<Output = ()>
@@ -101,18 +121,31 @@ where
     async move {
         let since = Instant::now();
         while !is().await {
-            assert!(since.elapsed() < Duration::from_secs(90), "{place}: waited in vain for: {what}");
+            assert!(since.elapsed() < MAX_WAIT, "{place}: waited in vain for: {what}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 }
 
-/// Waits until so many messages are ready in the queue.
-pub(crate) async fn depth_is(client: &Client, queue: &str, messages: u32) {
-    until(&format!("{messages} messages in {queue}"), async || {
-        client.depth(queue).await.is_ok_and(|(depth, _)| depth == messages)
-    })
-    .await;
+/// Waits until this many messages are ready in the queue.
+#[track_caller]
+pub(crate) fn depth_is(client: &Client, queue: &str, messages: u32) -> impl Future<Output = ()> {
+    let place = std::panic::Location::caller();
+    async move {
+        let since = Instant::now();
+        loop {
+            let seen = client.depth(queue).await.map(|(depth, _)| depth);
+            if matches!(seen, Ok(depth) if depth == messages) {
+                return;
+            }
+            let consumers = client.stats().consumers;
+            assert!(
+                since.elapsed() < MAX_WAIT,
+                "{place}: waited in vain for {messages} messages in {queue}; last seen: {seen:?}; {consumers:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
 }
 
 /// Takes what is in a queue.

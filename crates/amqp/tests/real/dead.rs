@@ -1,7 +1,7 @@
 //! Messages that are given up.
 
 use crate::bed::*;
-use gristmill_amqp::{Consumer, Delivery, Message, Queue, Value, header};
+use gristmill_amqp::{Consumer, Delivery, Message, Queue, header};
 use gristmill_pool::{Retry, TaskError};
 use gristmill_store::{Store, letters::LetterFilter};
 use std::time::Duration;
@@ -183,49 +183,6 @@ async fn poison_costs_itself() {
     assert_eq!(letters, bad);
     let asking = self::client().await;
     assert_eq!(asking.depth(&orders).await.unwrap().0, 0);
-}
-
-/// A message that ends its process each time does not come for ever, whoever counts.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_kills_its_workers_is_given_up() {
-    for queue in [Queue::quorum(name("killer")), Queue::classic(name("killer"))] {
-        let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
-        fill(&queue, &orders, 1).await;
-        let log = Log::default();
-        let mut lives = 0;
-        loop {
-            let gate = Gate::default();
-            let consumer = {
-                let (log, gate) = (log.clone(), gate.clone());
-                Consumer::new(&orders, "dies").workers(2).max_deliveries(3).handle(move |delivery| {
-                    let (log, gate) = (log.clone(), gate.clone());
-                    async move {
-                        log.add(delivery.deliveries_before());
-                        gate.pass().await;
-                        Ok(())
-                    }
-                })
-            };
-            let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
-            let dead = format!("{orders}.dead");
-            until("its next life or its end", async || {
-                log.len() > lives || client.depth(&dead).await.is_ok_and(|(depth, _)| depth >= 1)
-            })
-            .await;
-            if log.len() == lives {
-                client.shutdown(SECONDS).await;
-                break;
-            }
-            lives = log.len();
-            // The end of the process, as the broker sees it.
-            drop(client);
-        }
-        // An end between the copy and the acknowledgement of its original makes two of it; each is counted.
-        let counts: std::collections::BTreeSet<u32> = log.all().into_iter().collect();
-        assert_eq!(counts.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3], "{queue:?}");
-        let letters = take_all(&format!("{orders}.dead"), 1).await;
-        assert_eq!(letters[0].headers().get(header::REASON), Some(&Value::from("deliveries")), "{queue:?}");
-    }
 }
 
 /// With headers to the brim there is no room for ours; it is moved without its own.

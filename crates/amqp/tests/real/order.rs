@@ -1,7 +1,8 @@
 //! Order: with one worker, and by key.
 
 use crate::bed::*;
-use gristmill_amqp::{Consumer, Message, OrderBy, Queue};
+use gristmill_amqp::{Client, Consumer, Message, OrderBy, Queue};
+use gristmill_broker::Proxy;
 use gristmill_pool::{Retry, TaskError};
 use std::{
     collections::HashMap,
@@ -86,7 +87,10 @@ async fn of_a_key_in_order_and_keys_beside_each_other() {
                     let (log, now, most) = (log.clone(), Arc::clone(&now), Arc::clone(&most));
                     async move {
                         most.fetch_max(now.fetch_add(1, Relaxed) + 1, Relaxed);
-                        tokio::time::sleep(Duration::from_micros(number(&delivery) as u64 % 7 * 300)).await;
+                        // Some take longer than others.
+                        for _ in 0..number(&delivery) % 7 {
+                            tokio::task::yield_now().await;
+                        }
                         now.fetch_sub(1, Relaxed);
                         // Some fail at first: those behind them wait.
                         if number(&delivery).is_multiple_of(11) && delivery.attempt() == 1 {
@@ -150,4 +154,36 @@ async fn a_key_that_waits_is_in_nobodys_way() {
     gate.open(1);
     assert_eq!(log.reaches(100).await[98..], [0, 1]);
     client.shutdown(SECONDS).await;
+}
+
+/// The broker does not see the end of the connection: it keeps the messages that it sent, and has others for the new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_worker_keeps_the_order_after_a_loss_that_the_broker_does_not_see() {
+    for queue in [Queue::quorum(name("half")), Queue::classic(name("half"))] {
+        let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
+        fill(&queue, &orders, 10).await;
+        let (started, done, gate) = (Log::default(), Log::default(), Gate::default());
+        let consumer = {
+            let (started, done, gate) = (started.clone(), done.clone(), gate.clone());
+            Consumer::new(&orders, "half").workers(1).prefetch(3).handle(move |delivery| {
+                let (started, done, gate) = (started.clone(), done.clone(), gate.clone());
+                async move {
+                    started.add(number(&delivery));
+                    gate.pass().await;
+                    done.add(number(&delivery));
+                    Ok(())
+                }
+            })
+        };
+        let proxy = Proxy::to(broker().address()).unwrap();
+        let uri = format!("{}?heartbeat=1", proxy.uri(&broker().uri()));
+        let client = Client::builder(uri).queue(queue.clone()).consumer(consumer).start().await.unwrap();
+        until("three here", async || client.stats().consumers[0].received == 3).await;
+        proxy.cut_unnoticed();
+        until("the loss noticed", async || client.stats().consumers[0].interrupted == 1).await;
+        gate.open(100);
+        assert_eq!(done.reaches(10).await, (0..10).collect::<Vec<_>>(), "{queue:?}");
+        assert_eq!(started.all(), (0..10).collect::<Vec<_>>(), "{queue:?}");
+        client.shutdown(SECONDS).await;
+    }
 }

@@ -112,8 +112,9 @@ async fn none_is_lost_when_the_network_is_cut() {
     let publishing = tokio::spawn(async move {
         publisher.publish_all((0..3000).map(|number| Message::to_queue(&to, number.to_string()))).await
     });
-    for _ in 0..5 {
-        tokio::time::sleep(Duration::from_millis(30)).await;
+    let asking = crate::bed::client().await;
+    for round in 1..=5 {
+        until("some more of them", async || asking.depth(&orders).await.unwrap().0 >= round * 100).await;
         proxy.cut();
         proxy.mend();
     }

@@ -1,7 +1,7 @@
 //! Messages that are tried again.
 
 use crate::bed::*;
-use gristmill_amqp::{Binding, Consumer, Exchange, Message, Queue, header};
+use gristmill_amqp::{Binding, Consumer, Exchange, Headers, Message, Queue, Value, header};
 use gristmill_pool::{Retry, TaskError};
 use std::time::Duration;
 
@@ -56,6 +56,45 @@ async fn a_failure_waits_at_the_broker_and_holds_up_nobody() {
     let stats = client.shutdown(SECONDS).await;
     assert_eq!((stats.consumers[0].retried, stats.consumers[0].rejected), (8, 0));
     assert_eq!(stats.consumers[0].acknowledged, 50 + 4 * 3);
+}
+
+/// The broker drops a message that it would put into a queue again in which the message has expired before, as the
+/// header `x-death` says, unless a consumer rejected it since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_expired_in_its_queue_before_is_tried_again() {
+    for classic in [false, true] {
+        let orders = name("expired");
+        let queue = if classic { Queue::classic(&orders) } else { Queue::quorum(&orders) };
+        let log = Log::default();
+        let consumer = {
+            let log = log.clone();
+            Consumer::new(&orders, "again").retry(QUICK).handle(move |delivery| {
+                let log = log.clone();
+                async move {
+                    log.add((delivery.attempt(), delivery.headers().get(header::DEATH).cloned()));
+                    match delivery.attempt() {
+                        1 | 2 => Err(TaskError::transient("not now")),
+                        _ => Ok(()),
+                    }
+                }
+            })
+        };
+        let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+        let death = Headers::new()
+            .with("count", 1)
+            .with("reason", "expired")
+            .with("queue", orders.as_str())
+            .with("exchange", "")
+            .with("time", Value::Time(1_700_000_000))
+            .with("routing-keys", Value::Array(vec![orders.as_str().into()]));
+        let deaths = Value::Array(vec![Value::Table(death)]);
+        let message = Message::to_queue(&orders, "1").header("x-death", deaths.clone());
+        client.publisher().publish(message).await.unwrap();
+        let came = log.reaches(3).await;
+        // The broker's note of the way that the message came is kept under another name.
+        assert_eq!(came, [(1, None), (2, Some(deaths.clone())), (3, Some(deaths))]);
+        client.shutdown(SECONDS).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -143,4 +182,55 @@ async fn what_the_broker_would_refuse_to_take_back_is_moved_all_the_same() {
     miller.shutdown(SECONDS).await;
     // No copy of it went where the first had gone a copy.
     assert_eq!(client.depth(&other).await.unwrap().0, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_expires_before_its_next_attempt_expires_as_at_the_broker() {
+    for workers in [1, 2] {
+        let (orders, expired, log) = (name("short"), name("expired"), Log::default());
+        let queue = Queue::quorum(&orders)
+            .argument("x-dead-letter-exchange", "")
+            .argument("x-dead-letter-routing-key", expired.as_str());
+        fill_with(&Queue::classic(&expired), Vec::new()).await;
+        let mut message = Message::to_queue(&orders, "x");
+        message.properties.expiration = Some("60000".to_owned());
+        fill_with(&queue, vec![message, Message::to_queue(&orders, "lasts")]).await;
+        let consumer = {
+            let log = log.clone();
+            let an_hour = Retry::exponential(3, Duration::from_secs(3600));
+            Consumer::new(&orders, "fails").workers(workers).retry(an_hour).handle(move |delivery| {
+                log.add((delivery.body().clone(), delivery.attempt()));
+                async { Err(TaskError::transient("not now")) }
+            })
+        };
+        let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+        depth_is(&client, &expired, 1).await;
+        until("the other one waits", async || client.stats().consumers[0].retried == 1).await;
+        let stats = client.shutdown(SECONDS).await.consumers.remove(0);
+        assert_eq!((stats.expired, stats.rejected, log.len()), (1, 0, 2), "{workers} workers");
+        assert_eq!(take_all(&expired, 1).await[0].body(), "x");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_keeps_the_time_that_a_message_has() {
+    let (orders, log) = (name("lasts"), Log::default());
+    let queue = Queue::quorum(&orders);
+    let mut message = Message::to_queue(&orders, "x");
+    message.properties.expiration = Some("600000".to_owned());
+    fill_with(&queue, vec![message]).await;
+    let consumer = {
+        let log = log.clone();
+        Consumer::new(&orders, "fails").workers(2).retry(QUICK).handle(move |delivery| {
+            log.add(delivery.headers().get(header::EXPIRES_AT).and_then(gristmill_amqp::Value::as_int));
+            async { Err(TaskError::transient("not now")) }
+        })
+    };
+    let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+    let deadlines = log.reaches(3).await;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as i64;
+    assert_eq!(deadlines[0], None);
+    assert!(deadlines[1].is_some_and(|at| (now..now + 600_000).contains(&at)), "{deadlines:?} at {now}");
+    assert_eq!(deadlines[1], deadlines[2]);
+    client.shutdown(SECONDS).await;
 }

@@ -7,4 +7,4 @@ mod hostile;
 mod losses;
 mod peers;
 mod publishing;
-mod raw;
+pub(crate) mod raw;

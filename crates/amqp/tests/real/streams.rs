@@ -58,3 +58,18 @@ async fn goes_on_where_it_was_after_a_cut() {
     assert_eq!(sorted, (0..1000).collect::<Vec<_>>());
     client.shutdown(SECONDS).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_stream_is_the_offset_of_its_last_message() {
+    let orders = name("stream-end");
+    let queue = Queue::stream(&orders);
+    let mut published = 0;
+    for count in [0, 1, 1, 7, 3000, 1] {
+        fill(&queue, &orders, count).await;
+        published += count as u64;
+        let consumer = noting(&orders, &Log::default()).offset(Offset::First);
+        let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
+        assert_eq!(client.stream_ends().await.unwrap(), [published.checked_sub(1)]);
+        client.shutdown(SECONDS).await;
+    }
+}

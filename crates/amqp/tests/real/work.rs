@@ -137,13 +137,19 @@ async fn no_more_at_a_time_than_workers() {
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 200).await;
     let (now, most, log) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), Log::default());
+    // The first three wait for each other.
+    let (begun, together) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Barrier::new(3)));
     let consumer = {
         let (now, most, log) = (Arc::clone(&now), Arc::clone(&most), log.clone());
         Consumer::new(&orders, "crowd").workers(3).handle(move |delivery| {
             let (now, most, log) = (Arc::clone(&now), Arc::clone(&most), log.clone());
+            let (begun, together) = (Arc::clone(&begun), Arc::clone(&together));
             async move {
                 most.fetch_max(now.fetch_add(1, Relaxed) + 1, Relaxed);
-                tokio::time::sleep(Duration::from_millis(2)).await;
+                if begun.fetch_add(1, Relaxed) < 3 {
+                    together.wait().await;
+                }
+                tokio::task::yield_now().await;
                 now.fetch_sub(1, Relaxed);
                 log.add(number(&delivery));
                 Ok(())
@@ -273,4 +279,55 @@ async fn what_the_broker_has_otherwise_is_said() {
     assert!(error.to_string().contains("inequivalent arg"), "{error}");
     let error = builder().queue(Queue::existing("is-not-there")).start().await.err().unwrap();
     assert!(error.to_string().contains("is-not-there"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn message_that_another_consumer_is_handling_is_not_run_beside_it() {
+    let orders = name("in-progress");
+    let queue = Queue::new(&orders);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.db");
+    let (gate, starts) = (Gate::default(), Log::default());
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let (gate, starts) = (gate.clone(), starts.clone());
+        // One message each: both are under way at the same time.
+        let consumer =
+            Consumer::new(&orders, name("shares")).once_within(SECONDS * 100).prefetch(1).workers(2).handle(
+                move |delivery| {
+                    let (gate, starts) = (gate.clone(), starts.clone());
+                    starts.add(number(&delivery));
+                    async move {
+                        gate.pass().await;
+                        Ok(())
+                    }
+                },
+            );
+        let store = gristmill_store::Store::open(&path).unwrap();
+        let builder = builder().store(store).queue(queue.clone()).consumer(consumer);
+        clients.push(builder.start().await.unwrap());
+    }
+    let messages = (0..2).map(|number| Message::to_queue(&orders, number.to_string()).id("the same"));
+    for result in clients[0].publisher().publish_all(messages).await {
+        result.unwrap();
+    }
+    until("both messages", async || clients.iter().all(|client| client.stats().consumers[0].received == 1))
+        .await;
+    // One waits for the other without a start.
+    until("one that waits", async || {
+        clients
+            .iter()
+            .any(|client| client.stats().consumers[0].handler.as_ref().is_some_and(|of| of.count >= 1))
+    })
+    .await;
+    assert_eq!(starts.len(), 1);
+    gate.open(2);
+    let sum = |pick: fn(&gristmill_amqp::stats::ConsumerStats) -> u64| {
+        clients.iter().map(|client| pick(&client.stats().consumers[0])).sum::<u64>()
+    };
+    until("both", async || sum(|one| one.acknowledged) == 2).await;
+    assert_eq!((sum(|one| one.done), sum(|one| one.skipped), starts.len()), (1, 1, 1));
+    for client in clients {
+        client.shutdown(SECONDS).await;
+    }
 }

@@ -1,15 +1,20 @@
-//! Asking a person.
+//! Questions at a terminal.
 //!
-//! Owns when there is anybody to ask, and what counts as an answer.
+//! Owns whether there is a terminal to ask at, and what counts as an answer.
 
 use std::io::{self, IsTerminal, Write};
 
 use crate::error::Error;
 use crate::output::visible;
 
-/// Asks on a terminal; `Enter` alone means `otherwise`. Nothing when nobody can answer.
+/// Whether there is a terminal to ask at.
+pub(super) fn can_ask() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Asks at the terminal; `Enter` alone means `otherwise`. Returns none where there is no terminal.
 pub(super) fn ask(question: &str, otherwise: bool) -> Result<Option<bool>, Error> {
-    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+    if !can_ask() {
         return Ok(None);
     }
     let choice = if otherwise { "[Y/n]" } else { "[y/N]" };
@@ -18,7 +23,7 @@ pub(super) fn ask(question: &str, otherwise: bool) -> Result<Option<bool>, Error
         .and_then(|()| io::stdin().read_line(&mut answer))
         .map_err(|error| Error::System(format!("cannot ask: {error}; --yes asks nothing")))?;
     Ok(Some(match answer.trim().to_lowercase().as_str() {
-        // The end of the input is no Enter: somebody left.
+        // The end of the input is not Enter.
         "" => otherwise && asked > 0,
         "y" | "yes" => true,
         _ => false,

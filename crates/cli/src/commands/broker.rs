@@ -1,15 +1,18 @@
 //! What the commands that speak to RabbitMQ share.
 //!
-//! Owns how they are started, and what is said when the broker does not do what was asked: the next step with it.
+//! Owns how they are started, and the errors of the broker with the next step.
 
 use std::io::ErrorKind;
+use std::time::Duration;
 
-use gristmill_amqp::{Builder, Client, Error as Fault};
+use gristmill_amqp::{Builder, Client, Error as Fault, Queue};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::settings::consumers::Kind;
+use crate::settings::typed::Typed;
 use crate::settings::{Amqp, Raw, keys};
 use crate::signals::Listener;
 
@@ -23,7 +26,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// What was said goes over variables and the file.
+    /// Sets the URIs of the command line, which override variables and the settings file.
     pub(crate) fn note(&self, context: &mut Context) {
         if !self.uri.is_empty() {
             context.flags.values.insert(keys::AMQP_URI.name, ("--uri", Raw::Many(self.uri.clone())));
@@ -40,12 +43,12 @@ pub(super) fn runtime(threads: usize) -> Result<Runtime, Error> {
 
 /// Signals, one message each. The one after the first `most` ends the process.
 pub(super) fn signals(most: u32) -> Result<(Listener, UnboundedReceiver<()>), Error> {
-    let (tell, told) = unbounded_channel();
-    let tell = move || {
-        // Nobody waits any more when the work is over.
-        let _ = tell.send(());
+    let (sender, receiver) = unbounded_channel();
+    let notify = move || {
+        // The receiver is gone when the work is over.
+        let _ = sender.send(());
     };
-    Ok((Listener::start(most, tell)?, told))
+    Ok((Listener::start(most, notify)?, receiver))
 }
 
 /// A client of the broker that the settings name.
@@ -56,7 +59,33 @@ pub(super) fn builder(settings: &Amqp, name: &str) -> Builder {
     uris.fold(builder, |builder, uri| builder.uri(uri.clone()))
 }
 
-/// Why it did not work, whose turn it is, and what to do next.
+/// A queue that must exist, or that is made if it does not.
+pub(super) fn queue(name: &str, kind: Option<Kind>, arguments: &[Typed]) -> Queue {
+    let queue = match kind {
+        None => Queue::existing(name),
+        Some(Kind::Quorum) => Queue::quorum(name),
+        Some(Kind::Classic) => Queue::classic(name),
+        Some(Kind::Stream) => Queue::stream(name),
+    };
+    arguments.iter().fold(queue, |queue, (name, value)| queue.argument(name, value.clone()))
+}
+
+/// What differs, from the broker's text about a queue or an exchange that exists and is not as declared.
+pub(super) fn difference(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("inequivalent arg '")?;
+    let (argument, rest) = rest.split_once("' for ")?;
+    let (what, rest) = rest.split_once(" in vhost ")?;
+    let (_, rest) = rest.split_once("received ")?;
+    let (received, current) = rest.split_once(" but current is ")?;
+    Some(format!("{what} exists with {argument} = {current}, and {received} was asked for"))
+}
+
+/// Closes the connections in order; nothing depends on that.
+pub(super) async fn close(client: Client) {
+    let _ = tokio::time::timeout(Duration::from_secs(2), client.shutdown(Duration::ZERO)).await;
+}
+
+/// An error of the broker with the next step; whether the user can fix it decides the exit code.
 pub(super) fn failed(fault: Fault) -> Error {
     let text = fault.to_string();
     let elsewhere = "--uri, GRISTMILL_AMQP_URI or amqp.uri in the settings file names another";
@@ -73,26 +102,47 @@ pub(super) fn failed(fault: Fault) -> Error {
             text.trim_end_matches('.')
         )),
         Fault::Refused { code: 530, .. } => Error::Setting(format!(
-            "{text}. Is the virtual host, the part of the URI behind the host, there?"
+            "{text}. Does the virtual host, the part of the URI behind the host, exist?"
         )),
         Fault::Channel { code: 404, .. } if text.contains("no exchange") => {
-            Error::Setting(format!("{text}. The exchange has to be there before it is used"))
+            Error::Setting(format!("{text}. The exchange has to exist before it is used"))
         }
         Fault::Channel { code: 404, .. } => Error::Setting(format!("{text}. --declare quorum makes it")),
-        Fault::Channel { code: 406, .. } => Error::Setting(format!(
-            "{text}. It is there, but made otherwise; without --declare it is taken as it is"
-        )),
+        Fault::Channel { code: 406, .. } => Error::Setting(match difference(&text) {
+            Some(difference) => format!(
+                "{difference}. Declare it with the arguments that it has, or leave out --declare to take it as it is"
+            ),
+            None => text,
+        }),
         Fault::Channel { code: 403 | 405, .. } if text.contains("exclusive") => Error::Setting(format!(
-            "{text}. Somebody consumes from it already, or has it alone; `gristmill queues` tells how many do"
+            "{text}. It has a consumer already, or belongs to one connection; `gristmill queues` shows the number of consumers"
         )),
         Fault::Channel { code: 403, .. } => Error::Setting(format!(
-            "{text}. The user in the URI may not do that; whoever runs the broker can allow it"
+            "{text}. The user in the URI has no right to that; an administrator of the broker can grant it"
         )),
-        Fault::Uri { .. } | Fault::Declaration(_) | Fault::Tls(_) | Fault::Channel { .. } => {
-            Error::Setting(text)
-        }
+        Fault::Unroutable { .. } => Error::Setting(format!("{text}. The queue has to exist")),
+        Fault::Rights(_)
+        | Fault::Uri { .. }
+        | Fault::Declaration(_)
+        | Fault::Tls(_)
+        | Fault::Channel { .. } => Error::Setting(text),
         Fault::Refused { .. } | Fault::Protocol { .. } => Error::Setting(format!("{text}. {elsewhere}")),
         Fault::Ended => Error::System(format!("no broker answered in time. {elsewhere}")),
         _ => Error::System(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_difference_to_an_existing_queue_is_named() {
+        let text = "PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'q' in vhost '/': \
+                    received the value '10' of type 'long' but current is none";
+        let expected =
+            "queue 'q' exists with x-max-length = none, and the value '10' of type 'long' was asked for";
+        assert_eq!(difference(text).as_deref(), Some(expected));
+        assert_eq!(difference("PRECONDITION_FAILED - invalid arg 'x-max-priority'"), None);
     }
 }

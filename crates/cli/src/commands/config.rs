@@ -1,5 +1,6 @@
-//! `gristmill config`: what is in force and why.
+//! `gristmill config`: shows every setting with its origin, and writes a commented settings file.
 
+use gristmill_store::private;
 use serde_json::{Value, json};
 
 use super::places::with_path;
@@ -18,7 +19,8 @@ Examples:
   GRISTMILL_WORKER_LEASE=30s gristmill config show";
 
 const INIT: &str = "\
-Every setting is in the file, commented out at its default. A file that is there already is left alone.
+Every setting is in the file, commented out at its default. Only its owner may read the file, which may hold passwords. A file \
+that exists is not changed.
 
 Examples:
   gristmill config init
@@ -75,13 +77,13 @@ fn init(context: &Context) -> Result<(), Error> {
     let path = context.config_path()?;
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            Error::Setting(format!("{} is there already, and was left as it is", path_text(&path)))
+            Error::Setting(format!("{} exists already, and was not changed", path_text(&path)))
         }
         _ => Error::cannot_write(&path, &error, "--config names another file"),
     };
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(failed)?;
+        private::create_folder(folder).map_err(failed)?;
     }
-    files::create(&path, settings::template().as_bytes()).map_err(failed)?;
+    files::create_private(&path, settings::template().as_bytes()).map_err(failed)?;
     context.output.summary(&with_path(&path), Outcome::Done, |_| format!("wrote {}", path_text(&path)))
 }

@@ -1,10 +1,13 @@
-//! `gristmill dead`: tasks that were given up.
+//! `gristmill dead`: dead letters of tasks and messages.
+
+mod messages;
 
 use gristmill_jobs::letters;
 use gristmill_store::letters::{DeadLetter, LetterFilter};
 use gristmill_store::{Page, Store};
 use serde_json::{Value, json};
 
+use self::messages::Republisher;
 use super::{each, number, object, page_limit};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -20,9 +23,15 @@ Examples:
 const RETRY: &str = "\
 The task is queued again with all its attempts before it, where its checkpoints left off; the letter goes.
 
+A message (of `gristmill consume --keep-letters`) is published to the queue that it came from, with its properties and \
+headers, and begins anew; the letter goes when the broker has confirmed it. Interrupted between the two, the letter \
+stays, and the message is published twice when it is tried again. A copy in QUEUE.dead stays there; `gristmill queues \
+move` moves that one instead.
+
 Examples:
   gristmill dead retry 4 5
   gristmill dead retry --all --kind exec
+  gristmill dead retry --all --kind amqp:orders
   gristmill dead retry --all --reason 'connection refused'";
 
 const DISCARD: &str = "\
@@ -39,7 +48,7 @@ pub(crate) enum Command {
     List {
         #[command(flatten)]
         filter: Filter,
-        /// At most so many
+        /// Show at most N
         #[arg(long, value_name = "N", default_value = "50", value_parser = page_limit)]
         limit: usize,
         /// Go on after a page: the cursor it ended with
@@ -55,7 +64,7 @@ pub(crate) enum Command {
         #[arg(value_parser = number)]
         id: i64,
     },
-    /// Try tasks again
+    /// Try tasks again; publish messages again
     #[command(after_help = RETRY)]
     Retry(Which),
     /// Throw letters away
@@ -107,7 +116,7 @@ fn cursor(text: &str) -> Result<i64, String> {
 }
 
 impl Which {
-    /// Filters choose among all; beside numbers they would be ignored, and somebody thinks that they are not.
+    /// Filters choose among all dead letters. Beside ids they would be ignored, so they are refused.
     fn check(&self) -> Result<(), Error> {
         let given = [("--kind", &self.kind), ("--document", &self.document), ("--reason", &self.reason)];
         match given.iter().find(|(_, value)| value.is_some()) {
@@ -142,7 +151,13 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
         }
         Command::Show { id } => show(context, &store.letters().get(id)?),
         Command::Retry(which) if which.all => retry_all(context, &store, &which.filter()),
-        Command::Retry(which) => each(context, &which.ids, |id| retry(&store, *id)),
+        Command::Retry(which) => {
+            let mut republisher = Republisher::new(context);
+            each(context, &which.ids, |id| match store.letters().get(*id)? {
+                letter if letter.is_message() => republisher.publish(&store, &letter),
+                _ => retry(&store, *id),
+            })
+        }
         Command::Discard { which, yes } if which.all => discard_all(context, &store, &which.filter(), yes),
         Command::Discard { which, .. } => each(context, &which.ids, |id| {
             store.letters().discard(*id)?;
@@ -192,10 +207,7 @@ fn show(context: &Context, letter: &DeadLetter) -> Result<Outcome, Error> {
     let task = Some(letter.task_id.clone());
     let (task, message) = if letter.is_message() { (None, task) } else { (task, None) };
     let discard = context.hints.command(&format!("dead discard {}", letter.id));
-    let next = match letter.is_message() {
-        true => format!("publish it to its queue again, then {discard}"),
-        false => format!("{}, or {discard}", context.hints.command(&format!("dead retry {}", letter.id))),
-    };
+    let next = format!("{}, or {discard}", context.hints.command(&format!("dead retry {}", letter.id)));
     context.output.say(&object(letter)?, |output| {
         output.fields(&[
             ("id", Some(letter.id.to_string())),
@@ -227,19 +239,40 @@ pub(crate) fn retry(store: &Store, id: i64) -> Result<(Value, String), Error> {
 
 fn retry_all(context: &Context, store: &Store, filter: &LetterFilter) -> Result<Outcome, Error> {
     let retried = letters::retry_all(store, &[], filter)?;
-    for (_, error) in &retried.refused {
-        crate::output::aside(&format!("error: {}", context.hints.complete(&error.to_string())));
+    let tasks = retried.tasks.len() as u64;
+    let mut items: Vec<Value> =
+        retried.tasks.iter().map(|(letter, task)| json!({"id": letter, "task": task.id})).collect();
+    let mut refused: Vec<(i64, Error)> =
+        retried.refused.into_iter().map(|(letter, error)| (letter, error.into())).collect();
+    let mut republisher = Republisher::new(context);
+    let mut published = 0;
+    for id in retried.messages {
+        match store.letters().get(id).map_err(Error::from).and_then(|one| republisher.publish(store, &one)) {
+            Ok((item, _)) => {
+                items.push(item);
+                published += 1;
+            }
+            Err(error) => refused.push((id, error)),
+        }
     }
-    let done = retried.tasks.iter().map(|(letter, task)| json!({"id": letter, "task": task.id}));
-    let refused =
-        retried.refused.iter().map(|(letter, error)| json!({"id": letter, "error": error.to_string()}));
-    let items: Vec<Value> = done.chain(refused).collect();
+    let mut outcome = Outcome::Done;
+    for (letter, error) in refused {
+        let error = error.completed(&context.hints);
+        outcome = outcome.and(error.outcome());
+        error.report();
+        items.push(json!({"id": letter, "error": error.to_string()}));
+    }
+    let refused = outcome != Outcome::Done;
     let value = json!({"items": items, "next_cursor": null});
-    context.output.summary(&value, Outcome::Done, |_| match retried.tasks.len() {
-        0 if retried.refused.is_empty() => none_match(&context.hints),
-        count => format!("queued {} again", plural(count as u64, "task")),
+    context.output.summary(&value, Outcome::Done, |_| match (tasks, published) {
+        (0, 0) if !refused => none_match(&context.hints),
+        (tasks, 0) => format!("queued {} again", plural(tasks, "task")),
+        (0, messages) => format!("published {} again", plural(messages, "message")),
+        (tasks, messages) => {
+            format!("queued {} and published {} again", plural(tasks, "task"), plural(messages, "message"))
+        }
     })?;
-    Ok(if retried.refused.is_empty() { Outcome::Done } else { Outcome::ForTheUser })
+    Ok(outcome)
 }
 
 fn none_match(hints: &Hints) -> String {
@@ -254,7 +287,7 @@ fn discard_all(context: &Context, store: &Store, filter: &LetterFilter, yes: boo
     }
     for id in &ids {
         match store.letters().discard(*id) {
-            // Somebody else was faster.
+            // Another process removed or retried it first.
             Ok(()) | Err(gristmill_store::Error::NotFound(_)) => {}
             Err(error) => return Err(error.into()),
         }

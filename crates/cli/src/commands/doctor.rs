@@ -3,19 +3,22 @@
 use std::io::Read;
 use std::path::Path;
 
-use gristmill_store::doctor::{Checkup, Severity};
+use gristmill_store::doctor::{Checkup, Finding, Severity};
+use gristmill_store::private;
 use serde_json::{Value, json};
 
 use super::places::with_path;
 use crate::context::{BY_ANY, Context, must_exist, options};
 use crate::error::{Error, Outcome};
+use crate::hints::shell_word;
 use crate::output::{Output, path as path_text, plural};
+use crate::settings::Settings;
 use crate::settings::value::show_size;
 
 const EXAMPLES: &str = "\
 Without --repair nothing in the file is changed. With it, what is safe is done: leases of dead workers are \
 freed, checkpoints that finished tasks left behind are forgotten after a day, indexes that do not agree with \
-their table are made anew, the log is cut back. Nothing that anybody queued or kept is deleted.
+their table are made anew, the log is cut back. No task and no dead letter is deleted.
 
 Exit codes: 0 healthy, 1 something to do, 2 damaged.
 
@@ -36,10 +39,19 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let settings = context.settings()?;
     must_exist(&settings, BY_ANY)?;
     let options = options(&settings);
-    let examine = || options.examine(&settings.database, settings.worker.lease);
+    let examine = || {
+        options.examine(&settings.database, settings.worker.lease).map(|mut checkup| {
+            checkup.findings.extend(open_to_others(&settings));
+            checkup.findings.extend(open_settings(&settings));
+            checkup.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+            checkup
+        })
+    };
     let mut checkup = examine().map_err(|error| no_database(error, &settings.database))?;
     let mut repairs = None;
     if args.repair {
+        // What a dead worker left behind must not run beside the next attempt.
+        gristmill_jobs::ProcessGroups::beside(&settings.database).end_left_over(None);
         repairs = Some(options.repair(&settings.database, &checkup, settings.worker.max_crashes)?);
         checkup = examine()?;
     }
@@ -58,6 +70,43 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         text
     })?;
     Ok(outcome(&checkup))
+}
+
+/// A settings file with a password that other users may open.
+fn open_settings(settings: &Settings) -> Option<Finding> {
+    let file = settings.file_with_password.as_deref().filter(|file| private::is_open_to_others(file))?;
+    Some(Finding {
+        severity: Severity::Warning,
+        what: format!("other users of this machine may open {}, with a password in it", path_text(file)),
+        next: format!("chmod 600 {}", shell_word(file)),
+    })
+}
+
+/// Files of the database, and the folder that Gristmill creates for them, that other users may open. Older versions created
+/// them so.
+fn open_to_others(settings: &Settings) -> Option<Finding> {
+    let database = &settings.database;
+    let files = private::open_to_others(database);
+    let folder = database.parent().filter(|_| settings.database_by_default);
+    let folder = folder.filter(|folder| private::is_open_to_others(folder));
+    let command = |mode: &str, paths: &[&Path]| {
+        let words: Vec<_> = paths.iter().map(|path| shell_word(path)).collect();
+        format!("chmod {mode} {}", words.join(" "))
+    };
+    let mut commands: Vec<String> = folder.map(|folder| command("700", &[folder])).into_iter().collect();
+    if !files.is_empty() {
+        commands.push(command("600", &files.iter().map(|path| path.as_path()).collect::<Vec<_>>()));
+    }
+    let named: Vec<_> =
+        folder.into_iter().chain(files.iter().map(|path| path.as_path())).map(path_text).collect();
+    (!named.is_empty()).then(|| Finding {
+        severity: Severity::Warning,
+        what: format!(
+            "other users of this machine may open {}, with commands, outputs and messages in it",
+            named.join(", ")
+        ),
+        next: commands.join(" && "),
+    })
 }
 
 /// What begins as a database does and cannot be read as one is damaged, and not merely the wrong file.
@@ -141,7 +190,7 @@ fn findings(checkup: &Checkup) -> String {
     if checkup.findings.is_empty() {
         return "\nhealthy: nothing was found\n".to_owned();
     }
-    let told = checkup.findings.iter().map(|finding| {
+    let texts = checkup.findings.iter().map(|finding| {
         let severity = match finding.severity {
             Severity::Note => "note",
             Severity::Warning => "warning",
@@ -149,7 +198,7 @@ fn findings(checkup: &Checkup) -> String {
         };
         format!("\n{severity}: {}\n  next: {}\n", finding.what, finding.next)
     });
-    told.collect()
+    texts.collect()
 }
 
 fn repaired(checkup: &Checkup, repairs: Option<&[String]>) -> String {

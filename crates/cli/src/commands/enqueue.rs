@@ -251,9 +251,7 @@ pub(super) fn check(kind: &str, text: &str) -> Result<(), String> {
     if kind == exec::NAME {
         let command: exec::Command =
             serde_json::from_str(text).map_err(|error| format!("is not a command: {error}"))?;
-        if command.argv.is_empty() {
-            return Err("is not a command: argv is empty; the program and its words are legal".to_owned());
-        }
+        command.check().map_err(|error| format!("is not a command: {error}"))?;
     }
     Ok(())
 }

@@ -99,7 +99,7 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR|FILE", required = true)]
     paths: Vec<PathBuf>,
 
-    /// The SQLite database to load into; made if it is not there
+    /// The SQLite database to load into; created if it does not exist
     #[arg(long, value_name = "DATABASE", conflicts_with = "validate")]
     into: Option<PathBuf>,
 
@@ -122,12 +122,12 @@ pub(crate) struct Args {
     #[arg(long)]
     resume: bool,
 
-    /// A table that is there already is made anew; with --resume it is kept if only the named files were loaded into it,
+    /// A table that exists is made anew; with --resume it is kept if only the named files were loaded into it,
     /// each once, and have not changed
     #[arg(long, help_heading = "Tables that are there", conflicts_with_all = ["append", "upsert"])]
     replace: bool,
 
-    /// A table that is there already gets more rows
+    /// A table that exists gets more rows
     #[arg(long, help_heading = "Tables that are there", conflicts_with = "upsert")]
     append: bool,
 

@@ -4,7 +4,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 use gristmill_store::jobs::{JobFilter, JobKind, JobRow, JobStatus};
 use gristmill_store::letters::LetterFilter;
@@ -13,12 +12,16 @@ use gristmill_store::{Page, Store, Time};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+mod cancel;
+mod show;
+mod work;
+
+use self::work::work;
 use super::{dead, each, object, page_limit};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
 use crate::output::{Output, plural, time};
-use crate::settings::value::show_duration;
 
 const LIST: &str = "\
 Tasks have numbers; jobs of the scan and hash protocol have uuids.
@@ -57,9 +60,9 @@ pub(crate) enum Command {
         /// A task's number, or a job's uuid
         id: Id,
     },
-    /// Call work off, waiting or running
+    /// Cancel tasks and jobs, waiting or running
     #[command(
-        after_help = "A worker that runs it learns so, and stops it, at its next heartbeat: within a tenth of its lease.\n\nExamples:\n  gristmill jobs cancel 12 13\n  gristmill jobs list --json --status scheduled | jq .items[].id | xargs gristmill jobs cancel"
+        after_help = "A running task is being cancelled until its run has ended: its worker ends the command and its child processes within a second, with half a second between SIGTERM and SIGKILL. Its unique key is free after that. The command waits for up to 3 seconds.\n\nExamples:\n  gristmill jobs cancel 12 13\n  gristmill jobs list --json --status scheduled | jq .items[].id | xargs gristmill jobs cancel"
     )]
     Cancel {
         /// Tasks' numbers, or jobs' uuids
@@ -188,6 +191,14 @@ enum Entry {
     Job(Box<JobRow>),
 }
 
+/// The status of a task for people, who want to know that a running one is being cancelled.
+fn status(task: &TaskRow) -> &'static str {
+    match task.status {
+        TaskStatus::Running if task.cancel_requested_at.is_some() => "cancelling",
+        status => status.as_str(),
+    }
+}
+
 impl Entry {
     fn created_at(&self) -> Time {
         match self {
@@ -206,14 +217,15 @@ impl Entry {
     }
 
     fn row(&self) -> Vec<String> {
-        let (id, kind, queue, status, tries, error) = match self {
+        let (id, kind, queue, status, tries, error, payload) = match self {
             Entry::Task(task) => (
                 task.id.to_string(),
                 task.kind.as_str(),
                 task.queue.as_str(),
-                task.status.as_str(),
+                status(task),
                 task.attempts.to_string(),
                 &task.error_message,
+                &task.payload,
             ),
             Entry::Job(job) => (
                 job.id.clone(),
@@ -222,10 +234,12 @@ impl Entry {
                 job.status.as_str(),
                 "-".to_owned(),
                 &job.error_message,
+                &job.payload,
             ),
         };
         let error = error.clone().unwrap_or_default();
-        vec![id, kind.to_owned(), queue.to_owned(), status.to_owned(), tries, time(self.created_at()), error]
+        let (work, created) = (work(kind, payload), time(self.created_at()));
+        vec![id, kind.to_owned(), queue.to_owned(), status.to_owned(), tries, created, work, error]
     }
 }
 
@@ -236,8 +250,8 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     let store = context.existing()?;
     match command {
         Command::List(list) => show_list(context, &page(&store, &list)?, list.narrows()),
-        Command::Show { id } => show(context, &store, &id),
-        Command::Cancel { ids } => each(context, &ids, |id| cancel(&store, id)),
+        Command::Show { id } => show::show(context, &store, &id),
+        Command::Cancel { ids } => cancel::cancel(context, &store, &ids),
         Command::Retry { ids } => each(context, &ids, |id| retry(&store, id)),
         Command::Recover => Ok(Outcome::Done),
     }
@@ -304,134 +318,18 @@ fn table(output: &Output, hints: &Hints, page: &Page<Entry>, narrowed: bool) -> 
         return format!("nothing here. `{}` queues a command", hints.command("enqueue exec -- echo hello"));
     }
     let rows: Vec<_> = page.items.iter().map(Entry::row).collect();
-    let mut text = output.table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "CREATED", "LAST ERROR"], &rows);
+    let mut text =
+        output.table(&["ID", "KIND", "QUEUE", "STATUS", "FAILED", "CREATED", "WORK", "LAST ERROR"], &rows);
     if let Some(cursor) = &page.next_cursor {
         text.push_str(&format!("\nmore: --after {cursor}\n"));
     }
     text
 }
 
-fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome, Error> {
-    match id {
-        Id::Task(id) => {
-            let task = store.tasks().get(*id)?;
-            let steps = store.checkpoints().of(*id)?;
-            let mut value = Entry::Task(Box::new(task.clone())).as_value()?;
-            let noted: Vec<_> = steps.iter().map(object).collect::<Result<_, _>>()?;
-            value["checkpoints"] = json!(noted);
-            let letter = if task.status == TaskStatus::Failed { letter_of(store, *id)? } else { None };
-            value["dead_letter"] = json!(letter);
-            context.output.say(&value, |output| {
-                let next = letter.map(|letter| context.hints.command(&format!("dead show {letter}")));
-                let mut text = task_fields(output, &task, next);
-                let row = |step: &gristmill_store::checkpoints::Checkpoint| {
-                    vec![step.step.clone(), time(step.updated_at), step.data.clone()]
-                };
-                if !steps.is_empty() {
-                    let rows: Vec<_> = steps.iter().map(row).collect();
-                    text.push_str(&format!("\n{}", output.table(&["CHECKPOINT", "AT", "DATA"], &rows)));
-                }
-                text
-            })?;
-        }
-        Id::Job(id) => {
-            let job = store.jobs().get(id)?;
-            let value = Entry::Job(Box::new(job.clone())).as_value()?;
-            context.output.say(&value, |output| job_fields(output, &job))?;
-        }
-    }
-    Ok(Outcome::Done)
-}
-
 /// The dead letter of a task that was given up, unless it is gone.
 fn letter_of(store: &Store, task: i64) -> Result<Option<i64>, Error> {
     let filter = LetterFilter { task_id: Some(task.to_string()), ..LetterFilter::default() };
     Ok(store.letters().list(&filter, None, 1)?.items.pop().map(|letter| letter.id))
-}
-
-fn task_fields(output: &Output, task: &TaskRow, next: Option<String>) -> String {
-    let attempts = match task.max_attempts {
-        Some(most) => format!("{} failed of at most {most}", task.attempts),
-        None => format!("{} failed", task.attempts),
-    };
-    output.fields(&[
-        ("task", Some(task.id.to_string())),
-        ("kind", Some(task.kind.clone())),
-        ("queue", Some(task.queue.clone())),
-        ("status", Some(task.status.as_str().to_owned())),
-        ("priority", Some(task.priority.to_string())),
-        ("attempts", Some(attempts)),
-        ("crashes", Some(task.crashes).filter(|count| *count > 0).map(|count| count.to_string())),
-        ("document", task.document_id.clone()),
-        ("unique key", task.unique_key.clone()),
-        ("created", Some(time(task.created_at))),
-        ("due", task.run_after.map(time)),
-        ("started", task.started_at.map(time)),
-        ("finished", task.finished_at.map(time)),
-        ("worker", task.worker_id.clone()),
-        ("heartbeat", task.worker_heartbeat_at.map(time)),
-        ("lease ends", task.lease_expires_at.map(time)),
-        ("last failure", task.last_failed_at.map(time)),
-        ("failed step", task.failed_step.clone()),
-        ("last error", task.error_message.clone()),
-        ("payload", Some(task.payload.clone())),
-        ("result", task.result.clone()),
-        ("next", next.map(|command| format!("{command} tells more and what it wrote"))),
-    ])
-}
-
-fn job_fields(output: &Output, job: &JobRow) -> String {
-    let total = job.total_items.map_or_else(String::new, |total| format!(" of {total}"));
-    let progress = format!("{:.0} %, {}{total} items", job.progress * 100.0, job.processed_items);
-    output.fields(&[
-        ("job", Some(job.id.clone())),
-        ("kind", Some(job.kind.as_str().to_owned())),
-        ("status", Some(job.status.as_str().to_owned())),
-        ("dry run", Some(if job.dry_run { "yes" } else { "no" }.to_owned())),
-        ("progress", Some(progress)),
-        ("created", Some(time(job.created_at))),
-        ("started", job.started_at.map(time)),
-        ("finished", job.finished_at.map(time)),
-        ("worker", job.worker_id.clone()),
-        ("heartbeat", job.worker_heartbeat_at.map(time)),
-        ("lease ends", job.lease_expires_at.map(time)),
-        ("error code", job.error_code.clone()),
-        ("error", job.error_message.clone()),
-        ("payload", Some(job.payload.clone())),
-    ])
-}
-
-fn cancel(store: &Store, id: &Id) -> Result<(Value, String), Error> {
-    // Of a worker that runs it, how often its heart beats.
-    let (what, beat) = match id {
-        Id::Task(number) => {
-            let task = store.tasks().get(*number)?;
-            store.tasks().cancel(*number)?;
-            let running = task.status == TaskStatus::Running;
-            ("task", running.then(|| heartbeat(task.worker_heartbeat_at, task.lease_expires_at)))
-        }
-        Id::Job(uuid) => {
-            let job = store.jobs().get(uuid)?;
-            store.jobs().cancel(uuid)?;
-            let running = job.status == JobStatus::Running;
-            ("job", running.then(|| heartbeat(job.worker_heartbeat_at, job.lease_expires_at)))
-        }
-    };
-    let line = match beat {
-        None => format!("{what} {id} is cancelled"),
-        Some(None) => format!("{what} {id} is cancelled; its worker stops it at its next heartbeat"),
-        Some(Some(beat)) => {
-            let beat = show_duration(beat);
-            format!("{what} {id} is cancelled; its worker stops it at its next heartbeat, within {beat}")
-        }
-    };
-    Ok((json!({"id": id, "status": "cancelled"}), line))
-}
-
-/// How long it is from one heartbeat to the next, of a worker whose last one is on record: a tenth of its lease.
-fn heartbeat(last: Option<Time>, lease_ends: Option<Time>) -> Option<Duration> {
-    let beat = lease_ends?.since(last?) / 10;
-    Some(Duration::from_millis(u64::try_from(beat.as_millis()).ok()?)).filter(|beat| !beat.is_zero())
 }
 
 fn retry(store: &Store, id: &Id) -> Result<(Value, String), Error> {
@@ -468,6 +366,8 @@ fn retry(store: &Store, id: &Id) -> Result<(Value, String), Error> {
 fn recover(context: &Context) -> Result<Outcome, Error> {
     let max_crashes = context.settings()?.worker.max_crashes;
     let store = context.existing()?;
+    // What a dead worker left behind must not run beside the next attempt.
+    gristmill_jobs::ProcessGroups::beside(store.path()).end_left_over(None);
     let tasks = store.tasks().recover(max_crashes)?;
     let others = [
         ("jobs", store.jobs().recover()?),
@@ -475,7 +375,7 @@ fn recover(context: &Context) -> Result<Outcome, Error> {
         ("thumbnail_cleanup_jobs", store.cleanups().recover()?),
         ("wal_maintenance_jobs", store.wal().recover()?),
     ];
-    let mut value = json!({"tasks": tasks.freed, "poisoned": tasks.poisoned});
+    let mut value = json!({"tasks": tasks.freed, "cancelled": tasks.cancelled, "poisoned": tasks.poisoned});
     for (table, freed) in others {
         value[table] = json!(freed);
     }
@@ -485,6 +385,10 @@ fn recover(context: &Context) -> Result<Outcome, Error> {
             .filter(|(_, count)| *count > 0)
             .map(|(table, count)| format!("freed {} of {table}", plural(count as u64, "row")))
             .collect();
+        if tasks.cancelled > 0 {
+            let count = plural(tasks.cancelled as u64, "task");
+            lines.push(format!("cancelled {count} as requested"));
+        }
         if !tasks.poisoned.is_empty() {
             let count = plural(tasks.poisoned.len() as u64, "task");
             lines.push(format!(
@@ -492,7 +396,11 @@ fn recover(context: &Context) -> Result<Outcome, Error> {
                 context.hints.command("dead list")
             ));
         }
-        if lines.is_empty() { "nothing to free: no lease has run out".to_owned() } else { lines.join("\n") }
+        if lines.is_empty() {
+            "nothing to free: every lease is held by a worker that may be alive".to_owned()
+        } else {
+            lines.join("\n")
+        }
     })?;
     Ok(Outcome::Done)
 }

@@ -1,7 +1,7 @@
 //! `gristmill publish`: lines and files to RabbitMQ, each confirmed.
 //!
-//! Owns what was asked for and what is told in the end. Reading is the affair of `source`, what is on its way that of
-//! `sending`. A message is in memory only while it is on its way.
+//! Owns the arguments and the summary. `source` reads messages, `sending` sends them. A message is in memory only while it is
+//! in flight.
 
 mod sending;
 mod source;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use gristmill_amqp::{Client, Exchange, Message, Queue};
+use gristmill_amqp::{Exchange, Message, Queue};
 use serde_json::json;
 
 use self::sending::{Counts, End, NAMED, Sending};
@@ -21,7 +21,8 @@ use super::progress::{Line, Pace, Part, Shown};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::{aside, counted, grouped, took};
-use crate::settings::consumers::{DECLARE, Kind, kind};
+use crate::settings::consumers::{DECLARE, kind};
+use crate::settings::typed::{self, Typed};
 use crate::settings::value::{self, DURATIONS};
 
 const EXAMPLES: &str = "\
@@ -42,6 +43,8 @@ Exit codes:
 Examples:
   echo '{\"id\": 17}' | gristmill publish --queue orders
   gristmill publish --exchange shop --routing-key order.created --ids --lines orders.jsonl
+  gristmill publish --queue orders --header retries:int=3 --priority 5 --expiration 1h order.json
+  gristmill publish --queue orders --declare quorum --argument max-length=100000 --argument delivery-limit=20 order.json
   gristmill publish --queue pictures --content-type image/png *.png
   zcat dump.jsonl.gz | gristmill publish --queue events --header source=dump";
 
@@ -77,13 +80,38 @@ pub(crate) struct Args {
     #[arg(long)]
     whole: bool,
 
-    /// A header for each message; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", value_parser = header, help_heading = "What messages carry")]
-    header: Vec<(String, String)>,
+    /// A header for each message, as text or, with NAME:TYPE=VALUE, of a type: int, double, bool, time, bytes (in hexadecimal)
+    /// and so on; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = typed::header, help_heading = "What messages carry")]
+    header: Vec<Typed>,
 
     /// Give each message an id of its own, by which consumers can tell that they have seen it
     #[arg(long, help_heading = "What messages carry")]
     ids: bool,
+
+    /// Give each message this id
+    #[arg(long, value_name = "ID", conflicts_with = "ids", help_heading = "What messages carry")]
+    id: Option<String>,
+
+    /// A priority; the queue needs the argument max-priority to regard it
+    #[arg(long, value_name = "NUMBER", help_heading = "What messages carry")]
+    priority: Option<u8>,
+
+    /// How long the broker keeps a message waiting, such as 30s
+    #[arg(long, value_name = "DURATION", value_parser = any_duration, help_heading = "What messages carry")]
+    expiration: Option<Duration>,
+
+    /// Which request or conversation messages belong to
+    #[arg(long, value_name = "ID", help_heading = "What messages carry")]
+    correlation_id: Option<String>,
+
+    /// The queue for answers
+    #[arg(long, value_name = "QUEUE", help_heading = "What messages carry")]
+    reply_to: Option<String>,
+
+    /// When they were made: seconds since 1970, a moment such as 2026-01-31T12:00:00Z, or now
+    #[arg(long, value_name = "TIME", value_parser = timestamp, help_heading = "What messages carry")]
+    timestamp: Option<u64>,
 
     /// What they are, such as application/json
     #[arg(long, value_name = "TYPE", help_heading = "What messages carry")]
@@ -100,9 +128,14 @@ pub(crate) struct Args {
     #[command(flatten)]
     place: Place,
 
-    /// Make the queue if it is not there: quorum, classic or stream
+    /// Make the queue if it does not exist: quorum, classic or stream
     #[arg(long, value_name = "KIND", requires = "queue", help_heading = "The broker")]
     declare: Option<String>,
+
+    /// With --declare: an argument of the queue, such as max-length=1000, single-active-consumer=true, delivery-limit=20,
+    /// max-priority=5 or x-other:int=3; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", requires = "declare", value_parser = typed::argument, help_heading = "The broker")]
+    argument: Vec<Typed>,
 
     /// How many messages may be on their way at a time
     #[arg(long, value_name = "NUMBER", default_value_t = 1_000,
@@ -114,11 +147,13 @@ pub(crate) struct Args {
     confirm_within: Duration,
 }
 
-fn header(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if (1..=255).contains(&name.len()) => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("legal: NAME=VALUE".to_owned()),
-    }
+fn timestamp(text: &str) -> Result<u64, String> {
+    let expected = "expected: seconds since 1970, a moment such as 2026-01-31T12:00:00Z, or now";
+    typed::seconds(text).ok_or_else(|| expected.to_owned())
+}
+
+fn any_duration(text: &str) -> Result<Duration, String> {
+    value::duration(text).ok_or_else(|| format!("expected: {DURATIONS}"))
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -144,20 +179,20 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         builder = builder.exchange(Exchange::existing(exchange));
     }
     builder.check().map_err(broker::failed)?;
-    let (signals, mut told) = broker::signals(1)?;
+    let (signals, mut cancelled) = broker::signals(1)?;
     let runtime = broker::runtime(2)?;
     let started = Instant::now();
     let counts = Arc::new(Counts::default());
     let ended = runtime.block_on(async {
         let client = tokio::select! {
             client = builder.start() => client.map_err(broker::failed)?,
-            Some(()) = told.recv() => return Ok(End::Told),
+            Some(()) = cancelled.recv() => return Ok(End::Interrupted),
         };
         let inputs = source::read(&args.files, args.way())?;
         let shown = show(&counts, context.quiet);
-        let end = Sending::new(args, client.publisher(), &counts).all(inputs, told).await;
+        let end = Sending::new(args, client.publisher(), &counts).all(inputs, cancelled).await;
         shown.end();
-        goodbye(client).await;
+        broker::close(client).await;
         Ok::<_, Error>(end)
     });
     runtime.shutdown_background();
@@ -172,12 +207,12 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         "published": published,
         "failed": failed,
         "seconds": seconds,
-        "interrupted": end == End::Told,
+        "interrupted": end == End::Interrupted,
         "stuck": end == End::Stuck,
     });
     let outcome = match end {
         End::All => Outcome::Done,
-        End::Told => Outcome::Interrupted,
+        End::Interrupted => Outcome::Interrupted,
         End::Stuck => Outcome::Failed,
     };
     let outcome = if failed > 0 { outcome.and(Outcome::ForTheUser) } else { outcome };
@@ -190,7 +225,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         }
         match end {
             End::All => {}
-            End::Told => text.push_str("; interrupted"),
+            End::Interrupted => text.push_str("; interrupted"),
             End::Stuck => text.push_str("; stopped: the broker does not confirm"),
         }
         text
@@ -202,9 +237,7 @@ impl Args {
     fn declared(&self, queue: &str) -> Result<Queue, Error> {
         let Some(text) = &self.declare else { return Ok(Queue::existing(queue)) };
         match kind(text) {
-            Some(Kind::Quorum) => Ok(Queue::quorum(queue)),
-            Some(Kind::Classic) => Ok(Queue::classic(queue)),
-            Some(Kind::Stream) => Ok(Queue::stream(queue)),
+            Some(kind) => Ok(broker::queue(queue, Some(kind), &self.argument)),
             None => {
                 let legal = DECLARE.legal;
                 Err(Error::Setting(format!("--declare is {text:?}, which is not legal\n\nlegal: {legal}")))
@@ -226,7 +259,7 @@ impl Args {
             ),
         };
         for (name, value) in &self.header {
-            message = message.header(name, value.as_str());
+            message = message.header(name, value.clone());
         }
         if self.ids {
             message = message.id(uuid::Uuid::new_v4().to_string());
@@ -234,17 +267,21 @@ impl Args {
         if let Some(kind) = &self.kind {
             message = message.event(kind);
         }
-        message.properties.content_type.clone_from(&self.content_type);
+        if let Some(id) = &self.id {
+            message = message.id(id);
+        }
+        let properties = &mut message.properties;
+        properties.content_type.clone_from(&self.content_type);
+        properties.priority = self.priority;
+        properties.expiration = self.expiration.map(|limit| limit.as_millis().to_string());
+        properties.correlation_id.clone_from(&self.correlation_id);
+        properties.reply_to.clone_from(&self.reply_to);
+        properties.timestamp = self.timestamp;
         if self.transient {
             message.properties.delivery_mode = Some(1);
         }
         message
     }
-}
-
-/// Lets the broker know that it is over; nothing depends on that.
-async fn goodbye(client: Client) {
-    let _ = tokio::time::timeout(Duration::from_secs(2), client.shutdown(Duration::ZERO)).await;
 }
 
 fn show(counts: &Arc<Counts>, quiet: bool) -> Shown {

@@ -13,24 +13,27 @@ use std::time::Duration;
 use gristmill_jobs::{Running, Summary, exec};
 use gristmill_pool::Retry;
 use gristmill_store::Store;
+use gristmill_store::tasks::Claims;
 use serde_json::json;
 
+use super::environment::withheld;
 use super::object;
 use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{aside, path, plural};
+use crate::output::{aside, path, plural, time};
 use crate::settings::value::show_duration;
 use crate::settings::{Raw, Settings, keys};
 use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
 The built-in worker runs tasks of the kind exec: commands. Tasks of other kinds wait for workers of your own; \
---once says how many it left.
+--once says how many it left, and how many tasks other workers have claimed.
 
-The first Ctrl-C (or SIGTERM) has it take nothing more and finish what runs, for as long as the setting \
+The first Ctrl-C (or SIGTERM, or SIGHUP, which counts once) has it take nothing more and finish what runs, for as long as the setting \
 worker.shutdown says; what has not finished by then goes back to the queue. The second ends commands and gives \
-tasks back within a second; the third ends it at once, and what ran is free when its lease has run out.
+tasks back within a second; the third ends it at once, and what ran is free for other workers. SIGQUIT (Ctrl-\\) ends it \
+at once too, with a core dump where the system makes one; the next worker ends commands that are left.
 
 Exit codes:
   0    told to stop, once, and stopped; or with --once: nothing is due any more that it can run.
@@ -97,7 +100,7 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
     let (told, summary) = std::thread::scope(|scope| {
         scope.spawn(|| {
             match args.once {
-                true => drop(running.wait_idle()),
+                true => drop(running.wait_caught_up()),
                 false => drop(running.wait_ended(Duration::MAX)),
             }
             let _ = attended.events.send(Event::Ended);
@@ -107,14 +110,17 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
     signals.stop();
     let summary = summary?;
     let mut value = object(&summary)?;
+    let mut claims = Claims::default();
     if args.once {
+        claims = store.tasks().claims_of_others(&settings.worker.queues, running.worker())?;
+        value.insert("claimed_by_others".to_owned(), json!(claims));
         let left = left(&store, &settings, &running)?;
         if !context.quiet && !left.is_empty() {
             aside(&tell_left(&left));
         }
         value.insert("left".to_owned(), json!(left));
     }
-    context.output.summary(&value, Outcome::Done, |_| tell(&summary, &context.hints))?;
+    context.output.summary(&value, Outcome::Done, |_| tell(&summary, &claims, &context.hints))?;
     Ok(if told > 1 || (told > 0 && args.once) { Outcome::Interrupted } else { Outcome::Done })
 }
 
@@ -231,6 +237,7 @@ fn start(store: &Store, settings: &Settings) -> Result<Running, Error> {
         timeout: exec.timeout,
         max_output: exec.max_output,
         retry: Retry::exponential(exec.attempts, exec.backoff_base).cap(exec.backoff_cap),
+        withheld: withheld(),
     });
     let runner = gristmill_jobs::Runner::builder(store.clone())
         .name(name())
@@ -252,17 +259,37 @@ fn name() -> String {
     format!("{host}:{}", std::process::id())
 }
 
-fn tell(summary: &Summary, hints: &Hints) -> String {
-    let Summary { completed, retried, buried, released, lost, unfinished } = *summary;
+fn tell(summary: &Summary, claims: &Claims, hints: &Hints) -> String {
+    let Summary { completed, retried, buried, released, cancelled, lost, unfinished } = *summary;
     let mut lines = vec![format!("{} done", plural(completed, "task"))];
     let given_up = format!("given up; see `{}`", hints.command("dead list"));
     let rest = [
         (retried, "failed and to be tried again"),
         (buried, given_up.as_str()),
         (released, "back in the queue"),
-        (lost, "taken over by others, or called off"),
+        (cancelled, "cancelled"),
+        (lost, "taken over by others"),
         (unfinished, "left with commands that did not stop"),
     ];
     lines.extend(rest.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+    lines.extend(tell_claims(claims));
     lines.join("\n")
+}
+
+/// Which tasks other workers hold, and when it is known at the latest whether those are done that cannot be seen.
+fn tell_claims(claims: &Claims) -> Vec<String> {
+    let Claims { alive, unseen, unseen_until } = *claims;
+    let mut lines = Vec::new();
+    if alive > 0 {
+        lines.push(format!("{alive} claimed by other workers on this machine, which are alive"));
+    }
+    if unseen > 0 {
+        let until = unseen_until.map(|until| format!(": their leases run until {} UTC", time(until)));
+        lines.push(format!(
+            "{unseen} claimed by workers that cannot be seen from here (on another machine, or silent), and perhaps not done{}. \
+             Leases that are not renewed make their tasks due again",
+            until.unwrap_or_default()
+        ));
+    }
+    lines
 }

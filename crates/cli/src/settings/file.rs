@@ -25,6 +25,24 @@ pub(crate) struct File {
     pub(crate) consumers: Vec<(Values, usize)>,
 }
 
+impl File {
+    /// Whether a URL in it has a password.
+    pub(crate) fn has_password(&self) -> bool {
+        let consumers = self.consumers.iter().flat_map(|(values, _)| values.values());
+        self.values.values().chain(consumers).any(|(raw, _)| match raw {
+            Raw::One(text) => has_password(&text.to_string_lossy()),
+            Raw::Many(items) => items.iter().any(|item| has_password(item)),
+            Raw::Bare(_) => false,
+        })
+    }
+}
+
+fn has_password(url: &str) -> bool {
+    let authority = url.split_once("://").and_then(|(_, rest)| rest.split(['/', '?', '#']).next());
+    let login = authority.and_then(|authority| authority.rsplit_once('@'));
+    login.is_some_and(|(login, _)| login.contains(':'))
+}
+
 /// Reads a file's text. The error names the place and what would be right.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<File, String> {
     let place = |span: &Range<usize>| format!("{}:{}", path.display(), line(text, span.start));

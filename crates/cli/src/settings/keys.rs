@@ -86,7 +86,7 @@ keys! {
         "No wait between two attempts is longer than this.",
         "a duration from 1ms to 30d that is not below exec.backoff_base";
     AMQP_URI = "amqp.uri", "GRISTMILL_AMQP_URI", Some("amqp://localhost"),
-        "Where RabbitMQ is; several nodes of a cluster as a list. A password in it is shown nowhere; let nobody else read this file then.",
+        "Where RabbitMQ is; several nodes of a cluster as a list. A password in it is never shown; keep this file readable by its owner alone then (chmod 600).",
         "amqp://user:password@host:port/vhost, or amqps:// for TLS, or a list of such; in the variable separated by spaces";
     AMQP_CONNECT_WITHIN = "amqp.connect_within", "GRISTMILL_AMQP_CONNECT_WITHIN", Some("10s"),
         "How long to wait for the first connection. One that is lost later is waited for as long as it takes.",
@@ -97,6 +97,9 @@ keys! {
     AMQP_METRICS = "amqp.metrics", "GRISTMILL_AMQP_METRICS", Some("none"),
         "Where consumers tell Prometheus how they go: http://ADDRESS/metrics. Everybody who can reach the address can read it.",
         "an address such as 127.0.0.1:9419 or [::1]:9419, a port for 127.0.0.1, or none";
+    AMQP_MANAGEMENT = "amqp.management", "GRISTMILL_AMQP_MANAGEMENT", Some("none"),
+        "RabbitMQ's management API, which `gristmill queues` and `consume --drain` ask for messages that the broker is returning to their queue. A password in it is never shown.",
+        "a URL such as http://user:password@localhost:15672, or none";
 }
 
 /// Variables that are not settings of this list.

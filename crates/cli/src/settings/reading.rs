@@ -206,6 +206,21 @@ impl<'a> Reading<'a> {
         self.text(key, read, show)
     }
 
+    /// A URL that may hold a password, or none.
+    pub(super) fn url_or_none(&mut self, key: &'static Key) -> Result<Option<String>, Error> {
+        let read = |text: &str| match text {
+            "none" => Some(None),
+            text => consumers::url(text).map(Some),
+        };
+        let show = |url: &Option<String>| if url.is_some() { "set" } else { "none" }.to_owned();
+        self.text(key, read, show)
+    }
+
+    /// The settings file, if a URL in it has a password.
+    pub(super) fn file_with_password(&self) -> Result<Option<PathBuf>, Error> {
+        self.found.has_password().then(|| absolute(&self.file)).transpose()
+    }
+
     pub(super) fn consumers(&self) -> Result<Vec<consumers::Declared>, Error> {
         let mut declared = Vec::with_capacity(self.found.consumers.len());
         for (values, line) in &self.found.consumers {

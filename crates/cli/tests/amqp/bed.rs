@@ -1,4 +1,4 @@
-//! What the tests share: a broker, queues of their own, and the binary told where the broker is.
+//! What the tests share: a broker, queues of their own, and the binary with the broker's URI in its environment.
 
 use std::process::Command;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gristmill_amqp::{Client, Consumer, Delivery, Message, Queue};
-use gristmill_broker::Broker;
+use gristmill_broker::{Broker, Settings};
 use tokio::runtime::Runtime;
 
 use crate::common::{Home, Said};
@@ -18,6 +18,13 @@ pub(crate) fn broker() -> &'static Broker {
     BROKER.get_or_init(|| Broker::start().unwrap_or_else(|fault| panic!("{fault}")))
 }
 
+/// One with the management plugin, for all tests of it.
+pub(crate) fn broker_with_management() -> &'static Broker {
+    static BROKER: OnceLock<Broker> = OnceLock::new();
+    let start = || Broker::with(&Settings::new().management()).unwrap_or_else(|fault| panic!("{fault}"));
+    BROKER.get_or_init(start)
+}
+
 /// For what never comes.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -25,6 +32,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(crate) struct Bed {
     pub(crate) home: Home,
     pub(crate) queue: String,
+    broker: &'static Broker,
     client: Option<Client>,
     runtime: Runtime,
 }
@@ -32,13 +40,32 @@ pub(crate) struct Bed {
 impl Bed {
     /// With a quorum queue of its own.
     pub(crate) fn new(what: &str) -> Self {
+        Self::with(what, |queue| queue)
+    }
+
+    /// With a quorum queue of its own that has these arguments.
+    pub(crate) fn with(what: &str, arguments: fn(Queue) -> Queue) -> Self {
+        Self::at(broker(), what, arguments)
+    }
+
+    /// The same at another broker.
+    pub(crate) fn at(broker: &'static Broker, what: &str, arguments: fn(Queue) -> Queue) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let queue = format!("{what}-{}", COUNT.fetch_add(1, Relaxed));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let builder = Client::builder(broker().uri()).queue(Queue::quorum(&queue));
+        let builder = Client::builder(broker.uri()).queue(arguments(Queue::quorum(&queue)));
         let client = runtime.block_on(builder.start()).unwrap();
-        Bed { home: Home::new(), queue, client: Some(client), runtime }
+        Bed { home: Home::new(), queue, broker, client: Some(client), runtime }
+    }
+
+    /// Declares a queue that is named like ours with this behind.
+    pub(crate) fn declare(&self, suffix: &str, kind: fn(String) -> Queue) -> String {
+        let name = format!("{}{suffix}", self.queue);
+        let builder = Client::builder(self.broker.uri()).queue(kind(name.clone()));
+        let client = self.runtime.block_on(builder.start()).unwrap();
+        self.runtime.block_on(client.shutdown(Duration::ZERO));
+        name
     }
 
     fn client(&self) -> &Client {
@@ -56,6 +83,30 @@ impl Bed {
         }
     }
 
+    /// Publishes to the queue until that takes no more.
+    pub(crate) fn fill(&self, body: &str) -> usize {
+        self.fill_queue(&self.queue, body)
+    }
+
+    /// Publishes to a queue until that takes no more.
+    pub(crate) fn fill_queue(&self, queue: &str, body: &str) -> usize {
+        let publisher = self.client().publisher();
+        let one = || self.runtime.block_on(publisher.publish(Message::to_queue(queue, body.to_owned())));
+        std::iter::repeat_with(one).take_while(Result::is_ok).count()
+    }
+
+    /// Makes a queue of this kind and puts messages into it.
+    pub(crate) fn send_to(&self, queue: &str, kind: &str, bodies: impl IntoIterator<Item = &'static str>) {
+        let declared = if kind == "classic" { Queue::classic(queue) } else { Queue::quorum(queue) };
+        let builder = Client::builder(self.broker.uri()).queue(declared);
+        let client = self.runtime.block_on(builder.start()).unwrap();
+        let messages = bodies.into_iter().map(|body| Message::to_queue(queue, body));
+        for result in self.runtime.block_on(client.publisher().publish_all(messages)) {
+            result.unwrap();
+        }
+        self.runtime.block_on(client.shutdown(Duration::ZERO));
+    }
+
     /// How many are ready in a queue that is named like ours with this behind; none if it is not there.
     pub(crate) fn depth(&self, suffix: &str) -> Option<u32> {
         let name = format!("{}{suffix}", self.queue);
@@ -69,7 +120,7 @@ impl Bed {
     }
 
     #[track_caller]
-    pub(crate) fn until(&self, what: &str, is: impl Fn() -> bool) {
+    pub(crate) fn until(&self, what: &str, mut is: impl FnMut() -> bool) {
         let since = Instant::now();
         while !is() {
             assert!(since.elapsed() < LIMIT, "waited in vain for {what}; the queue has {:?}", self.depth(""));
@@ -88,7 +139,7 @@ impl Bed {
                 async { Ok(()) }
             },
         );
-        let builder = Client::builder(broker().uri()).queue(Queue::existing(&name)).consumer(consumer);
+        let builder = Client::builder(self.broker.uri()).queue(Queue::existing(&name)).consumer(consumer);
         let client = self.runtime.block_on(builder.start()).unwrap();
         self.until(&format!("{count} of {name}"), || taken.lock().unwrap().len() >= count);
         self.runtime.block_on(client.shutdown(Duration::from_secs(5)));
@@ -99,14 +150,20 @@ impl Bed {
     /// The binary, with the broker's place in its environment.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = self.home.command(words);
-        command.env("GRISTMILL_AMQP_URI", broker().uri());
+        command.env("GRISTMILL_AMQP_URI", self.broker.uri());
         command
     }
 
-    /// Runs it, and sees that it keeps the password to itself.
+    /// Runs the binary, and checks that it does not print the password.
     #[track_caller]
     pub(crate) fn run(&self, words: &[&str]) -> Said {
-        clean(Said::of(&self.command(words).output().unwrap()))
+        self.output(self.command(words))
+    }
+
+    /// Runs a command, and checks that it does not print the password.
+    #[track_caller]
+    pub(crate) fn output(&self, mut command: Command) -> Said {
+        without(self.broker.password(), Said::of(&command.output().unwrap()))
     }
 
     /// Consumes our queue until nothing is left, and reads what it says in the end.
@@ -129,11 +186,18 @@ impl Drop for Bed {
     }
 }
 
-/// Nothing that was said has the broker's password in it.
+/// Checks that the output does not have the broker's password in it.
 #[track_caller]
 pub(crate) fn clean(said: Said) -> Said {
-    let password = broker().password();
-    assert!(!said.out.contains(password) && !said.err.contains(password), "the password is told: {said:?}");
+    without(broker().password(), said)
+}
+
+#[track_caller]
+fn without(password: &str, said: Said) -> Said {
+    assert!(
+        !said.out.contains(password) && !said.err.contains(password),
+        "the password is printed: {said:?}"
+    );
     said
 }
 

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::bed::{Bed, body, header};
 use crate::common::shape_is_held;
+use crate::sinks::Process;
 
 /// What files of a folder say, in the order of their names.
 fn files(bed: &Bed, folder: &str) -> Vec<String> {
@@ -155,21 +156,6 @@ fn what_follows_exec_is_the_command_whatever_it_looks_like() {
 }
 
 #[test]
-fn what_cannot_be_run_is_given_up() {
-    let bed = Bed::new("nothing-there");
-    bed.publish(["x"]);
-    // It looks like a program until it is run.
-    let program = bed.home.path("no-interpreter");
-    std::fs::write(&program, "#!/is/not/there\n").unwrap();
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let stats = bed.drain(&["--exec", program.to_str().unwrap()]);
-    assert_eq!(stats["rejected"], 1, "{stats}");
-    let dead = bed.take(".dead", 1);
-    let error = header(&dead[0], "x-gristmill-error");
-    assert!(error.starts_with("cannot run "), "{error}");
-}
-
-#[test]
 fn a_command_that_takes_too_long_is_ended_with_its_children() {
     let bed = Bed::new("slow");
     assert!(std::process::Command::new("mkfifo").arg(bed.home.path("pipe")).status().unwrap().success());
@@ -217,4 +203,63 @@ fn what_a_command_leaves_behind_holds_nobody_up() {
     assert_eq!((&stats["acknowledged"], &stats["rejected"]), (&json!(1), &json!(0)), "{stats}");
     // It was there all the time.
     std::fs::write(bed.home.path("pipe"), "").unwrap();
+}
+
+/// It ends the consumer that runs it, each time it is started.
+#[test]
+fn a_command_that_kills_its_consumer_is_given_up_and_the_other_messages_are_done() {
+    for kind in ["quorum", "classic"] {
+        let bed = Bed::new("kills");
+        let queue = format!("{}-{kind}", bed.queue);
+        bed.send_to(&queue, kind, ["first", "killer", "third", "fourth"]);
+        let handler = script(
+            &bed,
+            "read text; if [ \"$text\" = killer ]; then echo x >> kills; kill -9 $PPID; exit; fi; echo $text >> done",
+        );
+        let mut ends = Vec::new();
+        while ends.last() != Some(&Some(0)) {
+            assert!(ends.len() < 10, "{kind}: {ends:?}");
+            let words = ["consume", &queue, "--drain", "--for", "2m", "--workers", "2", "--max-starts", "2"];
+            ends.push(bed.run(&[&words[..], &["--exec", &handler]].concat()).code);
+        }
+        let lines = |file: &str| {
+            let text = std::fs::read_to_string(bed.home.path(file)).unwrap();
+            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines.dedup();
+            (text.lines().count(), lines)
+        };
+        // The first start is not committed; two more are.
+        assert_eq!((lines("kills").0, ends.len()), (3, 4), "{kind}");
+        assert_eq!(lines("done").1, ["first", "fourth", "third"], "{kind}");
+        let suffix = format!("-{kind}.dead");
+        bed.depth_is(&suffix, 1);
+        let letter = bed.take(&suffix, 1).remove(0);
+        assert_eq!(
+            (body(&letter), header(&letter, "x-gristmill-reason")),
+            ("killer".to_owned(), "starts".to_owned())
+        );
+        for file in ["kills", "done"] {
+            std::fs::remove_file(bed.home.path(file)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn command_that_nears_the_brokers_timeout_is_reported_once() {
+    let bed = Bed::new("nears");
+    bed.publish(["a", "b"]);
+    let script = "until test -e go; do sleep 0.02; done";
+    // The default of exec.timeout is longer than this, and not warned of at the start.
+    let words = ["--consumer-timeout", "3s", "--workers", "2", "--exec", "sh", "-c", script];
+    let process = Process::consume(&bed, &words);
+    let text = "after two thirds of the broker's consumer_timeout";
+    process.logs(&bed, text);
+    let reported = |log: &str| log.matches(text).count();
+    assert_eq!(reported(&process.log()), 1, "{}", process.log());
+    bed.home.write("go", "");
+    let (said, log) = process.end();
+    assert_eq!(said.json()["consumers"][0]["done"], 2, "{log}");
+    assert_eq!(reported(&log), 1, "{log}");
+    assert!(log.contains("Raise consumer_timeout at the broker"), "{log}");
 }

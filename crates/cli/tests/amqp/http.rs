@@ -10,10 +10,10 @@ use serde_json::json;
 use crate::bed::{Bed, body, header};
 
 /// What came: the head, and the body.
-type Requests = Arc<Mutex<Vec<(String, String)>>>;
+pub(crate) type Requests = Arc<Mutex<Vec<(String, String)>>>;
 
 /// The other side: answers as `answer` says, which sees the body and how many requests with it came before.
-fn server(answer: fn(&str, usize) -> String) -> (String, Requests) {
+pub(crate) fn server(answer: fn(&str, usize) -> String) -> (String, Requests) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://me:secret@{}/orders?token=secret", listener.local_addr().unwrap());
     let requests = Requests::default();
@@ -51,7 +51,7 @@ fn serve(stream: &TcpStream, answer: fn(&str, usize) -> String, log: &Requests) 
     }
 }
 
-fn status(status: &str, more: &str, body: &str) -> String {
+pub(crate) fn status(status: &str, more: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\n{more}Content-Length: {}\r\n\r\n{body}", body.len())
 }
 
@@ -97,7 +97,11 @@ fn the_status_decides() {
     let bed = Bed::new("status");
     bed.publish(["busy", "wrong", "moved", "good"]);
     let stats = bed.drain(&["--retry-delay", "1ms", "--http", &url]);
-    assert_eq!((&stats["retried"], &stats["rejected"]), (&json!(1), &json!(2)), "{stats}");
+    assert_eq!(
+        (&stats["done"], &stats["retried"], &stats["rejected"]),
+        (&json!(2), &json!(0), &json!(2)),
+        "{stats}"
+    );
     assert_eq!(requests.lock().unwrap().len(), 5);
     let mut dead = bed.take(".dead", 2);
     dead.sort_by_key(body);
@@ -109,40 +113,33 @@ fn the_status_decides() {
 }
 
 #[test]
-fn an_answer_may_say_when_to_come_again() {
-    let (url, _) = server(|_, _| status("429 Too Many Requests", "Retry-After: 3600\r\n", ""));
+fn server_that_asks_for_a_later_time_is_not_asked_before() {
+    let (url, requests) = server(|_, _| status("429 Too Many Requests", "Retry-After: 3600\r\n", ""));
     let bed = Bed::new("retry-after");
-    bed.publish(["x"]);
-    let mut command = bed.command(&["consume", &bed.queue, "--http", &url]);
-    let process =
-        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    // An hour, in the steps that there are: 125 ms times 2 to the 15th.
-    bed.depth_is(".retry.4096000", 1);
-    crate::common::signal(&process, "TERM");
-    let said = crate::common::Said::of(&process.wait_with_output().unwrap());
-    assert_eq!(said.code, Some(0), "{said:?}");
+    bed.publish((0..40).map(|number| number.to_string()));
+    let words = ["consume", &bed.queue, "--workers", "4", "--json", "--for", "3s", "--http", &url];
+    let said = bed.run(&words);
+    // Those that were under way at the first answer, and none in the seconds after it.
+    let count = requests.lock().unwrap().len();
+    assert!((1..=12).contains(&count), "{count} requests");
+    assert_eq!(said.code, Some(2), "{said:?}");
+    let stats = &said.json()["consumers"][0];
+    assert_eq!((&stats["retried"], &stats["rejected"]), (&json!(0), &json!(0)), "{stats}");
+    bed.depth_is("", 40);
 }
 
 #[test]
-fn nobody_there_is_tried_again() {
-    let bed = Bed::new("nobody");
-    bed.publish(["x"]);
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let url = format!("http://{free}/");
-    let stats = bed.drain(&["--attempts", "2", "--retry-delay", "1ms", "--timeout", "10s", "--http", &url]);
-    assert_eq!((&stats["retried"], &stats["rejected"]), (&json!(1), &json!(1)), "{stats}");
-    let dead = bed.take(".dead", 1);
-    assert_eq!(header(&dead[0], "x-gristmill-reason"), "attempts");
-}
-
-#[test]
-fn a_server_that_never_answers_is_left_in_time() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
+fn message_that_the_server_never_answers_is_left_in_time() {
+    let (url, _) = server(|body, _| match body {
+        // Said to be longer than it is.
+        "x" => "HTTP/1.1 200 OK\r\nContent-Length: 9".to_owned(),
+        _ => status("200 OK", "", ""),
+    });
     let bed = Bed::new("silent");
-    bed.publish(["x"]);
-    let stats = bed.drain(&["--attempts", "1", "--timeout", "200ms", "--http", &url]);
-    assert_eq!(stats["rejected"], 1, "{stats}");
+    bed.publish((0..20).map(|number| if number == 5 { "x".to_owned() } else { number.to_string() }));
+    let words = ["--workers", "2", "--attempts", "1", "--timeout", "500ms", "--http", &url];
+    let stats = bed.drain(&words);
+    assert_eq!((&stats["done"], &stats["rejected"]), (&json!(19), &json!(1)), "{stats}");
     let dead = bed.take(".dead", 1);
     let error = header(&dead[0], "x-gristmill-error");
     assert!(error.contains("timeout"), "{error}");
@@ -186,16 +183,12 @@ fn https_is_for_those_whom_the_system_trusts() {
     let file = bed.home.write("authority.pem", &certificate.cert.pem());
     let stranger = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let other = bed.home.write("stranger.pem", &stranger.cert.pem());
-    for (trusted, rejected) in [(&file, 0), (&other, 1)] {
+    for (trusted, code) in [(&file, 0), (&other, 2)] {
         bed.publish(["x"]);
-        let words =
-            ["consume", &bed.queue, "--json", "--drain", "--for", "2m", "--attempts", "1", "--http", &url];
+        let words = ["consume", &bed.queue, "--drain", "--for", "5s", "--http", &url];
         let mut command = bed.command(&words);
         let said = crate::common::Said::of(&command.env("SSL_CERT_FILE", trusted).output().unwrap());
-        assert_eq!(said.code, Some(0), "{said:?}");
-        assert_eq!(said.json()["consumers"][0]["rejected"], rejected, "{said:?}");
+        assert_eq!(said.code, Some(code), "{said:?}");
+        assert_eq!(said.err.contains("certificate"), code == 2, "{said:?}");
     }
-    let dead = bed.take(".dead", 1);
-    let error = header(&dead[0], "x-gristmill-error");
-    assert!(error.contains("certificate"), "{error}");
 }

@@ -1,8 +1,12 @@
 //! `gristmill consume --into`.
 
+use std::process::Stdio;
+
+use gristmill_amqp::Message;
 use serde_json::json;
 
 use crate::bed::{Bed, body, header};
+use crate::common::Said;
 
 /// A number that SQL says about a database.
 fn asked(bed: &Bed, database: &str, sql: &str) -> i64 {
@@ -61,4 +65,59 @@ fn a_consumer_of_the_settings_file_sees_paths_from_the_file() {
     let found = [&stats["queue"], &stats["workers"], &stats["prefetch"], &stats["acknowledged"]];
     assert_eq!(found, [&json!(bed.queue), &json!(3), &json!(7), &json!(1)], "{stats}");
     assert_eq!(asked(&bed, "elsewhere/out.db", "SELECT a FROM t"), 1);
+}
+
+#[test]
+fn killed_consumer_makes_no_second_row_of_a_message_with_once_within() {
+    const COUNT: i64 = 4_000;
+    let bed = Bed::new("killed-into");
+    let message =
+        |number| Message::to_queue(&bed.queue, format!("{{\"id\":{number}}}")).id(format!("order-{number}"));
+    bed.send((0..COUNT).map(message));
+    let count = |sql: &str| match rusqlite::Connection::open(bed.home.path("x.db")) {
+        Ok(conn) => conn.query_row(sql, [], |row| row.get(0)).unwrap_or(0),
+        Err(_) => 0,
+    };
+    let rows = || count("SELECT count(*) FROM t");
+    let words = ["--once-within", "1h", "--into", "x.db", "--table", "t"];
+    while rows() < COUNT / 2 {
+        let before = rows();
+        let mut command = bed.command(&[&["consume", &bed.queue], &words[..]].concat());
+        let null = std::process::Stdio::null;
+        let mut child = command.stdout(null()).stderr(null()).spawn().unwrap();
+        bed.until("rows", || rows() > before);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    bed.drain(&words);
+    assert_eq!((rows(), count("SELECT count(DISTINCT id) FROM t")), (COUNT, COUNT));
+    // And when all come again.
+    bed.send((0..COUNT).map(message));
+    let stats = bed.drain(&words);
+    assert_eq!((&stats["skipped"], &stats["done"]), (&json!(COUNT), &json!(0)), "{stats}");
+    assert_eq!(rows(), COUNT);
+}
+
+#[test]
+fn consumer_whose_database_is_deleted_ends_and_gives_its_messages_back() {
+    for (words, database) in [
+        (&["--into", "orders.db", "--table", "orders"][..], "orders.db"),
+        (&["--enqueue", "k"], ".local/share/gristmill/gristmill.db"),
+    ] {
+        let bed = Bed::new("deleted");
+        bed.publish(["{\"id\": 1}"]);
+        let mut command = bed.command(&[&["consume", &bed.queue], words].concat());
+        let process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        bed.depth_is("", 0);
+        bed.until("a database", || bed.home.path(database).exists());
+        std::fs::remove_file(bed.home.path(database)).unwrap();
+        bed.publish(["{\"id\": 2}"]);
+        let said = Said::of(&process.wait_with_output().unwrap());
+        assert_eq!(said.code, Some(2), "{said:?}");
+        assert!(said.err.contains("was deleted or moved away while it was in use"), "{said:?}");
+        assert_eq!(bed.depth(".dead"), Some(0), "{words:?}");
+        // The first message is given back, too, if the database was deleted before its row was known to be in it.
+        let is_back = || bed.run(&["queues", "peek", &bed.queue]).out.contains("{\"id\": 2}");
+        bed.until("the second message", is_back);
+    }
 }

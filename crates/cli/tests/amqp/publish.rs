@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::Stdio;
 
+use gristmill_amqp::Value;
 use gristmill_broker::Broker;
 use serde_json::json;
 
@@ -104,7 +105,7 @@ fn what_is_not_there_is_told_with_the_next_step() {
     let said = feed(&bed, &["publish", "--queue", "is-not-there"], b"a\n");
     said.check("no queue", 1, "", "--declare quorum makes it");
     let said = feed(&bed, &["publish", "--exchange", "is-not-there"], b"a\n");
-    said.check("no exchange", 1, "", "The exchange has to be there before it is used");
+    said.check("no exchange", 1, "", "The exchange has to exist before it is used");
     let made = format!("{}-made", bed.queue);
     feed(&bed, &["publish", "--queue", &made, "--declare", "classic"], b"a\n").check(
         "made",
@@ -113,7 +114,7 @@ fn what_is_not_there_is_told_with_the_next_step() {
         "",
     );
     let said = feed(&bed, &["publish", "--queue", &made, "--declare", "quorum"], b"a\n");
-    said.check("otherwise", 1, "", "without --declare it is taken as it is");
+    said.check("otherwise", 1, "", "exists with x-queue-type = 'classic', and 'quorum' was asked for");
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn who_is_not_let_in_is_told_so() {
     assert!(!said.err.contains("wr0ng"), "{said:?}");
     let uri = broker().uri().replace("%2f", "nowhere");
     let said = clean(Said::of(&bed.home.command(&["queues", "q", "--uri", &uri]).output().unwrap()));
-    said.check("no vhost", 1, "", "Is the virtual host, the part of the URI behind the host, there?");
+    said.check("no vhost", 1, "", "Does the virtual host, the part of the URI behind the host, exist?");
 }
 
 #[test]
@@ -219,4 +220,97 @@ fn a_broker_that_restarts_loses_none() {
     let said = Said::of(&command.env("GRISTMILL_AMQP_URI", own.uri()).output().unwrap());
     let stats = &said.json()["consumers"][0];
     assert!(stats["rejected"].as_u64().unwrap() >= 4_000, "{stats}");
+}
+
+#[test]
+fn messages_carry_every_property_and_typed_headers() {
+    let bed = Bed::new("properties");
+    let words = [
+        "publish",
+        "--queue",
+        &bed.queue,
+        "--id",
+        "m-1",
+        "--priority",
+        "5",
+        "--expiration",
+        "1h",
+        "--correlation-id",
+        "c-1",
+        "--reply-to",
+        "answers",
+        "--type",
+        "created",
+        "--timestamp",
+        "2026-01-31T12:00:00Z",
+        "--header",
+        "retries:int=3",
+        "--header",
+        "small:int32=-7",
+        "--header",
+        "ratio:double=0.5",
+        "--header",
+        "on:bool=true",
+        "--header",
+        "raw:bytes=ff00",
+        "--header",
+        "plain=3",
+    ];
+    feed(&bed, &words, b"x\n").check("properties", 0, "1 message published", "");
+    let found = bed.take("", 1).remove(0);
+    let properties = found.properties();
+    assert_eq!(found.message_id(), Some("m-1"));
+    assert_eq!((properties.priority, properties.expiration.as_deref()), (Some(5), Some("3600000")));
+    assert_eq!(properties.correlation_id.as_deref(), Some("c-1"));
+    assert_eq!(
+        (properties.reply_to.as_deref(), properties.kind.as_deref()),
+        (Some("answers"), Some("created"))
+    );
+    assert_eq!(properties.timestamp, Some(1_769_860_800));
+    for (name, value) in [
+        ("retries", Value::Int(3)),
+        ("small", Value::Int32(-7)),
+        ("ratio", Value::Double(0.5)),
+        ("on", Value::Bool(true)),
+        ("raw", Value::Bytes(vec![0xff, 0].into())),
+        ("plain", Value::Text("3".to_owned())),
+    ] {
+        assert_eq!(found.headers().get(name), Some(&value), "{name}");
+    }
+    for (flag, wrong) in
+        [("--header", "a:int=x"), ("--timestamp", "soon"), ("--priority", "256"), ("--expiration", "5")]
+    {
+        let said = bed.run(&["publish", "--queue", &bed.queue, flag, wrong]);
+        assert_eq!(said.code, Some(1), "{said:?}");
+    }
+}
+
+#[test]
+fn a_queue_is_declared_with_arguments_and_a_difference_is_named() {
+    let bed = Bed::new("arguments");
+    let queue = format!("{}.new", bed.queue);
+    let publish = |kind: &str, arguments: &[&str]| {
+        let mut words = vec!["publish", "--queue", queue.as_str(), "--declare", kind];
+        arguments.iter().for_each(|argument| words.extend(["--argument", *argument]));
+        feed(&bed, &words, b"x\n")
+    };
+    let arguments =
+        ["max-length=2", "overflow=reject-publish", "single-active-consumer=true", "max-priority=5"];
+    publish("classic", &arguments).check("made", 0, "1 message published", "");
+    publish("classic", &arguments).check("the same", 0, "1 message published", "");
+    // It has the length that it was declared with.
+    publish("classic", &arguments).check("full", 1, "0 messages published", "is a queue full?");
+    let said = publish("classic", &["max-length=3", arguments[1], arguments[2], arguments[3]]);
+    said.check("different", 1, "", "exists with x-max-length = '2'");
+    publish("classic", &[]).check("without", 1, "", "and none was asked for");
+    let other = format!("{queue}.other");
+    let said = feed(
+        &bed,
+        &["publish", "--queue", &other, "--declare", "quorum", "--argument", "max-priority=5"],
+        b"x",
+    );
+    said.check("not for quorum queues", 1, "", "invalid arg 'x-max-priority'");
+    let said =
+        bed.run(&["consume", &queue, "--declare", "classic", "--argument", "max-length=9", "--exec", "true"]);
+    said.check("consume", 1, "", "exists with x-max-length");
 }

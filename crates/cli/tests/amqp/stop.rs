@@ -26,7 +26,8 @@ impl Busy {
         // Ends when the test makes the file `go`; tells that it runs by a file of its own.
         let script = "n=$(cat); echo $$ > new-$n; mv new-$n run-$n; until test -e go; do sleep 0.02; done";
         let fixed = ["consume", &bed.queue, "--json", "--workers", "2", "--prefetch", "10"];
-        let mut command = bed.command(&[&fixed, words, &["--exec", "sh", "-c", script]].concat());
+        let plain = bed.command(&[&fixed, words, &["--exec", "sh", "-c", script]].concat());
+        let mut command = bed.home.with_hang_up(&plain);
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(process.stderr.take().unwrap());
         bed.until("two that run", || bed.home.path("run-0").exists() && bed.home.path("run-1").exists());
@@ -70,7 +71,7 @@ impl Busy {
 #[test]
 fn the_first_signal_finishes_what_runs_and_gives_the_rest_back() {
     for (words, code) in [(&[][..], 0), (&["--drain"], 130)] {
-        for name in ["INT", "TERM"] {
+        for name in ["INT", "TERM", "HUP"] {
             let mut busy = Busy::start("first-signal", words);
             signal(&busy.process, name);
             busy.wait_for("stopping: what runs has 30s; once more ends it within a second");
@@ -108,6 +109,22 @@ fn the_second_signal_ends_commands() {
     busy.commands_are_gone();
     busy.bed.depth_is("", COUNT);
     assert_eq!(busy.bed.depth(".dead"), Some(0));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn commands_of_a_killed_consumer_are_ended_before_their_messages_are_handled_again() {
+    let mut busy = Busy::start("killed-groups", &[]);
+    busy.process.kill().unwrap();
+    busy.process.wait().unwrap();
+    busy.bed.depth_is("", COUNT);
+    let ids = ["run-0", "run-1"].map(|name| std::fs::read_to_string(busy.bed.home.path(name)).unwrap());
+    let script = format!(
+        "for id in {}; do test -d /proc/$id && ! grep -q 'State:.Z' /proc/$id/status && touch overlap; done; true",
+        ids.join(" ").replace('\n', "")
+    );
+    busy.bed.drain(&["--exec", "sh", "-c", &script]);
+    assert!(!busy.bed.home.path("overlap").exists());
 }
 
 #[test]
@@ -155,4 +172,52 @@ fn metrics_are_served_while_it_works() {
     busy.go();
     signal(&busy.process, "TERM");
     assert_eq!(busy.end().0, Some(0));
+}
+
+/// The address of the metrics, and an answer from there.
+fn metrics_of(busy: &mut Busy) -> String {
+    busy.wait_for("metrics are at http://");
+    busy.wait_for("/metrics\n");
+    busy.heard.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned()
+}
+
+fn ask_for_metrics(address: &str) -> String {
+    use std::io::Write;
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn idle_connections_do_not_block_the_metrics() {
+    let mut busy = Busy::start("idle-metrics", &["--metrics", "127.0.0.1:0"]);
+    let address = metrics_of(&mut busy);
+    let idle: Vec<_> = (0..200).map(|_| std::net::TcpStream::connect(&address).unwrap()).collect();
+    assert!(ask_for_metrics(&address).contains("gristmill_amqp_connected 1"));
+    // It did not wait until those before it were closed: many are open.
+    let is_open = |mut stream: &std::net::TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        stream.read(&mut [0]).is_err()
+    };
+    let open = idle.iter().filter(|stream| is_open(stream)).count();
+    assert!(open > 30, "{open} of 200 are open");
+    busy.go();
+    signal(&busy.process, "TERM");
+    assert_eq!(busy.end().0, Some(0));
+}
+
+#[test]
+fn timeouts_of_commands_and_requests_are_counted() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    for action in [&["--exec", "sleep", "600"][..], &["--http", &url]] {
+        let bed = Bed::new("timeouts");
+        bed.publish(["a"]);
+        let fixed = ["consume", &bed.queue, "--json", "--for", "3s", "--timeout", "200ms", "--attempts", "1"];
+        let said = bed.run(&[&fixed, action].concat());
+        let stats = &said.json()["consumers"][0];
+        assert!(stats["timed_out"].as_u64().unwrap() >= 1, "{action:?}: {said:?}");
+    }
 }

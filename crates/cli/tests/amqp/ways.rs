@@ -1,6 +1,6 @@
 //! How messages are handled, whatever the action.
 
-use gristmill_amqp::Message;
+use gristmill_amqp::{Message, Queue};
 use serde_json::json;
 
 use crate::bed::{Bed, body, header};
@@ -56,7 +56,22 @@ fn a_queue_that_is_not_there_is_told_with_the_next_step() {
     let said: Said = bed.run(&["consume", "is-not-there", "--exec", "true"]);
     said.check("absent", 1, "", "--declare quorum makes it");
     let said = bed.run(&["consume", &bed.queue, "--declare", "classic", "--exec", "true"]);
-    said.check("otherwise", 1, "", "without --declare it is taken as it is");
+    said.check("otherwise", 1, "", "leave out --declare to take it as it is");
     let said = bed.run(&["consume", &bed.queue, "--bind", "is-not-there:k", "--exec", "true"]);
-    said.check("no exchange", 1, "", "The exchange has to be there before it is used");
+    said.check("no exchange", 1, "", "The exchange has to exist before it is used");
+    let said = bed.run(&["consume", &bed.queue, "--dead-letters", ":is-not-there", "--exec", "true"]);
+    said.check("no queue for dead letters", 1, "", "no queue 'is-not-there'");
+}
+
+#[test]
+fn dead_letters_can_go_to_a_dead_queue_that_exists_with_arguments_of_its_own() {
+    let bed = Bed::new("own-dead");
+    let dead = bed.declare(".dead", |name| Queue::quorum(name).argument("x-max-length", 10_i64));
+    let said = bed.run(&["consume", &bed.queue, "--drain", "--exec", "true"]);
+    let flags = format!("--dead-letters :{dead}");
+    said.check("own arguments", 1, "", &flags);
+    assert!(!said.err.contains("--declare"), "{said:?}");
+    bed.publish(["a"]);
+    bed.drain(&["--dead-letters", &format!(":{dead}"), "--exec", "sh", "-c", "exit 64"]);
+    bed.depth_is(".dead", 1);
 }

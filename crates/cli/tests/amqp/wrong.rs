@@ -1,6 +1,9 @@
-//! What is wrong, and what is said of it. None of these needs a broker.
+//! Errors of commands that speak to RabbitMQ: what is wrong, and the next step.
 
-use crate::common::Home;
+use std::net::TcpListener;
+
+use crate::bed::{Bed, broker};
+use crate::common::{Home, Said};
 
 #[track_caller]
 fn wrong(words: &[&str], expected: &str) {
@@ -16,7 +19,7 @@ fn words_that_make_no_consumer() {
     wrong(&["consume", "q", "--exec", "true --fast"], "leave off the quotes");
     wrong(&["consume", "q", "--exec"], "a value is required for '--exec <COMMAND>...'");
     wrong(&["consume", "q", "--http", "http://x", "--enqueue", "k"], "a consumer has --http and --enqueue");
-    wrong(&["consume", "q", "--http", "ftp://me:secret@x"], "consumers.http is what it is (--http)");
+    wrong(&["consume", "q", "--http", "ftp://me:secret@x"], "consumers.http (--http) is not legal");
     wrong(&["consume", "q", "--into", "x.db"], "--table is missing");
     wrong(&["consume", "q", "--http", "http://x", "--table", "t"], "--table goes with --into only");
     wrong(&["consume", "q", "--workers", "201", "--exec", "true"], "legal: a whole number from 0 to 200");
@@ -46,7 +49,7 @@ fn words_that_publish_nothing() {
     wrong(&["publish"], "--queue <QUEUE>|--exchange <EXCHANGE>");
     wrong(&["publish", "--queue", "q", "--exchange", "e"], "cannot be used with");
     wrong(&["publish", "--queue", "q", "--routing-key", "k"], "cannot be used with");
-    wrong(&["publish", "--queue", "q", "--header", "novalue"], "legal: NAME=VALUE");
+    wrong(&["publish", "--queue", "q", "--header", "novalue"], "expected: NAME=VALUE");
     wrong(&["publish", "--queue", "q", "--in-flight", "0"], "0 is not in 1..=100000");
     wrong(&["publish", "--queue", "q", "--whole", "file"], "--whole is about standard input");
     wrong(&["publish", "--queue", "q", "--declare", "lazy"], "legal: quorum, classic or stream");
@@ -66,5 +69,59 @@ fn a_password_is_told_by_nothing() {
         let said = home.run(words);
         assert_eq!(said.code, Some(1), "{said:?}");
         assert!(!said.err.contains("s3cr3t") && !said.out.contains("s3cr3t"), "{said:?}");
+    }
+}
+
+#[test]
+fn purge_without_a_confirmation_is_refused_before_it_connects() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("amqp://{}", listener.local_addr().unwrap());
+    wrong(&["queues", "purge", "orders", "--uri", &uri], "--yes");
+    listener.set_nonblocking(true).unwrap();
+    let accepted = listener.accept();
+    assert_eq!(accepted.unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "it connected");
+}
+
+/// Every command that connects once and ends, with a dead letter of a message to be published again.
+fn one_shot_commands(bed: &Bed) -> Vec<Vec<String>> {
+    bed.publish(["a"]);
+    bed.drain(&["--keep-letters", "--exec", "sh", "-c", "exit 65"]);
+    let letters = bed.run(&["dead", "list", "--json"]).json();
+    let letter = letters["items"][0]["id"].to_string();
+    let queue = bed.queue.as_str();
+    let commands: [&[&str]; 6] = [
+        &["publish", "--queue", queue],
+        &["queues", queue],
+        &["queues", "move", queue, "other"],
+        &["queues", "peek", queue],
+        &["queues", "purge", queue, "--yes"],
+        &["dead", "retry", &letter],
+    ];
+    commands.iter().map(|words| words.iter().map(|word| (*word).to_owned()).collect()).collect()
+}
+
+#[track_caller]
+fn prints_one_error(bed: &Bed, words: &[String], uri: &str, code: i32, expected: &str) {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut command = bed.command(&words);
+    command.env("GRISTMILL_AMQP_URI", uri).env("GRISTMILL_AMQP_CONNECT_WITHIN", "500ms");
+    let said = Said::of(&command.output().unwrap());
+    assert_eq!(said.code, Some(code), "{words:?}: {said:?}");
+    assert!(said.err.starts_with("error: ") && said.err.lines().count() == 1, "{words:?}: {said:?}");
+    assert!(said.err.contains(expected), "{words:?}: {said:?}");
+}
+
+#[test]
+fn one_shot_commands_print_one_error_with_the_next_step() {
+    let bed = Bed::new("one-shot");
+    let away = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let wrong = broker().uri().replace(broker().password(), "wrong");
+    let mut commands = one_shot_commands(&bed);
+    for words in &commands {
+        prints_one_error(&bed, words, &format!("amqp://{away}"), 2, "Is the broker running");
+    }
+    commands.push(["consume", &bed.queue, "--exec", "true"].map(str::to_owned).to_vec());
+    for words in &commands {
+        prints_one_error(&bed, words, &wrong, 1, "Are the user and the password in the URI the right ones?");
     }
 }

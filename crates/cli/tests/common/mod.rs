@@ -3,6 +3,9 @@
 // Each test file is a program of its own and uses a part of this.
 #![allow(dead_code)]
 
+#[cfg(target_os = "linux")]
+pub(crate) mod terminal;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
@@ -106,7 +109,10 @@ impl Home {
 
     /// The same, made if need be and opened from here.
     pub(crate) fn store(&self) -> Store {
-        std::fs::create_dir_all(self.database().parent().unwrap()).unwrap();
+        let mut builder = std::fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.recursive(true).create(self.database().parent().unwrap()).unwrap();
         Store::open(self.database()).unwrap()
     }
 
@@ -129,6 +135,22 @@ impl Home {
         command.env("NO_COLOR", "1").env("COLUMNS", "100");
         // The help is as wide as the terminal, and standard input may be one.
         command.stdin(Stdio::null());
+        command
+    }
+
+    /// A command that can be sent SIGHUP, also where the tests were started by `nohup`.
+    #[cfg(unix)]
+    pub(crate) fn with_hang_up(&self, plain: &Command) -> Command {
+        self.started_by("env", &["--default-signal=HUP"], plain)
+    }
+
+    /// The command as another program starts it, which is named with its own words.
+    #[cfg(unix)]
+    pub(crate) fn started_by(&self, program: &str, words: &[&str], plain: &Command) -> Command {
+        let mut command = Command::new(program);
+        command.args(words).arg(plain.get_program()).args(plain.get_args());
+        let variables = plain.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        command.env_clear().envs(variables).current_dir(self.folder.path()).stdin(Stdio::null());
         command
     }
 
@@ -157,6 +179,38 @@ impl Home {
     pub(crate) fn check(&self, words: &[&str], code: i32, out: &str, err: &str) {
         self.run(words).check(&format!("{words:?}"), code, out, err);
     }
+}
+
+/// Checks that a test which passes has waited for its processes: the folder is deleted now, and a process that still has a
+/// database in it open would report that as an error.
+impl Drop for Home {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let left = with_open_database(self.folder.path());
+            assert!(
+                left.is_empty(),
+                "processes {left:?} still use a database of {}",
+                self.folder.path().display()
+            );
+        }
+    }
+}
+
+/// Other processes that have a database in a folder open. None where there is no /proc.
+fn with_open_database(folder: &Path) -> Vec<u32> {
+    let folder = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+    let entries = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let is_database = |file: PathBuf| {
+        let file = std::fs::read_link(file).unwrap_or_default();
+        file.starts_with(&folder) && file.extension().is_some_and(|extension| extension == "db")
+    };
+    entries("/proc".into())
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|process| *process != std::process::id())
+        .filter(|process| {
+            entries(format!("/proc/{process}/fd").into()).any(|entry| is_database(entry.path()))
+        })
+        .collect()
 }
 
 impl Said {

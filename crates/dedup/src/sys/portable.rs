@@ -145,12 +145,3 @@ fn identified(metadata: &Metadata, stat: Stat) -> Stat {
 fn identified(_: &Metadata, stat: Stat) -> Stat {
     Stat { allocated: stat.size, links: LinkKind::Single, ..stat }
 }
-
-pub(crate) fn holder() -> String {
-    format!("process {}", std::process::id())
-}
-
-/// Cannot be told; a scan that says nothing for long enough counts as dead.
-pub(crate) fn is_alive(_: &str) -> Option<bool> {
-    None
-}

@@ -94,9 +94,20 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let unmounted = std::process::Command::new("umount").arg(&self.0).status();
-        if !std::thread::panicking() {
-            assert!(unmounted.expect("umount").success(), "cannot unmount {}", self.0.display());
+        // A process that another test is just starting may hold a descriptor of ours until it executes its program.
+        let unmount = || {
+            let ended = std::process::Command::new("umount").arg(&self.0).output();
+            ended.is_ok_and(|output| output.status.success())
+        };
+        let since = std::time::Instant::now();
+        while !unmount() {
+            let is_late = since.elapsed() > std::time::Duration::from_secs(30);
+            if is_late && !std::thread::panicking() {
+                panic!("cannot unmount {}", self.0.display());
+            } else if is_late {
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 }

@@ -51,7 +51,7 @@ impl Default for GroupQuery {
 pub enum SortBy {
     /// Groups that would give most space back.
     Reclaimable,
-    /// Groups of most copies.
+    /// Groups of most copies; among these of the largest total size, then by algorithm and hash.
     Count,
     /// Groups of the largest files.
     Size,
@@ -357,16 +357,18 @@ fn group(query: &GroupQuery, alike: Alike, mut facts: Vec<Fact>) -> Option<Found
 }
 
 fn sort(found: &mut [Found], by: SortBy) {
-    // Largest first; small files often take the same space, so their sizes decide. Among equals by hash, so that pages
-    // never change places.
+    // Largest first; small files often take the same space, so their sizes decide. Among equals by algorithm and hash, so
+    // that pages never change places.
     let number = |group: &Found| match by {
         SortBy::Reclaimable => (group.reclaimable, group.redundant()),
-        SortBy::Count => (group.copies, group.size),
+        SortBy::Count => (group.copies, group.size.saturating_mul(group.copies)),
         SortBy::Size => (group.size, group.copies),
         SortBy::Path => (0, 0),
     };
+    let tie = |group: &Found| group.algorithm.as_str();
     found.sort_by(|a, b| {
-        number(b).cmp(&number(a)).then_with(|| a.first.cmp(&b.first)).then_with(|| a.hash.cmp(&b.hash))
+        let sorted = number(b).cmp(&number(a)).then_with(|| a.first.cmp(&b.first));
+        sorted.then_with(|| tie(a).cmp(tie(b))).then_with(|| a.hash.cmp(&b.hash))
     });
 }
 

@@ -92,7 +92,7 @@ pub enum TaskStatus {
     Completed,
     /// Given up; there is a dead letter.
     Failed,
-    /// Called off.
+    /// Cancelled; its run has ended, if there was one.
     Cancelled,
 }
 
@@ -141,7 +141,9 @@ pub struct TaskRow {
     pub priority: i32,
     pub attempts: u32,
     pub max_attempts: Option<u32>,
+    pub starts: u32,
     pub crashes: u32,
+    pub abandoned: u32,
     pub run_after: Option<Time>,
     pub worker_id: Option<String>,
     pub worker_heartbeat_at: Option<Time>,
@@ -151,6 +153,7 @@ pub struct TaskRow {
     pub finished_at: Option<Time>,
     pub first_failed_at: Option<Time>,
     pub last_failed_at: Option<Time>,
+    pub cancel_requested_at: Option<Time>,
     pub failed_step: Option<String>,
     pub error_message: Option<String>,
     pub unique_key: Option<String>,
@@ -171,7 +174,9 @@ impl TaskRow {
             priority: row.get("priority")?,
             attempts: row.get("attempts")?,
             max_attempts: row.get("max_attempts")?,
+            starts: row.get("starts")?,
             crashes: row.get("crashes")?,
+            abandoned: row.get("abandoned")?,
             run_after: time(row, "run_after")?,
             worker_id: row.get("worker_id")?,
             worker_heartbeat_at: time(row, "worker_heartbeat_at")?,
@@ -181,6 +186,7 @@ impl TaskRow {
             finished_at: time(row, "finished_at")?,
             first_failed_at: time(row, "first_failed_at")?,
             last_failed_at: time(row, "last_failed_at")?,
+            cancel_requested_at: time(row, "cancel_requested_at")?,
             failed_step: row.get("failed_step")?,
             error_message: row.get("error_message")?,
             unique_key: row.get("unique_key")?,
@@ -202,9 +208,9 @@ pub struct Wanted {
     pub limit: usize,
     /// and no more than bring those that run, in whichever process, to this number,
     pub at_most: Option<usize>,
-    /// among them at most so many whose worker has died once,
+    /// of these, the most whose worker has died and which had been started at most once,
     pub shaken: usize,
-    /// and so many whose worker has died more often,
+    /// and the most that were started more often by workers that died,
     pub suspect: usize,
     /// leased for so long,
     pub lease: Duration,
@@ -219,6 +225,8 @@ pub struct ClaimedTask {
     pub id: i64,
     /// Its kind.
     pub kind: Arc<str>,
+    /// Its queue.
+    pub queue: Arc<str>,
     /// Its payload, JSON.
     pub payload: String,
     /// Higher ones first.
@@ -227,14 +235,25 @@ pub struct ClaimedTask {
     pub attempts: u32,
     /// Its own limit of failed attempts, if it has one.
     pub max_attempts: Option<u32>,
-    /// How often a worker died with it.
+    /// How often it was started before, as far as starts were recorded.
+    pub starts: u32,
+    /// How often it was started by a worker that died.
     pub crashes: u32,
+    /// How often a worker died that had claimed it and recorded no start.
+    pub abandoned: u32,
     /// The step at which the last attempt failed.
     pub failed_step: Option<String>,
     /// What it is about.
     pub document_id: Option<String>,
     /// The token of this claim.
     pub token: Token,
+}
+
+impl ClaimedTask {
+    /// Whether it was, or may have been, started before.
+    pub fn was_started(&self) -> bool {
+        self.starts > 0 || self.attempts > 0 || self.crashes > 0 || self.abandoned > 0
+    }
 }
 
 /// Why an attempt failed.
@@ -246,6 +265,8 @@ pub struct Failure {
     pub step: Option<String>,
     /// All that is known.
     pub details: Option<String>,
+    /// The end of what the attempt wrote, or what its error says beyond the reason.
+    pub output: Option<String>,
 }
 
 /// What a worker says of a task it had claimed.
@@ -287,6 +308,29 @@ impl Settlement {
     }
 }
 
+/// What a worker brings and wants when it visits the table.
+#[derive(Clone, Debug, Default)]
+pub struct Visit {
+    /// Claimed tasks whose handler was started.
+    pub started: Vec<(i64, Token)>,
+    /// Verdicts.
+    pub settlements: Arc<[Settlement]>,
+    /// What to claim.
+    pub wanted: Vec<Wanted>,
+    /// What to claim besides, because it is more urgent than tasks that the worker holds and will give back.
+    pub exchange: Vec<Exchange>,
+}
+
+/// Tasks to claim for others that are given back. Several exchanges under one token, next to each other, share their
+/// limit.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    /// Which tasks.
+    pub wanted: Wanted,
+    /// Only of a higher priority than this; any without it.
+    pub above: Option<i32>,
+}
+
 /// What became of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
@@ -294,6 +338,8 @@ pub enum Settled {
     Done,
     /// It is written, and this dead letter with it.
     Buried(i64),
+    /// The task was to be cancelled, and is now.
+    Cancelled,
     /// Refused: the task is not the caller's any more.
     Lost,
 }
@@ -301,6 +347,8 @@ pub enum Settled {
 /// What one visit to the table brought.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
+    /// For each start whether it was recorded: not if the task is not the caller's any more.
+    pub started: Vec<bool>,
     /// For each settlement what became of it, in order.
     pub settled: Vec<Settled>,
     /// What was claimed, most urgent first for each thing wanted.
@@ -314,6 +362,8 @@ pub struct Turn {
 pub struct Recovered {
     /// So many tasks are free for others again.
     pub freed: usize,
+    /// So many were to be cancelled, and are now.
+    pub cancelled: usize,
     /// These dead letters are poison pills: their workers had died too often.
     pub poisoned: Vec<i64>,
 }

@@ -73,9 +73,8 @@ pub(crate) fn they_outlive_every_other_verdict(mill: &Mill) {
     assert_eq!(mill.notes(id), kept);
     let task = mill.claim_one();
     mill.advance(LEASE);
-    assert_eq!(mill.beat(&task), Beat::Expired);
+    assert_eq!(mill.beat(&task), Beat::Kept);
     assert_eq!(mill.notes(id), kept);
-    mill.claim_one();
     mill.advance(LEASE);
     mill.store.tasks().recover(NEVER).unwrap();
     assert_eq!(mill.notes(id), kept);
@@ -114,4 +113,20 @@ pub(crate) fn cleaning_spares_unfinished_tasks_and_young_checkpoints(mill: &Mill
     assert_eq!(mill.store.checkpoints().clean(after(9 * HOUR)).unwrap(), 2);
     assert_eq!(mill.notes(young), []);
     assert_eq!(unfinished.map(|id| mill.notes(id).len()), [1, 1, 1]);
+}
+
+pub(crate) fn only_the_owner_finds_the_steps_of_its_claim(mill: &Mill) {
+    let find = |task: &ClaimedTask| mill.store.checkpoints().of_claim(task.id, &task.token);
+    let old = mill.put_and_claim();
+    assert_eq!(find(&old), Ok(vec![]));
+    mill.note(&old, "one", "1").unwrap();
+    assert_eq!(find(&old).unwrap()[0].step, "one");
+    mill.advance(LEASE);
+    mill.store.tasks().recover(NEVER).unwrap();
+    refused(find(&old), conflict, &[&old.id.to_string()]);
+    let new = mill.claim_one();
+    assert_eq!(find(&new).unwrap().len(), 1);
+    // When the new owner has completed it the steps are gone. The old one must not take that for a beginning.
+    mill.store.tasks().turn(vec![settlement(&new, Verdict::Completed(None))], vec![]).unwrap();
+    refused(find(&old), conflict, &[&old.id.to_string()]);
 }

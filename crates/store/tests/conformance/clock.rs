@@ -55,7 +55,7 @@ pub(crate) fn a_clock_set_back_loses_no_waiting_task(mill: &Mill) {
             drop(mill.turn(0));
             mill.clock.set(after(SEC));
             assert_eq!(mill.claim_ids(), [id], "{verdict:?} {promoted}");
-            mill.store.tasks().cancel(id).unwrap();
+            mill.cancel(id);
         }
     }
 }
@@ -86,7 +86,7 @@ pub(crate) fn a_clock_set_back_while_settling_is_harmless(mill: &Mill) {
             drop(mill.rows());
             drop(mill.letters());
             if !status.is_terminal() {
-                mill.store.tasks().cancel(task.id).unwrap();
+                mill.cancel(task.id);
             }
             mill.store.tasks().prune(noon(), 10).unwrap();
             // All but the last, whose number must not be used again.

@@ -1,7 +1,7 @@
 //! Who has a task, until when, and what happens to those whose worker fell silent.
 
 use gristmill_store::Time;
-use gristmill_store::tasks::{Recovered, TaskStatus, Verdict, Wanted};
+use gristmill_store::tasks::{Exchange, NewTask, Recovered, TaskStatus, Verdict, Visit, Wanted};
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn claim_as(mill: &Mill, worker: &WorkerId) -> Vec<ClaimedTask> {
 }
 
 fn freed(freed: usize) -> Recovered {
-    Recovered { freed, poisoned: vec![] }
+    Recovered { freed, ..Recovered::default() }
 }
 
 pub(crate) fn a_claim_is_written_with_its_token(mill: &Mill) {
@@ -20,7 +20,7 @@ pub(crate) fn a_claim_is_written_with_its_token(mill: &Mill) {
     let row = mill.row(task.id);
     assert_eq!(row.worker_id.as_deref(), Some(task.token.as_str()));
     assert!(task.token.as_str().starts_with(mill.worker.name()));
-    assert_eq!((row.status, row.started_at), (TaskStatus::Running, Some(noon())));
+    assert_eq!((row.status, row.started_at, row.starts), (TaskStatus::Running, None, 0));
     assert_eq!((row.worker_heartbeat_at, row.lease_expires_at), (Some(noon()), Some(after(LEASE))));
 }
 
@@ -55,6 +55,7 @@ pub(crate) fn a_claimed_task_is_nobody_elses(mill: &Mill) {
 
 pub(crate) fn a_heartbeat_prolongs_the_lease(mill: &Mill) {
     let task = mill.put_and_claim();
+    assert!(mill.start(&task));
     for nth in 1..=5 {
         mill.advance(LEASE - SEC);
         assert_eq!(mill.beat(&task), Beat::Kept);
@@ -68,13 +69,16 @@ pub(crate) fn a_heartbeat_prolongs_the_lease(mill: &Mill) {
     assert_eq!(mill.settle(&task, Verdict::Completed(None)), Settled::Done);
 }
 
-pub(crate) fn a_heartbeat_on_an_expired_lease_frees_the_task(mill: &Mill) {
+pub(crate) fn a_heartbeat_on_an_expired_lease_keeps_a_task_that_nobody_took(mill: &Mill) {
     let task = mill.put_and_claim();
-    mill.advance(LEASE);
-    assert_eq!(mill.beat(&task), Beat::Expired);
+    mill.advance(3 * HOUR);
+    assert_eq!(mill.beat(&task), Beat::Kept);
     let row = mill.row(task.id);
-    assert_eq!((row.status, row.attempts, row.crashes), (TaskStatus::Pending, 0, 0));
-    assert_eq!((row.worker_id, row.worker_heartbeat_at, row.lease_expires_at), (None, None, None));
+    assert_eq!((row.status, row.attempts, row.crashes), (TaskStatus::Running, 0, 0));
+    assert_eq!(row.lease_expires_at, Some(mill.clock.now().plus(LEASE)));
+    assert_eq!(mill.store.tasks().recover(1).unwrap(), freed(0));
+    mill.advance(LEASE);
+    assert_eq!(mill.store.tasks().recover(NEVER).unwrap(), freed(1));
     assert_eq!(mill.beat(&task), Beat::Lost);
     assert_eq!(mill.settle(&task, Verdict::Completed(None)), Settled::Lost);
     assert_eq!(mill.claim_one().id, task.id);
@@ -97,28 +101,28 @@ pub(crate) fn heartbeats_are_answered_in_order(mill: &Mill) {
     let short = mill.put_and_claim();
     mill.advance(LEASE / 2);
     let (kept, cancelled) = (mill.put_and_claim(), mill.put_and_claim());
-    mill.store.tasks().cancel(cancelled.id).unwrap();
+    mill.cancel(cancelled.id);
     mill.advance(LEASE / 2);
     let held = [&cancelled, &kept, &short, &kept].map(|task| (task.id, task.token.clone()));
     let beats = mill.store.tasks().heartbeat(held.to_vec(), LEASE).unwrap();
-    assert_eq!(beats, [Beat::Lost, Beat::Kept, Beat::Expired, Beat::Kept]);
+    assert_eq!(beats, [Beat::Lost, Beat::Kept, Beat::Kept, Beat::Kept]);
     assert_eq!(mill.store.tasks().heartbeat(vec![], LEASE).unwrap(), []);
 }
 
 pub(crate) fn a_lease_ends_at_its_very_moment(mill: &Mill) {
     let last = Time::from_micros(after(LEASE).micros() - 1);
-    let check = |at: Time, beat: Beat, recovered: usize| {
+    let check = |at: Time, recovered: usize| {
         mill.clock.set(noon());
         let (beaten, left) = (mill.put_and_claim(), mill.put_and_claim());
         mill.clock.set(at);
-        assert_eq!(mill.beat(&beaten), beat, "{at}");
+        assert_eq!(mill.beat(&beaten), Beat::Kept, "{at}");
         assert_eq!(mill.store.tasks().recover(NEVER).unwrap(), freed(recovered), "{at}");
         for task in [beaten, left] {
-            mill.store.tasks().cancel(task.id).unwrap();
+            mill.cancel(task.id);
         }
     };
-    check(last, Beat::Kept, 0);
-    check(after(LEASE), Beat::Expired, 1);
+    check(last, 0);
+    check(after(LEASE), 1);
 }
 
 pub(crate) fn a_lease_for_ever_does_not_expire(mill: &Mill) {
@@ -135,6 +139,7 @@ pub(crate) fn a_lease_for_ever_does_not_expire(mill: &Mill) {
 pub(crate) fn recovery_frees_what_has_expired_and_nothing_else(mill: &Mill) {
     assert_eq!(mill.store.tasks().recover(1).unwrap(), freed(0));
     let stale = mill.put_and_claim();
+    assert!(mill.start(&stale));
     let beaten = mill.put_and_claim();
     let done = mill.put_and_claim();
     mill.settle(&done, Verdict::Completed(None));
@@ -198,7 +203,7 @@ pub(crate) fn a_late_verdict_counts_while_nobody_took_the_task(mill: &Mill) {
         assert_ne!(mill.settle(&task, verdict), Settled::Lost);
         assert_eq!((mill.status(task.id), mill.row(task.id).crashes), (status, 0));
         if !status.is_terminal() {
-            mill.store.tasks().cancel(task.id).unwrap();
+            mill.cancel(task.id);
         }
     }
 }
@@ -207,11 +212,11 @@ pub(crate) fn the_worker_of_a_poison_pill_dies_so_often_and_no_more(mill: &Mill)
     for most in [0, 1, 3] {
         let id = mill.put();
         for crash in 1..most {
-            assert_eq!(mill.claim_one().crashes, crash - 1);
+            assert_eq!(mill.start_one().crashes, crash - 1);
             mill.advance(LEASE);
             assert_eq!(mill.store.tasks().recover(most).unwrap(), freed(1));
         }
-        mill.claim_one();
+        mill.start_one();
         mill.advance(LEASE);
         let recovered = mill.store.tasks().recover(most).unwrap();
         assert_eq!((recovered.freed, recovered.poisoned.len()), (0, 1));
@@ -219,17 +224,20 @@ pub(crate) fn the_worker_of_a_poison_pill_dies_so_often_and_no_more(mill: &Mill)
         assert_eq!((row.status, row.crashes, row.attempts), (TaskStatus::Failed, most.max(1), 0));
         assert_eq!((row.finished_at, row.lease_expires_at), (Some(mill.clock.now()), None));
         let letter = mill.store.letters().get(recovered.poisoned[0]).unwrap();
-        assert_eq!((letter.task_id, letter.attempt_count), (id.to_string(), 0));
+        assert_eq!((letter.task_id, letter.attempt_count), (id.to_string(), most.max(1)));
         assert!(letter.failure_reason.contains("poison pill"), "{}", letter.failure_reason);
         assert!(letter.failure_reason.contains(&most.max(1).to_string()), "{}", letter.failure_reason);
         assert_eq!(row.error_message, Some(letter.failure_reason));
     }
     // Several at once, among others that are only freed.
     let old = mill.put_and_claim();
+    assert!(mill.start(&old));
     mill.advance(LEASE);
     assert_eq!(mill.store.tasks().recover(2).unwrap(), freed(1));
     let young = mill.put();
-    assert_eq!(mill.claim_ids(), [old.id, young]);
+    let claimed = mill.claim();
+    assert_eq!(claimed.iter().map(|task| task.id).collect::<Vec<_>>(), [old.id, young]);
+    assert!(claimed.iter().all(|task| mill.start(task)));
     mill.advance(LEASE);
     let recovered = mill.store.tasks().recover(2).unwrap();
     assert_eq!((recovered.freed, recovered.poisoned.len()), (1, 1));
@@ -241,11 +249,106 @@ pub(crate) fn crashes_and_attempts_are_counted_apart(mill: &Mill) {
     for nth in 1..=3 {
         let task = mill.claim_one();
         mill.settle(&task, Verdict::Retry(mill.clock.now(), failure("x")));
-        mill.claim_one();
+        mill.start_one();
         mill.advance(LEASE);
         assert_eq!(mill.store.tasks().recover(NEVER).unwrap(), freed(1));
-        assert_eq!((mill.row(id).attempts, mill.row(id).crashes), (nth, nth));
+        assert_eq!((mill.row(id).attempts, mill.row(id).crashes, mill.row(id).starts), (nth, nth, 2 * nth));
     }
+}
+
+pub(crate) fn claims_that_were_never_started_make_no_poison_pill(mill: &Mill) {
+    let id = mill.put();
+    for nth in 0..8 {
+        let task = mill.claim_one();
+        assert_eq!((task.starts, task.crashes, task.abandoned, task.was_started()), (0, 0, nth, nth > 0));
+        mill.advance(LEASE);
+        assert_eq!(mill.store.tasks().recover(3).unwrap(), freed(1));
+        assert_eq!((mill.row(id).status, mill.row(id).crashes), (TaskStatus::Pending, 0));
+    }
+    // They are claimed as carefully as tasks that were started once: one of them may have killed its worker.
+    let fresh = mill.put();
+    let wanted = Wanted { shaken: 0, suspect: 0, ..mill.wanted(9) };
+    let claimed = mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+    assert_eq!(claimed.iter().map(|task| task.id).collect::<Vec<_>>(), [fresh]);
+}
+
+pub(crate) fn tasks_whose_worker_died_are_not_passed_over_for_others_of_their_urgency(mill: &Mill) {
+    let put = |priority: i32| mill.add(NewTask { priority, ..plain() });
+    let (abandoned, low) = (put(0), put(-1));
+    let crashed = put(0);
+    for round in 0..2 {
+        for task in mill.claim().iter().filter(|task| task.id == crashed || round == 0) {
+            assert!(task.id != crashed || mill.start(task));
+        }
+        mill.advance(LEASE);
+        assert_eq!(mill.store.tasks().recover(NEVER).unwrap(), freed(3));
+    }
+    let others: Vec<i64> = (0..40).map(|_| put(0)).collect();
+    let urgent = put(7);
+    let claim = |limit: usize, shaken: usize, suspect: usize| -> Vec<i64> {
+        let wanted = Wanted { shaken, suspect, ..mill.wanted(limit) };
+        let claimed = mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+        claimed.iter().map(|task| task.id).collect()
+    };
+    // The most urgent one first, whatever its worker did; then those that wait longest, if they are wanted.
+    assert_eq!(claim(1, 1, 1), [urgent]);
+    assert_eq!(claim(2, 0, 0), others[..2]);
+    assert_eq!(claim(3, 1, 1), [abandoned, crashed, others[2]]);
+    // The less urgent one when there is room.
+    assert_eq!(claim(5, 2, 2), others[3..8]);
+    assert_eq!(claim(40, 2, 2), [&others[8..], &[low]].concat());
+}
+
+pub(crate) fn starts_are_counted_once_whichever_way_they_end(mill: &Mill) {
+    for (verdict, unrecorded) in verdicts().into_iter().zip([1, 1, 1, 0, 0]) {
+        for recorded in [false, true] {
+            let task = mill.put_and_claim();
+            mill.advance(SEC);
+            if recorded {
+                assert!(mill.start(&task) && mill.start(&task));
+                assert_eq!(mill.row(task.id).started_at, Some(mill.clock.now()));
+            }
+            let claimed_at = mill.row(task.id).worker_heartbeat_at;
+            mill.settle(&task, verdict.clone());
+            let row = mill.row(task.id);
+            assert_eq!(row.starts, if recorded { 1 } else { unrecorded }, "{verdict:?}, {recorded}");
+            if !recorded && unrecorded == 1 {
+                assert_eq!(row.started_at, claimed_at, "{verdict:?}");
+            }
+            if !row.status.is_terminal() {
+                mill.cancel(task.id);
+            }
+        }
+    }
+}
+
+pub(crate) fn a_lost_claim_cannot_be_started(mill: &Mill) {
+    let old = mill.put_and_claim();
+    mill.advance(LEASE);
+    mill.store.tasks().recover(NEVER).unwrap();
+    assert!(!mill.start(&old));
+    let new = mill.claim_one();
+    assert!(!mill.start(&old) && mill.start(&new));
+    mill.settle(&new, Verdict::Completed(None));
+    assert!(!mill.start(&old) && !mill.start(&new));
+    assert_eq!(mill.row(new.id).starts, 1);
+}
+
+pub(crate) fn an_exchange_claims_only_what_is_more_urgent(mill: &Mill) {
+    let add = |priority: i32| mill.add(NewTask { priority, ..plain() });
+    let (_low, same, high, higher) = (add(0), add(1), add(2), add(3));
+    let exchange = |above: Option<i32>, limit: usize| {
+        let exchange = vec![Exchange { wanted: mill.wanted(limit), above }];
+        let turn = mill.store.tasks().visit(Visit { exchange, ..Visit::default() }).unwrap();
+        let ids: Vec<i64> = turn.claimed.iter().map(|task| task.id).collect();
+        let back = turn.claimed.iter().map(|task| settlement(task, Verdict::Released)).collect::<Vec<_>>();
+        mill.store.tasks().turn(back, vec![]).unwrap();
+        ids
+    };
+    assert!(exchange(Some(3), 9).is_empty());
+    assert_eq!(exchange(Some(1), 9), [higher, high]);
+    assert_eq!(exchange(Some(1), 1), [higher]);
+    assert_eq!(exchange(None, 3), [higher, high, same]);
 }
 
 pub(crate) fn releasing_is_no_crash(mill: &Mill) {
@@ -260,10 +363,12 @@ pub(crate) fn releasing_is_no_crash(mill: &Mill) {
     assert_eq!((row.status, row.attempts, row.crashes), (TaskStatus::Pending, 0, 0));
 }
 
-pub(crate) fn a_worker_learns_at_its_heartbeat_that_a_task_was_cancelled(mill: &Mill) {
+pub(crate) fn a_worker_keeps_its_lease_until_the_run_of_a_cancelled_task_has_ended(mill: &Mill) {
     let task = mill.put_and_claim();
     assert_eq!(mill.beat(&task), Beat::Kept);
     mill.store.tasks().cancel(task.id).unwrap();
+    assert_eq!(mill.beat(&task), Beat::Kept, "until its run has ended, the task is its worker's");
+    mill.cancel(task.id);
     assert_eq!(mill.beat(&task), Beat::Lost);
     assert_eq!(mill.settle(&task, Verdict::Completed(None)), Settled::Lost);
     assert_eq!(mill.status(task.id), TaskStatus::Cancelled);

@@ -69,7 +69,7 @@ pub(crate) fn a_letter_says_all_there_is_to_know(mill: &Mill) {
 
 pub(crate) fn a_letter_of_a_plain_task_says_so(mill: &Mill) {
     let task = mill.put_and_claim();
-    let failure = Failure { reason: "x".to_owned(), step: None, details: None };
+    let failure = Failure { reason: "x".to_owned(), step: None, ..Failure::default() };
     let Settled::Buried(letter) = mill.settle(&task, Verdict::Buried(failure)) else { panic!("not buried") };
     let letter = mill.store.letters().get(letter).unwrap();
     assert_eq!((letter.document_id.as_str(), letter.error_details, letter.checkpoint), ("", None, None));
@@ -77,17 +77,30 @@ pub(crate) fn a_letter_of_a_plain_task_says_so(mill: &Mill) {
     assert_eq!((letter.first_failure, letter.last_failure, letter.attempt_count), (noon(), noon(), 1));
 }
 
+pub(crate) fn starts_that_were_given_back_are_no_attempts(mill: &Mill) {
+    mill.put();
+    for _ in 0..3 {
+        let task = mill.start_one();
+        assert_eq!(mill.settle(&task, Verdict::Released), Settled::Done);
+    }
+    let task = mill.start_one();
+    let Settled::Buried(letter) = mill.settle(&task, Verdict::Buried(failure("x"))) else {
+        panic!("not buried")
+    };
+    assert_eq!(mill.store.letters().get(letter).unwrap().attempt_count, 1);
+}
+
 pub(crate) fn a_poison_pill_has_its_times_and_checkpoints_too(mill: &Mill) {
     let id = mill.put();
     let task = mill.claim_one();
     mill.settle(&task, Verdict::Retry(noon(), failure("once")));
-    let task = mill.claim_one();
+    let task = mill.start_one();
     mill.note(&task, "a", "[1]").unwrap();
     mill.advance(HOUR);
     let poisoned = mill.store.tasks().recover(1).unwrap().poisoned;
     let letter = mill.store.letters().get(poisoned[0]).unwrap();
     assert_eq!((letter.first_failure, letter.last_failure), (noon(), after(HOUR)));
-    assert_eq!((letter.attempt_count, letter.created_at), (1, after(HOUR)));
+    assert_eq!((letter.attempt_count, letter.created_at), (2, after(HOUR)));
     same(letter.checkpoint.as_deref().unwrap(), r#"{"a": [1]}"#);
     assert!(letter.error_details.is_some());
     assert_eq!(mill.notes(id), []);
@@ -158,7 +171,7 @@ pub(crate) fn restored_checkpoints_mean_what_they_meant(mill: &Mill) {
             let letter = mill.bury(&task, "x");
             let enqueued = mill.store.letters().retry(letter, plain()).unwrap();
             assert_eq!(mill.notes(enqueued.id), [(step.to_owned(), data.to_owned())]);
-            mill.store.tasks().cancel(enqueued.id).unwrap();
+            mill.cancel(enqueued.id);
         }
     }
 }
@@ -177,7 +190,7 @@ pub(crate) fn a_retry_against_a_living_key_leaves_the_letter(mill: &Mill) {
         &["\"k\"", &living.to_string(), &letter.to_string()],
     );
     assert_eq!((mill.rows(), mill.letters(), mill.notes(living)), (rows, letters, vec![]));
-    mill.store.tasks().cancel(living).unwrap();
+    mill.cancel(living);
     assert!(mill.store.letters().retry(letter, task).unwrap().created);
     assert_eq!(mill.letters(), []);
 }
@@ -337,7 +350,7 @@ pub(crate) fn messages_without_an_id_are_letters_of_their_own(mill: &Mill) {
 pub(crate) fn a_message_is_not_made_a_task(mill: &Mill) {
     let id = give_up(mill, message("m-1"));
     let letters = mill.letters();
-    let parts = ["\"m-1\"", "the queue \"orders\"", "publish it there again", &format!("dead letter {id}")];
+    let parts = ["\"m-1\"", "the queue \"orders\"", "publishes it there again", &format!("dead letter {id}")];
     refused(mill.store.letters().retry(id, plain()), conflict, &parts);
     refused(letters[0].must_be_a_task(), conflict, &parts);
     assert_eq!((mill.letters(), mill.rows()), (letters, vec![]));

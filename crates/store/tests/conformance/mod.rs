@@ -8,6 +8,7 @@ pub(crate) mod clock;
 pub(crate) mod leases;
 pub(crate) mod letters;
 pub(crate) mod pages;
+pub(crate) mod positions;
 pub(crate) mod seen;
 pub(crate) mod sharing;
 pub(crate) mod tasks;
@@ -18,8 +19,8 @@ use std::time::Duration;
 use gristmill_store::lease::{Beat, WorkerId};
 use gristmill_store::letters::{DeadLetter, LetterFilter};
 use gristmill_store::tasks::{
-    ClaimedTask, Failure, NewTask, Settled, Settlement, TaskFilter, TaskRow, TaskStatus, Turn, Verdict,
-    Wanted,
+    CancelOutcome, ClaimedTask, Failure, NewTask, Settled, Settlement, TaskFilter, TaskRow, TaskStatus, Turn,
+    Verdict, Wanted,
 };
 use gristmill_store::{Clock, Error, Store, Time};
 
@@ -55,10 +56,12 @@ macro_rules! conformance {
                 only_a_scheduled_task_can_be_hurried,
                 a_task_can_be_cancelled_until_it_is_finished,
                 cancelling_forgets_the_checkpoints,
+                a_running_task_is_cancelled_when_its_run_has_ended,
                 what_does_not_exist_is_not_found,
                 nothing_overwrites_a_finished_task;
             verdicts:
                 completed_keeps_the_result,
+                tasks_completed_together_are_settled_each_by_itself,
                 retry_counts_the_attempt_and_waits,
                 buried_leaves_a_letter,
                 released_is_as_if_never_claimed,
@@ -75,7 +78,7 @@ macro_rules! conformance {
                 every_claim_has_a_token_of_its_own,
                 a_claimed_task_is_nobody_elses,
                 a_heartbeat_prolongs_the_lease,
-                a_heartbeat_on_an_expired_lease_frees_the_task,
+                a_heartbeat_on_an_expired_lease_keeps_a_task_that_nobody_took,
                 a_heartbeat_of_a_stranger_is_lost,
                 heartbeats_are_answered_in_order,
                 a_lease_ends_at_its_very_moment,
@@ -85,11 +88,17 @@ macro_rules! conformance {
                 a_late_verdict_counts_while_nobody_took_the_task,
                 the_worker_of_a_poison_pill_dies_so_often_and_no_more,
                 crashes_and_attempts_are_counted_apart,
+                claims_that_were_never_started_make_no_poison_pill,
+                tasks_whose_worker_died_are_not_passed_over_for_others_of_their_urgency,
+                starts_are_counted_once_whichever_way_they_end,
+                a_lost_claim_cannot_be_started,
+                an_exchange_claims_only_what_is_more_urgent,
                 releasing_is_no_crash,
-                a_worker_learns_at_its_heartbeat_that_a_task_was_cancelled;
+                a_worker_keeps_its_lease_until_the_run_of_a_cancelled_task_has_ended;
             letters:
                 a_letter_says_all_there_is_to_know,
                 a_letter_of_a_plain_task_says_so,
+                starts_that_were_given_back_are_no_attempts,
                 a_poison_pill_has_its_times_and_checkpoints_too,
                 a_letter_gives_its_task_back,
                 retrying_puts_the_task_back_and_takes_the_letter_away,
@@ -109,6 +118,7 @@ macro_rules! conformance {
                 only_the_owner_may_note_a_step,
                 what_is_not_json_is_refused,
                 completion_forgets_them,
+                only_the_owner_finds_the_steps_of_its_claim,
                 they_outlive_every_other_verdict,
                 cleaning_spares_unfinished_tasks_and_young_checkpoints;
             pages:
@@ -118,6 +128,8 @@ macro_rules! conformance {
                 letters_are_filtered,
                 counts_are_by_status,
                 pruning_forgets_old_finished_tasks_only;
+            positions:
+                a_position_is_that_of_its_stream_and_consumer;
             seen:
                 a_message_is_known_until_its_window_is_over,
                 what_is_recorded_again_counts_from_then_on,
@@ -126,7 +138,7 @@ macro_rules! conformance {
                 pruning_forgets_what_is_not_known_any_more_and_nothing_else,
                 a_clock_set_back_forgets_nothing,
                 what_cannot_be_known_again_is_refused,
-                what_was_seen_outlives_the_store;
+                claimed_message_is_in_progress_until_it_is_recorded_or_released, what_was_seen_outlives_the_store;
             sharing:
                 two_stores_see_each_others_work,
                 two_stores_never_claim_the_same_task,
@@ -184,6 +196,7 @@ pub(crate) fn failure(reason: &str) -> Failure {
         reason: reason.to_owned(),
         step: Some("sieve".to_owned()),
         details: Some(format!("all about {reason}")),
+        output: None,
     }
 }
 
@@ -287,10 +300,33 @@ impl Mill {
         task
     }
 
+    /// Records a start.
+    pub(crate) fn start(&self, task: &ClaimedTask) -> bool {
+        self.store.tasks().start(task.id, &task.token).unwrap()
+    }
+
+    /// Claims and starts the one task that is due.
+    pub(crate) fn start_one(&self) -> ClaimedTask {
+        let task = self.claim_one();
+        assert!(self.start(&task));
+        task
+    }
+
     pub(crate) fn settle(&self, task: &ClaimedTask, verdict: Verdict) -> Settled {
         let settled = self.store.tasks().turn(vec![settlement(task, verdict)], vec![]).unwrap().settled;
         assert_eq!(settled.len(), 1);
         settled[0]
+    }
+
+    /// Cancels a task, and ends its run if it has one.
+    pub(crate) fn cancel(&self, id: i64) {
+        if self.store.tasks().cancel(id).unwrap() == CancelOutcome::Requested {
+            let requests = self.store.tasks().cancel_requests().unwrap();
+            let token = requests.into_iter().find(|(found, _)| *found == id).unwrap().1;
+            let verdict = Verdict::Released;
+            let ended = Settlement { id, token, verdict, checkpointed: false };
+            assert_eq!(self.store.tasks().turn(vec![ended], vec![]).unwrap().settled, [Settled::Cancelled]);
+        }
     }
 
     pub(crate) fn bury(&self, task: &ClaimedTask, reason: &str) -> i64 {

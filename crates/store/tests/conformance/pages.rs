@@ -50,7 +50,7 @@ pub(crate) fn pages_neither_repeat_nor_skip_a_task(mill: &Mill) {
         assert_eq!(ids[ids.len() - 12..], newest_first);
         assert!(ids.is_sorted_by(|a, b| a > b), "{ids:?}");
         mill.claim_ids().iter().filter(|id| !newest_first.contains(id)).for_each(|id| {
-            mill.store.tasks().cancel(*id).unwrap();
+            mill.cancel(*id);
         });
         mill.store.tasks().prune(mill.clock.now(), 100).unwrap();
     }
@@ -63,7 +63,7 @@ pub(crate) fn tasks_are_filtered(mill: &Mill) {
     let add =
         |queue: &str, kind: &str| mill.add(NewTask { queue: queue.to_owned(), ..NewTask::new(kind, "{}") });
     let ids = [add("q", "a"), add("q", "b"), add("r", "a"), add("q", "a"), add("r", "a")];
-    mill.store.tasks().cancel(ids[3]).unwrap();
+    mill.cancel(ids[3]);
     let check = |filter: TaskFilter, want: &[usize]| {
         let page = |after| mill.store.tasks().list(&filter, after, 2);
         let found = walk(page, |task| task.id, 2, || ());
@@ -145,7 +145,7 @@ pub(crate) fn counts_are_by_status(mill: &Mill) {
     mill.settle(&tasks[1], Verdict::Completed(None));
     mill.settle(&tasks[2], Verdict::Retry(after(HOUR), failure("x")));
     mill.bury(&tasks[3], "x");
-    mill.store.tasks().cancel(tasks[4].id).unwrap();
+    mill.cancel(tasks[4].id);
     use TaskStatus::{Cancelled, Completed, Failed, Pending, Running, Scheduled};
     check(&[(Pending, 1), (Scheduled, 1), (Running, 1), (Completed, 2), (Failed, 1), (Cancelled, 1)]);
 }
@@ -156,7 +156,7 @@ pub(crate) fn pruning_forgets_old_finished_tasks_only(mill: &Mill) {
         let tasks = mill.claim();
         mill.settle(&tasks[0], Verdict::Completed(None));
         mill.bury(&tasks[1], "x");
-        mill.store.tasks().cancel(tasks[2].id).unwrap();
+        mill.cancel(tasks[2].id);
         [tasks[0].id, tasks[1].id, tasks[2].id]
     };
     let old = finish();
@@ -176,7 +176,7 @@ pub(crate) fn pruning_forgets_old_finished_tasks_only(mill: &Mill) {
     assert_eq!(left(), rest);
     assert_eq!(mill.store.letters().count().unwrap(), 2, "letters have a life of their own");
     // An id is not used twice.
-    mill.store.tasks().cancel(pending).unwrap();
+    mill.cancel(pending);
     mill.advance(HOUR);
     mill.store.tasks().prune(mill.clock.now(), 10).unwrap();
     assert!(mill.put() > pending);

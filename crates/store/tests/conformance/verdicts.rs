@@ -19,6 +19,49 @@ pub(crate) fn completed_keeps_the_result(mill: &Mill) {
     assert_eq!(mill.letters(), []);
 }
 
+pub(crate) fn tasks_completed_together_are_settled_each_by_itself(mill: &Mill) {
+    let claim = |count: usize| -> Vec<ClaimedTask> {
+        for _ in 0..count {
+            mill.put();
+        }
+        mill.claim()
+    };
+    let completed =
+        |task: &ClaimedTask| Settlement { checkpointed: false, ..settlement(task, Verdict::Completed(None)) };
+    let turn =
+        |settlements: Vec<Settlement>| mill.store.tasks().turn(settlements, Vec::new()).unwrap().settled;
+    // All of two claims.
+    let tasks = [claim(3), claim(2)].concat();
+    mill.advance(SEC);
+    assert_eq!(turn(tasks.iter().map(completed).collect()), [Settled::Done; 5]);
+    for task in &tasks {
+        let row = mill.row(task.id);
+        assert_eq!((row.status, row.starts, row.result), (TaskStatus::Completed, 1, None));
+        assert_eq!(row.finished_at, Some(mill.clock.now()));
+    }
+    // One was settled before, one is settled twice, one has a result, one failed.
+    let tasks = claim(5);
+    assert_eq!(mill.settle(&tasks[1], Verdict::Completed(None)), Settled::Done);
+    let result = settlement(&tasks[3], Verdict::Completed(Some("7".to_owned())));
+    let retry = settlement(&tasks[4], Verdict::Retry(after(HOUR), failure("stone broke")));
+    let settlements = vec![
+        completed(&tasks[0]),
+        completed(&tasks[1]),
+        result,
+        completed(&tasks[2]),
+        retry,
+        completed(&tasks[0]),
+    ];
+    let expected = [Settled::Done, Settled::Lost, Settled::Done, Settled::Done, Settled::Done, Settled::Lost];
+    assert_eq!(turn(settlements), expected);
+    let found: Vec<_> =
+        tasks.iter().map(|task| mill.row(task.id)).map(|row| (row.status, row.starts)).collect();
+    let mut expected = [(TaskStatus::Completed, 1); 5];
+    expected[4].0 = TaskStatus::Scheduled;
+    assert_eq!(found, expected);
+    assert_eq!(mill.row(tasks[3].id).result.as_deref(), Some("7"));
+}
+
 pub(crate) fn retry_counts_the_attempt_and_waits(mill: &Mill) {
     let task = mill.put_and_claim();
     mill.advance(SEC);
@@ -128,7 +171,7 @@ pub(crate) fn one_turn_settles_and_claims(mill: &Mill) {
 pub(crate) fn one_turn_answers_each_settlement_in_order(mill: &Mill) {
     mill.store.tasks().enqueue_many(vec![plain(); 5]).unwrap();
     let tasks = mill.claim();
-    mill.store.tasks().cancel(tasks[2].id).unwrap();
+    mill.cancel(tasks[2].id);
     let mut settlements: Vec<_> =
         tasks.iter().zip(verdicts()).map(|(task, verdict)| settlement(task, verdict)).collect();
     // The same verdict a second time is too late.
@@ -202,6 +245,6 @@ pub(crate) fn a_released_task_is_not_its_old_owners(mill: &Mill) {
         assert_eq!(mill.beat(&task), Beat::Lost);
         refused(mill.note(&task, "late", "1"), conflict, &[]);
         assert_eq!(mill.row(task.id), row);
-        mill.store.tasks().cancel(task.id).unwrap();
+        mill.cancel(task.id);
     }
 }

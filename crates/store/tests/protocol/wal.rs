@@ -91,8 +91,8 @@ fn a_reader_in_the_way_makes_it_busy() {
     drop(reader);
     let claimed = bench.take_wal().unwrap();
     let done = bench.store.wal().run(&claimed, &token("a")).unwrap();
-    assert_eq!((done.status, done.error_code, done.retry_after), (WalStatus::Completed, None, None));
-    assert_eq!(done.retry_count, 2);
+    assert_eq!((done.status, done.error_code), (WalStatus::Completed, None));
+    assert_eq!((done.retry_count, done.retry_after), (2, claimed.retry_after));
 }
 
 #[test]
@@ -158,12 +158,39 @@ fn the_first_due_is_taken_first() {
         (3, "pending", "2026-01-19 07:00:01", "'2026-01-19 07:00:01.000000'"),
         (4, "retryable", "2026-01-19 06:00:00", "'2026-01-19 08:00:00'"),
         (5, "failed", "2026-01-19 06:00:00", "NULL"),
+        (6, "retryable", "2026-01-19 07:00:04", "NULL"),
     ] {
         bench.sql(&format!(
             "INSERT INTO wal_maintenance_jobs (id, status, execute_after, retry_after)
              VALUES ({id}, '{status}', '{execute}', {retry})"
         ));
     }
-    let order: Vec<_> = (0..4).map(|_| bench.take_wal().map(|row| row.id)).collect();
-    assert_eq!(order, [Some(3), Some(2), Some(1), None]);
+    let order: Vec<_> = (0..5).map(|_| bench.take_wal().map(|row| row.id)).collect();
+    assert_eq!(order, [Some(3), Some(2), Some(1), Some(6), None]);
+}
+
+#[test]
+fn a_pending_checkpoint_is_due_by_execute_after_alone() {
+    let bench = Bench::new();
+    for (id, execute, retry) in [
+        (1, "2026-01-19 07:00:00", "'2030-01-01 00:00:00'"),
+        (2, "2030-01-01 00:00:00", "'2026-01-19 06:00:00'"),
+    ] {
+        bench.sql(&format!(
+            "INSERT INTO wal_maintenance_jobs (id, status, execute_after, retry_after)
+             VALUES ({id}, 'pending', '{execute}', {retry})"
+        ));
+    }
+    let order: Vec<_> = (0..2).map(|_| bench.take_wal().map(|row| row.id)).collect();
+    assert_eq!(order, [Some(1), None]);
+}
+
+#[test]
+fn a_checkpoint_that_succeeds_leaves_retry_after_as_it_is() {
+    let bench = Bench::new();
+    let made = bench.ask(WalMode::Passive);
+    let claimed = bench.take_wal().unwrap();
+    let done = bench.store.wal().run(&claimed, &token("a")).unwrap();
+    assert_eq!((done.status, done.retry_after), (WalStatus::Completed, made.retry_after));
+    assert_ne!(done.retry_after, None);
 }

@@ -57,38 +57,3 @@ async fn a_letter_that_is_put_back_begins_anew() {
     }
     client.shutdown(SECONDS).await;
 }
-
-/// The header by which quorum queues count, set by who published: a classic queue never corrects it, and the message was taken
-/// for one that is counted. It came for ever.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_count_that_its_publisher_made_up_is_no_count() {
-    let orders = name("made-up");
-    let (queue, dead) = (Queue::classic(&orders), format!("{orders}.dead"));
-    fill_with(&queue, vec![Message::to_queue(&orders, "x").header("x-delivery-count", 1i64)]).await;
-    let log = Log::default();
-    let mut lives = 0;
-    loop {
-        let consumer = {
-            let log = log.clone();
-            Consumer::new(&orders, "dies").workers(2).max_deliveries(3).handle(move |delivery| {
-                log.add(delivery.deliveries_before());
-                std::future::pending()
-            })
-        };
-        let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
-        until("its next life or its end", async || {
-            log.len() > lives || client.depth(&dead).await.is_ok_and(|(depth, _)| depth >= 1)
-        })
-        .await;
-        if log.len() == lives {
-            client.shutdown(SECONDS).await;
-            break;
-        }
-        lives = log.len();
-        assert!(lives < 15, "it comes for ever: {:?}", log.all());
-        // The end of the process, as the broker sees it.
-        drop(client);
-    }
-    let letters = take_all(&dead, 1).await;
-    assert_eq!(letters[0].headers().get(header::REASON), Some(&Value::from("deliveries")));
-}

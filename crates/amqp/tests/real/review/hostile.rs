@@ -26,8 +26,8 @@ async fn headers_by_our_names_cannot_make_a_message_unmovable() {
     let mut messages = Vec::new();
     for (name, value) in [
         ("x-gristmill-note", text()),
-        (header::DELIVERIES, table()),
-        (header::DELIVERIES, text()),
+        (header::EXPIRES_AT, table()),
+        (header::EXPIRES_AT, text()),
         (header::FAILED, array()),
         (header::REASON, table()),
         (header::ERROR, bytes()),

@@ -39,8 +39,8 @@ async fn what_cannot_be_declared_again_is_its_own_consumers_trouble() {
     assert_eq!((none.len(), stats.consumers[0].consuming), (0, false));
 }
 
-/// What comes again on a classic queue is counted by putting it at the end of its queue. A full one took it not, nothing
-/// was acknowledged meanwhile, and so it stayed full for ever.
+/// What comes again was once counted by putting it at the end of its queue. A full one took it not, nothing was
+/// acknowledged meanwhile, and so it stayed full for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_again_from_a_full_queue_is_run() {
     let orders = name("full");

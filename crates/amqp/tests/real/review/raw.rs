@@ -88,10 +88,10 @@ impl Wire {
 }
 
 /// A client of the broker of the tests, with one channel.
-pub(super) struct Hand(Wire);
+pub(crate) struct Hand(Wire);
 
 impl Hand {
-    pub(super) async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let mut wire = Wire(TcpStream::connect(broker().address()).await.unwrap());
         wire.0.write_all(b"AMQP\x00\x00\x09\x01").await.unwrap();
         wire.frame().await.unwrap();
@@ -127,6 +127,23 @@ impl Hand {
             }
             if kind == HEADER {
                 return ids(&payload);
+            }
+        }
+    }
+
+    /// Takes one message out of a queue and puts it back, as the management pages do when they show it.
+    pub(crate) async fn look(&mut self, queue: &str) {
+        self.0.say(1, method(60, 70).number16(0).short(queue.as_bytes()).byte(0)).await;
+        let mut tag = None;
+        loop {
+            let (kind, _, payload) = self.0.frame().await.unwrap();
+            match (kind, tag) {
+                (METHOD, _) if payload.starts_with(&method(60, 71).0) => {
+                    tag = Some(u64::from_be_bytes(payload[4..12].try_into().unwrap()));
+                }
+                (METHOD, _) => panic!("there is nothing in {queue}"),
+                (BODY, Some(tag)) => return self.0.say(1, method(60, 90).number64(tag).byte(1)).await,
+                _ => {}
             }
         }
     }

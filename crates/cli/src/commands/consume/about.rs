@@ -75,8 +75,8 @@ pub(super) fn plain(name: &str, filler: char) -> String {
     name.chars().map(plain).collect()
 }
 
-/// The variables that are always ours, whatever our own environment has.
-pub(super) const OURS: &[&str] = &[
+/// Names of the variables about one message, without `GRISTMILL_`.
+pub(in crate::commands) const MESSAGE_VARIABLES: &[&str] = &[
     "QUEUE",
     "EXCHANGE",
     "ROUTING_KEY",
@@ -90,6 +90,7 @@ pub(super) const OURS: &[&str] = &[
     "REPLY_TO",
     "APP_ID",
     "TIMESTAMP",
+    "BATCH",
 ];
 
 #[cfg(test)]

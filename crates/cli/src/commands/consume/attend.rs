@@ -2,17 +2,20 @@
 //!
 //! Owns when it ends and how it is hurried.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use gristmill_amqp::stats::Watch;
-use gristmill_amqp::{Client, Error as Fault, Stats, companions};
+use gristmill_amqp::{Client, Error as Fault, Stats};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
-use crate::output::aside;
+use super::drain::{self, DrainDetector, Progress};
+use super::returning::Returning;
+use super::streams::Streams;
+use crate::commands::broker;
+use crate::error::Error;
+use crate::output::{aside, counted};
 use crate::settings::value::show_duration;
 
 /// How often it is looked at.
@@ -20,11 +23,6 @@ const GLANCE: Duration = Duration::from_millis(100);
 
 /// How long there is after the second signal.
 const HURRY: Duration = Duration::from_secs(1);
-
-/// How long nothing must happen for there to be nothing left; and while messages that we put off have not come again, for
-/// they are in no queue on their way back.
-const STILL: Duration = Duration::from_millis(500);
-const STILL_AFTER_RETRIES: Duration = Duration::from_secs(10);
 
 /// What is waited with.
 pub(super) struct Attended {
@@ -35,12 +33,23 @@ pub(super) struct Attended {
     pub(super) quiet: bool,
     pub(super) shutdown: Duration,
     pub(super) limit: Option<Duration>,
-    pub(super) drain: bool,
-    /// How many messages came to be tried again.
-    pub(super) seen_again: Arc<AtomicU64>,
+    /// Ends when nothing is left, or nothing has changed for this long while messages are left.
+    pub(super) drain: Option<(Duration, Returning)>,
+    /// A queue may be full, so that the broker cannot return messages to it.
+    pub(super) is_bounded: bool,
+    /// Which messages are left, and why, when it ended because of that.
+    pub(super) unfinished: Option<String>,
     /// How often it was told to stop.
     pub(super) times_told: u32,
+    /// What has to be so for consuming to continue.
+    pub(super) checks: Vec<Check>,
+    /// Why it ended, if one of them failed.
+    pub(super) failure: Option<Error>,
 }
+
+/// Fails when consuming cannot continue: a database was deleted, moved or replaced, or a thread that handles messages has
+/// ended.
+pub(super) type Check = Box<dyn Fn() -> Result<(), Error> + Send>;
 
 impl Attended {
     /// Waits for the end, and brings it about in order.
@@ -48,7 +57,12 @@ impl Attended {
         let until = self.limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut ticks = tokio::time::interval(GLANCE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut drained = Drained::default();
+        let mut drain = match self.drain.take() {
+            Some((timeout, returning)) => {
+                Some((timeout, DrainDetector::new(timeout, returning), Streams::now(&client).await?))
+            }
+            None => None,
+        };
         loop {
             tokio::select! {
                 Some(()) = self.told.recv() => {
@@ -57,14 +71,42 @@ impl Attended {
                 }
                 () = async { sleep_until(until.unwrap_or_else(Instant::now)).await }, if until.is_some() => break,
                 _ = ticks.tick() => {
-                    let stats = client.stats();
-                    if self.drain && drained.is(&client, &stats, self.seen_again.load(Relaxed)).await? {
+                    let failure = self.checks.iter().find_map(|check| check().err());
+                    self.failure = failure.or_else(|| client.check_running().err().map(broker::failed));
+                    if self.failure.is_some() {
+                        // Nothing can be handled any more: what runs goes back to the queue.
+                        let _ = self.halt.send(true);
+                        self.shutdown = HURRY;
                         break;
                     }
+                    let Some((timeout, detector, streams)) = &mut drain else { continue };
+                    let progress = detector.observe(&client, streams).await?;
+                    if progress == Progress::NotYet {
+                        continue;
+                    }
+                    self.unfinished = unfinished(&client, streams, &progress, *timeout).await?;
+                    if let (None, Some(uncounted)) = (&self.unfinished, detector.uncounted()) {
+                        self.report_uncounted(&uncounted);
+                    }
+                    break;
                 }
             }
         }
         Ok(self.stop(client).await)
+    }
+
+    /// Nothing is left as far as is known. Where a queue may have been full, the broker may still have messages of it.
+    fn report_uncounted(&mut self, uncounted: &str) {
+        match self.is_bounded {
+            true => {
+                self.unfinished = Some(format!(
+                    "nothing is left that is counted, but {uncounted}, and a queue with overflow=reject-publish takes none while \
+                     it is full"
+                ));
+            }
+            false if !self.quiet => aside(&format!("warning: {uncounted}; nothing else is left")),
+            false => {}
+        }
     }
 
     async fn stop(&mut self, client: Client) -> Stats {
@@ -92,65 +134,34 @@ impl Attended {
     }
 }
 
-/// Whether there is nothing left. What is between the broker and us is seen by neither: so nothing must have happened for
-/// a while.
-#[derive(Default)]
-struct Drained {
-    /// Since when there is nothing, and how many had been received by then.
-    still: Option<(Instant, u64)>,
-    /// Queues where messages wait for another attempt, as they were when so many had been retried. The broker logs every
-    /// question about a queue that is not there; so it is asked about all of them only when there may be new ones.
-    rooms: Vec<String>,
-    rooms_at: Option<u64>,
-}
-
-impl Drained {
-    async fn is(&mut self, client: &Client, stats: &Stats, seen_again: u64) -> Result<bool, Fault> {
-        let received: u64 = stats.consumers.iter().map(|one| one.received + one.acknowledged).sum();
-        let before = self.still.take();
-        let idle = |stats: &Stats| {
-            stats.consumers.iter().all(|one| one.consuming && one.in_flight + one.waiting == 0)
-        };
-        if !idle(stats) || !self.is_empty(client, stats).await? || !idle(&client.stats()) {
-            return Ok(false);
-        }
-        let (since, _) = *self
-            .still
-            .insert(before.filter(|(_, count)| *count == received).unwrap_or((Instant::now(), received)));
-        let retried: u64 = stats.consumers.iter().map(|one| one.retried).sum();
-        // Somebody else may have taken what we put off; that is not waited for without end.
-        let enough = if retried > seen_again { STILL_AFTER_RETRIES } else { STILL };
-        Ok(since.elapsed() >= enough)
-    }
-
-    /// Whether nothing waits in the queues, nor for another attempt.
-    async fn is_empty(&mut self, client: &Client, stats: &Stats) -> Result<bool, Fault> {
-        for one in &stats.consumers {
-            match client.depth(&one.queue).await {
-                Ok((0, _)) => {}
-                Ok(_) => return Ok(false),
-                Err(error) if error.is_passing() => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        let retried = Some(stats.consumers.iter().map(|one| one.retried).sum());
-        if self.rooms_at != retried {
-            self.rooms.clear();
-            for room in stats.consumers.iter().flat_map(|one| companions(&one.queue).skip(1)) {
-                match client.depth(&room).await {
-                    Ok(_) => self.rooms.push(room),
-                    Err(error) if error.is_passing() => return Ok(false),
-                    Err(_) => {}
+/// What is left when a drain ends early, and what to do about it.
+async fn unfinished(
+    client: &Client,
+    streams: &Streams,
+    progress: &Progress,
+    timeout: Duration,
+) -> Result<Option<String>, Fault> {
+    let timeout = show_duration(timeout);
+    Ok(match progress {
+        Progress::NotYet | Progress::Drained => None,
+        Progress::Missing(count) => Some(format!(
+            "{} that waited for another attempt did not come back within {timeout}, and the queues are empty: another consumer \
+                 has taken what is missing, or the broker cannot return it to its queue",
+            counted(*count, "message")
+        )),
+        Progress::Blocked(places) => {
+            let stats = client.stats();
+            let mut left = Vec::new();
+            for place in places {
+                if let Some(one) = stats.consumers.get(*place) {
+                    left.push(drain::unhandled(client, one, streams.end(*place)).await?);
                 }
             }
-            self.rooms_at = retried;
+            Some(format!(
+                "no message was finished for {timeout}, because consuming is paused: {}. Correct what the error names, then \
+                     run the same command again: these messages keep their attempts",
+                left.join("; ")
+            ))
         }
-        for room in &self.rooms {
-            // One that is gone meanwhile is as good as empty.
-            if let Ok((1.., _)) = client.depth(room).await {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
+    })
 }

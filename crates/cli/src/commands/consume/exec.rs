@@ -3,6 +3,7 @@
 //! Owns how a command is started, fed, watched, stopped and judged: by the same rule as the kind `exec` of tasks. There
 //! is no shell in between. A command has a process group of its own, and whatever ends its message ends the group.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -12,13 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gristmill_amqp::Delivery;
+use gristmill_jobs::{ProcessGroups, Record};
 use gristmill_pool::{TaskError, TaskResult};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
-use super::about::{About, Bounds, OURS, about, plain, trace};
+use super::about::{About, Bounds, about, plain, trace};
+use crate::commands::environment::{HEADER, withheld};
 use crate::error::Error;
 use crate::settings::value::show_duration;
 
@@ -34,8 +37,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// For a command that is asked to end.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Beyond what the message itself is said to carry.
-const HEADER: &str = "GRISTMILL_HEADER_";
+/// The number of lines that a batch has.
+const BATCH: &str = "GRISTMILL_BATCH";
 
 /// What commands are run with.
 pub(super) struct Exec {
@@ -43,8 +46,10 @@ pub(super) struct Exec {
     timeout: Option<Duration>,
     /// True: there is no more time, not even to finish.
     halt: watch::Receiver<bool>,
-    /// Variables of ours that are about another message.
-    foreign: Vec<String>,
+    /// Variables of this process that commands do not inherit.
+    withheld: Vec<OsString>,
+    /// Where running commands are recorded.
+    groups: ProcessGroups,
 }
 
 impl Exec {
@@ -52,21 +57,43 @@ impl Exec {
         words: Vec<String>,
         timeout: Option<Duration>,
         halt: watch::Receiver<bool>,
+        groups: ProcessGroups,
     ) -> Arc<Self> {
-        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        let ours = |name: &str| OURS.iter().any(|ours| name.strip_prefix("GRISTMILL_") == Some(ours));
-        let traces = |name: &str| matches!(name, "TRACEPARENT" | "TRACESTATE");
-        // The broker's password is nothing to a command, which may tell the world its environment.
-        let secret = |name: &str| name == "GRISTMILL_AMQP_URI";
-        let foreign = names
-            .filter(|name| name.starts_with(HEADER) || ours(name) || traces(name) || secret(name))
-            .collect();
-        Arc::new(Exec { words, timeout, halt, foreign })
+        groups.end_left_over(None);
+        Arc::new(Exec { words, timeout, halt, withheld: withheld(), groups })
+    }
+
+    /// Ends the commands of consumers that were killed, if one of these messages may have been theirs.
+    async fn end_left_over(&self, deliveries: &[Delivery]) {
+        if deliveries.iter().any(Delivery::is_redelivered) {
+            let groups = self.groups.clone();
+            // A group may take seconds to end.
+            let _ = tokio::task::spawn_blocking(move || groups.end_left_over(None)).await;
+        }
     }
 
     /// Runs the command for one message. Dropped, it takes the command along.
     pub(super) async fn run(self: Arc<Self>, delivery: Delivery) -> TaskResult<()> {
-        let mut child = self.start(&delivery)?;
+        self.end_left_over(std::slice::from_ref(&delivery)).await;
+        self.run_with(environment(&delivery), delivery.body()).await
+    }
+
+    /// Runs the command for a batch, whose lines it reads.
+    pub(super) async fn run_batch(&self, deliveries: &[Delivery], lines: &[u8]) -> TaskResult<()> {
+        self.end_left_over(deliveries).await;
+        let queue = deliveries.first().map(Delivery::queue).unwrap_or_default();
+        let variables = [("GRISTMILL_QUEUE", queue), (BATCH, &deliveries.len().to_string())];
+        let owned = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        self.run_with(owned.to_vec(), lines).await
+    }
+
+    async fn run_with(&self, variables: Vec<(String, String)>, input: &[u8]) -> TaskResult<()> {
+        // Dropped after the group, which ends the command.
+        let mut record = self.groups.record("a message");
+        let mut child = self.start(variables, input, &record)?;
+        if let Some(leader) = child.id() {
+            record.started(leader);
+        }
         let mut group = Group(child.id());
         let (stdout, stderr) = (Tail::default(), Tail::default());
         let end = {
@@ -84,7 +111,9 @@ impl Exec {
             End::Halted => Err(TaskError::cancelled()),
             End::TimedOut(limit) => {
                 let limit = show_duration(limit);
-                Err(TaskError::transient(fault(format!("took longer than {limit} and was ended"))))
+                let reason = format!("took longer than {limit} and was ended");
+                // Timeouts are counted by this kind.
+                Err(TaskError::transient(io::Error::new(ErrorKind::TimedOut, fault(reason))))
             }
             End::Exited(status) => match judge(status) {
                 Judgement::Done => {
@@ -92,34 +121,31 @@ impl Exec {
                     Ok(())
                 }
                 Judgement::Again(reason) => Err(TaskError::transient(fault(reason))),
+                Judgement::Unavailable(reason) => Err(TaskError::dependency_failed(fault(reason))),
                 Judgement::Never(reason) => Err(TaskError::permanent(fault(reason))),
             },
         }
     }
 
-    fn start(&self, delivery: &Delivery) -> TaskResult<Child> {
+    fn start(&self, variables: Vec<(String, String)>, body: &[u8], record: &Record) -> TaskResult<Child> {
         let (program, words) =
             self.words.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let mut command = Command::new(program);
         command.args(words).process_group(0).kill_on_drop(true);
-        for name in &self.foreign {
+        for name in &self.withheld {
             command.env_remove(name);
         }
-        for (name, value) in environment(delivery) {
-            command.env(name, value);
-        }
-        let input = input(delivery)
-            .map_err(|error| TaskError::transient(format!("cannot hand over the message: {error}")))?;
+        command.envs(variables).env(Record::VARIABLE, record.run_id());
+        let input = input(body)
+            .map_err(|error| TaskError::unavailable(format!("cannot hand over the message: {error}")))?;
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().map_err(|error| {
             let text = format!("cannot run {program:?}: {error}");
             match error.kind() {
-                ErrorKind::NotFound
-                | ErrorKind::PermissionDenied
-                | ErrorKind::NotADirectory
-                | ErrorKind::InvalidInput => TaskError::permanent(text),
-                // Too many processes, too little memory, a program that is being written.
-                _ => TaskError::transient(text),
+                // The message's properties are in the environment.
+                ErrorKind::InvalidInput | ErrorKind::ArgumentListTooLong => TaskError::permanent(text),
+                // No such program, too many processes or files, too little memory: no message can be handled.
+                _ => TaskError::unavailable(text),
             }
         })
     }
@@ -223,9 +249,9 @@ fn environment(delivery: &Delivery) -> Vec<(String, String)> {
 
 /// What a command reads: all of the message. Through a pipe it would read a part and take it for all, when the one who
 /// fills that is killed.
-fn input(delivery: &Delivery) -> io::Result<Stdio> {
+fn input(body: &[u8]) -> io::Result<Stdio> {
     let mut file = nameless()?;
-    file.write_all(delivery.body())?;
+    file.write_all(body)?;
     file.rewind()?;
     Ok(Stdio::from(file))
 }
@@ -308,10 +334,12 @@ impl Drop for Group {
 enum Judgement {
     Done,
     Again(String),
+    /// What the command needs does not work, or the command itself is not there.
+    Unavailable(String),
     Never(String),
 }
 
-/// The rule of the kind `exec`.
+/// The rule of the kind `exec`; but a command, or a service that it needs, which is not there is no fault of the message.
 fn judge(status: ExitStatus) -> Judgement {
     let Some(code) = status.code() else {
         // "signal: 9 (SIGKILL)" and the like.
@@ -320,8 +348,10 @@ fn judge(status: ExitStatus) -> Judgement {
     let reason = format!("exit code {code}");
     match code {
         0 => Judgement::Done,
+        // EX_UNAVAILABLE; and what a shell says of a program that it cannot run, or does not find.
+        69 | 126 | 127 => Judgement::Unavailable(reason),
         75 => Judgement::Again(reason),
-        64..=78 | 126 | 127 => Judgement::Never(reason),
+        64..=78 => Judgement::Never(reason),
         _ => Judgement::Again(reason),
     }
 }
@@ -360,7 +390,10 @@ mod tests {
         for code in [1, 2, 63, 75, 79, 124, 125, 128, 255] {
             assert_eq!(judged(code), Judgement::Again(format!("exit code {code}")));
         }
-        for code in [64, 65, 74, 76, 78, 126, 127] {
+        for code in [69, 126, 127] {
+            assert_eq!(judged(code), Judgement::Unavailable(format!("exit code {code}")));
+        }
+        for code in [64, 65, 68, 70, 74, 76, 78] {
             assert_eq!(judged(code), Judgement::Never(format!("exit code {code}")));
         }
         assert_eq!(

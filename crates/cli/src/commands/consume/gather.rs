@@ -1,83 +1,167 @@
-//! Messages that are written together: whatever came while the last commit ran goes into the next.
+//! Messages that are written together: those that came while the last commit ran go into the next.
 //!
-//! Owns the thread that writes, and who is told what. A message's handler waits for the commit that holds it, so that
-//! what is acknowledged is on disk.
+//! Owns the threads that write, and which handler gets which result. A message's handler waits for the commit that holds it, so
+//! that what is acknowledged is on disk. A thread that has ended is no fault of the database, server or command: consuming ends
+//! with an error, and the messages go back to the queue.
 
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use gristmill_amqp::Delivery;
+use gristmill_jsonl::{Appended, WithId};
+use gristmill_pool::error::Cause;
 use gristmill_pool::{TaskError, TaskResult};
 use gristmill_store::Store;
 use gristmill_store::tasks::NewTask;
 use tokio::sync::oneshot;
 
+use super::databases::Table;
 use crate::commands::enqueue;
 use crate::error::Error;
 
-/// So many at most are written at a time.
-const BATCH: usize = 500;
+/// What one commit takes: at most 500 messages, and no message waits for others.
+const COMMIT: Limits = Limits { most: 500, linger: Duration::ZERO };
+
+/// Whether a message is not put into a batch with others.
+type RunsAlone<T> = fn(&T) -> bool;
 
 /// What became of each message of a batch, or why the whole batch was not written.
-type Written = Result<Vec<TaskResult<()>>, TaskError>;
+pub(super) type Written = Result<Vec<TaskResult<()>>, TaskError>;
+
+/// How messages are collected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Messages of a batch, at most.
+    pub(super) most: usize,
+    /// How long the first message of a batch waits for others.
+    pub(super) linger: Duration,
+}
 
 /// Where messages are written together.
 #[derive(Clone)]
-pub(super) struct Gather(Sender<Waiting>);
+pub(super) struct Gather<T = Delivery> {
+    sender: Sender<Waiting<T>>,
+    threads: Threads,
+}
 
-struct Waiting {
-    delivery: Delivery,
+/// The threads that write. Each ends with the last [`Gather`], or by a panic.
+#[derive(Clone, Default)]
+pub(super) struct Threads(Arc<Mutex<Vec<JoinHandle<()>>>>);
+
+struct Waiting<T> {
+    message: T,
     answer: oneshot::Sender<TaskResult<()>>,
 }
 
-impl Gather {
-    /// Starts the thread. It ends with the last of the handles.
-    fn start(
-        name: &str,
-        mut write: impl FnMut(&[Delivery]) -> Written + Send + 'static,
-    ) -> Result<Self, Error> {
-        let (sender, receiver) = mpsc::channel::<Waiting>();
-        let write_all = move || {
-            while let Ok(first) = receiver.recv() {
-                let batch: Vec<Waiting> =
-                    std::iter::once(first).chain(receiver.try_iter().take(BATCH - 1)).collect();
-                let (deliveries, answers): (Vec<_>, Vec<_>) =
-                    batch.into_iter().map(|waiting| (waiting.delivery, waiting.answer)).unzip();
-                let results = match write(&deliveries) {
-                    Ok(results) => results,
-                    Err(error) => answers.iter().map(|_| Err(again(&error))).collect(),
-                };
-                for (answer, result) in answers.into_iter().zip(results) {
-                    // Who does not wait any more is told by the broker: it delivers the message again.
-                    let _ = answer.send(result);
-                }
+/// Puts messages together.
+struct Collector<T> {
+    receiver: Receiver<Waiting<T>>,
+    limits: Limits,
+    runs_alone: RunsAlone<T>,
+    /// The next batch, and when it is complete at the latest.
+    batch: Vec<Waiting<T>>,
+    due: Instant,
+}
+
+impl Threads {
+    /// Fails when one of them has ended, though messages may come.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let mut threads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(at) = threads.iter().position(JoinHandle::is_finished) else { return Ok(()) };
+        let thread = threads.swap_remove(at);
+        let name = thread.thread().name().unwrap_or_default().to_owned();
+        let why = match thread.join() {
+            Ok(()) => "it came to its end".to_owned(),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                format!("it panicked: {}", text.unwrap_or("no text"))
             }
         };
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(write_all);
-        thread.map_err(|error| Error::System(format!("cannot start a thread: {error}")))?;
-        Ok(Gather(sender))
+        Err(Error::System(format!(
+            "the thread that handles messages for --{name} has ended: {why}. Its messages go back to the queue. This is a defect \
+             of gristmill: please report it, with what is above"
+        )))
+    }
+}
+
+impl<T: Send + 'static> Gather<T> {
+    /// Starts a thread for each writer, which writes one batch at a time. They end with the last of the handles.
+    pub(super) fn start(
+        name: &str,
+        limits: Limits,
+        runs_alone: RunsAlone<T>,
+        writers: impl IntoIterator<Item = impl FnMut(&[T]) -> Written + Send + 'static>,
+    ) -> Result<Self, Error> {
+        let (sender, receiver) = mpsc::channel::<Waiting<T>>();
+        let mut threads = Vec::new();
+        let (batch, due) = (Vec::new(), Instant::now());
+        let collector = Arc::new(Mutex::new(Collector { receiver, limits, runs_alone, batch, due }));
+        for mut write in writers {
+            let collector = Arc::clone(&collector);
+            // One thread collects at a time, so that batches fill one after the other.
+            let next = move || collector.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let write_all = move || {
+                while let Some(batch) = next() {
+                    let (messages, answers): (Vec<_>, Vec<_>) =
+                        batch.into_iter().map(|waiting| (waiting.message, waiting.answer)).unzip();
+                    let results = match write(&messages) {
+                        Ok(results) => results,
+                        Err(error) => answers.iter().map(|_| Err(again(&error))).collect(),
+                    };
+                    for (answer, result) in answers.into_iter().zip(results) {
+                        // A handler that does not wait any more was cancelled: the broker delivers its message again.
+                        let _ = answer.send(result);
+                    }
+                }
+            };
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(write_all);
+            threads.push(thread.map_err(|error| Error::System(format!("cannot start a thread: {error}")))?);
+        }
+        Ok(Gather { sender, threads: Threads(Arc::new(Mutex::new(threads))) })
+    }
+
+    /// The threads that write, to be watched.
+    pub(super) fn threads(&self) -> Threads {
+        self.threads.clone()
     }
 
     /// Waits until the message is written, or is known not to be.
-    pub(super) async fn write(self, delivery: Delivery) -> TaskResult<()> {
+    /// Where a thread has ended, the message is neither done nor failed: it goes back to the queue as consuming ends.
+    pub(super) async fn write(self, message: T) -> TaskResult<()> {
         let (answer, answered) = oneshot::channel();
-        let gone = || TaskError::transient("the thread that writes is gone");
-        self.0.send(Waiting { delivery, answer }).map_err(|_| gone())?;
-        answered.await.unwrap_or_else(|_| Err(gone()))
+        self.sender.send(Waiting { message, answer }).map_err(|_| TaskError::cancelled())?;
+        answered.await.unwrap_or_else(|_| Err(TaskError::cancelled()))
     }
+}
 
+impl Gather {
     /// Into a table of SQLite.
-    pub(super) fn into(mut sink: gristmill_jsonl::Sink) -> Result<Self, Error> {
-        Gather::start("into", move |deliveries| {
-            let objects: Vec<&[u8]> = deliveries.iter().map(|delivery| &delivery.body()[..]).collect();
-            let results = sink.append(&objects).map_err(|error| TaskError::transient(error.to_string()))?;
-            Ok(results.into_iter().map(|result| result.map_err(TaskError::permanent)).collect())
-        })
+    pub(super) fn into(mut table: Table) -> Result<Self, Error> {
+        let write = move |deliveries: &[Delivery]| -> Written {
+            let ids: Vec<Option<String>> = deliveries.iter().map(Delivery::identity).collect();
+            let objects = deliveries
+                .iter()
+                .zip(&ids)
+                .map(|(delivery, id)| WithId { id: id.as_deref(), object: &delivery.body()[..] });
+            let objects: Vec<WithId<'_>> = objects.collect();
+            let results = table.append(&objects)?;
+            for (delivery, result) in deliveries.iter().zip(&results) {
+                if matches!(result, Ok(Appended::Known)) {
+                    delivery.set_duplicate();
+                }
+            }
+            Ok(results.into_iter().map(|result| result.map(drop).map_err(TaskError::permanent)).collect())
+        };
+        Gather::start("into", COMMIT, |_| false, [starting(write)])
     }
 
     /// Into the store, as tasks. A message that is delivered again while its task is unfinished, known by its id, makes
     /// no second one.
     pub(super) fn enqueue(store: Store, kind: String, queue: Option<String>) -> Result<Self, Error> {
-        Gather::start("enqueue", move |deliveries| {
+        let write = move |deliveries: &[Delivery]| -> Written {
             let mut results = Vec::with_capacity(deliveries.len());
             let mut tasks = Vec::with_capacity(deliveries.len());
             for delivery in deliveries {
@@ -86,7 +170,7 @@ impl Gather {
             }
             if let Err(error) = store.tasks().enqueue_many(tasks.clone()) {
                 if !error.is_users() {
-                    return Err(TaskError::transient(error.to_string()));
+                    return Err(TaskError::unavailable(error.to_string()));
                 }
                 // One of them is not what the store takes. That costs it alone.
                 let mut tasks = tasks.into_iter();
@@ -95,14 +179,34 @@ impl Gather {
                 }
             }
             Ok(results)
-        })
+        };
+        Gather::start("enqueue", COMMIT, |_| false, [starting(write)])
+    }
+}
+
+/// Records the starts of messages before they are written: those that only wait to be collected have none. Leaves out those
+/// that were started too often.
+pub(super) fn starting(mut write: impl FnMut(&[Delivery]) -> Written) -> impl FnMut(&[Delivery]) -> Written {
+    move |deliveries| {
+        let allowed = Delivery::record_starts(deliveries);
+        if allowed.iter().all(|is_allowed| *is_allowed) {
+            return write(deliveries);
+        }
+        let rest = deliveries.iter().zip(&allowed).filter(|(_, is_allowed)| **is_allowed);
+        let rest: Vec<Delivery> = rest.map(|(delivery, _)| delivery.clone()).collect();
+        let mut results = if rest.is_empty() { Vec::new() } else { write(&rest)? }.into_iter();
+        let result = |is_allowed| match is_allowed {
+            true => results.next().unwrap_or_else(|| Err(TaskError::cancelled())),
+            false => Ok(()),
+        };
+        Ok(allowed.into_iter().map(result).collect())
     }
 }
 
 fn enqueue_one(store: &Store, task: NewTask) -> TaskResult<()> {
     store.tasks().enqueue(task).map(drop).map_err(|error| match error.is_users() {
         true => TaskError::permanent(error.to_string()),
-        false => TaskError::transient(error.to_string()),
+        false => TaskError::unavailable(error.to_string()),
     })
 }
 
@@ -119,7 +223,65 @@ fn task(delivery: &Delivery, kind: &str, queue: Option<&str>) -> Result<NewTask,
     })
 }
 
-/// The same once more: all of a batch are told why it was not written.
-fn again(error: &TaskError) -> TaskError {
-    TaskError::transient(error.to_string())
+impl<T> Collector<T> {
+    /// The next batch: the first message, and those that come while it waits; or one message that runs alone, which waits for
+    /// nothing. None: no more can come.
+    fn next(&mut self) -> Option<Vec<Waiting<T>>> {
+        while self.batch.len() < self.limits.most {
+            let left = self.due.saturating_duration_since(Instant::now());
+            let waiting = match (self.batch.is_empty(), left.is_zero()) {
+                (true, _) => Some(self.receiver.recv().ok()?),
+                (false, true) => self.receiver.try_recv().ok(),
+                (false, false) => self.receiver.recv_timeout(left).ok(),
+            };
+            match waiting {
+                Some(waiting) if (self.runs_alone)(&waiting.message) => return Some(vec![waiting]),
+                Some(waiting) => {
+                    if self.batch.is_empty() {
+                        self.due = Instant::now() + self.limits.linger;
+                    }
+                    self.batch.push(waiting);
+                }
+                None => break,
+            }
+        }
+        Some(std::mem::take(&mut self.batch))
+    }
+}
+
+/// The error of a batch once more, for another of its messages.
+pub(super) fn again(error: &TaskError) -> TaskError {
+    if matches!(error.cause(), Cause::Cancelled) {
+        return TaskError::cancelled();
+    }
+    let copy = TaskError::unavailable(error.to_string());
+    match error.earliest_retry() {
+        Some(delay) => copy.retry_after(delay),
+        None => copy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_of_a_writing_thread_cancels_its_messages_and_ends_consuming() {
+        let write = |messages: &[u32]| {
+            assert!(!messages.contains(&2), "no room for 2");
+            Ok(messages.iter().map(|_| Ok(())).collect())
+        };
+        let gather = Gather::start("into", COMMIT, |_| false, [write]).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let written = |message| runtime.block_on(gather.clone().write(message));
+        assert!(written(1).is_ok() && gather.threads().check().is_ok());
+        let is_cancelled = |result: TaskResult<()>| matches!(result.unwrap_err().cause(), Cause::Cancelled);
+        // The message that is written, and those that come after it.
+        assert!(is_cancelled(written(2)) && is_cancelled(written(3)));
+        let threads = gather.threads();
+        let error = std::iter::repeat_with(|| threads.check()).find_map(Result::err).unwrap();
+        assert_eq!(error.exit_code(), 2);
+        let text = error.to_string();
+        assert!(text.contains("--into") && text.contains("no room for 2"), "{text}");
+    }
 }

@@ -1,9 +1,9 @@
 //! `--http`: a POST of each message.
 //!
-//! Owns the client and what an answer means. Redirects are followed by nobody: a message would arrive where nobody
-//! said it should.
+//! Owns the client and what an answer means: whether the message is done, is refused, or the server has failed. Redirects
+//! are not followed: a message would arrive at a place that was not named.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::about::{About, Bounds, about, plain, trace};
 use crate::error::Error;
+use crate::settings::consumers::Statuses;
 
 /// What servers take without a word about it.
 const BOUNDS: Bounds = Bounds { each: 4 << 10, total: 12 << 10 };
@@ -31,10 +32,12 @@ pub(super) struct Http {
     url: String,
     /// Without what may be secret in it.
     shown: String,
+    /// Answers that are the server's fault.
+    retried: Statuses,
 }
 
 impl Http {
-    pub(super) fn new(url: String, timeout: Duration) -> Result<Self, Error> {
+    pub(super) fn new(url: String, timeout: Duration, retried: Statuses) -> Result<Self, Error> {
         let mut config = ureq::Agent::config_builder()
             .timeout_global(Some(timeout))
             .http_status_as_error(false)
@@ -47,20 +50,38 @@ impl Http {
             config = config.tls_config(tls()?);
         }
         let shown = shown(&url);
-        Ok(Http { agent: config.build().new_agent(), url, shown })
+        Ok(Http { agent: config.build().new_agent(), url, shown, retried })
     }
 
     pub(super) fn post(&self, delivery: &Delivery) -> TaskResult<()> {
+        self.send(headers(delivery), delivery.body())
+    }
+
+    /// Posts a batch as JSON lines.
+    pub(super) fn post_batch(&self, deliveries: &[Delivery], lines: &[u8]) -> TaskResult<()> {
+        let queue = deliveries.first().map(|one| encoded(one.queue())).unwrap_or_default();
+        let headers = [
+            ("Content-Type", "application/x-ndjson".to_owned()),
+            ("X-Gristmill-Queue", queue),
+            ("X-Gristmill-Batch", deliveries.len().to_string()),
+        ];
+        self.send(headers.map(|(name, value)| (name.to_owned(), value)).to_vec(), lines)
+    }
+
+    fn send(&self, headers: Vec<(String, String)>, body: &[u8]) -> TaskResult<()> {
         let mut request = self.agent.post(&self.url);
-        for (name, value) in headers(delivery) {
+        for (name, value) in headers {
             request = request.header(name, value);
         }
-        let sent = request.send(&delivery.body()[..]);
-        let mut answer = sent.map_err(|error| {
+        let mut answer = request.send(body).map_err(|error| {
             let text = format!("POST {}: {error}", self.shown);
-            match error {
-                ureq::Error::BadUri(_) | ureq::Error::Http(_) => TaskError::permanent(text),
-                _ => TaskError::transient(text),
+            // Timeouts are counted by their kind.
+            let kind = if is_timeout(&error) { ErrorKind::TimedOut } else { ErrorKind::Other };
+            let described = std::io::Error::new(kind, text);
+            match fault(&error) {
+                Fault::Message => TaskError::permanent(described),
+                Fault::NoConnection => TaskError::unavailable(described),
+                Fault::Unclear => TaskError::dependency_failed(described),
             }
         })?;
         let status = answer.status();
@@ -77,9 +98,12 @@ impl Http {
         let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
         let apart = if said.is_empty() { "" } else { ": " };
         let text = format!("POST {}: {status}{apart}{said}", self.shown);
-        let error = match is_passing(status.as_u16()) {
-            true => TaskError::transient(text),
-            false => TaskError::permanent(text),
+        let error = match status.as_u16() {
+            code if !self.retried.has(code) => TaskError::permanent(text),
+            // The server has said that it did not look at the message.
+            429 => TaskError::unavailable(text),
+            503 if later.is_some() => TaskError::unavailable(text),
+            _ => TaskError::dependency_failed(text),
         };
         Err(match later {
             Some(delay) => error.retry_after(delay),
@@ -88,9 +112,44 @@ impl Http {
     }
 }
 
-/// Whether the same request may be answered otherwise later.
-fn is_passing(status: u16) -> bool {
-    matches!(status, 408 | 425 | 429 | 500..)
+fn is_timeout(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Timeout(_) => true,
+        ureq::Error::Io(error) => error.kind() == ErrorKind::TimedOut,
+        _ => false,
+    }
+}
+
+/// What a request without an answer shows.
+#[derive(Debug, PartialEq, Eq)]
+enum Fault {
+    /// The message cannot be sent.
+    Message,
+    /// No connection was made: the message was not sent.
+    NoConnection,
+    /// The server had the message, or a part of it, and did not answer.
+    Unclear,
+}
+
+fn fault(error: &ureq::Error) -> Fault {
+    match error {
+        ureq::Error::BadUri(_) | ureq::Error::Http(_) => Fault::Message,
+        ureq::Error::HostNotFound
+        | ureq::Error::ConnectionFailed
+        | ureq::Error::Tls(_)
+        | ureq::Error::Rustls(_)
+        | ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => Fault::NoConnection,
+        ureq::Error::Io(error) => match error.kind() {
+            ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
+            | ErrorKind::UnexpectedEof
+            | ErrorKind::TimedOut => Fault::Unclear,
+            // Refused, unreachable, no more files: there was no connection.
+            _ => Fault::NoConnection,
+        },
+        _ => Fault::Unclear,
+    }
 }
 
 /// What an answer says about when to come again: seconds, or a moment.
@@ -173,12 +232,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn which_answers_may_be_others_later() {
-        for status in [408, 425, 429, 500, 503, 599] {
-            assert!(is_passing(status), "{status}");
-        }
-        for status in [300, 302, 307, 400, 401, 404, 409, 422, 499] {
-            assert!(!is_passing(status), "{status}");
+    fn request_without_an_answer_shows_whether_there_was_a_connection() {
+        let io = |kind: ErrorKind| ureq::Error::Io(kind.into());
+        for (error, expected) in [
+            (io(ErrorKind::ConnectionRefused), Fault::NoConnection),
+            (io(ErrorKind::HostUnreachable), Fault::NoConnection),
+            (ureq::Error::HostNotFound, Fault::NoConnection),
+            (ureq::Error::Timeout(ureq::Timeout::Connect), Fault::NoConnection),
+            (ureq::Error::Timeout(ureq::Timeout::Global), Fault::Unclear),
+            (ureq::Error::Timeout(ureq::Timeout::RecvResponse), Fault::Unclear),
+            (io(ErrorKind::ConnectionReset), Fault::Unclear),
+            (io(ErrorKind::UnexpectedEof), Fault::Unclear),
+            (ureq::Error::BadUri(String::new()), Fault::Message),
+        ] {
+            assert_eq!(fault(&error), expected, "{error}");
         }
     }
 

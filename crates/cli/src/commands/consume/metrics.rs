@@ -3,21 +3,24 @@
 //! Owns a responder that knows one page. Requests are bounded in size, time and number; whoever sends something else
 //! is told so and hung up on.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use gristmill_amqp::stats::Watch;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use crate::error::Error;
 
-/// The longest request, the longest time it may take, and how many are answered at once.
-const LONGEST: usize = 8 << 10;
+/// The longest request.
+const MAX_REQUEST: usize = 8 << 10;
+/// How long a connection may take from its first byte to the end of its answer.
 const WITHIN: Duration = Duration::from_secs(5);
-const AT_ONCE: usize = 16;
+/// Connections that are open at a time. The oldest is closed for one more, so that connections which send nothing keep
+/// nobody out.
+const MAX_CONNECTIONS: usize = 64;
 
 /// Where it listens from now on; nothing is answered yet.
 pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
@@ -30,25 +33,29 @@ pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
 
 /// Answers until the runtime ends.
 pub(super) async fn serve(listener: TcpListener, watch: Watch) {
-    let room = Arc::new(Semaphore::new(AT_ONCE));
-    while let Ok(room) = Arc::clone(&room).acquire_owned().await {
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // No more files, most likely: that passes.
+            // Most likely there are no more file descriptors: connections that end free some.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= MAX_CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
         let watch = watch.clone();
-        tokio::spawn(async move {
-            let _room = room;
-            let _ = tokio::time::timeout(WITHIN, answer(stream, &watch)).await;
-        });
+        let answer = async move { tokio::time::timeout(WITHIN, answer(stream, &watch)).await };
+        open.push_back(tokio::spawn(answer).abort_handle());
     }
 }
 
 async fn answer(mut stream: TcpStream, watch: &Watch) -> std::io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 1 << 10];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < LONGEST {
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < MAX_REQUEST {
         match stream.read(&mut buffer).await? {
             0 => break,
             count => request.extend_from_slice(&buffer[..count]),

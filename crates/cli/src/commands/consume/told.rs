@@ -16,7 +16,7 @@ pub(super) fn show(watch: Watch, quiet: bool) -> Shown {
     Shown::start(quiet, move |_| {
         let stats = watch.stats();
         let sum = Sum::of(&stats);
-        line(&sum, rate.of(sum.acknowledged), stats.connected)
+        line(&sum, rate.of(sum.acknowledged), &state(&stats))
     })
 }
 
@@ -29,6 +29,7 @@ struct Sum {
     rejected: u64,
     skipped: u64,
     in_flight: u64,
+    postponed: u64,
     lag: Option<u64>,
 }
 
@@ -41,13 +42,31 @@ impl Sum {
             rejected: sum.rejected + one.rejected,
             skipped: sum.skipped + one.skipped,
             in_flight: sum.in_flight + one.in_flight,
-            lag: one.lag.map(|lag| lag + sum.lag.unwrap_or(0)).or(sum.lag),
+            postponed: sum.postponed + one.postponed,
+            // Those at the broker, and those that wait here, as while consuming is paused.
+            lag: one.lag.map(|lag| lag + one.waiting + sum.lag.unwrap_or(0)).or(sum.lag),
         })
     }
 }
 
-fn line(sum: &Sum, rate: u64, connected: bool) -> Line {
-    let state = if connected { "consuming" } else { "waiting for the broker" };
+/// What consumers are doing.
+fn state(stats: &Stats) -> String {
+    let paused: Vec<_> = stats.consumers.iter().filter_map(|one| one.paused.as_deref()).collect();
+    match paused.first() {
+        _ if !stats.connected => "waiting for the broker".to_owned(),
+        None => "consuming".to_owned(),
+        Some(why) => {
+            let why: String = why.lines().next().unwrap_or_default().chars().take(60).collect();
+            let count = match (paused.len(), stats.consumers.len()) {
+                (_, 1) => String::new(),
+                (paused, all) => format!(" {paused} of {all}"),
+            };
+            format!("paused{count}: {why}")
+        }
+    }
+}
+
+fn line(sum: &Sum, rate: u64, state: &str) -> Line {
     let mut parts = vec![
         Part(9, state.to_owned()),
         Part(8, format!("{}/s", grouped(rate))),
@@ -55,9 +74,12 @@ fn line(sum: &Sum, rate: u64, connected: bool) -> Line {
         Part(5, format!("{} in flight", grouped(sum.in_flight))),
     ];
     parts.extend(sum.lag.map(|lag| Part(6, format!("{} waiting", grouped(lag)))));
-    for (count, what, weight) in
-        [(sum.retried, "retried", 3), (sum.rejected, "rejected", 4), (sum.skipped, "skipped", 2)]
-    {
+    for (count, what, weight) in [
+        (sum.postponed, "to come back", 5),
+        (sum.retried, "retried", 3),
+        (sum.rejected, "rejected", 4),
+        (sum.skipped, "skipped", 2),
+    ] {
         if count > 0 {
             parts.push(Part(weight, format!("{} {what}", grouped(count))));
         }
@@ -124,6 +146,10 @@ pub(super) fn text(stats: &Stats, elapsed: Duration, output: &Output) -> String 
         took(seconds),
         grouped(rate)
     ));
+    if sum.postponed > 0 {
+        let count = grouped(sum.postponed);
+        text.push_str(&format!("; {count} postponed, which come back to their queue for another attempt"));
+    }
     if sum.rejected > 0 {
         text.push_str(&format!(
             "; {} given up: see QUEUE.dead, or where --dead-letters says",

@@ -1,6 +1,6 @@
 //! Messages on their way to the broker.
 //!
-//! Owns which they are, and what is told of those that did not arrive. Their number is bounded.
+//! Owns the messages in flight, whose number is bounded, and the errors about those that were not confirmed.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use super::Args;
 use super::source::{Input, Origin};
 use crate::output::{aside, visible};
 
-/// So many that did not arrive are named; the others are counted.
+/// The number of failed messages that are named; further ones are only counted.
 pub(super) const NAMED: u64 = 20;
 
 /// How far it has come.
@@ -29,7 +29,7 @@ pub(super) struct Counts {
 pub(super) enum End {
     /// There is nothing more.
     All,
-    Told,
+    Interrupted,
     /// The broker confirms nothing. Sending more would only name more that may have arrived or not.
     Stuck,
 }
@@ -51,8 +51,12 @@ impl<'a> Sending<'a> {
         Sending { args, publisher, counts, on_their_way: VecDeque::new(), stuck: false }
     }
 
-    /// Sends all there is, until it is told to stop, and sees to those that are on their way then.
-    pub(super) async fn all(&mut self, mut inputs: Receiver<Input>, mut told: UnboundedReceiver<()>) -> End {
+    /// Sends all messages until it is cancelled, and waits for those that are in flight then.
+    pub(super) async fn all(
+        &mut self,
+        mut inputs: Receiver<Input>,
+        mut cancelled: UnboundedReceiver<()>,
+    ) -> End {
         let most = usize::try_from(self.args.in_flight).unwrap_or(1) * 2;
         let end = loop {
             if self.stuck {
@@ -62,14 +66,14 @@ impl<'a> Sending<'a> {
             let is_full = self.on_their_way.len() >= most;
             tokio::select! {
                 biased;
-                Some(()) = told.recv() => break End::Told,
+                Some(()) = cancelled.recv() => break End::Interrupted,
                 settled = self.next(), if !self.on_their_way.is_empty() => self.settle(settled),
                 input = inputs.recv(), if !is_full => match input {
                     None => break End::All,
                     Some(Input::Bad(origin, why)) => self.not(&origin, &why),
                     Some(Input::Message(origin, body)) => {
-                        if !self.send(origin, body, &mut told).await {
-                            break End::Told;
+                        if !self.send(origin, body, &mut cancelled).await {
+                            break End::Interrupted;
                         }
                     }
                 },
@@ -82,12 +86,12 @@ impl<'a> Sending<'a> {
         if self.stuck { End::Stuck } else { end }
     }
 
-    /// Hands one over as soon as there is room. False: it was told to stop before that.
-    async fn send(&mut self, origin: Origin, body: Vec<u8>, told: &mut UnboundedReceiver<()>) -> bool {
+    /// Sends a message as soon as there is room. Returns false if it was cancelled before that.
+    async fn send(&mut self, origin: Origin, body: Vec<u8>, cancelled: &mut UnboundedReceiver<()>) -> bool {
         let size = body.len() as u64;
         let begun = tokio::select! {
             begun = self.publisher.begin(self.args.message(body)) => begun,
-            Some(()) = told.recv() => return false,
+            Some(()) = cancelled.recv() => return false,
         };
         match begun {
             Ok(confirmed) => self.on_their_way.push_back((origin, size, Box::pin(confirmed))),

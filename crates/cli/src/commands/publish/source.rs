@@ -1,6 +1,7 @@
 //! What is published: lines or whole files, one after the other, from a thread of its own.
 //!
-//! Owns how messages are told apart and how long one may be. What is read but not yet sent is bounded.
+//! Owns where a message begins and ends, and how long it may be. The number of messages that are read and not yet sent is
+//! bounded.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
@@ -15,10 +16,10 @@ use crate::output;
 /// The longest message. (RabbitMQ's own limit is 16 MiB, unless its settings say otherwise.)
 const LONGEST: u64 = 128 << 20;
 
-/// So many wait to be sent: the reader is ahead by no more.
+/// The number of messages that are read ahead.
 const AHEAD: usize = 16;
 
-/// How messages are told apart.
+/// Whether lines or whole files are messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     pub(super) lines_of_files: bool,
@@ -47,10 +48,10 @@ pub(super) enum Input {
     Bad(Origin, String),
 }
 
-/// Nobody listens any more.
+/// The receiver is gone: reading ends.
 struct Gone;
 
-/// Begins to read, on a thread that nobody waits for: one that waits for a line cannot be told to stop.
+/// Begins to read on a thread of its own. The thread is not joined: one that waits for a line cannot be stopped.
 pub(super) fn read(files: &[PathBuf], way: Way) -> Result<Receiver<Input>, Error> {
     let (sender, inputs) = channel(AHEAD);
     let files = match files {
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_told_apart_and_bounded() {
+    fn lines_are_messages_and_bounded() {
         let (sender, mut inputs) = channel(20);
         let origin = Origin { file: "f".into(), line: None };
         let mut text: &[u8] = b"a\r\n\n12345678\n123456789\n1234567890123\nlast";

@@ -1,0 +1,381 @@
+//! Pauses a consumer while its sink fails: the server, database or disk that its handler needs.
+//!
+//! Owns which failures are the sink's, the messages that wait for the sink with their attempts untouched, and when one
+//! of them runs as a probe. Starts and moves nothing itself.
+//!
+//! | state   | event                                                   | next                                      |
+//! |---------|---------------------------------------------------------|-------------------------------------------|
+//! | running | the sink is unavailable                                 | paused; the message waits                 |
+//! | running | the sink fails with a message, [`SUSPICIOUS`] in a row  | paused; the message waits                 |
+//! | running | the sink fails with a message, fewer in a row           | running; the message waits for evidence   |
+//! | running | a message is handled that was started after the failures| running; what waits runs again            |
+//! | running | no evidence within the first delay                      | running; one that waits runs again        |
+//! | running | the sink fails again with a message, after a message was| running; it is the message's fault        |
+//! |         | handled that was started after the first failure        |                                           |
+//! | running | the sink fails only with messages that failed alone,    | running; it is the message's fault        |
+//! |         | [`MAX_PROBES`] times with this one                      |                                           |
+//! | paused  | the delay is over, and there is a message               | probing: that message runs, and no other  |
+//! | paused  | a message is handled that was started after the failures| running; what waits runs again            |
+//! |         | of a sink that was never unavailable                    |                                           |
+//! | probing | the probe is handled, or fails by itself                | running; what waits runs again            |
+//! | probing | the sink fails                                          | paused, twice as long; the message waits  |
+//! | probing | the sink fails only with messages that failed alone,    | it is the message's fault; paused while   |
+//! |         | [`MAX_PROBES`] times with this one                      | others wait, else running                 |
+//! | probing | the probe was not started                               | paused; another may be the probe          |
+//!
+//! "In a row" and "after" are by the clock of the [`SinkGate`]: a message counts as handled after a failure if its run was started
+//! when the failed run had ended, in whatever order they were submitted and their results are read.
+//!
+//! A failure of the sink is a message's fault only with evidence, and each attempt that a message uses needs new evidence. A
+//! message has failed alone if a message was handled that was started after its failure, or submitted after its run. That
+//! counts again as long as the sink fails with no other messages: there may be none left that could show that the
+//! sink works. A run that fails by itself may not have used the sink: it ends a pause, and is no evidence. Neither are the
+//! attempts that a message has used by failing by itself.
+
+use crate::sink_gate::SinkGate;
+use gristmill_pool::{Breaker, Dependency, TaskError, breaker::BreakerState, breaker::Permit};
+use std::{collections::VecDeque, time::Duration};
+use tokio::time::Instant;
+
+/// Failures of the sink in a row, also of one message, after which consuming pauses. The first ones may be the fault of their
+/// messages.
+const SUSPICIOUS: usize = 5;
+/// Failures with one message after which, in a pause, the others are tried first, and one that failed alone is at fault.
+const MAX_PROBES: u32 = 3;
+/// A message that has failed with the sink for this long is at fault, though no other message could be tried.
+const MAX_BLOCKED: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub(super) struct Pause<T> {
+    breaker: Breaker,
+    first_delay: Duration,
+    longest_delay: Duration,
+    /// Messages that failed with the sink, in the order in which they failed.
+    waiting: VecDeque<T>,
+    /// The run that is the probe.
+    probe: Option<(u64, Permit)>,
+    /// The ends of failures in a row, the latest [`SUSPICIOUS`]: the sink has worked for no run that was started later.
+    in_a_row: VecDeque<u64>,
+    /// The sink was unavailable in this pause: only a probe ends it.
+    was_unavailable: bool,
+    /// The run that was submitted last of those that the sink worked for.
+    last_worked: u64,
+    /// The latest start of a run that the sink worked for.
+    worked_since: u64,
+    /// The latest end of a run with which the sink was unavailable, or failed with a message that has not failed alone.
+    others_failed: u64,
+    /// When one that waits is tried again.
+    due: Option<Instant>,
+    /// Closed while consuming is paused: what waits in the pool is not started.
+    gate: SinkGate,
+    /// When consuming was paused.
+    since: Option<Instant>,
+}
+
+/// What is known of a message's failures with the sink.
+#[derive(Clone, Default)]
+pub(super) struct SinkFailures {
+    /// Of those that may be the message's fault, as their number.
+    first: Option<Box<FirstFailure>>,
+    count: u32,
+    /// The sink worked for a run that was started after one that failed with this message, or submitted after it.
+    failed_alone: bool,
+    /// It is at fault because it has failed for [`MAX_BLOCKED`].
+    is_overdue: bool,
+}
+
+impl SinkFailures {
+    /// Of a message with which the sink has not failed in this attempt.
+    pub(super) fn new(failed_alone: bool) -> Self {
+        Self { failed_alone, ..Self::default() }
+    }
+
+    pub(super) fn failed_alone(&self) -> bool {
+        self.failed_alone
+    }
+
+    /// How long ago the first failure was.
+    pub(super) fn lasted(&self) -> Option<Duration> {
+        self.first.as_ref().map(|first| first.at.elapsed())
+    }
+
+    pub(super) fn is_overdue(&self) -> bool {
+        self.is_overdue
+    }
+}
+
+#[derive(Clone, Copy)]
+struct FirstFailure {
+    at: Instant,
+    /// The run, and when it ended by the clock of the gate.
+    run: u64,
+    ended: u64,
+}
+
+/// A message with which the sink failed.
+pub(super) struct Tried<'a> {
+    pub(super) failures: &'a mut SinkFailures,
+    /// How long the sink has failed with it, where that began before it was postponed.
+    pub(super) failed_for: Duration,
+    /// It may wait elsewhere, because there is no order to keep.
+    pub(super) can_move: bool,
+}
+
+/// Whose fault a failure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The sink's: the message waits for it.
+    Sink,
+    /// The sink's, as far as is known. The message waits elsewhere, so that others can be tried.
+    SinkOrMessage,
+    Message,
+}
+
+/// What an event has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    None,
+    Paused,
+    /// The pause is over.
+    Resumed,
+}
+
+impl<T> Pause<T> {
+    /// Probes after `first` of a pause, then later and later, at most `longest` apart.
+    pub(super) fn new(first: Duration, longest: Duration) -> Self {
+        Self {
+            breaker: Breaker::growing(first, longest),
+            first_delay: first,
+            longest_delay: longest,
+            waiting: VecDeque::new(),
+            probe: None,
+            in_a_row: VecDeque::new(),
+            was_unavailable: false,
+            last_worked: 0,
+            worked_since: 0,
+            others_failed: 0,
+            due: None,
+            gate: SinkGate::default(),
+            since: None,
+        }
+    }
+
+    /// What a run asks before it starts, and what orders runs and failures.
+    pub(super) fn gate(&self) -> &SinkGate {
+        &self.gate
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.gate.is_closed()
+    }
+
+    /// When consuming was paused, while it is.
+    pub(super) fn since(&self) -> Option<Instant> {
+        self.since
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// When something is to be tried again by itself.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due.filter(|_| self.probe.is_none())
+    }
+
+    /// A message that failed with the sink waits for it.
+    pub(super) fn park(&mut self, item: T) {
+        self.waiting.push_back(item);
+    }
+
+    /// Takes out all that waits.
+    pub(super) fn take_waiting(&mut self) -> VecDeque<T> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// One that waits, if consuming is not paused and there was no evidence in time.
+    pub(super) fn take_due(&mut self) -> Option<T> {
+        let is_due = !self.is_paused() && self.due.is_some_and(|due| due <= Instant::now());
+        if !is_due {
+            return None;
+        }
+        let item = self.waiting.pop_front();
+        self.due = (!self.waiting.is_empty()).then(|| Instant::now() + self.first_delay);
+        item
+    }
+
+    /// Leave to run a probe, if it is time: with the message that `fresh` finds, else with one that waits.
+    pub(super) fn take_probe(&mut self, fresh: impl FnOnce() -> Option<T>) -> Option<(T, Permit)> {
+        if self.probe.is_some() {
+            return None;
+        }
+        match self.breaker.acquire() {
+            Ok(permit) => {
+                self.due = None;
+                match fresh().or_else(|| self.waiting.pop_front()) {
+                    Some(item) => Some((item, permit)),
+                    None => {
+                        permit.withdraw();
+                        None
+                    }
+                }
+            }
+            Err(open) => {
+                self.due = Some(Instant::now() + open.retry_in.max(Duration::from_millis(1)));
+                None
+            }
+        }
+    }
+
+    /// This run is the probe.
+    pub(super) fn probes(&mut self, number: u64, permit: Permit) {
+        self.probe = Some((number, permit));
+    }
+
+    /// A run was not started, or cancelled: it says nothing about the sink.
+    pub(super) fn not_run(&mut self, number: u64) {
+        if let Some((_, permit)) = self.probe.take_if(|(probe, _)| *probe == number) {
+            permit.withdraw();
+        }
+    }
+
+    /// The sink worked for a run that was started at this time. Without one, the run failed by itself, or the pool ended it: it
+    /// shows nothing about failures.
+    pub(super) fn worked(&mut self, number: u64, started: Option<u64>) -> Change {
+        if let Some(started) = started {
+            self.last_worked = self.last_worked.max(number);
+            self.worked_since = self.worked_since.max(started);
+            self.in_a_row.retain(|ended| *ended > started);
+        }
+        if let Some((_, permit)) = self.probe.take_if(|(probe, _)| *probe == number) {
+            permit.success();
+            if self.breaker.stats().state == BreakerState::Closed {
+                return self.resume();
+            }
+        }
+        if !self.in_a_row.is_empty() || self.was_unavailable {
+            return Change::None;
+        }
+        match self.is_paused() {
+            true => {
+                if let Some((_, permit)) = self.probe.take() {
+                    permit.withdraw();
+                }
+                self.breaker = Breaker::growing(self.first_delay, self.longest_delay);
+                self.resume()
+            }
+            false => {
+                self.due = None;
+                Change::None
+            }
+        }
+    }
+
+    fn resume(&mut self) -> Change {
+        self.in_a_row.clear();
+        self.was_unavailable = false;
+        self.due = None;
+        self.gate.open();
+        self.since = None;
+        Change::Resumed
+    }
+
+    /// What waits may run again: the sink works.
+    pub(super) fn take_recovered(&mut self) -> VecDeque<T> {
+        match self.in_a_row.is_empty() && !self.is_paused() {
+            true => self.take_waiting(),
+            false => VecDeque::new(),
+        }
+    }
+
+    /// A run failed with the sink, and ended at this time of the clock: whose fault that is.
+    pub(super) fn failed(
+        &mut self,
+        (number, ended): (u64, u64),
+        error: &TaskError,
+        dependency: Dependency,
+        message: Tried<'_>,
+    ) -> (Fault, Change) {
+        let Tried { failures, failed_for, can_move } = message;
+        let now = Instant::now();
+        let is_certain = dependency == Dependency::Unavailable;
+        let probe = self.probe.take_if(|(probe, _)| *probe == number);
+        let (was_probe, is_paused) = (probe.is_some(), self.is_paused());
+        let is_message = !is_certain && self.is_at_fault(failures, (number, ended), failed_for, was_probe);
+        if is_certain || !failures.failed_alone {
+            self.others_failed = self.others_failed.max(ended);
+        }
+        match probe {
+            // No message waits for the sink any more.
+            Some((_, permit)) if is_message && self.waiting.is_empty() => {
+                permit.success();
+                return (Fault::Message, self.resume());
+            }
+            Some((_, permit)) => {
+                permit.failure_for(error.earliest_retry().unwrap_or_default());
+                self.due = Some(now);
+            }
+            None => {}
+        }
+        if is_message {
+            return (Fault::Message, Change::None);
+        }
+        if is_paused {
+            self.count(ended, is_certain);
+            let others_first = was_probe && can_move && !is_certain && failures.count >= MAX_PROBES;
+            return (if others_first { Fault::SinkOrMessage } else { Fault::Sink }, Change::None);
+        }
+        self.count(ended, is_certain);
+        self.due = Some(now + self.first_delay);
+        if !is_certain && self.in_a_row.len() < SUSPICIOUS {
+            return (Fault::Sink, Change::None);
+        }
+        self.gate.close();
+        self.since = Some(now);
+        if let Ok(permit) = self.breaker.acquire() {
+            permit.failure_for(error.earliest_retry().unwrap_or_default());
+        }
+        self.due = Some(now);
+        (Fault::Sink, Change::Paused)
+    }
+
+    /// Counts a failure of the sink or of the message, and returns whether it is the message's. The next needs new evidence then.
+    fn is_at_fault(
+        &self,
+        failures: &mut SinkFailures,
+        (run, ended): (u64, u64),
+        failed_for: Duration,
+        was_probe: bool,
+    ) -> bool {
+        let first =
+            **failures.first.get_or_insert_with(|| Box::new(FirstFailure { at: Instant::now(), run, ended }));
+        failures.count += 1;
+        failures.is_overdue = first.at.elapsed().max(failed_for) >= MAX_BLOCKED;
+        let worked_since = self.worked_since >= first.ended;
+        failures.failed_alone |= worked_since || self.last_worked > first.run;
+        if failures.is_overdue {
+            return true;
+        }
+        let is_repeated = failures.count > 1 && worked_since && !self.is_paused();
+        let only_alone = failures.failed_alone && self.others_failed <= self.worked_since;
+        let is_known = only_alone && failures.count >= MAX_PROBES && self.is_paused() == was_probe;
+        if is_repeated || is_known {
+            *failures = SinkFailures::new(true);
+        }
+        is_repeated || is_known
+    }
+
+    /// Counts a failure, unless the sink has worked since.
+    fn count(&mut self, ended: u64, is_certain: bool) {
+        self.was_unavailable |= is_certain;
+        if ended <= self.worked_since {
+            return;
+        }
+        if self.in_a_row.len() == SUSPICIOUS {
+            self.in_a_row.pop_front();
+        }
+        self.in_a_row.push_back(ended);
+    }
+}
+
+#[cfg(test)]
+mod tests;

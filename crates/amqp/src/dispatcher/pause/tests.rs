@@ -1,0 +1,357 @@
+//! The states of a pause, one by one and at random.
+
+mod model;
+
+use super::*;
+
+/// Messages by their names, and runs numbered as they are submitted.
+struct Fixture {
+    pause: Pause<&'static str>,
+    runs: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    number: u64,
+    started: u64,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        // Without a delay every probe is due at once.
+        Self { pause: Pause::new(Duration::ZERO, Duration::ZERO), runs: 0 }
+    }
+
+    fn start(&mut self) -> Run {
+        self.runs += 1;
+        Run { number: self.runs, started: self.pause.gate().for_probe().start().expect("a probe starts") }
+    }
+
+    /// A run that was submitted before, and is started now.
+    fn start_late(&self, run: Run) -> Run {
+        Run { started: self.pause.gate().for_probe().start().expect("a probe starts"), ..run }
+    }
+
+    fn probe(&mut self, fresh: Option<&'static str>) -> Option<(&'static str, Run)> {
+        let (message, permit) = self.pause.take_probe(|| fresh)?;
+        let run = self.start();
+        self.pause.probes(run.number, permit);
+        Some((message, run))
+    }
+
+    fn worked(&mut self, run: Run) -> Change {
+        self.pause.worked(run.number, Some(run.started))
+    }
+
+    fn fail(&mut self, run: Run, what: Dependency, failures: &mut SinkFailures) -> (Fault, Change) {
+        let message = Tried { failures, failed_for: Duration::ZERO, can_move: true };
+        let run = (run.number, self.pause.gate().advance());
+        self.pause.failed(run, &TaskError::transient("x"), what, message)
+    }
+
+    /// Fails with a message that has not failed before, and has that wait.
+    fn fail_new(&mut self, message: &'static str, what: Dependency) -> (Fault, Change, SinkFailures) {
+        let run = self.start();
+        let mut failures = SinkFailures::default();
+        let (fault, change) = self.fail(run, what, &mut failures);
+        self.pause.park(message);
+        (fault, change, failures)
+    }
+}
+
+#[test]
+fn unavailable_sink_pauses_at_once_and_one_probe_at_a_time_runs() {
+    let mut fixture = Fixture::new();
+    let (fault, change, mut failures) = fixture.fail_new("a", Dependency::Unavailable);
+    assert_eq!((fault, change), (Fault::Sink, Change::Paused));
+    assert!(fixture.pause.is_paused() && fixture.pause.gate().is_closed());
+    for _ in 0..10 {
+        let (message, run) = fixture.probe(None).expect("a probe");
+        assert_eq!(message, "a");
+        assert_eq!(fixture.probe(Some("b")), None, "a second probe");
+        let failed = fixture.fail(run, Dependency::Unavailable, &mut failures);
+        assert_eq!(failed, (Fault::Sink, Change::None));
+        fixture.pause.park("a");
+    }
+    // One that has not failed is tried first.
+    let (message, run) = fixture.probe(Some("b")).expect("a probe");
+    assert_eq!(message, "b");
+    assert_eq!(fixture.worked(run), Change::Resumed);
+    assert!(!fixture.pause.gate().is_closed());
+    assert_eq!(fixture.pause.take_recovered(), ["a"]);
+}
+
+#[test]
+fn probe_that_was_not_run_leaves_its_place_to_another() {
+    let mut fixture = Fixture::new();
+    fixture.fail_new("a", Dependency::Unavailable);
+    let (_, run) = fixture.probe(None).expect("a probe");
+    fixture.pause.not_run(run.number);
+    assert!(fixture.pause.is_paused());
+    let (message, run) = fixture.probe(Some("b")).expect("another probe");
+    assert_eq!((message, fixture.worked(run)), ("b", Change::Resumed));
+}
+
+#[test]
+fn failures_with_several_messages_in_a_row_pause() {
+    let mut fixture = Fixture::new();
+    for number in 1..SUSPICIOUS {
+        let (fault, change, _) = fixture.fail_new("a", Dependency::Failed);
+        assert_eq!((fault, change), (Fault::Sink, Change::None), "{number}");
+    }
+    let (fault, change, _) = fixture.fail_new("a", Dependency::Failed);
+    assert_eq!((fault, change), (Fault::Sink, Change::Paused));
+}
+
+#[test]
+fn message_that_fails_again_after_others_were_handled_is_at_fault() {
+    let mut fixture = Fixture::new();
+    let before = fixture.start();
+    let (_, _, mut failures) = fixture.fail_new("bad", Dependency::Failed);
+    // It was under way when the sink failed: that shows nothing.
+    fixture.worked(before);
+    assert!(fixture.pause.take_recovered().is_empty());
+    let after = fixture.start();
+    fixture.worked(after);
+    assert_eq!(fixture.pause.take_recovered(), ["bad"]);
+    let run = fixture.start();
+    assert_eq!(fixture.fail(run, Dependency::Failed, &mut failures), (Fault::Message, Change::None));
+    // A sink that is not there says nothing about a message.
+    let failed = fixture.fail(run, Dependency::Unavailable, &mut failures);
+    assert_eq!(failed, (Fault::Sink, Change::Paused));
+}
+
+#[test]
+fn run_that_was_submitted_before_a_failure_and_started_after_it_is_evidence() {
+    let mut fixture = Fixture::new();
+    let (bad, behind) = (fixture.start(), fixture.start());
+    let mut failures = SinkFailures::default();
+    assert_eq!(fixture.fail(bad, Dependency::Failed, &mut failures), (Fault::Sink, Change::None));
+    fixture.pause.park("bad");
+    let behind = fixture.start_late(behind);
+    fixture.worked(behind);
+    assert_eq!(fixture.pause.take_recovered(), ["bad"]);
+    let again = fixture.start();
+    assert_eq!(fixture.fail(again, Dependency::Failed, &mut failures), (Fault::Message, Change::None));
+}
+
+#[test]
+fn failures_with_evidence_between_them_are_not_in_a_row() {
+    let mut fixture = Fixture::new();
+    for _ in 0..2 * SUSPICIOUS {
+        let (bad, behind) = (fixture.start(), fixture.start());
+        let ended = fixture.pause.gate().advance();
+        let behind = fixture.start_late(behind);
+        // Its result is read first.
+        fixture.worked(behind);
+        let failures = &mut SinkFailures::default();
+        let message = Tried { failures, failed_for: Duration::ZERO, can_move: true };
+        let bad = (bad.number, ended);
+        let failed = fixture.pause.failed(bad, &TaskError::transient("x"), Dependency::Failed, message);
+        assert_eq!(failed, (Fault::Sink, Change::None));
+        fixture.pause.park("bad");
+        assert_eq!(fixture.pause.take_recovered(), ["bad"]);
+    }
+}
+
+#[test]
+fn evidence_that_comes_late_ends_a_pause_but_for_an_unavailable_sink() {
+    for what in [Dependency::Failed, Dependency::Unavailable] {
+        let mut fixture = Fixture::new();
+        let early = fixture.start();
+        for _ in 0..SUSPICIOUS {
+            fixture.fail_new("bad", what);
+        }
+        let late = fixture.start();
+        let (_, probe) = fixture.probe(None).expect("a probe");
+        assert_eq!(fixture.worked(early), Change::None);
+        assert!(fixture.pause.is_paused());
+        let is_over = what == Dependency::Failed;
+        assert_eq!(fixture.worked(late), if is_over { Change::Resumed } else { Change::None });
+        assert_eq!(fixture.pause.is_paused(), !is_over);
+        // The probe ends like any other run then.
+        let failed = fixture.fail(probe, what, &mut SinkFailures::default());
+        assert_eq!(failed, (Fault::Sink, Change::None));
+        assert_eq!(fixture.pause.is_paused(), !is_over);
+    }
+}
+
+#[test]
+fn run_that_the_pool_ended_is_no_evidence() {
+    let mut fixture = Fixture::new();
+    fixture.fail_new("bad", Dependency::Failed);
+    let run = fixture.start();
+    assert_eq!(fixture.pause.worked(run.number, None), Change::None);
+    assert!(fixture.pause.take_recovered().is_empty());
+}
+
+#[test]
+fn message_that_alone_fails_again_and_again_while_others_are_handled_is_at_fault() {
+    for others_fail in [false, true] {
+        let mut fixture = Fixture::new();
+        let mut failures = SinkFailures::default();
+        let (slow, quick) = (fixture.start(), fixture.start());
+        fixture.worked(quick);
+        assert_eq!(fixture.fail(slow, Dependency::Failed, &mut failures).0, Fault::Sink);
+        if others_fail {
+            fixture.fail_new("other", Dependency::Failed);
+        }
+        let again = fixture.start();
+        assert_eq!(fixture.fail(again, Dependency::Failed, &mut failures).0, Fault::Sink);
+        let again = fixture.start();
+        let expected = if others_fail { Fault::Sink } else { Fault::Message };
+        assert_eq!(fixture.fail(again, Dependency::Failed, &mut failures).0, expected);
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Others {
+    Work,
+    Fail,
+    NoneLeft,
+}
+
+/// What six failures with one message come to.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sum {
+    attempts: u32,
+    postponed: u32,
+    is_paused: bool,
+}
+
+fn six_failures(what: Dependency, others: Others, can_move: bool, mut failures: SinkFailures) -> Sum {
+    let mut fixture = Fixture::new();
+    // The message has failed by itself.
+    let run = fixture.start();
+    fixture.pause.worked(run.number, None);
+    let mut sum = Sum::default();
+    for _ in 0..6 {
+        let run = match fixture.pause.is_paused() {
+            true => fixture.probe(Some("x")).expect("a probe").1,
+            false => fixture.start(),
+        };
+        let message = Tried { failures: &mut failures, failed_for: Duration::ZERO, can_move };
+        let ended = (run.number, fixture.pause.gate().advance());
+        match fixture.pause.failed(ended, &TaskError::transient("x"), what, message).0 {
+            Fault::Sink => {}
+            Fault::SinkOrMessage => sum.postponed += 1,
+            Fault::Message => sum.attempts += 1,
+        }
+        match others {
+            Others::Work if fixture.pause.is_paused() => {
+                let (_, probe) = fixture.probe(Some("good")).expect("a probe");
+                assert_eq!(fixture.worked(probe), Change::Resumed);
+            }
+            Others::Work => {
+                let run = fixture.start();
+                fixture.worked(run);
+            }
+            Others::Fail if !fixture.pause.is_paused() => {
+                fixture.fail_new("other", what);
+            }
+            Others::Fail | Others::NoneLeft => {}
+        }
+    }
+    Sum { is_paused: fixture.pause.is_paused(), ..sum }
+}
+
+/// Messages that have failed by themselves wait for the sink like those that have not.
+#[test]
+fn failure_of_the_sink_uses_an_attempt_only_with_evidence() {
+    use Dependency::{Failed, Unavailable};
+    let waits = |postponed| Sum { postponed, is_paused: true, ..Sum::default() };
+    let uses = |attempts| Sum { attempts, ..Sum::default() };
+    for can_move in [false, true] {
+        let check = |what, others, failed_alone, expected: Sum| {
+            let sum = six_failures(what, others, can_move, SinkFailures::new(failed_alone));
+            assert_eq!(sum, expected, "{what:?}, {others:?}, {failed_alone}, {can_move}");
+        };
+        for failed_alone in [false, true] {
+            check(Unavailable, Others::Work, failed_alone, uses(0));
+            check(Unavailable, Others::Fail, failed_alone, waits(0));
+            check(Unavailable, Others::NoneLeft, failed_alone, waits(0));
+            // Each second failure: one that shows nothing, and one after evidence.
+            check(Failed, Others::Work, failed_alone, uses(3));
+        }
+        // The third failure is the fifth in a row: those that follow are probes.
+        check(Failed, Others::Fail, false, waits(if can_move { 3 } else { 0 }));
+        check(Failed, Others::Fail, true, waits(if can_move { 3 } else { 0 }));
+        check(Failed, Others::NoneLeft, false, waits(if can_move { 1 } else { 0 }));
+        check(Failed, Others::NoneLeft, true, uses(2));
+    }
+}
+
+#[test]
+fn messages_that_failed_alone_before_pause_and_are_at_fault_after_their_probes() {
+    let mut fixture = Fixture::new();
+    let mut failures: [_; SUSPICIOUS] = std::array::from_fn(|_| SinkFailures::new(true));
+    for (number, failures) in failures.iter_mut().enumerate() {
+        let run = fixture.start();
+        let (fault, change) = fixture.fail(run, Dependency::Failed, failures);
+        let expected = if number + 1 == SUSPICIOUS { Change::Paused } else { Change::None };
+        assert_eq!((fault, change), (Fault::Sink, expected));
+    }
+    for count in 2..=MAX_PROBES {
+        for (number, failures) in failures.iter_mut().enumerate() {
+            let (_, run) = fixture.probe(Some("x")).expect("a probe");
+            // Others wait until the last one is at fault.
+            let is_last = number + 1 == SUSPICIOUS;
+            fixture.pause.take_waiting();
+            if !is_last {
+                fixture.pause.park("x");
+            }
+            let expected = match (count == MAX_PROBES, is_last) {
+                (false, _) => (Fault::Sink, Change::None),
+                (true, false) => (Fault::Message, Change::None),
+                (true, true) => (Fault::Message, Change::Resumed),
+            };
+            assert_eq!(fixture.fail(run, Dependency::Failed, failures), expected);
+        }
+    }
+    assert!(!fixture.pause.is_paused());
+}
+
+#[test]
+fn probe_that_fails_by_itself_ends_the_pause_and_is_no_evidence() {
+    let mut fixture = Fixture::new();
+    let (_, _, mut failures) = fixture.fail_new("a", Dependency::Failed);
+    for _ in 1..SUSPICIOUS {
+        fixture.fail_new("others", Dependency::Failed);
+    }
+    let (_, probe) = fixture.probe(Some("bad")).expect("a probe");
+    assert_eq!(fixture.pause.worked(probe.number, None), Change::Resumed);
+    let again = fixture.start();
+    assert_eq!(fixture.fail(again, Dependency::Failed, &mut failures), (Fault::Sink, Change::None));
+}
+
+#[test]
+fn message_that_fails_as_the_probe_again_and_again_waits_elsewhere() {
+    let mut fixture = Fixture::new();
+    for _ in 0..SUSPICIOUS {
+        fixture.fail_new("others", Dependency::Failed);
+    }
+    let mut failures = SinkFailures::default();
+    for count in 1..=MAX_PROBES {
+        let (_, run) = fixture.probe(Some("bad")).expect("a probe");
+        let (fault, _) = fixture.fail(run, Dependency::Failed, &mut failures);
+        assert_eq!(fault == Fault::SinkOrMessage, count == MAX_PROBES, "{count}");
+    }
+}
+
+#[test]
+fn message_without_evidence_runs_again_by_itself() {
+    let mut fixture = Fixture::new();
+    fixture.fail_new("a", Dependency::Failed);
+    assert!(fixture.pause.due().is_some());
+    assert_eq!(fixture.pause.take_due(), Some("a"));
+    assert_eq!((fixture.pause.take_due(), fixture.pause.due()), (None, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn message_that_fails_for_a_day_is_at_fault_without_evidence() {
+    let mut fixture = Fixture::new();
+    let (_, _, mut failures) = fixture.fail_new("a", Dependency::Failed);
+    tokio::time::advance(MAX_BLOCKED).await;
+    let run = fixture.start();
+    assert_eq!(fixture.fail(run, Dependency::Failed, &mut failures).0, Fault::Message);
+}

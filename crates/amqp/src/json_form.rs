@@ -1,0 +1,333 @@
+//! Messages as JSON: every property, and every header with its type, so that a stored message can be published again.
+//!
+//! Owns the format. `properties` has those that are set, by their names in AMQP. `headers` is a list of
+//! `{"name", "type", "value"}`, in the order of the message. The body is `payload` where it is text, else
+//! `payload_hex`. Text that is not UTF-8 is `{"hex": "…"}`. Letters of earlier versions have headers as an object
+//! of texts, and no properties.
+
+use crate::{
+    delivery::Delivery,
+    wire::{
+        properties::Properties,
+        table::{Field, Headers, Value, latin},
+    },
+};
+use bytes::Bytes;
+use serde_json::{Map, Value as Json, json};
+
+/// A message that was read from its JSON.
+pub(crate) struct Restored {
+    pub(crate) exchange: String,
+    pub(crate) key: String,
+    pub(crate) properties: Properties,
+    pub(crate) body: Bytes,
+}
+
+pub(crate) fn write(delivery: &Delivery) -> Json {
+    let mut object = Map::new();
+    object.insert("exchange".to_owned(), delivery.exchange().into());
+    object.insert("routing_key".to_owned(), delivery.routing_key().into());
+    object.insert("properties".to_owned(), properties(delivery.properties()));
+    object.insert("headers".to_owned(), headers(delivery.headers()));
+    match std::str::from_utf8(delivery.body()) {
+        Ok(text) => object.insert("payload".to_owned(), text.into()),
+        Err(_) => object.insert("payload_hex".to_owned(), hex(delivery.body()).into()),
+    };
+    Json::Object(object)
+}
+
+pub(crate) fn properties(properties: &Properties) -> Json {
+    let mut object = Map::new();
+    for (name, bit, text) in properties.texts() {
+        let Some(text) = text else { continue };
+        let value = match latin(text).filter(|_| properties.latin & bit != 0) {
+            Some(bytes) => json!({"hex": hex(&bytes)}),
+            None => text.as_str().into(),
+        };
+        object.insert(name.to_owned(), value);
+    }
+    let numbers = [
+        ("delivery_mode", properties.delivery_mode.map(u64::from)),
+        ("priority", properties.priority.map(u64::from)),
+        ("timestamp", properties.timestamp),
+    ];
+    for (name, number) in numbers {
+        if let Some(number) = number {
+            object.insert(name.to_owned(), number.into());
+        }
+    }
+    Json::Object(object)
+}
+
+pub(crate) fn headers(headers: &Headers) -> Json {
+    let entry = |field: &Field| {
+        let mut entry = typed(&field.value);
+        let name = match field.is_latin {
+            true => json!({"hex": hex(&field.name_bytes())}),
+            false => field.name.as_str().into(),
+        };
+        entry.insert("name".to_owned(), name);
+        Json::Object(entry)
+    };
+    Json::Array(headers.fields().iter().map(entry).collect())
+}
+
+fn typed(value: &Value) -> Map<String, Json> {
+    let (kind, value): (&str, Json) = match value {
+        Value::Bool(value) => ("bool", (*value).into()),
+        Value::Int(value) => ("int", (*value).into()),
+        Value::Int8(value) => ("int8", (*value).into()),
+        Value::UInt8(value) => ("uint8", (*value).into()),
+        Value::Int16(value) => ("int16", (*value).into()),
+        Value::UInt16(value) => ("uint16", (*value).into()),
+        Value::Int32(value) => ("int32", (*value).into()),
+        Value::UInt32(value) => ("uint32", (*value).into()),
+        Value::Float(value) => ("float", real(f64::from(*value))),
+        Value::Double(value) => ("double", real(*value)),
+        Value::Decimal(scale, digits) => ("decimal", json!({"scale": scale, "digits": digits})),
+        Value::Text(text) => ("text", text.as_str().into()),
+        Value::RawText(bytes) => ("text", json!({"hex": hex(bytes)})),
+        Value::Bytes(bytes) => ("bytes", hex(bytes).into()),
+        Value::Time(seconds) => ("time", (*seconds).into()),
+        Value::Array(values) => {
+            ("array", Json::Array(values.iter().map(|value| Json::Object(typed(value))).collect()))
+        }
+        Value::Table(table) => ("table", headers(table)),
+        Value::Void => ("void", Json::Null),
+        Value::DeepTable(bytes) => ("deep_table", hex(bytes).into()),
+        Value::DeepArray(bytes) => ("deep_array", hex(bytes).into()),
+    };
+    let mut object = Map::new();
+    object.insert("type".to_owned(), kind.into());
+    object.insert("value".to_owned(), value);
+    object
+}
+
+/// JSON has no infinities, and no number that is none: these are text.
+fn real(value: f64) -> Json {
+    if value.is_finite() { json!(value) } else { value.to_string().into() }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Reads a message; the error names the part that is not what this module writes.
+pub(crate) fn read(json: &Json) -> Result<Restored, String> {
+    let text = |name: &str| json[name].as_str().map(str::to_owned);
+    let body = match (&json["payload"], &json["payload_hex"]) {
+        (Json::String(text), _) => Bytes::from(text.clone().into_bytes()),
+        (_, Json::String(hex)) => unhex(hex).ok_or("payload_hex is not hexadecimal")?.into(),
+        _ => return Err("it has neither payload nor payload_hex".to_owned()),
+    };
+    let mut properties = match &json["properties"] {
+        Json::Null => Properties { delivery_mode: Some(2), ..Properties::default() },
+        found => read_properties(found)?,
+    };
+    properties.headers = match &json["headers"] {
+        Json::Object(texts) => texts.iter().fold(Headers::new(), |all, (name, value)| {
+            all.with(name.as_str(), value.as_str().unwrap_or_default())
+        }),
+        Json::Null => Headers::new(),
+        list => read_headers(list)?,
+    };
+    Ok(Restored {
+        exchange: text("exchange").unwrap_or_default(),
+        key: text("routing_key").unwrap_or_default(),
+        properties,
+        body,
+    })
+}
+
+pub(crate) fn read_properties(json: &Json) -> Result<Properties, String> {
+    let mut properties = Properties::default();
+    for (name, value) in json.as_object().ok_or("properties is no object")? {
+        let wrong = || format!("the property {name} is {value}");
+        match name.as_str() {
+            "delivery_mode" => properties.delivery_mode = Some(number(value).ok_or_else(wrong)?),
+            "priority" => properties.priority = Some(number(value).ok_or_else(wrong)?),
+            "timestamp" => properties.timestamp = Some(value.as_u64().ok_or_else(wrong)?),
+            name => {
+                let raw = value["hex"].as_str().map(|text| unhex(text).ok_or_else(wrong)).transpose()?;
+                let text = match &raw {
+                    Some(bytes) => bytes.iter().map(|byte| char::from(*byte)).collect(),
+                    None => value.as_str().ok_or_else(wrong)?.to_owned(),
+                };
+                let (slot, bit) = properties.text_mut(name).ok_or_else(wrong)?;
+                *slot = Some(text);
+                properties.latin |= if raw.is_some() { bit } else { 0 };
+            }
+        }
+    }
+    Ok(properties)
+}
+
+pub(crate) fn read_headers(json: &Json) -> Result<Headers, String> {
+    let mut headers = Headers::new();
+    for entry in json.as_array().ok_or("headers is no list")? {
+        let name = match &entry["name"] {
+            Json::String(name) => Some(name.clone().into_bytes()),
+            raw => raw["hex"].as_str().and_then(unhex),
+        };
+        let name = name.ok_or_else(|| format!("a header has no name: {entry}"))?;
+        headers.push_bytes(&name, read_value(entry)?);
+    }
+    Ok(headers)
+}
+
+fn number<T: TryFrom<i64>>(value: &Json) -> Option<T> {
+    T::try_from(value.as_i64()?).ok()
+}
+
+fn read_value(entry: &Json) -> Result<Value, String> {
+    let value = &entry["value"];
+    let float = || value.as_f64().or_else(|| value.as_str()?.parse().ok());
+    let read = || {
+        Some(match entry["type"].as_str()? {
+            "bool" => Value::Bool(value.as_bool()?),
+            "int" => Value::Int(value.as_i64()?),
+            "int8" => Value::Int8(number(value)?),
+            "uint8" => Value::UInt8(number(value)?),
+            "int16" => Value::Int16(number(value)?),
+            "uint16" => Value::UInt16(number(value)?),
+            "int32" => Value::Int32(number(value)?),
+            "uint32" => Value::UInt32(number(value)?),
+            "float" => Value::Float(float()? as f32),
+            "double" => Value::Double(float()?),
+            "decimal" => Value::Decimal(number(&value["scale"])?, number(&value["digits"])?),
+            "text" => match value.as_str() {
+                Some(text) => Value::Text(text.to_owned()),
+                None => Value::RawText(unhex(value["hex"].as_str()?)?.into()),
+            },
+            "bytes" => Value::Bytes(unhex(value.as_str()?)?.into()),
+            "time" => Value::Time(value.as_u64()?),
+            "void" => Value::Void,
+            "deep_table" => Value::DeepTable(unhex(value.as_str()?)?.into()),
+            "deep_array" => Value::DeepArray(unhex(value.as_str()?)?.into()),
+            _ => return None,
+        })
+    };
+    match entry["type"].as_str() {
+        Some("array") => {
+            let values = value.as_array().ok_or("an array is no list")?;
+            Ok(Value::Array(values.iter().map(read_value).collect::<Result<_, _>>()?))
+        }
+        Some("table") => Ok(Value::Table(read_headers(value)?)),
+        _ => read().ok_or_else(|| format!("a header's value is {entry}")),
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::Received;
+
+    fn delivery(properties: Properties, body: &'static [u8]) -> Delivery {
+        let received = Received {
+            tag: 1,
+            redelivered: false,
+            exchange: "shop".to_owned(),
+            key: "order.created".to_owned(),
+            properties,
+            body: Bytes::from_static(body),
+            ..Received::default()
+        };
+        Delivery::new(&"orders".into(), Box::new(received))
+    }
+
+    fn every_type() -> Headers {
+        let nested = Headers::new().with("inner", true).with("again", Headers::new().with("x", 1i64));
+        let values = [
+            Value::Bool(true),
+            Value::Int(i64::MIN),
+            Value::Int8(-1),
+            Value::UInt8(255),
+            Value::Int16(-2),
+            Value::UInt16(65_535),
+            Value::Int32(i32::MIN),
+            Value::UInt32(u32::MAX),
+            Value::Float(0.1),
+            Value::Double(0.1),
+            // A reader that rounds a little wrong gives another one back.
+            Value::Double(5.518_027_000_319_834e250),
+            Value::Double(f64::NEG_INFINITY),
+            Value::Decimal(2, 314),
+            Value::Text("é\0".to_owned()),
+            Value::RawText(Bytes::from_static(b"\xff\xfe")),
+            Value::Bytes(Bytes::from_static(b"text")),
+            Value::Time(u64::MAX),
+            Value::Array(vec![Value::Int32(1), Value::Void]),
+            Value::Table(nested),
+            Value::Void,
+            Value::DeepTable(Bytes::from_static(b"\x01aV")),
+            Value::DeepArray(Bytes::from_static(b"V")),
+        ];
+        let numbered = values.into_iter().enumerate();
+        let mut all = numbered.fold(Headers::new(), |all, (at, value)| all.with(format!("h{at:02}"), value));
+        all.push_bytes(b"\xe9", Value::Void);
+        all
+    }
+
+    #[test]
+    fn a_kept_message_holds_every_property_and_header_with_its_type() {
+        let text = |text: &str| Some(text.to_owned());
+        let mut properties = Properties {
+            content_type: text("application/json"),
+            content_encoding: text("gzip"),
+            headers: every_type(),
+            delivery_mode: Some(1),
+            priority: Some(9),
+            correlation_id: text("c"),
+            reply_to: text("r"),
+            expiration: text("60000"),
+            message_id: text("\u{ff}\u{fe}"),
+            timestamp: Some(1_700_000_000),
+            kind: text("created"),
+            user_id: text("u"),
+            app_id: text("a"),
+            cluster_id: text("k"),
+            latin: 0,
+        };
+        properties.latin = properties.texts().iter().find(|(name, ..)| *name == "message_id").unwrap().1;
+        for body in [&b"{\"id\": 1}"[..], b"\xff\x00", b""] {
+            let written = write(&delivery(properties.clone(), body)).to_string();
+            let read = read(&serde_json::from_str(&written).unwrap()).unwrap();
+            assert_eq!(read.properties, properties, "{written}");
+            assert_eq!((read.exchange.as_str(), read.key.as_str()), ("shop", "order.created"));
+            assert_eq!(read.body, body);
+        }
+    }
+
+    #[test]
+    fn a_message_kept_by_an_older_version_is_read() {
+        let old = json!({"exchange": "", "routing_key": "orders", "headers": {"a": "1"}, "payload": "x"});
+        let read = read(&old).unwrap();
+        assert_eq!(read.properties.headers.get("a"), Some(&Value::Text("1".to_owned())));
+        assert_eq!((read.properties.delivery_mode, &read.body[..]), (Some(2), &b"x"[..]));
+    }
+
+    #[test]
+    fn what_is_not_a_kept_message_is_named() {
+        for (json, expected) in [
+            (json!({}), "neither payload"),
+            (json!({"payload_hex": "f"}), "not hexadecimal"),
+            (json!({"payload": "", "properties": {"priority": 256}}), "the property priority is 256"),
+            (json!({"payload": "", "properties": {"colour": "red"}}), "the property colour"),
+            (json!({"payload": "", "headers": [{"name": "a", "type": "int8", "value": 200}]}), "200"),
+            (json!({"payload": "", "headers": [{"type": "void"}]}), "no name"),
+        ] {
+            let error = read(&json).err().unwrap();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Runs whose channel was lost, and what became of them: the next delivery of the same message takes the run over instead
+//! of starting another.
+//!
+//! Pure data. Equal messages are exchangeable: each run is taken over by at most one delivery.
+
+use crate::fingerprint::Fingerprint;
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// How long the outcome of a run is kept for the delivery that it belongs to. A broker that did not notice the loss of the
+/// connection delivers the message again after some heartbeats.
+const KEEP: Duration = Duration::from_secs(300);
+
+/// Where a run is, or what became of it.
+#[derive(Debug)]
+pub(crate) enum Orphan<P, E> {
+    Running(P),
+    Ended(E, Instant),
+}
+
+#[derive(Debug)]
+pub(crate) struct Orphans<P, E>(HashMap<Fingerprint, VecDeque<Orphan<P, E>>>);
+
+impl<P, E> Default for Orphans<P, E> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<P: PartialEq, E> Orphans<P, E> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a run has ended whose message was not delivered again and may still be.
+    pub(crate) fn has_ended(&self, now: Instant) -> bool {
+        let is_kept = |at: &Instant| now.duration_since(*at) < KEEP;
+        self.0.values().flatten().any(|orphan| matches!(orphan, Orphan::Ended(_, at) if is_kept(at)))
+    }
+
+    /// A channel is lost: these runs have none any more. Outcomes of earlier runs stay.
+    pub(crate) fn lose(&mut self, running: impl Iterator<Item = (Fingerprint, P)>) {
+        self.retain(|orphan| matches!(orphan, Orphan::Ended(..)));
+        for (fingerprint, place) in running {
+            self.0.entry(fingerprint).or_default().push_back(Orphan::Running(place));
+        }
+    }
+
+    /// A run has ended before a delivery took it over. Its outcome is kept, or, without one, it is forgotten.
+    pub(crate) fn end(&mut self, fingerprint: &Fingerprint, place: &P, outcome: Option<E>, now: Instant) {
+        let Some(orphans) = self.0.get_mut(fingerprint) else { return };
+        let is_it = |orphan: &Orphan<P, E>| matches!(orphan, Orphan::Running(running) if running == place);
+        let Some(at) = orphans.iter().position(is_it) else { return };
+        orphans.remove(at);
+        if let Some(outcome) = outcome {
+            // What has ended is taken over first: the delivery can be acknowledged at once.
+            orphans.push_front(Orphan::Ended(outcome, now));
+        }
+        if orphans.is_empty() {
+            self.0.remove(fingerprint);
+        }
+    }
+
+    /// The run that this delivery belongs to.
+    pub(crate) fn adopt(&mut self, fingerprint: &Fingerprint, now: Instant) -> Option<Orphan<P, E>> {
+        self.forget_old(now);
+        let orphans = self.0.get_mut(fingerprint)?;
+        let orphan = orphans.pop_front();
+        if orphans.is_empty() {
+            self.0.remove(fingerprint);
+        }
+        orphan
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        self.retain(|orphan| match orphan {
+            Orphan::Running(_) => true,
+            Orphan::Ended(_, at) => now.duration_since(*at) < KEEP,
+        });
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Orphan<P, E>) -> bool) {
+        self.0.retain(|_, orphans| {
+            orphans.retain(&keep);
+            !orphans.is_empty()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Fingerprint = [1; 16];
+    const TWO: Fingerprint = [2; 16];
+
+    fn shown(orphan: &Option<Orphan<u8, &str>>) -> String {
+        match orphan {
+            Some(Orphan::Running(place)) => format!("running {place}"),
+            Some(Orphan::Ended(outcome, _)) => format!("ended {outcome}"),
+            None => "none".to_owned(),
+        }
+    }
+
+    #[test]
+    fn each_run_is_taken_over_once_and_what_has_ended_first() {
+        let (mut orphans, now) = (Orphans::default(), Instant::now());
+        orphans.lose([(ONE, 1), (ONE, 2), (TWO, 3)].into_iter());
+        orphans.end(&ONE, &2, Some("done"), now);
+        orphans.end(&TWO, &3, None, now);
+        assert!(orphans.has_ended(now) && !orphans.has_ended(now + KEEP));
+        let all: Vec<_> = (0..3).map(|_| shown(&orphans.adopt(&ONE, now))).collect();
+        assert_eq!(all, ["ended done", "running 1", "none"]);
+        assert_eq!(shown(&orphans.adopt(&TWO, now)), "none");
+        assert!(orphans.is_empty() && !orphans.has_ended(now));
+    }
+
+    #[test]
+    fn outcomes_are_forgotten_after_a_while_and_runs_are_not() {
+        let (mut orphans, now) = (Orphans::default(), Instant::now());
+        orphans.lose([(ONE, 1), (TWO, 2)].into_iter());
+        orphans.end(&ONE, &1, Some("done"), now);
+        let now = now + KEEP;
+        assert_eq!(shown(&orphans.adopt(&ONE, now)), "none");
+        assert_eq!(shown(&orphans.adopt(&TWO, now)), "running 2");
+    }
+
+    #[test]
+    fn a_second_loss_keeps_outcomes_and_counts_each_run_once() {
+        let (mut orphans, now) = (Orphans::default(), Instant::now());
+        orphans.lose([(ONE, 1), (TWO, 2)].into_iter());
+        orphans.end(&ONE, &1, Some("done"), now);
+        orphans.lose([(TWO, 2)].into_iter());
+        assert_eq!(shown(&orphans.adopt(&ONE, now)), "ended done");
+        assert_eq!(
+            (shown(&orphans.adopt(&TWO, now)), shown(&orphans.adopt(&TWO, now))),
+            ("running 2".into(), "none".into())
+        );
+    }
+}

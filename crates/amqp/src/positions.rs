@@ -1,0 +1,229 @@
+//! Positions in streams: where a consumer begins, and what it has finished, kept in the store.
+//!
+//! A position is the lowest offset that is not finished; everything before it is. It is written a few times a second and
+//! at the end, never for each message: after a kill, the last moments are read again.
+
+use crate::{
+    consumer::{Offset, Set},
+    error::Error,
+    link::TRY_AGAIN,
+    net::{Channel, Connection, Event, Received},
+    topology,
+    wire::{
+        method::Outgoing,
+        table::{Headers, Value},
+    },
+};
+use gristmill_store::Store;
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::watch, task::JoinHandle};
+
+/// How often a position is written while it changes.
+const WRITE_INTERVAL: Duration = Duration::from_millis(200);
+/// How long the broker may take to deliver a message of a stream that is not empty.
+const FIRST_WITHIN: Duration = Duration::from_secs(30);
+/// How long nothing comes from a stream before it is asked whether it is empty.
+const EMPTY_AFTER: Duration = Duration::from_secs(3);
+/// How long the last position may take to be written.
+const LAST_WITHIN: Duration = Duration::from_secs(10);
+
+/// Where the positions of one consumer are kept.
+#[derive(Clone)]
+struct Place {
+    store: Store,
+    /// The virtual host and the queue: streams of the same name are others elsewhere.
+    stream: String,
+    consumer: String,
+}
+
+/// Writes the positions of one consumer.
+pub(crate) struct Keeper {
+    position: watch::Sender<Option<u64>>,
+    task: JoinHandle<()>,
+}
+
+impl Keeper {
+    /// Where a consumer begins, and what keeps its positions from then on.
+    pub(crate) async fn start(
+        set: &Arc<Set>,
+        store: Store,
+        connection: &Connection,
+    ) -> Result<(Self, Option<u64>), Error> {
+        let stream = format!("{}/{}", connection.user().1, set.queue);
+        let place = Place { store, stream, consumer: set.name.clone() };
+        let first = begin(set, &place, connection).await?;
+        let (position, changes) = watch::channel(first);
+        // A consumer of what comes next has a position before the first message comes.
+        if let Some(first) = first {
+            place.write(first).await?;
+        }
+        Ok((Self { position, task: tokio::spawn(keep(place, changes)) }, first))
+    }
+
+    /// Notes a position, to be written soon.
+    pub(crate) fn note(&self, position: Option<u64>) {
+        self.position.send_if_modified(|known| {
+            let changed = position.is_some() && *known != position;
+            if changed {
+                *known = position;
+            }
+            changed
+        });
+    }
+
+    /// Writes the last position.
+    pub(crate) async fn close(self) {
+        let Self { position, task } = self;
+        drop(position);
+        if tokio::time::timeout(LAST_WITHIN, task).await.is_err() {
+            tracing::error!("the last position in a stream could not be written; messages are read again");
+        }
+    }
+}
+
+impl Place {
+    async fn write(&self, offset: u64) -> Result<(), Error> {
+        let place = self.clone();
+        let write = move || place.store.positions().record(&place.stream, &place.consumer, offset);
+        tokio::task::spawn_blocking(write).await.unwrap_or(Ok(())).map_err(Error::Store)
+    }
+
+    async fn read(&self) -> Result<Option<u64>, Error> {
+        let place = self.clone();
+        let read = move || place.store.positions().get(&place.stream, &place.consumer);
+        tokio::task::spawn_blocking(read).await.unwrap_or(Ok(None)).map_err(Error::Store)
+    }
+}
+
+/// Writes positions until there are no more. Warns, once, of a position that another consumer has written.
+async fn keep(place: Place, mut changes: watch::Receiver<Option<u64>>) {
+    let (mut written, mut failed) = (*changes.borrow_and_update(), 0);
+    let mut is_alone = true;
+    loop {
+        let is_last = changes.changed().await.is_err();
+        let position = *changes.borrow_and_update();
+        if let Some(offset) = position.filter(|_| position != written) {
+            if is_alone && written.is_some() && place.read().await.is_ok_and(|stored| stored != written) {
+                is_alone = false;
+                tracing::warn!(
+                    stream = place.stream,
+                    consumer = place.consumer,
+                    "another consumer with this name reads the stream and keeps its position in the same database: both handle \
+                     every message, and messages may be left out after a restart. Give each a name of its own (--name)"
+                );
+            }
+            match place.write(offset).await {
+                Ok(()) => (written, failed) = (position, 0),
+                Err(error) => {
+                    failed += 1;
+                    tracing::error!(stream = place.stream, %error, "a position in a stream cannot be written");
+                }
+            }
+        }
+        if is_last && (written == position || failed > 3) {
+            return;
+        }
+        let wait = if failed > 0 { TRY_AGAIN.delay(failed) } else { WRITE_INTERVAL };
+        match is_last {
+            true => tokio::time::sleep(wait).await,
+            // The last one is written at once.
+            false => drop(tokio::time::timeout(wait, closed(&changes)).await),
+        }
+    }
+}
+
+/// Waits until no more positions come.
+async fn closed(changes: &watch::Receiver<Option<u64>>) {
+    let mut changes = changes.clone();
+    while changes.changed().await.is_ok() {}
+}
+
+/// The offset to begin with, where it is known before the first message: a stored one, a number, or the end.
+async fn begin(set: &Set, place: &Place, connection: &Connection) -> Result<Option<u64>, Error> {
+    let stored = if set.rewind { None } else { place.read().await? };
+    let end = end(connection, &set.queue).await?;
+    let next = end.map_or(0, |last| last.saturating_add(1));
+    match (stored, &set.offset) {
+        (Some(stored), _) if stored <= next => Ok(Some(stored)),
+        (Some(stored), _) => {
+            tracing::warn!(
+                consumer = set.name,
+                queue = &*set.queue,
+                stored,
+                next,
+                "the stored position is behind the end of the stream, which was made anew; read from its beginning"
+            );
+            Ok(Some(0))
+        }
+        (None, Offset::Next) => Ok(Some(next)),
+        (None, Offset::Number(number)) if *number > next => {
+            tracing::warn!(
+                consumer = set.name,
+                queue = &*set.queue,
+                offset = number,
+                next,
+                "the offset is beyond the end of the stream; read from its end"
+            );
+            Ok(Some(next))
+        }
+        (None, Offset::Number(number)) => Ok(Some(*number)),
+        (None, Offset::First | Offset::Last) => Ok(None),
+    }
+}
+
+/// The offset of the last message of a stream; none if it is empty.
+///
+/// AMQP 0-9-1 has no question for it, and the count of messages that a declaration tells is seconds old. So the last chunk
+/// of the stream is read: the broker delivers all of its messages in one step, and answers the next question after
+/// them.
+pub(crate) async fn end(connection: &Connection, queue: &str) -> Result<Option<u64>, Error> {
+    let mut channel = Channel::open(connection).await?;
+    channel.call(&Outgoing::Qos { prefetch: u16::MAX }).await?;
+    let arguments = Headers::new().with("x-stream-offset", "last");
+    channel.call(&Outgoing::Consume { queue, tag: "gristmill.end", flags: 0, arguments: &arguments }).await?;
+    let Some(first) = first(&mut channel, connection, queue).await? else { return Ok(None) };
+    let mut last = offset(queue, &first)?;
+    channel.call(&Outgoing::Qos { prefetch: u16::MAX }).await?;
+    while let Some(event) = channel.try_next() {
+        if let Event::Message(received) = event? {
+            last = last.max(offset(queue, &received)?);
+        }
+    }
+    channel.close(Duration::from_secs(5)).await;
+    Ok(Some(last))
+}
+
+/// The first message that comes; none if the stream is empty: nothing comes, and the broker counts none.
+async fn first(
+    channel: &mut Channel,
+    connection: &Connection,
+    queue: &str,
+) -> Result<Option<Box<Received>>, Error> {
+    let until = tokio::time::Instant::now() + FIRST_WITHIN;
+    loop {
+        match tokio::time::timeout(EMPTY_AFTER, channel.next()).await {
+            Ok(event) => {
+                if let Event::Message(received) = event? {
+                    return Ok(Some(received));
+                }
+            }
+            Err(_) if topology::depth(&mut Channel::open(connection).await?, queue).await?.0 == 0 => {
+                return Ok(None);
+            }
+            Err(_) if tokio::time::Instant::now() > until => {
+                let text = format!("the broker delivered no message of the stream {queue}");
+                return Err(Error::Message(text));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn offset(queue: &str, received: &Received) -> Result<u64, Error> {
+    let offset = received.properties.headers.get("x-stream-offset").and_then(Value::as_int);
+    offset.and_then(|offset| u64::try_from(offset).ok()).ok_or_else(|| {
+        Error::Declaration(format!(
+            "queue {queue} is no stream: its messages have no offsets; leave out the offset"
+        ))
+    })
+}

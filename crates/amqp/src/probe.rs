@@ -1,0 +1,135 @@
+//! What the fuzz targets in `fuzz/` check, for them alone. Not part of what this crate promises.
+//!
+//! Each function takes any bytes and panics when something does not hold that must hold for all of them. What is written
+//! is compared as bytes: a number that is not a number is not equal to itself.
+
+use crate::{
+    json_form,
+    net::replay,
+    uri::Endpoint,
+    wire::{
+        frame,
+        method::{Incoming, Outgoing},
+        properties::Properties,
+        table::{Cursor, Headers, Value, put_table},
+    },
+};
+use bytes::BytesMut;
+
+/// A connection reads the same, whatever pieces its bytes come in; and a handshake ends.
+pub fn frames(sizes: &[u8], bytes: &[u8]) {
+    let endpoint: Endpoint = "amqp://localhost".parse().expect("a plain address");
+    let whole = replay::read(&endpoint, std::iter::once(bytes));
+    let mut rest = bytes;
+    let mut sizes = sizes.iter().cycle().map(|size| usize::from(*size) + 1);
+    let pieces = std::iter::from_fn(|| {
+        let (piece, after) = rest.split_at(sizes.next().unwrap_or(1).min(rest.len()));
+        rest = after;
+        (!piece.is_empty()).then_some(piece)
+    });
+    assert_eq!(whole, replay::read(&endpoint, pieces), "pieces are read differently");
+    // A broker that has our answers gets no more of them than it sent frames: each has at least eight bytes.
+    assert!(whole.sent.len() <= bytes.len() * 16, "{} bytes make {} answered", bytes.len(), whole.sent.len());
+    replay::shake_hands(&endpoint, bytes);
+}
+
+/// A method is read or refused. What both sides can say is written as it was read.
+pub fn method(payload: &[u8]) {
+    let Ok(method) = Incoming::read(payload) else { return };
+    let again = match &method {
+        Incoming::Close(closing) => Outgoing::Close { code: closing.code, text: &closing.text },
+        Incoming::CloseOk => Outgoing::CloseOk,
+        Incoming::ChannelCloseOk => Outgoing::ChannelCloseOk,
+        Incoming::Ack { tag, multiple } => Outgoing::Ack { tag: *tag, multiple: *multiple },
+        Incoming::Nack { tag, multiple } => Outgoing::Nack { tag: *tag, multiple: *multiple, requeue: false },
+        _ => return,
+    };
+    let mut out = BytesMut::new();
+    again.write(&mut out);
+    let found = Incoming::read(&out).expect("what we write can be read");
+    // Text that is no UTF-8 is read as Latin-1, and can be too long when it is written as UTF-8.
+    if !matches!(&method, Incoming::Close(closing) if !closing.text.is_ascii()) {
+        assert_eq!(found, method);
+    }
+}
+
+/// The header of a message goes out as it came, to its type and its order, also through its JSON.
+pub fn properties(payload: &[u8]) {
+    let mut properties = Properties::default();
+    let Ok((_, None)) = frame::header(payload, &mut properties) else { return };
+    let written = bytes_of(&properties);
+    let mut again = Properties::default();
+    again.read(&mut Cursor::new(&written)).expect("what we write can be read");
+    assert_eq!(bytes_of(&again), written, "{properties:?} is written as {again:?}");
+    assert!(written.len() <= payload.len(), "{} bytes become {}", payload.len(), written.len());
+    assert_eq!(again.too_long(), None, "{properties:?}");
+    let json = json_form::properties(&properties).to_string();
+    let mut restored = json_form::read_properties(&serde_json::from_str(&json).expect("JSON"))
+        .unwrap_or_else(|why| panic!("{json}: {why}"));
+    restored.headers = properties.headers;
+    assert_eq!(bytes_of(&restored), written, "{json}");
+}
+
+/// A table goes out as it came; through JSON too, but for the bits of what is not a number.
+pub fn table(bytes: &[u8]) {
+    let Ok(table) = Cursor::new(bytes).table() else { return };
+    let mut written = BytesMut::new();
+    put_table(&mut written, &table);
+    assert!(written.len() <= bytes.len(), "{} bytes become {}", bytes.len(), written.len());
+    let again = Cursor::new(&written).table().expect("what we write can be read");
+    let mut twice = BytesMut::new();
+    put_table(&mut twice, &again);
+    assert_eq!(written, twice, "{table:?} is read as {again:?}");
+    let shown: Vec<String> = table.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(shown.len(), table.len());
+    if table.iter().any(|(_, value)| has_nan(value)) {
+        return;
+    }
+    let json = json_form::headers(&table).to_string();
+    let restored = json_form::read_headers(&serde_json::from_str(&json).expect("JSON"))
+        .unwrap_or_else(|why| panic!("{json}: {why}"));
+    let mut restored_bytes = BytesMut::new();
+    put_table(&mut restored_bytes, &restored);
+    assert_eq!(restored_bytes, written, "{json}");
+}
+
+/// An address is read or refused. As it is shown it leads to the same place, and the password is in neither.
+pub fn uri(text: &str) {
+    /// Nothing that we say of addresses has this in it.
+    const SECRET: &str = "x7Qz9Kw2";
+    match text.parse::<Endpoint>() {
+        Ok(endpoint) => {
+            let shown = endpoint.to_string();
+            let again: Endpoint = shown.parse().unwrap_or_else(|why| panic!("{shown} is refused: {why}"));
+            let place = |one: &Endpoint| {
+                (one.host.clone(), one.port, one.user.clone(), one.vhost.clone(), one.tls.is_some())
+            };
+            assert_eq!(place(&again), place(&endpoint), "{shown}");
+        }
+        Err(why) => assert!(!why.to_string().contains(SECRET), "{why}"),
+    }
+    // A password may stand anywhere, also where its letters should have been escaped.
+    for at in (0..=text.len()).filter(|at| text.is_char_boundary(*at)) {
+        let (before, after) = text.split_at(at);
+        if let Err(why) = format!("{before}{SECRET}{after}").parse::<Endpoint>() {
+            assert!(!why.to_string().contains(SECRET), "{why}");
+        }
+    }
+}
+
+fn has_nan(value: &Value) -> bool {
+    let in_table = |table: &Headers| table.iter().any(|(_, value)| has_nan(value));
+    match value {
+        Value::Float(number) => number.is_nan(),
+        Value::Double(number) => number.is_nan(),
+        Value::Array(values) => values.iter().any(has_nan),
+        Value::Table(table) => in_table(table),
+        _ => false,
+    }
+}
+
+fn bytes_of(properties: &Properties) -> BytesMut {
+    let mut out = BytesMut::new();
+    properties.write(&mut out);
+    out
+}

@@ -1,0 +1,221 @@
+//! Rights of the user at the broker: what is missing for a consumer, found before it starts.
+//!
+//! Owns how a right is found missing without a side effect, and the command that grants it. Queues and exchanges that
+//! exist need no right to be declared: they are looked for instead. Rights to write are only looked at for a user who
+//! was refused something, because each look is an error in the broker's log.
+
+use crate::{
+    consumer::Set,
+    error::Error,
+    moves::retry_queues,
+    net::{Channel, Connection},
+    topology::Topology,
+    wire::properties::Properties,
+};
+use std::{collections::BTreeSet, fmt, time::Duration};
+
+/// A kind of right, in RabbitMQ's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)] // They are RabbitMQ's own words.
+pub enum Right {
+    Configure,
+    Write,
+    Read,
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Configure => "configure",
+            Self::Write => "write",
+            Self::Read => "read",
+        })
+    }
+}
+
+/// A right that the user does not have.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MissingRight {
+    /// Which.
+    pub right: Right,
+    /// `queue` or `exchange`.
+    pub kind: &'static str,
+    /// The name of the queue or exchange. RabbitMQ calls the exchange without a name `amq.default`.
+    pub name: String,
+}
+
+/// Rights that a user does not have, and the command that grants them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissingRights {
+    /// The user that is connected.
+    pub user: String,
+    /// The virtual host.
+    pub vhost: String,
+    /// The rights, each once.
+    pub missing: Vec<MissingRight>,
+    /// Names that the program needs: to configure, to write and to read.
+    needed: [BTreeSet<String>; 3],
+}
+
+/// How long the broker may take to refuse a publication.
+const REFUSE_WITHIN: Duration = Duration::from_secs(10);
+/// The exchange without a name, as RabbitMQ calls it where it checks rights.
+const DEFAULT_EXCHANGE: &str = "amq.default";
+
+impl MissingRight {
+    pub(crate) fn new(right: Right, kind: &'static str, name: &str) -> Self {
+        let name = if name.is_empty() { DEFAULT_EXCHANGE } else { name };
+        Self { right, kind, name: name.to_owned() }
+    }
+}
+
+impl fmt::Display for MissingRights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "user {} of virtual host {} lacks rights: ", self.user, self.vhost)?;
+        for (at, MissingRight { right, kind, name }) in self.missing.iter().enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            let why = if *right == Right::Configure { ", which does not exist" } else { "" };
+            write!(f, "{comma}{right} on {kind} {name}{why}")?;
+        }
+        let [configure, write, read] = self.needed.each_ref().map(pattern);
+        write!(
+            f,
+            ". The rights that are needed are granted by: rabbitmqctl set_permissions -p '{}' '{}' '{configure}' '{write}' \
+             '{read}' (it replaces those that `rabbitmqctl list_user_permissions '{}'` shows)",
+            self.vhost, self.user, self.user
+        )?;
+        if self.missing.iter().any(|one| one.right == Right::Configure) {
+            f.write_str(". A queue that exists needs no right to configure")?;
+        }
+        Ok(())
+    }
+}
+
+/// A regular expression for exactly these names.
+fn pattern(names: &BTreeSet<String>) -> String {
+    if names.is_empty() {
+        return "^$".to_owned();
+    }
+    let escaped = |name: &String| {
+        let special =
+            |letter: char| !letter.is_alphanumeric() && !matches!(letter, '-' | '_' | ' ' | '/' | ':');
+        name.chars().fold(String::new(), |mut text, letter| {
+            if special(letter) {
+                text.push('\\');
+            }
+            text.push(letter);
+            text
+        })
+    };
+    format!("^({})$", names.iter().map(escaped).collect::<Vec<_>>().join("|"))
+}
+
+/// Declares everything, and finds what the user lacks for it and for these consumers.
+pub(crate) async fn declare(
+    topology: &Topology,
+    consumers: &[Set],
+    connection: &Connection,
+) -> Result<(), Error> {
+    let mut missing = match topology.declare(connection).await {
+        Ok(()) => Vec::new(),
+        Err(Error::Rights(rights)) => rights.missing,
+        Err(error) => return Err(error),
+    };
+    for set in consumers {
+        let unknown = topology.declares_nothing() && !may_make_retry_queues(set, connection).await?;
+        if unknown || topology.is_restricted() {
+            missing.extend(of_consumer(set, connection).await?);
+        }
+    }
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(error(connection, missing, consumers)),
+    }
+}
+
+/// An error that names these rights, and all that the consumers need.
+pub(crate) fn error(connection: &Connection, mut missing: Vec<MissingRight>, consumers: &[Set]) -> Error {
+    missing.sort();
+    missing.dedup();
+    let of = |right| missing.iter().filter(move |one| one.right == right).map(|one| one.name.clone());
+    let mut needed =
+        [Right::Configure, Right::Write, Right::Read].map(|right| of(right).collect::<BTreeSet<_>>());
+    // A binding is read from its exchange, and the broker reads a queue with dead letters in the user's name.
+    needed[2].extend(of(Right::Configure));
+    for set in consumers {
+        let dead = MissingRight::new(Right::Write, "exchange", &set.dead.0).name;
+        needed[1].extend([DEFAULT_EXCHANGE.to_owned(), dead]);
+        needed[2].insert(set.queue.to_string());
+    }
+    let (user, vhost) = connection.user();
+    Error::Rights(Box::new(MissingRights { user: user.to_owned(), vhost: vhost.to_owned(), missing, needed }))
+}
+
+/// What a consumer needs beside its queue: queues for retries, and rights to publish to them and to the dead letters.
+async fn of_consumer(set: &Set, connection: &Connection) -> Result<Vec<MissingRight>, Error> {
+    let mut missing = Vec::new();
+    if !set.in_place {
+        let topology = Topology { queues: retry_queues(set), ..Topology::default() };
+        match topology.declare(connection).await {
+            Err(Error::Rights(rights)) => missing.extend(rights.missing),
+            other => other?,
+        }
+    }
+    for exchange in ["", &set.dead.0] {
+        if !may_write(connection, exchange).await? {
+            missing.push(MissingRight::new(Right::Write, "exchange", exchange));
+        }
+    }
+    Ok(missing)
+}
+
+/// Whether the user may declare a consumer's retry queues. Asked by a declaration that the broker never carries out: it
+/// looks at the right first, and then at the arguments.
+async fn may_make_retry_queues(set: &Set, connection: &Connection) -> Result<bool, Error> {
+    let Some(queue) = retry_queues(set).into_iter().next().filter(|_| !set.in_place) else { return Ok(true) };
+    let impossible = queue.argument("x-message-ttl", -1i64);
+    match (Topology { queues: vec![impossible], ..Topology::default() }).declare(connection).await {
+        Err(Error::Rights(_)) => Ok(false),
+        Ok(()) | Err(Error::Channel { .. }) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the user may publish to an exchange. Asked by a message that the broker never takes: it looks at the right
+/// first, and then at the expiration, which is no number.
+async fn may_write(connection: &Connection, exchange: &str) -> Result<bool, Error> {
+    let mut channel = Channel::open(connection).await?;
+    let refused = Properties { expiration: Some("-".to_owned()), ..Properties::default() };
+    channel.publish(exchange, "", false, &refused, b"")?;
+    let closed = async {
+        loop {
+            if let Err(error) = channel.next().await {
+                return error;
+            }
+        }
+    };
+    match tokio::time::timeout(REFUSE_WITHIN, closed).await {
+        Ok(Error::Channel { code: 403, .. }) => Ok(false),
+        Ok(Error::Channel { .. }) | Err(_) => Ok(true),
+        Ok(error) => Err(error),
+    }
+}
+
+/// Whether an error is about a right of the user. The broker has the same code for a queue that another has alone.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Channel { code: 403, text } if text.contains("refused for user"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_matches_names_as_they_are() {
+        let names = |names: &[&str]| pattern(&names.iter().map(|name| (*name).to_owned()).collect());
+        assert_eq!(names(&[]), "^$");
+        assert_eq!(names(&["b", "a.dead"]), "^(a\\.dead|b)$");
+        assert_eq!(names(&["a+(b)"]), "^(a\\+\\(b\\))$");
+    }
+}

@@ -1,0 +1,102 @@
+//! What the runs of a consumer share about its sink: whether they may start, and a clock that advances when one of them fails
+//! with the sink.
+//!
+//! A run whose start is not before the end of a failed run was started after that failure. The order in which runs are
+//! submitted, or in which their results are read, does not show that: both wait in queues.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+#[derive(Clone, Default)]
+pub(crate) struct SinkGate {
+    shared: Arc<Shared>,
+    is_probe: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    is_closed: AtomicBool,
+    now: AtomicU64,
+    /// When runs ended that failed with the sink, by their numbers, until their results are read.
+    failed: Mutex<HashMap<u64, u64>>,
+}
+
+impl SinkGate {
+    /// The gate of a probe, which may start while the gate is closed.
+    pub(crate) fn for_probe(&self) -> Self {
+        Self { is_probe: true, ..self.clone() }
+    }
+
+    /// Nothing more is started but probes.
+    pub(crate) fn close(&self) {
+        self.shared.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn open(&self) {
+        self.shared.is_closed.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// The time at which a run starts. None: it may not.
+    pub(crate) fn start(&self) -> Option<u64> {
+        (self.is_probe || !self.is_closed()).then(|| self.now())
+    }
+
+    fn now(&self) -> u64 {
+        self.shared.now.load(Ordering::Acquire)
+    }
+
+    /// Advances the clock: the sink has failed. The new time is the end of the run.
+    pub(crate) fn advance(&self) -> u64 {
+        self.shared.now.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Records a run that failed with the sink, before its result can be read.
+    pub(crate) fn record(&self, number: u64) {
+        let ended = self.advance();
+        self.failed().insert(number, ended);
+    }
+
+    /// Takes out when a run ended that failed with the sink. None: the pool ended it, by a timeout for example.
+    pub(crate) fn take(&self, number: u64) -> Option<u64> {
+        self.failed().remove(&number)
+    }
+
+    fn failed(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
+        self.shared.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn start_is_not_before_the_failures_that_it_follows() {
+        let gate = SinkGate::default();
+        let during = gate.now();
+        gate.record(7);
+        let after = gate.now();
+        let ended = gate.take(7).expect("it was recorded");
+        assert!(during < ended && ended <= after, "{ended}");
+        assert_eq!(gate.take(7), None);
+    }
+
+    #[test]
+    fn only_a_probe_starts_while_the_gate_is_closed() {
+        let gate = SinkGate::default();
+        let of_run = gate.clone();
+        gate.close();
+        assert_eq!((of_run.start(), of_run.for_probe().start()), (None, Some(0)));
+        gate.open();
+        assert_eq!((of_run.start(), of_run.for_probe().start()), (Some(0), Some(0)));
+    }
+}

@@ -1,0 +1,314 @@
+//! Starts of messages that came to no end, and attempts that failed in place, counted over restarts in the store.
+//!
+//! A message that is delivered for the first time has no row. One that is delivered again may have been started before: its
+//! start is committed before its handler runs, and its row is deleted when it has ended. So a crash costs only messages
+//! that were running. Without a store nothing is counted.
+
+use crate::fingerprint::Fingerprint;
+use gristmill_store::{
+    Store,
+    message_runs::{Run, RunKey},
+};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{task::JoinHandle, time::Instant};
+
+/// Rows of messages that ended are deleted in batches of this size.
+const END_TOGETHER: usize = 256;
+/// Rows of messages that ended are deleted within this time.
+const END_WITHIN: Duration = Duration::from_secs(1);
+/// Rows that nothing was written to for this long belong to messages that ended elsewhere.
+const FORGET_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
+/// At most this many rows are read when a channel is opened, and deleted at a time.
+const MAX_ROWS: usize = 100_000;
+
+/// Where the starts of one queue's messages are counted.
+#[derive(Clone)]
+pub(crate) struct StartStore {
+    store: Store,
+    scope: Arc<str>,
+    limit: u32,
+}
+
+/// Whether a message may be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    Allowed,
+    /// This many starts came to no end, which is the limit.
+    OverLimit(u32),
+}
+
+/// A start that the handler itself records, when the work on its message begins.
+pub(crate) struct DeferredStart {
+    store: StartStore,
+    key: RunKey,
+    pub(crate) is_suspect: bool,
+    /// The limit, where it is reached: the message is not to be handled.
+    over_limit: AtomicU32,
+}
+
+impl DeferredStart {
+    pub(crate) fn new(store: StartStore, key: RunKey, is_suspect: bool) -> Self {
+        Self { store, key, is_suspect, over_limit: AtomicU32::new(0) }
+    }
+
+    /// Commits these starts of one consumer together, as far as they are allowed. Blocks.
+    pub(crate) fn record_all(starts: &[&Self]) {
+        let Some(first) = starts.first() else { return };
+        let keys = starts.iter().map(|start| start.key).collect();
+        for (start, recorded) in starts.iter().zip(first.store.start_all(keys)) {
+            if let Start::OverLimit(limit) = recorded {
+                start.over_limit.store(limit, Relaxed);
+            }
+        }
+    }
+
+    /// The limit of starts, where it keeps the message from being handled.
+    pub(crate) fn over_limit(&self) -> Option<u32> {
+        Some(self.over_limit.load(Relaxed)).filter(|limit| *limit > 0)
+    }
+}
+
+impl StartStore {
+    pub(crate) fn new(store: Store, queue: &str, limit: u32) -> Self {
+        Self { store, scope: format!("amqp:{queue}").into(), limit }
+    }
+
+    /// Commits a start. Blocks. A store that cannot be written does not keep the message from its handler.
+    pub(crate) fn start(&self, key: RunKey) -> Start {
+        match self.store.message_runs().start(&self.scope, key, self.limit) {
+            Ok(Some(_)) => Start::Allowed,
+            Ok(None) => Start::OverLimit(self.limit),
+            Err(error) => {
+                tracing::warn!(scope = &*self.scope, %error, "the start of a message cannot be counted; it is started");
+                Start::Allowed
+            }
+        }
+    }
+
+    /// Commits starts together. Blocks.
+    fn start_all(&self, keys: Vec<RunKey>) -> Vec<Start> {
+        let count = keys.len();
+        match self.store.message_runs().start_all(&self.scope, keys, self.limit) {
+            Ok(counts) => counts
+                .into_iter()
+                .map(|count| count.map_or(Start::OverLimit(self.limit), |_| Start::Allowed))
+                .collect(),
+            Err(error) => {
+                tracing::warn!(scope = &*self.scope, %error, "starts of messages cannot be counted; they are started");
+                vec![Start::Allowed; count]
+            }
+        }
+    }
+
+    /// Records that an attempt in place has failed. Blocks.
+    pub(crate) fn fail(&self, key: RunKey, failed: u32, error: String) {
+        if let Err(error) = self.store.message_runs().fail(&self.scope, key, failed, error) {
+            tracing::warn!(scope = &*self.scope, %error, "a failed attempt cannot be recorded; a restart forgets it");
+        }
+    }
+
+    /// What is known of messages that have not ended. Blocks.
+    pub(crate) fn load(&self) -> Vec<Run> {
+        self.store.message_runs().list(&self.scope, MAX_ROWS).unwrap_or_else(|error| {
+            tracing::warn!(scope = &*self.scope, %error, "starts that were counted before cannot be read");
+            Vec::new()
+        })
+    }
+
+    fn end(&self, keys: Vec<RunKey>) {
+        if let Err(error) = self.store.message_runs().end(&self.scope, keys) {
+            tracing::warn!(scope = &*self.scope, %error, "starts of messages that ended cannot be deleted");
+        }
+    }
+
+    /// Takes back starts that are no crashes. Blocks.
+    pub(crate) fn take_back(&self, keys: Vec<RunKey>) {
+        if let Err(error) = self.store.message_runs().take_back(&self.scope, keys) {
+            tracing::warn!(scope = &*self.scope, %error, "starts that were interrupted cannot be taken back");
+        }
+    }
+
+    fn prune(&self) {
+        if let Err(error) = self.store.message_runs().prune(FORGET_AFTER, MAX_ROWS) {
+            tracing::debug!(%error, "old starts of messages cannot be deleted");
+        }
+    }
+}
+
+/// What is known of a message that may have been started before.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    starts: u32,
+    failed: u32,
+    /// How long ago its last attempt had failed, at this time.
+    age: (Duration, Instant),
+}
+
+/// What a consumer knows of starts: the rows of its queue, and which of them its messages have.
+pub(crate) struct Starts {
+    store: Option<StartStore>,
+    known: HashMap<RunKey, Known>,
+    /// Rows that messages in hand have. Equal messages have a row each.
+    taken: HashSet<RunKey>,
+    ended: Vec<RunKey>,
+    ended_since: Option<Instant>,
+    interrupted: Vec<RunKey>,
+}
+
+impl Starts {
+    pub(crate) fn new(store: Option<StartStore>) -> Self {
+        let (known, taken) = (HashMap::new(), HashSet::new());
+        Self { store, known, taken, ended: Vec::new(), ended_since: None, interrupted: Vec::new() }
+    }
+
+    pub(crate) fn store(&self) -> Option<&StartStore> {
+        self.store.as_ref()
+    }
+
+    /// Replaces what is known by what the store holds now.
+    pub(crate) fn refresh(&mut self, rows: Vec<Run>) {
+        let now = Instant::now();
+        let known = |run: Run| Known { starts: run.starts, failed: run.failed, age: (run.age, now) };
+        self.known = rows.into_iter().map(|run| (run.key, known(run))).collect();
+    }
+
+    /// Gives a message that may have been started before its row. Nothing where nothing is counted.
+    pub(crate) fn take(&mut self, fingerprint: Fingerprint) -> Option<RunKey> {
+        self.store.as_ref()?;
+        let mut key = RunKey { fingerprint, copy: 0 };
+        while !self.taken.insert(key) {
+            key.copy += 1;
+        }
+        Some(key)
+    }
+
+    /// The message is not in hand any more, and has not ended.
+    pub(crate) fn put_back(&mut self, key: Option<RunKey>) {
+        if let Some(key) = key {
+            self.taken.remove(&key);
+        }
+    }
+
+    /// The failed attempts of a message.
+    pub(crate) fn failed(&self, key: Option<RunKey>) -> u32 {
+        key.and_then(|key| self.known.get(&key)).map_or(0, |known| known.failed)
+    }
+
+    /// How long ago the last attempt of a message failed, if one has.
+    pub(crate) fn failed_ago(&self, key: Option<RunKey>) -> Option<Duration> {
+        let known = key.and_then(|key| self.known.get(&key)).filter(|known| known.failed > 0)?;
+        let (age, then) = known.age;
+        Some(age.saturating_add(then.elapsed()))
+    }
+
+    /// Whether a message may be what ended its process: a start that was committed came to no end. Where one start is the
+    /// limit, every message that was delivered before may be.
+    pub(crate) fn is_suspect(&self, key: Option<RunKey>) -> bool {
+        let starts = key.and_then(|key| self.known.get(&key)).map_or(0, |known| known.starts);
+        let limit = self.store.as_ref().map_or(u32::MAX, |store| store.limit);
+        key.is_some() && starts >= 1.min(limit - 1)
+    }
+
+    /// An attempt in place has failed. What is to be written, off this thread.
+    pub(crate) fn fail(&mut self, key: RunKey, failed: u32) -> Option<StartStore> {
+        self.known.insert(key, Known { starts: 0, failed, age: (Duration::ZERO, Instant::now()) });
+        self.store.clone()
+    }
+
+    /// The message has ended: its row is deleted soon.
+    pub(crate) fn end(&mut self, key: Option<RunKey>) {
+        let Some(key) = key else { return };
+        self.taken.remove(&key);
+        self.known.remove(&key);
+        self.ended.push(key);
+        self.ended_since.get_or_insert_with(Instant::now);
+    }
+
+    /// The consumer itself ended the run, as it stops, and gives the message back.
+    pub(crate) fn interrupt(&mut self, key: Option<RunKey>) {
+        self.take_back(key);
+        self.put_back(key);
+    }
+
+    /// The run has ended, by no fault of the message, and will be started again.
+    pub(crate) fn take_back(&mut self, key: Option<RunKey>) {
+        if let Some(key) = key {
+            self.interrupted.push(key);
+            self.ended_since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Deletes rows of messages that ended, if they are many or have waited long, or `now`.
+    pub(crate) fn flush(&mut self, now: bool) -> Option<JoinHandle<()>> {
+        let is_due = self.ended.len() >= END_TOGETHER
+            || self.ended_since.is_some_and(|since| since.elapsed() >= END_WITHIN);
+        let has_any = !self.ended.is_empty() || !self.interrupted.is_empty();
+        let store = self.store.clone().filter(|_| has_any && (is_due || now))?;
+        self.ended_since = None;
+        let (ended, interrupted) = (std::mem::take(&mut self.ended), std::mem::take(&mut self.interrupted));
+        Some(tokio::task::spawn_blocking(move || {
+            store.end(ended);
+            store.take_back(interrupted);
+        }))
+    }
+}
+
+/// Deletes rows that are too old to matter, every hour.
+pub(crate) async fn prune(store: StartStore) {
+    loop {
+        let store = store.clone();
+        let _ = tokio::task::spawn_blocking(move || store.prune()).await;
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn starts(limit: u32) -> (Starts, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("starts.db")).unwrap();
+        (Starts::new(Some(StartStore::new(store, "q", limit))), folder)
+    }
+
+    fn row(key: RunKey, starts: u32, failed: u32) -> Run {
+        Run { key, starts, failed, error: None, age: Duration::ZERO }
+    }
+
+    #[test]
+    fn without_a_store_nothing_is_counted() {
+        let mut starts = Starts::new(None);
+        assert_eq!(starts.take([1; 16]), None);
+        assert!(!starts.is_suspect(None));
+        assert!(starts.flush(true).is_none());
+    }
+
+    #[test]
+    fn equal_messages_have_a_row_each_and_one_that_was_started_before_is_suspect() {
+        let (mut starts, _folder) = starts(3);
+        let key = |copy| RunKey { fingerprint: [1; 16], copy };
+        starts.refresh(vec![row(key(1), 1, 2)]);
+        assert_eq!((starts.take([1; 16]), starts.take([1; 16])), (Some(key(0)), Some(key(1))));
+        assert_eq!((starts.is_suspect(Some(key(0))), starts.is_suspect(Some(key(1)))), (false, true));
+        assert_eq!((starts.failed(Some(key(0))), starts.failed(Some(key(1)))), (0, 2));
+        starts.end(Some(key(0)));
+        assert_eq!(starts.take([1; 16]), Some(key(0)));
+        starts.put_back(Some(key(1)));
+        assert_eq!(starts.take([1; 16]), Some(key(1)));
+    }
+
+    #[test]
+    fn with_a_limit_of_one_everything_delivered_before_is_suspect() {
+        let (mut starts, _folder) = starts(1);
+        let key = starts.take([1; 16]);
+        assert!(starts.is_suspect(key));
+    }
+}

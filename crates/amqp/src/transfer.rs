@@ -1,0 +1,215 @@
+//! Messages moved from one queue to another: each is published, confirmed, and only then removed from its old queue.
+//!
+//! A process that is killed at any instant loses none; a message that was confirmed and not yet removed is then in both
+//! queues. Messages that are not wanted are held until the end and go back to their queue, where their order may change.
+
+use crate::{
+    browse::Browser, delivery::Delivery, error::Error, link::Link, message::Message, net::Channel,
+    publisher::Publisher, topology,
+};
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+type Wanted = dyn Fn(&Delivery) -> bool + Send + Sync;
+
+/// Which messages to move, and where to.
+#[must_use]
+pub struct Transfer {
+    source: String,
+    target: String,
+    wanted: Box<Wanted>,
+    limit: Option<u64>,
+    dry_run: bool,
+}
+
+/// How far a [`Transfer`] has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Transferred {
+    /// Messages that were in the source at the start.
+    pub at_start: u64,
+    /// Messages that were looked at. Those that a lost connection gave back are counted again.
+    pub examined: u64,
+    /// Of these, wanted.
+    pub matched: u64,
+    /// Of these, confirmed in the target and removed from the source.
+    pub moved: u64,
+    /// Messages that stay because their properties cannot be read.
+    pub unreadable: u64,
+    /// Times that the connection was lost. Messages that were confirmed then may be in both queues.
+    pub interrupted: u64,
+    /// It was cancelled before its end.
+    pub cancelled: bool,
+}
+
+/// Messages that are not wanted and are held unacknowledged, at most. Each costs the broker some hundred bytes of memory.
+const MAX_HELD: u64 = 1_000_000;
+/// Connections that may be lost one after the other without a message moved.
+const MAX_INTERRUPTIONS: u32 = 5;
+
+impl Transfer {
+    /// All messages of a queue to another.
+    pub fn new(source: impl Into<String>, target: impl Into<String>) -> Self {
+        Self {
+            source: source.into(),
+            target: target.into(),
+            wanted: Box::new(|_| true),
+            limit: None,
+            dry_run: false,
+        }
+    }
+
+    /// Only those that this is true of.
+    pub fn only(mut self, wanted: impl Fn(&Delivery) -> bool + Send + Sync + 'static) -> Self {
+        self.wanted = Box::new(wanted);
+        self
+    }
+
+    /// At most this number of messages.
+    pub fn limit(mut self, count: u64) -> Self {
+        self.limit = Some(count);
+        self
+    }
+
+    /// Moves nothing: counts the messages that would be moved.
+    pub fn dry_run(mut self) -> Self {
+        self.dry_run = true;
+        self
+    }
+}
+
+/// Moves messages through one connection and its publisher.
+pub(crate) struct Mover<'a> {
+    pub(crate) link: &'a Link,
+    pub(crate) publisher: &'a Publisher,
+    pub(crate) transfer: &'a Transfer,
+    pub(crate) progress: Transferred,
+    /// The target does not take more, or there is no more time.
+    fault: Option<Error>,
+}
+
+impl<'a> Mover<'a> {
+    pub(crate) fn new(link: &'a Link, publisher: &'a Publisher, transfer: &'a Transfer) -> Self {
+        Self { link, publisher, transfer, progress: Transferred::default(), fault: None }
+    }
+
+    /// Moves what is in the source now, until `cancelled` is done. What arrives meanwhile stays.
+    pub(crate) async fn run(&mut self, cancelled: impl Future<Output = ()>) -> Result<(), Error> {
+        let Transfer { source, target, .. } = self.transfer;
+        if source == target {
+            return Err(Error::Declaration(format!("queue {source} cannot be moved to itself")));
+        }
+        let mut cancelled = std::pin::pin!(cancelled);
+        self.depth(target).await?;
+        let mut left = self.depth(source).await?;
+        self.progress.at_start = left;
+        let mut failures = 0;
+        loop {
+            let moved = self.progress.moved;
+            let lost = match self.pass(left, cancelled.as_mut()).await {
+                Ok(()) => return self.fault.take().map_or(Ok(()), Err),
+                Err(error) => error,
+            };
+            failures = if self.progress.moved > moved { 1 } else { failures + 1 };
+            self.progress.interrupted += 1;
+            if !lost.is_passing() || failures > MAX_INTERRUPTIONS || self.fault.is_some() {
+                return Err(self.fault.take().unwrap_or(lost));
+            }
+            tracing::warn!(error = %lost, source, target, "moving was interrupted; it continues");
+            left = self.depth(source).await?.min(self.progress.at_start);
+        }
+    }
+
+    async fn depth(&self, queue: &str) -> Result<u64, Error> {
+        let mut channel = Channel::open(&self.link.up().await?.0).await?;
+        topology::depth(&mut channel, queue).await.map(|(messages, _)| u64::from(messages))
+    }
+
+    /// Looks at up to `left` messages through one channel.
+    async fn pass(
+        &mut self,
+        left: u64,
+        mut cancelled: std::pin::Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), Error> {
+        let mut browser = Browser::open(&self.link.up().await?.0, &self.transfer.source).await?;
+        let mut publications: JoinSet<(u64, Result<(), Error>)> = JoinSet::new();
+        let (mut left, mut held) = (left, 0);
+        let lost = loop {
+            let is_over = self.progress.cancelled || self.fault.is_some();
+            while left > 0 && !is_over && self.has_room(&browser, publications.len(), held) {
+                browser.ask();
+                left -= 1;
+            }
+            if browser.asked() == 0 && publications.is_empty() {
+                break None;
+            }
+            tokio::select! {
+                biased;
+                () = &mut cancelled, if !self.progress.cancelled => self.progress.cancelled = true,
+                Some(done) = publications.join_next() => {
+                    let Ok((tag, result)) = done else { continue };
+                    match result {
+                        Ok(()) => {
+                            browser.acknowledge(tag);
+                            self.progress.moved += 1;
+                        }
+                        Err(error) => self.fault = self.fault.take().or(Some(error)),
+                    }
+                }
+                answer = browser.next(), if browser.asked() > 0 => match answer {
+                    Ok(Some((tag, delivery))) => {
+                        let publication = self.publication(&delivery).filter(|_| !self.transfer.dry_run);
+                        match publication.filter(|_| self.fault.is_none() && !self.progress.cancelled) {
+                            Some(message) => {
+                                let publisher = self.publisher.clone();
+                                publications.spawn(async move { (tag, publisher.publish(message).await) });
+                            }
+                            None => held += 1,
+                        }
+                    }
+                    Ok(None) => left = 0,
+                    Err(error) => break Some(error),
+                },
+            }
+        };
+        if let Some(error) = lost {
+            // They arrive all the same, and stay in the source too.
+            while publications.join_next().await.is_some() {}
+            return Err(error);
+        }
+        if held >= MAX_HELD && left > 0 {
+            let what = format!(
+                "{MAX_HELD} messages that do not match are held, and no more can be; {left} were not looked at"
+            );
+            self.fault = self.fault.take().or(Some(Error::Message(what)));
+        }
+        browser.close().await;
+        Ok(())
+    }
+
+    fn has_room(&self, browser: &Browser, publications: usize, held: u64) -> bool {
+        let asked = browser.asked() as u64;
+        let wanted = self.transfer.limit.is_none_or(|limit| self.progress.matched + asked < limit);
+        wanted && held + asked < MAX_HELD && browser.asked() + publications < browser.window()
+    }
+
+    /// What is published for a message that is wanted.
+    fn publication(&mut self, delivery: &Delivery) -> Option<Message> {
+        self.progress.examined += 1;
+        if delivery.unreadable().is_some() {
+            self.progress.unreadable += 1;
+            return None;
+        }
+        if !(self.transfer.wanted)(delivery) {
+            return None;
+        }
+        self.progress.matched += 1;
+        Some(Message::anew(
+            &self.transfer.target,
+            delivery.exchange(),
+            delivery.routing_key(),
+            delivery.properties().clone(),
+            delivery.body().clone(),
+        ))
+    }
+}

@@ -1,0 +1,330 @@
+//! Starts that came to no end are counted, deliveries are not.
+
+use crate::{bed::*, review::raw::Hand};
+use gristmill_amqp::{Client, Consumer, Delivery, Message, OrderBy, Queue, Value, header};
+use gristmill_broker::Proxy;
+use gristmill_pool::{Retry, TaskError};
+use gristmill_store::{Clock, Store, Time};
+use std::time::Duration;
+
+const SECONDS: Duration = Duration::from_secs(10);
+const AN_HOUR: Duration = Duration::from_secs(3600);
+
+/// A database that every life of a consumer opens again.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn store(&self) -> Store {
+        Store::open(self.0.path().join("starts.db")).unwrap()
+    }
+
+    /// The same at another time.
+    fn store_at(&self, clock: &Clock) -> Store {
+        Store::options().clock(clock.clone()).open(self.0.path().join("starts.db")).unwrap()
+    }
+}
+
+fn dead(queue: &str) -> String {
+    format!("{queue}.dead")
+}
+
+async fn dead_letters(client: &Client, queue: &str) -> u32 {
+    client.depth(&dead(queue)).await.map_or(0, |(depth, _)| depth)
+}
+
+/// Runs lives of a consumer, each of which ends without a word while message 0 runs, until message 0 is a dead letter. Then
+/// the others may end. How often message 0 was started.
+async fn kill_until_given_up(queue: &Queue, orders: &str, shape: impl Fn(Consumer) -> Consumer) -> usize {
+    let home = Home::new();
+    let (killer, done) = (Log::default(), Log::default());
+    let innocents = client().await.depth(orders).await.unwrap().0 as usize - 1;
+    loop {
+        let calm = Gate::default();
+        let consumer = {
+            let (killer, done, calm) = (killer.clone(), done.clone(), calm.clone());
+            Consumer::new(orders, "dies").workers(4).prefetch(8).max_starts(3).handle(move |delivery| {
+                let (killer, done, calm) = (killer.clone(), done.clone(), calm.clone());
+                async move {
+                    if number(&delivery) == 0 {
+                        killer.add(());
+                        std::future::pending::<()>().await;
+                    }
+                    calm.pass().await;
+                    done.add(number(&delivery));
+                    Ok(())
+                }
+            })
+        };
+        let lives = killer.len();
+        let builder = builder().queue(queue.clone()).consumer(shape(consumer)).store(home.store());
+        let client = builder.start().await.unwrap();
+        until("message 0 started or given up", async || {
+            killer.len() > lives || dead_letters(&client, orders).await > 0
+        })
+        .await;
+        if killer.len() > lives {
+            assert!(killer.len() < 10, "{queue:?}: it comes again without end");
+            // The end of the process, as the broker sees it.
+            drop(client);
+            continue;
+        }
+        calm.open(innocents);
+        let mut all = done.reaches(innocents).await;
+        all.sort_unstable();
+        assert_eq!(all, (1..=innocents).collect::<Vec<_>>(), "{queue:?}");
+        client.shutdown(SECONDS).await;
+        let letters = take_all(&dead(orders), 1).await;
+        assert_eq!(number(&letters[0]), 0);
+        assert_eq!(letters[0].headers().get(header::REASON), Some(&Value::from("starts")), "{queue:?}");
+        assert_eq!(self::client().await.depth(&dead(orders)).await.unwrap().0, 0, "{queue:?}");
+        return killer.len();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_ends_its_process_is_dead_lettered_and_its_neighbours_are_done() {
+    for queue in [Queue::quorum(name("killer")), Queue::classic(name("killer"))] {
+        let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
+        fill(&queue, &orders, 12).await;
+        // The first start is not committed, three more are.
+        assert_eq!(kill_until_given_up(&queue, &orders, |consumer| consumer).await, 4, "{queue:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_existing_classic_queue_with_order_has_a_limit_of_starts() {
+    let orders = name("killer");
+    fill(&Queue::classic(&orders), &orders, 6).await;
+    let queue = Queue::existing(&orders);
+    let ordered = |consumer: Consumer| consumer.workers(1).order_by(OrderBy::RoutingKey);
+    assert_eq!(kill_until_given_up(&queue, &orders, ordered).await, 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_cuts_dead_letter_no_message() {
+    for queue in [Queue::quorum(name("storm")), Queue::classic(name("storm"))] {
+        let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
+        fill(&queue, &orders, 60).await;
+        let (started, gate, home) = (Log::default(), Gate::default(), Home::new());
+        let consumer = {
+            let (started, gate) = (started.clone(), gate.clone());
+            Consumer::new(&orders, "slow").workers(8).prefetch(60).handle(move |delivery| {
+                started.add(number(&delivery));
+                let gate = gate.clone();
+                async move {
+                    gate.pass().await;
+                    Ok(())
+                }
+            })
+        };
+        let proxy = Proxy::to(broker().address()).unwrap();
+        let uri = format!("{}?heartbeat=1", proxy.uri(&broker().uri()));
+        let consuming = Client::builder(uri).queue(queue.clone()).consumer(consumer).store(home.store());
+        let consuming = consuming.start().await.unwrap();
+        let asking = client().await;
+        let all_here = async |times: u64| {
+            until("all sixty here", async || {
+                consuming.stats().consumers[0].received >= 60 * times
+                    || dead_letters(&asking, &orders).await > 0
+            })
+            .await;
+        };
+        for times in 1..=17 {
+            all_here(times).await;
+            proxy.cut();
+            proxy.mend();
+        }
+        all_here(18).await;
+        gate.open(10_000);
+        until("all done or given up", async || {
+            let stats = consuming.stats().consumers.remove(0);
+            stats.consuming && stats.done + stats.rejected >= 60 && stats.in_flight + stats.waiting == 0
+        })
+        .await;
+        assert_eq!(dead_letters(&asking, &orders).await, 0, "{queue:?}");
+        consuming.shutdown(SECONDS).await;
+        depth_is(&asking, &orders, 0).await;
+        // What ran when a connection was cut was not run beside itself.
+        let mut started = started.all();
+        started.sort_unstable();
+        assert_eq!(started, (0..60).collect::<Vec<_>>(), "{queue:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn looks_at_a_message_cost_it_no_start() {
+    let (orders, log) = (name("looks"), Log::default());
+    let queue = Queue::quorum(&orders);
+    fill(&queue, &orders, 1).await;
+    let mut hand = Hand::new().await;
+    for _ in 0..16 {
+        depth_is(&client().await, &orders, 1).await;
+        hand.look(&orders).await;
+    }
+    depth_is(&client().await, &orders, 1).await;
+    let consuming = builder().queue(queue).consumer(noting(&orders, &log)).store(Home::new().store());
+    let consuming = consuming.start().await.unwrap();
+    until("done or given up", async || {
+        let stats = consuming.stats().consumers.remove(0);
+        stats.acknowledged == 1
+    })
+    .await;
+    assert_eq!(log.all(), [0]);
+    consuming.shutdown(SECONDS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delivery_count_that_its_publisher_wrote_costs_no_start() {
+    for queue in [Queue::quorum(name("foreign")), Queue::classic(name("foreign"))] {
+        let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
+        let (log, home) = (Log::default(), Home::new());
+        fill_with(&queue, vec![Message::to_queue(&orders, "0").header("x-delivery-count", 1000i64)]).await;
+        let consuming = builder().queue(queue.clone()).consumer(noting(&orders, &log)).store(home.store());
+        let consuming = consuming.start().await.unwrap();
+        until("done or given up", async || consuming.stats().consumers[0].acknowledged == 1).await;
+        assert_eq!(log.all(), [0], "{queue:?}");
+        consuming.shutdown(SECONDS).await;
+    }
+}
+
+/// Identical messages are counted one by one, not together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn identical_messages_do_not_share_their_starts() {
+    let (orders, home, log) = (name("alike"), Home::new(), Log::default());
+    let queue = Queue::classic(&orders);
+    fill_with(&queue, vec![Message::to_queue(&orders, "7"); 20]).await;
+    for _ in 0..2 {
+        let started = Log::default();
+        let seen = started.clone();
+        let consumer = Consumer::new(&orders, "dies").workers(20).max_starts(3).handle(move |_| {
+            seen.add(());
+            std::future::pending()
+        });
+        let client =
+            builder().queue(queue.clone()).consumer(consumer).store(home.store()).start().await.unwrap();
+        started.reaches(20).await;
+        drop(client);
+    }
+    let client =
+        builder().queue(queue).consumer(noting(&orders, &log)).store(home.store()).start().await.unwrap();
+    until("all acknowledged", async || client.stats().consumers[0].acknowledged == 20).await;
+    assert_eq!(log.len(), 20);
+    client.shutdown(SECONDS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kills_right_after_the_start_leave_one_copy_on_a_classic_queue() {
+    let (orders, home) = (name("copies"), Home::new());
+    let queue = Queue::classic(&orders);
+    fill(&queue, &orders, 1).await;
+    let asking = client().await;
+    for _ in 0..7 {
+        let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
+        let consumer = Consumer::new(&orders, "dies").workers(2).handle(move |_| {
+            started.send(()).unwrap();
+            std::future::pending()
+        });
+        let client =
+            builder().queue(queue.clone()).consumer(consumer).store(home.store()).start().await.unwrap();
+        has_started.recv().await.unwrap();
+        drop(client);
+        until("the consumer gone", async || asking.depth(&orders).await.is_ok_and(|(_, count)| count == 0))
+            .await;
+    }
+    depth_is(&asking, &orders, 1).await;
+}
+
+fn attempts(orders: &str, log: &Log<u32>) -> Consumer {
+    let log = log.clone();
+    let retry = Retry::exponential(3, AN_HOUR).cap(AN_HOUR);
+    Consumer::new(orders, "fails").workers(1).retry(retry).handle(move |delivery: Delivery| {
+        log.add(delivery.attempt());
+        async { Err(TaskError::transient("not now")) }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attempts_in_place_are_kept_over_restarts() {
+    let (orders, home, log) = (name("place"), Home::new(), Log::default());
+    let clock = Clock::manual(Time::from_micros(0));
+    let queue = Queue::classic(&orders);
+    fill(&queue, &orders, 1).await;
+    for life in 1..=3 {
+        let store = home.store_at(&clock);
+        let client = builder().queue(queue.clone()).consumer(attempts(&orders, &log)).store(store);
+        let client = client.start().await.unwrap();
+        log.reaches(life).await;
+        until("the attempt over", async || {
+            let stats = client.stats().consumers.remove(0);
+            stats.retried + stats.rejected == 1
+        })
+        .await;
+        client.shutdown(SECONDS).await;
+        clock.set(clock.now().plus(AN_HOUR));
+    }
+    assert_eq!(log.all(), [1, 2, 3]);
+    let letters = take_all(&dead(&orders), 1).await;
+    assert_eq!(letters[0].headers().get(header::FAILED), Some(&Value::from(3i64)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retry_in_place_keeps_its_due_time_over_restarts() {
+    let (orders, home, log) = (name("due"), Home::new(), Log::default());
+    let clock = Clock::manual(Time::from_micros(0));
+    let queue = Queue::classic(&orders);
+    fill(&queue, &orders, 1).await;
+    let half = AN_HOUR / 2;
+    // When the consumer starts, after its first life, and how many attempts the message has had then.
+    for (later, attempted) in [(Duration::ZERO, 1), (half, 1), (half - Duration::from_secs(1), 1), (half, 2)]
+    {
+        clock.set(clock.now().plus(later));
+        let store = home.store_at(&clock);
+        let client = builder().queue(queue.clone()).consumer(attempts(&orders, &log)).store(store);
+        let client = client.start().await.unwrap();
+        log.reaches(attempted).await;
+        // It waits in its place.
+        until("the wait for its next attempt", async || {
+            let stats = client.stats().consumers.remove(0);
+            let handled = stats.handler.map_or(0, |handler| handler.count);
+            (stats.received, stats.in_flight, handled) == (1, 1, stats.retried)
+        })
+        .await;
+        client.shutdown(SECONDS).await;
+    }
+    assert_eq!(log.all(), [1, 2]);
+}
+
+/// Each run ends, by an error or by the sink, and then the process is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_that_ended_with_a_failure_of_the_sink_are_no_starts_without_an_end() {
+    let (orders, home, log) = (name("sink"), Home::new(), Log::default());
+    let queue = Queue::quorum(&orders);
+    fill(&queue, &orders, 1).await;
+    let asking = client().await;
+    for _ in 0..6 {
+        let consumer = Consumer::new(&orders, "fails")
+            .max_starts(2)
+            .probe_delay(AN_HOUR, AN_HOUR)
+            .handle(async |_| Err(TaskError::unavailable("connection refused")));
+        let client = builder().queue(queue.clone()).consumer(consumer).store(home.store());
+        let client = client.start().await.unwrap();
+        until("a pause or a dead letter", async || {
+            let stats = client.stats().consumers.remove(0);
+            stats.paused.is_some() || stats.rejected > 0
+        })
+        .await;
+        assert_eq!(client.stats().consumers[0].rejected, 0, "it was dead-lettered");
+        drop(client);
+        until("the consumer gone", async || asking.depth(&orders).await.is_ok_and(|(_, count)| count == 0))
+            .await;
+    }
+    let consumer = noting(&orders, &log).max_starts(2);
+    let client = builder().queue(queue).consumer(consumer).store(home.store()).start().await.unwrap();
+    until("it ended", async || client.stats().consumers[0].acknowledged == 1).await;
+    assert_eq!((log.len(), dead_letters(&asking, &orders).await), (1, 0));
+    client.shutdown(SECONDS).await;
+}

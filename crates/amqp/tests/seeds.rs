@@ -1,0 +1,56 @@
+//! The seeds of the fuzz targets, and every beginning and small change of them, hold what the targets check.
+
+use gristmill_amqp::probe;
+use std::path::Path;
+
+/// Calls `check` with each seed of a target, cut short at every place, and with each byte changed.
+fn each(target: &str, check: impl Fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let seed = std::fs::read(entry.unwrap().path()).unwrap();
+        count += 1;
+        (0..=seed.len()).for_each(|end| check(&seed[..end]));
+        for at in 0..seed.len() {
+            for change in [0x01, 0x20, 0x80, 0xff] {
+                let mut changed = seed.clone();
+                changed[at] ^= change;
+                check(&changed);
+            }
+        }
+    }
+    assert!(count > 0, "{target} has no seeds");
+}
+
+#[test]
+fn frames_are_read_the_same_in_any_pieces() {
+    each("frames", |data| {
+        if let Some((sizes, bytes)) = data.split_first_chunk::<3>() {
+            probe::frames(sizes, bytes);
+        }
+    });
+}
+
+#[test]
+fn methods_are_read_or_refused() {
+    each("methods", probe::method);
+}
+
+#[test]
+fn properties_go_out_as_they_came() {
+    each("properties", probe::properties);
+}
+
+#[test]
+fn tables_go_out_as_they_came() {
+    each("tables", probe::table);
+}
+
+#[test]
+fn addresses_are_read_or_refused_without_repeating_a_password() {
+    each("uris", |data| {
+        if let Ok(text) = str::from_utf8(data) {
+            probe::uri(text);
+        }
+    });
+}

@@ -1,0 +1,294 @@
+//! `--drain`: whether nothing is left to do.
+//!
+//! Owns what is asked of the broker, how long nothing must happen, and how long nothing may happen while messages are left. A
+//! message on its way between the broker and a consumer is counted by neither, so that nothing must have happened for a while;
+//! one that the broker returns from the queue where it waited for another attempt is in no queue, so that the consumer counts
+//! those that it expects back, and the management API those of earlier runs. While the sink fails, consuming is paused and no message is finished.
+
+use std::time::Duration;
+
+use gristmill_amqp::stats::ConsumerStats;
+use gristmill_amqp::{Client, Error as Fault, Stats, companions};
+use tokio::time::Instant;
+
+use super::returning::Returning;
+use super::streams::Streams;
+use crate::output::{counted, grouped};
+
+/// How long nothing must happen for there to be nothing left.
+const STILL: Duration = Duration::from_millis(500);
+
+/// For how long nothing may change while messages are left, unless `--drain-timeout` says otherwise. The broker itself tries
+/// again after three minutes to return a message to a queue that was full.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How far it has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    NotYet,
+    /// Nothing is left.
+    Drained,
+    /// The queues are empty, but this number of messages that were postponed has not come back.
+    Missing(u64),
+    /// These consumers, by their places, are paused and have finished no message for too long; the others are drained.
+    Blocked(Vec<usize>),
+}
+
+/// Sees when nothing is left, or nothing can be done about what is left.
+pub(super) struct DrainDetector {
+    /// For how long nothing may change while messages are left.
+    timeout: Duration,
+    /// Since when nothing has happened, and the counts at that time.
+    still: Option<(Instant, Counts)>,
+    /// For each consumer that is paused: since when it has finished no message, and how many it had finished before.
+    paused: Vec<Option<(Instant, u64)>>,
+    /// Queues where messages of earlier runs may wait for another attempt. The broker logs every question about a queue that
+    /// does not exist, so it is asked about them once.
+    retry_queues: Option<Vec<String>>,
+    returning: Returning,
+}
+
+/// What changes when something happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counts {
+    handled: u64,
+    postponed: u64,
+}
+
+/// A consumer as far as its pause matters.
+#[derive(Clone, Copy, Debug)]
+struct Activity {
+    is_paused: bool,
+    /// A handler runs (a probe, or one that was started before the pause), or there is no connection.
+    is_busy: bool,
+    /// Messages that ended, and attempts that they used.
+    finished: u64,
+}
+
+impl Activity {
+    fn of(one: &ConsumerStats) -> Self {
+        Activity {
+            is_paused: one.paused.is_some(),
+            is_busy: one.in_flight > 0 || !one.consuming,
+            finished: one.done + one.retried + one.rejected + one.skipped + one.expired,
+        }
+    }
+}
+
+impl DrainDetector {
+    pub(super) fn new(timeout: Duration, returning: Returning) -> Self {
+        DrainDetector { timeout, still: None, paused: Vec::new(), retry_queues: None, returning }
+    }
+
+    /// Why messages may be left though nothing is counted, if they may.
+    pub(super) fn uncounted(&self) -> Option<String> {
+        self.returning.uncounted()
+    }
+
+    pub(super) async fn observe(&mut self, client: &Client, streams: &Streams) -> Result<Progress, Fault> {
+        let stats = client.stats();
+        let activities: Vec<Activity> = stats.consumers.iter().map(Activity::of).collect();
+        let blocked = self.blocked(Instant::now(), &activities);
+        let stats = without(stats, &blocked);
+        let streams = &streams.without(&blocked);
+        if !streams.are_read(&stats) {
+            self.still = None;
+            return Ok(Progress::NotYet);
+        }
+        let stats = &streams.queues_only(stats);
+        let is_idle = |stats: &Stats| {
+            stats.consumers.iter().all(|one| one.consuming && one.in_flight + one.waiting == 0)
+        };
+        let is_empty = is_idle(stats)
+            && self.is_empty(client, stats).await?
+            && is_idle(&streams.queues_only(without(client.stats(), &blocked)));
+        let retry_queues = self.retry_queues.as_deref().unwrap_or_default();
+        let returning = if is_empty { self.returning.count(retry_queues).await } else { Some(0) };
+        let Some(returning) = returning else {
+            self.still = None;
+            return Ok(Progress::NotYet);
+        };
+        let counts = Counts {
+            handled: stats.consumers.iter().map(|one| one.received + one.acknowledged).sum(),
+            postponed: returning.max(stats.consumers.iter().map(|one| one.postponed).sum()),
+        };
+        Ok(match self.decide(Instant::now(), is_empty, counts) {
+            Progress::Drained if !blocked.is_empty() => Progress::Blocked(blocked),
+            progress => progress,
+        })
+    }
+
+    /// The consumers, by their places, that are paused and have finished no message for too long.
+    fn blocked(&mut self, now: Instant, consumers: &[Activity]) -> Vec<usize> {
+        self.paused.resize(consumers.len(), None);
+        let mut blocked = Vec::new();
+        for (at, (since, one)) in self.paused.iter_mut().zip(consumers).enumerate() {
+            let before = since.take().filter(|(_, finished)| *finished == one.finished);
+            if one.is_paused {
+                let (begun, _) = *since.insert(before.unwrap_or((now, one.finished)));
+                if !one.is_busy && now.duration_since(begun) >= self.timeout {
+                    blocked.push(at);
+                }
+            }
+        }
+        blocked
+    }
+
+    fn decide(&mut self, now: Instant, is_empty: bool, counts: Counts) -> Progress {
+        let before = self.still.take();
+        if !is_empty {
+            return Progress::NotYet;
+        }
+        let (since, _) =
+            *self.still.insert(before.filter(|(_, then)| *then == counts).unwrap_or((now, counts)));
+        let elapsed = now.duration_since(since);
+        match counts.postponed {
+            0 if elapsed >= STILL => Progress::Drained,
+            missing @ 1.. if elapsed >= self.timeout => Progress::Missing(missing),
+            _ => Progress::NotYet,
+        }
+    }
+
+    /// Whether nothing waits in the queues, nor for another attempt.
+    async fn is_empty(&mut self, client: &Client, stats: &Stats) -> Result<bool, Fault> {
+        for one in &stats.consumers {
+            match client.depth(&one.queue).await {
+                Ok((0, _)) => {}
+                Ok(_) => return Ok(false),
+                Err(error) if error.is_passing() => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        if self.retry_queues.is_none() {
+            let mut found = Vec::new();
+            for one in &stats.consumers {
+                match retry_queues(client, &one.queue).await {
+                    Ok(queues) => found.extend(queues.into_iter().map(|(queue, _)| queue)),
+                    Err(error) if error.is_passing() => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+            self.retry_queues = Some(found);
+        }
+        for queue in self.retry_queues.iter().flatten() {
+            // One that was deleted meanwhile is as good as empty.
+            if let Ok((1.., _)) = client.depth(queue).await {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The same without the consumers at these places.
+fn without(mut stats: Stats, places: &[usize]) -> Stats {
+    let mut at = 0;
+    stats.consumers.retain(|_| {
+        at += 1;
+        !places.contains(&(at - 1))
+    });
+    stats
+}
+
+/// The queues where messages of a queue wait for another attempt, and how many do.
+async fn retry_queues(client: &Client, queue: &str) -> Result<Vec<(String, u32)>, Fault> {
+    let mut found = Vec::new();
+    for (at, queue) in companions(queue).skip(1).enumerate() {
+        match client.depth(&queue).await {
+            Ok((messages, _)) => found.push((queue, messages)),
+            Err(error) if error.is_passing() => return Err(error),
+            // The first exists whenever another does.
+            Err(_) if at == 0 => break,
+            Err(_) => {}
+        }
+    }
+    Ok(found)
+}
+
+/// What a consumer leaves that cannot go on: how many messages, where they are, and why.
+pub(super) async fn unhandled(
+    client: &Client,
+    one: &ConsumerStats,
+    stream_end: Option<u64>,
+) -> Result<String, Fault> {
+    let queue = &one.queue;
+    let why = one.paused.as_deref().unwrap_or("the cause is not known");
+    if let Some(end) = stream_end {
+        let position = one.position.unwrap_or_default();
+        let count = counted((end + 1).saturating_sub(position), "message");
+        return Ok(format!("{count} unhandled (in the stream {queue}, from offset {position}): {why}"));
+    }
+    // Those that are held here go back to their queue.
+    let in_queue = u64::from(client.depth(queue).await?.0) + one.waiting + one.in_flight;
+    let waiting = retry_queues(client, queue).await?;
+    let waiting: Vec<_> = waiting.iter().filter(|(_, messages)| *messages > 0).collect();
+    let all = in_queue + waiting.iter().map(|(_, messages)| u64::from(*messages)).sum::<u64>();
+    let mut places = vec![format!("{} in {queue}", grouped(in_queue))];
+    places
+        .extend(waiting.iter().map(|(name, messages)| format!("{} in {name}", grouped((*messages).into()))));
+    Ok(format!("{} unhandled ({}): {why}", counted(all, "message"), places.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_when_nothing_happens_and_every_postponed_message_is_accounted_for() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let counts = |handled, postponed| Counts { handled, postponed };
+        let minutes = TIMEOUT.as_millis() as u64;
+        for (steps, expected) in [
+            (vec![(0, true, counts(1, 0)), (499, true, counts(1, 0))], Progress::NotYet),
+            (vec![(0, true, counts(1, 0)), (500, true, counts(1, 0))], Progress::Drained),
+            // Something was handled, or waits, meanwhile.
+            (vec![(0, true, counts(1, 0)), (500, true, counts(2, 0))], Progress::NotYet),
+            (
+                vec![(0, true, counts(1, 0)), (400, false, counts(1, 0)), (500, true, counts(1, 0))],
+                Progress::NotYet,
+            ),
+            // A message that was postponed is still to come.
+            (vec![(0, true, counts(1, 1)), (minutes - 1, true, counts(1, 1))], Progress::NotYet),
+            (vec![(0, true, counts(1, 3)), (minutes, true, counts(1, 3))], Progress::Missing(3)),
+            (
+                vec![(0, true, counts(1, 3)), (9, true, counts(1, 2)), (minutes, true, counts(1, 2))],
+                Progress::NotYet,
+            ),
+            (
+                vec![(0, true, counts(1, 1)), (9, true, counts(2, 0)), (509, true, counts(2, 0))],
+                Progress::Drained,
+            ),
+        ] {
+            let mut detector = DrainDetector::new(TIMEOUT, Returning::new(None));
+            let last =
+                steps.iter().map(|(time, empty, counts)| detector.decide(at(*time), *empty, *counts)).last();
+            assert_eq!(last, Some(expected), "{steps:?}");
+        }
+    }
+    #[test]
+    fn consumer_that_is_paused_and_finishes_nothing_is_blocked() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let paused = |finished| Activity { is_paused: true, is_busy: false, finished };
+        let probing = |finished| Activity { is_busy: true, ..paused(finished) };
+        let working = |finished| Activity { is_paused: false, ..paused(finished) };
+        for (steps, expected) in [
+            (vec![(0, paused(3)), (299, paused(3))], false),
+            (vec![(0, paused(3)), (300, paused(3))], true),
+            // A probe that runs may end well, and so may what was started before the pause.
+            (vec![(0, paused(3)), (300, probing(3))], false),
+            (vec![(0, paused(3)), (250, probing(3)), (300, paused(3))], true),
+            // Something was finished, or it was not paused, meanwhile.
+            (vec![(0, paused(3)), (250, paused(4)), (300, paused(4))], false),
+            (vec![(0, paused(3)), (250, working(3)), (251, paused(3)), (300, paused(3))], false),
+            (vec![(0, working(3)), (900, working(3))], false),
+            (vec![(0, working(3)), (900, paused(3))], false),
+        ] {
+            let mut detector = DrainDetector::new(TIMEOUT, Returning::new(None));
+            let last =
+                steps.iter().map(|(time, one)| detector.blocked(at(*time), &[working(0), *one])).last();
+            assert_eq!(last, Some(if expected { vec![1] } else { vec![] }), "{steps:?}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! How often and when a message is tried again, from what was asked for.
+
+use std::time::Duration;
+
+use gristmill_amqp::{DEFAULT_RETRY, DEFAULT_RETRY_IN_PLACE};
+use gristmill_pool::Retry;
+
+use crate::settings::consumers::Consumer;
+
+/// No wait between two attempts is longer, unless the first is, or the server asks for it.
+const MAX_DELAY: Duration = Duration::from_secs(60 * 60);
+
+/// The policy of a consumer, for messages that are tried again in their place or for others. `retry_for` alone allows as many attempts as it has time for; with `attempts`, the smaller
+/// number counts.
+pub(super) fn retry(one: &Consumer, in_place: bool) -> Retry {
+    let default = if in_place { DEFAULT_RETRY_IN_PLACE } else { DEFAULT_RETRY };
+    let delay = one.retry_delay.unwrap_or_else(|| default.without_jitter().delay(1));
+    let policy = |attempts| Retry::exponential(attempts, delay).cap(MAX_DELAY.max(delay));
+    match (one.attempts, one.retry_for) {
+        (attempts, None) => policy(attempts.unwrap_or(default.attempts())),
+        (attempts, Some(time)) => {
+            let fitting = attempts_within(policy(u32::MAX).without_jitter(), time);
+            policy(attempts.unwrap_or(u32::MAX).min(fitting))
+        }
+    }
+}
+
+/// How many attempts there are when the waits between them take no longer than this, together.
+fn attempts_within(policy: Retry, time: Duration) -> u32 {
+    let mut waited = Duration::ZERO;
+    let fits = |failed: &u32| {
+        waited = waited.saturating_add(policy.delay(*failed));
+        waited <= time
+    };
+    (1..MAX_ATTEMPTS).take_while(fits).count() as u32 + 1
+}
+
+/// As many as can be asked for by number.
+const MAX_ATTEMPTS: u32 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn waits_grow_to_an_hour_and_fill_the_time_that_is_given() {
+        let of = |delay, time| {
+            attempts_within(Retry::exponential(u32::MAX, delay).cap(HOUR).without_jitter(), time)
+        };
+        assert_eq!(of(SECOND, Duration::ZERO), 1);
+        assert_eq!(of(SECOND, SECOND * 7), 4);
+        assert_eq!(of(SECOND, SECOND * 6), 3);
+        // 1, 2, 4, 8, 16 and 32 minutes, then 22 times an hour.
+        assert_eq!(of(SECOND * 60, HOUR * 24), 1 + 6 + 22);
+        assert_eq!(of(Duration::from_millis(1), Duration::MAX), MAX_ATTEMPTS);
+    }
+}

@@ -1,0 +1,94 @@
+//! `gristmill jobs cancel`: cancels tasks and jobs, waiting or running, and waits until their runs have ended.
+
+use std::time::{Duration, Instant};
+
+use gristmill_jobs::ProcessGroups;
+use gristmill_store::Store;
+use gristmill_store::jobs::JobStatus;
+use gristmill_store::tasks::{CancelOutcome, TaskRow, TaskStatus};
+use serde_json::{Value, json};
+
+use super::Id;
+use crate::commands::each;
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+
+/// How long the end of running tasks is waited for. A worker notices the request and ends a command within a second.
+const WAIT: Duration = Duration::from_secs(3);
+
+/// How often it is checked whether a worker that should end a task is alive.
+const POLL: Duration = Duration::from_millis(200);
+
+/// Cancels everything first and then waits, so that many running tasks end together.
+pub(super) fn cancel(context: &Context, store: &Store, ids: &[Id]) -> Result<Outcome, Error> {
+    let requests: Vec<_> = ids.iter().map(|id| request(store, id)).collect();
+    let limit = Instant::now() + WAIT;
+    let mut requests = requests.into_iter();
+    each(context, ids, |id| {
+        let runs = requests.next().unwrap_or(Ok(false))?;
+        let (status, line) = match id {
+            Id::Task(number) if runs => wait_for_end(store, *number, limit)?,
+            Id::Task(number) => ("cancelled", format!("task {number} is cancelled")),
+            Id::Job(uuid) if runs => {
+                ("cancelled", format!("job {uuid} is cancelled; its worker stops it within a second"))
+            }
+            Id::Job(uuid) => ("cancelled", format!("job {uuid} is cancelled")),
+        };
+        Ok((json!({"id": id, "status": status}) as Value, line))
+    })
+}
+
+/// Asks for one to be cancelled. True if it runs.
+fn request(store: &Store, id: &Id) -> Result<bool, Error> {
+    match id {
+        Id::Task(number) => Ok(store.tasks().cancel(*number)? == CancelOutcome::Requested),
+        Id::Job(uuid) => {
+            let job = store.jobs().get(uuid)?;
+            store.jobs().cancel(uuid)?;
+            Ok(job.status == JobStatus::Running)
+        }
+    }
+}
+
+/// Waits until the run of a task has ended. Returns its status, and that in a sentence.
+fn wait_for_end(store: &Store, id: i64, limit: Instant) -> Result<(&'static str, String), Error> {
+    let mut watch = store.watch()?;
+    loop {
+        let task = store.tasks().get(id)?;
+        match task.status {
+            TaskStatus::Running => {}
+            TaskStatus::Cancelled => {
+                return Ok(("cancelled", format!("task {id} is cancelled; its run has ended")));
+            }
+            other => {
+                let status = other.as_str();
+                return Ok((
+                    status,
+                    format!("task {id} is {status}: its run ended before it could be cancelled"),
+                ));
+            }
+        }
+        if is_left_over(store, &task)? {
+            // Nobody else ends its command.
+            ProcessGroups::beside(store.path()).end_left_over(None);
+            if store.tasks().recover_cancelled()? > 0 {
+                continue;
+            }
+        }
+        let left = limit.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let line = format!(
+                "task {id} is being cancelled: it is cancelled as soon as its worker has ended its run"
+            );
+            return Ok(("cancelling", line));
+        }
+        watch.wait(left.min(POLL))?;
+    }
+}
+
+/// Whether the worker of a task is gone.
+fn is_left_over(store: &Store, task: &TaskRow) -> Result<bool, Error> {
+    let expired = task.lease_expires_at.is_none_or(|at| at <= store.now());
+    let worker = task.worker_id.as_deref().and_then(|token| token.rsplit_once('/')).map(|(worker, _)| worker);
+    Ok(expired || store.workers().dead()?.iter().any(|dead| Some(dead.as_str()) == worker))
+}

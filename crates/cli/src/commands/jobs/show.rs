@@ -1,0 +1,111 @@
+//! `gristmill jobs show`: one task or job, with the output of its failed attempts and its checkpoints.
+
+use gristmill_store::Store;
+use gristmill_store::failures::FailedAttempt;
+use gristmill_store::jobs::JobRow;
+use gristmill_store::tasks::{TaskRow, TaskStatus};
+use serde_json::json;
+
+use super::{Entry, Id, letter_of, status};
+use crate::commands::object;
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::output::{Output, time};
+
+pub(super) fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome, Error> {
+    match id {
+        Id::Task(id) => {
+            let task = store.tasks().get(*id)?;
+            let steps = store.checkpoints().of(*id)?;
+            let failures = store.failures().of(*id)?;
+            let mut value = Entry::Task(Box::new(task.clone())).as_value()?;
+            let noted: Vec<_> = steps.iter().map(object).collect::<Result<_, _>>()?;
+            value["checkpoints"] = json!(noted);
+            value["failures"] = json!(failures);
+            let letter = if task.status == TaskStatus::Failed { letter_of(store, *id)? } else { None };
+            value["dead_letter"] = json!(letter);
+            context.output.say(&value, |output| {
+                let next = letter.map(|letter| context.hints.command(&format!("dead show {letter}")));
+                let mut text = task_fields(output, &task, next);
+                failures.iter().for_each(|failed| text.push_str(&attempt(output, failed)));
+                let row = |step: &gristmill_store::checkpoints::Checkpoint| {
+                    vec![step.step.clone(), time(step.updated_at), step.data.clone()]
+                };
+                if !steps.is_empty() {
+                    let rows: Vec<_> = steps.iter().map(row).collect();
+                    text.push_str(&format!("\n{}", output.table(&["CHECKPOINT", "AT", "DATA"], &rows)));
+                }
+                text
+            })?;
+        }
+        Id::Job(id) => {
+            let job = store.jobs().get(id)?;
+            let value = Entry::Job(Box::new(job.clone())).as_value()?;
+            context.output.say(&value, |output| job_fields(output, &job))?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// A failed attempt, below all other facts.
+fn attempt(output: &Output, failed: &FailedAttempt) -> String {
+    let step = failed.step.as_ref().map_or_else(String::new, |step| format!(" at step {step}"));
+    let mut lines = format!("{}{step}, {}", failed.reason, time(failed.failed_at));
+    if let Some(written) = &failed.output {
+        lines.push_str(&format!("\n{written}"));
+    }
+    format!("\n{}", output.fields(&[(&format!("attempt {}", failed.attempt), Some(lines))]))
+}
+
+fn task_fields(output: &Output, task: &TaskRow, next: Option<String>) -> String {
+    let attempts = match task.max_attempts {
+        Some(most) => format!("{} started, {} failed of at most {most}", task.starts, task.attempts),
+        None => format!("{} started, {} failed", task.starts, task.attempts),
+    };
+    output.fields(&[
+        ("task", Some(task.id.to_string())),
+        ("kind", Some(task.kind.clone())),
+        ("queue", Some(task.queue.clone())),
+        ("status", Some(status(task).to_owned())),
+        ("cancel request", task.cancel_requested_at.map(time)),
+        ("priority", Some(task.priority.to_string())),
+        ("attempts", Some(attempts)),
+        ("crashes", Some(task.crashes).filter(|count| *count > 0).map(|count| count.to_string())),
+        ("document", task.document_id.clone()),
+        ("unique key", task.unique_key.clone()),
+        ("created", Some(time(task.created_at))),
+        ("due", task.run_after.map(time)),
+        ("started", task.started_at.map(time)),
+        ("finished", task.finished_at.map(time)),
+        ("worker", task.worker_id.clone()),
+        ("heartbeat", task.worker_heartbeat_at.map(time)),
+        ("lease ends", task.lease_expires_at.map(time)),
+        ("last failure", task.last_failed_at.map(time)),
+        ("failed step", task.failed_step.clone()),
+        ("last error", task.error_message.clone()),
+        ("payload", Some(task.payload.clone())),
+        ("result", task.result.clone()),
+        ("next", next.map(|command| format!("{command} tells more and what it wrote"))),
+    ])
+}
+
+fn job_fields(output: &Output, job: &JobRow) -> String {
+    let total = job.total_items.map_or_else(String::new, |total| format!(" of {total}"));
+    let progress = format!("{:.0} %, {}{total} items", job.progress * 100.0, job.processed_items);
+    output.fields(&[
+        ("job", Some(job.id.clone())),
+        ("kind", Some(job.kind.as_str().to_owned())),
+        ("status", Some(job.status.as_str().to_owned())),
+        ("dry run", Some(if job.dry_run { "yes" } else { "no" }.to_owned())),
+        ("progress", Some(progress)),
+        ("created", Some(time(job.created_at))),
+        ("started", job.started_at.map(time)),
+        ("finished", job.finished_at.map(time)),
+        ("worker", job.worker_id.clone()),
+        ("heartbeat", job.worker_heartbeat_at.map(time)),
+        ("lease ends", job.lease_expires_at.map(time)),
+        ("error code", job.error_code.clone()),
+        ("error", job.error_message.clone()),
+        ("payload", Some(job.payload.clone())),
+    ])
+}

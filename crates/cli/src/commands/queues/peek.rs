@@ -1,0 +1,110 @@
+//! `gristmill queues peek`: the first messages of a queue, which stay in it.
+
+use gristmill_amqp::Delivery;
+use serde_json::{Value, json};
+
+use super::super::broker::{self, Place};
+use super::failed;
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::output::Output;
+
+pub(super) const HELP: &str = "\
+Shows properties, headers with their types, and the body; a body that is not text is shown in hexadecimal. The messages \
+stay in the queue, where their order may change. The broker marks them as redelivered, and for a quorum queue counts a delivery of each: a queue with a \
+delivery limit drops or dead-letters a message that was looked at too often. A stream cannot be looked at.
+
+Exit codes:
+  0    done
+  1    a queue that does not exist; no entry at the broker
+  2    the system failed: no broker
+
+Examples:
+  gristmill queues peek orders.dead
+  gristmill queues peek orders.dead --limit 1 --json | jq '.items[0].headers'";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Args {
+    /// The queue to look at
+    queue: String,
+
+    /// Show at most N messages
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    limit: u32,
+
+    #[command(flatten)]
+    place: Place,
+}
+
+pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
+    args.place.note(context);
+    let settings = context.settings()?;
+    let (signals, mut cancelled) = broker::signals(1)?;
+    let runtime = broker::runtime(1)?;
+    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let found = runtime.block_on(async {
+        let peek = async {
+            let client = broker::builder(&settings.amqp, "gristmill queues peek").start().await?;
+            let found = client.peek(&args.queue, limit).await;
+            broker::close(client).await;
+            found
+        };
+        tokio::select! {
+            found = peek => found.map(Some).map_err(failed),
+            Some(()) = cancelled.recv() => Ok(None),
+        }
+    });
+    runtime.shutdown_background();
+    signals.stop();
+    let Some(found) = found? else { return Ok(Outcome::Interrupted) };
+    let items: Vec<Value> = found.iter().map(item).collect();
+    let text = |output: &Output| match found.is_empty() {
+        true => format!("no message is ready in {}", args.queue),
+        false => found
+            .iter()
+            .enumerate()
+            .map(|(at, one)| block(output, at + 1, one))
+            .collect::<Vec<_>>()
+            .join("\n"),
+    };
+    context.output.say(&json!({"items": items, "next_cursor": null}), text)?;
+    Ok(Outcome::Done)
+}
+
+fn item(delivery: &Delivery) -> Value {
+    let mut item = delivery.to_json();
+    item["redelivered"] = delivery.is_redelivered().into();
+    item["bytes"] = delivery.body().len().into();
+    item["unreadable"] = delivery.unreadable_properties().into();
+    item
+}
+
+/// A message for a person: its fields, one below the other.
+fn block(output: &Output, number: usize, delivery: &Delivery) -> String {
+    let json = delivery.to_json();
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut fields: Vec<(String, Option<String>)> = vec![
+        ("message".to_owned(), Some(number.to_string())),
+        ("exchange".to_owned(), Some(delivery.exchange().to_owned())),
+        ("routing key".to_owned(), Some(delivery.routing_key().to_owned())),
+        ("redelivered".to_owned(), Some(delivery.is_redelivered().to_string())),
+        ("unreadable".to_owned(), delivery.unreadable_properties().map(str::to_owned)),
+    ];
+    let properties = json["properties"].as_object().into_iter().flatten();
+    fields.extend(properties.map(|(name, value)| (name.replace('_', " "), Some(text(value)))));
+    for header in json["headers"].as_array().into_iter().flatten() {
+        let name = format!("header {} ({})", text(&header["name"]), text(&header["type"]));
+        fields.push((name, Some(text(&header["value"]))));
+    }
+    let (name, body) = match (&json["payload"], &json["payload_hex"]) {
+        (Value::String(body), _) => ("body", body),
+        (_, Value::String(hex)) => ("body (hex)", hex),
+        _ => ("body", &String::new()),
+    };
+    fields.push((format!("{name}, {} bytes", delivery.body().len()), Some(body.clone())));
+    output.fields(&fields.iter().map(|(name, value)| (name.as_str(), value.clone())).collect::<Vec<_>>())
+}

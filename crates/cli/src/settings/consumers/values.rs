@@ -1,0 +1,131 @@
+//! Values of consumers' settings: text in, typed value out; none for text that is not legal.
+//!
+//! Owns the grammar of each value. Which setting has which, and what is said about a wrong one, is the affair of `consumers`.
+
+use std::time::Duration;
+
+use gristmill_amqp::{Offset, OrderBy};
+
+use super::super::{MOMENT, value};
+
+/// A kind of queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Quorum,
+    Classic,
+    Stream,
+}
+
+/// Statuses of HTTP: `404`, or all of a kind, `5xx`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Statuses(Vec<std::ops::RangeInclusive<u16>>);
+
+impl Default for Statuses {
+    fn default() -> Self {
+        Self(vec![408..=408, 425..=425, 429..=429, 500..=599])
+    }
+}
+
+impl Statuses {
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let one = |text: &str| match text.trim() {
+            "3xx" => Some(300..=399),
+            "4xx" => Some(400..=499),
+            "5xx" => Some(500..=599),
+            status => status.parse().ok().filter(|status| (300..=599).contains(status)).map(|one| one..=one),
+        };
+        text.split(',').map(one).collect::<Option<Vec<_>>>().map(Self)
+    }
+
+    pub(crate) fn has(&self, status: u16) -> bool {
+        self.0.iter().any(|range| range.contains(&status))
+    }
+}
+
+pub(super) fn name(text: &str) -> Option<String> {
+    Some(text.to_owned()).filter(|name| (1..=255).contains(&name.len()) && !name.contains('\0'))
+}
+
+pub(super) fn at_least_a_moment(text: &str) -> Option<Duration> {
+    value::duration(text).filter(|duration| *duration >= MOMENT)
+}
+
+pub(super) fn order(text: &str) -> Option<OrderBy> {
+    match text.split_once(':') {
+        None if text == "routing-key" => Some(OrderBy::RoutingKey),
+        Some(("header", name)) if !name.is_empty() => Some(OrderBy::Header(name.to_owned())),
+        _ => None,
+    }
+}
+
+pub(crate) fn kind(text: &str) -> Option<Kind> {
+    match text {
+        "quorum" => Some(Kind::Quorum),
+        "classic" => Some(Kind::Classic),
+        "stream" => Some(Kind::Stream),
+        _ => None,
+    }
+}
+
+pub(super) fn offset(text: &str) -> Option<Offset> {
+    Some(match text {
+        "first" => Offset::First,
+        "last" => Offset::Last,
+        "next" => Offset::Next,
+        number => Offset::Number(number.parse().ok()?),
+    })
+}
+
+pub(super) fn place_for_letters(text: &str) -> Option<(String, String)> {
+    let (exchange, key) = text.split_once(':').unwrap_or((text, ""));
+    match exchange {
+        // The exchange without a name, which has every queue by its name.
+        "" => Some((String::new(), name(key)?)),
+        exchange => Some((name(exchange)?, key.to_owned())),
+    }
+}
+
+pub(super) fn binding(text: &str) -> Option<(String, String)> {
+    let (exchange, key) = text.split_once(':')?;
+    Some((name(exchange)?, key.to_owned()))
+}
+
+pub(crate) fn url(text: &str) -> Option<String> {
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let clean = text.bytes().all(|byte| byte.is_ascii_graphic());
+    (clean && !host.is_empty() && !host.ends_with('@')).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_numbers_and_kinds() {
+        let statuses = Statuses::read("401, 404,5xx").unwrap();
+        for (status, expected) in
+            [(401, true), (404, true), (403, false), (500, true), (599, true), (429, false)]
+        {
+            assert_eq!(statuses.has(status), expected, "{status}");
+        }
+        for bad in ["", "200", "2xx", "6xx", "404;405", "600", "-1", "404,"] {
+            assert_eq!(Statuses::read(bad), None, "{bad}");
+        }
+        for (status, expected) in
+            [(408, true), (425, true), (429, true), (503, true), (401, false), (302, false)]
+        {
+            assert_eq!(Statuses::default().has(status), expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn urls_are_of_http_and_name_a_host() {
+        for good in ["http://a", "https://u:p@a:1/b?c", "http://[::1]:80/"] {
+            assert_eq!(url(good).as_deref(), Some(good));
+        }
+        for bad in ["", "ftp://a", "http://", "http:///x", "a", "http://a b", "http://u:p@"] {
+            assert_eq!(url(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Values with a type of AMQP, as people write them: headers of messages and arguments of queues.
+//!
+//! Owns their grammar, `NAME=VALUE` and `NAME:TYPE=VALUE`, and the types of the arguments that RabbitMQ knows.
+
+use gristmill_amqp::Value;
+use jiff::Timestamp;
+
+use super::value;
+
+/// The types that can be named.
+const TYPES: &str =
+    "text, int, int8, uint8, int16, uint16, int32, uint32, float, double, bool, time, bytes or void";
+
+/// A name with its value.
+pub(crate) type Typed = (String, Value);
+
+/// Arguments of queues that RabbitMQ knows, without their `x-`, and their types.
+const ARGUMENTS: &[(&str, Kind)] = &[
+    ("max-length", Kind::Count),
+    ("max-length-bytes", Kind::Size),
+    ("message-ttl", Kind::Milliseconds),
+    ("expires", Kind::Milliseconds),
+    ("delivery-limit", Kind::Count),
+    ("max-priority", Kind::Count),
+    ("single-active-consumer", Kind::Bool),
+    ("overflow", Kind::Text),
+    ("dead-letter-exchange", Kind::Text),
+    ("dead-letter-routing-key", Kind::Text),
+    ("dead-letter-strategy", Kind::Text),
+    ("max-in-memory-length", Kind::Count),
+    ("quorum-initial-group-size", Kind::Count),
+    ("queue-leader-locator", Kind::Text),
+    ("queue-mode", Kind::Text),
+    ("queue-version", Kind::Count),
+    ("consumer-timeout", Kind::Milliseconds),
+    ("max-age", Kind::Text),
+    ("stream-max-segment-size-bytes", Kind::Size),
+    ("initial-cluster-size", Kind::Count),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Count,
+    Size,
+    Milliseconds,
+    Bool,
+    Text,
+}
+
+impl Kind {
+    fn read(self, text: &str) -> Option<Value> {
+        let count = || text.parse::<i64>().ok().filter(|count| *count >= 0);
+        Some(match self {
+            Kind::Count => Value::Int(count()?),
+            Kind::Size => Value::Int(count().or_else(|| i64::try_from(value::size(text)?).ok())?),
+            Kind::Milliseconds => {
+                let duration = || i64::try_from(value::duration(text)?.as_millis()).ok();
+                Value::Int(count().or_else(duration)?)
+            }
+            Kind::Bool => Value::Bool(text.parse().ok()?),
+            Kind::Text => text.into(),
+        })
+    }
+
+    fn expected(self) -> &'static str {
+        match self {
+            Kind::Count => "a whole number",
+            Kind::Size => "a number of bytes, or a size such as 10MiB",
+            Kind::Milliseconds => "a number of milliseconds, or a duration such as 30s",
+            Kind::Bool => "true or false",
+            Kind::Text => "a text",
+        }
+    }
+}
+
+/// A header of a message: `NAME=VALUE` is text, `NAME:TYPE=VALUE` has that type.
+pub(crate) fn header(text: &str) -> Result<Typed, String> {
+    let expected = || format!("expected: NAME=VALUE or NAME:TYPE=VALUE, where TYPE is {TYPES}");
+    let (name, text) = text.split_once('=').ok_or_else(expected)?;
+    let (name, value) = named(name, text).ok_or_else(expected)?;
+    if !(1..=255).contains(&name.len()) {
+        return Err(expected());
+    }
+    Ok((name.to_owned(), value))
+}
+
+/// An argument of a queue: one that RabbitMQ knows, with or without its `x-`, or any other with a type.
+pub(crate) fn argument(text: &str) -> Result<Typed, String> {
+    let names = || ARGUMENTS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let expected = || {
+        format!(
+            "expected: NAME=VALUE, where NAME is one of {}; or x-NAME:TYPE=VALUE, where TYPE is {TYPES}",
+            names()
+        )
+    };
+    let (name, value) = text.split_once('=').ok_or_else(expected)?;
+    let bare = name.strip_prefix("x-").unwrap_or(name);
+    if bare == "queue-type" {
+        return Err("the kind of the queue is what --declare says".to_owned());
+    }
+    if let Some((known, kind)) = ARGUMENTS.iter().find(|(known, _)| *known == bare) {
+        let value =
+            kind.read(value).ok_or_else(|| format!("{known} is {value:?}; expected: {}", kind.expected()))?;
+        return Ok((format!("x-{known}"), value));
+    }
+    match named(name, value) {
+        Some((name, value)) if name.starts_with("x-") && name.len() <= 255 => Ok((name.to_owned(), value)),
+        _ => Err(expected()),
+    }
+}
+
+/// The name without its type, and the value. What stands behind the last colon is part of the name unless it is a type.
+fn named<'a>(name: &'a str, text: &str) -> Option<(&'a str, Value)> {
+    match name.rsplit_once(':') {
+        Some((name, kind)) if TYPES.split([',', ' ']).any(|known| known == kind && known != "or") => {
+            Some((name, read(kind, text)?))
+        }
+        _ => Some((name, text.into())),
+    }
+}
+
+fn read(kind: &str, text: &str) -> Option<Value> {
+    Some(match kind {
+        "text" => text.into(),
+        "int" => Value::Int(text.parse().ok()?),
+        "int8" => Value::Int8(text.parse().ok()?),
+        "uint8" => Value::UInt8(text.parse().ok()?),
+        "int16" => Value::Int16(text.parse().ok()?),
+        "uint16" => Value::UInt16(text.parse().ok()?),
+        "int32" => Value::Int32(text.parse().ok()?),
+        "uint32" => Value::UInt32(text.parse().ok()?),
+        "float" => Value::Float(text.parse().ok()?),
+        "double" => Value::Double(text.parse().ok()?),
+        "bool" => Value::Bool(text.parse().ok()?),
+        "time" => Value::Time(seconds(text)?),
+        "bytes" => Value::Bytes(bytes(text)?.into()),
+        "void" if text.is_empty() => Value::Void,
+        _ => return None,
+    })
+}
+
+/// Seconds since 1970: as a number, as a moment in RFC 3339, or `now`.
+pub(crate) fn seconds(text: &str) -> Option<u64> {
+    if text == "now" {
+        return u64::try_from(Timestamp::now().as_second()).ok();
+    }
+    let moment = || u64::try_from(text.parse::<Timestamp>().ok()?.as_second()).ok();
+    text.parse().ok().or_else(moment)
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let pair = |pair: &[u8]| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?);
+    hex.as_bytes().chunks(2).map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_have_the_type_that_is_named() {
+        for (text, name, value) in [
+            ("a=b", "a", Value::Text("b".to_owned())),
+            ("a:b=c", "a:b", Value::Text("c".to_owned())),
+            ("a:or=c", "a:or", Value::Text("c".to_owned())),
+            ("a=b=c", "a", Value::Text("b=c".to_owned())),
+            ("retries:int=-3", "retries", Value::Int(-3)),
+            ("a:b:int32=3", "a:b", Value::Int32(3)),
+            ("a:bool=true", "a", Value::Bool(true)),
+            ("a:double=0.5", "a", Value::Double(0.5)),
+            ("a:time=1970-01-01T00:01:00Z", "a", Value::Time(60)),
+            ("a:time=61", "a", Value::Time(61)),
+            ("a:bytes=ff00", "a", Value::Bytes(vec![0xff, 0].into())),
+            ("a:void=", "a", Value::Void),
+        ] {
+            assert_eq!(header(text), Ok((name.to_owned(), value)), "{text}");
+        }
+        for text in ["a", "=b", "a:int=x", "a:uint8=256", "a:bytes=f", "a:bool=1", "a:void=x", ":int=1"] {
+            assert!(header(text).unwrap_err().contains("NAME:TYPE=VALUE"), "{text}");
+        }
+    }
+
+    #[test]
+    fn arguments_that_rabbitmq_knows_have_their_types() {
+        for (text, name, value) in [
+            ("max-length=10", "x-max-length", Value::Int(10)),
+            ("x-max-length=10", "x-max-length", Value::Int(10)),
+            ("max-length-bytes=1KiB", "x-max-length-bytes", Value::Int(1024)),
+            ("message-ttl=30s", "x-message-ttl", Value::Int(30_000)),
+            ("message-ttl=5", "x-message-ttl", Value::Int(5)),
+            ("single-active-consumer=true", "x-single-active-consumer", Value::Bool(true)),
+            ("overflow=reject-publish", "x-overflow", Value::Text("reject-publish".to_owned())),
+            ("x-other:int=3", "x-other", Value::Int(3)),
+        ] {
+            assert_eq!(argument(text), Ok((name.to_owned(), value)), "{text}");
+        }
+        for (text, expected) in [
+            ("max-length=many", "max-length is \"many\"; expected: a whole number"),
+            ("max-lenght=1", "NAME is one of max-length"),
+            ("single-active-consumer=1", "true or false"),
+            ("x-queue-type=stream", "--declare"),
+            ("x-other:int=a", "x-NAME:TYPE=VALUE"),
+        ] {
+            assert!(argument(text).unwrap_err().contains(expected), "{text}");
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Records the process groups of running commands, so that a later run can end what a killed worker left behind.
+//!
+//! Owns a folder beside the database with a file for each running command: the worker, what it works on, the run's id and,
+//! once the command is started, the leader of its group. A command whose worker was killed before it could note the
+//! leader is found by the run's id in its environment. A file goes when its command has ended. They outlive a killed process and mean nothing after a
+//! reboot, so they are not synced. A group is ended only if it is certain that it is the recorded one; that can be
+//! seen on Linux only.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Once};
+use std::time::{Duration, Instant};
+
+use gristmill_store::process;
+
+#[cfg(not(target_os = "linux"))]
+#[path = "process_groups/elsewhere.rs"]
+mod system;
+#[cfg(target_os = "linux")]
+#[path = "process_groups/linux.rs"]
+mod system;
+
+/// How long a group has to end after SIGTERM, and then after SIGKILL.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How often it is checked whether a group has ended.
+const POLL: Duration = Duration::from_millis(5);
+
+/// This process.
+static OWNER: LazyLock<String> = LazyLock::new(process::tag);
+
+/// The process groups of running commands that use one database.
+#[derive(Clone, Debug)]
+pub struct ProcessGroups {
+    folder: PathBuf,
+}
+
+impl ProcessGroups {
+    /// Those of the database at this path. They are recorded in the folder `<database>-commands`.
+    pub fn beside(database: &Path) -> Self {
+        let mut folder = gristmill_store::behind_link(database).into_os_string();
+        folder.push("-commands");
+        ProcessGroups { folder: folder.into() }
+    }
+
+    /// Records a command that is about to be started as the leader of a new group. `work` names what it works on.
+    pub fn record(&self, work: &str) -> Record {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let owner: String = OWNER.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let run = format!("{owner}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let found = Recorded {
+            owner: OWNER.clone(),
+            session: system::session(),
+            work: work.to_owned(),
+            run: run.clone(),
+            leader: None,
+        };
+        let file = self.write(&found).inspect_err(|error| warn(&self.folder, error)).ok();
+        Record { run, file }
+    }
+
+    fn write(&self, recorded: &Recorded) -> io::Result<(PathBuf, File)> {
+        let path = self.folder.join(format!("{}-{}", boot_of(&recorded.owner), recorded.run));
+        // Another process may remove the empty folder in between.
+        let mut attempts = 0;
+        let mut file = loop {
+            attempts += 1;
+            system::create_folder(&self.folder)?;
+            match gristmill_store::private::create_new(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < 10 => {}
+                file => break file?,
+            }
+        };
+        file.write_all(recorded.to_text().as_bytes())?;
+        Ok((path, file))
+    }
+
+    /// Ends the groups of workers that are dead, and every other group that works on `work`: its run has lost the task.
+    /// Returns how many were ended.
+    pub fn end_left_over(&self, work: Option<&str>) -> usize {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return 0 };
+        let boot = boot_of(&OWNER);
+        let mut left = Vec::new();
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let same_machine = |name: &str| name.split('-').next() == boot.split('-').next();
+            if !same_machine(&name) {
+                // Of an earlier boot.
+                drop(fs::remove_file(&path));
+                continue;
+            }
+            let recorded = fs::read_to_string(&path).ok().and_then(|text| Recorded::parse(&text));
+            let Some(recorded) = recorded else { continue };
+            let is_dead = process::is_alive(&recorded.owner) == Some(false);
+            if is_dead || work == Some(recorded.work.as_str()) {
+                left.push((path, recorded));
+            }
+        }
+        let ended = end_all(left.iter().filter_map(|(_, recorded)| recorded.group_to_end()).collect());
+        left.iter().for_each(|(path, _)| drop(fs::remove_file(path)));
+        drop(fs::remove_dir(&self.folder));
+        ended
+    }
+}
+
+fn warn(folder: &Path, error: &io::Error) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing::warn!(
+            folder = %folder.display(),
+            %error,
+            "commands cannot be recorded; if this process is killed, the next attempt may run beside one"
+        );
+    });
+}
+
+/// The record of a command. To be dropped when the command has ended.
+#[derive(Debug)]
+pub struct Record {
+    run: String,
+    file: Option<(PathBuf, File)>,
+}
+
+impl Record {
+    /// The environment variable with the run's id. The command must have it.
+    pub const VARIABLE: &str = "GRISTMILL_RUN_ID";
+
+    /// The value of that variable.
+    pub fn run_id(&self) -> &str {
+        &self.run
+    }
+
+    /// Notes the process that was started.
+    pub fn started(&mut self, leader: u32) {
+        if let Some((path, file)) = &mut self.file {
+            let text = leader_text(&process::tag_of(leader), leader);
+            if let Err(error) = file.write_all(text.as_bytes()) {
+                warn(path, &error);
+            }
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if let Some((path, _)) = &self.file {
+            drop(fs::remove_file(path));
+            // Fails while others are in it.
+            path.parent().map(fs::remove_dir);
+        }
+    }
+}
+
+fn leader_text(tag: &str, group: u32) -> String {
+    format!("{tag}\n{group}\n")
+}
+
+/// The boot and the pid namespace in a tag, as part of a file name.
+fn boot_of(tag: &str) -> String {
+    let boot = tag.split_once(" (boot ").and_then(|(_, rest)| rest.split_once(", start "));
+    boot.map_or_else(|| "unknown".to_owned(), |(boot, _)| boot.replace('/', "-"))
+}
+
+/// A recorded command.
+#[derive(Debug, PartialEq, Eq)]
+struct Recorded {
+    owner: String,
+    session: i32,
+    work: String,
+    run: String,
+    /// Its tag and the number of its group. Nothing, if its worker was killed before it was noted.
+    leader: Option<(String, u32)>,
+}
+
+impl Recorded {
+    fn to_text(&self) -> String {
+        let Recorded { owner, session, work, run, leader } = self;
+        let leader = leader.as_ref().map_or_else(String::new, |(tag, group)| leader_text(tag, *group));
+        format!("{owner}\n{session}\n{work}\n{run}\n{leader}")
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let mut next = || lines.next().map(str::to_owned);
+        let (owner, session, work, run) = (next()?, next()?.parse().ok()?, next()?, next()?);
+        let leader = next().zip(next().and_then(|group| group.parse().ok()));
+        Some(Recorded { owner, session, work, run, leader })
+    }
+
+    /// The number of the group, if it is still the recorded one.
+    fn group(&self) -> Option<u32> {
+        match &self.leader {
+            Some((leader, group)) => self.is_running(leader, *group).then_some(*group),
+            None => system::leader_of_run(&self.run, self.session),
+        }
+    }
+
+    /// Whether the group with this number is still the recorded one. A number is not given to another process while a
+    /// group has it; so if the leader is gone, its children are known by their session.
+    fn is_running(&self, leader: &str, group: u32) -> bool {
+        match process::is_alive(leader) {
+            None => false,
+            Some(true) => true,
+            Some(false) => {
+                let members = system::members(group);
+                let taken = members.iter().any(|member| member.process == group);
+                !taken && members.iter().any(|member| member.session == self.session)
+            }
+        }
+    }
+
+    /// The number of the group, if it runs and is not our own.
+    fn group_to_end(&self) -> Option<u32> {
+        let group = self.group().filter(|group| *group != system::own_group())?;
+        tracing::warn!(group, work = self.work, owner = self.owner, "ending a command that was left behind");
+        Some(group)
+    }
+}
+
+/// Ends groups, children included, all at the same time. Returns how many there were.
+fn end_all(mut groups: Vec<u32>) -> usize {
+    let count = groups.len();
+    for kill in [false, true] {
+        groups.iter().for_each(|group| system::signal(*group, kill));
+        let limit = Instant::now() + GRACE;
+        while !groups.is_empty() && Instant::now() < limit {
+            let running = system::groups();
+            groups.retain(|group| running.contains(group));
+            if !groups.is_empty() {
+                std::thread::park_timeout(POLL);
+            }
+        }
+    }
+    count
+}
+
+/// A process that runs.
+struct Member {
+    process: u32,
+    session: i32,
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A command with a child in its group; both hold the pipe open.
+    fn start(script: &str) -> Child {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", script])
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Returns when every process of the command has ended.
+    fn wait_for_end(child: &mut Child) {
+        child.wait().unwrap();
+        child.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
+    }
+
+    fn dead_owner() -> String {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let tag = process::tag_of(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        tag
+    }
+
+    fn recorded(owner: &str, child: &Child, work: &str) -> Recorded {
+        Recorded {
+            owner: owner.to_owned(),
+            session: system::session(),
+            work: work.to_owned(),
+            run: format!("{work}-of-{}", child.id()),
+            leader: Some((process::tag_of(child.id()), child.id())),
+        }
+    }
+
+    #[test]
+    fn command_whose_worker_was_killed_before_it_noted_the_leader_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & wait"]).process_group(0).stdout(Stdio::piped());
+        // Other processes may run the same test.
+        let run = format!("run-of-{}", std::process::id());
+        let mut left = command.env(Record::VARIABLE, &run).spawn().unwrap();
+        let mut other = command.env(Record::VARIABLE, "another-run").spawn().unwrap();
+        let found = recorded(&dead_owner(), &left, "task 1");
+        groups.write(&Recorded { run, leader: None, ..found }).unwrap();
+        assert_eq!(groups.end_left_over(None), 1);
+        wait_for_end(&mut left);
+        assert!(other.try_wait().unwrap().is_none());
+        groups.write(&recorded(&dead_owner(), &other, "task 2")).unwrap();
+        assert_eq!(groups.end_left_over(None), 1);
+        wait_for_end(&mut other);
+    }
+
+    #[test]
+    fn groups_of_dead_workers_are_ended_with_their_children_and_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let (mut left, mut living) = (start("sleep 600 & wait"), start("sleep 600 & wait"));
+        groups.write(&recorded(&dead_owner(), &left, "task 1")).unwrap();
+        let mut kept = groups.record("task 2");
+        kept.started(living.id());
+        assert_eq!(groups.end_left_over(None), 1);
+        wait_for_end(&mut left);
+        assert!(living.try_wait().unwrap().is_none());
+        assert_eq!(groups.end_left_over(Some("task 1")), 0, "it is ended once");
+        // A run that has lost its task to the caller is ended, too.
+        assert_eq!(groups.end_left_over(Some("task 2")), 1);
+        wait_for_end(&mut living);
+        drop(kept);
+        assert!(!groups.folder.exists());
+    }
+
+    #[test]
+    fn children_whose_leader_is_gone_are_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let mut left = start("sleep 600 & exit 0");
+        let found = recorded(&dead_owner(), &left, "task 1");
+        left.wait().unwrap();
+        groups.write(&found).unwrap();
+        assert_eq!(groups.end_left_over(None), 1);
+        wait_for_end(&mut left);
+    }
+
+    #[test]
+    fn commands_that_ignore_sigterm_are_killed_after_one_grace_period_for_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let mut left: Vec<Child> = (0..5).map(|_| start("trap '' TERM; echo ready; sleep 600")).collect();
+        for (number, child) in left.iter_mut().enumerate() {
+            let mut line = [0; 6];
+            child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+            groups.write(&recorded(&dead_owner(), child, &format!("task {number}"))).unwrap();
+        }
+        assert_eq!(groups.end_left_over(None), 5);
+        left.iter_mut().for_each(wait_for_end);
+    }
+
+    #[test]
+    fn a_number_that_belongs_to_another_process_now_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let mut other = start("exec sleep 600");
+        let found = recorded(&dead_owner(), &other, "task 1");
+        let leader = found.leader.as_ref().map(|(tag, group)| (tag.replace(", start ", ", start 1"), *group));
+        groups.write(&Recorded { leader, ..found }).unwrap();
+        assert_eq!(groups.end_left_over(None), 0);
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    #[test]
+    fn records_of_an_earlier_boot_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        fs::create_dir(&groups.folder).unwrap();
+        fs::write(groups.folder.join("00000000-4026531836-77"), "").unwrap();
+        assert_eq!(groups.end_left_over(None), 0);
+        assert!(!groups.folder.exists());
+    }
+
+    #[test]
+    fn records_are_read_as_written() {
+        for leader in [None, Some((process::tag(), 7))] {
+            let found = Recorded {
+                owner: process::tag(),
+                session: 3,
+                work: "task 1".to_owned(),
+                run: "17-1".to_owned(),
+                leader,
+            };
+            assert_eq!(Recorded::parse(&found.to_text()), Some(found));
+        }
+        assert_eq!(Recorded::parse("process 1 on x"), None);
+    }
+}

@@ -1,0 +1,341 @@
+//! What a runner claims and when: how much ahead of its workers, in which order, and what happens to claims whose process
+//! is killed or whose clock is set.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gristmill_jobs::{Kind, Runner, Work};
+use gristmill_pool::TaskResult;
+use gristmill_store::tasks::{NewTask, TaskFilter, TaskRow, TaskStatus};
+use gristmill_store::{Clock, Durability, Store, Time};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn open(folder: &Path, clock: Clock) -> Store {
+    Store::options().durability(Durability::Normal).clock(clock).open(folder.join("work.db")).unwrap()
+}
+
+fn fixture() -> (tempfile::TempDir, Store) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), Clock::system());
+    (folder, store)
+}
+
+fn put(store: &Store, count: usize, priority: i32) -> Vec<i64> {
+    let task = |_| NewTask { priority, ..NewTask::new("k", "1") };
+    let added = store.tasks().enqueue_many((0..count).map(task).collect()).unwrap();
+    added.into_iter().map(|added| added.id).collect()
+}
+
+fn claimed(store: &Store) -> Vec<TaskRow> {
+    let filter = TaskFilter { status: Some(TaskStatus::Running), ..TaskFilter::default() };
+    store.tasks().list(&filter, None, 9_999).unwrap().items
+}
+
+fn running(store: &Store) -> usize {
+    claimed(store).len()
+}
+
+/// Waits for a condition. Returns whether it became true within some seconds.
+fn becomes(condition: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(10) {
+        if condition() {
+            return true;
+        }
+        std::thread::yield_now();
+    }
+    false
+}
+
+/// A gate that is closed at first, and who stands before it.
+#[derive(Clone, Default)]
+struct Gate {
+    open: Arc<AtomicBool>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    fn pass(&self, work: &Work<'_>) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        while !self.open.load(Ordering::SeqCst) && !work.wait_cancelled(Duration::from_millis(1)) {}
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn open(&self) {
+        self.open.store(true, Ordering::SeqCst);
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+}
+
+#[test]
+fn slow_tasks_are_not_claimed_ahead() {
+    let (_folder, store) = fixture();
+    put(&store, 80, 0);
+    let most = Arc::new(AtomicUsize::new(0));
+    let seen = most.clone();
+    // The handlers of eight workers end together, in waves.
+    let wave = Arc::new(std::sync::Barrier::new(8));
+    let kind = Kind::new("k", move |work| {
+        seen.fetch_max(running(work.store()), Ordering::SeqCst);
+        work.wait_cancelled(Duration::from_millis(100));
+        wave.wait();
+        Ok(())
+    });
+    let runner = Runner::builder(store).kind(kind.workers(8)).start().unwrap();
+    runner.wait_idle().unwrap();
+    let most = most.load(Ordering::SeqCst);
+    assert!((8..=16).contains(&most), "8 workers held {most} tasks that take 100 ms");
+}
+
+/// A runner with one worker that has come to hold tasks ahead, and waits in a task at the gate. Returns the order of runs.
+fn held_ahead(store: &Store, gate: &Gate) -> (gristmill_jobs::Running, Arc<Mutex<Vec<i64>>>) {
+    let ids = put(store, 400, 0);
+    let (order, stop_at) = (Arc::new(Mutex::new(Vec::new())), ids[200]);
+    let (log, before) = (order.clone(), gate.clone());
+    let kind = Kind::new("k", move |work| {
+        log.lock().unwrap().push(work.id());
+        if work.id() == stop_at {
+            before.pass(work);
+        }
+        Ok(())
+    });
+    let runner = Runner::builder(store.clone()).kind(kind.workers(1)).start().unwrap();
+    assert!(becomes(|| gate.is_waited_for()));
+    (runner, order)
+}
+
+#[test]
+fn urgent_task_waits_for_one_running_task_and_not_for_tasks_claimed_ahead() {
+    let (_folder, store) = fixture();
+    let gate = Gate::default();
+    let (runner, order) = held_ahead(&store, &gate);
+    let urgent = put(&store, 1, 9)[0];
+    // Either everything else that waited was given back, or it is claimed, too. A claim is known to the worker before its
+    // process writes anything else.
+    let seen = std::cell::OnceCell::new();
+    assert!(becomes(|| {
+        let claims: Vec<_> = claimed(&store).into_iter().map(|task| (task.id, task.started_at)).collect();
+        let is_claimed = claims.iter().any(|(id, _)| *id == urgent);
+        claims.len() == 1 || is_claimed && *seen.get_or_init(|| claims.clone()) != claims
+    }));
+    gate.open();
+    runner.wait_idle().unwrap();
+    let order = order.lock().unwrap();
+    assert_eq!(order.iter().position(|id| *id == urgent), Some(201), "it ran next");
+    assert_eq!(order.len(), 401);
+}
+
+#[test]
+fn tasks_that_wait_for_a_busy_worker_are_given_back() {
+    let (_folder, store) = fixture();
+    let gate = Gate::default();
+    let (runner, _order) = held_ahead(&store, &gate);
+    let given_back = becomes(|| running(&store) == 1);
+    gate.open();
+    assert!(given_back, "{} tasks are held", running(&store));
+    runner.wait_idle().unwrap();
+    assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Completed, 400)]);
+    // Its summary names what it leaves undone, not what it held for a moment.
+    let pool = runner.stats().kinds[0].pool.clone();
+    assert_eq!((pool.submitted, pool.completed), (400, 400));
+    let summary = runner.stop(LONG).unwrap();
+    assert_eq!((summary.completed, summary.released), (400, 0));
+}
+
+#[test]
+fn clock_set_forward_starts_no_running_task_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(Time::parse("2026-01-19 12:00:00").unwrap());
+    let (store, other) = (open(folder.path(), clock.clone()), open(folder.path(), clock.clone()));
+    let id = put(&store, 1, 0)[0];
+    let (gate, starts) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
+    let kind = || {
+        let (gate, starts) = (gate.clone(), starts.clone());
+        Kind::new("k", move |work| {
+            starts.fetch_add(1, Ordering::SeqCst);
+            gate.pass(work);
+            Ok(())
+        })
+    };
+    let first = Runner::builder(store.clone()).kind(kind().workers(2)).start().unwrap();
+    assert!(becomes(|| gate.is_waited_for()));
+    clock.set(clock.now().plus(Duration::from_secs(3 * 3_600)));
+    // What a second process does when it starts, and what the first one does every few seconds.
+    let second = Runner::builder(other).kind(kind().workers(2)).start().unwrap();
+    let recovered = store.tasks().recover(3).unwrap();
+    std::thread::scope(|scope| {
+        let idle = scope.spawn(|| second.wait_idle().unwrap());
+        assert!(becomes(|| idle.is_finished() || starts.load(Ordering::SeqCst) > 1));
+        gate.open();
+    });
+    first.wait_idle().unwrap();
+    assert_eq!((recovered.freed, starts.load(Ordering::SeqCst)), (0, 1));
+    let task = store.tasks().get(id).unwrap();
+    assert_eq!((task.status, task.crashes), (TaskStatus::Completed, 0));
+}
+
+const CHILD: &str = "GRISTMILL_TEST_CHILD";
+
+/// A process with a runner for tasks of the kind `k`: those with the payload 1 end at once, those with the payload 2 never
+/// do. It prints the number of each that it starts.
+#[test]
+fn child() {
+    let Ok(folder) = std::env::var(CHILD) else { return };
+    let store = open(Path::new(&folder), Clock::system());
+    let handler = |work: &Work<'_>| -> TaskResult<()> {
+        println!("started {}", work.id());
+        while work.payload() == "2" {
+            std::thread::park();
+        }
+        Ok(())
+    };
+    let _runner = Runner::builder(store).kind(Kind::new("k", handler).workers(2)).start().unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Such a process, and the tasks that it has started.
+struct Process {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    started: Vec<i64>,
+}
+
+impl Process {
+    /// Starts one and waits until it runs a task that never ends.
+    fn start(folder: &Path, store: &Store) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "child", "--nocapture"]).env(CHILD, folder).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut process = Process { child, lines, started: Vec::new() };
+        while let Some(id) = process.next_start() {
+            if store.tasks().get(id).unwrap().payload == "2" {
+                break;
+            }
+        }
+        process
+    }
+
+    fn next_start(&mut self) -> Option<i64> {
+        let id = self.lines.find_map(|line| line.unwrap().split_once("started ")?.1.parse().ok())?;
+        self.started.push(id);
+        Some(id)
+    }
+
+    /// Kills it. Returns all that it has started.
+    fn kill(mut self) -> Vec<i64> {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        while self.next_start().is_some() {}
+        self.started
+    }
+}
+
+fn all(store: &Store) -> Vec<TaskRow> {
+    store.tasks().list(&TaskFilter::default(), None, 9_999).unwrap().items
+}
+
+#[test]
+fn task_of_a_killed_process_is_run_at_once_by_a_runner_that_starts() {
+    let (folder, store) = fixture();
+    let id = store.tasks().enqueue(NewTask::new("k", "2")).unwrap().id;
+    Process::start(folder.path(), &store).kill();
+    let runner = Runner::builder(store.clone()).kind(Kind::new("k", |_| Ok(()))).start().unwrap();
+    runner.wait_idle().unwrap();
+    runner.stop(LONG).unwrap();
+    assert_eq!(store.tasks().get(id).unwrap().status, TaskStatus::Completed);
+}
+
+#[test]
+fn task_of_a_killed_process_is_taken_over_by_a_runner_that_is_idle() {
+    let (folder, store) = fixture();
+    let id = store.tasks().enqueue(NewTask::new("k", "2")).unwrap().id;
+    let process = Process::start(folder.path(), &store);
+    let (done, dones) = channel();
+    let done = Mutex::new(done);
+    let kind = Kind::new("k", move |work| Ok(done.lock().unwrap().send(work.id())?));
+    let runner = Runner::builder(store).kind(kind).start().unwrap();
+    runner.wait_idle().unwrap();
+    process.kill();
+    assert_eq!(dones.recv_timeout(Duration::from_secs(20)), Ok(id));
+}
+
+#[test]
+fn tasks_that_a_killed_process_had_not_started_are_no_poison_pills() {
+    let (folder, store) = fixture();
+    let mut starts: Vec<i64> = Vec::new();
+    for round in 0..4 {
+        put(&store, 300, 0);
+        store.tasks().enqueue(NewTask { priority: -round, ..NewTask::new("k", "2") }).unwrap();
+        put(&store, 300, -round);
+        starts.extend(Process::start(folder.path(), &store).kill());
+        // Whatever its leases are, they have run out.
+        let other = rusqlite::Connection::open(store.path()).unwrap();
+        other
+            .execute_batch(
+                "UPDATE tasks SET lease_expires_at = '2026-01-01 00:00:00' WHERE status = 'running'",
+            )
+            .unwrap();
+        store.tasks().recover(3).unwrap();
+    }
+    // The second worker may be killed between the note of a start and the start itself, once in each round.
+    let mut unseen = 0;
+    for task in all(&store) {
+        let starts = starts.iter().filter(|id| **id == task.id).count();
+        unseen += (task.crashes as usize).saturating_sub(starts);
+        assert!(task.status != TaskStatus::Failed || task.crashes == 3, "{starts} starts: {task:?}");
+    }
+    assert!(unseen <= 4, "{unseen} crashes of tasks that were not started");
+}
+
+/// The outcome of a task is refused, and its dead letter too: the runner holds its claim no more.
+#[test]
+fn claim_that_a_living_worker_does_not_hold_is_freed_when_its_lease_runs_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(Time::parse("2026-01-19 12:00:00").unwrap());
+    let store = open(folder.path(), clock.clone());
+    let refused = store.tasks().enqueue(NewTask::new("k", "\"refused\"")).unwrap().id;
+    let long = store.tasks().enqueue(NewTask::new("k", "\"long\"")).unwrap().id;
+    let other = rusqlite::Connection::open(store.path()).unwrap();
+    other
+        .execute_batch(&format!(
+            "CREATE TRIGGER refuse BEFORE UPDATE OF status ON tasks
+             WHEN NEW.id = {refused} AND NEW.status IN ('completed', 'failed') BEGIN SELECT RAISE(ABORT, 'no'); END"
+        ))
+        .unwrap();
+    let (gate, runs) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
+    let (before, count) = (gate.clone(), runs.clone());
+    let kind = Kind::new("k", move |work| {
+        match work.payload() {
+            "\"long\"" => before.pass(work),
+            _ => drop(count.fetch_add(1, Ordering::SeqCst)),
+        }
+        Ok(())
+    });
+    let builder = Runner::builder(store.clone()).lease(Duration::from_secs(1));
+    let runner = builder.kind(kind.workers(2)).start().unwrap();
+    let unfinished = || runner.stats().kinds[0].tasks.unfinished;
+    let is_forgotten =
+        becomes(|| gate.is_waited_for() && runs.load(Ordering::SeqCst) == 1 && unfinished() == 1);
+    other.execute_batch("DROP TRIGGER refuse").unwrap();
+    clock.set(clock.now().plus(Duration::from_secs(3_600)));
+    let is_run_again = becomes(|| store.tasks().get(refused).unwrap().status == TaskStatus::Completed);
+    let (again, held) = (store.tasks().get(refused).unwrap(), store.tasks().get(long).unwrap());
+    // Before anything is asserted: the runner waits for this handler when it is dropped.
+    gate.open();
+    assert!(is_forgotten && is_run_again, "the task is {:?}", again.status);
+    assert_eq!((runs.load(Ordering::SeqCst), again.crashes, held.status), (2, 0, TaskStatus::Running));
+    runner.wait_idle().unwrap();
+    assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Completed, 2)]);
+}

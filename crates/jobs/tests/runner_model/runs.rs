@@ -1,0 +1,166 @@
+//! What must be true of the runs of every round: which may be at the same time, when they may begin, and in which order.
+
+use std::collections::{HashMap, HashSet};
+
+use gristmill_store::tasks::TaskRow;
+
+use crate::RETRY_DELAY;
+use crate::log::{End, Event};
+use crate::rules::Round;
+
+/// A run ends with its end in the log, or with its process. A process that is about to be killed counts as ended: others
+/// may have its tasks as soon as it is. Tasks with the same unique key are one.
+pub(crate) fn no_task_runs_beside_itself(round: &Round<'_>) -> Result<(), String> {
+    let mut first_with_key: HashMap<&str, i64> = HashMap::new();
+    let mut same: HashMap<i64, i64> = HashMap::new();
+    for task in round.tasks {
+        if let Some(key) = &task.unique_key {
+            same.insert(task.id, *first_with_key.entry(key).or_insert(task.id));
+        }
+    }
+    let mut running: HashMap<i64, u32> = HashMap::new();
+    let mut dead: HashSet<u32> = HashSet::new();
+    for event in round.events {
+        match event {
+            Event::Start { process, .. } if dead.contains(process) => {}
+            Event::Start { task, process, .. } => {
+                if let Some(other) = running.insert(same.get(task).copied().unwrap_or(*task), *process) {
+                    return Err(format!("task {task} was started in {process} while it ran in {other}"));
+                }
+            }
+            Event::End { task, process, .. } => {
+                let task = same.get(task).unwrap_or(task);
+                if running.get(task) == Some(process) {
+                    running.remove(task);
+                }
+            }
+            Event::Kill { process } => {
+                dead.insert(*process);
+                running.retain(|_, other| other != process);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A stop returns when the runs have ended, and nothing is started afterwards.
+pub(crate) fn no_run_outlasts_the_stop_of_its_process(round: &Round<'_>) -> Result<(), String> {
+    let mut running: HashSet<(i64, u32)> = HashSet::new();
+    let mut stopped: HashSet<u32> = HashSet::new();
+    for event in round.events {
+        match event {
+            Event::Start { task, process, .. } => {
+                if stopped.contains(process) {
+                    return Err(format!("task {task} was started in {process}, which had stopped"));
+                }
+                running.insert((*task, *process));
+            }
+            Event::End { task, process, .. } => drop(running.remove(&(*task, *process))),
+            Event::Stopped { process } => {
+                if let Some((task, _)) = running.iter().find(|(_, other)| other == process) {
+                    return Err(format!("process {process} has stopped, and task {task} runs there"));
+                }
+                stopped.insert(*process);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A task is not started before it is due, nor an attempt before the delay after the failed one is over. An outcome that a
+/// killed process may not have written is none.
+pub(crate) fn nothing_starts_early(round: &Round<'_>) -> Result<(), String> {
+    let delay = i64::try_from(RETRY_DELAY.as_micros()).unwrap_or(i64::MAX);
+    // The time from which on a task may be started, and the process whose outcome that follows from.
+    let mut due: HashMap<i64, (i64, u32)> = HashMap::new();
+    // The test logs when a task is due after enqueueing it.
+    for event in round.events {
+        if let Event::Due { task, at } = event {
+            due.insert(*task, (*at, 0));
+        }
+    }
+    for event in round.events {
+        match event {
+            Event::Start { task, at, .. } => {
+                if let Some((earliest, _)) = due.remove(task)
+                    && *at < earliest
+                {
+                    return Err(format!("task {task} was started {} µs too early", earliest - at));
+                }
+            }
+            Event::End { task, process, end: End::Transient, at } => {
+                due.insert(*task, (at + delay, *process));
+            }
+            Event::Kill { process } => due.retain(|_, (_, other)| other != process),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Nothing but a request to cancel its task cancels a run: stops wait for runs that end in time, and a process that lives
+/// keeps its claims.
+pub(crate) fn only_requests_cancel_runs(round: &Round<'_>) -> Result<(), String> {
+    let mut requested: HashSet<i64> = HashSet::new();
+    for event in round.events {
+        if let Event::Cancel { task, .. } = event {
+            requested.insert(*task);
+        }
+    }
+    for event in round.events {
+        if let Event::End { task, process, end: End::Cancelled, .. } = event
+            && !requested.contains(task)
+        {
+            return Err(format!("the run of task {task} in {process} was cancelled, without a request"));
+        }
+    }
+    Ok(())
+}
+
+/// A task that was cancelled at once is not started any more.
+pub(crate) fn cancelled_tasks_do_not_start(round: &Round<'_>) -> Result<(), String> {
+    let mut cancelled: HashSet<i64> = HashSet::new();
+    for event in round.events {
+        match event {
+            Event::Cancel { task, at_once: true } => drop(cancelled.insert(*task)),
+            Event::Start { task, .. } if cancelled.contains(task) => {
+                return Err(format!("task {task} was cancelled, and then started"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// One worker starts what was never tried before in the order of priority and number, for each kind.
+pub(crate) fn priorities_are_in_order(round: &Round<'_>) -> Result<(), String> {
+    let finish = round.events.iter().position(|event| *event == Event::Finish).unwrap_or(0);
+    let (before, after) = round.events.split_at(finish);
+    // Tasks that were tried wait for their next attempt, and scheduled ones for their time.
+    let not_due: HashSet<i64> = before
+        .iter()
+        .filter_map(|event| match event {
+            Event::Start { task, .. } | Event::Due { task, .. } => Some(*task),
+            _ => None,
+        })
+        .collect();
+    let tasks: HashMap<i64, &TaskRow> = round.tasks.iter().map(|task| (task.id, task)).collect();
+    let mut last: HashMap<&str, (i64, i64)> = HashMap::new();
+    for event in after {
+        let Event::Start { task, attempt: 1, .. } = event else { continue };
+        let row = tasks[task];
+        // Claims that a killed process had not started are tried with care, after others.
+        if not_due.contains(task) || row.abandoned > 0 || row.crashes > 0 {
+            continue;
+        }
+        let place = (-i64::from(row.priority), row.id);
+        if let Some(before) = last.insert(&row.kind, place)
+            && before > place
+        {
+            return Err(format!("task {} ran before {place:?} of its kind, out of order", before.1));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! Messages that were started and have not ended, so that crashes and failed attempts are counted over restarts.
+//!
+//! Owns the table `message_runs`. A row holds the starts of a message that came to no end, and its failed attempts. The
+//! consumer decides which messages have a row and what follows from the counts.
+
+use std::time::Duration;
+
+use rusqlite::params;
+
+use crate::Store;
+use crate::db::{Db, some_time};
+use crate::error::{Error, Result};
+use crate::writer::Shape;
+
+/// Reads what it deletes, oldest first, however many rows there are.
+const PRUNE: &str =
+    "DELETE FROM message_runs WHERE (scope, fingerprint, copy) IN (SELECT scope, fingerprint, copy
+    FROM message_runs WHERE updated_at <= ?1 ORDER BY updated_at LIMIT ?2)";
+
+/// One message of a scope: its fingerprint, and which of several equal messages it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RunKey {
+    /// A hash of everything that the message is known by.
+    pub fingerprint: [u8; 16],
+    /// 0 for the first of several equal messages.
+    pub copy: u32,
+}
+
+/// What is known of a message that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which message.
+    pub key: RunKey,
+    /// Starts that were committed and came to no end.
+    pub starts: u32,
+    /// Failed attempts.
+    pub failed: u32,
+    /// The error of the last failed attempt.
+    pub error: Option<String>,
+    /// How long ago its last attempt failed; of a message that has not failed, how long ago it was started.
+    pub age: Duration,
+}
+
+/// The messages that have not ended, in a store.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageRuns<'a>(pub(crate) &'a Store);
+
+impl MessageRuns<'_> {
+    /// Up to `limit` runs of a scope, the latest first.
+    pub fn list(self, scope: &str, limit: usize) -> Result<Vec<Run>> {
+        self.0.read(|db| {
+            let sql = "SELECT fingerprint, copy, starts, failed, error, updated_at FROM message_runs WHERE scope = ?1
+                ORDER BY updated_at DESC LIMIT ?2";
+            let rows = db.rows(sql, params![scope, crate::as_limit(limit)], |row| {
+                let run = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, some_time(row, "updated_at")?);
+                Ok((row.get::<_, Vec<u8>>(0)?, run))
+            })?;
+            let run = |(fingerprint, (copy, starts, failed, error, updated_at)): (Vec<u8>, _)| {
+                // A fingerprint of another length is of no version that we know.
+                let key = RunKey { fingerprint: fingerprint.try_into().ok()?, copy };
+                let age = db.now.since(updated_at);
+                Some(Run { key, starts, failed, error, age })
+            };
+            Ok(rows.into_iter().filter_map(run).collect())
+        })
+    }
+
+    /// Counts a start, unless `limit` starts are counted already. The count after that; nothing when the limit is reached.
+    /// When this returns, the start is on disk.
+    pub fn start(self, scope: &str, key: RunKey, limit: u32) -> Result<Option<u32>> {
+        let scope = checked(scope)?;
+        self.0.write(Shape::Statement, move |db| count_start(db, &scope, key, limit))
+    }
+
+    /// Counts a start of each of these messages, as [`start`](Self::start) does.
+    pub fn start_all(self, scope: &str, keys: Vec<RunKey>, limit: u32) -> Result<Vec<Option<u32>>> {
+        let scope = checked(scope)?;
+        self.0.write(Shape::Compound, move |db| {
+            keys.iter().map(|key| count_start(db, &scope, *key, limit)).collect()
+        })
+    }
+
+    /// Takes back starts whose runs were ended by the consumer itself, as when it stops: they are no crashes.
+    pub fn take_back(self, scope: &str, keys: Vec<RunKey>) -> Result<()> {
+        let scope = checked(scope)?;
+        self.0.write(Shape::Compound, move |db| {
+            let sql = "UPDATE message_runs SET starts = starts - 1
+                WHERE scope = ?1 AND fingerprint = ?2 AND copy = ?3 AND starts > 0";
+            each(&keys, |key| db.execute(sql, params![scope, key.fingerprint, key.copy]))?;
+            let sql = "DELETE FROM message_runs
+                WHERE scope = ?1 AND fingerprint = ?2 AND copy = ?3 AND starts = 0 AND failed = 0";
+            each(&keys, |key| db.execute(sql, params![scope, key.fingerprint, key.copy]))
+        })
+    }
+
+    /// Records that an attempt has failed: how many have now, and the last error. The attempt has ended, so no start is left
+    /// that came to no end.
+    pub fn fail(self, scope: &str, key: RunKey, failed: u32, error: String) -> Result<()> {
+        let scope = checked(scope)?;
+        self.0.write(Shape::Statement, move |db| {
+            let sql = "INSERT INTO message_runs (scope, fingerprint, copy, starts, failed, error, updated_at)
+                    VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6)
+                ON CONFLICT DO UPDATE SET starts = 0, failed = excluded.failed, error = excluded.error,
+                    updated_at = excluded.updated_at";
+            let params = params![scope, key.fingerprint, key.copy, failed, error, db.now()];
+            db.execute(sql, params).map(drop)
+        })
+    }
+
+    /// Forgets messages that have ended.
+    pub fn end(self, scope: &str, keys: Vec<RunKey>) -> Result<()> {
+        let scope = checked(scope)?;
+        self.0.write(Shape::Compound, move |db| {
+            let sql = "DELETE FROM message_runs WHERE scope = ?1 AND fingerprint = ?2 AND copy = ?3";
+            each(&keys, |key| db.execute(sql, params![scope, key.fingerprint, key.copy]))
+        })
+    }
+
+    /// Forgets up to `limit` messages of any scope that nothing was recorded of for `age`, the oldest first. They ended
+    /// elsewhere. Returns how many.
+    pub fn prune(self, age: Duration, limit: usize) -> Result<usize> {
+        self.0.write(Shape::Statement, move |db: &Db<'_>| {
+            db.execute(PRUNE, params![db.now.minus(age).to_string(), crate::as_limit(limit)])
+        })
+    }
+}
+
+fn count_start(db: &Db<'_>, scope: &str, key: RunKey, limit: u32) -> Result<Option<u32>> {
+    let sql = "INSERT INTO message_runs (scope, fingerprint, copy, starts, failed, updated_at)
+            SELECT ?1, ?2, ?3, 1, 0, ?5 WHERE ?4 > 0
+        ON CONFLICT DO UPDATE SET starts = starts + 1,
+            updated_at = CASE WHEN failed > 0 THEN updated_at ELSE excluded.updated_at END
+            WHERE starts < ?4
+        RETURNING starts";
+    db.first(sql, params![scope, key.fingerprint, key.copy, limit, db.now()], |row| row.get(0))
+}
+
+fn checked(scope: &str) -> Result<String> {
+    match scope.is_empty() {
+        true => Err(Error::Invalid("a scope is a text that is not empty, such as a queue's name".to_owned())),
+        false => Ok(scope.to_owned()),
+    }
+}
+
+fn each(keys: &[RunKey], mut execute: impl FnMut(&RunKey) -> Result<usize>) -> Result<()> {
+    keys.iter().try_for_each(|key| execute(key).map(drop))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Clock, Time};
+
+    fn key(number: u8, copy: u32) -> RunKey {
+        RunKey { fingerprint: [number; 16], copy }
+    }
+
+    fn counts(store: &Store, scope: &str) -> Vec<(u8, u32, u32, u32)> {
+        let runs = store.message_runs().list(scope, 100).unwrap();
+        let mut all: Vec<_> =
+            runs.iter().map(|run| (run.key.fingerprint[0], run.key.copy, run.starts, run.failed)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn starts_are_counted_to_their_limit_by_scope_and_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("runs.db")).unwrap();
+        let runs = store.message_runs();
+        let counted: Vec<_> = (0..4).map(|_| runs.start("q", key(1, 0), 3).unwrap()).collect();
+        assert_eq!(counted, [Some(1), Some(2), Some(3), None]);
+        assert_eq!(runs.start("q", key(1, 1), 3).unwrap(), Some(1));
+        assert_eq!(runs.start("other", key(1, 0), 3).unwrap(), Some(1));
+        let together = runs.start_all("third", vec![key(1, 0), key(2, 0), key(1, 0)], 1).unwrap();
+        assert_eq!(together, [Some(1), Some(1), None]);
+        assert_eq!(counts(&store, "q"), [(1, 0, 3, 0), (1, 1, 1, 0)]);
+        runs.end("q", vec![key(1, 0), key(9, 9)]).unwrap();
+        assert_eq!(counts(&store, "q"), [(1, 1, 1, 0)]);
+        assert_eq!(counts(&store, "other"), [(1, 0, 1, 0)]);
+        assert!(runs.start("", key(1, 0), 3).is_err());
+    }
+
+    #[test]
+    fn a_failed_attempt_ends_its_start_and_a_start_that_is_taken_back_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("runs.db")).unwrap();
+        let runs = store.message_runs();
+        runs.start("q", key(1, 0), 3).unwrap();
+        runs.fail("q", key(1, 0), 2, "no".to_owned()).unwrap();
+        runs.start("q", key(2, 0), 3).unwrap();
+        assert_eq!(counts(&store, "q"), [(1, 0, 0, 2), (2, 0, 1, 0)]);
+        assert_eq!(runs.start("q", key(1, 0), 3).unwrap(), Some(1));
+        runs.take_back("q", vec![key(1, 0), key(2, 0), key(3, 0)]).unwrap();
+        assert_eq!(counts(&store, "q"), [(1, 0, 0, 2)]);
+        assert_eq!(runs.list("q", 1).unwrap()[0].error.as_deref(), Some("no"));
+    }
+
+    #[test]
+    fn old_runs_are_pruned() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("runs.db")).unwrap();
+        let runs = store.message_runs();
+        for number in 0..5 {
+            runs.start("q", key(number, 0), 3).unwrap();
+        }
+        assert_eq!(runs.prune(Duration::from_secs(3600), 10).unwrap(), 0);
+        assert_eq!(runs.prune(Duration::ZERO, 3).unwrap(), 3);
+        assert_eq!(counts(&store, "q").len(), 2);
+    }
+    #[test]
+    fn age_of_a_message_that_failed_is_that_of_its_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Clock::manual(Time::from_micros(0));
+        let store = Store::options().clock(clock.clone()).open(folder.path().join("runs.db")).unwrap();
+        let (runs, minute) = (store.message_runs(), Duration::from_secs(60));
+        let age = || runs.list("q", 1).unwrap()[0].age;
+        runs.start("q", key(1, 0), 3).unwrap();
+        clock.set(clock.now().plus(minute));
+        assert_eq!(age(), minute);
+        runs.fail("q", key(1, 0), 1, "no".to_owned()).unwrap();
+        clock.set(clock.now().plus(minute));
+        // Neither a start nor its return is a failure.
+        runs.start("q", key(1, 0), 3).unwrap();
+        assert_eq!(age(), minute);
+        runs.take_back("q", vec![key(1, 0)]).unwrap();
+        assert_eq!(age(), minute);
+    }
+}

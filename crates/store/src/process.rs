@@ -1,0 +1,173 @@
+//! Identifies processes, so that a later process can see whether one still runs.
+//!
+//! Owns the text by which a process is recorded: `process 12 on host (boot 1a2b3c4d/4026531836, start 77)`. A process id
+//! is reused; with its start time, the boot and the pid namespace it names one process for good. Only Linux shows
+//! these; on other systems nothing is known about a recorded process. It also reads the clock that all processes of one
+//! boot share, and that nobody can set.
+
+use std::sync::LazyLock;
+
+/// The text that identifies this process. It is read once.
+pub fn tag() -> String {
+    static TAG: LazyLock<String> = LazyLock::new(|| tag_of(std::process::id()));
+    TAG.clone()
+}
+
+/// The text that identifies the process with this id.
+pub fn tag_of(process: u32) -> String {
+    match (system::start_of(process), system::boot()) {
+        (start, Some(boot)) => {
+            let (host, start) = (system::host(), start.unwrap_or_default());
+            format!("process {process} on {host} (boot {boot}, start {start})")
+        }
+        (_, None) => format!("process {process}"),
+    }
+}
+
+/// Whether the process that a tag identifies is running. `None` if it cannot be known: it belongs to another host, an
+/// earlier boot or another pid namespace, its start time could not be read when it was recorded, or the system does not
+/// show its processes.
+pub fn is_alive(tag: &str) -> Option<bool> {
+    let found = Identity::parse(tag)?;
+    if Some(found.boot) != system::boot() {
+        return None;
+    }
+    match system::start_of(found.process) {
+        // Only with the same start time is it the same process.
+        Some(_) if found.start.is_empty() => None,
+        Some(start) => Some(start == found.start),
+        None => system::has_ended(found.process).then_some(false),
+    }
+}
+
+/// Milliseconds of a clock that all processes of this boot share. It does not follow the wall clock, and stands still
+/// while the machine is suspended. Always 0 on systems where [`is_alive`] knows nothing.
+pub(crate) fn monotonic_ms() -> i64 {
+    system::monotonic_ms()
+}
+
+/// The parts of a tag.
+struct Identity<'a> {
+    process: u32,
+    boot: &'a str,
+    start: &'a str,
+}
+
+impl<'a> Identity<'a> {
+    fn parse(tag: &'a str) -> Option<Self> {
+        let (process, rest) = tag.strip_prefix("process ")?.split_once(" on ")?;
+        let (_, rest) = rest.split_once(" (boot ")?;
+        let (boot, start) = rest.strip_suffix(')')?.split_once(", start ")?;
+        Some(Identity { process: process.parse().ok()?, boot, start })
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::fs;
+    use std::sync::LazyLock;
+
+    pub(super) fn host() -> String {
+        fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+    }
+
+    /// The boot of this machine, and the pid namespace of this process. Neither changes while it runs.
+    pub(super) fn boot() -> Option<&'static str> {
+        static BOOT: LazyLock<Option<String>> = LazyLock::new(read_boot);
+        BOOT.as_deref()
+    }
+
+    fn read_boot() -> Option<String> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let space = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let space = space.to_string_lossy();
+        let number = space.trim_start_matches("pid:[").trim_end_matches(']');
+        Some(format!("{}/{number}", boot.trim().get(..8).unwrap_or("?")))
+    }
+
+    pub(super) fn monotonic_ms() -> i64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        now.tv_sec.saturating_mul(1_000).saturating_add(now.tv_nsec / 1_000_000)
+    }
+
+    /// Whether there is no such process, or only a zombie. `/proc` may hide processes of other users (`hidepid`); the
+    /// kernel still says that they exist.
+    pub(super) fn has_ended(process: u32) -> bool {
+        let Some(pid) = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw) else {
+            return true;
+        };
+        let exists = rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH);
+        !exists || stat(process).is_some_and(|(state, _)| is_zombie(&state))
+    }
+
+    /// When a process was started, in clock ticks since the boot. `None` if there is no such process, or only a zombie.
+    pub(super) fn start_of(process: u32) -> Option<String> {
+        stat(process).filter(|(state, _)| !is_zombie(state)).map(|(_, start)| start)
+    }
+
+    fn is_zombie(state: &str) -> bool {
+        state == "Z" || state == "X"
+    }
+
+    /// The state and the start time of a process.
+    fn stat(process: u32) -> Option<(String, String)> {
+        let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // The name before may hold anything, parentheses too.
+        let (_, fields) = text.rsplit_once(") ")?;
+        let mut fields = fields.split(' ');
+        Some((fields.next()?.to_owned(), fields.nth(18)?.to_owned()))
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    pub(super) fn host() -> String {
+        String::new()
+    }
+
+    pub(super) fn boot() -> Option<&'static str> {
+        None
+    }
+
+    pub(super) fn start_of(_: u32) -> Option<String> {
+        None
+    }
+
+    pub(super) fn has_ended(_: u32) -> bool {
+        false
+    }
+
+    pub(super) fn monotonic_ms() -> i64 {
+        0
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_is_alive_until_it_has_ended() {
+        assert_eq!(is_alive(&tag()), Some(true));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let other = tag_of(child.id());
+        assert_eq!(is_alive(&other), Some(true));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(is_alive(&other), Some(false));
+    }
+
+    #[test]
+    fn nothing_is_known_about_processes_of_other_hosts_and_systems() {
+        for tag in ["process 1 on elsewhere (boot x, start 1)", "process 1", "somebody", ""] {
+            assert_eq!(is_alive(tag), None, "{tag:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_known_about_a_process_whose_start_time_was_not_recorded() {
+        let tag = tag();
+        let (before, _) = tag.rsplit_once("start ").unwrap();
+        assert_eq!(is_alive(&format!("{before}start )")), None);
+    }
+}

@@ -1,0 +1,196 @@
+//! The start log of a worker: tasks that it was about to start, in a file beside the database.
+//!
+//! Owns the file's name and lines. A line is written by one call, without a commit and without waiting for the disk: what a
+//! process has written to a file outlives it, unless the machine stops, too. A recovery reads the log of a dead worker
+//! and so knows which of its claims were started. The log is for the few tasks whose start has to be known for certain;
+//! most starts are recorded in the database a moment later. A long log is rewritten without the starts that are recorded
+//! there and those of settled tasks.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::Store;
+use crate::error::Result;
+use crate::lease::{Token, WorkerId};
+use crate::paths::{behind_link, beside};
+
+/// A log that is longer than this, in bytes, is rewritten.
+const MAX_LENGTH: usize = 1 << 20;
+
+/// The start log of one worker. The file is created by the first start.
+#[derive(Debug)]
+pub struct StartLog {
+    store: Store,
+    worker: String,
+    path: PathBuf,
+    open: Mutex<Option<OpenLog>>,
+}
+
+/// The file, and its length in bytes.
+#[derive(Debug)]
+struct OpenLog {
+    file: File,
+    length: usize,
+    /// At this length the file is rewritten.
+    rewrite_at: usize,
+}
+
+impl StartLog {
+    /// The log of `worker` for the tasks of `store`.
+    pub fn new(store: &Store, worker: &WorkerId) -> Self {
+        let (worker, path) = (worker.name().to_owned(), path_of(store.path(), worker.name()));
+        StartLog { store: store.clone(), worker, path, open: Mutex::default() }
+    }
+
+    /// Writes that a task is about to be started.
+    pub fn write(&self, task: i64, token: &Token) -> io::Result<()> {
+        let line = format!("{task} {}\n", token.as_str());
+        let mut lock = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if lock.as_ref().is_some_and(|log| log.length + line.len() > log.rewrite_at) {
+            self.rewrite(&mut lock);
+        }
+        let log = match &mut *lock {
+            Some(log) => log,
+            None => lock.insert(OpenLog { file: open(&self.path)?, length: 0, rewrite_at: MAX_LENGTH }),
+        };
+        // One call: a process that is killed leaves no part of a line.
+        log.file.write_all(line.as_bytes())?;
+        log.length += line.len();
+        Ok(())
+    }
+
+    /// Replaces the log by one with the starts that only the log knows. If that fails, the log may become twice as long.
+    fn rewrite(&self, lock: &mut Option<OpenLog>) {
+        let length = lock.as_ref().map_or(0, |log| log.length);
+        let rewritten =
+            self.unrecorded().map_err(|error| io::Error::other(error.to_string())).and_then(|text| {
+                let new = new_path(&self.path);
+                let mut file = open_with(&new, OpenOptions::new().create(true).write(true).truncate(true))?;
+                file.write_all(text.as_bytes())?;
+                std::fs::rename(&new, &self.path)?;
+                Ok((open(&self.path)?, text.len()))
+            });
+        match rewritten {
+            Ok((file, length)) => {
+                *lock = Some(OpenLog { file, length, rewrite_at: MAX_LENGTH.max(2 * length) });
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a start log could not be rewritten");
+                if let Some(log) = lock {
+                    log.rewrite_at = 2 * length;
+                }
+            }
+        }
+    }
+
+    /// The lines of tasks that this worker has claimed and whose start is not recorded in the database.
+    fn unrecorded(&self) -> Result<String> {
+        let sql = "SELECT id, worker_id FROM tasks WHERE status = 'running' AND started_at IS NULL
+            AND substr(worker_id, 1, length(?1) + 1) = ?1 || '/'";
+        let rows = self.store.read(|db| {
+            db.rows(sql, [&self.worker], |row| Ok((row.get(0)?, Token::named(&row.get::<_, String>(1)?))))
+        })?;
+        let claimed: HashSet<(i64, Token)> = rows.into_iter().collect();
+        let logged =
+            read(self.store.path(), &self.worker).into_iter().filter(|start| claimed.contains(start));
+        Ok(logged.map(|(task, token)| format!("{task} {}\n", token.as_str())).collect())
+    }
+}
+
+/// Removes the file: its worker has ended in order.
+impl Drop for StartLog {
+    fn drop(&mut self) {
+        if self.open.get_mut().unwrap_or_else(PoisonError::into_inner).is_some() {
+            remove(&self.path);
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    open_with(path, OpenOptions::new().create(true).append(true))
+}
+
+fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    options.open(path)
+}
+
+/// The file for a worker's name, of which the part behind the last colon is new with every start.
+fn path_of(database: &Path, worker: &str) -> PathBuf {
+    let part = worker.rsplit(':').next().unwrap_or(worker);
+    let part: String = part.chars().filter(char::is_ascii_alphanumeric).collect();
+    beside(&behind_link(database), &format!("-starts-{part}"))
+}
+
+/// The file that takes the place of the log at `path` when it is complete.
+fn new_path(path: &Path) -> PathBuf {
+    beside(path, ".new")
+}
+
+/// The tasks and tokens in the log of a worker. None if it has no log.
+pub(crate) fn read(database: &Path, worker: &str) -> Vec<(i64, Token)> {
+    let text = std::fs::read(path_of(database, worker)).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let line = |line: &str| {
+        let (task, token) = line.split_once(' ')?;
+        Some((task.parse().ok()?, Token::named(token)))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Removes the log of a worker whose starts are recorded.
+pub(crate) fn remove_of(database: &Path, worker: &str) {
+    let path = path_of(database, worker);
+    remove(&path);
+    remove(&new_path(&path));
+}
+
+fn remove(path: &Path) {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::debug!(%error, "a start log could not be removed");
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_are_read_by_the_name_of_their_worker() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("work.db");
+        let store = Store::open(&database).unwrap();
+        let worker = WorkerId::new("a/b");
+        let log = StartLog::new(&store, &worker);
+        let tokens = [worker.token(), worker.token()];
+        assert_eq!(read(&database, worker.name()), []);
+        log.write(7, &tokens[0]).unwrap();
+        log.write(8, &tokens[1]).unwrap();
+        let [first, second] = tokens;
+        assert_eq!(read(&database, worker.name()), [(7, first), (8, second)]);
+        assert_eq!(read(&database, "a/b:0000"), []);
+        drop(log);
+        let files = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name());
+        assert_eq!(files.filter(|name| name.to_string_lossy().contains("-starts-")).count(), 0);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn log_is_beside_the_database_whichever_link_leads_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (database, link) = (folder.path().join("work.db"), folder.path().join("link.db"));
+        drop(Store::open(&database).unwrap());
+        std::os::unix::fs::symlink(&database, &link).unwrap();
+        let worker = WorkerId::new("a");
+        let (log, token) = (StartLog::new(&Store::open(&link).unwrap(), &worker), worker.token());
+        log.write(7, &token).unwrap();
+        assert_eq!(read(&database, worker.name()), [(7, token)]);
+    }
+}

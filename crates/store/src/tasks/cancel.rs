@@ -1,0 +1,81 @@
+//! Cancelling tasks. A task that runs is cancelled when its run has ended, so that its unique key is free only then.
+//!
+//! | the task | becomes |
+//! |---|---|
+//! | pending, scheduled | cancelled at once |
+//! | running | still running, with the time of the request; its worker ends the run |
+//! | running, and its run ends with success | completed |
+//! | running, and its run ends in any other way | cancelled |
+//! | running, and its worker is dead or its lease has run out | cancelled by the next recovery |
+//! | completed, failed, cancelled | refused |
+
+use rusqlite::{Params, params};
+
+use super::{LEASED, changed};
+use crate::checkpoints;
+use crate::db::Db;
+use crate::error::Result;
+use crate::lease::Token;
+
+/// What became of a request to cancel a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CancelOutcome {
+    /// It is cancelled.
+    Cancelled,
+    /// A worker has it. It is cancelled when its run has ended.
+    Requested,
+}
+
+/// Set when a task is cancelled.
+const CANCELLED: &str = "status = 'cancelled', finished_at = ?1, lease_expires_at = NULL";
+
+pub(super) fn cancel(db: &Db<'_>, id: i64) -> Result<CancelOutcome> {
+    let waits = format!("UPDATE tasks SET {CANCELLED} WHERE id = ?2 AND status IN ('pending', 'scheduled')");
+    if db.execute(&waits, params![db.now(), id])? == 1 {
+        checkpoints::forget(db, id)?;
+        return Ok(CancelOutcome::Cancelled);
+    }
+    let runs = "UPDATE tasks SET cancel_requested_at = coalesce(cancel_requested_at, ?1)
+        WHERE id = ?2 AND status = 'running'";
+    changed(db, db.execute(runs, params![db.now(), id])?, id, "pending, scheduled or running")?;
+    Ok(CancelOutcome::Requested)
+}
+
+/// Tasks that are to be cancelled and whose workers have not ended them yet, with the token of their claim.
+pub(super) fn requested(db: &Db<'_>) -> Result<Vec<(i64, Token)>> {
+    let sql = "SELECT id, worker_id FROM tasks WHERE status = 'running' AND cancel_requested_at IS NOT NULL";
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, Option<String>>(1)?));
+    let found: Vec<(i64, Option<String>)> = db.rows(sql, [], read)?;
+    Ok(found.into_iter().filter_map(|(id, worker)| Some((id, Token::named(&worker?)))).collect())
+}
+
+/// The run of a task has ended without success, for a reason if it was started and failed. True if the task was to be
+/// cancelled, and is now.
+pub(super) fn settle(db: &Db<'_>, id: i64, token: &Token, reason: Option<&str>) -> Result<bool> {
+    let sql = format!(
+        "UPDATE tasks SET {CANCELLED}, worker_heartbeat_at = ?1, error_message = coalesce(?4, error_message),
+            starts = starts + (?4 IS NOT NULL AND started_at IS NULL),
+            started_at = iif(?4 IS NULL, started_at, coalesce(started_at, worker_heartbeat_at))
+         WHERE id = ?2 AND status = 'running' AND worker_id = ?3 AND cancel_requested_at IS NOT NULL"
+    );
+    let done = db.execute(&sql, params![db.now(), id, token.as_str(), reason])? == 1;
+    if done {
+        checkpoints::forget(db, id)?;
+    }
+    Ok(done)
+}
+
+/// Cancels tasks that were to be cancelled and whose worker is gone, by the last judgement of workers. Returns how many.
+pub(super) fn cancel_stale(db: &Db<'_>) -> Result<usize> {
+    cancel_where(db, &LEASED.is_stale(), [db.now()])
+}
+
+/// Cancels tasks that were to be cancelled among those to which `which` applies. Returns how many.
+pub(super) fn cancel_where(db: &Db<'_>, which: &str, params: impl Params) -> Result<usize> {
+    let sql = format!(
+        "UPDATE tasks SET {CANCELLED} WHERE cancel_requested_at IS NOT NULL AND {which} RETURNING id"
+    );
+    let cancelled: Vec<i64> = db.rows(&sql, params, |row| row.get(0))?;
+    cancelled.iter().try_for_each(|id| checkpoints::forget(db, *id))?;
+    Ok(cancelled.len())
+}

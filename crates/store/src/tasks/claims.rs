@@ -1,0 +1,49 @@
+//! Tasks that workers hold, for a worker that ends and has to say what is not done.
+
+use std::collections::BTreeSet;
+
+use crate::db::{Db, time};
+use crate::error::Result;
+use crate::time::Time;
+use crate::workers;
+
+/// Tasks that workers hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Claims {
+    /// Tasks of workers that are alive, as seen from this process.
+    pub alive: u64,
+    /// Tasks of workers of which that is not known: they are on another machine, or their process does not renew its leases.
+    pub unseen: u64,
+    /// When the last lease of an unseen worker runs out. It may be renewed until then.
+    pub unseen_until: Option<Time>,
+}
+
+pub(super) fn claims(db: &Db<'_>, queues: &[String], but: &str) -> Result<Claims> {
+    let sql = format!(
+        "SELECT {} AS worker, count(*), max(lease_expires_at) AS until FROM tasks
+            WHERE status = 'running' AND queue = ?1 GROUP BY worker",
+        workers::worker_of("tasks")
+    );
+    let mut claims = Claims::default();
+    let mut alive: Option<BTreeSet<String>> = None;
+    for queue in queues.iter().collect::<BTreeSet<_>>() {
+        let held: Vec<(Option<String>, i64, Option<Time>)> =
+            db.rows(&sql, [queue], |row| Ok((row.get(0)?, row.get(1)?, time(row, "until")?)))?;
+        for (worker, count, until) in held {
+            let count = count.unsigned_abs();
+            let alive = match &alive {
+                Some(alive) => alive,
+                None => alive.insert(workers::seen_alive(db)?),
+            };
+            match worker {
+                Some(worker) if worker == but => {}
+                Some(worker) if alive.contains(&worker) => claims.alive += count,
+                _ => {
+                    claims.unseen += count;
+                    claims.unseen_until = claims.unseen_until.max(until);
+                }
+            }
+        }
+    }
+    Ok(claims)
+}

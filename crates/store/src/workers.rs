@@ -1,0 +1,136 @@
+//! Workers: which processes may hold leases, and whether they are alive.
+//!
+//! Owns the table `workers`. A lease in itself says only until when it holds by the wall clock. A worker that records its
+//! process here is seen to be dead as soon as the process has ended, and to be alive whatever the wall clock shows:
+//!
+//! | state | when | its leases |
+//! |---|---|---|
+//! | alive | the process runs, and renewed its heartbeat within its lease, by the monotonic clock | are stale only if they have run out and it does not hold them |
+//! | silent | the process runs, and did not (it was stopped, or its runner has ended) | hold by the wall clock |
+//! | dead | the process has ended | are stale at once |
+//! | unknown | another host, boot or pid namespace; no row | hold by the wall clock |
+//!
+//! The monotonic clock stands still while a machine is suspended, so a suspended machine makes no worker silent. The state
+//! is judged anew by every recovery, from where it runs.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::Store;
+use crate::db::Db;
+use crate::error::Result;
+use crate::lease::{self, Leased, WorkerId};
+use crate::process;
+use crate::writer::Shape;
+
+/// Rows of workers that are not alive are kept for this long after their last heartbeat.
+const KEEP: Duration = Duration::from_secs(7 * 86_400);
+
+/// The workers of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Workers<'a>(pub(crate) &'a Store);
+
+impl Workers<'_> {
+    /// Records that `worker` belongs to this process and is alive. `lease`: how long it may be
+    /// silent before it is not taken for alive any more.
+    pub fn beat(self, worker: &WorkerId, lease: Duration) -> Result<()> {
+        let (name, process) = (worker.name().to_owned(), process::tag());
+        let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
+        self.0.write(Shape::Statement, move |db| {
+            let sql = "INSERT INTO workers (name, process, lease_ms, beat_ms, state, updated_at)
+                VALUES (?1, ?2, ?3, ?4, 'alive', ?5)
+                ON CONFLICT (name) DO UPDATE SET lease_ms = excluded.lease_ms, beat_ms = excluded.beat_ms,
+                    state = excluded.state, updated_at = excluded.updated_at";
+            db.execute(sql, (&name, &process, lease_ms, process::monotonic_ms(), db.now())).map(drop)
+        })
+    }
+
+    /// Removes a worker that holds no lease any more.
+    pub fn remove(self, worker: &WorkerId) -> Result<()> {
+        let name = worker.name().to_owned();
+        self.0.write(Shape::Statement, move |db| {
+            db.execute("DELETE FROM workers WHERE name = ?1", [&name]).map(drop)
+        })
+    }
+
+    /// The names of workers whose process has ended. A recovery frees what they held.
+    pub fn dead(self) -> Result<BTreeSet<String>> {
+        self.0.read(seen_dead)
+    }
+}
+
+/// The names of workers whose process has ended, as seen from this process.
+pub(crate) fn seen_dead(db: &Db<'_>) -> Result<BTreeSet<String>> {
+    let sql = "SELECT name, process, state IS 'dead' FROM workers";
+    let workers: Vec<(String, String, bool)> =
+        db.rows(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let is_dead = |process: &str| process::is_alive(process) == Some(false);
+    let dead = workers.into_iter().filter(|(_, process, dead)| *dead || is_dead(process));
+    Ok(dead.map(|(name, ..)| name).collect())
+}
+
+/// The names of workers that are alive, as seen from this process.
+pub(crate) fn seen_alive(db: &Db<'_>) -> Result<BTreeSet<String>> {
+    let sql = "SELECT name, process, lease_ms, beat_ms FROM workers WHERE state IS NOT 'dead'";
+    let now = process::monotonic_ms();
+    let workers: Vec<(String, String, i64, i64)> =
+        db.rows(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+    let is_alive = |process: &str, lease_ms, beat_ms| state(process, lease_ms, beat_ms, now) == Some("alive");
+    let alive = workers.into_iter().filter(|(_, process, lease, beat)| is_alive(process, *lease, *beat));
+    Ok(alive.map(|(name, ..)| name).collect())
+}
+
+/// The state of a worker as seen from this process. None: unknown.
+fn state(process: &str, lease_ms: i64, beat_ms: i64, now: i64) -> Option<&'static str> {
+    match process::is_alive(process) {
+        Some(true) if now.saturating_sub(beat_ms) <= lease_ms => Some("alive"),
+        Some(true) => Some("silent"),
+        Some(false) => Some("dead"),
+        None => None,
+    }
+}
+
+/// Judges every worker as seen from this process.
+pub(crate) fn judge(db: &Db<'_>) -> Result<()> {
+    let sql = "SELECT name, process, lease_ms, beat_ms, state FROM workers WHERE state IS NOT 'dead'";
+    let now = process::monotonic_ms();
+    type Row = (String, String, i64, i64, Option<String>);
+    let workers: Vec<Row> =
+        db.rows(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))?;
+    for (name, process, lease_ms, beat_ms, state) in workers {
+        let seen = self::state(&process, lease_ms, beat_ms, now);
+        if state.as_deref() != seen {
+            db.execute("UPDATE workers SET state = ?2 WHERE name = ?1", (name, seen))?;
+        }
+    }
+    let sql = "DELETE FROM workers WHERE updated_at < ?1 AND state IS NOT 'alive'";
+    db.execute(sql, [db.now.minus(KEEP).to_string()]).map(drop)
+}
+
+/// The names of workers that were judged to be dead.
+pub(crate) fn dead(db: &Db<'_>) -> Result<Vec<String>> {
+    db.rows("SELECT name FROM workers WHERE state = 'dead'", [], |row| row.get(0))
+}
+
+/// Removes the records of dead workers that no leased row names. A recovery calls this when it has removed their start logs.
+pub(crate) fn forget_dead(db: &Db<'_>) -> Result<()> {
+    let mut sql = "DELETE FROM workers WHERE state = 'dead'".to_owned();
+    for Leased { table, .. } in lease::tables() {
+        let name = worker_of(table);
+        sql += &format!(
+            " AND name NOT IN (SELECT {name} FROM {table} WHERE status = 'running' AND {name} IS NOT NULL)"
+        );
+    }
+    db.execute(&sql, []).map(drop)
+}
+
+/// Whether the row of `table` belongs to a worker in this state, as SQL. One search by the worker's name.
+pub(crate) fn held_by(table: &str, state: &str) -> String {
+    format!("EXISTS (SELECT 1 FROM workers WHERE name = {} AND state = '{state}')", worker_of(table))
+}
+
+/// The name of the worker in the token of a row, as SQL. A token is a name, a slash and a number.
+pub(crate) fn worker_of(table: &str) -> String {
+    let name = format!("rtrim({table}.worker_id, '0123456789')");
+    format!("iif(substr({name}, -1) = '/', substr({name}, 1, length({name}) - 1), NULL)")
+}

@@ -1,0 +1,15 @@
+//! Positions in streams.
+
+use super::*;
+
+pub(crate) fn a_position_is_that_of_its_stream_and_consumer(mill: &Mill) {
+    let positions = mill.store.positions();
+    assert_eq!(positions.get("events", "a").unwrap(), None);
+    positions.record("events", "a", 7).unwrap();
+    positions.record("events", "b", 0).unwrap();
+    positions.record("events", "a", 5).unwrap();
+    assert_eq!(positions.get("events", "a").unwrap(), Some(5));
+    assert_eq!(positions.get("events", "b").unwrap(), Some(0));
+    assert_eq!(positions.get("others", "a").unwrap(), None);
+    assert!(positions.record("", "a", 1).is_err() && positions.record("events", "a", u64::MAX).is_err());
+}

@@ -1,0 +1,189 @@
+//! A database file that is deleted, moved or replaced while a store has it open: the store notices, writes nothing more,
+//! and neither file is damaged.
+
+#![cfg(unix)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gristmill_store::tasks::{NewTask, TaskFilter};
+use gristmill_store::{Error, Store};
+use tempfile::TempDir;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("work.db");
+    (folder, path)
+}
+
+fn put(store: &Store, kind: &str) {
+    store.tasks().enqueue(NewTask::new(kind, "1")).unwrap();
+}
+
+/// The kinds of all tasks in a file, the latest first.
+fn kinds(path: &Path) -> Vec<String> {
+    let tasks = Store::open(path).unwrap().tasks().list(&TaskFilter::default(), None, 100).unwrap();
+    tasks.items.into_iter().map(|task| task.kind).collect()
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    PathBuf::from(format!("{}{ending}", path.display()))
+}
+
+/// Every use of the store gives this error.
+#[track_caller]
+fn is_refused(store: &Store, wanted: &Error, word: &str) {
+    let refused = [
+        store.tasks().enqueue(NewTask::new("late", "1")).map(drop),
+        store.tasks().heartbeat(vec![], LONG).map(drop),
+        store.tasks().get(1).map(drop),
+        store.watch().and_then(|mut watch| watch.wait(LONG)).map(drop),
+    ];
+    for found in refused {
+        assert_eq!(found.as_ref(), Err(wanted));
+    }
+    let text = wanted.to_string();
+    assert!(text.contains(word) && text.contains("work.db") && text.contains("start"), "{text}");
+    assert!(!wanted.is_users() && !wanted.may_pass(), "{wanted:?}");
+}
+
+#[test]
+fn deleted_database_is_noticed() {
+    let (_folder, path) = folder();
+    let store = Store::open(&path).unwrap();
+    put(&store, "a");
+    fs::remove_file(&path).unwrap();
+    is_refused(&store, &Error::Deleted(path.clone()), "deleted");
+    drop(store);
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 0, "nothing is left beside it");
+    assert_eq!(kinds(&path), [""; 0], "a new database is empty");
+}
+
+#[test]
+fn watch_that_waits_notices_that_the_database_is_deleted() {
+    let (_folder, path) = folder();
+    let store = Store::open(&path).unwrap();
+    let mut watch = store.watch().unwrap();
+    let waiting = std::thread::spawn(move || watch.wait(LONG));
+    fs::remove_file(&path).unwrap();
+    assert_eq!(waiting.join().unwrap(), Err(Error::Deleted(path)));
+}
+
+#[test]
+fn replaced_database_gets_nothing_of_the_old_one() {
+    let (folder, path) = folder();
+    let other = folder.path().join("other.db");
+    put(&Store::open(&other).unwrap(), "theirs");
+    let store = Store::open(&path).unwrap();
+    put(&store, "ours");
+    fs::rename(&other, &path).unwrap();
+    is_refused(&store, &Error::Replaced(path.clone()), "replaced");
+    drop(store);
+    assert_eq!(kinds(&path), ["theirs"], "no log of the old file is played into the new one");
+    assert!(beside(&path, "-wal.replaced").exists(), "the old log is kept");
+}
+
+#[test]
+fn closing_a_store_leaves_the_log_of_the_database_in_its_place_alone() {
+    let (_folder, path) = folder();
+    let old = Store::open(&path).unwrap();
+    put(&old, "old");
+    for ending in ["", "-wal", "-shm"] {
+        fs::remove_file(beside(&path, ending)).unwrap();
+    }
+    let new = Store::open(&path).unwrap();
+    put(&new, "new");
+    let log = fs::metadata(beside(&path, "-wal")).unwrap().len();
+    drop(old);
+    assert_eq!(fs::metadata(beside(&path, "-wal")).unwrap().len(), log);
+    put(&new, "newer");
+    assert_eq!(kinds(&path), ["newer", "new"]);
+}
+
+#[test]
+fn database_that_is_moved_away_keeps_what_was_acknowledged() {
+    let (folder, path) = folder();
+    let elsewhere = folder.path().join("elsewhere.db");
+    let store = Store::open(&path).unwrap();
+    put(&store, "a");
+    fs::rename(&path, &elsewhere).unwrap();
+    is_refused(&store, &Error::Deleted(path), "deleted");
+    drop(store);
+    assert_eq!(kinds(&elsewhere), ["a"]);
+}
+
+#[test]
+fn log_of_a_file_stays_when_only_the_link_to_it_leads_elsewhere() {
+    let (folder, path) = folder();
+    let (link, other) = (folder.path().join("link.db"), folder.path().join("other.db"));
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let (by_link, by_name) = (Store::open(&link).unwrap(), Store::open(&path).unwrap());
+    put(&by_link, "a");
+    drop(Store::open(&other).unwrap());
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&other, &link).unwrap();
+    let refused = by_link.tasks().enqueue(NewTask::new("late", "1")).unwrap_err();
+    assert_eq!(refused, Error::Replaced(link));
+    drop(by_link);
+    put(&by_name, "b");
+    drop(by_name);
+    assert_eq!(kinds(&path), ["b", "a"]);
+    assert_eq!(kinds(&other), [""; 0]);
+}
+
+/// What another program does with the log or the index of a database that is open.
+fn delete(path: &Path, endings: &[&str]) {
+    endings.iter().for_each(|ending| fs::remove_file(beside(path, ending)).unwrap());
+}
+
+#[test]
+fn deleted_log_or_index_is_noticed_and_what_was_acknowledged_stays() {
+    for endings in [&["-wal"][..], &["-shm"], &["-wal", "-shm"]] {
+        let (_folder, path) = folder();
+        let store = Store::open(&path).unwrap();
+        put(&store, "a");
+        delete(&path, endings);
+        let refused = store.tasks().enqueue(NewTask::new("late", "1")).unwrap_err();
+        assert_eq!(refused, Error::Deleted(beside(&path, endings[0])));
+        let waited = store.watch().and_then(|mut watch| watch.wait(LONG));
+        assert_eq!(waited, Err(refused));
+        drop(store);
+        assert_eq!(kinds(&path), ["a"], "{endings:?}");
+    }
+}
+
+#[test]
+fn tasks_of_another_process_survive_that_index_and_log_were_deleted_before() {
+    for endings in [&["-shm"][..], &["-wal", "-shm"]] {
+        let (_folder, path) = folder();
+        let store = Store::open(&path).unwrap();
+        put(&store, "a");
+        delete(&path, endings);
+        // A real process: within one, SQLite would share the index that was deleted.
+        let name = "another_process_enqueues_a_task";
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--include-ignored"])
+            .env(DATABASE, &path)
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{child:?}");
+        let refused = store.tasks().enqueue(NewTask::new("late", "1")).unwrap_err();
+        assert!(matches!(refused, Error::Replaced(_)), "{refused:?}");
+        drop(store);
+        assert!(kinds(&path).contains(&"other".to_owned()), "{endings:?}: {:?}", kinds(&path));
+    }
+}
+
+const DATABASE: &str = "GRISTMILL_TEST_DATABASE";
+
+#[test]
+#[ignore = "run by another test in a process of its own"]
+fn another_process_enqueues_a_task() {
+    let path = std::env::var_os(DATABASE).map(PathBuf::from);
+    if let Some(path) = path {
+        put(&Store::open(&path).unwrap(), "other");
+    }
+}

@@ -1,0 +1,289 @@
+//! Leases of workers whose process can be seen: it ends, it lives on while the clock is set, it is stopped.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use gristmill_store::lease::{Held, WorkerId};
+use gristmill_store::start_log::StartLog;
+use gristmill_store::tasks::{ClaimedTask, NewTask, Recovered, Settlement, TaskStatus, Verdict, Wanted};
+use gristmill_store::{Clock, Durability, Store, Time};
+
+const LEASE: Duration = Duration::from_secs(300);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+struct Fixture {
+    clock: Clock,
+    store: Store,
+    _folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Clock::manual(Time::parse("2026-01-19 12:00:00").unwrap());
+        let options = Store::options().durability(Durability::Normal).clock(clock.clone());
+        let store = options.open(folder.path().join("work.db")).unwrap();
+        Fixture { clock, store, _folder: folder }
+    }
+
+    fn sql(&self, sql: &str) {
+        rusqlite::Connection::open(self.store.path()).unwrap().execute_batch(sql).unwrap();
+    }
+
+    /// A task that `worker` has claimed.
+    fn claimed_by(&self, worker: &WorkerId) -> ClaimedTask {
+        self.store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
+        let wanted = Wanted {
+            queue: "default".into(),
+            kind: "k".into(),
+            limit: 1,
+            at_most: None,
+            shaken: usize::MAX,
+            suspect: usize::MAX,
+            lease: LEASE,
+            token: worker.token(),
+        };
+        self.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0)
+    }
+
+    fn recover(&self) -> Recovered {
+        self.store.tasks().recover(3).unwrap()
+    }
+
+    /// Crashes and status of a task.
+    fn state(&self, task: &ClaimedTask) -> (TaskStatus, u32) {
+        let row = self.store.tasks().get(task.id).unwrap();
+        (row.status, row.crashes)
+    }
+}
+
+fn freed(freed: usize) -> Recovered {
+    Recovered { freed, ..Recovered::default() }
+}
+
+/// A process that waits until its standard input ends.
+fn process() -> Child {
+    Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+}
+
+/// Records `worker` as one of another process.
+fn register(fixture: &Fixture, worker: &WorkerId, process: u32) {
+    fixture.store.workers().beat(worker, LEASE).unwrap();
+    let tag = gristmill_store::process::tag_of(process);
+    fixture.sql(&format!("UPDATE workers SET process = '{tag}' WHERE name = '{}'", worker.name()));
+}
+
+#[test]
+fn tasks_of_a_killed_process_are_free_before_their_lease_ends() {
+    let fixture = Fixture::new();
+    let worker = WorkerId::new("killed");
+    let mut child = process();
+    register(&fixture, &worker, child.id());
+    let (started, waiting) = (fixture.claimed_by(&worker), fixture.claimed_by(&worker));
+    assert!(fixture.store.tasks().start(started.id, &started.token).unwrap());
+    assert_eq!(fixture.recover(), freed(0));
+    assert!(fixture.store.workers().dead().unwrap().is_empty());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(fixture.store.workers().dead().unwrap(), [worker.name().to_owned()].into());
+    assert_eq!(fixture.recover(), freed(2));
+    assert_eq!(fixture.state(&started), (TaskStatus::Pending, 1));
+    assert_eq!(fixture.state(&waiting), (TaskStatus::Pending, 0), "it was not started");
+    fixture.store.workers().remove(&worker).unwrap();
+    assert!(fixture.store.workers().dead().unwrap().is_empty());
+}
+
+#[test]
+fn zombies_are_dead() {
+    let fixture = Fixture::new();
+    let worker = WorkerId::new("zombie");
+    let mut child = process();
+    register(&fixture, &worker, child.id());
+    let task = fixture.claimed_by(&worker);
+    child.kill().unwrap();
+    // Not waited for: its row in the table of processes stays.
+    while fixture.store.workers().dead().unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    assert_eq!(fixture.recover(), freed(1));
+    assert_eq!(fixture.state(&task).0, TaskStatus::Pending);
+    child.wait().unwrap();
+}
+
+#[test]
+fn leases_of_a_living_process_survive_a_clock_that_is_set_forward() {
+    let fixture = Fixture::new();
+    let (seen, unseen) = (WorkerId::new("seen"), WorkerId::new("unseen"));
+    fixture.store.workers().beat(&seen, LEASE).unwrap();
+    let (kept, lost) = (fixture.claimed_by(&seen), fixture.claimed_by(&unseen));
+    fixture.clock.set(fixture.clock.now().plus(9 * HOUR));
+    assert_eq!(fixture.recover(), freed(1));
+    assert_eq!(fixture.state(&kept).0, TaskStatus::Running);
+    assert_eq!(fixture.state(&lost).0, TaskStatus::Pending, "nothing is known about its process");
+}
+
+#[test]
+fn tasks_of_a_silent_process_are_free_when_their_lease_ends_and_that_is_no_crash() {
+    let fixture = Fixture::new();
+    let worker = WorkerId::new("silent");
+    fixture.store.workers().beat(&worker, LEASE).unwrap();
+    let task = fixture.claimed_by(&worker);
+    assert!(fixture.store.tasks().start(task.id, &task.token).unwrap());
+    // The last heartbeat is older than the lease, by the clock that nobody sets.
+    fixture.sql("UPDATE workers SET beat_ms = beat_ms - 300001");
+    assert_eq!(fixture.recover(), freed(0), "the lease has not ended");
+    fixture.clock.set(fixture.clock.now().plus(LEASE));
+    assert_eq!(fixture.recover(), freed(1));
+    assert_eq!(fixture.state(&task), (TaskStatus::Pending, 0));
+}
+
+#[test]
+fn processes_that_cannot_be_seen_hold_their_leases_by_the_wall_clock() {
+    let this = gristmill_store::process::tag();
+    let (before, after) = this.split_once(" (boot ").unwrap();
+    let (_, start) = after.split_once(',').unwrap();
+    let elsewhere = format!("{before} (boot 00000000/1,{start}");
+    let fixture = Fixture::new();
+    let worker = WorkerId::new("elsewhere");
+    fixture.store.workers().beat(&worker, LEASE).unwrap();
+    fixture.sql(&format!("UPDATE workers SET process = '{elsewhere}'"));
+    let task = fixture.claimed_by(&worker);
+    assert!(fixture.store.tasks().start(task.id, &task.token).unwrap());
+    assert_eq!(fixture.recover(), freed(0));
+    fixture.clock.set(fixture.clock.now().plus(LEASE));
+    assert_eq!(fixture.recover(), freed(1));
+    assert_eq!(fixture.state(&task), (TaskStatus::Pending, 1));
+}
+
+#[test]
+fn reused_process_ids_are_other_processes() {
+    let this = gristmill_store::process::tag();
+    let (before, _) = this.split_once(", start ").unwrap();
+    let fixture = Fixture::new();
+    let worker = WorkerId::new("before");
+    fixture.store.workers().beat(&worker, LEASE).unwrap();
+    fixture.sql(&format!("UPDATE workers SET process = '{before}, start 1)'"));
+    fixture.claimed_by(&worker);
+    assert_eq!(fixture.recover(), freed(1));
+}
+
+#[test]
+fn rows_of_every_table_with_leases_are_recovered_from_a_dead_process() {
+    let fixture = Fixture::new();
+    let worker = WorkerId::new("killed");
+    let mut child = process();
+    register(&fixture, &worker, child.id());
+    fixture.sql("INSERT INTO wal_maintenance_jobs (execute_after) VALUES ('2026-01-01 00:00:00')");
+    assert!(fixture.store.wal().claim(&worker.token(), LEASE).unwrap().is_some());
+    assert_eq!(fixture.store.wal().recover().unwrap(), 0);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(fixture.store.wal().recover().unwrap(), 1);
+}
+
+/// Records `worker` as one of a process that has ended.
+fn register_dead(fixture: &Fixture, worker: &WorkerId) {
+    let mut child = process();
+    register(fixture, worker, child.id());
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn starts_in_a_log_are_not_lost_when_the_recovery_that_reads_it_fails() {
+    let fixture = Fixture::new();
+    let worker = WorkerId::new("killed");
+    let task = fixture.claimed_by(&worker);
+    let log = StartLog::new(&fixture.store, &worker);
+    log.write(task.id, &task.token).unwrap();
+    // A process that is killed removes nothing.
+    std::mem::forget(log);
+    register_dead(&fixture, &worker);
+    fixture
+        .sql("CREATE TRIGGER refuse BEFORE UPDATE OF crashes ON tasks BEGIN SELECT RAISE(ABORT, 'no'); END");
+    assert!(fixture.store.tasks().recover(3).is_err());
+    fixture.sql("DROP TRIGGER refuse");
+    assert_eq!(fixture.recover(), freed(1));
+    let task = fixture.store.tasks().get(task.id).unwrap();
+    assert_eq!((task.crashes, task.abandoned), (1, 0));
+}
+
+#[test]
+fn recovery_that_frees_what_a_dead_worker_held_removes_its_record() {
+    let fixture = Fixture::new();
+    let (worker, other) = (WorkerId::new("killed"), WorkerId::new("alive"));
+    fixture.store.workers().beat(&other, LEASE).unwrap();
+    register_dead(&fixture, &worker);
+    fixture.claimed_by(&worker);
+    fixture.sql("INSERT INTO wal_maintenance_jobs (execute_after) VALUES ('2026-01-01 00:00:00')");
+    assert!(fixture.store.wal().claim(&worker.token(), LEASE).unwrap().is_some());
+    assert_eq!(fixture.recover(), freed(1));
+    assert_eq!(recorded(&fixture), [other.name(), worker.name()], "a row of another table names it");
+    assert_eq!(fixture.store.wal().recover().unwrap(), 1);
+    assert_eq!(fixture.recover(), freed(0));
+    assert_eq!(recorded(&fixture), [other.name()]);
+}
+
+/// The names in the table of workers.
+fn recorded(fixture: &Fixture) -> Vec<String> {
+    let connection = rusqlite::Connection::open(fixture.store.path()).unwrap();
+    let mut names = connection.prepare("SELECT name FROM workers ORDER BY name").unwrap();
+    names.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+}
+
+#[test]
+fn worker_frees_its_own_leases_that_have_run_out_and_that_it_does_not_hold() {
+    let fixture = Fixture::new();
+    let (worker, other) = (WorkerId::new("alive"), WorkerId::new("alive too"));
+    fixture.store.workers().beat(&worker, LEASE).unwrap();
+    fixture.store.workers().beat(&other, LEASE).unwrap();
+    let (held, dropped) = (fixture.claimed_by(&worker), fixture.claimed_by(&worker));
+    let (cancelled, of_other) = (fixture.claimed_by(&worker), fixture.claimed_by(&other));
+    assert!(fixture.store.tasks().start(dropped.id, &dropped.token).unwrap());
+    fixture.store.tasks().cancel(cancelled.id).unwrap();
+    fixture.sql("INSERT INTO wal_maintenance_jobs (execute_after) VALUES ('2026-01-01 00:00:00')");
+    assert!(fixture.store.wal().claim(&worker.token(), LEASE).unwrap().is_some());
+    let tasks = || Held::new(&worker, [(held.id, &held.token)]);
+    let checkpoints = || Held::new(&worker, Vec::<(i64, _)>::new());
+    let recover = || fixture.store.tasks().recover_by(3, tasks()).unwrap();
+    assert_eq!(recover(), freed(0), "no lease has run out");
+    assert_eq!(fixture.store.wal().recover_by(checkpoints()).unwrap(), 0);
+    fixture.clock.set(fixture.clock.now().plus(LEASE));
+    assert_eq!(fixture.recover(), freed(0), "others cannot know what it holds");
+    assert_eq!(recover(), Recovered { freed: 1, cancelled: 1, poisoned: vec![] });
+    assert_eq!(fixture.state(&held).0, TaskStatus::Running);
+    assert_eq!(fixture.state(&of_other).0, TaskStatus::Running);
+    assert_eq!(fixture.state(&dropped), (TaskStatus::Pending, 0), "its worker has not died");
+    assert_eq!(fixture.state(&cancelled).0, TaskStatus::Cancelled);
+    assert_eq!(fixture.store.wal().recover().unwrap(), 0);
+    assert_eq!(fixture.store.wal().recover_by(checkpoints()).unwrap(), 1);
+}
+
+#[test]
+fn start_log_keeps_the_starts_of_unsettled_tasks_and_stays_short() {
+    let fixture = Fixture::new();
+    let worker = WorkerId::new("killed");
+    let (running, settled) = (fixture.claimed_by(&worker), fixture.claimed_by(&worker));
+    let log = StartLog::new(&fixture.store, &worker);
+    log.write(running.id, &running.token).unwrap();
+    let done = Settlement {
+        id: settled.id,
+        token: settled.token.clone(),
+        verdict: Verdict::Completed(None),
+        checkpointed: false,
+    };
+    fixture.store.tasks().turn(vec![done], vec![]).unwrap();
+    for _ in 0..80_000 {
+        log.write(settled.id, &settled.token).unwrap();
+    }
+    let folder = fixture.store.path().parent().unwrap();
+    let logs = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let logs: Vec<_> = logs.filter(|file| file.file_name().to_string_lossy().contains("-starts-")).collect();
+    assert_eq!(logs.len(), 1);
+    let bytes = logs[0].metadata().unwrap().len();
+    assert!(bytes <= 1 << 20, "the log has {bytes} bytes");
+    std::mem::forget(log);
+    register_dead(&fixture, &worker);
+    assert_eq!(fixture.recover(), freed(1));
+    assert_eq!(fixture.state(&running), (TaskStatus::Pending, 1));
+}
