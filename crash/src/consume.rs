@@ -8,6 +8,7 @@ mod audit;
 mod books;
 mod game;
 mod hands;
+mod hazards;
 mod mail;
 mod plan;
 mod post;
@@ -20,6 +21,7 @@ use gristmill_broker::{Broker, Fault};
 
 use self::game::Game;
 use self::hands::Yard;
+use self::hazards::Hazards;
 use self::plan::Plan;
 use self::post::Post;
 use crate::args::ProgramSettings;
@@ -86,6 +88,8 @@ struct Tally {
     twice_gently: u64,
     dead: u64,
     early_drains: u32,
+    /// Connections that were cut, sinks that failed, disks that were full, queues that refused a message.
+    hazards: [u32; 4],
 }
 
 struct Rounds<'a> {
@@ -123,9 +127,11 @@ impl Rounds<'_> {
         game::folder(self.mill, &folder)?;
         let queue = format!("round{round}");
         let words = plan.words(&queue, &folder);
-        let post = Post::open(&broker.uri(), &queue, plan.quorum)?;
+        let post = Post::open(&broker.uri(), &queue, plan.quorum, plan.bound)?;
         let shown = plan.to_string();
-        let yard = Yard { mill: self.mill, folder: folder.clone(), uri: broker.uri(), words, started: 0 };
+        let hazards = Hazards::set_up(&plan, self.mill, &folder, broker)?;
+        let uri = hazards.uri(broker);
+        let yard = Yard { mill: self.mill, folder: folder.clone(), uri, words, started: 0 };
         let mut game = Game {
             plan,
             yard,
@@ -138,10 +144,12 @@ impl Rounds<'_> {
             gone: Vec::new(),
             cuts: 0,
             stops: 0,
+            hazards,
         };
         let began = Instant::now();
         game.play(broker)?;
-        let Game { post, findings, told, .. } = game;
+        let Game { post, findings, told, hazards, .. } = game;
+        hazards.end(broker, &folder, findings.is_empty())?;
         post.close();
         let told = if told.is_empty() { "nobody killed".to_owned() } else { told.join("; ") };
         println!("round {round:3}: {shown}: {told} ({:.1} s)", began.elapsed().as_secs_f64());
@@ -182,6 +190,11 @@ impl Rounds<'_> {
         println!(
             "{messages} messages, {unconfirmed} not confirmed; {redelivered} delivered again, {twice} done twice \
              ({twice_gently} where nobody was killed), {dead} dead letters; {early_drains} drains that ended too early"
+        );
+        let [cuts, sinks, disks, refusals] = self.tally.hazards;
+        println!(
+            "{cuts} cuts of connections, {sinks} sinks that failed for a time, {disks} full disks; full queues refused \
+             messages {refusals} times"
         );
         let nothing = [*between, *stopped, *brokers].contains(&0) || *redelivered == 0 || *dead == 0;
         let idle = rounds >= TELLING && self.bad == 0 && nothing;

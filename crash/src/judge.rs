@@ -16,7 +16,7 @@ const POISON: &str = "poison pill";
 
 /// What is wrong, a line each. Nothing when all is well.
 pub(crate) fn findings(record: &Record) -> Vec<String> {
-    let rules: [fn(&Record) -> Vec<String>; 9] = [
+    let rules: [fn(&Record) -> Vec<String>; 10] = [
         damage,
         acknowledged_tasks_are_there,
         every_task_has_its_end,
@@ -25,6 +25,7 @@ pub(crate) fn findings(record: &Record) -> Vec<String> {
         changes_are_legal,
         completed_by_its_owner,
         leases_are_kept,
+        crashes_were_starts,
         checkpoints_are_kept,
     ];
     rules.iter().flat_map(|rule| rule(record)).collect()
@@ -168,11 +169,13 @@ fn completed_by_its_owner(record: &Record) -> Vec<String> {
     wrong
 }
 
-/// Nobody is called dead before its lease has run out. And a worker that lives prolongs it: a machine may be too
-/// busy for that now and then, so some are forgiven.
+/// A worker that lives is not called dead before its lease has run out. And it prolongs it: a machine may be too busy for
+/// that now and then, so some are forgiven. What a process held that has died is free at once.
 fn leases_are_kept(record: &Record) -> Vec<String> {
     // The history counts milliseconds.
-    let early = deaths(record).filter(|change| change.lease.is_some_and(|lease| change.at + 0.002 < lease));
+    let early = deaths(record).filter(|change| {
+        change.lease.is_some_and(|lease| change.at + 0.002 < lease) && was_alive(record, change)
+    });
     let early: Vec<String> = early
         .map(|Change { task, owner, .. }| {
             format!("task {task} was taken from {owner:?} before its lease had run out")
@@ -191,13 +194,15 @@ fn leases_are_kept(record: &Record) -> Vec<String> {
 
 /// How often a worker was called dead that had neither died nor been stopped, nor waited for one that was.
 pub(crate) fn taken_from_the_living(record: &Record) -> usize {
-    let alive = |change: &&Change| {
-        let owner = change.owner.as_deref().map(name_of).unwrap_or_default();
-        record.deaths.get(owner).is_none_or(|death| change.at < *death)
-    };
     let stopped =
         |change: &Change| record.stops.iter().any(|(from, until)| (*from..*until).contains(&change.at));
-    deaths(record).filter(alive).filter(|change| !stopped(change)).count()
+    deaths(record).filter(|change| was_alive(record, change) && !stopped(change)).count()
+}
+
+/// Whether the process that owned a task was alive when that changed. Times of deaths are the earliest possible.
+fn was_alive(record: &Record, change: &Change) -> bool {
+    let owner = change.owner.as_deref().map(name_of).unwrap_or_default();
+    record.deaths.get(owner).is_none_or(|death| change.at + 0.002 < *death)
 }
 
 /// The changes by which a task lost a worker that was taken for dead.
@@ -207,6 +212,25 @@ fn deaths(record: &Record) -> impl Iterator<Item = &Change> {
         let before = crashes.insert(change.task, change.crashes).unwrap_or(0);
         change.crashes > before
     })
+}
+
+/// A poison pill was started as often as it counts crashes. A start is noted just before its handler runs, and logged by
+/// the handler: one kill may have come between.
+fn crashes_were_starts(record: &Record) -> Vec<String> {
+    let mut starts: HashMap<i64, u32> = HashMap::new();
+    for note in &record.notes {
+        if let Note::Start(task, _) = note {
+            *starts.entry(*task).or_default() += 1;
+        }
+    }
+    let started = |task: &Task| starts.get(&task.id).copied().unwrap_or(0);
+    let wrong =
+        record.tasks.iter().filter(|task| task.status == "failed" && task.crashes > started(task) + 1);
+    wrong
+        .map(|task| {
+            format!("task {} was started {} times and has {} crashes", task.id, started(task), task.crashes)
+        })
+        .collect()
 }
 
 /// Who looks finds every step that was acknowledged before; who is done leaves none behind.

@@ -43,6 +43,13 @@ pub(crate) const CHECKERS: &[Checker] = &[
         test: "dedup_model",
         rounds: 3_000,
     },
+    Checker {
+        name: "runner",
+        step: "check runner",
+        package: "gristmill-jobs",
+        test: "runner_model",
+        rounds: 150,
+    },
 ];
 
 /// The names of all checkers, for messages.

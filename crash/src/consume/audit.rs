@@ -50,6 +50,9 @@ pub(crate) fn audit(action: Action, mail: &Mail, books: &Books, dead: &[Dead], c
             }
         }
     }
+    if action == Action::Exec {
+        audit.wrong.extend(dead.iter().filter_map(|dead| not_started(dead, books)));
+    }
     audit.wrong.extend(books.runs.iter().filter_map(|(id, runs)| too_often(id, runs, cuts)));
     audit
 }
@@ -57,7 +60,7 @@ pub(crate) fn audit(action: Action, mail: &Mail, books: &Books, dead: &[Dead], c
 /// How many dead letters there are of each message; and what is wrong with them.
 fn letters<'a>(mail: &Mail, dead: &'a [Dead], wrong: &mut Vec<String>) -> BTreeMap<&'a str, u32> {
     let mut buried = BTreeMap::new();
-    for Dead { id, reason, error, body } in dead {
+    for Dead { id, reason, error, body, .. } in dead {
         *buried.entry(id.as_str()).or_default() += 1;
         match mail.parcels.get(id) {
             None => wrong.push(format!("nobody has sent this dead letter: {id} {body}")),
@@ -75,6 +78,18 @@ fn letters<'a>(mail: &Mail, dead: &'a [Dead], wrong: &mut Vec<String>) -> BTreeM
         }
     }
     buried
+}
+
+/// A dead letter has had every attempt that it counts, and at least one.
+fn not_started(dead: &Dead, books: &Books) -> Option<String> {
+    let started = books.runs.get(&dead.id).map_or(0, Vec::len);
+    let attempts = dead.failed.max(1);
+    (started < attempts as usize).then(|| {
+        format!(
+            "{} is a dead letter after {attempts} attempts ({}), and was started {started} times",
+            dead.id, dead.reason
+        )
+    })
 }
 
 /// Each cut can make two of a message, and each of the two has its attempts.
@@ -101,7 +116,14 @@ mod tests {
     }
 
     fn dead(id: &str, reason: &str) -> Dead {
-        Dead { id: id.to_owned(), reason: reason.to_owned(), error: "so".to_owned(), body: id.to_owned() }
+        let failed = if reason == "attempts" { ATTEMPTS } else { 1 };
+        Dead {
+            id: id.to_owned(),
+            reason: reason.to_owned(),
+            error: "so".to_owned(),
+            body: id.to_owned(),
+            failed,
+        }
     }
 
     /// What is said of one message, done so often, tried so often, and buried so.
@@ -133,6 +155,8 @@ mod tests {
         check(Fate::Refused, &[1], 0, std::slice::from_ref(&gone), 0, ["", ""]);
         check(Fate::Refused, &[1], 0, &[], 1, ["not a dead letter", ""]);
         check(Fate::Failing, &[1, 2, 3], 0, &[dead("m0", "attempts")], 0, ["", ""]);
+        check(Fate::Failing, &[1, 2], 0, &[dead("m0", "attempts")], 1, ["", "was started 2 times"]);
+        check(Fate::Refused, &[], 0, std::slice::from_ref(&gone), 1, ["", "was started 0 times"]);
         check(Fate::Failing, &[1, 2, 3], 0, &[gone], 1, ["", "given up for"]);
         check(Fate::Failing, &[1, 2, 3, 4], 0, &[dead("m0", "attempts")], 1, ["", "up to attempt 4"]);
         check(Fate::Failing, &[3; 7], 0, &[dead("m0", "attempts")], 1, ["", "was tried 7 times"]);

@@ -20,11 +20,16 @@ const LOOK: &str = "cannot look into the database";
 
 /// Where it stands.
 pub(crate) fn place(action: Action, folder: &Path) -> PathBuf {
-    folder.join(match action {
+    disk(folder).join(match action {
         Action::Into => "out.db",
         Action::Enqueue => "own.db",
         Action::Exec => "log",
     })
+}
+
+/// The folder of a round that consumers write to. It can be a disk of its own.
+pub(crate) fn disk(folder: &Path) -> PathBuf {
+    folder.join("disk")
 }
 
 /// What was done with all the messages.
@@ -113,7 +118,8 @@ impl Books {
         match (parcels.get(id), attempt.parse()) {
             // All of it: a command that sees a part of its message takes that for all.
             (Some(parcel), Ok(attempt)) if parcel.body == body => {
-                let is_done = parcel.fate == Fate::Done || (parcel.fate == Fate::Later && attempt > 1);
+                let is_done = matches!(parcel.fate, Fate::Done | Fate::Slow)
+                    || (parcel.fate == Fate::Later && attempt > 1);
                 *self.done.entry(id.to_owned()).or_default() += u32::from(is_done);
                 self.runs.entry(id.to_owned()).or_default().push(attempt);
             }

@@ -9,9 +9,11 @@ use rustix::process::Signal;
 
 use super::Tally;
 use super::audit::{Audit, audit};
-use super::books::{Books, progress};
+use super::books::{Books, disk, progress};
 use super::hands::{Hand, Yard, ended_by};
-use super::mail::{Mail, Parcel, parcels, samples};
+use super::hazards;
+use super::hazards::Hazards;
+use super::mail::{Mail, Parcel, parcels, samples, slow_ones};
 use super::plan::{Event, Plan};
 use super::post::{PATIENCE, Post};
 use crate::chance::Chance;
@@ -38,19 +40,28 @@ pub(crate) struct Game<'a> {
     pub(crate) told: Vec<String>,
     pub(crate) hands: Vec<Hand>,
     pub(crate) gone: Vec<Hand>,
-    /// How often something was killed.
+    /// How often something was killed, or acknowledgements were lost in another way.
     pub(crate) cuts: u32,
     /// How often a consumer ended as it was told to.
     pub(crate) stops: u32,
+    pub(crate) hazards: Hazards,
 }
 
 impl Game<'_> {
     pub(crate) fn play(&mut self, broker: &mut Broker) -> Result<(), Trouble> {
         let mut sent = parcels(self.plan.action, self.plan.count, self.plan.bad, &mut self.chance);
+        if self.plan.is_slow() {
+            sent.splice(0..0, slow_ones(2, &mut self.chance));
+        }
         let warm_up = if self.plan.has_broker() { self.warm_up()? } else { Vec::new() };
         let all = warm_up.iter().chain(&sent).map(|parcel| (parcel.id.clone(), parcel.clone())).collect();
-        let rest = sent.split_off(sent.len() * usize::try_from(self.plan.before).unwrap_or(0) / 100);
+        let mut rest = sent.split_off(sent.len() * usize::try_from(self.plan.before).unwrap_or(0) / 100);
         let mut confirmed = self.post.publish(&sent);
+        if self.plan.bound.is_some() {
+            // The others come when there is room.
+            sent.retain(|parcel| !confirmed.contains(&parcel.id));
+            rest.splice(0..0, sent);
+        }
         for _ in 0..self.plan.hands {
             let hand = self.hire()?;
             self.hands.push(hand);
@@ -64,6 +75,7 @@ impl Game<'_> {
             self.pass(Duration::from_millis(5))?;
         }
         confirmed.extend(self.post.wait_for(publishing)?);
+        self.tally.hazards[3] += self.post.refused();
         confirmed.extend(warm_up.into_iter().map(|parcel| parcel.id));
         let wait = self.chance.millis(0..600);
         self.pass(wait)?;
@@ -113,6 +125,10 @@ impl Game<'_> {
                         self.was_killed(&format!("at {name} {number}"));
                         self.tally.at_calls += 1;
                     }
+                    // One that cannot connect in the first place says so, and ends.
+                    _ if self.hazards.storming && !self.hands[at].has_begun() => {}
+                    // So does one that finds a full disk when it creates its database.
+                    _ if self.plan.has_full_disk() && self.hands[at].found_full_disk() => {}
                     _ => {
                         let (number, word) = (self.hands[at].number, self.hands[at].last_word());
                         self.findings.push(format!("consumer {number} ended by itself: {status}: {word}"));
@@ -174,6 +190,42 @@ impl Game<'_> {
                 self.pass(down)?;
                 return broker.restart().or_trouble("the broker does not come back");
             }
+            Event::Storm(cuts) => {
+                self.hazards.storming = true;
+                for _ in 0..cuts {
+                    self.hazards.cut();
+                    let gone = self.chance.millis(0..30);
+                    self.pass(gone)?;
+                    self.hazards.mend();
+                    let wait = self.chance.millis(0..500);
+                    self.pass(wait)?;
+                }
+                // A connection that was cut a moment ago may be noticed only now.
+                self.pass(Duration::from_secs(1))?;
+                self.hazards.storming = false;
+                self.cuts += cuts;
+                self.tally.hazards[0] += cuts;
+                self.told.push(format!("{cuts} cuts"));
+                return Ok(());
+            }
+            Event::Sink(time) => {
+                let Some(failing) = hazards::fail_sink(self.plan.action, &self.yard.folder)? else {
+                    return Ok(());
+                };
+                self.pass(time)?;
+                failing.end()?;
+                self.tally.hazards[1] += 1;
+                self.told.push(format!("the sink failed for {} ms", time.as_millis()));
+                return Ok(());
+            }
+            Event::FullDisk(time) => {
+                self.hazards.fill()?;
+                self.pass(time)?;
+                self.hazards.free()?;
+                self.tally.hazards[2] += 1;
+                self.told.push(format!("the disk was full for {} ms", time.as_millis()));
+                return Ok(());
+            }
         }
         if self.chance.percent(30) {
             let wait = self.chance.millis(0..300);
@@ -207,6 +259,8 @@ impl Game<'_> {
             self.findings.push(text);
             return Ok(());
         };
+        // The broker took back what ran: the outcome could not be acknowledged any more.
+        self.cuts += u32::from(hand.lost_channel_while_stopping());
         if let Some((name, number)) = hand.at
             && ended_by(status, Signal::KILL)
         {
@@ -291,6 +345,9 @@ impl Game<'_> {
 
 /// The folder of a round, which its consumers can write.
 pub(crate) fn folder(mill: &crate::mill::Mill, path: &Path) -> Result<(), Trouble> {
-    std::fs::create_dir(path).or_trouble("cannot make a folder")?;
-    mill.give(path)
+    for path in [path.to_owned(), disk(path)] {
+        std::fs::create_dir(&path).or_trouble("cannot make a folder")?;
+        mill.give(&path)?;
+    }
+    Ok(())
 }

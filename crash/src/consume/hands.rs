@@ -29,7 +29,7 @@ pub(crate) struct Yard<'a> {
 impl Yard<'_> {
     /// Gristmill's own database.
     pub(crate) fn own(&self) -> PathBuf {
-        self.folder.join("own.db")
+        super::books::disk(&self.folder).join("own.db")
     }
 
     /// Starts a consumer; killed at the n-th call of one of these names, if that is wanted.
@@ -127,6 +127,17 @@ impl Hand {
 
     pub(crate) fn has_begun(&self) -> bool {
         self.said().contains(BEGUN)
+    }
+
+    /// Whether it ended before it had begun, because the disk for its database was full.
+    pub(crate) fn found_full_disk(&self) -> bool {
+        !self.has_begun() && self.last_word().contains("is full")
+    }
+
+    /// Whether the broker closed its channel after SIGTERM, because an acknowledgement came too late.
+    pub(crate) fn lost_channel_while_stopping(&self) -> bool {
+        let said = self.said();
+        said.split_once("stopping: ").is_some_and(|(_, rest)| rest.contains("consuming was interrupted"))
     }
 
     /// What it said in the end.

@@ -37,17 +37,19 @@ pub(crate) enum Fate {
     Refused,
     /// Given up after the last.
     Failing,
+    /// Done with its first attempt, which takes longer than the broker waits for an acknowledgement.
+    Slow,
 }
 
 impl Fate {
     pub(crate) fn is_done(self) -> bool {
-        matches!(self, Fate::Done | Fate::Later)
+        matches!(self, Fate::Done | Fate::Later | Fate::Slow)
     }
 
     /// How often it is tried where nobody disturbs anything.
     pub(crate) fn attempts(self, most: u32) -> u32 {
         match self {
-            Fate::Done | Fate::Refused => 1,
+            Fate::Done | Fate::Refused | Fate::Slow => 1,
             Fate::Later => 2,
             Fate::Failing => most,
         }
@@ -65,15 +67,18 @@ impl Fate {
             Fate::Later => 'l',
             Fate::Refused => 'r',
             Fate::Failing => 'f',
+            Fate::Slow => 's',
         }
     }
 }
 
 /// What is run for each message of `exec`: says in one write which it was and how often it was tried, and ends as the
-/// message wants it. Nothing but what the shell does by itself, so that there are many of them.
+/// message wants it. Nothing but what the shell does by itself, so that there are many of them. Where it cannot write, or
+/// a file says that it must not, it is unavailable (exit code 69), and has not begun.
 pub(crate) const SCRIPT: &str = r#"read -r body
-printf '%s %s %s\n' "$GRISTMILL_MESSAGE_ID" "$GRISTMILL_ATTEMPT" "$body" >> "$0"
-case "$body$GRISTMILL_ATTEMPT" in *-r*) exit 65;; *-f* | *-l1) exit 75;; esac"#;
+[ -e "$0.unavailable" ] && exit 69
+printf '%s %s %s\n' "$GRISTMILL_MESSAGE_ID" "$GRISTMILL_ATTEMPT" "$body" 2>/dev/null >> "$0" || exit 69
+case "$body$GRISTMILL_ATTEMPT" in *-r*) exit 65;; *-f* | *-l1) exit 1;; *-s*) sleep 5;; esac"#;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
@@ -95,6 +100,11 @@ pub(crate) fn samples(action: Action, chance: &mut Chance) -> Vec<Parcel> {
         .zip(possible)
         .map(|(number, fate)| made(action, format!("s{number}"), number, *fate, chance))
         .collect()
+}
+
+/// Messages whose handlers are slow.
+pub(crate) fn slow_ones(count: u64, chance: &mut Chance) -> Vec<Parcel> {
+    (0..count).map(|number| made(Action::Exec, format!("slow{number}"), number, Fate::Slow, chance)).collect()
 }
 
 fn parcel(action: Action, number: u64, bad: u64, chance: &mut Chance) -> Parcel {
@@ -164,16 +174,19 @@ mod tests {
         for (body, attempt, code) in [
             ("m7-d", "1", 0),
             ("m7-d", "3", 0),
-            ("m7-l", "1", 75),
+            ("m7-l", "1", 1),
             ("m7-l", "2", 0),
             ("m7-l", "11", 0),
             ("m7-r", "1", 65),
-            ("m7-f", "1", 75),
-            ("m7-f", "3", 75),
+            ("m7-f", "1", 1),
+            ("m7-f", "3", 1),
         ] {
             assert_eq!(run(body, attempt), code, "{body} {attempt}");
         }
+        std::fs::write(folder.path().join("log.unavailable"), "").unwrap();
+        assert_eq!(run("m7-x", "1"), 69);
         let log = std::fs::read_to_string(log).unwrap();
+        assert!(!log.contains("m7-x"), "{log}");
         assert!(log.starts_with("m7 1 m7-d\nm7 3 m7-d\nm7 1 m7-l\n"), "{log}");
     }
 

@@ -1,6 +1,7 @@
 //! The referee's own connection to the broker: publishes, remembers what was confirmed, asks how many wait, and takes the
 //! dead letters.
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,15 @@ pub(crate) struct Dead {
     pub(crate) reason: String,
     pub(crate) error: String,
     pub(crate) body: String,
+    /// How many attempts have failed, as its header says.
+    pub(crate) failed: u32,
+}
+
+/// What is done with messages that a full queue refuses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    Leave,
+    PublishAgain,
 }
 
 pub(crate) struct Post {
@@ -33,25 +43,33 @@ pub(crate) struct Post {
     queue: String,
     client: Client,
     runtime: Runtime,
+    /// How many messages a full queue has refused.
+    refused: Arc<AtomicU32>,
 }
 
 impl Post {
     /// Connects and makes the queue.
-    pub(crate) fn open(uri: &str, queue: &str, quorum: bool) -> Result<Self, Trouble> {
+    pub(crate) fn open(uri: &str, queue: &str, quorum: bool, bound: Option<u32>) -> Result<Self, Trouble> {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().build().or_trouble("cannot start threads")?;
         let declared = if quorum { Queue::quorum(queue) } else { Queue::classic(queue) };
+        let declared = match bound {
+            Some(bound) => declared.at_most(bound),
+            None => declared,
+        };
         let builder = Client::builder(uri).name("referee").queue(declared).confirm_within(PATIENCE);
         let client = runtime.block_on(builder.start()).or_trouble("cannot make a queue")?;
-        Ok(Post { uri: uri.to_owned(), queue: queue.to_owned(), client, runtime })
+        let refused = Arc::default();
+        Ok(Post { uri: uri.to_owned(), queue: queue.to_owned(), client, runtime, refused })
     }
 
     /// Publishes all of them. Ends with the ids of those that were confirmed.
     pub(crate) fn publish(&self, parcels: &[Parcel]) -> Vec<String> {
-        self.runtime.block_on(self.sending(parcels.to_vec(), 1, Duration::ZERO))
+        self.runtime.block_on(self.sending(parcels.to_vec(), 1, Duration::ZERO, Refused::Leave))
     }
 
-    /// The same while other things happen: in so many pieces, within about so long.
+    /// Publishes all of them in the background, in pieces, within about this time. What a full queue refuses is published
+    /// again.
     pub(crate) fn publish_meanwhile(
         &self,
         parcels: Vec<Parcel>,
@@ -59,7 +77,7 @@ impl Post {
         chance: &mut Chance,
     ) -> JoinHandle<Vec<String>> {
         let pieces = chance.within(1..40);
-        self.runtime.spawn(self.sending(parcels, pieces, within))
+        self.runtime.spawn(self.sending(parcels, pieces, within, Refused::PublishAgain))
     }
 
     fn sending(
@@ -67,8 +85,10 @@ impl Post {
         parcels: Vec<Parcel>,
         pieces: u64,
         within: Duration,
+        refused: Refused,
     ) -> impl Future<Output = Vec<String>> + Send + use<> {
         let (publisher, queue) = (self.client.publisher(), self.queue.clone());
+        let refusals = Arc::clone(&self.refused);
         async move {
             let each = parcels.len().div_ceil(usize::try_from(pieces).unwrap_or(1)).max(1);
             let wait = within / u32::try_from(pieces).unwrap_or(1);
@@ -77,13 +97,33 @@ impl Post {
                 let message = |parcel: &Parcel| {
                     Message::to_queue(&queue, parcel.body.clone()).id(&parcel.id).header("tenant", "mill")
                 };
-                let results = publisher.publish_all(piece.iter().map(message)).await;
-                let told = piece.iter().zip(results).filter(|(_, result)| result.is_ok());
-                confirmed.extend(told.map(|(parcel, _)| parcel.id.clone()));
+                let (mut piece, start) = (piece.to_vec(), Instant::now());
+                while !piece.is_empty() {
+                    let results = publisher.publish_all(piece.iter().map(message)).await;
+                    let mut left = Vec::new();
+                    for (parcel, result) in piece.into_iter().zip(results) {
+                        match result {
+                            Ok(()) => confirmed.push(parcel.id),
+                            Err(Error::Refusal) => left.push(parcel),
+                            Err(_) => {}
+                        }
+                    }
+                    refusals.fetch_add(u32::try_from(left.len()).unwrap_or(u32::MAX), Relaxed);
+                    if refused == Refused::Leave || start.elapsed() > PATIENCE {
+                        break;
+                    }
+                    piece = left;
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
                 tokio::time::sleep(wait).await;
             }
             confirmed
         }
+    }
+
+    /// How many messages a full queue has refused.
+    pub(crate) fn refused(&self) -> u32 {
+        self.refused.load(Relaxed)
     }
 
     pub(crate) fn wait_for<T: Send + 'static>(&self, task: JoinHandle<T>) -> Result<T, Trouble> {
@@ -155,5 +195,6 @@ fn dead(delivery: &Delivery) -> Dead {
         reason: header(header::REASON),
         error: header(header::ERROR),
         body: String::from_utf8_lossy(delivery.body()).into_owned(),
+        failed: header(header::FAILED).parse().unwrap_or(0),
     }
 }

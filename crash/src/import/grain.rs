@@ -119,7 +119,10 @@ impl Sack<'_> {
     /// Tables without one: a line that is loaded twice is there twice.
     fn loose(&mut self) -> io::Result<()> {
         self.file("loose/events", |id, _| format!(r#"{{"at":{id},"what":"event","size":{}}}"#, id * 3))?;
+        // What a file begins with says whether it is lines, an array or one object.
+        let first = self.ids.first().copied();
         self.file("loose/bad", |id, _| match id % 50 {
+            _ if Some(id) == first => format!(r#"{{"good":{id}}}"#),
             7 => format!(r#"{{"cut":{id}"#),
             8 => format!("[{id}]"),
             9 => format!(r#"{{"twice":{id},"twice":{id}}}"#),

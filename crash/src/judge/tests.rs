@@ -137,10 +137,27 @@ fn the_living_keep_their_tasks_and_the_dead_do_not() {
 fn nobody_is_called_dead_too_soon() {
     let too_soon = |record: &mut Record| {
         *record = taken(1);
-        record.deaths.insert("w1".to_owned(), 99.0);
         record.history[1].lease = Some(100.5);
     };
     check(too_soon, "before its lease had run out");
+    // What a dead one held is free at once.
+    let mut dead = taken(1);
+    dead.history[1].lease = Some(100.5);
+    dead.deaths.insert("w1".to_owned(), 99.0);
+    assert_eq!(findings(&dead), Vec::<String>::new());
+}
+
+#[test]
+fn crashes_without_starts_make_no_poison_pill() {
+    let poisoned = |starts: usize| {
+        move |record: &mut Record| {
+            let pill = Task { crashes: 3, ..task(3, Errand::Swift, "failed") };
+            record.tasks.push(pill);
+            record.letters.push(("3".to_owned(), "poison pill: its worker died 3 times".to_owned()));
+            record.notes.extend((0..starts).map(|_| Note::Start(3, "w1".to_owned())));
+        }
+    };
+    check(poisoned(1), "task 3 was started 1 times and has 3 crashes");
 }
 
 #[test]

@@ -92,6 +92,8 @@ Checkers:
            memory expects
   dedup    random trees, edits, links, roots and disks that come and go, scans that are stopped or
            killed, compared with a naive walk that compares all bytes. Run by root, it mounts disks
+  runner   tasks of random kinds and priorities in several processes that are killed and stopped,
+           against rules: no task runs beside itself, crashes are starts, nothing is lost
 
 Options:
   --rounds N   number of rounds, instead of the checker's own
@@ -163,14 +165,22 @@ What reads strangers' bytes, fed with bytes that nobody would think of, by cargo
 Usage: cargo xtask fuzz [--short | --executions N]
 
 Options:
-  --short          400000 executions of all targets together, half a minute, instead of 10 million
+  --short          800000 executions of all targets together, a minute, instead of 20 million
   --executions N   so many
   -h, --help       this text
 
 Targets:
-  cut     files cut into blocks: no byte is lost, a line that is too long costs only itself
-  parse   lines into rows: no panic, and serde_json reads the same
-  infer   rows into tables: each value comes out of the database as it went in
+  cut         files cut into blocks: no byte is lost, a line that is too long costs only itself
+  parse       lines into rows: no panic, and serde_json reads the same
+  infer       rows into tables: each value comes out of the database as it went in
+  frames      a broker's frames: read the same in any pieces; a handshake ends
+  methods     a broker's methods: read or refused
+  properties  properties of messages: written as they came, also through JSON
+  tables      tables of headers: written as they came, type by type, also through JSON
+  uris        a broker's addresses: read or refused, and no password is repeated
+
+Of 20 million executions the first three have 3, 6.8 and 0.2 million, the others 4, 1, 2, 2
+and 1 million.
 
 An input that fails is kept under fuzz/artifacts, and its path is told. Needs a nightly toolchain;
 where there is none, the run is NOT RUN. cargo-fuzz is installed if it is not there.

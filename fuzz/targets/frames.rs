@@ -1,0 +1,11 @@
+//! Frames of a broker: any bytes, in any pieces, and no panic; what is read does not depend on the pieces.
+
+#![no_main]
+
+use gristmill_amqp::probe;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((sizes, bytes)) = data.split_first_chunk::<3>() else { return };
+    probe::frames(sizes, bytes);
+});

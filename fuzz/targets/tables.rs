@@ -1,0 +1,8 @@
+//! Tables of headers: what can be read is written as it came, type by type, and survives as JSON.
+
+#![no_main]
+
+use gristmill_amqp::probe;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| probe::table(data));
