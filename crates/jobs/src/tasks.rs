@@ -179,7 +179,9 @@ impl Tasks {
                 }
             }
             let capacity = pace.capacity(claims.busy_for(bench.kind.workers));
-            let (waiting, last) = (claims.waiting(), claims.last());
+            // What workers that are free are about to start is not exchanged.
+            let waiting = claims.waiting().min(in_air.saturating_sub(bench.kind.workers));
+            let last = claims.last();
             drop(claims);
             let mut limit = capacity.saturating_sub(in_air);
             let mut may_exchange = true;
@@ -216,6 +218,22 @@ impl Tasks {
             }
         }
         (wanted, exchange)
+    }
+
+    /// Gives back the least urgent of the tasks that wait, one for each that was claimed in exchange, where more are claimed
+    /// now than the workers will start within a moment. `exchanged`: the kind of each.
+    fn give_back_for(&self, exchanged: &[Arc<str>]) {
+        let mut given_back = Vec::new();
+        for (index, (bench, pace)) in self.benches.iter().zip(&self.paces).enumerate() {
+            let exchanged = exchanged.iter().filter(|kind| **kind == bench.kind.name).count();
+            let mut claims = bench.claims();
+            let (in_air, capacity) = (claims.all().len(), pace.capacity(claims.busy_for(bench.kind.workers)));
+            if in_air > pace.give_back_above(capacity) {
+                let flights = claims.give_back(exchanged.min(in_air - capacity));
+                given_back.extend(flights.into_iter().map(|flight| Landed::released(index, flight)));
+            }
+        }
+        self.inbox.put_back(given_back);
     }
 
     /// Takes note of what became of the verdicts, which are written now.
@@ -370,9 +388,15 @@ impl Line for Tasks {
         if let Some(due) = turn.next_due {
             self.next_due = Some(self.next_due.map_or(due, |earlier| earlier.min(due)));
         }
-        let claimed = std::mem::take(&mut turn.claimed);
-        let turned = Turned { settled: landed.len(), claimed: claimed.len(), looked: true };
+        let (claimed, exchanged) = (std::mem::take(&mut turn.claimed), std::mem::take(&mut turn.exchanged));
+        let count = claimed.len() + exchanged.len();
         self.take_off(claimed, now);
+        if !exchanged.is_empty() {
+            let kinds: Vec<Arc<str>> = exchanged.iter().map(|task| task.kind.clone()).collect();
+            self.take_off(exchanged, now);
+            self.give_back_for(&kinds);
+        }
+        let turned = Turned { settled: landed.len(), claimed: count, looked: true };
         self.set_threshold();
         Ok(turned)
     }

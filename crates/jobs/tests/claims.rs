@@ -151,6 +151,33 @@ fn tasks_that_wait_for_a_busy_worker_are_given_back() {
     assert_eq!((summary.completed, summary.released), (400, 0));
 }
 
+/// Every write is a reason to look for more urgent tasks, and each look may claim as many as wait.
+#[test]
+fn more_urgent_tasks_are_claimed_instead_of_waiting_ones_and_not_beside_them() {
+    let (_folder, store) = fixture();
+    put(&store, 40, 0);
+    let (most, runs) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (seen, count) = (most.clone(), runs.clone());
+    let kind = Kind::new("k", move |work| {
+        // From here on it is known how long handlers take.
+        if count.fetch_add(1, Ordering::SeqCst) > 4 {
+            for _ in 0..10 {
+                put(work.store(), 2, 1);
+                seen.fetch_max(running(work.store()), Ordering::SeqCst);
+                work.wait_cancelled(Duration::from_millis(5));
+            }
+        } else {
+            work.wait_cancelled(Duration::from_millis(60));
+        }
+        Ok(())
+    });
+    let runner = Runner::builder(store).kind(kind.workers(2)).start().unwrap();
+    assert!(becomes(|| runs.load(Ordering::SeqCst) >= 40));
+    runner.stop(LONG).unwrap();
+    let most = most.load(Ordering::SeqCst);
+    assert!(most <= 6, "2 workers held {most} tasks that take 60 ms");
+}
+
 #[test]
 fn clock_set_forward_starts_no_running_task_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -70,6 +70,8 @@ pub(crate) enum Scene {
     /// An urgent task comes while all workers are busy and less urgent tasks wait: in the process, or, if `late`, in the
     /// store, because they were given back.
     Urgent { late: bool },
+    /// Ever more urgent slow tasks come while all workers are busy and less urgent ones wait.
+    Overtake,
     /// A second process starts while the first one is busy with slow tasks.
     Share { workers: usize },
     /// A task that runs and has a unique key is cancelled.
@@ -93,6 +95,7 @@ fn random_ops(rng: &mut Rng) -> Vec<Op> {
         Scene::StopBusy { nth: rng.within(0..3) },
         Scene::Urgent { late: false },
         Scene::Urgent { late: true },
+        Scene::Overtake,
         Scene::Share { workers: rng.within(1..4) },
         Scene::CancelRunning { kind },
         Scene::ClockAhead,

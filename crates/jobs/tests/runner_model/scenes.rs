@@ -29,6 +29,7 @@ impl Round<'_> {
             Scene::KillRunning => self.kill_running(),
             Scene::StopBusy { nth } => self.stop_busy(nth),
             Scene::Urgent { late } => self.urgent(late),
+            Scene::Overtake => self.overtake(),
             Scene::Share { workers } => self.share(workers),
             Scene::CancelRunning { kind } => self.cancel_running(kind),
             Scene::ClockAhead => self.clock_ahead(),
@@ -152,6 +153,27 @@ impl Round<'_> {
             Some(other) => Err(format!("task {other} was started before the urgent task {urgent}")),
             None => Ok(()),
         }
+    }
+
+    /// More urgent tasks are claimed instead of those that wait, not beside them: whether too many are claimed is checked
+    /// while this waits.
+    fn overtake(&mut self) -> Result<(), String> {
+        while let Some(process) = self.pick(0) {
+            self.stop(process)?;
+        }
+        self.start(3);
+        let mut tasks = self.enqueue(12, &task("slow", "ok"));
+        // Then it is known how long handlers take, and some are claimed ahead.
+        self.wait_for("slow tasks do not end", |round| {
+            Ok(tasks.iter().any(|id| round.store.tasks().get(*id).unwrap().status.is_terminal()))
+        })?;
+        for priority in [PRIORITY + 1, PRIORITY + 1, PRIORITY + 2, PRIORITY + 2, URGENT, URGENT] {
+            tasks = self.enqueue(4, &NewTask { priority, ..task("slow", "ok") });
+            self.wait_for("the more urgent tasks are not claimed", |round| {
+                Ok(tasks.iter().any(|id| round.store.tasks().get(*id).unwrap().status != TaskStatus::Pending))
+            })?;
+        }
+        Ok(())
     }
 
     /// Tasks that the first process has no worker for are run by the second one.

@@ -29,9 +29,9 @@ pub(super) fn claim_all(
         short |= count < rest;
     }
     for Exchange { wanted, above } in exchange {
-        let had = turn.claimed.iter().rev().take_while(|task| task.token == wanted.token).count();
+        let had = turn.exchanged.iter().rev().take_while(|task| task.token == wanted.token).count();
         let found = claim_within(db, wanted, wanted.limit.saturating_sub(had), *above)?;
-        turn.claimed.extend(found);
+        turn.exchanged.extend(found);
     }
     if short {
         let sql = "SELECT run_after FROM tasks WHERE status = 'scheduled' ORDER BY run_after LIMIT 1";

@@ -353,6 +353,8 @@ pub struct Turn {
     pub settled: Vec<Settled>,
     /// What was claimed, most urgent first for each thing wanted.
     pub claimed: Vec<ClaimedTask>,
+    /// What was claimed besides, in exchange for tasks that the worker will give back.
+    pub exchanged: Vec<ClaimedTask>,
     /// When the next scheduled task is due, if something wanted was not found.
     pub next_due: Option<Time>,
 }

@@ -340,8 +340,8 @@ pub(crate) fn an_exchange_claims_only_what_is_more_urgent(mill: &Mill) {
     let exchange = |above: Option<i32>, limit: usize| {
         let exchange = vec![Exchange { wanted: mill.wanted(limit), above }];
         let turn = mill.store.tasks().visit(Visit { exchange, ..Visit::default() }).unwrap();
-        let ids: Vec<i64> = turn.claimed.iter().map(|task| task.id).collect();
-        let back = turn.claimed.iter().map(|task| settlement(task, Verdict::Released)).collect::<Vec<_>>();
+        let ids: Vec<i64> = turn.exchanged.iter().map(|task| task.id).collect();
+        let back = turn.exchanged.iter().map(|task| settlement(task, Verdict::Released)).collect::<Vec<_>>();
         mill.store.tasks().turn(back, vec![]).unwrap();
         ids
     };
