@@ -141,12 +141,12 @@ impl Tasks<'_> {
     }
 
     fn recover_all(self, max_crashes: u32, held: Option<Held>) -> Result<Recovered> {
-        let (recovered, dead) =
+        let (recovered, ended) =
             self.0.write_and_ring(Shape::Compound, move |db| recover(db, max_crashes, held.as_ref()))?;
         // Their starts are on disk now. The records go last: with them the names of the logs would be lost.
-        if !dead.is_empty() {
-            dead.iter().for_each(|worker| start_log::remove_of(self.0.path(), worker));
-            self.0.write(Shape::Compound, workers::forget_dead)?;
+        if !ended.is_empty() {
+            ended.iter().for_each(|worker| start_log::remove_of(self.0.path(), worker));
+            self.0.write(Shape::Compound, workers::forget_ended)?;
         }
         Ok(recovered)
     }
@@ -327,15 +327,10 @@ fn turn(db: &Db<'_>, visit: &Visit, completions: Completions) -> Result<Turn> {
     Ok(turn)
 }
 
-/// Returns also the names of dead workers, whose starts are recorded when this is committed.
+/// Returns also the names of workers that have ended, whose starts are recorded when this is committed.
 fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&Held>) -> Result<(Recovered, Vec<String>)> {
     workers::judge(db)?;
-    let dead = workers::dead(db)?;
-    for worker in &dead {
-        for (id, token) in start_log::read(db.path(), worker) {
-            record_start(db, id, &token)?;
-        }
-    }
+    record_logged_starts(db)?;
     let (mut cancelled, mut freed) = (0, 0);
     if let Some(held) = held {
         cancelled += cancel::cancel_where(db, &LEASED.is_unheld(), held.params(db.now()))?;
@@ -370,7 +365,24 @@ fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&Held>) -> Result<(Recove
         poisoned.push(letters::bury(db, id, &failure)?);
     }
     freed += LEASED.free_stale(db)?;
-    Ok((Recovered { freed, cancelled, poisoned }, dead))
+    Ok((Recovered { freed, cancelled, poisoned }, workers::ended(db)?))
+}
+
+/// Records starts of stale tasks that only the start logs of their workers have. Also of workers whose process cannot be seen,
+/// because their container or machine was started again.
+fn record_logged_starts(db: &Db<'_>) -> Result<()> {
+    let sql = format!(
+        "SELECT DISTINCT {} AS worker FROM tasks WHERE {} AND started_at IS NULL AND worker IS NOT NULL",
+        workers::worker_of("tasks"),
+        LEASED.is_stale()
+    );
+    let workers: Vec<String> = db.rows(&sql, [db.now()], |row| row.get(0))?;
+    for worker in workers {
+        for (id, token) in start_log::read(db.path(), &worker) {
+            record_start(db, id, &token)?;
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn row(db: &Db<'_>, id: i64) -> Result<TaskRow> {

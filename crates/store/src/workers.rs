@@ -21,10 +21,11 @@ use crate::db::Db;
 use crate::error::Result;
 use crate::lease::{self, Leased, WorkerId};
 use crate::process;
+use crate::start_log;
 use crate::writer::Shape;
 
-/// Rows of workers that are not alive are kept for this long after their last heartbeat.
-const KEEP: Duration = Duration::from_secs(7 * 86_400);
+/// Records of workers whose process cannot be seen are kept for this long after their last heartbeat.
+const KEEP: Duration = Duration::from_secs(86_400);
 
 /// The workers of a store.
 #[derive(Clone, Copy, Debug)]
@@ -45,9 +46,10 @@ impl Workers<'_> {
         })
     }
 
-    /// Removes a worker that holds no lease any more.
+    /// Removes a worker that holds no lease any more, and its start log.
     pub fn remove(self, worker: &WorkerId) -> Result<()> {
         let name = worker.name().to_owned();
+        start_log::remove_of(self.0.path(), &name);
         self.0.write(Shape::Statement, move |db| {
             db.execute("DELETE FROM workers WHERE name = ?1", [&name]).map(drop)
         })
@@ -103,25 +105,30 @@ pub(crate) fn judge(db: &Db<'_>) -> Result<()> {
             db.execute("UPDATE workers SET state = ?2 WHERE name = ?1", (name, seen))?;
         }
     }
-    let sql = "DELETE FROM workers WHERE updated_at < ?1 AND state IS NOT 'alive'";
-    db.execute(sql, [db.now.minus(KEEP).to_string()]).map(drop)
+    Ok(())
 }
 
-/// The names of workers that were judged to be dead.
-pub(crate) fn dead(db: &Db<'_>) -> Result<Vec<String>> {
-    db.rows("SELECT name FROM workers WHERE state = 'dead'", [], |row| row.get(0))
+/// The names of workers that have ended and hold no task: those that were judged to be dead, and those whose process cannot
+/// be seen and which were silent for long.
+pub(crate) fn ended(db: &Db<'_>) -> Result<Vec<String>> {
+    let sql = format!("SELECT name FROM workers WHERE {HAS_ENDED} AND {}", holds_nothing("tasks"));
+    db.rows(&sql, [db.now.minus(KEEP).to_string()], |row| row.get(0))
 }
 
-/// Removes the records of dead workers that no leased row names. A recovery calls this when it has removed their start logs.
-pub(crate) fn forget_dead(db: &Db<'_>) -> Result<()> {
-    let mut sql = "DELETE FROM workers WHERE state = 'dead'".to_owned();
-    for Leased { table, .. } in lease::tables() {
-        let name = worker_of(table);
-        sql += &format!(
-            " AND name NOT IN (SELECT {name} FROM {table} WHERE status = 'running' AND {name} IS NOT NULL)"
-        );
-    }
-    db.execute(&sql, []).map(drop)
+/// Removes the records of workers that have ended and hold no lease. A recovery calls this when it has removed their start logs.
+pub(crate) fn forget_ended(db: &Db<'_>) -> Result<()> {
+    let holds = lease::tables().map(|Leased { table, .. }| holds_nothing(table));
+    let sql = format!("DELETE FROM workers WHERE {HAS_ENDED} AND {}", holds.join(" AND "));
+    db.execute(&sql, [db.now.minus(KEEP).to_string()]).map(drop)
+}
+
+/// Whether a worker has ended, as SQL. ?1: the time before which a worker that cannot be seen was last heard of.
+const HAS_ENDED: &str = "(state = 'dead' OR state IS NULL AND updated_at < ?1)";
+
+/// Whether a worker holds no row of `table`, as SQL.
+fn holds_nothing(table: &str) -> String {
+    let name = worker_of(table);
+    format!("name NOT IN (SELECT {name} FROM {table} WHERE status = 'running' AND {name} IS NOT NULL)")
 }
 
 /// Whether the row of `table` belongs to a worker in this state, as SQL. One search by the worker's name.

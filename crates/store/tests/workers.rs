@@ -33,6 +33,10 @@ impl Fixture {
     /// A task that `worker` has claimed.
     fn claimed_by(&self, worker: &WorkerId) -> ClaimedTask {
         self.store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
+        self.claim(worker)
+    }
+
+    fn claim(&self, worker: &WorkerId) -> ClaimedTask {
         let wanted = Wanted {
             queue: "default".into(),
             kind: "k".into(),
@@ -286,4 +290,33 @@ fn start_log_keeps_the_starts_of_unsettled_tasks_and_stays_short() {
     register_dead(&fixture, &worker);
     assert_eq!(fixture.recover(), freed(1));
     assert_eq!(fixture.state(&running), (TaskStatus::Pending, 1));
+}
+
+/// A container or machine that is started again shows nothing of its earlier processes.
+#[test]
+fn start_logs_of_workers_that_cannot_be_seen_are_read_and_later_removed() {
+    let fixture = Fixture::new();
+    let logs = || {
+        let files = std::fs::read_dir(fixture.store.path().parent().unwrap()).unwrap();
+        files.filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().contains("-starts-")).count()
+    };
+    fixture.store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
+    for crash in 1..=3 {
+        let worker = WorkerId::new("container");
+        fixture.store.workers().beat(&worker, LEASE).unwrap();
+        fixture.sql("UPDATE workers SET process = replace(process, '(boot ', '(boot 0')");
+        let claimed = fixture.claim(&worker);
+        let log = StartLog::new(&fixture.store, &worker);
+        log.write(claimed.id, &claimed.token).unwrap();
+        // Its process is killed.
+        std::mem::forget(log);
+        fixture.clock.set(fixture.clock.now().plus(LEASE));
+        fixture.recover();
+        let status = if crash < 3 { TaskStatus::Pending } else { TaskStatus::Failed };
+        assert_eq!(fixture.state(&claimed), (status, crash));
+    }
+    assert_eq!(logs(), 3);
+    fixture.clock.set(fixture.clock.now().plus(24 * HOUR));
+    fixture.recover();
+    assert_eq!(logs(), 0);
 }
