@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gristmill_pool::breaker::BreakerState;
+use gristmill_pool::breaker::{Breaker, BreakerState};
 use gristmill_pool::{Pool, Task};
 use gristmill_store::lease::{Held, Token, WorkerId};
 use gristmill_store::start_log::StartLog;
@@ -17,6 +17,7 @@ use gristmill_store::tasks::{ClaimedTask, Exchange, Failure, Settled, Turn, Verd
 use gristmill_store::{Error, Time};
 
 use crate::bench::Bench;
+use crate::claims::Suspicious;
 use crate::clean_ups::CleanUps;
 use crate::flight::Flight;
 use crate::hub::Hub;
@@ -161,27 +162,36 @@ impl Tasks {
         Ok(turn)
     }
 
+    /// How many tasks of a kind are claimed, and which of them may have ended a worker. Those that have landed do not count: they
+    /// are claimed until that is written down, which is about to happen.
+    fn unsettled(&self, index: usize, landed: &[Landed]) -> (usize, Suspicious) {
+        let claims = self.benches[index].claims();
+        let (mut in_air, mut suspicious) = (claims.all().len(), claims.suspicious());
+        for Landed { flight, .. } in landed.iter().filter(|landed| landed.bench == index) {
+            let held = claims.all().get(&flight.task.id);
+            if held.is_some_and(|held| Arc::ptr_eq(held, flight)) {
+                in_air -= 1;
+                suspicious.remove(flight);
+            }
+        }
+        (in_air, suspicious)
+    }
+
     /// What there is room for, and what would be claimed in exchange for less urgent tasks that wait. Notes when to ask
     /// again for kinds that have to wait.
     fn wanted(&mut self, landed: &[Landed]) -> (Vec<Wanted>, Vec<Exchange>) {
         let (mut wanted, mut exchange) = (Vec::new(), Vec::new());
         self.next_due = None;
-        for (index, (bench, pace)) in self.benches.iter().zip(&self.paces).enumerate() {
+        let unsettled: Vec<(usize, Suspicious)> =
+            (0..self.benches.len()).map(|index| self.unsettled(index, landed)).collect();
+        // One at a time in the whole process: two that run together would not tell which of them ended it.
+        let suspects: usize = unsettled.iter().map(|(_, suspicious)| suspicious.suspect).sum();
+        for ((bench, pace), (in_air, suspicious)) in self.benches.iter().zip(&self.paces).zip(unsettled) {
             let claims = bench.claims();
-            let mut in_air = claims.all().len();
-            let mut suspicious = claims.suspicious();
-            // What has landed is in the air until it is written down, which is about to happen.
-            for Landed { flight, .. } in landed.iter().filter(|landed| landed.bench == index) {
-                let held = claims.all().get(&flight.task.id);
-                if held.is_some_and(|held| Arc::ptr_eq(held, flight)) {
-                    in_air -= 1;
-                    suspicious.remove(flight);
-                }
-            }
             let capacity = pace.capacity(claims.busy_for(bench.kind.workers));
             // What workers that are free are about to start is not exchanged.
-            let waiting = claims.waiting().min(in_air.saturating_sub(bench.kind.workers));
-            let last = claims.last();
+            let exchangeable = claims.waiting().min(in_air.saturating_sub(bench.kind.workers));
+            let (waiting, last) = (claims.waiting(), claims.last());
             drop(claims);
             let mut limit = capacity.saturating_sub(in_air);
             let mut may_exchange = true;
@@ -191,7 +201,15 @@ impl Tasks {
                     (limit, may_exchange) = (0, false);
                     self.next_due = Some(self.hub.store.now().plus(BREAKER_GLANCE));
                 }
-                Some(BreakerState::HalfOpen) => (limit, may_exchange) = (limit.min(1), false),
+                // One, which becomes the probe.
+                Some(BreakerState::HalfOpen) => {
+                    let is_probe_wanted =
+                        waiting == 0 && bench.kind.breaker.as_ref().is_some_and(Breaker::lets_pass);
+                    (limit, may_exchange) = (limit.min(usize::from(is_probe_wanted)), false);
+                    if !is_probe_wanted {
+                        self.next_due = Some(self.hub.store.now().plus(BREAKER_GLANCE));
+                    }
+                }
                 Some(BreakerState::Closed) | None => {}
             }
             let want = |queue: &String, limit: usize, token: &Token| Wanted {
@@ -200,7 +218,7 @@ impl Tasks {
                 limit,
                 at_most: bench.kind.at_most,
                 shaken: bench.kind.workers.saturating_sub(suspicious.shaken),
-                suspect: 1usize.saturating_sub(suspicious.suspect),
+                suspect: 1usize.saturating_sub(suspects),
                 lease: bench.lease,
                 token: token.clone(),
             };
@@ -209,7 +227,7 @@ impl Tasks {
                 let token = self.worker.token();
                 wanted.extend(self.rules.queues.iter().map(|queue| want(queue, limit, &token)));
             }
-            let most = waiting.min(pace.most_claimed().saturating_sub(in_air + limit));
+            let most = exchangeable.min(pace.most_claimed().saturating_sub(in_air + limit));
             if let Some((rank, Reverse(priority), _)) = last.filter(|_| may_exchange && most > 0) {
                 let token = self.worker.token();
                 exchange.extend(self.rules.queues.iter().take(rank + 1).enumerate().map(|(nth, queue)| {

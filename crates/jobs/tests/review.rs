@@ -201,6 +201,82 @@ fn an_open_breaker_leaves_tasks_where_they_are() {
 }
 
 #[test]
+fn a_half_open_breaker_leaves_tasks_where_they_are_while_its_probe_runs() {
+    let (_folder, store) = house();
+    store.tasks().enqueue_many((0..500).map(|_| NewTask::new("k", "1")).collect()).unwrap();
+    let (started, starts) = channel();
+    let (end, ends) = channel::<()>();
+    let (started, ends, runs) = (Mutex::new(started), Mutex::new(ends), AtomicU32::new(0));
+    let kind = Kind::new("k", move |_| match runs.fetch_add(1, Ordering::SeqCst) {
+        0 => Err(TaskError::transient("no route")),
+        1 => {
+            started.lock().unwrap().send(())?;
+            Ok(ends.lock().unwrap().recv()?)
+        }
+        _ => Ok(()),
+    });
+    let breaker = Breaker::new(1, Duration::from_millis(50));
+    let running = run(&store, kind.workers(2).breaker(breaker).retry(Retry::linear(9, LONG)));
+    wait_for(&starts);
+    // Tasks that were claimed beside it have been given back by then.
+    let other = run(&store, Kind::new("other", |_| Ok(())));
+    for _ in 0..20 {
+        store.tasks().enqueue(NewTask::new("other", "1")).unwrap();
+        other.wait_idle().unwrap();
+    }
+    let released = running.stats().kinds[0].tasks.released;
+    end.send(()).unwrap();
+    running.stop(LONG).unwrap();
+    assert!(released < 10, "{released} tasks were claimed and given back");
+}
+
+#[test]
+fn suspects_of_several_queues_and_kinds_run_one_at_a_time() {
+    let clock = Clock::manual(noon());
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder, clock.clone(), LONG);
+    for (queue, kind) in [("default", "k"), ("other", "k"), ("default", "l"), ("other", "l")] {
+        store.tasks().enqueue(NewTask { queue: queue.into(), ..NewTask::new(kind, "1") }).unwrap();
+    }
+    for _ in 0..2 {
+        let worker = WorkerId::new("dead");
+        let wanted = |queue: &str, kind: &str| Wanted {
+            queue: queue.into(),
+            kind: kind.into(),
+            limit: 9,
+            at_most: None,
+            shaken: 9,
+            suspect: 9,
+            lease: LONG,
+            token: worker.token(),
+        };
+        let wanted =
+            vec![wanted("default", "k"), wanted("other", "k"), wanted("default", "l"), wanted("other", "l")];
+        let claimed = store.tasks().turn(vec![], wanted).unwrap().claimed;
+        assert_eq!(claimed.len(), 4);
+        claimed.iter().for_each(|task| assert!(store.tasks().start(task.id, &task.token).unwrap()));
+        clock.set(clock.now().plus(LONG));
+        store.tasks().recover(3).unwrap();
+    }
+    let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let kind = |name: &str| {
+        let (now, most) = (now.clone(), most.clone());
+        Kind::new(name, move |work| {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            work.wait_cancelled(Duration::from_millis(20));
+            now.fetch_sub(1, Ordering::SeqCst);
+            Ok(())
+        })
+        .workers(4)
+    };
+    let runner = Runner::builder(store.clone()).queues(["default", "other"]).kind(kind("k")).kind(kind("l"));
+    let running = runner.start().unwrap();
+    running.wait_idle().unwrap();
+    assert_eq!(most.load(Ordering::SeqCst), 1, "what may kill its worker is run by itself");
+    assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Completed, 4)]);
+}
+
+#[test]
 fn neighbours_of_a_poison_pill_are_spared() {
     let clock = Clock::manual(noon());
     let folder = tempfile::tempdir().unwrap();

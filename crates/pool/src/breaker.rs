@@ -185,6 +185,17 @@ impl Breaker {
         result.map_err(BreakerError::Failed)
     }
 
+    /// Whether [`acquire`](Self::acquire) would let a call pass now: it is closed, or half open and no probe is under way.
+    pub fn lets_pass(&self) -> bool {
+        let now = self.clock.now();
+        let state = lock(&self.shared.state);
+        match state.phase {
+            Phase::Closed => true,
+            Phase::Open => now >= state.open_until,
+            Phase::Probing => false,
+        }
+    }
+
     /// Where it stands, and its counters.
     pub fn stats(&self) -> BreakerStats {
         let now = self.clock.now();
@@ -341,9 +352,11 @@ mod tests {
         assert!(breaker.acquire().is_err());
         clock.advance(Duration::from_nanos(1));
         assert_eq!(breaker.stats().state, BreakerState::HalfOpen);
+        assert!(breaker.lets_pass());
         let probe = breaker.acquire().expect("the probe");
-        assert!(breaker.acquire().is_err(), "a second probe");
+        assert!(!breaker.lets_pass() && breaker.acquire().is_err(), "a second probe");
         probe.success();
+        assert!(breaker.lets_pass());
         assert_eq!(breaker.stats().state, BreakerState::Closed);
         assert!(breaker.acquire().is_ok());
         assert_eq!(breaker.stats().probes, 1);

@@ -23,14 +23,15 @@ pub(super) fn claim_all(
     for want in wanted {
         let had = turn.claimed.iter().rev().take_while(|task| task.token == want.token).count();
         let rest = want.limit.saturating_sub(had);
-        let found = claim_within(db, want, rest, None)?;
+        let found = claim_within(db, &sparing(want, turn), rest, None)?;
         let count = found.len();
         turn.claimed.extend(found);
         short |= count < rest;
     }
     for Exchange { wanted, above } in exchange {
         let had = turn.exchanged.iter().rev().take_while(|task| task.token == wanted.token).count();
-        let found = claim_within(db, wanted, wanted.limit.saturating_sub(had), *above)?;
+        let rest = wanted.limit.saturating_sub(had);
+        let found = claim_within(db, &sparing(wanted, turn), rest, *above)?;
         turn.exchanged.extend(found);
     }
     if short {
@@ -39,6 +40,18 @@ pub(super) fn claim_all(
         turn.next_due = db.first(sql, [], |row| row.get::<_, String>(0))?.and_then(|text| Time::parse(&text));
     }
     Ok(())
+}
+
+/// What is wanted, without the tasks that may have killed their worker and were claimed by the same visit for other queues,
+/// kinds or exchanges: they count for one process.
+fn sparing(want: &Wanted, turn: &Turn) -> Wanted {
+    let claimed = || turn.claimed.iter().chain(&turn.exchanged);
+    let suspects = claimed().filter(|task| task.crashes > 1).count();
+    let shaken = claimed()
+        .filter(|task| *task.kind == *want.kind && task.crashes < 2 && task.crashes + task.abandoned > 0)
+        .count();
+    let (suspect, shaken) = (want.suspect.saturating_sub(suspects), want.shaken.saturating_sub(shaken));
+    Wanted { suspect, shaken, ..want.clone() }
 }
 
 /// What was scheduled and is due becomes pending, and stays so if the clock is set back.
