@@ -87,6 +87,8 @@ impl Claims {
         self.suspicious.add(flight);
         if let Some(lost) = self.all.insert(task.id, flight.clone()) {
             self.suspicious.remove(&lost);
+            // Its claim was lost, and its run can be reached from nowhere else.
+            lost.stop.set();
         }
         let urgency = (rank, Reverse(task.priority), task.id);
         let place = match self.waiting.back() {
@@ -124,9 +126,9 @@ impl Claims {
         Some(flight)
     }
 
-    /// How many turns found no task.
-    pub(crate) fn empty_turns(&self) -> u64 {
-        self.empty_turns
+    /// How many turns found no task, and how many will find none.
+    pub(crate) fn empty_turns(&self) -> (u64, u64) {
+        (self.empty_turns, self.turns.saturating_sub(self.waiting.len()) as u64)
     }
 
     /// Takes up to `count` tasks out of those that wait, the least urgent ones. They stay claimed until that is settled.
@@ -243,6 +245,7 @@ mod tests {
         // The same task again, under another claim; then the lost claim is settled.
         let again = claimed(3, 0, now);
         claims.add(0, &again);
+        assert!(flights[3].stop.is_set() && !again.stop.is_set());
         claims.remove(&flights[3]);
         assert_eq!(claims.suspicious(), Suspicious { shaken: 1, suspect: 2 });
         [&flights[1], &flights[2], &again].into_iter().for_each(|flight| claims.remove(flight));

@@ -29,6 +29,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How often it is checked whether a group has ended.
 const POLL: Duration = Duration::from_millis(5);
 
+/// A record that is incomplete for longer than this is removed.
+const MAX_INCOMPLETE: Duration = Duration::from_secs(3600);
+
 /// This process.
 static OWNER: LazyLock<String> = LazyLock::new(process::tag);
 
@@ -74,7 +77,7 @@ impl ProcessGroups {
                 file => break file?,
             }
         };
-        file.write_all(recorded.to_text().as_bytes())?;
+        file.write_all(recorded.to_text().as_bytes()).inspect_err(|_| drop(fs::remove_file(&path)))?;
         Ok((path, file))
     }
 
@@ -93,7 +96,13 @@ impl ProcessGroups {
                 continue;
             }
             let recorded = fs::read_to_string(&path).ok().and_then(|text| Recorded::parse(&text));
-            let Some(recorded) = recorded else { continue };
+            let Some(recorded) = recorded else {
+                // Its worker is about to write it, or was killed or had no room on the disk before it had.
+                if is_old(&path) {
+                    drop(fs::remove_file(&path));
+                }
+                continue;
+            };
             let is_dead = process::is_alive(&recorded.owner) == Some(false);
             if is_dead || work == Some(recorded.work.as_str()) {
                 left.push((path, recorded));
@@ -104,6 +113,12 @@ impl ProcessGroups {
         drop(fs::remove_dir(&self.folder));
         ended
     }
+}
+
+/// Whether a record was last written so long ago that it will not be completed.
+fn is_old(path: &Path) -> bool {
+    let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    written.and_then(|written| written.elapsed().ok()).is_some_and(|age| age > MAX_INCOMPLETE)
 }
 
 fn warn(folder: &Path, error: &io::Error) {
@@ -324,6 +339,20 @@ mod tests {
         wait_for_end(&mut living);
         drop(kept);
         assert!(!groups.folder.exists());
+    }
+
+    #[test]
+    fn records_that_were_never_completed_are_removed_after_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let kept = groups.record("task 1");
+        let (path, _) = kept.file.as_ref().unwrap();
+        let names = ["old", "new"].map(|name| path.with_file_name(format!("{}-{name}", boot_of(&OWNER))));
+        let files = names.each_ref().map(|name| File::create(name).unwrap());
+        files[0].set_modified(std::time::SystemTime::now() - 2 * MAX_INCOMPLETE).unwrap();
+        assert_eq!(groups.end_left_over(None), 0);
+        assert_eq!(names.map(|name| name.exists()), [false, true]);
+        assert!(path.exists());
     }
 
     #[test]

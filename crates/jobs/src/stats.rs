@@ -89,9 +89,12 @@ impl RunnerStats {
 
 /// The pool's counters of turns that had a task.
 fn pool_stats(bench: &Bench) -> Stats {
-    let empty = bench.claims().empty_turns();
+    let claims = bench.claims();
+    let (empty, to_come) = claims.empty_turns();
     let mut stats = bench.pool.stats();
-    stats.submitted = stats.submitted.saturating_sub(empty);
+    drop(claims);
+    stats.submitted = stats.submitted.saturating_sub(empty + to_come);
     stats.completed = stats.completed.saturating_sub(empty);
+    stats.queued = stats.queued.saturating_sub(to_come as usize);
     stats
 }

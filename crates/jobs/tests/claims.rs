@@ -140,13 +140,18 @@ fn tasks_that_wait_for_a_busy_worker_are_given_back() {
     let gate = Gate::default();
     let (runner, _order) = held_ahead(&store, &gate);
     let given_back = becomes(|| running(&store) == 1);
+    // 200 have run, and one runs: those that were given back are not its any more.
+    let counts = || {
+        let pool = runner.stats().kinds.remove(0).pool;
+        (pool.submitted, pool.completed, pool.queued)
+    };
+    assert_eq!(counts(), (201, 200, 0));
     gate.open();
     assert!(given_back, "{} tasks are held", running(&store));
     runner.wait_idle().unwrap();
     assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Completed, 400)]);
     // Its summary names what it leaves undone, not what it held for a moment.
-    let pool = runner.stats().kinds[0].pool.clone();
-    assert_eq!((pool.submitted, pool.completed), (400, 400));
+    assert!(becomes(|| counts() == (400, 400, 0)), "{:?}", counts());
     let summary = runner.stop(LONG).unwrap();
     assert_eq!((summary.completed, summary.released), (400, 0));
 }
@@ -321,7 +326,7 @@ fn tasks_that_a_killed_process_had_not_started_are_no_poison_pills() {
     for task in all(&store) {
         let starts = starts.iter().filter(|id| **id == task.id).count();
         unseen += (task.crashes as usize).saturating_sub(starts);
-        assert!(task.status != TaskStatus::Failed || task.crashes == 3, "{starts} starts: {task:?}");
+        assert!(task.status != TaskStatus::Failed || starts + 1 >= 3, "{starts} starts: {task:?}");
     }
     assert!(unseen <= 4, "{unseen} crashes of tasks that were not started");
 }

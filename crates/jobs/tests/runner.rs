@@ -385,7 +385,8 @@ fn a_lost_lease_stops_the_handler_and_refuses_its_result() {
     wait_for(&starts);
     // Another worker takes it over.
     let conn = rusqlite::Connection::open(house.store.path()).unwrap();
-    assert_eq!(conn.execute("UPDATE tasks SET worker_id = 'other/1'", []).unwrap(), 1);
+    let sql = "UPDATE tasks SET worker_id = 'other/1', lease_expires_at = '2099-01-01 00:00:00'";
+    assert_eq!(conn.execute(sql, []).unwrap(), 1);
     assert!(wait_for(&stops), "the handler was told to stop");
     running.wait_idle().unwrap();
     let summary = running.stop(LONG).unwrap();
