@@ -44,6 +44,10 @@ const SPARE: usize = 4 << 20;
 /// After so many pages the log is brought home.
 const LOG_PAGES: i64 = 4_096;
 
+/// How a transaction ends.
+const COMMIT: &str = "COMMIT";
+const ROLLBACK: &str = "ROLLBACK";
+
 /// A table that takes objects as they come.
 ///
 /// ```
@@ -141,50 +145,73 @@ impl Sink {
         if items.is_empty() {
             return Ok(Vec::new());
         }
-        match self.write(items, &take) {
-            Ok(results) => Ok(results),
-            Err(Unwritten::Failed(error)) => Err(error),
-            // One of them makes a trigger roll back the whole transaction. That costs it alone.
-            Err(Unwritten::RolledBack) => {
-                let mut results = Vec::with_capacity(items.len());
-                for item in items {
-                    results.extend(match self.write(&[*item], &take) {
-                        Err(Unwritten::RolledBack) => {
-                            let why =
-                                format!("a trigger of the table {:?} rolls back its transaction", self.name);
-                            vec![Err(BadObject::new(bytes_of(item), 0, Reason::Refused(why)))]
-                        }
-                        Err(Unwritten::Failed(error)) => return Err(error),
-                        Ok(results) => results,
-                    });
-                }
-                Ok(results)
+        if let Some(results) = self.write(items, COMMIT, &take)? {
+            return Ok(results);
+        }
+        // One of them makes a trigger roll back the whole transaction. That costs it alone; the others are still one batch.
+        let mut good: Vec<usize> = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            if self.write(&[*item], ROLLBACK, &take)?.is_some() {
+                good.push(index);
             }
         }
+        let written = loop {
+            let rest: Vec<T> = good.iter().map(|index| items[*index]).collect();
+            if rest.is_empty() {
+                break Vec::new();
+            }
+            if let Some(results) = self.write(&rest, COMMIT, &take)? {
+                break results;
+            }
+            // Each could be written alone: the last one of the shortest beginning that could not is at fault.
+            let (mut could, mut could_not) = (0, rest.len());
+            while could_not - could > 1 {
+                let middle = could.midpoint(could_not);
+                match self.write(&rest[..middle], ROLLBACK, &take)? {
+                    Some(_) => could = middle,
+                    None => could_not = middle,
+                }
+            }
+            good.remove(could_not - 1);
+        };
+        let why = format!("a trigger of the table {:?} rolls back its transaction", self.name);
+        let refused = |item: &T| Err(BadObject::new(bytes_of(item), 0, Reason::Refused(why.clone())));
+        let mut results: Vec<Result<R, BadObject>> = items.iter().map(refused).collect();
+        for (index, result) in good.into_iter().zip(written) {
+            results[index] = result;
+        }
+        Ok(results)
     }
 
-    /// Writes a batch in one transaction, which leaves nothing behind when it fails.
+    /// Writes a batch in one transaction, which leaves nothing behind when it fails or its `end` is to roll it back. None: a
+    /// trigger of the table rolled it back.
     fn write<T, R>(
         &mut self,
         items: &[T],
+        end: &str,
         take: impl Fn(&mut Self, &mut Shape, &[T]) -> Result<R, Unwritten>,
-    ) -> Result<R, Unwritten> {
-        let results = self.transaction(items, take);
-        if results.is_err() {
+    ) -> Result<Option<R>> {
+        let written = self.transaction(items, end, take);
+        if written.is_err() || end == ROLLBACK {
             // The known columns may be ones that were rolled back.
             self.shape = None;
             if !self.conn.is_autocommit()
-                && let Err(error) = self.run("ROLLBACK")
+                && let Err(error) = self.run(ROLLBACK)
             {
                 tracing::error!(%error, "a batch could not be rolled back");
             }
         }
-        results
+        match written {
+            Ok(results) => Ok(Some(results)),
+            Err(Unwritten::RolledBack) => Ok(None),
+            Err(Unwritten::Failed(error)) => Err(error),
+        }
     }
 
     fn transaction<T, R>(
         &mut self,
         items: &[T],
+        end: &str,
         take: impl Fn(&mut Self, &mut Shape, &[T]) -> Result<R, Unwritten>,
     ) -> Result<R, Unwritten> {
         self.in_place.check()?;
@@ -197,7 +224,7 @@ impl Sink {
             _ => self.look()?,
         };
         let results = take(self, &mut shape, items)?;
-        self.run("COMMIT")?;
+        self.run(end)?;
         // It may have been deleted since the first check: then these rows are in no file.
         self.in_place.check()?;
         self.shape = Some(shape);

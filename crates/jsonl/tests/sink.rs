@@ -457,6 +457,36 @@ fn id_is_remembered_only_if_its_row_was_written() {
     assert_eq!(bench.all("SELECT id FROM _processed_ids"), "a");
 }
 
+#[test]
+fn batch_that_fails_after_an_object_was_rolled_back_leaves_no_row() {
+    let bench = Bench::new();
+    // 2 rolls back, and 8 after 7; for 3 the database is full.
+    bench
+        .open()
+        .execute_batch(
+            "CREATE TABLE t (n); CREATE TRIGGER g BEFORE INSERT ON t WHEN new.n = 2
+                 OR new.n = 8 AND EXISTS (SELECT 1 FROM t WHERE n = 7) BEGIN SELECT raise(ROLLBACK, 'no'); END;
+             CREATE TABLE last (n INTEGER PRIMARY KEY AUTOINCREMENT);
+             INSERT INTO last VALUES (9223372036854775807);
+             CREATE TRIGGER f AFTER INSERT ON t WHEN new.n = 3 BEGIN INSERT INTO last VALUES (NULL); END",
+        )
+        .unwrap();
+    let mut sink = open(&bench);
+    let object = |n: u32| format!("{{\"n\":{n}}}");
+    let mut append = |numbers: &[u32]| {
+        let objects: Vec<String> = numbers.iter().copied().map(object).collect();
+        let objects: Vec<&[u8]> = objects.iter().map(|object| object.as_bytes()).collect();
+        let results = sink.append(&objects)?;
+        Ok::<_, gristmill_jsonl::Error>(results.iter().map(Result::is_ok).collect::<Vec<_>>())
+    };
+    assert!(append(&[1, 2, 3, 4]).is_err());
+    assert_eq!(bench.all("SELECT count(*) FROM t"), "0");
+    assert_eq!(append(&[1, 2, 4]).unwrap(), [true, false, true]);
+    // Each of these is written alone.
+    assert_eq!(append(&[5, 2, 7, 6, 8, 9]).unwrap(), [true, false, true, true, false, true]);
+    assert_eq!(bench.all("SELECT n FROM t"), "1\n4\n5\n7\n6\n9");
+}
+
 #[cfg(unix)]
 #[test]
 fn sink_refuses_batches_when_its_database_was_deleted_or_replaced() {
