@@ -31,6 +31,7 @@ pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Enqueue {
+        queue: &'static str,
         kind: &'static str,
         count: usize,
         priority: i32,
@@ -80,6 +81,9 @@ pub(crate) enum Scene {
     ClockAhead,
 }
 
+/// The queues, in the order in which they are served.
+pub(crate) const QUEUES: [&str; 2] = ["default", "second"];
+
 /// The kinds: handlers of the first end at once, those of the second take 60 ms.
 pub(crate) const KINDS: [&str; 2] = ["quick", "slow"];
 
@@ -110,10 +114,10 @@ fn random_ops(rng: &mut Rng) -> Vec<Op> {
 fn random_op(rng: &mut Rng) -> Op {
     match rng.within(0..12) {
         0..=4 => {
-            let kind = *rng.pick(&KINDS);
+            let (queue, kind) = (*rng.pick(&QUEUES), *rng.pick(&KINDS));
             let count = if kind == "quick" { rng.within(1..150) } else { rng.within(1..12) };
             let end = if rng.percent(70) { "ok" } else { *rng.pick(&ENDS) };
-            Op::Enqueue { kind, count, priority: rng.within(0..4) as i32, end, later: rng.percent(20) }
+            Op::Enqueue { queue, kind, count, priority: rng.within(0..4) as i32, end, later: rng.percent(20) }
         }
         5 | 6 => Op::Start { workers: rng.within(1..4) },
         7 | 8 => Op::Kill { nth: rng.within(0..3) },

@@ -8,7 +8,7 @@ use gristmill_store::tasks::{CancelOutcome, NewTask, TaskFilter, TaskRow, TaskSt
 use gristmill_store::{Clock, Store, Watch};
 
 use crate::log::{Event, Log, Reader};
-use crate::{KINDS, Op, rules, worker};
+use crate::{KINDS, Op, QUEUES, rules, worker};
 
 /// What a round waits for happens within this time, or never.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -67,8 +67,9 @@ pub(crate) fn play(ops: &[Op]) -> Result<(), String> {
 impl Round<'_> {
     fn op(&mut self, op: &Op) -> Result<(), String> {
         match *op {
-            Op::Enqueue { kind, count, priority, end, later } => {
-                let task = NewTask { priority, ..NewTask::new(kind, format!("\"{end}\"")) };
+            Op::Enqueue { queue, kind, count, priority, end, later } => {
+                let new = NewTask::new(kind, format!("\"{end}\""));
+                let task = NewTask { queue: queue.to_owned(), priority, ..new };
                 match later {
                     true => self.enqueue_for_later(count, &task),
                     false => drop(self.enqueue(count, &task)),
@@ -216,8 +217,9 @@ impl Round<'_> {
             self.stop(process)?;
         }
         for (kind, count) in KINDS.into_iter().zip([12, 5]) {
-            for nth in 0..count {
-                self.enqueue(1, &NewTask { priority: nth * 7 % 5, ..NewTask::new(kind, "\"ok\"") });
+            for (nth, queue) in (0..count).zip(QUEUES.into_iter().cycle()) {
+                let (queue, priority) = (queue.to_owned(), nth * 7 % 5);
+                self.enqueue(1, &NewTask { queue, priority, ..NewTask::new(kind, "\"ok\"") });
             }
             self.enqueue(2, &NewTask::new(kind, "\"flaky\""));
             self.enqueue_for_later(2, &NewTask::new(kind, "\"ok\""));

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use gristmill_store::tasks::TaskRow;
 
-use crate::RETRY_DELAY;
 use crate::log::{End, Event};
 use crate::rules::Round;
+use crate::{QUEUES, RETRY_DELAY};
 
 /// A run ends with its end in the log, or with its process. A process that is about to be killed counts as ended: others
 /// may have its tasks as soon as it is. Tasks with the same unique key are one.
@@ -134,7 +134,7 @@ pub(crate) fn cancelled_tasks_do_not_start(round: &Round<'_>) -> Result<(), Stri
     Ok(())
 }
 
-/// One worker starts what was never tried before in the order of priority and number, for each kind.
+/// One worker starts what was never tried before in the order of queue, priority and number, for each kind.
 pub(crate) fn priorities_are_in_order(round: &Round<'_>) -> Result<(), String> {
     let finish = round.events.iter().position(|event| *event == Event::Finish).unwrap_or(0);
     let (before, after) = round.events.split_at(finish);
@@ -147,7 +147,7 @@ pub(crate) fn priorities_are_in_order(round: &Round<'_>) -> Result<(), String> {
         })
         .collect();
     let tasks: HashMap<i64, &TaskRow> = round.tasks.iter().map(|task| (task.id, task)).collect();
-    let mut last: HashMap<&str, (i64, i64)> = HashMap::new();
+    let mut last: HashMap<&str, (Option<usize>, i64, i64)> = HashMap::new();
     for event in after {
         let Event::Start { task, attempt: 1, .. } = event else { continue };
         let row = tasks[task];
@@ -155,11 +155,12 @@ pub(crate) fn priorities_are_in_order(round: &Round<'_>) -> Result<(), String> {
         if not_due.contains(task) || row.abandoned > 0 || row.crashes > 0 {
             continue;
         }
-        let place = (-i64::from(row.priority), row.id);
+        let queue = QUEUES.iter().position(|queue| *queue == row.queue);
+        let place = (queue, -i64::from(row.priority), row.id);
         if let Some(before) = last.insert(&row.kind, place)
             && before > place
         {
-            return Err(format!("task {} ran before {place:?} of its kind, out of order", before.1));
+            return Err(format!("task {} ran before {place:?} of its kind, out of order", before.2));
         }
     }
     Ok(())

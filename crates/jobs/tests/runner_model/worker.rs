@@ -10,7 +10,7 @@ use gristmill_pool::{Retry, TaskError, TaskResult};
 use gristmill_store::{Clock, Durability, Store};
 
 use crate::log::{End, Log};
-use crate::{KINDS, RETRY_DELAY};
+use crate::{KINDS, QUEUES, RETRY_DELAY};
 
 /// The folder of the round, and the number of workers for each kind.
 pub(crate) const FOLDER: &str = "GRISTMILL_MODEL_FOLDER";
@@ -32,7 +32,7 @@ pub(crate) fn run() {
     let log = Arc::new(Log::open(&folder));
     let process = std::process::id();
     let store = open(&folder, Clock::system());
-    let mut builder = Runner::builder(store).name(format!("process{process}"));
+    let mut builder = Runner::builder(store).name(format!("process{process}")).queues(QUEUES);
     for name in KINDS {
         let (log, folder) = (log.clone(), folder.clone());
         let handler = move |work: &Work<'_>| {
