@@ -17,7 +17,11 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    task::JoinHandle,
+    time::Instant,
+};
 
 /// Rows of messages that ended are deleted in batches of this size.
 const END_TOGETHER: usize = 256;
@@ -122,10 +126,13 @@ impl StartStore {
         })
     }
 
-    fn end(&self, keys: Vec<RunKey>) {
-        if let Err(error) = self.store.message_runs().end(&self.scope, keys) {
-            tracing::warn!(scope = &*self.scope, %error, "starts of messages that ended cannot be deleted");
+    /// Deletes rows of messages that ended. Blocks.
+    fn end(&self, keys: Vec<RunKey>) -> Deletion {
+        let deleted = self.store.message_runs().end(&self.scope, keys.clone());
+        if let Err(error) = &deleted {
+            tracing::warn!(scope = &*self.scope, %error, "starts of messages that ended cannot be deleted yet");
         }
+        Deletion { keys, is_done: deleted.is_ok() }
     }
 
     /// Takes back starts that are no crashes. Blocks.
@@ -151,21 +158,39 @@ struct Known {
     age: (Duration, Instant),
 }
 
+/// Rows of messages that ended, and whether they were deleted.
+struct Deletion {
+    keys: Vec<RunKey>,
+    is_done: bool,
+}
+
 /// What a consumer knows of starts: the rows of its queue, and which of them its messages have.
 pub(crate) struct Starts {
     store: Option<StartStore>,
     known: HashMap<RunKey, Known>,
-    /// Rows that messages in hand have. Equal messages have a row each.
+    /// Rows of messages in hand, and of those that ended until they are deleted. Equal messages have a row each.
     taken: HashSet<RunKey>,
     ended: Vec<RunKey>,
     ended_since: Option<Instant>,
     interrupted: Vec<RunKey>,
+    /// Deletions that are over.
+    deletions: (UnboundedSender<Deletion>, UnboundedReceiver<Deletion>),
+    /// The last deletion failed: the next waits for its time, however many rows there are.
+    has_failed: bool,
 }
 
 impl Starts {
     pub(crate) fn new(store: Option<StartStore>) -> Self {
-        let (known, taken) = (HashMap::new(), HashSet::new());
-        Self { store, known, taken, ended: Vec::new(), ended_since: None, interrupted: Vec::new() }
+        Self {
+            store,
+            known: HashMap::new(),
+            taken: HashSet::new(),
+            ended: Vec::new(),
+            ended_since: None,
+            interrupted: Vec::new(),
+            deletions: unbounded_channel(),
+            has_failed: false,
+        }
     }
 
     pub(crate) fn store(&self) -> Option<&StartStore> {
@@ -182,6 +207,7 @@ impl Starts {
     /// Gives a message that may have been started before its row. Nothing where nothing is counted.
     pub(crate) fn take(&mut self, fingerprint: Fingerprint) -> Option<RunKey> {
         self.store.as_ref()?;
+        self.note_deletions();
         let mut key = RunKey { fingerprint, copy: 0 };
         while !self.taken.insert(key) {
             key.copy += 1;
@@ -222,10 +248,9 @@ impl Starts {
         self.store.clone()
     }
 
-    /// The message has ended: its row is deleted soon.
+    /// The message has ended: its row is deleted soon, and no equal message has it before.
     pub(crate) fn end(&mut self, key: Option<RunKey>) {
         let Some(key) = key else { return };
-        self.taken.remove(&key);
         self.known.remove(&key);
         self.ended.push(key);
         self.ended_since.get_or_insert_with(Instant::now);
@@ -245,16 +270,36 @@ impl Starts {
         }
     }
 
+    /// Rows that were deleted may be given to other messages. Those that could not be are deleted later.
+    fn note_deletions(&mut self) {
+        while let Ok(Deletion { keys, is_done }) = self.deletions.1.try_recv() {
+            self.has_failed = !is_done;
+            if is_done {
+                for key in &keys {
+                    self.taken.remove(key);
+                    // The store may have been read between the end of the message and the deletion.
+                    self.known.remove(key);
+                }
+            } else {
+                self.ended.extend(keys);
+                self.ended_since.get_or_insert_with(Instant::now);
+            }
+        }
+    }
+
     /// Deletes rows of messages that ended, if they are many or have waited long, or `now`.
     pub(crate) fn flush(&mut self, now: bool) -> Option<JoinHandle<()>> {
-        let is_due = self.ended.len() >= END_TOGETHER
+        self.note_deletions();
+        let is_due = (self.ended.len() >= END_TOGETHER && !self.has_failed)
             || self.ended_since.is_some_and(|since| since.elapsed() >= END_WITHIN);
         let has_any = !self.ended.is_empty() || !self.interrupted.is_empty();
         let store = self.store.clone().filter(|_| has_any && (is_due || now))?;
         self.ended_since = None;
         let (ended, interrupted) = (std::mem::take(&mut self.ended), std::mem::take(&mut self.interrupted));
+        let deletions = self.deletions.0.clone();
         Some(tokio::task::spawn_blocking(move || {
-            store.end(ended);
+            // The consumer may have ended.
+            let _ = deletions.send(store.end(ended));
             store.take_back(interrupted);
         }))
     }
@@ -299,10 +344,36 @@ mod tests {
         assert_eq!((starts.take([1; 16]), starts.take([1; 16])), (Some(key(0)), Some(key(1))));
         assert_eq!((starts.is_suspect(Some(key(0))), starts.is_suspect(Some(key(1)))), (false, true));
         assert_eq!((starts.failed(Some(key(0))), starts.failed(Some(key(1)))), (0, 2));
-        starts.end(Some(key(0)));
-        assert_eq!(starts.take([1; 16]), Some(key(0)));
         starts.put_back(Some(key(1)));
         assert_eq!(starts.take([1; 16]), Some(key(1)));
+    }
+
+    #[tokio::test]
+    async fn row_of_a_message_that_ended_is_given_to_an_equal_one_when_it_is_deleted() {
+        let (mut starts, folder) = starts(1);
+        let key = |copy| Some(RunKey { fingerprint: [1; 16], copy });
+        let store = starts.store().unwrap().clone();
+        let (file, elsewhere) = (folder.path().join("starts.db"), folder.path().join("elsewhere.db"));
+        assert_eq!(starts.take([1; 16]), key(0));
+        assert_eq!(store.start(key(0).unwrap()), Start::Allowed);
+        let row = store.load();
+        starts.end(key(0));
+        assert_eq!(starts.take([1; 16]), key(1));
+        // What the store held before does not come back with it.
+        starts.refresh(row);
+        // The first deletion fails.
+        for (is_missing, next) in [(true, 2), (false, 0)] {
+            if is_missing {
+                std::fs::rename(&file, &elsewhere).unwrap();
+            }
+            starts.flush(true).unwrap().await.unwrap();
+            if is_missing {
+                std::fs::rename(&elsewhere, &file).unwrap();
+            }
+            assert_eq!(starts.take([1; 16]), key(next));
+        }
+        assert!(starts.known.is_empty());
+        assert_eq!(store.start(key(0).unwrap()), Start::Allowed);
     }
 
     #[test]

@@ -328,3 +328,20 @@ async fn runs_that_ended_with_a_failure_of_the_sink_are_no_starts_without_an_end
     assert_eq!((log.len(), dead_letters(&asking, &orders).await), (1, 0));
     client.shutdown(SECONDS).await;
 }
+
+/// Their starts are deleted together, some time after they have ended: those that come meanwhile have rows of their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equal_messages_that_were_looked_at_are_all_handled() {
+    let (orders, home, log) = (name("equal"), Home::new(), Log::default());
+    let queue = Queue::quorum(&orders);
+    fill_with(&queue, vec![Message::to_queue(&orders, "7"); 300]).await;
+    let asking = client().await;
+    depth_is(&asking, &orders, 300).await;
+    assert_eq!(asking.peek(&orders, 300).await.unwrap().len(), 300);
+    depth_is(&asking, &orders, 300).await;
+    let client =
+        builder().queue(queue).consumer(noting(&orders, &log)).store(home.store()).start().await.unwrap();
+    until("all acknowledged", async || client.stats().consumers[0].acknowledged == 300).await;
+    let stats = client.shutdown(SECONDS).await.consumers.remove(0);
+    assert_eq!((log.len(), stats.rejected), (300, 0));
+}
