@@ -84,7 +84,7 @@ impl Delivery {
         let failed = if again { count(header::FAILED) } else { 0 };
         // Only the broker's: on a first delivery it is what the publisher wrote.
         let deliveries = if received.redelivered { count("x-delivery-count") } else { 0 };
-        let expires_at = expires_at(&received.properties, again);
+        let expires_at = expires_at(&received.properties, queue);
         if again {
             // It comes by the way of a queue of Gristmill; its own way is in its headers.
             let text = |name| {
@@ -232,9 +232,10 @@ impl Delivery {
         self.0.expires_at
     }
 
-    /// Whether its time is over.
-    pub(crate) fn has_expired(&self) -> bool {
-        self.expires_within(Duration::ZERO)
+    /// Whether its time was over when it came, as far as that is known: it was put off, and its time began before. The time of
+    /// another begins with this delivery. The broker has not let it expire, so it has one attempt at least.
+    pub(crate) fn came_too_late(&self) -> bool {
+        self.expires_within(Duration::ZERO) && carried_deadline(self.headers(), self.queue()).is_some()
     }
 
     /// Whether its time is over after this wait.
@@ -280,13 +281,17 @@ fn has_returned(headers: &Headers, queue: &str) -> bool {
 
 /// When a message expires. One that was put off carries that; for another its time begins now, because how long it was in
 /// its queue is not known.
-fn expires_at(properties: &Properties, again: bool) -> Option<u64> {
-    let own = properties.headers.get(header::EXPIRES_AT).filter(|_| again);
-    if let Some(at) = own.and_then(crate::Value::as_int).and_then(|at| u64::try_from(at).ok()) {
-        return Some(at);
-    }
-    let lasts: u64 = properties.expiration.as_ref()?.parse().ok()?;
-    now().checked_add(lasts)
+fn expires_at(properties: &Properties, queue: &str) -> Option<u64> {
+    carried_deadline(&properties.headers, queue).or_else(|| {
+        let lasts: u64 = properties.expiration.as_ref()?.parse().ok()?;
+        now().checked_add(lasts)
+    })
+}
+
+/// When a message expires that was put off from this queue.
+fn carried_deadline(headers: &Headers, queue: &str) -> Option<u64> {
+    let at = headers.get(header::EXPIRES_AT).filter(|_| has_returned(headers, queue))?;
+    u64::try_from(at.as_int()?).ok()
 }
 
 /// Milliseconds since 1970.

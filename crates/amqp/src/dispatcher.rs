@@ -244,7 +244,7 @@ impl Dispatcher {
         if let Some(why) = flight.delivery.unreadable().map(str::to_owned) {
             return self.bury(Flight { key: None, ..flight }, Reason::Unreadable, why);
         }
-        if flight.delivery.has_expired() {
+        if flight.delivery.came_too_late() {
             return self.expire(&Flight { key: None, ..flight });
         }
         self.lanes.add(flight.key.clone(), flight);

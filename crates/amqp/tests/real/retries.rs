@@ -234,3 +234,27 @@ async fn a_retry_keeps_the_time_that_a_message_has() {
     assert_eq!(deadlines[1], deadlines[2]);
     client.shutdown(SECONDS).await;
 }
+
+/// The broker delivers such a message to a consumer that has room for it, and else throws it away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn message_that_expires_at_once_is_handled_where_it_is_delivered() {
+    for queue in [Queue::quorum(name("at-once")), Queue::classic(name("at-once"))] {
+        let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
+        let log = Log::default();
+        let client = builder().queue(queue).consumer(noting(&orders, &log)).start().await.unwrap();
+        for number in 0..20 {
+            let mut message = Message::to_queue(&orders, number.to_string());
+            message.properties.expiration = Some("0".to_owned());
+            client.publisher().publish(message).await.unwrap();
+        }
+        client.publisher().publish(Message::to_queue(&orders, "20")).await.unwrap();
+        until("the last one", async || log.all().contains(&20)).await;
+        let stats = client.shutdown(SECONDS).await.consumers.remove(0);
+        assert!(log.len() > 1, "{orders}: {stats:?}");
+        assert_eq!(
+            (stats.expired, stats.done, stats.received),
+            (0, log.len() as u64, log.len() as u64),
+            "{orders}"
+        );
+    }
+}
