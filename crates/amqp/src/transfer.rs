@@ -8,7 +8,11 @@ use crate::{
     publisher::Publisher, topology,
 };
 use serde::Serialize;
-use tokio::task::JoinSet;
+use std::{
+    pin::{Pin, pin},
+    time::Duration,
+};
+use tokio::{task::JoinSet, time::Instant};
 
 type Wanted = dyn Fn(&Delivery) -> bool + Send + Sync;
 
@@ -46,6 +50,8 @@ pub struct Transferred {
 const MAX_HELD: u64 = 1_000_000;
 /// Connections that may be lost one after the other without a message moved.
 const MAX_INTERRUPTIONS: u32 = 5;
+/// How often the broker is asked whether it has returned the messages of a lost connection to their queue.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 impl Transfer {
     /// All messages of a queue to another.
@@ -99,25 +105,59 @@ impl<'a> Mover<'a> {
         if source == target {
             return Err(Error::Declaration(format!("queue {source} cannot be moved to itself")));
         }
-        let mut cancelled = std::pin::pin!(cancelled);
-        self.depth(target).await?;
-        let mut left = self.depth(source).await?;
+        let mut cancelled = pin!(cancelled);
+        let at_start = async {
+            self.depth(target).await?;
+            self.depth(source).await
+        };
+        let Some(at_start) = unless(cancelled.as_mut(), at_start).await else { return self.cancel() };
+        let mut left = at_start?;
         self.progress.at_start = left;
         let mut failures = 0;
         loop {
-            let moved = self.progress.moved;
+            let Transferred { moved, examined, .. } = self.progress;
             let lost = match self.pass(left, cancelled.as_mut()).await {
-                Ok(()) => return self.fault.take().map_or(Ok(()), Err),
+                Ok(()) => return self.end(moved + self.progress.examined - examined),
                 Err(error) => error,
             };
             failures = if self.progress.moved > moved { 1 } else { failures + 1 };
             self.progress.interrupted += 1;
+            if self.progress.cancelled {
+                return self.cancel();
+            }
             if !lost.is_passing() || failures > MAX_INTERRUPTIONS || self.fault.is_some() {
                 return Err(self.fault.take().unwrap_or(lost));
             }
             tracing::warn!(error = %lost, source, target, "moving was interrupted; it continues");
-            left = self.depth(source).await?.min(self.progress.at_start);
+            let Some(depth) = unless(cancelled.as_mut(), self.depth_after_loss()).await else {
+                return self.cancel();
+            };
+            left = depth?.min(self.progress.at_start);
         }
+    }
+
+    fn cancel(&mut self) -> Result<(), Error> {
+        self.progress.cancelled = true;
+        self.fault.take().map_or(Ok(()), Err)
+    }
+
+    /// The last pass is over. `seen` were moved before it or looked at in it. After a lost connection these may be fewer than
+    /// there were at the start. Those whose acknowledgement was lost are counted twice, so that more may be missing.
+    fn end(&mut self, seen: u64) -> Result<(), Error> {
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
+        }
+        let Transferred { at_start, matched, interrupted, cancelled, .. } = self.progress;
+        let is_limited = self.transfer.limit.is_some_and(|limit| matched >= limit);
+        let missing = at_start.saturating_sub(seen);
+        if interrupted == 0 || cancelled || is_limited || missing == 0 {
+            return Ok(());
+        }
+        Err(Error::Message(format!(
+            "at least {missing} messages of queue {} were not looked at: after the connection was lost they were not in the queue. Another \
+             consumer has taken them, or the broker has not noticed the loss. Move again to look at those that are back",
+            self.transfer.source
+        )))
     }
 
     async fn depth(&self, queue: &str) -> Result<u64, Error> {
@@ -125,13 +165,31 @@ impl<'a> Mover<'a> {
         topology::depth(&mut channel, queue).await.map(|(messages, _)| u64::from(messages))
     }
 
+    /// Messages in the source after the connection was lost. The broker returns those that the lost channel held as soon as it
+    /// has noticed the loss, which it does by its heartbeats; another consumer may have taken some.
+    async fn depth_after_loss(&self) -> Result<u64, Error> {
+        let Transferred { at_start, moved, .. } = self.progress;
+        let heartbeat = self.link.up().await?.0.heartbeat();
+        // A broker closes a connection that has been silent for two heartbeats.
+        let until = Instant::now() + (heartbeat * 4).max(Duration::from_secs(5));
+        loop {
+            match self.depth(&self.transfer.source).await {
+                Ok(depth) if depth + moved >= at_start || Instant::now() >= until => return Ok(depth),
+                Err(error) if !error.is_passing() || Instant::now() >= until => return Err(error),
+                Ok(_) | Err(_) => tokio::time::sleep(ASK_AGAIN).await,
+            }
+        }
+    }
+
     /// Looks at up to `left` messages through one channel.
     async fn pass(
         &mut self,
         left: u64,
-        mut cancelled: std::pin::Pin<&mut impl Future<Output = ()>>,
+        mut cancelled: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Error> {
-        let mut browser = Browser::open(&self.link.up().await?.0, &self.transfer.source).await?;
+        let opening = async { Browser::open(&self.link.up().await?.0, &self.transfer.source).await };
+        let Some(browser) = unless(cancelled.as_mut(), opening).await else { return self.cancel() };
+        let mut browser = browser?;
         let mut publications: JoinSet<(u64, Result<(), Error>)> = JoinSet::new();
         let (mut left, mut held) = (left, 0);
         let lost = loop {
@@ -156,7 +214,8 @@ impl<'a> Mover<'a> {
                         Err(error) => self.fault = self.fault.take().or(Some(error)),
                     }
                 }
-                answer = browser.next(), if browser.asked() > 0 => match answer {
+                // Also where nothing was asked for: the loss of the connection is noticed here.
+                answer = browser.next() => match answer {
                     Ok(Some((tag, delivery))) => {
                         let publication = self.publication(&delivery).filter(|_| !self.transfer.dry_run);
                         match publication.filter(|_| self.fault.is_none() && !self.progress.cancelled) {
@@ -174,7 +233,10 @@ impl<'a> Mover<'a> {
         };
         if let Some(error) = lost {
             // They arrive all the same, and stay in the source too.
-            while publications.join_next().await.is_some() {}
+            let arriving = async { while publications.join_next().await.is_some() {} };
+            if !self.progress.cancelled && unless(cancelled, arriving).await.is_none() {
+                self.progress.cancelled = true;
+            }
             return Err(error);
         }
         if held >= MAX_HELD && left > 0 {
@@ -211,5 +273,17 @@ impl<'a> Mover<'a> {
             delivery.properties().clone(),
             delivery.body().clone(),
         ))
+    }
+}
+
+/// The output of `work`, unless it is cancelled before.
+async fn unless<T>(
+    cancelled: Pin<&mut impl Future<Output = ()>>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = cancelled => None,
+        done = work => Some(done),
     }
 }

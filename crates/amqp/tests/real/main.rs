@@ -4,6 +4,7 @@ mod bed;
 mod blocked;
 mod connections;
 mod dead;
+mod moving;
 mod order;
 mod pace;
 mod pauses;

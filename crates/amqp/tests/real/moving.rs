@@ -1,0 +1,84 @@
+//! Messages that are moved from one queue to another.
+
+use crate::bed::*;
+use gristmill_amqp::{Client, Queue, Transfer};
+use gristmill_broker::Proxy;
+use tokio::sync::oneshot;
+
+/// The broker keeps what the lost channel holds until it misses the heartbeats.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_wanted_messages_are_moved_though_the_broker_has_not_noticed_a_cut() {
+    let (from, to) = (name("from"), name("to"));
+    fill(&Queue::quorum(&from), &from, 5000).await;
+    fill(&Queue::quorum(&to), &to, 0).await;
+    let asking = client().await;
+    depth_is(&asking, &from, 5000).await;
+    let proxy = Proxy::to(broker().address()).unwrap();
+    let uri = format!("{}?heartbeat=2", proxy.uri(&broker().uri()));
+    let client = Client::builder(uri).start().await.unwrap();
+    let transfer = Transfer::new(&from, &to).only(|delivery| number(delivery) % 2 == 1);
+    let cutting = async {
+        until("some moved", async || asking.depth(&to).await.unwrap().0 >= 300).await;
+        proxy.cut_unnoticed();
+        std::future::pending::<()>().await;
+    };
+    let moving = client.transfer(&transfer, std::future::pending());
+    let (progress, result) = tokio::select! { ended = moving => ended, () = cutting => unreachable!() };
+    result.unwrap();
+    assert_eq!(progress.interrupted, 1, "{progress:?}");
+    depth_is(&asking, &from, 2500).await;
+    let left = asking.peek(&from, 5000).await.unwrap();
+    assert_eq!(left.iter().filter(|delivery| number(delivery) % 2 == 1).count(), 0, "{progress:?}");
+}
+
+/// Another consumer has taken messages that were there at the start. They are more than those whose acknowledgement the cut lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_were_not_looked_at_after_a_cut_are_an_error() {
+    let (from, to, started, gate) = (name("from"), name("to"), Log::default(), Gate::default());
+    fill(&Queue::quorum(&from), &from, 5000).await;
+    fill(&Queue::quorum(&to), &to, 0).await;
+    let asking = client().await;
+    depth_is(&asking, &from, 5000).await;
+    let proxy = Proxy::to(broker().address()).unwrap();
+    let uri = format!("{}?heartbeat=1", proxy.uri(&broker().uri()));
+    let client = Client::builder(uri).start().await.unwrap();
+    let transfer = Transfer::new(&from, &to).only(|delivery| number(delivery) % 2 == 1);
+    let cutting = async {
+        until("some moved", async || asking.depth(&to).await.unwrap().0 >= 300).await;
+        proxy.cut();
+        let consumer = gated(&from, &started, &gate, None).prefetch(1000);
+        let other = builder().queue(Queue::existing(&from)).consumer(consumer).start().await.unwrap();
+        until("1000 held", async || other.stats().consumers[0].received == 1000).await;
+        proxy.mend();
+        std::future::pending::<()>().await;
+    };
+    let moving = client.transfer(&transfer, std::future::pending());
+    let (progress, result) = tokio::select! { ended = moving => ended, () = cutting => unreachable!() };
+    let is_named = |error: &gristmill_amqp::Error| error.to_string().contains("messages of queue");
+    assert!(result.as_ref().is_err_and(is_named), "{result:?}; {progress:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn move_can_be_cancelled_while_there_is_no_connection() {
+    let (from, to) = (name("from"), name("to"));
+    fill(&Queue::quorum(&from), &from, 1000).await;
+    fill(&Queue::quorum(&to), &to, 0).await;
+    let asking = client().await;
+    depth_is(&asking, &from, 1000).await;
+    let proxy = Proxy::to(broker().address()).unwrap();
+    let client = Client::builder(proxy.uri(&broker().uri())).start().await.unwrap();
+    for at_start in [false, true] {
+        let transfer = Transfer::new(&from, &to);
+        let (cancel, cancelled) = oneshot::channel::<()>();
+        let moving = client.transfer(&transfer, async move { drop(cancelled.await) });
+        let cutting = async {
+            if !at_start {
+                until("some moved", async || asking.depth(&to).await.unwrap().0 >= 50).await;
+            }
+            proxy.cut();
+            cancel.send(()).unwrap();
+        };
+        let ((progress, result), ()) = tokio::join!(moving, cutting);
+        assert!(result.is_ok() && progress.cancelled, "at the start {at_start}: {result:?} {progress:?}");
+    }
+}
