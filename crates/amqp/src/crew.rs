@@ -27,8 +27,10 @@ use tracing::Instrument;
 pub(crate) enum Ran {
     /// It was handled by a run that was started at this time of the sink's clock.
     Done { started: u64 },
-    /// It was done before, and is not done again.
+    /// It was done before, and is not done again. Nothing was started.
     Seen,
+    /// The handler has found that it was done before, in a run that was started at this time of the sink's clock.
+    Duplicate { started: u64 },
     /// One with the same id is being handled, perhaps by another process.
     InProgress,
     /// It was not started: its channel is lost, or its consumer pauses or stops.
@@ -355,7 +357,7 @@ fn has_failed<T>(result: &TaskResult<T>) -> bool {
 }
 
 fn ran(delivery: &Delivery, started: u64) -> Ran {
-    if delivery.is_duplicate() { Ran::Seen } else { Ran::Done { started } }
+    if delivery.is_duplicate() { Ran::Duplicate { started } } else { Ran::Done { started } }
 }
 
 /// What a handler logs says which message, which worker and which trace it is about.

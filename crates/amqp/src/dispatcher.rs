@@ -310,7 +310,9 @@ impl Dispatcher {
         let Some(mut flight) = self.flights.remove(&number) else { return };
         self.suspects.ended(&flight);
         match &outcome.result {
-            Ok(Ran::Done { started }) => self.sink_worked(number, Some(*started)),
+            Ok(Ran::Done { started } | Ran::Duplicate { started }) => {
+                self.sink_worked(number, Some(*started))
+            }
             Ok(Ran::Seen | Ran::InProgress | Ran::Skipped | Ran::OverLimit(_)) => self.pause.not_run(number),
             Err(failure) => {
                 if is_timeout(&failure.error) {
@@ -326,8 +328,9 @@ impl Dispatcher {
             Ok(Ran::InProgress) if self.is_given_back(&flight) => self.skipped(flight, number),
             Ok(Ran::InProgress) => self.wait(flight, IN_PROGRESS_DELAY, None::<fn()>),
             Ok(Ran::OverLimit(starts)) => self.over_limit(flight, number, starts),
-            Ok(ran @ (Ran::Done { .. } | Ran::Seen)) => {
-                let counter = if ran == Ran::Seen { &self.counters.skipped } else { &self.counters.done };
+            Ok(ran @ (Ran::Done { .. } | Ran::Duplicate { .. } | Ran::Seen)) => {
+                let is_done = matches!(ran, Ran::Done { .. });
+                let counter = if is_done { &self.counters.done } else { &self.counters.skipped };
                 counter.fetch_add(1, Relaxed);
                 self.keep_outcome(&flight, Place::Worker(number), || Ended::Done);
                 self.finish(&flight);

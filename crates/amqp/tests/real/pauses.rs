@@ -415,3 +415,31 @@ async fn messages_that_failed_by_themselves_keep_their_other_attempts_while_the_
         assert_eq!((one.done, one.retried, one.rejected, &one.paused), (8, 8, 0, &None), "{one:?}");
     }
 }
+
+/// A handler that finds that a message was handled before has asked the sink.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn duplicate_that_a_handler_finds_ends_a_pause() {
+    let (orders, service) = (name("duplicates"), Service::default());
+    let queue = Queue::new(&orders);
+    fill(&queue, &orders, 50).await;
+    service.set_down(true);
+    let consumer = {
+        let service = service.clone();
+        Consumer::new(&orders, name("sink"))
+            .workers(4)
+            .probe_delay(Duration::from_millis(20), Duration::from_millis(100))
+            .handle_blocking(move |delivery| {
+                if service.is_down() {
+                    return Err(TaskError::unavailable("connection refused"));
+                }
+                delivery.set_duplicate();
+                Ok(())
+            })
+    };
+    let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
+    until("a pause", async || client.stats().consumers[0].paused.is_some()).await;
+    service.set_down(false);
+    until("all acknowledged", async || client.stats().consumers[0].acknowledged == 50).await;
+    let one = client.shutdown(SECONDS).await.consumers.remove(0);
+    assert_eq!((one.skipped, one.done, &one.paused), (50, 0, &None), "{one:?}");
+}
