@@ -109,7 +109,9 @@ struct Flight {
 
 #[derive(Default)]
 struct Offsets {
+    /// Delivered and not finished, also those whose channel was lost.
     open: BTreeSet<u64>,
+    /// The one after all that were delivered.
     next: Option<u64>,
     /// When it began to read, in seconds since 1970.
     since: Option<u64>,
@@ -131,6 +133,22 @@ impl Offsets {
 
     fn resume(&self) -> Option<Resume> {
         self.position().map(Resume::At).or(self.since.map(Resume::Since))
+    }
+
+    /// A message is delivered. False: it was finished here. A new channel delivers everything from the position on.
+    fn deliver(&mut self, offset: u64) -> bool {
+        let is_finished = self.next.is_some_and(|next| offset < next) && !self.open.contains(&offset);
+        if !is_finished {
+            self.open.insert(offset);
+            self.next = self.next.max(Some(offset.saturating_add(1)));
+        }
+        !is_finished
+    }
+
+    /// Forgets what was finished from the position on: the stream may be another when it is read again.
+    fn forget_finished(&mut self) {
+        self.next = self.position();
+        self.open.clear();
     }
 
     fn begin(&mut self) {
@@ -208,10 +226,7 @@ impl Dispatcher {
         }
         // Only a stream's: anybody can put a header of that name on a message.
         let offset = self.set.is_stream.then(|| offset_of(&delivery)).flatten();
-        if let Some(offset) = offset {
-            self.offsets.open.insert(offset);
-            self.offsets.next = Some(offset + 1);
-        }
+        let is_finished = offset.is_some_and(|offset| !self.offsets.deliver(offset));
         let key = self.key_of(&delivery);
         let sink_failures = SinkFailures::new(delivery.failed_alone());
         let flight = Flight {
@@ -225,6 +240,10 @@ impl Dispatcher {
             suspect: false,
             sink_failures,
         };
+        if is_finished {
+            self.finish(&Flight { key: None, ..flight });
+            return Ok(());
+        }
         if self.closing.is_revoked() {
             self.settle_known(flight);
             return Ok(());
@@ -449,6 +468,15 @@ impl Dispatcher {
         self.counters.lost.fetch_add(1, Relaxed);
         self.counters.consuming.store(false, Relaxed);
         tracing::warn!(consumer = self.set.name, %error, running = self.flights.len(), "consuming was interrupted");
+    }
+
+    /// The stream was deleted and made anew: its messages are others, though their offsets are the same.
+    fn begin_anew(&mut self) {
+        self.offsets = Offsets { next: Some(0), since: self.offsets.since, ..Offsets::default() };
+        self.orphans = Orphans::default();
+        for flight in self.flights.values_mut().chain(self.steps.flights().map(|(_, flight)| flight)) {
+            flight.offset = None;
+        }
     }
 
     fn forget_waiting(&mut self) {

@@ -24,6 +24,10 @@ const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 const FIRST_WITHIN: Duration = Duration::from_secs(30);
 /// How long nothing comes from a stream before it is asked whether it is empty.
 const EMPTY_AFTER: Duration = Duration::from_secs(3);
+/// How often, and after how long, is looked again for a position that is behind the end: a replica on another node may not have
+/// all messages yet.
+const LOOKS_AGAIN: u32 = 2;
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long the last position may take to be written.
 const LAST_WITHIN: Duration = Duration::from_secs(10);
 
@@ -138,25 +142,43 @@ async fn closed(changes: &watch::Receiver<Option<u64>>) {
     while changes.changed().await.is_ok() {}
 }
 
+/// Whether a position is behind the end of its stream: the stream was deleted and made anew since the position was reached.
+pub(crate) async fn is_behind_end(set: &Set, position: u64, connection: &Connection) -> Result<bool, Error> {
+    let mut next = next(set, connection).await?;
+    for _ in 0..LOOKS_AGAIN {
+        if position <= next {
+            return Ok(false);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+        next = self::next(set, connection).await?;
+    }
+    if position > next {
+        tracing::warn!(
+            consumer = set.name,
+            queue = &*set.queue,
+            position,
+            next,
+            "the position is behind the end of the stream, which was made anew; read from its beginning"
+        );
+    }
+    Ok(position > next)
+}
+
+/// The offset of the next message that is published to a stream.
+async fn next(set: &Set, connection: &Connection) -> Result<u64, Error> {
+    Ok(end(connection, &set.queue).await?.map_or(0, |last| last.saturating_add(1)))
+}
+
 /// The offset to begin with, where it is known before the first message: a stored one, a number, or the end.
 async fn begin(set: &Set, place: &Place, connection: &Connection) -> Result<Option<u64>, Error> {
     let stored = if set.rewind { None } else { place.read().await? };
-    let end = end(connection, &set.queue).await?;
-    let next = end.map_or(0, |last| last.saturating_add(1));
-    match (stored, &set.offset) {
-        (Some(stored), _) if stored <= next => Ok(Some(stored)),
-        (Some(stored), _) => {
-            tracing::warn!(
-                consumer = set.name,
-                queue = &*set.queue,
-                stored,
-                next,
-                "the stored position is behind the end of the stream, which was made anew; read from its beginning"
-            );
-            Ok(Some(0))
-        }
-        (None, Offset::Next) => Ok(Some(next)),
-        (None, Offset::Number(number)) if *number > next => {
+    if let Some(stored) = stored {
+        return Ok(Some(if is_behind_end(set, stored, connection).await? { 0 } else { stored }));
+    }
+    let next = next(set, connection).await?;
+    match &set.offset {
+        Offset::Next => Ok(Some(next)),
+        Offset::Number(number) if *number > next => {
             tracing::warn!(
                 consumer = set.name,
                 queue = &*set.queue,
@@ -166,8 +188,8 @@ async fn begin(set: &Set, place: &Place, connection: &Connection) -> Result<Opti
             );
             Ok(Some(next))
         }
-        (None, Offset::Number(number)) => Ok(Some(*number)),
-        (None, Offset::First | Offset::Last) => Ok(None),
+        Offset::Number(number) => Ok(Some(*number)),
+        Offset::First | Offset::Last => Ok(None),
     }
 }
 

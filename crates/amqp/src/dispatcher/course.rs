@@ -53,6 +53,9 @@ impl Dispatcher {
                     if let Err(error) = event.and_then(|event| self.hear_all(event)) {
                         self.lose(&error);
                         self.explain(&error);
+                        if matches!(error, Error::Cancelled { .. }) {
+                            self.offsets.forget_finished();
+                        }
                         failed = if matches!(error, Error::Cancelled { .. } | Error::Channel { .. }) { 1 } else { 0 };
                         opening = self.opening(failed);
                     }
@@ -60,6 +63,9 @@ impl Dispatcher {
                 opened = &mut opening, if self.session.is_none() => match opened {
                     Ok((session, runs)) => {
                         failed = 0;
+                        if session.is_made_anew {
+                            self.begin_anew();
+                        }
                         self.offsets.begin();
                         self.starts.refresh(runs);
                         self.overdue.restart();
@@ -111,6 +117,7 @@ impl Dispatcher {
             link: self.link.clone(),
             topology: Arc::clone(&self.topology),
             resume: self.offsets.resume(),
+            is_again: self.offsets.since.is_some(),
             prefetch: self.first_prefetch(),
             others: self.others,
             failed,

@@ -8,6 +8,7 @@ use crate::{
     ledger::Ledger,
     link::{Link, TRY_AGAIN},
     net::Channel,
+    positions,
     topology::{self, Topology},
     wire::{
         method::{Outgoing, flag},
@@ -35,6 +36,8 @@ pub(super) struct Session {
     before: u64,
     /// Consumers of the queue beside this one, when it began.
     pub(super) others: u32,
+    /// The stream ends before the position that was to be resumed: it was deleted and made anew, and is read from its beginning.
+    pub(super) is_made_anew: bool,
 }
 
 /// How far a change of the prefetch is. The prefetch of a consumer cannot be changed: another consumer takes its place. What
@@ -55,6 +58,8 @@ pub(super) struct Opening {
     pub(super) link: Link,
     pub(super) topology: Arc<Topology>,
     pub(super) resume: Option<Resume>,
+    /// This consumer had a channel before.
+    pub(super) is_again: bool,
     pub(super) prefetch: u16,
     /// Consumers of the queue beside this one, when it first began.
     pub(super) others: Option<u32>,
@@ -75,7 +80,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 impl Session {
     /// Opens a channel and consumes through it.
     pub(super) async fn open(opening: Opening) -> Result<Self, Error> {
-        let Opening { set, link, topology, resume, prefetch, others, failed } = opening;
+        let Opening { set, link, topology, mut resume, is_again, prefetch, others, failed } = opening;
         if failed > 0 {
             tokio::time::sleep(TRY_AGAIN.delay(failed)).await;
         }
@@ -87,6 +92,11 @@ impl Session {
             true => wait_for_old_consumer(&set, &mut channel, others, connection.heartbeat()).await?,
             false => 0,
         };
+        let mut is_made_anew = false;
+        if let Some(Resume::At(position @ 1..)) = resume.filter(|_| set.is_stream && is_again) {
+            is_made_anew = positions::is_behind_end(&set, position, &connection).await?;
+            resume = resume.map(|resume| if is_made_anew { Resume::At(0) } else { resume });
+        }
         channel.call(&Outgoing::Qos { prefetch }).await?;
         let mut arguments = Headers::new();
         if set.is_stream {
@@ -120,6 +130,7 @@ impl Session {
             generation: 0,
             before: 0,
             others,
+            is_made_anew,
         })
     }
 

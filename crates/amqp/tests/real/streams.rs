@@ -73,3 +73,67 @@ async fn the_end_of_a_stream_is_the_offset_of_its_last_message() {
         client.shutdown(SECONDS).await;
     }
 }
+
+/// What comes behind it was done before the cut.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_behind_one_that_runs_are_not_run_again_after_a_cut() {
+    let orders = name("stream");
+    let queue = Queue::stream(&orders);
+    fill(&queue, &orders, 500).await;
+    let (log, gate, proxy) = (Log::default(), Gate::default(), Proxy::to(broker().address()).unwrap());
+    let consumer = {
+        let (log, gate) = (log.clone(), gate.clone());
+        Consumer::new(&orders, "reads").workers(4).offset(Offset::First).handle(move |delivery| {
+            let (log, gate) = (log.clone(), gate.clone());
+            async move {
+                log.add(number(&delivery));
+                if number(&delivery) == 3 {
+                    gate.pass().await;
+                }
+                Ok(())
+            }
+        })
+    };
+    let uri = proxy.uri(&broker().uri());
+    let client = Client::builder(uri).queue(queue.clone()).consumer(consumer).start().await.unwrap();
+    for cuts in 1..=2 {
+        until("all but one done", async || {
+            let stats = client.stats().consumers.remove(0);
+            stats.done == 499 && stats.received == 500 + (cuts - 1) * 497
+        })
+        .await;
+        proxy.cut();
+        until("the loss noticed", async || client.stats().consumers[0].interrupted == cuts).await;
+        proxy.mend();
+    }
+    until("all received again", async || client.stats().consumers[0].received == 500 + 2 * 497).await;
+    gate.open(1);
+    fill(&queue, &orders, 1).await;
+    until("the last one", async || client.stats().consumers[0].done == 501).await;
+    let mut seen = log.all();
+    seen.sort_unstable();
+    // The number of the last one is 0.
+    assert_eq!(seen, [0].into_iter().chain(0..500).collect::<Vec<_>>());
+    assert_eq!(client.shutdown(SECONDS).await.consumers[0].position, Some(501));
+}
+
+/// Its offsets begin again, and are other messages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_that_is_deleted_and_made_anew_is_read_from_its_beginning() {
+    let (orders, log) = (name("stream"), Log::default());
+    let queue = Queue::stream(&orders);
+    fill(&queue, &orders, 300).await;
+    let consumer = noting(&orders, &log).offset(Offset::First);
+    let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
+    log.reaches(300).await;
+    broker().ctl(["delete_queue", &orders]).unwrap();
+    until("the loss noticed", async || client.stats().consumers[0].interrupted == 1).await;
+    until("consuming again", async || client.stats().consumers[0].consuming).await;
+    fill(&queue, &orders, 200).await;
+    let mut seen = log.reaches(500).await;
+    seen.sort_unstable();
+    let mut expected: Vec<_> = (0..300).chain(0..200).collect();
+    expected.sort_unstable();
+    assert_eq!(seen, expected);
+    client.shutdown(SECONDS).await;
+}
