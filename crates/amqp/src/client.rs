@@ -235,7 +235,7 @@ impl Client {
         }
         let once = match (set.once_within, store) {
             (Some(window), Some(store)) => {
-                Some(Arc::new(Once { store: store.clone(), scope: format!("amqp:{}", set.queue), window }))
+                Some(Arc::new(Once::new(store.clone(), format!("amqp:{}", set.queue), window)))
             }
             _ => None,
         };
@@ -398,7 +398,10 @@ async fn forget(once: Arc<Once>) {
         tokio::time::sleep(wait).await;
         loop {
             let once = Arc::clone(&once);
-            let pruned = move || once.store.seen().prune(&once.scope, once.window, AT_A_TIME);
+            let pruned = move || {
+                once.release_left()?;
+                once.store.seen().prune(&once.scope, once.window, AT_A_TIME)
+            };
             match tokio::task::spawn_blocking(pruned).await {
                 Ok(Ok(count)) if count == AT_A_TIME => {}
                 Ok(Err(error)) => {

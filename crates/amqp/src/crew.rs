@@ -15,7 +15,7 @@ use gristmill_pool::{
 use gristmill_store::{Store, message_runs::RunKey, seen::Claim};
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -70,17 +70,46 @@ pub(crate) struct Once {
     pub(crate) store: Store,
     pub(crate) scope: String,
     pub(crate) window: Duration,
+    /// Ids whose claims could not be released. The process lives, so that nothing else ends these claims.
+    left: Mutex<Vec<String>>,
 }
 
 impl Once {
+    pub(crate) fn new(store: Store, scope: String, window: Duration) -> Self {
+        Self { store, scope, window, left: Mutex::default() }
+    }
+
     /// Claims a message, or says why it is not to be handled.
     fn claim(self: &Arc<Self>, id: String) -> TaskResult<Result<ClaimedId, Ran>> {
+        self.release_left().map_err(TaskError::unavailable)?;
         let claim = self.store.seen().claim(&self.scope, &id, self.window);
         Ok(match claim.map_err(TaskError::unavailable)? {
             Claim::Claimed => Ok(ClaimedId { once: Arc::clone(self), id: Some(id) }),
             Claim::Seen => Err(Ran::Seen),
             Claim::InProgress => Err(Ran::InProgress),
         })
+    }
+
+    /// Releases a claim, or keeps its id to try again. Blocks.
+    fn release(&self, id: String) {
+        if let Err(error) = self.store.seen().release(&self.scope, &id) {
+            tracing::warn!(id, %error, "the claim on a message cannot be released yet");
+            self.left().push(id);
+        }
+    }
+
+    /// Releases the claims that could not be released before. No other claim is made meanwhile. Blocks.
+    pub(crate) fn release_left(&self) -> Result<(), gristmill_store::Error> {
+        let mut left = self.left();
+        while let Some(id) = left.last() {
+            self.store.seen().release(&self.scope, id)?;
+            left.pop();
+        }
+        Ok(())
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<String>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -106,11 +135,7 @@ impl Drop for ClaimedId {
     fn drop(&mut self) {
         let Some(id) = self.id.take() else { return };
         let once = Arc::clone(&self.once);
-        let release = move || {
-            if let Err(error) = once.store.seen().release(&once.scope, &id) {
-                tracing::warn!(id, %error, "the claim on a message cannot be released; it ends with this process");
-            }
-        };
+        let release = move || once.release(id);
         // The store blocks.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(release)),
@@ -370,4 +395,28 @@ fn span(set: &Set, delivery: &Delivery, worker: usize) -> tracing::Span {
         attempt = delivery.attempt(),
         trace = delivery.traceparent(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claim_that_could_not_be_released_is_released_before_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, elsewhere) = (folder.path().join("once.db"), folder.path().join("elsewhere.db"));
+        let store = Store::open(&file).unwrap();
+        let once = || Arc::new(Once::new(store.clone(), "q".to_owned(), Duration::from_secs(60)));
+        let (once, other) = (once(), once());
+        let claim = |once: &Arc<Once>, id: &str| once.claim(id.to_owned()).unwrap();
+        let (Ok(first), Ok(second)) = (claim(&once, "1"), claim(&once, "2")) else { panic!("both are free") };
+        // The store fails when the messages are done.
+        std::fs::rename(&file, &elsewhere).unwrap();
+        assert!(first.done().is_err() && second.done().is_err());
+        std::fs::rename(&elsewhere, &file).unwrap();
+        let is_claimed = |claim: Result<ClaimedId, Ran>| claim.is_ok();
+        assert!(is_claimed(claim(&once, "1")));
+        // Also for those who handle the other message now.
+        assert!(is_claimed(claim(&other, "2")));
+    }
 }
