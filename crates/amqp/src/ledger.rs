@@ -56,6 +56,11 @@ impl Ledger {
         if let Some(state @ State::Open) = self.states.get_mut(at as usize) {
             *state = State::Told;
         }
+        // Where everything is rejected there is never anything to tell.
+        while self.states.front() == Some(&State::Told) {
+            self.states.pop_front();
+            self.before += 1;
+        }
     }
 
     /// How many wait to be told.
@@ -156,6 +161,17 @@ mod tests {
         ledger.done(3);
         ledger.tell(|ack| acks.push((ack.tag, ack.multiple)));
         assert_eq!(acks, [(1, false), (3, false)]);
+    }
+
+    #[test]
+    fn rejected_ones_are_forgotten_though_nothing_is_to_be_told() {
+        let mut ledger = Ledger::default();
+        for tag in 1..=1000 {
+            assert!(ledger.open(tag));
+            ledger.rejected(tag);
+            ledger.tell(|ack| panic!("{ack:?}"));
+        }
+        assert_eq!((ledger.states.len(), ledger.last()), (0, 1000));
     }
 
     proptest! {
