@@ -5,7 +5,7 @@ use crate::{
     delivery::Delivery,
     error::Error,
     sink_gate::SinkGate,
-    starts::{Start, StartStore},
+    starts::{Start, StartRecorded, StartStore},
 };
 use gristmill_pool::{
     AsyncPool, Delivery as Order, Pool, Results, Stats, Task, TaskError, TaskResult,
@@ -218,6 +218,7 @@ impl Crew {
 pub(crate) struct RunStart {
     pub(crate) store: StartStore,
     pub(crate) key: RunKey,
+    pub(crate) recorded: StartRecorded,
     /// The handler records it.
     pub(crate) by_handler: bool,
 }
@@ -225,12 +226,18 @@ pub(crate) struct RunStart {
 impl RunStart {
     /// Commits the start, unless the handler does. Blocks.
     fn begin(&self) -> Start {
-        if self.by_handler { Start::Allowed } else { self.store.start(self.key) }
+        if self.by_handler {
+            return Start::Allowed;
+        }
+        self.recorded.set();
+        self.store.start(self.key)
     }
 
     /// Blocks.
     fn take_back(&self) {
-        self.store.take_back(vec![self.key]);
+        if self.recorded.take() {
+            self.store.take_back(vec![self.key]);
+        }
     }
 }
 

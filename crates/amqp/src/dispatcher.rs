@@ -31,7 +31,7 @@ use crate::{
     pacing::Pacing,
     positions::Keeper,
     sink_gate::SinkGate,
-    starts::{DeferredStart, Starts},
+    starts::{DeferredStart, StartRecorded, Starts},
     stats::Counters,
     topology::Topology,
 };
@@ -100,6 +100,7 @@ struct Flight {
     leave: Leave,
     /// Its row among the starts that are counted, where it may have been started before.
     run: Option<RunKey>,
+    recorded: Option<StartRecorded>,
     /// What it is known by; computed when it is delivered again, or its channel is lost.
     fingerprint: Option<Fingerprint>,
     /// It may be what ended a process.
@@ -236,6 +237,7 @@ impl Dispatcher {
             offset,
             leave,
             run: None,
+            recorded: None,
             fingerprint: None,
             suspect: false,
             sink_failures,
@@ -291,8 +293,8 @@ impl Dispatcher {
             let (job, flight) = match self.held.take() {
                 Some(held) => held,
                 None => {
-                    let Some(flight) = self.suspects.next(&mut self.lanes) else { return };
-                    (self.job(&flight, self.pause.gate().clone()), flight)
+                    let Some(mut flight) = self.suspects.next(&mut self.lanes) else { return };
+                    (self.job(&mut flight, self.pause.gate().clone()), flight)
                 }
             };
             match self.crew.submit(job) {
@@ -312,13 +314,16 @@ impl Dispatcher {
         self.flights.insert(number, flight);
     }
 
-    fn job(&self, flight: &Flight, gate: SinkGate) -> Job {
+    fn job(&self, flight: &mut Flight, gate: SinkGate) -> Job {
         let leave = [flight.leave.clone(), self.closing.clone()];
         let by_handler = self.set.handler_records_starts;
-        let start = |key| Some(Box::new(RunStart { store: self.starts.store()?.clone(), key, by_handler }));
-        let start = flight.run.and_then(start);
+        let start = flight.run.zip(self.starts.store().cloned()).map(|(key, store)| {
+            let recorded = flight.recorded.get_or_insert_default().clone();
+            Box::new(RunStart { store, key, recorded, by_handler })
+        });
         if let Some(start) = start.as_ref().filter(|_| by_handler) {
-            flight.delivery.defer_start(DeferredStart::new(start.store.clone(), start.key, flight.suspect));
+            let RunStart { store, key, recorded, .. } = RunStart::clone(start);
+            flight.delivery.defer_start(DeferredStart::new(store, key, recorded, flight.suspect));
         }
         job(&self.set, flight.delivery.clone(), leave, gate, start, self.once.as_ref())
     }
@@ -355,7 +360,7 @@ impl Dispatcher {
                 self.finish(&flight);
             }
             Err(failure) if matches!(failure.error.cause(), Cause::Cancelled) => {
-                self.starts.interrupt(flight.run);
+                self.interrupt(&flight);
                 self.release(&flight);
             }
             Err(failure) => {
@@ -366,6 +371,19 @@ impl Dispatcher {
                     false => self.failed(flight, &error),
                 }
             }
+        }
+    }
+
+    /// The consumer itself ended the run, as it stops, and gives the message back.
+    fn interrupt(&mut self, flight: &Flight) {
+        self.take_back(flight);
+        self.starts.put_back(flight.run);
+    }
+
+    /// The run has ended, by no fault of the message: its start does not count, if it has recorded one.
+    fn take_back(&mut self, flight: &Flight) {
+        if flight.recorded.as_ref().is_some_and(StartRecorded::take) {
+            self.starts.take_back(flight.run);
         }
     }
 

@@ -13,7 +13,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -48,23 +48,41 @@ pub(crate) enum Start {
     OverLimit(u32),
 }
 
+/// Whether the run of a message that is under way has recorded its start. Shared with the run.
+#[derive(Clone, Default)]
+pub(crate) struct StartRecorded(Arc<AtomicBool>);
+
+impl StartRecorded {
+    /// Before the start is committed: one that may be committed is taken back.
+    pub(crate) fn set(&self) {
+        self.0.store(true, Relaxed);
+    }
+
+    /// Whether there is a start to take back, which there is once.
+    pub(crate) fn take(&self) -> bool {
+        self.0.swap(false, Relaxed)
+    }
+}
+
 /// A start that the handler itself records, when the work on its message begins.
 pub(crate) struct DeferredStart {
     store: StartStore,
     key: RunKey,
+    recorded: StartRecorded,
     pub(crate) is_suspect: bool,
     /// The limit, where it is reached: the message is not to be handled.
     over_limit: AtomicU32,
 }
 
 impl DeferredStart {
-    pub(crate) fn new(store: StartStore, key: RunKey, is_suspect: bool) -> Self {
-        Self { store, key, is_suspect, over_limit: AtomicU32::new(0) }
+    pub(crate) fn new(store: StartStore, key: RunKey, recorded: StartRecorded, is_suspect: bool) -> Self {
+        Self { store, key, recorded, is_suspect, over_limit: AtomicU32::new(0) }
     }
 
     /// Commits these starts of one consumer together, as far as they are allowed. Blocks.
     pub(crate) fn record_all(starts: &[&Self]) {
         let Some(first) = starts.first() else { return };
+        starts.iter().for_each(|start| start.recorded.set());
         let keys = starts.iter().map(|start| start.key).collect();
         for (start, recorded) in starts.iter().zip(first.store.start_all(keys)) {
             if let Start::OverLimit(limit) = recorded {
@@ -254,12 +272,6 @@ impl Starts {
         self.known.remove(&key);
         self.ended.push(key);
         self.ended_since.get_or_insert_with(Instant::now);
-    }
-
-    /// The consumer itself ended the run, as it stops, and gives the message back.
-    pub(crate) fn interrupt(&mut self, key: Option<RunKey>) {
-        self.take_back(key);
-        self.put_back(key);
     }
 
     /// The run has ended, by no fault of the message, and will be started again.

@@ -243,8 +243,8 @@ impl Dispatcher {
         self.settle_lost(until).await;
         self.tell(true);
         // What still runs has been ended here: that is no crash.
-        for (_, flight) in self.flights.drain() {
-            self.starts.interrupt(flight.run);
+        for (_, flight) in std::mem::take(&mut self.flights) {
+            self.interrupt(&flight);
         }
         self.steps.recorded().await;
         if let Some(flushed) = self.starts.flush(true) {

@@ -37,8 +37,8 @@ impl Dispatcher {
     pub(super) fn feed_probe(&mut self) {
         let (held, lanes, suspects) = (&mut self.held, &mut self.lanes, &mut self.suspects);
         let fresh = || held.take().map(|(_, flight)| flight).or_else(|| suspects.next(lanes));
-        let Some((flight, permit)) = self.pause.take_probe(fresh) else { return };
-        match self.crew.submit(self.job(&flight, self.pause.gate().for_probe())) {
+        let Some((mut flight, permit)) = self.pause.take_probe(fresh) else { return };
+        match self.crew.submit(self.job(&mut flight, self.pause.gate().for_probe())) {
             Ok(number) => {
                 self.pause.probes(number, permit);
                 self.submitted(number, flight);
@@ -122,9 +122,7 @@ impl Dispatcher {
             "the sink failed with a message, which waits"
         );
         // The worker has taken back the start of a run that said so itself.
-        if error.dependency().is_none() {
-            self.starts.take_back(flight.run);
-        }
+        self.take_back(&flight);
         match fault {
             _ if self.is_given_back(&flight) => {
                 self.forget(&flight, Place::Worker(number));
