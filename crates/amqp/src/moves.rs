@@ -110,7 +110,7 @@ impl Mover {
         let topology = Topology { queues: vec![waiting], ..Topology::default() };
         self.open_room(&topology, wait).await;
         // Before it is published: it may come back before the confirmation.
-        let number = self.postponed.mark(&mut message.properties.headers);
+        let number = self.postponed.mark(&mut message.properties.headers, delay);
         let arrived = self.arrive(message, &topology, leave).await;
         if !arrived {
             self.postponed.cancel(number);
