@@ -82,7 +82,7 @@ pub(crate) struct Dispatcher {
     overdue: Overdue,
     /// When it was last looked at how fast handlers are.
     measured: Instant,
-    /// Consumers of the queue beside this one, when it first began.
+    /// Consumers of the queue beside this one: the fewest of all times that it began.
     others: Option<u32>,
     keeper: Option<Keeper>,
     /// Nothing more is to be started.

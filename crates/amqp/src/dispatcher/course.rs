@@ -70,7 +70,8 @@ impl Dispatcher {
                         self.starts.refresh(runs);
                         self.overdue.restart();
                         self.counters.prefetch.store(session.prefetch.into(), Relaxed);
-                        self.others.get_or_insert(session.others);
+                        // Fewer than at first: one of them was about to end then.
+                        self.others = Some(self.others.map_or(session.others, |others| others.min(session.others)));
                         self.session = Some(session);
                         self.counters.consuming.store(true, Relaxed);
                         tracing::info!(

@@ -61,7 +61,7 @@ pub(super) struct Opening {
     /// This consumer had a channel before.
     pub(super) is_again: bool,
     pub(super) prefetch: u16,
-    /// Consumers of the queue beside this one, when it first began.
+    /// Consumers of the queue beside this one: the fewest of all times that it began.
     pub(super) others: Option<u32>,
     /// How often opening one has failed: then not at once.
     pub(super) failed: u32,
@@ -216,7 +216,7 @@ async fn wait_for_old_consumer(
         let (_, consumers) = topology::depth(channel, &set.queue).await?;
         let Some(others) = others else { return Ok(consumers) };
         if consumers <= others {
-            return Ok(others);
+            return Ok(consumers);
         }
         if Instant::now() >= until {
             tracing::warn!(

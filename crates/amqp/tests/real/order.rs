@@ -156,6 +156,20 @@ async fn a_key_that_waits_is_in_nobodys_way() {
     client.shutdown(SECONDS).await;
 }
 
+/// A consumer of one worker that waits at a gate.
+fn one_at_a_time(queue: &str, started: &Log<usize>, done: &Log<usize>, gate: &Gate) -> Consumer {
+    let (started, done, gate) = (started.clone(), done.clone(), gate.clone());
+    Consumer::new(queue, "half").workers(1).prefetch(3).handle(move |delivery| {
+        let (started, done, gate) = (started.clone(), done.clone(), gate.clone());
+        async move {
+            started.add(number(&delivery));
+            gate.pass().await;
+            done.add(number(&delivery));
+            Ok(())
+        }
+    })
+}
+
 /// The broker does not see the end of the connection: it keeps the messages that it sent, and has others for the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_worker_keeps_the_order_after_a_loss_that_the_broker_does_not_see() {
@@ -163,18 +177,7 @@ async fn one_worker_keeps_the_order_after_a_loss_that_the_broker_does_not_see() 
         let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
         fill(&queue, &orders, 10).await;
         let (started, done, gate) = (Log::default(), Log::default(), Gate::default());
-        let consumer = {
-            let (started, done, gate) = (started.clone(), done.clone(), gate.clone());
-            Consumer::new(&orders, "half").workers(1).prefetch(3).handle(move |delivery| {
-                let (started, done, gate) = (started.clone(), done.clone(), gate.clone());
-                async move {
-                    started.add(number(&delivery));
-                    gate.pass().await;
-                    done.add(number(&delivery));
-                    Ok(())
-                }
-            })
-        };
+        let consumer = one_at_a_time(&orders, &started, &done, &gate);
         let proxy = Proxy::to(broker().address()).unwrap();
         let uri = format!("{}?heartbeat=1", proxy.uri(&broker().uri()));
         let client = Client::builder(uri).queue(queue.clone()).consumer(consumer).start().await.unwrap();
@@ -186,4 +189,34 @@ async fn one_worker_keeps_the_order_after_a_loss_that_the_broker_does_not_see() 
         assert_eq!(started.all(), (0..10).collect::<Vec<_>>(), "{queue:?}");
         client.shutdown(SECONDS).await;
     }
+}
+
+/// A consumer that is gone since is not waited for as if it was still there: the old connection is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_worker_keeps_the_order_after_a_loss_though_another_consumer_was_there_at_first() {
+    let orders = name("half");
+    let queue = Queue::quorum(&orders);
+    let other = noting(&orders, &Log::default());
+    let other = builder().queue(queue.clone()).consumer(other).start().await.unwrap();
+    let (started, done, gate) = (Log::default(), Log::default(), Gate::default());
+    let consumer = one_at_a_time(&orders, &started, &done, &gate);
+    let proxy = Proxy::to(broker().address()).unwrap();
+    let uri = format!("{}?heartbeat=1", proxy.uri(&broker().uri()));
+    let client = Client::builder(uri).queue(queue.clone()).consumer(consumer).start().await.unwrap();
+    other.shutdown(SECONDS).await;
+    let lose = async |cut: fn(&Proxy)| {
+        let before = client.stats().consumers[0].interrupted;
+        cut(&proxy);
+        until("the loss noticed", async || client.stats().consumers[0].interrupted > before).await;
+        proxy.mend();
+    };
+    lose(Proxy::cut).await;
+    until("consuming again", async || client.stats().consumers[0].consuming).await;
+    fill(&queue, &orders, 10).await;
+    until("three here", async || client.stats().consumers[0].received == 3).await;
+    lose(Proxy::cut_unnoticed).await;
+    gate.open(100);
+    assert_eq!(done.reaches(10).await, (0..10).collect::<Vec<_>>());
+    assert_eq!(started.all(), (0..10).collect::<Vec<_>>());
+    client.shutdown(SECONDS).await;
 }
