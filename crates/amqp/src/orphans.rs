@@ -43,7 +43,10 @@ impl<P: PartialEq, E> Orphans<P, E> {
 
     /// A channel is lost: these runs have none any more. Outcomes of earlier runs stay.
     pub(crate) fn lose(&mut self, running: impl Iterator<Item = (Fingerprint, P)>) {
-        self.retain(|orphan| matches!(orphan, Orphan::Ended(..)));
+        self.0.retain(|_, orphans| {
+            orphans.retain(|orphan| matches!(orphan, Orphan::Ended(..)));
+            !orphans.is_empty()
+        });
         for (fingerprint, place) in running {
             self.0.entry(fingerprint).or_default().push_back(Orphan::Running(place));
         }
@@ -65,8 +68,7 @@ impl<P: PartialEq, E> Orphans<P, E> {
     }
 
     /// The run that this delivery belongs to.
-    pub(crate) fn adopt(&mut self, fingerprint: &Fingerprint, now: Instant) -> Option<Orphan<P, E>> {
-        self.forget_old(now);
+    pub(crate) fn adopt(&mut self, fingerprint: &Fingerprint) -> Option<Orphan<P, E>> {
         let orphans = self.0.get_mut(fingerprint)?;
         let orphan = orphans.pop_front();
         if orphans.is_empty() {
@@ -75,18 +77,24 @@ impl<P: PartialEq, E> Orphans<P, E> {
         orphan
     }
 
-    fn forget_old(&mut self, now: Instant) {
-        self.retain(|orphan| match orphan {
-            Orphan::Running(_) => true,
-            Orphan::Ended(_, at) => now.duration_since(*at) < KEEP,
-        });
-    }
-
-    fn retain(&mut self, keep: impl Fn(&Orphan<P, E>) -> bool) {
+    /// Forgets outcomes whose messages were not delivered again for long, and gives them back.
+    pub(crate) fn forget_old(&mut self, now: Instant) -> Vec<E> {
+        let is_old =
+            |orphan: &Orphan<P, E>| matches!(orphan, Orphan::Ended(_, at) if now.duration_since(*at) >= KEEP);
+        let mut old = Vec::new();
         self.0.retain(|_, orphans| {
-            orphans.retain(&keep);
+            if orphans.iter().any(is_old) {
+                let (forgotten, kept) = std::mem::take(orphans).into_iter().partition(is_old);
+                let forgotten: VecDeque<_> = forgotten;
+                *orphans = kept;
+                old.extend(forgotten.into_iter().filter_map(|orphan| match orphan {
+                    Orphan::Ended(outcome, _) => Some(outcome),
+                    Orphan::Running(_) => None,
+                }));
+            }
             !orphans.is_empty()
         });
+        old
     }
 }
 
@@ -112,9 +120,9 @@ mod tests {
         orphans.end(&ONE, &2, Some("done"), now);
         orphans.end(&TWO, &3, None, now);
         assert!(orphans.has_ended(now) && !orphans.has_ended(now + KEEP));
-        let all: Vec<_> = (0..3).map(|_| shown(&orphans.adopt(&ONE, now))).collect();
+        let all: Vec<_> = (0..3).map(|_| shown(&orphans.adopt(&ONE))).collect();
         assert_eq!(all, ["ended done", "running 1", "none"]);
-        assert_eq!(shown(&orphans.adopt(&TWO, now)), "none");
+        assert_eq!(shown(&orphans.adopt(&TWO)), "none");
         assert!(orphans.is_empty() && !orphans.has_ended(now));
     }
 
@@ -123,9 +131,10 @@ mod tests {
         let (mut orphans, now) = (Orphans::default(), Instant::now());
         orphans.lose([(ONE, 1), (TWO, 2)].into_iter());
         orphans.end(&ONE, &1, Some("done"), now);
-        let now = now + KEEP;
-        assert_eq!(shown(&orphans.adopt(&ONE, now)), "none");
-        assert_eq!(shown(&orphans.adopt(&TWO, now)), "running 2");
+        assert!(orphans.forget_old(now).is_empty());
+        assert_eq!(orphans.forget_old(now + KEEP), ["done"]);
+        assert_eq!(shown(&orphans.adopt(&ONE)), "none");
+        assert_eq!(shown(&orphans.adopt(&TWO)), "running 2");
     }
 
     #[test]
@@ -134,9 +143,9 @@ mod tests {
         orphans.lose([(ONE, 1), (TWO, 2)].into_iter());
         orphans.end(&ONE, &1, Some("done"), now);
         orphans.lose([(TWO, 2)].into_iter());
-        assert_eq!(shown(&orphans.adopt(&ONE, now)), "ended done");
+        assert_eq!(shown(&orphans.adopt(&ONE)), "ended done");
         assert_eq!(
-            (shown(&orphans.adopt(&TWO, now)), shown(&orphans.adopt(&TWO, now))),
+            (shown(&orphans.adopt(&TWO)), shown(&orphans.adopt(&TWO))),
             ("running 2".into(), "none".into())
         );
     }

@@ -59,7 +59,12 @@ impl Dispatcher {
 
     /// The delivery belongs to a run that was here before. Given back where there is no such run.
     pub(super) fn adopt(&mut self, mut flight: Flight) -> Option<Flight> {
-        match self.orphans.adopt(flight.fingerprint(), Instant::now()) {
+        for ended in self.orphans.forget_old(Instant::now()) {
+            if let Ended::Failed(run, _) = ended {
+                self.starts.put_back(run.run);
+            }
+        }
+        match self.orphans.adopt(flight.fingerprint()) {
             Some(Orphan::Running(place)) => return self.take_over(place, flight),
             Some(Orphan::Ended(Ended::Done, _)) => self.finish(&Flight { key: None, ..flight }),
             Some(Orphan::Ended(Ended::Failed(run, error), _)) => self.fail_late(*run, flight, &error),
