@@ -457,12 +457,17 @@ impl Dispatcher {
             error = why,
             "a message failed; it is tried again"
         );
-        // What falls back into a stream would come to all who read it; a queue that was there already may be one.
-        let maybe_stream = self.set.kind.is_none() && offset_of(&flight.delivery).is_some();
-        match self.set.in_place || maybe_stream {
+        match self.stays_in_place(&flight) {
             true => self.try_again(flight, why, delay),
             false => self.begin(flight, Step::PutOff { why, delay }),
         }
+    }
+
+    /// Whether a message waits here for another attempt, and not in a queue. What falls back into a stream would come to all who
+    /// read it; a queue that was there already may be one.
+    fn stays_in_place(&self, flight: &Flight) -> bool {
+        let maybe_stream = || self.set.kind.is_none() && offset_of(&flight.delivery).is_some();
+        self.set.in_place || maybe_stream()
     }
 
     fn bury(&mut self, flight: Flight, reason: Reason, why: String) {

@@ -86,8 +86,8 @@ impl Dispatcher {
         let since = flight.delivery.sink_failed_since();
         let failed_for =
             since.map(|since| Duration::from_millis(now().saturating_sub(since))).unwrap_or_default();
-        let failures = &mut flight.sink_failures;
-        let message = Tried { failures, failed_for, can_move: !self.set.in_place };
+        let can_move = !self.stays_in_place(flight);
+        let message = Tried { failures: &mut flight.sink_failures, failed_for, can_move };
         let ended = ended.unwrap_or_else(|| self.pause.gate().advance());
         let (fault, change) = self.pause.failed((number, ended), error, dependency, message);
         self.counters.sink_failures.fetch_add(1, Relaxed);
