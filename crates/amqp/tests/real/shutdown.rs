@@ -145,9 +145,10 @@ async fn outcomes_of_runs_are_used_after_a_cut_while_the_consumer_stops() {
     let (started, gate) = (Log::default(), Gate::default());
     let consumer = gated(&orders, &started, &gate, Some(3));
     let proxy = Proxy::to(broker().address()).unwrap();
-    let uri = format!("{}?heartbeat=1", proxy.uri(&broker().uri()));
+    let uri = proxy.uri(&broker().uri());
     let client = Client::builder(uri).queue(queue).consumer(consumer).start().await.unwrap();
     started.reaches(4).await;
+    let connections = proxy.connections();
     let watch = client.watch();
     let shutdown = tokio::spawn(client.shutdown(Duration::from_secs(60)));
     until("none that waits", async || watch.stats().consumers[0].waiting == 0).await;
@@ -156,6 +157,8 @@ async fn outcomes_of_runs_are_used_after_a_cut_while_the_consumer_stops() {
     proxy.mend();
     let asking = client_of(&broker().uri()).await;
     depth_is(&asking, &orders, 10).await;
+    // The consumer waits a few seconds for its messages when all has ended: not for the connections, too.
+    until("both connections back", async || proxy.connections() >= 2 * connections).await;
     gate.open(10);
     let stats = shutdown.await.unwrap().consumers.remove(0);
     assert_eq!((started.len(), stats.done, stats.rejected, stats.acknowledged), (4, 3, 1, 4), "{stats:?}");
