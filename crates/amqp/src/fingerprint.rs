@@ -32,6 +32,10 @@ pub(crate) fn fingerprint(delivery: &Delivery, offset: Option<u64>) -> Fingerpri
             properties.write(&mut bytes);
             part(&bytes);
             part(delivery.body());
+            // Its properties are taken for none.
+            if let Some(why) = delivery.unreadable() {
+                part(why.as_bytes());
+            }
         }
     }
     let mut fingerprint = [0; 16];

@@ -20,7 +20,7 @@ impl Dispatcher {
     /// queue.
     pub(super) fn settle_known(&mut self, flight: Flight) {
         let is_redelivered = flight.delivery.is_redelivered() || flight.offset.is_some();
-        if is_redelivered && !self.orphans.is_empty() && flight.delivery.unreadable().is_none() {
+        if is_redelivered && !self.orphans.is_empty() {
             drop(self.adopt(flight));
         }
     }

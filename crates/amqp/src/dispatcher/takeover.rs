@@ -43,11 +43,15 @@ impl Dispatcher {
             None => flight.delivery.is_redelivered(),
         };
         let may_matter = !self.orphans.is_empty() || self.starts.store().is_some();
-        if !is_known || !may_matter || flight.delivery.unreadable().is_some() {
+        if !is_known || !may_matter {
             return Some(flight);
         }
         let fingerprint = *flight.fingerprint();
         flight = self.adopt(flight)?;
+        // It is never started.
+        if flight.delivery.unreadable().is_some() {
+            return Some(flight);
+        }
         flight.run = self.starts.take(fingerprint);
         flight.suspect = self.starts.is_suspect(flight.run);
         let failed = self.starts.failed(flight.run);

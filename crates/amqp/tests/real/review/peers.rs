@@ -40,3 +40,20 @@ async fn a_close_that_nobody_asked_for_is_a_lost_connection() {
     .await;
     client.shutdown(Duration::from_secs(5)).await;
 }
+
+/// The loss of its channel made a second dead letter of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unreadable_message_whose_channel_is_lost_is_one_dead_letter() {
+    let (published, confirms) = (Log::default(), Gate::default());
+    let manner = Manner::Unreadable {
+        published: published.clone(),
+        is_published: Gate::default(),
+        confirms: confirms.clone(),
+    };
+    let client = client_of_peer(manner).await;
+    until("it comes again", async || client.stats().consumers[0].received == 2).await;
+    confirms.open(10);
+    until("it is acknowledged", async || client.stats().consumers[0].acknowledged == 1).await;
+    assert_eq!(published.len(), 1);
+    client.shutdown(Duration::from_secs(5)).await;
+}

@@ -1,6 +1,6 @@
 //! The protocol by hand: for what our own client does not say, and for what no broker would.
 
-use crate::bed::{Gate, broker};
+use crate::bed::{Gate, Log, broker};
 use std::{
     net::SocketAddr,
     sync::{
@@ -186,6 +186,9 @@ pub(super) enum Manner {
     Numbers(Vec<u64>),
     /// Says that the connection is closed, which nobody asked for; the first time, and when the gate is open.
     Closes(Gate),
+    /// Delivers one message whose properties cannot be read, closes the channel when it was published elsewhere, and delivers
+    /// it again. Confirms what is published when the gate is open.
+    Unreadable { published: Log<()>, is_published: Gate, confirms: Gate },
 }
 
 /// Somebody who answers everything that a client asks, and is no broker.
@@ -208,6 +211,7 @@ async fn answer(mut wire: Wire, manner: Manner, asked: Arc<AtomicUsize>) {
         return;
     }
     wire.say(0, method(10, 10).byte(0).byte(9).long(b"").long(b"PLAIN").long(b"en_US")).await;
+    let mut confirmed = 0;
     while let Some((kind, channel, payload)) = wire.frame().await {
         if kind != METHOD {
             continue;
@@ -215,7 +219,7 @@ async fn answer(mut wire: Wire, manner: Manner, asked: Arc<AtomicUsize>) {
         let number = |at: usize| u16::from_be_bytes([payload[at], payload[at + 1]]);
         match (number(0), number(2)) {
             (10, 11) => wire.say(0, method(10, 30).number16(100).number32(131_072).number16(60)).await,
-            (10, 31) | (60, 80) => {}
+            (10, 31) | (20, 41) | (60, 80) => {}
             (10, 40) => wire.say(0, method(10, 41).byte(0)).await,
             (20, 10) => wire.say(channel, method(20, 11).number32(0)).await,
             (50, 10) => wire.say(channel, method(50, 11).short(b"q").number32(0).number32(0)).await,
@@ -236,6 +240,28 @@ async fn answer(mut wire: Wire, manner: Manner, asked: Arc<AtomicUsize>) {
                         wire.say(0, method(10, 51)).await;
                     }
                     Manner::Closes(_) => {}
+                    Manner::Unreadable { is_published, .. } => {
+                        let deliver = method(60, 60).short(b"t").number64(1).byte(u8::from(before > 0));
+                        wire.say(channel, deliver.short(b"").short(b"q")).await;
+                        // Headers: one, with a value of a kind that is not known.
+                        let header = method(60, 0).number64(1).number16(1 << 13).long(b"\x01a?");
+                        wire.send(HEADER, channel, &header.0).await;
+                        wire.send(BODY, channel, b"x").await;
+                        if before == 0 {
+                            is_published.pass().await;
+                            let close = method(20, 40).number16(541).short(b"").number16(0).number16(0);
+                            wire.say(channel, close).await;
+                        }
+                    }
+                }
+            }
+            (60, 40) => {
+                if let Manner::Unreadable { published, is_published, confirms } = &manner {
+                    published.add(());
+                    is_published.open(1);
+                    confirms.pass().await;
+                    confirmed += 1;
+                    wire.say(channel, method(60, 80).number64(confirmed).byte(0)).await;
                 }
             }
             (class, asked) => wire.say(channel, method(class, asked + 1)).await,
