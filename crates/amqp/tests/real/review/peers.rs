@@ -3,6 +3,7 @@
 use super::raw::{Manner, peer};
 use crate::bed::*;
 use gristmill_amqp::{Client, Consumer, Queue};
+use gristmill_pool::TaskError;
 use std::time::Duration;
 
 async fn client_of_peer(manner: Manner) -> Client {
@@ -45,7 +46,9 @@ async fn a_close_that_nobody_asked_for_is_a_lost_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unreadable_message_whose_channel_is_lost_is_one_dead_letter() {
     let (published, confirms) = (Log::default(), Gate::default());
-    let manner = Manner::Unreadable {
+    let manner = Manner::Delivers {
+        // One, with a value of a kind that is not known.
+        headers: b"\x01a?",
         published: published.clone(),
         is_published: Gate::default(),
         confirms: confirms.clone(),
@@ -55,5 +58,31 @@ async fn unreadable_message_whose_channel_is_lost_is_one_dead_letter() {
     confirms.open(10);
     until("it is acknowledged", async || client.stats().consumers[0].acknowledged == 1).await;
     assert_eq!(published.len(), 1);
+    client.shutdown(Duration::from_secs(5)).await;
+}
+
+/// The queue may be a stream, and what falls back into a stream would come to all who read it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn message_with_an_offset_is_not_postponed_from_a_queue_of_unknown_kind() {
+    let (started, published, is_published) = (Log::default(), Log::default(), Gate::default());
+    let headers = b"\x0fx-stream-offsetl\0\0\0\0\0\0\0\x05";
+    let confirms = Gate::default();
+    // The first that is delivered to is the question for the kind.
+    is_published.open(1);
+    let manner = Manner::Delivers { headers, published: published.clone(), is_published, confirms };
+    let consumer = {
+        let started = started.clone();
+        Consumer::new("q", "q")
+            .workers(2)
+            .probe_delay(Duration::from_millis(20), Duration::from_millis(100))
+            .handle_blocking(move |_| {
+                started.add(());
+                Err(TaskError::dependency_failed("503"))
+            })
+    };
+    let uri = format!("amqp://a:b@{}", peer(manner).await);
+    let client = Client::builder(uri).queue(Queue::existing("q")).consumer(consumer).start().await.unwrap();
+    until("it is tried or moved", async || started.len() >= 15 || published.len() > 0).await;
+    assert_eq!(published.len(), 0);
     client.shutdown(Duration::from_secs(5)).await;
 }

@@ -186,9 +186,9 @@ pub(super) enum Manner {
     Numbers(Vec<u64>),
     /// Says that the connection is closed, which nobody asked for; the first time, and when the gate is open.
     Closes(Gate),
-    /// Delivers one message whose properties cannot be read, closes the channel when it was published elsewhere, and delivers
-    /// it again. Confirms what is published when the gate is open.
-    Unreadable { published: Log<()>, is_published: Gate, confirms: Gate },
+    /// Delivers one message with these headers, closes the channel when something was published, and delivers it again.
+    /// Confirms what is published when the gate is open.
+    Delivers { headers: &'static [u8], published: Log<()>, is_published: Gate, confirms: Gate },
 }
 
 /// Somebody who answers everything that a client asks, and is no broker.
@@ -240,11 +240,10 @@ async fn answer(mut wire: Wire, manner: Manner, asked: Arc<AtomicUsize>) {
                         wire.say(0, method(10, 51)).await;
                     }
                     Manner::Closes(_) => {}
-                    Manner::Unreadable { is_published, .. } => {
+                    Manner::Delivers { headers, is_published, .. } => {
                         let deliver = method(60, 60).short(b"t").number64(1).byte(u8::from(before > 0));
                         wire.say(channel, deliver.short(b"").short(b"q")).await;
-                        // Headers: one, with a value of a kind that is not known.
-                        let header = method(60, 0).number64(1).number16(1 << 13).long(b"\x01a?");
+                        let header = method(60, 0).number64(1).number16(1 << 13).long(headers);
                         wire.send(HEADER, channel, &header.0).await;
                         wire.send(BODY, channel, b"x").await;
                         if before == 0 {
@@ -256,7 +255,7 @@ async fn answer(mut wire: Wire, manner: Manner, asked: Arc<AtomicUsize>) {
                 }
             }
             (60, 40) => {
-                if let Manner::Unreadable { published, is_published, confirms } = &manner {
+                if let Manner::Delivers { published, is_published, confirms, .. } = &manner {
                     published.add(());
                     is_published.open(1);
                     confirms.pass().await;
