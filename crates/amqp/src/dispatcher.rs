@@ -8,6 +8,7 @@ mod errors;
 mod expiry;
 mod give_back;
 mod lost_runs;
+mod offsets;
 mod overdue;
 mod pace;
 mod pause;
@@ -38,11 +39,12 @@ use crate::{
 use errors::{is_timeout, shown};
 use gristmill_pool::{Class, Outcome, Results, TaskError, error::Cause};
 use gristmill_store::message_runs::RunKey;
+use offsets::{Offsets, offset_of};
 use overdue::Overdue;
 use pause::{Pause, SinkFailures};
 use session::Session;
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
@@ -108,57 +110,6 @@ struct Flight {
     sink_failures: SinkFailures,
 }
 
-#[derive(Default)]
-struct Offsets {
-    /// Delivered and not finished, also those whose channel was lost.
-    open: BTreeSet<u64>,
-    /// The one after all that were delivered.
-    next: Option<u64>,
-    /// When it began to read, in seconds since 1970.
-    since: Option<u64>,
-}
-
-/// Where in a stream to go on.
-#[derive(Debug, Clone, Copy)]
-enum Resume {
-    At(u64),
-    /// Nothing has come yet; what came meanwhile must.
-    Since(u64),
-}
-
-impl Offsets {
-    /// The lowest offset that is not finished.
-    fn position(&self) -> Option<u64> {
-        self.open.first().copied().or(self.next)
-    }
-
-    fn resume(&self) -> Option<Resume> {
-        self.position().map(Resume::At).or(self.since.map(Resume::Since))
-    }
-
-    /// A message is delivered. False: it was finished here. A new channel delivers everything from the position on.
-    fn deliver(&mut self, offset: u64) -> bool {
-        let is_finished = self.next.is_some_and(|next| offset < next) && !self.open.contains(&offset);
-        if !is_finished {
-            self.open.insert(offset);
-            self.next = self.next.max(Some(offset.saturating_add(1)));
-        }
-        !is_finished
-    }
-
-    /// Forgets what was finished from the position on: the stream may be another when it is read again.
-    fn forget_finished(&mut self) {
-        self.next = self.position();
-        self.open.clear();
-    }
-
-    fn begin(&mut self) {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        // A few seconds before: the broker's clock may be behind ours.
-        self.since.get_or_insert(now.map_or(0, |now| now.as_secs().saturating_sub(5)));
-    }
-}
-
 /// What a consumer is made of.
 pub(crate) struct Parts {
     pub(crate) set: Arc<Set>,
@@ -179,7 +130,7 @@ impl Dispatcher {
         let Parts { set, link, topology, mover, once, starts, counters, crew, results, position } = parts;
         let pacing = Pacing::new(&set.sizing);
         let (keeper, next) = position.unzip();
-        let offsets = Offsets { next: next.flatten(), ..Offsets::default() };
+        let offsets = Offsets::from(next.flatten());
         let pause = Pause::new(set.probe_delay.0, set.probe_delay.1);
         let overdue = Overdue::new(set.broker_timeout);
         Self {
@@ -335,7 +286,7 @@ impl Dispatcher {
         self.suspects.ended(&flight);
         match &outcome.result {
             Ok(Ran::Done { started } | Ran::Duplicate { started }) => {
-                self.sink_worked(number, Some(*started))
+                self.sink_worked(number, Some(*started));
             }
             Ok(Ran::Seen | Ran::InProgress | Ran::Skipped | Ran::OverLimit(_)) => self.pause.not_run(number),
             Err(failure) => {
@@ -420,7 +371,7 @@ impl Dispatcher {
         self.release(flight);
         self.starts.end(flight.run);
         if let Some(offset) = flight.offset {
-            self.offsets.open.remove(&offset);
+            self.offsets.finish(offset);
         }
         match &mut self.session {
             Some(session) if !flight.leave.is_revoked() => session.ledger.done(flight.tag),
@@ -493,15 +444,6 @@ impl Dispatcher {
         tracing::warn!(consumer = self.set.name, %error, running = self.flights.len(), "consuming was interrupted");
     }
 
-    /// The stream was deleted and made anew: its messages are others, though their offsets are the same.
-    fn begin_anew(&mut self) {
-        self.offsets = Offsets { next: Some(0), since: self.offsets.since, ..Offsets::default() };
-        self.orphans = Orphans::default();
-        for flight in self.flights.values_mut().chain(self.steps.flights().map(|(_, flight)| flight)) {
-            flight.offset = None;
-        }
-    }
-
     fn forget_waiting(&mut self) {
         if let Some((_, flight)) = self.held.take() {
             self.starts.put_back(flight.run);
@@ -535,12 +477,4 @@ impl Drop for Dispatcher {
         self.closing.revoke();
         self.crew.cancel();
     }
-}
-
-fn offset_of(delivery: &Delivery) -> Option<u64> {
-    delivery
-        .headers()
-        .get("x-stream-offset")
-        .and_then(crate::Value::as_int)
-        .and_then(|at| u64::try_from(at).ok())
 }

@@ -118,7 +118,7 @@ impl Dispatcher {
             link: self.link.clone(),
             topology: Arc::clone(&self.topology),
             resume: self.offsets.resume(),
-            is_again: self.offsets.since.is_some(),
+            is_again: self.offsets.has_begun(),
             prefetch: self.first_prefetch(),
             others: self.others,
             failed,

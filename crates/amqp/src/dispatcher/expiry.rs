@@ -10,7 +10,7 @@ impl Dispatcher {
         self.release(flight);
         self.starts.end(flight.run);
         if let Some(offset) = flight.offset {
-            self.offsets.open.remove(&offset);
+            self.offsets.finish(offset);
         }
         let Some(session) = self.session.as_mut().filter(|_| !flight.leave.is_revoked()) else { return };
         tracing::info!(

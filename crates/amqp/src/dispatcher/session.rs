@@ -1,6 +1,6 @@
 //! One channel's worth of consuming: how it is opened, and what it has told the broker.
 
-use super::Resume;
+use super::offsets::Resume;
 use crate::{
     consumer::{Offset, Set},
     crew::Leave,
