@@ -322,14 +322,12 @@ fn with_action(
     let gathered = |made: Consumer, gather: Gather| {
         let (workers, _) = TOGETHER;
         watch(&gather);
-        let made = made
-            .workers(if one.workers == 0 { workers } else { one.workers })
+        // A limit of the whole attempt would end it while its row is written, and the message would be written again.
+        let gather = gather.within(one.timeout);
+        let made = one.timeout.into_iter().fold(made, Consumer::handler_limit);
+        made.workers(if one.workers == 0 { workers } else { one.workers })
             .handler_records_starts()
-            .handle(move |delivery| gather.clone().write(delivery));
-        match one.timeout {
-            Some(limit) => made.timeout(limit),
-            None => made,
-        }
+            .handle(move |delivery| gather.clone().write(delivery))
     };
     // Each run of a batch has the time limit; waiting for the batch has none.
     let batched = |made: Consumer, gather: Gather| {

@@ -250,6 +250,37 @@ fn database_that_is_locked_at_the_start_pauses_consuming_until_it_is_unlocked() 
 }
 
 #[test]
+fn database_that_is_locked_for_longer_than_the_timeout_pauses_consuming_and_gets_each_message_once() {
+    const COUNT: i64 = 300;
+    for (action, database, table) in [
+        (&["--into", "x.db", "--table", "t"][..], "x.db", "t"),
+        (&["--enqueue", "later"], ".local/share/gristmill/gristmill.db", "tasks"),
+    ] {
+        let bed = Bed::new("locked-longer");
+        let words = ["--attempts", "2", "--retry-delay", "1ms", "--timeout", "200ms"];
+        let process = Process::consume(&bed, &[&words, action].concat());
+        process.logs(&bed, "consuming ");
+        let other = rusqlite::Connection::open(bed.home.path(database)).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        bed.publish((0..COUNT).map(|number| format!("{{\"id\":{number}}}")));
+        let has_dead_letters = || bed.depth(".dead").is_some_and(|messages| messages > 0);
+        bed.until("a pause", || process.log().contains("consuming is paused") || has_dead_letters());
+        other.execute_batch("COMMIT").unwrap();
+        let rows = || {
+            other
+                .query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0))
+                .unwrap_or(0)
+        };
+        bed.until("all rows", || rows() >= COUNT || has_dead_letters());
+        let (said, log) = process.end();
+        let stats = &said.json()["consumers"][0];
+        let found = ["done", "retried", "rejected"].map(|name| stats[name].as_i64());
+        assert_eq!(found, [Some(COUNT), Some(0), Some(0)], "{action:?} {stats} {log}");
+        assert_eq!((rows(), bed.depth(".dead")), (COUNT, Some(0)), "{action:?} {log}");
+    }
+}
+
+#[test]
 fn drain_of_messages_for_a_database_that_stays_locked_ends_with_an_error() {
     let bed = Bed::new("stays-locked");
     bed.publish(["{\"id\":1}"]);

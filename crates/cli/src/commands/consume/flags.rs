@@ -174,7 +174,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "header:NAME|routing-key", help_heading = "How messages are handled")]
     order_by: Option<String>,
 
-    /// How long one attempt may take [default: the setting exec.timeout; 30s for --http]
+    /// How long one attempt may take; for --into and --enqueue: how long a message waits until its transaction begins, after
+    /// which consuming is paused [default: the setting exec.timeout; 30s for --http; no limit for --into and --enqueue]
     #[arg(long, value_name = "DURATION", help_heading = "How messages are handled")]
     timeout: Option<String>,
 

@@ -16,10 +16,12 @@ use gristmill_pool::{TaskError, TaskResult};
 use gristmill_store::Store;
 use gristmill_store::tasks::NewTask;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::databases::Table;
 use crate::commands::enqueue;
 use crate::error::Error;
+use crate::settings::value::show_duration;
 
 /// What one commit takes: at most 500 messages, and no message waits for others.
 const COMMIT: Limits = Limits { most: 500, linger: Duration::ZERO };
@@ -43,6 +45,8 @@ pub(super) struct Limits {
 #[derive(Clone)]
 pub(super) struct Gather<T = Delivery> {
     sender: Sender<Waiting<T>>,
+    /// How long a message waits until it is written, if that is limited.
+    limit: Option<Duration>,
     threads: Threads,
 }
 
@@ -52,6 +56,8 @@ pub(super) struct Threads(Arc<Mutex<Vec<JoinHandle<()>>>>);
 
 struct Waiting<T> {
     message: T,
+    /// Sent right before the message is written. That fails if its handler does not wait any more.
+    begin: oneshot::Sender<()>,
     answer: oneshot::Sender<TaskResult<()>>,
 }
 
@@ -105,8 +111,13 @@ impl<T: Send + 'static> Gather<T> {
             let next = move || collector.lock().unwrap_or_else(PoisonError::into_inner).next();
             let write_all = move || {
                 while let Some(batch) = next() {
-                    let (messages, answers): (Vec<_>, Vec<_>) =
-                        batch.into_iter().map(|waiting| (waiting.message, waiting.answer)).unzip();
+                    // A message whose handler has ended is retried or goes back to the queue: here it would be written twice.
+                    let begin =
+                        |one: Waiting<T>| one.begin.send(()).is_ok().then_some((one.message, one.answer));
+                    let (messages, answers): (Vec<_>, Vec<_>) = batch.into_iter().filter_map(begin).unzip();
+                    if messages.is_empty() {
+                        continue;
+                    }
                     let results = match write(&messages) {
                         Ok(results) => results,
                         Err(error) => answers.iter().map(|_| Err(again(&error))).collect(),
@@ -120,7 +131,13 @@ impl<T: Send + 'static> Gather<T> {
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(write_all);
             threads.push(thread.map_err(|error| Error::System(format!("cannot start a thread: {error}")))?);
         }
-        Ok(Gather { sender, threads: Threads(Arc::new(Mutex::new(threads))) })
+        Ok(Gather { sender, limit: None, threads: Threads(Arc::new(Mutex::new(threads))) })
+    }
+
+    /// The same with a limit of the time that a message waits until it is written. A message that is being written has its own
+    /// time: that of the database, server or command.
+    pub(super) fn within(self, limit: Option<Duration>) -> Self {
+        Gather { limit, ..self }
     }
 
     /// The threads that write, to be watched.
@@ -131,8 +148,22 @@ impl<T: Send + 'static> Gather<T> {
     /// Waits until the message is written, or is known not to be.
     /// Where a thread has ended, the message is neither done nor failed: it goes back to the queue as consuming ends.
     pub(super) async fn write(self, message: T) -> TaskResult<()> {
+        let (begin, mut begun) = oneshot::channel();
         let (answer, answered) = oneshot::channel();
-        self.sender.send(Waiting { message, answer }).map_err(|_| TaskError::cancelled())?;
+        self.sender.send(Waiting { message, begin, answer }).map_err(|_| TaskError::cancelled())?;
+        if let Some(limit) = self.limit
+            && timeout(limit, &mut begun).await.is_err()
+        {
+            begun.close();
+            // It may have begun right before.
+            if begun.try_recv().is_err() {
+                let limit = show_duration(limit);
+                let text = format!(
+                    "the database is locked or slow: no transaction began within {limit} (--timeout)"
+                );
+                return Err(TaskError::unavailable(text));
+            }
+        }
         answered.await.unwrap_or_else(|_| Err(TaskError::cancelled()))
     }
 }
@@ -283,5 +314,54 @@ mod tests {
         assert_eq!(error.exit_code(), 2);
         let text = error.to_string();
         assert!(text.contains("--into") && text.contains("no room for 2"), "{text}");
+    }
+
+    /// Reports each batch when it begins to be written, and writes it when it may.
+    fn stepwise() -> (Gather<u32>, Receiver<Vec<u32>>, Sender<()>) {
+        let (begun, begins) = mpsc::channel();
+        let (go, may_go) = mpsc::channel();
+        let write = move |messages: &[u32]| {
+            begun.send(messages.to_vec()).unwrap();
+            may_go.recv().unwrap();
+            Ok(messages.iter().map(|_| Ok(())).collect())
+        };
+        (Gather::start("into", COMMIT, |_| false, [write]).unwrap(), begins, go)
+    }
+
+    #[test]
+    fn message_that_waited_too_long_for_others_to_be_written_is_not_written_and_not_at_fault() {
+        let (gather, begins, go) = stepwise();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let first = runtime.spawn(gather.clone().write(1));
+        runtime.block_on(tokio::task::yield_now());
+        assert_eq!(begins.recv().unwrap(), [1]);
+        let limited = gather.clone().within(Some(Duration::from_millis(1)));
+        let error = runtime.block_on(limited.write(2)).unwrap_err();
+        assert_eq!(error.dependency(), Some(gristmill_pool::Dependency::Unavailable), "{error}");
+        let third = runtime.spawn(gather.write(3));
+        go.send(()).unwrap();
+        go.send(()).unwrap();
+        assert!(runtime.block_on(first).unwrap().is_ok() && runtime.block_on(third).unwrap().is_ok());
+        assert_eq!(begins.recv().unwrap(), [3]);
+    }
+
+    #[test]
+    fn message_whose_handler_has_ended_is_not_written() {
+        let (gather, begins, go) = stepwise();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let written = |message| runtime.spawn(gather.clone().write(message));
+        // Lets every task run that can.
+        let progress = || runtime.block_on(tokio::task::yield_now());
+        let first = written(1);
+        progress();
+        assert_eq!(begins.recv().unwrap(), [1]);
+        let (second, third) = (written(2), written(3));
+        progress();
+        second.abort();
+        assert!(runtime.block_on(second).unwrap_err().is_cancelled());
+        go.send(()).unwrap();
+        go.send(()).unwrap();
+        assert!(runtime.block_on(first).unwrap().is_ok() && runtime.block_on(third).unwrap().is_ok());
+        assert_eq!(begins.recv().unwrap(), [3]);
     }
 }

@@ -46,7 +46,7 @@ keys! {
     WORKERS = "workers", "--workers", "How many messages at a time. 1 keeps the queue's order; 0 is as many as fit the action.", "a whole number from 0 to 200", "8";
     PREFETCH = "prefetch", "--prefetch", "At most how many messages the broker sends ahead, fewer with slow actions and large messages; 0 is as many as fit the workers.", "a whole number from 0 to 1000", "80";
     ORDER_BY = "order_by", "--order-by", "Keeps the order of messages with the same key.", "header:NAME or routing-key", "\"header:customer\"";
-    TIMEOUT = "timeout", "--timeout", "How long one attempt may take. Default: the setting exec.timeout for exec, 30s for http.", "a duration of at least 1ms, such as 30s or 5m", "\"30s\"";
+    TIMEOUT = "timeout", "--timeout", "How long one attempt may take; for into and enqueue: how long a message waits until its transaction begins, after which consuming is paused. Default: the setting exec.timeout for exec, 30s for http, no limit for into and enqueue.", "a duration of at least 1ms, such as 30s or 5m", "\"30s\"";
     ATTEMPTS = "attempts", "--attempts", "How many attempts a message has before it is a dead letter. Default: 12, or 5 where order is kept.", "a whole number from 1 to 1000", "12";
     RETRY_DELAY = "retry_delay", "--retry-delay", "The wait after the first failed attempt; it doubles with each further one, up to 1h. Default: 1m, or 1s where order is kept.", "a duration from 1ms to 1d, such as 500ms or 1m", "\"1m\"";
     RETRY_FOR = "retry_for", "--retry-for", "For how long a message is tried again, all waits together: as many attempts as fit, unless attempts allows fewer.", "a duration of at least 1ms, such as 1h or 24h", "\"24h\"";
