@@ -8,6 +8,8 @@ use crate::bed::{Bed, broker};
 use crate::common::Said;
 #[cfg(target_os = "linux")]
 use crate::common::{signal, terminal::Session};
+use crate::questions::{Questions, Reaction};
+use crate::sinks::Process;
 
 /// Longer than any consumer waits for a message that is nowhere to be seen without knowing that it is to come.
 const HANDED_OVER_AGAIN: &str =
@@ -54,6 +56,36 @@ fn drain_waits_for_a_message_that_its_full_queue_did_not_take_back() {
     assert!(bed.home.path("late").exists(), "it ended before the message came back: {said:?}");
     let stats = &said.json()["consumers"][0];
     assert_eq!((&stats["postponed"], &stats["retried"]), (&0.into(), &1.into()), "{stats}");
+}
+
+/// A consumer that drains, on this way to the broker.
+fn drain_by(questions: &Questions, bed: &Bed, words: &[&str]) -> Process {
+    let mut command = bed.command(&[&["consume", &bed.queue, "--json", "--drain"], words].concat());
+    command.env("GRISTMILL_AMQP_URI", questions.uri());
+    Process::start(bed, command)
+}
+
+#[test]
+fn drain_does_not_end_while_it_is_not_known_whether_messages_wait_for_another_attempt() {
+    let bed = Bed::new("not-known");
+    bed.publish(["a"]);
+    let process = Process::consume(&bed, &["--retry-delay", "1h", "--exec", "false"]);
+    bed.depth_is(".retry.4096000", 1);
+    process.end();
+    // The first finds the queue. After that the connection is lost with each question.
+    let questions = Questions::about(&format!("{}.retry.4096000", bed.queue), |before| match before {
+        0 => Reaction::Forward,
+        _ => Reaction::Close,
+    });
+    let mut process = drain_by(&questions, &bed, &["--exec", "true"]);
+    // More than fit into the time after which a queue without messages is drained.
+    bed.until("questions", || questions.count() > 6 || process.has_ended());
+    if !process.has_ended() {
+        process.terminate();
+    }
+    let (said, log) = process.wait();
+    assert_eq!(said.code, Some(130), "{said:?} {log}");
+    assert_eq!(bed.depth(".retry.4096000"), Some(1));
 }
 
 /// Each question about a queue that does not exist is an error in the broker's log.

@@ -14,6 +14,7 @@ mod letters;
 mod management;
 mod moves;
 mod publish;
+mod questions;
 mod queues;
 mod settings;
 mod sinks;

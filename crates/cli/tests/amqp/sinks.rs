@@ -19,7 +19,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    fn start(bed: &Bed, mut command: Command) -> Self {
+    pub(crate) fn start(bed: &Bed, mut command: Command) -> Self {
         let log = bed.home.path("log");
         let child =
             command.stdout(std::process::Stdio::piped()).stderr(File::create(&log).unwrap()).spawn().unwrap();
@@ -39,12 +39,20 @@ impl Process {
         bed.until(&format!("{text:?} in the log"), || self.log().contains(text));
     }
 
-    pub(crate) fn end(self) -> (Said, String) {
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    pub(crate) fn terminate(&self) {
         signal(&self.child, "TERM");
+    }
+
+    pub(crate) fn end(self) -> (Said, String) {
+        self.terminate();
         self.wait()
     }
 
-    fn wait(self) -> (Said, String) {
+    pub(crate) fn wait(self) -> (Said, String) {
         let said = Said::of(&self.child.wait_with_output().unwrap());
         (said, std::fs::read_to_string(self.log).unwrap())
     }

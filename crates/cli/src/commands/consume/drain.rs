@@ -22,6 +22,9 @@ const STILL: Duration = Duration::from_millis(500);
 /// again after three minutes to return a message to a queue that was full.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(300);
 
+/// The number with which the broker answers that a queue does not exist.
+const NOT_FOUND: u16 = 404;
+
 /// How far it has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
@@ -171,9 +174,12 @@ impl DrainDetector {
             self.retry_queues = Some(found);
         }
         for queue in self.retry_queues.iter().flatten() {
-            // One that was deleted meanwhile is as good as empty.
-            if let Ok((1.., _)) = client.depth(queue).await {
-                return Ok(false);
+            match depth_if_it_exists(client, queue).await {
+                Ok(Some(1..)) => return Ok(false),
+                // One that was deleted meanwhile has no messages.
+                Ok(Some(0) | None) => {}
+                Err(error) if error.is_passing() => return Ok(false),
+                Err(error) => return Err(error),
             }
         }
         Ok(true)
@@ -194,15 +200,23 @@ fn without(mut stats: Stats, places: &[usize]) -> Stats {
 async fn retry_queues(client: &Client, queue: &str) -> Result<Vec<(String, u32)>, Fault> {
     let mut found = Vec::new();
     for (at, queue) in companions(queue).skip(1).enumerate() {
-        match client.depth(&queue).await {
-            Ok((messages, _)) => found.push((queue, messages)),
-            Err(error) if error.is_passing() => return Err(error),
+        match depth_if_it_exists(client, &queue).await? {
+            Some(messages) => found.push((queue, messages)),
             // The first exists whenever another does.
-            Err(_) if at == 0 => break,
-            Err(_) => {}
+            None if at == 0 => break,
+            None => {}
         }
     }
     Ok(found)
+}
+
+/// How many messages a queue has; none if it does not exist.
+async fn depth_if_it_exists(client: &Client, queue: &str) -> Result<Option<u32>, Fault> {
+    match client.depth(queue).await {
+        Ok((messages, _)) => Ok(Some(messages)),
+        Err(Fault::Channel { code: NOT_FOUND, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// What a consumer leaves that cannot go on: how many messages, where they are, and why.
