@@ -88,6 +88,28 @@ fn drain_does_not_end_while_it_is_not_known_whether_messages_wait_for_another_at
     assert_eq!(bed.depth(".retry.4096000"), Some(1));
 }
 
+#[test]
+fn drain_reacts_to_signals_and_time_limits_while_the_broker_does_not_answer() {
+    let bed = Bed::new("no-answer");
+    for (words, is_told, code, expected) in [
+        (&[][..], true, 130, "stopping: what runs has "),
+        (&["--for", "1s"], false, 0, "consuming "),
+        (&["--drain-timeout", "1s"], false, 2, "the broker has not answered for 20s"),
+    ] {
+        let questions = Questions::about(&format!("{}.retry.125", bed.queue), |_| Reaction::Hold);
+        let words = [words, &["--shutdown", "1s", "--exec", "true"]].concat();
+        let mut process = drain_by(&questions, &bed, &words);
+        bed.until("a question", || questions.count() > 0 || process.has_ended());
+        if is_told {
+            process.terminate();
+        }
+        bed.until(&format!("the end with {words:?}"), || process.has_ended());
+        let (said, log) = process.wait();
+        assert_eq!(said.code, Some(code), "{words:?} {said:?} {log}");
+        assert!(log.contains(expected), "{words:?} {log}");
+    }
+}
+
 /// Each question about a queue that does not exist is an error in the broker's log.
 #[test]
 fn drain_and_queues_ask_about_one_queue_that_does_not_exist() {

@@ -16,6 +16,8 @@ pub(crate) enum Reaction {
     Forward,
     /// Its connection is closed.
     Close,
+    /// It is held back, with all that comes after it on its connection.
+    Hold,
 }
 
 pub(crate) struct Questions {
@@ -85,6 +87,10 @@ fn forward(
         match react(&content) {
             Reaction::Forward => broker.write_all(&[&head[..], &content].concat())?,
             Reaction::Close => return Ok(()),
+            Reaction::Hold => {
+                std::io::copy(&mut client, &mut std::io::sink())?;
+                return Ok(());
+            }
         }
     }
 }

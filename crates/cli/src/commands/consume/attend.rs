@@ -8,14 +8,13 @@ use gristmill_amqp::stats::Watch;
 use gristmill_amqp::{Client, Error as Fault, Stats};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
-use super::drain::{self, DrainDetector, Progress};
+use super::drain;
 use super::returning::Returning;
-use super::streams::Streams;
 use crate::commands::broker;
 use crate::error::Error;
-use crate::output::{aside, counted};
+use crate::output::aside;
 use crate::settings::value::show_duration;
 
 /// How often it is looked at.
@@ -23,6 +22,13 @@ const GLANCE: Duration = Duration::from_millis(100);
 
 /// How long there is after the second signal.
 const HURRY: Duration = Duration::from_secs(1);
+
+/// When it is looked at.
+pub(super) fn ticks() -> Interval {
+    let mut ticks = tokio::time::interval(GLANCE);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
 
 /// What is waited with.
 pub(super) struct Attended {
@@ -54,45 +60,63 @@ pub(super) type Check = Box<dyn Fn() -> Result<(), Error> + Send>;
 impl Attended {
     /// Waits for the end, and brings it about in order.
     pub(super) async fn until_stopped(&mut self, client: Client) -> Result<Stats, Fault> {
-        let until = self.limit.and_then(|limit| Instant::now().checked_add(limit));
-        let mut ticks = tokio::time::interval(GLANCE);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut drain = match self.drain.take() {
-            Some((timeout, returning)) => {
-                Some((timeout, DrainDetector::new(timeout, returning), Streams::now(&client).await?))
+        let drain = self.drain.take();
+        // It waits for answers of the broker, and must not keep signals and the time limit waiting with it.
+        let drained = async {
+            match drain {
+                Some((timeout, returning)) => drain::until_drained(&client, timeout, returning).await,
+                None => std::future::pending().await,
             }
-            None => None,
         };
+        self.until_end(&client, drained).await?;
+        Ok(self.stop(client).await)
+    }
+
+    /// Waits for what ends consuming.
+    async fn until_end(
+        &mut self,
+        client: &Client,
+        drained: impl Future<Output = Result<drain::End, Fault>>,
+    ) -> Result<(), Fault> {
+        let until = self.limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut ticks = ticks();
+        let mut drained = std::pin::pin!(drained);
         loop {
             tokio::select! {
                 Some(()) = self.told.recv() => {
                     self.times_told += 1;
-                    break;
+                    return Ok(());
                 }
-                () = async { sleep_until(until.unwrap_or_else(Instant::now)).await }, if until.is_some() => break,
-                _ = ticks.tick() => {
-                    let failure = self.checks.iter().find_map(|check| check().err());
-                    self.failure = failure.or_else(|| client.check_running().err().map(broker::failed));
-                    if self.failure.is_some() {
-                        // Nothing can be handled any more: what runs goes back to the queue.
-                        let _ = self.halt.send(true);
-                        self.shutdown = HURRY;
-                        break;
+                () = async { sleep_until(until.unwrap_or_else(Instant::now)).await }, if until.is_some() => return Ok(()),
+                end = &mut drained => {
+                    let end = end?;
+                    if self.has_failed(client) {
+                        return Ok(());
                     }
-                    let Some((timeout, detector, streams)) = &mut drain else { continue };
-                    let progress = detector.observe(&client, streams).await?;
-                    if progress == Progress::NotYet {
-                        continue;
-                    }
-                    self.unfinished = unfinished(&client, streams, &progress, *timeout).await?;
-                    if let (None, Some(uncounted)) = (&self.unfinished, detector.uncounted()) {
+                    self.unfinished = end.unfinished;
+                    if let (None, Some(uncounted)) = (&self.unfinished, end.uncounted) {
                         self.report_uncounted(&uncounted);
                     }
-                    break;
+                    return Ok(());
+                }
+                _ = ticks.tick() => {
+                    if self.has_failed(client) {
+                        return Ok(());
+                    }
                 }
             }
         }
-        Ok(self.stop(client).await)
+    }
+
+    /// Whether consuming cannot continue. What runs then goes back to the queue.
+    fn has_failed(&mut self, client: &Client) -> bool {
+        let failure = self.checks.iter().find_map(|check| check().err());
+        self.failure = failure.or_else(|| client.check_running().err().map(broker::failed));
+        if self.failure.is_some() {
+            let _ = self.halt.send(true);
+            self.shutdown = HURRY;
+        }
+        self.failure.is_some()
     }
 
     /// Nothing is left as far as is known. Where a queue may have been full, the broker may still have messages of it.
@@ -132,36 +156,4 @@ impl Attended {
             }
         }
     }
-}
-
-/// What is left when a drain ends early, and what to do about it.
-async fn unfinished(
-    client: &Client,
-    streams: &Streams,
-    progress: &Progress,
-    timeout: Duration,
-) -> Result<Option<String>, Fault> {
-    let timeout = show_duration(timeout);
-    Ok(match progress {
-        Progress::NotYet | Progress::Drained => None,
-        Progress::Missing(count) => Some(format!(
-            "{} that waited for another attempt did not come back within {timeout}, and the queues are empty: another consumer \
-                 has taken what is missing, or the broker cannot return it to its queue",
-            counted(*count, "message")
-        )),
-        Progress::Blocked(places) => {
-            let stats = client.stats();
-            let mut left = Vec::new();
-            for place in places {
-                if let Some(one) = stats.consumers.get(*place) {
-                    left.push(drain::unhandled(client, one, streams.end(*place)).await?);
-                }
-            }
-            Some(format!(
-                "no message was finished for {timeout}, because consuming is paused: {}. Correct what the error names, then \
-                     run the same command again: these messages keep their attempts",
-                left.join("; ")
-            ))
-        }
-    })
 }

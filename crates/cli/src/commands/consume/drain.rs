@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use gristmill_amqp::stats::ConsumerStats;
 use gristmill_amqp::{Client, Error as Fault, Stats, companions};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
+use super::attend::ticks;
 use super::returning::Returning;
 use super::streams::Streams;
 use crate::output::{counted, grouped};
+use crate::settings::value::show_duration;
 
 /// How long nothing must happen for there to be nothing left.
 const STILL: Duration = Duration::from_millis(500);
@@ -22,12 +24,15 @@ const STILL: Duration = Duration::from_millis(500);
 /// again after three minutes to return a message to a queue that was full.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(300);
 
+/// How long the broker may be away or give no answer at least, whatever `--drain-timeout` says: it may be busy, or restart.
+const UNANSWERED: Duration = Duration::from_secs(20);
+
 /// The number with which the broker answers that a queue does not exist.
 const NOT_FOUND: u16 = 404;
 
 /// How far it has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+enum Progress {
     NotYet,
     /// Nothing is left.
     Drained,
@@ -35,16 +40,50 @@ pub(super) enum Progress {
     Missing(u64),
     /// These consumers, by their places, are paused and have finished no message for too long; the others are drained.
     Blocked(Vec<usize>),
+    /// The broker has not answered for too long, or nothing runs and there has been no connection for too long.
+    Unanswered,
+}
+
+/// How a drain ended.
+pub(super) struct End {
+    /// Which messages are left, and why, if it ended early.
+    pub(super) unfinished: Option<String>,
+    /// Why messages may be left though nothing is counted, if they may.
+    pub(super) uncounted: Option<String>,
+}
+
+/// Waits until nothing is left, or nothing has changed for `limit` while messages are left.
+pub(super) async fn until_drained(
+    client: &Client,
+    limit: Duration,
+    returning: Returning,
+) -> Result<End, Fault> {
+    let streams = Streams::now(client).await?;
+    let mut detector = DrainDetector::new(limit, returning);
+    let mut ticks = ticks();
+    loop {
+        ticks.tick().await;
+        let progress = match timeout(limit.max(UNANSWERED), detector.observe(client, &streams)).await {
+            Ok(progress) => progress?,
+            Err(_) => Progress::Unanswered,
+        };
+        if progress != Progress::NotYet {
+            let unfinished = unfinished(client, &streams, &progress, limit).await?;
+            return Ok(End { unfinished, uncounted: detector.uncounted() });
+        }
+    }
 }
 
 /// Sees when nothing is left, or nothing can be done about what is left.
-pub(super) struct DrainDetector {
+struct DrainDetector {
     /// For how long nothing may change while messages are left.
     timeout: Duration,
     /// Since when nothing has happened, and the counts at that time.
     still: Option<(Instant, Counts)>,
     /// For each consumer that is paused: since when it has finished no message, and how many it had finished before.
     paused: Vec<Option<(Instant, u64)>>,
+    /// Since when nothing runs and there is no connection.
+    away: Option<Instant>,
     /// Queues where messages of earlier runs may wait for another attempt. The broker logs every question about a queue that
     /// does not exist, so it is asked about them once.
     retry_queues: Option<Vec<String>>,
@@ -79,19 +118,23 @@ impl Activity {
 }
 
 impl DrainDetector {
-    pub(super) fn new(timeout: Duration, returning: Returning) -> Self {
-        DrainDetector { timeout, still: None, paused: Vec::new(), retry_queues: None, returning }
+    fn new(timeout: Duration, returning: Returning) -> Self {
+        DrainDetector { timeout, still: None, paused: Vec::new(), away: None, retry_queues: None, returning }
     }
 
-    /// Why messages may be left though nothing is counted, if they may.
-    pub(super) fn uncounted(&self) -> Option<String> {
+    fn uncounted(&self) -> Option<String> {
         self.returning.uncounted()
     }
 
-    pub(super) async fn observe(&mut self, client: &Client, streams: &Streams) -> Result<Progress, Fault> {
+    async fn observe(&mut self, client: &Client, streams: &Streams) -> Result<Progress, Fault> {
         let stats = client.stats();
         let activities: Vec<Activity> = stats.consumers.iter().map(Activity::of).collect();
         let blocked = self.blocked(Instant::now(), &activities);
+        let is_away = stats.consumers.iter().any(|one| !one.consuming);
+        let runs = stats.consumers.iter().any(|one| one.in_flight > 0);
+        if self.is_away_for_too_long(Instant::now(), is_away && !runs) {
+            return Ok(Progress::Unanswered);
+        }
         let stats = without(stats, &blocked);
         let streams = &streams.without(&blocked);
         if !streams.are_read(&stats) {
@@ -135,6 +178,12 @@ impl DrainDetector {
             }
         }
         blocked
+    }
+
+    fn is_away_for_too_long(&mut self, now: Instant, is_away: bool) -> bool {
+        let since = self.away.take().unwrap_or(now);
+        self.away = is_away.then_some(since);
+        is_away && now.duration_since(since) >= self.timeout.max(UNANSWERED)
     }
 
     fn decide(&mut self, now: Instant, is_empty: bool, counts: Counts) -> Progress {
@@ -219,12 +268,44 @@ async fn depth_if_it_exists(client: &Client, queue: &str) -> Result<Option<u32>,
     }
 }
 
-/// What a consumer leaves that cannot go on: how many messages, where they are, and why.
-pub(super) async fn unhandled(
+/// What is left when a drain ends early, and what to do about it.
+async fn unfinished(
     client: &Client,
-    one: &ConsumerStats,
-    stream_end: Option<u64>,
-) -> Result<String, Fault> {
+    streams: &Streams,
+    progress: &Progress,
+    limit: Duration,
+) -> Result<Option<String>, Fault> {
+    let timeout = show_duration(limit);
+    Ok(match progress {
+        Progress::NotYet | Progress::Drained => None,
+        Progress::Missing(count) => Some(format!(
+            "{} that waited for another attempt did not come back within {timeout}, and the queues are empty: another consumer \
+                 has taken what is missing, or the broker cannot return it to its queue",
+            counted(*count, "message")
+        )),
+        Progress::Unanswered => Some(format!(
+            "the broker has not answered for {}: whether messages are left is not known",
+            show_duration(limit.max(UNANSWERED))
+        )),
+        Progress::Blocked(places) => {
+            let stats = client.stats();
+            let mut left = Vec::new();
+            for place in places {
+                if let Some(one) = stats.consumers.get(*place) {
+                    left.push(unhandled(client, one, streams.end(*place)).await?);
+                }
+            }
+            Some(format!(
+                "no message was finished for {timeout}, because consuming is paused: {}. Correct what the error names, then \
+                     run the same command again: these messages keep their attempts",
+                left.join("; ")
+            ))
+        }
+    })
+}
+
+/// What a consumer leaves that cannot go on: how many messages, where they are, and why.
+async fn unhandled(client: &Client, one: &ConsumerStats, stream_end: Option<u64>) -> Result<String, Fault> {
     let queue = &one.queue;
     let why = one.paused.as_deref().unwrap_or("the cause is not known");
     if let Some(end) = stream_end {
@@ -280,6 +361,7 @@ mod tests {
             assert_eq!(last, Some(expected), "{steps:?}");
         }
     }
+
     #[test]
     fn consumer_that_is_paused_and_finishes_nothing_is_blocked() {
         let start = Instant::now();
@@ -303,6 +385,24 @@ mod tests {
             let last =
                 steps.iter().map(|(time, one)| detector.blocked(at(*time), &[working(0), *one])).last();
             assert_eq!(last, Some(if expected { vec![1] } else { vec![] }), "{steps:?}");
+        }
+    }
+
+    #[test]
+    fn broker_that_stays_away_while_nothing_runs_ends_a_drain() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for (steps, expected) in [
+            (vec![(0, true), (299, true)], false),
+            (vec![(0, true), (300, true)], true),
+            (vec![(0, true), (299, false), (300, true)], false),
+            (vec![(0, false), (300, false)], false),
+            (vec![(0, false), (300, true), (599, true)], false),
+        ] {
+            let mut detector = DrainDetector::new(TIMEOUT, Returning::new(None));
+            let is_away_for_too_long =
+                |(time, is_away): &(u64, bool)| detector.is_away_for_too_long(at(*time), *is_away);
+            assert_eq!(steps.iter().map(is_away_for_too_long).last(), Some(expected), "{steps:?}");
         }
     }
 }

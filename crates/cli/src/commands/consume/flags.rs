@@ -50,8 +50,8 @@ Actions:
 
 --drain ends it when nothing waits in the queue, nor for another attempt, and nothing runs, for half a second, and \
 every message that was postponed has come back. It exits with 2 if messages are left and nothing changes for 5 minutes \
-(--drain-timeout): one that was postponed has not come back, or consuming is paused and no message can be finished. A \
-stream is drained when all of it is done up to the message that was its last at the start.
+(--drain-timeout): one that was postponed has not come back, consuming is paused and no message can be finished, or the \
+broker does not answer. A stream is drained when all of it is done up to the message that was its last at the start.
 
 Messages that an earlier run postponed, and that the broker could not return to their full queue, are counted by the \
 management API only (setting amqp.management). Where they cannot be counted, --drain says so; it exits with 2 if the \
@@ -70,7 +70,8 @@ Exit codes:
        Messages that failed are no failure of the consumer
   1    a wrong argument or setting; a queue that is not there; no entry at the broker
   2    the system failed: no broker; with --drain or --for: consuming was paused at the
-       end, or messages that were postponed did not come back or cannot be counted
+       end, or messages that were postponed did not come back or cannot be counted, or
+       the broker did not answer
   130  told to stop before it was done (--drain, --for), or told so more than once
 
 Examples:
