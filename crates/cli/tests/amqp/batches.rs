@@ -30,7 +30,7 @@ fn a_command_reads_a_batch_as_json_lines() {
     first = first.header("tenant", "acme");
     bed.send([first, Message::to_queue(&bed.queue, "no json"), Message::to_queue(&bed.queue, vec![0xff])]);
     bed.publish((0..7).map(|number| number.to_string()));
-    let words = ["--batch", "5", "--linger", "5s", "--exec", "sh", "-c", SCRIPT];
+    let words = ["--batch", "5", "--linger", "1h", "--exec", "sh", "-c", SCRIPT];
     let stats = bed.drain(&words);
     assert_eq!((&stats["acknowledged"], &stats["rejected"]), (&json!(10), &json!(0)), "{stats}");
     let runs = runs(&bed);
@@ -53,7 +53,7 @@ fn only_the_message_that_fails_alone_pays_for_its_batch() {
         "--batch",
         "5",
         "--linger",
-        "5s",
+        "1h",
         "--attempts",
         "3",
         "--retry-delay",
@@ -90,7 +90,7 @@ fn a_batch_is_posted_as_json_lines() {
     });
     let bed = Bed::new("batch-post");
     bed.publish(["1", "2", "\"bad\"", "3"]);
-    let stats = bed.drain(&["--batch", "4", "--linger", "5s", "--http", &url]);
+    let stats = bed.drain(&["--batch", "4", "--linger", "1h", "--http", &url]);
     assert_eq!((&stats["done"], &stats["rejected"]), (&json!(3), &json!(1)), "{stats}");
     let requests = requests.lock().unwrap();
     let (head, lines) = &requests[0];
@@ -107,7 +107,7 @@ fn a_killed_consumer_of_batches_loses_no_message() {
     let bed = Bed::new("batch-killed");
     bed.publish((0..20).map(|number| number.to_string()));
     let script = "cat > /dev/null; : > started; until test -e go; do sleep 0.02; done";
-    let words = ["consume", &bed.queue, "--batch", "20", "--linger", "5s", "--exec", "sh", "-c", script];
+    let words = ["consume", &bed.queue, "--batch", "20", "--linger", "1h", "--exec", "sh", "-c", script];
     let mut process = bed.command(&words).spawn().unwrap();
     bed.until("a batch that runs", || bed.home.path("started").exists());
     process.kill().unwrap();

@@ -88,11 +88,15 @@ impl Bed {
         self.fill_queue(&self.queue, body)
     }
 
-    /// Publishes to a queue until that takes no more.
+    /// Publishes to a queue until that takes no more. The client is a new one: after a refusal the broker refuses all that
+    /// comes from the same channel until the queue is well below its limit.
     pub(crate) fn fill_queue(&self, queue: &str, body: &str) -> usize {
-        let publisher = self.client().publisher();
+        let client = self.runtime.block_on(Client::builder(self.broker.uri()).start()).unwrap();
+        let publisher = client.publisher();
         let one = || self.runtime.block_on(publisher.publish(Message::to_queue(queue, body.to_owned())));
-        std::iter::repeat_with(one).take_while(Result::is_ok).count()
+        let count = std::iter::repeat_with(one).take_while(Result::is_ok).count();
+        self.runtime.block_on(client.shutdown(Duration::ZERO));
+        count
     }
 
     /// Makes a queue of this kind and puts messages into it.

@@ -23,9 +23,13 @@ fn drain_waits_for_a_message_that_its_full_queue_did_not_take_back() {
         queue.argument("x-max-length", 3_i64).argument("x-overflow", "reject-publish")
     });
     bed.publish(["late"]);
-    // The first attempt of one fails; the others wait until all of them may end.
-    let script = "read name; test $name = late && { test $GRISTMILL_ATTEMPT = 2 && touch late; exit; }
-        touch begun; while ! test -e over; do sleep 0.05; done";
+    // The first attempt of one fails when it may; the others wait until all of them may end.
+    let script = "wait_for() { until test -e $1; do sleep 0.05; done; }
+        read name
+        if test $name = late && test $GRISTMILL_ATTEMPT = 2; then touch late; exit; fi
+        touch begun-$$
+        if test $name = late; then wait_for fail; exit 1; fi
+        wait_for over";
     let words = [
         "consume",
         &bed.queue,
@@ -44,10 +48,21 @@ fn drain_waits_for_a_message_that_its_full_queue_did_not_take_back() {
     ];
     let mut command = bed.command(&words);
     let process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    bed.depth_is(".retry.8000", 1);
+    let begun = |count: usize| {
+        let is_begun = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("begun-");
+        bed.until(&format!("{count} commands"), || {
+            let files = std::fs::read_dir(bed.home.path("")).unwrap();
+            files.filter(|file| is_begun(&file.as_ref().unwrap().file_name())).count() == count
+        });
+    };
+    begun(1);
     assert!(bed.fill("block\n") >= 3);
-    bed.until("begun", || bed.home.path("begun").exists());
+    begun(2);
+    bed.home.write("fail", "");
+    // Another message is taken in its place. After that the consumer takes no more.
+    begun(3);
     bed.fill("block\n");
+    assert_eq!(bed.depth(".retry.8000"), Some(1), "it left before its queue was full: this tests nothing");
     // It is in no queue any more: its own is full.
     bed.depth_is(".retry.8000", 0);
     bed.home.write("over", "");
@@ -91,7 +106,7 @@ fn drain_does_not_end_while_it_is_not_known_whether_messages_wait_for_another_at
 #[test]
 fn drain_reacts_to_signals_and_time_limits_while_the_broker_does_not_answer() {
     let bed = Bed::new("no-answer");
-    for (words, is_told, code, expected) in [
+    for (words, is_signalled, code, expected) in [
         (&[][..], true, 130, "stopping: what runs has "),
         (&["--for", "1s"], false, 0, "consuming "),
         (&["--drain-timeout", "1s"], false, 2, "the broker has not answered for 20s"),
@@ -100,7 +115,7 @@ fn drain_reacts_to_signals_and_time_limits_while_the_broker_does_not_answer() {
         let words = [words, &["--shutdown", "1s", "--exec", "true"]].concat();
         let mut process = drain_by(&questions, &bed, &words);
         bed.until("a question", || questions.count() > 0 || process.has_ended());
-        if is_told {
+        if is_signalled {
             process.terminate();
         }
         bed.until(&format!("the end with {words:?}"), || process.has_ended());

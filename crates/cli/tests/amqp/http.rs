@@ -137,7 +137,7 @@ fn message_that_the_server_never_answers_is_left_in_time() {
     });
     let bed = Bed::new("silent");
     bed.publish((0..20).map(|number| if number == 5 { "x".to_owned() } else { number.to_string() }));
-    let words = ["--workers", "2", "--attempts", "1", "--timeout", "500ms", "--http", &url];
+    let words = ["--workers", "2", "--attempts", "1", "--timeout", "2s", "--http", &url];
     let stats = bed.drain(&words);
     assert_eq!((&stats["done"], &stats["rejected"]), (&json!(19), &json!(1)), "{stats}");
     let dead = bed.take(".dead", 1);
@@ -185,7 +185,7 @@ fn https_is_for_those_whom_the_system_trusts() {
     let other = bed.home.write("stranger.pem", &stranger.cert.pem());
     for (trusted, code) in [(&file, 0), (&other, 2)] {
         bed.publish(["x"]);
-        let words = ["consume", &bed.queue, "--drain", "--for", "5s", "--http", &url];
+        let words = ["consume", &bed.queue, "--drain", "--drain-timeout", "1s", "--http", &url];
         let mut command = bed.command(&words);
         let said = crate::common::Said::of(&command.env("SSL_CERT_FILE", trusted).output().unwrap());
         assert_eq!(said.code, Some(code), "{said:?}");

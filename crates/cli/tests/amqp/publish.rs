@@ -167,7 +167,7 @@ fn ctrl_c_ends_it_after_what_is_on_its_way() {
 fn a_broker_that_does_not_confirm_ends_it() {
     let mut own = Broker::start().unwrap_or_else(|fault| panic!("{fault}"));
     let home = Home::new();
-    let words = ["publish", "--queue", "q", "--declare", "quorum", "--json", "--confirm-within", "500ms"];
+    let words = ["publish", "--queue", "q", "--declare", "quorum", "--json", "--confirm-within", "5s"];
     let mut command = home.command(&words);
     command.env("GRISTMILL_AMQP_URI", own.uri()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
