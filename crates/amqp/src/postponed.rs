@@ -5,34 +5,59 @@
 
 use crate::{delivery::header, link::later, wire::table::Headers};
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::time::Instant;
 
-/// A message that has not come back for this long after its wait went to another consumer of the queue. The broker itself tries
-/// again after three minutes to return a message to a queue that was full.
-const FORGET_AFTER: Duration = Duration::from_secs(600);
+/// A message that has not come back for this long after its wait is overdue: another consumer of the queue has received it, or
+/// the broker cannot return it. The broker tries again after three minutes where the queue was full.
+const OVERDUE_AFTER: Duration = Duration::from_secs(600);
 /// How often is looked for such messages.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// At most this many of them are kept, the latest.
+const MAX_OVERDUE: usize = 100_000;
 
 pub(crate) struct Postponed {
     /// Distinguishes the messages of this run from those of others.
     run: String,
     last: AtomicU64,
-    count: AtomicU64,
-    waiting: Mutex<Waiting>,
+    /// No message is out.
+    is_empty: AtomicBool,
+    out: Mutex<Out>,
 }
 
+/// Messages that have not come back, by their numbers.
 #[derive(Default)]
-struct Waiting {
-    /// By their numbers, when they are not expected any more.
-    until: HashMap<u64, Instant>,
+struct Out {
+    /// With the time from which on they are overdue.
+    expected: HashMap<u64, Instant>,
+    overdue: BTreeSet<u64>,
     looked_at: Option<Instant>,
+}
+
+impl Out {
+    fn remove(&mut self, number: u64) {
+        if self.expected.remove(&number).is_none() {
+            self.overdue.remove(&number);
+        }
+    }
+
+    fn look_for_overdue(&mut self) {
+        let now = Instant::now();
+        if self.looked_at.is_some_and(|at| now.duration_since(at) < LOOK_EVERY) {
+            return;
+        }
+        self.looked_at = Some(now);
+        self.overdue.extend(self.expected.extract_if(|_, until| *until <= now).map(|(number, _)| number));
+        while self.overdue.len() > MAX_OVERDUE {
+            self.overdue.pop_first();
+        }
+    }
 }
 
 impl Default for Postponed {
@@ -41,8 +66,8 @@ impl Default for Postponed {
         Self {
             run: format!("{}-{now:x}", std::process::id()),
             last: AtomicU64::new(0),
-            count: AtomicU64::new(0),
-            waiting: Mutex::default(),
+            is_empty: AtomicBool::new(true),
+            out: Mutex::default(),
         }
     }
 }
@@ -52,50 +77,39 @@ impl Postponed {
     pub(crate) fn mark(&self, headers: &mut Headers, delay: Duration) -> u64 {
         let number = self.last.fetch_add(1, Relaxed) + 1;
         headers.set(header::POSTPONED, format!("{}:{number}", self.run));
-        let until = later(delay.saturating_add(FORGET_AFTER));
-        self.update(|waiting| {
-            waiting.insert(number, until);
-        });
+        let until = later(delay.saturating_add(OVERDUE_AFTER));
+        self.update(|out| out.expected.insert(number, until));
         number
     }
 
     /// The message was not moved.
     pub(crate) fn cancel(&self, number: u64) {
-        self.update(|waiting| {
-            waiting.remove(&number);
-        });
+        self.update(|out| out.remove(number));
     }
 
-    /// A message has come: it may be one that is expected.
+    /// A message has come: it may be one that is out.
     pub(crate) fn received(&self, headers: &Headers) {
-        if self.count.load(Relaxed) == 0 {
+        if self.is_empty.load(Relaxed) {
             return;
         }
         let mark = headers.get(header::POSTPONED).and_then(crate::Value::as_str);
         let number = mark.and_then(|mark| mark.strip_prefix(&self.run)?.strip_prefix(':')?.parse().ok());
         if let Some(number) = number {
-            self.update(|waiting| {
-                waiting.remove(&number);
-            });
+            self.update(|out| out.remove(number));
         }
     }
 
-    /// How many have not come back.
-    pub(crate) fn count(&self) -> u64 {
-        self.update(|_| ());
-        self.count.load(Relaxed)
+    /// How many are expected to come back, and how many are overdue.
+    pub(crate) fn count(&self) -> (u64, u64) {
+        self.update(|out| (out.expected.len() as u64, out.overdue.len() as u64))
     }
 
-    fn update(&self, change: impl FnOnce(&mut HashMap<u64, Instant>)) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Waiting { until, looked_at } = &mut *waiting;
-        change(until);
-        let now = Instant::now();
-        if looked_at.is_none_or(|at| now.duration_since(at) >= LOOK_EVERY) {
-            *looked_at = Some(now);
-            until.retain(|_, until| *until > now);
-        }
-        self.count.store(until.len() as u64, Relaxed);
+    fn update<T>(&self, change: impl FnOnce(&mut Out) -> T) -> T {
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        out.look_for_overdue();
+        let changed = change(&mut out);
+        self.is_empty.store(out.expected.is_empty() && out.overdue.is_empty(), Relaxed);
+        changed
     }
 }
 
@@ -114,35 +128,39 @@ mod tests {
         };
         let ((first, _), (second, number)) = (marked(&one), marked(&one));
         let (foreign, _) = marked(&other);
-        assert_eq!((one.count(), other.count()), (2, 1));
+        assert_eq!((one.count(), other.count()), ((2, 0), (1, 0)));
         for headers in [&foreign, &Headers::new(), &Headers::new().with(header::POSTPONED, "7")] {
             one.received(headers);
-            assert_eq!(one.count(), 2);
+            assert_eq!(one.count(), (2, 0));
         }
         // Also if it comes twice.
         one.received(&first);
         one.received(&first);
-        assert_eq!(one.count(), 1);
+        assert_eq!(one.count(), (1, 0));
         one.cancel(number);
         one.received(&second);
-        assert_eq!((one.count(), other.count()), (0, 1));
+        assert_eq!((one.count(), other.count()), ((0, 0), (1, 0)));
     }
+
     /// Another consumer of the queue has received it.
     #[tokio::test(start_paused = true)]
-    async fn message_that_does_not_come_back_is_not_expected_for_ever() {
+    async fn message_that_does_not_come_back_is_overdue_after_a_while() {
         let (postponed, minute) = (Postponed::default(), Duration::from_secs(60));
         let advance = |minutes: u32| tokio::time::advance(minute * minutes);
-        postponed.mark(&mut Headers::new(), 5 * minute);
+        let mut headers = Headers::new();
+        postponed.mark(&mut headers, 5 * minute);
         advance(14).await;
-        assert_eq!(postponed.count(), 1);
+        assert_eq!(postponed.count(), (1, 0));
         advance(2).await;
-        assert_eq!(postponed.count(), 0);
-        // Also where the count is never asked for.
-        for _ in 0..100 {
+        assert_eq!(postponed.count(), (0, 1));
+        // It may come late.
+        postponed.received(&headers);
+        assert_eq!(postponed.count(), (0, 0));
+        // What is kept of them is bounded.
+        for _ in 0..MAX_OVERDUE + 5 {
             postponed.mark(&mut Headers::new(), minute);
-            advance(1).await;
         }
-        let kept = postponed.waiting.lock().unwrap().until.len();
-        assert!((10..=13).contains(&kept), "{kept}");
+        advance(12).await;
+        assert_eq!(postponed.count(), (0, MAX_OVERDUE as u64));
     }
 }

@@ -71,8 +71,11 @@ pub struct ConsumerStats {
     pub timed_out: u64,
     /// Times that its channel was lost.
     pub interrupted: u64,
-    /// Messages that were moved to wait for another attempt, and have not come back.
+    /// Messages that were moved to wait for another attempt, and are expected back.
     pub postponed: u64,
+    /// Those that did not come back within ten minutes after their wait, at most 100,000: another consumer of the queue has
+    /// received them, or the broker cannot return them.
+    pub overdue: u64,
     /// Messages with a worker, or on their way elsewhere.
     pub in_flight: u64,
     /// Messages here that wait for a worker.
@@ -167,6 +170,7 @@ impl Seen {
     pub(crate) fn stats(&self) -> ConsumerStats {
         let Self { set, counters, crew } = self;
         let pool = crew.stats();
+        let (postponed, overdue) = counters.postponed.count();
         ConsumerStats {
             name: set.name.clone(),
             queue: set.queue.to_string(),
@@ -188,7 +192,8 @@ impl Seen {
             panicked: pool.panicked,
             timed_out: pool.timed_out + counters.timed_out.load(Relaxed),
             interrupted: counters.lost.load(Relaxed),
-            postponed: counters.postponed.count(),
+            postponed,
+            overdue,
             in_flight: counters.in_flight.load(Relaxed),
             waiting: counters.waiting.load(Relaxed),
             position: counters.position.load(Relaxed).checked_sub(1),
@@ -253,6 +258,9 @@ impl Stats {
         metric("interruptions_total", "counter", "Channels lost.", &|one| Some(one.interrupted as f64));
         metric("postponed", "gauge", "Messages that wait for another attempt.", &|one| {
             Some(one.postponed as f64)
+        });
+        metric("overdue", "gauge", "Messages that did not come back for another attempt.", &|one| {
+            Some(one.overdue as f64)
         });
         metric("in_flight", "gauge", "Messages under way.", &|one| Some(one.in_flight as f64));
         metric("waiting", "gauge", "Messages waiting for a worker.", &|one| Some(one.waiting as f64));

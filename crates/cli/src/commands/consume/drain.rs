@@ -156,7 +156,7 @@ impl DrainDetector {
         };
         let counts = Counts {
             handled: stats.consumers.iter().map(|one| one.received + one.acknowledged).sum(),
-            postponed: returning.max(stats.consumers.iter().map(|one| one.postponed).sum()),
+            postponed: returning.max(stats.consumers.iter().map(|one| one.postponed + one.overdue).sum()),
         };
         Ok(match self.decide(Instant::now(), is_empty, counts) {
             Progress::Drained if !blocked.is_empty() => Progress::Blocked(blocked),
