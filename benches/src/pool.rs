@@ -6,7 +6,7 @@ use crate::{
     answer::{add, check},
     table::{self, Row, median},
 };
-use gristmill_pool::{Order, Pool, Priority, Task};
+use gristmill_pool::{Pool, Priority, QueueOrder, Task};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
@@ -23,7 +23,7 @@ type Contender = (&'static str, fn(producers: u64, each: u64));
 
 const CONTENDERS: &[Contender] = &[
     ("crossbeam", crossbeam),
-    ("gristmill fifo", |producers, each| gristmill(Order::Fifo, producers, each)),
+    ("gristmill fifo", |producers, each| gristmill(QueueOrder::Fifo, producers, each)),
     ("gristmill priority", gristmill_priority),
     ("rayon spawn", rayon_spawn),
     ("threadpool", threadpool_execute),
@@ -117,8 +117,8 @@ fn produce(producers: u64, producer: impl Fn() + Sync) {
     thread::scope(|scope| (0..producers).for_each(|_| drop(scope.spawn(&producer))));
 }
 
-fn gristmill(order: Order, producers: u64, each: u64) {
-    let pool = Pool::builder().workers(WORKERS).queue(QUEUE).order(order).build().expect("a pool");
+fn gristmill(order: QueueOrder, producers: u64, each: u64) {
+    let pool = Pool::builder().workers(WORKERS).queue_capacity(QUEUE).order(order).build().expect("a pool");
     produce(producers, || {
         for number in 0..each {
             pool.submit(move |_| {
@@ -133,7 +133,12 @@ fn gristmill(order: Order, producers: u64, each: u64) {
 
 /// Four priorities, mixed.
 fn gristmill_priority(producers: u64, each: u64) {
-    let pool = Pool::builder().workers(WORKERS).queue(QUEUE).order(Order::Priority).build().expect("a pool");
+    let pool = Pool::builder()
+        .workers(WORKERS)
+        .queue_capacity(QUEUE)
+        .order(QueueOrder::Priority)
+        .build()
+        .expect("a pool");
     produce(producers, || {
         for number in 0..each {
             let task = Task::new(move |_| {
@@ -148,7 +153,7 @@ fn gristmill_priority(producers: u64, each: u64) {
 
 fn gristmill_async(producers: u64, each: u64) {
     on_tokio(async move {
-        let pool = Pool::builder().workers(WORKERS).queue(QUEUE).build_async().expect("a pool");
+        let pool = Pool::builder().workers(WORKERS).queue_capacity(QUEUE).build_async().expect("a pool");
         let producer = || {
             let pool = pool.clone();
             async move {
@@ -280,7 +285,7 @@ fn tokio_semaphore(producers: u64, each: u64) {
 /// costs as much as a thousand tasks, so that is measured by itself and taken off.
 pub(crate) fn growth(options: &Options) -> Result<(), String> {
     let orders: [fn(u64, u64); 2] =
-        [|producers, each| gristmill(Order::Fifo, producers, each), gristmill_priority];
+        [|producers, each| gristmill(QueueOrder::Fifo, producers, each), gristmill_priority];
     let empty = orders.map(|order| {
         let times: Vec<f64> = (0..200).map(|_| timed(|| order(1, 0))).collect();
         median(&times)

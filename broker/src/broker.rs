@@ -12,10 +12,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::command::Commands;
-use crate::fault::Fault;
+use crate::error::Error;
 use crate::files::{Files, Login};
 use crate::handshake::speaks_amqp;
-use crate::kit::Kit;
+use crate::installation::Installation;
 use crate::node::Process;
 use crate::ports::Ports;
 use crate::settings::Settings;
@@ -51,18 +51,18 @@ pub struct Broker {
 
 impl Broker {
     /// Starts one with the defaults. Returns when it accepts connections.
-    pub fn start() -> Result<Broker, Fault> {
-        Broker::with(&Settings::new())
+    pub fn start() -> Result<Broker, Error> {
+        Broker::start_with(&Settings::new())
     }
 
     /// Starts one. Returns when it accepts connections.
-    pub fn with(settings: &Settings) -> Result<Broker, Fault> {
+    pub fn start_with(settings: &Settings) -> Result<Broker, Error> {
         Broker::on(settings, || Ports::free(settings))
     }
 
     /// Another process may take a port after it was found free: then other ports are tried.
-    fn on(settings: &Settings, mut ports: impl FnMut() -> Result<Ports, Fault>) -> Result<Broker, Fault> {
-        let kit = Kit::find()?;
+    fn on(settings: &Settings, mut ports: impl FnMut() -> Result<Ports, Error>) -> Result<Broker, Error> {
+        let kit = Installation::find()?;
         let mut attempt = 1;
         loop {
             match Broker::attempt(&kit, settings, ports()?) {
@@ -72,7 +72,7 @@ impl Broker {
         }
     }
 
-    fn attempt(kit: &Kit, settings: &Settings, ports: Ports) -> Result<Broker, Fault> {
+    fn attempt(kit: &Installation, settings: &Settings, ports: Ports) -> Result<Broker, Error> {
         let login = Login::new()?;
         let files = Files::new()?;
         let mut watcher = Watcher::of(files.folder())?;
@@ -183,7 +183,7 @@ impl Broker {
 
     /// Starts it again where it was, with all it had kept; one that still runs is stopped first. Returns when its
     /// queues are recovered and it accepts connections.
-    pub fn restart(&mut self) -> Result<(), Fault> {
+    pub fn restart(&mut self) -> Result<(), Error> {
         self.stop();
         self.boot()
     }
@@ -204,11 +204,11 @@ impl Broker {
 
     /// Runs `rabbitmqctl -q` with these words on it, and returns what that says. Takes a second: an Erlang is
     /// started for it.
-    pub fn ctl<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Result<String, Fault> {
+    pub fn ctl<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Result<String, Error> {
         self.commands.ctl(words)
     }
 
-    fn boot(&mut self) -> Result<(), Fault> {
+    fn boot(&mut self) -> Result<(), Error> {
         let mut node = self.commands.node()?;
         let watched = self.watcher.tell(&[self.epmd.id(), node.id()]).and_then(|()| node.go());
         // From here on it is ended with us.
@@ -226,7 +226,7 @@ impl Broker {
         };
         let said = [self.files.tail("log/broker.log", 30), node.last_words(), self.epmd.last_words()];
         self.kill();
-        Err(Fault::NotStarted { why, log: said.join("\n") })
+        Err(Error::NotStarted { why, log: said.join("\n") })
     }
 
     /// Removes a process from the watcher's list before its number can be given to another process.
@@ -248,9 +248,9 @@ impl Drop for Broker {
 }
 
 /// Whether another start with other ports may do.
-fn is_about_a_port(fault: &Fault) -> bool {
+fn is_about_a_port(fault: &Error) -> bool {
     let words = ["eaddrinuse", "dist_port_already_used", EPMD_ENDED];
-    matches!(fault, Fault::NotStarted { why, log }
+    matches!(fault, Error::NotStarted { why, log }
         if words.iter().any(|words| why.contains(words) || log.contains(words)))
 }
 

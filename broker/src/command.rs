@@ -7,9 +7,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use crate::fault::{Fault, OrFault};
+use crate::error::{Error, OrFault};
 use crate::files::Files;
-use crate::kit::{Kit, joined};
+use crate::installation::{Installation, joined};
 use crate::node::Process;
 use crate::ports::Ports;
 
@@ -30,13 +30,13 @@ const LOCAL: &str = "-kernel inet_dist_use_interface {127,0,0,1}";
 /// How the programs of one broker are called.
 #[derive(Debug)]
 pub(crate) struct Commands {
-    kit: Kit,
+    kit: Installation,
     epmd_port: u16,
     environment: Vec<(&'static str, OsString)>,
 }
 
 impl Commands {
-    pub(crate) fn new(kit: &Kit, files: &Files, ports: &Ports) -> Commands {
+    pub(crate) fn new(kit: &Installation, files: &Files, ports: &Ports) -> Commands {
         let at = |name: &str| files.at(name).into_os_string();
         let libraries: Vec<PathBuf> =
             std::iter::once(files.applications()).chain(kit.more_libraries()).collect();
@@ -68,14 +68,14 @@ impl Commands {
     }
 
     /// By which nodes find each other. Debian's Erlang does not start it by itself.
-    pub(crate) fn epmd(&self) -> Result<Process, Fault> {
+    pub(crate) fn epmd(&self) -> Result<Process, Error> {
         let port = self.epmd_port.to_string();
         let words = ["-address", "127.0.0.1", "-port", &port].map(OsString::from);
         Process::start(self.kit.epmd(), &self.environment, &words)
     }
 
     /// RabbitMQ itself.
-    pub(crate) fn node(&self) -> Result<Process, Fault> {
+    pub(crate) fn node(&self) -> Result<Process, Error> {
         let words: Vec<OsString> = [BOOT, MACHINE, LOCAL]
             .iter()
             .flat_map(|line| line.split_whitespace())
@@ -85,7 +85,7 @@ impl Commands {
     }
 
     /// `rabbitmqctl`, run to its end.
-    pub(crate) fn ctl<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Result<String, Fault> {
+    pub(crate) fn ctl<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Result<String, Error> {
         let words: Vec<OsString> = words.into_iter().map(|word| word.as_ref().to_owned()).collect();
         let program = self.kit.erlang();
         let mut command = std::process::Command::new(&program.path);
@@ -98,6 +98,6 @@ impl Commands {
             return Ok(text(&output.stdout));
         }
         let asked: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        Err(Fault::Ctl { asked: asked.join(" "), said: text(&output.stdout) + &text(&output.stderr) })
+        Err(Error::Ctl { asked: asked.join(" "), said: text(&output.stdout) + &text(&output.stderr) })
     }
 }

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::fault::{Fault, OrFault};
+use crate::error::{Error, OrFault};
 use crate::files;
 
 /// The broker; and for benchmarks, the client in C that consumes with one connection and no framework.
@@ -22,7 +22,7 @@ pub(crate) fn complete(folder: &Path) -> Option<PathBuf> {
 }
 
 /// Fills the folder. Returns the root of what was unpacked.
-pub(crate) fn fetch(folder: &Path) -> Result<PathBuf, Fault> {
+pub(crate) fn fetch(folder: &Path) -> Result<PathBuf, Error> {
     let beside = folder.with_file_name(format!("rabbitmq.{}", files::random_word()?));
     std::fs::create_dir_all(&beside).or_fault_at("make", &beside)?;
     let fetched = fill(&beside).and_then(|()| put_in_place(&beside, folder));
@@ -31,7 +31,7 @@ pub(crate) fn fetch(folder: &Path) -> Result<PathBuf, Fault> {
     fetched
 }
 
-fn fill(folder: &Path) -> Result<(), Fault> {
+fn fill(folder: &Path) -> Result<(), Error> {
     let packages = folder.join("packages");
     download(&packages)?;
     let root = folder.join("root");
@@ -47,7 +47,7 @@ fn fill(folder: &Path) -> Result<(), Fault> {
 
 /// Lists of packages go out of date; a first attempt without fetching them is quick where they are not. The second
 /// has lists of its own, so that it changes nothing of the system and needs no root.
-fn download(into: &Path) -> Result<(), Fault> {
+fn download(into: &Path) -> Result<(), Error> {
     for part in ["archives/partial", "lists/partial"] {
         let part = into.join(part);
         std::fs::create_dir_all(&part).or_fault_at("make", &part)?;
@@ -59,29 +59,29 @@ fn download(into: &Path) -> Result<(), Fault> {
     if apt_get(into, &install)? || (with_own_lists(&["update"])? && with_own_lists(&install)?) {
         return Ok(());
     }
-    Err(Fault::NotGot("apt-get could not download it; its output above says why".to_owned()))
+    Err(Error::NotGot("apt-get could not download it; its output above says why".to_owned()))
 }
 
-fn apt_get(into: &Path, words: &[&str]) -> Result<bool, Fault> {
+fn apt_get(into: &Path, words: &[&str]) -> Result<bool, Error> {
     let mut command = Command::new("apt-get");
     command.args(words).arg("-o").arg(format!("Dir::Cache={}", into.display()));
     // The lock is root's alone, and guards folders that we do not write.
     command.args(["-o", "Debug::NoLocking=1"]).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-    let status = command.status().map_err(|error| Fault::NotGot(format!("cannot start apt-get: {error}")))?;
+    let status = command.status().map_err(|error| Error::NotGot(format!("cannot start apt-get: {error}")))?;
     Ok(status.success())
 }
 
-fn unpack(package: &Path, root: &Path) -> Result<(), Fault> {
+fn unpack(package: &Path, root: &Path) -> Result<(), Error> {
     let status =
         Command::new("dpkg-deb").arg("--extract").args([package, root]).stdin(Stdio::null()).status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Fault::NotGot(format!("dpkg-deb of {}: {status}", package.display()))),
-        Err(error) => Err(Fault::NotGot(format!("cannot start dpkg-deb: {error}"))),
+        Ok(status) => Err(Error::NotGot(format!("dpkg-deb of {}: {status}", package.display()))),
+        Err(error) => Err(Error::NotGot(format!("cannot start dpkg-deb: {error}"))),
     }
 }
 
-fn put_in_place(beside: &Path, folder: &Path) -> Result<PathBuf, Fault> {
+fn put_in_place(beside: &Path, folder: &Path) -> Result<PathBuf, Error> {
     let rename = || std::fs::rename(beside, folder);
     let mut renamed = rename();
     if renamed.is_err() && complete(folder).is_none() {
@@ -95,7 +95,7 @@ fn put_in_place(beside: &Path, folder: &Path) -> Result<PathBuf, Fault> {
     }
 }
 
-fn files_in(folder: &Path) -> Result<Vec<PathBuf>, Fault> {
+fn files_in(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = std::fs::read_dir(folder).or_fault_at("list", folder)?;
     entries.map(|entry| Ok(entry.or_fault_at("list", folder)?.path())).collect()
 }

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::fault::{Fault, OrFault};
+use crate::error::{Error, OrFault};
 use crate::ports::Ports;
 use crate::settings::Settings;
 
@@ -20,7 +20,7 @@ pub(crate) struct Login {
 }
 
 impl Login {
-    pub(crate) fn new() -> Result<Login, Fault> {
+    pub(crate) fn new() -> Result<Login, Error> {
         Ok(Login { user: format!("miller-{}", &random_word()?[..8]), password: random_word()? })
     }
 }
@@ -42,7 +42,7 @@ pub(crate) struct Files {
 
 impl Files {
     /// Makes a new folder that only its owner can read.
-    pub(crate) fn new() -> Result<Files, Fault> {
+    pub(crate) fn new() -> Result<Files, Error> {
         let folder = std::env::temp_dir().join(format!("gristmill-broker-{}", random_word()?));
         let folder = std::path::absolute(&folder).or_fault_at("find", &folder)?;
         DirBuilder::new().mode(0o700).create(&folder).or_fault_at("make", &folder)?;
@@ -58,7 +58,7 @@ impl Files {
     }
 
     /// Writes what a node reads as it starts.
-    pub(crate) fn write(&self, settings: &Settings, login: &Login, ports: &Ports) -> Result<(), Fault> {
+    pub(crate) fn write(&self, settings: &Settings, login: &Login, ports: &Ports) -> Result<(), Error> {
         self.put("rabbitmq.conf", &configuration(settings, login, ports, &self.folder))?;
         let plugins = if settings.management { "rabbitmq_management" } else { "" };
         self.put("plugins", &format!("[{plugins}].\n"))?;
@@ -74,7 +74,7 @@ impl Files {
     }
 
     /// Makes those links.
-    pub(crate) fn link(&self, applications: &[PathBuf]) -> Result<(), Fault> {
+    pub(crate) fn link(&self, applications: &[PathBuf]) -> Result<(), Error> {
         let folder = self.applications();
         std::fs::create_dir(&folder).or_fault_at("make", &folder)?;
         for application in applications {
@@ -84,7 +84,7 @@ impl Files {
         Ok(())
     }
 
-    pub(crate) fn put(&self, name: &str, text: &str) -> Result<(), Fault> {
+    pub(crate) fn put(&self, name: &str, text: &str) -> Result<(), Error> {
         let path = self.at(name);
         let mut options = OpenOptions::new();
         // Erlang refuses a cookie that others can read.
@@ -136,7 +136,7 @@ fn configuration(settings: &Settings, login: &Login, ports: &Ports, folder: &Pat
 }
 
 /// Thirty-two random letters and digits.
-pub(crate) fn random_word() -> Result<String, Fault> {
+pub(crate) fn random_word() -> Result<String, Error> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))

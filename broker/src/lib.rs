@@ -10,11 +10,11 @@
 
 mod broker;
 mod command;
-mod fault;
+mod error;
 mod fetch;
 mod files;
 mod handshake;
-mod kit;
+mod installation;
 mod node;
 mod ports;
 mod proxy;
@@ -25,8 +25,8 @@ mod tools;
 mod watcher;
 
 pub use broker::Broker;
-pub use fault::Fault;
-pub use kit::Kit;
+pub use error::Error;
+pub use installation::Installation;
 pub use proxy::Proxy;
 pub use settings::Settings;
 pub use tools::tools;

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fault::{Fault, OrFault};
-use crate::kit::Program;
+use crate::error::{Error, OrFault};
+use crate::installation::Program;
 
 /// Waits for a word before it becomes the program: a process whose number the watcher does not know yet does
 /// nothing, and ends when we do.
@@ -39,7 +39,7 @@ impl Process {
         program: Program,
         more: &[(&'static str, OsString)],
         words: &[OsString],
-    ) -> Result<Process, Fault> {
+    ) -> Result<Process, Error> {
         let mut command = Command::new("sh");
         command.args(["-c", GATE, "sh"]).arg(&program.path).args(words);
         command.env_clear().envs(program.environment).envs(more.iter().cloned()).current_dir("/");
@@ -62,7 +62,7 @@ impl Process {
     }
 
     /// Lets it become what it was started for.
-    pub(crate) fn go(&mut self) -> Result<(), Fault> {
+    pub(crate) fn go(&mut self) -> Result<(), Error> {
         match self.child.stdin.take() {
             Some(mut stdin) => stdin.write_all(b"go\n").or_fault("start a process of the broker"),
             None => Ok(()),

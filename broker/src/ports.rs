@@ -5,7 +5,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
-use crate::fault::{Fault, OrFault};
+use crate::error::{Error, OrFault};
 use crate::files;
 use crate::settings::Settings;
 
@@ -31,7 +31,7 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    pub(crate) fn free(settings: &Settings) -> Result<Ports, Fault> {
+    pub(crate) fn free(settings: &Settings) -> Result<Ports, Error> {
         // All are held until each is found, so that none is given twice.
         let held = [free()?, free()?, free()?, free()?, free()?];
         let [amqp, tls, management, node, epmd] = held.each_ref().map(|(port, _)| *port);
@@ -54,7 +54,7 @@ impl Ports {
 }
 
 /// A listener on a port of that kind, for those who can use it at once.
-pub(crate) fn free() -> Result<(u16, TcpListener), Fault> {
+pub(crate) fn free() -> Result<(u16, TcpListener), Error> {
     let mut last = None;
     for _ in 0..ATTEMPTS {
         let word = files::random_word()?;

@@ -97,7 +97,7 @@ impl Proxy {
     }
 
     /// Lets connections be opened again.
-    pub fn mend(&self) {
+    pub fn restore(&self) {
         self.wire.lock().cut = false;
     }
 

@@ -4,11 +4,11 @@
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-use crate::fault::Fault;
+use crate::error::Error;
 use crate::files::Files;
 
-pub(crate) fn write(files: &Files) -> Result<(), Fault> {
-    let [ca, certificate, key] = made().map_err(|error| Fault::System {
+pub(crate) fn write(files: &Files) -> Result<(), Error> {
+    let [ca, certificate, key] = made().map_err(|error| Error::System {
         doing: "make certificates".to_owned(),
         error: std::io::Error::other(error),
     })?;

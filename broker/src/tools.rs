@@ -4,19 +4,19 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::Fault;
+use crate::Error;
 
 /// Our folder for tools, outside the checkout so that a `cargo clean` does not cost a long build or a download.
-pub fn tools() -> Result<PathBuf, Fault> {
+pub fn tools() -> Result<PathBuf, Error> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     tools_under(variable("XDG_CACHE_HOME").as_deref(), variable("HOME").as_deref())
 }
 
-fn tools_under(cache_home: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, Fault> {
+fn tools_under(cache_home: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, Error> {
     // The XDG rules: a relative folder is invalid and to be ignored.
     let cache_home = cache_home.filter(|path| path.is_absolute()).map(Path::to_path_buf);
     let home = home.filter(|path| path.is_absolute()).map(|home| home.join(".cache"));
-    let cache = cache_home.or(home).ok_or(Fault::NoFolderForTools)?;
+    let cache = cache_home.or(home).ok_or(Error::NoFolderForTools)?;
     Ok(cache.join("gristmill").join("tools"))
 }
 

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use crate::fault::{Fault, OrFault};
+use crate::error::{Error, OrFault};
 
 /// `$1` is the folder, which is also the home of each process and so stands in its environment. A process that has
 /// ended, reaped or not, has no environment.
@@ -38,7 +38,7 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// From here on the folder will be deleted, whatever happens.
-    pub(crate) fn of(folder: &Path) -> Result<Watcher, Fault> {
+    pub(crate) fn of(folder: &Path) -> Result<Watcher, Error> {
         let mut command = Command::new("sh");
         command.args(["-c", SCRIPT, "gristmill-watcher"]).arg(folder).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -49,7 +49,7 @@ impl Watcher {
     }
 
     /// Names all processes that run now.
-    pub(crate) fn tell(&mut self, processes: &[u32]) -> Result<(), Fault> {
+    pub(crate) fn tell(&mut self, processes: &[u32]) -> Result<(), Error> {
         let words: Vec<String> = processes.iter().map(u32::to_string).collect();
         let mut line = words.join(" ");
         line.push('\n');

@@ -9,14 +9,14 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use common::{processes_at_home_in, until};
-use gristmill_broker::{Broker, Fault, Settings};
+use gristmill_broker::{Broker, Error, Settings};
 
 fn start() -> Broker {
     with(&Settings::new())
 }
 
 fn with(settings: &Settings) -> Broker {
-    Broker::with(settings).unwrap_or_else(|fault| panic!("{fault}"))
+    Broker::start_with(settings).unwrap_or_else(|fault| panic!("{fault}"))
 }
 
 #[track_caller]
@@ -38,7 +38,7 @@ fn what_is_durable_survives_a_kill_and_a_stop() {
     assert_eq!(broker.id(), None);
     refuses(&broker);
     let fault = broker.ctl(["list_vhosts"]).unwrap_err();
-    assert!(matches!(fault, Fault::Ctl { .. }), "{fault}");
+    assert!(matches!(fault, Error::Ctl { .. }), "{fault}");
     broker.restart().unwrap();
     assert!(broker.ctl(["list_vhosts"]).unwrap().contains("granary"));
 
@@ -93,7 +93,7 @@ fn one_that_is_paused_keeps_its_connections_and_says_nothing() {
 
 #[test]
 fn a_start_that_fails_shows_why() {
-    let fault = Broker::with(&Settings::new().line("no.such.setting = 1")).unwrap_err();
+    let fault = Broker::start_with(&Settings::new().line("no.such.setting = 1")).unwrap_err();
     assert!(fault.to_string().contains("no.such.setting"), "{fault}");
 }
 

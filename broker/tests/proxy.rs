@@ -48,7 +48,7 @@ fn a_cut_closes_all_and_refuses_until_it_is_mended() {
     clients.iter_mut().for_each(is_closed);
     is_closed(&mut call(&proxy));
     assert_eq!(proxy.connections(), 2);
-    proxy.mend();
+    proxy.restore();
     echoes(&mut call(&proxy));
     assert_eq!(proxy.connections(), 3);
 }

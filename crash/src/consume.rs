@@ -17,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-use gristmill_broker::{Broker, Fault};
+use gristmill_broker::{Broker, Error};
 
 use self::game::Game;
 use self::hands::Yard;
@@ -211,7 +211,7 @@ impl Rounds<'_> {
 /// Where there is no RabbitMQ, nothing can be said.
 fn start() -> Result<Broker, Trouble> {
     Broker::start().map_err(|fault| match fault {
-        Fault::Missing | Fault::NoFolderForTools | Fault::NotGot(_) => Trouble::NotHere(fault.to_string()),
+        Error::Missing | Error::NoFolderForTools | Error::NotGot(_) => Trouble::NotHere(fault.to_string()),
         fault => Trouble::System(fault.to_string()),
     })
 }

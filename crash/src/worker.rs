@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use gristmill_jobs::{Kind, Runner, Work};
+use gristmill_jobs::{Runner, TaskContext, TaskKind};
 use gristmill_pool::{Retry, TaskError, TaskResult};
 use gristmill_store::Store;
 use gristmill_store::tasks::NewTask;
@@ -99,19 +99,19 @@ pub(crate) fn end_of_input() -> Receiver<()> {
     receiver
 }
 
-fn kind(errand: Errand, tools: &Arc<Tools>) -> Kind {
+fn kind(errand: Errand, tools: &Arc<Tools>) -> TaskKind {
     let tools = tools.clone();
-    let handler = move |work: &Work<'_>| {
+    let handler = move |work: &TaskContext<'_>| {
         let order: Order = work.parse()?;
         tools.runs.line(&format!("start {} {}", work.id(), tools.name))?;
         attempt(errand, work, &order, &tools)?;
-        work.keep(&Signature { by: tools.name.clone() })
+        work.set_result(&Signature { by: tools.name.clone() })
     };
-    let retry = Retry::exponential(6, Duration::from_millis(20)).cap(Duration::from_millis(200));
-    Kind::new(errand.name(), handler).workers(4).retry(retry)
+    let retry = Retry::exponential(6, Duration::from_millis(20)).max_delay(Duration::from_millis(200));
+    TaskKind::new(errand.name(), handler).workers(4).retry(retry)
 }
 
-fn attempt(errand: Errand, work: &Work<'_>, order: &Order, tools: &Tools) -> TaskResult<()> {
+fn attempt(errand: Errand, work: &TaskContext<'_>, order: &Order, tools: &Tools) -> TaskResult<()> {
     match errand {
         Errand::Swift => effect(work, &order.key, tools),
         Errand::Flaky if work.attempt() <= 2 => Err(TaskError::transient("not yet")),
@@ -137,13 +137,13 @@ fn attempt(errand: Errand, work: &Work<'_>, order: &Order, tools: &Tools) -> Tas
     }
 }
 
-fn effect(work: &Work<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
+fn effect(work: &TaskContext<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
     Ok(tools.effects.have(key, work.id(), &tools.name)?)
 }
 
 /// Goes on after the last step that was noted. It says so before it looks: a worker that is stopped between its
 /// look and its note finds less than others have saved since, and is right.
-fn steps(work: &Work<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
+fn steps(work: &TaskContext<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
     let look = format!("{}/{}", tools.name, tools.looks.fetch_add(1, Ordering::Relaxed));
     tools.runs.line(&format!("looks {} {look}", work.id()))?;
     let done = work.checkpoint::<u32>("done")?.unwrap_or(0);
@@ -153,14 +153,14 @@ fn steps(work: &Work<'_>, key: &str, tools: &Tools) -> TaskResult<()> {
             return Err(TaskError::partial("third", "the third step fails once"));
         }
         effect(work, &step_key(key, step), tools)?;
-        work.save("done", &step)?;
+        work.save_checkpoint("done", &step)?;
         tools.runs.line(&format!("saved {} {step}", work.id()))?;
     }
     Ok(())
 }
 
 /// The follow-up has a key, so a parent that runs twice does not leave two of them waiting.
-fn parent(work: &Work<'_>, order: &Order, tools: &Tools) -> TaskResult<()> {
+fn parent(work: &TaskContext<'_>, order: &Order, tools: &Tools) -> TaskResult<()> {
     effect(work, &order.key, tools)?;
     let key = format!("{}/child", order.key);
     let order = Order { key: key.clone(), ..order.clone() };

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use gristmill_jsonl::probe::{Member, Value};
+use gristmill_jsonl::__fuzz::{Member, Value};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 

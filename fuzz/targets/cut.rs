@@ -4,7 +4,7 @@
 
 use std::io::{self, Read};
 
-use gristmill_jsonl::probe::cut;
+use gristmill_jsonl::__fuzz::cut;
 use libfuzzer_sys::fuzz_target;
 
 /// A source that gives a few bytes at a time.

@@ -2,10 +2,10 @@
 
 #![no_main]
 
-use gristmill_amqp::probe;
+use gristmill_amqp::__fuzz;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((sizes, bytes)) = data.split_first_chunk::<3>() else { return };
-    probe::frames(sizes, bytes);
+    __fuzz::frames(sizes, bytes);
 });

@@ -11,7 +11,7 @@ use gristmill_fuzz::{is_halfway, row};
 use gristmill_jsonl::import::control::Control;
 use gristmill_jsonl::import::import;
 use gristmill_jsonl::import::options::{Options, Target};
-use gristmill_jsonl::probe::{Member, Value};
+use gristmill_jsonl::__fuzz::{Member, Value};
 use libfuzzer_sys::fuzz_target;
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;

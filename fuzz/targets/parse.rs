@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use gristmill_fuzz::{depth, is_halfway, row};
 use gristmill_jsonl::Reason;
-use gristmill_jsonl::probe::{Member, Value, parse};
+use gristmill_jsonl::__fuzz::{Member, Value, parse};
 use libfuzzer_sys::fuzz_target;
 
 /// Near the limit each of the two counts in its own way.

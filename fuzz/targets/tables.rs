@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use gristmill_amqp::probe;
+use gristmill_amqp::__fuzz;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| probe::table(data));
+fuzz_target!(|data: &[u8]| __fuzz::table(data));

@@ -2,11 +2,11 @@
 
 #![no_main]
 
-use gristmill_amqp::probe;
+use gristmill_amqp::__fuzz;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(text) = str::from_utf8(data) {
-        probe::uri(text);
+        __fuzz::uri(text);
     }
 });

@@ -8,7 +8,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use gristmill_broker::Kit;
+use gristmill_broker::Installation;
 
 use crate::fault::Fault;
 use crate::fuzz;
@@ -44,7 +44,7 @@ const NEEDS: &[Need] = &[
         source: Source::Debian("strace"),
     },
     CARGO_FUZZ,
-    Need { name: "RabbitMQ", there: |_| Kit::find().is_ok(), source: Source::Own(get_rabbitmq) },
+    Need { name: "RabbitMQ", there: |_| Installation::find().is_ok(), source: Source::Own(get_rabbitmq) },
 ];
 
 const CARGO_FUZZ: Need = Need {
@@ -145,7 +145,7 @@ fn get_cargo_deny(workspace: &Workspace) -> Result<(), Fault> {
 
 /// Downloads it and unpacks it into our folder; installs and starts nothing.
 fn get_rabbitmq(_workspace: &Workspace) -> Result<(), Fault> {
-    Kit::get().map(drop).map_err(|fault| Fault::System(fault.to_string()))
+    Installation::install().map(drop).map_err(|fault| Fault::System(fault.to_string()))
 }
 
 /// Installs a program of the registry into our folder. Whether that worked; the output says why not.

@@ -9,7 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use gristmill_broker::Kit;
+use gristmill_broker::Installation;
 
 use super::options::Options;
 use crate::{
@@ -155,7 +155,7 @@ impl Program {
                 }
             }
             Program::Tool => {
-                let kit = Kit::find().map_err(|fault| fault.to_string())?;
+                let kit = Installation::find().map_err(|fault| fault.to_string())?;
                 let tool = kit.tool("amqp-consume").ok_or("amqp-consume is not there")?;
                 let set =
                     |(name, value): (&OsStr, Option<&OsStr>)| Some((name.to_owned(), value?.to_owned()));

@@ -91,7 +91,7 @@ impl Stage {
             let client = Client::builder(self.broker.uri()).start().await?;
             let counted = tokio::time::timeout(PATIENCE, async {
                 loop {
-                    match client.depth(queue).await? {
+                    match client.queue_depth(queue).await? {
                         (messages, 0) => return Ok(messages),
                         _ => tokio::time::sleep(Duration::from_millis(5)).await,
                     }

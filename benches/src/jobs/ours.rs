@@ -3,7 +3,7 @@
 //! heartbeats, retries and statistics on.
 
 use super::{BATCH, Contender, Fault, MANY, Outcome, Plan};
-use gristmill_jobs::{Kind, Runner};
+use gristmill_jobs::{Runner, TaskKind};
 use gristmill_store::{Store, tasks::NewTask};
 use std::{
     path::Path,
@@ -104,7 +104,7 @@ impl Queue {
     fn drain(&self) -> Result<u64, String> {
         let sum = Arc::new(AtomicU64::new(0));
         let total = sum.clone();
-        let add = Kind::new(KIND, move |work| {
+        let add = TaskKind::new(KIND, move |work| {
             total.fetch_add(work.parse::<u64>()?, Relaxed);
             Ok(())
         });

@@ -52,7 +52,7 @@ impl Hazards {
     }
 
     pub(crate) fn mend(&self) {
-        self.proxy.iter().for_each(Proxy::mend);
+        self.proxy.iter().for_each(Proxy::restore);
     }
 
     pub(crate) fn fill(&self) -> Result<(), Trouble> {

@@ -54,10 +54,10 @@ impl Post {
         let runtime = builder.worker_threads(1).enable_all().build().or_trouble("cannot start threads")?;
         let declared = if quorum { Queue::quorum(queue) } else { Queue::classic(queue) };
         let declared = match bound {
-            Some(bound) => declared.at_most(bound),
+            Some(bound) => declared.max_length(bound),
             None => declared,
         };
-        let builder = Client::builder(uri).name("referee").queue(declared).confirm_within(PATIENCE);
+        let builder = Client::builder(uri).name("referee").queue(declared).confirm_timeout(PATIENCE);
         let client = runtime.block_on(builder.start()).or_trouble("cannot make a queue")?;
         let refused = Arc::default();
         Ok(Post { uri: uri.to_owned(), queue: queue.to_owned(), client, runtime, refused })
@@ -104,7 +104,7 @@ impl Post {
                     for (parcel, result) in piece.into_iter().zip(results) {
                         match result {
                             Ok(()) => confirmed.push(parcel.id),
-                            Err(Error::Refusal) => left.push(parcel),
+                            Err(Error::Nacked) => left.push(parcel),
                             Err(_) => {}
                         }
                     }
@@ -135,7 +135,7 @@ impl Post {
         let name = format!("{}{behind}", self.queue);
         let start = Instant::now();
         loop {
-            match self.runtime.block_on(self.client.depth(&name)) {
+            match self.runtime.block_on(self.client.queue_depth(&name)) {
                 Ok((messages, _)) => return Ok(messages),
                 Err(Error::Channel { code: 404, .. }) => return Ok(0),
                 Err(error) if start.elapsed() > PATIENCE => {

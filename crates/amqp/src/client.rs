@@ -10,11 +10,11 @@ use crate::{
     link::{AtStart, Link, State},
     moves::Mover,
     net::Channel,
+    permissions::{self, MissingPermission, Permission},
     positions::{self, Keeper},
     publisher::Publisher,
-    rights::{self, MissingRight, Right},
     starts::{self, StartStore, Starts},
-    stats::{Counters, Seen, Stats, Watch},
+    stats::{ClientStats, Counters, Seen, StatsHandle},
     topology::{self, Binding, Exchange, Queue, Topology},
     transfer::{self, Transfer, Transferred},
     uri::Endpoint,
@@ -50,7 +50,7 @@ struct Running {
 /// Settings of a [`Client`].
 #[derive(Clone)]
 #[must_use]
-pub struct Builder {
+pub struct ClientBuilder {
     uris: Vec<String>,
     name: String,
     topology: Topology,
@@ -67,7 +67,7 @@ const MOVES: usize = 1000;
 /// How often the broker is asked how many messages wait.
 const ASK_FOR_LAG: Duration = Duration::from_secs(5);
 
-impl Builder {
+impl ClientBuilder {
     /// Another node of the same cluster, to go to when the others do not answer.
     pub fn uri(mut self, uri: impl Into<String>) -> Self {
         self.uris.push(uri.into());
@@ -112,19 +112,19 @@ impl Builder {
     }
 
     /// How long to wait for the first connection; 30 s, unless set. Later ones are waited for as long as it takes.
-    pub fn start_within(mut self, limit: Duration) -> Self {
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.start_within = limit;
         self
     }
 
     /// How long a message may be on its way before its publisher is told that it is not confirmed; 30 s, unless set.
-    pub fn confirm_within(mut self, limit: Duration) -> Self {
+    pub fn confirm_timeout(mut self, limit: Duration) -> Self {
         self.confirm_within = limit;
         self
     }
 
     /// How many messages may be on their way at a time; 1,000, unless set.
-    pub fn in_flight(mut self, count: usize) -> Self {
+    pub fn max_in_flight(mut self, count: usize) -> Self {
         self.in_flight = count;
         self
     }
@@ -172,7 +172,7 @@ impl Builder {
         let queues: Vec<Arc<str>> = sets.iter().map(|set| Arc::clone(&set.queue)).collect();
         self.topology.find_kinds(&connection, &queues).await?;
         let (_, topology, sets) = self.resolve()?;
-        rights::declare(&topology, &sets, &connection).await?;
+        permissions::declare(&topology, &sets, &connection).await?;
         self.consumers.iter().zip(&sets).for_each(|(consumer, set)| consumer.warn(set));
         let publisher = Publisher::start(publishing.clone(), self.in_flight, self.confirm_within);
         let mut client =
@@ -188,12 +188,16 @@ impl Builder {
             firsts.push(client.employ(set, &needed, self.store.as_ref(), position)?);
         }
         for (first, queue) in firsts.into_iter().zip(queues) {
-            first.await.unwrap_or(Err(Error::Ended)).map_err(|error| match rights::is_refusal(&error) {
-                // Everything is declared: it may not consume.
-                true => {
-                    rights::error(&connection, vec![MissingRight::new(Right::Read, "queue", &queue)], &[])
+            first.await.unwrap_or(Err(Error::Closed)).map_err(|error| {
+                match permissions::is_refusal(&error) {
+                    // Everything is declared: it may not consume.
+                    true => permissions::error(
+                        &connection,
+                        vec![MissingPermission::new(Permission::Read, "queue", &queue)],
+                        &[],
+                    ),
+                    false => error,
                 }
-                false => error,
             })?;
         }
         let again = tokio::spawn(declare_again(client.consuming.clone(), topology));
@@ -208,8 +212,8 @@ impl Builder {
 
 impl Client {
     /// Settings of a client of the broker that this URI names: `amqp://user:password@host:port/vhost`.
-    pub fn builder(uri: impl Into<String>) -> Builder {
-        Builder {
+    pub fn builder(uri: impl Into<String>) -> ClientBuilder {
+        ClientBuilder {
             uris: vec![uri.into()],
             name: "gristmill".to_owned(),
             topology: Topology::default(),
@@ -280,13 +284,13 @@ impl Client {
     }
 
     /// How it goes.
-    pub fn stats(&self) -> Stats {
-        self.watch().stats()
+    pub fn stats(&self) -> ClientStats {
+        self.stats_handle().stats()
     }
 
     /// Somebody who can say how it goes, also while it is being shut down.
-    pub fn watch(&self) -> Watch {
-        Watch {
+    pub fn stats_handle(&self) -> StatsHandle {
+        StatsHandle {
             consuming: self.consuming.watch(),
             publishing: self.publishing.watch(),
             consumers: self.consumers.iter().map(|running| running.seen.clone()).collect(),
@@ -294,7 +298,7 @@ impl Client {
     }
 
     /// How many messages wait in a queue, and how many consumers it has.
-    pub async fn depth(&self, queue: &str) -> Result<(u32, u32), Error> {
+    pub async fn queue_depth(&self, queue: &str) -> Result<(u32, u32), Error> {
         let mut channel = Channel::open(&self.publishing.up().await?.0).await?;
         topology::depth(&mut channel, queue).await
     }
@@ -349,7 +353,7 @@ impl Client {
 
     /// Stops consuming, finishes what runs within the deadline, acknowledges it, and gives the rest back to the queues.
     /// How it went, in the end.
-    pub async fn shutdown(mut self, deadline: Duration) -> Stats {
+    pub async fn shutdown(mut self, deadline: Duration) -> ClientStats {
         for running in &mut self.consumers {
             if let Some(stop) = running.stop.take() {
                 let _ = stop.send(deadline);
@@ -400,7 +404,7 @@ async fn forget(once: Arc<Once>) {
             let once = Arc::clone(&once);
             let pruned = move || {
                 once.release_left()?;
-                once.store.seen().prune(&once.scope, once.window, AT_A_TIME)
+                once.store.processed_ids().prune(&once.scope, once.window, AT_A_TIME)
             };
             match tokio::task::spawn_blocking(pruned).await {
                 Ok(Ok(count)) if count == AT_A_TIME => {}
@@ -441,7 +445,7 @@ async fn watch_lag(link: Link, consumers: Vec<Seen>) {
                         warned.retain(|name| *name != seen.set.name);
                     }
                 }
-                Err(Error::Ended) => return,
+                Err(Error::Closed) => return,
                 Err(_) => seen.counters.lag.store(0, Relaxed),
             }
         }

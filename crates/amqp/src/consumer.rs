@@ -94,7 +94,7 @@ pub(crate) enum Work {
 /// How a message is tried again unless its consumer says otherwise: twelve times in all, after 1, 2, 4 minutes and so on,
 /// then every hour.
 pub const DEFAULT_RETRY: Retry =
-    Retry::exponential(12, Duration::from_secs(60)).cap(Duration::from_secs(60 * 60));
+    Retry::exponential(12, Duration::from_secs(60)).max_delay(Duration::from_secs(60 * 60));
 /// How a message is tried again in its place, where those behind it wait: five times in all, after 1, 2, 4 and 8 seconds.
 pub const DEFAULT_RETRY_IN_PLACE: Retry = Retry::exponential(5, Duration::from_secs(1));
 /// When a sink that fails is tried again: after a second, then later and later, at last every minute.
@@ -212,7 +212,7 @@ impl Consumer {
 
     /// How long an attempt may take of a handler that keeps a limit of its own, for comparison with the
     /// [broker's](Self::broker_timeout).
-    pub fn handler_limit(mut self, limit: Duration) -> Self {
+    pub fn handler_timeout(mut self, limit: Duration) -> Self {
         self.handler_limit = Some(limit);
         self
     }
@@ -220,7 +220,7 @@ impl Consumer {
     /// How long the broker waits for an acknowledgement: its `consumer_timeout`, or that of the queue, 30 minutes unless it
     /// is set up otherwise; `None` if it waits without limit. It cannot be asked for that. A [timeout](Self::timeout) that is
     /// longer is warned of, and so is, once, a message that is not acknowledged after two thirds of it.
-    pub fn broker_timeout(mut self, limit: Option<Duration>) -> Self {
+    pub fn consumer_timeout(mut self, limit: Option<Duration>) -> Self {
         self.broker_timeout = limit;
         self
     }
@@ -277,13 +277,13 @@ impl Consumer {
     }
 
     /// Skips a message whose id was done within this time. Needs a [store](crate::Builder::store).
-    pub fn once_within(mut self, window: Duration) -> Self {
+    pub fn dedup_window(mut self, window: Duration) -> Self {
         self.once_within = Some(window);
         self
     }
 
     /// Also puts dead letters into the [store](crate::Builder::store)'s.
-    pub fn keep_letters(mut self) -> Self {
+    pub fn store_dead_letters(mut self) -> Self {
         self.keep_letters = true;
         self
     }
@@ -298,7 +298,7 @@ impl Consumer {
     /// Keeps the position in a stream in the [store](crate::Builder::store), by the consumer's name: after a restart it
     /// continues with the first message that was not finished, and [`offset`](Self::offset) is where it begins the first
     /// time. Queues of other kinds have no position.
-    pub fn keep_position(mut self) -> Self {
+    pub fn store_position(mut self) -> Self {
         self.keep_position = true;
         self
     }

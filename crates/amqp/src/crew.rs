@@ -8,11 +8,11 @@ use crate::{
     starts::{Start, StartRecorded, StartStore},
 };
 use gristmill_pool::{
-    AsyncPool, Delivery as Order, Pool, Results, Stats, Task, TaskError, TaskResult,
-    error::{Cause, Refusal},
+    AsyncPool, Pool, PoolStats, ResultOrder as Order, Results, Task, TaskError, TaskResult,
+    error::{Cause, SubmitErrorKind},
     task::TaskId,
 };
-use gristmill_store::{Store, message_runs::RunKey, seen::Claim};
+use gristmill_store::{Store, message_runs::RunKey, processed::ClaimResult};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -47,7 +47,7 @@ pub(crate) enum Crew {
 
 /// A message on its way to a worker.
 pub(crate) enum Job {
-    Task(Task<Ran, gristmill_pool::Tasks>),
+    Task(Task<Ran, gristmill_pool::TokioTasks>),
     Thread(Task<Ran>),
 }
 
@@ -82,17 +82,17 @@ impl Once {
     /// Claims a message, or says why it is not to be handled.
     fn claim(self: &Arc<Self>, id: String) -> TaskResult<Result<ClaimedId, Ran>> {
         self.release_left().map_err(TaskError::unavailable)?;
-        let claim = self.store.seen().claim(&self.scope, &id, self.window);
+        let claim = self.store.processed_ids().claim(&self.scope, &id, self.window);
         Ok(match claim.map_err(TaskError::unavailable)? {
-            Claim::Claimed => Ok(ClaimedId { once: Arc::clone(self), id: Some(id) }),
-            Claim::Seen => Err(Ran::Seen),
-            Claim::InProgress => Err(Ran::InProgress),
+            ClaimResult::Claimed => Ok(ClaimedId { once: Arc::clone(self), id: Some(id) }),
+            ClaimResult::AlreadyProcessed => Err(Ran::Seen),
+            ClaimResult::InProgress => Err(Ran::InProgress),
         })
     }
 
     /// Releases a claim, or keeps its id to try again. Blocks.
     fn release(&self, id: String) {
-        if let Err(error) = self.store.seen().release(&self.scope, &id) {
+        if let Err(error) = self.store.processed_ids().release(&self.scope, &id) {
             tracing::warn!(id, %error, "the claim on a message cannot be released yet");
             self.left().push(id);
         }
@@ -102,7 +102,7 @@ impl Once {
     pub(crate) fn release_left(&self) -> Result<(), gristmill_store::Error> {
         let mut left = self.left();
         while let Some(id) = left.last() {
-            self.store.seen().release(&self.scope, id)?;
+            self.store.processed_ids().release(&self.scope, id)?;
             left.pop();
         }
         Ok(())
@@ -123,7 +123,7 @@ impl ClaimedId {
     /// The message is done: its id is recorded.
     fn done(mut self) -> TaskResult<()> {
         let Some(id) = self.id.take() else { return Ok(()) };
-        let recorded = self.once.store.seen().record(&self.once.scope, vec![id.clone()]);
+        let recorded = self.once.store.processed_ids().record(&self.once.scope, vec![id.clone()]);
         if recorded.is_err() {
             self.id = Some(id);
         }
@@ -149,7 +149,7 @@ impl Crew {
         let mut builder = Pool::builder()
             .name(set.name.clone())
             .workers(set.sizing.workers)
-            .queue(set.sizing.queue)
+            .queue_capacity(set.sizing.queue)
             // What failed is read from its result, and kept nowhere else.
             .keep_failures(0);
         if let Some(limit) = set.timeout {
@@ -169,23 +169,23 @@ impl Crew {
 
     /// Gives the pool a message, or the message back if there is no room. Its number in the pool.
     pub(crate) fn submit(&self, job: Job) -> Result<u64, Option<Job>> {
-        let full = |refusal: Refusal| refusal == Refusal::Full;
+        let full = |refusal: SubmitErrorKind| refusal == SubmitErrorKind::Full;
         match (self, job) {
             (Self::Tasks(pool), Job::Task(task)) => match pool.try_submit(task) {
                 Ok(id) => Ok(id.get()),
-                Err(error) if full(error.refusal) => Err(Some(Job::Task(error.into_task()))),
+                Err(error) if full(error.kind) => Err(Some(Job::Task(error.into_task()))),
                 Err(_) => Err(None),
             },
             (Self::Threads(pool), Job::Thread(task)) => match pool.try_submit(task) {
                 Ok(id) => Ok(id.get()),
-                Err(error) if full(error.refusal) => Err(Some(Job::Thread(error.into_task()))),
+                Err(error) if full(error.kind) => Err(Some(Job::Thread(error.into_task()))),
                 Err(_) => Err(None),
             },
             _ => Err(None),
         }
     }
 
-    pub(crate) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> PoolStats {
         match self {
             Self::Tasks(pool) => pool.stats(),
             Self::Threads(pool) => pool.stats(),

@@ -79,7 +79,8 @@ impl Delivery {
         let headers = &received.properties.headers;
         let again = has_returned(headers, queue);
         let count = |name| {
-            headers.get(name).and_then(crate::Value::as_int).unwrap_or(0).clamp(0, u32::MAX.into()) as u32
+            headers.get(name).and_then(crate::FieldValue::as_int).unwrap_or(0).clamp(0, u32::MAX.into())
+                as u32
         };
         let failed = if again { count(header::FAILED) } else { 0 };
         // Only the broker's: on a first delivery it is what the publisher wrote.
@@ -88,7 +89,7 @@ impl Delivery {
         if again {
             // It comes by the way of a queue of Gristmill; its own way is in its headers.
             let text = |name| {
-                let text = headers.get(name).and_then(crate::Value::as_str);
+                let text = headers.get(name).and_then(crate::FieldValue::as_str);
                 // Names of exchanges and routing keys are never longer: Gristmill did not write such a header.
                 text.filter(|text| text.len() <= 255).map(str::to_owned)
             };
@@ -166,7 +167,7 @@ impl Delivery {
 
     /// The W3C trace context that it carries.
     pub fn traceparent(&self) -> Option<&str> {
-        self.headers().get(header::TRACEPARENT).and_then(crate::Value::as_str)
+        self.headers().get(header::TRACEPARENT).and_then(crate::FieldValue::as_str)
     }
 
     /// All of it as JSON: exchange, routing key, every property, every header with its type, and the body.
@@ -252,7 +253,7 @@ impl Delivery {
 
     /// Whether the sink failed with it and worked for another message, before it was moved to be tried again.
     pub(crate) fn failed_alone(&self) -> bool {
-        let note = self.headers().get(header::FAILED_ALONE).and_then(crate::Value::as_int);
+        let note = self.headers().get(header::FAILED_ALONE).and_then(crate::FieldValue::as_int);
         note == Some(1) && has_returned(self.headers(), self.queue())
     }
 
@@ -275,7 +276,7 @@ impl Delivery {
 /// Whether a message was put off from this very queue and is on its way through it again. A dead letter that is read or
 /// put back begins anew.
 fn has_returned(headers: &Headers, queue: &str) -> bool {
-    let from = headers.get(header::QUEUE).and_then(crate::Value::as_str);
+    let from = headers.get(header::QUEUE).and_then(crate::FieldValue::as_str);
     from == Some(queue) && headers.get(header::REASON).is_none()
 }
 

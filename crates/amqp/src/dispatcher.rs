@@ -37,7 +37,7 @@ use crate::{
     topology::Topology,
 };
 use errors::{is_timeout, shown};
-use gristmill_pool::{Class, Outcome, Results, TaskError, error::Cause};
+use gristmill_pool::{ErrorClass, Outcome, Results, TaskError, error::Cause};
 use gristmill_store::message_runs::RunKey;
 use offsets::{Offsets, offset_of};
 use overdue::Overdue;
@@ -386,15 +386,15 @@ impl Dispatcher {
 
     fn failed(&mut self, flight: Flight, error: &TaskError) {
         let why = shown(error);
-        let passing = matches!(error.class(), Class::Transient | Class::Partial);
+        let passing = matches!(error.class(), ErrorClass::Transient | ErrorClass::Partial);
         let failed = flight.delivery.failed().saturating_add(1);
         if !passing {
             return self.bury(flight, Reason::Permanent, why);
         }
-        if failed >= self.set.retry.attempts() {
+        if failed >= self.set.retry.max_attempts() {
             return self.bury(flight, Reason::Attempts, why);
         }
-        let delay = error.earliest_retry().unwrap_or_default().max(self.set.retry.delay(failed));
+        let delay = error.retry_after().unwrap_or_default().max(self.set.retry.delay(failed));
         if flight.delivery.expires_within(delay) {
             return self.expire(&flight);
         }
@@ -403,7 +403,7 @@ impl Dispatcher {
             consumer = self.set.name,
             id = flight.delivery.message_id(),
             attempt = flight.delivery.attempt(),
-            of = self.set.retry.attempts(),
+            of = self.set.retry.max_attempts(),
             again_after = ?delay,
             error = why,
             "a message failed; it is tried again"

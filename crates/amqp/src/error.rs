@@ -23,14 +23,14 @@ pub enum Error {
         source: io::Error,
     },
     /// Nothing came for too long, not even a heartbeat.
-    Silent {
+    HeartbeatTimeout {
         /// Which broker.
         to: String,
         /// For how long.
         after: Duration,
     },
     /// The broker closed the connection, or did not open it.
-    Refused {
+    ConnectionRefused {
         /// Which broker.
         to: String,
         /// The protocol's number of the reason: 403 is access, 530 a virtual host that is not there.
@@ -67,20 +67,20 @@ pub enum Error {
         text: String,
     },
     /// The broker did not take the message on: a queue is full, or its node fails.
-    Refusal,
+    Nacked,
     /// The broker said nothing within the time allowed. The message may be there or not.
     Unconfirmed(Duration),
     /// A message that the protocol cannot carry.
     Message(String),
     /// It was told to end.
-    Ended,
+    Closed,
     /// A consumer has ended by itself: its task panicked. The broker delivers its messages again.
     ConsumerPanicked {
         /// The name of the consumer.
         consumer: String,
     },
     /// The user lacks rights at the broker.
-    Rights(Box<crate::rights::MissingRights>),
+    MissingPermissions(Box<crate::permissions::MissingPermissions>),
     /// The store.
     Store(gristmill_store::Error),
     /// The pool.
@@ -89,14 +89,14 @@ pub enum Error {
 
 impl Error {
     /// Whether the same might work later: a network, a broker that restarts. What is not, a person must put right.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             // A certificate that is not trusted today is not tomorrow.
             Self::Io { source, .. } => source.kind() != io::ErrorKind::InvalidData,
-            Self::Silent { .. } | Self::Cancelled { .. } => true,
-            Self::Refusal | Self::Unconfirmed(_) => true,
+            Self::HeartbeatTimeout { .. } | Self::Cancelled { .. } => true,
+            Self::Nacked | Self::Unconfirmed(_) => true,
             // 320: an operator closed it; 541: the broker failed inside. 405, 506: a resource is in use or short.
-            Self::Refused { code, .. } => matches!(code, 320 | 541 | 506),
+            Self::ConnectionRefused { code, .. } => matches!(code, 320 | 541 | 506),
             Self::Channel { code, .. } => matches!(code, 405 | 506 | 541 | 311),
             _ => false,
         }
@@ -111,14 +111,14 @@ impl Error {
                 let source = io::Error::new(source.kind(), source.to_string());
                 Self::Io { to: to.clone(), source }
             }
-            Self::Silent { to, after } => Self::Silent { to: to.clone(), after: *after },
-            Self::Refused { to, code, text } => {
-                Self::Refused { to: to.clone(), code: *code, text: text.clone() }
+            Self::HeartbeatTimeout { to, after } => Self::HeartbeatTimeout { to: to.clone(), after: *after },
+            Self::ConnectionRefused { to, code, text } => {
+                Self::ConnectionRefused { to: to.clone(), code: *code, text: text.clone() }
             }
             Self::Protocol { to, what } => Self::Protocol { to: to.clone(), what: what.clone() },
             Self::Channel { code, text } => Self::Channel { code: *code, text: text.clone() },
             Self::Cancelled { queue } => Self::Cancelled { queue: queue.clone() },
-            Self::Ended => Self::Ended,
+            Self::Closed => Self::Closed,
             other => Self::Message(other.to_string()),
         }
     }
@@ -133,8 +133,10 @@ impl fmt::Display for Error {
             Self::Declaration(what) => f.write_str(what),
             Self::Tls(what) => write!(f, "TLS: {what}"),
             Self::Io { to, source } => write!(f, "{to}: {source}"),
-            Self::Silent { to, after } => write!(f, "{to}: not a sign of life for {} s", after.as_secs()),
-            Self::Refused { to, code, text } => {
+            Self::HeartbeatTimeout { to, after } => {
+                write!(f, "{to}: not a sign of life for {} s", after.as_secs())
+            }
+            Self::ConnectionRefused { to, code, text } => {
                 write!(f, "{to}: {text}")?;
                 if !text.starts_with(char::is_uppercase) {
                     write!(f, " ({code})")?;
@@ -148,18 +150,18 @@ impl fmt::Display for Error {
                 f,
                 "no queue takes messages of exchange `{exchange}` with routing key `{key}` ({text})"
             ),
-            Self::Refusal => f.write_str("the broker did not take the message: is a queue full?"),
+            Self::Nacked => f.write_str("the broker did not take the message: is a queue full?"),
             Self::Unconfirmed(after) => {
                 write!(f, "the broker did not confirm the message within {} s", after.as_secs())
             }
             Self::Message(what) => f.write_str(what),
-            Self::Ended => f.write_str("it was told to end"),
+            Self::Closed => f.write_str("it was told to end"),
             Self::ConsumerPanicked { consumer } => write!(
                 f,
                 "consumer {consumer} has ended by a panic, and its messages go back to the queue. This is a defect: please report \
                  it, with what was logged"
             ),
-            Self::Rights(rights) => rights.fmt(f),
+            Self::MissingPermissions(rights) => rights.fmt(f),
             Self::Store(error) => error.fmt(f),
             Self::Pool(error) => error.fmt(f),
         }

@@ -9,7 +9,7 @@ use crate::{
     delivery::Delivery,
     wire::{
         properties::Properties,
-        table::{Field, Headers, Value, latin},
+        table::{Field, FieldValue, Headers, latin},
     },
 };
 use bytes::Bytes;
@@ -72,30 +72,30 @@ pub(crate) fn headers(headers: &Headers) -> Json {
     Json::Array(headers.fields().iter().map(entry).collect())
 }
 
-fn typed(value: &Value) -> Map<String, Json> {
+fn typed(value: &FieldValue) -> Map<String, Json> {
     let (kind, value): (&str, Json) = match value {
-        Value::Bool(value) => ("bool", (*value).into()),
-        Value::Int(value) => ("int", (*value).into()),
-        Value::Int8(value) => ("int8", (*value).into()),
-        Value::UInt8(value) => ("uint8", (*value).into()),
-        Value::Int16(value) => ("int16", (*value).into()),
-        Value::UInt16(value) => ("uint16", (*value).into()),
-        Value::Int32(value) => ("int32", (*value).into()),
-        Value::UInt32(value) => ("uint32", (*value).into()),
-        Value::Float(value) => ("float", real(f64::from(*value))),
-        Value::Double(value) => ("double", real(*value)),
-        Value::Decimal(scale, digits) => ("decimal", json!({"scale": scale, "digits": digits})),
-        Value::Text(text) => ("text", text.as_str().into()),
-        Value::RawText(bytes) => ("text", json!({"hex": hex(bytes)})),
-        Value::Bytes(bytes) => ("bytes", hex(bytes).into()),
-        Value::Time(seconds) => ("time", (*seconds).into()),
-        Value::Array(values) => {
+        FieldValue::Bool(value) => ("bool", (*value).into()),
+        FieldValue::Int(value) => ("int", (*value).into()),
+        FieldValue::Int8(value) => ("int8", (*value).into()),
+        FieldValue::UInt8(value) => ("uint8", (*value).into()),
+        FieldValue::Int16(value) => ("int16", (*value).into()),
+        FieldValue::UInt16(value) => ("uint16", (*value).into()),
+        FieldValue::Int32(value) => ("int32", (*value).into()),
+        FieldValue::UInt32(value) => ("uint32", (*value).into()),
+        FieldValue::Float(value) => ("float", real(f64::from(*value))),
+        FieldValue::Double(value) => ("double", real(*value)),
+        FieldValue::Decimal(scale, digits) => ("decimal", json!({"scale": scale, "digits": digits})),
+        FieldValue::Text(text) => ("text", text.as_str().into()),
+        FieldValue::RawText(bytes) => ("text", json!({"hex": hex(bytes)})),
+        FieldValue::Bytes(bytes) => ("bytes", hex(bytes).into()),
+        FieldValue::Time(seconds) => ("time", (*seconds).into()),
+        FieldValue::Array(values) => {
             ("array", Json::Array(values.iter().map(|value| Json::Object(typed(value))).collect()))
         }
-        Value::Table(table) => ("table", headers(table)),
-        Value::Void => ("void", Json::Null),
-        Value::DeepTable(bytes) => ("deep_table", hex(bytes).into()),
-        Value::DeepArray(bytes) => ("deep_array", hex(bytes).into()),
+        FieldValue::Table(table) => ("table", headers(table)),
+        FieldValue::Void => ("void", Json::Null),
+        FieldValue::DeepTable(bytes) => ("deep_table", hex(bytes).into()),
+        FieldValue::DeepArray(bytes) => ("deep_array", hex(bytes).into()),
     };
     let mut object = Map::new();
     object.insert("type".to_owned(), kind.into());
@@ -183,40 +183,40 @@ fn number<T: TryFrom<i64>>(value: &Json) -> Option<T> {
     T::try_from(value.as_i64()?).ok()
 }
 
-fn read_value(entry: &Json) -> Result<Value, String> {
+fn read_value(entry: &Json) -> Result<FieldValue, String> {
     let value = &entry["value"];
     let float = || value.as_f64().or_else(|| value.as_str()?.parse().ok());
     let read = || {
         Some(match entry["type"].as_str()? {
-            "bool" => Value::Bool(value.as_bool()?),
-            "int" => Value::Int(value.as_i64()?),
-            "int8" => Value::Int8(number(value)?),
-            "uint8" => Value::UInt8(number(value)?),
-            "int16" => Value::Int16(number(value)?),
-            "uint16" => Value::UInt16(number(value)?),
-            "int32" => Value::Int32(number(value)?),
-            "uint32" => Value::UInt32(number(value)?),
-            "float" => Value::Float(float()? as f32),
-            "double" => Value::Double(float()?),
-            "decimal" => Value::Decimal(number(&value["scale"])?, number(&value["digits"])?),
+            "bool" => FieldValue::Bool(value.as_bool()?),
+            "int" => FieldValue::Int(value.as_i64()?),
+            "int8" => FieldValue::Int8(number(value)?),
+            "uint8" => FieldValue::UInt8(number(value)?),
+            "int16" => FieldValue::Int16(number(value)?),
+            "uint16" => FieldValue::UInt16(number(value)?),
+            "int32" => FieldValue::Int32(number(value)?),
+            "uint32" => FieldValue::UInt32(number(value)?),
+            "float" => FieldValue::Float(float()? as f32),
+            "double" => FieldValue::Double(float()?),
+            "decimal" => FieldValue::Decimal(number(&value["scale"])?, number(&value["digits"])?),
             "text" => match value.as_str() {
-                Some(text) => Value::Text(text.to_owned()),
-                None => Value::RawText(unhex(value["hex"].as_str()?)?.into()),
+                Some(text) => FieldValue::Text(text.to_owned()),
+                None => FieldValue::RawText(unhex(value["hex"].as_str()?)?.into()),
             },
-            "bytes" => Value::Bytes(unhex(value.as_str()?)?.into()),
-            "time" => Value::Time(value.as_u64()?),
-            "void" => Value::Void,
-            "deep_table" => Value::DeepTable(unhex(value.as_str()?)?.into()),
-            "deep_array" => Value::DeepArray(unhex(value.as_str()?)?.into()),
+            "bytes" => FieldValue::Bytes(unhex(value.as_str()?)?.into()),
+            "time" => FieldValue::Time(value.as_u64()?),
+            "void" => FieldValue::Void,
+            "deep_table" => FieldValue::DeepTable(unhex(value.as_str()?)?.into()),
+            "deep_array" => FieldValue::DeepArray(unhex(value.as_str()?)?.into()),
             _ => return None,
         })
     };
     match entry["type"].as_str() {
         Some("array") => {
             let values = value.as_array().ok_or("an array is no list")?;
-            Ok(Value::Array(values.iter().map(read_value).collect::<Result<_, _>>()?))
+            Ok(FieldValue::Array(values.iter().map(read_value).collect::<Result<_, _>>()?))
         }
-        Some("table") => Ok(Value::Table(read_headers(value)?)),
+        Some("table") => Ok(FieldValue::Table(read_headers(value)?)),
         _ => read().ok_or_else(|| format!("a header's value is {entry}")),
     }
 }
@@ -248,33 +248,33 @@ mod tests {
     fn every_type() -> Headers {
         let nested = Headers::new().with("inner", true).with("again", Headers::new().with("x", 1i64));
         let values = [
-            Value::Bool(true),
-            Value::Int(i64::MIN),
-            Value::Int8(-1),
-            Value::UInt8(255),
-            Value::Int16(-2),
-            Value::UInt16(65_535),
-            Value::Int32(i32::MIN),
-            Value::UInt32(u32::MAX),
-            Value::Float(0.1),
-            Value::Double(0.1),
+            FieldValue::Bool(true),
+            FieldValue::Int(i64::MIN),
+            FieldValue::Int8(-1),
+            FieldValue::UInt8(255),
+            FieldValue::Int16(-2),
+            FieldValue::UInt16(65_535),
+            FieldValue::Int32(i32::MIN),
+            FieldValue::UInt32(u32::MAX),
+            FieldValue::Float(0.1),
+            FieldValue::Double(0.1),
             // A reader that rounds a little wrong gives another one back.
-            Value::Double(5.518_027_000_319_834e250),
-            Value::Double(f64::NEG_INFINITY),
-            Value::Decimal(2, 314),
-            Value::Text("é\0".to_owned()),
-            Value::RawText(Bytes::from_static(b"\xff\xfe")),
-            Value::Bytes(Bytes::from_static(b"text")),
-            Value::Time(u64::MAX),
-            Value::Array(vec![Value::Int32(1), Value::Void]),
-            Value::Table(nested),
-            Value::Void,
-            Value::DeepTable(Bytes::from_static(b"\x01aV")),
-            Value::DeepArray(Bytes::from_static(b"V")),
+            FieldValue::Double(5.518_027_000_319_834e250),
+            FieldValue::Double(f64::NEG_INFINITY),
+            FieldValue::Decimal(2, 314),
+            FieldValue::Text("é\0".to_owned()),
+            FieldValue::RawText(Bytes::from_static(b"\xff\xfe")),
+            FieldValue::Bytes(Bytes::from_static(b"text")),
+            FieldValue::Time(u64::MAX),
+            FieldValue::Array(vec![FieldValue::Int32(1), FieldValue::Void]),
+            FieldValue::Table(nested),
+            FieldValue::Void,
+            FieldValue::DeepTable(Bytes::from_static(b"\x01aV")),
+            FieldValue::DeepArray(Bytes::from_static(b"V")),
         ];
         let numbered = values.into_iter().enumerate();
         let mut all = numbered.fold(Headers::new(), |all, (at, value)| all.with(format!("h{at:02}"), value));
-        all.push_bytes(b"\xe9", Value::Void);
+        all.push_bytes(b"\xe9", FieldValue::Void);
         all
     }
 
@@ -312,7 +312,7 @@ mod tests {
     fn a_message_kept_by_an_older_version_is_read() {
         let old = json!({"exchange": "", "routing_key": "orders", "headers": {"a": "1"}, "payload": "x"});
         let read = read(&old).unwrap();
-        assert_eq!(read.properties.headers.get("a"), Some(&Value::Text("1".to_owned())));
+        assert_eq!(read.properties.headers.get("a"), Some(&FieldValue::Text("1".to_owned())));
         assert_eq!((read.properties.delivery_mode, &read.body[..]), (Some(2), &b"x"[..]));
     }
 

@@ -32,6 +32,8 @@
 //! # }
 //! ```
 
+#[doc(hidden)]
+pub mod __fuzz;
 mod browse;
 mod client;
 mod consumer;
@@ -49,13 +51,11 @@ mod moves;
 mod net;
 mod orphans;
 mod pacing;
+mod permissions;
 mod positions;
 mod postponed;
-#[doc(hidden)]
-pub mod probe;
 mod publisher;
 mod queue_kind;
-mod rights;
 mod sink_gate;
 mod sizing;
 mod starts;
@@ -66,20 +66,20 @@ mod transfer;
 mod uri;
 mod wire;
 
-pub use client::{Builder, Client};
+pub use client::{Client, ClientBuilder};
 pub use consumer::{Consumer, DEFAULT_RETRY, DEFAULT_RETRY_IN_PLACE, Offset, OrderBy};
 pub use delivery::{Delivery, header};
 pub use error::Error;
 pub use message::Message;
-pub use moves::companions;
+pub use moves::derived_queue_names;
+pub use permissions::{MissingPermission, MissingPermissions, Permission};
 pub use publisher::Publisher;
-pub use rights::{MissingRight, MissingRights, Right};
 #[doc(inline)]
-pub use stats::Stats;
+pub use stats::ClientStats;
 pub use topology::{Binding, Exchange, Queue};
 pub use transfer::{Transfer, Transferred};
 pub use uri::Endpoint;
 pub use wire::{
     properties::Properties,
-    table::{Headers, Value},
+    table::{FieldValue, Headers},
 };

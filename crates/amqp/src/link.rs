@@ -28,7 +28,7 @@ pub(crate) enum State {
 /// From a tenth of a second to five: a broker that is back is found within seconds, and one that is not is not
 /// stormed. With jitter: a broker that comes back has many consumers.
 pub(crate) const TRY_AGAIN: Retry =
-    Retry::exponential(u32::MAX, Duration::from_millis(100)).cap(Duration::from_secs(5));
+    Retry::exponential(u32::MAX, Duration::from_millis(100)).max_delay(Duration::from_secs(5));
 /// What lasted so long was a connection; what did not is one more failure.
 const STEADY: Duration = Duration::from_secs(5);
 
@@ -58,7 +58,7 @@ impl Link {
             {
                 return Ok((connection.clone(), *count));
             }
-            state.changed().await.map_err(|_| Error::Ended)?;
+            state.changed().await.map_err(|_| Error::Closed)?;
         }
     }
 
@@ -72,18 +72,18 @@ impl Link {
                 match &*state.borrow_and_update() {
                     State::Up(..) => return Ok(()),
                     State::Down(Some(error), failed, _)
-                        if !error.is_passing() && *failed as usize >= nodes =>
+                        if !error.is_transient() && *failed as usize >= nodes =>
                     {
                         return Err(error.again());
                     }
                     State::Down(why, ..) => last = why.clone(),
                 }
-                state.changed().await.map_err(|_| Error::Ended)?;
+                state.changed().await.map_err(|_| Error::Closed)?;
             }
         };
         match tokio::time::timeout(within, connected).await {
             Ok(connected) => connected,
-            Err(_) => Err(last.map_or(Error::Ended, |error| error.again())),
+            Err(_) => Err(last.map_or(Error::Closed, |error| error.again())),
         }
     }
 
@@ -138,7 +138,7 @@ async fn keep(
                     _ = over.changed() => return,
                 };
                 // We closed it ourselves.
-                if matches!(*error, Error::Ended) {
+                if matches!(*error, Error::Closed) {
                     return;
                 }
                 if since.elapsed() >= STEADY {
@@ -150,7 +150,7 @@ async fn keep(
         let wait = TRY_AGAIN.delay(failed + 1);
         failed = failed.saturating_add(1);
         // Before the first connection, an error that is not transient is returned at once by `first`.
-        let is_returned = connected == 0 && (at_start == AtStart::Return || !error.is_passing());
+        let is_returned = connected == 0 && (at_start == AtStart::Return || !error.is_transient());
         // Once, and then every 20th time.
         if (!is_warned && !is_returned) || failed.is_multiple_of(20) {
             is_warned = true;

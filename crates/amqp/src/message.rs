@@ -6,7 +6,7 @@ use crate::{
     json_form,
     wire::{
         properties::Properties,
-        table::{Headers, Value},
+        table::{FieldValue, Headers},
     },
 };
 use bytes::Bytes;
@@ -69,7 +69,7 @@ impl Message {
     }
 
     /// A header.
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<FieldValue>) -> Self {
         self.properties.headers.set(name, value);
         self
     }
@@ -114,7 +114,7 @@ impl Message {
     ) -> Self {
         take_user(&mut properties);
         let headers = &mut properties.headers;
-        let route = |name| headers.get(name).and_then(Value::as_str).filter(|text| text.len() <= 255);
+        let route = |name| headers.get(name).and_then(FieldValue::as_str).filter(|text| text.len() <= 255);
         let exchange = route(header::EXCHANGE).unwrap_or(exchange).to_owned();
         let key = route(header::ROUTING_KEY).unwrap_or(key).to_owned();
         headers.retain(is_the_messages_own);

@@ -15,10 +15,10 @@ use crate::{
     topology::{Queue, Topology},
     wire::{
         properties::Properties,
-        table::{Headers, Value},
+        table::{FieldValue, Headers},
     },
 };
-use gristmill_store::{Store, letters::NewLetter};
+use gristmill_store::{Store, dead_letters::NewDeadLetter};
 use std::{
     collections::HashSet,
     sync::{
@@ -258,7 +258,7 @@ impl Mover {
         let mut tries = 0;
         loop {
             let (store, letter) = (store.clone(), letter.clone());
-            let kept = tokio::task::spawn_blocking(move || store.letters().bury(letter)).await;
+            let kept = tokio::task::spawn_blocking(move || store.dead_letters().insert(letter)).await;
             let error = match kept {
                 Ok(Ok(_)) => return true,
                 Ok(Err(error)) => error.to_string(),
@@ -274,10 +274,10 @@ impl Mover {
     }
 }
 
-fn letter(store: &Store, delivery: &Delivery, reason: Reason, why: &str, failed: i64) -> NewLetter {
+fn letter(store: &Store, delivery: &Delivery, reason: Reason, why: &str, failed: i64) -> NewDeadLetter {
     let now = store.now();
     let details = serde_json::json!({ "reason": reason.word(), "error": why });
-    NewLetter {
+    NewDeadLetter {
         message_id: delivery.message_id().unwrap_or_default().to_owned(),
         kind: format!("amqp:{}", delivery.queue()),
         queue: delivery.queue().to_owned(),
@@ -307,14 +307,14 @@ fn steps(delay: Duration) -> u64 {
 /// The queues that a consumer of this one may have made beside it: where its dead letters are, unless they go elsewhere, and
 /// where messages wait for another attempt. The first of the latter exists whenever another does: who does not find it
 /// need not ask about the others. (The broker logs each question about a queue that does not exist as an error.)
-pub fn companions(queue: &str) -> impl Iterator<Item = String> {
+pub fn derived_queue_names(queue: &str) -> impl Iterator<Item = String> {
     let waiting = (0..=STEPS).map(move |step| waiting_room(queue, SHORTEST << step).name);
     std::iter::once(format!("{queue}.dead")).chain(waiting)
 }
 
 /// The queues where messages of a consumer wait, by its retry policy.
 pub(crate) fn retry_queues(set: &Set) -> Vec<Queue> {
-    let delays = (1..set.retry.attempts()).map(|failed| steps(set.retry.delay(failed)));
+    let delays = (1..set.retry.max_attempts()).map(|failed| steps(set.retry.delay(failed)));
     // Delays grow up to a bound: many attempts have few delays.
     let mut delays: std::collections::BTreeSet<u64> = delays.collect();
     if !delays.is_empty() {
@@ -364,8 +364,8 @@ fn only_ours(headers: &Headers) -> Headers {
         header::POSTPONED,
     ];
     // By name and size: others can write such names, too.
-    let small = |value: &Value| match value {
-        Value::Text(text) => text.len() <= LONGEST,
+    let small = |value: &FieldValue| match value {
+        FieldValue::Text(text) => text.len() <= LONGEST,
         value => value.as_int().is_some(),
     };
     let ours = headers.iter().filter(|(name, value)| OURS.contains(name) && small(value));

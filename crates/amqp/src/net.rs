@@ -42,7 +42,7 @@ struct Last(Arc<Shared>);
 
 impl Drop for Last {
     fn drop(&mut self) {
-        self.0.end(Error::Ended);
+        self.0.end(Error::Closed);
     }
 }
 
@@ -154,7 +154,7 @@ impl Connection {
     pub(crate) async fn ended(&self) -> Arc<Error> {
         let mut ended = self.shared.ended.subscribe();
         let reason = ended.wait_for(Option::is_some).await;
-        reason.ok().and_then(|reason| reason.clone()).unwrap_or_else(|| Arc::new(Error::Ended))
+        reason.ok().and_then(|reason| reason.clone()).unwrap_or_else(|| Arc::new(Error::Closed))
     }
 
     /// The user that is connected, and the virtual host.
@@ -176,7 +176,7 @@ impl Connection {
         self.shared.leaving.store(true, Relaxed);
         self.shared.send(0, &Outgoing::Close { code: 200, text: "" });
         let _ = tokio::time::timeout(within, self.ended()).await;
-        self.shared.end(Error::Ended);
+        self.shared.end(Error::Closed);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     topology,
     wire::{
         method::Outgoing,
-        table::{Headers, Value},
+        table::{FieldValue, Headers},
     },
 };
 use gristmill_store::Store;
@@ -242,7 +242,7 @@ async fn first(
 }
 
 fn offset(queue: &str, received: &Received) -> Result<u64, Error> {
-    let offset = received.properties.headers.get("x-stream-offset").and_then(Value::as_int);
+    let offset = received.properties.headers.get("x-stream-offset").and_then(FieldValue::as_int);
     offset.and_then(|offset| u64::try_from(offset).ok()).ok_or_else(|| {
         Error::Declaration(format!(
             "queue {queue} is no stream: its messages have no offsets; leave out the offset"

@@ -92,7 +92,7 @@ impl Postponed {
         if self.is_empty.load(Relaxed) {
             return;
         }
-        let mark = headers.get(header::POSTPONED).and_then(crate::Value::as_str);
+        let mark = headers.get(header::POSTPONED).and_then(crate::FieldValue::as_str);
         let number = mark.and_then(|mark| mark.strip_prefix(&self.run)?.strip_prefix(':')?.parse().ok());
         if let Some(number) = number {
             self.update(|out| out.remove(number));

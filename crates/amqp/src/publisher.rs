@@ -54,14 +54,14 @@ impl Publisher {
     /// Publishes a message. `Ok` says that the broker has it: on disk, for a message that is kept and a queue that
     /// is durable. A message that no queue takes is [`Error::Unroutable`]. Waits while too many are on their way.
     pub async fn publish(&self, message: Message) -> Result<(), Error> {
-        self.begin(message).await?.await
+        self.send(message).await?.await
     }
 
     /// Publishes many, as many at a time as may be on their way. One result for each, in order.
     pub async fn publish_all(&self, messages: impl IntoIterator<Item = Message>) -> Vec<Result<(), Error>> {
         let mut begun = Vec::new();
         for message in messages {
-            begun.push(self.begin(message).await);
+            begun.push(self.send(message).await);
         }
         let mut results = Vec::with_capacity(begun.len());
         for one in begun {
@@ -75,7 +75,7 @@ impl Publisher {
 
     /// Hands a message over when there is room, and gives back a future of its confirmation. For who has many, and
     /// wants to know of each.
-    pub async fn begin(
+    pub async fn send(
         &self,
         message: Message,
     ) -> Result<impl Future<Output = Result<(), Error>> + Send + use<>, Error> {
@@ -85,12 +85,12 @@ impl Publisher {
         // The broker may block publishers for hours. Who publishes learns of it.
         let room =
             tokio::time::timeout_at(later(within), room).await.map_err(|_| Error::Unconfirmed(within))?;
-        let room = room.map_err(|_| Error::Ended)?;
+        let room = room.map_err(|_| Error::Closed)?;
         let (answer, answered) = oneshot::channel();
         let until = later(within);
         let request = Request { message, until, within, answer, _room: room };
-        self.requests.send(request).map_err(|_| Error::Ended)?;
-        Ok(async move { answered.await.unwrap_or(Err(Error::Ended)) })
+        self.requests.send(request).map_err(|_| Error::Closed)?;
+        Ok(async move { answered.await.unwrap_or(Err(Error::Closed)) })
     }
 }
 
@@ -142,7 +142,7 @@ impl Desk {
                 Err(error) => Over::Lost(error),
             };
             let error = match over {
-                Over::Ended | Over::Lost(Error::Ended) => return,
+                Over::Ended | Over::Lost(Error::Closed) => return,
                 Over::Lost(error) => error,
             };
             if self.pending.is_empty() {
@@ -303,7 +303,7 @@ impl Desk {
                         let result = match pending.returned.take() {
                             Some(error) => Err(error),
                             None if taken => Ok(()),
-                            None => Err(Error::Refusal),
+                            None => Err(Error::Nacked),
                         };
                         let _ = request.answer.send(result);
                     }

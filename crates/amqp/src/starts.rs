@@ -7,7 +7,7 @@
 use crate::fingerprint::Fingerprint;
 use gristmill_store::{
     Store,
-    message_runs::{Run, RunKey},
+    message_runs::{MessageRun, RunKey},
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -137,7 +137,7 @@ impl StartStore {
     }
 
     /// What is known of messages that have not ended. Blocks.
-    pub(crate) fn load(&self) -> Vec<Run> {
+    pub(crate) fn load(&self) -> Vec<MessageRun> {
         self.store.message_runs().list(&self.scope, MAX_ROWS).unwrap_or_else(|error| {
             tracing::warn!(scope = &*self.scope, %error, "starts that were counted before cannot be read");
             Vec::new()
@@ -146,7 +146,7 @@ impl StartStore {
 
     /// Deletes rows of messages that ended. Blocks.
     fn end(&self, keys: Vec<RunKey>) -> Deletion {
-        let deleted = self.store.message_runs().end(&self.scope, keys.clone());
+        let deleted = self.store.message_runs().finish(&self.scope, keys.clone());
         if let Err(error) = &deleted {
             tracing::warn!(scope = &*self.scope, %error, "starts of messages that ended cannot be deleted yet");
         }
@@ -155,7 +155,7 @@ impl StartStore {
 
     /// Takes back starts that are no crashes. Blocks.
     pub(crate) fn take_back(&self, keys: Vec<RunKey>) {
-        if let Err(error) = self.store.message_runs().take_back(&self.scope, keys) {
+        if let Err(error) = self.store.message_runs().undo_starts(&self.scope, keys) {
             tracing::warn!(scope = &*self.scope, %error, "starts that were interrupted cannot be taken back");
         }
     }
@@ -216,9 +216,9 @@ impl Starts {
     }
 
     /// Replaces what is known by what the store holds now.
-    pub(crate) fn refresh(&mut self, rows: Vec<Run>) {
+    pub(crate) fn refresh(&mut self, rows: Vec<MessageRun>) {
         let now = Instant::now();
-        let known = |run: Run| Known { starts: run.starts, failed: run.failed, age: (run.age, now) };
+        let known = |run: MessageRun| Known { starts: run.starts, failed: run.failed, age: (run.age, now) };
         self.known = rows.into_iter().map(|run| (run.key, known(run))).collect();
     }
 
@@ -336,8 +336,8 @@ mod tests {
         (Starts::new(Some(StartStore::new(store, "q", limit))), folder)
     }
 
-    fn row(key: RunKey, starts: u32, failed: u32) -> Run {
-        Run { key, starts, failed, error: None, age: Duration::ZERO }
+    fn row(key: RunKey, starts: u32, failed: u32) -> MessageRun {
+        MessageRun { key, starts, failed, error: None, age: Duration::ZERO }
     }
 
     #[test]

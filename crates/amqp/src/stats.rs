@@ -15,7 +15,7 @@ use tokio::sync::watch;
 /// How a [`Client`](crate::Client) goes, at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct ClientStats {
     /// Whether there is a connection.
     pub connected: bool,
     /// Connections so far.
@@ -93,15 +93,15 @@ pub struct ConsumerStats {
 
 /// Tells how a [`Client`](crate::Client) goes, also while it is being shut down.
 #[derive(Clone)]
-pub struct Watch {
+pub struct StatsHandle {
     pub(crate) consuming: watch::Receiver<State>,
     pub(crate) publishing: watch::Receiver<State>,
     pub(crate) consumers: Vec<Seen>,
 }
 
-impl Watch {
+impl StatsHandle {
     /// How it goes now.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> ClientStats {
         let (connected, connections) = match &*self.consuming.borrow() {
             State::Up(connection, count) => (!connection.has_ended(), *count),
             State::Down(_, _, count) => (false, *count),
@@ -110,7 +110,12 @@ impl Watch {
             State::Up(connection, _) => connection.blocked().borrow().clone(),
             State::Down(..) => None,
         };
-        Stats { connected, connections, blocked, consumers: self.consumers.iter().map(Seen::stats).collect() }
+        ClientStats {
+            connected,
+            connections,
+            blocked,
+            consumers: self.consumers.iter().map(Seen::stats).collect(),
+        }
     }
 }
 
@@ -204,7 +209,7 @@ impl Seen {
     }
 }
 
-impl Stats {
+impl ClientStats {
     /// The same in the text format of Prometheus.
     pub fn prometheus(&self) -> String {
         let mut text = String::new();

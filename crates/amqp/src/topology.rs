@@ -4,8 +4,8 @@
 use crate::{
     error::Error,
     net::{Channel, Connection},
+    permissions::{self, MissingPermission, Permission},
     queue_kind,
-    rights::{self, MissingRight, Right},
     wire::{
         method::{Incoming, Outgoing, flag},
         table::Headers,
@@ -77,7 +77,7 @@ impl Exchange {
     }
 
     /// What the broker knows beyond these.
-    pub fn argument(mut self, name: impl Into<String>, value: impl Into<crate::Value>) -> Self {
+    pub fn argument(mut self, name: impl Into<String>, value: impl Into<crate::FieldValue>) -> Self {
         self.arguments.set(name, value);
         self
     }
@@ -146,7 +146,7 @@ impl Queue {
     }
 
     /// At most so many messages. Above it publishers are refused (and told so), rather than messages dropped.
-    pub fn at_most(self, messages: u32) -> Self {
+    pub fn max_length(self, messages: u32) -> Self {
         let queue = self.argument("x-max-length", i64::from(messages));
         match queue.kind() {
             Some("stream") => queue,
@@ -155,7 +155,7 @@ impl Queue {
     }
 
     /// What the broker knows beyond these.
-    pub fn argument(mut self, name: impl Into<String>, value: impl Into<crate::Value>) -> Self {
+    pub fn argument(mut self, name: impl Into<String>, value: impl Into<crate::FieldValue>) -> Self {
         self.arguments.set(name, value);
         self
     }
@@ -166,12 +166,12 @@ impl Queue {
     }
 
     fn declared_kind(&self) -> Option<&str> {
-        self.arguments.get(KIND).and_then(crate::Value::as_str)
+        self.arguments.get(KIND).and_then(crate::FieldValue::as_str)
     }
 
     /// Whether the broker gives its messages to one consumer at a time.
     pub(crate) fn has_single_active_consumer(&self) -> bool {
-        matches!(self.arguments.get("x-single-active-consumer"), Some(crate::Value::Bool(true)))
+        matches!(self.arguments.get("x-single-active-consumer"), Some(crate::FieldValue::Bool(true)))
     }
 
     fn check(&self) -> Result<(), String> {
@@ -220,7 +220,7 @@ impl Binding {
     }
 
     /// For exchanges that match headers.
-    pub fn argument(mut self, name: impl Into<String>, value: impl Into<crate::Value>) -> Self {
+    pub fn argument(mut self, name: impl Into<String>, value: impl Into<crate::FieldValue>) -> Self {
         self.arguments.set(name, value);
         self
     }
@@ -414,7 +414,7 @@ impl Topology {
             let known = self.refused.names().contains(&step.declaration);
             if !known {
                 match step.call(&mut channel, connection, false).await {
-                    Err(error) if rights::is_refusal(&error) => {
+                    Err(error) if permissions::is_refusal(&error) => {
                         missing.extend(step.right_to_bind(&error, &self.refused));
                     }
                     // What it binds may not be made.
@@ -438,7 +438,7 @@ impl Topology {
         }
         match missing.is_empty() {
             true => Ok(()),
-            false => Err(rights::error(connection, missing, &[])),
+            false => Err(permissions::error(connection, missing, &[])),
         }
     }
 
@@ -503,29 +503,33 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn right_to_configure(&self) -> Option<MissingRight> {
+    fn right_to_configure(&self) -> Option<MissingPermission> {
         match &self.declaration {
-            Declaration::Exchange(name) => Some(MissingRight::new(Right::Configure, "exchange", name)),
-            Declaration::Queue(name) => Some(MissingRight::new(Right::Configure, "queue", name)),
+            Declaration::Exchange(name) => {
+                Some(MissingPermission::new(Permission::Configure, "exchange", name))
+            }
+            Declaration::Queue(name) => Some(MissingPermission::new(Permission::Configure, "queue", name)),
             Declaration::Binding(..) => None,
         }
     }
 
     /// Whether it binds what does not exist and may not be declared.
-    fn needs_one_of(&self, missing: &[MissingRight]) -> bool {
+    fn needs_one_of(&self, missing: &[MissingPermission]) -> bool {
         let Declaration::Binding(exchange, to) = &self.declaration else { return false };
-        missing.iter().any(|one| one.right == Right::Configure && (one.name == *exchange || one.name == *to))
+        missing
+            .iter()
+            .any(|one| one.permission == Permission::Configure && (one.name == *exchange || one.name == *to))
     }
 
     /// What is missing for a binding, which cannot be looked for. That of dead letters is taken to exist where their queue
     /// does, and may not be declared.
-    fn right_to_bind(&self, error: &Error, refused: &Refused) -> Option<MissingRight> {
+    fn right_to_bind(&self, error: &Error, refused: &Refused) -> Option<MissingPermission> {
         let exists = |queue: &str| refused.names().contains(&Declaration::Queue(queue.to_owned()));
         match &self.declaration {
             Declaration::Binding(exchange, to) if exchange != to || !exists(to) => {
                 Some(match error.to_string().contains(&format!("exchange '{exchange}'")) {
-                    true => MissingRight::new(Right::Read, "exchange", exchange),
-                    false => MissingRight::new(Right::Write, "queue", to),
+                    true => MissingPermission::new(Permission::Read, "exchange", exchange),
+                    false => MissingPermission::new(Permission::Write, "queue", to),
                 })
             }
             _ => None,

@@ -125,7 +125,7 @@ impl<'a> Mover<'a> {
             if self.progress.cancelled {
                 return self.cancel();
             }
-            if !lost.is_passing() || failures > MAX_INTERRUPTIONS || self.fault.is_some() {
+            if !lost.is_transient() || failures > MAX_INTERRUPTIONS || self.fault.is_some() {
                 return Err(self.fault.take().unwrap_or(lost));
             }
             tracing::warn!(error = %lost, source, target, "moving was interrupted; it continues");
@@ -175,7 +175,7 @@ impl<'a> Mover<'a> {
         loop {
             match self.depth(&self.transfer.source).await {
                 Ok(depth) if depth + moved >= at_start || Instant::now() >= until => return Ok(depth),
-                Err(error) if !error.is_passing() || Instant::now() >= until => return Err(error),
+                Err(error) if !error.is_transient() || Instant::now() >= until => return Err(error),
                 Ok(_) | Err(_) => tokio::time::sleep(ASK_AGAIN).await,
             }
         }

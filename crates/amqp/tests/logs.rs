@@ -63,7 +63,7 @@ fn logs_name_worker_and_trace_and_never_a_password() {
         until("both attempts", || log.lock().unwrap().len() == 2).await;
         proxy.cut();
         until("the loss noticed", || !consuming.stats().consumers[0].consuming).await;
-        proxy.mend();
+        proxy.restore();
         until("it is back", || consuming.stats().consumers[0].consuming).await;
         consuming.shutdown(SECONDS).await;
         let ordered = |name| {

@@ -46,7 +46,7 @@ fn consumer_whose_task_panics_is_reported_and_its_message_goes_back_to_the_queue
         let error = client.check_running().unwrap_err().to_string();
         assert!(error.contains("consumer ends has ended by a panic"), "{error}");
         until("its message in the queue", async || {
-            client.depth("q").await.is_ok_and(|depth| depth == (1, 0))
+            client.queue_depth("q").await.is_ok_and(|depth| depth == (1, 0))
         })
         .await;
         client.shutdown(Duration::from_secs(10)).await;

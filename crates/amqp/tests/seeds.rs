@@ -1,6 +1,6 @@
 //! The seeds of the fuzz targets, and every beginning and small change of them, hold what the targets check.
 
-use gristmill_amqp::probe;
+use gristmill_amqp::__fuzz;
 use std::path::Path;
 
 /// Calls `check` with each seed of a target, cut short at every place, and with each byte changed.
@@ -26,31 +26,31 @@ fn each(target: &str, check: impl Fn(&[u8])) {
 fn frames_are_read_the_same_in_any_pieces() {
     each("frames", |data| {
         if let Some((sizes, bytes)) = data.split_first_chunk::<3>() {
-            probe::frames(sizes, bytes);
+            __fuzz::frames(sizes, bytes);
         }
     });
 }
 
 #[test]
 fn methods_are_read_or_refused() {
-    each("methods", probe::method);
+    each("methods", __fuzz::method);
 }
 
 #[test]
 fn properties_go_out_as_they_came() {
-    each("properties", probe::properties);
+    each("properties", __fuzz::properties);
 }
 
 #[test]
 fn tables_go_out_as_they_came() {
-    each("tables", probe::table);
+    each("tables", __fuzz::table);
 }
 
 #[test]
 fn addresses_are_read_or_refused_without_repeating_a_password() {
     each("uris", |data| {
         if let Ok(text) = str::from_utf8(data) {
-            probe::uri(text);
+            __fuzz::uri(text);
         }
     });
 }

@@ -31,7 +31,7 @@ async fn every_confirmed_message_is_done_whatever_becomes_of_the_broker() {
     };
     let consuming =
         Client::builder(broker.uri()).queue(queue.clone()).consumer(consumer).start().await.unwrap();
-    let publishing = Client::builder(broker.uri()).queue(queue).in_flight(500).start().await.unwrap();
+    let publishing = Client::builder(broker.uri()).queue(queue).max_in_flight(500).start().await.unwrap();
     let confirmed: Arc<Vec<AtomicBool>> = Arc::new((0..MESSAGES).map(|_| AtomicBool::new(false)).collect());
     let (count, told) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&confirmed));
     let counted = Arc::clone(&count);
@@ -39,7 +39,7 @@ async fn every_confirmed_message_is_done_whatever_becomes_of_the_broker() {
     let publish = tokio::spawn(async move {
         let mut tasks = tokio::task::JoinSet::new();
         for number in 0..MESSAGES {
-            let begun = publisher.begin(Message::to_queue("storm", number.to_string())).await;
+            let begun = publisher.send(Message::to_queue("storm", number.to_string())).await;
             let (told, counted) = (Arc::clone(&told), Arc::clone(&counted));
             // What is not confirmed is nobody's promise, but here there is time enough for all.
             let Ok(begun) = begun else { continue };
@@ -77,7 +77,7 @@ async fn every_confirmed_message_is_done_whatever_becomes_of_the_broker() {
     assert!(consuming.stats().consumers[0].interrupted >= 1);
     until("nothing left", || consuming.stats().consumers[0].in_flight == 0).await;
     consuming.shutdown(Duration::from_secs(10)).await;
-    assert_eq!(publishing.depth("storm").await.unwrap().0, 0);
+    assert_eq!(publishing.queue_depth("storm").await.unwrap().0, 0);
 }
 
 async fn until(what: &str, mut is: impl FnMut() -> bool) {

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::path::PathBuf;
 
-use gristmill_store::{Options, Store, private};
+use gristmill_store::{Store, StoreOptions, private};
 
 use crate::error::Error;
 use crate::hints::Hints;
@@ -54,7 +54,7 @@ impl Context {
     }
 }
 
-pub(crate) fn options(settings: &Settings) -> Options {
+pub(crate) fn options(settings: &Settings) -> StoreOptions {
     Store::options().durability(settings.durability).busy_timeout(settings.busy_timeout)
 }
 

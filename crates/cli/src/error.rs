@@ -66,7 +66,7 @@ impl Error {
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
             Error::Usage(_) | Error::Setting(_) => Outcome::ForTheUser,
-            Error::Store(error) if error.is_users() => Outcome::ForTheUser,
+            Error::Store(error) if error.is_user_error() => Outcome::ForTheUser,
             Error::Store(_) | Error::System(_) | Error::Output(_) => Outcome::Failed,
             Error::Busy(_) => Outcome::Busy,
         }
@@ -85,7 +85,9 @@ impl Error {
                     format!("{file} is damaged, or its disk cannot be read: {detail}. What to do: {advice}");
                 Error::System(hints.complete(&text))
             }
-            Error::Store(error) if error.is_users() => Error::Setting(hints.complete(&error.to_string())),
+            Error::Store(error) if error.is_user_error() => {
+                Error::Setting(hints.complete(&error.to_string()))
+            }
             Error::Store(error) => Error::System(hints.complete(&error.to_string())),
             other => other,
         }
@@ -144,7 +146,7 @@ impl From<gristmill_dedup::Error> for Error {
     fn from(error: gristmill_dedup::Error) -> Self {
         match error {
             gristmill_dedup::Error::Store(error) => Error::Store(error),
-            error if error.is_users() => Error::Setting(error.to_string()),
+            error if error.is_user_error() => Error::Setting(error.to_string()),
             error => Error::System(error.to_string()),
         }
     }
@@ -154,7 +156,7 @@ impl From<gristmill_jsonl::Error> for Error {
     fn from(error: gristmill_jsonl::Error) -> Self {
         match error {
             gristmill_jsonl::Error::Busy(text) => Error::Busy(text),
-            error if error.is_users() => Error::Setting(error.to_string()),
+            error if error.is_user_error() => Error::Setting(error.to_string()),
             error => Error::System(error.to_string()),
         }
     }

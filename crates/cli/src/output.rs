@@ -5,7 +5,7 @@
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-use gristmill_store::{Time, display_path, is_invisible};
+use gristmill_store::{UtcTime, display_path, is_invisible};
 use serde::Serialize;
 
 use crate::error::{Error, Outcome};
@@ -123,7 +123,7 @@ impl Output {
 }
 
 /// To the second: a person does not read further.
-pub(crate) fn time(time: Time) -> String {
+pub(crate) fn time(time: UtcTime) -> String {
     time.to_string().chars().take(19).collect()
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Home, shape_is_held};
-use gristmill_store::catalog::{End, Listing, Stat};
+use gristmill_store::catalog::{Listing, ListingStatus, Stat};
 use serde_json::json;
 
 fn library() -> Home {
@@ -116,12 +116,12 @@ fn a_catalog_that_does_not_agree_is_told_and_repaired() {
     // A file that no scan has counted.
     let store = home.store();
     let root = store.roots().list().unwrap()[1].id;
-    let mut listing = Listing::new(1, store.catalog().top(root).unwrap());
+    let mut listing = Listing::new(1, store.catalog().root_folder(root).unwrap());
     listing.new_files = vec![(
         "ghost".into(),
         Stat { size: 5, mtime_ns: 1, ctime_ns: 1, inode: 7, device: 7, ..Stat::default() },
     )];
-    listing.end = End::Whole;
+    listing.status = ListingStatus::Whole;
     store.catalog().record(vec![listing]).unwrap();
     drop(store);
     let said = home.run(&["verify"]);

@@ -7,40 +7,40 @@ use std::time::Duration;
 use common::{Home, shape_is_held};
 use gristmill_store::jobs::JobKind;
 use gristmill_store::lease::WorkerId;
-use gristmill_store::tasks::{Failure, NewTask, Settlement, Verdict, Wanted};
-use gristmill_store::{Clock, Store, Time};
+use gristmill_store::tasks::{ClaimRequest, Disposition, NewTask, TaskFailure, TaskUpdate};
+use gristmill_store::{Store, UtcTime, WallClock};
 use serde_json::{Value, json};
 
 /// Claims what is due of a kind and says of each that it failed for good.
 fn bury(store: &Store, kind: &str, reason: &str) {
     let token = WorkerId::new("test").token();
-    let wanted = Wanted {
+    let wanted = ClaimRequest {
         queue: "default".into(),
         kind: kind.into(),
         limit: 10,
-        at_most: None,
-        shaken: usize::MAX,
-        suspect: usize::MAX,
+        max_running: None,
+        max_crashed_once: usize::MAX,
+        max_crashed_often: usize::MAX,
         lease: Duration::from_secs(300),
         token,
     };
-    let claimed = store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+    let claimed = store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
     assert!(!claimed.is_empty());
     let verdict = |reason: &str| {
-        Verdict::Buried(Failure {
+        Disposition::DeadLettered(TaskFailure {
             reason: reason.into(),
             step: None,
             details: Some("all of it".into()),
             output: None,
         })
     };
-    let settle = claimed.into_iter().map(|task| Settlement {
+    let settle = claimed.into_iter().map(|task| TaskUpdate {
         id: task.id,
         token: task.token,
-        verdict: verdict(reason),
+        disposition: verdict(reason),
         checkpointed: false,
     });
-    store.tasks().turn(settle.collect::<Vec<_>>(), vec![]).unwrap();
+    store.tasks().settle_and_claim(settle.collect::<Vec<_>>(), vec![]).unwrap();
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn lines_that_are_interrupted_are_counted() {
         let said = String::from_utf8(output.stdout).unwrap();
         assert_eq!(said, "1500 tasks queued, 1 line refused; interrupted after line 1502\n");
         assert_eq!(output.status.code(), Some(130));
-        assert_eq!(home.store().tasks().waiting().unwrap(), [("default".into(), "k".into(), 1_500)]);
+        assert_eq!(home.store().tasks().count_due().unwrap(), [("default".into(), "k".into(), 1_500)]);
         drop(input);
     }
 }
@@ -220,13 +220,13 @@ fn one_list_for_tasks_and_jobs() {
     let home = Home::new();
     home.check(&["jobs", "list"], 1, "", "there is no database");
     assert!(!home.database().exists());
-    let clock = Clock::manual(Time::from_micros(0));
+    let clock = WallClock::manual(UtcTime::from_micros(0));
     drop(home.store());
     home.check(&["jobs", "list"], 0, "`gristmill enqueue exec -- echo hello` queues a command", "");
     let store = Store::options().clock(clock.clone()).open(home.database()).unwrap();
     let mut expected = Vec::new();
     for second in 1..=5 {
-        clock.set(Time::from_micros(second * 1_000_000));
+        clock.set(UtcTime::from_micros(second * 1_000_000));
         if second % 2 == 0 {
             expected.push(json!(store.jobs().create(JobKind::Delete, "{}", true).unwrap().id));
         } else {
@@ -347,31 +347,31 @@ fn all_letters_of_a_filter_are_retried_or_discarded() {
         home.check(&["dead", command, "3", flag, "b"], 1, "", &expected);
     }
     home.check(&["dead", "discard", "--all"], 1, "", "2 dead letters would be gone for good; with --yes");
-    assert_eq!(store.letters().count().unwrap(), 2);
+    assert_eq!(store.dead_letters().count().unwrap(), 2);
     home.check(&["dead", "discard", "3", "9"], 1, "dead letter 3 is gone", "there is no dead letter 9");
     assert_eq!(home.json(&["dead", "discard", "--all", "--yes"]), json!({"discarded": 1}));
-    assert_eq!(store.letters().count().unwrap(), 0);
+    assert_eq!(store.dead_letters().count().unwrap(), 0);
 }
 
 #[test]
 fn the_work_of_the_dead_is_freed() {
     let home = Home::new();
-    let past = Clock::manual(Time::from_micros(0));
+    let past = WallClock::manual(UtcTime::from_micros(0));
     drop(home.store());
     let store = Store::options().clock(past).open(home.database()).unwrap();
     let token = WorkerId::new("gone").token();
     store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
-    let wanted = Wanted {
+    let wanted = ClaimRequest {
         queue: "default".into(),
         kind: "k".into(),
         limit: 1,
-        at_most: None,
-        shaken: usize::MAX,
-        suspect: usize::MAX,
+        max_running: None,
+        max_crashed_once: usize::MAX,
+        max_crashed_often: usize::MAX,
         lease: Duration::from_secs(1),
         token: token.clone(),
     };
-    store.tasks().turn(vec![], vec![wanted]).unwrap();
+    store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap();
     let job = store.jobs().create(JobKind::Scan, "{}", true).unwrap().id;
     store.jobs().claim(&token, Duration::from_secs(1)).unwrap().unwrap();
     drop(store);
@@ -389,7 +389,7 @@ fn a_message_that_was_given_up_is_seen_and_not_made_a_task() {
     let home = Home::new();
     let store = home.store();
     let now = store.now();
-    let letter = gristmill_store::letters::NewLetter {
+    let letter = gristmill_store::dead_letters::NewDeadLetter {
         message_id: "m-1".to_owned(),
         kind: "amqp:orders".to_owned(),
         queue: "orders".to_owned(),
@@ -400,7 +400,7 @@ fn a_message_that_was_given_up_is_seen_and_not_made_a_task() {
         details: None,
         checkpoint: Some(r#"{"payload": {"id": 7}, "headers": {}}"#.to_owned()),
     };
-    store.letters().bury(letter).unwrap();
+    store.dead_letters().insert(letter).unwrap();
     store.tasks().enqueue(NewTask::new("a", "1")).unwrap();
     bury(&store, "a", "x");
     store.close();

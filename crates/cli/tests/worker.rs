@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{Home, shape_is_held};
 use gristmill_store::lease::WorkerId;
-use gristmill_store::tasks::{NewTask, Wanted};
+use gristmill_store::tasks::{ClaimRequest, NewTask};
 use serde_json::{Value, json};
 
 #[test]
@@ -50,21 +50,21 @@ fn once_counts_claims_of_other_workers_and_names_those_it_cannot_see() {
     let claim = |worker: &WorkerId, queue: &str| {
         let task = NewTask { queue: queue.into(), ..NewTask::new("exec", r#"{"argv":["true"]}"#) };
         store.tasks().enqueue(task).unwrap();
-        let wanted = Wanted {
+        let wanted = ClaimRequest {
             queue: queue.into(),
             kind: "exec".into(),
             limit: 1,
-            at_most: None,
-            shaken: usize::MAX,
-            suspect: usize::MAX,
+            max_running: None,
+            max_crashed_once: usize::MAX,
+            max_crashed_often: usize::MAX,
             lease: Duration::from_secs(3_600),
             token: worker.token(),
         };
-        store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0).id
+        store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed.remove(0).id
     };
     // Nothing is known of the first one's process. The second one's is this.
     let (unseen, alive) = (WorkerId::new("elsewhere"), WorkerId::new("here"));
-    store.workers().beat(&alive, Duration::from_secs(3_600)).unwrap();
+    store.workers().heartbeat(&alive, Duration::from_secs(3_600)).unwrap();
     let until = |id| store.tasks().get(id).unwrap().lease_expires_at.unwrap().to_string();
     claim(&unseen, "default");
     let last = claim(&unseen, "default");

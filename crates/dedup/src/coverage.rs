@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use gristmill_store::catalog::{Algorithm, Row};
+use gristmill_store::catalog::{Algorithm, FileRow};
 use gristmill_store::roots::Root;
 use gristmill_store::{Store, display_path};
 use serde::Serialize;
@@ -60,7 +60,7 @@ pub fn coverage(store: &Store, only: &[i64]) -> Result<Coverage> {
             coverage.unfinished_roots.push(root.path);
         }
     }
-    if !store.scans().is_settled(&[])? {
+    if !store.scans().is_fully_compared(&[])? {
         coverage.count(store, only)?;
     }
     coverage.complete = coverage.unread_files == 0
@@ -101,9 +101,9 @@ impl Coverage {
     fn count(&mut self, store: &Store, only: &[i64]) -> Result<()> {
         let mut candidates = Vec::new();
         let mut algorithms = BTreeSet::new();
-        store.catalog().each(|row: &Row| {
+        store.catalog().for_each_file(|row: &FileRow| {
             if row.stat.size > 0 {
-                let samples = row.edges.filter(|_| row.stat.size > SMALL);
+                let samples = row.samples.filter(|_| row.stat.size > SMALL);
                 algorithms.extend(row.algorithm);
                 candidates.push(Candidate {
                     size: row.stat.size,

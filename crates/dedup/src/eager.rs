@@ -15,9 +15,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gristmill_store::catalog::{Algorithm, FileRef, Finding, LinkKind, Reading, Stat};
+use gristmill_store::catalog::{Algorithm, FileHash, FileRef, LinkKind, ReadResult, Stat};
 
-use crate::progress::{Control, add};
+use crate::progress::{ScanHandle, add};
 use crate::read::{self, Goal, ReadFile, SMALL};
 use crate::reader::{Budget, Paced};
 use crate::sys::Folder;
@@ -59,7 +59,7 @@ pub(crate) struct Eager {
     algorithm: Algorithm,
     /// Read all, whatever their size.
     every: bool,
-    control: Arc<Control>,
+    control: Arc<ScanHandle>,
     budget: Arc<Budget>,
     ahead: usize,
     sizes: Vec<Mutex<Alike<u64>>>,
@@ -74,7 +74,7 @@ pub(crate) struct Eager {
 impl Eager {
     pub(crate) fn new(
         (algorithm, every): (Algorithm, bool),
-        control: Arc<Control>,
+        control: Arc<ScanHandle>,
         budget: Arc<Budget>,
         workers: usize,
     ) -> Self {
@@ -172,7 +172,7 @@ impl Eager {
 
     /// Reads files of a folder: small ones, and the edges of large ones. What is in memory is read at once; the rest is
     /// asked for, and waited for together. Leaves out what could not be read, all if the folder could not be opened.
-    pub(crate) fn read(&self, folder: Option<&Folder>, files: Vec<Fresh>) -> Vec<(Fresh, Reading)> {
+    pub(crate) fn read(&self, folder: Option<&Folder>, files: Vec<Fresh>) -> Vec<(Fresh, FileHash)> {
         let Some(folder) = folder else {
             add(&self.passed, files.len() as u64);
             return Vec::new();
@@ -181,7 +181,7 @@ impl Eager {
         let mut done = Vec::with_capacity(files.len());
         let mut waiting = Vec::new();
         for fresh in files {
-            if self.control.is_stopped() {
+            if self.control.is_cancelled() {
                 break;
             }
             let goal = self.goal(&fresh);
@@ -208,7 +208,7 @@ impl Eager {
         &self,
         folder: &Folder,
         waiting: &mut Vec<(Fresh, Option<File>)>,
-        done: &mut Vec<(Fresh, Reading)>,
+        done: &mut Vec<(Fresh, FileHash)>,
     ) {
         let pace = Paced { control: &self.control, budget: &self.budget };
         for (fresh, file) in waiting.drain(..) {
@@ -219,7 +219,7 @@ impl Eager {
     }
 
     /// Reads a large file to its end.
-    pub(crate) fn read_through(&self, folder: Option<&Folder>, fresh: Fresh) -> Option<Reading> {
+    pub(crate) fn read_through(&self, folder: Option<&Folder>, fresh: Fresh) -> Option<FileHash> {
         let pace = Paced { control: &self.control, budget: &self.budget };
         let goal = Goal::Content(self.algorithm);
         self.announce(&fresh, goal);
@@ -234,20 +234,20 @@ impl Eager {
     }
 
     /// What was found, to be written. What cannot be read now, the plan tries once more, and records.
-    fn found(&self, fresh: Fresh, found: Option<ReadFile>) -> Option<(Fresh, Reading)> {
+    fn found(&self, fresh: Fresh, found: Option<ReadFile>) -> Option<(Fresh, FileHash)> {
         let Some(ReadFile { stat, finding, racy }) =
-            found.filter(|found| !matches!(found.finding, Finding::Failed(_)))
+            found.filter(|found| !matches!(found.finding, ReadResult::Failed(_)))
         else {
             self.pass();
             return None;
         };
-        add(&self.control.read, u64::from(finding != Finding::Gone));
-        add(&self.control.read_through, u64::from(matches!(finding, Finding::Content(..))));
+        add(&self.control.read, u64::from(finding != ReadResult::Gone));
+        add(&self.control.read_through, u64::from(matches!(finding, ReadResult::Content(..))));
         let differs = !stat.is_same(&fresh.stat);
-        if differs || finding == Finding::Gone {
+        if differs || finding == ReadResult::Gone {
             add(&self.control.surprises, 1);
         }
-        let reading = Reading { file: fresh.file, stat, finding, shared: false, differs, racy };
+        let reading = FileHash { file: fresh.file, stat, result: finding, shared: false, differs, racy };
         Some((fresh, reading))
     }
 }

@@ -23,10 +23,10 @@ pub enum Error {
 
 impl Error {
     /// Whether the person who runs the program can put it right, rather than the system having failed.
-    pub fn is_users(&self) -> bool {
+    pub fn is_user_error(&self) -> bool {
         match self {
             Error::Root(..) | Error::Invalid(_) => true,
-            Error::Store(error) => error.is_users(),
+            Error::Store(error) => error.is_user_error(),
             Error::System(_) => false,
         }
     }

@@ -23,12 +23,12 @@ use self::freed::Links;
 use self::tree::{NameHash, Tree, name_hash};
 use crate::Result;
 
-pub use self::compare::{Differing, Entry, Listed};
-pub use self::similar::{Difference, Partial, PartialOptions, Partials, Side, partial};
+pub use self::compare::{CappedList, Differing, Entry};
+pub use self::similar::{Difference, Side, SimilarFolders, SimilarOptions, SimilarPair, find_similar};
 
 /// Which identical folders to list.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct FolderOptions {
     /// Whether names of files and folders must be the same, too. That of the folder itself never counts.
     pub match_names: bool,
     /// Folders with at least so many bytes in and below them. Ones with nothing but empty files have none.
@@ -39,9 +39,9 @@ pub struct Options {
     pub roots: Vec<i64>,
 }
 
-impl Default for Options {
+impl Default for FolderOptions {
     fn default() -> Self {
-        Options { match_names: false, min_size: 1, min_files: 1, roots: Vec::new() }
+        FolderOptions { match_names: false, min_size: 1, min_files: 1, roots: Vec::new() }
     }
 }
 
@@ -91,7 +91,7 @@ pub struct GroupedFolder {
 /// are counts, what they are called does not, unless [`match_names`](Options::match_names) says so. Folders whose every
 /// place is inside folders that are listed are not listed again, except identical ones inside others. Of folders that hold
 /// the very same files, because a bind mount or a symbolic link leads there, one is listed.
-pub fn groups(store: &Store, options: &Options) -> Result<Vec<FolderGroup>> {
+pub fn find_identical(store: &Store, options: &FolderOptions) -> Result<Vec<FolderGroup>> {
     let tree = Tree::load(store, name_hash)?;
     let same = Sameness::new(&tree, options.match_names, |at| selected(&tree, &options.roots, at));
     let links = Links::new(&tree);

@@ -9,11 +9,11 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 
-use gristmill_store::catalog::{Algorithm, LinkKind, Row, Stat};
-use gristmill_store::{Store, Time};
+use gristmill_store::catalog::{Algorithm, FileRow, LinkKind, Stat};
+use gristmill_store::{Store, UtcTime};
 
 use crate::error::Result;
-use crate::progress::Control;
+use crate::progress::ScanHandle;
 use crate::read::{Goal, SMALL};
 
 /// What a scan asks for.
@@ -25,7 +25,7 @@ pub(crate) struct Wish {
     /// The roots that are scanned.
     pub(crate) roots: HashSet<i64>,
     /// Since when the scan is under way: what could not be read since then is not tried again when it goes on.
-    pub(crate) since: Option<Time>,
+    pub(crate) since: Option<UtcTime>,
     /// The roots that can be read.
     pub(crate) open: HashSet<i64>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Wish {
 impl Wish {
     /// Files of other roots are read, too, when they can be duplicates of what is here; not again if they could not be
     /// read: that is for a scan of their root.
-    fn reads(&self, row: &Row) -> bool {
+    fn reads(&self, row: &FileRow) -> bool {
         let tried = self.since.is_some_and(|since| row.failed_at.is_some_and(|at| at >= since));
         !row.failed || (self.roots.contains(&row.root) && !tried)
     }
@@ -86,13 +86,13 @@ enum State {
 }
 
 /// The first reading: small files, and edges of large ones.
-pub(crate) fn first(store: &Store, wish: &Wish, control: &Control) -> Result<Plan> {
+pub(crate) fn first(store: &Store, wish: &Wish, control: &ScanHandle) -> Result<Plan> {
     let Wish { algorithm, every, .. } = *wish;
     let mut plan = Plan::default();
     let mut candidates = Vec::new();
     // Inodes with several names: their bytes count once for a root.
     let mut counted = HashSet::new();
-    store.catalog().each(|row| {
+    store.catalog().for_each_file(|row| {
         plan.algorithms.extend(row.algorithm);
         let root = plan.roots.entry(row.root).or_default();
         root.files += 1;
@@ -111,7 +111,7 @@ pub(crate) fn first(store: &Store, wish: &Wish, control: &Control) -> Result<Pla
             let mut candidate = candidate(row, (row.stat.size, 0), wish);
             if is_large && wish.open.contains(&row.root) {
                 // Edges are needed even of a file that is hashed: others are compared by them.
-                candidate.state = if row.edges.is_some() { State::Hashed } else { State::Unread };
+                candidate.state = if row.samples.is_some() { State::Hashed } else { State::Unread };
             }
             candidates.push(candidate);
         }
@@ -126,16 +126,16 @@ pub(crate) fn first(store: &Store, wish: &Wish, control: &Control) -> Result<Pla
 }
 
 /// The second reading: large files that are alike at their edges.
-pub(crate) fn second(store: &Store, wish: &Wish, control: &Control) -> Result<Plan> {
+pub(crate) fn second(store: &Store, wish: &Wish, control: &ScanHandle) -> Result<Plan> {
     let Wish { algorithm, every, .. } = *wish;
     let mut plan = Plan::default();
     let mut candidates = Vec::new();
     // Files whose content is known and whose edges are not.
     let mut without_edges = Vec::new();
-    store.catalog().each(|row| {
+    store.catalog().for_each_file(|row| {
         let size = row.stat.size;
         if size > SMALL && wish.reads(row) {
-            match row.edges.or(every.then_some(0)) {
+            match row.samples.or(every.then_some(0)) {
                 Some(edges) => candidates.push(candidate(row, (size, edges), wish)),
                 None if row.algorithm == Some(algorithm) => {
                     without_edges.push(candidate(row, (size, 0), wish));
@@ -173,7 +173,7 @@ pub(crate) fn to_share(
     is_stopped: impl Fn() -> bool,
 ) -> Result<Vec<i64>> {
     let mut hashes = Vec::new();
-    store.catalog().each_hash(algorithm, |id, prefix, shared| {
+    store.catalog().for_each_hash(algorithm, |id, prefix, shared| {
         hashes.push((prefix, shared, id));
         if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
@@ -187,7 +187,7 @@ pub(crate) fn to_share(
     Ok(ids)
 }
 
-fn candidate(row: &Row, like: (u64, i64), wish: &Wish) -> Candidate {
+fn candidate(row: &FileRow, like: (u64, i64), wish: &Wish) -> Candidate {
     let state = match row.algorithm {
         Some(known) if known == wish.algorithm => State::Hashed,
         _ if !wish.open.contains(&row.root) => State::Hashed,
@@ -199,15 +199,15 @@ fn candidate(row: &Row, like: (u64, i64), wish: &Wish) -> Candidate {
 
 /// Equal for names of one inode. A file with one name is a file of its own, and so is one that another program recorded
 /// without an inode.
-pub(crate) fn inode_of(row: &Row) -> (u64, u64, i64) {
+pub(crate) fn inode_of(row: &FileRow) -> (u64, u64, i64) {
     match row.stat {
         Stat { links: LinkKind::Single, .. } | Stat { inode: 0, .. } => (0, row.id.cast_unsigned(), 0),
         Stat { device, inode, ctime_ns, .. } => (device, inode, ctime_ns),
     }
 }
 
-fn flow(control: &Control) -> ControlFlow<()> {
-    if control.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+fn flow(control: &ScanHandle) -> ControlFlow<()> {
+    if control.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
 impl Plan {

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// What a scan is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum ScanPhase {
     /// Nothing yet.
     #[default]
     Starting,
@@ -18,19 +18,25 @@ pub enum Phase {
     /// Finding out what to read.
     Planning,
     /// Reading small files, and a few blocks of large ones.
-    Edges,
+    Samples,
     /// Reading large files through.
     Contents,
     /// Writing the last of it.
     Finishing,
 }
 
-const PHASES: [Phase; 6] =
-    [Phase::Starting, Phase::Walking, Phase::Planning, Phase::Edges, Phase::Contents, Phase::Finishing];
+const PHASES: [ScanPhase; 6] = [
+    ScanPhase::Starting,
+    ScanPhase::Walking,
+    ScanPhase::Planning,
+    ScanPhase::Samples,
+    ScanPhase::Contents,
+    ScanPhase::Finishing,
+];
 
 /// A running scan, seen from outside. Shared: the scan counts, others read, anybody may stop it.
 #[derive(Debug, Default)]
-pub struct Control {
+pub struct ScanHandle {
     stop: AtomicBool,
     phase: AtomicU8,
     pub(crate) folders: AtomicU64,
@@ -51,9 +57,9 @@ pub struct Control {
 
 /// The counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct ScanProgress {
     /// What it is doing.
-    pub phase: Phase,
+    pub phase: ScanPhase,
     /// Folders walked.
     pub folders: u64,
     /// Files seen in them.
@@ -76,21 +82,21 @@ pub struct Progress {
     pub workers: u64,
 }
 
-impl Control {
+impl ScanHandle {
     /// Asks the scan to stop: what is done is kept, and the next scan goes on from there.
-    pub fn stop(&self) {
+    pub fn cancel(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
     /// Whether it was asked to.
-    pub fn is_stopped(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     /// How far it has come.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> ScanProgress {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Progress {
+        ScanProgress {
             phase: PHASES.get(usize::from(self.phase.load(Ordering::Relaxed))).copied().unwrap_or_default(),
             folders: get(&self.folders),
             files: get(&self.files),
@@ -105,7 +111,7 @@ impl Control {
         }
     }
 
-    pub(crate) fn enter(&self, phase: Phase) {
+    pub(crate) fn enter(&self, phase: ScanPhase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 }

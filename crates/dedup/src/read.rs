@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 
-use gristmill_store::catalog::{Algorithm, Finding, LinkKind, Stat};
+use gristmill_store::catalog::{Algorithm, LinkKind, ReadResult, Stat};
 
 use crate::hash::{self, Hasher};
 use crate::racy;
@@ -56,7 +56,7 @@ impl Goal {
 pub(crate) struct ReadFile {
     /// As it was when it was read.
     pub(crate) stat: Stat,
-    pub(crate) finding: Finding,
+    pub(crate) finding: ReadResult,
     /// Whether a change since then may have left the same times.
     pub(crate) racy: bool,
 }
@@ -94,7 +94,7 @@ pub(crate) fn ready(file: &File, expected: &Stat, goal: Goal, pace: &impl Pace) 
             Goal::Content(algorithm) => {
                 let content = buffer.get_mut(..usize::try_from(expected.size).ok()?)?;
                 (sys::read_ready(file, content) && pace.may_read(expected.size))
-                    .then(|| Finding::Content(algorithm, hash::of(algorithm, content)))
+                    .then(|| ReadResult::Content(algorithm, hash::of(algorithm, content)))
             }
             // With its first block the others are likely to be there.
             Goal::Edges if sys::read_ready(file, buffer.get_mut(..EDGE)?) => {
@@ -132,10 +132,10 @@ fn attempts(
     buffer: &mut Vec<u8>,
     pace: &impl Pace,
 ) -> Option<ReadFile> {
-    let unread = |finding: Finding| ReadFile { stat: *expected, finding, racy: false };
+    let unread = |finding: ReadResult| ReadFile { stat: *expected, finding, racy: false };
     let failed = |error: &io::Error| match is_gone(error) {
-        true => unread(Finding::Gone),
-        false => unread(Finding::Failed(error.to_string())),
+        true => unread(ReadResult::Gone),
+        false => unread(ReadResult::Failed(error.to_string())),
     };
     for attempt in 0..ATTEMPTS {
         let file = match opened.take().map_or_else(&open, Ok) {
@@ -155,7 +155,7 @@ fn attempts(
         let read = through(&file, before.size, goal, buffer, pace);
         let after = match sys::file_stat(&file) {
             Ok(found) if found.kind == Kind::File => as_reached(found.stat, expected),
-            Ok(_) => return Some(unread(Finding::Gone)),
+            Ok(_) => return Some(unread(ReadResult::Gone)),
             Err(error) => return Some(failed(&error)),
         };
         match read {
@@ -168,7 +168,7 @@ fn attempts(
             Err(_) => {}
         }
     }
-    Some(unread(Finding::Failed(format!("it changed {ATTEMPTS} times while it was read"))))
+    Some(unread(ReadResult::Failed(format!("it changed {ATTEMPTS} times while it was read"))))
 }
 
 /// What an open file says about itself does not tell that a symbolic link led to it.
@@ -186,7 +186,7 @@ fn through(
     goal: Goal,
     buffer: &mut Vec<u8>,
     pace: &impl Pace,
-) -> io::Result<Option<Finding>> {
+) -> io::Result<Option<ReadResult>> {
     match goal {
         Goal::Content(algorithm) if size <= SMALL => whole(file, size, algorithm, buffer, pace),
         Goal::Content(algorithm) => blocks(file, size, algorithm, buffer, pace),
@@ -201,7 +201,7 @@ fn whole(
     algorithm: Algorithm,
     buffer: &mut Vec<u8>,
     pace: &impl Pace,
-) -> io::Result<Option<Finding>> {
+) -> io::Result<Option<ReadResult>> {
     if !pace.may_read(size) {
         return Ok(None);
     }
@@ -220,7 +220,7 @@ fn whole(
             break;
         }
     }
-    Ok((filled == expected).then(|| Finding::Content(algorithm, hash::of(algorithm, &buffer[..expected]))))
+    Ok((filled == expected).then(|| ReadResult::Content(algorithm, hash::of(algorithm, &buffer[..expected]))))
 }
 
 fn blocks(
@@ -229,7 +229,7 @@ fn blocks(
     algorithm: Algorithm,
     buffer: &mut Vec<u8>,
     pace: &impl Pace,
-) -> io::Result<Option<Finding>> {
+) -> io::Result<Option<ReadResult>> {
     sys::advise(file, Reading::Through);
     let mut hasher = Hasher::new(algorithm);
     buffer.resize(BLOCK.max(buffer.len()), 0);
@@ -249,7 +249,7 @@ fn blocks(
             Err(error) => return Err(error),
         }
     }
-    Ok(Some(Finding::Content(algorithm, hasher.finish())))
+    Ok(Some(ReadResult::Content(algorithm, hasher.finish())))
 }
 
 /// Where blocks are read: the first, the last, and of a large file three between.
@@ -262,7 +262,12 @@ fn offsets(size: u64) -> Vec<u64> {
     }
 }
 
-fn edges(mut file: &File, size: u64, buffer: &mut Vec<u8>, pace: &impl Pace) -> io::Result<Option<Finding>> {
+fn edges(
+    mut file: &File,
+    size: u64,
+    buffer: &mut Vec<u8>,
+    pace: &impl Pace,
+) -> io::Result<Option<ReadResult>> {
     if !pace.may_read(Goal::Edges.cost(size)) {
         return Ok(None);
     }
@@ -280,7 +285,7 @@ fn edges(mut file: &File, size: u64, buffer: &mut Vec<u8>, pace: &impl Pace) -> 
     }
     let mut first = [0; 8];
     hasher.finalize_xof().fill(&mut first);
-    Ok(Some(Finding::Edges(i64::from_le_bytes(first))))
+    Ok(Some(ReadResult::Samples(i64::from_le_bytes(first))))
 }
 
 /// Whether an error says that a file or folder is not there: nothing has its name, or something else has taken its place or

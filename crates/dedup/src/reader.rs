@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gristmill_pool::worker::step_back;
+use gristmill_pool::worker::lower_priority;
 use gristmill_pool::{Pool, Task, TaskError, TaskResult};
 use gristmill_store::Store;
-use gristmill_store::catalog::{Algorithm, FileRef, Finding, Reading, Row};
+use gristmill_store::catalog::{Algorithm, FileHash, FileRef, FileRow, ReadResult};
 use gristmill_store::roots::Root;
 
 use crate::error::Result;
 use crate::plan::Plan;
-use crate::progress::{Control, add};
+use crate::progress::{ScanHandle, add};
 use crate::read::{self, Goal, Pace, ReadFile, SMALL};
 use crate::roots::reach;
 use crate::scribe::{Note, Notes};
@@ -42,7 +42,7 @@ pub(crate) enum Round {
 pub(crate) struct Reader {
     pub(crate) store: Store,
     pub(crate) notes: Notes,
-    pub(crate) control: Arc<Control>,
+    pub(crate) control: Arc<ScanHandle>,
     pub(crate) algorithm: Algorithm,
     pub(crate) round: Round,
     pub(crate) links: HashMap<i64, Vec<i64>>,
@@ -112,8 +112,8 @@ impl Budget {
     }
 
     /// Waits until so many bytes may be read. False when the scan is to stop.
-    fn wait(&self, bytes: u64, control: &Control) -> bool {
-        let Some(rate) = self.rate else { return !control.is_stopped() };
+    fn wait(&self, bytes: u64, control: &ScanHandle) -> bool {
+        let Some(rate) = self.rate else { return !control.is_cancelled() };
         let until = {
             let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
             let from = (*paid).max(Instant::now());
@@ -121,7 +121,7 @@ impl Budget {
             from
         };
         loop {
-            if control.is_stopped() {
+            if control.is_cancelled() {
                 return false;
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -135,7 +135,7 @@ impl Budget {
 
 /// Reading at the pace of a scan.
 pub(crate) struct Paced<'a> {
-    pub(crate) control: &'a Control,
+    pub(crate) control: &'a ScanHandle,
     pub(crate) budget: &'a Budget,
 }
 
@@ -157,7 +157,7 @@ impl Reader {
         let mut large = Vec::new();
         loop {
             // Both ascend: one step through the plan for each row.
-            let (rows, next) = self.store.catalog().some(after, FETCH, |row| {
+            let (rows, next) = self.store.catalog().page(after, FETCH, |row| {
                 while plan.ids.get(position).is_some_and(|id| *id < row.id) {
                     position += 1;
                 }
@@ -186,13 +186,13 @@ impl Reader {
     }
 
     /// False when the scan is to stop.
-    fn hand_over(self: &Arc<Self>, pool: &Pool, batch: Vec<Row>) -> bool {
+    fn hand_over(self: &Arc<Self>, pool: &Pool, batch: Vec<FileRow>) -> bool {
         let reader = self.clone();
         submit(pool, Task::new(move |_| reader.read(&batch)), &self.control)
     }
 
     /// Reads files of one folder.
-    fn read(&self, batch: &[Row]) -> TaskResult<()> {
+    fn read(&self, batch: &[FileRow]) -> TaskResult<()> {
         let _busy = Busy::new(&self.control);
         let Some(first) = batch.first() else { return Ok(()) };
         let Some(top) = self.tops.0.get(&first.root) else { return Ok(()) };
@@ -201,8 +201,8 @@ impl Reader {
         for row in batch {
             let result = match &folder {
                 Ok(folder) => self.read_one(folder, top.follow, row),
-                Err(error) if read::is_gone(error) => Some(unread(row, Finding::Gone)),
-                Err(error) => Some(unread(row, Finding::Failed(error.to_string()))),
+                Err(error) if read::is_gone(error) => Some(unread(row, ReadResult::Gone)),
+                Err(error) => Some(unread(row, ReadResult::Failed(error.to_string()))),
             };
             let Some(result) = result else { break };
             found.extend(self.readings(top, row, result));
@@ -211,17 +211,17 @@ impl Reader {
     }
 
     /// What is to be written about a file that was read, and about other names of its inode.
-    fn readings(&self, top: &Top, row: &Row, read: ReadFile) -> Vec<Reading> {
+    fn readings(&self, top: &Top, row: &FileRow, read: ReadFile) -> Vec<FileHash> {
         let ReadFile { stat, finding, racy } = read;
-        let is_read = !matches!(finding, Finding::Gone | Finding::Failed(_));
+        let is_read = !matches!(finding, ReadResult::Gone | ReadResult::Failed(_));
         let is_same = is_read && stat.is_same(&row.stat);
         if !top.is_scanned && !is_same {
             add(&self.tally.unreached, 1);
             return Vec::new();
         }
         add(&self.control.read, u64::from(is_read));
-        add(&self.control.read_through, u64::from(matches!(finding, Finding::Content(..))));
-        if let Finding::Failed(error) = &finding {
+        add(&self.control.read_through, u64::from(matches!(finding, ReadResult::Content(..))));
+        if let ReadResult::Failed(error) = &finding {
             add(&self.control.errors, 1);
             self.tally.complain(&top.path.join(&row.path), error);
         } else if !is_same {
@@ -233,15 +233,29 @@ impl Reader {
         if is_same {
             for &id in self.links.get(&row.id).into_iter().flatten() {
                 let (file, finding) = (FileRef::Row(id), finding.clone());
-                found.push(Reading { file, stat: row.stat, finding, shared: false, differs: true, racy });
+                found.push(FileHash {
+                    file,
+                    stat: row.stat,
+                    result: finding,
+                    shared: false,
+                    differs: true,
+                    racy,
+                });
             }
         }
         let differs = !is_same || row.failed;
-        found.push(Reading { file: FileRef::Row(row.id), stat, finding, shared: false, differs, racy });
+        found.push(FileHash {
+            file: FileRef::Row(row.id),
+            stat,
+            result: finding,
+            shared: false,
+            differs,
+            racy,
+        });
         found
     }
 
-    fn read_one(&self, folder: &Folder, follow: bool, row: &Row) -> Option<ReadFile> {
+    fn read_one(&self, folder: &Folder, follow: bool, row: &FileRow) -> Option<ReadFile> {
         let goal = match self.round {
             Round::First if row.stat.size > SMALL => Goal::Edges,
             _ => Goal::Content(self.algorithm),
@@ -257,14 +271,14 @@ impl Reader {
     }
 }
 
-fn unread(row: &Row, finding: Finding) -> ReadFile {
+fn unread(row: &FileRow, finding: ReadResult) -> ReadFile {
     ReadFile { stat: row.stat, finding, racy: false }
 }
 
 /// Submits a task. False when the scan is to stop: a disk that hangs must not hang the one who could be told so.
-pub(crate) fn submit(pool: &Pool, mut task: Task, control: &Control) -> bool {
+pub(crate) fn submit(pool: &Pool, mut task: Task, control: &ScanHandle) -> bool {
     loop {
-        if control.is_stopped() || pool.has_ended() {
+        if control.is_cancelled() || pool.is_finished() {
             return false;
         }
         match pool.submit_timeout(task, Duration::from_millis(200)) {
@@ -275,11 +289,11 @@ pub(crate) fn submit(pool: &Pool, mut task: Task, control: &Control) -> bool {
 }
 
 /// Rows of one folder together, a bounded number of them.
-fn batches(rows: Vec<Row>) -> Vec<Vec<Row>> {
-    let mut batches: Vec<Vec<Row>> = Vec::new();
+fn batches(rows: Vec<FileRow>) -> Vec<Vec<FileRow>> {
+    let mut batches: Vec<Vec<FileRow>> = Vec::new();
     let mut bytes = 0;
     for row in rows {
-        let fits = batches.last().is_some_and(|batch: &Vec<Row>| {
+        let fits = batches.last().is_some_and(|batch: &Vec<FileRow>| {
             batch.len() < MOST_FILES
                 && bytes < MOST_BYTES
                 && batch
@@ -299,11 +313,11 @@ fn batches(rows: Vec<Row>) -> Vec<Vec<Row>> {
 }
 
 /// Counts a worker as busy while it lives. Whoever is, works for the one who writes.
-pub(crate) struct Busy<'a>(&'a Control);
+pub(crate) struct Busy<'a>(&'a ScanHandle);
 
 impl<'a> Busy<'a> {
-    pub(crate) fn new(control: &'a Control) -> Self {
-        step_back();
+    pub(crate) fn new(control: &'a ScanHandle) -> Self {
+        lower_priority();
         add(&control.busy, 1);
         Busy(control)
     }

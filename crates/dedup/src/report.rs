@@ -14,7 +14,7 @@ use std::path::Path;
 
 use gristmill_store::catalog::{Group, GroupQuery, Groups};
 use gristmill_store::roots::Root;
-use gristmill_store::{Store, Time, display_path};
+use gristmill_store::{Store, UtcTime, display_path};
 
 use self::figures::Figures;
 use self::text::{Page, bytes, count, counted, percent};
@@ -24,9 +24,9 @@ use crate::folders::{self, FolderGroup};
 
 /// What goes on the page.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ReportOptions {
     /// When it is made.
-    pub now: Time,
+    pub now: UtcTime,
     /// At most so many groups of duplicates, and half as many of identical folders.
     pub groups: usize,
     /// At most so many paths of each.
@@ -35,19 +35,19 @@ pub struct Options {
     pub types: usize,
 }
 
-impl Options {
+impl ReportOptions {
     /// A page of some length, made at a moment.
-    pub fn new(now: Time) -> Self {
-        Options { now, groups: 15, paths: 50, types: 15 }
+    pub fn new(now: UtcTime) -> Self {
+        ReportOptions { now, groups: 15, paths: 50, types: 15 }
     }
 }
 
 /// The page, as HTML (and well-formed XML).
-pub fn html(store: &Store, options: &Options) -> Result<String> {
+pub fn html(store: &Store, options: &ReportOptions) -> Result<String> {
     let roots = store.roots().list()?;
     let figures = Figures::read(store, &roots)?;
     let groups = store.catalog().groups(&GroupQuery { limit: options.groups, ..GroupQuery::default() })?;
-    let alike = folders::groups(store, &folders::Options::default())?;
+    let alike = folders::find_identical(store, &folders::FolderOptions::default())?;
     let missing = coverage(store, &[])?;
     let report = Report {
         options,
@@ -66,7 +66,7 @@ pub fn html(store: &Store, options: &Options) -> Result<String> {
 type Place<'a> = (i64, &'a Path, Option<&'static str>);
 
 struct Report<'a> {
-    options: &'a Options,
+    options: &'a ReportOptions,
     roots: &'a [Root],
     figures: &'a Figures,
     groups: &'a Groups,
@@ -340,7 +340,7 @@ fn unscanned(group: &FolderGroup) -> String {
 }
 
 /// A moment without its seconds.
-fn minute(time: Time) -> String {
+fn minute(time: UtcTime) -> String {
     let text = time.to_string();
     text.get(..16).unwrap_or(&text).to_owned()
 }

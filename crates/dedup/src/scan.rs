@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use gristmill_store::catalog::{Algorithm, GroupQuery};
 use gristmill_store::roots::Root;
-use gristmill_store::scans::{Duplicates, Finished, Scan, Seen, Walked, Wanted};
+use gristmill_store::scans::{Duplicates, FinishedScan, Scan, ScanRequest, ScanTotals, WalkRecord};
 use gristmill_store::{Store, process};
 use serde::Serialize;
 
@@ -21,17 +21,17 @@ use self::course::{Course, End};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, Sieve};
 use crate::plan::Holds;
-use crate::progress::{Control, Phase};
+use crate::progress::{ScanHandle, ScanPhase};
 use crate::reader::Budget;
 use crate::scribe::Scribe;
-use crate::summary::Summary;
+use crate::summary::ScanSummary;
 use crate::walk::{Manner, Tally};
 
 /// How a scan is done.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ScanOptions {
     /// What it does.
-    pub mode: Mode,
+    pub mode: ScanMode,
     /// How contents are hashed.
     pub algorithm: Algorithm,
     /// Hash all files, not only those that can be duplicates.
@@ -52,10 +52,10 @@ pub struct Options {
     pub top: usize,
 }
 
-impl Default for Options {
+impl Default for ScanOptions {
     fn default() -> Self {
-        Options {
-            mode: Mode::All,
+        ScanOptions {
+            mode: ScanMode::All,
             algorithm: Algorithm::Blake3,
             every_file: false,
             restart: false,
@@ -72,38 +72,43 @@ impl Default for Options {
 /// What a scan does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum ScanMode {
     /// Walks and reads.
     All,
     /// Walks only: folders and files are recorded, nothing is read.
-    Folders,
+    Walk,
     /// Reads only: what the catalog has and has not been read.
-    Files,
+    Hash,
     /// Looks whether what is known is still there as it was; finds nothing new, reads nothing.
     Refresh,
 }
 
-impl Mode {
+impl ScanMode {
     fn walks(self) -> bool {
-        self != Mode::Files
+        self != ScanMode::Hash
     }
 
     fn reads(self) -> bool {
-        matches!(self, Mode::All | Mode::Files)
+        matches!(self, ScanMode::All | ScanMode::Hash)
     }
 }
 
 /// What makes a scan the same as another: only then does it go on.
 #[derive(Serialize)]
 struct Settings<'a> {
-    mode: Mode,
+    mode: ScanMode,
     follow_links: bool,
     one_file_system: bool,
     filter: &'a Filter,
 }
 
 /// Scans roots. Roots inside them are scanned, too, each by itself.
-pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Control>) -> Result<Summary> {
+pub fn scan(
+    store: &Store,
+    roots: &[Root],
+    options: &ScanOptions,
+    control: &Arc<ScanHandle>,
+) -> Result<ScanSummary> {
     let started = Instant::now();
     let all = store.roots().list()?;
     let within = |root: &&Root| roots.iter().any(|wanted| root.path.starts_with(&wanted.path));
@@ -111,7 +116,7 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
     let manner = Arc::new(Manner {
         sieve: Sieve::new(&options.filter, Path::new(""), &[])?,
         one_file_system: options.one_file_system,
-        only_known: options.mode == Mode::Refresh,
+        only_known: options.mode == ScanMode::Refresh,
         allow_empty: options.allow_empty,
     });
     let workers = options.workers.unwrap_or_else(default_workers).max(1);
@@ -140,17 +145,17 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         walked: HashMap::new(),
         eager: None,
         settled: None,
-        summary: Summary::default(),
+        summary: ScanSummary::default(),
         holds: HashMap::new(),
         stopped_at: std::cell::OnceCell::new(),
     };
-    let run = course.run(&manner).and_then(|()| match control.is_stopped() && options.mode.reads() {
+    let run = course.run(&manner).and_then(|()| match control.is_cancelled() && options.mode.reads() {
         true => course.share_when_stopped(),
         false => Ok(()),
     });
     let excluded = scribe.excluded.clone();
     let End { mut summary, tally, holds, absent, walked, settled } = course.end();
-    control.enter(Phase::Finishing);
+    control.enter(ScanPhase::Finishing);
     let ended = scribe.end().and_then(|removed| {
         // The scribe's own error is the cause of what others met, so it comes first.
         run?;
@@ -158,7 +163,7 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         summary.excluded_files = excluded.load(Ordering::Relaxed);
         summary.roots = chosen.iter().map(|root| root.path.clone()).collect();
         summary.resumed = scans.iter().any(|scan| scan.resumed);
-        summary.interrupted = control.is_stopped();
+        summary.interrupted = control.is_cancelled();
         count(&mut summary, control, &tally);
         if summary.interrupted {
             return Ok(());
@@ -176,10 +181,10 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
         let mut finished = Vec::new();
         for scan in scans.iter().filter(|scan| !absent.contains(&scan.root)) {
             let seen = seen(store, scan, &holds)?;
-            let walk = walked.get(&scan.root).filter(|_| options.mode != Mode::Refresh);
-            let walk =
-                walk.map(|root| Walked { filters: filters(options), filesystem: root.filesystem.clone() });
-            finished.push(Finished { id: scan.id, root: scan.root, seen, walk });
+            let walk = walked.get(&scan.root).filter(|_| options.mode != ScanMode::Refresh);
+            let walk = walk
+                .map(|root| WalkRecord { filters: filters(options), filesystem: root.filesystem.clone() });
+            finished.push(FinishedScan { id: scan.id, root: scan.root, totals: seen, walk });
         }
         store.scans().finish(finished, settled)?;
         Ok(())
@@ -196,26 +201,26 @@ pub fn scan(store: &Store, roots: &[Root], options: &Options, control: &Arc<Cont
 }
 
 /// The filters that a root remembers, as JSON; none if all files are taken.
-fn filters(options: &Options) -> Option<String> {
+fn filters(options: &ScanOptions) -> Option<String> {
     #[derive(Serialize)]
     struct Filters<'a> {
         #[serde(flatten)]
         filter: &'a Filter,
         one_file_system: bool,
     }
-    let Options { filter, one_file_system, .. } = options;
+    let ScanOptions { filter, one_file_system, .. } = options;
     let is_default = *filter == Filter::default() && !one_file_system;
     let filters = Filters { filter, one_file_system: *one_file_system };
     if is_default { None } else { serde_json::to_string(&filters).ok() }
 }
 
 /// What a scan that ended so has settled: later ones that ask for the same need not look again.
-fn settled_as(options: &Options) -> String {
+fn settled_as(options: &ScanOptions) -> String {
     let every = if options.every_file { ", every file" } else { "" };
     format!("{}{every}", options.algorithm.as_str())
 }
 
-fn count(summary: &mut Summary, control: &Control, tally: &Tally) {
+fn count(summary: &mut ScanSummary, control: &ScanHandle, tally: &Tally) {
     let progress = control.progress();
     summary.folders = progress.folders;
     summary.files = progress.files;
@@ -243,9 +248,9 @@ fn count(summary: &mut Summary, control: &Control, tally: &Tally) {
 /// The duplicates that there are now, unless they are what they were.
 fn find(
     store: &Store,
-    options: &Options,
+    options: &ScanOptions,
     settled: Option<Duplicates>,
-    summary: &mut Summary,
+    summary: &mut ScanSummary,
 ) -> Result<Option<Duplicates>> {
     if !options.mode.reads() {
         return Ok(None);
@@ -257,7 +262,7 @@ fn find(
             let query = GroupQuery { limit: options.top, ..GroupQuery::default() };
             let groups = std::thread::scope(|scope| {
                 // Beside the search, because closing the store would do it after. It may fail: then that does.
-                scope.spawn(|| store.wal().tidy());
+                scope.spawn(|| store.wal().checkpoint_passive());
                 store.catalog().groups(&query)
             })?;
             summary.top = groups.groups;
@@ -279,7 +284,7 @@ fn default_workers() -> usize {
 }
 
 /// All scans, or none.
-fn begin(store: &Store, roots: &[Root], options: &Options) -> Result<Vec<Scan>> {
+fn begin(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<Vec<Scan>> {
     let mut scans: Vec<Scan> = Vec::new();
     for root in roots {
         let settings = Settings {
@@ -289,12 +294,12 @@ fn begin(store: &Store, roots: &[Root], options: &Options) -> Result<Vec<Scan>> 
             filter: &options.filter,
         };
         let settings = serde_json::to_string(&settings).map_err(|error| Error::System(error.to_string()))?;
-        let wanted = Wanted {
+        let wanted = ScanRequest {
             root: root.id,
             holder: process::tag(),
             settings,
             restart: options.restart,
-            alive: process::is_alive,
+            is_alive: process::is_alive,
         };
         match store.scans().begin(wanted) {
             Ok(scan) => scans.push(scan),
@@ -313,12 +318,12 @@ fn begin(store: &Store, roots: &[Root], options: &Options) -> Result<Vec<Scan>> 
 }
 
 /// What a scan has seen, from the catalog itself: the same whether it was killed ten times or never.
-fn seen(store: &Store, scan: &Scan, holds: &HashMap<i64, Holds>) -> Result<Seen> {
+fn seen(store: &Store, scan: &Scan, holds: &HashMap<i64, Holds>) -> Result<ScanTotals> {
     let number = |number: i64| u64::try_from(number).unwrap_or(0);
     let catalog = store.catalog();
     let (folders, unreadable) = (catalog.count_folders(scan.root)?, catalog.count_unreadable(scan.root)?);
     let Holds { files, bytes } = holds.get(&scan.root).copied().unwrap_or_default();
-    Ok(Seen {
+    Ok(ScanTotals {
         folders: number(folders),
         files,
         bytes,

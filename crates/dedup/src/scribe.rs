@@ -13,10 +13,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gristmill_store::Store;
-use gristmill_store::catalog::{Batch, FileRef, Finding, Ids, Listing, Reading, prefix};
+use gristmill_store::catalog::{Batch, FileHash, FileRef, Ids, Listing, ReadResult, prefix};
 
 use crate::error::{Error, Result};
-use crate::progress::Control;
+use crate::progress::ScanHandle;
 
 /// So many notes may wait: enough for the workers to go on while a batch is on its way to the disk.
 const ROOM: usize = 1_024;
@@ -38,7 +38,7 @@ const BEAT: Duration = Duration::from_secs(10);
 pub(crate) enum Note {
     /// With the number by which readings of its new files refer to it.
     Listing(u64, Box<Listing>),
-    Readings(Vec<Reading>),
+    Readings(Vec<FileHash>),
     /// Files that were read before and have a duplicate.
     Shared(Vec<i64>),
     /// The first files of contents that turned out to be shared: at the end and together, because each is on a page
@@ -68,7 +68,7 @@ impl Scribe {
     /// Begins to write. When that fails, the scan is told to stop.
     pub(crate) fn start(
         store: &Store,
-        control: &Arc<Control>,
+        control: &Arc<ScanHandle>,
         scans: Vec<i64>,
         holder: String,
         every: bool,
@@ -96,7 +96,7 @@ impl Scribe {
         let control = control.clone();
         let thread = std::thread::Builder::new()
             .name("scribe".to_owned())
-            .spawn(move || desk.serve().inspect_err(|_| control.stop()));
+            .spawn(move || desk.serve().inspect_err(|_| control.cancel()));
         let thread = thread.map_err(|error| Error::System(format!("cannot start a thread: {error}")))?;
         Ok(Scribe { notes, thread, overflowed, missing, excluded })
     }
@@ -122,7 +122,7 @@ impl Scribe {
 
 struct Desk {
     store: Store,
-    control: Arc<Control>,
+    control: Arc<ScanHandle>,
     scans: Vec<i64>,
     holder: String,
     inbox: Receiver<Note>,
@@ -138,7 +138,7 @@ struct Desk {
     contents: HashMap<u64, Option<FileRef>>,
     firsts: Vec<FileRef>,
     /// Readings of files whose folder is still being looked at.
-    waiting: Vec<Reading>,
+    waiting: Vec<FileHash>,
     overflowed: Arc<AtomicBool>,
 }
 
@@ -165,7 +165,7 @@ impl Desk {
                 return Ok(self.missing.load(Ordering::Relaxed));
             }
             if self.beaten.elapsed() >= BEAT {
-                self.store.scans().beat(self.scans.clone(), &self.holder)?;
+                self.store.scans().heartbeat(self.scans.clone(), &self.holder)?;
                 self.beaten = Instant::now();
             }
         }
@@ -210,10 +210,10 @@ impl Desk {
             Note::Readings(readings) => {
                 gathered.weight += readings.len();
                 for mut reading in readings {
-                    if let Finding::Content(_, hash) = &reading.finding {
+                    if let ReadResult::Content(_, hash) = &reading.result {
                         reading.shared = self.shares(reading.file, hash);
                     }
-                    gathered.batch.readings.push(reading);
+                    gathered.batch.hashes.push(reading);
                 }
             }
             Note::Shared(ids) => {
@@ -261,16 +261,16 @@ impl Desk {
     /// Leaves out readings of files whose folder is not written yet; they come with the next batch.
     fn set_aside(&mut self, batch: &mut Batch) {
         // Those that waited came first.
-        batch.readings.splice(0..0, self.waiting.drain(..));
-        for reading in &mut batch.readings {
+        batch.hashes.splice(0..0, self.waiting.drain(..));
+        for reading in &mut batch.hashes {
             reading.file = reading.file.row(&self.ids).map_or(reading.file, FileRef::Row);
         }
         let written: HashSet<u64> = batch.listings.iter().map(|(number, _)| *number).collect();
-        let is_early = |reading: &mut Reading| match reading.file {
+        let is_early = |reading: &mut FileHash| match reading.file {
             FileRef::Row(_) => false,
             FileRef::New(listing, _) => !written.contains(&listing),
         };
-        self.waiting = batch.readings.extract_if(.., is_early).collect();
+        self.waiting = batch.hashes.extract_if(.., is_early).collect();
         for file in &mut batch.shared {
             *file = file.row(&self.ids).map_or(*file, FileRef::Row);
         }
@@ -281,7 +281,7 @@ impl Desk {
         if weight > 0 {
             self.set_aside(&mut batch);
             let written = self.store.catalog().write(batch)?;
-            self.control.surprises.fetch_add(written.known_to_others as u64, Ordering::Relaxed);
+            self.control.surprises.fetch_add(written.conflicts as u64, Ordering::Relaxed);
             self.missing.fetch_add(written.missing as u64, Ordering::Relaxed);
             self.excluded.fetch_add(written.excluded as u64, Ordering::Relaxed);
             self.ids.extend(written.ids.into_iter().filter(|(_, ids)| !ids.is_empty()));

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// What a scan did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Summary {
+pub struct ScanSummary {
     /// The roots, by path.
     pub roots: Vec<PathBuf>,
     /// It was told to stop; the next one goes on from here.

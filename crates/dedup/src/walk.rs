@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use gristmill_pool::{Context, Pool, Task, TaskError, TaskResult};
 use gristmill_store::Store;
-use gristmill_store::catalog::{End, LinkKind, Listing, Place, Reading, Skipped, Stat};
+use gristmill_store::catalog::{FileHash, FolderRef, LinkKind, Listing, ListingStatus, Skipped, Stat};
 use gristmill_store::roots::Root;
 
 use self::links::Link;
@@ -28,7 +28,7 @@ use self::visit::{Next, Stop, Subfolder, Visit};
 use crate::eager::{Eager, Fresh};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, Rules, Sieve};
-use crate::progress::{Control, add};
+use crate::progress::{ScanHandle, add};
 use crate::read::is_gone;
 use crate::reader::{Busy, submit};
 use crate::scribe::{Note, Notes};
@@ -129,7 +129,7 @@ pub(crate) struct Walk {
 /// A folder to be walked.
 #[derive(Debug)]
 struct ToWalk {
-    place: Place,
+    place: FolderRef,
     /// The filesystem that it was on when it was last walked.
     filesystem: Option<i64>,
     /// Whether it was a mount point then. Not known of a root's own folder.
@@ -144,7 +144,7 @@ struct ToWalk {
 pub(crate) struct Job {
     pub(crate) store: Store,
     pub(crate) notes: Notes,
-    pub(crate) control: Arc<Control>,
+    pub(crate) control: Arc<ScanHandle>,
     pub(crate) manner: Arc<Manner>,
     pub(crate) root: Root,
     pub(crate) scan: i64,
@@ -201,7 +201,7 @@ impl Walk {
     /// Begins at the root's folder. A scan that is resumed looks at every folder again: files may have changed since.
     pub(crate) fn begin(self: &Arc<Self>, pool: &Pool) -> Result<()> {
         let catalog = self.job.store.catalog();
-        let place = catalog.top(self.job.root.id)?;
+        let place = catalog.root_folder(self.job.root.id)?;
         let filesystem = match place.id {
             Some(id) => catalog.filesystem_of(id)?,
             None => None,
@@ -254,12 +254,12 @@ impl Walk {
 
     fn folder(self: &Arc<Self>, ctx: &Context, to_walk: ToWalk) -> TaskResult<()> {
         let ToWalk { place, filesystem: known_filesystem, was_mount_point, above, rules, by_link } = to_walk;
-        if ctx.is_cancelled() || self.job.control.is_stopped() {
+        if ctx.is_cancelled() || self.job.control.is_cancelled() {
             return Err(TaskError::cancelled());
         }
         let _busy = Busy::new(&self.job.control);
         let (folder, known) = match self.open(&place, by_link) {
-            Ok(folder) => (folder, self.job.store.catalog().known(&place, self.has_unusual)?),
+            Ok(folder) => (folder, self.job.store.catalog().known_entries(&place, self.has_unusual)?),
             Err(error) if is_gone(&error) && !place.path.as_os_str().is_empty() => {
                 return self.vanished(&place, Skipped::default());
             }
@@ -306,7 +306,7 @@ impl Walk {
             }
         }
         let read = visit.all();
-        if ctx.is_cancelled() || self.job.control.is_stopped() {
+        if ctx.is_cancelled() || self.job.control.is_cancelled() {
             return Err(TaskError::cancelled());
         }
         let folders = std::mem::take(&mut visit.folders);
@@ -317,8 +317,8 @@ impl Walk {
             }
             Err(Stop::Told) => Err(TaskError::cancelled()),
             Err(Stop::Unreadable(error)) => {
-                let place = visit.listing.place.clone();
-                visit.send(End::Part)?;
+                let place = visit.listing.folder.clone();
+                visit.send(ListingStatus::Part)?;
                 self.failed(place, &error.to_string())
             }
         }
@@ -352,7 +352,7 @@ impl Walk {
     fn read_elsewhere(&self, eager: &Eager, next: &mut Next) -> TaskResult<()> {
         let mut readings = Vec::new();
         for fresh in std::mem::take(&mut next.elsewhere) {
-            if self.job.control.is_stopped() {
+            if self.job.control.is_cancelled() {
                 break;
             }
             let folder = fresh.top.below(&fresh.folder, fresh.follow);
@@ -371,39 +371,39 @@ impl Walk {
         self.note_readings(eager.read_through(folder.as_ref().ok(), fresh).into_iter().collect())
     }
 
-    fn note_readings(&self, readings: Vec<Reading>) -> TaskResult<()> {
+    fn note_readings(&self, readings: Vec<FileHash>) -> TaskResult<()> {
         if readings.is_empty() {
             return Ok(());
         }
         self.job.notes.send(Note::Readings(readings)).map_err(|_| TaskError::cancelled())
     }
 
-    fn open(&self, place: &Place, by_link: bool) -> io::Result<Folder> {
+    fn open(&self, place: &FolderRef, by_link: bool) -> io::Result<Folder> {
         self.top.below(&place.path, by_link)
     }
 
     /// A folder that belongs to another root, or that the system makes up.
-    fn foreign(&self, place: &Place, skipped: Skipped) -> TaskResult<()> {
+    fn foreign(&self, place: &FolderRef, skipped: Skipped) -> TaskResult<()> {
         add(&self.job.tally.special, 1);
         let Some(name) = place.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let parent = place.path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let mut listing = Listing::new(self.job.scan, Place { root: place.root, id: None, path: parent });
+        let mut listing = Listing::new(self.job.scan, FolderRef { root: place.root, id: None, path: parent });
         listing.foreign_folders.push(name);
         listing.skipped = skipped;
         self.note(listing)
     }
 
     /// A folder that was there a moment ago, or that a link does not lead to any more.
-    fn vanished(&self, place: &Place, skipped: Skipped) -> TaskResult<()> {
+    fn vanished(&self, place: &FolderRef, skipped: Skipped) -> TaskResult<()> {
         let Some(name) = place.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let parent = place.path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let mut listing = Listing::new(self.job.scan, Place { root: place.root, id: None, path: parent });
+        let mut listing = Listing::new(self.job.scan, FolderRef { root: place.root, id: None, path: parent });
         listing.missing_folders.push(name);
         listing.skipped = skipped;
         self.note(listing)
     }
 
-    fn failed(&self, place: Place, error: &str) -> TaskResult<()> {
+    fn failed(&self, place: FolderRef, error: &str) -> TaskResult<()> {
         add(&self.job.control.errors, 1);
         if place.path.as_os_str().is_empty() {
             self.has_failed.store(true, Ordering::Relaxed);
@@ -411,7 +411,7 @@ impl Walk {
         }
         self.complain(&place.path, error);
         let mut listing = Listing::new(self.job.scan, place);
-        listing.end = End::Failed(error.to_owned());
+        listing.status = ListingStatus::Failed(error.to_owned());
         self.note(listing)
     }
 

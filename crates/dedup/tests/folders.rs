@@ -7,9 +7,10 @@ mod trees;
 use std::path::PathBuf;
 
 use gristmill_dedup::folders::{
-    self, Difference, Differing, Entry, FolderGroup, GroupedFolder, Listed, Options, PartialOptions, Partials,
+    self, CappedList, Difference, Differing, Entry, FolderGroup, FolderOptions, GroupedFolder,
+    SimilarFolders, SimilarOptions,
 };
-use gristmill_store::catalog::{End, LinkKind, Listing, Place, Skipped};
+use gristmill_store::catalog::{FolderRef, LinkKind, Listing, ListingStatus, Skipped};
 use proptest::prelude::*;
 use trees::What::{Alone, Empty, Hashed, Unknown};
 use trees::{Planned, Trees, file, passed_over};
@@ -32,16 +33,22 @@ fn by_path(found: &[FolderGroup]) -> Vec<Vec<String>> {
 }
 
 #[track_caller]
-fn check(options: &Options, files: &[Planned], folders: &[&str], failed: &[&str], expected: &[&[&str]]) {
+fn check(
+    options: &FolderOptions,
+    files: &[Planned],
+    folders: &[&str],
+    failed: &[&str],
+    expected: &[&[&str]],
+) {
     let trees = store(files, folders, failed);
-    let found = folders::groups(&trees.store, options).expect("an answer");
+    let found = folders::find_identical(&trees.store, options).expect("an answer");
     assert_eq!(by_path(&found), expected);
 }
 
 #[track_caller]
 fn check_plain(files: &[(&str, trees::What)], expected: &[&[&str]]) {
     let files: Vec<_> = files.iter().map(|(path, what)| file(*path, *what)).collect();
-    check(&Options::default(), &files, &[], &[], expected);
+    check(&FolderOptions::default(), &files, &[], &[], expected);
 }
 
 #[test]
@@ -84,7 +91,7 @@ fn a_folder_is_not_identical_with_one_in_it() {
 
 #[test]
 fn names_count_when_asked() {
-    let options = Options { match_names: true, ..Options::default() };
+    let options = FolderOptions { match_names: true, ..FolderOptions::default() };
     let named = |name: &str, inner: &str| {
         vec![file("a/1", X), file("a/s/2", Y), file(format!("b/{name}"), X), file(format!("b/{inner}/2"), Y)]
     };
@@ -95,7 +102,7 @@ fn names_count_when_asked() {
 
 #[test]
 fn what_is_not_known_is_not_identical() {
-    let options = Options::default();
+    let options = FolderOptions::default();
     let pair = |what| [file("a/s/1", X), file("a/2", what), file("b/s/1", X), file("b/2", what)];
     check(&options, &pair(Y), &[], &[], &[&["a", "b"]]);
     check(&options, &pair(Unknown(5)), &[], &[], &[&["a/s", "b/s"]]);
@@ -109,16 +116,22 @@ fn what_is_not_known_is_not_identical() {
 #[test]
 fn empty_files_are_the_same() {
     let files = [file("a/1", Empty), file("b/1", Empty)];
-    check(&Options::default(), &files, &[], &[], &[]);
-    check(&Options { min_size: 0, ..Options::default() }, &files, &["c", "d"], &[], &[&["a", "b"]]);
+    check(&FolderOptions::default(), &files, &[], &[], &[]);
+    check(
+        &FolderOptions { min_size: 0, ..FolderOptions::default() },
+        &files,
+        &["c", "d"],
+        &[],
+        &[&["a", "b"]],
+    );
 }
 
 #[test]
 fn small_ones_are_left_out_when_asked() {
     let files =
         [file("a/1", X), file("b/1", X), file("c/1", Y), file("c/2", X), file("d/1", Y), file("d/2", X)];
-    check(&Options { min_files: 2, ..Options::default() }, &files, &[], &[], &[&["c", "d"]]);
-    check(&Options { min_size: 11, ..Options::default() }, &files, &[], &[], &[&["c", "d"]]);
+    check(&FolderOptions { min_files: 2, ..FolderOptions::default() }, &files, &[], &[], &[&["c", "d"]]);
+    check(&FolderOptions { min_size: 11, ..FolderOptions::default() }, &files, &[], &[], &[&["c", "d"]]);
 }
 
 #[test]
@@ -127,20 +140,22 @@ fn names_of_one_inode_take_no_space() {
     for (other, what, expected) in [(9, X, 0), (8, X, 10), (9, Alone(10), 0)] {
         let files = [linked("a/1", what, 9), linked("b/1", what, other)];
         let trees = store(&files, &[], &[]);
-        let found = folders::groups(&trees.store, &Options::default()).expect("an answer");
+        let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
         assert_eq!(by_path(&found), [["a", "b"]], "{what:?}");
         assert_eq!((found[0].files, found[0].bytes, found[0].reclaimable), (1, 10, expected));
     }
     // One of them has its two files as one on the disk. The other one, which takes more, is kept.
     let files = [linked("a/1", X, 9), linked("a/2", X, 9), file("b/1", X), file("b/2", X)];
-    let found = folders::groups(&store(&files, &[], &[]).store, &Options::default()).expect("an answer");
+    let found = folders::find_identical(&store(&files, &[], &[]).store, &FolderOptions::default())
+        .expect("an answer");
     assert_eq!((found[0].bytes, found[0].reclaimable), (20, 10));
 }
 
 #[test]
 fn reclaimable_are_allocated_bytes_of_files_that_are_freed() {
     let freed = |files: &[Planned]| {
-        let found = folders::groups(&store(files, &[], &[]).store, &Options::default()).expect("an answer");
+        let found = folders::find_identical(&store(files, &[], &[]).store, &FolderOptions::default())
+            .expect("an answer");
         let group = found.iter().find(|group| by_path(std::slice::from_ref(group)) == [["a", "b"]]);
         let group = group.expect("a group");
         (group.bytes, group.reclaimable, group.redundant)
@@ -170,7 +185,8 @@ fn reclaimable_are_allocated_bytes_of_files_that_are_freed() {
 #[test]
 fn folder_that_two_paths_lead_to_is_not_identical_to_itself() {
     let groups = |files: &[Planned]| {
-        let found = folders::groups(&store(files, &[], &[]).store, &Options::default()).expect("an answer");
+        let found = folders::find_identical(&store(files, &[], &[]).store, &FolderOptions::default())
+            .expect("an answer");
         by_path(&found)
     };
     let at = |path: &str, links, inode| Planned { inode, links, ..file(path, X) };
@@ -202,8 +218,8 @@ fn check_unscanned(
     }
     let files = ["a", "b"].map(|top| [file(format!("{top}/s/1"), X), file(format!("{top}/2"), Y)]);
     trees.root("/r", &files.concat(), &[], &[]);
-    let options = Options { match_names, ..Options::default() };
-    let found = folders::groups(&trees.store, &options).expect("an answer");
+    let options = FolderOptions { match_names, ..FolderOptions::default() };
+    let found = folders::find_identical(&trees.store, &options).expect("an answer");
     let path = |folder: &GroupedFolder| folder.path.to_str().expect("plain").to_owned();
     let group = |group: &FolderGroup| {
         let paths: Vec<_> = group.folders.iter().map(path).collect();
@@ -260,7 +276,7 @@ fn folder_without_a_record_of_its_entries_is_not_identical() {
 fn folder_around_a_removed_root_is_not_identical() {
     let mut trees = store(&[file("a/2", Y), file("b/2", Y)], &[], &[]);
     let inner = trees.root("/r/a/x", &[file("1", X)], &[], &[]);
-    let found = || folders::groups(&trees.store, &Options::default()).expect("an answer");
+    let found = || folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
     assert!(found().is_empty());
     trees.store.roots().remove(inner).expect("removed");
     assert_eq!(found(), [], "what is in a/x is not known");
@@ -285,7 +301,7 @@ fn order_of_rows_does_not_change_what_is_listed() {
             let roots = trees.store.roots().list().expect("roots");
             roots.into_iter().find(|root| root.id == id).expect("a root").path
         };
-        let found = folders::groups(&trees.store, &Options::default()).expect("an answer");
+        let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
         let groups: Vec<_> = found
             .iter()
             .map(|group| {
@@ -293,7 +309,7 @@ fn order_of_rows_does_not_change_what_is_listed() {
                 (folders.collect::<Vec<_>>(), group.reclaimable)
             })
             .collect();
-        let found = folders::partial(&trees.store, &PartialOptions::default()).expect("an answer");
+        let found = folders::find_similar(&trees.store, &SimilarOptions::default()).expect("an answer");
         let pairs: Vec<_> = found
             .pairs
             .iter()
@@ -317,8 +333,8 @@ fn roots_are_compared_and_chosen() {
     let one = trees.root("/one", &[file("f", X), file("s/g", Y)], &[], &[]);
     let two = trees.root("/two", &[file("f", X), file("s/g", Y), file("t/g", Y)], &[], &[]);
     let found = |roots| {
-        let options = Options { roots, ..Options::default() };
-        let folders = folders::groups(&trees.store, &options).expect("an answer").remove(0).folders;
+        let options = FolderOptions { roots, ..FolderOptions::default() };
+        let folders = folders::find_identical(&trees.store, &options).expect("an answer").remove(0).folders;
         folders.into_iter().map(|folder| (folder.root, folder.path)).collect::<Vec<_>>()
     };
     assert_eq!(found(vec![]), [(one, "s".into()), (two, "s".into()), (two, "t".into())]);
@@ -330,10 +346,10 @@ fn a_root_in_a_root_is_a_folder_of_it() {
     let files = [file("a/x/1", X), file("a/2", Y), file("b/x/1", X), file("b/2", Y)];
     let mut trees = store(&files, &[], &[]);
     trees.store.roots().register("/r/a/x".as_ref()).expect("a root");
-    let found = folders::groups(&trees.store, &Options::default()).expect("an answer");
+    let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
     assert_eq!(by_path(&found), [["a", "b"]], "taken over");
     trees.root("/r/b/new", &[file("3", Z)], &[], &[]);
-    let found = folders::groups(&trees.store, &Options::default()).expect("an answer");
+    let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
     assert_eq!(by_path(&found), [["", "b/x"]], "one has more in it now");
     trees.store.roots().register("/r/a/never".as_ref()).expect("a root");
     trees
@@ -341,7 +357,7 @@ fn a_root_in_a_root_is_a_folder_of_it() {
         .roots()
         .remove(trees.store.roots().at("/r/b/new".as_ref()).expect("r").expect("r").id)
         .expect("r");
-    let found = folders::groups(&trees.store, &Options::default()).expect("an answer");
+    let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
     assert_eq!(by_path(&found), [["", "b/x"]], "what was never scanned is not known");
 }
 
@@ -350,18 +366,19 @@ fn what_is_gone_does_not_count() {
     let files =
         [file("a/1", X), file("a/2", Alone(1)), file("b/1", X), file("b/s/3", Alone(2)), file("c/1", X)];
     let trees = store(&files, &[], &["c"]);
-    let found = || by_path(&folders::groups(&trees.store, &Options::default()).expect("an answer"));
+    let found =
+        || by_path(&folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer"));
     assert!(found().is_empty());
     let catalog = trees.store.catalog();
     let root = trees.store.roots().list().expect("roots")[0].id;
-    let top = catalog.top(root).expect("its top");
-    let inner = catalog.known(&top, true).expect("its folders").folders;
+    let top = catalog.root_folder(root).expect("its top");
+    let inner = catalog.known_entries(&top, true).expect("its folders").folders;
     let listing = |name: &str| {
         let id = inner.iter().find(|(known, _)| known == name).map(|(_, folder)| folder.id);
-        Listing { end: End::Whole, ..Listing::new(1, Place { root, id, path: name.into() }) }
+        Listing { status: ListingStatus::Whole, ..Listing::new(1, FolderRef { root, id, path: name.into() }) }
     };
     let (mut a, mut b) = (listing("a"), listing("b"));
-    let known = catalog.known(&a.place, true).expect("its files").files;
+    let known = catalog.known_entries(&a.folder, true).expect("its files").files;
     a.missing_files = known.iter().filter(|(name, _)| name == "2").map(|(_, file)| file.id).collect();
     b.missing_folders = vec!["s".into()];
     catalog.record(vec![a]).expect("recorded");
@@ -372,10 +389,10 @@ fn what_is_gone_does_not_count() {
     assert_eq!(found(), [["a", "b", "c"]], "read to its end");
 }
 
-fn partial(files: &[(&str, trees::What)], min_similarity: u8) -> Partials {
+fn partial(files: &[(&str, trees::What)], min_similarity: u8) -> SimilarFolders {
     let files: Vec<_> = files.iter().map(|(path, what)| file(*path, *what)).collect();
-    let options = PartialOptions { min_similarity, ..PartialOptions::default() };
-    folders::partial(&store(&files, &[], &[]).store, &options).expect("an answer")
+    let options = SimilarOptions { min_similarity, ..SimilarOptions::default() };
+    folders::find_similar(&store(&files, &[], &[]).store, &options).expect("an answer")
 }
 
 #[test]
@@ -400,10 +417,10 @@ fn similar_folders_and_how_they_differ() {
     assert!(pair.a.whole && pair.b.whole);
     let entry =
         |path: &str, size: u64| Entry { path: path.into(), size, mtime_ns: size as i64 * 1_000_000_000 };
-    assert_eq!(pair.only_in_a, Listed { items: vec![entry("own", 1)], total: 1 });
-    assert_eq!(pair.only_in_b, Listed { items: vec![], total: 0 });
+    assert_eq!(pair.only_in_a, CappedList { items: vec![entry("own", 1)], total: 1 });
+    assert_eq!(pair.only_in_b, CappedList { items: vec![], total: 0 });
     let notes = Differing { a: entry("notes", 7), b: entry("notes", 8), known: true };
-    assert_eq!(pair.differing, Listed { items: vec![notes], total: 1 });
+    assert_eq!(pair.differing, CappedList { items: vec![notes], total: 1 });
     assert_eq!(partial(&files, 51).total, 0);
 }
 
@@ -455,7 +472,8 @@ fn every_pair_states_its_differences() {
         trees.skipped = skipped.iter().map(skip).collect();
         let files: Vec<_> = files.iter().map(|(path, what)| file(*path, *what)).collect();
         trees.root("/r", &files, &[], failed);
-        let mut found = folders::partial(&trees.store, &PartialOptions::default()).expect("an answer").pairs;
+        let mut found =
+            folders::find_similar(&trees.store, &SimilarOptions::default()).expect("an answer").pairs;
         assert!(found.len() < 2, "{found:?}");
         found.pop().map(|pair| (pair.differences, [pair.a.unscanned, pair.b.unscanned]))
     };
@@ -483,7 +501,7 @@ fn one_of_identical_folders_stands_for_all_in_pairs() {
     }
     files.push(file("c/more", Alone(1)));
     let found =
-        folders::partial(&store(&files, &[], &[]).store, &PartialOptions::default()).expect("an answer");
+        folders::find_similar(&store(&files, &[], &[]).store, &SimilarOptions::default()).expect("an answer");
     let path = |side: &folders::Side| side.path.to_str().expect("plain").to_owned();
     let pairs: Vec<_> =
         found.pairs.iter().map(|pair| (path(&pair.a), path(&pair.b), pair.a.identical)).collect();
@@ -511,8 +529,8 @@ fn check_popular(other: impl Fn(u64) -> u64, total: usize) {
         files.push(file(format!("{folder}/own"), Alone(1 + n)));
     }
     let trees = store(&files, &[], &[]);
-    let options = PartialOptions { limit: 3, ..PartialOptions::default() };
-    let found = folders::partial(&trees.store, &options).expect("an answer");
+    let options = SimilarOptions { limit: 3, ..SimilarOptions::default() };
+    let found = folders::find_similar(&trees.store, &options).expect("an answer");
     // Licence, empty file and the shared one of five.
     assert_eq!((found.total, found.pairs.len(), found.pairs[0].similarity), (total, 3, 60.0));
     assert!(found.proposed < 8 * count, "{} pairs proposed", found.proposed);
@@ -541,19 +559,19 @@ proptest! {
         tree in plain::tree(), match_names: bool, similarity in 0u8..=100, popular in 1usize..6,
     ) {
         let trees = tree.write();
-        let options = Options { match_names, ..Options::default() };
-        let found = folders::groups(&trees.store, &options).expect("an answer");
+        let options = FolderOptions { match_names, ..FolderOptions::default() };
+        let found = folders::find_identical(&trees.store, &options).expect("an answer");
         prop_assert_eq!(plain::told(&found), plain::groups(&tree, match_names));
 
-        let options = PartialOptions { min_similarity: similarity, popular, ..PartialOptions::default() };
-        let found = folders::partial(&trees.store, &options).expect("an answer");
+        let options = SimilarOptions { min_similarity: similarity, popular, ..SimilarOptions::default() };
+        let found = folders::find_similar(&trees.store, &options).expect("an answer");
         prop_assert_eq!(plain::told_pairs(&found), plain::partial(&tree, similarity, popular));
     }
 }
 
 #[test]
 fn a_similarity_is_a_percentage() {
-    let options = PartialOptions { min_similarity: 101, ..PartialOptions::default() };
-    let error = folders::partial(&Trees::new().store, &options).expect_err("no percentage");
-    assert!(error.is_users());
+    let options = SimilarOptions { min_similarity: 101, ..SimilarOptions::default() };
+    let error = folders::find_similar(&Trees::new().store, &options).expect_err("no percentage");
+    assert!(error.is_user_error());
 }

@@ -4,13 +4,13 @@ mod trees;
 
 use std::ffi::OsString;
 
-use gristmill_dedup::report::{self, Options};
+use gristmill_dedup::report::{self, ReportOptions};
 use gristmill_store::catalog::{GroupQuery, LinkKind};
 use trees::What::{Alone, Empty, Hashed, Unknown};
 use trees::{Planned, Trees, file, passed_over};
 
 fn page(trees: &Trees) -> String {
-    report::html(&trees.store, &Options::new(trees.store.now())).expect("a page")
+    report::html(&trees.store, &ReportOptions::new(trees.store.now())).expect("a page")
 }
 
 /// Walks the page as XML: every tag is closed, every attribute quoted, every entity one of five. Calls `text` with

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use gristmill_pool::Pool;
 use gristmill_store::start_log::StartLog;
-use gristmill_store::tasks::{Settled, Verdict};
+use gristmill_store::tasks::{Disposition, UpdateResult};
 
 use crate::claims::Claims;
-use crate::kind::Kind;
+use crate::kind::TaskKind;
 
 /// What became of tasks, by count.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(crate) struct Counts {
 
 /// A kind at work.
 pub(crate) struct Bench {
-    pub(crate) kind: Arc<Kind>,
+    pub(crate) kind: Arc<TaskKind>,
     pub(crate) pool: Pool<()>,
     pub(crate) counts: Counts,
     pub(crate) lease: Duration,
@@ -33,7 +33,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    pub(crate) fn new(kind: Kind, pool: Pool<()>, lease: Duration, start_log: Arc<StartLog>) -> Self {
+    pub(crate) fn new(kind: TaskKind, pool: Pool<()>, lease: Duration, start_log: Arc<StartLog>) -> Self {
         let (counts, claims) = (Counts::default(), Mutex::default());
         Bench { kind: Arc::new(kind), pool, counts, lease, start_log, claims }
     }
@@ -48,14 +48,14 @@ impl Bench {
 }
 
 impl Counts {
-    pub(crate) fn count(&self, verdict: &Verdict, settled: Settled) {
+    pub(crate) fn count(&self, verdict: &Disposition, settled: UpdateResult) {
         let counter = match (settled, verdict) {
-            (Settled::Lost, _) => &self.lost,
-            (Settled::Cancelled, _) => &self.cancelled,
-            (Settled::Buried(_), _) | (_, Verdict::Buried(_)) => &self.buried,
-            (_, Verdict::Completed(_)) => &self.completed,
-            (_, Verdict::Retry(..)) => &self.retried,
-            (_, Verdict::Released | Verdict::Postponed(_)) => &self.released,
+            (UpdateResult::Lost, _) => &self.lost,
+            (UpdateResult::Cancelled, _) => &self.cancelled,
+            (UpdateResult::DeadLettered(_), _) | (_, Disposition::DeadLettered(_)) => &self.buried,
+            (_, Disposition::Completed(_)) => &self.completed,
+            (_, Disposition::Retry(..)) => &self.retried,
+            (_, Disposition::Released | Disposition::Postponed(_)) => &self.released,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

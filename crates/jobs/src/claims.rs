@@ -186,7 +186,7 @@ impl Claims {
 
 #[cfg(test)]
 mod tests {
-    use gristmill_store::Time;
+    use gristmill_store::UtcTime;
     use gristmill_store::lease::WorkerId;
     use gristmill_store::tasks::ClaimedTask;
 
@@ -208,7 +208,7 @@ mod tests {
             document_id: None,
             token: WorkerId::new("worker").token(),
         };
-        Arc::new(Flight::new(task, (at, Time::from_micros(0))))
+        Arc::new(Flight::new(task, (at, UtcTime::from_micros(0))))
     }
 
     #[test]

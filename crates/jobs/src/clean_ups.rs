@@ -10,7 +10,7 @@ use gristmill_pool::{Pool, Task, TaskResult};
 use gristmill_store::Store;
 
 use crate::hub::Hub;
-use crate::kind::Kind;
+use crate::kind::TaskKind;
 
 /// Calls workloads' clean-ups, away from their tasks: however long they take, nothing else waits for them.
 pub(crate) struct CleanUps {
@@ -20,12 +20,13 @@ pub(crate) struct CleanUps {
 
 impl CleanUps {
     pub(crate) fn new(hub: Arc<Hub>) -> Result<Self, crate::Error> {
-        let pool = Pool::builder().name("clean-ups").workers(1).queue(64).keep_failures(0).build()?;
+        let pool =
+            Pool::builder().name("clean-ups").workers(1).queue_capacity(64).keep_failures(0).build()?;
         Ok(CleanUps { hub, pool })
     }
 
     /// What finds no room is found again by `care`.
-    pub(crate) fn later(&self, store: &Store, kind: &Arc<Kind>, letters: Vec<i64>) {
+    pub(crate) fn later(&self, store: &Store, kind: &Arc<TaskKind>, letters: Vec<i64>) {
         if letters.is_empty() {
             return;
         }
@@ -44,12 +45,12 @@ impl CleanUps {
 }
 
 /// Cleans up after one letter, unless somebody has done so, or has tried its task again, meanwhile.
-fn clean_up(store: &Store, kind: &Kind, id: i64) {
+fn clean_up(store: &Store, kind: &TaskKind, id: i64) {
     let Some(clean_up) = &kind.clean_up else { return };
     let cleaned = || -> TaskResult<()> {
-        let Some(letter) = store.letters().to_clean(id)? else { return Ok(()) };
+        let Some(letter) = store.dead_letters().get_cleanup_pending(id)? else { return Ok(()) };
         clean_up(&letter)?;
-        Ok(store.letters().cleaned(id)?)
+        Ok(store.dead_letters().mark_cleaned_up(id)?)
     };
     if let Err(error) = catch_panic(cleaned) {
         tracing::warn!(letter = id, ?error, "a clean-up failed; it is tried again later");

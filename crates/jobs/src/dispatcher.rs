@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gristmill_store::{Time, Watch};
+use gristmill_store::{ChangeWatcher, UtcTime};
 
 use crate::error::Error;
 use crate::hub::Hub;
@@ -35,7 +35,7 @@ const LIVENESS: Duration = Duration::from_secs(1);
 pub(crate) struct Dispatcher {
     hub: Arc<Hub>,
     lines: Vec<Box<dyn Line>>,
-    watch: Watch,
+    watch: ChangeWatcher,
     presence: Arc<Presence>,
     recovery: Duration,
     next_recovery: Instant,
@@ -53,14 +53,14 @@ pub(crate) struct Dispatcher {
     /// The question that the last look is an answer to, once every line has taken it and found nothing.
     looked_for: u64,
     /// When the clock was last seen, and what it said.
-    clock: (Instant, Time),
+    clock: (Instant, UtcTime),
 }
 
 impl Dispatcher {
     pub(crate) fn new(
         hub: Arc<Hub>,
         lines: Vec<Box<dyn Line>>,
-        watch: Watch,
+        watch: ChangeWatcher,
         presence: Arc<Presence>,
         recovery: Duration,
     ) -> Self {
@@ -203,7 +203,7 @@ impl Dispatcher {
     /// The store failed. If it may pass, waits a little, longer each time, but not beyond a deadline; if not, this
     /// is the end, and what can be given back is.
     fn trouble(&mut self, error: &gristmill_store::Error) -> Result<(), Error> {
-        if !error.may_pass() {
+        if !error.is_transient() {
             tracing::error!(%error, "the store has failed; the runner ends");
             self.end_handlers();
             // Its own failure would add nothing.
@@ -304,7 +304,7 @@ fn wake_at(now: Instant, stopping: bool, looks: [Instant; 3]) -> Instant {
 
 /// How far a clock that said `last` some time ago has been set back, if it now says `time`. Small steps are how a clock
 /// is kept right, and not worth a word.
-fn set_back(passed: Duration, last: Time, time: Time) -> Option<Duration> {
+fn set_back(passed: Duration, last: UtcTime, time: UtcTime) -> Option<Duration> {
     let back = last.since(time).saturating_add(passed);
     (last > time && back > Duration::from_secs(2)).then_some(back)
 }
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn a_clock_set_back_is_noticed_and_small_steps_are_not() {
         let check = |passed: u64, last: i64, time: i64, expected: Option<u64>| {
-            let at = |seconds: i64| Time::from_micros(seconds * 1_000_000);
+            let at = |seconds: i64| UtcTime::from_micros(seconds * 1_000_000);
             let found = set_back(Duration::from_secs(passed), at(last), at(time));
             assert_eq!(found, expected.map(Duration::from_secs), "{passed} s, from {last} to {time}");
         };

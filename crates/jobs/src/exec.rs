@@ -32,12 +32,12 @@ use gristmill_pool::error::Cause;
 use gristmill_pool::{Retry, TaskError, TaskResult};
 use serde::{Deserialize, Serialize};
 
-use crate::kind::Kind;
-use crate::process_groups::{ProcessGroups, Record};
-use crate::work::Work;
+use crate::kind::TaskKind;
+use crate::process_groups::{ProcessGroups, ProcessRecord};
+use crate::work::TaskContext;
 
 /// The kind's name.
-pub const NAME: &str = "exec";
+pub const KIND: &str = "exec";
 
 /// After a command has ended, for output that its own children may still write.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -99,7 +99,7 @@ impl Command {
 
 /// How commands are run.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ExecSettings {
     /// How many at a time.
     pub workers: usize,
     /// How long one may take, unless its payload says otherwise.
@@ -109,32 +109,32 @@ pub struct Settings {
     /// How often, and after how long, it is tried again.
     pub retry: Retry,
     /// Variables of the worker that commands do not inherit, such as those with a password.
-    pub withheld: Vec<OsString>,
+    pub removed_env: Vec<OsString>,
 }
 
-impl Default for Settings {
+impl Default for ExecSettings {
     fn default() -> Self {
-        Settings {
+        ExecSettings {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             timeout: Some(Duration::from_secs(3_600)),
             max_output: 64 << 10,
-            retry: Retry::exponential(5, Duration::from_secs(1)).cap(Duration::from_secs(600)),
-            withheld: Vec::new(),
+            retry: Retry::exponential(5, Duration::from_secs(1)).max_delay(Duration::from_secs(600)),
+            removed_env: Vec::new(),
         }
     }
 }
 
 /// The kind.
-pub fn kind(settings: Settings) -> Kind {
+pub fn kind(settings: ExecSettings) -> TaskKind {
     let (workers, retry, timeout) = (settings.workers, settings.retry, settings.timeout);
     let swept = Once::new();
-    let handler = move |work: &Work<'_>| {
+    let handler = move |work: &TaskContext<'_>| {
         swept.call_once(|| {
-            ProcessGroups::beside(work.store().path()).end_left_over(None);
+            ProcessGroups::for_database(work.store().path()).kill_orphans(None);
         });
         run(&settings, work)
     };
-    let mut kind = Kind::new(NAME, handler).workers(workers).retry(retry).log_starts();
+    let mut kind = TaskKind::new(KIND, handler).workers(workers).retry(retry).log_starts();
     kind.own_timeout = timeout;
     kind
 }
@@ -148,14 +148,14 @@ struct Ended<'a> {
     stderr: &'a str,
 }
 
-fn run(settings: &Settings, work: &Work<'_>) -> TaskResult<()> {
+fn run(settings: &ExecSettings, work: &TaskContext<'_>) -> TaskResult<()> {
     let command: Command = work.parse()?;
     command.check().map_err(TaskError::permanent)?;
     let limit = command.timeout().map_err(TaskError::permanent)?.or(settings.timeout);
-    let groups = ProcessGroups::beside(work.store().path());
+    let groups = ProcessGroups::for_database(work.store().path());
     let name = format!("task {}", work.id());
     if work.attempt() > 1 || work.crashes() > 0 {
-        groups.end_left_over(Some(&name));
+        groups.kill_orphans(Some(&name));
     }
     let start = Instant::now();
     let mut record = groups.record(&name);
@@ -175,7 +175,7 @@ fn run(settings: &Settings, work: &Work<'_>) -> TaskResult<()> {
     match judge(&command, status) {
         Judgement::Done => {
             let seconds = (start.elapsed().as_secs_f64() * 1_000.0).round() / 1_000.0;
-            work.keep(&Ended { exit_code: 0, seconds, stdout: &stdout, stderr: &stderr })
+            work.set_result(&Ended { exit_code: 0, seconds, stdout: &stdout, stderr: &stderr })
         }
         Judgement::Again(reason) => Err(TaskError::transient(fault(reason))),
         Judgement::Never(reason) => Err(TaskError::permanent(fault(reason))),
@@ -264,17 +264,22 @@ struct Running {
 }
 
 impl Running {
-    fn start(command: &Command, settings: &Settings, work: &Work<'_>, record: &Record) -> TaskResult<Self> {
+    fn start(
+        command: &Command,
+        settings: &ExecSettings,
+        work: &TaskContext<'_>,
+        record: &ProcessRecord,
+    ) -> TaskResult<Self> {
         let Some((program, words)) = command.argv.split_first() else {
             return Err(TaskError::permanent("argv is empty; the program and its words are legal"));
         };
         let mut start = std::process::Command::new(program);
         start.args(words);
-        for name in &settings.withheld {
+        for name in &settings.removed_env {
             start.env_remove(name);
         }
         start.envs(&command.env);
-        start.env(Record::VARIABLE, record.run_id());
+        start.env(ProcessRecord::RUN_ID_VARIABLE, record.run_id());
         start.env("GRISTMILL_TASK_ID", work.id().to_string());
         start.env("GRISTMILL_ATTEMPT", work.attempt().to_string());
         start.env("GRISTMILL_REDELIVERED", if work.is_redelivered() { "1" } else { "0" });
@@ -308,7 +313,7 @@ impl Running {
     }
 
     /// Waits for its end, or ends it.
-    fn watch(&mut self, work: &Work<'_>, limit: Option<Instant>) -> TaskResult<End> {
+    fn watch(&mut self, work: &TaskContext<'_>, limit: Option<Instant>) -> TaskResult<End> {
         let mut pause = Duration::from_millis(1);
         loop {
             if let Some(status) = self.child.try_wait()? {

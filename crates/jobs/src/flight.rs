@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use gristmill_store::Time;
+use gristmill_store::UtcTime;
 use gristmill_store::tasks::ClaimedTask;
 
 /// One claimed task.
@@ -17,7 +17,7 @@ pub(crate) struct Flight {
     pub(crate) stop: Stop,
     pub(crate) claimed_at: Instant,
     /// When the lease began or was last renewed, by both clocks.
-    renewed: Mutex<(Instant, Time)>,
+    renewed: Mutex<(Instant, UtcTime)>,
     started: OnceLock<Instant>,
     ended: AtomicBool,
     recorded: AtomicBool,
@@ -27,7 +27,7 @@ pub(crate) struct Flight {
 
 impl Flight {
     /// A task that was claimed just now.
-    pub(crate) fn new(task: ClaimedTask, now: (Instant, Time)) -> Self {
+    pub(crate) fn new(task: ClaimedTask, now: (Instant, UtcTime)) -> Self {
         Flight {
             task,
             stop: Stop::default(),
@@ -58,12 +58,12 @@ impl Flight {
     }
 
     /// How long ago the lease was last renewed, by the clock that shows more.
-    pub(crate) fn lease_age(&self, now: (Instant, Time)) -> Duration {
+    pub(crate) fn lease_age(&self, now: (Instant, UtcTime)) -> Duration {
         let (instant, time) = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
         now.0.saturating_duration_since(instant).max(now.1.since(time))
     }
 
-    pub(crate) fn renew(&self, now: (Instant, Time)) {
+    pub(crate) fn renew(&self, now: (Instant, UtcTime)) {
         *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 

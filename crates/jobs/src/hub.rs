@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gristmill_store::{Store, Watch};
+use gristmill_store::{ChangeWatcher, Store};
 
 use crate::error::Error;
 
@@ -85,7 +85,7 @@ impl Hub {
     /// Wakes the dispatcher if it sleeps.
     pub(crate) fn wake(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
-            Watch::wake(&self.store);
+            ChangeWatcher::wake(&self.store);
         }
     }
 
@@ -119,7 +119,7 @@ impl Hub {
         self.stopping.store(true, Ordering::SeqCst);
         self.asleep.store(false, Ordering::SeqCst);
         self.changed.notify_all();
-        Watch::wake(&self.store);
+        ChangeWatcher::wake(&self.store);
     }
 
     /// Waits so long, but no further than the deadline of a stop, and not at all once that is over.
@@ -164,7 +164,7 @@ impl Hub {
         state.await_idle += usize::from(wait == Wait::Idle);
         drop(state);
         self.asleep.store(false, Ordering::SeqCst);
-        Watch::wake(&self.store);
+        ChangeWatcher::wake(&self.store);
         let mut state = self.state();
         let answered = |state: &State| match wait {
             Wait::CaughtUp => state.caught_up >= question,

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gristmill_pool::error::Cause;
-use gristmill_pool::{Breaker, Class, Retry, TaskError, TaskResult};
-use gristmill_store::Time;
-use gristmill_store::letters::DeadLetter;
-use gristmill_store::tasks::{ClaimedTask, Failure, NewTask, Verdict};
+use gristmill_pool::{Breaker, ErrorClass, Retry, TaskError, TaskResult};
+use gristmill_store::UtcTime;
+use gristmill_store::dead_letters::DeadLetter;
+use gristmill_store::tasks::{ClaimedTask, Disposition, NewTask, TaskFailure};
 
 use crate::exec;
-use crate::work::Work;
+use crate::work::TaskContext;
 
-type Handler = dyn Fn(&Work<'_>) -> TaskResult<()> + Send + Sync;
+type Handler = dyn Fn(&TaskContext<'_>) -> TaskResult<()> + Send + Sync;
 type CleanUp = dyn Fn(&DeadLetter) -> TaskResult<()> + Send + Sync;
 type Rebuild = dyn Fn(&DeadLetter) -> Result<NewTask, String> + Send + Sync;
 
@@ -37,7 +37,7 @@ type Rebuild = dyn Fn(&DeadLetter) -> Result<NewTask, String> + Send + Sync;
 /// assert_eq!(kind.name(), "resize");
 /// ```
 #[derive(Clone)]
-pub struct Kind {
+pub struct TaskKind {
     pub(crate) name: Arc<str>,
     pub(crate) handler: Arc<Handler>,
     pub(crate) workers: usize,
@@ -53,14 +53,17 @@ pub struct Kind {
     pub(crate) own_timeout: Option<Duration>,
 }
 
-impl Kind {
+impl TaskKind {
     /// Tasks of the kind `name`, run by `handler`: as many at a time as there are cores, five attempts with
     /// waits from a second to ten minutes, no time limit.
     ///
     /// The handler's return value decides: `Ok` completes the task; a transient or partial error has it tried
     /// again later; a permanent one, a panic, or the last attempt makes it a dead letter.
-    pub fn new(name: &str, handler: impl Fn(&Work<'_>) -> TaskResult<()> + Send + Sync + 'static) -> Self {
-        Kind {
+    pub fn new(
+        name: &str,
+        handler: impl Fn(&TaskContext<'_>) -> TaskResult<()> + Send + Sync + 'static,
+    ) -> Self {
+        TaskKind {
             name: name.into(),
             handler: Arc::new(handler),
             workers: std::thread::available_parallelism().map_or(1, usize::from),
@@ -68,7 +71,7 @@ impl Kind {
             lease: None,
             timeout: None,
             logs_starts: false,
-            retry: Retry::exponential(5, Duration::from_secs(1)).cap(Duration::from_secs(600)),
+            retry: Retry::exponential(5, Duration::from_secs(1)).max_delay(Duration::from_secs(600)),
             breaker: None,
             clean_up: None,
             rebuild: None,
@@ -90,7 +93,7 @@ impl Kind {
 
     /// How many may be claimed at a time in all processes on the store together.
     #[must_use]
-    pub fn at_most(mut self, count: usize) -> Self {
+    pub fn max_running(mut self, count: usize) -> Self {
         self.at_most = Some(count);
         self
     }
@@ -145,7 +148,7 @@ impl Kind {
 
     /// Makes the task again from its dead letter; without this, with the payload that the letter kept.
     #[must_use]
-    pub fn rebuild(
+    pub fn rebuild_with(
         mut self,
         rebuild: impl Fn(&DeadLetter) -> Result<NewTask, String> + Send + Sync + 'static,
     ) -> Self {
@@ -154,20 +157,20 @@ impl Kind {
     }
 
     /// What a failed attempt means for its task.
-    pub(crate) fn judge(&self, task: &ClaimedTask, error: &TaskError, now: Time) -> Verdict {
+    pub(crate) fn judge(&self, task: &ClaimedTask, error: &TaskError, now: UtcTime) -> Disposition {
         let failed = task.attempts.saturating_add(1);
-        let most = task.max_attempts.unwrap_or_else(|| self.retry.attempts());
-        let failure = Failure {
+        let most = task.max_attempts.unwrap_or_else(|| self.retry.max_attempts());
+        let failure = TaskFailure {
             reason: one_line(error),
-            step: error.failed_step().map(str::to_owned),
+            step: error.step().map(str::to_owned),
             details: Some(details(error, failed, most)),
             output: exec::output_of(error).unwrap_or_else(|| beyond_first_line(error)),
         };
-        if error.class() == Class::Permanent || failed >= most {
-            return Verdict::Buried(failure);
+        if error.class() == ErrorClass::Permanent || failed >= most {
+            return Disposition::DeadLettered(failure);
         }
-        let delay = self.retry.delay(failed).max(error.earliest_retry().unwrap_or_default());
-        Verdict::Retry(now.plus(delay), failure)
+        let delay = self.retry.delay(failed).max(error.retry_after().unwrap_or_default());
+        Disposition::Retry(now.plus(delay), failure)
     }
 }
 
@@ -186,9 +189,9 @@ fn beyond_first_line(error: &TaskError) -> Option<String> {
 
 fn details(error: &TaskError, failed: u32, most: u32) -> String {
     let class = match error.class() {
-        Class::Transient => "transient",
-        Class::Partial => "partial",
-        Class::Permanent => "permanent",
+        ErrorClass::Transient => "transient",
+        ErrorClass::Partial => "partial",
+        ErrorClass::Permanent => "permanent",
     };
     let mut text = format!("{error}\nclass: {class}, attempt {failed} of {most}");
     if let Cause::Panic { backtrace, .. } = error.cause() {
@@ -200,7 +203,7 @@ fn details(error: &TaskError, failed: u32, most: u32) -> String {
     text
 }
 
-impl fmt::Debug for Kind {
+impl fmt::Debug for TaskKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kind")
             .field("name", &self.name)

@@ -42,13 +42,13 @@
 mod bench;
 mod claims;
 mod clean_ups;
+pub mod dead_letters;
 mod dispatcher;
 mod error;
 pub mod exec;
 mod flight;
 mod hub;
 mod kind;
-pub mod letters;
 mod line;
 mod pace;
 mod process_groups;
@@ -62,13 +62,13 @@ mod tasks;
 mod work;
 
 pub use crate::error::Error;
-pub use crate::kind::Kind;
-pub use crate::process_groups::{ProcessGroups, Record};
-pub use crate::rows::Call;
-pub use crate::runner::{Builder, Runner, Running};
-pub use crate::stats::{KindStats, RunnerStats, Summary};
-pub use crate::tables::Made;
-pub use crate::work::Work;
+pub use crate::kind::TaskKind;
+pub use crate::process_groups::{ProcessGroups, ProcessRecord};
+pub use crate::rows::RowContext;
+pub use crate::runner::{Runner, RunnerBuilder, RunnerHandle};
+pub use crate::stats::{RunSummary, RunnerStats, TaskKindStats};
+pub use crate::tables::ThumbnailInfo;
+pub use crate::work::TaskContext;
 
 // Here, because the README speaks of the pool and the store too.
 #[cfg(doctest)]

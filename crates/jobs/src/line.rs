@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use gristmill_store::{Error, Time};
+use gristmill_store::{Error, UtcTime};
 
 /// A source of work: claims rows, runs them on its pools, settles them.
 pub(crate) trait Line: Send {
@@ -47,7 +47,7 @@ pub(crate) trait Line: Send {
     fn leave(&mut self) -> Result<(), Error>;
 
     /// The next time at which something is known to become due.
-    fn next_due(&self) -> Option<Time> {
+    fn next_due(&self) -> Option<UtcTime> {
         None
     }
 

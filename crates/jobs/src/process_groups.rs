@@ -43,14 +43,14 @@ pub struct ProcessGroups {
 
 impl ProcessGroups {
     /// Those of the database at this path. They are recorded in the folder `<database>-commands`.
-    pub fn beside(database: &Path) -> Self {
-        let mut folder = gristmill_store::behind_link(database).into_os_string();
+    pub fn for_database(database: &Path) -> Self {
+        let mut folder = gristmill_store::resolve_last_link(database).into_os_string();
         folder.push("-commands");
         ProcessGroups { folder: folder.into() }
     }
 
     /// Records a command that is about to be started as the leader of a new group. `work` names what it works on.
-    pub fn record(&self, work: &str) -> Record {
+    pub fn record(&self, work: &str) -> ProcessRecord {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let owner: String = OWNER.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let run = format!("{owner}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -62,7 +62,7 @@ impl ProcessGroups {
             leader: None,
         };
         let file = self.write(&found).inspect_err(|error| warn(&self.folder, error)).ok();
-        Record { run, file }
+        ProcessRecord { run, file }
     }
 
     fn write(&self, recorded: &Recorded) -> io::Result<(PathBuf, File)> {
@@ -83,7 +83,7 @@ impl ProcessGroups {
 
     /// Ends the groups of workers that are dead, and every other group that works on `work`: its run has lost the task.
     /// Returns how many were ended.
-    pub fn end_left_over(&self, work: Option<&str>) -> usize {
+    pub fn kill_orphans(&self, work: Option<&str>) -> usize {
         let Ok(entries) = fs::read_dir(&self.folder) else { return 0 };
         let boot = boot_of(&OWNER);
         let mut left = Vec::new();
@@ -134,14 +134,14 @@ fn warn(folder: &Path, error: &io::Error) {
 
 /// The record of a command. To be dropped when the command has ended.
 #[derive(Debug)]
-pub struct Record {
+pub struct ProcessRecord {
     run: String,
     file: Option<(PathBuf, File)>,
 }
 
-impl Record {
+impl ProcessRecord {
     /// The environment variable with the run's id. The command must have it.
-    pub const VARIABLE: &str = "GRISTMILL_RUN_ID";
+    pub const RUN_ID_VARIABLE: &str = "GRISTMILL_RUN_ID";
 
     /// The value of that variable.
     pub fn run_id(&self) -> &str {
@@ -159,7 +159,7 @@ impl Record {
     }
 }
 
-impl Drop for Record {
+impl Drop for ProcessRecord {
     fn drop(&mut self) {
         if let Some((path, _)) = &self.file {
             drop(fs::remove_file(path));
@@ -305,37 +305,37 @@ mod tests {
     #[test]
     fn command_whose_worker_was_killed_before_it_noted_the_leader_is_ended() {
         let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 600 & wait"]).process_group(0).stdout(Stdio::piped());
         // Other processes may run the same test.
         let run = format!("run-of-{}", std::process::id());
-        let mut left = command.env(Record::VARIABLE, &run).spawn().unwrap();
-        let mut other = command.env(Record::VARIABLE, "another-run").spawn().unwrap();
+        let mut left = command.env(ProcessRecord::RUN_ID_VARIABLE, &run).spawn().unwrap();
+        let mut other = command.env(ProcessRecord::RUN_ID_VARIABLE, "another-run").spawn().unwrap();
         let found = recorded(&dead_owner(), &left, "task 1");
         groups.write(&Recorded { run, leader: None, ..found }).unwrap();
-        assert_eq!(groups.end_left_over(None), 1);
+        assert_eq!(groups.kill_orphans(None), 1);
         wait_for_end(&mut left);
         assert!(other.try_wait().unwrap().is_none());
         groups.write(&recorded(&dead_owner(), &other, "task 2")).unwrap();
-        assert_eq!(groups.end_left_over(None), 1);
+        assert_eq!(groups.kill_orphans(None), 1);
         wait_for_end(&mut other);
     }
 
     #[test]
     fn groups_of_dead_workers_are_ended_with_their_children_and_others_are_not() {
         let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         let (mut left, mut living) = (start("sleep 600 & wait"), start("sleep 600 & wait"));
         groups.write(&recorded(&dead_owner(), &left, "task 1")).unwrap();
         let mut kept = groups.record("task 2");
         kept.started(living.id());
-        assert_eq!(groups.end_left_over(None), 1);
+        assert_eq!(groups.kill_orphans(None), 1);
         wait_for_end(&mut left);
         assert!(living.try_wait().unwrap().is_none());
-        assert_eq!(groups.end_left_over(Some("task 1")), 0, "it is ended once");
+        assert_eq!(groups.kill_orphans(Some("task 1")), 0, "it is ended once");
         // A run that has lost its task to the caller is ended, too.
-        assert_eq!(groups.end_left_over(Some("task 2")), 1);
+        assert_eq!(groups.kill_orphans(Some("task 2")), 1);
         wait_for_end(&mut living);
         drop(kept);
         assert!(!groups.folder.exists());
@@ -344,13 +344,13 @@ mod tests {
     #[test]
     fn records_that_were_never_completed_are_removed_after_a_while() {
         let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         let kept = groups.record("task 1");
         let (path, _) = kept.file.as_ref().unwrap();
         let names = ["old", "new"].map(|name| path.with_file_name(format!("{}-{name}", boot_of(&OWNER))));
         let files = names.each_ref().map(|name| File::create(name).unwrap());
         files[0].set_modified(std::time::SystemTime::now() - 2 * MAX_INCOMPLETE).unwrap();
-        assert_eq!(groups.end_left_over(None), 0);
+        assert_eq!(groups.kill_orphans(None), 0);
         assert_eq!(names.map(|name| name.exists()), [false, true]);
         assert!(path.exists());
     }
@@ -358,38 +358,38 @@ mod tests {
     #[test]
     fn children_whose_leader_is_gone_are_ended() {
         let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         let mut left = start("sleep 600 & exit 0");
         let found = recorded(&dead_owner(), &left, "task 1");
         left.wait().unwrap();
         groups.write(&found).unwrap();
-        assert_eq!(groups.end_left_over(None), 1);
+        assert_eq!(groups.kill_orphans(None), 1);
         wait_for_end(&mut left);
     }
 
     #[test]
     fn commands_that_ignore_sigterm_are_killed_after_one_grace_period_for_all() {
         let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         let mut left: Vec<Child> = (0..5).map(|_| start("trap '' TERM; echo ready; sleep 600")).collect();
         for (number, child) in left.iter_mut().enumerate() {
             let mut line = [0; 6];
             child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
             groups.write(&recorded(&dead_owner(), child, &format!("task {number}"))).unwrap();
         }
-        assert_eq!(groups.end_left_over(None), 5);
+        assert_eq!(groups.kill_orphans(None), 5);
         left.iter_mut().for_each(wait_for_end);
     }
 
     #[test]
     fn a_number_that_belongs_to_another_process_now_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         let mut other = start("exec sleep 600");
         let found = recorded(&dead_owner(), &other, "task 1");
         let leader = found.leader.as_ref().map(|(tag, group)| (tag.replace(", start ", ", start 1"), *group));
         groups.write(&Recorded { leader, ..found }).unwrap();
-        assert_eq!(groups.end_left_over(None), 0);
+        assert_eq!(groups.kill_orphans(None), 0);
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
         other.wait().unwrap();
@@ -398,10 +398,10 @@ mod tests {
     #[test]
     fn records_of_an_earlier_boot_are_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let groups = ProcessGroups::beside(&folder.path().join("work.db"));
+        let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         fs::create_dir(&groups.folder).unwrap();
         fs::write(groups.folder.join("00000000-4026531836-77"), "").unwrap();
-        assert_eq!(groups.end_left_over(None), 0);
+        assert_eq!(groups.kill_orphans(None), 0);
         assert!(!groups.folder.exists());
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gristmill_store::lease::{Beat, Token, WorkerId};
+use gristmill_store::lease::{HeartbeatResult, Token, WorkerId};
 use gristmill_store::{Error, Store};
 
 use crate::bench::Bench;
@@ -62,7 +62,7 @@ pub(crate) fn renew_leases(
     let now = (Instant::now(), store.now());
     let beats = store.tasks().heartbeat(held, bench.lease)?;
     for (flight, beat) in flights.iter().zip(beats) {
-        if beat == Beat::Kept {
+        if beat == HeartbeatResult::Kept {
             flight.renew(now);
             continue;
         }
@@ -108,7 +108,7 @@ impl Presence {
         if renewed.is_some_and(|last| now.duration_since(last) < self.every / 2) {
             return Ok(());
         }
-        self.store.workers().beat(&self.worker, self.lease)?;
+        self.store.workers().heartbeat(&self.worker, self.lease)?;
         *renewed = Some(now);
         Ok(())
     }

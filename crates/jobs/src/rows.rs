@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use gristmill_pool::error::{Cause, catch_panic};
 use gristmill_pool::{Pool, Task, TaskResult};
-use gristmill_store::lease::{Beat, Held, LEASE, Token, WorkerId};
+use gristmill_store::lease::{HeartbeatResult, HeldLeases, LEASE, Token, WorkerId};
 use gristmill_store::{Error, Store};
 
 use crate::flight::Stop;
@@ -26,13 +26,13 @@ const UNREADABLE: Duration = Duration::from_secs(30);
 ///
 /// A long handler asks [`is_cancelled`](Self::is_cancelled) from time to time: its lease may be lost, its row called
 /// off, or the worker about to stop. It then returns [`TaskError::cancelled`](gristmill_pool::TaskError::cancelled).
-pub struct Call<'a, R> {
+pub struct RowContext<'a, R> {
     row: &'a R,
     flight: &'a Flight<R>,
     store: &'a Store,
 }
 
-impl<R> Call<'_, R> {
+impl<R> RowContext<'_, R> {
     /// The row, as it was when it was claimed.
     pub fn row(&self) -> &R {
         self.row
@@ -65,7 +65,7 @@ impl<R> Call<'_, R> {
     }
 }
 
-impl<R: fmt::Debug> fmt::Debug for Call<'_, R> {
+impl<R: fmt::Debug> fmt::Debug for RowContext<'_, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Call").field("row", self.row).finish_non_exhaustive()
     }
@@ -99,14 +99,19 @@ pub(crate) trait Table: Send + Sync + 'static {
     }
     /// The id of a row, as text.
     fn id(row: &Self::Row) -> String;
-    fn recover(&self, store: &Store, held: Held) -> Result<usize, Error>;
+    fn recover(&self, store: &Store, held: HeldLeases) -> Result<usize, Error>;
     fn claim(&self, store: &Store, token: &Token, lease: Duration) -> Result<Option<Self::Row>, Error>;
-    fn beat(&self, store: &Store, flight: &Flight<Self::Row>, lease: Duration) -> Result<Beat, Error>;
+    fn beat(
+        &self,
+        store: &Store,
+        flight: &Flight<Self::Row>,
+        lease: Duration,
+    ) -> Result<HeartbeatResult, Error>;
     /// Whether the row is still the flight's own. A row that was cancelled is not.
     fn is_held(&self, _: &Store, _: &Flight<Self::Row>) -> Result<bool, Error> {
         Ok(true)
     }
-    fn run(&self, call: &Call<'_, Self::Row>, token: &Token) -> TaskResult<Self::Made>;
+    fn run(&self, call: &RowContext<'_, Self::Row>, token: &Token) -> TaskResult<Self::Made>;
     fn finish(
         &self,
         store: &Store,
@@ -217,7 +222,7 @@ impl<T: Table> Rows<T> {
         let task = Task::new(move |_| {
             let _inside = hub.enter();
             let result = (!hub.is_stopping()).then(|| {
-                let call = Call { row: &flight.row, flight: &flight, store: &hub.store };
+                let call = RowContext { row: &flight.row, flight: &flight, store: &hub.store };
                 // A panic costs the row, with its reason, and nothing else.
                 catch_panic(|| table.run(&call, &flight.token)).inspect_err(|error| {
                     if let Cause::Panic { message, backtrace } = error.cause() {
@@ -238,7 +243,8 @@ impl<T: Table> Line for Rows<T> {
     fn recover(&mut self) -> Result<(), Error> {
         // Only the dispatcher claims and settles, so what is held does not change meanwhile.
         let flights: Vec<_> = lock(&self.air).clone();
-        let held = Held::new(&self.worker, flights.iter().map(|flight| (T::id(&flight.row), &flight.token)));
+        let held =
+            HeldLeases::new(&self.worker, flights.iter().map(|flight| (T::id(&flight.row), &flight.token)));
         let rescued = self.table.recover(&self.hub.store, held)?;
         if rescued > 0 {
             tracing::warn!(
@@ -347,10 +353,10 @@ impl<T: Table> Beats for RowBeats<T> {
         let flights: Vec<_> = lock(&self.air).clone();
         for flight in flights {
             let beat = match self.table.beat(&self.store, &flight, self.lease) {
-                Err(Error::NotFound(_)) => Beat::Lost,
+                Err(Error::NotFound(_)) => HeartbeatResult::Lost,
                 beat => beat?,
             };
-            if beat != Beat::Kept {
+            if beat != HeartbeatResult::Kept {
                 tracing::warn!(
                     table = self.table.name(),
                     ?beat,

@@ -23,12 +23,12 @@ use crate::dispatcher::Dispatcher;
 use crate::error::Error;
 use crate::flight::Stop;
 use crate::hub::{Hub, Wait};
-use crate::kind::Kind;
+use crate::kind::TaskKind;
 use crate::line::{Beats, Line};
 use crate::renewal::{Presence, PresenceBeats};
-use crate::rows::{Call, Rows, Table};
-use crate::stats::{RunnerStats, Summary};
-use crate::tables::{self, Handler, Made};
+use crate::rows::{RowContext, Rows, Table};
+use crate::stats::{RunSummary, RunnerStats};
+use crate::tables::{self, Handler, ThumbnailInfo};
 use crate::tasks::{Rules, Tasks};
 
 /// Without a lease to keep, the thread for it looks up this often.
@@ -38,13 +38,13 @@ const IDLE: Duration = Duration::from_secs(30);
 const THREADS_END: Duration = Duration::from_millis(50);
 
 /// How a runner is set up.
-pub struct Builder {
+pub struct RunnerBuilder {
     store: Store,
     name: String,
     rules: Rules,
-    kinds: Vec<Kind>,
+    kinds: Vec<TaskKind>,
     jobs: Option<Handler<JobRow, ()>>,
-    thumbnails: Option<(ThumbLimits, Handler<ThumbnailRow, Made>)>,
+    thumbnails: Option<(ThumbLimits, Handler<ThumbnailRow, ThumbnailInfo>)>,
     cleanups: Option<Handler<CleanupRow, ()>>,
 }
 
@@ -54,7 +54,7 @@ pub struct Runner(());
 
 impl Runner {
     /// A runner for what lies in `store`.
-    pub fn builder(store: Store) -> Builder {
+    pub fn builder(store: Store) -> RunnerBuilder {
         let rules = Rules {
             queues: vec![DEFAULT_QUEUE.to_owned()],
             lease: LEASE,
@@ -62,7 +62,7 @@ impl Runner {
             keep_finished: None,
             clock: Clock::system(),
         };
-        Builder {
+        RunnerBuilder {
             store,
             name: format!("pid{}", std::process::id()),
             rules,
@@ -74,7 +74,7 @@ impl Runner {
     }
 }
 
-impl Builder {
+impl RunnerBuilder {
     /// What the worker's name begins with, for people: a host and a process, say. The rest of it is new with
     /// every start.
     #[must_use]
@@ -107,7 +107,7 @@ impl Builder {
 
     /// Forgets finished tasks after this time; `None`, the default, keeps them.
     #[must_use]
-    pub fn keep_finished(mut self, time: Option<Duration>) -> Self {
+    pub fn retain_finished(mut self, time: Option<Duration>) -> Self {
         self.rules.keep_finished = time;
         self
     }
@@ -122,7 +122,7 @@ impl Builder {
 
     /// Runs tasks of this kind.
     #[must_use]
-    pub fn kind(mut self, kind: Kind) -> Self {
+    pub fn kind(mut self, kind: TaskKind) -> Self {
         self.kinds.push(kind);
         self
     }
@@ -131,7 +131,7 @@ impl Builder {
     #[must_use]
     pub fn on_job(
         mut self,
-        handler: impl Fn(&Call<'_, JobRow>) -> TaskResult<()> + Send + Sync + 'static,
+        handler: impl Fn(&RowContext<'_, JobRow>) -> TaskResult<()> + Send + Sync + 'static,
     ) -> Self {
         self.jobs = Some(Box::new(handler));
         self
@@ -143,7 +143,7 @@ impl Builder {
     pub fn on_thumbnail(
         mut self,
         limits: ThumbLimits,
-        handler: impl Fn(&Call<'_, ThumbnailRow>) -> TaskResult<Made> + Send + Sync + 'static,
+        handler: impl Fn(&RowContext<'_, ThumbnailRow>) -> TaskResult<ThumbnailInfo> + Send + Sync + 'static,
     ) -> Self {
         self.thumbnails = Some((limits, Box::new(handler)));
         self
@@ -153,7 +153,7 @@ impl Builder {
     #[must_use]
     pub fn on_cleanup(
         mut self,
-        handler: impl Fn(&Call<'_, CleanupRow>) -> TaskResult<()> + Send + Sync + 'static,
+        handler: impl Fn(&RowContext<'_, CleanupRow>) -> TaskResult<()> + Send + Sync + 'static,
     ) -> Self {
         self.cleanups = Some(Box::new(handler));
         self
@@ -189,9 +189,9 @@ impl Builder {
     }
 
     /// Starts to work, in threads of its own.
-    pub fn start(self) -> Result<Running, Error> {
+    pub fn start(self) -> Result<RunnerHandle, Error> {
         self.check()?;
-        let Builder { store, name, rules, kinds, jobs, thumbnails, cleanups } = self;
+        let RunnerBuilder { store, name, rules, kinds, jobs, thumbnails, cleanups } = self;
         let hub = Arc::new(Hub::new(store.clone()));
         let worker = WorkerId::new(&name);
         let watch = store.watch()?;
@@ -246,11 +246,11 @@ impl Builder {
         });
         let dispatcher = dispatcher.inspect_err(|_| hub.stop(Duration::ZERO))?;
         let threads = Mutex::new(vec![dispatcher, pulse]);
-        Ok(Running { hub, worker, benches, threads })
+        Ok(RunnerHandle { hub, worker, benches, threads })
     }
 }
 
-impl fmt::Debug for Builder {
+impl fmt::Debug for RunnerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("rules", &self.rules)
@@ -286,14 +286,14 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 ///
 /// Inside a handler of the same runner nothing can wait for its end: a drop there stops the runner and returns at once,
 /// and the methods that wait fail with [`Error::Inside`].
-pub struct Running {
+pub struct RunnerHandle {
     hub: Arc<Hub>,
     worker: WorkerId,
     benches: Vec<Arc<Bench>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Running {
+impl RunnerHandle {
     /// The worker's name, new with this start.
     pub fn worker(&self) -> &str {
         self.worker.name()
@@ -308,7 +308,7 @@ impl Running {
 
     /// Waits until nothing that this runner can claim is due, and nothing runs. Retries that wait for their time are
     /// not waited for.
-    pub fn wait_caught_up(&self) -> Result<(), Error> {
+    pub fn wait_no_due_tasks(&self) -> Result<(), Error> {
         self.hub.must_be_outside("wait_caught_up")?;
         self.hub.ask(Wait::CaughtUp)
     }
@@ -321,7 +321,7 @@ impl Running {
 
     /// Claims nothing more, lets what runs finish, and returns within the deadline. Its last tenth, at most a
     /// second, is for handlers to stop in; what has not stopped by then goes back to the queue.
-    pub fn stop(&self, deadline: Duration) -> Result<Summary, Error> {
+    pub fn stop(&self, deadline: Duration) -> Result<RunSummary, Error> {
         let end = Instant::now().checked_add(deadline);
         self.hub.stop(deadline);
         self.hub.must_be_outside("stop")?;
@@ -339,7 +339,7 @@ impl Running {
         for bench in &self.benches {
             bench.pool.shutdown(end.saturating_duration_since(Instant::now()));
         }
-        ended.map(|()| Summary::of(&self.benches))
+        ended.map(|()| RunSummary::of(&self.benches))
     }
 
     /// Counters and durations, by kind.
@@ -348,7 +348,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunnerHandle {
     fn drop(&mut self) {
         let running = !self.threads.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         if running && self.hub.must_be_outside("drop").is_err() {
@@ -361,7 +361,7 @@ impl Drop for Running {
     }
 }
 
-impl fmt::Debug for Running {
+impl fmt::Debug for RunnerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Running").field("worker", &self.worker()).finish_non_exhaustive()
     }

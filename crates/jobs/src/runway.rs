@@ -10,33 +10,33 @@ use std::time::{Duration, Instant};
 
 use gristmill_pool::breaker::Permit;
 use gristmill_pool::error::{Cause, catch_panic};
-use gristmill_pool::{Class, Context, TaskError, TaskResult};
-use gristmill_store::tasks::{ClaimedTask, Settlement, Verdict};
+use gristmill_pool::{Context, ErrorClass, TaskError, TaskResult};
+use gristmill_store::tasks::{ClaimedTask, Disposition, TaskUpdate};
 
 use crate::bench::Bench;
 use crate::flight::Flight;
 use crate::hub::Hub;
-use crate::work::Work;
+use crate::work::TaskContext;
 
 /// A verdict on its way to the store.
 pub(crate) struct Landed {
     pub(crate) bench: usize,
     pub(crate) flight: Arc<Flight>,
-    pub(crate) settlement: Settlement,
+    pub(crate) settlement: TaskUpdate,
     /// How long the handler took; nothing if it was not started.
     pub(crate) ran: Option<Duration>,
 }
 
 impl Landed {
-    fn new(bench: usize, flight: Arc<Flight>, verdict: Verdict, checkpointed: bool) -> Self {
+    fn new(bench: usize, flight: Arc<Flight>, verdict: Disposition, checkpointed: bool) -> Self {
         let ClaimedTask { id, token, .. } = &flight.task;
-        let settlement = Settlement { id: *id, token: token.clone(), verdict, checkpointed };
+        let settlement = TaskUpdate { id: *id, token: token.clone(), disposition: verdict, checkpointed };
         Landed { bench, settlement, ran: None, flight }
     }
 
     /// A task that is given back.
     pub(crate) fn released(bench: usize, flight: Arc<Flight>) -> Self {
-        Self::new(bench, flight, Verdict::Released, false)
+        Self::new(bench, flight, Disposition::Released, false)
     }
 }
 
@@ -89,7 +89,7 @@ impl Runway {
     pub(crate) fn run(self, context: &Context) -> TaskResult<()> {
         let _inside = self.hub.enter();
         if self.hub.is_stopping() || self.flight.stop.is_set() {
-            self.land(Verdict::Released, false);
+            self.land(Disposition::Released, false);
             return Ok(());
         }
         let permit = match self.bench.kind.breaker.as_ref().map(gristmill_pool::Breaker::acquire).transpose()
@@ -97,7 +97,7 @@ impl Runway {
             Ok(permit) => permit,
             Err(open) => {
                 let wait = open.retry_in.max(Duration::from_millis(100));
-                self.land(Verdict::Postponed(self.hub.store.now().plus(wait)), false);
+                self.land(Disposition::Postponed(self.hub.store.now().plus(wait)), false);
                 return Ok(());
             }
         };
@@ -108,7 +108,7 @@ impl Runway {
             return Ok(());
         }
         self.flight.start();
-        let work = Work {
+        let work = TaskContext {
             flight: &self.flight,
             context,
             hub: &self.hub,
@@ -145,29 +145,29 @@ impl Runway {
             }
             // Refused again when it is settled, and counted there.
             Ok(false) => {
-                self.land(Verdict::Released, false);
+                self.land(Disposition::Released, false);
                 false
             }
             Err(error) => {
                 tracing::warn!(task = id, %error, "a start could not be recorded; trying again later");
-                self.land(Verdict::Postponed(now.1.plus(Duration::from_secs(1))), false);
+                self.land(Disposition::Postponed(now.1.plus(Duration::from_secs(1))), false);
                 false
             }
         }
     }
 
-    fn verdict(&self, result: &TaskResult<()>, kept: Option<String>) -> Verdict {
+    fn verdict(&self, result: &TaskResult<()>, kept: Option<String>) -> Disposition {
         match result {
-            Ok(()) => Verdict::Completed(kept),
+            Ok(()) => Disposition::Completed(kept),
             // We told it to stop: whatever it says, this was no fair attempt.
-            Err(_) if self.flight.stop.is_set() => Verdict::Released,
+            Err(_) if self.flight.stop.is_set() => Disposition::Released,
             Err(error) => self.bench.kind.judge(&self.flight.task, error, self.hub.store.now()),
         }
     }
 
-    fn land(&self, verdict: Verdict, checkpointed: bool) {
+    fn land(&self, verdict: Disposition, checkpointed: bool) {
         // A run that was stopped says nothing about how long others take.
-        let ran = self.flight.end().filter(|_| verdict != Verdict::Released);
+        let ran = self.flight.end().filter(|_| verdict != Disposition::Released);
         let landed = Landed { ran, ..Landed::new(self.index, self.flight.clone(), verdict, checkpointed) };
         if self.inbox.put(landed) {
             self.hub.wake();
@@ -181,8 +181,8 @@ fn in_time(error: TaskError, context: &Context, timeout: Option<Duration>) -> Ta
     match timeout {
         Some(limit) if over && matches!(error.cause(), Cause::Cancelled) => {
             let mut late = TaskError::transient(format!("the attempt took longer than its {limit:?}"));
-            if let Some(step) = error.failed_step() {
-                late = late.step(step);
+            if let Some(step) = error.step() {
+                late = late.with_step(step);
             }
             late
         }
@@ -195,7 +195,7 @@ fn tell(permit: Option<Permit>, result: &TaskResult<()>) {
     let Some(permit) = permit else { return };
     match result {
         Err(error) if matches!(error.cause(), Cause::Cancelled) => permit.withdraw(),
-        Err(error) if error.class() != Class::Permanent => permit.failure(),
+        Err(error) if error.class() != ErrorClass::Permanent => permit.failure(),
         Err(error) if matches!(error.cause(), Cause::Panic { .. }) => permit.failure(),
         _ => permit.success(),
     }

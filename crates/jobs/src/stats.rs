@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gristmill_pool::Stats;
+use gristmill_pool::PoolStats;
 use serde::Serialize;
 
 use crate::bench::Bench;
 
 /// What became of the tasks a runner had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Summary {
+pub struct RunSummary {
     /// Done.
     pub completed: u64,
     /// Failed, and to be tried again.
     pub retried: u64,
     /// Given up: dead letters.
-    pub buried: u64,
+    pub dead_lettered: u64,
     /// Given back untried.
     pub released: u64,
     /// Cancelled while this runner had them.
@@ -27,13 +27,13 @@ pub struct Summary {
     pub unfinished: u64,
 }
 
-impl Summary {
+impl RunSummary {
     pub(crate) fn of(benches: &[Arc<Bench>]) -> Self {
-        let mut sum = Summary::default();
-        for one in benches.iter().map(|bench| Summary::of_one(bench)) {
+        let mut sum = RunSummary::default();
+        for one in benches.iter().map(|bench| RunSummary::of_one(bench)) {
             sum.completed += one.completed;
             sum.retried += one.retried;
-            sum.buried += one.buried;
+            sum.dead_lettered += one.dead_lettered;
             sum.released += one.released;
             sum.cancelled += one.cancelled;
             sum.lost += one.lost;
@@ -44,10 +44,10 @@ impl Summary {
 
     fn of_one(bench: &Bench) -> Self {
         let counts = &bench.counts;
-        Summary {
+        RunSummary {
             completed: counts.completed.load(Ordering::Relaxed),
             retried: counts.retried.load(Ordering::Relaxed),
-            buried: counts.buried.load(Ordering::Relaxed),
+            dead_lettered: counts.buried.load(Ordering::Relaxed),
             released: counts.released.load(Ordering::Relaxed),
             cancelled: counts.cancelled.load(Ordering::Relaxed),
             lost: counts.lost.load(Ordering::Relaxed),
@@ -62,25 +62,25 @@ pub struct RunnerStats {
     /// The worker's name.
     pub worker: String,
     /// One for each kind.
-    pub kinds: Vec<KindStats>,
+    pub kinds: Vec<TaskKindStats>,
 }
 
 /// The counters of one kind.
 #[derive(Clone, Debug, Serialize)]
-pub struct KindStats {
+pub struct TaskKindStats {
     /// The kind.
     pub kind: String,
     /// What became of its tasks.
-    pub tasks: Summary,
+    pub tasks: RunSummary,
     /// How its pool does.
-    pub pool: Stats,
+    pub pool: PoolStats,
 }
 
 impl RunnerStats {
     pub(crate) fn of(worker: &str, benches: &[Arc<Bench>]) -> Self {
-        let kinds = benches.iter().map(|bench| KindStats {
+        let kinds = benches.iter().map(|bench| TaskKindStats {
             kind: bench.kind.name().to_owned(),
-            tasks: Summary::of_one(bench),
+            tasks: RunSummary::of_one(bench),
             pool: pool_stats(bench),
         });
         RunnerStats { worker: worker.to_owned(), kinds: kinds.collect() }
@@ -88,7 +88,7 @@ impl RunnerStats {
 }
 
 /// The pool's counters of turns that had a task.
-fn pool_stats(bench: &Bench) -> Stats {
+fn pool_stats(bench: &Bench) -> PoolStats {
     let claims = bench.claims();
     let (empty, to_come) = claims.empty_turns();
     let mut stats = bench.pool.stats();

@@ -5,19 +5,19 @@ use std::time::Duration;
 use gristmill_pool::{TaskError, TaskResult};
 use gristmill_store::cleanup::CleanupRow;
 use gristmill_store::jobs::JobRow;
-use gristmill_store::lease::{Beat, Held, Token};
+use gristmill_store::lease::{HeartbeatResult, HeldLeases, Token};
 use gristmill_store::thumbnails::{ThumbLimits, ThumbOutcome, ThumbnailRow};
 use gristmill_store::wal::WalRow;
 use gristmill_store::{Error, Store};
 
-use crate::rows::{Call, Flight, Table};
+use crate::rows::{Flight, RowContext, Table};
 
 /// Runs a row and says what it made.
-pub(crate) type Handler<R, M> = Box<dyn Fn(&Call<'_, R>) -> TaskResult<M> + Send + Sync>;
+pub(crate) type Handler<R, M> = Box<dyn Fn(&RowContext<'_, R>) -> TaskResult<M> + Send + Sync>;
 
 /// A thumbnail that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct ThumbnailInfo {
     /// In pixels.
     pub width: u32,
     /// In pixels.
@@ -45,7 +45,7 @@ impl Table for Jobs {
         row.id.clone()
     }
 
-    fn recover(&self, store: &Store, held: Held) -> Result<usize, Error> {
+    fn recover(&self, store: &Store, held: HeldLeases) -> Result<usize, Error> {
         store.jobs().recover_by(held)
     }
 
@@ -53,12 +53,17 @@ impl Table for Jobs {
         store.jobs().claim(token, lease)
     }
 
-    fn beat(&self, store: &Store, flight: &Flight<JobRow>, lease: Duration) -> Result<Beat, Error> {
+    fn beat(
+        &self,
+        store: &Store,
+        flight: &Flight<JobRow>,
+        lease: Duration,
+    ) -> Result<HeartbeatResult, Error> {
         let (items, part) = flight.progress();
         store.jobs().heartbeat(&flight.row.id, &flight.token, lease, part, items)
     }
 
-    fn run(&self, call: &Call<'_, JobRow>, _: &Token) -> TaskResult<()> {
+    fn run(&self, call: &RowContext<'_, JobRow>, _: &Token) -> TaskResult<()> {
         (self.0)(call)
     }
 
@@ -82,13 +87,13 @@ impl Table for Jobs {
 
 /// Thumbnails, images and videos each within their limit.
 pub(crate) struct Thumbnails {
-    pub(crate) handler: Handler<ThumbnailRow, Made>,
+    pub(crate) handler: Handler<ThumbnailRow, ThumbnailInfo>,
     pub(crate) limits: ThumbLimits,
 }
 
 impl Table for Thumbnails {
     type Row = ThumbnailRow;
-    type Made = Made;
+    type Made = ThumbnailInfo;
 
     fn workers(&self) -> usize {
         (self.limits.image as usize).saturating_add(self.limits.video as usize).max(1)
@@ -102,7 +107,7 @@ impl Table for Thumbnails {
         row.id.to_string()
     }
 
-    fn recover(&self, store: &Store, held: Held) -> Result<usize, Error> {
+    fn recover(&self, store: &Store, held: HeldLeases) -> Result<usize, Error> {
         store.thumbnails().recover_by(held)
     }
 
@@ -110,11 +115,16 @@ impl Table for Thumbnails {
         store.thumbnails().claim(token, lease, self.limits)
     }
 
-    fn beat(&self, store: &Store, flight: &Flight<ThumbnailRow>, lease: Duration) -> Result<Beat, Error> {
+    fn beat(
+        &self,
+        store: &Store,
+        flight: &Flight<ThumbnailRow>,
+        lease: Duration,
+    ) -> Result<HeartbeatResult, Error> {
         store.thumbnails().heartbeat(flight.row.id, &flight.token, lease)
     }
 
-    fn run(&self, call: &Call<'_, ThumbnailRow>, _: &Token) -> TaskResult<Made> {
+    fn run(&self, call: &RowContext<'_, ThumbnailRow>, _: &Token) -> TaskResult<ThumbnailInfo> {
         (self.handler)(call)
     }
 
@@ -122,10 +132,10 @@ impl Table for Thumbnails {
         &self,
         store: &Store,
         flight: &Flight<ThumbnailRow>,
-        result: &TaskResult<Made>,
+        result: &TaskResult<ThumbnailInfo>,
     ) -> Result<(), Error> {
         let outcome = match result {
-            Ok(Made { width, height, bytes_size }) => {
+            Ok(ThumbnailInfo { width, height, bytes_size }) => {
                 ThumbOutcome::Ready { width: *width, height: *height, bytes_size: *bytes_size }
             }
             Err(error) => ThumbOutcome::Failed { code: code(error), message: error.to_string() },
@@ -140,7 +150,7 @@ impl Table for Thumbnails {
 
 /// The step that a handler names becomes the protocol's code, if it is one.
 fn code(error: &TaskError) -> String {
-    let named = error.failed_step().filter(|step| step.starts_with("THUMB_"));
+    let named = error.step().filter(|step| step.starts_with("THUMB_"));
     named.unwrap_or("THUMB_GENERATION_FAILED").to_owned()
 }
 
@@ -167,7 +177,7 @@ impl Table for Cleanups {
         row.id.to_string()
     }
 
-    fn recover(&self, store: &Store, held: Held) -> Result<usize, Error> {
+    fn recover(&self, store: &Store, held: HeldLeases) -> Result<usize, Error> {
         store.cleanups().recover_by(held)
     }
 
@@ -177,11 +187,11 @@ impl Table for Cleanups {
 
     /// The protocol has no heartbeat for it: deleting some files is over long before a lease is. Whether the row
     /// is still ours is seen when it is finished.
-    fn beat(&self, _: &Store, _: &Flight<CleanupRow>, _: Duration) -> Result<Beat, Error> {
-        Ok(Beat::Kept)
+    fn beat(&self, _: &Store, _: &Flight<CleanupRow>, _: Duration) -> Result<HeartbeatResult, Error> {
+        Ok(HeartbeatResult::Kept)
     }
 
-    fn run(&self, call: &Call<'_, CleanupRow>, _: &Token) -> TaskResult<()> {
+    fn run(&self, call: &RowContext<'_, CleanupRow>, _: &Token) -> TaskResult<()> {
         (self.0)(call)
     }
 
@@ -223,7 +233,7 @@ impl Table for Wal {
         row.id.to_string()
     }
 
-    fn recover(&self, store: &Store, held: Held) -> Result<usize, Error> {
+    fn recover(&self, store: &Store, held: HeldLeases) -> Result<usize, Error> {
         store.wal().recover_by(held)
     }
 
@@ -232,11 +242,11 @@ impl Table for Wal {
     }
 
     /// None in the protocol: a checkpoint waits for others no longer than the busy timeout.
-    fn beat(&self, _: &Store, _: &Flight<WalRow>, _: Duration) -> Result<Beat, Error> {
-        Ok(Beat::Kept)
+    fn beat(&self, _: &Store, _: &Flight<WalRow>, _: Duration) -> Result<HeartbeatResult, Error> {
+        Ok(HeartbeatResult::Kept)
     }
 
-    fn run(&self, call: &Call<'_, WalRow>, token: &Token) -> TaskResult<()> {
+    fn run(&self, call: &RowContext<'_, WalRow>, token: &Token) -> TaskResult<()> {
         call.store().wal().run(call.row(), token).map(drop).map_err(TaskError::transient)
     }
 

@@ -11,17 +11,20 @@ use std::time::{Duration, Instant};
 
 use gristmill_pool::breaker::{Breaker, BreakerState};
 use gristmill_pool::{Pool, Task};
-use gristmill_store::lease::{Held, Token, WorkerId};
+use gristmill_store::lease::{HeldLeases, Token, WorkerId};
 use gristmill_store::start_log::StartLog;
-use gristmill_store::tasks::{ClaimedTask, Exchange, Failure, Settled, Turn, Verdict, Visit, Wanted};
-use gristmill_store::{Error, Time};
+use gristmill_store::tasks::{
+    ClaimBatch, ClaimRequest, ClaimedTask, Disposition, ReplacementClaim, TaskFailure, UpdateResult,
+    WorkerBatch,
+};
+use gristmill_store::{Error, UtcTime};
 
 use crate::bench::Bench;
 use crate::claims::Suspicious;
 use crate::clean_ups::CleanUps;
 use crate::flight::Flight;
 use crate::hub::Hub;
-use crate::kind::Kind;
+use crate::kind::TaskKind;
 use crate::line::{Beats, Line, Look, Turned};
 use crate::pace::Pace;
 use crate::process_groups::ProcessGroups;
@@ -65,7 +68,7 @@ pub(crate) struct Tasks {
     paces: Vec<Pace>,
     inbox: Arc<Inbox>,
     clean_ups: CleanUps,
-    next_due: Option<Time>,
+    next_due: Option<UtcTime>,
 }
 
 impl Tasks {
@@ -73,7 +76,7 @@ impl Tasks {
         hub: Arc<Hub>,
         worker: WorkerId,
         rules: Rules,
-        kinds: Vec<Kind>,
+        kinds: Vec<TaskKind>,
     ) -> Result<Self, crate::Error> {
         let start_log = Arc::new(StartLog::new(&hub.store, &worker));
         let mut benches = Vec::with_capacity(kinds.len());
@@ -83,7 +86,7 @@ impl Tasks {
             // What waits here would count for the limit, and keep other processes from running as much as it allows.
             let pace = Pace::new(kind_workers, kind.at_most.is_none());
             let builder = Pool::builder().name(&*kind.name).workers(kind.workers).keep_failures(0);
-            let pool = builder.queue(pace.most_claimed()).clock(rules.clock.clone()).build()?;
+            let pool = builder.queue_capacity(pace.most_claimed()).clock(rules.clock.clone()).build()?;
             let lease = kind.lease.unwrap_or(rules.lease);
             benches.push(Arc::new(Bench::new(kind, pool, lease, start_log.clone())));
             paces.push(pace);
@@ -134,7 +137,7 @@ impl Tasks {
             starts.extend(bench.claims().unrecorded(time).cloned());
         }
         let untold = |landed: &&Landed| {
-            matches!(landed.settlement.verdict, Verdict::Released | Verdict::Postponed(_))
+            matches!(landed.settlement.disposition, Disposition::Released | Disposition::Postponed(_))
                 && landed.flight.started().is_some()
                 && !landed.flight.is_recorded()
         };
@@ -147,11 +150,16 @@ impl Tasks {
         &self,
         landed: &[Landed],
         starts: &[Arc<Flight>],
-        (wanted, exchange): (Vec<Wanted>, Vec<Exchange>),
-    ) -> Result<Turn, Error> {
+        (wanted, exchange): (Vec<ClaimRequest>, Vec<ReplacementClaim>),
+    ) -> Result<ClaimBatch, Error> {
         let settlements = landed.iter().map(|landed| landed.settlement.clone()).collect();
         let started = starts.iter().map(|flight| (flight.task.id, flight.task.token.clone())).collect();
-        let turn = self.hub.store.tasks().visit(Visit { started, settlements, wanted, exchange })?;
+        let turn = self.hub.store.tasks().apply(WorkerBatch {
+            started,
+            updates: settlements,
+            claims: wanted,
+            replacements: exchange,
+        })?;
         for (flight, is_ours) in starts.iter().zip(&turn.started) {
             flight.set_recorded();
             if !is_ours && !flight.has_ended() {
@@ -179,7 +187,7 @@ impl Tasks {
 
     /// What there is room for, and what would be claimed in exchange for less urgent tasks that wait. Notes when to ask
     /// again for kinds that have to wait.
-    fn wanted(&mut self, landed: &[Landed]) -> (Vec<Wanted>, Vec<Exchange>) {
+    fn wanted(&mut self, landed: &[Landed]) -> (Vec<ClaimRequest>, Vec<ReplacementClaim>) {
         let (mut wanted, mut exchange) = (Vec::new(), Vec::new());
         self.next_due = None;
         let unsettled: Vec<(usize, Suspicious)> =
@@ -204,7 +212,7 @@ impl Tasks {
                 // One, which becomes the probe.
                 Some(BreakerState::HalfOpen) => {
                     let is_probe_wanted =
-                        waiting == 0 && bench.kind.breaker.as_ref().is_some_and(Breaker::lets_pass);
+                        waiting == 0 && bench.kind.breaker.as_ref().is_some_and(Breaker::would_permit);
                     (limit, may_exchange) = (limit.min(usize::from(is_probe_wanted)), false);
                     if !is_probe_wanted {
                         self.next_due = Some(self.hub.store.now().plus(BREAKER_GLANCE));
@@ -212,13 +220,13 @@ impl Tasks {
                 }
                 Some(BreakerState::Closed) | None => {}
             }
-            let want = |queue: &String, limit: usize, token: &Token| Wanted {
+            let want = |queue: &String, limit: usize, token: &Token| ClaimRequest {
                 queue: queue.clone(),
                 kind: bench.kind.name.as_ref().to_owned(),
                 limit,
-                at_most: bench.kind.at_most,
-                shaken: bench.kind.workers.saturating_sub(suspicious.shaken),
-                suspect: 1usize.saturating_sub(suspects),
+                max_running: bench.kind.at_most,
+                max_crashed_once: bench.kind.workers.saturating_sub(suspicious.shaken),
+                max_crashed_often: 1usize.saturating_sub(suspects),
                 lease: bench.lease,
                 token: token.clone(),
             };
@@ -231,7 +239,10 @@ impl Tasks {
             if let Some((rank, Reverse(priority), _)) = last.filter(|_| may_exchange && most > 0) {
                 let token = self.worker.token();
                 exchange.extend(self.rules.queues.iter().take(rank + 1).enumerate().map(|(nth, queue)| {
-                    Exchange { wanted: want(queue, most, &token), above: (nth == rank).then_some(priority) }
+                    ReplacementClaim {
+                        claim: want(queue, most, &token),
+                        above_priority: (nth == rank).then_some(priority),
+                    }
                 }));
             }
         }
@@ -255,9 +266,9 @@ impl Tasks {
     }
 
     /// Takes note of what became of the verdicts, which are written now.
-    fn settled(&mut self, landed: &[Landed], turn: &Turn) {
+    fn settled(&mut self, landed: &[Landed], turn: &ClaimBatch) {
         for (index, (bench, pace)) in self.benches.iter().zip(&mut self.paces).enumerate() {
-            let ours = landed.iter().zip(&turn.settled).filter(|(landed, _)| landed.bench == index);
+            let ours = landed.iter().zip(&turn.results).filter(|(landed, _)| landed.bench == index);
             let mut claims = bench.claims();
             for (Landed { settlement, flight, ran, .. }, settled) in ours {
                 claims.remove(flight);
@@ -265,11 +276,12 @@ impl Tasks {
                     pace.ran(*time);
                 }
                 // What is given back so that others can have it was not refused by this runner.
-                let is_exchanged = settlement.verdict == Verdict::Released && flight.started().is_none();
-                if !is_exchanged || self.hub.is_stopping() || *settled != Settled::Done {
-                    bench.counts.count(&settlement.verdict, *settled);
+                let is_exchanged =
+                    settlement.disposition == Disposition::Released && flight.started().is_none();
+                if !is_exchanged || self.hub.is_stopping() || *settled != UpdateResult::Done {
+                    bench.counts.count(&settlement.disposition, *settled);
                 }
-                if let Settled::Buried(letter) = *settled
+                if let UpdateResult::DeadLettered(letter) = *settled
                     && bench.kind.clean_up.is_some()
                 {
                     self.clean_ups.later(&self.hub.store, &bench.kind, vec![letter]);
@@ -285,19 +297,21 @@ impl Tasks {
         let mut settled = 0;
         while let Some(mut one) = rest.next() {
             let store = self.hub.store.clone();
-            let write = |one: &Landed| store.tasks().turn(vec![one.settlement.clone()], Vec::new());
+            let write =
+                |one: &Landed| store.tasks().settle_and_claim(vec![one.settlement.clone()], Vec::new());
             let turn = match write(&one) {
-                Err(error) if !is_fatal(&error) && !error.may_pass() => {
+                Err(error) if !is_fatal(&error) && !error.is_transient() => {
                     tracing::error!(task = one.settlement.id, %error, "a verdict cannot be written");
                     let reason = format!("its verdict could not be written: {error}");
-                    one.settlement.verdict = Verdict::Buried(Failure { reason, ..Failure::default() });
+                    one.settlement.disposition =
+                        Disposition::DeadLettered(TaskFailure { reason, ..TaskFailure::default() });
                     write(&one)
                 }
                 turn => turn,
             };
             match turn {
                 Ok(turn) => self.settled(&[one], &turn),
-                Err(error) if is_fatal(&error) || error.may_pass() => {
+                Err(error) if is_fatal(&error) || error.is_transient() => {
                     self.inbox.put_back(std::iter::once(one).chain(rest).collect());
                     return Err(error);
                 }
@@ -310,7 +324,7 @@ impl Tasks {
     }
 
     /// Sends what was claimed to its pools.
-    fn take_off(&self, claimed: Vec<ClaimedTask>, claimed_at: (Instant, Time)) {
+    fn take_off(&self, claimed: Vec<ClaimedTask>, claimed_at: (Instant, UtcTime)) {
         let mut rest = claimed.into_iter().peekable();
         while let Some(first) = rest.peek() {
             let kind = first.kind.clone();
@@ -344,13 +358,13 @@ impl Tasks {
     }
 
     /// What this worker holds, for its recovery. Only the dispatcher claims and settles, so this does not change meanwhile.
-    fn held(&self) -> Held {
+    fn held(&self) -> HeldLeases {
         let flights = self.benches.iter().flat_map(|bench| {
             let claims = bench.claims();
             claims.all().values().cloned().collect::<Vec<_>>()
         });
         let flights: Vec<Arc<Flight>> = flights.collect();
-        Held::new(&self.worker, flights.iter().map(|flight| (flight.task.id, &flight.task.token)))
+        HeldLeases::new(&self.worker, flights.iter().map(|flight| (flight.task.id, &flight.task.token)))
     }
 
     /// How many have to come in before it pays to write them down at once.
@@ -368,7 +382,7 @@ impl Line for Tasks {
             renew_leases(&self.hub.store, bench, |_| true)?;
         }
         // Before others may run their tasks, or free the unique keys of those that are to be cancelled.
-        ProcessGroups::beside(self.hub.store.path()).end_left_over(None);
+        ProcessGroups::for_database(self.hub.store.path()).kill_orphans(None);
         let recovered = self.hub.store.tasks().recover_by(self.rules.max_crashes, self.held())?;
         if recovered.freed > 0 || !recovered.poisoned.is_empty() {
             let (freed, poisoned) = (recovered.freed, recovered.poisoned.len());
@@ -391,7 +405,7 @@ impl Line for Tasks {
         let mut turn = match self.visit(&landed, &starts, wanted) {
             Ok(turn) => turn,
             // Nothing was written: the verdicts wait for a better moment, their leases kept.
-            Err(error) if is_fatal(&error) || error.may_pass() || landed.is_empty() => {
+            Err(error) if is_fatal(&error) || error.is_transient() || landed.is_empty() => {
                 self.inbox.put_back(landed);
                 return Err(error);
             }
@@ -406,7 +420,8 @@ impl Line for Tasks {
         if let Some(due) = turn.next_due {
             self.next_due = Some(self.next_due.map_or(due, |earlier| earlier.min(due)));
         }
-        let (claimed, exchanged) = (std::mem::take(&mut turn.claimed), std::mem::take(&mut turn.exchanged));
+        let (claimed, exchanged) =
+            (std::mem::take(&mut turn.claimed), std::mem::take(&mut turn.replacements));
         let count = claimed.len() + exchanged.len();
         self.take_off(claimed, now);
         if !exchanged.is_empty() {
@@ -422,7 +437,8 @@ impl Line for Tasks {
     fn care(&mut self) -> Result<bool, Error> {
         let store = &self.hub.store;
         for bench in self.benches.iter().filter(|bench| bench.kind.clean_up.is_some()) {
-            let left = store.letters().uncleaned(&[bench.kind.name.as_ref().to_owned()], 100)?;
+            let left =
+                store.dead_letters().list_cleanup_pending(&[bench.kind.name.as_ref().to_owned()], 100)?;
             self.clean_ups.later(store, &bench.kind, left.iter().map(|letter| letter.id).collect());
         }
         store.checkpoints().clean(store.now().minus(KEEP_ORPHANS))?;
@@ -509,7 +525,7 @@ impl Line for Tasks {
         Ok(())
     }
 
-    fn next_due(&self) -> Option<Time> {
+    fn next_due(&self) -> Option<UtcTime> {
         self.next_due
     }
 

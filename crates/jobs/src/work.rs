@@ -20,7 +20,7 @@ use crate::hub::Hub;
 ///
 /// A long handler asks [`is_cancelled`](Self::is_cancelled) from time to time: its lease may be lost, its time over,
 /// or the worker about to stop. It then returns [`TaskError::cancelled`].
-pub struct Work<'a> {
+pub struct TaskContext<'a> {
     pub(crate) flight: &'a Flight,
     pub(crate) context: &'a Context,
     pub(crate) hub: &'a Hub,
@@ -29,7 +29,7 @@ pub struct Work<'a> {
     pub(crate) checkpointed: Cell<bool>,
 }
 
-impl Work<'_> {
+impl TaskContext<'_> {
     fn task(&self) -> &ClaimedTask {
         &self.flight.task
     }
@@ -134,7 +134,7 @@ impl Work<'_> {
 
     /// Notes that a step is done. When this returns, it is on disk: the next attempt, whoever makes it,
     /// can go on from here.
-    pub fn save<T: Serialize + ?Sized>(&self, step: &str, data: &T) -> TaskResult<()> {
+    pub fn save_checkpoint<T: Serialize + ?Sized>(&self, step: &str, data: &T) -> TaskResult<()> {
         let data = serde_json::to_string(data)?;
         self.checkpointed.set(true);
         let saved = self.store.checkpoints().save(self.id(), &self.task().token, step, &data);
@@ -154,7 +154,7 @@ impl Work<'_> {
     }
 
     /// Keeps something with the task when it is completed, as JSON.
-    pub fn keep<T: Serialize + ?Sized>(&self, result: &T) -> TaskResult<()> {
+    pub fn set_result<T: Serialize + ?Sized>(&self, result: &T) -> TaskResult<()> {
         let text = serde_json::to_string(result)?;
         check_json("the result", &text).map_err(TaskError::permanent)?;
         *self.kept.borrow_mut() = Some(text);
@@ -167,7 +167,7 @@ impl Work<'_> {
     }
 }
 
-impl fmt::Debug for Work<'_> {
+impl fmt::Debug for TaskContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Work")
             .field("id", &self.id())

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use gristmill_jobs::{Kind, Runner, Running, Work};
+use gristmill_jobs::{Runner, RunnerHandle, TaskContext, TaskKind};
 use gristmill_pool::{TaskError, TaskResult};
 use gristmill_store::jobs::{JobKind, JobStatus};
 use gristmill_store::tasks::{CancelOutcome, Enqueued, NewTask, TaskStatus};
@@ -37,8 +37,11 @@ impl Fixture {
         self.store.tasks().enqueue(task).unwrap()
     }
 
-    fn run(&self, handler: impl Fn(&Work<'_>) -> TaskResult<()> + Send + Sync + 'static) -> Running {
-        let kind = Kind::new("k", handler).workers(1);
+    fn run(
+        &self,
+        handler: impl Fn(&TaskContext<'_>) -> TaskResult<()> + Send + Sync + 'static,
+    ) -> RunnerHandle {
+        let kind = TaskKind::new("k", handler).workers(1);
         Runner::builder(self.store.clone()).lease(LEASE).kind(kind).start().unwrap()
     }
 
@@ -61,11 +64,11 @@ fn wait_for<T>(receiver: &Receiver<T>) -> T {
 /// A handler that reports its start, waits to be cancelled, reports that, and ends when it may.
 fn gated(
     end: fn() -> TaskResult<()>,
-) -> (impl Fn(&Work<'_>) -> TaskResult<()>, Receiver<&'static str>, Sender<()>) {
+) -> (impl Fn(&TaskContext<'_>) -> TaskResult<()>, Receiver<&'static str>, Sender<()>) {
     let (report, reports) = channel();
     let (go, may_go) = channel();
     let (report, may_go) = (Mutex::new(report), Mutex::new(may_go));
-    let handler = move |work: &Work<'_>| {
+    let handler = move |work: &TaskContext<'_>| {
         report.lock().unwrap().send("started").unwrap();
         assert!(work.wait_cancelled(LONG));
         report.lock().unwrap().send("cancelled").unwrap();
@@ -95,7 +98,7 @@ fn cancelled_task_keeps_its_unique_key_until_its_run_has_ended() {
         assert_eq!(fixture.put(), Enqueued { id, created: false });
         go.send(()).unwrap();
         fixture.wait_until(id, status);
-        assert_eq!(fixture.store.letters().count(), Ok(0));
+        assert_eq!(fixture.store.dead_letters().count(), Ok(0));
         let summary = running.stop(LONG).unwrap();
         let cancelled = u64::from(status == TaskStatus::Cancelled);
         assert_eq!((summary.cancelled, summary.completed), (cancelled, 1 - cancelled), "{summary:?}");
@@ -144,7 +147,7 @@ fn handler_of_a_cancelled_job_is_stopped_without_waiting_for_a_heartbeat() {
     let job = fixture.store.jobs().create(JobKind::Scan, "{}", true).unwrap();
     let (report, reports) = channel();
     let report = Mutex::new(report);
-    let handler = move |call: &gristmill_jobs::Call<'_, _>| {
+    let handler = move |call: &gristmill_jobs::RowContext<'_, _>| {
         report.lock().unwrap().send("started").unwrap();
         assert!(call.wait_cancelled(LONG));
         report.lock().unwrap().send("cancelled").unwrap();

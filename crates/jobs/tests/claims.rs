@@ -9,20 +9,20 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gristmill_jobs::{Kind, Runner, Work};
+use gristmill_jobs::{Runner, TaskContext, TaskKind};
 use gristmill_pool::TaskResult;
 use gristmill_store::tasks::{NewTask, TaskFilter, TaskRow, TaskStatus};
-use gristmill_store::{Clock, Durability, Store, Time};
+use gristmill_store::{Durability, Store, UtcTime, WallClock};
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn open(folder: &Path, clock: Clock) -> Store {
+fn open(folder: &Path, clock: WallClock) -> Store {
     Store::options().durability(Durability::Normal).clock(clock).open(folder.join("work.db")).unwrap()
 }
 
 fn fixture() -> (tempfile::TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path(), Clock::system());
+    let store = open(folder.path(), WallClock::system());
     (folder, store)
 }
 
@@ -61,7 +61,7 @@ struct Gate {
 }
 
 impl Gate {
-    fn pass(&self, work: &Work<'_>) {
+    fn pass(&self, work: &TaskContext<'_>) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         while !self.open.load(Ordering::SeqCst) && !work.wait_cancelled(Duration::from_millis(1)) {}
         self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -84,7 +84,7 @@ fn slow_tasks_are_not_claimed_ahead() {
     let seen = most.clone();
     // The handlers of eight workers end together, in waves.
     let wave = Arc::new(std::sync::Barrier::new(8));
-    let kind = Kind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |work| {
         seen.fetch_max(running(work.store()), Ordering::SeqCst);
         work.wait_cancelled(Duration::from_millis(100));
         wave.wait();
@@ -97,11 +97,11 @@ fn slow_tasks_are_not_claimed_ahead() {
 }
 
 /// A runner with one worker that has come to hold tasks ahead, and waits in a task at the gate. Returns the order of runs.
-fn held_ahead(store: &Store, gate: &Gate) -> (gristmill_jobs::Running, Arc<Mutex<Vec<i64>>>) {
+fn held_ahead(store: &Store, gate: &Gate) -> (gristmill_jobs::RunnerHandle, Arc<Mutex<Vec<i64>>>) {
     let ids = put(store, 400, 0);
     let (order, stop_at) = (Arc::new(Mutex::new(Vec::new())), ids[200]);
     let (log, before) = (order.clone(), gate.clone());
-    let kind = Kind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |work| {
         log.lock().unwrap().push(work.id());
         if work.id() == stop_at {
             before.pass(work);
@@ -163,7 +163,7 @@ fn more_urgent_tasks_are_claimed_instead_of_waiting_ones_and_not_beside_them() {
     put(&store, 40, 0);
     let (most, runs) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (seen, count) = (most.clone(), runs.clone());
-    let kind = Kind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |work| {
         // From here on it is known how long handlers take.
         if count.fetch_add(1, Ordering::SeqCst) > 4 {
             for _ in 0..10 {
@@ -186,13 +186,13 @@ fn more_urgent_tasks_are_claimed_instead_of_waiting_ones_and_not_beside_them() {
 #[test]
 fn clock_set_forward_starts_no_running_task_again() {
     let folder = tempfile::tempdir().unwrap();
-    let clock = Clock::manual(Time::parse("2026-01-19 12:00:00").unwrap());
+    let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
     let (store, other) = (open(folder.path(), clock.clone()), open(folder.path(), clock.clone()));
     let id = put(&store, 1, 0)[0];
     let (gate, starts) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
     let kind = || {
         let (gate, starts) = (gate.clone(), starts.clone());
-        Kind::new("k", move |work| {
+        TaskKind::new("k", move |work| {
             starts.fetch_add(1, Ordering::SeqCst);
             gate.pass(work);
             Ok(())
@@ -222,15 +222,15 @@ const CHILD: &str = "GRISTMILL_TEST_CHILD";
 #[test]
 fn child() {
     let Ok(folder) = std::env::var(CHILD) else { return };
-    let store = open(Path::new(&folder), Clock::system());
-    let handler = |work: &Work<'_>| -> TaskResult<()> {
+    let store = open(Path::new(&folder), WallClock::system());
+    let handler = |work: &TaskContext<'_>| -> TaskResult<()> {
         println!("started {}", work.id());
         while work.payload() == "2" {
             std::thread::park();
         }
         Ok(())
     };
-    let _runner = Runner::builder(store).kind(Kind::new("k", handler).workers(2)).start().unwrap();
+    let _runner = Runner::builder(store).kind(TaskKind::new("k", handler).workers(2)).start().unwrap();
     loop {
         std::thread::park();
     }
@@ -283,7 +283,7 @@ fn task_of_a_killed_process_is_run_at_once_by_a_runner_that_starts() {
     let (folder, store) = fixture();
     let id = store.tasks().enqueue(NewTask::new("k", "2")).unwrap().id;
     Process::start(folder.path(), &store).kill();
-    let runner = Runner::builder(store.clone()).kind(Kind::new("k", |_| Ok(()))).start().unwrap();
+    let runner = Runner::builder(store.clone()).kind(TaskKind::new("k", |_| Ok(()))).start().unwrap();
     runner.wait_idle().unwrap();
     runner.stop(LONG).unwrap();
     assert_eq!(store.tasks().get(id).unwrap().status, TaskStatus::Completed);
@@ -296,7 +296,7 @@ fn task_of_a_killed_process_is_taken_over_by_a_runner_that_is_idle() {
     let process = Process::start(folder.path(), &store);
     let (done, dones) = channel();
     let done = Mutex::new(done);
-    let kind = Kind::new("k", move |work| Ok(done.lock().unwrap().send(work.id())?));
+    let kind = TaskKind::new("k", move |work| Ok(done.lock().unwrap().send(work.id())?));
     let runner = Runner::builder(store).kind(kind).start().unwrap();
     runner.wait_idle().unwrap();
     process.kill();
@@ -335,7 +335,7 @@ fn tasks_that_a_killed_process_had_not_started_are_no_poison_pills() {
 #[test]
 fn claim_that_a_living_worker_does_not_hold_is_freed_when_its_lease_runs_out() {
     let folder = tempfile::tempdir().unwrap();
-    let clock = Clock::manual(Time::parse("2026-01-19 12:00:00").unwrap());
+    let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
     let store = open(folder.path(), clock.clone());
     let refused = store.tasks().enqueue(NewTask::new("k", "\"refused\"")).unwrap().id;
     let long = store.tasks().enqueue(NewTask::new("k", "\"long\"")).unwrap().id;
@@ -348,7 +348,7 @@ fn claim_that_a_living_worker_does_not_hold_is_freed_when_its_lease_runs_out() {
         .unwrap();
     let (gate, runs) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
     let (before, count) = (gate.clone(), runs.clone());
-    let kind = Kind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |work| {
         match work.payload() {
             "\"long\"" => before.pass(work),
             _ => drop(count.fetch_add(1, Ordering::SeqCst)),

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use gristmill_jobs::exec::{self, Command, Settings};
-use gristmill_jobs::{Runner, Running};
+use gristmill_jobs::exec::{self, Command, ExecSettings};
+use gristmill_jobs::{Runner, RunnerHandle};
 use gristmill_pool::Retry;
 use gristmill_store::tasks::{NewTask, TaskRow, TaskStatus};
 use gristmill_store::{Durability, Store};
@@ -33,10 +33,10 @@ impl House {
 
     fn enqueue(&self, command: &Command) -> i64 {
         let payload = serde_json::to_string(command).unwrap();
-        self.store.tasks().enqueue(NewTask::new(exec::NAME, payload)).unwrap().id
+        self.store.tasks().enqueue(NewTask::new(exec::KIND, payload)).unwrap().id
     }
 
-    fn start(&self, settings: Settings) -> Running {
+    fn start(&self, settings: ExecSettings) -> RunnerHandle {
         Runner::builder(self.store.clone()).kind(exec::kind(settings)).start().unwrap()
     }
 }
@@ -49,15 +49,15 @@ fn shell(script: &str) -> Command {
     command(&["sh", "-c", script])
 }
 
-fn once() -> Settings {
-    Settings { retry: Retry::linear(1, Duration::ZERO), ..Settings::default() }
+fn once() -> ExecSettings {
+    ExecSettings { retry: Retry::linear(1, Duration::ZERO), ..ExecSettings::default() }
 }
 
 /// Runs one command to its end.
-fn run(house: &House, command: &Command, settings: Settings) -> TaskRow {
+fn run(house: &House, command: &Command, settings: ExecSettings) -> TaskRow {
     let id = house.enqueue(command);
     let running = house.start(settings);
-    running.wait_caught_up().unwrap();
+    running.wait_no_due_tasks().unwrap();
     running.stop(LONG).unwrap();
     house.store.tasks().get(id).unwrap()
 }
@@ -83,7 +83,7 @@ fn a_command_with_nul_or_without_time_is_a_dead_letter_that_names_the_field() {
     ];
     for (command, reason) in cases {
         assert!(command.check().unwrap_err().contains(reason), "{:?}", command.check());
-        let task = run(&house, &command, Settings::default());
+        let task = run(&house, &command, ExecSettings::default());
         assert_eq!((task.status, task.attempts), (TaskStatus::Failed, 1), "{command:?}");
         assert!(task.error_message.as_deref().unwrap().contains(reason), "{:?}", task.error_message);
     }
@@ -128,7 +128,7 @@ fn a_command_that_reads_nothing_is_not_waited_for() {
 
 #[test]
 fn long_output_is_cut_in_the_middle() {
-    let settings = Settings { max_output: 10, ..once() };
+    let settings = ExecSettings { max_output: 10, ..once() };
     let task = run(&House::new(), &shell("printf abcdefghijklmnopqrstuvwxyz"), settings);
     assert_eq!(kept(&task)["stdout"], "abcde\n[... 16 bytes left out ...]\nvwxyz");
 }
@@ -149,7 +149,7 @@ fn a_child_that_holds_the_output_open_does_not_hold_up_the_task() {
 fn check_failure(asked: &Command, expected: TaskStatus, reason: &str) {
     let house = House::new();
     let retry = Retry::linear(2, LONG).without_jitter();
-    let task = run(&house, asked, Settings { retry, ..Settings::default() });
+    let task = run(&house, asked, ExecSettings { retry, ..ExecSettings::default() });
     assert_eq!(task.status, expected, "{task:?}");
     let message = task.error_message.unwrap_or_default();
     assert!(message.contains(reason), "{message:?} has no {reason:?}");
@@ -183,7 +183,7 @@ fn what_cannot_be_run_at_all_is_permanent() {
 fn a_payload_with_an_unknown_word_is_refused() {
     let house = House::new();
     let payload = r#"{"argv": ["true"], "timeuot_seconds": 3}"#;
-    let id = house.store.tasks().enqueue(NewTask::new(exec::NAME, payload)).unwrap().id;
+    let id = house.store.tasks().enqueue(NewTask::new(exec::KIND, payload)).unwrap().id;
     let running = house.start(once());
     running.wait_idle().unwrap();
     let message = house.store.tasks().get(id).unwrap().error_message.unwrap();
@@ -194,7 +194,7 @@ fn a_payload_with_an_unknown_word_is_refused() {
 fn the_dead_letter_has_what_the_command_said() {
     let house = House::new();
     run(&house, &shell("echo so far; echo no disk >&2; exit 70"), once());
-    let letter = house.store.letters().get(1).unwrap();
+    let letter = house.store.dead_letters().get(1).unwrap();
     assert_eq!(letter.failure_reason, "exit code 70");
     let details = letter.error_details.unwrap();
     assert!(details.contains("--- stderr\nno disk") && details.contains("--- stdout\nso far"), "{details}");

@@ -5,11 +5,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gristmill_jobs::{Error, Kind, Runner, Running};
+use gristmill_jobs::{Error, Runner, RunnerHandle, TaskKind};
 use gristmill_pool::clock::ManualClock;
 use gristmill_pool::{Breaker, Retry, TaskError};
 use gristmill_store::tasks::{NewTask, TaskRow, TaskStatus};
-use gristmill_store::{Durability, Store, Time};
+use gristmill_store::{Durability, Store, UtcTime};
 use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ fn stop_waits_for_no_stuck_kind_beyond_its_deadline() {
     let kinds = ["a", "b", "c"];
     for kind in kinds {
         let (started, release) = (started.clone(), release.clone());
-        builder = builder.kind(Kind::new(kind, move |_| {
+        builder = builder.kind(TaskKind::new(kind, move |_| {
             started.send(()).unwrap();
             while !release.load(Ordering::SeqCst) {
                 std::thread::yield_now();
@@ -62,7 +62,7 @@ fn stop_waits_for_no_stuck_kind_beyond_its_deadline() {
 }
 
 /// What a handler does with the handle of its own runner.
-type Act = fn(Running) -> Option<Error>;
+type Act = fn(RunnerHandle) -> Option<Error>;
 
 /// None of them waits for the handler itself; the runner ends when the handler has.
 #[test]
@@ -77,11 +77,11 @@ fn a_handler_that_drops_or_stops_its_own_runner_does_not_wait_for_itself() {
     ];
     for (name, act) in acts {
         let (_folder, store) = open();
-        let slot: Arc<Mutex<Option<Running>>> = Arc::default();
+        let slot: Arc<Mutex<Option<RunnerHandle>>> = Arc::default();
         let (handed, has_handed) = channel();
         let (done, is_done) = channel();
         let has_handed = Mutex::new(has_handed);
-        let kind = Kind::new("k", {
+        let kind = TaskKind::new("k", {
             let slot = slot.clone();
             move |_| {
                 wait_for(&has_handed.lock().unwrap());
@@ -109,11 +109,11 @@ fn wait_idle_waits_for_scheduled_retries_and_not_for_tasks_of_a_later_time() {
     let (_folder, store) = open();
     let breaker = Breaker::new(1, Duration::from_millis(50));
     let policy = Retry::linear(3, Duration::from_millis(300)).without_jitter();
-    let flaky = Kind::new("flaky", |work| match work.attempt() {
+    let flaky = TaskKind::new("flaky", |work| match work.attempt() {
         1 | 2 => Err(TaskError::transient("busy")),
         _ => Ok(()),
     });
-    let guarded = Kind::new("guarded", |work| match (work.payload(), work.attempt()) {
+    let guarded = TaskKind::new("guarded", |work| match (work.payload(), work.attempt()) {
         ("1", 1) => Err(TaskError::transient("down")),
         _ => Ok(()),
     });
@@ -142,20 +142,20 @@ fn wait_idle_waits_for_scheduled_retries_and_not_for_tasks_of_a_later_time() {
 fn wait_caught_up_leaves_retries_to_their_time() {
     let (_folder, store) = open();
     let policy = Retry::linear(2, Duration::from_secs(3_600)).without_jitter();
-    let kind = Kind::new("k", |_| Err(TaskError::transient("busy"))).retry(policy);
+    let kind = TaskKind::new("k", |_| Err(TaskError::transient("busy"))).retry(policy);
     let id = enqueue(&store, "k");
     let running = Runner::builder(store.clone()).kind(kind).start().unwrap();
-    running.wait_caught_up().unwrap();
+    running.wait_no_due_tasks().unwrap();
     assert_eq!((task(&store, id).status, task(&store, id).attempts), (TaskStatus::Scheduled, 1));
-    assert!(task(&store, id).run_after > Some(Time::from_micros(0)));
+    assert!(task(&store, id).run_after > Some(UtcTime::from_micros(0)));
     running.stop(LONG).unwrap();
 }
 
 #[test]
 fn a_kind_with_a_timeout_of_zero_is_refused() {
     let (_folder, store) = open();
-    let exec = gristmill_jobs::exec::Settings { timeout: Some(Duration::ZERO), ..Default::default() };
-    for kind in [Kind::new("k", |_| Ok(())).timeout(Duration::ZERO), gristmill_jobs::exec::kind(exec)] {
+    let exec = gristmill_jobs::exec::ExecSettings { timeout: Some(Duration::ZERO), ..Default::default() };
+    for kind in [TaskKind::new("k", |_| Ok(())).timeout(Duration::ZERO), gristmill_jobs::exec::kind(exec)] {
         let name = kind.name().to_owned();
         let error = Runner::builder(store.clone()).kind(kind).start().unwrap_err();
         assert!(matches!(error, Error::Setting(_)), "{error:?}");

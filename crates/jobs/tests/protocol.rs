@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gristmill_jobs::{Made, Runner};
+use gristmill_jobs::{Runner, ThumbnailInfo};
 use gristmill_pool::TaskError;
 use gristmill_store::Store;
 use gristmill_store::cleanup::CleanupStatus;
@@ -138,9 +138,9 @@ fn thumbnails_are_made_or_failed_with_the_protocols_code() {
     }
     let builder = Runner::builder(store.clone()).on_thumbnail(ThumbLimits::default(), |call| {
         match call.row().thumb_key.as_str() {
-            "good" => Ok(Made { width: 256, height: 128, bytes_size: 999 }),
-            "bad" => Err(TaskError::permanent("no image").step("THUMB_DECODE_FAILED")),
-            _ => Err(TaskError::permanent("who knows").step("elsewhere")),
+            "good" => Ok(ThumbnailInfo { width: 256, height: 128, bytes_size: 999 }),
+            "bad" => Err(TaskError::permanent("no image").with_step("THUMB_DECODE_FAILED")),
+            _ => Err(TaskError::permanent("who knows").with_step("elsewhere")),
         }
     });
     builder.start().unwrap().wait_idle().unwrap();
@@ -170,11 +170,11 @@ fn work_is_looked_for_in_the_order_of_the_protocol() {
     store.cleanups().schedule("other", store.now()).unwrap();
     store.thumbnails().request(thumbnail("t"), CAPACITY).unwrap();
     store.jobs().create(JobKind::Scan, "{}", true).unwrap();
-    let started = |row: Option<gristmill_store::Time>| row.unwrap();
+    let started = |row: Option<gristmill_store::UtcTime>| row.unwrap();
     let builder = Runner::builder(store.clone())
-        .kind(gristmill_jobs::Kind::new("k", |_| Ok(())))
+        .kind(gristmill_jobs::TaskKind::new("k", |_| Ok(())))
         .on_cleanup(|_| Ok(()))
-        .on_thumbnail(ThumbLimits::default(), |_| Ok(Made { width: 1, height: 1, bytes_size: 1 }))
+        .on_thumbnail(ThumbLimits::default(), |_| Ok(ThumbnailInfo { width: 1, height: 1, bytes_size: 1 }))
         .on_job(|_| Ok(()));
     builder.start().unwrap().wait_idle().unwrap();
     let job = store.jobs().list(Default::default(), None, 1).unwrap().items.remove(0);
@@ -194,7 +194,7 @@ fn cleaning_up_deletes_the_rows_that_are_finished() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let files = seen.clone();
     let builder = Runner::builder(store.clone())
-        .on_thumbnail(ThumbLimits::default(), |_| Ok(Made { width: 1, height: 1, bytes_size: 1 }))
+        .on_thumbnail(ThumbLimits::default(), |_| Ok(ThumbnailInfo { width: 1, height: 1, bytes_size: 1 }))
         .on_cleanup(move |call| {
             let group = &call.row().group_key;
             let made = call.store().thumbnails().finished(group)?;

@@ -5,28 +5,28 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gristmill_jobs::{Kind, Runner, Running};
+use gristmill_jobs::{Runner, RunnerHandle, TaskKind};
 use gristmill_pool::{Breaker, Retry, TaskError};
 use gristmill_store::lease::WorkerId;
-use gristmill_store::tasks::{NewTask, TaskStatus, Wanted};
-use gristmill_store::{Clock, Durability, Store, Time};
+use gristmill_store::tasks::{ClaimRequest, NewTask, TaskStatus};
+use gristmill_store::{Durability, Store, UtcTime, WallClock};
 use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn open(folder: &TempDir, clock: Clock, busy: Duration) -> Store {
+fn open(folder: &TempDir, clock: WallClock, busy: Duration) -> Store {
     let options = Store::options().durability(Durability::Normal).clock(clock).busy_timeout(busy);
     options.open(folder.path().join("work.db")).unwrap()
 }
 
 fn house() -> (TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(&folder, Clock::system(), LONG);
+    let store = open(&folder, WallClock::system(), LONG);
     (folder, store)
 }
 
-fn noon() -> Time {
-    Time::parse("2026-01-19 12:00:00").unwrap()
+fn noon() -> UtcTime {
+    UtcTime::parse("2026-01-19 12:00:00").unwrap()
 }
 
 fn put(store: &Store, payload: &str) -> i64 {
@@ -37,23 +37,23 @@ fn wait_for<T>(receiver: &Receiver<T>) -> T {
     receiver.recv_timeout(LONG).expect("it should have happened long ago")
 }
 
-fn run(store: &Store, kind: Kind) -> Running {
+fn run(store: &Store, kind: TaskKind) -> RunnerHandle {
     Runner::builder(store.clone()).kind(kind).start().unwrap()
 }
 
 /// Claims and starts everything as a worker that then dies.
-fn die_with_all(store: &Store, clock: &Clock) {
-    let wanted = Wanted {
+fn die_with_all(store: &Store, clock: &WallClock) {
+    let wanted = ClaimRequest {
         queue: "default".into(),
         kind: "k".into(),
         limit: 9_999,
-        at_most: None,
-        shaken: 9_999,
-        suspect: 9_999,
+        max_running: None,
+        max_crashed_once: 9_999,
+        max_crashed_often: 9_999,
         lease: LONG,
         token: WorkerId::new("dead").token(),
     };
-    for task in store.tasks().turn(vec![], vec![wanted]).unwrap().claimed {
+    for task in store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed {
         assert!(store.tasks().start(task.id, &task.token).unwrap());
     }
     clock.set(clock.now().plus(LONG));
@@ -62,7 +62,7 @@ fn die_with_all(store: &Store, clock: &Clock) {
 
 #[test]
 fn a_lost_claim_does_not_take_the_new_claim_of_the_same_task_along() {
-    let clock = Clock::manual(noon());
+    let clock = WallClock::manual(noon());
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, clock, LONG);
     let id = put(&store, "1");
@@ -70,7 +70,7 @@ fn a_lost_claim_does_not_take_the_new_claim_of_the_same_task_along() {
     let (end, ends) = channel::<()>();
     let (started, ends) = (Mutex::new(started), Mutex::new(ends));
     let runs = AtomicU32::new(0);
-    let kind = Kind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |work| {
         let first = runs.fetch_add(1, Ordering::SeqCst) == 0;
         started.lock().unwrap().send(())?;
         // The first one does not hear that it should stop, until we say so.
@@ -103,8 +103,8 @@ fn a_lost_claim_does_not_take_the_new_claim_of_the_same_task_along() {
 #[test]
 fn a_look_that_failed_is_not_forgotten() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(&folder, Clock::system(), Duration::from_millis(20));
-    let running = run(&store, Kind::new("k", |_| Ok(())));
+    let store = open(&folder, WallClock::system(), Duration::from_millis(20));
+    let running = run(&store, TaskKind::new("k", |_| Ok(())));
     running.wait_idle().unwrap();
     // Another program brings a task, and holds the lock after that.
     let other = rusqlite::Connection::open(store.path()).unwrap();
@@ -138,11 +138,11 @@ fn a_row_that_cannot_be_read_costs_itself() {
         )
         .unwrap();
     let good = put(&store, "1");
-    let running = run(&store, Kind::new("k", |_| Ok(())));
+    let running = run(&store, TaskKind::new("k", |_| Ok(())));
     running.wait_idle().unwrap();
     running.stop(LONG).unwrap();
     assert_eq!(store.tasks().get(good).unwrap().status, TaskStatus::Completed);
-    let letters = store.letters().list(&Default::default(), None, 9).unwrap().items;
+    let letters = store.dead_letters().list(&Default::default(), None, 9).unwrap().items;
     assert!(!letters.is_empty());
     assert!(letters.iter().all(|letter| letter.failure_reason.contains("cannot be read")), "{letters:?}");
 }
@@ -151,7 +151,7 @@ fn a_row_that_cannot_be_read_costs_itself() {
 fn a_result_nested_too_deep_costs_its_task() {
     let (_folder, store) = house();
     let (bad, good) = (put(&store, "1"), put(&store, "2"));
-    let kind = Kind::new("k", |work| {
+    let kind = TaskKind::new("k", |work| {
         if work.parse::<u32>()? == 2 {
             return Ok(());
         }
@@ -159,7 +159,7 @@ fn a_result_nested_too_deep_costs_its_task() {
         for _ in 0..600 {
             value = serde_json::json!([value]);
         }
-        work.keep(&value)
+        work.set_result(&value)
     });
     let running = run(&store, kind);
     running.wait_idle().unwrap();
@@ -175,13 +175,13 @@ fn clean_ups_that_take_long_keep_nothing_else_waiting() {
     store.tasks().enqueue_many(tasks).unwrap();
     let (end, ends) = channel::<()>();
     let ends = Mutex::new(ends);
-    let kind = Kind::new("k", |_| Err(TaskError::permanent("no"))).on_exhausted(move |_| {
+    let kind = TaskKind::new("k", |_| Err(TaskError::permanent("no"))).on_exhausted(move |_| {
         let _ = ends.lock().unwrap().recv();
         Ok(())
     });
     let running = run(&store, kind);
     running.wait_idle().unwrap();
-    assert_eq!(store.letters().count().unwrap(), 3_000);
+    assert_eq!(store.dead_letters().count().unwrap(), 3_000);
     drop(end);
     running.stop(LONG).unwrap();
 }
@@ -191,10 +191,10 @@ fn an_open_breaker_leaves_tasks_where_they_are() {
     let (_folder, store) = house();
     let tasks = (0..2_000).map(|_| NewTask::new("k", "1")).collect();
     store.tasks().enqueue_many(tasks).unwrap();
-    let kind = Kind::new("k", |_| Err(TaskError::transient("no route")));
+    let kind = TaskKind::new("k", |_| Err(TaskError::transient("no route")));
     let kind = kind.workers(1).breaker(Breaker::new(1, LONG)).retry(Retry::linear(9, LONG));
     let running = run(&store, kind);
-    running.wait_caught_up().unwrap();
+    running.wait_no_due_tasks().unwrap();
     let summary = running.stop(LONG).unwrap();
     assert_eq!(summary.retried, 1);
     assert!(summary.released < 100, "{summary:?}");
@@ -207,7 +207,7 @@ fn a_half_open_breaker_leaves_tasks_where_they_are_while_its_probe_runs() {
     let (started, starts) = channel();
     let (end, ends) = channel::<()>();
     let (started, ends, runs) = (Mutex::new(started), Mutex::new(ends), AtomicU32::new(0));
-    let kind = Kind::new("k", move |_| match runs.fetch_add(1, Ordering::SeqCst) {
+    let kind = TaskKind::new("k", move |_| match runs.fetch_add(1, Ordering::SeqCst) {
         0 => Err(TaskError::transient("no route")),
         1 => {
             started.lock().unwrap().send(())?;
@@ -219,7 +219,7 @@ fn a_half_open_breaker_leaves_tasks_where_they_are_while_its_probe_runs() {
     let running = run(&store, kind.workers(2).breaker(breaker).retry(Retry::linear(9, LONG)));
     wait_for(&starts);
     // Tasks that were claimed beside it have been given back by then.
-    let other = run(&store, Kind::new("other", |_| Ok(())));
+    let other = run(&store, TaskKind::new("other", |_| Ok(())));
     for _ in 0..20 {
         store.tasks().enqueue(NewTask::new("other", "1")).unwrap();
         other.wait_idle().unwrap();
@@ -232,7 +232,7 @@ fn a_half_open_breaker_leaves_tasks_where_they_are_while_its_probe_runs() {
 
 #[test]
 fn suspects_of_several_queues_and_kinds_run_one_at_a_time() {
-    let clock = Clock::manual(noon());
+    let clock = WallClock::manual(noon());
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, clock.clone(), LONG);
     for (queue, kind) in [("default", "k"), ("other", "k"), ("default", "l"), ("other", "l")] {
@@ -240,19 +240,19 @@ fn suspects_of_several_queues_and_kinds_run_one_at_a_time() {
     }
     for _ in 0..2 {
         let worker = WorkerId::new("dead");
-        let wanted = |queue: &str, kind: &str| Wanted {
+        let wanted = |queue: &str, kind: &str| ClaimRequest {
             queue: queue.into(),
             kind: kind.into(),
             limit: 9,
-            at_most: None,
-            shaken: 9,
-            suspect: 9,
+            max_running: None,
+            max_crashed_once: 9,
+            max_crashed_often: 9,
             lease: LONG,
             token: worker.token(),
         };
         let wanted =
             vec![wanted("default", "k"), wanted("other", "k"), wanted("default", "l"), wanted("other", "l")];
-        let claimed = store.tasks().turn(vec![], wanted).unwrap().claimed;
+        let claimed = store.tasks().settle_and_claim(vec![], wanted).unwrap().claimed;
         assert_eq!(claimed.len(), 4);
         claimed.iter().for_each(|task| assert!(store.tasks().start(task.id, &task.token).unwrap()));
         clock.set(clock.now().plus(LONG));
@@ -261,7 +261,7 @@ fn suspects_of_several_queues_and_kinds_run_one_at_a_time() {
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let kind = |name: &str| {
         let (now, most) = (now.clone(), most.clone());
-        Kind::new(name, move |work| {
+        TaskKind::new(name, move |work| {
             most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             work.wait_cancelled(Duration::from_millis(20));
             now.fetch_sub(1, Ordering::SeqCst);
@@ -278,7 +278,7 @@ fn suspects_of_several_queues_and_kinds_run_one_at_a_time() {
 
 #[test]
 fn neighbours_of_a_poison_pill_are_spared() {
-    let clock = Clock::manual(noon());
+    let clock = WallClock::manual(noon());
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, clock.clone(), LONG);
     for n in 0..100 {
@@ -289,7 +289,7 @@ fn neighbours_of_a_poison_pill_are_spared() {
     die_with_all(&store, &clock);
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (running_now, together) = (now, most.clone());
-    let kind = Kind::new("k", move |_| {
+    let kind = TaskKind::new("k", move |_| {
         together.fetch_max(running_now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         std::thread::yield_now();
         running_now.fetch_sub(1, Ordering::SeqCst);
@@ -307,7 +307,7 @@ fn waiting_for_ever_to_be_cancelled_is_no_overflow() {
     put(&store, "1");
     let (started, starts) = channel();
     let started = Mutex::new(started);
-    let kind = Kind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |work| {
         started.lock().unwrap().send(())?;
         assert!(work.wait_cancelled(Duration::MAX));
         Err(TaskError::cancelled())
@@ -321,12 +321,12 @@ fn waiting_for_ever_to_be_cancelled_is_no_overflow() {
 #[test]
 fn a_stop_is_in_time_when_the_store_fails() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(&folder, Clock::system(), Duration::from_millis(10));
+    let store = open(&folder, WallClock::system(), Duration::from_millis(10));
     put(&store, "1");
     let (started, starts) = channel();
     let (end, ends) = channel::<()>();
     let (started, ends) = (Mutex::new(started), Mutex::new(ends));
-    let kind = Kind::new("k", move |_| {
+    let kind = TaskKind::new("k", move |_| {
         started.lock().unwrap().send(())?;
         let _ = ends.lock().unwrap().recv();
         Ok(())

@@ -5,12 +5,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gristmill_jobs::{Kind, Runner, Running, Work, letters};
+use gristmill_jobs::{Runner, RunnerHandle, TaskContext, TaskKind, dead_letters};
 use gristmill_pool::{Breaker, Retry, TaskError, TaskResult};
+use gristmill_store::dead_letters::DeadLetterFilter;
 use gristmill_store::lease::WorkerId;
-use gristmill_store::letters::LetterFilter;
-use gristmill_store::tasks::{NewTask, TaskRow, TaskStatus, Wanted};
-use gristmill_store::{Clock, Durability, Store, Time};
+use gristmill_store::tasks::{ClaimRequest, NewTask, TaskRow, TaskStatus};
+use gristmill_store::{Durability, Store, UtcTime, WallClock};
 use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -23,10 +23,10 @@ struct House {
 
 impl House {
     fn new() -> Self {
-        Self::with(Clock::system())
+        Self::with(WallClock::system())
     }
 
-    fn with(clock: Clock) -> Self {
+    fn with(clock: WallClock) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = Store::options().durability(Durability::Normal).clock(clock);
         let store = options.open(folder.path().join("work.db")).unwrap();
@@ -46,14 +46,14 @@ impl House {
         self.store.tasks().get(id).unwrap()
     }
 
-    fn run(&self, kind: Kind) -> Running {
+    fn run(&self, kind: TaskKind) -> RunnerHandle {
         Runner::builder(self.store.clone()).kind(kind).start().unwrap()
     }
 
     /// Runs all that is due with this kind.
-    fn run_once(&self, kind: Kind) {
+    fn run_once(&self, kind: TaskKind) {
         let running = self.run(kind);
-        running.wait_caught_up().unwrap();
+        running.wait_no_due_tasks().unwrap();
         running.stop(LONG).unwrap();
     }
 }
@@ -69,20 +69,20 @@ fn wait_for<T>(receiver: &Receiver<T>) -> T {
 /// Runs one task with a handler that ends like this, and checks what became of the task.
 #[track_caller]
 fn check_end(
-    handler: impl Fn(&Work<'_>) -> TaskResult<()> + Send + Sync + 'static,
+    handler: impl Fn(&TaskContext<'_>) -> TaskResult<()> + Send + Sync + 'static,
     attempts: u32,
     expected: (TaskStatus, u32, u64),
 ) -> (TaskRow, House) {
     let house = House::new();
     let id = house.enqueue("k", "1");
-    let running = house.run(Kind::new("k", handler).workers(1).retry(at_once(attempts)));
+    let running = house.run(TaskKind::new("k", handler).workers(1).retry(at_once(attempts)));
     // Retries are due at once; an idle runner has done them all.
     while !house.task(id).status.is_terminal() {
         running.wait_idle().unwrap();
     }
     running.stop(LONG).unwrap();
     let task = house.task(id);
-    let letters = house.store.letters().count().unwrap();
+    let letters = house.store.dead_letters().count().unwrap();
     assert_eq!((task.status, task.attempts, letters), expected, "{task:?}");
     assert_eq!(task.lease_expires_at, None);
     (task, house)
@@ -90,13 +90,13 @@ fn check_end(
 
 #[test]
 fn a_handler_that_succeeds_completes_its_task_with_what_it_kept() {
-    let (task, _house) = check_end(|work| work.keep(&[work.id()]), 3, (TaskStatus::Completed, 0, 0));
+    let (task, _house) = check_end(|work| work.set_result(&[work.id()]), 3, (TaskStatus::Completed, 0, 0));
     assert_eq!(task.result.as_deref(), Some("[1]"));
 }
 
 #[test]
 fn a_transient_error_is_tried_again_and_counted() {
-    let flaky = |work: &Work<'_>| match work.attempt() {
+    let flaky = |work: &TaskContext<'_>| match work.attempt() {
         1 | 2 => Err(TaskError::transient("busy")),
         _ => Ok(()),
     };
@@ -107,8 +107,8 @@ fn a_transient_error_is_tried_again_and_counted() {
 #[test]
 fn the_last_attempt_makes_a_dead_letter() {
     let (_, house) =
-        check_end(|_| Err(TaskError::transient("busy").hint("wait")), 3, (TaskStatus::Failed, 3, 1));
-    let letter = house.store.letters().get(1).unwrap();
+        check_end(|_| Err(TaskError::transient("busy").with_hint("wait")), 3, (TaskStatus::Failed, 3, 1));
+    let letter = house.store.dead_letters().get(1).unwrap();
     assert_eq!((letter.task_id.as_str(), letter.task_type.as_str(), letter.attempt_count), ("1", "k", 3));
     assert_eq!(letter.failure_reason, "busy (wait)");
     assert!(letter.first_failure < letter.last_failure, "{letter:?}");
@@ -133,14 +133,14 @@ fn a_panic_costs_one_task() {
     let message = task.error_message.unwrap();
     assert!(message.starts_with("panicked: over 9000, at "), "{message}");
     let next = house.enqueue("k", "2");
-    house.run_once(Kind::new("k", |_| Ok(())));
+    house.run_once(TaskKind::new("k", |_| Ok(())));
     assert_eq!(house.task(next).status, TaskStatus::Completed);
 }
 
 #[test]
 fn a_dead_letter_of_a_panic_has_its_place_and_backtrace() {
     let (_, house) = check_end(|_| panic!("over {}", 9_000), 3, (TaskStatus::Failed, 1, 1));
-    let letter = house.store.letters().get(1).unwrap();
+    let letter = house.store.dead_letters().get(1).unwrap();
     let place = concat!(file!(), ":");
     assert!(letter.failure_reason.starts_with("panicked: over 9000, at "), "{letter:?}");
     assert!(letter.failure_reason.contains(place), "{} is not in {}", place, letter.failure_reason);
@@ -155,7 +155,7 @@ fn the_tasks_own_limit_of_attempts_holds() {
     let house = House::new();
     let task = NewTask { max_attempts: Some(1), ..NewTask::new("k", "1") };
     house.store.tasks().enqueue(task).unwrap();
-    house.run_once(Kind::new("k", |_| Err(TaskError::transient("busy"))).retry(at_once(5)));
+    house.run_once(TaskKind::new("k", |_| Err(TaskError::transient("busy"))).retry(at_once(5)));
     assert_eq!(house.task(1).status, TaskStatus::Failed);
 }
 
@@ -163,11 +163,11 @@ fn the_tasks_own_limit_of_attempts_holds() {
 fn a_partial_failure_goes_on_at_its_checkpoint() {
     let steps = Arc::new(Mutex::new(Vec::new()));
     let seen = steps.clone();
-    let handler = move |work: &Work<'_>| {
+    let handler = move |work: &TaskContext<'_>| {
         let note = |step: &str| seen.lock().unwrap().push(format!("{}{step}", work.attempt()));
         if work.checkpoint::<u32>("upload")?.is_none() {
             note("upload");
-            work.save("upload", &7)?;
+            work.save_checkpoint("upload", &7)?;
         }
         if work.attempt() == 1 {
             return Err(TaskError::partial("move", "connection lost"));
@@ -183,16 +183,19 @@ fn a_partial_failure_goes_on_at_its_checkpoint() {
 
 #[test]
 fn a_dead_letter_keeps_checkpoints_and_gives_them_to_the_next_task() {
-    let fail = |work: &Work<'_>| {
-        work.save("upload", "page 3")?;
+    let fail = |work: &TaskContext<'_>| {
+        work.save_checkpoint("upload", "page 3")?;
         Err(TaskError::permanent("gone"))
     };
     let (_, house) = check_end(fail, 3, (TaskStatus::Failed, 1, 1));
-    assert_eq!(house.store.letters().get(1).unwrap().checkpoint.as_deref(), Some(r#"{"upload":"page 3"}"#));
-    let again = letters::retry(&house.store, &[], 1).unwrap();
-    assert_eq!(house.store.letters().count().unwrap(), 0);
+    assert_eq!(
+        house.store.dead_letters().get(1).unwrap().checkpoint.as_deref(),
+        Some(r#"{"upload":"page 3"}"#)
+    );
+    let again = dead_letters::retry(&house.store, &[], 1).unwrap();
+    assert_eq!(house.store.dead_letters().count().unwrap(), 0);
     let (found, checkpoints) = channel();
-    let kind = Kind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |work| {
         found.send(work.checkpoint::<String>("upload")?)?;
         Ok(())
     });
@@ -207,15 +210,15 @@ fn a_kind_can_rebuild_its_tasks_and_one_that_cannot_costs_only_itself() {
     for payload in ["1", "2", "3"] {
         house.enqueue("k", payload);
     }
-    house.run_once(Kind::new("k", |_| Err(TaskError::permanent("no"))));
-    let kind = Kind::new("k", |_| Ok(())).rebuild(|letter| match letter.payload.as_deref() {
+    house.run_once(TaskKind::new("k", |_| Err(TaskError::permanent("no"))));
+    let kind = TaskKind::new("k", |_| Ok(())).rebuild_with(|letter| match letter.payload.as_deref() {
         Some("2") => Err("it is a two".to_owned()),
         payload => Ok(NewTask::new("k", format!("[{}]", payload.unwrap_or_default()))),
     });
-    let retried = letters::retry_all(&house.store, &[kind], &LetterFilter::default()).unwrap();
+    let retried = dead_letters::retry_all(&house.store, &[kind], &DeadLetterFilter::default()).unwrap();
     assert_eq!((retried.tasks.len(), retried.refused.len()), (2, 1));
     assert!(retried.refused[0].1.to_string().contains("it is a two"));
-    assert_eq!(house.store.letters().count().unwrap(), 1);
+    assert_eq!(house.store.dead_letters().count().unwrap(), 1);
     assert_eq!(house.task(4).payload, "[3]");
 }
 
@@ -226,7 +229,7 @@ fn a_workloads_clean_up_is_called_until_it_succeeds() {
     let calls = Arc::new(AtomicU32::new(0));
     let kind = || {
         let calls = calls.clone();
-        Kind::new("k", |_| Err(TaskError::permanent("no"))).workers(1).on_exhausted(move |letter| {
+        TaskKind::new("k", |_| Err(TaskError::permanent("no"))).workers(1).on_exhausted(move |letter| {
             assert_eq!(letter.task_id, "1");
             match calls.fetch_add(1, Ordering::SeqCst) {
                 0 => Err(TaskError::transient("not now")),
@@ -235,7 +238,7 @@ fn a_workloads_clean_up_is_called_until_it_succeeds() {
         })
     };
     house.run_once(kind());
-    while !house.store.letters().uncleaned(&["k".to_owned()], 9).unwrap().is_empty() {
+    while !house.store.dead_letters().list_cleanup_pending(&["k".to_owned()], 9).unwrap().is_empty() {
         // Another start, as after a crash, finds what was left undone.
         house.run_once(kind());
     }
@@ -250,7 +253,7 @@ fn an_open_breaker_costs_no_attempt() {
     }
     let calls = Arc::new(AtomicU32::new(0));
     let counted = calls.clone();
-    let kind = Kind::new("k", move |_| {
+    let kind = TaskKind::new("k", move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         Err(TaskError::transient("no route"))
     });
@@ -266,7 +269,7 @@ fn an_open_breaker_costs_no_attempt() {
 
 #[test]
 fn a_task_that_takes_too_long_is_tried_again() {
-    let handler = |work: &Work<'_>| {
+    let handler = |work: &TaskContext<'_>| {
         if work.attempt() == 1 {
             assert!(work.wait_cancelled(LONG));
             return Err(TaskError::cancelled());
@@ -275,7 +278,7 @@ fn a_task_that_takes_too_long_is_tried_again() {
     };
     let house = House::new();
     house.enqueue("k", "1");
-    let running = house.run(Kind::new("k", handler).timeout(Duration::from_millis(20)).retry(at_once(3)));
+    let running = house.run(TaskKind::new("k", handler).timeout(Duration::from_millis(20)).retry(at_once(3)));
     while house.task(1).status != TaskStatus::Completed {
         running.wait_idle().unwrap();
     }
@@ -287,9 +290,9 @@ fn a_task_that_takes_too_long_is_tried_again() {
 }
 
 /// A handler that says that it has started and then waits to be told to end, or to stop.
-fn patient(started: Sender<i64>, ends: Receiver<()>) -> Kind {
+fn patient(started: Sender<i64>, ends: Receiver<()>) -> TaskKind {
     let (started, ends) = (Mutex::new(started), Mutex::new(ends));
-    Kind::new("k", move |work| {
+    TaskKind::new("k", move |work| {
         started.lock().unwrap().send(work.id())?;
         loop {
             if work.is_cancelled() {
@@ -352,7 +355,7 @@ fn a_handler_that_does_not_stop_loses_its_task_at_the_deadline() {
     let (started, starts) = channel();
     let (end, ends) = channel::<()>();
     let (started, ends) = (Mutex::new(started), Mutex::new(ends));
-    let kind = Kind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |work| {
         started.lock().unwrap().send(work.id())?;
         let _ = ends.lock().unwrap().recv();
         Ok(())
@@ -374,7 +377,7 @@ fn a_lost_lease_stops_the_handler_and_refuses_its_result() {
     let (started, starts) = channel();
     let (stopped, stops) = channel();
     let (started, stopped) = (Mutex::new(started), Mutex::new(stopped));
-    let kind = Kind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |work| {
         started.lock().unwrap().send(())?;
         let told = work.wait_cancelled(LONG);
         stopped.lock().unwrap().send(told)?;
@@ -402,7 +405,7 @@ fn a_handler_that_never_yields_keeps_its_lease() {
     let (started, starts) = channel();
     let end = Arc::new(AtomicBool::new(false));
     let (started, ended) = (Mutex::new(started), end.clone());
-    let kind = Kind::new("k", move |_| {
+    let kind = TaskKind::new("k", move |_| {
         started.lock().unwrap().send(())?;
         while !ended.load(Ordering::SeqCst) {
             std::hint::spin_loop();
@@ -425,17 +428,17 @@ fn a_handler_that_never_yields_keeps_its_lease() {
 /// Claims and starts tasks as a worker that then dies.
 fn die_with(store: &Store, lease: Duration) -> usize {
     let token = WorkerId::new("dead").token();
-    let wanted = Wanted {
+    let wanted = ClaimRequest {
         queue: "default".into(),
         kind: "k".into(),
         limit: 9,
-        at_most: None,
-        shaken: usize::MAX,
-        suspect: usize::MAX,
+        max_running: None,
+        max_crashed_once: usize::MAX,
+        max_crashed_often: usize::MAX,
         lease,
         token,
     };
-    let claimed = store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+    let claimed = store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
     for task in &claimed {
         assert!(store.tasks().start(task.id, &task.token).unwrap());
     }
@@ -444,12 +447,12 @@ fn die_with(store: &Store, lease: Duration) -> usize {
 
 #[test]
 fn a_dead_workers_task_is_taken_over_and_the_crash_is_no_failed_attempt() {
-    let clock = Clock::manual(Time::parse("2026-01-19 12:00:00").unwrap());
+    let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
     let house = House::with(clock.clone());
     let id = house.enqueue("k", "1");
     assert_eq!(die_with(&house.store, LONG), 1);
     clock.set(clock.now().plus(LONG));
-    house.run_once(Kind::new("k", |work| work.keep(&(work.attempt(), work.crashes()))));
+    house.run_once(TaskKind::new("k", |work| work.set_result(&(work.attempt(), work.crashes()))));
     let task = house.task(id);
     assert_eq!((task.status, task.attempts, task.crashes), (TaskStatus::Completed, 0, 1));
     assert_eq!(task.result.as_deref(), Some("[2,1]"));
@@ -458,7 +461,7 @@ fn a_dead_workers_task_is_taken_over_and_the_crash_is_no_failed_attempt() {
 
 #[test]
 fn a_poison_pill_goes_to_the_dead_letters() {
-    let clock = Clock::manual(Time::parse("2026-01-19 12:00:00").unwrap());
+    let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
     let house = House::with(clock.clone());
     let id = house.enqueue("k", "1");
     for _ in 0..3 {
@@ -466,9 +469,9 @@ fn a_poison_pill_goes_to_the_dead_letters() {
         clock.set(clock.now().plus(LONG));
         house.store.tasks().recover(3).unwrap();
     }
-    house.run_once(Kind::new("k", |_| panic!("it is not to be run again")));
+    house.run_once(TaskKind::new("k", |_| panic!("it is not to be run again")));
     assert_eq!(house.task(id).status, TaskStatus::Failed);
-    let letter = house.store.letters().get(1).unwrap();
+    let letter = house.store.dead_letters().get(1).unwrap();
     assert_eq!(
         (letter.failure_reason.as_str(), letter.attempt_count),
         ("poison pill: its worker died 3 times", 3)
@@ -480,7 +483,7 @@ fn work_is_seen_whoever_brings_it() {
     let house = House::new();
     let (done, dones) = channel();
     let done = Mutex::new(done);
-    let kind = Kind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |work| {
         done.lock().unwrap().send(work.payload().to_owned())?;
         Ok(())
     });
@@ -509,7 +512,7 @@ fn two_runners_share_and_nothing_is_done_twice() {
     let seen = Arc::new((0..=count).map(|_| AtomicU32::new(0)).collect::<Vec<_>>());
     let kind = || {
         let seen = seen.clone();
-        Kind::new("k", move |work| {
+        TaskKind::new("k", move |work| {
             seen[work.parse::<usize>()?].fetch_add(1, Ordering::SeqCst);
             Ok(())
         })
@@ -533,14 +536,14 @@ fn no_more_than_allowed_run_in_all_processes_together() {
     let (now, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let kind = || {
         let (now, most) = (now.clone(), most.clone());
-        Kind::new("k", move |_| {
+        TaskKind::new("k", move |_| {
             most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             std::thread::yield_now();
             now.fetch_sub(1, Ordering::SeqCst);
             Ok(())
         })
         .workers(4)
-        .at_most(2)
+        .max_running(2)
     };
     let other = House { folder: tempfile::tempdir().unwrap(), store: house.again() };
     let (one, two) = (house.run(kind()), other.run(kind()));
@@ -562,7 +565,7 @@ fn queues_are_served_in_order_and_others_left_alone() {
     ["other", "slow", "fast", "slow", "fast"].into_iter().for_each(add);
     let order = Arc::new(Mutex::new(Vec::new()));
     let seen = order.clone();
-    let kind = Kind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |work| {
         seen.lock().unwrap().push(work.parse::<String>()?);
         Ok(())
     });
@@ -581,11 +584,11 @@ fn starting_and_stopping_under_load_loses_nothing() {
     house.store.tasks().enqueue_many(tasks).unwrap();
     let mut completed = 0;
     for round in 0..20 {
-        let running = house.run(Kind::new("k", |_| Ok(())).workers(3));
+        let running = house.run(TaskKind::new("k", |_| Ok(())).workers(3));
         let deadline = if round % 2 == 0 { LONG } else { Duration::ZERO };
         completed += running.stop(deadline).unwrap().completed;
     }
-    let running = house.run(Kind::new("k", |_| Ok(())));
+    let running = house.run(TaskKind::new("k", |_| Ok(())));
     running.wait_idle().unwrap();
     completed += running.stop(LONG).unwrap().completed;
     assert_eq!(house.store.tasks().counts().unwrap(), [(TaskStatus::Completed, count)]);
@@ -596,17 +599,17 @@ fn starting_and_stopping_under_load_loses_nothing() {
 fn settings_that_make_no_sense_are_refused_by_name() {
     let house = House::new();
     let builder = || Runner::builder(house.store.clone());
-    let check = |result: Result<Running, gristmill_jobs::Error>, text: &str| {
+    let check = |result: Result<RunnerHandle, gristmill_jobs::Error>, text: &str| {
         let error = result.expect_err(text).to_string();
         assert!(error.contains(text), "{error}");
     };
-    let kind = || Kind::new("k", |_| Ok(()));
+    let kind = || TaskKind::new("k", |_| Ok(()));
     check(builder().kind(kind()).kind(kind()).start(), "\"k\" is registered twice");
     check(builder().queues(Vec::<String>::new()).start(), "no queue");
     check(builder().lease(Duration::from_millis(1)).start(), "100 ms or more");
     check(builder().max_crashes(0).start(), "max_crashes is 0");
     check(builder().kind(kind().workers(0)).start(), "workers");
-    check(builder().kind(kind().at_most(0)).start(), "at most 0");
+    check(builder().kind(kind().max_running(0)).start(), "at most 0");
 }
 
 #[test]
@@ -614,11 +617,11 @@ fn wait_idle_waits_for_tasks_that_an_open_breaker_has_postponed() {
     let house = House::new();
     house.store.tasks().enqueue_many((0..6).map(|_| NewTask::new("k", "1")).collect()).unwrap();
     let runs = AtomicUsize::new(0);
-    let handler = move |_: &gristmill_jobs::Work<'_>| match runs.fetch_add(1, Ordering::SeqCst) {
+    let handler = move |_: &gristmill_jobs::TaskContext<'_>| match runs.fetch_add(1, Ordering::SeqCst) {
         1 => Err(TaskError::transient("down")),
         _ => Ok(()),
     };
-    let kind = Kind::new("k", handler).workers(1).retry(Retry::linear(1, Duration::ZERO));
+    let kind = TaskKind::new("k", handler).workers(1).retry(Retry::linear(1, Duration::ZERO));
     let kind = kind.breaker(Breaker::new(1, Duration::from_millis(300)));
     let runner = Runner::builder(house.store.clone()).kind(kind).start().unwrap();
     runner.wait_idle().unwrap();

@@ -5,7 +5,7 @@
 use std::io::{self, Read};
 
 use crate::document::{Elements, Splitter, is_document};
-use crate::fault::{Fault, Reason};
+use crate::fault::{Fault, ParseErrorKind};
 
 /// Whole lines.
 #[derive(Debug, Default)]
@@ -194,7 +194,7 @@ impl<R: Read> Blocks<R> {
     /// Reads up to the end of the element that fills the buffer, and keeps what is behind it. Its line ends, and the
     /// column at which it begins.
     fn skip_element(&mut self, splitter: &mut Splitter, begun: &[u8]) -> io::Result<(usize, usize)> {
-        let open = splitter.broken(begun, Fault { at: 0, reason: Reason::OpenElement });
+        let open = splitter.broken(begun, Fault { at: 0, reason: ParseErrorKind::OpenElement });
         let (mut lines, column) = splitter.cut(begun);
         let mut buffer = vec![0; self.size];
         while !self.ended {

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::io;
 
-use crate::fault::{Fault, Reason};
+use crate::fault::{Fault, ParseErrorKind};
 use crate::parse::BYTE_ORDER_MARK;
 use crate::rows::Span;
 
@@ -27,7 +27,7 @@ pub(crate) struct BrokenDocument {
     pub(crate) line: u64,
     /// From 1, in bytes.
     pub(crate) column: u64,
-    pub(crate) reason: Reason,
+    pub(crate) reason: ParseErrorKind,
 }
 
 impl fmt::Display for BrokenDocument {
@@ -132,8 +132,8 @@ impl Nesting {
                 b'}' | b']' => {
                     match (self.open.pop(), byte) {
                         (Some(b'{'), b'}') | (Some(b'['), b']') => {}
-                        (Some(b'{'), _) => return Err(Fault { at, reason: Reason::NoComma }),
-                        _ => return Err(Fault { at, reason: Reason::NoCommaInArray }),
+                        (Some(b'{'), _) => return Err(Fault { at, reason: ParseErrorKind::NoComma }),
+                        _ => return Err(Fault { at, reason: ParseErrorKind::NoCommaInArray }),
                     }
                     if self.is_closed() {
                         return Ok(Some(at + 1));
@@ -211,8 +211,10 @@ impl Splitter {
                     self.expected = Expected::First;
                     self.array = self.place(buffer, at);
                 }
-                (_, Expected::CommaOrEnd) => return Err(Fault { at, reason: Reason::NoCommaInArray }),
-                (b',' | b':' | b']' | b'}', _) => return Err(Fault { at, reason: Reason::NoValue }),
+                (_, Expected::CommaOrEnd) => {
+                    return Err(Fault { at, reason: ParseErrorKind::NoCommaInArray });
+                }
+                (b',' | b':' | b']' | b'}', _) => return Err(Fault { at, reason: ParseErrorKind::NoValue }),
                 (byte, expected) => {
                     self.begun = Some(at);
                     self.is_bare = !matches!(byte, b'{' | b'[' | b'"');
@@ -245,14 +247,14 @@ impl Splitter {
                 self.begun = None;
                 spans.push(Span::new(begun, buffer.len()));
             }
-            Some(at) => return Err(self.broken(buffer, Fault { at, reason: Reason::OpenElement })),
+            Some(at) => return Err(self.broken(buffer, Fault { at, reason: ParseErrorKind::OpenElement })),
             None => {}
         }
         if self.expected == Expected::Document {
             return Ok(());
         }
         let (line, column) = self.array;
-        Err(BrokenDocument { line, column, reason: Reason::OpenArray })
+        Err(BrokenDocument { line, column, reason: ParseErrorKind::OpenArray })
     }
 
     /// Forgets the first bytes of the buffer. Their line ends, and the column at which they begin.

@@ -22,17 +22,17 @@ pub enum Error {
     /// The database was deleted, moved or replaced while it was open. Nothing is written any more.
     Replaced(String),
     /// It was told to stop.
-    Stopped,
+    Cancelled,
 }
 
 impl Error {
     /// Whether the person who runs the program can put it right, rather than the system having failed.
-    pub fn is_users(&self) -> bool {
+    pub fn is_user_error(&self) -> bool {
         matches!(self, Error::Invalid(_) | Error::Busy(_))
     }
 
     /// Whether the same may succeed later: another program is done with the database, the disk has room again.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(self, Error::Busy(_) | Error::System(_))
     }
 
@@ -52,7 +52,7 @@ impl Error {
     pub(crate) fn sqlite(path: &Path, error: &rusqlite::Error) -> Self {
         let path = path.display();
         match error.sqlite_error_code() {
-            Some(ErrorCode::OperationInterrupted) => Error::Stopped,
+            Some(ErrorCode::OperationInterrupted) => Error::Cancelled,
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Busy(format!(
                 "{path}: another program kept it locked for more than 10 seconds; try again when it is done"
             )),
@@ -88,7 +88,7 @@ impl fmt::Display for Error {
             Error::Invalid(text) | Error::Busy(text) | Error::System(text) | Error::Replaced(text) => {
                 f.write_str(text)
             }
-            Error::Stopped => f.write_str("stopped before it was done"),
+            Error::Cancelled => f.write_str("stopped before it was done"),
         }
     }
 }

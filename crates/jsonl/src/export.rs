@@ -17,14 +17,14 @@ use serde::Serialize;
 pub use self::file::export_to_file;
 use crate::error::{Error, Result};
 use crate::grammar::Cursor;
-use crate::import::control::{Control, add};
+use crate::import::control::{ImportHandle, add};
 use crate::import::names::quoted;
 use crate::import::place::read_only;
 use crate::kinds::Type;
 
 /// How an export ended.
 #[derive(Clone, Debug, Serialize)]
-pub struct Exported {
+pub struct ExportSummary {
     /// The table, as the database spells it.
     pub table: String,
     /// Its rows.
@@ -59,27 +59,27 @@ pub fn export(
     database: &Path,
     table: &str,
     output: &mut dyn Write,
-    control: &Arc<Control>,
-) -> Result<Exported> {
+    control: &Arc<ImportHandle>,
+) -> Result<ExportSummary> {
     let started = Instant::now();
     let failed = |error: rusqlite::Error| Error::sqlite(database, &error);
     let mut conn = read_only(database)?;
     let handle = control.clone();
-    conn.progress_handler(STEPS, Some(move || handle.is_stopped())).map_err(failed)?;
+    conn.progress_handler(STEPS, Some(move || handle.is_cancelled())).map_err(failed)?;
     let moment = conn.unchecked_transaction().map_err(failed)?;
     let shape = Shape::read(&moment, table).map_err(failed)?;
     let shape = shape.map_err(|why| Error::Invalid(format!("{}: {why}", database.display())))?;
     let mut writer = RowWriter { output, line: Vec::new(), rows: 0, bytes: 0 };
     writer.write(&moment, &shape, control).map_err(|error| match error {
         Failure::Sqlite(error) => failed(error),
-        Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Error::Stopped,
+        Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Error::Cancelled,
         Failure::Output(error) => Error::System(format!("cannot write the rows: {error}")),
         Failure::Value(why) => Error::Invalid(format!("the table {:?}: {why}", shape.table)),
-        Failure::Stopped => Error::Stopped,
+        Failure::Stopped => Error::Cancelled,
     })?;
     let (rows, bytes) = (writer.rows, writer.bytes);
     let columns = shape.columns.len() as u64;
-    Ok(Exported { table: shape.table, rows, columns, bytes, seconds: started.elapsed().as_secs_f64() })
+    Ok(ExportSummary { table: shape.table, rows, columns, bytes, seconds: started.elapsed().as_secs_f64() })
 }
 
 /// How often SQLite looks whether it is to stop, in its own steps: some milliseconds.
@@ -225,11 +225,11 @@ struct RowWriter<'a> {
 }
 
 impl RowWriter<'_> {
-    fn write(&mut self, conn: &Connection, shape: &Shape, control: &Control) -> Result<(), Failure> {
+    fn write(&mut self, conn: &Connection, shape: &Shape, control: &ImportHandle) -> Result<(), Failure> {
         let mut statement = conn.prepare(&shape.select())?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            if control.is_stopped() {
+            if control.is_cancelled() {
                 return Err(Failure::Stopped);
             }
             self.line.clear();

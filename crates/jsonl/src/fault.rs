@@ -7,7 +7,7 @@ use std::fmt;
 /// Why a line cannot be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Reason {
+pub enum ParseErrorKind {
     /// The line ends too early.
     Truncated,
     /// The line is the beginning of an object that goes on in the next line.
@@ -71,69 +71,69 @@ pub enum Reason {
     Mistyped(String),
 }
 
-impl Reason {
+impl ParseErrorKind {
     /// The key of the row is taken; `why` in the words of the database.
     pub(crate) fn taken(why: &str) -> Self {
-        Reason::Refused(format!("a row with this key is there already: {why}"))
+        ParseErrorKind::Refused(format!("a row with this key is there already: {why}"))
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ParseErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Truncated => f.write_str("the line ends in the middle of a value; is it cut off?"),
-            Reason::PrettyPrinted => f.write_str(
+            ParseErrorKind::Truncated => f.write_str("the line ends in the middle of a value; is it cut off?"),
+            ParseErrorKind::PrettyPrinted => f.write_str(
                 "looks like pretty-printed JSON, an object spread over lines; jq -c . makes one line of each object",
             ),
-            Reason::OpenElement => {
+            ParseErrorKind::OpenElement => {
                 f.write_str("an element begins here and is never closed; is the file cut off?")
             }
-            Reason::OpenArray => f.write_str("the array is never closed; is the file cut off?"),
-            Reason::OpenString => {
+            ParseErrorKind::OpenArray => f.write_str("the array is never closed; is the file cut off?"),
+            ParseErrorKind::OpenString => {
                 f.write_str("a string begins here and is never closed; is the line cut off?")
             }
-            Reason::NotAnObject(found) => {
+            ParseErrorKind::NotAnObject(found) => {
                 write!(f, "expected an object such as {{\"id\":1}}; found {found}")
             }
-            Reason::NoKey => f.write_str("a key in double quotes is expected here"),
-            Reason::NoColon => f.write_str("a colon is expected here, between key and value"),
-            Reason::NoComma => f.write_str("a comma or the closing } is expected here"),
-            Reason::NoCommaInArray => f.write_str("a comma or the closing ] is expected here"),
-            Reason::NoValue => f.write_str(
+            ParseErrorKind::NoKey => f.write_str("a key in double quotes is expected here"),
+            ParseErrorKind::NoColon => f.write_str("a colon is expected here, between key and value"),
+            ParseErrorKind::NoComma => f.write_str("a comma or the closing } is expected here"),
+            ParseErrorKind::NoCommaInArray => f.write_str("a comma or the closing ] is expected here"),
+            ParseErrorKind::NoValue => f.write_str(
                 "a value is expected here: an object, an array, a string, a number, true, false or null",
             ),
-            Reason::Control(0) => f.write_str("a NUL byte in a string; JSON writes it as \\u0000"),
-            Reason::Control(byte) => {
+            ParseErrorKind::Control(0) => f.write_str("a NUL byte in a string; JSON writes it as \\u0000"),
+            ParseErrorKind::Control(byte) => {
                 write!(f, "a control character (byte {byte}) in a string; JSON writes it as \\u{byte:04x}")
             }
-            Reason::BadEscape => f.write_str(
+            ParseErrorKind::BadEscape => f.write_str(
                 "not an escape; expected: \\\" \\\\ \\/ \\b \\f \\n \\r \\t, and \\u with four hex digits",
             ),
-            Reason::LoneSurrogate => {
+            ParseErrorKind::LoneSurrogate => {
                 f.write_str("half of a surrogate pair, such as \\ud83d without its \\ude80: no character")
             }
-            Reason::BadNumber => f.write_str("not a number as JSON writes them, such as 0, -1.5 or 2e10"),
-            Reason::TooDeep => {
+            ParseErrorKind::BadNumber => f.write_str("not a number as JSON writes them, such as 0, -1.5 or 2e10"),
+            ParseErrorKind::TooDeep => {
                 write!(f, "nested deeper than {} levels", crate::grammar::MAX_DEPTH)
             }
-            Reason::Trailing => f.write_str("something follows the object; expected one object a line"),
-            Reason::NotUtf8 => {
+            ParseErrorKind::Trailing => f.write_str("something follows the object; expected one object a line"),
+            ParseErrorKind::NotUtf8 => {
                 f.write_str("these bytes are not UTF-8; convert the file first, for example with iconv")
             }
-            Reason::DuplicateKey(key) => write!(f, "the key {key:?} is there twice"),
-            Reason::FilenameKey(key) => {
+            ParseErrorKind::DuplicateKey(key) => write!(f, "the key {key:?} is there twice"),
+            ParseErrorKind::FilenameKey(key) => {
                 write!(f, "the key {key:?} is also the --filename-column; choose another name for that")
             }
-            Reason::TooLong(limit) => {
+            ParseErrorKind::TooLong(limit) => {
                 write!(f, "longer than {limit} bytes; --max-line sets the limit")
             }
-            Reason::Misfit { column, takes, found, value } => {
+            ParseErrorKind::Misfit { column, takes, found, value } => {
                 write!(f, "the column {column:?} is {takes}; found {found}: {value}")
             }
-            Reason::UnknownKey(key) => write!(f, "the schema does not know the key {key:?}"),
-            Reason::NoPrimaryKey(column) => write!(f, "the primary key {column:?} is missing or null"),
-            Reason::Refused(why) => write!(f, "the database does not take it: {why}"),
-            Reason::Mistyped(why) => f.write_str(why),
+            ParseErrorKind::UnknownKey(key) => write!(f, "the schema does not know the key {key:?}"),
+            ParseErrorKind::NoPrimaryKey(column) => write!(f, "the primary key {column:?} is missing or null"),
+            ParseErrorKind::Refused(why) => write!(f, "the database does not take it: {why}"),
+            ParseErrorKind::Mistyped(why) => f.write_str(why),
         }
     }
 }
@@ -142,5 +142,5 @@ impl fmt::Display for Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) at: usize,
-    pub(crate) reason: Reason,
+    pub(crate) reason: ParseErrorKind,
 }

@@ -3,7 +3,7 @@
 //! Owns every rule of what is accepted. It decodes nothing and allocates nothing; nesting costs a bit a level, not
 //! a frame of the stack.
 
-use crate::fault::{Fault, Reason};
+use crate::fault::{Fault, ParseErrorKind};
 
 /// As deep as SQLite's own JSON functions read.
 pub(crate) const MAX_DEPTH: usize = 1000;
@@ -53,7 +53,7 @@ impl<'a> Cursor<'a> {
         self.at = at;
     }
 
-    pub(crate) fn fault(&self, reason: Reason) -> Fault {
+    pub(crate) fn fault(&self, reason: ParseErrorKind) -> Fault {
         Fault { at: self.at, reason }
     }
 
@@ -76,7 +76,7 @@ impl<'a> Cursor<'a> {
     #[inline(always)] // Each of a million lines has several; a call costs the parser 4 %.
     pub(crate) fn key(&mut self) -> Result<(&'a [u8], bool), Fault> {
         if self.peek() != Some(b'"') {
-            return Err(self.missing(Reason::NoKey));
+            return Err(self.missing(ParseErrorKind::NoKey));
         }
         let start = self.at + 1;
         let escaped = self.string()?;
@@ -90,7 +90,7 @@ impl<'a> Cursor<'a> {
     pub(crate) fn colon(&mut self) -> Result<(), Fault> {
         self.skip_space();
         if !self.take(b':') {
-            return Err(self.missing(Reason::NoColon));
+            return Err(self.missing(ParseErrorKind::NoColon));
         }
         self.skip_space();
         Ok(())
@@ -118,7 +118,7 @@ impl<'a> Cursor<'a> {
                 return Ok(shape);
             }
         }
-        Err(self.missing(Reason::NoValue))
+        Err(self.missing(ParseErrorKind::NoValue))
     }
 
     /// An object or an array, with all that is in it.
@@ -131,7 +131,7 @@ impl<'a> Cursor<'a> {
                 Some(b'{' | b'[') => {
                     let is_object = opens == Some(b'{');
                     if !levels.push(is_object) {
-                        return Err(self.fault(Reason::TooDeep));
+                        return Err(self.fault(ParseErrorKind::TooDeep));
                     }
                     self.at += 1;
                     self.skip_space();
@@ -170,7 +170,8 @@ impl<'a> Cursor<'a> {
                         levels.pop();
                     }
                     _ => {
-                        let reason = if is_object { Reason::NoComma } else { Reason::NoCommaInArray };
+                        let reason =
+                            if is_object { ParseErrorKind::NoComma } else { ParseErrorKind::NoCommaInArray };
                         return Err(self.missing(reason));
                     }
                 }
@@ -194,8 +195,8 @@ impl<'a> Cursor<'a> {
                     escaped = true;
                     at += self.escape(at)?;
                 }
-                Some(byte) => return Err(Fault { at, reason: Reason::Control(*byte) }),
-                None => return Err(Fault { at: self.at, reason: Reason::OpenString }),
+                Some(byte) => return Err(Fault { at, reason: ParseErrorKind::Control(*byte) }),
+                None => return Err(Fault { at: self.at, reason: ParseErrorKind::OpenString }),
             }
         }
     }
@@ -206,16 +207,16 @@ impl<'a> Cursor<'a> {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(2),
             Some(b'u') => match self.bytes.get(at + 2..at + 6) {
                 Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => Ok(6),
-                _ => Err(Fault { at, reason: Reason::BadEscape }),
+                _ => Err(Fault { at, reason: ParseErrorKind::BadEscape }),
             },
-            _ => Err(Fault { at, reason: Reason::BadEscape }),
+            _ => Err(Fault { at, reason: ParseErrorKind::BadEscape }),
         }
     }
 
     #[inline]
     fn number(&mut self) -> Result<(), Fault> {
         let start = self.at;
-        let bad = Fault { at: start, reason: Reason::BadNumber };
+        let bad = Fault { at: start, reason: ParseErrorKind::BadNumber };
         self.take(b'-');
         if self.take(b'0') {
             if self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
@@ -247,8 +248,8 @@ impl<'a> Cursor<'a> {
     }
 
     /// What is wrong here, unless the line is simply over.
-    pub(crate) fn missing(&self, reason: Reason) -> Fault {
-        self.fault(if self.at >= self.bytes.len() { Reason::Truncated } else { reason })
+    pub(crate) fn missing(&self, reason: ParseErrorKind) -> Fault {
+        self.fault(if self.at >= self.bytes.len() { ParseErrorKind::Truncated } else { reason })
     }
 }
 

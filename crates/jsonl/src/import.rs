@@ -39,15 +39,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use self::base::Base;
-use self::control::{Control, Phase, add};
+use self::control::{ImportHandle, ImportPhase, add};
 use self::desk::Desk;
 use self::find::{Found, Source};
-use self::options::{LONGEST_LINE, MAX_WORKERS, Options, Target};
+use self::options::{ImportOptions, MAX_LINE_BYTES, MAX_WORKERS, Target};
 use self::path_text::path_text;
 use self::place::Place;
 use self::rejects::private;
 use self::stream::{Demand, Ticket};
-use self::summary::{FileSummary, Outcome, Summary};
+use self::summary::{FileOutcome, FileSummary, ImportSummary};
 use self::writer::{Ended, Next, Writer, shown};
 use crate::error::{Error, Result};
 use crate::source;
@@ -60,9 +60,9 @@ use crate::source;
 pub fn import(
     given: &[PathBuf],
     target: &Target,
-    options: &Options,
-    control: &Arc<Control>,
-) -> Result<Summary> {
+    options: &ImportOptions,
+    control: &Arc<ImportHandle>,
+) -> Result<ImportSummary> {
     let started = Instant::now();
     check(options)?;
     let found = find::find(given, options)?;
@@ -101,17 +101,17 @@ pub fn import(
         }
         _ => HashMap::new(),
     };
-    add(&control.files, files.iter().filter(|file| file.outcome == Outcome::Waiting).count() as u64);
+    add(&control.files, files.iter().filter(|file| file.outcome == FileOutcome::Waiting).count() as u64);
     let is_new = place.as_ref().is_some_and(Place::is_new);
     let base = conn.zip(place.as_ref()).map(|(conn, place)| Base::new(conn, place, control));
     let mut writer = Writer::new(options, control, target, base, (files, stems, leaders))?;
     writer.known = known;
-    control.enter(Phase::Loading);
+    control.enter(ImportPhase::Loading);
     let folder = place.as_ref().map(|place| place.folder().to_owned());
     let loaded = rounds(&mut writer, &found.sources, options, control, target, folder.as_deref());
-    let interrupted = control.is_stopped();
+    let interrupted = control.is_cancelled();
     if let Err(error) = loaded
-        && !(interrupted && error == Error::Stopped)
+        && !(interrupted && error == Error::Cancelled)
     {
         // What is complete stays; the first error is the one to report.
         let _ = writer.end_all(true);
@@ -121,28 +121,31 @@ pub fn import(
         }
         return Err(error);
     }
-    control.enter(Phase::Finishing);
+    control.enter(ImportPhase::Finishing);
     let asked = options.indexes.iter().chain(&options.primary_key).chain(&options.columns);
     let unmatched: Vec<String> = asked.filter(|name| !writer.matched.contains(*name)).cloned().collect();
     let Ended { conn, files, examples, stopped_by } = writer.end_all(interrupted)?;
-    let mut summary = Summary { files, examples, stopped_by, interrupted, ..Summary::default() };
+    let mut summary = ImportSummary { files, examples, stopped_by, interrupted, ..ImportSummary::default() };
     for (path, why) in &found.troubles {
         summary.files.push(trouble(path, why));
     }
     // A table of a file that was not loaded now may well have the column.
-    if *target != Target::Nothing && summary.files.iter().all(|file| file.outcome == Outcome::Loaded) {
+    if *target != Target::ValidateOnly && summary.files.iter().all(|file| file.outcome == FileOutcome::Loaded)
+    {
         summary.unmatched = unmatched;
     }
     summary.is_published = !is_new && place.is_some();
     if let (Some(place), Some(conn)) = (place, conn) {
-        let has_any =
-            summary.files.iter().any(|file| matches!(file.outcome, Outcome::Loaded | Outcome::Unchanged));
+        let has_any = summary
+            .files
+            .iter()
+            .any(|file| matches!(file.outcome, FileOutcome::Loaded | FileOutcome::Unchanged));
         if is_new && (interrupted || summary.stopped_by.is_some() || !has_any) {
             drop(conn);
             drop(place);
             // They are not there, whatever became of them.
-            for file in summary.files.iter_mut().filter(|file| file.outcome == Outcome::Loaded) {
-                file.outcome = Outcome::Waiting;
+            for file in summary.files.iter_mut().filter(|file| file.outcome == FileOutcome::Loaded) {
+                file.outcome = FileOutcome::Waiting;
             }
         } else {
             place.publish(conn)?;
@@ -150,20 +153,20 @@ pub fn import(
         }
     }
     for file in &summary.files {
-        summary.rows += if file.outcome == Outcome::Loaded { file.rows } else { 0 };
+        summary.rows += if file.outcome == FileOutcome::Loaded { file.rows } else { 0 };
         summary.rejected += file.rejected;
-        summary.bytes += if file.outcome == Outcome::Loaded { file.bytes } else { 0 };
+        summary.bytes += if file.outcome == FileOutcome::Loaded { file.bytes } else { 0 };
     }
     if !matches!(target, Target::Database(_)) {
-        for file in summary.files.iter_mut().filter(|file| file.outcome == Outcome::Loaded) {
-            file.outcome = Outcome::Checked;
+        for file in summary.files.iter_mut().filter(|file| file.outcome == FileOutcome::Loaded) {
+            file.outcome = FileOutcome::Checked;
         }
     }
     summary.seconds = started.elapsed().as_secs_f64();
     Ok(summary)
 }
 
-fn check(options: &Options) -> Result<()> {
+fn check(options: &ImportOptions) -> Result<()> {
     let of_schema = options.schema.tables.values().map(|table| &table.primary_key);
     for key in of_schema.chain([&options.primary_key]) {
         let is_twice = |(at, name): &(usize, &String)| key[..*at].contains(name);
@@ -179,14 +182,14 @@ fn check(options: &Options) -> Result<()> {
             format!("{} workers are too many; legal: 0 (one a core) to {MAX_WORKERS}", options.workers);
         return Err(Error::Invalid(text));
     }
-    if options.block == 0 || options.max_line == 0 || options.max_line > LONGEST_LINE {
-        return Err(Error::Invalid(format!("a line can be limited to 1 to {LONGEST_LINE} bytes")));
+    if options.block == 0 || options.max_line == 0 || options.max_line > MAX_LINE_BYTES {
+        return Err(Error::Invalid(format!("a line can be limited to 1 to {MAX_LINE_BYTES} bytes")));
     }
     Ok(())
 }
 
 /// Refuses a primary key for which there is no table: the schema gives all of them another.
-fn check_keys(options: &Options, sources: &[Source]) -> Result<()> {
+fn check_keys(options: &ImportOptions, sources: &[Source]) -> Result<()> {
     let wanted = &options.primary_key;
     let is_other = |source: &Source| options.key_of(&source.table) != wanted;
     match sources.first() {
@@ -226,7 +229,7 @@ fn file(source: &Source, name: &str) -> FileSummary {
             |path| path_text(&std::fs::canonicalize(path).unwrap_or_else(|_| path.clone())),
         ),
         table: name.to_owned(),
-        outcome: Outcome::Waiting,
+        outcome: FileOutcome::Waiting,
         action: None,
         rows: 0,
         rejected: 0,
@@ -248,25 +251,25 @@ fn trouble(path: &Path, why: &str) -> FileSummary {
         bytes: 0,
         is_file: false,
     };
-    FileSummary { outcome: Outcome::Failed(why.to_owned()), ..file(&source, "") }
+    FileSummary { outcome: FileOutcome::Failed(why.to_owned()), ..file(&source, "") }
 }
 
 /// Loads what is to be loaded, and again what turned out to be otherwise.
 fn rounds(
     writer: &mut Writer<'_>,
     sources: &[Source],
-    options: &Options,
-    control: &Arc<Control>,
+    options: &ImportOptions,
+    control: &Arc<ImportHandle>,
     target: &Target,
     folder: Option<&Path>,
 ) -> Result<()> {
-    let is_waiting = |index: &usize| writer.files[*index].outcome == Outcome::Waiting;
+    let is_waiting = |index: &usize| writer.files[*index].outcome == FileOutcome::Waiting;
     let mut todo: Vec<usize> = (0..sources.len()).filter(is_waiting).collect();
     let mut copies: HashMap<usize, Arc<File>> = HashMap::new();
-    for index in todo.iter().filter(|index| !sources[**index].is_file && *target != Target::Nothing) {
+    for index in todo.iter().filter(|index| !sources[**index].is_file && *target != Target::ValidateOnly) {
         copies.insert(*index, Arc::new(nameless(folder)?));
     }
-    while !todo.is_empty() && !control.is_stopped() {
+    while !todo.is_empty() && !control.is_cancelled() {
         let mut of_group: HashMap<usize, Arc<Demand>> = HashMap::new();
         let tickets: Vec<Ticket> = todo
             .iter()
@@ -288,8 +291,8 @@ fn rounds(
         let (pool, results) = stream::start(tickets, options, control, &writer.spare)?;
         for outcome in results {
             let item = outcome.result.map_err(|failure| Error::System(failure.to_string()))?;
-            if control.is_stopped() {
-                return Err(Error::Stopped);
+            if control.is_cancelled() {
+                return Err(Error::Cancelled);
             }
             let next = demands.get(&item.index).map(|demand| writer.take(item.index, item.event, demand));
             match next {
@@ -306,7 +309,7 @@ fn rounds(
         }
         todo = std::mem::take(&mut writer.again);
     }
-    if control.is_stopped() { Err(Error::Stopped) } else { Ok(()) }
+    if control.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
 }
 
 /// A file that is gone when nobody has it open any more.

@@ -19,7 +19,7 @@ type Identity = (u64, u64);
 
 /// The database file that was opened.
 #[derive(Clone, Debug)]
-pub struct InPlace {
+pub struct FileIdentity {
     path: PathBuf,
     identity: Option<Identity>,
     /// The write-ahead log and its index, if it has them. SQLite puts them beside the file itself, not beside a link to it.
@@ -27,7 +27,7 @@ pub struct InPlace {
     index: (PathBuf, Option<Identity>),
 }
 
-impl InPlace {
+impl FileIdentity {
     /// Records which files a connection works with. To be called once the connection has read something.
     pub(crate) fn of(path: &Path) -> Self {
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -36,7 +36,7 @@ impl InPlace {
             let identity = identity(&path).ok();
             (path, identity)
         };
-        InPlace {
+        FileIdentity {
             path: path.to_owned(),
             identity: identity(path).ok(),
             log: beside("-wal"),

@@ -20,6 +20,8 @@
 //! [`export`](export::export) writes a table back as JSONL. A [`Reader`] gives rows one after the other, dynamic or of a type of the caller's. A [`Sink`] takes objects that come
 //! one at a time, such as messages, into a table.
 
+#[doc(hidden)]
+pub mod __fuzz;
 mod block;
 mod document;
 mod error;
@@ -33,8 +35,6 @@ mod kinds;
 mod languages;
 mod number;
 mod parse;
-#[doc(hidden)]
-pub mod probe;
 mod publish;
 mod reader;
 mod rows;
@@ -43,8 +43,8 @@ mod source;
 mod text;
 
 pub use error::{Error, Result};
-pub use fault::Reason;
-pub use in_place::InPlace;
+pub use fault::ParseErrorKind;
+pub use in_place::FileIdentity;
 pub use kinds::Type;
-pub use reader::{BadLine, ReadError, Reader, Row, Typed, Value};
-pub use sink::{Appended, BadObject, Sink, WithId};
+pub use reader::{BadLine, ReadError, Reader, Row, TypedRows, Value};
+pub use sink::{AppendResult, RejectedObject, Sink, WithId};

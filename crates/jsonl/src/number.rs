@@ -4,7 +4,7 @@
 //! written, does not give these digits back: 0.1 is not, 3.14159265358979323846 is. (At an exact tie either rounding will
 //! do: programs print either.)
 
-use crate::fault::{Fault, Reason};
+use crate::fault::{Fault, ParseErrorKind};
 use crate::grammar::Cursor;
 
 /// What a number is.
@@ -34,7 +34,7 @@ impl Cursor<'_> {
     pub(crate) fn number_value(&mut self) -> Result<Number, Fault> {
         let start = self.at();
         let bytes = self.bytes();
-        let bad = Fault { at: start, reason: Reason::BadNumber };
+        let bad = Fault { at: start, reason: ParseErrorKind::BadNumber };
         let digit = |at: usize| bytes.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10);
         let mut at = start;
         let negative = bytes.get(at) == Some(&b'-');

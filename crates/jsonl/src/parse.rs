@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use self::blocks::trimmed;
 pub(crate) use self::blocks::{parse, parse_each};
 use crate::document::compact;
-use crate::fault::{Fault, Reason};
+use crate::fault::{Fault, ParseErrorKind};
 use crate::grammar::Cursor;
 use crate::keys::{Fate, Keys, ROOT};
 use crate::kinds::Type;
@@ -160,7 +160,7 @@ impl<'a> Parser<'a> {
             let line = self.part(at, *end, all_utf8);
             at = end + 1;
             if std::mem::take(&mut self.out.blank) > 0 {
-                self.refuse(line, Fault { at: 0, reason: Reason::NotAnObject("nothing") });
+                self.refuse(line, Fault { at: 0, reason: ParseErrorKind::NotAnObject("nothing") });
             }
         }
     }
@@ -177,10 +177,10 @@ impl<'a> Parser<'a> {
         self.base = line.span.start as usize;
         let bytes = line.span.of(self.text);
         if bytes.len() > self.form.longest {
-            let reason = Reason::TooLong(self.form.longest);
+            let reason = ParseErrorKind::TooLong(self.form.longest);
             self.refuse(line, Fault { at: self.form.longest, reason });
         } else if !all_utf8 && let Err(error) = simdutf8::compat::from_utf8(bytes) {
-            self.refuse(line, Fault { at: error.valid_up_to(), reason: Reason::NotUtf8 });
+            self.refuse(line, Fault { at: error.valid_up_to(), reason: ParseErrorKind::NotUtf8 });
         } else {
             self.line(line, bytes);
         }
@@ -216,12 +216,12 @@ impl<'a> Parser<'a> {
         match cursor.peek() {
             None => return Ok(false),
             Some(b'{') => {}
-            Some(b'[') => return Err(cursor.fault(Reason::NotAnObject("an array"))),
-            Some(b'"') => return Err(cursor.fault(Reason::NotAnObject("a string"))),
-            Some(b'-' | b'0'..=b'9') => return Err(cursor.fault(Reason::NotAnObject("a number"))),
+            Some(b'[') => return Err(cursor.fault(ParseErrorKind::NotAnObject("an array"))),
+            Some(b'"') => return Err(cursor.fault(ParseErrorKind::NotAnObject("a string"))),
+            Some(b'-' | b'0'..=b'9') => return Err(cursor.fault(ParseErrorKind::NotAnObject("a number"))),
             Some(_) => {
                 let reason = match cursor.clone().word() {
-                    Ok(_) => Reason::NotAnObject("a bare word"),
+                    Ok(_) => ParseErrorKind::NotAnObject("a bare word"),
                     Err(fault) => fault.reason,
                 };
                 return Err(cursor.fault(reason));
@@ -234,7 +234,7 @@ impl<'a> Parser<'a> {
         self.members(&mut cursor, ROOT, 0).map_err(|fault| pretty_printed(bytes, fault))?;
         cursor.skip_space();
         if cursor.peek().is_some() {
-            return Err(cursor.fault(Reason::Trailing));
+            return Err(cursor.fault(ParseErrorKind::Trailing));
         }
         self.gather_end();
         Ok(true)
@@ -256,7 +256,7 @@ impl<'a> Parser<'a> {
             } else if cursor.take(b'}') {
                 return Ok(());
             } else {
-                return Err(cursor.missing(Reason::NoComma));
+                return Err(cursor.missing(ParseErrorKind::NoComma));
             }
         }
     }
@@ -294,7 +294,11 @@ impl<'a> Parser<'a> {
         if !self.out.keys.mark(key, self.row) {
             let name = String::from_utf8_lossy(&self.out.keys.get(key).name).into_owned();
             let is_filename = self.filename.is_some_and(|(filename, _)| filename == key);
-            let reason = if is_filename { Reason::FilenameKey(name) } else { Reason::DuplicateKey(name) };
+            let reason = if is_filename {
+                ParseErrorKind::FilenameKey(name)
+            } else {
+                ParseErrorKind::DuplicateKey(name)
+            };
             return Err(Fault { at: begun, reason });
         }
         self.value(cursor, key, depth)
@@ -312,12 +316,12 @@ impl<'a> Parser<'a> {
     fn stranger(&mut self, cursor: &mut Cursor<'a>, begun: usize, name: &[u8]) -> Result<(), Fault> {
         let text = || String::from_utf8_lossy(name).into_owned();
         if self.form.others == Others::Refused {
-            return Err(Fault { at: begun, reason: Reason::UnknownKey(text()) });
+            return Err(Fault { at: begun, reason: ParseErrorKind::UnknownKey(text()) });
         }
         cursor.value(1)?;
         if let Others::Gathered(_) = self.form.others {
             if !self.gathered_keys.insert(name.into()) {
-                return Err(Fault { at: begun, reason: Reason::DuplicateKey(text()) });
+                return Err(Fault { at: begun, reason: ParseErrorKind::DuplicateKey(text()) });
             }
             self.gathered.push(if self.gathered.is_empty() { b'{' } else { b',' });
             let member = &cursor.bytes()[begun..cursor.at()];
@@ -457,7 +461,7 @@ impl<'a> Parser<'a> {
         let name = || path.iter().map(|name| String::from_utf8_lossy(name)).collect::<Vec<_>>().join("_");
         let column = self.form.names.get(&key).cloned().unwrap_or_else(name);
         let value = excerpt(self.text.get(self.base + at..).unwrap_or_default());
-        Fault { at, reason: Reason::Misfit { column, takes, found: cell.found(), value } }
+        Fault { at, reason: ParseErrorKind::Misfit { column, takes, found: cell.found(), value } }
     }
 
     #[inline]
@@ -501,8 +505,8 @@ fn excerpt(rest: &[u8]) -> String {
 /// Nothing but the opening bracket is on the line.
 #[cold]
 fn pretty_printed(line: &[u8], fault: Fault) -> Fault {
-    let is = fault.reason == Reason::Truncated && line.trim_ascii() == b"{";
-    if is { Fault { reason: Reason::PrettyPrinted, ..fault } } else { fault }
+    let is = fault.reason == ParseErrorKind::Truncated && line.trim_ascii() == b"{";
+    if is { Fault { reason: ParseErrorKind::PrettyPrinted, ..fault } } else { fault }
 }
 
 fn is_empty(cursor: &Cursor<'_>) -> bool {

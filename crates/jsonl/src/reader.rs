@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 
 use crate::block::Blocks;
 use crate::document::BrokenDocument;
-use crate::fault::Reason;
-use crate::import::options::Options;
+use crate::fault::ParseErrorKind;
+use crate::import::options::ImportOptions;
 use crate::parse::{Form, parse};
 use crate::rows::{Cell, Line, Rows};
 use crate::source::{Opened, by_name};
@@ -64,7 +64,7 @@ impl Reader<Box<dyn Read>> {
 impl<R: Read> Reader<R> {
     /// Reads lines from anything.
     pub fn new(source: R) -> Self {
-        let Options { block, max_line, .. } = Options::default();
+        let ImportOptions { block, max_line, .. } = ImportOptions::default();
         let blocks = Blocks::new(source, block, max_line);
         Reader { blocks, rows: Rows::default(), row: 0, bad: 0, lines: 0, failed: false }
     }
@@ -108,8 +108,8 @@ impl<R: Read> Reader<R> {
     /// assert_eq!(ores?.iter().map(|ore| ore.id).sum::<u32>(), 69);
     /// # Ok::<(), ReadError>(())
     /// ```
-    pub fn typed<T: DeserializeOwned>(self) -> Typed<R, T> {
-        Typed { reader: self, rows: PhantomData }
+    pub fn typed<T: DeserializeOwned>(self) -> TypedRows<R, T> {
+        TypedRows { reader: self, rows: PhantomData }
     }
 
     fn next_block(&mut self) -> io::Result<bool> {
@@ -225,12 +225,12 @@ fn str(bytes: &[u8]) -> &str {
 }
 
 /// Rows of one type; made by [`Reader::typed`].
-pub struct Typed<R, T> {
+pub struct TypedRows<R, T> {
     reader: Reader<R>,
     rows: PhantomData<fn() -> T>,
 }
 
-impl<R: Read, T: DeserializeOwned> Iterator for Typed<R, T> {
+impl<R: Read, T: DeserializeOwned> Iterator for TypedRows<R, T> {
     type Item = Result<T, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -239,7 +239,7 @@ impl<R: Read, T: DeserializeOwned> Iterator for Typed<R, T> {
             Err(error) => return Some(Err(error)),
         };
         Some(serde_json::from_slice(row.text).map_err(|error| {
-            let reason = Reason::Mistyped(error.to_string());
+            let reason = ParseErrorKind::Mistyped(error.to_string());
             let (line, column) = (error.line() as u64, error.column() as u64);
             let column = if line > 1 { column } else { row.column + column };
             ReadError::Line(BadLine { line: row.line + line.max(1) - 1, column, reason })
@@ -247,7 +247,7 @@ impl<R: Read, T: DeserializeOwned> Iterator for Typed<R, T> {
     }
 }
 
-impl<R, T> fmt::Debug for Typed<R, T> {
+impl<R, T> fmt::Debug for TypedRows<R, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.reader.fmt(f)
     }
@@ -270,7 +270,7 @@ pub struct BadLine {
     /// From 1, in bytes.
     pub column: u64,
     /// What is wrong there.
-    pub reason: Reason,
+    pub reason: ParseErrorKind,
 }
 
 impl fmt::Display for ReadError {

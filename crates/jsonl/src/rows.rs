@@ -5,7 +5,7 @@
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
-use crate::fault::Reason;
+use crate::fault::ParseErrorKind;
 use crate::keys::Keys;
 use crate::kinds::Kinds;
 
@@ -99,7 +99,7 @@ pub(crate) struct BadLine {
     pub(crate) line: Line,
     /// Bytes from the row's beginning.
     pub(crate) at: usize,
-    pub(crate) reason: Reason,
+    pub(crate) reason: ParseErrorKind,
 }
 
 impl BadLine {

@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-pub use self::bad::BadObject;
+pub use self::bad::RejectedObject;
 use self::once::Once;
-pub use self::once::{Appended, WithId};
+pub use self::once::{AppendResult, WithId};
 use crate::error::{Error, Result, is_tables};
-use crate::fault::Reason;
+use crate::fault::ParseErrorKind;
 use crate::import::find::table_given;
 use crate::import::key::{Plan, Watch};
 use crate::import::layout::{Layout, MAX_COLUMNS, Snag};
 use crate::import::ledger;
-use crate::import::options::Options;
+use crate::import::options::ImportOptions;
 use crate::import::stock::{self, Widening};
 use crate::import::table::Table;
-use crate::in_place::InPlace;
+use crate::in_place::FileIdentity;
 use crate::parse::{Decimals, Form, Others, parse_each};
 use crate::rows::{Line, Rows};
 
@@ -64,11 +64,11 @@ const ROLLBACK: &str = "ROLLBACK";
 pub struct Sink {
     conn: Connection,
     path: PathBuf,
-    in_place: InPlace,
+    in_place: FileIdentity,
     name: String,
     /// What is known of the table; nothing when it has to be looked at.
     shape: Option<Shape>,
-    options: Options,
+    options: ImportOptions,
     spare: Rows,
     /// Which ids are remembered.
     once: Option<Once>,
@@ -112,17 +112,17 @@ impl Sink {
         }
         set(&conn).map_err(failed)?;
         let path = database.to_owned();
-        let (options, spare) = (Options::default(), Rows::default());
-        let in_place = InPlace::of(&path);
+        let (options, spare) = (ImportOptions::default(), Rows::default());
+        let in_place = FileIdentity::of(&path);
         let mut sink = Sink { conn, path, in_place, name, shape: None, options, spare, once: None };
         sink.shape = Some(sink.look()?);
         // The first read has created the log.
-        sink.in_place = InPlace::of(&sink.path);
+        sink.in_place = FileIdentity::of(&sink.path);
         Ok(sink)
     }
 
     /// What tells whether the database is still under its name. Every batch is refused if it is not.
-    pub fn in_place(&self) -> InPlace {
+    pub fn file_identity(&self) -> FileIdentity {
         self.in_place.clone()
     }
 
@@ -131,7 +131,7 @@ impl Sink {
     ///
     /// An error means that nothing of the batch was written, and [`Error::may_pass`] whether it is worth trying again.
     /// Only when the disk itself failed in the last moment, a power cut right then may bring the rows back.
-    pub fn append(&mut self, objects: &[&[u8]]) -> Result<Vec<Result<(), BadObject>>> {
+    pub fn append(&mut self, objects: &[&[u8]]) -> Result<Vec<Result<(), RejectedObject>>> {
         self.append_with(objects, |object| object, Self::take_all)
     }
 
@@ -140,8 +140,8 @@ impl Sink {
         &mut self,
         items: &[T],
         bytes_of: impl for<'b> Fn(&'b T) -> &'b [u8],
-        take: impl Fn(&mut Self, &mut Shape, &[T]) -> Result<Vec<Result<R, BadObject>>, Unwritten>,
-    ) -> Result<Vec<Result<R, BadObject>>> {
+        take: impl Fn(&mut Self, &mut Shape, &[T]) -> Result<Vec<Result<R, RejectedObject>>, Unwritten>,
+    ) -> Result<Vec<Result<R, RejectedObject>>> {
         if items.is_empty() {
             return Ok(Vec::new());
         }
@@ -175,8 +175,9 @@ impl Sink {
             good.remove(could_not - 1);
         };
         let why = format!("a trigger of the table {:?} rolls back its transaction", self.name);
-        let refused = |item: &T| Err(BadObject::new(bytes_of(item), 0, Reason::Refused(why.clone())));
-        let mut results: Vec<Result<R, BadObject>> = items.iter().map(refused).collect();
+        let refused =
+            |item: &T| Err(RejectedObject::new(bytes_of(item), 0, ParseErrorKind::Refused(why.clone())));
+        let mut results: Vec<Result<R, RejectedObject>> = items.iter().map(refused).collect();
         for (index, result) in good.into_iter().zip(written) {
             results[index] = result;
         }
@@ -236,7 +237,7 @@ impl Sink {
         &mut self,
         shape: &mut Shape,
         objects: &[&[u8]],
-    ) -> Result<Vec<Result<(), BadObject>>, Unwritten> {
+    ) -> Result<Vec<Result<(), RejectedObject>>, Unwritten> {
         let mut results = Vec::with_capacity(objects.len());
         let mut rest = objects;
         while !rest.is_empty() {
@@ -252,11 +253,11 @@ impl Sink {
         &mut self,
         shape: &mut Shape,
         objects: &[&[u8]],
-        results: &mut Vec<Result<(), BadObject>>,
+        results: &mut Vec<Result<(), RejectedObject>>,
     ) -> Result<(), Unwritten> {
         let before = shape.placed;
         let mut is_closed_for_one = false;
-        let (rows, refused): (Rows, Vec<(Line, Reason)>) = loop {
+        let (rows, refused): (Rows, Vec<(Line, ParseErrorKind)>) = loop {
             let rows = parse_each(objects, &shape.form, std::mem::take(&mut self.spare));
             let placed = shape.table.layout.place(&rows, &self.options, None);
             if shape.table.layout.placed() != shape.placed || placed.is_err() {
@@ -278,7 +279,7 @@ impl Sink {
             match shape.table.write(&self.conn, &rows, &map) {
                 Ok(inserted) if inserted.broken_after.is_some() => {
                     let why = "it has no key to make a column of, and there is no table yet";
-                    let all = rows.rows.iter().map(|row| (row.line, Reason::Refused(why.to_owned())));
+                    let all = rows.rows.iter().map(|row| (row.line, ParseErrorKind::Refused(why.to_owned())));
                     let all = all.collect();
                     break (rows, all);
                 }
@@ -311,7 +312,7 @@ impl Sink {
         let bad = rows.bad.iter().map(|bad| (bad.line, bad.at, shape.reworded(&bad.reason)));
         for (line, at, reason) in bad.chain(refused.into_iter().map(|(line, reason)| (line, 0, reason))) {
             let index = line.number as usize;
-            results[first + index] = Err(BadObject::new(objects[index], at, reason));
+            results[first + index] = Err(RejectedObject::new(objects[index], at, reason));
         }
         if rows.text.capacity() <= SPARE {
             self.spare = rows;
@@ -422,7 +423,7 @@ impl fmt::Debug for Sink {
 
 impl Shape {
     /// Makes use of what was found out about keys.
-    fn settle(&mut self, options: &Options) {
+    fn settle(&mut self, options: &ImportOptions) {
         self.table.layout.take_anything();
         self.placed = self.table.layout.placed();
         self.form = form(&self.table.layout, options);
@@ -432,10 +433,10 @@ impl Shape {
     }
 
     /// A key that has no column is a matter of the table, here.
-    fn reworded(&self, reason: &Reason) -> Reason {
+    fn reworded(&self, reason: &ParseErrorKind) -> ParseErrorKind {
         match (reason, &self.closed) {
-            (Reason::UnknownKey(key), Some(why)) => {
-                Reason::Refused(format!("its table gets no column for the key {key:?}: {why}"))
+            (ParseErrorKind::UnknownKey(key), Some(why)) => {
+                ParseErrorKind::Refused(format!("its table gets no column for the key {key:?}: {why}"))
             }
             (reason, _) => reason.clone(),
         }
@@ -443,7 +444,7 @@ impl Shape {
 }
 
 /// How objects are read for the table: what has no type stays as it is.
-fn form(layout: &Layout, options: &Options) -> Form {
+fn form(layout: &Layout, options: &ImportOptions) -> Form {
     Form { decimals: Decimals::Written, ..layout.form(options, None) }
 }
 
@@ -500,7 +501,7 @@ mod tests {
             let pages = count(&sink, "PRAGMA page_count");
             sink.conn.pragma_update(None, "max_page_count", pages + 20).unwrap();
             let error = sink.append(&batch).unwrap_err();
-            assert!(error.may_pass() && error.to_string().contains("the disk is full"), "{error}");
+            assert!(error.is_transient() && error.to_string().contains("the disk is full"), "{error}");
             assert_eq!(count(&sink, "SELECT count(*) FROM sqlite_schema WHERE name = 't'"), tables);
             sink.conn.pragma_update(None, "max_page_count", 1_000_000).unwrap();
             // What fits goes in, as if nothing had been.
@@ -527,7 +528,7 @@ mod tests {
             let other = Connection::open(&path).unwrap();
             other.execute_batch("BEGIN IMMEDIATE").unwrap();
             let error = sink.append(&[b"{\"a\":1}"]).unwrap_err();
-            assert!(matches!(error, Error::Busy(_)) && error.may_pass(), "{error}");
+            assert!(matches!(error, Error::Busy(_)) && error.is_transient(), "{error}");
             other.execute_batch("ROLLBACK").unwrap();
             assert_eq!(sink.append(&[b"{\"a\":1}"]).unwrap(), [Ok(())]);
             assert_eq!(count(&sink, "SELECT count(*) FROM t"), before + 1);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
-use crate::import::control::Control;
+use crate::import::control::ImportHandle;
 
 /// How a file is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,12 +238,12 @@ impl Read for Counted {
 }
 
 /// The hash of a file.
-pub(crate) fn hash(path: &Path, control: &Control) -> io::Result<String> {
+pub(crate) fn hash(path: &Path, control: &ImportHandle) -> io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     let mut file = File::open(path)?;
     let mut piece = vec![0; PIECE];
     loop {
-        if control.is_stopped() {
+        if control.is_cancelled() {
             return Err(ErrorKind::Interrupted.into());
         }
         match file.read(&mut piece)? {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::fault::{Fault, Reason};
+use crate::fault::{Fault, ParseErrorKind};
 
 /// Appends what a string between its quotes means. The grammar has checked it; only half a surrogate pair can be
 /// wrong still. The fault's place is within the string.
@@ -19,13 +19,13 @@ pub(crate) fn unescape(raw: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
             Some(b't') => b'\t',
             Some(b'u') => {
                 let (character, length) =
-                    unicode(&raw[at..]).ok_or(Fault { at, reason: Reason::LoneSurrogate })?;
+                    unicode(&raw[at..]).ok_or(Fault { at, reason: ParseErrorKind::LoneSurrogate })?;
                 out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
                 at += length;
                 continue;
             }
             Some(same) => *same,
-            None => return Err(Fault { at, reason: Reason::BadEscape }),
+            None => return Err(Fault { at, reason: ParseErrorKind::BadEscape }),
         };
         out.push(plain);
         at += 2;

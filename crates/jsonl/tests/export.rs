@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use common::{Bench, rows, small_blocks};
 use gristmill_jsonl::export::{export, export_to_file};
-use gristmill_jsonl::import::control::Control;
-use gristmill_jsonl::import::options::{Existing, Options};
+use gristmill_jsonl::import::control::ImportHandle;
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions};
 use proptest::prelude::*;
 use rusqlite::Connection;
 
@@ -31,7 +31,7 @@ fn values_come_back_as_they_were() {
                  {\"id\":3,\"flag\":false,\"nested\":[],\"text\":\"q\\\"\\n\",\"real\":1e+300}\n\
                  {\"id\":2,\"flag\":null,\"nested\":null,\"text\":null,\"real\":-0.5}\n";
     let bench = Bench::with(&[("t.jsonl", lines)]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     assert_eq!(exported(&bench.database(), "T"), lines, "in the file's order, though the key does not rise");
 }
 
@@ -49,13 +49,13 @@ fn text_that_only_sometimes_is_json_stays_text() {
 fn json_text_with_line_ends_is_exported_as_text() {
     let text = "{\"a\":\"{\\n \\\"x\\\": 1\\n}\"}\n{\"a\":\"[]\"}\n";
     let bench = Bench::with(&[("t.jsonl", text)]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     assert_eq!(exported(&bench.database(), "t"), text);
 }
 
 #[test]
 fn export_can_be_appended_to_its_own_table() {
-    let append = Options { existing: Existing::Append, ..small_blocks() };
+    let append = ImportOptions { existing: ExistingTable::Append, ..small_blocks() };
     let bench = Bench::new();
     for text in ["{\"A\":1}\n", "{\"a\":2}\n"] {
         bench.write("t.jsonl", text.as_bytes());
@@ -70,7 +70,7 @@ fn export_can_be_appended_to_its_own_table() {
 #[test]
 fn booleans_among_numbers_come_back_as_numbers() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":true}\n{\"a\":5}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     assert_eq!(exported(&bench.database(), "t"), "{\"a\":1}\n{\"a\":5}\n");
 }
 
@@ -111,7 +111,7 @@ fn tables_that_are_not_there() {
     let bench = database("CREATE TABLE t (a); CREATE VIEW v AS SELECT a FROM t");
     for (table, expected) in [("nope", "there is no table \"nope\"; there are: t"), ("v", "is a view")] {
         let error = export(&bench.database(), table, &mut Vec::new(), &Arc::default()).unwrap_err();
-        assert!(error.is_users() && error.to_string().contains(expected), "{error}");
+        assert!(error.is_user_error() && error.to_string().contains(expected), "{error}");
     }
 }
 
@@ -129,8 +129,8 @@ fn file_is_replaced_only_on_demand_and_as_a_whole() {
     assert_eq!(write(&file, true).unwrap().rows, 1);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"a\":1}\n");
     // What is stopped leaves the file as it was.
-    let control = Arc::new(Control::default());
-    control.stop();
+    let control = Arc::new(ImportHandle::default());
+    control.cancel();
     assert!(export_to_file(&bench.database(), "t", &file, true, &control).is_err());
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"a\":1}\n");
     assert_eq!(std::fs::read_dir(bench.data()).unwrap().count(), 1);
@@ -145,7 +145,7 @@ fn exports_are_compressed_by_their_name() {
         export_to_file(&bench.database(), "t", &file, false, &Arc::default()).unwrap();
         assert!(std::fs::read(&file).unwrap().starts_with(magic));
         let again = Bench::new();
-        again.import_of(&[file], &Options::default()).unwrap();
+        again.import_of(&[file], &ImportOptions::default()).unwrap();
         assert_eq!(again.all("SELECT a FROM x"), "1\n2");
     }
 }

@@ -7,15 +7,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use common::Bench;
-use gristmill_jsonl::import::options::{Existing, Options};
-use gristmill_jsonl::import::summary::{Outcome, Summary};
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions};
+use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 
-fn into_one() -> Options {
-    Options { table: Some("t".to_owned()), ..Options::default() }
+fn into_one() -> ImportOptions {
+    ImportOptions { table: Some("t".to_owned()), ..ImportOptions::default() }
 }
 
-fn resume() -> Options {
-    Options { resume: true, existing: Existing::Append, ..into_one() }
+fn resume() -> ImportOptions {
+    ImportOptions { resume: true, existing: ExistingTable::Append, ..into_one() }
 }
 
 /// Writes a file, and says where it is.
@@ -26,8 +26,8 @@ fn write(bench: &Bench, name: &[u8], text: &str) -> PathBuf {
     path
 }
 
-fn unchanged(summary: &Summary) -> usize {
-    summary.files.iter().filter(|file| file.outcome == Outcome::Unchanged).count()
+fn unchanged(summary: &ImportSummary) -> usize {
+    summary.files.iter().filter(|file| file.outcome == FileOutcome::Unchanged).count()
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn filename_column_tells_files_apart_whose_names_are_not_utf8() {
     let bench = Bench::new();
     write(&bench, b"\xff.jsonl", "{\"a\":1}\n");
     write(&bench, b"\xfe.jsonl", "{\"a\":2}\n");
-    bench.load(&Options { filename_column: Some("file".to_owned()), ..into_one() });
+    bench.load(&ImportOptions { filename_column: Some("file".to_owned()), ..into_one() });
     let shown = |name: &str| bench.data().join(name).display().to_string();
     assert_eq!(
         bench.all("SELECT file, a FROM t"),
@@ -60,10 +60,10 @@ fn filename_column_tells_files_apart_whose_names_are_not_utf8() {
     );
 }
 
-fn failures(summary: &Summary) -> Vec<(&str, &str)> {
+fn failures(summary: &ImportSummary) -> Vec<(&str, &str)> {
     let mut failures = Vec::new();
     for file in &summary.files {
-        if let Outcome::Failed(why) = &file.outcome {
+        if let FileOutcome::Failed(why) = &file.outcome {
             failures.push((file.source.rsplit('/').next().unwrap_or(""), why.as_str()));
         }
     }

@@ -7,10 +7,10 @@ mod common;
 use std::path::Path;
 
 use common::{Bench, rows};
-use gristmill_jsonl::import::options::Options;
+use gristmill_jsonl::import::options::ImportOptions;
 
 #[track_caller]
-fn check(name: &str, options: &Options) {
+fn check(name: &str, options: &ImportOptions) {
     let eve = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/eve");
     let bench = Bench::new();
     let summary = bench.import_of(&[eve.join("sde")], options).unwrap();
@@ -36,11 +36,11 @@ fn check(name: &str, options: &Options) {
 
 #[test]
 fn as_it_is() {
-    check("plain.txt", &Options::default());
+    check("plain.txt", &ImportOptions::default());
 }
 
 #[test]
 fn spread_and_in_two_languages() {
     let languages = vec!["en".to_owned(), "de".to_owned()];
-    check("spread.txt", &Options { flatten: 32, languages, ..Options::default() });
+    check("spread.txt", &ImportOptions { flatten: 32, languages, ..ImportOptions::default() });
 }

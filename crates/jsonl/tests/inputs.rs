@@ -5,19 +5,19 @@ mod common;
 use std::io::Write;
 
 use common::{Bench, small_blocks};
-use gristmill_jsonl::import::options::{Options, Target};
-use gristmill_jsonl::import::summary::{Outcome, Summary};
+use gristmill_jsonl::import::options::{ImportOptions, Target};
+use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 use gristmill_jsonl::{ReadError, Reader, Value};
 use proptest::prelude::*;
 
 /// Loads one file under several block sizes; each must give the same rows.
 #[track_caller]
-fn load(name: &str, text: &[u8], select: &str, expected: &str) -> Summary {
+fn load(name: &str, text: &[u8], select: &str, expected: &str) -> ImportSummary {
     let mut last = None;
     for block in [1, 7, 64, 1 << 16] {
         let bench = Bench::new();
         bench.write(name, text);
-        let summary = bench.load(&Options { block, ..Options::default() });
+        let summary = bench.load(&ImportOptions { block, ..ImportOptions::default() });
         assert_eq!(bench.all(select), expected, "block {block}: {summary:?}");
         last = Some(summary);
     }
@@ -26,13 +26,13 @@ fn load(name: &str, text: &[u8], select: &str, expected: &str) -> Summary {
 
 /// A file that cannot be loaded, and why.
 #[track_caller]
-fn failure(text: &[u8], options: &Options) -> String {
+fn failure(text: &[u8], options: &ImportOptions) -> String {
     let bench = Bench::with(&[("good.jsonl", "{\"a\":1}\n")]);
     bench.write("t.json.jsonl", text);
     let summary = bench.load(options);
     let failed = summary.files.iter().find(|file| file.table != "good").unwrap();
     match &failed.outcome {
-        Outcome::Failed(why) => why.clone(),
+        FileOutcome::Failed(why) => why.clone(),
         other => panic!("{other:?}: {summary:?}"),
     }
 }
@@ -111,7 +111,7 @@ fn array_that_is_not_json_fails_its_file() {
         ("{\n\"a\":1\n},\n{\n\"a\":1\n}", "line 3, column 2: a value is expected here"),
     ] {
         for block in [1, 64, 1 << 16] {
-            let why = failure(text.as_bytes(), &Options { block, ..Options::default() });
+            let why = failure(text.as_bytes(), &ImportOptions { block, ..ImportOptions::default() });
             assert!(why.contains(expected), "{text:?}: {why}");
         }
     }
@@ -122,7 +122,7 @@ fn element_longer_than_the_limit_costs_itself() {
     let long = "x\n".repeat(500);
     let text = format!("[{{\"a\":1}},\n{{\"a\":[\"{long}\"]}},\n{{\"a\":2}}, 3]");
     let bench = Bench::with(&[("t.jsonl", &text)]);
-    let summary = bench.load(&Options { max_line: 100, ..small_blocks() });
+    let summary = bench.load(&ImportOptions { max_line: 100, ..small_blocks() });
     assert_eq!(bench.all("SELECT a FROM t"), "1\n2");
     let found: Vec<_> =
         summary.examples.iter().map(|bad| (bad.line, bad.reason.contains("100 bytes"))).collect();
@@ -133,7 +133,8 @@ fn element_longer_than_the_limit_costs_itself() {
 fn array_with_languages_and_spread_objects() {
     let text = "[\n{\"n\":\n{\"de\":\"a\",\n\"en\":\"b\"}},\n{\"n\":{\"en\":\"c\"}}, 5\n]";
     let bench = Bench::with(&[("t.jsonl", text)]);
-    let summary = bench.load(&Options { flatten: 1, languages: vec!["en".to_owned()], ..small_blocks() });
+    let summary =
+        bench.load(&ImportOptions { flatten: 1, languages: vec!["en".to_owned()], ..small_blocks() });
     assert_eq!(bench.all("SELECT * FROM t"), "b\nc");
     assert_eq!((summary.examples[0].line, summary.examples[0].column), (5, 19));
 }
@@ -142,7 +143,7 @@ fn array_with_languages_and_spread_objects() {
 fn rejected_element_is_written_whole_to_the_rejects() {
     let bench = Bench::with(&[("t.jsonl", "[{\"a\":1},\n{\"a\":\n1,,}]")]);
     let rejects = bench.data().join("bad.txt");
-    bench.load(&Options { rejects: Some(rejects.clone()), ..Options::default() });
+    bench.load(&ImportOptions { rejects: Some(rejects.clone()), ..ImportOptions::default() });
     let written: serde_json::Value =
         serde_json::from_str(std::fs::read_to_string(rejects).unwrap().trim()).unwrap();
     assert_eq!((&written["line"], &written["raw"]), (&3.into(), &"{\"a\":\n1,,}".into()));
@@ -213,7 +214,7 @@ fn zstd_with_a_long_window_is_loaded() {
     for log in [27, 28, 31] {
         let bench = Bench::new();
         bench.write("t.jsonl.zst", &long_window(log, b"{\"a\":1}\n"));
-        let summary = bench.load(&Options::default());
+        let summary = bench.load(&ImportOptions::default());
         assert_eq!(summary.rows, 1, "window of 2^{log}: {summary:?}");
     }
 }
@@ -228,9 +229,9 @@ fn compressed_file_that_is_cut_off_is_told_from_one_that_is_damaged() {
         let why = |bytes: &[u8]| {
             let bench = Bench::with(&[("good.jsonl", "{\"a\":1}\n")]);
             bench.write(name, bytes);
-            let summary = bench.load(&Options::default());
+            let summary = bench.load(&ImportOptions::default());
             match &summary.files.iter().find(|file| file.table == "t").unwrap().outcome {
-                Outcome::Failed(why) => why.clone(),
+                FileOutcome::Failed(why) => why.clone(),
                 other => panic!("{other:?}"),
             }
         };
@@ -246,10 +247,14 @@ fn compressed_file_that_is_cut_off_is_told_from_one_that_is_damaged() {
 #[test]
 fn arrays_are_looked_at_in_a_dry_run() {
     let bench = Bench::with(&[("t.jsonl", "[{\"a\":1},{\"b\":\"x\"}]")]);
-    let control = gristmill_jsonl::import::control::Control::default().into();
-    let summary =
-        gristmill_jsonl::import::import(&[bench.data()], &Target::Schema, &Options::default(), &control)
-            .unwrap();
+    let control = gristmill_jsonl::import::control::ImportHandle::default().into();
+    let summary = gristmill_jsonl::import::import(
+        &[bench.data()],
+        &Target::Schema,
+        &ImportOptions::default(),
+        &control,
+    )
+    .unwrap();
     assert_eq!(summary.files[0].columns.len(), 2);
 }
 

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Bench, lines, small_blocks};
-use gristmill_jsonl::import::options::{Existing, OnError, Options};
-use gristmill_jsonl::import::summary::Outcome;
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, OnError};
+use gristmill_jsonl::import::summary::FileOutcome;
 
 /// A bad line between two good ones: its place and reason, and the good ones are in.
 #[track_caller]
@@ -15,7 +15,7 @@ fn rejected(line: &[u8], column: u64, reason: &str) {
     text.extend_from_slice(b"\n{\"a\":2}\n");
     let file = bench.write("t.jsonl", &text);
     for block in [1, 16, 1 << 16] {
-        let options = Options { block, ..Options::default() };
+        let options = ImportOptions { block, ..ImportOptions::default() };
         let _ = std::fs::remove_file(bench.database());
         let summary = bench.load(&options);
         assert_eq!((summary.rows, summary.rejected), (2, 1), "{:?}", String::from_utf8_lossy(line));
@@ -85,11 +85,11 @@ fn keys_that_are_there_twice() {
     rejected(br#"{"a":1,"\u0061":3}"#, 8, "the key \"a\" is there twice");
     // Within JSON text they stay as they are.
     let bench = Bench::with(&[("t.jsonl", "{\"a\":{\"b\":1,\"b\":2}}\n")]);
-    assert_eq!(bench.load(&Options::default()).rejected, 0);
+    assert_eq!(bench.load(&ImportOptions::default()).rejected, 0);
     assert_eq!(bench.all("SELECT a FROM t"), r#"{"b":1,"b":2}"#);
     // Where they would be columns they do not.
     let bench = Bench::with(&[("t.jsonl", "{\"a\":{\"b\":1,\"b\":2}}\n{\"c\":1}\n")]);
-    let summary = bench.load(&Options { flatten: 1, ..Options::default() });
+    let summary = bench.load(&ImportOptions { flatten: 1, ..ImportOptions::default() });
     assert_eq!((summary.rows, summary.examples[0].column), (1, 13));
 }
 
@@ -102,7 +102,7 @@ fn keys_with_escapes() {
         r#"{"a\nb":7}"#,
     ]);
     let bench = Bench::with(&[("t.jsonl", &text)]);
-    assert_eq!(bench.load(&Options::default()).rejected, 0);
+    assert_eq!(bench.load(&ImportOptions::default()).rejected, 0);
     assert_eq!(
         bench.all("SELECT \"\\\", \"a\nb\", \"\"\"\", \"\\\"\"\" FROM t"),
         "1|2|∅|∅\n4|∅|3|∅\n∅|6|∅|5\n∅|7|∅|∅"
@@ -124,7 +124,7 @@ fn half_a_surrogate_pair() {
     rejected(br#"{"\ud83d":1}"#, 3, "half of a surrogate pair");
     // Within JSON text nothing is decoded, and nothing is lost.
     let bench = Bench::with(&[("t.jsonl", "{\"a\":[\"\\ud83d\"]}\n{\"a\":[\"\\ud83d\\ude80\"]}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     assert_eq!(bench.all("SELECT a FROM t"), "[\"\\ud83d\"]\n[\"\\ud83d\\ude80\"]");
 }
 
@@ -137,7 +137,7 @@ fn deep_nesting() {
     )]);
     for flatten in [0, 32] {
         let _ = std::fs::remove_file(bench.database());
-        let summary = bench.load(&Options { flatten, ..Options::default() });
+        let summary = bench.load(&ImportOptions { flatten, ..ImportOptions::default() });
         assert_eq!((summary.rows, summary.rejected), (1, 3));
         assert!(
             summary.examples[0].reason.contains("deeper than 1000 levels"),
@@ -154,7 +154,7 @@ fn byte_order_mark_line_ends_blank_lines_and_a_missing_last_one() {
     let text = "\u{feff}{\"a\":1}\r\n\r\n   \t\n\n  {\"a\" : 2 } \r\n{\"a\":3}";
     for block in [1, 7, 1 << 16] {
         let bench = Bench::with(&[("t.jsonl", text)]);
-        let summary = bench.load(&Options { block, ..Options::default() });
+        let summary = bench.load(&ImportOptions { block, ..ImportOptions::default() });
         assert_eq!((summary.rows, summary.rejected, summary.files[0].blank), (3, 0, 3), "{block}");
         assert_eq!(bench.all("SELECT a FROM t"), "1\n2\n3");
     }
@@ -166,8 +166,8 @@ fn byte_order_mark_line_ends_blank_lines_and_a_missing_last_one() {
 fn files_without_rows() {
     for text in ["", "\n\n", "\u{feff}"] {
         let bench = Bench::with(&[("t.jsonl", text), ("u.jsonl", "{\"a\":1}\n")]);
-        let summary = bench.load(&Options::default());
-        assert_eq!(summary.files[0].outcome, Outcome::Loaded);
+        let summary = bench.load(&ImportOptions::default());
+        assert_eq!(summary.files[0].outcome, FileOutcome::Loaded);
         assert!(summary.files[0].notes[0].contains("there is no table"), "{:?}", summary.files[0].notes);
         assert_eq!(
             bench.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"),
@@ -179,11 +179,11 @@ fn files_without_rows() {
 #[test]
 fn file_whose_lines_have_no_key_fails() {
     for block in [1, 1 << 16] {
-        let options = Options { block, ..Options::default() };
+        let options = ImportOptions { block, ..ImportOptions::default() };
         for text in ["{}\n", "{}\n{}\n"] {
             let bench = Bench::with(&[("t.jsonl", text), ("u.jsonl", "{\"a\":1}\n")]);
             let summary = bench.load(&options);
-            let Outcome::Failed(why) = &summary.files[0].outcome else { panic!("{summary:?}") };
+            let FileOutcome::Failed(why) = &summary.files[0].outcome else { panic!("{summary:?}") };
             assert!(why.contains("no line has a key to make a column of"), "{why}");
             assert_eq!((summary.files[0].rows, summary.rows), (0, 1), "{text:?}");
             assert_eq!(
@@ -199,9 +199,9 @@ fn file_whose_lines_have_no_key_fails() {
 fn line_without_any_key_is_a_failure_of_an_upsert() {
     for block in [1, 1 << 16] {
         let bench = Bench::with(&[("t.jsonl", "{}\n")]);
-        let options = Options { block, existing: Existing::Upsert, ..Options::default() };
+        let options = ImportOptions { block, existing: ExistingTable::Upsert, ..ImportOptions::default() };
         let summary = bench.import(&options).unwrap();
-        let Outcome::Failed(why) = &summary.files[0].outcome else { panic!("{summary:?}") };
+        let FileOutcome::Failed(why) = &summary.files[0].outcome else { panic!("{summary:?}") };
         assert!(why.contains("--primary-key"), "{why}");
     }
 }
@@ -209,7 +209,9 @@ fn line_without_any_key_is_a_failure_of_an_upsert() {
 #[test]
 fn rows_without_keys_among_others() {
     for text in ["{}\n{}\n{\"a\":1}\n{}\n", "{\"a\":1}\n{}\n{}\n{}\n"] {
-        for options in [small_blocks(), Options { block: 3, ..Options::default() }, Options::default()] {
+        for options in
+            [small_blocks(), ImportOptions { block: 3, ..ImportOptions::default() }, ImportOptions::default()]
+        {
             let bench = Bench::with(&[("t.jsonl", text)]);
             assert_eq!(bench.load(&options).rows, 4);
             assert_eq!(bench.all("SELECT count(*), count(a) FROM t"), "4|1");
@@ -225,7 +227,7 @@ fn numbers_that_sixty_four_bits_would_damage() {
         r#"{"big":9007199254740993,"huge":2.50,"fine":-0.0,"pi":true,"far":null}"#,
     ]);
     let bench = Bench::with(&[("t.jsonl", &text)]);
-    bench.load(&Options { exact_numbers: true, ..Options::default() });
+    bench.load(&ImportOptions { exact_numbers: true, ..ImportOptions::default() });
     assert_eq!(
         bench.schema("t"),
         "CREATE TABLE \"t\" (\n  \"big\" INTEGER,\n  \"huge\" TEXT,\n  \"fine\" REAL,\n  \"pi\" TEXT,\n  \"far\" TEXT\n)"
@@ -238,12 +240,12 @@ fn numbers_that_sixty_four_bits_would_damage() {
     );
     // Unless exactness was asked for, what has a fraction or an exponent is rounded.
     std::fs::remove_file(bench.database()).unwrap();
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     assert_eq!(bench.all("SELECT type FROM pragma_table_info('t')"), "INTEGER\nTEXT\nREAL\nREAL\nTEXT");
     assert_eq!(bench.all("SELECT pi FROM t"), "3.141592653589793r\n3.0r\n1.0r");
     // A whole number that is no double beside one with a fraction: each stays what it is.
     let bench = Bench::with(&[("t.jsonl", "{\"n\":9007199254740993}\n{\"n\":0.5}\n{\"n\":7}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     assert_eq!(bench.all("SELECT n, typeof(n) FROM t"), "9007199254740993|integer\n0.5r|real\n7|integer");
 }
 
@@ -252,12 +254,12 @@ fn a_line_of_a_hundred_megabytes() {
     let bench = Bench::new();
     let long = "x".repeat(100_000_000);
     bench.write("t.jsonl", format!("{{\"a\":1}}\n{{\"a\":\"{long}\"}}\n{{\"a\":2}}\n").as_bytes());
-    let summary = bench.load(&Options::default());
+    let summary = bench.load(&ImportOptions::default());
     assert_eq!((summary.rows, summary.rejected), (3, 0));
     assert_eq!(bench.all("SELECT length(a) FROM t"), "1\n100000000\n1");
     // Beyond the limit it costs itself.
     std::fs::remove_file(bench.database()).unwrap();
-    let summary = bench.load(&Options { max_line: 50_000_000, ..Options::default() });
+    let summary = bench.load(&ImportOptions { max_line: 50_000_000, ..ImportOptions::default() });
     assert_eq!((summary.rows, summary.rejected), (2, 1));
     let bad = &summary.examples[0];
     assert_eq!(bad.line, 2);
@@ -268,7 +270,7 @@ fn a_line_of_a_hundred_megabytes() {
 #[test]
 fn the_nul_character_is_text() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":\"x\\u0000y\"}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     assert_eq!(bench.open().query_row("SELECT a FROM t", [], |row| row.get::<_, String>(0)).unwrap(), "x\0y");
 }
 
@@ -282,10 +284,10 @@ fn other_unicodes_and_packings_that_are_none() {
     ] {
         let bench = Bench::with(&[("good.jsonl", "{\"a\":1}\n")]);
         bench.write(name, bytes);
-        let summary = bench.load(&Options::default());
+        let summary = bench.load(&ImportOptions::default());
         let failed = summary.files.iter().find(|file| file.table != "good").unwrap();
         assert!(
-            matches!(&failed.outcome, Outcome::Failed(why) if why.contains(reason)),
+            matches!(&failed.outcome, FileOutcome::Failed(why) if why.contains(reason)),
             "{:?}",
             failed.outcome
         );
@@ -312,10 +314,10 @@ fn input_in_a_compression_that_is_not_read_is_named() {
         for block in [8, 1 << 16] {
             let bench = Bench::new();
             bench.write("t.jsonl", &[head, line].concat());
-            let summary = bench.import(&Options { block, ..Options::default() }).unwrap();
+            let summary = bench.import(&ImportOptions { block, ..ImportOptions::default() }).unwrap();
             let expected = format!("it is compressed with {name}, which is not read; decompress it first: ");
             assert!(
-                matches!(&summary.files[0].outcome, Outcome::Failed(why) if why.starts_with(&expected)),
+                matches!(&summary.files[0].outcome, FileOutcome::Failed(why) if why.starts_with(&expected)),
                 "{name}: {:?}",
                 summary.files[0].outcome
             );
@@ -333,7 +335,12 @@ fn rejected_line_that_is_cut_says_so_in_the_rejects() {
         let _ = std::fs::remove_file(bench.database());
         let rejects = bench.folder.path().join("data/rejects");
         let _ = std::fs::remove_file(&rejects);
-        bench.load(&Options { block, max_line, rejects: Some(rejects.clone()), ..Options::default() });
+        bench.load(&ImportOptions {
+            block,
+            max_line,
+            rejects: Some(rejects.clone()),
+            ..ImportOptions::default()
+        });
         let written = std::fs::read_to_string(&rejects).unwrap();
         let written: Vec<serde_json::Value> =
             written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -356,7 +363,7 @@ fn all_rejects_are_written_down_once() {
     for _ in 0..2 {
         let _ = std::fs::remove_file(bench.database());
         let _ = std::fs::remove_file(&rejects);
-        let options = Options { rejects: Some(rejects.clone()), ..small_blocks() };
+        let options = ImportOptions { rejects: Some(rejects.clone()), ..small_blocks() };
         let summary = bench.load(&options);
         assert_eq!((summary.files.len(), summary.rows, summary.rejected), (1, 102, 3));
         assert_eq!(summary.examples.len(), 3);
@@ -373,7 +380,7 @@ fn all_rejects_are_written_down_once() {
     // Somebody's own file is not written over.
     std::fs::remove_file(bench.database()).unwrap();
     let own = bench.write("own.txt", b"{\"a\":1}\n");
-    let options = Options { rejects: Some(own.clone()), ..Options::default() };
+    let options = ImportOptions { rejects: Some(own.clone()), ..ImportOptions::default() };
     let error = bench.import(&options).unwrap_err().to_string();
     assert!(error.contains("is no file of rejects"), "{error}");
     assert_eq!(std::fs::read(own).unwrap(), b"{\"a\":1}\n");
@@ -384,12 +391,12 @@ fn stopping_at_bad_lines() {
     let bench =
         Bench::with(&[("t.jsonl", "{\"a\":1}\nbad\n{\"a\":2}\nworse\nworst\n"), ("u.jsonl", "{\"a\":1}\n")]);
     for (on_error, line) in [(OnError::Fail, 2), (OnError::FailAfter(1), 4), (OnError::FailAfter(2), 5)] {
-        let summary = bench.import(&Options { on_error, ..Options::default() }).unwrap();
+        let summary = bench.import(&ImportOptions { on_error, ..ImportOptions::default() }).unwrap();
         assert_eq!(summary.stopped_by.as_ref().map(|bad| bad.line), Some(line));
         assert!(!summary.is_published);
         assert!(!bench.database().exists(), "nothing half-done is seen");
         assert_eq!(bench.strays(), Vec::<String>::new());
     }
-    let summary = bench.load(&Options { on_error: OnError::FailAfter(3), ..Options::default() });
+    let summary = bench.load(&ImportOptions { on_error: OnError::FailAfter(3), ..ImportOptions::default() });
     assert_eq!((summary.rows, summary.rejected), (3, 3));
 }

@@ -6,22 +6,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use common::{Bench, small_blocks};
-use gristmill_jsonl::import::control::Control;
+use gristmill_jsonl::import::control::ImportHandle;
 use gristmill_jsonl::import::import;
-use gristmill_jsonl::import::options::{Existing, Options, Target};
-use gristmill_jsonl::import::summary::{Outcome, Summary};
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, Target};
+use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 
-fn into_one() -> Options {
-    Options { table: Some("logs".to_owned()), ..small_blocks() }
+fn into_one() -> ImportOptions {
+    ImportOptions { table: Some("logs".to_owned()), ..small_blocks() }
 }
 
-fn outcomes(summary: &Summary) -> Vec<&'static str> {
-    let word = |outcome: &Outcome| match outcome {
-        Outcome::Loaded => "loaded",
-        Outcome::Checked => "checked",
-        Outcome::Unchanged => "unchanged",
-        Outcome::Waiting => "not loaded",
-        Outcome::Failed(_) => "failed",
+fn outcomes(summary: &ImportSummary) -> Vec<&'static str> {
+    let word = |outcome: &FileOutcome| match outcome {
+        FileOutcome::Loaded => "loaded",
+        FileOutcome::Checked => "checked",
+        FileOutcome::Unchanged => "unchanged",
+        FileOutcome::Waiting => "not loaded",
+        FileOutcome::Failed(_) => "failed",
     };
     summary.files.iter().map(|file| word(&file.outcome)).collect()
 }
@@ -61,11 +61,12 @@ fn types_are_unified_over_all_files() {
 #[test]
 fn key_is_unique_over_all_files() {
     let bench = Bench::with(&[("1.jsonl", "{\"id\":1,\"a\":1}\n"), ("2.jsonl", "{\"id\":1,\"a\":2}\n")]);
-    let summary = bench.load(&Options { primary_key: vec!["id".to_owned()], ..into_one() });
+    let summary = bench.load(&ImportOptions { primary_key: vec!["id".to_owned()], ..into_one() });
     assert_eq!((bench.all("SELECT id, a FROM logs").as_str(), summary.rejected), ("1|1", 1));
     assert!(summary.examples[0].file.ends_with("2.jsonl"), "{:?}", summary.examples);
     let bench = Bench::with(&[("1.jsonl", "{\"id\":1,\"a\":1}\n"), ("2.jsonl", "{\"id\":1,\"a\":2}\n")]);
-    let upsert = Options { existing: Existing::Upsert, primary_key: vec!["id".to_owned()], ..into_one() };
+    let upsert =
+        ImportOptions { existing: ExistingTable::Upsert, primary_key: vec!["id".to_owned()], ..into_one() };
     bench.load(&upsert);
     assert_eq!(bench.all("SELECT id, a FROM logs"), "1|2", "the last line of a key wins");
 }
@@ -76,7 +77,7 @@ fn unreadable_file_of_many_costs_only_itself() {
     bench.write("2.jsonl", b"[{\"a\":2,\"only_here\":1},");
     bench.write("4.jsonl", b"bad\nworse\n");
     let rejects = bench.folder.path().join("data/bad.txt");
-    let summary = bench.load(&Options { rejects: Some(rejects.clone()), ..into_one() });
+    let summary = bench.load(&ImportOptions { rejects: Some(rejects.clone()), ..into_one() });
     assert_eq!(bench.all("SELECT * FROM logs"), "1\n3");
     assert_eq!(outcomes(&summary), ["loaded", "failed", "loaded", "failed"]);
     assert_eq!(
@@ -90,19 +91,19 @@ fn unreadable_file_of_many_costs_only_itself() {
 #[test]
 fn resume_loads_only_files_that_are_new() {
     let bench = Bench::with(&[("1.jsonl", "{\"a\":1}\n"), ("2.jsonl", "{\"a\":2}\n")]);
-    let resume = Options { resume: true, ..into_one() };
+    let resume = ImportOptions { resume: true, ..into_one() };
     bench.load(&resume);
     let summary = bench.load(&resume);
     assert_eq!(outcomes(&summary), ["unchanged", "unchanged"]);
     bench.write("3.jsonl", b"{\"a\":3}\n");
     let error = bench.import(&resume).unwrap_err().to_string();
     assert!(error.contains("3.jsonl") && error.contains("--append"), "{error}");
-    let summary = bench.load(&Options { existing: Existing::Append, ..resume.clone() });
+    let summary = bench.load(&ImportOptions { existing: ExistingTable::Append, ..resume.clone() });
     assert_eq!(outcomes(&summary), ["unchanged", "unchanged", "loaded"]);
     assert_eq!(bench.all("SELECT a FROM logs"), "1\n2\n3");
     // A table that is made anew is made of all files.
     bench.write("2.jsonl", b"{\"a\":22}\n");
-    let summary = bench.load(&Options { existing: Existing::Replace, ..resume });
+    let summary = bench.load(&ImportOptions { existing: ExistingTable::Replace, ..resume });
     assert_eq!(outcomes(&summary), ["loaded"; 3]);
     assert_eq!(bench.all("SELECT a FROM logs"), "1\n22\n3");
 }
@@ -110,7 +111,7 @@ fn resume_loads_only_files_that_are_new() {
 #[test]
 fn replace_with_resume_removes_rows_of_files_that_are_not_named() {
     let bench = Bench::with(&[("1.jsonl", "{\"a\":1}\n"), ("2.jsonl", "{\"a\":2}\n")]);
-    let replace = Options { resume: true, existing: Existing::Replace, ..into_one() };
+    let replace = ImportOptions { resume: true, existing: ExistingTable::Replace, ..into_one() };
     bench.load(&into_one());
     assert_eq!(outcomes(&bench.load(&replace)), ["unchanged"; 2]);
     let first = [bench.data().join("1.jsonl")];
@@ -118,7 +119,7 @@ fn replace_with_resume_removes_rows_of_files_that_are_not_named() {
     assert_eq!((outcomes(&summary), bench.all("SELECT a FROM logs")), (vec!["loaded"], "1".to_owned()));
     assert_eq!(outcomes(&bench.import_of(&first, &replace).unwrap()), ["unchanged"]);
     // A file that was loaded twice is in the table twice.
-    bench.import_of(&first, &Options { existing: Existing::Append, ..into_one() }).unwrap();
+    bench.import_of(&first, &ImportOptions { existing: ExistingTable::Append, ..into_one() }).unwrap();
     assert_eq!(outcomes(&bench.import_of(&first, &replace).unwrap()), ["loaded"]);
     assert_eq!(bench.all("SELECT a FROM logs"), "1");
 }
@@ -127,8 +128,8 @@ fn replace_with_resume_removes_rows_of_files_that_are_not_named() {
 fn replace_with_resume_removes_rows_that_the_user_had_before() {
     let bench = Bench::with(&[("1.jsonl", "{\"a\":1}\n")]);
     bench.open().execute_batch("CREATE TABLE logs (a); INSERT INTO logs VALUES (7)").unwrap();
-    bench.load(&Options { existing: Existing::Append, ..into_one() });
-    let replace = Options { resume: true, existing: Existing::Replace, ..into_one() };
+    bench.load(&ImportOptions { existing: ExistingTable::Append, ..into_one() });
+    let replace = ImportOptions { resume: true, existing: ExistingTable::Replace, ..into_one() };
     assert_eq!(outcomes(&bench.load(&replace)), ["loaded"]);
     assert_eq!(bench.all("SELECT a FROM logs"), "1");
     assert_eq!(outcomes(&bench.load(&replace)), ["unchanged"]);
@@ -137,7 +138,7 @@ fn replace_with_resume_removes_rows_that_the_user_had_before() {
 #[test]
 fn rows_without_keys_are_loaded_by_a_resume_with_a_file_that_has_keys() {
     let bench = Bench::with(&[("1.jsonl", "{}\n"), ("2.jsonl", "{}\n{}\n")]);
-    let resume = Options { resume: true, ..into_one() };
+    let resume = ImportOptions { resume: true, ..into_one() };
     let summary = bench.import(&into_one()).unwrap();
     assert_eq!((summary.rows, outcomes(&summary)), (0, vec!["failed"; 2]));
     bench.write("3.jsonl", b"{\"a\":1}\n");
@@ -151,7 +152,7 @@ fn rows_without_the_named_columns_are_not_counted_and_are_read_again_by_a_resume
     for block in [1, 1 << 16] {
         let bench = Bench::with(&[("t.jsonl", "{\"b\":1}\n{\"b\":2}\n"), ("u.jsonl", "{\"a\":1}\n")]);
         let columns = vec!["a".to_owned()];
-        let summary = bench.load(&Options { columns, block, ..Options::default() });
+        let summary = bench.load(&ImportOptions { columns, block, ..ImportOptions::default() });
         assert_eq!((summary.rows, summary.files[0].rows), (1, 0), "{block}");
         assert_eq!(bench.all("SELECT rows, blake3 IS NULL FROM _imports ORDER BY source"), "0|1\n1|0");
     }
@@ -160,11 +161,11 @@ fn rows_without_the_named_columns_are_not_counted_and_are_read_again_by_a_resume
 #[test]
 fn files_are_added_to_a_table_that_exists() {
     let bench = Bench::with(&[("logs.jsonl", "{\"a\":1}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     bench.write("2.jsonl", b"{\"a\":2,\"b\":1}\n");
     bench.write("3.jsonl", b"{\"a\":3.5}\n");
     let paths: Vec<PathBuf> = vec![bench.data().join("2.jsonl"), bench.data().join("3.jsonl")];
-    bench.import_of(&paths, &Options { existing: Existing::Append, ..into_one() }).unwrap();
+    bench.import_of(&paths, &ImportOptions { existing: ExistingTable::Append, ..into_one() }).unwrap();
     assert_eq!(bench.all("SELECT * FROM logs"), "1.0r|∅\n2.0r|1\n3.5r|∅");
 }
 
@@ -172,7 +173,7 @@ fn files_are_added_to_a_table_that_exists() {
 fn filename_column_says_where_a_row_is_from() {
     let bench =
         Bench::with(&[("1.jsonl", "{\"a\":1}\n{\"a\":2}\n"), ("2.jsonl", "{\"a\":\"x\"}\n{\"file\":1}\n")]);
-    let options = Options { filename_column: Some("file".to_owned()), ..into_one() };
+    let options = ImportOptions { filename_column: Some("file".to_owned()), ..into_one() };
     let summary = bench.load(&options);
     let shown = |name: &str| bench.data().join(name).display().to_string();
     assert_eq!(
@@ -205,18 +206,19 @@ fn only_the_named_columns_are_loaded() {
     let bench =
         Bench::with(&[("t.jsonl", "{\"a\":1,\"b\":{\"x\":1,\"y\":2},\"c\":true}\n{\"c\":false,\"d\":5}\n")]);
     let columns = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let options = Options { columns: columns(&["c", "b"]), ..small_blocks() };
+    let options = ImportOptions { columns: columns(&["c", "b"]), ..small_blocks() };
     bench.load(&options);
     assert_eq!(bench.all("SELECT * FROM t"), "{\"x\":1,\"y\":2}|1\n∅|0");
     // A second import leaves the others alone as well.
     bench.open().execute_batch("ALTER TABLE t ADD COLUMN d").unwrap();
-    bench.load(&Options { existing: Existing::Append, ..options.clone() });
+    bench.load(&ImportOptions { existing: ExistingTable::Append, ..options.clone() });
     assert_eq!(bench.all("SELECT count(*), count(d) FROM t"), "4|0");
     std::fs::remove_file(bench.database()).unwrap();
-    bench.load(&Options { flatten: 4, ..options });
+    bench.load(&ImportOptions { flatten: 4, ..options });
     assert_eq!(bench.all("SELECT b_x, b_y, c FROM t"), "1|2|1\n∅|∅|0");
     std::fs::remove_file(bench.database()).unwrap();
-    let summary = bench.load(&Options { columns: columns(&["b.y", "nope"]), flatten: 4, ..small_blocks() });
+    let summary =
+        bench.load(&ImportOptions { columns: columns(&["b.y", "nope"]), flatten: 4, ..small_blocks() });
     assert_eq!(bench.all("SELECT * FROM t"), "2\n∅");
     assert_eq!(summary.unmatched, ["nope"]);
 }
@@ -225,7 +227,7 @@ fn only_the_named_columns_are_loaded() {
 fn key_that_is_not_among_the_columns_is_refused() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1,\"b\":2}\n")]);
     let options =
-        Options { columns: vec!["a".to_owned()], primary_key: vec!["b".to_owned()], ..small_blocks() };
+        ImportOptions { columns: vec!["a".to_owned()], primary_key: vec!["b".to_owned()], ..small_blocks() };
     let error = bench.import(&options).unwrap_err().to_string();
     assert!(error.contains("is not among the columns"), "{error}");
 }
@@ -237,12 +239,12 @@ fn limit_takes_the_first_rows_of_each_table() {
             ("t.jsonl", "{\"a\":1}\nbad\n{\"a\":2}\n{\"a\":3,\"z\":1}\nworse\n"),
             ("u.jsonl", "{\"a\":1}\n"),
         ]);
-        let summary = bench.load(&Options { limit: Some(2), block, ..Options::default() });
+        let summary = bench.load(&ImportOptions { limit: Some(2), block, ..ImportOptions::default() });
         assert_eq!(bench.all("SELECT * FROM t"), "1\n2");
         assert_eq!(bench.all("SELECT * FROM u"), "1");
         assert_eq!((summary.rows, summary.rejected), (3, 1), "{summary:?}");
         std::fs::remove_file(bench.database()).unwrap();
-        let summary = bench.load(&Options { limit: Some(3), block, ..into_one() });
+        let summary = bench.load(&ImportOptions { limit: Some(3), block, ..into_one() });
         assert_eq!(bench.all("SELECT a FROM logs"), "1\n2\n3");
         assert_eq!(outcomes(&summary), ["loaded", "not loaded"]);
     }
@@ -252,24 +254,28 @@ fn limit_takes_the_first_rows_of_each_table() {
 fn limit_counts_rows_that_the_table_takes() {
     let text = "{\"id\":1}\n{\"id\":1}\nbad\n{\"a\":2}\n{\"id\":3}\n{\"id\":4}\n{\"id\":5,\"z\":1}\nworse\n";
     for block in [1, 16, 1 << 16] {
-        let keyed =
-            Options { primary_key: vec!["id".to_owned()], limit: Some(3), block, ..Options::default() };
+        let keyed = ImportOptions {
+            primary_key: vec!["id".to_owned()],
+            limit: Some(3),
+            block,
+            ..ImportOptions::default()
+        };
         let bench = Bench::with(&[("t.jsonl", text)]);
         let summary = bench.load(&keyed);
         assert_eq!((summary.rows, summary.rejected), (3, 3), "{block}: {summary:?}");
         assert_eq!(bench.all("SELECT id FROM t"), "1\n3\n4");
         assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "id\na");
         // Of a table that exists.
-        let append = Options { existing: Existing::Append, limit: Some(1), ..keyed.clone() };
+        let append = ImportOptions { existing: ExistingTable::Append, limit: Some(1), ..keyed.clone() };
         let summary = bench.load(&append);
         assert_eq!((summary.rows, summary.rejected), (1, 6), "{block}: {summary:?}");
         assert_eq!(bench.all("SELECT id, z FROM t WHERE id > 3"), "4|∅\n5|1");
         // Exactly as many as there are.
         let bench = Bench::with(&[("t.jsonl", text)]);
-        let summary = bench.load(&Options { limit: Some(4), ..keyed.clone() });
+        let summary = bench.load(&ImportOptions { limit: Some(4), ..keyed.clone() });
         assert_eq!((summary.rows, summary.rejected), (4, 3), "{block}: {summary:?}");
         let bench = Bench::with(&[("t.jsonl", text)]);
-        let summary = bench.load(&Options { limit: Some(5), ..keyed });
+        let summary = bench.load(&ImportOptions { limit: Some(5), ..keyed });
         assert_eq!((summary.rows, summary.rejected), (4, 4), "{block}: {summary:?}");
     }
 }
@@ -277,36 +283,36 @@ fn limit_counts_rows_that_the_table_takes() {
 #[test]
 fn limited_import_is_never_taken_for_the_whole_file() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n{\"a\":2}\n")]);
-    bench.load(&Options { limit: Some(1), ..small_blocks() });
-    let error = bench.import(&Options { resume: true, ..small_blocks() }).unwrap_err().to_string();
+    bench.load(&ImportOptions { limit: Some(1), ..small_blocks() });
+    let error = bench.import(&ImportOptions { resume: true, ..small_blocks() }).unwrap_err().to_string();
     assert!(error.contains("--replace"), "{error}");
 }
 
 #[test]
 fn stopped_import_of_many_files_leaves_nothing_half_done() {
     let bench = Bench::with(&[("1.jsonl", "{\"a\":1}\n"), ("2.jsonl", "{\"a\":2}\n")]);
-    let control = Arc::new(Control::default());
-    control.stop();
+    let control = Arc::new(ImportHandle::default());
+    control.cancel();
     let target = Target::Database(bench.database());
-    let stopped = import(&[bench.data()], &target, &Options { resume: true, ..into_one() }, &control);
+    let stopped = import(&[bench.data()], &target, &ImportOptions { resume: true, ..into_one() }, &control);
     assert!(stopped.map_or(true, |summary| summary.interrupted));
-    let summary = bench.load(&Options { resume: true, ..into_one() });
+    let summary = bench.load(&ImportOptions { resume: true, ..into_one() });
     assert_eq!((bench.all("SELECT a FROM logs").as_str(), summary.rows), ("1\n2", 2));
 }
 
 #[test]
 fn preview_tells_what_an_import_would_do_and_writes_nothing() {
     let bench = Bench::with(&[("t.jsonl", "{\"id\":1,\"a\":1,\"u\":1}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     bench.write("t.jsonl", b"{\"id\":2,\"a\":\"x\",\"new\":1}\n{\"a\":1}\n");
     bench.write("u.jsonl", b"{\"id\":1}\n");
     let before = std::fs::read(bench.database()).unwrap();
-    let preview = |options: &Options| {
+    let preview = |options: &ImportOptions| {
         import(&[bench.data()], &Target::Preview(bench.database()), options, &Arc::default())
     };
-    let error = preview(&Options::default()).unwrap_err().to_string();
+    let error = preview(&ImportOptions::default()).unwrap_err().to_string();
     assert!(error.contains("has the table t already"), "{error}");
-    let append = Options { existing: Existing::Append, ..small_blocks() };
+    let append = ImportOptions { existing: ExistingTable::Append, ..small_blocks() };
     let summary = preview(&append).unwrap();
     let actions: Vec<_> = summary.files.iter().map(|file| (file.action.unwrap(), file.rows)).collect();
     assert_eq!(actions, [("append", 1), ("create", 1)], "{summary:?}");
@@ -315,7 +321,7 @@ fn preview_tells_what_an_import_would_do_and_writes_nothing() {
     assert!(notes.contains("gets new columns: \"new\""), "{notes}");
     assert!(notes.contains("\"a\" is INTEGER, becomes TEXT"), "{notes}");
     assert!(summary.files[1].sql.is_some() && summary.files[0].sql.is_none());
-    let replaced = preview(&Options { existing: Existing::Replace, ..append.clone() }).unwrap();
+    let replaced = preview(&ImportOptions { existing: ExistingTable::Replace, ..append.clone() }).unwrap();
     assert_eq!(replaced.files[0].action, Some("replace"));
     assert_eq!(std::fs::read(bench.database()).unwrap(), before);
     assert_eq!(bench.strays(), Vec::<String>::new());

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bench, lines};
-use gristmill_jsonl::import::options::{Existing, Options};
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions};
 use gristmill_jsonl::import::schema::Schema;
 
 fn schema(text: &str) -> Schema {
@@ -24,7 +24,8 @@ fn rows_without_any_column_are_kept_if_the_schema_has_one() {
     ] {
         for block in [1, 24, 1 << 16] {
             let bench = Bench::with(&[("t.jsonl", &lines(text))]);
-            let summary = bench.load(&Options { block, schema: schema(schema_text), ..Options::default() });
+            let summary =
+                bench.load(&ImportOptions { block, schema: schema(schema_text), ..ImportOptions::default() });
             let rows = text.len() as u64 - rejected;
             assert_eq!((summary.rows, summary.rejected), (rows, rejected), "{text:?}, block {block}");
             assert_eq!(bench.all("SELECT count(*), count(n) FROM t"), format!("{rows}|0"), "{text:?}");
@@ -42,7 +43,11 @@ fn type_of_a_schema_stays_in_a_second_import() {
         ("integer", "\"n\" INTEGER", "{}", "{\"n\":7}"),
     ] {
         let text = format!("[tables.t.columns]\nn = {{ type = \"{kind}\" }}\n");
-        let options = Options { schema: schema(&text), existing: Existing::Append, ..Options::default() };
+        let options = ImportOptions {
+            schema: schema(&text),
+            existing: ExistingTable::Append,
+            ..ImportOptions::default()
+        };
         let bench = Bench::with(&[("t.jsonl", &lines(&[first]))]);
         bench.load(&options);
         bench.write("t.jsonl", lines(&[second]).as_bytes());
@@ -55,10 +60,10 @@ fn type_of_a_schema_stays_in_a_second_import() {
 #[test]
 fn primary_key_that_a_schema_contradicts_is_refused() {
     let bench = Bench::with(&[("t.jsonl", "{\"id\":1,\"a\":5}\n"), ("u.jsonl", "{\"a\":1}\n")]);
-    let options = |key: &str, text: &str| Options {
+    let options = |key: &str, text: &str| ImportOptions {
         primary_key: vec![key.to_owned()],
         schema: schema(text),
-        ..Options::default()
+        ..ImportOptions::default()
     };
     let of_t = "[tables.t]\nprimary_key = \"id\"\n";
     let t = [bench.data().join("t.jsonl")];
@@ -80,7 +85,7 @@ fn primary_key_that_a_schema_contradicts_is_refused() {
 fn index_of_a_schema_whose_column_is_missing_is_unmatched() {
     let bench = Bench::with(&[("t.jsonl", "{\"id\":1}\n"), ("u.jsonl", "{\"nope\":1}\n")]);
     let text = "[tables.t]\nindexes = [\"id\", \"nope\"]\n";
-    let summary = bench.load(&Options { schema: schema(text), ..Options::default() });
+    let summary = bench.load(&ImportOptions { schema: schema(text), ..ImportOptions::default() });
     assert_eq!(summary.files[0].unmatched, ["nope"], "though another table has such a column");
     assert!(summary.files[1].unmatched.is_empty() && summary.rows == 2);
 }

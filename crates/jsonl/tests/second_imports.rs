@@ -4,29 +4,29 @@ mod common;
 
 use common::{Bench, lines};
 use gristmill_jsonl::Sink;
-use gristmill_jsonl::import::options::{Existing, Options};
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions};
 use gristmill_jsonl::import::schema::Schema;
-use gristmill_jsonl::import::summary::{Outcome, Summary};
+use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 
-fn existing(existing: Existing) -> Options {
-    Options { existing, ..Options::default() }
+fn existing(existing: ExistingTable) -> ImportOptions {
+    ImportOptions { existing, ..ImportOptions::default() }
 }
 
-fn keyed(existing: Existing, key: &str) -> Options {
-    Options { existing, primary_key: vec![key.to_owned()], ..Options::default() }
+fn keyed(existing: ExistingTable, key: &str) -> ImportOptions {
+    ImportOptions { existing, primary_key: vec![key.to_owned()], ..ImportOptions::default() }
 }
 
 /// Writes the lines as the file of table `t` and imports them.
 #[track_caller]
-fn load(bench: &Bench, text: &[&str], options: &Options) -> Summary {
+fn load(bench: &Bench, text: &[&str], options: &ImportOptions) -> ImportSummary {
     bench.write("t.jsonl", lines(text).as_bytes());
     bench.load(options)
 }
 
 #[track_caller]
-fn failure(summary: &Summary) -> String {
+fn failure(summary: &ImportSummary) -> String {
     match &summary.files[0].outcome {
-        Outcome::Failed(why) => why.clone(),
+        FileOutcome::Failed(why) => why.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -37,10 +37,10 @@ fn failure(summary: &Summary) -> String {
 fn upsert_into_a_new_table_keeps_the_last_line_of_a_key_and_rejects_keyless_lines() {
     let text =
         [r#"{"id":1,"a":1}"#, r#"{"id":1,"a":2}"#, r#"{"a":1}"#, r#"{"id":2,"a":3}"#, r#"{"id":null,"a":4}"#];
-    for options in [existing(Existing::Upsert), keyed(Existing::Upsert, "id")] {
+    for options in [existing(ExistingTable::Upsert), keyed(ExistingTable::Upsert, "id")] {
         for block in [8, 1 << 16] {
             let bench = Bench::new();
-            let summary = load(&bench, &text, &Options { block, ..options.clone() });
+            let summary = load(&bench, &text, &ImportOptions { block, ..options.clone() });
             assert_eq!((summary.rows, summary.rejected), (3, 2), "{:?}", summary.examples);
             assert_eq!(summary.examples[0].line, 3);
             assert_eq!(summary.examples[0].reason, "the primary key \"id\" is missing or null");
@@ -54,7 +54,7 @@ fn upsert_into_a_new_table_keeps_the_last_line_of_a_key_and_rejects_keyless_line
 fn upsert_finds_the_key_in_a_later_line() {
     let bench = Bench::new();
     let text = [r#"{"a":0}"#, r#"{"id":"x","a":1}"#, r#"{"id":"x","b":2}"#, r#"{"id":"y","a":3}"#];
-    let summary = load(&bench, &text, &existing(Existing::Upsert));
+    let summary = load(&bench, &text, &existing(ExistingTable::Upsert));
     assert_eq!((summary.rows, summary.rejected), (3, 1), "{:?}", summary.examples);
     assert_eq!(bench.all("SELECT id, a, b FROM t ORDER BY id"), "x|1|2\ny|3|∅");
 }
@@ -62,7 +62,7 @@ fn upsert_finds_the_key_in_a_later_line() {
 #[test]
 fn upsert_without_any_key_fails() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n{\"a\":1}\n")]);
-    let why = failure(&bench.import(&existing(Existing::Upsert)).unwrap());
+    let why = failure(&bench.import(&existing(ExistingTable::Upsert)).unwrap());
     assert!(why.contains("--primary-key") && why.contains("_key, _id or id"), "{why}");
     assert!(!bench.database().exists());
 }
@@ -72,7 +72,7 @@ fn second_upsert_with_a_keyless_line_duplicates_nothing() {
     let bench = Bench::new();
     let text = [r#"{"id":3,"a":1}"#, r#"{"a":9}"#, r#"{"id":1,"a":2}"#];
     for _ in 0..3 {
-        let summary = load(&bench, &text, &existing(Existing::Upsert));
+        let summary = load(&bench, &text, &existing(ExistingTable::Upsert));
         assert_eq!((summary.rows, summary.rejected), (2, 1));
         assert_eq!(bench.all("SELECT id, a FROM t ORDER BY id"), "1|2\n3|1");
     }
@@ -81,17 +81,18 @@ fn second_upsert_with_a_keyless_line_duplicates_nothing() {
 #[test]
 fn upsert_takes_the_last_line_of_a_key_in_an_existing_table() {
     let bench = Bench::new();
-    load(&bench, &[r#"{"id":1,"a":1}"#], &Options::default());
+    load(&bench, &[r#"{"id":1,"a":1}"#], &ImportOptions::default());
     let text = [r#"{"id":1,"a":2}"#, r#"{"id":2,"a":1}"#, r#"{"id":1,"a":3}"#, r#"{"id":2,"a":5}"#];
-    assert_eq!(load(&bench, &text, &existing(Existing::Upsert)).rejected, 0);
+    assert_eq!(load(&bench, &text, &existing(ExistingTable::Upsert)).rejected, 0);
     assert_eq!(bench.all("SELECT id, a FROM t"), "1|3\n2|5");
 }
 
 #[test]
 fn upsert_of_a_key_that_changes_its_type_keeps_one_row_for_a_key() {
     let bench = Bench::new();
-    load(&bench, &[r#"{"id":1,"a":1}"#, r#"{"id":2,"a":1}"#], &existing(Existing::Upsert));
-    let summary = load(&bench, &[r#"{"id":"x","a":2}"#, r#"{"id":1,"a":3}"#], &existing(Existing::Upsert));
+    load(&bench, &[r#"{"id":1,"a":1}"#, r#"{"id":2,"a":1}"#], &existing(ExistingTable::Upsert));
+    let summary =
+        load(&bench, &[r#"{"id":"x","a":2}"#, r#"{"id":1,"a":3}"#], &existing(ExistingTable::Upsert));
     assert_eq!((summary.rows, summary.rejected), (2, 0), "{:?}", summary.examples);
     assert_eq!(bench.all("SELECT id, a, typeof(id) FROM t ORDER BY id"), "1|3|text\n2|1|text\nx|2|text");
 }
@@ -101,9 +102,9 @@ fn upsert_of_a_key_that_changes_its_type_keeps_one_row_for_a_key() {
 #[test]
 fn append_rejects_keyless_lines_instead_of_inventing_keys() {
     let bench = Bench::new();
-    load(&bench, &[r#"{"id":1,"a":1}"#, r#"{"id":5,"a":2}"#], &Options::default());
+    load(&bench, &[r#"{"id":1,"a":1}"#, r#"{"id":5,"a":2}"#], &ImportOptions::default());
     let text = [r#"{"a":3}"#, r#"{"id":6,"a":4}"#, r#"{"id":null,"a":5}"#, r#"{"id":7,"a":6}"#];
-    let summary = load(&bench, &text, &existing(Existing::Append));
+    let summary = load(&bench, &text, &existing(ExistingTable::Append));
     assert_eq!((summary.rows, summary.rejected), (2, 2));
     assert_eq!(summary.examples[0].reason, "the primary key \"id\" is missing or null");
     assert_eq!(bench.all("SELECT id, a FROM t"), "1|1\n5|2\n6|4\n7|6");
@@ -121,7 +122,7 @@ fn append_to_a_foreign_table_invents_no_key_unless_it_is_autoincrement_or_has_a_
         let bench = Bench::new();
         bench.open().execute_batch(&format!("CREATE TABLE t ({columns})")).unwrap();
         let text = [r#"{"a":"y"}"#, r#"{"id":9,"a":"x"}"#];
-        let summary = load(&bench, &text, &existing(Existing::Append));
+        let summary = load(&bench, &text, &existing(ExistingTable::Append));
         assert_eq!(summary.rejected, rejected, "{columns}: {:?}", summary.examples);
         assert_eq!(bench.all("SELECT id, a FROM t ORDER BY rowid"), rows, "{columns}");
     }
@@ -130,7 +131,7 @@ fn append_to_a_foreign_table_invents_no_key_unless_it_is_autoincrement_or_has_a_
 #[test]
 fn a_sink_rejects_keyless_objects_instead_of_inventing_keys() {
     let bench = Bench::new();
-    load(&bench, &[r#"{"id":1,"a":1}"#], &Options::default());
+    load(&bench, &[r#"{"id":1,"a":1}"#], &ImportOptions::default());
     let mut sink = Sink::open(&bench.database(), "t").unwrap();
     let results = sink.append(&[b"{\"a\":2}", b"{\"id\":2}"]).unwrap();
     let error = results[0].as_ref().unwrap_err().to_string();
@@ -143,7 +144,7 @@ fn a_sink_rejects_keyless_objects_instead_of_inventing_keys() {
 
 #[test]
 fn a_key_in_another_case_never_takes_over_a_column() {
-    for way in [Existing::Append, Existing::Upsert] {
+    for way in [ExistingTable::Append, ExistingTable::Upsert] {
         let bench = Bench::new();
         let steps = [
             r#"{"id":1,"name":"a"}"#,
@@ -162,7 +163,7 @@ fn a_key_in_another_case_never_takes_over_a_column() {
 
 #[test]
 fn second_imports_have_the_columns_of_one_import_with_spread_objects() {
-    let options = Options { flatten: 32, ..existing(Existing::Append) };
+    let options = ImportOptions { flatten: 32, ..existing(ExistingTable::Append) };
     let steps = [
         r#"{"p":{"x":1},"p_x":2}"#,
         r#"{"p_x":2}"#,
@@ -185,7 +186,7 @@ fn second_imports_have_the_columns_of_one_import_with_spread_objects() {
 #[test]
 fn the_exact_name_of_a_column_wins_in_a_table_of_an_import() {
     for block in [8, 1 << 16] {
-        let append = Options { block, ..existing(Existing::Append) };
+        let append = ImportOptions { block, ..existing(ExistingTable::Append) };
         let bench = Bench::new();
         for step in [r#"{"A":1}"#, r#"{"a":2}"#, r#"{"A":"x","a_2":"y"}"#] {
             assert_eq!(load(&bench, &[step], &append).rejected, 0);
@@ -201,7 +202,7 @@ fn the_exact_name_of_a_column_wins_in_a_table_of_an_import() {
 fn a_column_whose_own_key_is_in_the_file_takes_no_other_key() {
     for order in [[r#"{"a_2":[]}"#, r#"{"a":3}"#], [r#"{"a":3}"#, r#"{"a_2":[]}"#]] {
         for block in [8, 1 << 16] {
-            let append = Options { block, ..existing(Existing::Append) };
+            let append = ImportOptions { block, ..existing(ExistingTable::Append) };
             let bench = Bench::new();
             load(&bench, &[r#"{"A":1,"a":2}"#], &append);
             load(&bench, &order, &append);
@@ -221,14 +222,14 @@ fn a_column_whose_own_key_is_in_the_file_takes_no_other_key() {
 #[test]
 fn the_exact_name_of_a_column_wins_with_a_schema_that_skips_other_keys() {
     let bench = Bench::new();
-    load(&bench, &[r#"{"A":1,"a":2}"#], &existing(Existing::Append));
+    load(&bench, &[r#"{"A":1,"a":2}"#], &existing(ExistingTable::Append));
     let path = bench.folder.path().join("data/s.toml");
     for others in ["skip", "reject"] {
         std::fs::write(&path, format!("[tables.t]\nothers = \"{others}\"\ncolumns.a.type = \"integer\""))
             .unwrap();
         let schema = Schema::read(&path).unwrap();
         let text = [r#"{"a_2":3}"#, r#"{"a_2":"x"}"#];
-        let summary = load(&bench, &text, &Options { schema, ..existing(Existing::Append) });
+        let summary = load(&bench, &text, &ImportOptions { schema, ..existing(ExistingTable::Append) });
         assert_eq!((summary.rows, summary.rejected), (1, 1), "its type is that of the schema");
     }
     assert_eq!(bench.all("SELECT a_2 FROM t"), "2\n3\n3");
@@ -237,7 +238,7 @@ fn the_exact_name_of_a_column_wins_with_a_schema_that_skips_other_keys() {
 #[test]
 fn the_exact_name_of_a_column_wins_in_a_sink_into_a_table_of_an_import() {
     let bench = Bench::new();
-    load(&bench, &[r#"{"A":1,"a":2}"#], &Options::default());
+    load(&bench, &[r#"{"A":1,"a":2}"#], &ImportOptions::default());
     let mut sink = Sink::open(&bench.database(), "t").unwrap();
     for object in [r#"{"a_2":3}"#, r#"{"a":4}"#, r#"{"a":5,"a_2":6}"#] {
         sink.append(&[object.as_bytes()]).unwrap().remove(0).unwrap();
@@ -253,17 +254,17 @@ fn an_exact_name_wins_in_a_foreign_table() {
         for block in [8, 1 << 16] {
             let bench = Bench::new();
             bench.open().execute_batch("CREATE TABLE t (name TEXT)").unwrap();
-            load(&bench, &order, &Options { block, ..existing(Existing::Append) });
+            load(&bench, &order, &ImportOptions { block, ..existing(ExistingTable::Append) });
             assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "name\nName_2");
             assert_eq!(bench.all("SELECT name, Name_2 FROM t ORDER BY name IS NULL"), "c|∅\n∅|b");
-            load(&bench, &[r#"{"Name":"d"}"#], &existing(Existing::Append));
+            load(&bench, &[r#"{"Name":"d"}"#], &existing(ExistingTable::Append));
             assert_eq!(bench.all("SELECT count(Name_2) FROM t"), "2", "it stays there");
         }
         // A key without an exact match has the column that SQLite would find.
         let bench = Bench::new();
         bench.open().execute_batch("CREATE TABLE t (name TEXT)").unwrap();
         for text in order {
-            load(&bench, &[text], &existing(Existing::Append));
+            load(&bench, &[text], &existing(ExistingTable::Append));
         }
         assert_eq!(bench.all("SELECT name FROM t ORDER BY name"), "b\nc");
     }
@@ -285,13 +286,13 @@ fn an_exact_name_wins_in_a_sink() {
     assert_eq!(bench.all("SELECT * FROM t"), "1|∅\n2|∅\n3|4\n∅|5\n6|∅");
     // A table that an import made.
     let bench = Bench::new();
-    load(&bench, &[r#"{"name":"a"}"#], &Options::default());
+    load(&bench, &[r#"{"name":"a"}"#], &ImportOptions::default());
     let mut sink = Sink::open(&bench.database(), "t").unwrap();
     for object in [r#"{"Name":"b"}"#, r#"{"name":"c"}"#] {
         sink.append(&[object.as_bytes()]).unwrap().remove(0).unwrap();
     }
     drop(sink);
-    load(&bench, &[r#"{"Name":"d"}"#, r#"{"name":"e"}"#], &existing(Existing::Append));
+    load(&bench, &[r#"{"Name":"d"}"#, r#"{"name":"e"}"#], &existing(ExistingTable::Append));
     assert_eq!(bench.all("SELECT name, Name_2 FROM t"), "a|∅\n∅|b\nc|∅\n∅|d\ne|∅");
 }
 
@@ -299,7 +300,7 @@ fn an_exact_name_wins_in_a_sink() {
 fn a_primary_key_or_an_index_is_the_column_of_its_exact_key() {
     let bench = Bench::new();
     let text = [r#"{"ID":7,"id":1}"#, r#"{"ID":7,"id":2}"#];
-    let options = Options { indexes: vec!["id".to_owned()], ..keyed(Existing::Refuse, "id") };
+    let options = ImportOptions { indexes: vec!["id".to_owned()], ..keyed(ExistingTable::Refuse, "id") };
     let summary = load(&bench, &text, &options);
     assert_eq!((summary.rows, summary.rejected), (2, 0), "{:?}", summary.examples);
     assert_eq!(summary.files[0].primary_key.as_deref(), Some("id_2"));
@@ -314,7 +315,7 @@ fn decimals_beyond_a_double_are_rounded() {
         r#"{"pi":3.14159265358979323846,"small":1e-400,"far":1e400,"code":123456789012345678901}"#,
         r#"{"pi":0.1,"small":1.5,"far":2,"code":7}"#,
     ];
-    let summary = load(&bench, &text, &Options::default());
+    let summary = load(&bench, &text, &ImportOptions::default());
     assert_eq!(summary.rejected, 0);
     assert_eq!(
         bench.all("SELECT * FROM t"),
@@ -322,12 +323,12 @@ fn decimals_beyond_a_double_are_rounded() {
     );
     assert!(bench.schema("t").contains("\"pi\" REAL,\n  \"small\" REAL,\n  \"far\" TEXT,\n  \"code\" TEXT"));
     // Appended, to a table of ours and to a foreign one.
-    assert_eq!(load(&bench, &text[..1], &existing(Existing::Append)).rejected, 0);
+    assert_eq!(load(&bench, &text[..1], &existing(ExistingTable::Append)).rejected, 0);
     assert_eq!(bench.all("SELECT typeof(pi), typeof(small) FROM t WHERE rowid = 3"), "real|real");
     let bench = Bench::new();
     bench.open().execute_batch("CREATE TABLE t (r REAL, n NUMERIC, d DATETIME)").unwrap();
     let text = r#"{"r":3.14159265358979323846,"n":3.14159265358979323846,"d":3.14159265358979323846}"#;
-    let summary = load(&bench, &[text, r#"{"r":9007199254740993}"#], &existing(Existing::Append));
+    let summary = load(&bench, &[text, r#"{"r":9007199254740993}"#], &existing(ExistingTable::Append));
     assert_eq!(summary.rejected, 0, "{:?}", summary.examples);
     assert_eq!(
         bench.all("SELECT * FROM t"),
@@ -360,11 +361,11 @@ fn append_widens_columns_so_that_no_line_is_lost() {
         let line = |value: &str| format!("{{\"n\":{value}}}");
         let (first, second) = (line(first), line(second));
         let once = Bench::new();
-        load(&once, &[&first, &second], &Options::default());
+        load(&once, &[&first, &second], &ImportOptions::default());
         let bench = Bench::new();
-        load(&bench, &[&first], &Options::default());
+        load(&bench, &[&first], &ImportOptions::default());
         bench.open().execute_batch("CREATE INDEX i ON t (n); CREATE VIEW v AS SELECT n FROM t").unwrap();
-        let summary = load(&bench, &[&second], &existing(Existing::Append));
+        let summary = load(&bench, &[&second], &existing(ExistingTable::Append));
         assert_eq!(summary.rejected, 0, "{first} {second}: {:?}", summary.examples);
         assert_eq!(bench.all("SELECT n FROM t"), rows, "{first} {second}");
         assert_eq!(bench.all("SELECT n FROM v"), rows, "{first} {second}");
@@ -376,7 +377,7 @@ fn append_widens_columns_so_that_no_line_is_lost() {
 }
 
 /// The rows of the lines, imported one at a time and at once.
-fn one_at_a_time_and_at_once(lines: &[&str], options: &Options, select: &str) -> (String, String) {
+fn one_at_a_time_and_at_once(lines: &[&str], options: &ImportOptions, select: &str) -> (String, String) {
     let (apart, once) = (Bench::new(), Bench::new());
     for line in lines {
         let summary = load(&apart, &[line], options);
@@ -393,14 +394,14 @@ fn upsert_finds_a_number_after_its_key_column_became_text() {
         let lines = [line(id, "old"), line("1.5", "h"), line("\"x\"", "t"), line(id, "new")];
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         let select = "SELECT id, v FROM t ORDER BY v";
-        let (apart, once) = one_at_a_time_and_at_once(&lines, &existing(Existing::Upsert), select);
+        let (apart, once) = one_at_a_time_and_at_once(&lines, &existing(ExistingTable::Upsert), select);
         assert_eq!(apart, format!("1.5|h\n{id}|new\nx|t"));
         assert_eq!(apart, once);
     }
     // Numbers that all have a fraction keep it.
     let lines = [r#"{"id":1.0,"v":1}"#, r#"{"id":1.5,"v":2}"#, r#"{"id":"x","v":3}"#, r#"{"id":1.0,"v":4}"#];
     let select = "SELECT id, v FROM t ORDER BY v";
-    let (apart, once) = one_at_a_time_and_at_once(&lines, &existing(Existing::Upsert), select);
+    let (apart, once) = one_at_a_time_and_at_once(&lines, &existing(ExistingTable::Upsert), select);
     assert_eq!(apart, "1.5|2\nx|3\n1.0|4");
     assert_eq!(apart, once);
 }
@@ -418,7 +419,8 @@ fn numbers_are_spelt_as_in_one_import_when_their_column_becomes_text_later() {
     for (values, expected) in cases {
         let lines: Vec<String> = values.iter().map(|value| format!("{{\"n\":{value}}}")).collect();
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        let (apart, once) = one_at_a_time_and_at_once(&lines, &existing(Existing::Append), "SELECT n FROM t");
+        let (apart, once) =
+            one_at_a_time_and_at_once(&lines, &existing(ExistingTable::Append), "SELECT n FROM t");
         assert_eq!(apart, expected, "{values:?}");
         assert_eq!(once, expected, "{values:?}");
     }
@@ -426,7 +428,8 @@ fn numbers_are_spelt_as_in_one_import_when_their_column_becomes_text_later() {
     for values in [["true", "5", "\"x\""], ["true", "1.5", "\"x\""]] {
         let lines = values.map(|value| format!("{{\"n\":{value}}}"));
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        let (apart, _) = one_at_a_time_and_at_once(&lines, &existing(Existing::Append), "SELECT n FROM t");
+        let (apart, _) =
+            one_at_a_time_and_at_once(&lines, &existing(ExistingTable::Append), "SELECT n FROM t");
         assert_eq!(apart, format!("1\n{}\nx", values[1]));
     }
 }
@@ -434,12 +437,12 @@ fn numbers_are_spelt_as_in_one_import_when_their_column_becomes_text_later() {
 #[test]
 fn whole_numbers_of_a_sink_are_spelt_as_such_when_their_column_becomes_text() {
     let bench = Bench::new();
-    load(&bench, &[r#"{"n":1.5}"#], &Options::default());
+    load(&bench, &[r#"{"n":1.5}"#], &ImportOptions::default());
     let mut sink = Sink::open(&bench.database(), "t").unwrap();
     assert!(sink.append(&[b"{\"n\":5}"]).unwrap()[0].is_ok());
     assert!(sink.append(&[b"{\"n\":6}"]).unwrap()[0].is_ok());
     drop(sink);
-    load(&bench, &[r#"{"n":"x"}"#], &existing(Existing::Append));
+    load(&bench, &[r#"{"n":"x"}"#], &existing(ExistingTable::Append));
     assert_eq!(bench.all("SELECT n FROM t"), "1.5\n5\n6\nx");
     assert_eq!(bench.all("SELECT count(*) FROM _imports"), "3");
 }
@@ -447,9 +450,10 @@ fn whole_numbers_of_a_sink_are_spelt_as_such_when_their_column_becomes_text() {
 #[test]
 fn append_widens_a_primary_key() {
     let bench = Bench::new();
-    load(&bench, &[r#"{"id":1,"a":1}"#, r#"{"id":2,"a":2}"#], &Options::default());
+    load(&bench, &[r#"{"id":1,"a":1}"#, r#"{"id":2,"a":2}"#], &ImportOptions::default());
     bench.open().execute_batch("CREATE INDEX i ON t (a)").unwrap();
-    let summary = load(&bench, &[r#"{"id":"x","a":3}"#, r#"{"id":"1","a":4}"#], &existing(Existing::Append));
+    let summary =
+        load(&bench, &[r#"{"id":"x","a":3}"#, r#"{"id":"1","a":4}"#], &existing(ExistingTable::Append));
     assert_eq!((summary.rows, summary.rejected), (1, 1), "{:?}", summary.examples);
     assert!(summary.examples[0].reason.contains("UNIQUE"), "{:?}", summary.examples);
     assert_eq!(bench.all("SELECT id, a FROM t ORDER BY a"), "1|1\n2|2\nx|3");
@@ -459,8 +463,8 @@ fn append_widens_a_primary_key() {
     );
     // And one that is not the row's number.
     let bench = Bench::new();
-    load(&bench, &[r#"{"id":2}"#, r#"{"id":1}"#], &Options::default());
-    assert_eq!(load(&bench, &[r#"{"id":"x"}"#], &existing(Existing::Append)).rejected, 0);
+    load(&bench, &[r#"{"id":2}"#, r#"{"id":1}"#], &ImportOptions::default());
+    assert_eq!(load(&bench, &[r#"{"id":"x"}"#], &existing(ExistingTable::Append)).rejected, 0);
     assert_eq!(bench.all("SELECT id FROM t NOT INDEXED"), "2\n1\nx");
 }
 
@@ -469,13 +473,13 @@ fn any_is_a_type_for_numbers_unless_the_table_is_strict() {
     let text = [r#"{"d":"007"}"#, r#"{"d":"1e5"}"#, r#"{"d":"x"}"#, r#"{"d":7}"#];
     let bench = Bench::new();
     bench.open().execute_batch("CREATE TABLE t (d ANY)").unwrap();
-    let summary = load(&bench, &text, &existing(Existing::Append));
+    let summary = load(&bench, &text, &existing(ExistingTable::Append));
     assert_eq!((summary.rows, summary.rejected), (2, 2), "{:?}", summary.examples);
     assert!(summary.examples[0].reason.contains("\"d\""), "{:?}", summary.examples);
     assert_eq!(bench.all("SELECT quote(d) FROM t"), "'x'\n7");
     let bench = Bench::new();
     bench.open().execute_batch("CREATE TABLE t (d ANY) STRICT").unwrap();
-    assert_eq!(load(&bench, &text, &existing(Existing::Append)).rejected, 0);
+    assert_eq!(load(&bench, &text, &existing(ExistingTable::Append)).rejected, 0);
     assert_eq!(bench.all("SELECT quote(d) FROM t"), "'007'\n'1e5'\n'x'\n7");
 }
 
@@ -483,7 +487,7 @@ fn any_is_a_type_for_numbers_unless_the_table_is_strict() {
 fn what_a_foreign_table_does_not_take_costs_the_line() {
     let bench = Bench::new();
     bench.open().execute_batch("CREATE TABLE t (n INTEGER)").unwrap();
-    let summary = load(&bench, &[r#"{"n":1}"#, r#"{"n":"x"}"#], &existing(Existing::Append));
+    let summary = load(&bench, &[r#"{"n":1}"#, r#"{"n":"x"}"#], &existing(ExistingTable::Append));
     assert_eq!((summary.rows, summary.rejected), (1, 1));
     assert!(summary.examples[0].reason.contains("\"n\""), "{:?}", summary.examples);
     assert_eq!(bench.schema("t"), "CREATE TABLE t (n INTEGER)");
@@ -494,13 +498,13 @@ fn what_a_foreign_table_does_not_take_costs_the_line() {
 #[test]
 fn resume_loads_a_dropped_table_again() {
     let bench = Bench::new();
-    load(&bench, &[r#"{"a":1}"#, r#"{"a":2}"#], &Options::default());
-    let resume = Options { resume: true, ..Options::default() };
-    assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Unchanged);
+    load(&bench, &[r#"{"a":1}"#, r#"{"a":2}"#], &ImportOptions::default());
+    let resume = ImportOptions { resume: true, ..ImportOptions::default() };
+    assert_eq!(bench.load(&resume).files[0].outcome, FileOutcome::Unchanged);
     bench.open().execute_batch("DROP TABLE t").unwrap();
-    assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Loaded);
+    assert_eq!(bench.load(&resume).files[0].outcome, FileOutcome::Loaded);
     assert_eq!(bench.all("SELECT a FROM t"), "1\n2");
-    assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Unchanged);
+    assert_eq!(bench.load(&resume).files[0].outcome, FileOutcome::Unchanged);
 }
 
 #[test]
@@ -509,38 +513,38 @@ fn resume_does_not_trust_a_table_that_lost_rows_or_columns() {
         ["DELETE FROM t WHERE a = 1", "ALTER TABLE t DROP COLUMN b", "DROP TABLE t; CREATE TABLE t (a, b)"]
     {
         let bench = Bench::new();
-        load(&bench, &[r#"{"a":1,"b":1}"#, r#"{"a":2,"b":2}"#], &Options::default());
+        load(&bench, &[r#"{"a":1,"b":1}"#, r#"{"a":2,"b":2}"#], &ImportOptions::default());
         bench.open().execute_batch(change).unwrap();
-        for way in [Existing::Refuse, Existing::Append] {
-            let resume = Options { resume: true, ..existing(way) };
+        for way in [ExistingTable::Refuse, ExistingTable::Append] {
+            let resume = ImportOptions { resume: true, ..existing(way) };
             let error = bench.import(&resume).unwrap_err();
-            assert!(error.is_users() && error.to_string().contains("--replace"), "{change}: {error}");
+            assert!(error.is_user_error() && error.to_string().contains("--replace"), "{change}: {error}");
         }
-        let resume = Options { resume: true, ..existing(Existing::Replace) };
-        assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Loaded, "{change}");
+        let resume = ImportOptions { resume: true, ..existing(ExistingTable::Replace) };
+        assert_eq!(bench.load(&resume).files[0].outcome, FileOutcome::Loaded, "{change}");
         assert_eq!(bench.all("SELECT a, b FROM t"), "1|1\n2|2");
     }
     // Rows that came from elsewhere are no reason.
     let bench = Bench::new();
-    load(&bench, &[r#"{"a":1}"#], &Options::default());
+    load(&bench, &[r#"{"a":1}"#], &ImportOptions::default());
     bench.open().execute_batch("INSERT INTO t VALUES (5); ALTER TABLE t ADD COLUMN c").unwrap();
-    let resume = Options { resume: true, ..Options::default() };
-    assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Unchanged);
+    let resume = ImportOptions { resume: true, ..ImportOptions::default() };
+    assert_eq!(bench.load(&resume).files[0].outcome, FileOutcome::Unchanged);
 }
 
 #[test]
 fn resume_reads_a_file_again_that_may_have_changed_within_the_same_tick() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     let path = bench.data().join("t.jsonl");
     let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
     // Another content of the same size, so soon that the file system gives it the same time.
     bench.write("t.jsonl", b"{\"a\":2}\n");
     std::fs::File::options().append(true).open(&path).unwrap().set_modified(modified).unwrap();
-    let resume = Options { resume: true, existing: Existing::Replace, ..Options::default() };
-    assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Loaded);
+    let resume = ImportOptions { resume: true, existing: ExistingTable::Replace, ..ImportOptions::default() };
+    assert_eq!(bench.load(&resume).files[0].outcome, FileOutcome::Loaded);
     assert_eq!(bench.all("SELECT a FROM t"), "2");
-    assert_eq!(bench.load(&resume).files[0].outcome, Outcome::Unchanged);
+    assert_eq!(bench.load(&resume).files[0].outcome, FileOutcome::Unchanged);
 }
 
 // Keys that were asked for.
@@ -548,24 +552,24 @@ fn resume_reads_a_file_again_that_may_have_changed_within_the_same_tick() {
 #[test]
 fn a_primary_key_that_no_line_has_fails() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
-    let why = failure(&bench.import(&keyed(Existing::Refuse, "nope")).unwrap());
+    let why = failure(&bench.import(&keyed(ExistingTable::Refuse, "nope")).unwrap());
     assert!(why.contains("\"nope\""), "{why}");
     assert!(!bench.database().exists());
 }
 
 #[test]
 fn a_primary_key_that_differs_from_the_tables_is_refused() {
-    for way in [Existing::Append, Existing::Upsert] {
+    for way in [ExistingTable::Append, ExistingTable::Upsert] {
         let bench = Bench::new();
-        load(&bench, &[r#"{"id":1,"a":1}"#], &Options::default());
+        load(&bench, &[r#"{"id":1,"a":1}"#], &ImportOptions::default());
         for (key, words) in [("a", "is \"id\", not \"a\""), ("nope", "is \"id\", not \"nope\"")] {
             let error = bench.import(&keyed(way, key)).unwrap_err();
-            assert!(error.is_users() && error.to_string().contains(words), "{error}");
+            assert!(error.is_user_error() && error.to_string().contains(words), "{error}");
         }
         bench.load(&keyed(way, "id"));
         // A table without one.
         let bench = Bench::new();
-        load(&bench, &[r#"{"a":1}"#], &Options::default());
+        load(&bench, &[r#"{"a":1}"#], &ImportOptions::default());
         let error = bench.import(&keyed(way, "a")).unwrap_err().to_string();
         assert!(error.contains("has no primary key"), "{error}");
         // A unique index does as well.
@@ -576,8 +580,12 @@ fn a_primary_key_that_differs_from_the_tables_is_refused() {
 
 // Keys of several columns.
 
-fn composite(existing: Existing) -> Options {
-    Options { existing, primary_key: vec!["year".to_owned(), "n".to_owned()], ..Options::default() }
+fn composite(existing: ExistingTable) -> ImportOptions {
+    ImportOptions {
+        existing,
+        primary_key: vec!["year".to_owned(), "n".to_owned()],
+        ..ImportOptions::default()
+    }
 }
 
 #[test]
@@ -592,7 +600,7 @@ fn composite_key_is_the_tables_primary_key() {
     ];
     for block in [8, 1 << 16] {
         let bench = Bench::new();
-        let summary = load(&bench, &text[..3], &Options { block, ..composite(Existing::Refuse) });
+        let summary = load(&bench, &text[..3], &ImportOptions { block, ..composite(ExistingTable::Refuse) });
         assert_eq!((summary.rows, summary.rejected), (3, 0));
         assert_eq!(summary.files[0].primary_key.as_deref(), Some("year, n"));
         assert_eq!(
@@ -602,7 +610,7 @@ fn composite_key_is_the_tables_primary_key() {
         assert!(bench.open().execute("INSERT INTO t VALUES (2025, 1, 9)", []).is_err());
         // Lines without all of it, and lines that have one that was there.
         let bench = Bench::new();
-        let summary = load(&bench, &text, &Options { block, ..composite(Existing::Refuse) });
+        let summary = load(&bench, &text, &ImportOptions { block, ..composite(ExistingTable::Refuse) });
         assert_eq!((summary.rows, summary.rejected), (3, 3));
         let reasons: Vec<&str> = summary.examples.iter().map(|bad| bad.reason.as_str()).collect();
         assert!(reasons[0].contains("UNIQUE constraint failed: t.year, t.n"), "{reasons:?}");
@@ -617,11 +625,11 @@ fn upsert_on_a_composite_key() {
     let bench = Bench::new();
     for _ in 0..2 {
         let text = [r#"{"year":2024,"n":1,"a":1}"#, r#"{"year":2024,"n":2}"#, r#"{"year":2024,"n":1,"a":2}"#];
-        assert_eq!(load(&bench, &text, &composite(Existing::Upsert)).rejected, 0);
+        assert_eq!(load(&bench, &text, &composite(ExistingTable::Upsert)).rejected, 0);
         assert_eq!(bench.all("SELECT * FROM t ORDER BY n"), "2024|1|2\n2024|2|∅");
     }
     // The key need not be named again; it gets wider like other columns.
-    let summary = load(&bench, &[r#"{"year":"2024","n":2,"a":7}"#], &existing(Existing::Upsert));
+    let summary = load(&bench, &[r#"{"year":"2024","n":2,"a":7}"#], &existing(ExistingTable::Upsert));
     assert_eq!(summary.rejected, 0, "{:?}", summary.examples);
     assert_eq!(bench.all("SELECT * FROM t ORDER BY n"), "2024|1|2\n2024|2|7");
     assert_eq!(bench.all("SELECT DISTINCT typeof(year) FROM t"), "text");
@@ -630,7 +638,7 @@ fn upsert_on_a_composite_key() {
     bench.open().execute_batch("CREATE TABLE t (n, year, a, UNIQUE (n, year))").unwrap();
     for a in 1..3 {
         let line = format!("{{\"year\":1,\"n\":1,\"a\":{a}}}");
-        assert_eq!(load(&bench, &[&line], &composite(Existing::Upsert)).rows, 1);
+        assert_eq!(load(&bench, &[&line], &composite(ExistingTable::Upsert)).rows, 1);
         assert_eq!(bench.all("SELECT a FROM t"), a.to_string());
     }
 }
@@ -645,7 +653,7 @@ fn a_schema_names_a_composite_key() {
     let options = |key: &str| {
         let text =
             format!("[tables.t]\nprimary_key = {key}\n[tables.t.columns]\nn = {{ name = \"number\" }}\n");
-        Options { schema: schema(&text).unwrap(), ..existing(Existing::Upsert) }
+        ImportOptions { schema: schema(&text).unwrap(), ..existing(ExistingTable::Upsert) }
     };
     let bench = Bench::new();
     let text = [r#"{"year":1,"n":1,"a":1}"#, r#"{"year":1,"n":2,"a":1}"#, r#"{"year":1,"n":1,"a":2}"#];
@@ -666,7 +674,8 @@ fn rejection_reasons_name_the_column_of_the_schema() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = "[tables.t.columns]\ngroupID = { type = \"integer\", name = \"group_id\" }\n";
     std::fs::write(file.path(), text).unwrap();
-    let options = Options { schema: Schema::read(file.path()).unwrap(), ..existing(Existing::Append) };
+    let options =
+        ImportOptions { schema: Schema::read(file.path()).unwrap(), ..existing(ExistingTable::Append) };
     let text = [r#"{"groupID":"x"}"#, r#"{"groupID":1}"#, r#"{"groupID":"y"}"#];
     let bench = Bench::new();
     // A new table, and one that exists.
@@ -681,7 +690,7 @@ fn rejection_reasons_name_the_column_of_the_schema() {
     // A column whose type was found is never the reason: its type is that of the lines that are good.
     let text = "[tables.t.columns]\na = { type = \"integer\" }\n";
     std::fs::write(file.path(), text).unwrap();
-    let options = Options { schema: Schema::read(file.path()).unwrap(), ..Options::default() };
+    let options = ImportOptions { schema: Schema::read(file.path()).unwrap(), ..ImportOptions::default() };
     let bench = Bench::new();
     let text = [r#"{"b":1,"a":1}"#, r#"{"b":"x","a":"y"}"#, r#"{"c":1}"#, r#"{"c":"z"}"#];
     let summary = load(&bench, &text, &options);
@@ -691,7 +700,7 @@ fn rejection_reasons_name_the_column_of_the_schema() {
     let bench = Bench::new();
     bench.open().execute_batch("CREATE TABLE t (id INTEGER, a INTEGER)").unwrap();
     let text = [r#"{"id":1,"ID":1}"#, r#"{"id":2,"ID":"x","a":"y"}"#];
-    let summary = load(&bench, &text, &existing(Existing::Append));
+    let summary = load(&bench, &text, &existing(ExistingTable::Append));
     let expected = "the column \"a\" is INTEGER (whole numbers of 64 bits); found text: \"y\"";
     assert_eq!(summary.examples[0].reason, expected);
 }
@@ -700,8 +709,8 @@ fn rejection_reasons_name_the_column_of_the_schema() {
 fn appended_key_named_like_the_row_number_becomes_a_column_with_another_name() {
     let bench = Bench::new();
     bench.write("t.jsonl", b"{\"a\":1}\n");
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     bench.write("t.jsonl", b"{\"a\":2,\"rowid\":7,\"OID\":\"x\"}\n");
-    bench.load(&Options { existing: Existing::Append, ..Options::default() });
+    bench.load(&ImportOptions { existing: ExistingTable::Append, ..ImportOptions::default() });
     assert_eq!(bench.all("SELECT a, rowid_2, OID_2 FROM t"), "1|∅|∅\n2|7|x");
 }

@@ -3,18 +3,18 @@
 mod common;
 
 use common::{Bench, lines};
-use gristmill_jsonl::import::options::{Existing, Options};
-use gristmill_jsonl::import::summary::{Outcome, Summary};
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions};
+use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 
-fn selecting(existing: Existing, columns: &[&str]) -> Options {
+fn selecting(existing: ExistingTable, columns: &[&str]) -> ImportOptions {
     let columns = columns.iter().map(|name| (*name).to_owned()).collect();
-    Options { existing, columns, ..Options::default() }
+    ImportOptions { existing, columns, ..ImportOptions::default() }
 }
 
 #[track_caller]
-fn failure(summary: &Summary) -> String {
+fn failure(summary: &ImportSummary) -> String {
     match &summary.files[0].outcome {
-        Outcome::Failed(why) => why.clone(),
+        FileOutcome::Failed(why) => why.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -24,9 +24,9 @@ fn selected_columns_that_no_line_has_load_no_rows() {
     for names in [&["Name"][..], &["nope"], &["Name", "nope"]] {
         for block in [1, 1 << 16] {
             let bench = Bench::with(&[("t.jsonl", &lines(&[r#"{"name":"x"}"#, r#"{"name":"y"}"#]))]);
-            bench.load(&Options::default());
-            for existing in [Existing::Append, Existing::Replace] {
-                let options = Options { block, ..selecting(existing, names) };
+            bench.load(&ImportOptions::default());
+            for existing in [ExistingTable::Append, ExistingTable::Replace] {
+                let options = ImportOptions { block, ..selecting(existing, names) };
                 let why = failure(&bench.load(&options));
                 assert!(why.contains("no line has a key that --columns names"), "{why}");
                 assert!(why.contains(&format!("{:?}", names[0])), "{why}");
@@ -39,7 +39,7 @@ fn selected_columns_that_no_line_has_load_no_rows() {
 #[test]
 fn selected_columns_that_no_line_has_make_no_table() {
     let bench = Bench::with(&[("t.jsonl", "{\"name\":1}\n")]);
-    let why = failure(&bench.import(&selecting(Existing::Refuse, &["Name"])).unwrap());
+    let why = failure(&bench.import(&selecting(ExistingTable::Refuse, &["Name"])).unwrap());
     assert!(why.contains("no line has a key that --columns names: \"Name\""), "{why}");
     assert!(!bench.database().exists());
 }
@@ -47,18 +47,18 @@ fn selected_columns_that_no_line_has_make_no_table() {
 #[test]
 fn selected_column_in_another_case_is_unmatched() {
     let bench = Bench::with(&[("t.jsonl", "{\"id\":1,\"name\":\"a\"}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     bench.write("t.jsonl", b"{\"id\":1,\"name\":\"b\"}\n");
-    let summary = bench.load(&selecting(Existing::Upsert, &["id", "NAME"]));
+    let summary = bench.load(&selecting(ExistingTable::Upsert, &["id", "NAME"]));
     assert_eq!(summary.unmatched, ["NAME"]);
     // The name of the key is matched, though no line has it now: the table has its column.
     bench.write("t.jsonl", b"{\"id\":2}\n");
-    let summary = bench.load(&selecting(Existing::Upsert, &["id", "name"]));
+    let summary = bench.load(&selecting(ExistingTable::Upsert, &["id", "name"]));
     assert_eq!((summary.unmatched.len(), summary.rows), (0, 1));
     // The user's own column takes a key in another case.
     bench.open().execute_batch("DROP TABLE t; DROP TABLE _imports; CREATE TABLE t (name)").unwrap();
     bench.write("t.jsonl", b"{\"Name\":1}\n");
-    let summary = bench.load(&selecting(Existing::Append, &["Name"]));
+    let summary = bench.load(&selecting(ExistingTable::Append, &["Name"]));
     assert_eq!((summary.unmatched.len(), bench.all("SELECT name FROM t")), (0, "1".to_owned()));
 }
 
@@ -66,7 +66,7 @@ fn selected_column_in_another_case_is_unmatched() {
 fn file_of_several_without_a_selected_column_has_no_rows() {
     for block in [1, 1 << 16] {
         let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n"), ("u.jsonl", "{\"b\":1}\n{\"b\":2}\n")]);
-        let summary = bench.load(&Options { block, ..selecting(Existing::Refuse, &["a"]) });
+        let summary = bench.load(&ImportOptions { block, ..selecting(ExistingTable::Refuse, &["a"]) });
         let rows: Vec<u64> = summary.files.iter().map(|file| file.rows).collect();
         assert_eq!((rows, summary.rows, summary.unmatched.len()), (vec![1, 0], 1, 0), "there is no table u");
         assert!(summary.files[1].notes[0].contains("there is no table"), "{summary:?}");

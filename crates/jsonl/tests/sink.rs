@@ -5,15 +5,15 @@ mod common;
 use std::path::Path;
 
 use common::{Bench, rows};
-use gristmill_jsonl::import::options::{Existing, Options};
-use gristmill_jsonl::{BadObject, Error, Sink};
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions};
+use gristmill_jsonl::{Error, RejectedObject, Sink};
 use rusqlite::Connection;
 
 fn open(bench: &Bench) -> Sink {
     Sink::open(&bench.database(), "t").unwrap()
 }
 
-fn append(sink: &mut Sink, objects: &[&str]) -> Vec<Result<(), BadObject>> {
+fn append(sink: &mut Sink, objects: &[&str]) -> Vec<Result<(), RejectedObject>> {
     let objects: Vec<&[u8]> = objects.iter().map(|object| object.as_bytes()).collect();
     sink.append(&objects).unwrap()
 }
@@ -141,7 +141,7 @@ fn names_of_tables_are_taken_as_they_are() {
     }
     for name in ["", "sqlite_x", "SQLITE_x", "_imports", "_Imports", "a\0b"] {
         let error = Sink::open(&bench.database(), name).unwrap_err();
-        assert!(error.is_users() && error.to_string().contains("cannot be a table's name"), "{error}");
+        assert!(error.is_user_error() && error.to_string().contains("cannot be a table's name"), "{error}");
     }
 }
 
@@ -171,7 +171,7 @@ fn a_table_that_an_import_made() {
         "t.jsonl",
         "{\"_key\":1,\"i\":1,\"r\":0.5,\"b\":true,\"t\":\"x\",\"n\":null,\"K\":1,\"k\":2}\n",
     )]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     let mut sink = open(&bench);
     put(
         &mut sink,
@@ -206,7 +206,7 @@ fn a_table_that_an_import_made() {
     drop(sink);
     // And an import into a sink's table.
     bench.write("t.jsonl", b"{\"_key\":4,\"new\":2,\"newer\":1}\n");
-    bench.load(&Options { existing: Existing::Append, ..Options::default() });
+    bench.load(&ImportOptions { existing: ExistingTable::Append, ..ImportOptions::default() });
     put(&mut open(&bench), &["{\"_key\":5,\"newer\":2,\"new\":3,\"r\":9007199254740993}"]);
     assert_eq!(
         bench.all("SELECT new, newer, r FROM t WHERE rowid > 3"),
@@ -256,7 +256,7 @@ fn tables_of_others_with_ways_of_their_own() {
     assert_eq!(bench.all("SELECT * FROM t"), "again");
     bench.open().execute_batch("DROP TABLE t; CREATE VIEW t AS SELECT 1").unwrap();
     assert!(sink.append(&[b"{\"a\":1}"]).unwrap_err().to_string().contains("\"t\" is a view"));
-    assert!(Sink::open(&bench.database(), "T").unwrap_err().is_users());
+    assert!(Sink::open(&bench.database(), "T").unwrap_err().is_user_error());
 }
 
 #[test]
@@ -403,10 +403,10 @@ fn key_without_a_column_costs_only_the_objects_that_have_it() {
 
 #[test]
 fn object_whose_id_became_a_row_makes_no_second_one() {
-    use gristmill_jsonl::{Appended, WithId};
+    use gristmill_jsonl::{AppendResult, WithId};
     use std::time::Duration;
     let bench = Bench::new();
-    let once = |scope: &str, window| open(&bench).once_within(scope, window);
+    let once = |scope: &str, window| open(&bench).dedup_window(scope, window);
     let hour = Duration::from_secs(3_600);
     let with = |id, object: &'static str| WithId { id, object: object.as_bytes() };
     let mut sink = once("q", hour);
@@ -420,20 +420,22 @@ fn object_whose_id_became_a_row_makes_no_second_one() {
         with(Some("b"), "{\"n\":4}"),
         with(Some("b"), "{\"n\":5}"),
     ];
-    let outcome = |result: &Result<Appended, BadObject>| result.as_ref().ok().copied();
-    let results: Vec<_> = sink.append_once(&batch).unwrap().iter().map(outcome).collect();
-    let (new, known) = (Some(Appended::New), Some(Appended::Known));
+    let outcome = |result: &Result<AppendResult, RejectedObject>| result.as_ref().ok().copied();
+    let results: Vec<_> = sink.append_deduplicated(&batch).unwrap().iter().map(outcome).collect();
+    let (new, known) = (Some(AppendResult::Inserted), Some(AppendResult::Duplicate));
     assert_eq!(results, [new, known, new, new, None, new, known]);
     assert_eq!(bench.all("SELECT n FROM t"), "1\n3\n3\n4");
     // Another process, and another scope.
     let again = [with(Some("a"), "{\"n\":6}"), with(Some("b"), "{\"n\":7}")];
-    let results: Vec<_> = once("q", hour).append_once(&again).unwrap().iter().map(outcome).collect();
+    let results: Vec<_> = once("q", hour).append_deduplicated(&again).unwrap().iter().map(outcome).collect();
     assert_eq!(results, [known, known]);
-    let results: Vec<_> = once("other", hour).append_once(&again).unwrap().iter().map(outcome).collect();
+    let results: Vec<_> =
+        once("other", hour).append_deduplicated(&again).unwrap().iter().map(outcome).collect();
     assert_eq!(results, [new, new]);
     // After their time they are forgotten.
     bench.open().execute_batch("UPDATE _processed_ids SET processed_at = 1").unwrap();
-    let results: Vec<_> = once("q", hour).append_once(&again[..1]).unwrap().iter().map(outcome).collect();
+    let results: Vec<_> =
+        once("q", hour).append_deduplicated(&again[..1]).unwrap().iter().map(outcome).collect();
     assert_eq!(results, [new]);
     let left = "SELECT scope, id FROM _processed_ids ORDER BY scope, id";
     assert_eq!(bench.all(left), "other|a\nother|b\nq|a");
@@ -450,9 +452,9 @@ fn id_is_remembered_only_if_its_row_was_written() {
              BEGIN SELECT raise(ROLLBACK, 'no'); END",
         )
         .unwrap();
-    let mut sink = open(&bench).once_within("q", std::time::Duration::from_secs(3_600));
+    let mut sink = open(&bench).dedup_window("q", std::time::Duration::from_secs(3_600));
     let with = |id, object: &'static str| WithId { id: Some(id), object: object.as_bytes() };
-    let results = sink.append_once(&[with("a", "{\"n\":1}"), with("b", "{\"n\":2}")]).unwrap();
+    let results = sink.append_deduplicated(&[with("a", "{\"n\":1}"), with("b", "{\"n\":2}")]).unwrap();
     assert!(results[0].is_ok() && results[1].is_err(), "{results:?}");
     assert_eq!(bench.all("SELECT id FROM _processed_ids"), "a");
 }
@@ -506,7 +508,7 @@ fn sink_refuses_batches_when_its_database_was_deleted_or_replaced() {
             matches!(&error, gristmill_jsonl::Error::Replaced(text) if text.contains("start again")),
             "{error}"
         );
-        assert!(!error.may_pass() && !error.is_users());
+        assert!(!error.is_transient() && !error.is_user_error());
     }
 }
 

@@ -5,15 +5,15 @@ mod common;
 use std::path::PathBuf;
 
 use common::{Bench, lines, small_blocks};
-use gristmill_jsonl::import::control::Control;
+use gristmill_jsonl::import::control::ImportHandle;
 use gristmill_jsonl::import::import;
-use gristmill_jsonl::import::options::{Existing, OnError, Options, Target};
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, OnError, Target};
 use gristmill_jsonl::import::schema::Schema;
 use gristmill_jsonl::import::stats::stats;
-use gristmill_jsonl::import::summary::Outcome;
+use gristmill_jsonl::import::summary::FileOutcome;
 
-fn existing(existing: Existing) -> Options {
-    Options { existing, ..Options::default() }
+fn existing(existing: ExistingTable) -> ImportOptions {
+    ImportOptions { existing, ..ImportOptions::default() }
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn a_column_first_seen_in_line_four_hundred_thousand() {
     let mut text: String = (0..400_000).map(|n| format!("{{\"_key\":{n}}}\n")).collect();
     text.push_str("{\"_key\":400000,\"late\":1.5}\n");
     bench.write("t.jsonl", text.as_bytes());
-    assert_eq!(bench.load(&Options::default()).rows, 400_001);
+    assert_eq!(bench.load(&ImportOptions::default()).rows, 400_001);
     assert_eq!(bench.all("SELECT count(*), count(late), max(_key) FROM t"), "400001|1|400000");
     assert!(bench.schema("t").ends_with("\"late\" REAL\n)"));
 }
@@ -57,7 +57,7 @@ fn names() {
         (".hidden.jsonl", "{\"a\":1}\n"),
         ("notes.txt", "{\"a\":1}\n"),
     ]);
-    let summary = bench.load(&Options::default());
+    let summary = bench.load(&ImportOptions::default());
     assert_eq!(
         bench.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"),
         "_imports\n_sde\nmap_moons\nt_1st\nt__imports\nt_sqlite_x"
@@ -78,26 +78,28 @@ fn names() {
 #[test]
 fn two_files_for_one_table() {
     let bench = Bench::with(&[("a/types.jsonl", "{}"), ("b/Types.ndjson.gz", "{}"), ("c.jsonl", "{}")]);
-    let error = bench.import(&Options::default()).unwrap_err().to_string();
+    let error = bench.import(&ImportOptions::default()).unwrap_err().to_string();
     assert!(error.contains("a/types.jsonl") && error.contains("b/Types.ndjson.gz"), "{error}");
     assert!(error.contains("--table"), "{error}");
     assert!(!bench.database().exists());
     // The same file twice is one file.
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
     let paths = [bench.data(), bench.data().join("t.jsonl"), bench.data().join("../data/t.jsonl")];
-    assert_eq!(bench.import_of(&paths, &Options::default()).unwrap().rows, 1);
+    assert_eq!(bench.import_of(&paths, &ImportOptions::default()).unwrap().rows, 1);
 }
 
 #[test]
 fn nothing_to_load_is_said() {
     let bench = Bench::with(&[("types.json", "{}")]);
-    let error = bench.import(&Options::default()).unwrap_err();
-    assert!(error.is_users());
+    let error = bench.import(&ImportOptions::default()).unwrap_err();
+    assert!(error.is_user_error());
     assert!(error.to_string().contains("nothing to load"), "{error}");
-    assert!(bench.import_of(&[bench.data().join("gone")], &Options::default()).unwrap_err().is_users());
+    assert!(
+        bench.import_of(&[bench.data().join("gone")], &ImportOptions::default()).unwrap_err().is_user_error()
+    );
     // By its own name it is taken.
     bench.write("types.json", b"{\"a\":1}\n");
-    bench.import_of(&[bench.data().join("types.json")], &Options::default()).unwrap();
+    bench.import_of(&[bench.data().join("types.json")], &ImportOptions::default()).unwrap();
     assert_eq!(bench.all("SELECT a FROM types"), "1");
 }
 
@@ -117,7 +119,7 @@ fn compressed_files() {
     let mut packed = zstd::encode_all(&text.as_bytes()[..100_000], 1).unwrap();
     packed.extend(zstd::encode_all(&text.as_bytes()[100_000..], 1).unwrap());
     bench.write("z.ndjson.zst", &packed);
-    assert_eq!(bench.load(&Options::default()).rows, 100_000);
+    assert_eq!(bench.load(&ImportOptions::default()).rows, 100_000);
     for table in ["g", "z"] {
         assert_eq!(
             bench.all(&format!("SELECT count(*), sum(_key), sum(x) FROM {table}")),
@@ -126,8 +128,8 @@ fn compressed_files() {
     }
     // One that is cut off is not loaded at all.
     bench.write("z.ndjson.zst", &packed[..packed.len() / 2]);
-    let summary = bench.load(&existing(Existing::Replace));
-    let failed: Vec<_> = summary.files.iter().filter(|file| file.outcome != Outcome::Loaded).collect();
+    let summary = bench.load(&existing(ExistingTable::Replace));
+    let failed: Vec<_> = summary.files.iter().filter(|file| file.outcome != FileOutcome::Loaded).collect();
     assert_eq!(failed.len(), 1);
     assert_eq!(bench.all("SELECT count(*) FROM z"), "50000", "the old table stays");
     assert_eq!(bench.all("SELECT count(*) FROM _imports WHERE error IS NOT NULL"), "1");
@@ -163,7 +165,7 @@ fn primary_keys_by_rule() {
     ] {
         for block in [8, 1 << 16] {
             let bench = Bench::with(&[("t.jsonl", &lines(text))]);
-            let summary = bench.load(&Options { block, ..Options::default() });
+            let summary = bench.load(&ImportOptions { block, ..ImportOptions::default() });
             assert_eq!(summary.rows, text.len() as u64, "{text:?}");
             assert_eq!(summary.files[0].primary_key.as_deref(), key, "{text:?}");
             let found = bench.schema("t");
@@ -176,7 +178,7 @@ fn primary_keys_by_rule() {
         }
     }
     let bench = Bench::with(&[("t.jsonl", "{\"id\":5}\n{\"id\":1}\n{\"id\":3}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     assert_eq!(bench.all("SELECT id FROM t NOT INDEXED"), "5\n1\n3", "row order is the file's");
     assert!(bench.all("EXPLAIN QUERY PLAN SELECT * FROM t WHERE id = 3").contains("sqlite_autoindex_t_1"));
     let conn = bench.open();
@@ -193,7 +195,7 @@ fn a_primary_key_that_was_asked_for() {
         "{\"user\":\"b\",\"n\":4}",
         "{\"user\":null,\"n\":5}",
     ]);
-    let options = Options { primary_key: vec!["user".to_owned()], ..Options::default() };
+    let options = ImportOptions { primary_key: vec!["user".to_owned()], ..ImportOptions::default() };
     let bench = Bench::with(&[("t.jsonl", &text), ("other.jsonl", "{\"x\":1}\n")]);
     let summary = bench.load(&options);
     assert_eq!((summary.rows, summary.rejected), (3, 3));
@@ -221,7 +223,7 @@ fn objects_spread_into_columns() {
         r#"{"_key":3,"name":null,"pos":{"deep":"flat"}}"#,
     ]);
     let bench = Bench::with(&[("t.jsonl", &text)]);
-    bench.load(&Options { flatten: 32, ..Options::default() });
+    bench.load(&ImportOptions { flatten: 32, ..ImportOptions::default() });
     assert_eq!(
         bench.all("SELECT name || ' ' || type FROM pragma_table_info('t')"),
         "_key INTEGER\nname_en TEXT\nname_de TEXT\npos_x INTEGER\npos_deep_y INTEGER\nlist TEXT\nname TEXT\n\
@@ -232,7 +234,7 @@ fn objects_spread_into_columns() {
         "1|Ore|Erz|1|2|[{\"a\":1}]|∅|∅|∅|∅\n2|∅|∅|∅|∅|∅|{}|7|taken|∅\n3|∅|∅|∅|∅|∅|∅|∅|∅|flat"
     );
     std::fs::remove_file(bench.database()).unwrap();
-    bench.load(&Options { flatten: 1, ..Options::default() });
+    bench.load(&ImportOptions { flatten: 1, ..ImportOptions::default() });
     assert_eq!(bench.one("SELECT pos_deep FROM t"), "{\"y\":2}");
 }
 
@@ -247,7 +249,7 @@ fn objects_with_too_many_keys_stay_json() {
         ));
     }
     let bench = Bench::with(&[("t.jsonl", &text)]);
-    let summary = bench.load(&Options { flatten: 32, block: 4_096, ..Options::default() });
+    let summary = bench.load(&ImportOptions { flatten: 32, block: 4_096, ..ImportOptions::default() });
     assert_eq!(summary.rows, 300);
     assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "_key\nname_en\nby_id");
     assert!(
@@ -266,7 +268,7 @@ fn rows_with_too_many_keys() {
         text.push_str(&format!("{{\"_key\":{line},{}}}\n", members.join(",")));
     }
     let bench = Bench::with(&[("t.jsonl", &text)]);
-    let summary = bench.load(&Options { block: 4_096, ..Options::default() });
+    let summary = bench.load(&ImportOptions { block: 4_096, ..ImportOptions::default() });
     assert_eq!(summary.rows, 300);
     assert_eq!(bench.all("SELECT count(*) FROM pragma_table_info('t')"), "2000");
     assert!(
@@ -287,9 +289,10 @@ fn languages() {
         r#"{"_key":3,"name":{"de":"Erz","en":"cut"#,
     ]);
     let bench = Bench::with(&[("t.jsonl", &text)]);
-    let options = Options { languages: vec!["en".to_owned(), "de".to_owned()], ..Options::default() };
+    let options =
+        ImportOptions { languages: vec!["en".to_owned(), "de".to_owned()], ..ImportOptions::default() };
     let rejects = bench.folder.path().join("data/rejects.txt");
-    let summary = bench.load(&Options { rejects: Some(rejects.clone()), ..options.clone() });
+    let summary = bench.load(&ImportOptions { rejects: Some(rejects.clone()), ..options.clone() });
     assert_eq!(summary.rejected, 1);
     assert_eq!(
         bench.one("SELECT name, size, en FROM t"),
@@ -302,7 +305,7 @@ fn languages() {
             .contains(r#""raw":"{\"_key\":3,\"name\":{\"de\":\"Erz\",\"en\":\"cut""#)
     );
     std::fs::remove_file(bench.database()).unwrap();
-    bench.load(&Options { flatten: 1, ..options });
+    bench.load(&ImportOptions { flatten: 1, ..options });
     assert_eq!(
         bench.all("SELECT name FROM pragma_table_info('t')"),
         "_key\nname_de\nname_en\nsize_x\nsize_y\nen\nname_fr"
@@ -326,7 +329,7 @@ fn a_schema_fixes_things() {
     ]);
     let text = "[tables.t]\nname = \"things\"\nindexes = [\"beta\"]\n[tables.t.columns]\na = { type = \"real\" }\n\
                 b = { name = \"beta\" }\nc = { skip = true }\nnever = { type = \"integer\" }\n[tables.left]\nskip = true\n";
-    let summary = bench.load(&Options { schema: schema(text), ..Options::default() });
+    let summary = bench.load(&ImportOptions { schema: schema(text), ..ImportOptions::default() });
     assert_eq!((summary.files.len(), summary.rows, summary.rejected), (1, 2, 1));
     let expected = "the column \"a\" is REAL (numbers in the range of a double); found text: ";
     assert!(summary.examples[0].reason.starts_with(expected), "{}", summary.examples[0].reason);
@@ -343,12 +346,12 @@ fn a_schema_fixes_things() {
     for (others, rows, rejected) in [("skip", 3, 0), ("reject", 1, 2)] {
         let bench = Bench::with(&[("t.jsonl", "{\"a\":1,\"b\":1}\n{\"a\":2}\n{\"b\":1}\n")]);
         let text = format!("[tables.t]\nothers = \"{others}\"\n[tables.t.columns.a]\ntype = \"integer\"\n");
-        let summary = bench.load(&Options { schema: schema(&text), ..Options::default() });
+        let summary = bench.load(&ImportOptions { schema: schema(&text), ..ImportOptions::default() });
         assert_eq!((summary.rows, summary.rejected), (rows, rejected));
         assert_eq!(bench.all("SELECT name FROM pragma_table_info('t')"), "a");
     }
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
-    let wrong = Options { schema: schema("[tables.typo]\n"), ..Options::default() };
+    let wrong = ImportOptions { schema: schema("[tables.typo]\n"), ..ImportOptions::default() };
     assert!(bench.import(&wrong).unwrap_err().to_string().contains("\"typo\", but no file makes it"));
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "[tables.t.columns.a]\ntype = \"int\"\n").unwrap();
@@ -359,24 +362,24 @@ fn a_schema_fixes_things() {
 #[test]
 fn a_second_import_says_what_to_do() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
-    bench.load(&Options::default());
-    let error = bench.import(&Options::default()).unwrap_err();
-    assert!(error.is_users());
+    bench.load(&ImportOptions::default());
+    let error = bench.import(&ImportOptions::default()).unwrap_err();
+    assert!(error.is_user_error());
     let error = error.to_string();
     assert!(error.contains("has the table t already") && error.contains("--append"), "{error}");
     // Another table goes in beside it.
     bench.write("u.jsonl", b"{\"a\":2}\n");
-    bench.import_of(&[bench.data().join("u.jsonl")], &Options::default()).unwrap();
+    bench.import_of(&[bench.data().join("u.jsonl")], &ImportOptions::default()).unwrap();
     assert_eq!(bench.all("SELECT t.a, u.a FROM t, u"), "1|2");
 }
 
 #[test]
 fn replace() {
     let bench = Bench::with(&[("t.jsonl", "{\"_key\":1,\"a\":1}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     bench.open().execute_batch("CREATE INDEX mine ON t (a); CREATE INDEX gone ON t (_key, a)").unwrap();
     bench.write("t.jsonl", b"{\"_key\":2,\"a\":\"text\"}\n{\"_key\":3,\"b\":1}\n");
-    bench.load(&existing(Existing::Replace));
+    bench.load(&existing(ExistingTable::Replace));
     assert_eq!(bench.all("SELECT _key, a, b FROM t"), "2|text|∅\n3|∅|1");
     assert_eq!(
         bench.all("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 't' ORDER BY 1"),
@@ -388,7 +391,7 @@ fn replace() {
 #[test]
 fn append() {
     let bench = Bench::with(&[("t.jsonl", "{\"_key\":1,\"n\":1,\"ID\":1,\"id\":2}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     let text = lines(&[
         r#"{"_key":2,"n":2,"new":0.5,"id":4}"#,
         r#"{"_key":1,"n":3}"#,
@@ -396,7 +399,7 @@ fn append() {
         r#"{"_key":4,"n":4.0,"new":7}"#,
     ]);
     bench.write("t.jsonl", text.as_bytes());
-    let summary = bench.load(&existing(Existing::Append));
+    let summary = bench.load(&existing(ExistingTable::Append));
     assert_eq!((summary.rows, summary.rejected), (3, 1));
     assert!(summary.examples[0].reason.contains("UNIQUE constraint failed: t._key"));
     assert_eq!(
@@ -413,14 +416,15 @@ fn append() {
         "own.jsonl",
         b"{\"name\":7,\"at\":\"2024-01-02\",\"id\":1}\n{\"at\":1,\"id\":2}\n{\"name\":\"x\",\"id\":9}\n",
     );
-    let summary = bench.import_of(&[bench.data().join("own.jsonl")], &existing(Existing::Append)).unwrap();
+    let summary =
+        bench.import_of(&[bench.data().join("own.jsonl")], &existing(ExistingTable::Append)).unwrap();
     assert_eq!((summary.rows, summary.rejected), (2, 1));
     assert_eq!(bench.all("SELECT * FROM own"), "1|7|2024-01-02|7\n9|x|∅|X");
 }
 
 #[test]
 fn append_with_spread_objects() {
-    let options = Options { flatten: 32, ..existing(Existing::Append) };
+    let options = ImportOptions { flatten: 32, ..existing(ExistingTable::Append) };
     let bench = Bench::with(&[("t.jsonl", "{\"p\":{\"x\":1,\"y\":2.5}}\n")]);
     bench.load(&options);
     bench.write("t.jsonl", b"{\"p\":{\"x\":3,\"y\":4}}\n{\"p\":{\"x\":\"no\"}}\n");
@@ -432,18 +436,18 @@ fn append_with_spread_objects() {
 #[test]
 fn upsert() {
     let bench = Bench::with(&[("t.jsonl", "{\"_key\":1,\"a\":1,\"b\":1}\n{\"_key\":2,\"a\":2,\"b\":2}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     bench.write("t.jsonl", b"{\"_key\":2,\"a\":20}\n{\"_key\":3,\"a\":30,\"c\":1}\n{\"a\":1}\n{\"_key\":1,\"b\":null}\n{\"_key\":1}\n");
-    let summary = bench.load(&existing(Existing::Upsert));
+    let summary = bench.load(&existing(ExistingTable::Upsert));
     assert_eq!((summary.rows, summary.rejected), (4, 1));
     assert_eq!(summary.examples[0].reason, "the primary key \"_key\" is missing or null");
     assert_eq!(bench.all("SELECT _key, a, b, c FROM t"), "1|1|∅|∅\n2|20|2|∅\n3|30|∅|1");
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
-    bench.load(&Options::default());
-    let error = bench.import(&existing(Existing::Upsert)).unwrap_err().to_string();
+    bench.load(&ImportOptions::default());
+    let error = bench.import(&existing(ExistingTable::Upsert)).unwrap_err().to_string();
     assert!(error.contains("has no primary key"), "{error}");
     bench.open().execute_batch("CREATE UNIQUE INDEX u ON t (a)").unwrap();
-    let named = Options { primary_key: vec!["a".to_owned()], ..existing(Existing::Upsert) };
+    let named = ImportOptions { primary_key: vec!["a".to_owned()], ..existing(ExistingTable::Upsert) };
     assert_eq!(bench.load(&named).rows, 1);
     assert_eq!(bench.all("SELECT a FROM t"), "1");
 }
@@ -452,7 +456,7 @@ fn upsert() {
 fn resume_leaves_out_what_has_not_changed() {
     let bench =
         Bench::with(&[("a.jsonl", "{\"x\":1}\n"), ("b.jsonl", "{\"x\":1}\n"), ("c.jsonl", "{\"x\":1}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     // Another time alone is no change: the contents are.
     let touched = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
     std::fs::File::options()
@@ -463,16 +467,20 @@ fn resume_leaves_out_what_has_not_changed() {
         .unwrap();
     bench.write("c.jsonl", b"{\"x\":2}\n");
     bench.write("d.jsonl", b"{\"x\":4}\n");
-    let error = bench.import(&Options { resume: true, ..Options::default() }).unwrap_err().to_string();
+    let error =
+        bench.import(&ImportOptions { resume: true, ..ImportOptions::default() }).unwrap_err().to_string();
     assert!(error.contains("has the table c already") && error.contains("changed since"), "{error}");
-    let summary = bench.load(&Options { resume: true, ..existing(Existing::Append) });
+    let summary = bench.load(&ImportOptions { resume: true, ..existing(ExistingTable::Append) });
     let outcomes: Vec<_> = summary.files.iter().map(|file| file.outcome.clone()).collect();
-    assert_eq!(outcomes, [Outcome::Unchanged, Outcome::Unchanged, Outcome::Loaded, Outcome::Loaded]);
+    assert_eq!(
+        outcomes,
+        [FileOutcome::Unchanged, FileOutcome::Unchanged, FileOutcome::Loaded, FileOutcome::Loaded]
+    );
     assert_eq!(bench.all("SELECT x FROM c"), "1\n2");
     assert_eq!(bench.all("SELECT x FROM d"), "4");
     // Asked for otherwise, it is not what was loaded.
-    let other = Options { resume: true, flatten: 1, ..existing(Existing::Replace) };
-    assert!(bench.load(&other).files.iter().all(|file| file.outcome == Outcome::Loaded));
+    let other = ImportOptions { resume: true, flatten: 1, ..existing(ExistingTable::Replace) };
+    assert!(bench.load(&other).files.iter().all(|file| file.outcome == FileOutcome::Loaded));
 }
 
 #[test]
@@ -483,47 +491,48 @@ fn what_is_no_database_is_left_alone() {
         "a letter, not a database, and longer than a header would be: ".repeat(20),
     )
     .unwrap();
-    let error = bench.import(&Options::default()).unwrap_err();
-    assert!(error.is_users() && error.to_string().contains("not an SQLite database"), "{error}");
+    let error = bench.import(&ImportOptions::default()).unwrap_err();
+    assert!(error.is_user_error() && error.to_string().contains("not an SQLite database"), "{error}");
     assert!(std::fs::read_to_string(bench.database()).unwrap().starts_with("a letter"));
     // A file that is read is not written.
     let lines = bench.data().join("t.jsonl");
     let error = import(
         std::slice::from_ref(&lines),
         &Target::Database(lines.clone()),
-        &Options::default(),
-        &Control::default().into(),
+        &ImportOptions::default(),
+        &ImportHandle::default().into(),
     );
     assert!(error.is_err());
     assert_eq!(std::fs::read_to_string(&lines).unwrap(), "{\"a\":1}\n");
     // An empty file is a database that has nothing in it.
     std::fs::write(bench.database(), "").unwrap();
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     assert_eq!(bench.all("SELECT a FROM t"), "1");
 }
 
 #[test]
 fn nothing_is_written_to_look() {
     let bench = Bench::with(&[("t.jsonl", "{\"_key\":1,\"a\":1}\nbad\n{\"_key\":2,\"a\":\"x\"}\n")]);
-    let look =
-        |target| import(&[bench.data()], &target, &Options::default(), &Control::default().into()).unwrap();
+    let look = |target| {
+        import(&[bench.data()], &target, &ImportOptions::default(), &ImportHandle::default().into()).unwrap()
+    };
     let summary = look(Target::Schema);
     assert_eq!(
         summary.files[0].sql.as_deref(),
         Some("CREATE TABLE \"t\" (\n  \"_key\" INTEGER PRIMARY KEY,\n  \"a\" TEXT\n)")
     );
     assert_eq!((summary.rows, summary.rejected), (2, 1));
-    let summary = look(Target::Nothing);
+    let summary = look(Target::ValidateOnly);
     assert_eq!((summary.rows, summary.rejected, summary.files[0].columns.len()), (2, 1, 0));
     assert!(!bench.database().exists());
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     assert_eq!(Some(bench.schema("t")), look(Target::Schema).files[0].sql.clone());
 }
 
 #[test]
 fn numbers_of_a_database() {
     let bench = Bench::with(&[("a.jsonl", "{\"_key\":\"x\"}\nbad\n"), ("b.jsonl", "{\"y\":1,\"z\":2}\n")]);
-    bench.load(&Options { indexes: vec!["y".to_owned()], ..Options::default() });
+    bench.load(&ImportOptions { indexes: vec!["y".to_owned()], ..ImportOptions::default() });
     let stats = stats(&bench.database()).unwrap();
     let tables: Vec<_> = stats
         .tables
@@ -539,7 +548,7 @@ fn numbers_of_a_database() {
 #[test]
 fn an_import_that_was_stopped_goes_on() {
     let bench = Bench::with(&[("a.jsonl", "{\"x\":1}\n"), ("b.jsonl", "{\"x\":1}\n"), ("c.jsonl", "bad\n")]);
-    let options = Options { resume: true, on_error: OnError::Fail, ..Options::default() };
+    let options = ImportOptions { resume: true, on_error: OnError::Fail, ..ImportOptions::default() };
     let summary = bench.import(&options).unwrap();
     assert!(summary.stopped_by.is_some() && !bench.database().exists());
     assert_eq!(bench.strays(), [".out.db.import", ".out.db.import-journal"]);
@@ -549,7 +558,7 @@ fn an_import_that_was_stopped_goes_on() {
     bench.write("d.jsonl", b"{\"x\":4}\n");
     let summary = bench.load(&options);
     let outcomes: Vec<_> = summary.files.iter().map(|file| file.outcome.clone()).collect();
-    assert_eq!(outcomes, [Outcome::Unchanged, Outcome::Loaded, Outcome::Loaded]);
+    assert_eq!(outcomes, [FileOutcome::Unchanged, FileOutcome::Loaded, FileOutcome::Loaded]);
     assert_eq!(bench.all("SELECT b.x, c.x, d.x FROM b, c, d"), "1|3|4");
     assert_eq!(
         bench.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"),
@@ -562,9 +571,9 @@ fn an_import_that_was_stopped_goes_on() {
 fn a_renamed_table_is_known_again() {
     let bench = Bench::with(&[("t.jsonl", "{\"x\":1}\n")]);
     let renamed = schema("[tables.t]\nname = \"other\"\n");
-    let options = Options { schema: renamed, resume: true, ..Options::default() };
+    let options = ImportOptions { schema: renamed, resume: true, ..ImportOptions::default() };
     bench.load(&options);
-    assert_eq!(bench.load(&options).files[0].outcome, Outcome::Unchanged);
+    assert_eq!(bench.load(&options).files[0].outcome, FileOutcome::Unchanged);
     assert_eq!(stats(&bench.database()).unwrap().tables[0].errors, Some(0));
 }
 
@@ -574,7 +583,7 @@ fn a_line_with_very_many_keys() {
     let members: Vec<String> = (0..200_000).map(|n| format!("\"k{n}\":{n}")).collect();
     let twice = format!("{{\"_key\":2,{},\"k9999\":0}}", members.join(","));
     bench.write("t.jsonl", format!("{{\"_key\":1,{}}}\n{twice}\n", members.join(",")).as_bytes());
-    let summary = bench.load(&Options::default());
+    let summary = bench.load(&ImportOptions::default());
     assert_eq!((summary.rows, summary.rejected), (1, 1));
     assert!(
         summary.examples[0].reason.contains("\"k9999\" is there twice"),
@@ -592,7 +601,12 @@ fn where_the_database_cannot_be() {
     std::fs::write(&real, "").unwrap();
     std::os::unix::fs::symlink("real.db", &link).unwrap();
     let into = |path: PathBuf| {
-        import(&[bench.data()], &Target::Database(path), &Options::default(), &Control::default().into())
+        import(
+            &[bench.data()],
+            &Target::Database(path),
+            &ImportOptions::default(),
+            &ImportHandle::default().into(),
+        )
     };
     into(link.clone()).unwrap();
     assert!(link.is_symlink() && stats(&real).unwrap().tables.len() == 1);
@@ -600,12 +614,12 @@ fn where_the_database_cannot_be() {
     assert!(into(link).unwrap_err().to_string().contains("follow the link"));
     // Somebody else's table of our name.
     bench.open().execute_batch("CREATE TABLE _imports (what)").unwrap();
-    let error = bench.import(&Options::default()).unwrap_err().to_string();
+    let error = bench.import(&ImportOptions::default()).unwrap_err().to_string();
     assert!(error.contains("a table _imports that is not ours"), "{error}");
     // Where nothing could be loaded, nothing is made.
     std::fs::remove_file(bench.database()).unwrap();
     bench.write("t.jsonl", b"\xff\xfe{\0}\0");
-    let summary = bench.import(&Options::default()).unwrap();
+    let summary = bench.import(&ImportOptions::default()).unwrap();
     assert!(summary.has_failures() && !summary.is_published);
     assert!(!bench.database().exists());
     assert_eq!(bench.strays(), Vec::<String>::new());
@@ -615,16 +629,16 @@ fn where_the_database_cannot_be() {
 fn a_column_of_numbers_widens_when_more_rows_come() {
     let first = r#"{"_key":1,"n":1,"r":0.5,"b":true,"t":"x"}"#;
     let bench = Bench::with(&[("t.jsonl", &lines(&[first]))]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     bench.open().execute_batch("CREATE VIEW v AS SELECT n FROM t; CREATE INDEX i ON t (r)").unwrap();
     let other = bench.open();
     assert_eq!(common::rows(&other, "SELECT n FROM v"), "1");
     // Numbers that the old types would not take, or damage.
     bench.write("t.jsonl", lines(&[r#"{"_key":2,"n":3.5,"r":9007199254740993,"b":7,"t":1.50}"#]).as_bytes());
-    for (existing_rows, key) in [(Existing::Append, 2), (Existing::Upsert, 2)] {
+    for (existing_rows, key) in [(ExistingTable::Append, 2), (ExistingTable::Upsert, 2)] {
         let summary = bench.load(&existing(existing_rows));
         let rejected =
-            u64::from(existing_rows == Existing::Append && bench.all("SELECT count(*) FROM t") != "2");
+            u64::from(existing_rows == ExistingTable::Append && bench.all("SELECT count(*) FROM t") != "2");
         assert_eq!(summary.rejected, rejected, "{:?}", summary.examples);
         assert_eq!(
             bench.all(&format!("SELECT n, r, b, t FROM t WHERE _key = {key}")),
@@ -639,22 +653,22 @@ fn a_column_of_numbers_widens_when_more_rows_come() {
     assert_eq!(common::rows(&other, "SELECT n FROM v"), "1.0r\n3.5r", "others see it");
     // Text makes it text.
     bench.write("t.jsonl", b"{\"_key\":3,\"n\":\"text\"}\n{\"_key\":4}\n");
-    assert_eq!(bench.load(&existing(Existing::Append)).rejected, 0);
+    assert_eq!(bench.load(&existing(ExistingTable::Append)).rejected, 0);
     assert_eq!(common::rows(&other, "SELECT n FROM v"), "1\n3.5\ntext\n∅", "others see it");
 }
 
 #[test]
 fn nothing_good_takes_the_place_of_nothing() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     for text in ["garbage\n", "", "\n\n", "{}\n"] {
         bench.write("t.jsonl", text.as_bytes());
-        let summary = bench.load(&existing(Existing::Replace));
+        let summary = bench.load(&existing(ExistingTable::Replace));
         assert!(summary.has_failures(), "{text:?}: {:?}", summary.files);
         assert_eq!(bench.all("SELECT a FROM t"), "1", "{text:?}");
     }
     bench.write("u.jsonl", b"a,b\n1,2\n");
-    let summary = bench.import_of(&[bench.data().join("u.jsonl")], &Options::default()).unwrap();
+    let summary = bench.import_of(&[bench.data().join("u.jsonl")], &ImportOptions::default()).unwrap();
     assert!(summary.has_failures() && summary.examples.len() == 2);
     assert_eq!(bench.all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"), "_imports\nt");
 }
@@ -663,11 +677,11 @@ fn nothing_good_takes_the_place_of_nothing() {
 fn columns_that_no_table_has() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n"), ("u.jsonl", "{\"b\":1}\n")]);
     let indexes = ["a", "nope"].map(str::to_owned).to_vec();
-    let options = Options { indexes, primary_key: vec!["b".to_owned()], ..Options::default() };
+    let options = ImportOptions { indexes, primary_key: vec!["b".to_owned()], ..ImportOptions::default() };
     assert_eq!(bench.load(&options).unmatched, ["nope"]);
     // One that was not loaded now may have it.
     bench.write("u.jsonl", b"{\"b\":2}\n");
-    let again = Options { resume: true, existing: Existing::Replace, ..options };
+    let again = ImportOptions { resume: true, existing: ExistingTable::Replace, ..options };
     assert_eq!(bench.load(&again).unmatched, [""; 0]);
     assert_eq!(
         bench.all(
@@ -679,7 +693,7 @@ fn columns_that_no_table_has() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1,\"b\":2,\"c\":3}\n")]);
     let text = "[tables.gone]\nskip = true\n[tables.t]\nprimary_key = \"c\"\nindexes = [\"a\"]\nothers = \"skip\"\n\
                 [tables.t.columns]\na = { name = \"alpha\" }\n";
-    let summary = bench.load(&Options { schema: schema(text), ..Options::default() });
+    let summary = bench.load(&ImportOptions { schema: schema(text), ..ImportOptions::default() });
     assert_eq!(summary.files[0].primary_key.as_deref(), Some("c"));
     assert_eq!(bench.all("SELECT * FROM t"), "1|3");
     assert_eq!(
@@ -691,7 +705,7 @@ fn columns_that_no_table_has() {
 #[test]
 fn short_limits_hold_too() {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n{\"a\":1000000}\n")]);
-    let summary = bench.load(&Options { max_line: 10, ..Options::default() });
+    let summary = bench.load(&ImportOptions { max_line: 10, ..ImportOptions::default() });
     assert_eq!((summary.rows, summary.rejected), (1, 1));
 }
 
@@ -700,10 +714,11 @@ fn short_limits_hold_too() {
 fn a_table_that_cannot_be_finished_costs_its_file() {
     let bench = Bench::with(&[("t.jsonl", "{\"id\":1,\"a\":1}\n"), ("u.jsonl", "{\"a\":1}\n")]);
     bench.open().execute_batch("CREATE VIRTUAL TABLE t USING fts5(id, a)").unwrap();
-    let options = Options { indexes: vec!["a".to_owned()], ..existing(Existing::Append) };
+    let options = ImportOptions { indexes: vec!["a".to_owned()], ..existing(ExistingTable::Append) };
     for _ in 0..2 {
         let summary = bench.load(&options);
-        let failed: Vec<_> = summary.files.iter().filter(|file| file.outcome != Outcome::Loaded).collect();
+        let failed: Vec<_> =
+            summary.files.iter().filter(|file| file.outcome != FileOutcome::Loaded).collect();
         assert!(matches!(&failed[..], [file] if file.table == "t"), "{failed:?}");
         assert_eq!(bench.all("SELECT count(*) FROM t"), "0");
     }
@@ -722,12 +737,12 @@ fn tables_of_others_with_ways_of_their_own() {
              BEGIN SELECT raise(ROLLBACK, 'no'); END",
         )
         .unwrap();
-    let error = bench.import(&existing(Existing::Append)).unwrap_err();
-    assert!(error.is_users() && error.to_string().contains("takes back whole transactions"), "{error}");
+    let error = bench.import(&existing(ExistingTable::Append)).unwrap_err();
+    assert!(error.is_user_error() && error.to_string().contains("takes back whole transactions"), "{error}");
     assert_eq!(bench.all("SELECT count(*) FROM t"), "0");
     // Columns with defaults.
     bench.open().execute_batch("DROP TABLE t; CREATE TABLE t (id INT UNIQUE, n DEFAULT 5)").unwrap();
-    assert_eq!(bench.load(&existing(Existing::Append)).rows, 3);
+    assert_eq!(bench.load(&existing(ExistingTable::Append)).rows, 3);
     assert_eq!(
         bench.all("SELECT id, n FROM t"),
         "1|5\n2|5\n3|5",
@@ -739,18 +754,20 @@ fn tables_of_others_with_ways_of_their_own() {
         "t.jsonl",
         b"{\"code\":\"007\"}\n{\"day\":\"2024-01-02\",\"code\":7}\n{\"code\":3.14159265358979323846}\n",
     );
-    let summary = bench.load(&existing(Existing::Append));
+    let summary = bench.load(&existing(ExistingTable::Append));
     assert_eq!((summary.rows, summary.rejected), (2, 1), "{:?}", summary.examples);
     assert_eq!(bench.all("SELECT * FROM t"), "7|2024-01-02\n3.141592653589793r|∅");
     // A generated column, and a strict table.
     bench.open().execute_batch("DROP TABLE t; CREATE TABLE t (a, up AS (a || 'x'))").unwrap();
     bench.write("t.jsonl", b"{\"a\":\"b\",\"up\":1}\n");
-    bench.load(&existing(Existing::Append));
+    bench.load(&existing(ExistingTable::Append));
     assert_eq!(bench.all("SELECT a, up, up_2 FROM t"), "b|bx|1");
     bench.open().execute_batch("DROP TABLE t; CREATE TABLE t (a INT) STRICT").unwrap();
     bench.write("t.jsonl", b"{\"a\":1,\"new\":true}\n");
-    let summary = bench.load(&existing(Existing::Append));
-    assert!(matches!(&summary.files[0].outcome, Outcome::Failed(why) if why.contains("does not take it")));
+    let summary = bench.load(&existing(ExistingTable::Append));
+    assert!(
+        matches!(&summary.files[0].outcome, FileOutcome::Failed(why) if why.contains("does not take it"))
+    );
 }
 
 #[test]
@@ -761,8 +778,10 @@ fn upserts_into_a_new_table_are_upserts() {
             "{{\"{key}\":\"a\",\"n\":1}}\n{{\"{key}\":\"b\",\"n\":2}}\n{{\"{key}\":\"a\",\"n\":3}}\n"
         );
         let bench = Bench::with(&[("t.jsonl", &text)]);
-        let options =
-            Options { primary_key: primary_key.clone().into_iter().collect(), ..existing(Existing::Upsert) };
+        let options = ImportOptions {
+            primary_key: primary_key.clone().into_iter().collect(),
+            ..existing(ExistingTable::Upsert)
+        };
         for _ in 0..2 {
             assert_eq!(bench.load(&options).rejected, 0);
             assert_eq!(bench.all(&format!("SELECT {key}, n FROM t ORDER BY 1")), "a|3\nb|2");
@@ -773,15 +792,16 @@ fn upserts_into_a_new_table_are_upserts() {
 #[test]
 fn resume_knows_whose_rows_are_there() {
     let bench = Bench::with(&[("a/t.jsonl", "{\"x\":1}\n"), ("b/t.jsonl", "{\"x\":2}\n")]);
-    let import_of =
-        |folder: &str, options: &Options| bench.import_of(&[bench.data().join(folder)], options).unwrap();
-    import_of("a", &Options::default());
-    import_of("b", &existing(Existing::Replace));
-    let again = Options { resume: true, ..existing(Existing::Replace) };
-    assert_eq!(import_of("a", &again).files[0].outcome, Outcome::Loaded);
+    let import_of = |folder: &str, options: &ImportOptions| {
+        bench.import_of(&[bench.data().join(folder)], options).unwrap()
+    };
+    import_of("a", &ImportOptions::default());
+    import_of("b", &existing(ExistingTable::Replace));
+    let again = ImportOptions { resume: true, ..existing(ExistingTable::Replace) };
+    assert_eq!(import_of("a", &again).files[0].outcome, FileOutcome::Loaded);
     assert_eq!(bench.all("SELECT x FROM t"), "1");
     // By whatever way it is named.
-    assert_eq!(import_of("b/../a", &again).files[0].outcome, Outcome::Unchanged);
+    assert_eq!(import_of("b/../a", &again).files[0].outcome, FileOutcome::Unchanged);
 }
 
 #[test]
@@ -801,7 +821,7 @@ fn too_many_columns_of_every_kind() {
     ] {
         let bench = Bench::with(&[("t.jsonl", &text)]);
         let rows = text.lines().count() as u64;
-        let options = Options { flatten: 32, block: 4_096, ..Options::default() };
+        let options = ImportOptions { flatten: 32, block: 4_096, ..ImportOptions::default() };
         let summary = bench.load(&options);
         assert_eq!(
             (summary.rows, summary.rejected),
@@ -823,7 +843,7 @@ fn too_many_columns_of_every_kind() {
             .collect();
         assert!(all.contains("2099"), "{}", &all[..200]);
         // And it can be added to.
-        let again = Options { existing: Existing::Append, ..options };
+        let again = ImportOptions { existing: ExistingTable::Append, ..options };
         let summary = bench.load(&again);
         assert_eq!(
             summary.rows,
@@ -831,15 +851,15 @@ fn too_many_columns_of_every_kind() {
         );
     }
     let bench = Bench::with(&[("t.jsonl", &format!("{{{}}}\n", keys(0, 3_000)))]);
-    bench.load(&Options::default());
-    assert_eq!(bench.load(&existing(Existing::Append)).rows, 1);
+    bench.load(&ImportOptions::default());
+    assert_eq!(bench.load(&existing(ExistingTable::Append)).rows, 1);
     assert_eq!(bench.all("SELECT json_extract(_more, '$.k2999') FROM t"), "2999\n2999");
     // A table that was full before.
     let bench = Bench::with(&[("t.jsonl", "{\"new\":1}\n")]);
     let columns: Vec<String> = (0..2_000).map(|n| format!("c{n}")).collect();
     bench.open().execute_batch(&format!("CREATE TABLE t ({})", columns.join(","))).unwrap();
-    let summary = bench.load(&existing(Existing::Append));
+    let summary = bench.load(&existing(ExistingTable::Append));
     assert!(
-        matches!(&summary.files[0].outcome, Outcome::Failed(why) if why.contains("no room for a column \"new\""))
+        matches!(&summary.files[0].outcome, FileOutcome::Failed(why) if why.contains("no room for a column \"new\""))
     );
 }

@@ -6,29 +6,29 @@ use std::sync::Arc;
 
 use common::Bench;
 use gristmill_jsonl::Result;
-use gristmill_jsonl::import::control::{Control, Phase};
+use gristmill_jsonl::import::control::{ImportHandle, ImportPhase};
 use gristmill_jsonl::import::import;
-use gristmill_jsonl::import::options::{Existing, Options, Target};
-use gristmill_jsonl::import::summary::Summary;
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, Target};
+use gristmill_jsonl::import::summary::ImportSummary;
 use rusqlite::Connection;
 
 #[test]
 fn replace_stopped_while_it_makes_an_index_again_changes_a_table_and_its_record_together() {
     let lines = |first: u32| (first..first + 20_000).map(|a| format!("{{\"a\":{a}}}\n")).collect::<String>();
     let bench = Bench::with(&[("t.jsonl", &lines(0))]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     // An index that takes long to make.
     bench.open().execute_batch("CREATE INDEX slow ON t (length(hex(zeroblob(5000 + a % 100))))").unwrap();
     bench.write("t.jsonl", lines(100_000).as_bytes());
-    let control = Arc::new(Control::default());
+    let control = Arc::new(ImportHandle::default());
     let stopper = control.clone();
     let stopper = std::thread::spawn(move || {
-        while !matches!(stopper.progress().phase, Phase::Indexing | Phase::Finishing) {
+        while !matches!(stopper.progress().phase, ImportPhase::Indexing | ImportPhase::Finishing) {
             std::thread::yield_now();
         }
-        stopper.stop();
+        stopper.cancel();
     });
-    let options = Options { existing: Existing::Replace, ..Options::default() };
+    let options = ImportOptions { existing: ExistingTable::Replace, ..ImportOptions::default() };
     let summary = import(&[bench.data()], &Target::Database(bench.database()), &options, &control);
     stopper.join().unwrap();
     let first = bench.one("SELECT min(a) FROM t");
@@ -37,17 +37,18 @@ fn replace_stopped_while_it_makes_an_index_again_changes_a_table_and_its_record_
     assert_eq!(records, expected, "the least value is {first}: {summary:?}");
     assert!(summary.is_ok(), "{summary:?}");
     // What was not loaded is loaded by the next import.
-    bench.load(&Options { resume: true, ..options });
+    bench.load(&ImportOptions { resume: true, ..options });
     assert_eq!(bench.one("SELECT min(a) FROM t"), "100000");
 }
 
 /// Imports into a new table, runs this SQL on it, and replaces it by these lines.
-fn replaced(sql: &str, lines: &str) -> (Bench, Result<Summary>) {
+fn replaced(sql: &str, lines: &str) -> (Bench, Result<ImportSummary>) {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":\"{}\",\"b\":2}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     bench.open().execute_batch(sql).unwrap();
     bench.write("t.jsonl", lines.as_bytes());
-    let summary = bench.import(&Options { existing: Existing::Replace, ..Options::default() });
+    let summary =
+        bench.import(&ImportOptions { existing: ExistingTable::Replace, ..ImportOptions::default() });
     (bench, summary)
 }
 
@@ -72,7 +73,7 @@ fn index_that_does_not_fit_the_new_table_costs_a_note() {
 /// A draft with the table `gone`, of an import that was stopped before it was complete.
 fn bench_with_a_draft() -> Bench {
     let bench = Bench::with(&[("t.jsonl", "{\"a\":1}\n"), ("gone.jsonl", "{\"a\":1}\n")]);
-    bench.load(&Options::default());
+    bench.load(&ImportOptions::default());
     std::fs::rename(bench.database(), bench.folder.path().join(".out.db.import")).unwrap();
     std::fs::remove_file(bench.data().join("gone.jsonl")).unwrap();
     bench
@@ -84,7 +85,7 @@ fn resume_that_fails_while_it_drops_a_table_of_the_draft_keeps_table_and_record(
     let draft = || Connection::open(bench.folder.path().join(".out.db.import")).unwrap();
     let refuse = "CREATE TRIGGER refuse BEFORE DELETE ON _imports BEGIN SELECT RAISE(ABORT, 'refused'); END";
     draft().execute_batch(refuse).unwrap();
-    let resume = Options { resume: true, ..Options::default() };
+    let resume = ImportOptions { resume: true, ..ImportOptions::default() };
     assert!(bench.import(&resume).is_err());
     draft().execute_batch("DROP TRIGGER refuse").unwrap();
     bench.load(&resume);

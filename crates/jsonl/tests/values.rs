@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::Bench;
-use gristmill_jsonl::import::options::Options;
+use gristmill_jsonl::import::options::ImportOptions;
 use gristmill_jsonl::{Reader, Sink, Value as Read};
 use proptest::prelude::*;
 use rusqlite::types::ValueRef;
@@ -70,7 +70,7 @@ proptest! {
     #[test]
     fn the_same_values_come_out(rows in prop::collection::vec(row(), 1..30), block in 1_usize..2_000, workers in 1_usize..4) {
         let bench = Bench::with(&[("t.jsonl", &text(&rows))]);
-        let summary = bench.load(&Options { block, workers, ..Options::default() });
+        let summary = bench.load(&ImportOptions { block, workers, ..ImportOptions::default() });
         let columns = &summary.files[0].columns;
         if columns.is_empty() {
             prop_assert!(rows.iter().all(BTreeMap::is_empty));

@@ -2,8 +2,8 @@
 
 mod common;
 
-use gristmill_jsonl::import::options::{Existing, Options};
-use gristmill_jsonl::import::summary::Summary;
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions};
+use gristmill_jsonl::import::summary::ImportSummary;
 
 use self::common::Bench;
 
@@ -13,13 +13,13 @@ fn wide(before: &str, after: &str) -> String {
     format!("{{{before}{}{after}}}\n", keys.join(","))
 }
 
-fn load(bench: &Bench, text: &str, options: &Options) -> Summary {
+fn load(bench: &Bench, text: &str, options: &ImportOptions) -> ImportSummary {
     bench.write("t.jsonl", text.as_bytes());
     bench.load(options)
 }
 
-fn upsert() -> Options {
-    Options { existing: Existing::Upsert, ..Options::default() }
+fn upsert() -> ImportOptions {
+    ImportOptions { existing: ExistingTable::Upsert, ..ImportOptions::default() }
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn upsert_into_gathered_keys_that_are_no_object_costs_the_line() {
 #[test]
 fn key_and_index_columns_are_never_gathered() {
     for block in [64, 512 << 10] {
-        let options = Options { block, ..Options::default() };
+        let options = ImportOptions { block, ..ImportOptions::default() };
         // By rule, named, named by an upsert of a later line, and by a schema.
         let bench = Bench::new();
         let summary = load(&bench, &wide("", ",\"id\":1"), &options);
@@ -75,7 +75,7 @@ fn key_and_index_columns_are_never_gathered() {
         assert_eq!(bench.all("SELECT id, _more ->> 'c1998', _more ->> 'id' FROM t"), "1|1998|∅");
 
         let bench = Bench::new();
-        let named = Options {
+        let named = ImportOptions {
             primary_key: vec!["k".to_owned()],
             indexes: vec!["i".to_owned(), "late".to_owned()],
             ..options.clone()
@@ -90,7 +90,8 @@ fn key_and_index_columns_are_never_gathered() {
 
         let bench = Bench::new();
         let text = wide("", "") + "{\"id\":7,\"c2099\":0}\n{\"id\":7,\"c2098\":1}\n";
-        let summary = load(&bench, &text, &Options { existing: Existing::Upsert, ..options.clone() });
+        let summary =
+            load(&bench, &text, &ImportOptions { existing: ExistingTable::Upsert, ..options.clone() });
         assert_eq!((summary.rows, summary.rejected), (2, 1), "{:?}", summary.files[0]);
         assert_eq!(bench.all("SELECT id, _more FROM t"), "7|{\"c2099\":0,\"c2098\":1}");
     }
@@ -104,7 +105,7 @@ fn columns_of_a_schema_are_never_gathered() {
     let path = bench.write("schema.toml", schema.as_bytes());
     let schema = gristmill_jsonl::import::schema::Schema::read(&path).unwrap();
     let text = wide("", ",\"x\":1,\"r\":2,\"i\":3,\"id\":4");
-    let summary = load(&bench, &text, &Options { schema, ..Options::default() });
+    let summary = load(&bench, &text, &ImportOptions { schema, ..ImportOptions::default() });
     assert_eq!((summary.rows, summary.rejected), (1, 0), "{:?}", summary.files[0]);
     assert_eq!(bench.all("SELECT y, r, i, id FROM t"), "1|2.0r|3|4");
     assert_eq!(bench.all("SELECT count(*) FROM t, json_each(_more)"), "105");

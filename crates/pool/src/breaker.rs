@@ -138,7 +138,7 @@ impl Breaker {
 
     /// Opens at the first failure and logs nothing: for an owner that reports changes itself. The reset time doubles with
     /// each failed probe, up to `max_reset`.
-    pub fn growing(reset_after: Duration, max_reset: Duration) -> Self {
+    pub fn with_backoff(reset_after: Duration, max_reset: Duration) -> Self {
         let max_reset = max_reset.max(reset_after);
         Self::with(Shared { threshold: 1, reset_after, max_reset, is_quiet: true, state: Mutex::default() })
     }
@@ -186,7 +186,7 @@ impl Breaker {
     }
 
     /// Whether [`acquire`](Self::acquire) would let a call pass now: it is closed, or half open and no probe is under way.
-    pub fn lets_pass(&self) -> bool {
+    pub fn would_permit(&self) -> bool {
         let now = self.clock.now();
         let state = lock(&self.shared.state);
         match state.phase {
@@ -299,7 +299,7 @@ impl Permit {
     }
 
     /// The call failed, and the next is not to be made before this time has passed.
-    pub fn failure_for(mut self, at_least: Duration) {
+    pub fn failure_with_delay(mut self, at_least: Duration) {
         self.told = true;
         self.breaker.tell_failure(self.era, at_least);
     }
@@ -352,11 +352,11 @@ mod tests {
         assert!(breaker.acquire().is_err());
         clock.advance(Duration::from_nanos(1));
         assert_eq!(breaker.stats().state, BreakerState::HalfOpen);
-        assert!(breaker.lets_pass());
+        assert!(breaker.would_permit());
         let probe = breaker.acquire().expect("the probe");
-        assert!(!breaker.lets_pass() && breaker.acquire().is_err(), "a second probe");
+        assert!(!breaker.would_permit() && breaker.acquire().is_err(), "a second probe");
         probe.success();
-        assert!(breaker.lets_pass());
+        assert!(breaker.would_permit());
         assert_eq!(breaker.stats().state, BreakerState::Closed);
         assert!(breaker.acquire().is_ok());
         assert_eq!(breaker.stats().probes, 1);
@@ -376,7 +376,7 @@ mod tests {
     fn reset_time_of_a_growing_breaker_doubles_with_each_failed_probe() {
         let clock = ManualClock::new();
         let second = Duration::from_secs(1);
-        let breaker = Breaker::growing(second, second * 5).clock(&clock);
+        let breaker = Breaker::with_backoff(second, second * 5).clock(&clock);
         for round in 0..2 {
             fail(&breaker);
             for seconds in [1, 2, 4, 5, 5] {
@@ -388,7 +388,7 @@ mod tests {
             clock.advance(second * 5);
             breaker.acquire().expect("the probe").success();
         }
-        breaker.acquire().unwrap().failure_for(second * 30);
+        breaker.acquire().unwrap().failure_with_delay(second * 30);
         assert_eq!(breaker.acquire().unwrap_err(), Open { retry_in: second * 30 });
     }
 

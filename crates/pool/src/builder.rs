@@ -6,8 +6,8 @@ use crate::{
     core::Core,
     panics,
     pool::Pool,
-    queue::Order,
-    results::{Delivery, Outlet, Results},
+    queue::QueueOrder,
+    results::{Outlet, ResultOrder, Results},
     sync::Arc,
     watch,
     worker::{Threads, Worker},
@@ -17,11 +17,11 @@ use std::{error::Error, fmt, io, time::Duration};
 /// Settings of a [`Pool`]. Everything has a default: one worker a core, a queue ten times as long.
 #[derive(Debug, Clone)]
 #[must_use]
-pub struct Builder {
+pub struct PoolBuilder {
     name: String,
     workers: usize,
     queue: Option<usize>,
-    order: Order,
+    order: QueueOrder,
     timeout: Option<Duration>,
     stall_after: Option<Duration>,
     breaker: Option<Breaker>,
@@ -35,7 +35,7 @@ pub(crate) struct Config {
     pub(crate) name: String,
     pub(crate) workers: usize,
     pub(crate) queue: usize,
-    pub(crate) order: Order,
+    pub(crate) order: QueueOrder,
     pub(crate) timeout: Option<Duration>,
     pub(crate) stall_after: Option<Duration>,
     pub(crate) breaker: Option<Breaker>,
@@ -47,7 +47,7 @@ pub(crate) struct Config {
 
 impl Config {
     pub(crate) fn is_ranked(&self) -> bool {
-        self.order != Order::Fifo
+        self.order != QueueOrder::Fifo
     }
 
     /// In submit order: how far the tasks taken in may be ahead of the results delivered.
@@ -107,13 +107,13 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-impl Default for Builder {
+impl Default for PoolBuilder {
     fn default() -> Self {
         Self {
             name: "gristmill".into(),
             workers: cores(),
             queue: None,
-            order: Order::default(),
+            order: QueueOrder::default(),
             timeout: None,
             stall_after: None,
             breaker: None,
@@ -124,7 +124,7 @@ impl Default for Builder {
     }
 }
 
-impl Builder {
+impl PoolBuilder {
     /// The defaults.
     pub fn new() -> Self {
         Self::default()
@@ -148,20 +148,20 @@ impl Builder {
     }
 
     /// So many workers a core, but no more than `cap` in all: for work that waits.
-    pub fn cores_times(self, factor: usize, cap: usize) -> Self {
+    pub fn workers_per_core(self, factor: usize, cap: usize) -> Self {
         self.workers(cores().saturating_mul(factor).min(cap))
     }
 
     /// How many tasks may wait; then `submit` waits too. Tasks between two attempts count, spawned ones do
     /// not. (Workers whose tasks take microseconds take several at a time, together at most half as many
     /// again.)
-    pub fn queue(mut self, capacity: usize) -> Self {
+    pub fn queue_capacity(mut self, capacity: usize) -> Self {
         self.queue = Some(capacity);
         self
     }
 
     /// In what order tasks are started.
-    pub fn order(mut self, order: Order) -> Self {
+    pub fn order(mut self, order: QueueOrder) -> Self {
         self.order = order;
         self
     }
@@ -177,7 +177,7 @@ impl Builder {
     /// Replaces a worker that has been inside one task for so long without a
     /// [`heartbeat`](crate::Context::heartbeat). The task has then failed; if it comes back after all, its
     /// result is discarded.
-    pub fn stall_after(mut self, silence: Duration) -> Self {
+    pub fn stall_timeout(mut self, silence: Duration) -> Self {
         self.stall_after = Some(silence);
         self
     }
@@ -192,7 +192,7 @@ impl Builder {
 
     /// How many results may wait to be read before workers start nothing new; as many as the queue holds,
     /// unless set.
-    pub fn results(mut self, capacity: usize) -> Self {
+    pub fn result_capacity(mut self, capacity: usize) -> Self {
         self.results = Some(capacity);
         self
     }
@@ -210,7 +210,7 @@ impl Builder {
         self
     }
 
-    pub(crate) fn check(self, delivery: Option<Delivery>) -> Result<Config, BuildError> {
+    pub(crate) fn check(self, delivery: Option<ResultOrder>) -> Result<Config, BuildError> {
         let queue = self.queue.unwrap_or(self.workers.saturating_mul(10));
         let results = self.results.unwrap_or(queue);
         let zeros = [
@@ -232,7 +232,7 @@ impl Builder {
             stall_after: self.stall_after,
             breaker: self.breaker,
             results,
-            in_submit_order: delivery == Some(Delivery::AsSubmitted),
+            in_submit_order: delivery == Some(ResultOrder::AsSubmitted),
             keep_failures: self.keep_failures,
             clock: self.clock,
         })
@@ -241,7 +241,7 @@ impl Builder {
     pub(crate) fn start<T: Send + 'static, W: Worker>(
         self,
         runtime: W::Runtime,
-        delivery: Option<Delivery>,
+        delivery: Option<ResultOrder>,
     ) -> Result<Started<T, W>, BuildError> {
         let config = self.check(delivery)?;
         config.clock.start().map_err(|source| BuildError::Clock { source })?;
@@ -271,7 +271,7 @@ impl Builder {
     pub(crate) fn start_with_results<T: Send + 'static, W: Worker>(
         self,
         runtime: W::Runtime,
-        delivery: Delivery,
+        delivery: ResultOrder,
     ) -> Result<(Pool<T, W>, Results<T>), BuildError> {
         let (pool, outlet) = self.start::<T, W>(runtime, Some(delivery))?;
         let core = Arc::clone(pool.core());
@@ -287,7 +287,7 @@ impl Builder {
     /// A pool of threads, and what its tasks make.
     pub fn build_with_results<T: Send + 'static>(
         self,
-        delivery: Delivery,
+        delivery: ResultOrder,
     ) -> Result<(Pool<T>, Results<T>), BuildError> {
         self.start_with_results::<T, Threads>((), delivery)
     }
@@ -299,32 +299,32 @@ mod tests {
 
     #[test]
     fn nothing_may_be_zero() {
-        let check = |builder: Builder, want: &str| match builder.check(None) {
+        let check = |builder: PoolBuilder, want: &str| match builder.check(None) {
             Err(BuildError::Zero { setting }) => assert_eq!(setting, want),
             _ => panic!("{want} = 0 was let through"),
         };
-        check(Builder::new().workers(0), "workers");
-        check(Builder::new().queue(0), "queue");
-        check(Builder::new().results(0), "results");
-        check(Builder::new().timeout(Duration::ZERO), "timeout");
-        check(Builder::new().stall_after(Duration::ZERO), "stall_after");
-        check(Builder::new().cores_times(4, 0), "workers");
+        check(PoolBuilder::new().workers(0), "workers");
+        check(PoolBuilder::new().queue_capacity(0), "queue");
+        check(PoolBuilder::new().result_capacity(0), "results");
+        check(PoolBuilder::new().timeout(Duration::ZERO), "timeout");
+        check(PoolBuilder::new().stall_timeout(Duration::ZERO), "stall_after");
+        check(PoolBuilder::new().workers_per_core(4, 0), "workers");
     }
 
     #[test]
     fn presets() {
-        let config = |builder: Builder| builder.check(None).unwrap();
-        assert_eq!(config(Builder::new()).workers, cores());
-        assert_eq!(config(Builder::new().workers(3)).queue, 30);
-        assert_eq!(config(Builder::new().workers(3)).results, 30);
-        assert_eq!(config(Builder::new().workers(1).cores()).workers, cores());
-        assert_eq!(config(Builder::new().cores_times(4, 200)).workers, (cores() * 4).min(200));
-        assert_eq!(config(Builder::new().cores_times(usize::MAX, 200)).workers, 200);
+        let config = |builder: PoolBuilder| builder.check(None).unwrap();
+        assert_eq!(config(PoolBuilder::new()).workers, cores());
+        assert_eq!(config(PoolBuilder::new().workers(3)).queue, 30);
+        assert_eq!(config(PoolBuilder::new().workers(3)).results, 30);
+        assert_eq!(config(PoolBuilder::new().workers(1).cores()).workers, cores());
+        assert_eq!(config(PoolBuilder::new().workers_per_core(4, 200)).workers, (cores() * 4).min(200));
+        assert_eq!(config(PoolBuilder::new().workers_per_core(usize::MAX, 200)).workers, 200);
     }
 
     #[test]
     fn errors_say_what_is_wrong() {
-        let error = Builder::new().queue(0).build().unwrap_err();
+        let error = PoolBuilder::new().queue_capacity(0).build().unwrap_err();
         assert_eq!(error.to_string(), "a pool's `queue` must be more than 0");
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     clock::{TimerKey, nanos},
     context::{Context, Rare},
     core::{Core, Found, Search},
-    error::{Cause, Class, TaskError, TaskResult},
+    error::{Cause, ErrorClass, TaskError, TaskResult},
     panics::{self, Panic},
     slot::{Origin, Slot},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -376,7 +376,7 @@ fn tell_breaker<T>(permit: Permit, result: &TaskResult<T>) {
     match result {
         // It was told to stop: that says nothing.
         Err(error) if matches!(error.cause(), Cause::Cancelled) => permit.withdraw(),
-        Err(error) if error.class() != Class::Permanent => permit.failure(),
+        Err(error) if error.class() != ErrorClass::Permanent => permit.failure(),
         Err(error) if matches!(error.cause(), Cause::Panic { .. }) => permit.failure(),
         _ => permit.success(),
     }

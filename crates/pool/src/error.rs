@@ -3,7 +3,7 @@
 
 pub use crate::{
     builder::BuildError,
-    task::{Refusal, SubmitError},
+    task::{SubmitError, SubmitErrorKind},
 };
 
 use crate::{
@@ -17,7 +17,7 @@ pub type TaskResult<T> = Result<T, TaskError>;
 
 /// Whether trying again can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Class {
+pub enum ErrorClass {
     /// The same attempt may succeed later: a timeout, a busy server, a rate limit.
     Transient,
     /// It will fail the same way for ever: bad input, no permission, not found.
@@ -60,7 +60,7 @@ pub enum Dependency {
 pub struct TaskError(Box<Inner>);
 
 struct Inner {
-    class: Class,
+    class: ErrorClass,
     cause: Cause,
     dependency: Option<Dependency>,
     step: Option<Arc<str>>,
@@ -92,13 +92,13 @@ pub enum Cause {
 }
 
 impl TaskError {
-    fn new(class: Class, cause: Cause) -> Self {
+    fn new(class: ErrorClass, cause: Cause) -> Self {
         Self(Box::new(Inner { class, cause, dependency: None, step: None, hint: None, retry_after: None }))
     }
 
     /// A failure that may pass.
     pub fn transient(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::new(Class::Transient, Cause::Error(error.into()))
+        Self::new(ErrorClass::Transient, Cause::Error(error.into()))
     }
 
     /// A transient failure of a service that the task needs, not of the task: see [`Dependency::Unavailable`].
@@ -118,31 +118,31 @@ impl TaskError {
 
     /// A failure that will not pass.
     pub fn permanent(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::new(Class::Permanent, Cause::Error(error.into()))
+        Self::new(ErrorClass::Permanent, Cause::Error(error.into()))
     }
 
     /// A failure at `step` of a task whose earlier steps are done.
     pub fn partial(step: impl Into<Arc<str>>, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        let mut made = Self::new(Class::Partial, Cause::Error(error.into()));
+        let mut made = Self::new(ErrorClass::Partial, Cause::Error(error.into()));
         made.0.step = Some(step.into());
         made
     }
 
     /// The task stopped because its [`Context`](crate::Context) said so.
     pub fn cancelled() -> Self {
-        Self::new(Class::Transient, Cause::Cancelled)
+        Self::new(ErrorClass::Transient, Cause::Cancelled)
     }
 
     pub(crate) fn timed_out(after: Duration) -> Self {
-        Self::new(Class::Transient, Cause::TimedOut(after))
+        Self::new(ErrorClass::Transient, Cause::TimedOut(after))
     }
 
     pub(crate) fn stalled(silent_for: Duration) -> Self {
-        Self::new(Class::Permanent, Cause::Stalled(silent_for))
+        Self::new(ErrorClass::Permanent, Cause::Stalled(silent_for))
     }
 
     pub(crate) fn breaker_open(retry_in: Duration) -> Self {
-        Self::new(Class::Transient, Cause::BreakerOpen).retry_after(retry_in)
+        Self::new(ErrorClass::Transient, Cause::BreakerOpen).with_retry_after(retry_in)
     }
 
     /// Keeps what a retry, or a person, needs of the error that a task which ran out of time came back with.
@@ -151,22 +151,22 @@ impl TaskError {
         self.0.hint.clone_from(&error.0.hint);
         self.0.retry_after = error.0.retry_after;
         self.0.dependency = error.0.dependency;
-        if error.class() == Class::Partial {
-            self.0.class = Class::Partial;
+        if error.class() == ErrorClass::Partial {
+            self.0.class = ErrorClass::Partial;
         }
         self
     }
 
     /// Names the step that failed.
     #[must_use]
-    pub fn step(mut self, step: impl Into<Arc<str>>) -> Self {
+    pub fn with_step(mut self, step: impl Into<Arc<str>>) -> Self {
         self.0.step = Some(step.into());
         self
     }
 
     /// Says what a person could do about it.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
@@ -174,13 +174,13 @@ impl TaskError {
     /// Says when trying again makes sense at the earliest. A retry never comes sooner, whatever its policy
     /// and cap say.
     #[must_use]
-    pub fn retry_after(mut self, delay: Duration) -> Self {
+    pub fn with_retry_after(mut self, delay: Duration) -> Self {
         self.0.retry_after = Some(delay);
         self
     }
 
     /// Whether trying again can help.
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> ErrorClass {
         self.0.class
     }
 
@@ -195,7 +195,7 @@ impl TaskError {
     }
 
     /// The step that failed, if the task named one.
-    pub fn failed_step(&self) -> Option<&str> {
+    pub fn step(&self) -> Option<&str> {
         self.0.step.as_deref()
     }
 
@@ -204,12 +204,12 @@ impl TaskError {
     }
 
     /// What a person could do about it, if the task knew.
-    pub fn recovery_hint(&self) -> Option<&str> {
+    pub fn hint(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }
 
     /// When trying again makes sense at the earliest, if the task knew.
-    pub fn earliest_retry(&self) -> Option<Duration> {
+    pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
 }
@@ -232,7 +232,7 @@ pub fn catch_panic<R>(body: impl FnOnce() -> TaskResult<R>) -> TaskResult<R> {
 
 impl From<Panic> for TaskError {
     fn from(Panic { message, backtrace }: Panic) -> Self {
-        Self::new(Class::Permanent, Cause::Panic { message, backtrace })
+        Self::new(ErrorClass::Permanent, Cause::Panic { message, backtrace })
     }
 }
 
@@ -295,26 +295,31 @@ mod tests {
             assert_eq!(error.to_string(), text);
         };
         let io = std::io::Error::other("disk on fire");
-        check(io.into(), Class::Permanent, "disk on fire");
-        check(TaskError::transient("busy").hint("wait"), Class::Transient, "busy (wait)");
-        check(TaskError::partial("move", "403"), Class::Partial, "move: 403");
-        check(TaskError::permanent("x").step("open"), Class::Permanent, "open: x");
-        check(TaskError::cancelled(), Class::Transient, "cancelled");
-        check(TaskError::timed_out(Duration::from_secs(2)), Class::Transient, "timed out after 2s");
-        check(TaskError::stalled(Duration::from_secs(9)), Class::Permanent, "stalled: no heartbeat for 9s");
+        check(io.into(), ErrorClass::Permanent, "disk on fire");
+        check(TaskError::transient("busy").with_hint("wait"), ErrorClass::Transient, "busy (wait)");
+        check(TaskError::partial("move", "403"), ErrorClass::Partial, "move: 403");
+        check(TaskError::permanent("x").with_step("open"), ErrorClass::Permanent, "open: x");
+        check(TaskError::cancelled(), ErrorClass::Transient, "cancelled");
+        check(TaskError::timed_out(Duration::from_secs(2)), ErrorClass::Transient, "timed out after 2s");
+        check(
+            TaskError::stalled(Duration::from_secs(9)),
+            ErrorClass::Permanent,
+            "stalled: no heartbeat for 9s",
+        );
         check(
             TaskError::breaker_open(Duration::from_secs(1)),
-            Class::Transient,
+            ErrorClass::Transient,
             "not run: the circuit breaker is open",
         );
     }
 
     #[test]
     fn keeps_what_a_retry_needs() {
-        let error = TaskError::partial("upload", "503").retry_after(Duration::from_secs(7)).hint("later");
-        assert_eq!(error.failed_step(), Some("upload"));
-        assert_eq!(error.earliest_retry(), Some(Duration::from_secs(7)));
-        assert_eq!(error.recovery_hint(), Some("later"));
+        let error =
+            TaskError::partial("upload", "503").with_retry_after(Duration::from_secs(7)).with_hint("later");
+        assert_eq!(error.step(), Some("upload"));
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
+        assert_eq!(error.hint(), Some("later"));
     }
 
     #[test]
@@ -324,7 +329,7 @@ mod tests {
             (TaskError::dependency_failed("500"), Some(Dependency::Failed)),
             (TaskError::transient("busy"), None),
         ] {
-            assert_eq!((error.class(), error.dependency()), (Class::Transient, dependency));
+            assert_eq!((error.class(), error.dependency()), (ErrorClass::Transient, dependency));
         }
     }
 }

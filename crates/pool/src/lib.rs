@@ -240,17 +240,17 @@ pub mod worker;
 
 #[doc(inline)]
 pub use breaker::Breaker;
-pub use builder::Builder;
+pub use builder::PoolBuilder;
 pub use context::Context;
 #[doc(inline)]
-pub use error::{Class, Dependency, TaskError, TaskResult};
+pub use error::{Dependency, ErrorClass, TaskError, TaskResult};
 pub use pool::Pool;
-pub use queue::Order;
+pub use queue::QueueOrder;
 pub use report::{Failure, Report};
-pub use results::{Delivery, Outcome, Results};
+pub use results::{Outcome, ResultOrder, Results};
 pub use retry::Retry;
 #[doc(inline)]
-pub use stats::Stats;
+pub use stats::PoolStats;
 #[doc(inline)]
 pub use task::{Priority, Task};
 #[cfg(feature = "tokio")]
@@ -258,4 +258,4 @@ pub use tasks::{AsyncContext, AsyncPool};
 
 #[cfg(feature = "tokio")]
 #[doc(hidden)]
-pub use worker::Tasks;
+pub use worker::TokioTasks;

@@ -3,7 +3,7 @@
 /// Lets other threads go before the calling one, from now on; on Linux, elsewhere nothing. For workers of a pool whose
 /// results one thread takes: many of them and that one share few cores, and all wait for that one in the end. Where it
 /// stood in line with them, a first scan of small files took a sixth longer, and an import an eighth.
-pub fn step_back() {
+pub fn lower_priority() {
     #[cfg(target_os = "linux")]
     linux();
 }
@@ -36,7 +36,7 @@ mod tests {
                 if let Some(before) = before {
                     setpriority_process(None, before).unwrap();
                 }
-                super::step_back();
+                super::lower_priority();
                 getpriority_process(None).unwrap()
             });
             // Whoever runs the tests may have stepped back already.

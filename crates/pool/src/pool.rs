@@ -1,16 +1,16 @@
 //! The handle that users hold.
 
 use crate::{
-    builder::Builder,
+    builder::PoolBuilder,
     clock::Deadline,
     context::Context,
     core::Core,
     error::TaskResult,
     panics,
     report::Report,
-    stats::Stats,
+    stats::PoolStats,
     sync::{Arc, Parker, thread},
-    task::{Refusal, SubmitError, Task, TaskId},
+    task::{SubmitError, SubmitErrorKind, Task, TaskId},
     worker::{Threads, Worker},
 };
 use std::{fmt, task::Poll, time::Duration};
@@ -42,8 +42,8 @@ impl<T: Send + 'static, W: Worker> Clone for Pool<T, W> {
 
 impl Pool {
     /// Settings for a new pool.
-    pub fn builder() -> Builder {
-        Builder::new()
+    pub fn builder() -> PoolBuilder {
+        PoolBuilder::new()
     }
 }
 
@@ -74,12 +74,12 @@ impl<T: Send + 'static, W: Worker> Pool<T, W> {
     }
 
     /// Whether the pool has ended: closed or cancelled, and every worker gone.
-    pub fn has_ended(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.core().has_ended()
     }
 
     /// The counters at this moment.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> PoolStats {
         self.core().stats()
     }
 
@@ -130,7 +130,7 @@ impl<T: Send + 'static> Pool<T> {
             return core.submit_inside(worker, task);
         }
         match core.try_submit(task) {
-            Err(full) if full.refusal == Refusal::Full => self.wait_for_room(full.into_task(), limit),
+            Err(full) if full.kind == SubmitErrorKind::Full => self.wait_for_room(full.into_task(), limit),
             done => done,
         }
     }
@@ -140,7 +140,7 @@ impl<T: Send + 'static> Pool<T> {
         let core = self.core();
         if core.look_for_slack() {
             match core.try_submit(task) {
-                Err(full) if full.refusal == Refusal::Full => task = full.into_task(),
+                Err(full) if full.kind == SubmitErrorKind::Full => task = full.into_task(),
                 done => return done,
             }
         }
@@ -158,7 +158,7 @@ impl<T: Send + 'static> Pool<T> {
             if deadline.as_ref().is_some_and(|deadline| deadline.is_over(parker.waker())) {
                 ticket.into_iter().for_each(|ticket| core.leave_line(ticket));
                 let task = task.expect("a task that waits is still ours");
-                return Err(SubmitError::new(Refusal::TimedOut, task));
+                return Err(SubmitError::new(SubmitErrorKind::TimedOut, task));
             }
             parker.park();
         }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// In what order a pool starts its tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Order {
+pub enum QueueOrder {
     /// First in, first out.
     #[default]
     Fifo,
@@ -42,11 +42,11 @@ impl Rank {
     }
 
     /// The rank as one number under an order, larger is sooner; equal for all in a first-in-first-out line.
-    pub(crate) fn under(self, order: Order) -> u64 {
+    pub(crate) fn under(self, order: QueueOrder) -> u64 {
         match order {
-            Order::Fifo => 0,
-            Order::Priority => u64::from(self.priority()),
-            Order::Cost => u64::MAX - self.cost(),
+            QueueOrder::Fifo => 0,
+            QueueOrder::Priority => u64::from(self.priority()),
+            QueueOrder::Cost => u64::MAX - self.cost(),
         }
     }
 }
@@ -58,11 +58,11 @@ pub(crate) enum Queue<J> {
 }
 
 impl<J> Queue<J> {
-    pub(crate) fn new(order: Order) -> Self {
+    pub(crate) fn new(order: QueueOrder) -> Self {
         match order {
-            Order::Fifo => Self::Fifo(VecDeque::new()),
-            Order::Priority => Self::Priority(Box::new(Lanes::new())),
-            Order::Cost => Self::Cost(Box::new(Costs::new())),
+            QueueOrder::Fifo => Self::Fifo(VecDeque::new()),
+            QueueOrder::Priority => Self::Priority(Box::new(Lanes::new())),
+            QueueOrder::Cost => Self::Cost(Box::new(Costs::new())),
         }
     }
 
@@ -216,7 +216,7 @@ mod tests {
     }
 
     /// Pushes items named (rank, nth) and says in which order they come out.
-    fn check(order: Order, pushes: &[u64], want: &[(u64, usize)]) {
+    fn check(order: QueueOrder, pushes: &[u64], want: &[(u64, usize)]) {
         let mut queue = Queue::new(order);
         for (nth, number) in pushes.iter().enumerate() {
             queue.push(rank(*number), (*number, nth));
@@ -228,14 +228,18 @@ mod tests {
 
     #[test]
     fn orders() {
-        check(Order::Fifo, &[3, 1, 2, 1], &[(3, 0), (1, 1), (2, 2), (1, 3)]);
-        check(Order::Priority, &[3, 1, 2, 1, 255, 64], &[(255, 4), (64, 5), (3, 0), (2, 2), (1, 1), (1, 3)]);
-        check(Order::Cost, &[3, 1, 2, 1], &[(1, 1), (1, 3), (2, 2), (3, 0)]);
+        check(QueueOrder::Fifo, &[3, 1, 2, 1], &[(3, 0), (1, 1), (2, 2), (1, 3)]);
+        check(
+            QueueOrder::Priority,
+            &[3, 1, 2, 1, 255, 64],
+            &[(255, 4), (64, 5), (3, 0), (2, 2), (1, 1), (1, 3)],
+        );
+        check(QueueOrder::Cost, &[3, 1, 2, 1], &[(1, 1), (1, 3), (2, 2), (3, 0)]);
     }
 
     #[test]
     fn best_is_what_comes_next() {
-        for order in [Order::Priority, Order::Cost] {
+        for order in [QueueOrder::Priority, QueueOrder::Cost] {
             let mut queue = Queue::new(order);
             for number in [7, 200, 3] {
                 queue.push(rank(number), number);
@@ -250,8 +254,8 @@ mod tests {
     /// item that was ahead of it.
     #[test]
     fn nothing_starves() {
-        for order in [Order::Priority, Order::Cost] {
-            let (better, worst) = if order == Order::Priority { (200, 0) } else { (1, 1_000) };
+        for order in [QueueOrder::Priority, QueueOrder::Cost] {
+            let (better, worst) = if order == QueueOrder::Priority { (200, 0) } else { (1, 1_000) };
             let mut queue = Queue::new(order);
             for _ in 0..9 {
                 queue.push(rank(better), false);

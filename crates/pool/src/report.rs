@@ -1,6 +1,6 @@
 //! What became of everything: the end of a pool, in full.
 
-use crate::{error::TaskError, stats::Stats, sync::Arc, task::TaskRef};
+use crate::{error::TaskError, stats::PoolStats, sync::Arc, task::TaskRef};
 use std::{error::Error, fmt};
 
 /// A task that failed for good.
@@ -39,18 +39,18 @@ pub struct Report {
     /// Tasks that a cancelled pool never started.
     pub never_started: Vec<TaskRef>,
     /// Tasks that were still running when the report was made: those that did not stop in time.
-    pub unstopped: Vec<TaskRef>,
+    pub abandoned: Vec<TaskRef>,
     /// How many tasks were neither running nor ended when the report was made: queued, waiting for a retry, or in
     /// the hands of a worker that was about to start or to settle them.
     pub waiting: u64,
     /// The pool's last counters.
-    pub stats: Stats,
+    pub stats: PoolStats,
 }
 
 impl Report {
     /// Whether every task succeeded.
     pub fn is_clean(&self) -> bool {
-        self.failed == 0 && self.never_started.is_empty() && self.unstopped.is_empty() && self.waiting == 0
+        self.failed == 0 && self.never_started.is_empty() && self.abandoned.is_empty() && self.waiting == 0
     }
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Report {
         let counts = [
             (self.failed, "failed"),
             (self.never_started.len() as u64, "never started"),
-            (self.unstopped.len() as u64, "did not stop"),
+            (self.abandoned.len() as u64, "did not stop"),
             (self.waiting, "waiting"),
         ];
         counts

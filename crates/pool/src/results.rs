@@ -31,7 +31,7 @@ static OUTLETS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new
 
 /// In what order results are delivered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Delivery {
+pub enum ResultOrder {
     /// As tasks complete.
     #[default]
     AsCompleted,
@@ -148,10 +148,10 @@ impl<T> Shelf<T> {
 }
 
 impl<T> Outlet<T> {
-    pub(crate) fn new(delivery: Delivery, limit: usize, workers: usize) -> Self {
+    pub(crate) fn new(delivery: ResultOrder, limit: usize, workers: usize) -> Self {
         let shelf = match delivery {
-            Delivery::AsCompleted => Shelf::Completed(VecDeque::new()),
-            Delivery::AsSubmitted => Shelf::Submitted { by_task: BTreeMap::new(), next: 0, held: 0 },
+            ResultOrder::AsCompleted => Shelf::Completed(VecDeque::new()),
+            ResultOrder::AsSubmitted => Shelf::Submitted { by_task: BTreeMap::new(), next: 0, held: 0 },
         };
         let state = State { shelf, ended: false, abandoned: false, reader: None, workers: Vec::new() };
         let (full, next) = (AtomicBool::new(false), AtomicU64::new(0));

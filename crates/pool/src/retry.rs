@@ -1,6 +1,6 @@
 //! When to try a failed task again. Decides only; the waiting is the pool's, and holds no worker.
 
-use crate::error::{Class, TaskError};
+use crate::error::{ErrorClass, TaskError};
 use std::{
     hash::{BuildHasher, RandomState},
     time::Duration,
@@ -53,7 +53,7 @@ impl Retry {
     /// No delay is longer than this, unless the error itself asked for more with
     /// [`TaskError::retry_after`].
     #[must_use]
-    pub const fn cap(mut self, cap: Duration) -> Self {
+    pub const fn max_delay(mut self, cap: Duration) -> Self {
         self.cap = cap;
         self
     }
@@ -66,7 +66,7 @@ impl Retry {
     }
 
     /// How many attempts there are, the first one included.
-    pub const fn attempts(&self) -> u32 {
+    pub const fn max_attempts(&self) -> u32 {
         if self.attempts == 0 { 1 } else { self.attempts }
     }
 
@@ -84,11 +84,11 @@ impl Retry {
 
     /// The delay before the next attempt, or `None` when there is no point in one.
     pub(crate) fn next(&self, failed: u32, error: &TaskError) -> Option<Duration> {
-        if error.class() == Class::Permanent || failed >= self.attempts {
+        if error.class() == ErrorClass::Permanent || failed >= self.attempts {
             return None;
         }
         let delay = self.delay(failed);
-        Some(error.earliest_retry().map_or(delay, |earliest| earliest.max(delay)))
+        Some(error.retry_after().map_or(delay, |earliest| earliest.max(delay)))
     }
 }
 
@@ -113,8 +113,8 @@ mod tests {
         };
         check(Retry::linear(9, SEC), &[1, 2, 3, 4, 5]);
         check(Retry::exponential(9, SEC), &[1, 2, 4, 8, 16]);
-        check(Retry::exponential(9, SEC).cap(SEC * 5), &[1, 2, 4, 5, 5]);
-        check(Retry::linear(9, SEC).cap(SEC * 2), &[1, 2, 2]);
+        check(Retry::exponential(9, SEC).max_delay(SEC * 5), &[1, 2, 4, 5, 5]);
+        check(Retry::linear(9, SEC).max_delay(SEC * 2), &[1, 2, 2]);
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn class_attempts_and_retry_after_decide() {
-        let policy = Retry::linear(3, SEC).without_jitter().cap(SEC);
+        let policy = Retry::linear(3, SEC).without_jitter().max_delay(SEC);
         let check = |failed, error: TaskError, want: Option<Duration>| {
             assert_eq!(policy.next(failed, &error), want, "{error}");
         };
@@ -142,7 +142,7 @@ mod tests {
         check(2, TaskError::partial("s", "x"), Some(SEC));
         check(3, TaskError::transient("x"), None);
         check(1, TaskError::permanent("x"), None);
-        check(1, TaskError::transient("x").retry_after(SEC * 60), Some(SEC * 60));
-        check(1, TaskError::transient("x").retry_after(SEC / 2), Some(SEC));
+        check(1, TaskError::transient("x").with_retry_after(SEC * 60), Some(SEC * 60));
+        check(1, TaskError::transient("x").with_retry_after(SEC / 2), Some(SEC));
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// What a pool has done and is doing, at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct PoolStats {
     /// Workers that take tasks. Stalled ones that were replaced do not count.
     pub workers: usize,
     /// Tasks running now.
@@ -134,7 +134,7 @@ impl Counts {
         }
     }
 
-    pub(crate) fn fill(&self, kinds: &Kinds, stats: &mut Stats) {
+    pub(crate) fn fill(&self, kinds: &Kinds, stats: &mut PoolStats) {
         stats.completed = self.completed.get();
         stats.failed += self.failed.get();
         stats.panicked = self.panicked.get();
@@ -318,7 +318,7 @@ mod tests {
         let kinds = Kinds::default();
         kinds.number("x");
         let tell = |counts: &Counts| {
-            let mut stats = Stats::default();
+            let mut stats = PoolStats::default();
             counts.fill(&kinds, &mut stats);
             stats
         };

@@ -143,9 +143,9 @@ impl<T: Send + 'static, W: Worker> Task<T, W> {
     }
 
     /// Why no pool may take this task.
-    pub(crate) fn fault(&self) -> Option<Refusal> {
+    pub(crate) fn fault(&self) -> Option<SubmitErrorKind> {
         let timeout = self.meta().extras.as_ref()?.timeout?;
-        timeout.is_zero().then_some(Refusal::ZeroTimeout)
+        timeout.is_zero().then_some(SubmitErrorKind::ZeroTimeout)
     }
 
     pub(crate) fn failed(&self) -> u32 {
@@ -227,7 +227,7 @@ impl fmt::Display for TaskRef {
 
 /// Why the pool did not take a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SubmitErrorKind {
     /// The queue is full. Only from `try_submit`.
     Full,
     /// The queue stayed full for the time allowed. Only from `submit_timeout`.
@@ -243,15 +243,15 @@ pub enum Refusal {
 /// The pool did not take a task; it can be [had back](Self::into_task).
 pub struct SubmitError<T: Send + 'static = (), W: Worker = Threads> {
     /// Why.
-    pub refusal: Refusal,
+    pub kind: SubmitErrorKind,
     /// Never locked. It makes the error `Sync`, as errors have to be to go through `?`, though a closure need
     /// not be.
     task: std::sync::Mutex<Task<T, W>>,
 }
 
 impl<T: Send + 'static, W: Worker> SubmitError<T, W> {
-    pub(crate) fn new(refusal: Refusal, task: Task<T, W>) -> Self {
-        Self { refusal, task: std::sync::Mutex::new(task) }
+    pub(crate) fn new(refusal: SubmitErrorKind, task: Task<T, W>) -> Self {
+        Self { kind: refusal, task: std::sync::Mutex::new(task) }
     }
 
     /// The task, untouched.
@@ -262,19 +262,19 @@ impl<T: Send + 'static, W: Worker> SubmitError<T, W> {
 
 impl<T: Send + 'static, W: Worker> fmt::Display for SubmitError<T, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.refusal {
-            Refusal::Full => "the pool's queue is full; try again later, or wait with submit",
-            Refusal::TimedOut => "the pool's queue stayed full for the time allowed",
-            Refusal::Closed => "the pool is closed and takes no new tasks",
-            Refusal::Cancelled => "the pool is cancelled and takes no new tasks",
-            Refusal::ZeroTimeout => "the task's timeout is zero; it must be longer than that",
+        f.write_str(match self.kind {
+            SubmitErrorKind::Full => "the pool's queue is full; try again later, or wait with submit",
+            SubmitErrorKind::TimedOut => "the pool's queue stayed full for the time allowed",
+            SubmitErrorKind::Closed => "the pool is closed and takes no new tasks",
+            SubmitErrorKind::Cancelled => "the pool is cancelled and takes no new tasks",
+            SubmitErrorKind::ZeroTimeout => "the task's timeout is zero; it must be longer than that",
         })
     }
 }
 
 impl<T: Send + 'static, W: Worker> fmt::Debug for SubmitError<T, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SubmitError").field("refusal", &self.refusal).finish_non_exhaustive()
+        f.debug_struct("SubmitError").field("refusal", &self.kind).finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,7 @@
 //! only what blocks there is awaited here, and a task that runs out of time can be dropped.
 
 use crate::{
-    builder::{BuildError, Builder},
+    builder::{BuildError, PoolBuilder},
     clock::Deadline,
     context::Context,
     core::Core,
@@ -11,11 +11,11 @@ use crate::{
     panics::{self, Panic},
     pool::{Pool, split},
     report::Report,
-    results::{Delivery, Results},
+    results::{ResultOrder, Results},
     retry::Retry,
     slot::Slot,
     sync::Arc,
-    task::{Meta, Refusal, SubmitError, Task, TaskId},
+    task::{Meta, SubmitError, SubmitErrorKind, Task, TaskId},
     worker::{Sealed, Worker},
 };
 use pin_project_lite::pin_project;
@@ -55,17 +55,17 @@ mod runtime {
 
 /// Workers that are tokio tasks: for work that waits for the network.
 #[derive(Debug, Clone, Copy)]
-pub struct Tasks;
+pub struct TokioTasks;
 
 /// A pool whose workers are tokio tasks.
-pub type AsyncPool<T = ()> = Pool<T, Tasks>;
+pub type AsyncPool<T = ()> = Pool<T, TokioTasks>;
 
 /// What an async task is given: its own, to keep for as long as it likes.
-pub type AsyncContext<T = ()> = Context<T, Tasks>;
+pub type AsyncContext<T = ()> = Context<T, TokioTasks>;
 
-impl Sealed for Tasks {}
+impl Sealed for TokioTasks {}
 
-impl Worker for Tasks {
+impl Worker for TokioTasks {
     type Body<T: Send + 'static> = Pin<Box<Packed<dyn Body<T>>>>;
     type Runtime = runtime::Handle;
     type Handle = runtime::AbortHandle;
@@ -91,7 +91,7 @@ impl Worker for Tasks {
 }
 
 /// A worker's life.
-async fn work<T: Send + 'static>(mut desk: Desk<T, Tasks>) {
+async fn work<T: Send + 'static>(mut desk: Desk<T, TokioTasks>) {
     /// A worker whose tasks never wait lets others on its thread run after so many.
     const IN_A_ROW: u32 = 128;
     let slot = Arc::clone(&desk.slot);
@@ -114,9 +114,9 @@ async fn work<T: Send + 'static>(mut desk: Desk<T, Tasks>) {
 
 /// Runs a task to its end, or until its time is up: then it is dropped where it waits.
 async fn run<T: Send + 'static>(
-    slot: &Slot<T, Tasks>,
-    desk: &mut Desk<T, Tasks>,
-    context: Context<T, Tasks>,
+    slot: &Slot<T, TokioTasks>,
+    desk: &mut Desk<T, TokioTasks>,
+    context: Context<T, TokioTasks>,
 ) -> Result<TaskResult<T>, Panic> {
     let (pool, worker, number) = (slot.core.address(), slot.id, desk.run);
     let mut context = Some(context);
@@ -148,7 +148,7 @@ pub trait Body<T: Send + 'static>: Send {
     /// Polls the future; the first time, makes it with the context.
     fn poll(
         self: Pin<&mut Self>,
-        context: &mut Option<Context<T, Tasks>>,
+        context: &mut Option<Context<T, TokioTasks>>,
         cx: &mut task::Context<'_>,
     ) -> Poll<TaskResult<T>>;
 
@@ -177,12 +177,12 @@ pin_project! {
 impl<T, F, Fut> Body<T> for Made<F, Fut>
 where
     T: Send + 'static,
-    F: FnMut(Context<T, Tasks>) -> Option<Fut> + Send,
+    F: FnMut(Context<T, TokioTasks>) -> Option<Fut> + Send,
     Fut: Future<Output = TaskResult<T>> + Send,
 {
     fn poll(
         self: Pin<&mut Self>,
-        context: &mut Option<Context<T, Tasks>>,
+        context: &mut Option<Context<T, TokioTasks>>,
         cx: &mut task::Context<'_>,
     ) -> Poll<TaskResult<T>> {
         let mut this = self.project();
@@ -202,7 +202,7 @@ where
     }
 }
 
-impl<T: Send + 'static> Task<T, Tasks> {
+impl<T: Send + 'static> Task<T, TokioTasks> {
     /// A task that runs once on a tokio task.
     pub fn future<Fut>(body: impl FnOnce(AsyncContext<T>) -> Fut + Send + 'static) -> Self
     where
@@ -231,12 +231,12 @@ impl<T: Send + 'static> Task<T, Tasks> {
     }
 }
 
-impl<T: Send + 'static> Context<T, Tasks> {
+impl<T: Send + 'static> Context<T, TokioTasks> {
     /// [`spawn_task`](Self::spawn_task) for a plain closure.
     pub fn spawn<Fut>(
         &self,
         body: impl FnOnce(AsyncContext<T>) -> Fut + Send + 'static,
-    ) -> Result<TaskId, SubmitError<T, Tasks>>
+    ) -> Result<TaskId, SubmitError<T, TokioTasks>>
     where
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {
@@ -244,29 +244,29 @@ impl<T: Send + 'static> Context<T, Tasks> {
     }
 }
 
-impl Builder {
+impl PoolBuilder {
     /// A pool of tokio tasks on the current runtime, whose tasks make nothing but effects.
     pub fn build_async(self) -> Result<AsyncPool, BuildError> {
         let runtime = runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-        Ok(self.start::<(), Tasks>(runtime, None)?.0)
+        Ok(self.start::<(), TokioTasks>(runtime, None)?.0)
     }
 
     /// A pool of tokio tasks on the current runtime, and what its tasks make.
     pub fn build_async_with_results<T: Send + 'static>(
         self,
-        delivery: Delivery,
+        delivery: ResultOrder,
     ) -> Result<(AsyncPool<T>, Results<T>), BuildError> {
         let runtime = runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-        self.start_with_results::<T, Tasks>(runtime, delivery)
+        self.start_with_results::<T, TokioTasks>(runtime, delivery)
     }
 }
 
-impl<T: Send + 'static> Pool<T, Tasks> {
+impl<T: Send + 'static> Pool<T, TokioTasks> {
     /// Gives the pool a closure that makes a future; waits while the queue is full.
     pub async fn submit<Fut>(
         &self,
         body: impl FnOnce(AsyncContext<T>) -> Fut + Send + 'static,
-    ) -> Result<TaskId, SubmitError<T, Tasks>>
+    ) -> Result<TaskId, SubmitError<T, TokioTasks>>
     where
         Fut: Future<Output = TaskResult<T>> + Send + 'static,
     {
@@ -276,16 +276,16 @@ impl<T: Send + 'static> Pool<T, Tasks> {
     /// Gives the pool a task; waits while the queue is full. Waiting submitters are served in order, and
     /// released when the pool is closed or cancelled. Inside one of the pool's own tasks it does not wait,
     /// but [spawns](Context::spawn_task). If the future is dropped before it is done, the task was not taken.
-    pub async fn submit_task(&self, task: Task<T, Tasks>) -> Result<TaskId, SubmitError<T, Tasks>> {
+    pub async fn submit_task(&self, task: Task<T, TokioTasks>) -> Result<TaskId, SubmitError<T, TokioTasks>> {
         Submit::new(self.core(), task, None).await
     }
 
     /// [`submit_task`](Self::submit_task), but waits no longer than this.
     pub async fn submit_timeout(
         &self,
-        task: Task<T, Tasks>,
+        task: Task<T, TokioTasks>,
         limit: Duration,
-    ) -> Result<TaskId, SubmitError<T, Tasks>> {
+    ) -> Result<TaskId, SubmitError<T, TokioTasks>> {
         Submit::new(self.core(), task, Some(limit)).await
     }
 
@@ -334,21 +334,21 @@ impl<T: Send + 'static> Pool<T, Tasks> {
 }
 
 struct Submit<'a, T: Send + 'static> {
-    core: &'a Core<T, Tasks>,
-    task: Option<Task<T, Tasks>>,
+    core: &'a Core<T, TokioTasks>,
+    task: Option<Task<T, TokioTasks>>,
     ticket: Option<u64>,
     limit: Option<Duration>,
     deadline: Option<Deadline>,
 }
 
 impl<'a, T: Send + 'static> Submit<'a, T> {
-    fn new(core: &'a Core<T, Tasks>, task: Task<T, Tasks>, limit: Option<Duration>) -> Self {
+    fn new(core: &'a Core<T, TokioTasks>, task: Task<T, TokioTasks>, limit: Option<Duration>) -> Self {
         Self { core, task: Some(task), ticket: None, limit, deadline: None }
     }
 }
 
 impl<T: Send + 'static> Future for Submit<'_, T> {
-    type Output = Result<TaskId, SubmitError<T, Tasks>>;
+    type Output = Result<TaskId, SubmitError<T, TokioTasks>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
@@ -367,7 +367,7 @@ impl<T: Send + 'static> Future for Submit<'_, T> {
         }
         this.ticket.take().into_iter().for_each(|ticket| this.core.leave_line(ticket));
         let task = this.task.take().expect("a task that waits is still ours");
-        Poll::Ready(Err(SubmitError::new(Refusal::TimedOut, task)))
+        Poll::Ready(Err(SubmitError::new(SubmitErrorKind::TimedOut, task)))
     }
 }
 

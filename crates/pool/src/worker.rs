@@ -1,9 +1,9 @@
 //! The two kinds of workers: threads, and with the feature `tokio` also tokio tasks.
 
 pub use crate::context::Cancelled;
-pub use crate::nice::step_back;
+pub use crate::nice::lower_priority;
 #[cfg(feature = "tokio")]
-pub use crate::tasks::Tasks;
+pub use crate::tasks::TokioTasks;
 
 use crate::{
     context::Context,

@@ -6,7 +6,7 @@
 mod suite;
 
 use gristmill_pool::{
-    Breaker, Delivery, Results, Retry, TaskError, breaker::BreakerState, clock::ManualClock, error::Cause,
+    Breaker, ResultOrder, Results, Retry, TaskError, breaker::BreakerState, clock::ManualClock, error::Cause,
 };
 use suite::*;
 
@@ -17,7 +17,7 @@ fn rig<K: Kind>(workers: usize, threshold: u32) -> (Rig<u32, K>, Results<u32>, M
     let clock = ManualClock::new();
     let breaker = Breaker::new(threshold, RESET).clock(&clock);
     let builder = small(workers, 8).clock(&clock).breaker(breaker);
-    let (rig, results) = build_with_results(builder, Delivery::AsCompleted);
+    let (rig, results) = build_with_results(builder, ResultOrder::AsCompleted);
     (rig, results, clock)
 }
 
@@ -163,8 +163,8 @@ fn pools_can_share_a_breaker<K: Kind>() {
     let clock = ManualClock::new();
     let breaker = Breaker::new(1, RESET).clock(&clock);
     let builder = small(1, 4).clock(&clock).breaker(breaker);
-    let (one, mut of_one) = build_with_results::<u32, K>(builder.clone(), Delivery::AsCompleted);
-    let (two, mut of_two) = build_with_results::<u32, K>(builder, Delivery::AsCompleted);
+    let (one, mut of_one) = build_with_results::<u32, K>(builder.clone(), ResultOrder::AsCompleted);
+    let (two, mut of_two) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
     assert!(ran(&one, &mut of_one, down::<K>()));
     assert!(!ran(&two, &mut of_two, make::<u32, K>(1)));
 }

@@ -5,7 +5,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Delivery, Retry, TaskError, clock::ManualClock};
+use gristmill_pool::{ResultOrder, Retry, TaskError, clock::ManualClock};
 use std::{
     pin::pin,
     sync::Arc,
@@ -16,7 +16,7 @@ use suite::*;
 
 /// Polled, and awaited: on a thread with a hand-made executor, on a tokio task as it is.
 fn cancellation_can_be_polled_and_awaited<K: Kind>() {
-    let (rig, results) = build_with_results::<bool, K>(small(2, 4), Delivery::AsCompleted);
+    let (rig, results) = build_with_results::<bool, K>(small(2, 4), ResultOrder::AsCompleted);
     let started = Signal::default();
     for awaits in [false, true] {
         let started = started.clone();
@@ -112,7 +112,7 @@ fn remaining_is_what_is_left_of_the_timeout<K: Kind>() {
         let builder = small(1, 4).clock(&clock);
         let builder = pool.map_or(builder.clone(), |limit| builder.timeout(limit));
         let (rig, mut results) =
-            build_with_results::<[Option<Duration>; 3], K>(builder, Delivery::AsCompleted);
+            build_with_results::<[Option<Duration>; 3], K>(builder, ResultOrder::AsCompleted);
         clock.advance(SEC * 100);
         let task = K::once(async move |context: Ctx<[Option<Duration>; 3], K>| {
             let whole = context.remaining();
@@ -147,7 +147,7 @@ fn remaining_is_nothing_once_it_is_over<K: Kind>() {
 }
 
 fn a_task_knows_who_runs_it_and_which_it_is<K: Kind>() {
-    let (rig, results) = build_with_results::<(usize, u64), K>(small(3, 8), Delivery::AsSubmitted);
+    let (rig, results) = build_with_results::<(usize, u64), K>(small(3, 8), ResultOrder::AsSubmitted);
     let meeting = Meeting::of(3);
     let ids: Vec<u64> = (0..3)
         .map(|_| {
@@ -168,7 +168,7 @@ fn a_task_knows_who_runs_it_and_which_it_is<K: Kind>() {
 }
 
 fn a_spawned_task_has_the_id_its_parent_was_told<K: Kind>() {
-    let (rig, results) = build_with_results::<(u64, Option<u64>), K>(small(1, 4), Delivery::AsCompleted);
+    let (rig, results) = build_with_results::<(u64, Option<u64>), K>(small(1, 4), ResultOrder::AsCompleted);
     let task = K::once(async |context: Ctx<(u64, Option<u64>), K>| {
         let child = K::once(async |context: Ctx<(u64, Option<u64>), K>| Ok((context.task_id().get(), None)));
         let child = context.spawn_task(child)?;
@@ -182,7 +182,7 @@ fn a_spawned_task_has_the_id_its_parent_was_told<K: Kind>() {
 }
 
 fn attempts_count_from_1<K: Kind>() {
-    let (rig, mut results) = build_with_results::<u32, K>(small(1, 4), Delivery::AsCompleted);
+    let (rig, mut results) = build_with_results::<u32, K>(small(1, 4), ResultOrder::AsCompleted);
     let third_time = K::retrying(Retry::linear(5, Duration::ZERO), |context: Ctx<u32, K>| async move {
         if context.attempt() < 3 { Err(TaskError::transient("busy")) } else { Ok(context.attempt()) }
     });

@@ -8,7 +8,8 @@
 mod suite;
 
 use gristmill_pool::{
-    Delivery, Order, Outcome, Priority, Report, Retry, TaskError, error::Cause, error::Refusal,
+    Outcome, Priority, QueueOrder, Report, ResultOrder, Retry, TaskError, error::Cause,
+    error::SubmitErrorKind,
 };
 use proptest::{prelude::*, test_runner::Config};
 use std::{
@@ -52,8 +53,8 @@ struct Plan {
     workers: usize,
     queue: usize,
     shelf: usize,
-    order: Order,
-    delivery: Delivery,
+    order: QueueOrder,
+    delivery: ResultOrder,
     stop: Stop,
     roots: Vec<Node>,
 }
@@ -182,7 +183,7 @@ impl<K: Kind> Diary<K> {
                 let below: Place = place.iter().copied().chain([nth]).collect();
                 match context.spawn_task(self.task(child, below.clone())) {
                     Ok(id) => self.ids.add((id.get(), below)),
-                    Err(error) => assert_eq!(error.refusal, Refusal::Cancelled),
+                    Err(error) => assert_eq!(error.kind, SubmitErrorKind::Cancelled),
                 }
             }
         }
@@ -207,7 +208,7 @@ struct Outcomes {
 }
 
 fn run<K: Kind>(plan: &Plan) -> Outcomes {
-    let builder = small(plan.workers, plan.queue).results(plan.shelf).order(plan.order);
+    let builder = small(plan.workers, plan.queue).result_capacity(plan.shelf).order(plan.order);
     let (rig, results) = build_with_results::<Place, K>(builder, plan.delivery);
     let reader = thread::spawn(move || results.collect::<Vec<_>>());
     let cancel_at = if let Stop::CancelInside(at) = plan.stop { Some(at) } else { None };
@@ -273,7 +274,7 @@ fn check_any(plan: &Plan, out: &Outcomes) {
             assert_eq!(value, place, "another task's result");
         }
     }
-    if plan.delivery == Delivery::AsSubmitted {
+    if plan.delivery == ResultOrder::AsSubmitted {
         let ids: Vec<u64> = out.outcomes.iter().map(|outcome| outcome.task.id.get()).collect();
         assert!(ids.is_sorted(), "not in submit order: {ids:?}");
     }
@@ -334,7 +335,7 @@ fn one_worker_keeps_the_order_of_the_model<K: Kind>() {
     let roots = prop::collection::vec(node(false), 0..10);
     let shape = (1..=8usize, 1..=4usize, prop::sample::select(&DELIVERIES));
     proptest!(config(200), |(roots in roots, (queue, shelf, delivery) in shape)| {
-        let plan = Plan { workers: 1, queue, shelf, order: Order::Fifo, delivery, stop: Stop::Join, roots };
+        let plan = Plan { workers: 1, queue, shelf, order: QueueOrder::Fifo, delivery, stop: Stop::Join, roots };
         let out = run::<K>(&plan);
         check_any(&plan, &out);
         check_whole(&plan, &out);

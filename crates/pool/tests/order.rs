@@ -5,13 +5,13 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Delivery, Order, Priority};
+use gristmill_pool::{Priority, QueueOrder, ResultOrder};
 use suite::*;
 
 /// Submits tasks of these ranks while the one worker is occupied, and says in which order they then ran.
-fn run<K: Kind>(order: Order, ranks: &[u64]) -> Vec<u64> {
+fn run<K: Kind>(order: QueueOrder, ranks: &[u64]) -> Vec<u64> {
     let builder = small(1, ranks.len().max(1)).order(order);
-    let (rig, mut results) = build_with_results::<u64, K>(builder, Delivery::AsCompleted);
+    let (rig, mut results) = build_with_results::<u64, K>(builder, ResultOrder::AsCompleted);
     let gate = Gate::default();
     occupy(&rig, &gate);
     for (nth, rank) in ranks.iter().enumerate() {
@@ -25,11 +25,11 @@ fn run<K: Kind>(order: Order, ranks: &[u64]) -> Vec<u64> {
 
 fn each_order_is_exact_with_one_worker<K: Kind>() {
     let check = |order, ranks: &[u64], want: &[u64]| assert_eq!(run::<K>(order, ranks), want, "{order:?}");
-    check(Order::Fifo, &[3, 1, 2, 1, 9], &[0, 1, 2, 3, 4]);
-    check(Order::Priority, &[3, 1, 2, 1, 255, 0, 64], &[4, 6, 0, 2, 1, 3, 5]);
-    check(Order::Cost, &[3, 1, 2, 1, 9], &[1, 3, 2, 0, 4]);
-    check(Order::Priority, &[7; 12], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
-    check(Order::Cost, &[7; 12], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+    check(QueueOrder::Fifo, &[3, 1, 2, 1, 9], &[0, 1, 2, 3, 4]);
+    check(QueueOrder::Priority, &[3, 1, 2, 1, 255, 0, 64], &[4, 6, 0, 2, 1, 3, 5]);
+    check(QueueOrder::Cost, &[3, 1, 2, 1, 9], &[1, 3, 2, 0, 4]);
+    check(QueueOrder::Priority, &[7; 12], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+    check(QueueOrder::Cost, &[7; 12], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
 }
 
 fn first_in_is_first_out_however_many<K: Kind>() {
@@ -47,7 +47,7 @@ fn first_in_is_first_out_however_many<K: Kind>() {
 
 fn tasks_that_say_nothing_are_normal<K: Kind>() {
     let (rig, mut results) =
-        build_with_results::<&str, K>(small(1, 9).order(Order::Priority), Delivery::AsCompleted);
+        build_with_results::<&str, K>(small(1, 9).order(QueueOrder::Priority), ResultOrder::AsCompleted);
     let gate = Gate::default();
     occupy(&rig, &gate);
     rig.submit(make::<&str, K>("low").priority(Priority::LOW)).unwrap();
@@ -76,7 +76,7 @@ fn better<K: Kind>(pool: Handle<(), K>, worst: Signal, count: Signal) -> Job<(),
 
 /// The worst of all runs all the same, after at most sixteen starts for each one that was there before it.
 fn nothing_starves<K: Kind>() {
-    for order in [Order::Priority, Order::Cost] {
+    for order in [QueueOrder::Priority, QueueOrder::Cost] {
         // Too short a queue for a worker to take several at once, which would take the worst along.
         let rig = build::<K>(small(1, 3).order(order));
         let (gate, worst, count) = (Gate::default(), Signal::default(), Signal::default());

@@ -5,7 +5,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Delivery, Failure, Retry, error::Cause, error::catch_panic};
+use gristmill_pool::{Failure, ResultOrder, Retry, error::Cause, error::catch_panic};
 use std::{
     panic::{panic_any, resume_unwind},
     time::Duration,
@@ -29,7 +29,7 @@ fn a_panic_is_told_with_message_place_and_backtrace<K: Kind>() {
         (|| panic_any(42), "(not a text), at crates/pool/tests/panic.rs:"),
         (|| drop(Vec::<String>::new().pop().unwrap()), "called `Option::unwrap()` on a `None` value, at "),
     ];
-    let (rig, mut results) = build_with_results::<(), K>(small(1, 8), Delivery::AsCompleted);
+    let (rig, mut results) = build_with_results::<(), K>(small(1, 8), ResultOrder::AsCompleted);
     for (act, want) in acts {
         let task = K::once(async move |_| {
             act();
@@ -53,7 +53,7 @@ fn a_panic_is_told_with_message_place_and_backtrace<K: Kind>() {
 
 /// A task that catches its own panic and returns it is a task that panicked.
 fn a_panic_that_the_task_caught_counts_as_one<K: Kind>() {
-    let (rig, mut results) = build_with_results::<(), K>(small(1, 8), Delivery::AsCompleted);
+    let (rig, mut results) = build_with_results::<(), K>(small(1, 8), ResultOrder::AsCompleted);
     rig.submit(K::once(async |_| catch_panic(|| panic!("caught")))).unwrap();
     let failure = results.next().unwrap().result.unwrap_err();
     assert!(message_of(&failure).starts_with("caught, at "), "{failure}");
@@ -98,7 +98,7 @@ impl Drop for Bomb {
 /// Wherever what is the user's is dropped: with the closure, with what it made, with what it panicked with,
 /// with what is never started.
 fn a_drop_that_panics_costs_no_worker<K: Kind>() {
-    let (rig, results) = build_with_results::<Option<Bomb>, K>(small(1, 8), Delivery::AsCompleted);
+    let (rig, results) = build_with_results::<Option<Bomb>, K>(small(1, 8), ResultOrder::AsCompleted);
     let bomb = Bomb("in the closure");
     let task = K::once(async move |_| {
         let _bomb = bomb;
@@ -136,7 +136,7 @@ fn a_drop_that_panics_costs_no_worker<K: Kind>() {
 
 /// A payload that went past the hook is told by its own words, not by those of an earlier panic.
 fn a_panic_is_not_mistaken_for_an_earlier_one<K: Kind>() {
-    let (rig, mut results) = build_with_results::<(), K>(small(1, 8), Delivery::AsCompleted);
+    let (rig, mut results) = build_with_results::<(), K>(small(1, 8), ResultOrder::AsCompleted);
     let bomb = Bomb("earlier");
     let task = K::retrying(Retry::linear(1, Duration::ZERO), move |_| {
         let _ = &bomb;
@@ -150,7 +150,7 @@ fn a_panic_is_not_mistaken_for_an_earlier_one<K: Kind>() {
 
 /// A task that catches its own panic has not panicked.
 fn a_panic_caught_inside_is_nobodys_business<K: Kind>() {
-    let (rig, mut results) = build_with_results::<bool, K>(small(1, 8), Delivery::AsCompleted);
+    let (rig, mut results) = build_with_results::<bool, K>(small(1, 8), ResultOrder::AsCompleted);
     rig.submit(K::once(async |_| Ok(std::panic::catch_unwind(|| panic!("inner")).is_err()))).unwrap();
     assert!(results.next().unwrap().result.unwrap());
     rig.submit(K::once(async |_| resume_unwind(Box::new("later")))).unwrap();

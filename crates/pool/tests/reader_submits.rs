@@ -2,7 +2,7 @@
 
 #![cfg(not(any(shuttle, loom)))]
 
-use gristmill_pool::{Delivery, Pool, Task, error::Refusal};
+use gristmill_pool::{Pool, ResultOrder, Task, error::SubmitErrorKind};
 use std::{
     collections::VecDeque,
     fmt::{self, Write},
@@ -56,8 +56,8 @@ fn number(n: usize) -> Task<usize> {
 }
 
 /// The reader waits for room in the queue, and the workers wait for the reader. `first` is the first task that it does not read.
-fn check_deadlock_is_logged(delivery: Delivery, first: Task<usize>, meanwhile: impl FnOnce(&Pool<usize>)) {
-    let builder = Pool::builder().workers(2).queue(2).results(2);
+fn check_deadlock_is_logged(delivery: ResultOrder, first: Task<usize>, meanwhile: impl FnOnce(&Pool<usize>)) {
+    let builder = Pool::builder().workers(2).queue_capacity(2).result_capacity(2);
     let (pool, results) = builder.build_with_results::<usize>(delivery).unwrap();
     LOGGED.0.lock().unwrap().clear();
     thread::scope(|scope| {
@@ -69,14 +69,14 @@ fn check_deadlock_is_logged(delivery: Delivery, first: Task<usize>, meanwhile: i
             reading.submit_task(first).unwrap();
             // More than queue, workers and results hold together.
             let refused = (2..100).map(|n| reading.submit_task(number(n))).find_map(Result::err);
-            refused.map(|refused| refused.refusal)
+            refused.map(|refused| refused.kind)
         });
         meanwhile(&pool);
         let logged = LOGGED.1.wait_while(LOGGED.0.lock().unwrap(), |text| text.is_empty()).unwrap();
         assert!(logged.contains("the thread that reads the results waits in submit"), "{logged}");
         drop(logged);
         pool.cancel();
-        assert_eq!(reader.join().unwrap(), Some(Refusal::Cancelled));
+        assert_eq!(reader.join().unwrap(), Some(SubmitErrorKind::Cancelled));
     });
 }
 
@@ -87,7 +87,7 @@ fn check_deadlock_with_idle_workers_is_logged() {
         gate.recv().unwrap();
         Ok(1)
     });
-    check_deadlock_is_logged(Delivery::AsSubmitted, first, |pool| {
+    check_deadlock_is_logged(ResultOrder::AsSubmitted, first, |pool| {
         // All others that queue, workers and results have room for.
         while pool.stats().completed < 1 + 5 {
             thread::yield_now();
@@ -97,8 +97,8 @@ fn check_deadlock_with_idle_workers_is_logged() {
 }
 
 /// Another thread reads: a full queue is ordinary backpressure, and nothing is logged.
-fn check_backpressure_is_not_logged(delivery: Delivery) {
-    let builder = Pool::builder().workers(2).queue(2).results(2);
+fn check_backpressure_is_not_logged(delivery: ResultOrder) {
+    let builder = Pool::builder().workers(2).queue_capacity(2).result_capacity(2);
     let (pool, results) = builder.build_with_results::<usize>(delivery).unwrap();
     LOGGED.0.lock().unwrap().clear();
     thread::scope(|scope| {
@@ -113,8 +113,8 @@ fn check_backpressure_is_not_logged(delivery: Delivery) {
 }
 
 /// The recipe of the documentation of `Results`: what is refused waits with the reader.
-fn check_recipe(delivery: Delivery) {
-    let builder = Pool::builder().workers(2).queue(2).results(2);
+fn check_recipe(delivery: ResultOrder) {
+    let builder = Pool::builder().workers(2).queue_capacity(2).result_capacity(2);
     let (pool, mut results) = builder.build_with_results::<usize>(delivery).unwrap();
     LOGGED.0.lock().unwrap().clear();
     let (mut waiting, mut under_way, mut sum) = (VecDeque::from([number(100)]), 0, 0);
@@ -140,7 +140,7 @@ fn check_recipe(delivery: Delivery) {
 #[test]
 fn a_reader_that_waits_in_submit_for_itself_is_logged_with_what_to_do() {
     tracing::subscriber::set_global_default(Log).unwrap();
-    for delivery in [Delivery::AsCompleted, Delivery::AsSubmitted] {
+    for delivery in [ResultOrder::AsCompleted, ResultOrder::AsSubmitted] {
         check_backpressure_is_not_logged(delivery);
         check_recipe(delivery);
         check_deadlock_is_logged(delivery, number(1), |_| ());

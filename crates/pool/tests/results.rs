@@ -6,12 +6,12 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Delivery, Order, Priority, Results, error::Cause};
+use gristmill_pool::{Priority, QueueOrder, ResultOrder, Results, error::Cause};
 use std::thread;
 use suite::*;
 
 /// The first task is held until the second is done.
-fn slow_first<K: Kind>(delivery: Delivery) -> Vec<u32> {
+fn slow_first<K: Kind>(delivery: ResultOrder) -> Vec<u32> {
     let (rig, results) = build_with_results::<u32, K>(small(2, 4), delivery);
     let (gate, started) = (Gate::default(), Signal::default());
     rig.submit(hold::<u32, K>(&started, &gate, 0)).unwrap();
@@ -24,11 +24,11 @@ fn slow_first<K: Kind>(delivery: Delivery) -> Vec<u32> {
 }
 
 fn completed_first_is_delivered_first<K: Kind>() {
-    assert_eq!(slow_first::<K>(Delivery::AsCompleted), [1, 0]);
+    assert_eq!(slow_first::<K>(ResultOrder::AsCompleted), [1, 0]);
 }
 
 fn submitted_first_is_delivered_first<K: Kind>() {
-    assert_eq!(slow_first::<K>(Delivery::AsSubmitted), [0, 1]);
+    assert_eq!(slow_first::<K>(ResultOrder::AsSubmitted), [0, 1]);
 }
 
 /// As soon as it is there, not at the end.
@@ -53,7 +53,7 @@ fn nothing_is_dropped<K: Kind>() {
     for delivery in DELIVERIES {
         for order in ORDERS {
             for workers in 1..=3 {
-                let builder = small(workers, 1).results(1).order(order);
+                let builder = small(workers, 1).result_capacity(1).order(order);
                 let (rig, results) = build_with_results::<u32, K>(builder, delivery);
                 let reader = thread::spawn(move || {
                     results.map(|outcome| outcome.result.unwrap()).collect::<Vec<u32>>()
@@ -64,7 +64,7 @@ fn nothing_is_dropped<K: Kind>() {
                 }
                 rig.close();
                 let mut made = reader.join().unwrap();
-                if delivery == Delivery::AsCompleted {
+                if delivery == ResultOrder::AsCompleted {
                     made.sort_unstable();
                 }
                 assert!(made == (0..TASKS).collect::<Vec<_>>(), "{delivery:?} {order:?} {workers}: {made:?}");
@@ -99,8 +99,8 @@ fn offer<K: Kind>(rig: &Rig<u32, K>, full: usize) -> (usize, usize) {
 fn a_reader_who_does_not_read_is_backpressure<K: Kind>() {
     for workers in 1..=2 {
         let (queue, shelf) = (3, 2);
-        let builder = small(workers, queue).results(shelf);
-        let (rig, mut results) = build_with_results::<u32, K>(builder, Delivery::AsCompleted);
+        let builder = small(workers, queue).result_capacity(shelf);
+        let (rig, mut results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
         let (taken, started) = offer(&rig, queue + workers + shelf);
         // A worker may finish a task as the shelf fills up under it.
         assert!(started <= shelf + workers, "{started} were started");
@@ -124,8 +124,8 @@ fn a_reader_who_does_not_read_is_backpressure<K: Kind>() {
 /// The first task is held: the others run ahead of the reader, as far as the window and no further.
 fn the_window_bounds_how_far_tasks_run_ahead<K: Kind>() {
     let (workers, queue, shelf) = (2, 3, 2);
-    let builder = small(workers, queue).results(shelf);
-    let (rig, mut results) = build_with_results::<u32, K>(builder, Delivery::AsSubmitted);
+    let builder = small(workers, queue).result_capacity(shelf);
+    let (rig, mut results) = build_with_results::<u32, K>(builder, ResultOrder::AsSubmitted);
     let gate = Gate::default();
     occupy(&rig, &gate);
     let (taken, _) = offer(&rig, workers + queue + shelf - 1);
@@ -147,7 +147,8 @@ fn the_window_bounds_how_far_tasks_run_ahead<K: Kind>() {
 fn an_emptied_shelf_lets_every_worker_start<K: Kind>() {
     for delivery in DELIVERIES {
         for workers in 2..=4 {
-            let (rig, mut results) = build_with_results::<u32, K>(small(workers, 8).results(1), delivery);
+            let (rig, mut results) =
+                build_with_results::<u32, K>(small(workers, 8).result_capacity(1), delivery);
             rig.submit(make::<u32, K>(0)).unwrap();
             until(|| rig.stats().completed == 1);
             let meeting = Meeting::of(workers);
@@ -169,8 +170,8 @@ fn an_emptied_shelf_lets_every_worker_start<K: Kind>() {
 
 /// In submit order: whoever else may start, the task that the reader waits for must.
 fn the_task_that_the_reader_waits_for_is_started<K: Kind>() {
-    let builder = small(2, 8).results(1).order(Order::Priority);
-    let (rig, mut results) = build_with_results::<u32, K>(builder, Delivery::AsSubmitted);
+    let builder = small(2, 8).result_capacity(1).order(QueueOrder::Priority);
+    let (rig, mut results) = build_with_results::<u32, K>(builder, ResultOrder::AsSubmitted);
     let (one, two, started) = (Gate::default(), Gate::default(), Signal::default());
     rig.submit(hold::<u32, K>(&started, &one, 0)).unwrap();
     rig.submit(hold::<u32, K>(&started, &two, 1)).unwrap();
@@ -189,7 +190,7 @@ fn the_task_that_the_reader_waits_for_is_started<K: Kind>() {
 
 fn dropped_results_hold_nothing_up<K: Kind>() {
     for delivery in DELIVERIES {
-        let (rig, results) = build_with_results::<u32, K>(small(2, 2).results(1), delivery);
+        let (rig, results) = build_with_results::<u32, K>(small(2, 2).result_capacity(1), delivery);
         let pool = rig.pool.clone();
         let submitter = thread::spawn(move || {
             for n in 0..100 {
@@ -236,7 +237,7 @@ fn results_can_be_read_after_the_end<K: Kind>() {
 /// Every task that was started has one outcome, also when the pool is cancelled and nobody had read.
 fn after_a_cancel_what_was_started_is_delivered<K: Kind>() {
     for delivery in DELIVERIES {
-        let (rig, results) = build_with_results::<u32, K>(small(2, 4).results(1), delivery);
+        let (rig, results) = build_with_results::<u32, K>(small(2, 4).result_capacity(1), delivery);
         let (started, gate) = (Signal::default(), Gate::default());
         for n in 0..4 {
             rig.submit(hold::<u32, K>(&started, &gate, n)).unwrap();

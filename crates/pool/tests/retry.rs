@@ -6,8 +6,8 @@
 mod suite;
 
 use gristmill_pool::{
-    Builder, Class, Delivery, Failure, Results, Retry, TaskError, clock::ManualClock, error::Cause,
-    error::Refusal,
+    ErrorClass, Failure, PoolBuilder, ResultOrder, Results, Retry, TaskError, clock::ManualClock,
+    error::Cause, error::SubmitErrorKind,
 };
 use std::{thread, time::Duration};
 use suite::*;
@@ -24,9 +24,9 @@ fn failing<K: Kind>(policy: Retry, log: &Log<u32>, error: fn(u32) -> Option<Task
     })
 }
 
-fn rig<K: Kind>(builder: Builder) -> (Rig<u32, K>, Results<u32>, ManualClock) {
+fn rig<K: Kind>(builder: PoolBuilder) -> (Rig<u32, K>, Results<u32>, ManualClock) {
     let clock = ManualClock::new();
-    let (rig, results) = build_with_results(builder.clock(&clock), Delivery::AsCompleted);
+    let (rig, results) = build_with_results(builder.clock(&clock), ResultOrder::AsCompleted);
     (rig, results, clock)
 }
 
@@ -77,7 +77,7 @@ fn delays_are_exact_without_jitter<K: Kind>() {
     let exponential = Retry::exponential(5, SEC).without_jitter();
     check(linear, busy, &[SEC, SEC * 2, SEC * 3]).unwrap();
     check(exponential, busy, &[SEC, SEC * 2, SEC * 4, SEC * 8]).unwrap();
-    check(exponential.cap(SEC * 3), busy, &[SEC, SEC * 2, SEC * 3, SEC * 3]).unwrap();
+    check(exponential.max_delay(SEC * 3), busy, &[SEC, SEC * 2, SEC * 3, SEC * 3]).unwrap();
     check(Retry::linear(1, SEC), busy, &[]).unwrap();
     check(Retry::linear(0, SEC), busy, &[]).unwrap();
     let twice = |attempt: u32| (attempt < 3).then(|| TaskError::transient("busy"));
@@ -85,13 +85,13 @@ fn delays_are_exact_without_jitter<K: Kind>() {
 }
 
 fn the_error_decides_whether_and_when<K: Kind>() {
-    let policy = Retry::linear(3, SEC).without_jitter().cap(SEC);
-    let patient = |_| Some(TaskError::transient("429").retry_after(SEC * 60));
+    let policy = Retry::linear(3, SEC).without_jitter().max_delay(SEC);
+    let patient = |_| Some(TaskError::transient("429").with_retry_after(SEC * 60));
     assert_eq!(check::<K>(policy, patient, &[SEC * 60; 2]).unwrap().error.to_string(), "429");
-    let hasty = |_| Some(TaskError::transient("429").retry_after(SEC / 2));
+    let hasty = |_| Some(TaskError::transient("429").with_retry_after(SEC / 2));
     check::<K>(policy, hasty, &[SEC; 2]).unwrap();
-    let hopeless = |_| Some(TaskError::permanent("404").retry_after(SEC));
-    assert_eq!(check::<K>(policy, hopeless, &[]).unwrap().error.class(), Class::Permanent);
+    let hopeless = |_| Some(TaskError::permanent("404").with_retry_after(SEC));
+    assert_eq!(check::<K>(policy, hopeless, &[]).unwrap().error.class(), ErrorClass::Permanent);
     let turns = |attempt| match attempt {
         1 => Some(TaskError::transient("busy")),
         _ => Some(TaskError::permanent("gone")),
@@ -178,7 +178,7 @@ fn waiting_tasks_count_against_the_capacity<K: Kind>() {
         rig.submit(failing::<K>(policy, &log, once_more)).unwrap();
     }
     clock.wait_for_timers(2);
-    assert_eq!(rig.try_submit(make::<u32, K>(0)).unwrap_err().refusal, Refusal::Full);
+    assert_eq!(rig.try_submit(make::<u32, K>(0)).unwrap_err().kind, SubmitErrorKind::Full);
     let pool = rig.pool.clone();
     let waiting = thread::spawn(move || pool.submit_timeout(make::<u32, K>(9), SEC * 9));
     clock.wait_for_timers(3);
@@ -201,11 +201,11 @@ fn a_closed_pool_waits_for_retries<K: Kind>() {
         clock.wait_for_timers(1);
         rig.close();
         until(|| rig.stats().completed == 1);
-        assert!(!rig.has_ended(), "ended with a task that waits");
+        assert!(!rig.is_finished(), "ended with a task that waits");
         clock.advance(SEC);
         assert_eq!(rig.join().finished, 2);
         let made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
-        let want = if delivery == Delivery::AsSubmitted { [2, 7] } else { [7, 2] };
+        let want = if delivery == ResultOrder::AsSubmitted { [2, 7] } else { [7, 2] };
         assert_eq!(made, want);
     }
 }
@@ -257,7 +257,7 @@ fn the_end_waits_for_what_a_cancel_has_to_tell<K: Kind>() {
     for delivery in DELIVERIES {
         for _ in 0..50 {
             let clock = ManualClock::new();
-            let builder = small(1, WAITING + 1).clock(&clock).results(WAITING + 1);
+            let builder = small(1, WAITING + 1).clock(&clock).result_capacity(WAITING + 1);
             let (rig, results) = build_with_results::<u32, K>(builder, delivery);
             for _ in 0..WAITING {
                 rig.submit(failing::<K>(Retry::linear(2, SEC), &Log::default(), busy)).unwrap();

@@ -5,7 +5,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Breaker, Class, Delivery, Retry, TaskError, clock::ManualClock, error::Cause};
+use gristmill_pool::{Breaker, ErrorClass, ResultOrder, Retry, TaskError, clock::ManualClock, error::Cause};
 use std::{
     fmt,
     panic::panic_any,
@@ -93,8 +93,8 @@ fn stall(clock: &ManualClock) {
 fn a_refused_task_leaves_no_gap_in_submit_order() {
     type K = OnThreads;
     let clock = ManualClock::new();
-    let builder = small(2, 8).results(1).stall_after(SEC).clock(&clock);
-    let (rig, mut results) = build_with_results::<u32, K>(builder, Delivery::AsSubmitted);
+    let builder = small(2, 8).result_capacity(1).stall_timeout(SEC).clock(&clock);
+    let (rig, mut results) = build_with_results::<u32, K>(builder, ResultOrder::AsSubmitted);
     let (go, started, refused) = (Gate::default(), Signal::default(), Signal::default());
     let (passed, begun, told) = (go.passed(), started.clone(), refused.clone());
     let stuck = K::once(async move |context: Ctx<u32, K>| {
@@ -169,7 +169,7 @@ fn an_error_that_panics_as_it_is_dropped_costs_no_worker<K: Kind>() {
 /// A waker is foreign code, and may ask the pool that wakes it.
 fn whoever_awaits_a_stop_may_use_the_pool_when_woken<K: Kind>() {
     let clock = ManualClock::new();
-    let rig = build::<K>(small(1, 4).stall_after(SEC).clock(&clock));
+    let rig = build::<K>(small(1, 4).stall_timeout(SEC).clock(&clock));
     let gate = Gate::default();
     let context = context_of(&rig, &gate);
     let (pool, woken) = (rig.pool.clone(), Signal::default());
@@ -204,7 +204,7 @@ fn a_dropped_wait_for_a_stop_is_forgotten<K: Kind>() {
 fn results_that_panic_as_they_are_dropped_strand_nobody<K: Kind>() {
     for delivery in DELIVERIES {
         let (rig, results) =
-            build_with_results::<Option<Dropping<fn()>>, K>(small(1, 8).results(1), delivery);
+            build_with_results::<Option<Dropping<fn()>>, K>(small(1, 8).result_capacity(1), delivery);
         rig.submit(K::once(async |_| Ok(Some(Dropping(bang as fn()))))).unwrap();
         rig.submit(make::<_, K>(None)).unwrap();
         until(|| rig.stats().completed == 1 && rig.stats().queued == 0);
@@ -214,7 +214,7 @@ fn results_that_panic_as_they_are_dropped_strand_nobody<K: Kind>() {
 }
 
 fn a_queue_without_end_delivers_in_submit_order<K: Kind>() {
-    let (rig, mut results) = build_with_results::<u32, K>(small(2, usize::MAX), Delivery::AsSubmitted);
+    let (rig, mut results) = build_with_results::<u32, K>(small(2, usize::MAX), ResultOrder::AsSubmitted);
     for n in 0..10 {
         rig.submit(make::<u32, K>(n)).unwrap();
         assert_eq!(results.next().unwrap().result.unwrap(), n);
@@ -260,7 +260,7 @@ fn a_cancelled_task_does_not_open_the_breaker<K: Kind>() {
 fn the_shortest_stall_limit_is_no_endless_loop<K: Kind>() {
     for limit in [NANO, NANO * 3] {
         let clock = ManualClock::new();
-        let rig = build::<K>(small(1, 4).stall_after(limit).clock(&clock));
+        let rig = build::<K>(small(1, 4).stall_timeout(limit).clock(&clock));
         clock.advance(NANO * 1000);
         assert_eq!(rig.stats().stalled, 0);
     }
@@ -268,7 +268,7 @@ fn the_shortest_stall_limit_is_no_endless_loop<K: Kind>() {
 
 fn heartbeats_of_a_task_that_is_over_keep_no_other<K: Kind>() {
     let clock = ManualClock::new();
-    let rig = build::<K>(small(1, 4).stall_after(SEC).clock(&clock));
+    let rig = build::<K>(small(1, 4).stall_timeout(SEC).clock(&clock));
     let (open, gate) = (Gate::default(), Gate::default());
     open.open();
     let over = context_of(&rig, &open);
@@ -344,19 +344,22 @@ fn a_late_error_keeps_step_hint_and_retry_after() {
         let report = late(error);
         let error = &report.failures[0].error;
         assert_eq!(error.class(), class);
-        assert_eq!(error.failed_step(), Some("upload"));
-        assert_eq!(error.recovery_hint(), Some("log in"));
-        assert_eq!(error.earliest_retry(), Some(SEC * 7));
+        assert_eq!(error.step(), Some("upload"));
+        assert_eq!(error.hint(), Some("log in"));
+        assert_eq!(error.retry_after(), Some(SEC * 7));
     };
     check(
-        || TaskError::permanent("404").step("upload").hint("log in").retry_after(SEC * 7),
-        Class::Transient,
+        || TaskError::permanent("404").with_step("upload").with_hint("log in").with_retry_after(SEC * 7),
+        ErrorClass::Transient,
     );
     check(
-        || TaskError::transient("503").step("upload").hint("log in").retry_after(SEC * 7),
-        Class::Transient,
+        || TaskError::transient("503").with_step("upload").with_hint("log in").with_retry_after(SEC * 7),
+        ErrorClass::Transient,
     );
-    check(|| TaskError::partial("upload", "403").hint("log in").retry_after(SEC * 7), Class::Partial);
+    check(
+        || TaskError::partial("upload", "403").with_hint("log in").with_retry_after(SEC * 7),
+        ErrorClass::Partial,
+    );
 }
 
 #[cfg(feature = "tokio")]
@@ -368,8 +371,8 @@ mod on_tokio {
     fn a_task_that_is_held_back_for_its_reader_has_its_full_time() {
         type K = OnOneThread;
         let clock = ManualClock::new();
-        let builder = small(1, 8).results(1).timeout(SEC).clock(&clock);
-        let (rig, mut results) = build_with_results::<Option<Duration>, K>(builder, Delivery::AsCompleted);
+        let builder = small(1, 8).result_capacity(1).timeout(SEC).clock(&clock);
+        let (rig, mut results) = build_with_results::<Option<Duration>, K>(builder, ResultOrder::AsCompleted);
         for _ in 0..2 {
             let task = K::once(async |context: Ctx<Option<Duration>, K>| Ok(context.remaining()));
             rig.submit(task).unwrap();
@@ -411,7 +414,7 @@ mod on_tokio {
         let Rig { pool, runtime } = rig;
         assert_eq!(timers(&clock), 1);
         drop(runtime);
-        until(|| pool.has_ended());
+        until(|| pool.is_finished());
         drop(pool);
         assert_eq!(timers(&clock), 0);
     }

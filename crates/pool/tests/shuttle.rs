@@ -6,8 +6,8 @@
 #![cfg(shuttle)]
 
 use gristmill_pool::{
-    AsyncContext, AsyncPool, Breaker, Context, Delivery, Order, Pool, Priority, Report, Retry, Task,
-    TaskError, clock::ManualClock, error::Refusal,
+    AsyncContext, AsyncPool, Breaker, Context, Pool, Priority, QueueOrder, Report, ResultOrder, Retry, Task,
+    TaskError, clock::ManualClock, error::SubmitErrorKind,
 };
 use shuttle::{
     Config, Runner,

@@ -6,7 +6,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Delivery, clock::ManualClock, error::Refusal};
+use gristmill_pool::{ResultOrder, clock::ManualClock, error::SubmitErrorKind};
 use std::{
     sync::{
         Arc,
@@ -28,12 +28,12 @@ fn chain<K: Kind>(depth: u32) -> Job<u32, K> {
 
 fn a_chain_of_any_depth_runs_to_its_end<K: Kind>() {
     for (delivery, workers) in DELIVERIES.into_iter().flat_map(|delivery| [(delivery, 1), (delivery, 2)]) {
-        let builder = small(workers, 1).results(1);
+        let builder = small(workers, 1).result_capacity(1);
         let (rig, results) = build_with_results::<u32, K>(builder, delivery);
         rig.submit(chain::<K>(10_000)).unwrap();
         rig.close();
         let mut made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
-        if delivery == Delivery::AsCompleted {
+        if delivery == ResultOrder::AsCompleted {
             made.sort_unstable_by(|one, two| two.cmp(one));
         }
         assert!(made.into_iter().eq((0..=10_000).rev()), "{delivery:?} {workers}");
@@ -93,7 +93,7 @@ fn a_tree_on_many_workers_takes_the_depth_for_each<K: Kind>() {
 
 fn a_wide_task_is_not_held_by_the_queue<K: Kind>() {
     for delivery in DELIVERIES {
-        let (rig, results) = build_with_results::<u32, K>(small(2, 1).results(1), delivery);
+        let (rig, results) = build_with_results::<u32, K>(small(2, 1).result_capacity(1), delivery);
         let task = K::once(async |context: Ctx<u32, K>| {
             for n in 1..1_000 {
                 context.spawn_task(make::<u32, K>(n))?;
@@ -110,7 +110,7 @@ fn a_wide_task_is_not_held_by_the_queue<K: Kind>() {
 
 /// With one worker: newest first, and before what waits in the queue.
 fn spawned_tasks_run_newest_first<K: Kind>() {
-    let (rig, results) = build_with_results::<&str, K>(small(1, 4), Delivery::AsCompleted);
+    let (rig, results) = build_with_results::<&str, K>(small(1, 4), ResultOrder::AsCompleted);
     let gate = Gate::default();
     occupy(&rig, &gate);
     let parent = K::once(async |context: Ctx<&str, K>| {
@@ -128,7 +128,7 @@ fn spawned_tasks_run_newest_first<K: Kind>() {
 }
 
 fn a_closed_pool_lets_its_tasks_spawn<K: Kind>() {
-    let (rig, results) = build_with_results::<u32, K>(small(1, 4), Delivery::AsCompleted);
+    let (rig, results) = build_with_results::<u32, K>(small(1, 4), ResultOrder::AsCompleted);
     let (gate, started) = (Gate::default(), Signal::default());
     let (begun, passed) = (started.clone(), gate.passed());
     let task = K::once(async move |context: Ctx<u32, K>| {
@@ -157,7 +157,7 @@ fn a_cancelled_pool_gives_the_task_back<K: Kind>() {
             begun.give();
             context.cancelled().await;
             let refused = context.spawn_task(make::<u32, K>(2).label("back")).unwrap_err();
-            assert_eq!(refused.refusal, Refusal::Cancelled);
+            assert_eq!(refused.kind, SubmitErrorKind::Cancelled);
             assert!(format!("{:?}", refused.into_task()).contains("back"));
             // The pool is gone, but not the closure: another pool takes it.
             let work = K::once(async move |_| {

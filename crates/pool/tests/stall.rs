@@ -6,7 +6,8 @@
 mod suite;
 
 use gristmill_pool::{
-    Breaker, Delivery, Results, breaker::BreakerState, clock::ManualClock, error::Cause, error::Refusal,
+    Breaker, ResultOrder, Results, breaker::BreakerState, clock::ManualClock, error::Cause,
+    error::SubmitErrorKind,
 };
 use std::{
     sync::{
@@ -17,9 +18,9 @@ use std::{
 };
 use suite::*;
 
-fn rig<K: Kind>(workers: usize, delivery: Delivery) -> (Rig<u32, K>, Results<u32>, ManualClock) {
+fn rig<K: Kind>(workers: usize, delivery: ResultOrder) -> (Rig<u32, K>, Results<u32>, ManualClock) {
     let clock = ManualClock::new();
-    let builder = small(workers, 8).clock(&clock).stall_after(SEC * 8);
+    let builder = small(workers, 8).clock(&clock).stall_timeout(SEC * 8);
     let (rig, results) = build_with_results(builder, delivery);
     (rig, results, clock)
 }
@@ -92,7 +93,7 @@ fn the_late_result_of_a_thread_is_discarded_and_counted() {
 }
 
 fn heartbeats_keep_a_worker<K: Kind>() {
-    let (rig, mut results, clock) = rig::<K>(1, Delivery::AsCompleted);
+    let (rig, mut results, clock) = rig::<K>(1, ResultOrder::AsCompleted);
     let (contexts, gate, started) = (Log::<Ctx<u32, K>>::default(), Gate::default(), Signal::default());
     let (kept, passed, begun) = (contexts.clone(), gate.passed(), started.clone());
     let task = K::once(async move |context: Ctx<u32, K>| {
@@ -119,7 +120,7 @@ fn heartbeats_keep_a_worker<K: Kind>() {
 }
 
 fn idle_workers_do_not_stall<K: Kind>() {
-    let (rig, mut results, clock) = rig::<K>(2, Delivery::AsCompleted);
+    let (rig, mut results, clock) = rig::<K>(2, ResultOrder::AsCompleted);
     for _ in 0..3 {
         (0..10).for_each(|_| stall(&clock));
         rig.submit(make::<u32, K>(1)).unwrap();
@@ -130,7 +131,7 @@ fn idle_workers_do_not_stall<K: Kind>() {
 
 /// Many short tasks on a worker that is always busy are many signs of life.
 fn a_busy_worker_does_not_stall<K: Kind>() {
-    let (rig, mut results, clock) = rig::<K>(1, Delivery::AsCompleted);
+    let (rig, mut results, clock) = rig::<K>(1, ResultOrder::AsCompleted);
     let mut next = Gate::default();
     occupy(&rig, &next);
     for _ in 0..10 {
@@ -177,7 +178,7 @@ fn tasks_of_a_stalled_worker_are_run_by_others<K: Kind>() {
 /// The last worker of a closed pool stalls: the pool ends without it.
 fn a_stalled_task_does_not_hold_a_join_up<K: Kind>() {
     for cancel in [false, true] {
-        let (rig, results, clock) = rig::<K>(1, Delivery::AsCompleted);
+        let (rig, results, clock) = rig::<K>(1, ResultOrder::AsCompleted);
         let gate = Gate::default();
         occupy(&rig, &gate);
         rig.stop(cancel);
@@ -217,7 +218,7 @@ fn a_given_up_thread_can_spawn_no_more() {
             assert!(context.is_cancelled());
             for _ in 0..100 {
                 let error = context.spawn_task(make::<u32, OnThreads>(1)).unwrap_err();
-                assert_eq!(error.refusal, Refusal::Cancelled);
+                assert_eq!(error.kind, SubmitErrorKind::Cancelled);
                 assert!(pool.submit(make::<u32, OnThreads>(1)).is_err());
                 count.give();
             }
@@ -245,8 +246,8 @@ fn a_given_up_thread_can_spawn_no_more() {
 fn a_probe_that_stalls_has_failed() {
     let clock = ManualClock::new();
     let breaker = Breaker::new(1, SEC * 100).clock(&clock);
-    let builder = small(1, 8).clock(&clock).stall_after(SEC * 8).breaker(breaker.clone());
-    let (rig, mut results) = build_with_results::<u32, OnThreads>(builder, Delivery::AsCompleted);
+    let builder = small(1, 8).clock(&clock).stall_timeout(SEC * 8).breaker(breaker.clone());
+    let (rig, mut results) = build_with_results::<u32, OnThreads>(builder, ResultOrder::AsCompleted);
     let down = OnThreads::once(async |_| Err(gristmill_pool::TaskError::transient("down")));
     rig.submit(down).unwrap();
     results.next().unwrap().result.unwrap_err();
@@ -271,8 +272,8 @@ fn a_probe_that_stalls_has_failed() {
 #[test]
 fn a_race_between_finishing_and_stalling_settles_once() {
     let clock = ManualClock::new();
-    let builder = small(2, 4).clock(&clock).stall_after(SEC).results(10_000);
-    let (rig, results) = build_with_results::<u32, OnThreads>(builder, Delivery::AsCompleted);
+    let builder = small(2, 4).clock(&clock).stall_timeout(SEC).result_capacity(10_000);
+    let (rig, results) = build_with_results::<u32, OnThreads>(builder, ResultOrder::AsCompleted);
     let over = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&over);
     let ticker = thread::spawn(move || {

@@ -5,7 +5,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Breaker, Delivery, Retry, Stats, TaskError, clock::ManualClock};
+use gristmill_pool::{Breaker, PoolStats, ResultOrder, Retry, TaskError, clock::ManualClock};
 use serde_json::Value;
 use std::{thread, time::Duration};
 use suite::*;
@@ -49,8 +49,8 @@ fn every_number_says_what_it_says<K: Kind>() {
     assert_eq!((stats.completed, stats.failed, stats.never_started), (2, 3, 4));
 }
 
-fn blank(workers: usize, queue: usize) -> Stats {
-    let mut stats = Stats::default();
+fn blank(workers: usize, queue: usize) -> PoolStats {
+    let mut stats = PoolStats::default();
     (stats.workers, stats.queue_capacity) = (workers, queue);
     stats
 }
@@ -154,7 +154,7 @@ fn keys(value: &Value) -> String {
 
 fn the_snapshot_serialises_with_these_keys<K: Kind>() {
     let builder = small(1, 2).breaker(Breaker::new(3, SEC));
-    let (rig, mut results) = build_with_results::<u32, K>(builder, Delivery::AsCompleted);
+    let (rig, mut results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
     rig.submit(make::<u32, K>(1).kind("hash")).unwrap();
     results.next().unwrap();
     let json = serde_json::to_value(rig.join().stats).unwrap();

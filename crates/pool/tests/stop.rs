@@ -6,7 +6,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Delivery, Report, clock::ManualClock, error::Cause, error::Refusal};
+use gristmill_pool::{Report, ResultOrder, clock::ManualClock, error::Cause, error::SubmitErrorKind};
 use std::{sync::mpsc, thread, time::Duration};
 use suite::*;
 
@@ -46,11 +46,11 @@ fn close_finishes_what_was_taken<K: Kind>() {
     }
     started.wait_for(1);
     rig.close();
-    assert!(!rig.has_ended(), "ended with a task running");
-    assert_eq!(rig.submit(make::<(), K>(())).unwrap_err().refusal, Refusal::Closed);
+    assert!(!rig.is_finished(), "ended with a task running");
+    assert_eq!(rig.submit(make::<(), K>(())).unwrap_err().kind, SubmitErrorKind::Closed);
     gate.open();
     let report = rig.join();
-    assert_eq!((report.finished, report.is_clean(), rig.has_ended()), (4, true, true));
+    assert_eq!((report.finished, report.is_clean(), rig.is_finished()), (4, true, true));
 }
 
 fn cancel_starts_nothing_more_and_tells_what_runs<K: Kind>() {
@@ -75,7 +75,7 @@ fn cancel_starts_nothing_more_and_tells_what_runs<K: Kind>() {
         assert_eq!(labels(report.failures.iter().map(|failure| &failure.task)), ["running"]);
         assert!(matches!(report.failures[0].error.cause(), Cause::Cancelled));
         assert_eq!(report.to_string(), "0 finished, 1 failed, 2 never started");
-        assert_eq!(rig.submit(make::<(), K>(())).unwrap_err().refusal, Refusal::Cancelled);
+        assert_eq!(rig.submit(make::<(), K>(())).unwrap_err().kind, SubmitErrorKind::Cancelled);
         let outcomes: Vec<_> = results.map(|outcome| outcome.task.id.get()).collect();
         assert_eq!(outcomes, [0], "only what was started has an outcome");
     }
@@ -206,7 +206,7 @@ fn a_task_can_stop_its_own_pool<K: Kind>() {
         rig.submit(make::<(), K>(())).unwrap();
         gate.open();
         // Not `join`: it would close the pool by itself.
-        until(|| rig.has_ended());
+        until(|| rig.is_finished());
         let report = rig.join();
         assert_partition(&report);
         assert_eq!(report.finished, if cancels { 1 } else { 2 }, "{name}: {report:?}");
@@ -217,7 +217,8 @@ fn a_task_can_stop_its_own_pool<K: Kind>() {
 /// there is room for its result, and one in the queue.
 fn a_report_made_inside_a_task_accounts_for_every_task<K: Kind>() {
     for cancels in [false, true] {
-        let (rig, results) = build_with_results::<u32, K>(small(3, 8).results(1), Delivery::AsCompleted);
+        let (rig, results) =
+            build_with_results::<u32, K>(small(3, 8).result_capacity(1), ResultOrder::AsCompleted);
         let (gate, started, may_report) = (Gate::default(), Signal::default(), Gate::default());
         let (sender, receiver) = mpsc::channel();
         let (pool, passed, begun) = (rig.pool.clone(), may_report.passed(), started.clone());
@@ -238,8 +239,8 @@ fn a_report_made_inside_a_task_accounts_for_every_task<K: Kind>() {
         may_report.open();
         let report = receiver.recv().unwrap();
         assert_eq!(report.finished, 1);
-        assert_eq!(report.unstopped.len(), 2, "{report:?}");
-        let named = (report.never_started.len() + report.unstopped.len()) as u64;
+        assert_eq!(report.abandoned.len(), 2, "{report:?}");
+        let named = (report.never_started.len() + report.abandoned.len()) as u64;
         let accounted = report.finished + report.failed + named + report.waiting;
         assert_eq!(accounted, report.stats.submitted, "{report:?}");
         assert!(report.waiting + report.never_started.len() as u64 == 2, "{report:?}");
@@ -296,7 +297,7 @@ fn a_shutdown_cancels_in_time_to_stop<K: Kind>() {
     let stopping = thread::spawn(move || pool.shutdown(SEC * 5));
     clock.wait_for_timers(1);
     clock.advance(Duration::from_millis(4_499));
-    assert!(!rig.has_ended() && rig.stats().never_started == 0, "cancelled too early");
+    assert!(!rig.is_finished() && rig.stats().never_started == 0, "cancelled too early");
     clock.advance(Duration::from_millis(1));
     let report = stopping.join().unwrap();
     assert_partition(&report);
@@ -334,8 +335,8 @@ fn what_does_not_stop_is_named_and_left_behind<K: Kind>() {
         let report = shut_down_around(&rig, &clock);
         assert_partition(&report);
         assert_eq!(report.to_string(), "1 finished, 1 never started, 1 did not stop");
-        assert_eq!((report.unstopped[0].kind, labels(&report.unstopped)), ("walk", vec!["/".to_owned()]));
-        assert!(rig.has_ended());
+        assert_eq!((report.abandoned[0].kind, labels(&report.abandoned)), ("walk", vec!["/".to_owned()]));
+        assert!(rig.is_finished());
         gate.open();
         gone.wait_for(1);
         let made: Vec<u32> = results.map(|outcome| outcome.result.unwrap()).collect();
@@ -350,8 +351,8 @@ fn what_does_not_stop_is_named_and_left_behind<K: Kind>() {
 /// report all the same.
 fn a_shutdown_without_patience_loses_no_task<K: Kind>() {
     for _ in 0..200 {
-        let builder = small(2, 4).results(1);
-        let (rig, results) = build_with_results::<u32, K>(builder, Delivery::AsCompleted);
+        let builder = small(2, 4).result_capacity(1);
+        let (rig, results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
         let accepted = (0..6).filter(|_| rig.try_submit(make::<u32, K>(0)).is_ok()).count();
         let report = rig.shutdown(Duration::from_nanos(1));
         assert_eq!(report.stats.submitted, accepted as u64);
@@ -382,11 +383,11 @@ every_kind!(
 fn the_late_result_of_an_unstopped_thread_is_counted() {
     let clock = ManualClock::new();
     let (rig, results) =
-        build_with_results::<u32, OnThreads>(small(1, 8).clock(&clock), Delivery::AsCompleted);
+        build_with_results::<u32, OnThreads>(small(1, 8).clock(&clock), ResultOrder::AsCompleted);
     let gate = Gate::default();
     occupy(&rig, &gate);
     let report = shut_down_around(&rig, &clock);
-    assert_eq!((report.unstopped.len(), report.stats.late_discarded), (1, 0));
+    assert_eq!((report.abandoned.len(), report.stats.late_discarded), (1, 0));
     gate.open();
     until(|| rig.stats().late_discarded == 1);
     assert_eq!((results.count(), rig.stats().completed), (0, 0));
@@ -396,7 +397,7 @@ fn the_late_result_of_an_unstopped_thread_is_counted() {
 #[cfg(feature = "tokio")]
 mod runtime {
     use super::*;
-    use gristmill_pool::{Retry, TaskError, worker::Tasks};
+    use gristmill_pool::{Retry, TaskError, worker::TokioTasks};
     use std::sync::mpsc;
     use tokio::runtime::{Builder as Tokio, Runtime};
 
@@ -404,7 +405,7 @@ mod runtime {
         Tokio::new_multi_thread().worker_threads(2).build().unwrap()
     }
 
-    fn inside(runtime: &Runtime, builder: gristmill_pool::Builder) -> Handle<(), OnTasks> {
+    fn inside(runtime: &Runtime, builder: gristmill_pool::PoolBuilder) -> Handle<(), OnTasks> {
         let _inside = runtime.enter();
         Handle(builder.build_async().unwrap())
     }
@@ -436,7 +437,7 @@ mod runtime {
         failures.sort();
         assert_eq!(failures, ["task #1 (waits): busy", "task #2 (runs): cancelled"]);
         assert_eq!(gone.count(), 1, "the future was not dropped");
-        assert_eq!(pool.submit(make::<(), OnTasks>(())).unwrap_err().refusal, Refusal::Cancelled);
+        assert_eq!(pool.submit(make::<(), OnTasks>(())).unwrap_err().kind, SubmitErrorKind::Cancelled);
     }
 
     #[test]
@@ -454,7 +455,7 @@ mod runtime {
             let submitter = thread::spawn(move || submitter.submit(make::<(), OnTasks>(())));
             let reader = thread::spawn(move || results.count());
             drop(runtime);
-            assert_eq!(submitter.join().unwrap().unwrap_err().refusal, Refusal::Cancelled);
+            assert_eq!(submitter.join().unwrap().unwrap_err().kind, SubmitErrorKind::Cancelled);
             assert_eq!(reader.join().unwrap(), 1, "the task that was lost");
         }
     }
@@ -484,7 +485,7 @@ mod runtime {
         let pool = inside(&runtime, small(1, 8));
         occupy(&pool, &gate);
         let (sender, receiver) = mpsc::channel();
-        let joining: gristmill_pool::Pool<(), Tasks> = pool.0.clone();
+        let joining: gristmill_pool::Pool<(), TokioTasks> = pool.0.clone();
         let task = runtime.spawn(async move {
             let _sent = sender.send(());
             joining.join().await

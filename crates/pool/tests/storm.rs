@@ -6,7 +6,7 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Delivery, Order, Retry, TaskError};
+use gristmill_pool::{QueueOrder, ResultOrder, Retry, TaskError};
 use std::{
     hash::{BuildHasher, RandomState},
     thread,
@@ -50,10 +50,10 @@ fn any_task<K: Kind>(dice: &mut Dice) -> Job<u32, K> {
 
 /// One pool, from its start to its end.
 fn live<K: Kind>(runtime: &K::Runtime, dice: &mut Dice) {
-    let order = [Order::Fifo, Order::Priority, Order::Cost][dice.roll(3) as usize];
-    let delivery = [Delivery::AsCompleted, Delivery::AsSubmitted][dice.roll(2) as usize];
+    let order = [QueueOrder::Fifo, QueueOrder::Priority, QueueOrder::Cost][dice.roll(3) as usize];
+    let delivery = [ResultOrder::AsCompleted, ResultOrder::AsSubmitted][dice.roll(2) as usize];
     let builder = small(1 + dice.roll(3) as usize, 1 + dice.roll(4) as usize);
-    let builder = builder.order(order).results(1 + dice.roll(3) as usize);
+    let builder = builder.order(order).result_capacity(1 + dice.roll(3) as usize);
     let builder = if dice.roll(2) == 0 { builder.timeout(SEC * 100) } else { builder };
     let (pool, results) = K::build_with_results::<u32>(runtime, builder, delivery);
     let pool = Handle::<u32, K>(pool);
@@ -79,7 +79,7 @@ fn live<K: Kind>(runtime: &K::Runtime, dice: &mut Dice) {
     submitter.join().unwrap();
     let report = if dice.roll(2) == 0 { pool.join() } else { pool.shutdown(SEC * 100) };
     assert_partition(&report);
-    assert!(pool.has_ended() || !report.unstopped.is_empty());
+    assert!(pool.is_finished() || !report.abandoned.is_empty());
     drop(pool);
     reader.join().unwrap();
 }

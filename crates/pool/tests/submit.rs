@@ -5,14 +5,14 @@
 #[macro_use]
 mod suite;
 
-use gristmill_pool::{Delivery, clock::ManualClock, error::Refusal, task::TaskId};
+use gristmill_pool::{ResultOrder, clock::ManualClock, error::SubmitErrorKind, task::TaskId};
 use std::{collections::HashSet, thread};
 use suite::*;
 
 /// A pool whose one worker is occupied and whose queue is full.
 fn full<K: Kind>(queue: usize, clock: &ManualClock) -> (Rig<u32, K>, Gate, gristmill_pool::Results<u32>) {
-    let builder = small(1, queue).clock(clock).results(1_000);
-    let (rig, results) = build_with_results::<u32, K>(builder, Delivery::AsCompleted);
+    let builder = small(1, queue).clock(clock).result_capacity(1_000);
+    let (rig, results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
     let gate = Gate::default();
     occupy(&rig, &gate);
     for _ in 0..queue {
@@ -24,7 +24,7 @@ fn full<K: Kind>(queue: usize, clock: &ManualClock) -> (Rig<u32, K>, Gate, grist
 /// What a pool handed back is whole: another one can run it.
 #[track_caller]
 fn assert_runs<K: Kind>(task: Job<u32, K>, want: u32) {
-    let (rig, mut results) = build_with_results::<u32, K>(small(1, 1), Delivery::AsCompleted);
+    let (rig, mut results) = build_with_results::<u32, K>(small(1, 1), ResultOrder::AsCompleted);
     rig.submit(task).unwrap();
     assert_eq!(results.next().unwrap().result.unwrap(), want);
 }
@@ -33,7 +33,7 @@ fn try_submit_never_waits<K: Kind>() {
     for queue in [1, 3] {
         let (rig, gate, results) = full::<K>(queue, &ManualClock::new());
         let error = rig.try_submit(make::<u32, K>(7)).unwrap_err();
-        assert_eq!(error.refusal, Refusal::Full);
+        assert_eq!(error.kind, SubmitErrorKind::Full);
         assert_runs::<K>(error.into_task(), 7);
         gate.open();
         assert_eq!(rig.join().finished, queue as u64 + 1);
@@ -51,7 +51,7 @@ fn submit_timeout_gives_up_when_the_time_is_over<K: Kind>() {
     assert!(!waiting.is_finished(), "gave up too early");
     clock.advance(std::time::Duration::from_nanos(1));
     let error = waiting.join().unwrap().unwrap_err();
-    assert_eq!(error.refusal, Refusal::TimedOut);
+    assert_eq!(error.kind, SubmitErrorKind::TimedOut);
     assert_runs::<K>(error.into_task(), 9);
     // The place in line is gone with it: what is free belongs to whoever comes.
     gate.open();
@@ -75,7 +75,8 @@ fn submit_timeout_takes_the_room_it_gets_in_time<K: Kind>() {
 
 fn submit_timeout_does_not_wait_where_there_is_room<K: Kind>() {
     let clock = ManualClock::new();
-    let (rig, mut results) = build_with_results::<u32, K>(small(1, 1).clock(&clock), Delivery::AsCompleted);
+    let (rig, mut results) =
+        build_with_results::<u32, K>(small(1, 1).clock(&clock), ResultOrder::AsCompleted);
     rig.submit_timeout(make::<u32, K>(5), SEC).unwrap();
     assert_eq!(results.next().unwrap().result.unwrap(), 5);
     assert_eq!(timers(&clock), 0);
@@ -83,7 +84,7 @@ fn submit_timeout_does_not_wait_where_there_is_room<K: Kind>() {
 
 /// Released whether it waits already or is only about to, with its task.
 fn stopping_releases_submitters_that_wait<K: Kind>() {
-    for (cancel, want) in [(false, Refusal::Closed), (true, Refusal::Cancelled)] {
+    for (cancel, want) in [(false, SubmitErrorKind::Closed), (true, SubmitErrorKind::Cancelled)] {
         for timed in [false, true] {
             let clock = ManualClock::new();
             let (rig, gate, results) = full::<K>(1, &clock);
@@ -102,11 +103,11 @@ fn stopping_releases_submitters_that_wait<K: Kind>() {
             rig.stop(cancel);
             for (n, submitter) in submitters.into_iter().enumerate() {
                 let error = submitter.join().unwrap().unwrap_err();
-                assert_eq!(error.refusal, want);
+                assert_eq!(error.kind, want);
                 assert_runs::<K>(error.into_task(), n as u32);
             }
-            assert_eq!(rig.try_submit(make::<u32, K>(0)).unwrap_err().refusal, want);
-            assert_eq!(rig.submit_timeout(make::<u32, K>(0), SEC).unwrap_err().refusal, want);
+            assert_eq!(rig.try_submit(make::<u32, K>(0)).unwrap_err().kind, want);
+            assert_eq!(rig.submit_timeout(make::<u32, K>(0), SEC).unwrap_err().kind, want);
             gate.open();
             drop(results);
             assert_partition(&rig.join());
@@ -151,8 +152,8 @@ fn many_threads_submit_at_once<K: Kind>() {
 fn a_task_that_submits_to_its_own_full_pool_does_not_wait<K: Kind>() {
     for timed in [false, true] {
         let clock = ManualClock::new();
-        let builder = small(1, 1).clock(&clock).results(1_000);
-        let (rig, results) = build_with_results::<u32, K>(builder, Delivery::AsCompleted);
+        let builder = small(1, 1).clock(&clock).result_capacity(1_000);
+        let (rig, results) = build_with_results::<u32, K>(builder, ResultOrder::AsCompleted);
         let (pool, gate, started) = (rig.pool.clone(), Gate::default(), Signal::default());
         let (begun, passed) = (started.clone(), gate.passed());
         let task = K::once(async move |_| {
@@ -181,7 +182,7 @@ fn a_task_that_submits_to_its_own_full_pool_does_not_wait<K: Kind>() {
 }
 
 fn submitted_tasks_are_numbered_from_0<K: Kind>() {
-    let (rig, results) = build_with_results::<u32, K>(small(2, 4), Delivery::AsSubmitted);
+    let (rig, results) = build_with_results::<u32, K>(small(2, 4), ResultOrder::AsSubmitted);
     let ids: Vec<u64> = (0..4).map(|n| rig.submit(make::<u32, K>(n)).unwrap().get()).collect();
     assert_eq!(ids, [0, 1, 2, 3]);
     rig.close();
@@ -242,8 +243,8 @@ mod in_line {
 
     /// A full pool, and a gate for the task that runs, and one for the task that is queued.
     fn pool() -> (Rig<u32, OnTasks>, Gate, Gate, gristmill_pool::Results<u32>) {
-        let builder = small(1, 1).results(100);
-        let (rig, results) = build_with_results::<u32, OnTasks>(builder, Delivery::AsCompleted);
+        let builder = small(1, 1).result_capacity(100);
+        let (rig, results) = build_with_results::<u32, OnTasks>(builder, ResultOrder::AsCompleted);
         let (first, second, started) = (Gate::default(), Gate::default(), Signal::default());
         rig.submit(hold::<u32, OnTasks>(&started, &first, 0)).unwrap();
         started.wait_for(1);
@@ -271,7 +272,7 @@ mod in_line {
         let waiting = Submitter::new(&rig, make::<u32, OnTasks>(10));
         first.open();
         waiting.bell.wait();
-        assert_eq!(rig.try_submit(make::<u32, OnTasks>(11)).unwrap_err().refusal, Refusal::Full);
+        assert_eq!(rig.try_submit(make::<u32, OnTasks>(11)).unwrap_err().kind, SubmitErrorKind::Full);
         let mut late = Submitter::new(&rig, make::<u32, OnTasks>(12));
         let Submitter { mut future, bell } = waiting;
         let waker = Waker::from(bell);
@@ -318,7 +319,7 @@ mod in_line {
         one.bell.wait();
         rig.close();
         drop(two);
-        assert_eq!(one.poll().unwrap().unwrap_err().refusal, Refusal::Closed);
+        assert_eq!(one.poll().unwrap().unwrap_err().kind, SubmitErrorKind::Closed);
         second.open();
         assert_eq!(results.count(), 2);
     }

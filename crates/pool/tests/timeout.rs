@@ -6,7 +6,8 @@
 mod suite;
 
 use gristmill_pool::{
-    Class, Delivery, Failure, Results, Retry, TaskError, clock::ManualClock, error::Cause, error::Refusal,
+    ErrorClass, Failure, ResultOrder, Results, Retry, TaskError, clock::ManualClock, error::Cause,
+    error::SubmitErrorKind,
 };
 use std::time::Duration;
 use suite::*;
@@ -17,7 +18,7 @@ fn rig<K: Kind>(limit: Option<Duration>) -> (Rig<u32, K>, Results<u32>, ManualCl
     let clock = ManualClock::new();
     let builder = small(1, 4).clock(&clock);
     let builder = limit.map_or(builder.clone(), |limit| builder.timeout(limit));
-    let (rig, results) = build_with_results(builder, Delivery::AsCompleted);
+    let (rig, results) = build_with_results(builder, ResultOrder::AsCompleted);
     (rig, results, clock)
 }
 
@@ -31,13 +32,13 @@ fn a_task_with_a_timeout_of_zero_is_refused<K: Kind>() {
     let (rig, mut results, _clock) = rig::<K>(Some(SEC));
     let task = || make::<u32, K>(1).timeout(Duration::ZERO);
     let spawner = K::once(async move |context: Ctx<u32, K>| {
-        assert_eq!(context.spawn_task(task()).unwrap_err().refusal, Refusal::ZeroTimeout);
+        assert_eq!(context.spawn_task(task()).unwrap_err().kind, SubmitErrorKind::ZeroTimeout);
         Ok(2)
     });
     let refused = [rig.submit(task()), rig.submit_timeout(task(), SEC), rig.try_submit(task())];
     for refused in refused {
         let refused = refused.unwrap_err();
-        assert_eq!(refused.refusal, Refusal::ZeroTimeout);
+        assert_eq!(refused.kind, SubmitErrorKind::ZeroTimeout);
         assert!(refused.to_string().contains("timeout is zero"), "{refused}");
     }
     rig.submit(spawner).unwrap();
@@ -149,7 +150,7 @@ fn a_thread_past_its_time_is_overdue_until_it_comes_back() {
     assert_timed_out(&overdue(|| Err(TaskError::cancelled())).unwrap_err(), SEC);
     let partial = overdue(|| Err(TaskError::partial("upload", "interrupted"))).unwrap_err();
     assert_timed_out(&partial, SEC);
-    assert_eq!((partial.error.class(), partial.error.failed_step()), (Class::Partial, Some("upload")));
+    assert_eq!((partial.error.class(), partial.error.step()), (ErrorClass::Partial, Some("upload")));
     let panic = overdue(|| panic!("ouch")).unwrap_err();
     assert!(matches!(panic.error.cause(), Cause::Panic { .. }), "{panic}");
 }

@@ -32,7 +32,7 @@ pub struct BackupReport {
 
 /// What to do with a file that has the target's name already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Existing {
+pub enum ExistingFile {
     /// Leave it, and make no copy.
     Keep,
     /// Put the copy in its place.
@@ -47,7 +47,7 @@ impl Store {
     pub fn backup(
         &self,
         target: &Path,
-        existing: Existing,
+        existing: ExistingFile,
         mut progress: impl FnMut(u64, u64),
     ) -> Result<BackupReport> {
         check_target(self.path(), target, existing)?;
@@ -61,7 +61,7 @@ impl Store {
     }
 }
 
-fn check_target(source: &Path, target: &Path, existing: Existing) -> Result<()> {
+fn check_target(source: &Path, target: &Path, existing: ExistingFile) -> Result<()> {
     let same = || Some(fs::canonicalize(source).ok()? == fs::canonicalize(target).ok()?);
     if same() == Some(true) {
         return Err(Error::Invalid(format!(
@@ -75,7 +75,7 @@ fn check_target(source: &Path, target: &Path, existing: Existing) -> Result<()> 
             display_path(target)
         )));
     }
-    if existing == Existing::Keep && fs::symlink_metadata(target).is_ok() {
+    if existing == ExistingFile::Keep && fs::symlink_metadata(target).is_ok() {
         return Err(already_there(target));
     }
     // A log beside it would be played into the copy by the first one to open it.
@@ -161,12 +161,12 @@ impl Draft {
     }
 
     /// Makes sure that it is on disk, then gives it the target's name.
-    fn publish(self, target: &Path, existing: Existing) -> Result<()> {
+    fn publish(self, target: &Path, existing: ExistingFile) -> Result<()> {
         let failed = |error: io::Error| cannot_write(target, &error);
         File::open(&self.path).and_then(|file| file.sync_all()).map_err(failed)?;
         match existing {
-            Existing::Replace => fs::rename(&self.path, target).map_err(failed)?,
-            Existing::Keep => self.name_if_free(target)?,
+            ExistingFile::Replace => fs::rename(&self.path, target).map_err(failed)?,
+            ExistingFile::Keep => self.name_if_free(target)?,
         }
         sync_folder(folder_of(target)).map_err(failed)
     }

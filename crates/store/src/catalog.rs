@@ -12,20 +12,20 @@ mod groups;
 mod hashes;
 mod known;
 mod links;
+mod maintenance;
 mod new_files;
 mod record;
 mod skipped;
 mod tree;
-mod upkeep;
 
 pub use groups::{Group, GroupQuery, Groups, Member, SortBy};
-pub use hashes::{Algorithm, Digest, FileRef, Finding, Hashed, Reading, Row, prefix};
-pub use known::{Known, KnownFile, KnownFolder};
+pub use hashes::{Algorithm, Digest, FileHash, FileRef, FileRow, HashedFile, ReadResult, prefix};
+pub use known::{KnownEntries, KnownFile, KnownFolder};
 pub use links::{LinkKind, SharedName, UNSTABLE_INODES};
+pub use maintenance::{Check, Purged};
 pub(crate) use record::unscanned_folder;
 pub use skipped::Skipped;
 pub use tree::{Content, FileAt, Node, TreeFile, TreeFolder};
-pub use upkeep::{Check, Purged};
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -66,7 +66,7 @@ impl Stat {
 
 /// A folder of a root, by its path in it; the root itself has an empty one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FolderRef {
     /// The root.
     pub root: i64,
     /// The folder's row, when it has one.
@@ -92,7 +92,7 @@ pub struct Listing {
     /// The scan that found it.
     pub scan: i64,
     /// The folder.
-    pub place: Place,
+    pub folder: FolderRef,
     /// Files without a row.
     pub new_files: Vec<(OsString, Stat)>,
     /// What those contain that were read already, by their places among the new files, ascending.
@@ -120,12 +120,12 @@ pub struct Listing {
     /// Whether that is another one than its parent's.
     pub mount_point: bool,
     /// How it ended.
-    pub end: End,
+    pub status: ListingStatus,
 }
 
 /// How the walk of a folder ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ListingStatus {
     /// More of the folder is to come.
     Part,
     /// That was all of it.
@@ -138,10 +138,10 @@ pub enum End {
 
 impl Listing {
     /// Nothing yet of a folder.
-    pub fn new(scan: i64, place: Place) -> Self {
+    pub fn new(scan: i64, place: FolderRef) -> Self {
         Listing {
             scan,
-            place,
+            folder: place,
             new_files: Vec::new(),
             contents: Vec::new(),
             changed_files: Vec::new(),
@@ -155,7 +155,7 @@ impl Listing {
             skipped: Skipped::default(),
             filesystem: None,
             mount_point: false,
-            end: End::Part,
+            status: ListingStatus::Part,
         }
     }
 
@@ -186,14 +186,14 @@ pub struct Batch {
     /// Folders, each with a number by which readings of its new files refer to it.
     pub listings: Vec<(u64, Listing)>,
     /// What reading files found.
-    pub readings: Vec<Reading>,
+    pub hashes: Vec<FileHash>,
     /// Files that were read before and turn out to have a duplicate.
     pub shared: Vec<FileRef>,
 }
 
 impl Batch {
     fn changes_files(&self) -> bool {
-        !self.readings.is_empty()
+        !self.hashes.is_empty()
             || !self.shared.is_empty()
             || self.listings.iter().any(|(_, listing)| listing.changes_files())
     }
@@ -207,7 +207,7 @@ pub struct Written {
     /// How many are left out by filters now.
     pub excluded: usize,
     /// How many files that were new to the walk had a row all the same. What was read of those is not written.
-    pub known_to_others: usize,
+    pub conflicts: usize,
     /// The rows of each listing's new files, in their order.
     pub ids: Ids,
 }
@@ -221,10 +221,10 @@ pub struct Catalog<'a>(pub(crate) &'a Store);
 
 impl Catalog<'_> {
     /// The root's own folder, if it was ever walked.
-    pub fn top(self, root: i64) -> Result<Place> {
+    pub fn root_folder(self, root: i64) -> Result<FolderRef> {
         let sql = "SELECT id FROM folders WHERE library_id = ?1 AND relative_path = ''";
         let id = self.0.read(|db| db.first(sql, [root], |row| row.get(0)))?;
-        Ok(Place { root, id, path: PathBuf::new() })
+        Ok(FolderRef { root, id, path: PathBuf::new() })
     }
 
     /// The filesystem that a folder was on when it was last walked.
@@ -262,12 +262,12 @@ impl Catalog<'_> {
             }
             for (number, listing) in &batch.listings {
                 let Recorded { missing, excluded, known_to_others, ids } = record::listing(db, listing)?;
-                written.known_to_others += known_to_others;
+                written.conflicts += known_to_others;
                 written.missing += missing;
                 written.excluded += excluded;
                 written.ids.insert(*number, ids);
             }
-            for reading in &batch.readings {
+            for reading in &batch.hashes {
                 written.missing += hashes::settle(db, reading, &written.ids)?;
             }
             for file in &batch.shared {

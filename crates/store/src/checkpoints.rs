@@ -14,7 +14,7 @@ use crate::db::{Db, some_time};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::lease::Token;
-use crate::time::Time;
+use crate::time::UtcTime;
 use crate::writer::Shape;
 
 /// What a task noted at one step.
@@ -25,7 +25,7 @@ pub struct Checkpoint {
     /// What was noted, JSON.
     pub data: String,
     /// When.
-    pub updated_at: Time,
+    pub updated_at: UtcTime,
 }
 
 /// The checkpoints of a store.
@@ -77,7 +77,7 @@ impl Checkpoints<'_> {
     }
 
     /// Forgets checkpoints last written before a time whose task will not come back for them. Says how many.
-    pub fn clean(self, before: Time) -> Result<usize> {
+    pub fn clean(self, before: UtcTime) -> Result<usize> {
         self.0.write(Shape::Statement, move |db| {
             let sql = format!("DELETE FROM task_checkpoints WHERE updated_at <= ?1 AND {ORPHANED}");
             db.execute(&sql, [before.to_string()])

@@ -11,9 +11,9 @@ use serde::Serialize;
 use crate::Store;
 use crate::db::{Db, some_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Due, Held, Leased, Token, moment};
+use crate::lease::{Due, HeldLeases, Leased, Token, moment};
 use crate::thumbnails;
-use crate::time::Time;
+use crate::time::UtcTime;
 use crate::values::values;
 use crate::writer::Shape;
 
@@ -42,15 +42,15 @@ pub struct CleanupRow {
     pub id: i64,
     pub group_key: String,
     pub status: CleanupStatus,
-    pub execute_after: Time,
+    pub execute_after: UtcTime,
     pub worker_id: Option<String>,
-    pub worker_heartbeat_at: Option<Time>,
-    pub lease_expires_at: Option<Time>,
+    pub worker_heartbeat_at: Option<UtcTime>,
+    pub lease_expires_at: Option<UtcTime>,
     pub error_code: Option<String>,
     pub error_message: Option<String>,
-    pub created_at: Time,
-    pub updated_at: Time,
-    pub finished_at: Option<Time>,
+    pub created_at: UtcTime,
+    pub updated_at: UtcTime,
+    pub finished_at: Option<UtcTime>,
 }
 
 impl CleanupRow {
@@ -90,7 +90,7 @@ pub struct Cleanups<'a>(pub(crate) &'a Store);
 impl Cleanups<'_> {
     /// Has a group cleaned up, not before a time. A clean-up of the group that is there already, waiting or
     /// finished, takes the new time; one that a worker has in hand is a conflict.
-    pub fn schedule(self, group_key: &str, execute_after: Time) -> Result<CleanupRow> {
+    pub fn schedule(self, group_key: &str, execute_after: UtcTime) -> Result<CleanupRow> {
         let group_key = group_key.trim().to_owned();
         if group_key.is_empty() || group_key.len() > 256 {
             return Err(Error::Invalid(format!(
@@ -175,7 +175,7 @@ impl Cleanups<'_> {
 
     /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
     /// if it does not hold it.
-    pub fn recover_by(self, held: Held) -> Result<usize> {
+    pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
         self.0.write_and_ring(Shape::Compound, move |db| LEASED.recover_by(db, &held))
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::db::Db;
 use crate::error::Result;
-use crate::{Options, read_only};
+use crate::{StoreOptions, read_only};
 
 /// Tables whose rows no scan finds again, and what the rows are called.
 const KEPT: &[(&str, &str)] = &[
@@ -37,7 +37,7 @@ pub fn advice(path: &Path) -> String {
 
 /// The rows that no scan finds again, counted by table.
 fn kept(path: &Path) -> Result<Vec<String>> {
-    let file = Options::default().file(path);
+    let file = StoreOptions::default().file(path);
     let (file, conn) = read_only::open(&file)?;
     count(&file.db(&conn))
 }

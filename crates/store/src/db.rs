@@ -12,7 +12,7 @@ use rusqlite::{Connection, OpenFlags, Params, Row};
 use crate::error::{Error, Result};
 use crate::private;
 use crate::read_only::immutable_uri;
-use crate::time::{Clock, Time};
+use crate::time::{UtcTime, WallClock};
 
 /// Before this version two processes that checkpoint at one moment can corrupt the database.
 const OLDEST: i32 = 3_051_003;
@@ -42,7 +42,7 @@ pub(crate) struct File {
     pub(crate) path: PathBuf,
     pub(crate) durability: Durability,
     pub(crate) busy: Duration,
-    pub(crate) clock: Clock,
+    pub(crate) clock: WallClock,
     pub(crate) access: Access,
 }
 
@@ -143,7 +143,7 @@ impl File {
 pub(crate) struct Db<'a> {
     pub(crate) conn: &'a Connection,
     pub(crate) file: &'a File,
-    pub(crate) now: Time,
+    pub(crate) now: UtcTime,
     text: OnceCell<String>,
 }
 
@@ -196,13 +196,13 @@ impl Db<'_> {
 }
 
 /// Reads a time. A text that is none is an error that says so: a lease must not be guessed.
-pub(crate) fn time(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<Time>> {
+pub(crate) fn time(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<UtcTime>> {
     let text: Option<String> = row.get(column)?;
-    text.map(|text| Time::parse(&text).ok_or_else(|| bad(row, column, &text, "a UTC time"))).transpose()
+    text.map(|text| UtcTime::parse(&text).ok_or_else(|| bad(row, column, &text, "a UTC time"))).transpose()
 }
 
 /// Reads a time that must be there.
-pub(crate) fn some_time(row: &Row<'_>, column: &str) -> rusqlite::Result<Time> {
+pub(crate) fn some_time(row: &Row<'_>, column: &str) -> rusqlite::Result<UtcTime> {
     time(row, column)?.ok_or_else(|| bad(row, column, "NULL", "a UTC time"))
 }
 

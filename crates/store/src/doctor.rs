@@ -16,7 +16,7 @@ use crate::db::{Access, Db, File};
 use crate::error::{Error, Result};
 use crate::lease::{self, moment};
 use crate::writer::Shape;
-use crate::{Durability, Options, Store, checkpoints, damage, migrations, read_only};
+use crate::{Durability, Store, StoreOptions, checkpoints, damage, migrations, read_only};
 
 /// More lines than this from one check would not be read.
 const MOST_LINES: usize = 100;
@@ -131,7 +131,7 @@ impl Checkup {
 /// Stands for what to do about damage until all of the file has been looked at.
 const TO_ADVISE: &str = "";
 
-impl Options {
+impl StoreOptions {
     /// Looks at a file and changes nothing. `lease`: the longest lease that workers take. An error means that
     /// there was nothing to look at: no file, somebody else's, or one that cannot be read at all.
     pub fn examine(&self, path: &Path, lease: Duration) -> Result<Checkup> {
@@ -198,7 +198,7 @@ impl Options {
     }
 
     pub(crate) fn file(&self, path: &Path) -> File {
-        let Options { durability, busy, clock, .. } = self.clone();
+        let StoreOptions { durability, busy, clock, .. } = self.clone();
         File { path: path.to_path_buf(), durability, busy, clock, access: Access::ReadWrite }
     }
 }

@@ -60,7 +60,7 @@ pub enum Error {
 
 impl Error {
     /// Whether the person who runs the program can put it right, rather than the system having failed.
-    pub fn is_users(&self) -> bool {
+    pub fn is_user_error(&self) -> bool {
         use Error::{
             CannotOpen, Conflict, Foreign, Invalid, Malformed, Newer, NotADatabase, NotFound, QueueFull,
             ReadOnly,
@@ -81,7 +81,7 @@ impl Error {
     }
 
     /// Whether the trouble may pass by itself: the same call can succeed later.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(self, Error::Full(_) | Error::Busy(_) | Error::Io(..))
     }
 

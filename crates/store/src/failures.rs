@@ -8,8 +8,8 @@ use serde::Serialize;
 use crate::Store;
 use crate::db::{Db, some_time};
 use crate::error::Result;
-use crate::tasks::Failure;
-use crate::time::Time;
+use crate::tasks::TaskFailure;
+use crate::time::UtcTime;
 
 /// The latest failed attempts that are kept of one task.
 const MAX_KEPT: i64 = 20;
@@ -23,7 +23,7 @@ pub struct FailedAttempt {
     /// Which attempt, from 1.
     pub attempt: u32,
     /// When it failed.
-    pub failed_at: Time,
+    pub failed_at: UtcTime,
     /// Why, in a line.
     pub reason: String,
     /// At which step of the task.
@@ -56,7 +56,7 @@ impl Failures<'_> {
 }
 
 /// Keeps an attempt that was just counted as failed.
-pub(crate) fn record(db: &Db<'_>, task: i64, failure: &Failure) -> Result<()> {
+pub(crate) fn record(db: &Db<'_>, task: i64, failure: &TaskFailure) -> Result<()> {
     let sql = "INSERT OR REPLACE INTO task_failures (task_id, attempt, failed_at, reason, step, output)
         SELECT id, max(starts, attempts), ?2, ?3, ?4, ?5 FROM tasks WHERE id = ?1";
     let output = failure.output.as_deref().map(end_of);

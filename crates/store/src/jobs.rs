@@ -20,9 +20,9 @@ use serde::Serialize;
 
 use crate::db::{Db, some_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Beat, Due, Held, Leased, Token, moment};
+use crate::lease::{Due, HeartbeatResult, HeldLeases, Leased, Token, moment};
 use crate::tasks::MAX_PAYLOAD;
-use crate::time::Time;
+use crate::time::UtcTime;
 use crate::values::values;
 use crate::writer::Shape;
 use crate::{Page, Store};
@@ -83,18 +83,18 @@ pub struct JobRow {
     pub status: JobStatus,
     pub dry_run: bool,
     pub worker_id: Option<String>,
-    pub worker_heartbeat_at: Option<Time>,
-    pub lease_expires_at: Option<Time>,
+    pub worker_heartbeat_at: Option<UtcTime>,
+    pub lease_expires_at: Option<UtcTime>,
     pub progress: f64,
     pub total_items: Option<i64>,
     pub processed_items: i64,
     pub payload: String,
     pub error_code: Option<String>,
     pub error_message: Option<String>,
-    pub created_at: Time,
-    pub updated_at: Time,
-    pub started_at: Option<Time>,
-    pub finished_at: Option<Time>,
+    pub created_at: UtcTime,
+    pub updated_at: UtcTime,
+    pub started_at: Option<UtcTime>,
+    pub finished_at: Option<UtcTime>,
 }
 
 impl JobRow {
@@ -192,7 +192,7 @@ impl Jobs<'_> {
         lease: Duration,
         progress: f64,
         processed_items: u64,
-    ) -> Result<Beat> {
+    ) -> Result<HeartbeatResult> {
         if !(0.0..=1.0).contains(&progress) {
             return Err(Error::Invalid(format!("the progress {progress} is not legal: 0 to 1 is")));
         }
@@ -201,7 +201,7 @@ impl Jobs<'_> {
         let (id, token) = (id.to_owned(), token.clone());
         self.0.write(Shape::Compound, move |db| {
             let beat = LEASED.beat(db, &id, (&token, lease), &[&progress, &items])?;
-            if beat == Beat::Lost {
+            if beat == HeartbeatResult::Lost {
                 row(db, &id)?;
             }
             Ok(beat)
@@ -280,7 +280,7 @@ impl Jobs<'_> {
 
     /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
     /// if it does not hold it.
-    pub fn recover_by(self, held: Held) -> Result<usize> {
+    pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
         self.0.write_and_ring(Shape::Compound, move |db| LEASED.recover_by(db, &held))
     }
 

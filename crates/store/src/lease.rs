@@ -73,13 +73,13 @@ impl Token {
 /// committed though the commit was reported as failed, or may have been dropped because its outcome could not be written.
 /// While the worker is alive, no other worker frees such a row.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct HeldLeases {
     worker: String,
     /// A JSON array of texts: the id of a row, a space, the token of its claim.
     rows: String,
 }
 
-impl Held {
+impl HeldLeases {
     /// The rows, by id and token, that `worker` holds.
     pub fn new<'a, I: std::fmt::Display>(
         worker: &WorkerId,
@@ -87,7 +87,7 @@ impl Held {
     ) -> Self {
         let rows: Vec<String> =
             rows.into_iter().map(|(id, token)| format!("{id} {}", token.as_str())).collect();
-        Held { worker: worker.name().to_owned(), rows: serde_json::json!(rows).to_string() }
+        HeldLeases { worker: worker.name().to_owned(), rows: serde_json::json!(rows).to_string() }
     }
 
     /// The parameters of [`Leased::is_unheld`].
@@ -98,7 +98,7 @@ impl Held {
 
 /// What a heartbeat found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beat {
+pub enum HeartbeatResult {
     /// The lease goes on.
     Kept,
     /// It had run out, though nobody had taken the row yet; the row is free for others now.
@@ -171,7 +171,7 @@ impl Leased {
         id: &dyn ToSql,
         (token, length): (&Token, Duration),
         more: &[&dyn ToSql],
-    ) -> Result<Beat> {
+    ) -> Result<HeartbeatResult> {
         let Leased { table, on_beat, only, .. } = self;
         let unexpired = match self.renews_expired {
             true => String::new(),
@@ -185,11 +185,11 @@ impl Leased {
         let mut params: Vec<&dyn ToSql> = vec![&now, &token.0, &expires, id];
         params.extend_from_slice(more);
         if db.execute(&sql, &*params)? == 1 {
-            return Ok(Beat::Kept);
+            return Ok(HeartbeatResult::Kept);
         }
         let sql = format!("{} AND id = ?2 AND worker_id = ?3", self.free(&self.has_expired()));
         let expired = db.execute(&sql, rusqlite::params![now, id, token.0])?;
-        Ok(if expired == 1 { Beat::Expired } else { Beat::Lost })
+        Ok(if expired == 1 { HeartbeatResult::Expired } else { HeartbeatResult::Lost })
     }
 
     /// The owner's last word: sets `sets` (from ?4 on `more`), ends the lease. False when the row is not the
@@ -247,12 +247,12 @@ impl Leased {
     }
 
     /// Like [`recover`](Self::recover), by a worker that knows what it holds.
-    pub(crate) fn recover_by(&self, db: &Db<'_>, held: &Held) -> Result<usize> {
+    pub(crate) fn recover_by(&self, db: &Db<'_>, held: &HeldLeases) -> Result<usize> {
         Ok(self.free_unheld(db, held)? + self.recover(db)?)
     }
 
     /// Frees rows that a worker claimed and does not hold, and whose lease has run out. Returns how many.
-    pub(crate) fn free_unheld(&self, db: &Db<'_>, held: &Held) -> Result<usize> {
+    pub(crate) fn free_unheld(&self, db: &Db<'_>, held: &HeldLeases) -> Result<usize> {
         db.execute(&self.free(&self.is_unheld()), held.params(db.now()))
     }
 

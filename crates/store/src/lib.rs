@@ -44,14 +44,13 @@ pub mod checkpoints;
 pub mod cleanup;
 pub mod damage;
 mod db;
+pub mod dead_letters;
 pub mod doctor;
 mod error;
 pub mod failures;
 pub mod jobs;
 mod json;
 pub mod lease;
-pub mod letters;
-pub mod limits;
 pub mod message_runs;
 mod migrations;
 mod original;
@@ -59,12 +58,13 @@ mod paths;
 pub mod positions;
 pub mod private;
 pub mod process;
+pub mod processed;
+pub mod rate_limits;
 mod read_only;
 mod readers;
 pub mod roots;
 pub mod scans;
 mod schema;
-pub mod seen;
 pub mod start_log;
 pub mod tasks;
 pub mod thumbnails;
@@ -85,9 +85,9 @@ use serde::Serialize;
 
 pub use crate::db::Durability;
 pub use crate::error::{Error, Result};
-pub use crate::paths::{behind_link, display_path, is_invisible};
-pub use crate::time::{Clock, Time};
-pub use crate::watch::Watch;
+pub use crate::paths::{display_path, is_invisible, resolve_last_link};
+pub use crate::time::{UtcTime, WallClock};
+pub use crate::watch::ChangeWatcher;
 
 use crate::bell::Bell;
 use crate::db::{Access, Db, File};
@@ -111,25 +111,25 @@ struct Inner {
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StoreOptions {
     durability: Durability,
     busy: Duration,
-    clock: Clock,
+    clock: WallClock,
     read_only: bool,
 }
 
-impl Default for Options {
+impl Default for StoreOptions {
     fn default() -> Self {
-        Options {
+        StoreOptions {
             durability: Durability::Full,
             busy: Duration::from_secs(10),
-            clock: Clock::system(),
+            clock: WallClock::system(),
             read_only: false,
         }
     }
 }
 
-impl Options {
+impl StoreOptions {
     /// Every acknowledged write survives a power cut, unless this says otherwise.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
@@ -146,7 +146,7 @@ impl Options {
 
     /// Another clock, for tests.
     #[must_use]
-    pub fn clock(mut self, clock: Clock) -> Self {
+    pub fn clock(mut self, clock: WallClock) -> Self {
         self.clock = clock;
         self
     }
@@ -161,7 +161,7 @@ impl Options {
 
     /// Opens the file, or creates it, and brings it up to date. Its folder must exist.
     pub fn open(self, path: impl Into<PathBuf>) -> Result<Store> {
-        let Options { durability, busy, clock, read_only } = self;
+        let StoreOptions { durability, busy, clock, read_only } = self;
         let file = File { path: path.into(), durability, busy, clock, access: Access::ReadWrite };
         match Self::open_writable(&file) {
             Err(error) if read_only::may_be(&error, &file.path) => {
@@ -210,12 +210,12 @@ fn patiently<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Resu
 impl Store {
     /// Opens the file, or creates it, with the defaults.
     pub fn open(path: impl Into<PathBuf>) -> Result<Store> {
-        Options::default().open(path)
+        StoreOptions::default().open(path)
     }
 
     /// How to open one otherwise.
-    pub fn options() -> Options {
-        Options::default()
+    pub fn options() -> StoreOptions {
+        StoreOptions::default()
     }
 
     /// Where the file is.
@@ -224,7 +224,7 @@ impl Store {
     }
 
     /// What time it is for this store.
-    pub fn now(&self) -> Time {
+    pub fn now(&self) -> UtcTime {
         self.0.file.clock.now()
     }
 
@@ -254,8 +254,8 @@ impl Store {
     }
 
     /// Tasks and messages that were given up.
-    pub fn letters(&self) -> letters::Letters<'_> {
-        letters::Letters(self)
+    pub fn dead_letters(&self) -> dead_letters::DeadLetters<'_> {
+        dead_letters::DeadLetters(self)
     }
 
     /// Thumbnails that were asked for.
@@ -274,8 +274,8 @@ impl Store {
     }
 
     /// How fast all workers together may read.
-    pub fn limits(&self) -> limits::Limits<'_> {
-        limits::Limits(self)
+    pub fn rate_limits(&self) -> rate_limits::RateLimits<'_> {
+        rate_limits::RateLimits(self)
     }
 
     /// Where consumers of streams continue.
@@ -284,8 +284,8 @@ impl Store {
     }
 
     /// Messages that were seen before.
-    pub fn seen(&self) -> seen::Seen<'_> {
-        seen::Seen(self)
+    pub fn processed_ids(&self) -> processed::ProcessedIds<'_> {
+        processed::ProcessedIds(self)
     }
 
     /// Messages that were started and have not ended.
@@ -309,8 +309,8 @@ impl Store {
     }
 
     /// Something to wait with until there may be work.
-    pub fn watch(&self) -> Result<Watch> {
-        Watch::new(self)
+    pub fn watch(&self) -> Result<ChangeWatcher> {
+        ChangeWatcher::new(self)
     }
 
     /// Takes no more writes and waits for those under way. Every later write is refused.

@@ -28,7 +28,7 @@ pub struct RunKey {
 
 /// What is known of a message that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct MessageRun {
     /// Which message.
     pub key: RunKey,
     /// Starts that were committed and came to no end.
@@ -47,7 +47,7 @@ pub struct MessageRuns<'a>(pub(crate) &'a Store);
 
 impl MessageRuns<'_> {
     /// Up to `limit` runs of a scope, the latest first.
-    pub fn list(self, scope: &str, limit: usize) -> Result<Vec<Run>> {
+    pub fn list(self, scope: &str, limit: usize) -> Result<Vec<MessageRun>> {
         self.0.read(|db| {
             let sql = "SELECT fingerprint, copy, starts, failed, error, updated_at FROM message_runs WHERE scope = ?1
                 ORDER BY updated_at DESC LIMIT ?2";
@@ -59,7 +59,7 @@ impl MessageRuns<'_> {
                 // A fingerprint of another length is of no version that we know.
                 let key = RunKey { fingerprint: fingerprint.try_into().ok()?, copy };
                 let age = db.now.since(updated_at);
-                Some(Run { key, starts, failed, error, age })
+                Some(MessageRun { key, starts, failed, error, age })
             };
             Ok(rows.into_iter().filter_map(run).collect())
         })
@@ -81,7 +81,7 @@ impl MessageRuns<'_> {
     }
 
     /// Takes back starts whose runs were ended by the consumer itself, as when it stops: they are no crashes.
-    pub fn take_back(self, scope: &str, keys: Vec<RunKey>) -> Result<()> {
+    pub fn undo_starts(self, scope: &str, keys: Vec<RunKey>) -> Result<()> {
         let scope = checked(scope)?;
         self.0.write(Shape::Compound, move |db| {
             let sql = "UPDATE message_runs SET starts = starts - 1
@@ -108,7 +108,7 @@ impl MessageRuns<'_> {
     }
 
     /// Forgets messages that have ended.
-    pub fn end(self, scope: &str, keys: Vec<RunKey>) -> Result<()> {
+    pub fn finish(self, scope: &str, keys: Vec<RunKey>) -> Result<()> {
         let scope = checked(scope)?;
         self.0.write(Shape::Compound, move |db| {
             let sql = "DELETE FROM message_runs WHERE scope = ?1 AND fingerprint = ?2 AND copy = ?3";
@@ -149,7 +149,7 @@ fn each(keys: &[RunKey], mut execute: impl FnMut(&RunKey) -> Result<usize>) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Clock, Time};
+    use crate::{UtcTime, WallClock};
 
     fn key(number: u8, copy: u32) -> RunKey {
         RunKey { fingerprint: [number; 16], copy }
@@ -175,7 +175,7 @@ mod tests {
         let together = runs.start_all("third", vec![key(1, 0), key(2, 0), key(1, 0)], 1).unwrap();
         assert_eq!(together, [Some(1), Some(1), None]);
         assert_eq!(counts(&store, "q"), [(1, 0, 3, 0), (1, 1, 1, 0)]);
-        runs.end("q", vec![key(1, 0), key(9, 9)]).unwrap();
+        runs.finish("q", vec![key(1, 0), key(9, 9)]).unwrap();
         assert_eq!(counts(&store, "q"), [(1, 1, 1, 0)]);
         assert_eq!(counts(&store, "other"), [(1, 0, 1, 0)]);
         assert!(runs.start("", key(1, 0), 3).is_err());
@@ -191,7 +191,7 @@ mod tests {
         runs.start("q", key(2, 0), 3).unwrap();
         assert_eq!(counts(&store, "q"), [(1, 0, 0, 2), (2, 0, 1, 0)]);
         assert_eq!(runs.start("q", key(1, 0), 3).unwrap(), Some(1));
-        runs.take_back("q", vec![key(1, 0), key(2, 0), key(3, 0)]).unwrap();
+        runs.undo_starts("q", vec![key(1, 0), key(2, 0), key(3, 0)]).unwrap();
         assert_eq!(counts(&store, "q"), [(1, 0, 0, 2)]);
         assert_eq!(runs.list("q", 1).unwrap()[0].error.as_deref(), Some("no"));
     }
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn age_of_a_message_that_failed_is_that_of_its_failure() {
         let folder = tempfile::tempdir().unwrap();
-        let clock = Clock::manual(Time::from_micros(0));
+        let clock = WallClock::manual(UtcTime::from_micros(0));
         let store = Store::options().clock(clock.clone()).open(folder.path().join("runs.db")).unwrap();
         let (runs, minute) = (store.message_runs(), Duration::from_secs(60));
         let age = || runs.list("q", 1).unwrap()[0].age;
@@ -223,7 +223,7 @@ mod tests {
         // Neither a start nor its return is a failure.
         runs.start("q", key(1, 0), 3).unwrap();
         assert_eq!(age(), minute);
-        runs.take_back("q", vec![key(1, 0)]).unwrap();
+        runs.undo_starts("q", vec![key(1, 0)]).unwrap();
         assert_eq!(age(), minute);
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
 
 /// The file that a path leads to if its last name is a link; else the path. What belongs to a database is beside the file
 /// itself, as SQLite's log is: two processes may know it by two names.
-pub fn behind_link(path: &Path) -> PathBuf {
+pub fn resolve_last_link(path: &Path) -> PathBuf {
     let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
     let target = if is_link { std::fs::canonicalize(path).ok() } else { None };
     target.unwrap_or_else(|| path.to_path_buf())

@@ -42,7 +42,7 @@ fn options() -> OpenOptions {
 
 /// The files of a database that others than their owner may read or write, the database itself first. None of an empty
 /// database, and none of one that is read-only: that one was published.
-pub fn open_to_others(database: &Path) -> Vec<PathBuf> {
+pub fn files_open_to_others(database: &Path) -> Vec<PathBuf> {
     let is_in_use = |found: fs::Metadata| found.len() > 0 && !found.permissions().readonly();
     if !fs::metadata(database).is_ok_and(is_in_use) {
         return Vec::new();

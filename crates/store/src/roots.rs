@@ -14,7 +14,7 @@ use crate::db::{Db, some_time, time};
 use crate::error::{Error, Result};
 use crate::paths;
 use crate::paths::display_path;
-use crate::time::Time;
+use crate::time::UtcTime;
 use crate::writer::Shape;
 
 /// A folder that is scanned.
@@ -29,9 +29,9 @@ pub struct Root {
     /// Whether links below it are followed.
     pub follow_links: bool,
     /// When it was registered.
-    pub created_at: Time,
+    pub created_at: UtcTime,
     /// When a scan of it was last completed.
-    pub last_scanned_at: Option<Time>,
+    pub last_scanned_at: Option<UtcTime>,
     /// Folders in it, itself included, when it was last scanned.
     pub folders: Option<i64>,
     /// Files in it, then.
@@ -47,7 +47,7 @@ pub struct Root {
 
 /// What was forgotten with a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Forgotten {
+pub struct RemovedRoot {
     /// Folders.
     pub folders: usize,
     /// Files.
@@ -94,7 +94,7 @@ impl Roots<'_> {
     }
 
     /// Forgets a root and what was seen in it. No file is touched.
-    pub fn remove(self, id: i64) -> Result<Forgotten> {
+    pub fn remove(self, id: i64) -> Result<RemovedRoot> {
         self.0.write(Shape::Compound, move |db| {
             crate::scans::refuse_scanned(db, id)?;
             crate::scans::unsettle(db)?;
@@ -110,7 +110,7 @@ impl Roots<'_> {
             db.execute("DELETE FROM folders WHERE library_id = ?1", [id])?;
             match db.execute("DELETE FROM library_roots WHERE id = ?1", [id])? {
                 0 => Err(Error::NotFound(format!("there is no root {id}"))),
-                _ => Ok(Forgotten { folders, files }),
+                _ => Ok(RemovedRoot { folders, files }),
             }
         })
     }

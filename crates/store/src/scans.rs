@@ -11,18 +11,18 @@ use rusqlite::{Row, params};
 use crate::Store;
 use crate::db::{Db, some_time, time};
 use crate::error::{Error, Result};
-use crate::time::Time;
+use crate::time::UtcTime;
 use crate::writer::Shape;
 
 /// A holder that nobody can ask about is taken for dead when it has said nothing for so long.
 pub const LEASE: Duration = Duration::from_secs(60);
 
 /// Who holds a scan: told from what it wrote, whether the process lives. `None`: cannot be told from here.
-pub type Alive = fn(&str) -> Option<bool>;
+pub type LivenessCheck = fn(&str) -> Option<bool>;
 
 /// A scan to be done.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct ScanRequest {
     /// Of which root.
     pub root: i64,
     /// Who wants it, in words that [`Alive`] understands.
@@ -32,7 +32,7 @@ pub struct Wanted {
     /// Begin anew, whatever was done.
     pub restart: bool,
     /// How to tell whether another holder lives.
-    pub alive: Alive,
+    pub is_alive: LivenessCheck,
 }
 
 /// A scan that was begun, or gone on with.
@@ -43,14 +43,14 @@ pub struct Scan {
     /// Its root.
     pub root: i64,
     /// When it was begun first.
-    pub started_at: Time,
+    pub started_at: UtcTime,
     /// Whether somebody began it before.
     pub resumed: bool,
 }
 
 /// What a scan has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ScanTotals {
     /// Folders, the root included.
     pub folders: u64,
     /// Files.
@@ -78,12 +78,12 @@ pub struct Scans<'a>(pub(crate) &'a Store);
 
 impl Scans<'_> {
     /// Begins a scan, or goes on with one. [`Error::Conflict`] names whoever holds it.
-    pub fn begin(self, wanted: Wanted) -> Result<Scan> {
+    pub fn begin(self, wanted: ScanRequest) -> Result<Scan> {
         self.0.write(Shape::Compound, move |db| begin(db, &wanted))
     }
 
     /// Says that the holder of these scans is alive.
-    pub fn beat(self, ids: Vec<i64>, holder: &str) -> Result<()> {
+    pub fn heartbeat(self, ids: Vec<i64>, holder: &str) -> Result<()> {
         let holder = holder.to_owned();
         self.0.write(Shape::Compound, move |db| {
             for id in &ids {
@@ -98,7 +98,7 @@ impl Scans<'_> {
     }
 
     /// Records that the walk of a scan is complete.
-    pub fn walked(self, id: i64) -> Result<()> {
+    pub fn mark_walked(self, id: i64) -> Result<()> {
         self.0.write(Shape::Statement, move |db| {
             let sql = "UPDATE scan_sessions SET walked_at = ?2 WHERE id = ?1 AND status = 'running'";
             db.execute(sql, (id, db.now())).map(drop)
@@ -115,7 +115,7 @@ impl Scans<'_> {
 
     /// The duplicates found by the scan that settled the catalog last, if it read everything in this manner, nothing has
     /// changed since, and no scan but `own` is unfinished: then a scan that finds nothing changed has nothing to read.
-    pub fn settled(self, manner: &str, own: &[i64]) -> Result<Option<Duplicates>> {
+    pub fn last_full_comparison(self, manner: &str, own: &[i64]) -> Result<Option<Duplicates>> {
         let sql = "SELECT duplicate_groups, duplicate_files, reclaimable_bytes FROM scan_sessions WHERE settled = ?1";
         let number = |number: i64| u64::try_from(number).unwrap_or(0);
         self.0.read(|db| {
@@ -131,7 +131,7 @@ impl Scans<'_> {
     }
 
     /// Whether every file that can be a duplicate has been compared, and no scan but `own` is unfinished.
-    pub fn is_settled(self, own: &[i64]) -> Result<bool> {
+    pub fn is_fully_compared(self, own: &[i64]) -> Result<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM scan_sessions WHERE settled IS NOT NULL)";
         self.0.read(|db| Ok(db.number(sql, [])? > 0 && !has_others(db, own)?))
     }
@@ -146,7 +146,7 @@ impl Scans<'_> {
     /// Scans are complete, all in one transaction. Each root remembers what was seen. `settled`: everything in the
     /// catalog that can be a duplicate was compared, in this manner, and these are the duplicates. That does not
     /// hold while another scan is unfinished.
-    pub fn finish(self, finished: Vec<Finished>, settled: Option<(&str, Duplicates)>) -> Result<()> {
+    pub fn finish(self, finished: Vec<FinishedScan>, settled: Option<(&str, Duplicates)>) -> Result<()> {
         let settled = settled.map(|(manner, duplicates)| (manner.to_owned(), duplicates));
         self.0.write(Shape::Compound, move |db| {
             unsettle(db)?;
@@ -159,28 +159,28 @@ impl Scans<'_> {
 
 /// A scan that has come to its end.
 #[derive(Clone, Debug)]
-pub struct Finished {
+pub struct FinishedScan {
     /// The scan.
     pub id: i64,
     /// Its root.
     pub root: i64,
     /// What is there now.
-    pub seen: Seen,
+    pub totals: ScanTotals,
     /// What the root remembers of the walk; nothing if the scan did not look at the whole root.
-    pub walk: Option<Walked>,
+    pub walk: Option<WalkRecord>,
 }
 
 /// How a root was walked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Walked {
+pub struct WalkRecord {
     /// The filters, as JSON; none for all files.
     pub filters: Option<String>,
     /// The identity of the filesystem of the root's own folder.
     pub filesystem: Option<String>,
 }
 
-fn finish(db: &Db<'_>, scan: &Finished, settled: Option<&(String, Duplicates)>) -> Result<()> {
-    let Finished { id, root, seen, walk } = scan;
+fn finish(db: &Db<'_>, scan: &FinishedScan, settled: Option<&(String, Duplicates)>) -> Result<()> {
+    let FinishedScan { id, root, totals: seen, walk } = scan;
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let [folders, files, bytes, errors] = [seen.folders, seen.files, seen.bytes, seen.errors].map(signed);
     let manner = settled.map(|(manner, _)| manner);
@@ -203,7 +203,7 @@ fn finish(db: &Db<'_>, scan: &Finished, settled: Option<&(String, Duplicates)>) 
     let sql = "UPDATE library_roots SET last_scanned_at = ?2, updated_at = ?2, folder_count = ?3,
         file_count = ?4, total_size = ?5 WHERE id = ?1";
     db.execute(sql, (root, db.now(), folders, files, bytes))?;
-    let Some(Walked { filters, filesystem }) = walk else { return Ok(()) };
+    let Some(WalkRecord { filters, filesystem }) = walk else { return Ok(()) };
     let sql = "UPDATE library_roots SET filters = ?2, filesystem = ?3 WHERE id = ?1";
     db.execute(sql, (root, filters, filesystem)).map(drop)
 }
@@ -234,11 +234,11 @@ pub(crate) fn refuse_scanned(db: &Db<'_>, root: i64) -> Result<()> {
 struct Running {
     scan: Scan,
     holder: Option<String>,
-    heartbeat_at: Option<Time>,
+    heartbeat_at: Option<UtcTime>,
     settings: Option<String>,
 }
 
-fn begin(db: &Db<'_>, wanted: &Wanted) -> Result<Scan> {
+fn begin(db: &Db<'_>, wanted: &ScanRequest) -> Result<Scan> {
     let sql = "SELECT id, library_id, started_at, holder, heartbeat_at, settings FROM scan_sessions
         WHERE library_id = ?1 AND status = 'running' ORDER BY id DESC LIMIT 1";
     if let Some(found) = db.first(sql, [wanted.root], running)? {
@@ -260,12 +260,12 @@ fn begin(db: &Db<'_>, wanted: &Wanted) -> Result<Scan> {
     Ok(Scan { id, root: wanted.root, started_at: db.now, resumed: false })
 }
 
-fn refuse_held(db: &Db<'_>, wanted: &Wanted, found: &Running) -> Result<()> {
+fn refuse_held(db: &Db<'_>, wanted: &ScanRequest, found: &Running) -> Result<()> {
     let Some(holder) = found.holder.as_deref() else {
         return Ok(());
     };
-    let silent = |beat: Time| beat.plus(LEASE) <= db.now;
-    let alive = (wanted.alive)(holder).unwrap_or(!found.heartbeat_at.is_none_or(silent));
+    let silent = |beat: UtcTime| beat.plus(LEASE) <= db.now;
+    let alive = (wanted.is_alive)(holder).unwrap_or(!found.heartbeat_at.is_none_or(silent));
     if !alive {
         return Ok(());
     }

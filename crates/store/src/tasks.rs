@@ -39,12 +39,12 @@ use std::time::Duration;
 use rusqlite::{CachedStatement, params};
 
 use crate::db::{Db, bad};
+use crate::dead_letters;
 use crate::error::{Error, Result};
 use crate::json;
-use crate::lease::{Beat, Held, Leased, Token};
-use crate::letters;
+use crate::lease::{HeartbeatResult, HeldLeases, Leased, Token};
 use crate::start_log;
-use crate::time::Time;
+use crate::time::UtcTime;
 use crate::workers;
 use crate::writer::Shape;
 use crate::{Page, Store};
@@ -52,10 +52,10 @@ use crate::{Page, Store};
 use settle::Completions;
 
 pub use cancel::CancelOutcome;
-pub use claims::Claims;
+pub use claims::ForeignClaims;
 pub use types::{
-    ClaimedTask, Enqueued, Exchange, Failure, NewTask, Recovered, Settled, Settlement, TaskFilter, TaskRow,
-    TaskStatus, Turn, Verdict, Visit, Wanted,
+    ClaimBatch, ClaimRequest, ClaimedTask, Disposition, Enqueued, NewTask, Recovered, ReplacementClaim,
+    TaskFailure, TaskFilter, TaskRow, TaskStatus, TaskUpdate, UpdateResult, WorkerBatch,
 };
 
 /// The queue tasks go to unless they name another.
@@ -94,13 +94,17 @@ impl Tasks<'_> {
     }
 
     /// Writes a worker's verdicts and claims what it wants, in one transaction.
-    pub fn turn(self, settlements: impl Into<Arc<[Settlement]>>, wanted: Vec<Wanted>) -> Result<Turn> {
-        self.visit(Visit { settlements: settlements.into(), wanted, ..Visit::default() })
+    pub fn settle_and_claim(
+        self,
+        settlements: impl Into<Arc<[TaskUpdate]>>,
+        wanted: Vec<ClaimRequest>,
+    ) -> Result<ClaimBatch> {
+        self.apply(WorkerBatch { updates: settlements.into(), claims: wanted, ..WorkerBatch::default() })
     }
 
     /// One visit of a worker, in one transaction: records starts, writes verdicts, claims what is wanted.
-    pub fn visit(self, visit: Visit) -> Result<Turn> {
-        visit.settlements.iter().try_for_each(Settlement::check)?;
+    pub fn apply(self, visit: WorkerBatch) -> Result<ClaimBatch> {
+        visit.updates.iter().try_for_each(TaskUpdate::check)?;
         let visit = Arc::new(visit);
         let write = |completions: Completions| {
             let visit = visit.clone();
@@ -121,7 +125,7 @@ impl Tasks<'_> {
     }
 
     /// Prolongs the leases of tasks. Says what was found, in order.
-    pub fn heartbeat(self, held: Vec<(i64, Token)>, lease: Duration) -> Result<Vec<Beat>> {
+    pub fn heartbeat(self, held: Vec<(i64, Token)>, lease: Duration) -> Result<Vec<HeartbeatResult>> {
         self.0.write(Shape::Compound, move |db| {
             held.iter().map(|(id, token)| LEASED.beat(db, id, (token, lease), &[])).collect()
         })
@@ -136,11 +140,11 @@ impl Tasks<'_> {
 
     /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
     /// if it does not hold it. That counts nothing: the worker has not died.
-    pub fn recover_by(self, max_crashes: u32, held: Held) -> Result<Recovered> {
+    pub fn recover_by(self, max_crashes: u32, held: HeldLeases) -> Result<Recovered> {
         self.recover_all(max_crashes, Some(held))
     }
 
-    fn recover_all(self, max_crashes: u32, held: Option<Held>) -> Result<Recovered> {
+    fn recover_all(self, max_crashes: u32, held: Option<HeldLeases>) -> Result<Recovered> {
         let (recovered, ended) =
             self.0.write_and_ring(Shape::Compound, move |db| recover(db, max_crashes, held.as_ref()))?;
         // Their starts are on disk now. The records go last: with them the names of the logs would be lost.
@@ -171,7 +175,7 @@ impl Tasks<'_> {
     }
 
     /// Has a scheduled task run now.
-    pub fn hurry(self, id: i64) -> Result<()> {
+    pub fn run_now(self, id: i64) -> Result<()> {
         self.0.write_and_ring(Shape::Compound, move |db| {
             let sql = "UPDATE tasks SET status = 'pending', run_after = NULL WHERE id = ?1 AND status = 'scheduled'";
             changed(db, db.execute(sql, [id])?, id, "scheduled")
@@ -214,7 +218,7 @@ impl Tasks<'_> {
     }
 
     /// How many tasks wait for a worker now, by queue and kind.
-    pub fn waiting(self) -> Result<Vec<(String, String, u64)>> {
+    pub fn count_due(self) -> Result<Vec<(String, String, u64)>> {
         self.0.read(|db| {
             let sql = "SELECT queue, kind, count(*) FROM tasks WHERE status = 'pending' GROUP BY queue, kind";
             db.rows(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get::<_, i64>(2)?.unsigned_abs())))
@@ -222,7 +226,7 @@ impl Tasks<'_> {
     }
 
     /// Tasks of these queues that workers other than `worker` hold. Judges the workers as seen from this process.
-    pub fn claims_of_others(self, queues: &[String], worker: &str) -> Result<Claims> {
+    pub fn claims_of_others(self, queues: &[String], worker: &str) -> Result<ForeignClaims> {
         self.0.read(|db| claims::claims(db, queues, worker))
     }
 
@@ -247,7 +251,7 @@ impl Tasks<'_> {
 
     /// Forgets up to `limit` tasks that were made and finished before a time. Says how many. The last task that was
     /// made stays, so that its number is not used again.
-    pub fn prune(self, before: Time, limit: usize) -> Result<usize> {
+    pub fn prune(self, before: UtcTime, limit: usize) -> Result<usize> {
         self.0.write(Shape::Statement, move |db| {
             // Tasks are numbered as they come: from the first that came after the time on, none was finished
             // before it. So this reads what it deletes, and not the whole table.
@@ -316,11 +320,11 @@ fn record_start(db: &Db<'_>, id: i64, token: &Token) -> Result<bool> {
     Ok(db.execute(sql, params![db.now(), id, token.as_str()])? == 1)
 }
 
-fn turn(db: &Db<'_>, visit: &Visit, completions: Completions) -> Result<Turn> {
-    let Visit { started, settlements, wanted, exchange } = visit;
+fn turn(db: &Db<'_>, visit: &WorkerBatch, completions: Completions) -> Result<ClaimBatch> {
+    let WorkerBatch { started, updates: settlements, claims: wanted, replacements: exchange } = visit;
     let started = started.iter().map(|(id, token)| record_start(db, *id, token)).collect::<Result<_>>()?;
     let settled = settle::settle_all(db, settlements, completions)?;
-    let mut turn = Turn { started, settled, ..Turn::default() };
+    let mut turn = ClaimBatch { started, results: settled, ..ClaimBatch::default() };
     if !wanted.is_empty() || !exchange.is_empty() {
         claim::claim_all(db, wanted, exchange, &mut turn)?;
     }
@@ -328,7 +332,7 @@ fn turn(db: &Db<'_>, visit: &Visit, completions: Completions) -> Result<Turn> {
 }
 
 /// Returns also the names of workers that have ended, whose starts are recorded when this is committed.
-fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&Held>) -> Result<(Recovered, Vec<String>)> {
+fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&HeldLeases>) -> Result<(Recovered, Vec<String>)> {
     workers::judge(db)?;
     record_logged_starts(db)?;
     let (mut cancelled, mut freed) = (0, 0);
@@ -350,19 +354,19 @@ fn recover(db: &Db<'_>, max_crashes: u32, held: Option<&Held>) -> Result<(Recove
     for (id, crashes, _) in
         stale.into_iter().filter(|(_, crashes, started)| *started && *crashes >= max_crashes)
     {
-        let failure = Failure {
+        let failure = TaskFailure {
             reason: format!("poison pill: its worker died {crashes} times"),
             step: None,
             details: Some(
                 "Each time its handler had been started, and the process of its worker ended.".to_owned(),
             ),
-            ..Failure::default()
+            ..TaskFailure::default()
         };
         let sql = "UPDATE tasks SET status = 'failed', finished_at = ?2, last_failed_at = ?2,
                 first_failed_at = coalesce(first_failed_at, ?2), error_message = ?3, lease_expires_at = NULL
             WHERE id = ?1 AND status = 'running'";
         db.execute(sql, params![id, db.now(), failure.reason])?;
-        poisoned.push(letters::bury(db, id, &failure)?);
+        poisoned.push(dead_letters::bury(db, id, &failure)?);
     }
     freed += LEASED.free_stale(db)?;
     Ok((Recovered { freed, cancelled, poisoned }, workers::ended(db)?))

@@ -20,8 +20,8 @@ use serde::Serialize;
 use crate::Store;
 use crate::db::{Db, some_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Beat, Due, Held, Leased, Token, moment};
-use crate::time::Time;
+use crate::lease::{Due, HeartbeatResult, HeldLeases, Leased, Token, moment};
+use crate::time::UtcTime;
 use crate::values::values;
 use crate::writer::Shape;
 
@@ -108,14 +108,14 @@ pub struct ThumbnailRow {
     pub error_code: Option<String>,
     pub error_message: Option<String>,
     pub error_count: i64,
-    pub retry_after: Option<Time>,
+    pub retry_after: Option<UtcTime>,
     pub worker_id: Option<String>,
-    pub worker_heartbeat_at: Option<Time>,
-    pub lease_expires_at: Option<Time>,
-    pub created_at: Time,
-    pub updated_at: Time,
-    pub started_at: Option<Time>,
-    pub finished_at: Option<Time>,
+    pub worker_heartbeat_at: Option<UtcTime>,
+    pub lease_expires_at: Option<UtcTime>,
+    pub created_at: UtcTime,
+    pub updated_at: UtcTime,
+    pub started_at: Option<UtcTime>,
+    pub finished_at: Option<UtcTime>,
 }
 
 impl ThumbnailRow {
@@ -245,7 +245,7 @@ impl Thumbnails<'_> {
     }
 
     /// Prolongs the lease of a thumbnail.
-    pub fn heartbeat(self, id: i64, token: &Token, lease: Duration) -> Result<Beat> {
+    pub fn heartbeat(self, id: i64, token: &Token, lease: Duration) -> Result<HeartbeatResult> {
         let token = token.clone();
         self.0.write(Shape::Compound, move |db| LEASED.beat(db, &id, (&token, lease), &[]))
     }
@@ -289,7 +289,7 @@ impl Thumbnails<'_> {
 
     /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
     /// if it does not hold it.
-    pub fn recover_by(self, held: Held) -> Result<usize> {
+    pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
         self.0.write_and_ring(Shape::Compound, move |db| LEASED.recover_by(db, &held))
     }
 

@@ -16,17 +16,17 @@ use jiff::tz::Offset;
 
 /// A moment, exact to the microsecond.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Time(i64);
+pub struct UtcTime(i64);
 
 /// The last moment there is, 9999-12-30 21:59:59.999999: a day with any offset still has a year of four digits.
 const LAST: i64 = 253_402_207_199_999_999;
 /// The first one, 0000-01-01 00:00:00.
 const FIRST: i64 = -62_167_219_200_000_000;
 
-impl Time {
+impl UtcTime {
     /// From microseconds since 1970-01-01 00:00:00 UTC; what no text can hold becomes the nearest it can.
     pub const fn from_micros(micros: i64) -> Self {
-        Time(if micros > LAST {
+        UtcTime(if micros > LAST {
             LAST
         } else if micros < FIRST {
             FIRST
@@ -43,17 +43,17 @@ impl Time {
     /// Later by `by`, at most the end of the year 9999.
     #[must_use]
     pub fn plus(self, by: Duration) -> Self {
-        Time::from_micros(self.0.saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
+        UtcTime::from_micros(self.0.saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
     }
 
     /// Earlier by `by`, at least the beginning of the year 0.
     #[must_use]
     pub fn minus(self, by: Duration) -> Self {
-        Time::from_micros(self.0.saturating_sub(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
+        UtcTime::from_micros(self.0.saturating_sub(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
     }
 
     /// How long after `earlier` this is; nothing when it is not after it (clocks can be set back).
-    pub fn since(self, earlier: Time) -> Duration {
+    pub fn since(self, earlier: UtcTime) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
@@ -70,12 +70,12 @@ impl Time {
         let digits = !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
         let civil: DateTime = text.parse().ok().filter(|_| digits && whole.as_bytes()[10] == b' ')?;
         let moment = Offset::UTC.to_timestamp(civil).ok()?;
-        Some(Time::from_micros(moment.as_microsecond()))
+        Some(UtcTime::from_micros(moment.as_microsecond()))
     }
 }
 
 /// The long text form.
-impl fmt::Display for Time {
+impl fmt::Display for UtcTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // In range by construction.
         let moment = Timestamp::from_microsecond(self.0).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -95,13 +95,13 @@ impl fmt::Display for Time {
     }
 }
 
-impl fmt::Debug for Time {
+impl fmt::Debug for UtcTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl serde::Serialize for Time {
+impl serde::Serialize for UtcTime {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.rfc3339())
     }
@@ -109,29 +109,29 @@ impl serde::Serialize for Time {
 
 /// What time it is: the system's, or a test's.
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Option<Arc<AtomicI64>>);
+pub struct WallClock(Option<Arc<AtomicI64>>);
 
-impl Clock {
+impl WallClock {
     /// The system's clock. It may be set back at any time; nothing here relies on it going forward.
     pub fn system() -> Self {
-        Clock(None)
+        WallClock(None)
     }
 
-    /// A clock that stands at `at` until it is [`set`](Clock::set). Its clones are the same clock.
-    pub fn manual(at: Time) -> Self {
-        Clock(Some(Arc::new(AtomicI64::new(at.micros()))))
+    /// A clock that stands at `at` until it is [`set`](WallClock::set). Its clones are the same clock.
+    pub fn manual(at: UtcTime) -> Self {
+        WallClock(Some(Arc::new(AtomicI64::new(at.micros()))))
     }
 
     /// The time now.
-    pub fn now(&self) -> Time {
+    pub fn now(&self) -> UtcTime {
         match &self.0 {
-            None => Time::from_micros(Timestamp::now().as_microsecond()),
-            Some(hand) => Time::from_micros(hand.load(Ordering::SeqCst)),
+            None => UtcTime::from_micros(Timestamp::now().as_microsecond()),
+            Some(hand) => UtcTime::from_micros(hand.load(Ordering::SeqCst)),
         }
     }
 
     /// Moves a manual clock, forward or back. The system's clock is not ours to move.
-    pub fn set(&self, at: Time) {
+    pub fn set(&self, at: UtcTime) {
         if let Some(hand) = &self.0 {
             hand.store(at.micros(), Ordering::SeqCst);
         }
@@ -146,7 +146,7 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, long: Option<&str>) {
-        assert_eq!(Time::parse(text).map(|time| time.to_string()).as_deref(), long, "{text:?}");
+        assert_eq!(UtcTime::parse(text).map(|time| time.to_string()).as_deref(), long, "{text:?}");
     }
 
     #[test]
@@ -177,28 +177,28 @@ mod tests {
 
     #[test]
     fn json_has_the_zone() {
-        let time = Time::parse("2026-01-19 07:08:09.000001").unwrap();
+        let time = UtcTime::parse("2026-01-19 07:08:09.000001").unwrap();
         assert_eq!(serde_json::to_string(&time).unwrap(), "\"2026-01-19T07:08:09.000001Z\"");
     }
 
     #[test]
     fn time_stops_at_its_ends() {
         let far = Duration::MAX;
-        assert_eq!(Time::from_micros(0).plus(far).to_string(), "9999-12-30 21:59:59.999999");
-        assert_eq!(Time::from_micros(0).minus(far).to_string(), "0000-01-01 00:00:00.000000");
-        assert_eq!(Time::from_micros(5).since(Time::from_micros(9)), Duration::ZERO);
+        assert_eq!(UtcTime::from_micros(0).plus(far).to_string(), "9999-12-30 21:59:59.999999");
+        assert_eq!(UtcTime::from_micros(0).minus(far).to_string(), "0000-01-01 00:00:00.000000");
+        assert_eq!(UtcTime::from_micros(5).since(UtcTime::from_micros(9)), Duration::ZERO);
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read(micros in FIRST..=LAST) {
-            let time = Time::from_micros(micros);
-            prop_assert_eq!(Time::parse(&time.to_string()), Some(time));
+            let time = UtcTime::from_micros(micros);
+            prop_assert_eq!(UtcTime::parse(&time.to_string()), Some(time));
         }
 
         #[test]
         fn texts_order_as_times_against_a_long_one(a in FIRST..=LAST, b in FIRST..=LAST) {
-            let (whole, b) = (Time::from_micros(a - a.rem_euclid(1_000_000)), Time::from_micros(b));
+            let (whole, b) = (UtcTime::from_micros(a - a.rem_euclid(1_000_000)), UtcTime::from_micros(b));
             let short = &whole.to_string()[..19];
             prop_assert_eq!(short <= b.to_string().as_str(), whole <= b);
             prop_assert_eq!(short > b.to_string().as_str(), whole > b);

@@ -12,8 +12,8 @@ use serde::Serialize;
 use crate::Store;
 use crate::db::{Db, some_time, time};
 use crate::error::{Error, Result};
-use crate::lease::{Due, Held, Leased, Token, moment};
-use crate::time::Time;
+use crate::lease::{Due, HeldLeases, Leased, Token, moment};
+use crate::time::UtcTime;
 use crate::values::values;
 use crate::writer::Shape;
 
@@ -65,21 +65,21 @@ pub struct WalRow {
     pub status: WalStatus,
     pub requested_by: Option<String>,
     pub reason: Option<String>,
-    pub execute_after: Time,
+    pub execute_after: UtcTime,
     pub retry_count: i64,
-    pub retry_after: Option<Time>,
+    pub retry_after: Option<UtcTime>,
     pub worker_id: Option<String>,
-    pub worker_heartbeat_at: Option<Time>,
-    pub lease_expires_at: Option<Time>,
+    pub worker_heartbeat_at: Option<UtcTime>,
+    pub lease_expires_at: Option<UtcTime>,
     pub checkpoint_busy: Option<i64>,
     pub checkpoint_log_frames: Option<i64>,
     pub checkpointed_frames: Option<i64>,
     pub error_code: Option<String>,
     pub error_message: Option<String>,
-    pub created_at: Time,
-    pub updated_at: Time,
-    pub started_at: Option<Time>,
-    pub finished_at: Option<Time>,
+    pub created_at: UtcTime,
+    pub updated_at: UtcTime,
+    pub started_at: Option<UtcTime>,
+    pub finished_at: Option<UtcTime>,
 }
 
 impl WalRow {
@@ -124,13 +124,13 @@ pub struct WalRequest {
 
 /// What a wish for a checkpoint came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WalAnswer {
+pub enum WalRequestResult {
     /// It waits for a worker.
     Queued(WalRow),
     /// There is one already that is not finished: this one.
     Active(WalRow),
     /// The last one is not long enough ago; not before this time.
-    TooSoon(Time),
+    TooSoon(UtcTime),
 }
 
 /// The log, in numbers.
@@ -143,7 +143,7 @@ pub struct WalMetrics {
     pub retryable: u64,
     pub completed: u64,
     pub failed: u64,
-    pub latest_completed_at: Option<Time>,
+    pub latest_completed_at: Option<UtcTime>,
 }
 
 static LEASED: Leased = Leased {
@@ -166,7 +166,7 @@ pub struct Wal<'a>(pub(crate) &'a Store);
 
 impl Wal<'_> {
     /// Asks for a checkpoint. While one is not finished there is no second one.
-    pub fn enqueue(self, request: WalRequest) -> Result<WalAnswer> {
+    pub fn enqueue(self, request: WalRequest) -> Result<WalRequestResult> {
         self.0.write_and_ring(Shape::Compound, move |db| {
             let created = moment("created_at");
             let sql = format!(
@@ -174,16 +174,16 @@ impl Wal<'_> {
                  ORDER BY {created} DESC, id DESC LIMIT 1"
             );
             if let Some(active) = db.first(&sql, [], WalRow::read)? {
-                return Ok(WalAnswer::Active(active));
+                return Ok(WalRequestResult::Active(active));
             }
             if let (Some(interval), Some(last)) = (request.min_interval, latest_completed_at(db)?) {
                 let next = last.plus(interval);
                 // A time of completion that is yet to come means a clock set back, not a recent checkpoint.
                 if last <= db.now && db.now < next {
-                    return Ok(WalAnswer::TooSoon(next));
+                    return Ok(WalRequestResult::TooSoon(next));
                 }
             }
-            insert(db, &request).map(WalAnswer::Queued)
+            insert(db, &request).map(WalRequestResult::Queued)
         })
     }
 
@@ -232,7 +232,7 @@ impl Wal<'_> {
 
     /// Like [`recover`](Self::recover), by a worker that knows what it holds: a lease of its own that has run out is freed
     /// if it does not hold it.
-    pub fn recover_by(self, held: Held) -> Result<usize> {
+    pub fn recover_by(self, held: HeldLeases) -> Result<usize> {
         self.0.write(Shape::Compound, move |db| LEASED.recover_by(db, &held))
     }
 
@@ -279,7 +279,7 @@ impl Wal<'_> {
 
     /// Brings the log home as far as that goes without waiting for anybody. What is brought home now need not be when
     /// the store is closed.
-    pub fn tidy(self) -> Result<()> {
+    pub fn checkpoint_passive(self) -> Result<()> {
         self.checkpoint(WalMode::Passive).map(drop)
     }
 
@@ -315,7 +315,7 @@ fn insert(db: &Db<'_>, request: &WalRequest) -> Result<WalRow> {
     row(db, db.conn.last_insert_rowid())
 }
 
-fn latest_completed_at(db: &Db<'_>) -> Result<Option<Time>> {
+fn latest_completed_at(db: &Db<'_>) -> Result<Option<UtcTime>> {
     let finished = moment("finished_at");
     let sql = format!(
         "SELECT finished_at FROM wal_maintenance_jobs WHERE status = 'completed' AND finished_at IS NOT NULL

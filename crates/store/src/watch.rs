@@ -14,18 +14,18 @@ use crate::error::Result;
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// Sees when the file changes.
-pub struct Watch {
+pub struct ChangeWatcher {
     store: Store,
     conn: Connection,
     version: i64,
     rung: u64,
 }
 
-impl Watch {
+impl ChangeWatcher {
     pub(crate) fn new(store: &Store) -> Result<Self> {
         store.0.original.check_all()?;
         let conn = store.0.file.open_reader()?;
-        let mut watch = Watch { store: store.clone(), conn, version: 0, rung: 0 };
+        let mut watch = ChangeWatcher { store: store.clone(), conn, version: 0, rung: 0 };
         watch.glance()?;
         Ok(watch)
     }
@@ -62,7 +62,7 @@ impl Watch {
     }
 }
 
-impl std::fmt::Debug for Watch {
+impl std::fmt::Debug for ChangeWatcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Watch").field("store", &self.store).finish_non_exhaustive()
     }

@@ -34,7 +34,7 @@ pub struct Workers<'a>(pub(crate) &'a Store);
 impl Workers<'_> {
     /// Records that `worker` belongs to this process and is alive. `lease`: how long it may be
     /// silent before it is not taken for alive any more.
-    pub fn beat(self, worker: &WorkerId, lease: Duration) -> Result<()> {
+    pub fn heartbeat(self, worker: &WorkerId, lease: Duration) -> Result<()> {
         let (name, process) = (worker.name().to_owned(), process::tag());
         let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
         self.0.write(Shape::Statement, move |db| {

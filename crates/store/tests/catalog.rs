@@ -9,23 +9,23 @@ use std::path::Path;
 use std::time::Duration;
 
 use gristmill_store::catalog::{
-    Algorithm, Batch, ChangedFile, Digest, End, FileRef, Finding, Group, GroupQuery, Hashed, KnownFile,
-    LinkKind, Listing, Place, Purged, Reading, SortBy, Stat,
+    Algorithm, Batch, ChangedFile, Digest, FileHash, FileRef, FolderRef, Group, GroupQuery, HashedFile,
+    KnownFile, LinkKind, Listing, ListingStatus, Purged, ReadResult, SortBy, Stat,
 };
-use gristmill_store::scans::{Finished, Scan, Seen, Wanted};
-use gristmill_store::{Clock, Durability, Store, Time};
+use gristmill_store::scans::{FinishedScan, Scan, ScanRequest, ScanTotals};
+use gristmill_store::{Durability, Store, UtcTime, WallClock};
 use tempfile::TempDir;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn day(number: u32) -> Time {
-    Time::parse("2026-01-01 00:00:00").expect("a time").plus(DAY * number)
+fn day(number: u32) -> UtcTime {
+    UtcTime::parse("2026-01-01 00:00:00").expect("a time").plus(DAY * number)
 }
 
 /// A store, its clock, and the file as others see it.
 struct Books {
     store: Store,
-    clock: Clock,
+    clock: WallClock,
     folder: TempDir,
 }
 
@@ -39,7 +39,7 @@ impl Books {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("c.db");
         prepare(&path);
-        let clock = Clock::manual(day(0));
+        let clock = WallClock::manual(day(0));
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
         Books { store: options.open(path).expect("a store"), clock, folder }
     }
@@ -78,12 +78,12 @@ impl Books {
     }
 
     fn begin(&self, root: i64) -> Scan {
-        let wanted = Wanted {
+        let wanted = ScanRequest {
             root,
             holder: "test".into(),
             settings: String::new(),
             restart: true,
-            alive: |_| Some(false),
+            is_alive: |_| Some(false),
         };
         self.store.scans().begin(wanted).expect("a scan")
     }
@@ -100,8 +100,8 @@ impl Books {
             .unwrap_or_default();
         let folders = self.store.catalog().count_folders(scan.root).expect("a number");
         let folders = u64::try_from(folders).expect("a number");
-        let seen = Seen { folders, files, bytes, errors: 0 };
-        let finished = Finished { id: scan.id, root: scan.root, seen, walk: None };
+        let seen = ScanTotals { folders, files, bytes, errors: 0 };
+        let finished = FinishedScan { id: scan.id, root: scan.root, totals: seen, walk: None };
         self.store.scans().finish(vec![finished], None).expect("finished");
     }
 
@@ -109,16 +109,16 @@ impl Books {
         self.store.catalog().record(listings).expect("recorded")
     }
 
-    fn place(&self, root: i64, path: &str) -> Place {
+    fn place(&self, root: i64, path: &str) -> FolderRef {
         let ids = self
             .ask(&format!("SELECT id FROM folders WHERE library_id = {root} AND relative_path = '{path}'"));
         let number = |text: &String| text.trim_start_matches("Integer(").trim_end_matches(')').parse().ok();
-        Place { root, id: ids.first().and_then(number), path: path.into() }
+        FolderRef { root, id: ids.first().and_then(number), path: path.into() }
     }
 
     /// A listing of all of a folder, to be filled.
     fn whole(&self, scan: &Scan, path: &str) -> Listing {
-        Listing { end: End::Whole, ..Listing::new(scan.id, self.place(scan.root, path)) }
+        Listing { status: ListingStatus::Whole, ..Listing::new(scan.id, self.place(scan.root, path)) }
     }
 
     fn id(&self, path: &str) -> i64 {
@@ -159,13 +159,17 @@ fn fill(books: &Books, path: &str, files: &[(&str, u64, u8)]) -> i64 {
         listing.new_files.push((name.into(), stat(*size, inode(place))));
     }
     books.record(vec![listing]);
-    let top = books.store.catalog().top(root).expect("its top");
-    let known = books.store.catalog().known(&top, true).expect("its files");
+    let top = books.store.catalog().root_folder(root).expect("its top");
+    let known = books.store.catalog().known_entries(&top, true).expect("its files");
     let hashed = known.files.iter().map(|(known, file)| {
         let content = files.iter().find(|(name, ..)| known == name).expect("its content").2;
-        Hashed { id: file.id, stat: file.stat, finding: Finding::Content(Algorithm::Blake3, hash(content)) }
+        HashedFile {
+            id: file.id,
+            stat: file.stat,
+            result: ReadResult::Content(Algorithm::Blake3, hash(content)),
+        }
     });
-    books.store.catalog().settle(hashed.collect()).expect("settled");
+    books.store.catalog().record_shared(hashed.collect()).expect("settled");
     books.finish(&scan);
     root
 }
@@ -183,7 +187,7 @@ mod walking {
             ..books.whole(&scan, "")
         }]);
         books.record(vec![
-            Listing { end: End::Failed("closed".into()), ..books.whole(&scan, "closed") },
+            Listing { status: ListingStatus::Failed("closed".into()), ..books.whole(&scan, "closed") },
             books.whole(&scan, "here"),
         ]);
         books.record(vec![Listing { missing_folders: names(&["gone"]), ..books.whole(&scan, "") }]);
@@ -210,8 +214,8 @@ mod walking {
             let books = Books::new();
             let catalog = books.store.catalog();
             let root = books.root("/r");
-            let top = || catalog.top(root).expect("its top");
-            let files = |all: bool| catalog.known(&top(), all).expect("its files").files;
+            let top = || catalog.root_folder(root).expect("its top");
+            let files = |all: bool| catalog.known_entries(&top(), all).expect("its files").files;
             let state = |(name, file): &(OsString, KnownFile)| {
                 (name.clone(), file.stat, (file.missing, file.excluded, file.racy))
             };
@@ -263,8 +267,8 @@ mod walking {
         let below = |path: &str| Listing {
             new_files: vec![("x".into(), stat(30, 4))],
             ..Listing {
-                end: End::Whole,
-                ..Listing::new(first.id, Place { root, id: None, path: path.into() })
+                status: ListingStatus::Whole,
+                ..Listing::new(first.id, FolderRef { root, id: None, path: path.into() })
             }
         };
         let listings = vec![top, below("f"), below("g"), below("h")];
@@ -307,9 +311,12 @@ mod walking {
         let books = Books::new();
         let root = books.root("/r");
         let scan = books.begin(root);
-        let deep = Place { root, id: None, path: "a/b/c".into() };
+        let deep = FolderRef { root, id: None, path: "a/b/c".into() };
         for _ in 0..2 {
-            books.record(vec![Listing { end: End::Whole, ..Listing::new(scan.id, deep.clone()) }]);
+            books.record(vec![Listing {
+                status: ListingStatus::Whole,
+                ..Listing::new(scan.id, deep.clone())
+            }]);
             assert_eq!(
                 books.ask("SELECT f.relative_path, p.relative_path FROM folders f LEFT JOIN folders p ON p.id = f.parent_id ORDER BY 1"),
                 [r#"Text("") Null"#, r#"Text("a") Text("")"#, r#"Text("a/b") Text("a")"#, r#"Text("a/b/c") Text("a/b")"#]
@@ -394,7 +401,7 @@ mod files {
             (Stat { inode: 2, ..same }, false),
         ] {
             for (read, expected) in
-                [(Finding::Content(Algorithm::Sha3, hash(1)), true), (Finding::Edges(5), false)]
+                [(ReadResult::Content(Algorithm::Sha3, hash(1)), true), (ReadResult::Samples(5), false)]
             {
                 let books = Books::new();
                 let scan = books.begin(books.root("/r"));
@@ -403,22 +410,22 @@ mod files {
                 books
                     .store
                     .catalog()
-                    .settle(vec![Hashed { id, stat: same, finding: read }])
+                    .record_shared(vec![HashedFile { id, stat: same, result: read }])
                     .expect("settled");
                 books.record(vec![Listing {
                     changed_files: vec![changed(id, now)],
                     ..books.whole(&scan, "")
                 }]);
                 let mut row = None;
-                let each = |found: &gristmill_store::catalog::Row| {
+                let each = |found: &gristmill_store::catalog::FileRow| {
                     row = Some(found.clone());
                     std::ops::ControlFlow::Continue(())
                 };
-                books.store.catalog().each(each).expect("rows");
+                books.store.catalog().for_each_file(each).expect("rows");
                 let row = row.expect("a row");
                 assert_eq!(row.stat, now);
                 assert_eq!(row.algorithm.is_some(), kept && expected, "{now:?}");
-                assert_eq!(row.edges.is_some(), kept && !expected, "{now:?}");
+                assert_eq!(row.samples.is_some(), kept && !expected, "{now:?}");
                 let columns = "content_hash, hashed_size_bytes, hashed_at, read_hash, edges";
                 let known = books.ask(&format!("SELECT {columns} FROM library_files"));
                 assert_eq!(known[0] != "Null Null Null Null Null", kept, "{now:?}");
@@ -433,22 +440,23 @@ mod files {
         let scan = books.begin(root);
         books.record(vec![Listing { new_files: vec![("a".into(), stat(10, 1))], ..books.whole(&scan, "") }]);
         let (id, stat) = (books.id("a"), stat(10, 1));
-        let settle =
-            |finding| books.store.catalog().settle(vec![Hashed { id, stat, finding }]).expect("settled");
+        let settle = |result| {
+            books.store.catalog().record_shared(vec![HashedFile { id, stat, result }]).expect("settled")
+        };
         let columns = "SELECT hash_error_count, hash_last_error, hash_last_error_at, hash_retry_after FROM library_files";
         for (count, retry) in [(1, "00:00:30"), (2, "00:01:00"), (3, "00:02:00")] {
-            settle(Finding::Failed("no".into()));
+            settle(ReadResult::Failed("no".into()));
             let expected = format!(
                 r#"Integer({count}) Text("no") Text("2026-01-01 00:00:00.000000") Text("2026-01-01 {retry}.000000")"#
             );
             assert_eq!(books.ask(columns)[0], expected);
         }
         assert_eq!(books.store.catalog().count_failed(root).expect("a number"), 1);
-        settle(Finding::Content(Algorithm::Blake3, hash(1)));
+        settle(ReadResult::Content(Algorithm::Blake3, hash(1)));
         assert_eq!(books.ask(columns)[0], "Integer(0) Null Null Null");
         assert_eq!(books.store.catalog().count_failed(root).expect("a number"), 0);
-        assert_eq!(settle(Finding::Gone), 1);
-        assert_eq!(settle(Finding::Gone), 0, "once");
+        assert_eq!(settle(ReadResult::Gone), 1);
+        assert_eq!(settle(ReadResult::Gone), 0, "once");
     }
 
     /// Two readings of a file may be written in either order: edges of what it was say nothing of what it is.
@@ -463,9 +471,15 @@ mod files {
             (changed, 6, true, "Integer(6)"),
             (stat(1_000_000, 1_000), 7, false, "Integer(6)"),
         ] {
-            let reading =
-                Reading { file, stat, finding: Finding::Edges(edges), shared: false, differs, racy: false };
-            let batch = Batch { readings: vec![reading], ..Batch::default() };
+            let reading = FileHash {
+                file,
+                stat,
+                result: ReadResult::Samples(edges),
+                shared: false,
+                differs,
+                racy: false,
+            };
+            let batch = Batch { hashes: vec![reading], ..Batch::default() };
             books.store.catalog().write(batch).expect("written");
             assert_eq!(books.ask("SELECT edges FROM library_files"), [expected]);
         }
@@ -480,17 +494,17 @@ mod files {
             new_files: vec![("a".into(), stat(10, 1)), ("b".into(), stat(10, 2))],
             ..books.whole(&scan, "")
         };
-        let reading = |file| Reading {
+        let reading = |file| FileHash {
             file,
             stat: stat(10, 1),
-            finding: Finding::Content(Algorithm::Blake3, hash(1)),
+            result: ReadResult::Content(Algorithm::Blake3, hash(1)),
             shared: false,
             differs: false,
             racy: false,
         };
         let batch = Batch {
             listings: vec![(3, listing)],
-            readings: vec![reading(FileRef::New(3, 0)), reading(FileRef::New(3, 1))],
+            hashes: vec![reading(FileRef::New(3, 0)), reading(FileRef::New(3, 1))],
             shared: vec![FileRef::New(3, 1)],
         };
         let written = books.store.catalog().write(batch).expect("written");
@@ -504,7 +518,7 @@ mod files {
         }
         // What refers to nothing is refused, and nothing of its batch is written.
         let before = books.everything();
-        let batch = Batch { readings: vec![reading(FileRef::New(9, 0))], ..Batch::default() };
+        let batch = Batch { hashes: vec![reading(FileRef::New(9, 0))], ..Batch::default() };
         assert!(books.store.catalog().write(batch).is_err());
         assert_eq!(books.everything(), before);
     }
@@ -807,8 +821,8 @@ mod their_file {
         assert_eq!(books.root("/r"), 1);
         let scan = books.begin(1);
         // The walk knows no row of theirs, and finds everything new.
-        let top = books.store.catalog().top(1).expect("its top");
-        assert!(books.store.catalog().known(&top, true).expect("nothing").files.is_empty());
+        let top = books.store.catalog().root_folder(1).expect("its top");
+        assert!(books.store.catalog().known_entries(&top, true).expect("nothing").files.is_empty());
         let read = Digest { algorithm: Algorithm::Blake3, hash: hash(9), shared: true };
         let top = Listing {
             new_files: vec![("same".into(), stat(10, 1)), ("new".into(), stat(20, 9))],
@@ -826,7 +840,7 @@ mod their_file {
         let written = books.store.catalog().write(Batch { listings: vec![(0, top)], ..Batch::default() });
         let written = written.expect("written");
         assert_eq!(written.ids[&0][0], 11, "its row");
-        assert_eq!(written.known_to_others, 1);
+        assert_eq!(written.conflicts, 1);
         books.record(vec![below(&scan)]);
         let rows = books.ask(
             "SELECT l.id, f.relative_path, l.ctime_ns, l.needs_hash, l.hash_algorithm, l.last_seen_scan_id
@@ -840,16 +854,16 @@ mod their_file {
         ];
         assert_eq!(rows, expected);
         // From now on they are known.
-        let top = books.store.catalog().top(1).expect("its top");
-        assert_eq!(books.store.catalog().known(&top, true).expect("its files").files.len(), 2);
+        let top = books.store.catalog().root_folder(1).expect("its top");
+        assert_eq!(books.store.catalog().known_entries(&top, true).expect("its files").files.len(), 2);
     }
 
     #[test]
     fn what_they_recorded_and_is_gone_is_gone() {
         let books = books();
         let scan = books.begin(1);
-        let top = books.store.catalog().top(1).expect("its top");
-        let known = books.store.catalog().known(&top, true).expect("what is known");
+        let top = books.store.catalog().root_folder(1).expect("its top");
+        let known = books.store.catalog().known_entries(&top, true).expect("what is known");
         // As a walk does: what is known and was not seen is gone. It saw `same` and `f`.
         let gone = known.files.iter().filter(|(name, _)| name != "same").map(|(_, file)| file.id);
         let listing = Listing {

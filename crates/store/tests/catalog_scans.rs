@@ -3,40 +3,42 @@
 use std::path::Path;
 use std::time::Duration;
 
-use gristmill_store::catalog::{Algorithm, ChangedFile, End, Finding, Hashed, Listing, Place, Stat};
-use gristmill_store::scans::{Duplicates, Finished, LEASE, Scan, Seen, Walked, Wanted};
-use gristmill_store::{Clock, Durability, Error, Store, Time};
+use gristmill_store::catalog::{
+    Algorithm, ChangedFile, FolderRef, HashedFile, Listing, ListingStatus, ReadResult, Stat,
+};
+use gristmill_store::scans::{Duplicates, FinishedScan, LEASE, Scan, ScanRequest, ScanTotals, WalkRecord};
+use gristmill_store::{Durability, Error, Store, UtcTime, WallClock};
 use tempfile::TempDir;
 
 struct Desk {
     store: Store,
-    clock: Clock,
+    clock: WallClock,
     folder: TempDir,
     root: i64,
 }
 
-fn start() -> Time {
-    Time::parse("2026-01-01 00:00:00").expect("a time")
+fn start() -> UtcTime {
+    UtcTime::parse("2026-01-01 00:00:00").expect("a time")
 }
 
 impl Desk {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let clock = Clock::manual(start());
+        let clock = WallClock::manual(start());
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
         let store = options.open(folder.path().join("s.db")).expect("a store");
         let root = store.roots().register(Path::new("/r")).expect("a root").id;
         Desk { store, clock, folder, root }
     }
 
-    fn wanted(&self, holder: &str) -> Wanted {
-        Wanted {
+    fn wanted(&self, holder: &str) -> ScanRequest {
+        ScanRequest {
             root: self.root,
             holder: holder.into(),
             settings: "all".into(),
             restart: false,
             // Who is alive is in the name; of anybody else nothing is known.
-            alive: |holder| match holder {
+            is_alive: |holder| match holder {
                 "living" => Some(true),
                 "dead" => Some(false),
                 _ => None,
@@ -48,8 +50,14 @@ impl Desk {
         self.store.scans().begin(self.wanted(holder))
     }
 
-    fn finish(&self, scan: &Scan, seen: Seen, settled: Option<(&str, Duplicates)>) -> Result<(), Error> {
-        let finished = Finished { id: scan.id, root: scan.root, seen, walk: Some(Walked::default()) };
+    fn finish(
+        &self,
+        scan: &Scan,
+        seen: ScanTotals,
+        settled: Option<(&str, Duplicates)>,
+    ) -> Result<(), Error> {
+        let finished =
+            FinishedScan { id: scan.id, root: scan.root, totals: seen, walk: Some(WalkRecord::default()) };
         self.store.scans().finish(vec![finished], settled)
     }
 
@@ -62,7 +70,7 @@ impl Desk {
     }
 
     #[track_caller]
-    fn is_refused(&self, wanted: Wanted, holder: &str) {
+    fn is_refused(&self, wanted: ScanRequest, holder: &str) {
         let Err(Error::Conflict(why)) = self.store.scans().begin(wanted) else { panic!("not refused") };
         assert!(why.contains(holder) && why.contains("2026-01-01 00:00:00"), "{why}");
     }
@@ -80,7 +88,7 @@ fn one_that_was_released_is_gone_on_with() {
     assert_eq!(second, Scan { resumed: true, ..first });
     desk.store.scans().release(second.id).expect("released");
     let third = desk.begin("living").expect("gone on with");
-    desk.finish(&third, Seen { folders: 1, files: 2, bytes: 3, errors: 4 }, None).expect("finished");
+    desk.finish(&third, ScanTotals { folders: 1, files: 2, bytes: 3, errors: 4 }, None).expect("finished");
     assert_eq!(desk.sessions(), ["succeeded - -"]);
     let fourth = desk.begin("living").expect("begun");
     assert!(!fourth.resumed && fourth.id > id);
@@ -92,7 +100,7 @@ fn one_that_was_released_is_gone_on_with() {
 #[test]
 fn another_request_or_a_restart_begins_anew() {
     let desk = Desk::new();
-    let change: [fn(&mut Wanted); 2] =
+    let change: [fn(&mut ScanRequest); 2] =
         [|wanted| wanted.settings = "other".into(), |wanted| wanted.restart = true];
     for change in change {
         let first = desk.begin("living").expect("begun");
@@ -102,9 +110,9 @@ fn another_request_or_a_restart_begins_anew() {
         let second = desk.store.scans().begin(wanted).expect("begun");
         assert!(!second.resumed && second.id != first.id);
         // The first is not running any more, whoever thinks it is.
-        assert!(matches!(desk.finish(&first, Seen::default(), None), Err(Error::Conflict(_))));
-        assert!(desk.store.scans().beat(vec![first.id], "living").is_err());
-        desk.finish(&second, Seen::default(), None).expect("finished");
+        assert!(matches!(desk.finish(&first, ScanTotals::default(), None), Err(Error::Conflict(_))));
+        assert!(desk.store.scans().heartbeat(vec![first.id], "living").is_err());
+        desk.finish(&second, ScanTotals::default(), None).expect("finished");
     }
     assert_eq!(
         desk.sessions(),
@@ -120,13 +128,13 @@ fn one_that_a_living_process_holds_is_refused_by_its_name() {
     for wait in [Duration::ZERO, LEASE * 100] {
         desk.clock.set(start().plus(wait));
         desk.is_refused(desk.wanted("other"), "living");
-        desk.is_refused(Wanted { restart: true, ..desk.wanted("other") }, "living");
-        desk.is_refused(Wanted { settings: "other".into(), ..desk.wanted("other") }, "living");
+        desk.is_refused(ScanRequest { restart: true, ..desk.wanted("other") }, "living");
+        desk.is_refused(ScanRequest { settings: "other".into(), ..desk.wanted("other") }, "living");
     }
     assert_eq!(desk.sessions(), ["running living -"]);
     // Another root is nobody's.
     let root = desk.store.roots().register(Path::new("/other")).expect("a root").id;
-    desk.store.scans().begin(Wanted { root, ..desk.wanted("other") }).expect("begun");
+    desk.store.scans().begin(ScanRequest { root, ..desk.wanted("other") }).expect("begun");
 }
 
 #[test]
@@ -136,7 +144,9 @@ fn one_that_a_dead_process_held_is_taken_over_at_once() {
     let second = desk.begin("living").expect("taken over");
     assert_eq!((second.id, second.resumed), (first.id, true));
     assert_eq!(desk.sessions(), ["running living -"]);
-    let Err(Error::Conflict(why)) = desk.store.scans().beat(vec![first.id], "dead") else { panic!("kept") };
+    let Err(Error::Conflict(why)) = desk.store.scans().heartbeat(vec![first.id], "dead") else {
+        panic!("kept")
+    };
     assert!(why.contains("taken over"), "{why}");
 }
 
@@ -148,13 +158,13 @@ fn of_one_that_nobody_can_ask_about_silence_decides() {
     let lease = LEASE.as_secs();
     at(lease - 1);
     desk.is_refused(desk.wanted("other"), "elsewhere");
-    desk.store.scans().beat(vec![first.id], "elsewhere").expect("kept");
+    desk.store.scans().heartbeat(vec![first.id], "elsewhere").expect("kept");
     at(2 * lease - 2);
     desk.is_refused(desk.wanted("other"), "elsewhere");
     at(2 * lease - 1);
     let second = desk.begin("other").expect("taken over");
     assert_eq!((second.id, second.resumed), (first.id, true));
-    assert!(desk.store.scans().beat(vec![first.id], "elsewhere").is_err());
+    assert!(desk.store.scans().heartbeat(vec![first.id], "elsewhere").is_err());
 }
 
 /// A beat is for all of a process's scans, or says which one is lost.
@@ -163,10 +173,10 @@ fn a_beat_names_the_scan_that_was_lost() {
     let desk = Desk::new();
     let first = desk.begin("living").expect("begun");
     let root = desk.store.roots().register(Path::new("/other")).expect("a root").id;
-    let second = desk.store.scans().begin(Wanted { root, ..desk.wanted("living") }).expect("begun");
-    desk.store.scans().beat(vec![first.id, second.id], "living").expect("kept");
-    desk.finish(&second, Seen::default(), None).expect("finished");
-    let error = desk.store.scans().beat(vec![first.id, second.id], "living").expect_err("lost");
+    let second = desk.store.scans().begin(ScanRequest { root, ..desk.wanted("living") }).expect("begun");
+    desk.store.scans().heartbeat(vec![first.id, second.id], "living").expect("kept");
+    desk.finish(&second, ScanTotals::default(), None).expect("finished");
+    let error = desk.store.scans().heartbeat(vec![first.id, second.id], "living").expect_err("lost");
     assert!(error.to_string().contains(&format!("scan {}", second.id)), "{error}");
 }
 
@@ -191,10 +201,11 @@ fn a_root_is_not_removed_under_a_scan() {
 fn what_the_last_scan_settled_holds_until_something_else_was_done() {
     let desk = Desk::new();
     let duplicates = Duplicates { groups: 1, files: 2, reclaimable: 3 };
-    let settled = |manner: &str, own: &[i64]| desk.store.scans().settled(manner, own).expect("an answer");
+    let settled =
+        |manner: &str, own: &[i64]| desk.store.scans().last_full_comparison(manner, own).expect("an answer");
     let finish = |left| {
         let scan = desk.begin("living").expect("begun");
-        desk.finish(&scan, Seen::default(), left).expect("finished");
+        desk.finish(&scan, ScanTotals::default(), left).expect("finished");
     };
     assert_eq!(settled("blake3", &[]), None);
     finish(Some(("blake3", duplicates)));
@@ -209,10 +220,11 @@ fn what_the_last_scan_settled_holds_until_something_else_was_done() {
     assert_eq!(settled("blake3", &[third.id]), Some(duplicates));
     // Of two the one that ended last, whichever began first.
     let other = desk.store.roots().register(Path::new("/other")).expect("a root").id;
-    let fourth = desk.store.scans().begin(Wanted { root: other, ..desk.wanted("living") }).expect("begun");
+    let fourth =
+        desk.store.scans().begin(ScanRequest { root: other, ..desk.wanted("living") }).expect("begun");
     let more = Duplicates { groups: 2, ..duplicates };
-    desk.finish(&fourth, Seen::default(), Some(("blake3", duplicates))).expect("finished");
-    desk.finish(&third, Seen::default(), Some(("blake3", more))).expect("finished");
+    desk.finish(&fourth, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
+    desk.finish(&third, ScanTotals::default(), Some(("blake3", more))).expect("finished");
     assert_eq!(settled("blake3", &[]), Some(more));
     // Rows change owners, or are put right: nothing is settled any more.
     let undo: [&dyn Fn(); 3] = [
@@ -235,13 +247,15 @@ fn scan_that_ends_while_another_is_unfinished_settles_nothing() {
     let duplicates = Duplicates { groups: 1, files: 2, reclaimable: 3 };
     let other = desk.store.roots().register(Path::new("/other")).expect("a root").id;
     desk.begin("dead").expect("begun");
-    let second = desk.store.scans().begin(Wanted { root: other, ..desk.wanted("living") }).expect("begun");
-    desk.finish(&second, Seen::default(), Some(("blake3", duplicates))).expect("finished");
-    let third = desk.store.scans().begin(Wanted { restart: true, ..desk.wanted("living") }).expect("begun");
-    assert_eq!(desk.store.scans().settled("blake3", &[third.id]).expect("an answer"), None);
-    assert!(!desk.store.scans().is_settled(&[]).expect("an answer"));
-    desk.finish(&third, Seen::default(), Some(("blake3", duplicates))).expect("finished");
-    assert!(desk.store.scans().is_settled(&[]).expect("an answer"));
+    let second =
+        desk.store.scans().begin(ScanRequest { root: other, ..desk.wanted("living") }).expect("begun");
+    desk.finish(&second, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
+    let third =
+        desk.store.scans().begin(ScanRequest { restart: true, ..desk.wanted("living") }).expect("begun");
+    assert_eq!(desk.store.scans().last_full_comparison("blake3", &[third.id]).expect("an answer"), None);
+    assert!(!desk.store.scans().is_fully_compared(&[]).expect("an answer"));
+    desk.finish(&third, ScanTotals::default(), Some(("blake3", duplicates))).expect("finished");
+    assert!(desk.store.scans().is_fully_compared(&[]).expect("an answer"));
     assert_eq!(desk.store.scans().unfinished().expect("an answer"), [0; 0]);
 }
 
@@ -250,11 +264,11 @@ fn every_write_that_changes_a_file_clears_the_settled_mark() {
     let desk = Desk::new();
     let settle = || {
         let scan = desk.begin("living").expect("begun");
-        desk.finish(&scan, Seen::default(), Some(("blake3", Duplicates::default()))).expect("finished");
+        desk.finish(&scan, ScanTotals::default(), Some(("blake3", Duplicates::default()))).expect("finished");
     };
-    let settled = || desk.store.scans().is_settled(&[]).expect("an answer");
-    let top = Place { root: desk.root, id: None, path: "".into() };
-    let empty = || Listing { end: End::Whole, ..Listing::new(1, top.clone()) };
+    let settled = || desk.store.scans().is_fully_compared(&[]).expect("an answer");
+    let top = FolderRef { root: desk.root, id: None, path: "".into() };
+    let empty = || Listing { status: ListingStatus::Whole, ..Listing::new(1, top.clone()) };
     let stat = Stat { size: 5, inode: 1, ..Stat::default() };
     settle();
     desk.store.catalog().record(vec![empty()]).expect("recorded");
@@ -274,7 +288,7 @@ fn every_write_that_changes_a_file_clears_the_settled_mark() {
         assert!(!settled(), "{listing:?}");
     }
     settle();
-    let finding = Finding::Content(Algorithm::Sha256, vec![1; 32]);
-    desk.store.catalog().settle(vec![Hashed { id: 1, stat, finding }]).expect("settled");
+    let finding = ReadResult::Content(Algorithm::Sha256, vec![1; 32]);
+    desk.store.catalog().record_shared(vec![HashedFile { id: 1, stat, result: finding }]).expect("settled");
     assert!(!settled(), "a file was read with another algorithm");
 }

@@ -3,27 +3,27 @@
 use std::path::Path;
 use std::time::Duration;
 
-use gristmill_store::backup::Existing;
+use gristmill_store::backup::ExistingFile;
 use gristmill_store::doctor::{Checkup, Severity};
 use gristmill_store::lease::WorkerId;
-use gristmill_store::tasks::{NewTask, TaskStatus, Wanted};
-use gristmill_store::{Clock, Error, Options, Store, Time};
+use gristmill_store::tasks::{ClaimRequest, NewTask, TaskStatus};
+use gristmill_store::{Error, Store, StoreOptions, UtcTime, WallClock};
 
 const LEASE: Duration = Duration::from_secs(300);
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn at(seconds: i64) -> Time {
-    Time::from_micros(1_800_000_000_000_000 + seconds * 1_000_000)
+fn at(seconds: i64) -> UtcTime {
+    UtcTime::from_micros(1_800_000_000_000_000 + seconds * 1_000_000)
 }
 
 struct Patient {
     folder: tempfile::TempDir,
-    clock: Clock,
+    clock: WallClock,
 }
 
 impl Patient {
     fn new() -> Self {
-        let patient = Patient { folder: tempfile::tempdir().unwrap(), clock: Clock::manual(at(0)) };
+        let patient = Patient { folder: tempfile::tempdir().unwrap(), clock: WallClock::manual(at(0)) };
         drop(patient.open());
         patient
     }
@@ -32,7 +32,7 @@ impl Patient {
         self.folder.path().join(name)
     }
 
-    fn options(&self) -> Options {
+    fn options(&self) -> StoreOptions {
         Store::options().clock(self.clock.clone())
     }
 
@@ -67,17 +67,17 @@ impl Patient {
 fn claim(store: &Store) {
     let token = WorkerId::new("test").token();
     let (queue, kind) = ("default".into(), "k".into());
-    let wanted = Wanted {
+    let wanted = ClaimRequest {
         queue,
         kind,
         limit: 1,
-        at_most: None,
-        shaken: usize::MAX,
-        suspect: usize::MAX,
+        max_running: None,
+        max_crashed_once: usize::MAX,
+        max_crashed_often: usize::MAX,
         lease: LEASE,
         token,
     };
-    let claimed = store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+    let claimed = store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
     assert!(store.tasks().start(claimed[0].id, &claimed[0].token).unwrap());
 }
 
@@ -225,7 +225,7 @@ fn a_copy_is_of_one_moment_while_others_write() {
     let task = |n: usize| NewTask::new("k", format!("\"{n:0>2000}\""));
     store.tasks().enqueue_many((0..4_000).map(task).collect()).unwrap();
     let mut last = 0;
-    let report = store.backup(&patient.path("copy.db"), Existing::Keep, |done, total| {
+    let report = store.backup(&patient.path("copy.db"), ExistingFile::Keep, |done, total| {
         assert!(done > last && done <= total, "it began anew: {done} of {total} after {last}");
         last = done;
         store.tasks().enqueue(task(1)).unwrap();
@@ -245,13 +245,13 @@ fn what_is_there_stays_until_a_copy_is_complete() {
     let store = patient.open();
     let target = patient.path("copy.db");
     std::fs::write(&target, "mine").unwrap();
-    let refused = store.backup(&target, Existing::Keep, |_, _| {});
+    let refused = store.backup(&target, ExistingFile::Keep, |_, _| {});
     assert!(matches!(refused, Err(Error::Conflict(_))), "{refused:?}");
     assert_eq!(std::fs::read(&target).unwrap(), b"mine");
 
     // Somebody interrupts it in the middle.
     let interrupted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        store.backup(&target, Existing::Replace, |_, _| {
+        store.backup(&target, ExistingFile::Replace, |_, _| {
             assert_eq!(std::fs::read(&target).unwrap(), b"mine");
             std::panic::resume_unwind(Box::new("enough"));
         })
@@ -260,7 +260,7 @@ fn what_is_there_stays_until_a_copy_is_complete() {
     assert_eq!(std::fs::read(&target).unwrap(), b"mine");
     assert_eq!(others(patient.folder.path()), ["copy.db"]);
 
-    store.backup(&target, Existing::Replace, |_, _| {}).unwrap();
+    store.backup(&target, ExistingFile::Replace, |_, _| {}).unwrap();
     assert_eq!(others(patient.folder.path()), ["copy.db"]);
     Store::open(&target).unwrap();
 }
@@ -269,7 +269,7 @@ fn what_is_there_stays_until_a_copy_is_complete() {
 fn a_name_that_appears_meanwhile_is_not_taken_away() {
     let patient = Patient::new();
     let target = patient.path("copy.db");
-    let refused = patient.open().backup(&target, Existing::Keep, |_, _| {
+    let refused = patient.open().backup(&target, ExistingFile::Keep, |_, _| {
         std::fs::write(&target, "mine").unwrap();
     });
     assert!(matches!(refused, Err(Error::Conflict(_))), "{refused:?}");
@@ -283,6 +283,6 @@ fn a_log_beside_the_target_is_not_played_into_the_copy() {
     let target = patient.path("copy.db");
     let held = Store::open(&target).unwrap();
     held.tasks().enqueue(NewTask::new("k", "1")).unwrap();
-    let refused = patient.open().backup(&target, Existing::Replace, |_, _| {});
+    let refused = patient.open().backup(&target, ExistingFile::Replace, |_, _| {});
     assert!(matches!(&refused, Err(Error::Conflict(text)) if text.contains("copy.db-wal")), "{refused:?}");
 }

@@ -8,7 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use gristmill_store::lease::WorkerId;
-use gristmill_store::tasks::{NewTask, Settled, Settlement, TaskFilter, TaskStatus, Verdict, Wanted};
+use gristmill_store::tasks::{
+    ClaimRequest, Disposition, NewTask, TaskFilter, TaskStatus, TaskUpdate, UpdateResult,
+};
 use gristmill_store::{Error, Store};
 use rusqlite::{Connection, OpenFlags};
 
@@ -34,22 +36,22 @@ fn hold_the_lock(path: &Path) -> Connection {
     conn
 }
 
-fn claim(store: &Store, limit: usize) -> Vec<Settlement> {
-    let wanted = Wanted {
+fn claim(store: &Store, limit: usize) -> Vec<TaskUpdate> {
+    let wanted = ClaimRequest {
         queue: "default".to_owned(),
         kind: KIND.to_owned(),
         limit,
-        at_most: None,
-        shaken: usize::MAX,
-        suspect: usize::MAX,
+        max_running: None,
+        max_crashed_once: usize::MAX,
+        max_crashed_often: usize::MAX,
         lease: Duration::from_secs(60),
         token: WorkerId::new("miller").token(),
     };
-    let claimed = store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
-    let done = |task: gristmill_store::tasks::ClaimedTask| Settlement {
+    let claimed = store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
+    let done = |task: gristmill_store::tasks::ClaimedTask| TaskUpdate {
         id: task.id,
         token: task.token,
-        verdict: Verdict::Completed(None),
+        disposition: Disposition::Completed(None),
         checkpointed: false,
     };
     claimed.into_iter().map(done).collect()
@@ -100,8 +102,8 @@ fn what_one_caller_is_refused_disturbs_nobody() {
     store.tasks().cancel(finished).unwrap();
     let refuse: [&(dyn Fn() -> bool + Sync); 4] = [
         &|| matches!(store.tasks().cancel(finished), Err(Error::Conflict(_))),
-        &|| matches!(store.tasks().hurry(777), Err(Error::NotFound(_))),
-        &|| matches!(store.letters().retry(777, NewTask::new("other", "{}")), Err(Error::NotFound(_))),
+        &|| matches!(store.tasks().run_now(777), Err(Error::NotFound(_))),
+        &|| matches!(store.dead_letters().retry(777, NewTask::new("other", "{}")), Err(Error::NotFound(_))),
         &|| {
             let token = WorkerId::new("stranger").token();
             matches!(store.checkpoints().save(finished, &token, "a", "1"), Err(Error::Conflict(_)))
@@ -212,11 +214,11 @@ fn a_letter_of_another_program_with_a_bad_checkpoint_says_what_is_wrong() {
         )
         .unwrap();
     let letter = other.last_insert_rowid();
-    let error = store.letters().retry(letter, NewTask::new(KIND, "{}")).unwrap_err();
+    let error = store.dead_letters().retry(letter, NewTask::new(KIND, "{}")).unwrap_err();
     assert!(!matches!(error, Error::Internal(_)), "no fault of ours: {error}");
     assert!(error.to_string().contains("checkpoint"), "{error}");
     assert_eq!(
-        (count(&other), store.letters().count()),
+        (count(&other), store.dead_letters().count()),
         (0, Ok(1)),
         "the letter stays, and nothing else comes"
     );
@@ -241,11 +243,11 @@ fn a_lock_that_is_held_too_long_is_told_to_all_and_then_over() {
                     let error = match nth % 4 {
                         0 => store.tasks().enqueue(NewTask::new(KIND, "{}")).unwrap_err(),
                         1 => store.tasks().enqueue_many(vec![NewTask::new(KIND, "{}"); 2]).unwrap_err(),
-                        2 => store.tasks().turn(held.clone(), vec![]).unwrap_err(),
+                        2 => store.tasks().settle_and_claim(held.clone(), vec![]).unwrap_err(),
                         _ => store.tasks().cancel(before).unwrap_err(),
                     };
                     assert_eq!(error, Error::Busy(path.clone()));
-                    assert!(error.may_pass());
+                    assert!(error.is_transient());
                     assert!(error.to_string().contains(&path.display().to_string()), "{error}");
                     assert!(error.to_string().contains("Try again"), "{error}");
                 });
@@ -256,7 +258,7 @@ fn a_lock_that_is_held_too_long_is_told_to_all_and_then_over() {
         lock.execute_batch("ROLLBACK").unwrap();
         assert_eq!(store.tasks().get(before).unwrap().status, TaskStatus::Running);
     }
-    assert_eq!(store.tasks().turn(held, vec![]).unwrap().settled, [Settled::Done]);
+    assert_eq!(store.tasks().settle_and_claim(held, vec![]).unwrap().results, [UpdateResult::Done]);
     let after = store.tasks().enqueue(NewTask::new(KIND, "[7]")).unwrap().id;
     let new = look(&path);
     assert_eq!((count(&new), payload(&new, after)), (2, "[7]".to_owned()));

@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gristmill_store::lease::{Beat, Token, WorkerId};
-use gristmill_store::letters::LetterFilter;
+use gristmill_store::dead_letters::DeadLetterFilter;
+use gristmill_store::lease::{HeartbeatResult, Token, WorkerId};
 use gristmill_store::tasks::{
-    CancelOutcome, Failure, NewTask, Settled, Settlement, TaskFilter, TaskRow, TaskStatus, Verdict, Wanted,
+    CancelOutcome, ClaimRequest, Disposition, NewTask, TaskFailure, TaskFilter, TaskRow, TaskStatus,
+    TaskUpdate, UpdateResult,
 };
-use gristmill_store::{Clock, Durability, Error, Store, Time};
+use gristmill_store::{Durability, Error, Store, UtcTime, WallClock};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::Config;
@@ -104,8 +105,8 @@ struct Task {
     priority: i32,
     key: Option<u8>,
     owner: Option<Token>,
-    expires: Option<Time>,
-    run_after: Option<Time>,
+    expires: Option<UtcTime>,
+    run_after: Option<UtcTime>,
     attempts: u32,
     starts: u32,
     started: bool,
@@ -119,7 +120,7 @@ struct Task {
 }
 
 impl Task {
-    fn is_stale(&self, now: Time) -> bool {
+    fn is_stale(&self, now: UtcTime) -> bool {
         self.status == TaskStatus::Running && self.expires.is_none_or(|at| at <= now)
     }
 
@@ -148,7 +149,7 @@ impl Task {
 struct World {
     tasks: BTreeMap<i64, Task>,
     claims: Vec<(i64, Token)>,
-    clock: Clock,
+    clock: WallClock,
     stores: [Store; 2],
     workers: [WorkerId; 3],
     finished: BTreeMap<i64, TaskRow>,
@@ -161,7 +162,7 @@ impl World {
         let memory = std::path::Path::new("/dev/shm");
         let folder =
             if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
-        let clock = Clock::manual(Time::parse("2026-01-19 12:00:00").unwrap());
+        let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
         let open = || {
             let options = Store::options().clock(clock.clone()).durability(Durability::Normal);
             options.open(folder.path().join("mill.db")).unwrap()
@@ -177,7 +178,7 @@ impl World {
         }
     }
 
-    fn soon(&self, by: Secs) -> Time {
+    fn soon(&self, by: Secs) -> UtcTime {
         self.clock.now().plus(Duration::from_secs(by))
     }
 
@@ -270,38 +271,38 @@ impl World {
         self.tasks.insert(enqueued.id, task);
     }
 
-    fn wanted(&self, worker: usize, limit: usize, lease: Secs) -> Wanted {
-        Wanted {
+    fn wanted(&self, worker: usize, limit: usize, lease: Secs) -> ClaimRequest {
+        ClaimRequest {
             queue: "default".to_owned(),
             kind: KIND.to_owned(),
             limit,
-            at_most: None,
-            shaken: usize::MAX,
-            suspect: usize::MAX,
+            max_running: None,
+            max_crashed_once: usize::MAX,
+            max_crashed_often: usize::MAX,
             lease: Duration::from_secs(lease),
             token: self.workers[worker].token(),
         }
     }
 
-    fn turn(&mut self, store: &Store, said: Option<((i64, Token), Say)>, wanted: Option<Wanted>) {
-        let settlements: Vec<Settlement> = said
+    fn turn(&mut self, store: &Store, said: Option<((i64, Token), Say)>, wanted: Option<ClaimRequest>) {
+        let settlements: Vec<TaskUpdate> = said
             .iter()
-            .map(|((id, token), say)| Settlement {
+            .map(|((id, token), say)| TaskUpdate {
                 id: *id,
                 token: token.clone(),
-                verdict: self.verdict(*say),
+                disposition: self.verdict(*say),
                 checkpointed: true,
             })
             .collect();
-        let turn = store.tasks().turn(settlements, wanted.clone().into_iter().collect()).unwrap();
+        let turn = store.tasks().settle_and_claim(settlements, wanted.clone().into_iter().collect()).unwrap();
         if let Some(((id, token), say)) = said {
             let cancelling = self.tasks[&id].cancelling && !matches!(say, Say::Completed);
             let kept = self.settle(id, &token, say);
             match (kept, say) {
-                (true, _) if cancelling => assert_eq!(turn.settled, [Settled::Cancelled]),
-                (false, _) => assert_eq!(turn.settled, [Settled::Lost]),
-                (true, Say::Buried) => assert!(matches!(turn.settled[..], [Settled::Buried(_)])),
-                (true, _) => assert_eq!(turn.settled, [Settled::Done]),
+                (true, _) if cancelling => assert_eq!(turn.results, [UpdateResult::Cancelled]),
+                (false, _) => assert_eq!(turn.results, [UpdateResult::Lost]),
+                (true, Say::Buried) => assert!(matches!(turn.results[..], [UpdateResult::DeadLettered(_)])),
+                (true, _) => assert_eq!(turn.results, [UpdateResult::Done]),
             }
         }
         let Some(wanted) = wanted else {
@@ -323,14 +324,14 @@ impl World {
         assert_eq!(turn.next_due, next.filter(|_| due.len() < wanted.limit));
     }
 
-    fn verdict(&self, say: Say) -> Verdict {
-        let failure = Failure { reason: "broke".to_owned(), ..Failure::default() };
+    fn verdict(&self, say: Say) -> Disposition {
+        let failure = TaskFailure { reason: "broke".to_owned(), ..TaskFailure::default() };
         match say {
-            Say::Completed => Verdict::Completed(None),
-            Say::Retry(by) => Verdict::Retry(self.soon(by), failure),
-            Say::Buried => Verdict::Buried(failure),
-            Say::Released => Verdict::Released,
-            Say::Postponed(by) => Verdict::Postponed(self.soon(by)),
+            Say::Completed => Disposition::Completed(None),
+            Say::Retry(by) => Disposition::Retry(self.soon(by), failure),
+            Say::Buried => Disposition::DeadLettered(failure),
+            Say::Released => Disposition::Released,
+            Say::Postponed(by) => Disposition::Postponed(self.soon(by)),
         }
     }
 
@@ -365,7 +366,7 @@ impl World {
     }
 
     /// The ids that a claim must bring, in order.
-    fn claim(&mut self, wanted: &Wanted) -> Vec<i64> {
+    fn claim(&mut self, wanted: &ClaimRequest) -> Vec<i64> {
         let (now, expires) = (self.clock.now(), self.clock.now().plus(wanted.lease));
         for task in self.tasks.values_mut().filter(|task| task.status == TaskStatus::Scheduled) {
             if task.run_after.is_none_or(|at| at <= now) {
@@ -398,10 +399,10 @@ impl World {
         let beats = store.tasks().heartbeat(vec![(id, token.clone())], Duration::from_secs(lease)).unwrap();
         let expires = self.soon(lease);
         let want = match self.owned(id, &token) {
-            None => Beat::Lost,
+            None => HeartbeatResult::Lost,
             Some(task) => {
                 task.expires = Some(expires);
-                Beat::Kept
+                HeartbeatResult::Kept
             }
         };
         assert_eq!(beats, [want]);
@@ -469,7 +470,7 @@ impl World {
             return;
         }
         let id = *task.get(&ids);
-        let hurried = store.tasks().hurry(id);
+        let hurried = store.tasks().run_now(id);
         let task = self.tasks.get_mut(&id).unwrap();
         if task.status == TaskStatus::Scheduled {
             assert_eq!(hurried, Ok(()));
@@ -484,7 +485,7 @@ impl World {
     fn check(&mut self, looker: usize) {
         let store = &self.stores[looker];
         let rows = store.tasks().list(&TaskFilter::default(), None, 1_000).unwrap().items;
-        let letters = store.letters().list(&LetterFilter::default(), None, 1_000).unwrap().items;
+        let letters = store.dead_letters().list(&DeadLetterFilter::default(), None, 1_000).unwrap().items;
         assert_eq!(
             rows.iter().map(|row| row.id).collect::<Vec<_>>(),
             self.tasks.keys().rev().copied().collect::<Vec<_>>(),

@@ -47,7 +47,7 @@ fn is_refused(store: &Store, wanted: &Error, word: &str) {
     }
     let text = wanted.to_string();
     assert!(text.contains(word) && text.contains("work.db") && text.contains("start"), "{text}");
-    assert!(!wanted.is_users() && !wanted.may_pass(), "{wanted:?}");
+    assert!(!wanted.is_user_error() && !wanted.is_transient(), "{wanted:?}");
 }
 
 #[test]

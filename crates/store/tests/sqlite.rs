@@ -4,7 +4,7 @@
 mod conformance;
 
 use conformance::Backend;
-use gristmill_store::{Clock, Durability, Store};
+use gristmill_store::{Durability, Store, WallClock};
 use tempfile::TempDir;
 
 /// A file in a folder of its own.
@@ -17,7 +17,7 @@ impl Sqlite {
 }
 
 impl Backend for Sqlite {
-    fn open(&self, clock: Clock) -> Store {
+    fn open(&self, clock: WallClock) -> Store {
         let options = Store::options().clock(clock).durability(Durability::Normal);
         options.open(self.0.path().join("mill.db")).unwrap()
     }

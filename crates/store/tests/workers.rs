@@ -3,16 +3,18 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use gristmill_store::lease::{Held, WorkerId};
+use gristmill_store::lease::{HeldLeases, WorkerId};
 use gristmill_store::start_log::StartLog;
-use gristmill_store::tasks::{ClaimedTask, NewTask, Recovered, Settlement, TaskStatus, Verdict, Wanted};
-use gristmill_store::{Clock, Durability, Store, Time};
+use gristmill_store::tasks::{
+    ClaimRequest, ClaimedTask, Disposition, NewTask, Recovered, TaskStatus, TaskUpdate,
+};
+use gristmill_store::{Durability, Store, UtcTime, WallClock};
 
 const LEASE: Duration = Duration::from_secs(300);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 struct Fixture {
-    clock: Clock,
+    clock: WallClock,
     store: Store,
     _folder: tempfile::TempDir,
 }
@@ -20,7 +22,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let clock = Clock::manual(Time::parse("2026-01-19 12:00:00").unwrap());
+        let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
         let store = options.open(folder.path().join("work.db")).unwrap();
         Fixture { clock, store, _folder: folder }
@@ -37,17 +39,17 @@ impl Fixture {
     }
 
     fn claim(&self, worker: &WorkerId) -> ClaimedTask {
-        let wanted = Wanted {
+        let wanted = ClaimRequest {
             queue: "default".into(),
             kind: "k".into(),
             limit: 1,
-            at_most: None,
-            shaken: usize::MAX,
-            suspect: usize::MAX,
+            max_running: None,
+            max_crashed_once: usize::MAX,
+            max_crashed_often: usize::MAX,
             lease: LEASE,
             token: worker.token(),
         };
-        self.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0)
+        self.store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed.remove(0)
     }
 
     fn recover(&self) -> Recovered {
@@ -72,7 +74,7 @@ fn process() -> Child {
 
 /// Records `worker` as one of another process.
 fn register(fixture: &Fixture, worker: &WorkerId, process: u32) {
-    fixture.store.workers().beat(worker, LEASE).unwrap();
+    fixture.store.workers().heartbeat(worker, LEASE).unwrap();
     let tag = gristmill_store::process::tag_of(process);
     fixture.sql(&format!("UPDATE workers SET process = '{tag}' WHERE name = '{}'", worker.name()));
 }
@@ -118,7 +120,7 @@ fn zombies_are_dead() {
 fn leases_of_a_living_process_survive_a_clock_that_is_set_forward() {
     let fixture = Fixture::new();
     let (seen, unseen) = (WorkerId::new("seen"), WorkerId::new("unseen"));
-    fixture.store.workers().beat(&seen, LEASE).unwrap();
+    fixture.store.workers().heartbeat(&seen, LEASE).unwrap();
     let (kept, lost) = (fixture.claimed_by(&seen), fixture.claimed_by(&unseen));
     fixture.clock.set(fixture.clock.now().plus(9 * HOUR));
     assert_eq!(fixture.recover(), freed(1));
@@ -130,7 +132,7 @@ fn leases_of_a_living_process_survive_a_clock_that_is_set_forward() {
 fn tasks_of_a_silent_process_are_free_when_their_lease_ends_and_that_is_no_crash() {
     let fixture = Fixture::new();
     let worker = WorkerId::new("silent");
-    fixture.store.workers().beat(&worker, LEASE).unwrap();
+    fixture.store.workers().heartbeat(&worker, LEASE).unwrap();
     let task = fixture.claimed_by(&worker);
     assert!(fixture.store.tasks().start(task.id, &task.token).unwrap());
     // The last heartbeat is older than the lease, by the clock that nobody sets.
@@ -149,7 +151,7 @@ fn processes_that_cannot_be_seen_hold_their_leases_by_the_wall_clock() {
     let elsewhere = format!("{before} (boot 00000000/1,{start}");
     let fixture = Fixture::new();
     let worker = WorkerId::new("elsewhere");
-    fixture.store.workers().beat(&worker, LEASE).unwrap();
+    fixture.store.workers().heartbeat(&worker, LEASE).unwrap();
     fixture.sql(&format!("UPDATE workers SET process = '{elsewhere}'"));
     let task = fixture.claimed_by(&worker);
     assert!(fixture.store.tasks().start(task.id, &task.token).unwrap());
@@ -165,7 +167,7 @@ fn reused_process_ids_are_other_processes() {
     let (before, _) = this.split_once(", start ").unwrap();
     let fixture = Fixture::new();
     let worker = WorkerId::new("before");
-    fixture.store.workers().beat(&worker, LEASE).unwrap();
+    fixture.store.workers().heartbeat(&worker, LEASE).unwrap();
     fixture.sql(&format!("UPDATE workers SET process = '{before}, start 1)'"));
     fixture.claimed_by(&worker);
     assert_eq!(fixture.recover(), freed(1));
@@ -216,7 +218,7 @@ fn starts_in_a_log_are_not_lost_when_the_recovery_that_reads_it_fails() {
 fn recovery_that_frees_what_a_dead_worker_held_removes_its_record() {
     let fixture = Fixture::new();
     let (worker, other) = (WorkerId::new("killed"), WorkerId::new("alive"));
-    fixture.store.workers().beat(&other, LEASE).unwrap();
+    fixture.store.workers().heartbeat(&other, LEASE).unwrap();
     register_dead(&fixture, &worker);
     fixture.claimed_by(&worker);
     fixture.sql("INSERT INTO wal_maintenance_jobs (execute_after) VALUES ('2026-01-01 00:00:00')");
@@ -239,16 +241,16 @@ fn recorded(fixture: &Fixture) -> Vec<String> {
 fn worker_frees_its_own_leases_that_have_run_out_and_that_it_does_not_hold() {
     let fixture = Fixture::new();
     let (worker, other) = (WorkerId::new("alive"), WorkerId::new("alive too"));
-    fixture.store.workers().beat(&worker, LEASE).unwrap();
-    fixture.store.workers().beat(&other, LEASE).unwrap();
+    fixture.store.workers().heartbeat(&worker, LEASE).unwrap();
+    fixture.store.workers().heartbeat(&other, LEASE).unwrap();
     let (held, dropped) = (fixture.claimed_by(&worker), fixture.claimed_by(&worker));
     let (cancelled, of_other) = (fixture.claimed_by(&worker), fixture.claimed_by(&other));
     assert!(fixture.store.tasks().start(dropped.id, &dropped.token).unwrap());
     fixture.store.tasks().cancel(cancelled.id).unwrap();
     fixture.sql("INSERT INTO wal_maintenance_jobs (execute_after) VALUES ('2026-01-01 00:00:00')");
     assert!(fixture.store.wal().claim(&worker.token(), LEASE).unwrap().is_some());
-    let tasks = || Held::new(&worker, [(held.id, &held.token)]);
-    let checkpoints = || Held::new(&worker, Vec::<(i64, _)>::new());
+    let tasks = || HeldLeases::new(&worker, [(held.id, &held.token)]);
+    let checkpoints = || HeldLeases::new(&worker, Vec::<(i64, _)>::new());
     let recover = || fixture.store.tasks().recover_by(3, tasks()).unwrap();
     assert_eq!(recover(), freed(0), "no lease has run out");
     assert_eq!(fixture.store.wal().recover_by(checkpoints()).unwrap(), 0);
@@ -270,13 +272,13 @@ fn start_log_keeps_the_starts_of_unsettled_tasks_and_stays_short() {
     let (running, settled) = (fixture.claimed_by(&worker), fixture.claimed_by(&worker));
     let log = StartLog::new(&fixture.store, &worker);
     log.write(running.id, &running.token).unwrap();
-    let done = Settlement {
+    let done = TaskUpdate {
         id: settled.id,
         token: settled.token.clone(),
-        verdict: Verdict::Completed(None),
+        disposition: Disposition::Completed(None),
         checkpointed: false,
     };
-    fixture.store.tasks().turn(vec![done], vec![]).unwrap();
+    fixture.store.tasks().settle_and_claim(vec![done], vec![]).unwrap();
     for _ in 0..80_000 {
         log.write(settled.id, &settled.token).unwrap();
     }
@@ -303,7 +305,7 @@ fn start_logs_of_workers_that_cannot_be_seen_are_read_and_later_removed() {
     fixture.store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
     for crash in 1..=3 {
         let worker = WorkerId::new("container");
-        fixture.store.workers().beat(&worker, LEASE).unwrap();
+        fixture.store.workers().heartbeat(&worker, LEASE).unwrap();
         fixture.sql("UPDATE workers SET process = replace(process, '(boot ', '(boot 0')");
         let claimed = fixture.claim(&worker);
         let log = StartLog::new(&fixture.store, &worker);

@@ -13,7 +13,7 @@ use crate::{
     wire::method::{Incoming, Outgoing},
 };
 use gristmill_pool::{Outcome, Results};
-use gristmill_store::message_runs::Run;
+use gristmill_store::message_runs::MessageRun;
 use std::{
     pin::{Pin, pin},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -29,7 +29,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// How long the broker may take to hear the last of it.
 pub(super) const GOOD_BYE: Duration = Duration::from_secs(2);
 
-pub(super) type Opening = Pin<Box<dyn Future<Output = Result<(Session, Vec<Run>), Error>> + Send>>;
+pub(super) type Opening = Pin<Box<dyn Future<Output = Result<(Session, Vec<MessageRun>), Error>> + Send>>;
 
 impl Dispatcher {
     /// Consumes until it is told to stop, and how long that may take.
@@ -85,7 +85,7 @@ impl Dispatcher {
                     }
                     Err(error) => {
                         // Before the first success somebody waits who can put it right.
-                        if !error.is_passing() && let Some(first) = first.take() {
+                        if !error.is_transient() && let Some(first) = first.take() {
                             let _ = first.send(Err(error));
                             return;
                         }

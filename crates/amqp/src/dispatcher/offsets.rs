@@ -85,7 +85,7 @@ pub(super) fn offset_of(delivery: &Delivery) -> Option<u64> {
     delivery
         .headers()
         .get("x-stream-offset")
-        .and_then(crate::Value::as_int)
+        .and_then(crate::FieldValue::as_int)
         .and_then(|at| u64::try_from(at).ok())
 }
 

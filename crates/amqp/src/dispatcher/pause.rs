@@ -143,7 +143,7 @@ impl<T> Pause<T> {
     /// Probes after `first` of a pause, then later and later, at most `longest` apart.
     pub(super) fn new(first: Duration, longest: Duration) -> Self {
         Self {
-            breaker: Breaker::growing(first, longest),
+            breaker: Breaker::with_backoff(first, longest),
             first_delay: first,
             longest_delay: longest,
             waiting: VecDeque::new(),
@@ -260,7 +260,7 @@ impl<T> Pause<T> {
                 if let Some((_, permit)) = self.probe.take() {
                     permit.withdraw();
                 }
-                self.breaker = Breaker::growing(self.first_delay, self.longest_delay);
+                self.breaker = Breaker::with_backoff(self.first_delay, self.longest_delay);
                 self.resume()
             }
             false => {
@@ -311,7 +311,7 @@ impl<T> Pause<T> {
                 return (Fault::Message, self.resume());
             }
             Some((_, permit)) => {
-                permit.failure_for(error.earliest_retry().unwrap_or_default());
+                permit.failure_with_delay(error.retry_after().unwrap_or_default());
                 self.due = Some(now);
             }
             None => {}
@@ -332,7 +332,7 @@ impl<T> Pause<T> {
         self.gate.close();
         self.since = Some(now);
         if let Ok(permit) = self.breaker.acquire() {
-            permit.failure_for(error.earliest_retry().unwrap_or_default());
+            permit.failure_with_delay(error.retry_after().unwrap_or_default());
         }
         self.due = Some(now);
         (Fault::Sink, Change::Paused)

@@ -12,7 +12,7 @@ use crate::{
     topology::{self, Topology},
     wire::{
         method::{Outgoing, flag},
-        table::{Headers, Value},
+        table::{FieldValue, Headers},
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -105,7 +105,7 @@ impl Session {
                     arguments.set("x-stream-offset", i64::try_from(number).unwrap_or(i64::MAX));
                 }
                 (Some(Resume::Since(seconds)), Offset::Next | Offset::Last) => {
-                    arguments.set("x-stream-offset", Value::Time(seconds));
+                    arguments.set("x-stream-offset", FieldValue::Time(seconds));
                 }
                 (_, Offset::First) => arguments.set("x-stream-offset", "first"),
                 (None, Offset::Last) => arguments.set("x-stream-offset", "last"),

@@ -113,7 +113,7 @@ impl Dispatcher {
             // Another of its key runs already. Where it goes from here needs no lane but for another attempt in place,
             // which then comes when the lane is free.
             let failed = flight.delivery.failed().saturating_add(1);
-            if self.set.in_place && failed < self.set.retry.attempts() {
+            if self.set.in_place && failed < self.set.retry.max_attempts() {
                 flight.delivery = flight.delivery.with_failures(failed);
                 return self.lanes.add(flight.key.clone(), flight);
             }

@@ -148,7 +148,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<'_, S> {
 
     fn unexpected(&self, incoming: &Incoming) -> Error {
         match incoming {
-            Incoming::Close(closing) => Error::Refused {
+            Incoming::Close(closing) => Error::ConnectionRefused {
                 to: self.endpoint.to_string(),
                 code: closing.code,
                 text: closing.text.clone(),

@@ -39,7 +39,7 @@ pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut stream: R
             biased;
             _ = ended.wait_for(Option::is_some) => return,
             read = tokio::time::timeout(patience, stream.read_buf(&mut buffer)) => match read {
-                Err(_) => shared.end(Error::Silent { to: shared.name.clone(), after: patience }),
+                Err(_) => shared.end(Error::HeartbeatTimeout { to: shared.name.clone(), after: patience }),
                 Ok(Err(source)) => shared.end(Error::Io { to: shared.name.clone(), source }),
                 Ok(Ok(0)) => {
                     let source = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the broker hung up");
@@ -161,9 +161,9 @@ impl Reader {
             Incoming::Close(closing) => {
                 self.shared.send(0, &Outgoing::CloseOk);
                 let to = self.shared.name.clone();
-                return Err(Error::Refused { to, code: closing.code, text: closing.text });
+                return Err(Error::ConnectionRefused { to, code: closing.code, text: closing.text });
             }
-            Incoming::CloseOk if self.shared.leaving.load(Relaxed) => return Err(Error::Ended),
+            Incoming::CloseOk if self.shared.leaving.load(Relaxed) => return Err(Error::Closed),
             Incoming::CloseOk => return Err(self.wrong(&Malformed("answer: nobody asked for it"))),
             Incoming::Blocked(why) => {
                 self.shared.blocked.send_replace(Some(why));

@@ -19,7 +19,7 @@ impl fmt::Display for Malformed {
 /// A value in a table of headers or arguments.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub enum Value {
+pub enum FieldValue {
     /// True or false.
     Bool(bool),
     /// A whole number of 64 bits: the type for new messages. [`as_int`](Self::as_int) reads any width.
@@ -49,7 +49,7 @@ pub enum Value {
     /// Bytes.
     Bytes(Bytes),
     /// Several values.
-    Array(Vec<Value>),
+    Array(Vec<FieldValue>),
     /// Seconds since 1970.
     Time(u64),
     /// A table in a table.
@@ -62,7 +62,7 @@ pub enum Value {
     DeepArray(Bytes),
 }
 
-impl Value {
+impl FieldValue {
     /// The text, if it is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
@@ -86,7 +86,7 @@ impl Value {
     }
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for FieldValue {
     /// As one would write it in an environment variable.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -126,7 +126,7 @@ impl fmt::Display for Value {
 
 macro_rules! values_from {
     ($($from:ty => $make:expr),* $(,)?) => {
-        $(impl From<$from> for Value {
+        $(impl From<$from> for FieldValue {
             fn from(value: $from) -> Self {
                 ($make)(value)
             }
@@ -135,14 +135,14 @@ macro_rules! values_from {
 }
 
 values_from! {
-    bool => Value::Bool,
-    i64 => Value::Int,
-    i32 => |number| Value::Int(i64::from(number)),
-    u32 => |number| Value::Int(i64::from(number)),
-    f64 => Value::Double,
-    &str => |text: &str| Value::Text(text.to_owned()),
-    String => Value::Text,
-    Headers => Value::Table,
+    bool => FieldValue::Bool,
+    i64 => FieldValue::Int,
+    i32 => |number| FieldValue::Int(i64::from(number)),
+    u32 => |number| FieldValue::Int(i64::from(number)),
+    f64 => FieldValue::Double,
+    &str => |text: &str| FieldValue::Text(text.to_owned()),
+    String => FieldValue::Text,
+    Headers => FieldValue::Table,
 }
 
 /// Names and values, in order: the headers of a message, or the arguments of a declaration.
@@ -155,7 +155,7 @@ pub(crate) struct Field {
     pub(crate) name: String,
     /// The name came as bytes that are no UTF-8, read as Latin-1: it goes out as it came.
     pub(crate) is_latin: bool,
-    pub(crate) value: Value,
+    pub(crate) value: FieldValue,
 }
 
 impl Field {
@@ -175,7 +175,7 @@ impl Headers {
     }
 
     /// Adds one, or replaces the one of that name.
-    pub fn set(&mut self, name: impl Into<String>, value: impl Into<Value>) {
+    pub fn set(&mut self, name: impl Into<String>, value: impl Into<FieldValue>) {
         let (name, value) = (name.into(), value.into());
         match self.0.iter_mut().find(|field| field.name == name) {
             Some(field) => field.value = value,
@@ -185,23 +185,23 @@ impl Headers {
 
     /// [`set`](Self::set), for chains.
     #[must_use]
-    pub fn with(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+    pub fn with(mut self, name: impl Into<String>, value: impl Into<FieldValue>) -> Self {
         self.set(name, value);
         self
     }
 
     /// The value of that name.
-    pub fn get(&self, name: &str) -> Option<&Value> {
+    pub fn get(&self, name: &str) -> Option<&FieldValue> {
         self.0.iter().find(|field| field.name == name).map(|field| &field.value)
     }
 
     /// Adds one behind the others, as it came: another may have that name.
-    pub(crate) fn push(&mut self, name: String, value: Value) {
+    pub(crate) fn push(&mut self, name: String, value: FieldValue) {
         self.0.push(Field { name, is_latin: false, value });
     }
 
     /// The same with a name that may be no UTF-8.
-    pub(crate) fn push_bytes(&mut self, name: &[u8], value: Value) {
+    pub(crate) fn push_bytes(&mut self, name: &[u8], value: FieldValue) {
         let (name, is_latin) = text_or_latin(name);
         self.0.push(Field { name, is_latin, value });
     }
@@ -217,13 +217,13 @@ impl Headers {
     }
 
     /// Takes one out.
-    pub fn remove(&mut self, name: &str) -> Option<Value> {
+    pub fn remove(&mut self, name: &str) -> Option<FieldValue> {
         let at = self.0.iter().position(|field| field.name == name)?;
         Some(self.0.remove(at).value)
     }
 
     /// All of them, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &FieldValue)> {
         self.0.iter().map(|field| (field.name.as_str(), &field.value))
     }
 
@@ -317,40 +317,40 @@ impl<'a> Cursor<'a> {
         Ok(table)
     }
 
-    fn value_at(&mut self, depth: usize) -> Result<Value, Malformed> {
+    fn value_at(&mut self, depth: usize) -> Result<FieldValue, Malformed> {
         Ok(match self.u8()? {
-            b't' => Value::Bool(self.u8()? != 0),
-            b'b' => Value::Int8(i8::from_be_bytes(self.array()?)),
-            b'B' => Value::UInt8(self.u8()?),
-            b's' => Value::Int16(i16::from_be_bytes(self.array()?)),
-            b'u' => Value::UInt16(self.u16()?),
-            b'I' => Value::Int32(i32::from_be_bytes(self.array()?)),
-            b'i' => Value::UInt32(self.u32()?),
-            b'l' | b'L' => Value::Int(i64::from_be_bytes(self.array()?)),
-            b'f' => Value::Float(f32::from_be_bytes(self.array()?)),
-            b'd' => Value::Double(f64::from_be_bytes(self.array()?)),
-            b'D' => Value::Decimal(self.u8()?, i32::from_be_bytes(self.array()?)),
+            b't' => FieldValue::Bool(self.u8()? != 0),
+            b'b' => FieldValue::Int8(i8::from_be_bytes(self.array()?)),
+            b'B' => FieldValue::UInt8(self.u8()?),
+            b's' => FieldValue::Int16(i16::from_be_bytes(self.array()?)),
+            b'u' => FieldValue::UInt16(self.u16()?),
+            b'I' => FieldValue::Int32(i32::from_be_bytes(self.array()?)),
+            b'i' => FieldValue::UInt32(self.u32()?),
+            b'l' | b'L' => FieldValue::Int(i64::from_be_bytes(self.array()?)),
+            b'f' => FieldValue::Float(f32::from_be_bytes(self.array()?)),
+            b'd' => FieldValue::Double(f64::from_be_bytes(self.array()?)),
+            b'D' => FieldValue::Decimal(self.u8()?, i32::from_be_bytes(self.array()?)),
             b'S' => {
                 let bytes = self.long()?;
                 match std::str::from_utf8(bytes) {
-                    Ok(text) => Value::Text(text.to_owned()),
-                    Err(_) => Value::RawText(Bytes::copy_from_slice(bytes)),
+                    Ok(text) => FieldValue::Text(text.to_owned()),
+                    Err(_) => FieldValue::RawText(Bytes::copy_from_slice(bytes)),
                 }
             }
-            b'x' => Value::Bytes(Bytes::copy_from_slice(self.long()?)),
-            b'A' if depth == DEEPEST => Value::DeepArray(Bytes::copy_from_slice(self.long()?)),
-            b'F' if depth == DEEPEST => Value::DeepTable(Bytes::copy_from_slice(self.long()?)),
+            b'x' => FieldValue::Bytes(Bytes::copy_from_slice(self.long()?)),
+            b'A' if depth == DEEPEST => FieldValue::DeepArray(Bytes::copy_from_slice(self.long()?)),
+            b'F' if depth == DEEPEST => FieldValue::DeepTable(Bytes::copy_from_slice(self.long()?)),
             b'A' => {
                 let mut inside = Cursor::new(self.long()?);
                 let mut values = Vec::new();
                 while !inside.is_empty() {
                     values.push(inside.value_at(depth + 1)?);
                 }
-                Value::Array(values)
+                FieldValue::Array(values)
             }
-            b'T' => Value::Time(self.u64()?),
-            b'F' => Value::Table(self.table_at(depth + 1)?),
-            b'V' => Value::Void,
+            b'T' => FieldValue::Time(self.u64()?),
+            b'F' => FieldValue::Table(self.table_at(depth + 1)?),
+            b'V' => FieldValue::Void,
             _ => return Err(Malformed("table: a value of a kind that is not known")),
         })
     }
@@ -404,83 +404,83 @@ pub(crate) fn put_table(out: &mut BytesMut, table: &Headers) {
     });
 }
 
-fn put_value(out: &mut BytesMut, value: &Value) {
+fn put_value(out: &mut BytesMut, value: &FieldValue) {
     match value {
-        Value::Bool(value) => {
+        FieldValue::Bool(value) => {
             out.put_u8(b't');
             out.put_u8(u8::from(*value));
         }
-        Value::Int(number) => {
+        FieldValue::Int(number) => {
             out.put_u8(b'l');
             out.put_i64(*number);
         }
-        Value::Int8(number) => {
+        FieldValue::Int8(number) => {
             out.put_u8(b'b');
             out.put_i8(*number);
         }
-        Value::UInt8(number) => {
+        FieldValue::UInt8(number) => {
             out.put_u8(b'B');
             out.put_u8(*number);
         }
-        Value::Int16(number) => {
+        FieldValue::Int16(number) => {
             out.put_u8(b's');
             out.put_i16(*number);
         }
-        Value::UInt16(number) => {
+        FieldValue::UInt16(number) => {
             out.put_u8(b'u');
             out.put_u16(*number);
         }
-        Value::Int32(number) => {
+        FieldValue::Int32(number) => {
             out.put_u8(b'I');
             out.put_i32(*number);
         }
-        Value::UInt32(number) => {
+        FieldValue::UInt32(number) => {
             out.put_u8(b'i');
             out.put_u32(*number);
         }
-        Value::Float(number) => {
+        FieldValue::Float(number) => {
             out.put_u8(b'f');
             out.put_f32(*number);
         }
-        Value::Double(number) => {
+        FieldValue::Double(number) => {
             out.put_u8(b'd');
             out.put_f64(*number);
         }
-        Value::Decimal(scale, digits) => {
+        FieldValue::Decimal(scale, digits) => {
             out.put_u8(b'D');
             out.put_u8(*scale);
             out.put_i32(*digits);
         }
-        Value::Text(text) => {
+        FieldValue::Text(text) => {
             out.put_u8(b'S');
             put_long(out, text.as_bytes());
         }
-        Value::RawText(bytes) => {
+        FieldValue::RawText(bytes) => {
             out.put_u8(b'S');
             put_long(out, bytes);
         }
-        Value::Bytes(bytes) => {
+        FieldValue::Bytes(bytes) => {
             out.put_u8(b'x');
             put_long(out, bytes);
         }
-        Value::Array(values) => {
+        FieldValue::Array(values) => {
             out.put_u8(b'A');
             put_measured(out, |out| values.iter().for_each(|value| put_value(out, value)));
         }
-        Value::Time(seconds) => {
+        FieldValue::Time(seconds) => {
             out.put_u8(b'T');
             out.put_u64(*seconds);
         }
-        Value::Table(table) => {
+        FieldValue::Table(table) => {
             out.put_u8(b'F');
             put_table(out, table);
         }
-        Value::Void => out.put_u8(b'V'),
-        Value::DeepTable(bytes) => {
+        FieldValue::Void => out.put_u8(b'V'),
+        FieldValue::DeepTable(bytes) => {
             out.put_u8(b'F');
             put_long(out, bytes);
         }
-        Value::DeepArray(bytes) => {
+        FieldValue::DeepArray(bytes) => {
             out.put_u8(b'A');
             put_long(out, bytes);
         }

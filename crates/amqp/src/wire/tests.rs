@@ -4,37 +4,37 @@ use super::{
     frame::{self, Content},
     method::{Incoming, Outgoing},
     properties::Properties,
-    table::{Cursor, Headers, Value, put_table},
+    table::{Cursor, FieldValue, Headers, put_table},
 };
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 
-fn value() -> impl Strategy<Value = Value> {
+fn value() -> impl Strategy<Value = FieldValue> {
     let simple = prop_oneof![
-        any::<bool>().prop_map(Value::Bool),
-        any::<i64>().prop_map(Value::Int),
-        any::<i8>().prop_map(Value::Int8),
-        any::<u8>().prop_map(Value::UInt8),
-        any::<i16>().prop_map(Value::Int16),
-        any::<u16>().prop_map(Value::UInt16),
-        any::<i32>().prop_map(Value::Int32),
-        any::<u32>().prop_map(Value::UInt32),
-        (-1e300..1e300).prop_map(Value::Double),
-        (any::<u8>(), any::<i32>()).prop_map(|(scale, digits)| Value::Decimal(scale, digits)),
-        ".{0,40}".prop_map(Value::Text),
-        prop::collection::vec(any::<u8>(), 0..40).prop_map(|bytes| Value::Bytes(Bytes::from(bytes))),
-        any::<u64>().prop_map(Value::Time),
-        Just(Value::Void),
+        any::<bool>().prop_map(FieldValue::Bool),
+        any::<i64>().prop_map(FieldValue::Int),
+        any::<i8>().prop_map(FieldValue::Int8),
+        any::<u8>().prop_map(FieldValue::UInt8),
+        any::<i16>().prop_map(FieldValue::Int16),
+        any::<u16>().prop_map(FieldValue::UInt16),
+        any::<i32>().prop_map(FieldValue::Int32),
+        any::<u32>().prop_map(FieldValue::UInt32),
+        (-1e300..1e300).prop_map(FieldValue::Double),
+        (any::<u8>(), any::<i32>()).prop_map(|(scale, digits)| FieldValue::Decimal(scale, digits)),
+        ".{0,40}".prop_map(FieldValue::Text),
+        prop::collection::vec(any::<u8>(), 0..40).prop_map(|bytes| FieldValue::Bytes(Bytes::from(bytes))),
+        any::<u64>().prop_map(FieldValue::Time),
+        Just(FieldValue::Void),
     ];
     simple.prop_recursive(4, 30, 5, |inner| {
         prop_oneof![
-            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::Array),
-            table_of(inner).prop_map(Value::Table),
+            prop::collection::vec(inner.clone(), 0..5).prop_map(FieldValue::Array),
+            table_of(inner).prop_map(FieldValue::Table),
         ]
     })
 }
 
-fn table_of(value: impl Strategy<Value = Value>) -> impl Strategy<Value = Headers> {
+fn table_of(value: impl Strategy<Value = FieldValue>) -> impl Strategy<Value = Headers> {
     prop::collection::vec(("[a-z]{1,20}", value), 0..5).prop_map(|pairs| {
         let mut table = Headers::new();
         pairs.into_iter().for_each(|(name, value)| table.set(name, value));
@@ -185,10 +185,10 @@ fn what_no_frame_may_be() {
 }
 
 /// A value nested in this number of arrays or tables.
-fn nested(depth: usize, is_table: bool) -> Value {
-    (0..depth).fold(Value::Int(7), |inner, _| match is_table {
-        true => Value::Table(Headers::new().with("in", inner)),
-        false => Value::Array(vec![inner]),
+fn nested(depth: usize, is_table: bool) -> FieldValue {
+    (0..depth).fold(FieldValue::Int(7), |inner, _| match is_table {
+        true => FieldValue::Table(Headers::new().with("in", inner)),
+        false => FieldValue::Array(vec![inner]),
     })
 }
 
@@ -203,7 +203,7 @@ fn headers_nested_deeper_than_32_are_kept_as_bytes_with_all_properties() {
             let mut found = Properties::default();
             found.read(&mut Cursor::new(&out)).unwrap();
             assert_eq!(found.message_id.as_deref(), Some("m-1"));
-            assert_eq!(found.headers.get("beside").and_then(Value::as_str), Some("x"));
+            assert_eq!(found.headers.get("beside").and_then(FieldValue::as_str), Some("x"));
             assert_eq!(found == sent, is_read, "{depth}");
             let shown = found.headers.get("deep").unwrap().to_string();
             assert_eq!(shown.contains("(nested deeper than 32)"), !is_read, "{shown}");
@@ -224,7 +224,7 @@ fn header_names_that_are_not_utf8_go_out_as_they_came() {
     let mut sent = (table.len() as u32).to_be_bytes().to_vec();
     sent.extend(table);
     let read = Cursor::new(&sent).table().unwrap();
-    assert_eq!(read.get(&"é".repeat(200)), Some(&Value::Void));
+    assert_eq!(read.get(&"é".repeat(200)), Some(&FieldValue::Void));
     let mut again = BytesMut::new();
     put_table(&mut again, &read);
     assert_eq!(again, sent);
@@ -234,7 +234,7 @@ fn header_names_that_are_not_utf8_go_out_as_they_came() {
 
 #[test]
 fn values_keep_their_type_when_they_are_written_again() {
-    let check = |bytes: &[u8], want: Value| {
+    let check = |bytes: &[u8], want: FieldValue| {
         let mut out = vec![0, 0, 0, bytes.len() as u8 + 2, 1, b'n'];
         out.extend_from_slice(bytes);
         let table = Cursor::new(&out).table().unwrap();
@@ -243,30 +243,30 @@ fn values_keep_their_type_when_they_are_written_again() {
         put_table(&mut again, &table);
         assert_eq!(again, out, "{want:?}");
     };
-    check(b"t\x01", Value::Bool(true));
-    check(b"b\xff", Value::Int8(-1));
-    check(b"B\xff", Value::UInt8(255));
-    check(b"s\xff\xfe", Value::Int16(-2));
-    check(b"u\xff\xfe", Value::UInt16(65534));
-    check(b"I\xff\xff\xff\xff", Value::Int32(-1));
-    check(b"i\xff\xff\xff\xff", Value::UInt32(4_294_967_295));
-    check(b"l\xff\xff\xff\xff\xff\xff\xff\xff", Value::Int(-1));
-    check(b"f\x3f\x80\x00\x00", Value::Float(1.0));
-    check(b"d\x3f\xf0\x00\x00\x00\x00\x00\x00", Value::Double(1.0));
-    check(b"S\x00\x00\x00\x02\xff\xfe", Value::RawText(Bytes::from_static(b"\xff\xfe")));
-    check(b"x\x00\x00\x00\x02\xff\xfe", Value::Bytes(Bytes::from_static(b"\xff\xfe")));
+    check(b"t\x01", FieldValue::Bool(true));
+    check(b"b\xff", FieldValue::Int8(-1));
+    check(b"B\xff", FieldValue::UInt8(255));
+    check(b"s\xff\xfe", FieldValue::Int16(-2));
+    check(b"u\xff\xfe", FieldValue::UInt16(65534));
+    check(b"I\xff\xff\xff\xff", FieldValue::Int32(-1));
+    check(b"i\xff\xff\xff\xff", FieldValue::UInt32(4_294_967_295));
+    check(b"l\xff\xff\xff\xff\xff\xff\xff\xff", FieldValue::Int(-1));
+    check(b"f\x3f\x80\x00\x00", FieldValue::Float(1.0));
+    check(b"d\x3f\xf0\x00\x00\x00\x00\x00\x00", FieldValue::Double(1.0));
+    check(b"S\x00\x00\x00\x02\xff\xfe", FieldValue::RawText(Bytes::from_static(b"\xff\xfe")));
+    check(b"x\x00\x00\x00\x02\xff\xfe", FieldValue::Bytes(Bytes::from_static(b"\xff\xfe")));
 }
 
 #[test]
 fn whole_numbers_of_any_width_are_read_as_one() {
     let values = [
-        (Value::Int8(-1), -1),
-        (Value::UInt8(255), 255),
-        (Value::Int16(-2), -2),
-        (Value::UInt16(65534), 65534),
-        (Value::Int32(-1), -1),
-        (Value::UInt32(u32::MAX), i64::from(u32::MAX)),
-        (Value::Int(i64::MIN), i64::MIN),
+        (FieldValue::Int8(-1), -1),
+        (FieldValue::UInt8(255), 255),
+        (FieldValue::Int16(-2), -2),
+        (FieldValue::UInt16(65534), 65534),
+        (FieldValue::Int32(-1), -1),
+        (FieldValue::UInt32(u32::MAX), i64::from(u32::MAX)),
+        (FieldValue::Int(i64::MIN), i64::MIN),
     ];
     for (value, number) in values {
         assert_eq!(value.as_int(), Some(number));

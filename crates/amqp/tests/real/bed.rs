@@ -1,6 +1,6 @@
 //! What the tests share: a broker, names of their own, and waiting for what is to happen.
 
-use gristmill_amqp::{Builder, Client, Consumer, Delivery, Message, Queue};
+use gristmill_amqp::{Client, ClientBuilder, Consumer, Delivery, Message, Queue};
 use gristmill_broker::Broker;
 use gristmill_pool::TaskError;
 use std::{
@@ -23,7 +23,7 @@ pub(crate) fn name(what: &str) -> String {
     format!("{what}-{}", COUNT.fetch_add(1, Relaxed))
 }
 
-pub(crate) fn builder() -> Builder {
+pub(crate) fn builder() -> ClientBuilder {
     Client::builder(broker().uri())
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn depth_is(client: &Client, queue: &str, messages: u32) -> impl Futu
     async move {
         let since = Instant::now();
         loop {
-            let seen = client.depth(queue).await.map(|(depth, _)| depth);
+            let seen = client.queue_depth(queue).await.map(|(depth, _)| depth);
             if matches!(seen, Ok(depth) if depth == messages) {
                 return;
             }

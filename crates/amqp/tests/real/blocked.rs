@@ -55,7 +55,7 @@ async fn one_message_is_moved_once() {
         .queue(Queue::quorum(&orders))
         .queue(Queue::classic(&spare))
         .consumer(consumer)
-        .confirm_within(Duration::from_secs(1))
+        .confirm_timeout(Duration::from_secs(1))
         .start()
         .await
         .unwrap();
@@ -84,8 +84,8 @@ async fn one_message_is_moved_once() {
     until("it was moved", async || client.stats().consumers[0].acknowledged == 2).await;
     // Behind all that went out before.
     until("it is no more blocked", async || publish(&spare).await.is_ok()).await;
-    until("it waits", async || client.depth(&waiting).await.is_ok_and(|(depth, _)| depth >= 2)).await;
-    assert_eq!(client.depth(&waiting).await.unwrap().0, 2);
+    until("it waits", async || client.queue_depth(&waiting).await.is_ok_and(|(depth, _)| depth >= 2)).await;
+    assert_eq!(client.queue_depth(&waiting).await.unwrap().0, 2);
     assert_eq!(log.all(), [1, 1]);
     client.shutdown(SECONDS).await;
 }
@@ -99,7 +99,7 @@ async fn the_connection_outlives_its_heartbeats() {
     let orders = name("long");
     let client = Client::builder(format!("{}?heartbeat=1", broker.uri()))
         .queue(Queue::classic(&orders))
-        .confirm_within(Duration::from_secs(60))
+        .confirm_timeout(Duration::from_secs(60))
         .start()
         .await
         .unwrap();
@@ -120,8 +120,9 @@ async fn the_connection_outlives_its_heartbeats() {
         result.unwrap();
     }
     assert_eq!(client.stats().connections, 1);
-    until("all there", async || client.depth(&orders).await.is_ok_and(|(depth, _)| depth >= MESSAGES)).await;
-    assert_eq!(client.depth(&orders).await.unwrap().0, MESSAGES);
+    until("all there", async || client.queue_depth(&orders).await.is_ok_and(|(depth, _)| depth >= MESSAGES))
+        .await;
+    assert_eq!(client.queue_depth(&orders).await.unwrap().0, MESSAGES);
     client.shutdown(SECONDS).await;
 }
 
@@ -133,7 +134,7 @@ async fn who_publishes_is_told_in_time() {
     let orders = name("told");
     let client = Client::builder(broker.uri())
         .queue(Queue::classic(&orders))
-        .confirm_within(Duration::from_secs(1))
+        .confirm_timeout(Duration::from_secs(1))
         .start()
         .await
         .unwrap();

@@ -48,7 +48,7 @@ async fn a_network_that_is_cut_or_silent() {
                 proxy.flow();
                 proxy.cut();
             }
-            proxy.mend();
+            proxy.restore();
             until("all of the round", async || contains_all(&log.all(), (round + 1) * 100)).await;
         }
         assert!(consuming.stats().consumers[0].interrupted >= 3);
@@ -112,7 +112,7 @@ async fn an_error_of_one_consumer_stops_no_other() {
     assert!(stats.consumers[1].consuming);
     assert_eq!((stats.consumers[1].interrupted, stats.connections), (0, 1));
     proxy.cut();
-    proxy.mend();
+    proxy.restore();
     publish(&other, &whole, 500..1000).await;
     until("the rest", async || contains_all(&log.all(), 1000)).await;
     let stats = client.stats();
@@ -148,7 +148,7 @@ async fn what_a_lost_channel_left_is_started_once() {
     until("all forty here", async || client.stats().consumers[0].received == 40).await;
     started.reaches(2).await;
     proxy.cut();
-    proxy.mend();
+    proxy.restore();
     until("all forty here again", async || client.stats().consumers[0].received == 80).await;
     gate.open(1000);
     until("forty acknowledged", async || client.stats().consumers[0].acknowledged == 40).await;
@@ -179,7 +179,7 @@ async fn the_outcome_of_a_run_is_used_for_the_next_delivery_of_its_message() {
             gate.open(4);
             until("the runs over", async || client.stats().consumers[0].in_flight == 0).await;
         }
-        proxy.mend();
+        proxy.restore();
         until("all here again", async || client.stats().consumers[0].received == 8).await;
         gate.open(4);
         until("all acknowledged", async || client.stats().consumers[0].acknowledged == 4).await;
@@ -222,7 +222,7 @@ async fn order_by_key_holds_through_a_lost_channel() {
     let client = behind(&proxy, &queue, consumer).await;
     log.reaches(1).await;
     proxy.cut();
-    proxy.mend();
+    proxy.restore();
     until("all here again", async || client.stats().consumers[0].received == 20).await;
     assert_eq!(log.all(), [("begin", 0)]);
     gate.open(1);
@@ -284,7 +284,8 @@ async fn what_cannot_become_right_is_told_at_once() {
     let elsewhere = broker().uri().replace("%2f", "nowhere");
     let error = Client::builder(elsewhere).start().await.err().unwrap();
     assert!(error.to_string().contains("nowhere"), "{error}");
-    let error = Client::builder("amqp://127.0.0.1:1").start_within(Duration::from_millis(300)).start().await;
+    let error =
+        Client::builder("amqp://127.0.0.1:1").connect_timeout(Duration::from_millis(300)).start().await;
     assert!(error.err().unwrap().to_string().contains("refused"));
     let unknown = Consumer::new("is-not-there", "lost").handle(|_| async { Ok(()) });
     let error =
@@ -294,7 +295,7 @@ async fn what_cannot_become_right_is_told_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_with_whom_one_trusts_and_nobody_else() {
-    let broker = Broker::with(&Settings::new().tls()).unwrap();
+    let broker = Broker::start_with(&Settings::new().tls()).unwrap();
     let (orders, log) = (name("tls"), Log::default());
     let trusting = format!("{}?cacertfile={}", broker.tls_uri().unwrap(), broker.ca().unwrap().display());
     let client = Client::builder(&trusting)
@@ -307,7 +308,7 @@ async fn tls_with_whom_one_trusts_and_nobody_else() {
     log.reaches(100).await;
     client.shutdown(SECONDS).await;
     let refused = async |uri: &str, want: &str| {
-        let error = Client::builder(uri).start_within(Duration::from_secs(5)).start().await.err().unwrap();
+        let error = Client::builder(uri).connect_timeout(Duration::from_secs(5)).start().await.err().unwrap();
         assert!(error.to_string().to_lowercase().contains(want), "{error}");
     };
     refused(&broker.tls_uri().unwrap(), "certificate").await;

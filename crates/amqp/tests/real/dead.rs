@@ -3,7 +3,7 @@
 use crate::bed::*;
 use gristmill_amqp::{Consumer, Delivery, Message, Queue, header};
 use gristmill_pool::{Retry, TaskError};
-use gristmill_store::{Store, letters::LetterFilter};
+use gristmill_store::{Store, dead_letters::DeadLetterFilter};
 use std::time::Duration;
 
 const SECONDS: Duration = Duration::from_secs(10);
@@ -79,12 +79,12 @@ async fn also_in_the_stores_dead_letters() {
     )
     .await;
     let consumer = Consumer::new(&orders, "keeps")
-        .keep_letters()
+        .store_dead_letters()
         .handle_blocking(|_| Err(TaskError::permanent("it does not want to")));
     let client = builder().queue(queue).consumer(consumer).store(store.clone()).start().await.unwrap();
     depth_is(&client, &format!("{orders}.dead"), 2).await;
     client.shutdown(SECONDS).await;
-    let mut letters = store.letters().list(&LetterFilter::default(), None, 10).unwrap().items;
+    let mut letters = store.dead_letters().list(&DeadLetterFilter::default(), None, 10).unwrap().items;
     letters.sort_by_key(|letter| letter.task_id.clone());
     assert_eq!(letters.len(), 2);
     assert_eq!(letters[0].task_type, format!("amqp:{orders}"));
@@ -104,7 +104,7 @@ async fn to_an_exchange_of_ones_own() {
     let client =
         builder().queue(queue).queue(Queue::classic(&graves)).consumer(consumer).start().await.unwrap();
     depth_is(&client, &graves, 3).await;
-    assert!(client.depth(&format!("{orders}.dead")).await.is_err());
+    assert!(client.queue_depth(&format!("{orders}.dead")).await.is_err());
     client.shutdown(SECONDS).await;
 }
 
@@ -182,7 +182,7 @@ async fn poison_costs_itself() {
     letters.sort_unstable();
     assert_eq!(letters, bad);
     let asking = self::client().await;
-    assert_eq!(asking.depth(&orders).await.unwrap().0, 0);
+    assert_eq!(asking.queue_depth(&orders).await.unwrap().0, 0);
 }
 
 /// With headers to the brim there is no room for ours; it is moved without its own.

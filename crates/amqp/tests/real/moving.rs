@@ -18,7 +18,7 @@ async fn all_wanted_messages_are_moved_though_the_broker_has_not_noticed_a_cut()
     let client = Client::builder(uri).start().await.unwrap();
     let transfer = Transfer::new(&from, &to).only(|delivery| number(delivery) % 2 == 1);
     let cutting = async {
-        until("some moved", async || asking.depth(&to).await.unwrap().0 >= 300).await;
+        until("some moved", async || asking.queue_depth(&to).await.unwrap().0 >= 300).await;
         proxy.cut_unnoticed();
         std::future::pending::<()>().await;
     };
@@ -44,12 +44,12 @@ async fn messages_that_were_not_looked_at_after_a_cut_are_an_error() {
     let client = Client::builder(uri).start().await.unwrap();
     let transfer = Transfer::new(&from, &to).only(|delivery| number(delivery) % 2 == 1);
     let cutting = async {
-        until("some moved", async || asking.depth(&to).await.unwrap().0 >= 300).await;
+        until("some moved", async || asking.queue_depth(&to).await.unwrap().0 >= 300).await;
         proxy.cut();
         let consumer = gated(&from, &started, &gate, None).prefetch(1000);
         let other = builder().queue(Queue::existing(&from)).consumer(consumer).start().await.unwrap();
         until("1000 held", async || other.stats().consumers[0].received == 1000).await;
-        proxy.mend();
+        proxy.restore();
         std::future::pending::<()>().await;
     };
     let moving = client.transfer(&transfer, std::future::pending());
@@ -73,7 +73,7 @@ async fn move_can_be_cancelled_while_there_is_no_connection() {
         let moving = client.transfer(&transfer, async move { drop(cancelled.await) });
         let cutting = async {
             if !at_start {
-                until("some moved", async || asking.depth(&to).await.unwrap().0 >= 50).await;
+                until("some moved", async || asking.queue_depth(&to).await.unwrap().0 >= 50).await;
             }
             proxy.cut();
             cancel.send(()).unwrap();

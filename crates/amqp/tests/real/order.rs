@@ -208,7 +208,7 @@ async fn one_worker_keeps_the_order_after_a_loss_though_another_consumer_was_the
         let before = client.stats().consumers[0].interrupted;
         cut(&proxy);
         until("the loss noticed", async || client.stats().consumers[0].interrupted > before).await;
-        proxy.mend();
+        proxy.restore();
     };
     lose(Proxy::cut).await;
     until("consuming again", async || client.stats().consumers[0].consuming).await;

@@ -121,7 +121,7 @@ async fn message_that_alone_fails_the_sink_uses_its_attempts_and_holds_up_nobody
         // Where no message is handled that was started after the failures, those that failed wait for one.
         until("5 dead letters", async || {
             client.publisher().publish(message(50)).await.unwrap();
-            client.depth(&format!("{orders}.dead")).await.is_ok_and(|(depth, _)| depth == 5)
+            client.queue_depth(&format!("{orders}.dead")).await.is_ok_and(|(depth, _)| depth == 5)
         })
         .await;
         client.shutdown(SECONDS).await;
@@ -217,7 +217,10 @@ async fn message_that_fails_the_sink_for_a_day_is_at_fault_though_it_was_postpon
         let since = since.clone();
         move |delivery: gristmill_amqp::Delivery| {
             since.add(
-                delivery.headers().get(header::SINK_FAILED_SINCE).and_then(gristmill_amqp::Value::as_int),
+                delivery
+                    .headers()
+                    .get(header::SINK_FAILED_SINCE)
+                    .and_then(gristmill_amqp::FieldValue::as_int),
             );
             async { Err(TaskError::dependency_failed("500")) }
         }

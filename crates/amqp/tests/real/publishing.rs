@@ -41,7 +41,7 @@ async fn each_is_told_of_its_own() {
     let client = builder()
         .exchange(Exchange::direct(&shop))
         .queue(Queue::new(&orders))
-        .queue(Queue::classic(&full).at_most(2))
+        .queue(Queue::classic(&full).max_length(2))
         .start()
         .await
         .unwrap();
@@ -67,7 +67,7 @@ async fn each_is_told_of_its_own() {
             }
             (3, Err(Error::Message(_))) => {}
             (4, Ok(())) if number < 16 => {}
-            (4, Err(Error::Refusal)) if number >= 16 => {}
+            (4, Err(Error::Nacked)) if number >= 16 => {}
             (0 | 2 | 5, Ok(())) => {
                 arrived.insert(number);
             }
@@ -105,8 +105,12 @@ async fn none_is_lost_when_the_network_is_cut() {
     let orders = name("cut");
     let queue = Queue::new(&orders);
     let proxy = Proxy::to(broker().address()).unwrap();
-    let client =
-        Client::builder(proxy.uri(&broker().uri())).queue(queue.clone()).in_flight(50).start().await.unwrap();
+    let client = Client::builder(proxy.uri(&broker().uri()))
+        .queue(queue.clone())
+        .max_in_flight(50)
+        .start()
+        .await
+        .unwrap();
     let publisher = client.publisher();
     let to = orders.clone();
     let publishing = tokio::spawn(async move {
@@ -114,9 +118,10 @@ async fn none_is_lost_when_the_network_is_cut() {
     });
     let asking = crate::bed::client().await;
     for round in 1..=5 {
-        until("some more of them", async || asking.depth(&orders).await.unwrap().0 >= round * 100).await;
+        until("some more of them", async || asking.queue_depth(&orders).await.unwrap().0 >= round * 100)
+            .await;
         proxy.cut();
-        proxy.mend();
+        proxy.restore();
     }
     for result in publishing.await.unwrap() {
         result.unwrap();
@@ -139,8 +144,8 @@ async fn who_waits_too_long_is_told() {
     let proxy = Proxy::to(broker().address()).unwrap();
     let client = Client::builder(proxy.uri(&broker().uri()))
         .queue(Queue::new(&orders))
-        .confirm_within(Duration::from_millis(300))
-        .in_flight(2)
+        .confirm_timeout(Duration::from_millis(300))
+        .max_in_flight(2)
         .start()
         .await
         .unwrap();

@@ -1,7 +1,7 @@
 //! Messages that are tried again.
 
 use crate::bed::*;
-use gristmill_amqp::{Binding, Consumer, Exchange, Headers, Message, Queue, Value, header};
+use gristmill_amqp::{Binding, Consumer, Exchange, FieldValue, Headers, Message, Queue, header};
 use gristmill_pool::{Retry, TaskError};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn a_failure_waits_at_the_broker_and_holds_up_nobody() {
                 let came = (text.clone(), delivery.attempt(), delivery.exchange().to_owned());
                 log.add((came, delivery.routing_key().to_owned(), delivery.headers().get("mine").cloned()));
                 match text.starts_with("bad") && delivery.attempt() < 3 {
-                    true => Err(TaskError::transient("not now").retry_after(Duration::from_millis(200))),
+                    true => Err(TaskError::transient("not now").with_retry_after(Duration::from_millis(200))),
                     false => {
                         done.add(text);
                         Ok(())
@@ -85,9 +85,9 @@ async fn a_message_that_expired_in_its_queue_before_is_tried_again() {
             .with("reason", "expired")
             .with("queue", orders.as_str())
             .with("exchange", "")
-            .with("time", Value::Time(1_700_000_000))
-            .with("routing-keys", Value::Array(vec![orders.as_str().into()]));
-        let deaths = Value::Array(vec![Value::Table(death)]);
+            .with("time", FieldValue::Time(1_700_000_000))
+            .with("routing-keys", FieldValue::Array(vec![orders.as_str().into()]));
+        let deaths = FieldValue::Array(vec![FieldValue::Table(death)]);
         let message = Message::to_queue(&orders, "1").header("x-death", deaths.clone());
         client.publisher().publish(message).await.unwrap();
         let came = log.reaches(3).await;
@@ -154,7 +154,7 @@ async fn what_the_broker_would_refuse_to_take_back_is_moved_all_the_same() {
     let mut message = Message::to_queue(&orders, "fussy");
     message.properties.user_id = Some(user.clone());
     message.properties.expiration = Some("60000".into());
-    message.properties.headers.set("CC", gristmill_amqp::Value::Array(vec![other.as_str().into()]));
+    message.properties.headers.set("CC", gristmill_amqp::FieldValue::Array(vec![other.as_str().into()]));
     let client = builder().queue(queue.clone()).queue(Queue::new(&other)).start().await.unwrap();
     client.publisher().publish(message).await.unwrap();
     depth_is(&client, &other, 1).await;
@@ -181,7 +181,7 @@ async fn what_the_broker_would_refuse_to_take_back_is_moved_all_the_same() {
     assert_eq!(log.reaches(1).await, [Some(user)]);
     miller.shutdown(SECONDS).await;
     // No copy of it went where the first had gone a copy.
-    assert_eq!(client.depth(&other).await.unwrap().0, 1);
+    assert_eq!(client.queue_depth(&other).await.unwrap().0, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -222,7 +222,7 @@ async fn a_retry_keeps_the_time_that_a_message_has() {
     let consumer = {
         let log = log.clone();
         Consumer::new(&orders, "fails").workers(2).retry(QUICK).handle(move |delivery| {
-            log.add(delivery.headers().get(header::EXPIRES_AT).and_then(gristmill_amqp::Value::as_int));
+            log.add(delivery.headers().get(header::EXPIRES_AT).and_then(gristmill_amqp::FieldValue::as_int));
             async { Err(TaskError::transient("not now")) }
         })
     };

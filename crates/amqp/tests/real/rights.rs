@@ -49,7 +49,7 @@ async fn a_user_without_configure_right_consumes_retries_and_dead_letters_what_e
 
 async fn refused(uri: &str, queue: Queue, consumer: Consumer) -> String {
     match Client::builder(uri).queue(queue).consumer(consumer).start().await {
-        Err(error @ Error::Rights(_)) => error.to_string(),
+        Err(error @ Error::MissingPermissions(_)) => error.to_string(),
         Err(error) => panic!("{error:?}"),
         Ok(_) => panic!("it started"),
     }

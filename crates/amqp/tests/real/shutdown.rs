@@ -37,7 +37,7 @@ async fn what_runs_is_finished_and_the_rest_given_back() {
             }
         };
         let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
-        let watch = client.watch();
+        let watch = client.stats_handle();
         let waiting = || watch.stats().consumers[0].waiting;
         started.reaches(4).await;
         until("some that wait", async || waiting() > 0).await;
@@ -101,7 +101,8 @@ async fn begun_and_ended_again_and_again() {
     }
     let client = builder().queue(queue).consumer(noting(&orders, &log)).start().await.unwrap();
     let mut seen = log.reaches(3000).await;
-    until("all acknowledged", async || client.depth(&orders).await.is_ok_and(|(depth, _)| depth == 0)).await;
+    until("all acknowledged", async || client.queue_depth(&orders).await.is_ok_and(|(depth, _)| depth == 0))
+        .await;
     client.shutdown(Duration::from_secs(5)).await;
     seen = if seen.len() == 3000 { seen } else { log.all() };
     seen.sort_unstable();
@@ -124,7 +125,7 @@ async fn message_whose_channel_is_lost_while_its_consumer_stops_is_not_handled_a
             Client::builder(broker.uri()).queue(queue.clone()).consumer(consumer).start().await.unwrap();
         client.publisher().publish(Message::to_queue(&orders, "0")).await.unwrap();
         started.reaches(1).await;
-        let watch = client.watch();
+        let watch = client.stats_handle();
         let shutdown = tokio::spawn(client.shutdown(Duration::from_secs(60)));
         until("the timeout", async || watch.stats().consumers[0].interrupted > 0).await;
         let asking = client_of(&broker.uri()).await;
@@ -149,12 +150,12 @@ async fn outcomes_of_runs_are_used_after_a_cut_while_the_consumer_stops() {
     let client = Client::builder(uri).queue(queue).consumer(consumer).start().await.unwrap();
     started.reaches(4).await;
     let connections = proxy.connections();
-    let watch = client.watch();
+    let watch = client.stats_handle();
     let shutdown = tokio::spawn(client.shutdown(Duration::from_secs(60)));
     until("none that waits", async || watch.stats().consumers[0].waiting == 0).await;
     proxy.cut();
     until("the loss noticed", async || watch.stats().consumers[0].interrupted > 0).await;
-    proxy.mend();
+    proxy.restore();
     let asking = client_of(&broker().uri()).await;
     depth_is(&asking, &orders, 10).await;
     // The consumer waits a few seconds for its messages when all has ended: not for the connections, too.

@@ -1,10 +1,10 @@
 //! Starts that came to no end are counted, deliveries are not.
 
 use crate::{bed::*, review::raw::Hand};
-use gristmill_amqp::{Client, Consumer, Delivery, Message, OrderBy, Queue, Value, header};
+use gristmill_amqp::{Client, Consumer, Delivery, FieldValue, Message, OrderBy, Queue, header};
 use gristmill_broker::Proxy;
 use gristmill_pool::{Retry, TaskError};
-use gristmill_store::{Clock, Store, Time};
+use gristmill_store::{Store, UtcTime, WallClock};
 use std::time::Duration;
 
 const SECONDS: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ impl Home {
     }
 
     /// The same at another time.
-    fn store_at(&self, clock: &Clock) -> Store {
+    fn store_at(&self, clock: &WallClock) -> Store {
         Store::options().clock(clock.clone()).open(self.0.path().join("starts.db")).unwrap()
     }
 }
@@ -33,7 +33,7 @@ fn dead(queue: &str) -> String {
 }
 
 async fn dead_letters(client: &Client, queue: &str) -> u32 {
-    client.depth(&dead(queue)).await.map_or(0, |(depth, _)| depth)
+    client.queue_depth(&dead(queue)).await.map_or(0, |(depth, _)| depth)
 }
 
 /// Runs lives of a consumer, each of which ends without a word while message 0 runs, until message 0 is a dead letter. Then
@@ -41,7 +41,7 @@ async fn dead_letters(client: &Client, queue: &str) -> u32 {
 async fn kill_until_given_up(queue: &Queue, orders: &str, shape: impl Fn(Consumer) -> Consumer) -> usize {
     let home = Home::new();
     let (killer, done) = (Log::default(), Log::default());
-    let innocents = client().await.depth(orders).await.unwrap().0 as usize - 1;
+    let innocents = client().await.queue_depth(orders).await.unwrap().0 as usize - 1;
     loop {
         let calm = Gate::default();
         let consumer = {
@@ -79,8 +79,8 @@ async fn kill_until_given_up(queue: &Queue, orders: &str, shape: impl Fn(Consume
         client.shutdown(SECONDS).await;
         let letters = take_all(&dead(orders), 1).await;
         assert_eq!(number(&letters[0]), 0);
-        assert_eq!(letters[0].headers().get(header::REASON), Some(&Value::from("starts")), "{queue:?}");
-        assert_eq!(self::client().await.depth(&dead(orders)).await.unwrap().0, 0, "{queue:?}");
+        assert_eq!(letters[0].headers().get(header::REASON), Some(&FieldValue::from("starts")), "{queue:?}");
+        assert_eq!(self::client().await.queue_depth(&dead(orders)).await.unwrap().0, 0, "{queue:?}");
         return killer.len();
     }
 }
@@ -136,7 +136,7 @@ async fn connection_cuts_dead_letter_no_message() {
         for times in 1..=17 {
             all_here(times).await;
             proxy.cut();
-            proxy.mend();
+            proxy.restore();
         }
         all_here(18).await;
         gate.open(10_000);
@@ -232,15 +232,17 @@ async fn kills_right_after_the_start_leave_one_copy_on_a_classic_queue() {
             builder().queue(queue.clone()).consumer(consumer).store(home.store()).start().await.unwrap();
         has_started.recv().await.unwrap();
         drop(client);
-        until("the consumer gone", async || asking.depth(&orders).await.is_ok_and(|(_, count)| count == 0))
-            .await;
+        until("the consumer gone", async || {
+            asking.queue_depth(&orders).await.is_ok_and(|(_, count)| count == 0)
+        })
+        .await;
     }
     depth_is(&asking, &orders, 1).await;
 }
 
 fn attempts(orders: &str, log: &Log<u32>) -> Consumer {
     let log = log.clone();
-    let retry = Retry::exponential(3, AN_HOUR).cap(AN_HOUR);
+    let retry = Retry::exponential(3, AN_HOUR).max_delay(AN_HOUR);
     Consumer::new(orders, "fails").workers(1).retry(retry).handle(move |delivery: Delivery| {
         log.add(delivery.attempt());
         async { Err(TaskError::transient("not now")) }
@@ -250,7 +252,7 @@ fn attempts(orders: &str, log: &Log<u32>) -> Consumer {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attempts_in_place_are_kept_over_restarts() {
     let (orders, home, log) = (name("place"), Home::new(), Log::default());
-    let clock = Clock::manual(Time::from_micros(0));
+    let clock = WallClock::manual(UtcTime::from_micros(0));
     let queue = Queue::classic(&orders);
     fill(&queue, &orders, 1).await;
     for life in 1..=3 {
@@ -268,13 +270,13 @@ async fn attempts_in_place_are_kept_over_restarts() {
     }
     assert_eq!(log.all(), [1, 2, 3]);
     let letters = take_all(&dead(&orders), 1).await;
-    assert_eq!(letters[0].headers().get(header::FAILED), Some(&Value::from(3i64)));
+    assert_eq!(letters[0].headers().get(header::FAILED), Some(&FieldValue::from(3i64)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retry_in_place_keeps_its_due_time_over_restarts() {
     let (orders, home, log) = (name("due"), Home::new(), Log::default());
-    let clock = Clock::manual(Time::from_micros(0));
+    let clock = WallClock::manual(UtcTime::from_micros(0));
     let queue = Queue::classic(&orders);
     fill(&queue, &orders, 1).await;
     let half = AN_HOUR / 2;
@@ -319,8 +321,10 @@ async fn runs_that_ended_with_a_failure_of_the_sink_are_no_starts_without_an_end
         .await;
         assert_eq!(client.stats().consumers[0].rejected, 0, "it was dead-lettered");
         drop(client);
-        until("the consumer gone", async || asking.depth(&orders).await.is_ok_and(|(_, count)| count == 0))
-            .await;
+        until("the consumer gone", async || {
+            asking.queue_depth(&orders).await.is_ok_and(|(_, count)| count == 0)
+        })
+        .await;
     }
     let consumer = noting(&orders, &log).max_starts(2);
     let client = builder().queue(queue).consumer(consumer).store(home.store()).start().await.unwrap();

@@ -47,7 +47,7 @@ async fn goes_on_where_it_was_after_a_cut() {
     let client = Client::builder(uri).queue(queue).consumer(consumer).start().await.unwrap();
     log.reaches(200).await;
     proxy.cut();
-    proxy.mend();
+    proxy.restore();
     until("its end", async || log.all().last() == Some(&999)).await;
     let seen = log.all();
     // What was not acknowledged comes again; nothing is left out, and it did not begin at the beginning.
@@ -104,7 +104,7 @@ async fn messages_behind_one_that_runs_are_not_run_again_after_a_cut() {
         .await;
         proxy.cut();
         until("the loss noticed", async || client.stats().consumers[0].interrupted == cuts).await;
-        proxy.mend();
+        proxy.restore();
     }
     until("all received again", async || client.stats().consumers[0].received == 500 + 2 * 497).await;
     gate.open(1);

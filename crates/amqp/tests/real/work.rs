@@ -69,7 +69,7 @@ async fn every_message_once_and_the_queue_empty() {
         assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), (0..2000).collect(), "{kind}");
         assert_eq!(stats.consumers[0].acknowledged, 2000, "{kind}");
         let asking = self::client().await;
-        assert_eq!(asking.depth(&orders).await.unwrap(), (0, 0), "{kind}");
+        assert_eq!(asking.queue_depth(&orders).await.unwrap(), (0, 0), "{kind}");
     }
 }
 
@@ -178,7 +178,7 @@ async fn an_id_seen_before_is_skipped() {
         let store = Store::open(folder.path().join("seen.db")).unwrap();
         let total = messages.len();
         fill_with(&queue, messages).await;
-        let consumer = noting(&orders, &log).once_within(Duration::from_secs(3600));
+        let consumer = noting(&orders, &log).dedup_window(Duration::from_secs(3600));
         let client = builder().queue(queue.clone()).consumer(consumer).store(store).start().await.unwrap();
         until("all acknowledged", async || client.stats().consumers[0].acknowledged == total as u64).await;
         skipped += client.shutdown(SECONDS).await.consumers[0].skipped;
@@ -198,7 +198,7 @@ async fn a_blocking_handler_skips_what_it_has_seen_too() {
     let message = Message::to_queue(&orders, "7").id("seven");
     fill_with(&queue, vec![message; 3]).await;
     let seen = log.clone();
-    let consumer = Consumer::new(&orders, "once").once_within(SECONDS).handle_blocking(move |delivery| {
+    let consumer = Consumer::new(&orders, "once").dedup_window(SECONDS).handle_blocking(move |delivery| {
         seen.add(number(delivery));
         Ok(())
     });
@@ -249,7 +249,7 @@ async fn nothing_is_connected_to_for_what_makes_no_sense() {
     // Nobody listens there, and nobody is asked.
     let nowhere = || Client::builder("amqp://127.0.0.1:1");
     let handled = |consumer: Consumer| consumer.handle(|_| async { Ok(()) });
-    let check = |builder: gristmill_amqp::Builder, want: &str| {
+    let check = |builder: gristmill_amqp::ClientBuilder, want: &str| {
         let error = builder.check().unwrap_err().to_string();
         assert!(error.contains(want), "{error}");
     };
@@ -263,12 +263,12 @@ async fn nothing_is_connected_to_for_what_makes_no_sense() {
     check(nowhere().consumer(handled(Consumer::new("a", "c"))), "queue a is not declared");
     check(nowhere().queue(Queue::new("a")).consumer(Consumer::new("a", "c")), "no handler");
     check(nowhere().queue(Queue::new("a")).consumer(handled(Consumer::new("a", ""))), "no name");
-    let once = handled(Consumer::new("a", "c")).once_within(SECONDS);
+    let once = handled(Consumer::new("a", "c")).dedup_window(SECONDS);
     check(nowhere().queue(Queue::new("a")).consumer(once), "store");
     let twice = nowhere().queue(Queue::new("a")).consumer(handled(Consumer::new("a", "c")));
     check(twice.consumer(handled(Consumer::new("a", "c"))), "two consumers");
     check(Client::builder("http://somewhere"), "amqp://");
-    check(nowhere().in_flight(0), "in_flight");
+    check(nowhere().max_in_flight(0), "in_flight");
 }
 
 #[tokio::test]
@@ -293,7 +293,7 @@ async fn message_that_another_consumer_is_handling_is_not_run_beside_it() {
         let (gate, starts) = (gate.clone(), starts.clone());
         // One message each: both are under way at the same time.
         let consumer =
-            Consumer::new(&orders, name("shares")).once_within(SECONDS * 100).prefetch(1).workers(2).handle(
+            Consumer::new(&orders, name("shares")).dedup_window(SECONDS * 100).prefetch(1).workers(2).handle(
                 move |delivery| {
                     let (gate, starts) = (gate.clone(), starts.clone());
                     starts.add(number(&delivery));

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
-use gristmill_store::backup::Existing;
+use gristmill_store::backup::ExistingFile;
 use serde_json::json;
 
 use super::places::with_path;
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let store = context.existing()?;
     let target = absolute(&args.file)?;
-    let existing = if args.force { Existing::Replace } else { Existing::Keep };
+    let existing = if args.force { ExistingFile::Replace } else { ExistingFile::Keep };
     let mut bar = Bar::new(context.quiet);
     let report = store.backup(&target, existing, |done, total| bar.show(done, total));
     bar.clear();

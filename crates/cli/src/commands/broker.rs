@@ -5,7 +5,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use gristmill_amqp::{Builder, Client, Error as Fault, Queue};
+use gristmill_amqp::{Client, ClientBuilder, Error as Fault, Queue};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -52,10 +52,10 @@ pub(super) fn signals(most: u32) -> Result<(Listener, UnboundedReceiver<()>), Er
 }
 
 /// A client of the broker that the settings name.
-pub(super) fn builder(settings: &Amqp, name: &str) -> Builder {
+pub(super) fn builder(settings: &Amqp, name: &str) -> ClientBuilder {
     let mut uris = settings.uris.iter();
     let first = uris.next().cloned().unwrap_or_default();
-    let builder = Client::builder(first).name(name).start_within(settings.connect_within);
+    let builder = Client::builder(first).name(name).connect_timeout(settings.connect_within);
     uris.fold(builder, |builder, uri| builder.uri(uri.clone()))
 }
 
@@ -94,14 +94,14 @@ pub(super) fn failed(fault: Fault) -> Error {
         Fault::Io { source, .. } if source.kind() == ErrorKind::ConnectionRefused => {
             Error::System(format!("{text}. Is the broker running, and is this its address? {elsewhere}"))
         }
-        Fault::Io { .. } | Fault::Silent { .. } => {
+        Fault::Io { .. } | Fault::HeartbeatTimeout { .. } => {
             Error::System(format!("{text}. Can the broker be reached from here? {elsewhere}"))
         }
-        Fault::Refused { code: 403, .. } => Error::Setting(format!(
+        Fault::ConnectionRefused { code: 403, .. } => Error::Setting(format!(
             "{}. Are the user and the password in the URI the right ones? What is special in a URL is written with %, as %2f for /",
             text.trim_end_matches('.')
         )),
-        Fault::Refused { code: 530, .. } => Error::Setting(format!(
+        Fault::ConnectionRefused { code: 530, .. } => Error::Setting(format!(
             "{text}. Does the virtual host, the part of the URI behind the host, exist?"
         )),
         Fault::Channel { code: 404, .. } if text.contains("no exchange") => {
@@ -121,13 +121,15 @@ pub(super) fn failed(fault: Fault) -> Error {
             "{text}. The user in the URI has no right to that; an administrator of the broker can grant it"
         )),
         Fault::Unroutable { .. } => Error::Setting(format!("{text}. The queue has to exist")),
-        Fault::Rights(_)
+        Fault::MissingPermissions(_)
         | Fault::Uri { .. }
         | Fault::Declaration(_)
         | Fault::Tls(_)
         | Fault::Channel { .. } => Error::Setting(text),
-        Fault::Refused { .. } | Fault::Protocol { .. } => Error::Setting(format!("{text}. {elsewhere}")),
-        Fault::Ended => Error::System(format!("no broker answered in time. {elsewhere}")),
+        Fault::ConnectionRefused { .. } | Fault::Protocol { .. } => {
+            Error::Setting(format!("{text}. {elsewhere}"))
+        }
+        Fault::Closed => Error::System(format!("no broker answered in time. {elsewhere}")),
         _ => Error::System(text),
     }
 }

@@ -22,7 +22,9 @@ mod told;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gristmill_amqp::{Binding, Builder, Client, Consumer, Delivery, Error as Fault, Exchange, Offset, Queue};
+use gristmill_amqp::{
+    Binding, Client, ClientBuilder, Consumer, Delivery, Error as Fault, Exchange, Offset, Queue,
+};
 use gristmill_jobs::ProcessGroups;
 use gristmill_store::{Error as StoreError, Store};
 use tokio::runtime::Handle;
@@ -96,19 +98,19 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             client = builder.start() => client.map_err(|fault| not_started(fault, &chosen))?,
             Some(()) = told.recv() => return Ok(None),
         };
-        let watch = client.watch();
+        let stats = client.stats_handle();
         if let Some(listener) = listener {
             if let (false, Ok(address)) = (context.quiet, listener.local_addr()) {
                 aside(&format!("metrics are at http://{address}/metrics"));
             }
-            tokio::spawn(metrics::serve(listener, watch.clone()));
+            tokio::spawn(metrics::serve(listener, stats.clone()));
         }
         if !context.quiet {
             aside(&tell_start(&chosen, &client));
         }
-        let shown = told::show(watch.clone(), context.quiet);
+        let shown = told::show(stats.clone(), context.quiet);
         let mut attended = Attended {
-            watch,
+            watch: stats,
             told,
             halt,
             quiet: context.quiet,
@@ -211,7 +213,7 @@ fn assemble(
     settings: &Settings,
     opened: Result<Store, Error>,
     ends: &Ends,
-) -> Result<Builder, Error> {
+) -> Result<ClientBuilder, Error> {
     let mut builder = broker::builder(&settings.amqp, "gristmill consume");
     let needs_store = |one: &consumers::Consumer| {
         let has_ids = one.once_within.is_some() && !matches!(one.action, Action::Into { .. });
@@ -270,7 +272,7 @@ fn consumer(
     let mut made = Consumer::new(&one.queue, &one.name)
         .retry(policy::retry(one, false))
         .retry_in_place(policy::retry(one, true))
-        .keep_position()
+        .store_position()
         .workers(one.workers)
         .prefetch(one.prefetch);
     if let Some(event) = &one.event {
@@ -283,18 +285,18 @@ fn consumer(
         made = made.dead_letters(exchange, key);
     }
     if one.keep_letters {
-        made = made.keep_letters();
+        made = made.store_dead_letters();
     }
     // A table has the ids of its rows itself.
     let is_into = matches!(one.action, Action::Into { .. });
     if let Some(window) = one.once_within.filter(|_| !is_into) {
-        made = made.once_within(window);
+        made = made.dedup_window(window);
     }
     if let Some(count) = one.max_starts {
         made = made.max_starts(count);
     }
     if let Some(limit) = one.consumer_timeout {
-        made = made.broker_timeout(limit);
+        made = made.consumer_timeout(limit);
     }
     if let Some(offset) = &one.offset {
         made = made.offset(offset.clone());
@@ -324,7 +326,7 @@ fn with_action(
         watch(&gather);
         // A limit of the whole attempt would end it while its row is written, and the message would be written again.
         let gather = gather.within(one.timeout);
-        let made = one.timeout.into_iter().fold(made, Consumer::handler_limit);
+        let made = one.timeout.into_iter().fold(made, Consumer::handler_timeout);
         made.workers(if one.workers == 0 { workers } else { one.workers })
             .handler_records_starts()
             .handle(move |delivery| gather.clone().write(delivery))
@@ -347,10 +349,10 @@ fn with_action(
                 |shown: &Shown| shown.key.name == keys::EXEC_TIMEOUT.name && shown.origin == Origin::Default;
             // The default is longer than most brokers wait. That it was exceeded is logged when it happens.
             let chosen = one.timeout.or(timeout.filter(|_| !settings.shown.iter().any(is_default)));
-            let made = chosen.into_iter().fold(made, Consumer::handler_limit);
+            let made = chosen.into_iter().fold(made, Consumer::handler_timeout);
             // Without the folder, commands are not recorded, which is logged.
             let _ = create_data_folder(settings);
-            let groups = ProcessGroups::beside(&settings.database);
+            let groups = ProcessGroups::for_database(&settings.database);
             let exec = Exec::new(words.clone(), timeout, ends.halted.clone(), groups);
             if let Some(batching) = batching {
                 let runtime = Handle::current();
@@ -362,7 +364,7 @@ fn with_action(
         }
         Action::Http(url) => {
             let timeout = one.timeout.unwrap_or(HTTP_TIMEOUT);
-            let made = made.handler_limit(timeout);
+            let made = made.handler_timeout(timeout);
             let http = Http::new(url.clone(), timeout, one.http_retry_status.clone())?;
             if let Some(batching) = batching {
                 let http = Arc::new(http);

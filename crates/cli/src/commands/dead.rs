@@ -2,8 +2,8 @@
 
 mod messages;
 
-use gristmill_jobs::letters;
-use gristmill_store::letters::{DeadLetter, LetterFilter};
+use gristmill_jobs::dead_letters;
+use gristmill_store::dead_letters::{DeadLetter, DeadLetterFilter};
 use gristmill_store::{Page, Store};
 use serde_json::{Value, json};
 
@@ -127,8 +127,8 @@ impl Which {
         }
     }
 
-    fn filter(&self) -> LetterFilter {
-        LetterFilter {
+    fn filter(&self) -> DeadLetterFilter {
+        DeadLetterFilter {
             kind: self.kind.clone(),
             document_id: self.document.clone(),
             reason: self.reason.clone(),
@@ -146,21 +146,21 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
         Command::List { filter, limit, after } => {
             let Filter { kind, document, reason } = filter;
             let narrowed = kind.is_some() || document.is_some() || reason.is_some() || after.is_some();
-            let filter = LetterFilter { kind, document_id: document, reason, task_id: None };
-            list(context, &store.letters().list(&filter, after, limit)?, narrowed)
+            let filter = DeadLetterFilter { kind, document_id: document, reason, task_id: None };
+            list(context, &store.dead_letters().list(&filter, after, limit)?, narrowed)
         }
-        Command::Show { id } => show(context, &store.letters().get(id)?),
+        Command::Show { id } => show(context, &store.dead_letters().get(id)?),
         Command::Retry(which) if which.all => retry_all(context, &store, &which.filter()),
         Command::Retry(which) => {
             let mut republisher = Republisher::new(context);
-            each(context, &which.ids, |id| match store.letters().get(*id)? {
+            each(context, &which.ids, |id| match store.dead_letters().get(*id)? {
                 letter if letter.is_message() => republisher.publish(&store, &letter),
                 _ => retry(&store, *id),
             })
         }
         Command::Discard { which, yes } if which.all => discard_all(context, &store, &which.filter(), yes),
         Command::Discard { which, .. } => each(context, &which.ids, |id| {
-            store.letters().discard(*id)?;
+            store.dead_letters().discard(*id)?;
             Ok((json!({"id": id, "discarded": true}), format!("dead letter {id} is gone")))
         }),
     }
@@ -232,13 +232,13 @@ fn show(context: &Context, letter: &DeadLetter) -> Result<Outcome, Error> {
 
 /// Tries a letter's task again. No kind here makes its tasks in a way of its own.
 pub(crate) fn retry(store: &Store, id: i64) -> Result<(Value, String), Error> {
-    let task = letters::retry(store, &[], id)?.id;
+    let task = dead_letters::retry(store, &[], id)?.id;
     let value = json!({"id": id, "task": task});
     Ok((value, format!("dead letter {id} is task {task} now")))
 }
 
-fn retry_all(context: &Context, store: &Store, filter: &LetterFilter) -> Result<Outcome, Error> {
-    let retried = letters::retry_all(store, &[], filter)?;
+fn retry_all(context: &Context, store: &Store, filter: &DeadLetterFilter) -> Result<Outcome, Error> {
+    let retried = dead_letters::retry_all(store, &[], filter)?;
     let tasks = retried.tasks.len() as u64;
     let mut items: Vec<Value> =
         retried.tasks.iter().map(|(letter, task)| json!({"id": letter, "task": task.id})).collect();
@@ -247,7 +247,12 @@ fn retry_all(context: &Context, store: &Store, filter: &LetterFilter) -> Result<
     let mut republisher = Republisher::new(context);
     let mut published = 0;
     for id in retried.messages {
-        match store.letters().get(id).map_err(Error::from).and_then(|one| republisher.publish(store, &one)) {
+        match store
+            .dead_letters()
+            .get(id)
+            .map_err(Error::from)
+            .and_then(|one| republisher.publish(store, &one))
+        {
             Ok((item, _)) => {
                 items.push(item);
                 published += 1;
@@ -279,14 +284,19 @@ fn none_match(hints: &Hints) -> String {
     format!("no dead letter matches. `{}` shows those there are", hints.command("dead list"))
 }
 
-fn discard_all(context: &Context, store: &Store, filter: &LetterFilter, yes: bool) -> Result<Outcome, Error> {
+fn discard_all(
+    context: &Context,
+    store: &Store,
+    filter: &DeadLetterFilter,
+    yes: bool,
+) -> Result<Outcome, Error> {
     let ids = matching(store, filter)?;
     let count = plural(ids.len() as u64, "dead letter");
     if !yes && !ids.is_empty() {
         return Err(Error::Setting(format!("{count} would be gone for good; with --yes they are discarded")));
     }
     for id in &ids {
-        match store.letters().discard(*id) {
+        match store.dead_letters().discard(*id) {
             // Another process removed or retried it first.
             Ok(()) | Err(gristmill_store::Error::NotFound(_)) => {}
             Err(error) => return Err(error.into()),
@@ -299,10 +309,10 @@ fn discard_all(context: &Context, store: &Store, filter: &LetterFilter, yes: boo
     Ok(Outcome::Done)
 }
 
-fn matching(store: &Store, filter: &LetterFilter) -> Result<Vec<i64>, Error> {
+fn matching(store: &Store, filter: &DeadLetterFilter) -> Result<Vec<i64>, Error> {
     let mut ids = Vec::new();
     loop {
-        let page = store.letters().list(filter, ids.last().copied(), 200)?;
+        let page = store.dead_letters().list(filter, ids.last().copied(), 200)?;
         ids.extend(page.items.iter().map(|letter| letter.id));
         if page.next_cursor.is_none() {
             return Ok(ids);

@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let mut repairs = None;
     if args.repair {
         // What a dead worker left behind must not run beside the next attempt.
-        gristmill_jobs::ProcessGroups::beside(&settings.database).end_left_over(None);
+        gristmill_jobs::ProcessGroups::for_database(&settings.database).kill_orphans(None);
         repairs = Some(options.repair(&settings.database, &checkup, settings.worker.max_crashes)?);
         checkup = examine()?;
     }
@@ -86,7 +86,7 @@ fn open_settings(settings: &Settings) -> Option<Finding> {
 /// them so.
 fn open_to_others(settings: &Settings) -> Option<Finding> {
     let database = &settings.database;
-    let files = private::open_to_others(database);
+    let files = private::files_open_to_others(database);
     let folder = database.parent().filter(|_| settings.database_by_default);
     let folder = folder.filter(|folder| private::is_open_to_others(folder));
     let command = |mode: &str, paths: &[&Path]| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use gristmill_jobs::exec;
 use gristmill_store::tasks::{MAX_PAYLOAD, NewTask};
-use gristmill_store::{Store, Time};
+use gristmill_store::{Store, UtcTime};
 use serde_json::json;
 
 use crate::context::{Context, open_or_create};
@@ -110,7 +110,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    At(Time),
+    At(UtcTime),
     In(Duration),
 }
 
@@ -124,7 +124,7 @@ fn when(text: &str) -> Result<When, String> {
         let time = text.parse::<jiff::civil::DateTime>().ok()?;
         Some(jiff::tz::Offset::UTC.to_timestamp(time).ok()?.as_microsecond())
     };
-    moment.or_else(civil).map(|micros| When::At(Time::from_micros(micros))).ok_or_else(|| {
+    moment.or_else(civil).map(|micros| When::At(UtcTime::from_micros(micros))).ok_or_else(|| {
         "legal: a UTC time such as '2030-01-01 06:00:00', one with an offset such as 2030-01-01T06:00:00+02:00, or a \
          time from now such as 'in 5m'"
             .to_owned()
@@ -153,7 +153,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
-    if !args.command.is_empty() && args.kind != exec::NAME {
+    if !args.command.is_empty() && args.kind != exec::KIND {
         return Err(Error::Setting(format!(
             "words after -- are a command, which only the kind exec runs; {:?} takes --payload or --lines",
             args.kind
@@ -189,8 +189,8 @@ fn for_commands(args: &Args) -> Result<(), Error> {
         return Ok(());
     };
     let right = match (args.kind.as_str(), &args.lines) {
-        (exec::NAME, None) => format!("a payload of exec has the field {field:?} for it"),
-        (exec::NAME, Some(_)) => {
+        (exec::KIND, None) => format!("a payload of exec has the field {field:?} for it"),
+        (exec::KIND, Some(_)) => {
             format!("each line is a payload of exec, which has the field {field:?} for it")
         }
         (kind, _) => format!("what a task of the kind {kind:?} needs is part of its payload"),
@@ -248,7 +248,7 @@ pub(super) fn check(kind: &str, text: &str) -> Result<(), String> {
         return Err(format!("is too long; at most {MAX_PAYLOAD} bytes are legal"));
     }
     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| format!("is not JSON: {error}"))?;
-    if kind == exec::NAME {
+    if kind == exec::KIND {
         let command: exec::Command =
             serde_json::from_str(text).map_err(|error| format!("is not a command: {error}"))?;
         command.check().map_err(|error| format!("is not a command: {error}"))?;

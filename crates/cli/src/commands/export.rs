@@ -6,8 +6,8 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gristmill_jsonl::export::{Exported, export, export_to_file};
-use gristmill_jsonl::import::control::{Control, Progress};
+use gristmill_jsonl::export::{ExportSummary, export, export_to_file};
+use gristmill_jsonl::import::control::{ImportHandle, ImportProgress};
 use serde_json::json;
 
 use super::progress::{Line, Pace, Part, Shown, short};
@@ -63,10 +63,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
-    let control = Arc::new(Control::default());
+    let control = Arc::new(ImportHandle::default());
     let signals = Listener::start(1, {
         let control = control.clone();
-        move || control.stop()
+        move || control.cancel()
     })?;
     let is_file = args.output.as_os_str() != "-";
     let shown = progress(&control, context.quiet);
@@ -80,18 +80,18 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     match result {
         Ok(exported) if is_file => told(&exported, &args.output, context).map(|()| Outcome::Done),
         // A reader that has read enough, such as `head`, ends it as well.
-        Err(gristmill_jsonl::Error::Stopped) if !control.is_stopped() => Ok(Outcome::Done),
-        Err(gristmill_jsonl::Error::Stopped) => Ok(Outcome::Interrupted),
+        Err(gristmill_jsonl::Error::Cancelled) if !control.is_cancelled() => Ok(Outcome::Done),
+        Err(gristmill_jsonl::Error::Cancelled) => Ok(Outcome::Interrupted),
         result => Ok(result.map(|_| Outcome::Done)?),
     }
 }
 
 /// Shows how far the export has come until it is ended.
-fn progress(control: &Arc<Control>, quiet: bool) -> Shown {
+fn progress(control: &Arc<ImportHandle>, quiet: bool) -> Shown {
     let control = control.clone();
     let mut pace = Pace::default();
     Shown::start(quiet, move |elapsed| {
-        let Progress { rows, bytes_read: written, .. } = control.progress();
+        let ImportProgress { rows, bytes_read: written, .. } = control.progress();
         let parts = vec![
             Part(9, "exporting".to_owned()),
             Part(7, bytes(written)),
@@ -103,7 +103,7 @@ fn progress(control: &Arc<Control>, quiet: bool) -> Shown {
     })
 }
 
-fn to_standard_output(args: &Args, control: &Arc<Control>) -> gristmill_jsonl::Result<Exported> {
+fn to_standard_output(args: &Args, control: &Arc<ImportHandle>) -> gristmill_jsonl::Result<ExportSummary> {
     let mut output = BufWriter::with_capacity(BUFFER, io::stdout().lock());
     let result = export(&args.from, &args.table, &mut output, control);
     // The export has flushed what it has written. After a failure the rest is of no use.
@@ -114,8 +114,8 @@ fn to_standard_output(args: &Args, control: &Arc<Control>) -> gristmill_jsonl::R
 /// Bytes that are written to standard output at a time.
 const BUFFER: usize = 64 << 10;
 
-fn told(exported: &Exported, file: &Path, context: &Context) -> Result<(), Error> {
-    let Exported { table, rows, columns, bytes: size, seconds } = exported;
+fn told(exported: &ExportSummary, file: &Path, context: &Context) -> Result<(), Error> {
+    let ExportSummary { table, rows, columns, bytes: size, seconds } = exported;
     let object = json!({
         "table": table, "rows": rows, "columns": columns, "bytes": size, "seconds": seconds,
         "output": file.display().to_string(),

@@ -6,7 +6,7 @@ mod told;
 
 use std::path::PathBuf;
 
-use gristmill_dedup::folders::{Options, PartialOptions, groups, partial};
+use gristmill_dedup::folders::{FolderOptions, SimilarOptions, find_identical, find_similar};
 
 use super::completeness::Completeness;
 use super::paging::Paging;
@@ -79,16 +79,16 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let narrowed = args.match_names || args.min_size > 1 || args.min_files > 1 || !args.root.is_empty();
     let Args { match_names, min_size, min_files, .. } = *args;
     if args.partial {
-        let options = PartialOptions {
+        let options = SimilarOptions {
             min_similarity: args.min_similarity.unwrap_or(50),
             min_files,
             min_size,
             roots,
             limit: page.offset().saturating_add(page.limit),
             list: args.list.unwrap_or(10),
-            ..PartialOptions::default()
+            ..SimilarOptions::default()
         };
-        let found = partial(&store, &options)?;
+        let found = find_similar(&store, &options)?;
         let shown = found.pairs.get(page.offset()..).unwrap_or_default();
         let answer = told::Similar {
             pairs: shown,
@@ -101,8 +101,8 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         let text = || format!("{}\n{}", answer.text().trim_end(), completeness.text());
         context.output.say(&completeness.in_json(answer.json()), |_| text())?;
     } else {
-        let options = Options { match_names, min_size, min_files, roots };
-        let found = groups(&store, &options)?;
+        let options = FolderOptions { match_names, min_size, min_files, roots };
+        let found = find_identical(&store, &options)?;
         let shown: Vec<_> = found.iter().skip(page.offset()).take(page.limit).collect();
         let identical = found.iter().filter(|group| group.identical).count() as u64;
         let answer = told::Same {

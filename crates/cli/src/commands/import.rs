@@ -9,11 +9,11 @@ mod told;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gristmill_jsonl::import::control::Control;
-use gristmill_jsonl::import::options::{Existing, LONGEST_LINE, OnError, Options, Target};
+use gristmill_jsonl::import::control::ImportHandle;
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, MAX_LINE_BYTES, OnError, Target};
 use gristmill_jsonl::import::schema::Schema;
 use gristmill_jsonl::import::stats::{DateKind, stats};
-use gristmill_jsonl::import::{import, summary::Summary};
+use gristmill_jsonl::import::{import, summary::ImportSummary};
 
 use self::told::Told;
 use super::words::size;
@@ -234,7 +234,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         (Some(path), true, _) => Target::Preview(path.clone()),
         (Some(path), _, _) => Target::Database(path.clone()),
         (None, true, _) => Target::Schema,
-        (None, _, true) => Target::Nothing,
+        (None, _, true) => Target::ValidateOnly,
         _ => {
             let text =
                 "where to? Name a database with --into FILE.db; --dry-run shows the tables it would get";
@@ -242,17 +242,19 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         }
     };
     let options = options(args, context)?;
-    let control = Arc::new(Control::default());
+    let control = Arc::new(ImportHandle::default());
     let signals = Listener::start(1, {
         let control = control.clone();
-        move || control.stop()
+        move || control.cancel()
     })?;
     let shown = progress::show(&control, context.quiet);
     let result = import(&args.paths, &target, &options, &control);
     shown.end();
     signals.stop();
     let summary = match result {
-        Err(gristmill_jsonl::Error::Stopped) => Summary { interrupted: true, ..Summary::default() },
+        Err(gristmill_jsonl::Error::Cancelled) => {
+            ImportSummary { interrupted: true, ..ImportSummary::default() }
+        }
         result => result?,
     };
     let told =
@@ -269,7 +271,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
 }
 
 /// Whether something is left for the user to put right.
-fn is_wrong(summary: &Summary, may_lose_lines: bool) -> bool {
+fn is_wrong(summary: &ImportSummary, may_lose_lines: bool) -> bool {
     summary.has_failures()
         || summary.stopped_by.is_some()
         || !summary.unmatched.is_empty()
@@ -285,11 +287,11 @@ impl Args {
     }
 }
 
-fn options(args: &Args, context: &Context) -> Result<Options, Error> {
+fn options(args: &Args, context: &Context) -> Result<ImportOptions, Error> {
     let max_line = args.max_line.map(|bytes| match usize::try_from(bytes) {
-        Ok(bytes @ 1..=LONGEST_LINE) => Ok(bytes),
+        Ok(bytes @ 1..=MAX_LINE_BYTES) => Ok(bytes),
         _ => Err(Error::Setting(format!(
-            "--max-line {bytes} is not legal; legal: a size from 1B to {LONGEST_LINE}B"
+            "--max-line {bytes} is not legal; legal: a size from 1B to {MAX_LINE_BYTES}B"
         ))),
     });
     if let Some(wrong) = args.languages.iter().find(|tag| !is_tag(tag)) {
@@ -297,15 +299,15 @@ fn options(args: &Args, context: &Context) -> Result<Options, Error> {
             "--languages {wrong:?} is not legal; legal: tags such as en, de or pt-BR, with commas between them"
         )));
     }
-    let (defaults, settings) = (Options::default(), context.settings()?);
-    Ok(Options {
+    let (defaults, settings) = (ImportOptions::default(), context.settings()?);
+    Ok(ImportOptions {
         workers: settings.import_workers,
         exact_numbers: args.exact_numbers || settings.import_exact_numbers,
         existing: match (args.replace, args.append, args.upsert) {
-            (true, _, _) => Existing::Replace,
-            (_, true, _) => Existing::Append,
-            (_, _, true) => Existing::Upsert,
-            _ => Existing::Refuse,
+            (true, _, _) => ExistingTable::Replace,
+            (_, true, _) => ExistingTable::Append,
+            (_, _, true) => ExistingTable::Upsert,
+            _ => ExistingTable::Refuse,
         },
         on_error: match (args.on_error.as_deref(), args.max_errors) {
             (Some("fail"), _) => OnError::Fail,

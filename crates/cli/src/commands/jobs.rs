@@ -5,10 +5,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use gristmill_store::dead_letters::DeadLetterFilter;
 use gristmill_store::jobs::{JobFilter, JobKind, JobRow, JobStatus};
-use gristmill_store::letters::LetterFilter;
 use gristmill_store::tasks::{TaskFilter, TaskRow, TaskStatus};
-use gristmill_store::{Page, Store, Time};
+use gristmill_store::{Page, Store, UtcTime};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -200,7 +200,7 @@ fn status(task: &TaskRow) -> &'static str {
 }
 
 impl Entry {
-    fn created_at(&self) -> Time {
+    fn created_at(&self) -> UtcTime {
         match self {
             Entry::Task(task) => task.created_at,
             Entry::Job(job) => job.created_at,
@@ -328,8 +328,8 @@ fn table(output: &Output, hints: &Hints, page: &Page<Entry>, narrowed: bool) -> 
 
 /// The dead letter of a task that was given up, unless it is gone.
 fn letter_of(store: &Store, task: i64) -> Result<Option<i64>, Error> {
-    let filter = LetterFilter { task_id: Some(task.to_string()), ..LetterFilter::default() };
-    Ok(store.letters().list(&filter, None, 1)?.items.pop().map(|letter| letter.id))
+    let filter = DeadLetterFilter { task_id: Some(task.to_string()), ..DeadLetterFilter::default() };
+    Ok(store.dead_letters().list(&filter, None, 1)?.items.pop().map(|letter| letter.id))
 }
 
 fn retry(store: &Store, id: &Id) -> Result<(Value, String), Error> {
@@ -343,7 +343,7 @@ fn retry(store: &Store, id: &Id) -> Result<(Value, String), Error> {
     match store.tasks().get(number)?.status {
         TaskStatus::Failed => {}
         TaskStatus::Scheduled => {
-            store.tasks().hurry(number)?;
+            store.tasks().run_now(number)?;
             return Ok((json!({"id": id, "status": "pending"}), format!("task {number} is due now")));
         }
         other => {
@@ -367,7 +367,7 @@ fn recover(context: &Context) -> Result<Outcome, Error> {
     let max_crashes = context.settings()?.worker.max_crashes;
     let store = context.existing()?;
     // What a dead worker left behind must not run beside the next attempt.
-    gristmill_jobs::ProcessGroups::beside(store.path()).end_left_over(None);
+    gristmill_jobs::ProcessGroups::for_database(store.path()).kill_orphans(None);
     let tasks = store.tasks().recover(max_crashes)?;
     let others = [
         ("jobs", store.jobs().recover()?),

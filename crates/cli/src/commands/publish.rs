@@ -170,8 +170,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     }
     let settings = context.settings()?;
     let mut builder = broker::builder(&settings.amqp, "gristmill publish")
-        .in_flight(args.in_flight.try_into().unwrap_or(1))
-        .confirm_within(args.confirm_within);
+        .max_in_flight(args.in_flight.try_into().unwrap_or(1))
+        .confirm_timeout(args.confirm_within);
     if let Some(queue) = &args.queue {
         builder = builder.queue(args.declared(queue)?);
     }

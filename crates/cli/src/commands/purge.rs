@@ -1,6 +1,6 @@
 //! `gristmill purge`: forgets what has been gone for long.
 
-use gristmill_store::Time;
+use gristmill_store::UtcTime;
 use jiff::Timestamp;
 
 use super::words::moment;
@@ -38,7 +38,7 @@ enum What {
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let (store, _) = context.scanned()?;
-    let before = Time::from_micros(args.before.as_microsecond());
+    let before = UtcTime::from_micros(args.before.as_microsecond());
     let purged = store.catalog().purge(args.what != What::Folders, args.what != What::Files, before)?;
     context.output.summary(&purged, Outcome::Done, |_| {
         let (files, folders) = (purged.files as u64, purged.folders as u64);

@@ -5,7 +5,7 @@ mod peek;
 mod purge;
 mod transfer;
 
-use gristmill_amqp::{Client, Error as Fault, companions};
+use gristmill_amqp::{Client, Error as Fault, derived_queue_names};
 use serde::Serialize;
 use serde_json::json;
 
@@ -130,8 +130,8 @@ fn wanted(args: &Args, settings: &Settings) -> Result<Vec<Wanted>, Error> {
     let mut wanted: Vec<Wanted> = Vec::new();
     for queue in &named {
         // The dead queue, and then retry queues, of which the first exists whenever another does.
-        let first = companions(queue).nth(1);
-        let beside = companions(queue).enumerate().map(|(at, name)| Wanted {
+        let first = derived_queue_names(queue).nth(1);
+        let beside = derived_queue_names(queue).enumerate().map(|(at, name)| Wanted {
             may_be_missing: !named.contains(&name),
             only_with: first.clone().filter(|_| at > 1 && !named.contains(&name)),
             name,
@@ -164,7 +164,7 @@ async fn look(client: &Client, wanted: &[Wanted]) -> Result<Vec<Found>, Fault> {
             continue;
         }
         let queue = name.clone();
-        match client.depth(name).await {
+        match client.queue_depth(name).await {
             Ok((messages, consumers)) => {
                 found.push(Found {
                     queue,
@@ -217,7 +217,7 @@ fn failed(fault: Fault) -> Error {
         Fault::Channel { code: 404, .. } => {
             Error::Setting(format!("{text}. `gristmill queues QUEUE` shows one"))
         }
-        Fault::Refused { code: 540, .. } => {
+        Fault::ConnectionRefused { code: 540, .. } => {
             Error::Setting(format!("{text}. Streams are read with `gristmill consume QUEUE --offset first`"))
         }
         other => broker::failed(other),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gristmill_dedup::{Mode, Options};
+use gristmill_dedup::{ScanMode, ScanOptions};
 
 use super::places::chosen;
 use super::scan::scan_and_tell;
@@ -38,11 +38,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         let text = "no folder is registered yet; scan one: `gristmill scan FOLDER`";
         return Err(Error::Setting(text.to_owned()));
     }
-    let options = Options {
-        mode: Mode::Refresh,
+    let options = ScanOptions {
+        mode: ScanMode::Refresh,
         allow_empty: args.allow_empty,
         workers: settings.scan.workers,
-        ..Options::default()
+        ..ScanOptions::default()
     };
     scan_and_tell(&store, &roots, &options, context)
 }

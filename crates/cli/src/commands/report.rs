@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use gristmill_dedup::report::{Options, html};
-use gristmill_store::Clock;
+use gristmill_dedup::report::{ReportOptions, html};
+use gristmill_store::WallClock;
 use serde_json::json;
 
 use super::completeness::Completeness;
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let aside = args.html.as_os_str() == "-";
     let target = if aside { None } else { Some(target(&args.html, args.force)?) };
     let (store, _) = context.scanned()?;
-    let page = html(&store, &Options::new(Clock::system().now()))?;
+    let page = html(&store, &ReportOptions::new(WallClock::system().now()))?;
     match target {
         None => context.output.say(&json!({"html": page}), |_| page.clone())?,
         Some(target) => {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gristmill_store::roots::Root;
-use gristmill_store::{Store, Time};
+use gristmill_store::{Store, UtcTime};
 use serde_json::{Value, json};
 
 use super::ask::ask;
@@ -110,7 +110,7 @@ fn filters(root: &Root) -> Option<Value> {
 /// The filters of the last scan, as flags of `scan`.
 fn filter_flags(root: &Root) -> String {
     let Some(Value::Object(filters)) = filters(root) else { return "-".to_owned() };
-    let moment = |value: &Value| value.as_i64().map(|at| time(Time::from_micros(at.div_euclid(1_000))));
+    let moment = |value: &Value| value.as_i64().map(|at| time(UtcTime::from_micros(at.div_euclid(1_000))));
     let flags = filters.iter().flat_map(|(name, value)| {
         let flag = format!("--{}", name.replace('_', "-"));
         match (name.as_str(), value) {

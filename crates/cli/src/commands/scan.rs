@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gristmill_dedup::{Control, Filter, Mode, Options, Summary, scan};
+use gristmill_dedup::{Filter, ScanHandle, ScanMode, ScanOptions, ScanSummary, scan};
 use gristmill_store::Store;
 use gristmill_store::roots::Root;
 use jiff::Timestamp;
@@ -157,7 +157,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     }
     let (mode, folders) = asked(&args.words)?;
     let settings = context.settings()?;
-    let options = Options {
+    let options = ScanOptions {
         mode,
         algorithm: settings.scan.algorithm,
         every_file: args.every_file,
@@ -194,13 +194,13 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
 pub(crate) fn scan_and_tell(
     store: &Store,
     roots: &[Root],
-    options: &Options,
+    options: &ScanOptions,
     context: &Context,
 ) -> Result<Outcome, Error> {
-    let control = Arc::new(Control::default());
+    let control = Arc::new(ScanHandle::default());
     let signals = Listener::start(1, {
         let control = control.clone();
-        move || control.stop()
+        move || control.cancel()
     })?;
     let shown = progress::show(&control, context.quiet);
     let result = scan(store, roots, options, &control);
@@ -208,8 +208,8 @@ pub(crate) fn scan_and_tell(
     signals.stop();
     let summary = result?;
     let outcome = match summary {
-        Summary { interrupted: true, .. } => Outcome::Interrupted,
-        Summary { errors: 1.., .. } | Summary { failed_roots: 1.., .. } => Outcome::ForTheUser,
+        ScanSummary { interrupted: true, .. } => Outcome::Interrupted,
+        ScanSummary { errors: 1.., .. } | ScanSummary { failed_roots: 1.., .. } => Outcome::ForTheUser,
         _ => Outcome::Done,
     };
     let completeness = match summary.interrupted {
@@ -234,11 +234,11 @@ pub(crate) fn scan_and_tell(
 const TOP: usize = 5;
 
 /// What to do, and where.
-fn asked(words: &[OsString]) -> Result<(Mode, Vec<PathBuf>), Error> {
+fn asked(words: &[OsString]) -> Result<(ScanMode, Vec<PathBuf>), Error> {
     let mode = match words.first().and_then(|word| word.to_str()) {
-        Some("all") => Some(Mode::All),
-        Some("folders") => Some(Mode::Folders),
-        Some("files") => Some(Mode::Files),
+        Some("all") => Some(ScanMode::All),
+        Some("folders") => Some(ScanMode::Walk),
+        Some("files") => Some(ScanMode::Hash),
         _ => None,
     };
     let rest = &words[usize::from(mode.is_some())..];
@@ -251,7 +251,7 @@ fn asked(words: &[OsString]) -> Result<(Mode, Vec<PathBuf>), Error> {
              `gristmill scan {word} FOLDER` for the other"
         )));
     }
-    Ok((mode.unwrap_or(Mode::All), rest.iter().map(PathBuf::from).collect()))
+    Ok((mode.unwrap_or(ScanMode::All), rest.iter().map(PathBuf::from).collect()))
 }
 
 fn filter(args: &Args) -> Result<Filter, Error> {

@@ -10,10 +10,10 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::Scope;
 use std::time::Duration;
 
-use gristmill_jobs::{Running, Summary, exec};
+use gristmill_jobs::{RunSummary, RunnerHandle, exec};
 use gristmill_pool::Retry;
 use gristmill_store::Store;
-use gristmill_store::tasks::Claims;
+use gristmill_store::tasks::ForeignClaims;
 use serde_json::json;
 
 use super::environment::withheld;
@@ -73,7 +73,7 @@ enum Event {
     /// Nothing is left to do, or it cannot go on; stopping it says which.
     Ended,
     /// It has stopped.
-    Stopped(Result<Summary, gristmill_jobs::Error>),
+    Stopped(Result<RunSummary, gristmill_jobs::Error>),
 }
 
 pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
     let (told, summary) = std::thread::scope(|scope| {
         scope.spawn(|| {
             match args.once {
-                true => drop(running.wait_caught_up()),
+                true => drop(running.wait_no_due_tasks()),
                 false => drop(running.wait_ended(Duration::MAX)),
             }
             let _ = attended.events.send(Event::Ended);
@@ -110,7 +110,7 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
     signals.stop();
     let summary = summary?;
     let mut value = object(&summary)?;
-    let mut claims = Claims::default();
+    let mut claims = ForeignClaims::default();
     if args.once {
         claims = store.tasks().claims_of_others(&settings.worker.queues, running.worker())?;
         value.insert("claimed_by_others".to_owned(), json!(claims));
@@ -126,7 +126,7 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
 
 /// A worker and those who wait for it.
 struct Attended<'a> {
-    running: &'a Running,
+    running: &'a RunnerHandle,
     shutdown: Duration,
     quiet: bool,
     events: Sender<Event>,
@@ -139,7 +139,7 @@ impl Attended<'_> {
         scope: &'scope Scope<'scope, '_>,
         event: &Receiver<Event>,
         progress: bool,
-    ) -> (u32, Result<Summary, gristmill_jobs::Error>) {
+    ) -> (u32, Result<RunSummary, gristmill_jobs::Error>) {
         let mut told = 0;
         let mut last = Progress::default();
         loop {
@@ -197,11 +197,11 @@ struct Progress {
 }
 
 impl Progress {
-    fn of(running: &Running) -> Self {
+    fn of(running: &RunnerHandle) -> Self {
         running.stats().kinds.iter().fold(Progress::default(), |sum, kind| Progress {
             done: sum.done + kind.tasks.completed,
             running: sum.running + kind.pool.active as u64,
-            failed: sum.failed + kind.tasks.retried + kind.tasks.buried,
+            failed: sum.failed + kind.tasks.retried + kind.tasks.dead_lettered,
         })
     }
 
@@ -212,10 +212,10 @@ impl Progress {
 }
 
 /// Due tasks in the queues served that this worker cannot run, by kind.
-fn left(store: &Store, settings: &Settings, running: &Running) -> Result<BTreeMap<String, u64>, Error> {
+fn left(store: &Store, settings: &Settings, running: &RunnerHandle) -> Result<BTreeMap<String, u64>, Error> {
     let known = running.stats().kinds;
     let mut left = BTreeMap::new();
-    for (queue, kind, count) in store.tasks().waiting()? {
+    for (queue, kind, count) in store.tasks().count_due()? {
         if settings.worker.queues.contains(&queue) && !known.iter().any(|known| known.kind == kind) {
             *left.entry(kind).or_insert(0) += count;
         }
@@ -229,22 +229,22 @@ fn tell_left(left: &BTreeMap<String, u64>) -> String {
     format!("left in the queue: {count} that this worker has no handler for ({})", kinds.join(", "))
 }
 
-fn start(store: &Store, settings: &Settings) -> Result<Running, Error> {
+fn start(store: &Store, settings: &Settings) -> Result<RunnerHandle, Error> {
     let worker = &settings.worker;
     let exec = &settings.exec;
-    let commands = exec::kind(exec::Settings {
+    let commands = exec::kind(exec::ExecSettings {
         workers: exec.workers,
         timeout: exec.timeout,
         max_output: exec.max_output,
-        retry: Retry::exponential(exec.attempts, exec.backoff_base).cap(exec.backoff_cap),
-        withheld: withheld(),
+        retry: Retry::exponential(exec.attempts, exec.backoff_base).max_delay(exec.backoff_cap),
+        removed_env: withheld(),
     });
     let runner = gristmill_jobs::Runner::builder(store.clone())
         .name(name())
         .queues(worker.queues.clone())
         .lease(worker.lease)
         .max_crashes(worker.max_crashes)
-        .keep_finished(worker.keep_finished)
+        .retain_finished(worker.keep_finished)
         .kind(commands)
         .on_job({
             let scan = settings.scan.clone();
@@ -259,8 +259,9 @@ fn name() -> String {
     format!("{host}:{}", std::process::id())
 }
 
-fn tell(summary: &Summary, claims: &Claims, hints: &Hints) -> String {
-    let Summary { completed, retried, buried, released, cancelled, lost, unfinished } = *summary;
+fn tell(summary: &RunSummary, claims: &ForeignClaims, hints: &Hints) -> String {
+    let RunSummary { completed, retried, dead_lettered: buried, released, cancelled, lost, unfinished } =
+        *summary;
     let mut lines = vec![format!("{} done", plural(completed, "task"))];
     let given_up = format!("given up; see `{}`", hints.command("dead list"));
     let rest = [
@@ -277,8 +278,8 @@ fn tell(summary: &Summary, claims: &Claims, hints: &Hints) -> String {
 }
 
 /// Which tasks other workers hold, and when it is known at the latest whether those are done that cannot be seen.
-fn tell_claims(claims: &Claims) -> Vec<String> {
-    let Claims { alive, unseen, unseen_until } = *claims;
+fn tell_claims(claims: &ForeignClaims) -> Vec<String> {
+    let ForeignClaims { alive, unseen, unseen_until } = *claims;
     let mut lines = Vec::new();
     if alive > 0 {
         lines.push(format!("{alive} claimed by other workers on this machine, which are alive"));

@@ -2,7 +2,7 @@
 //!
 //! Owns their grammar, `NAME=VALUE` and `NAME:TYPE=VALUE`, and the types of the arguments that RabbitMQ knows.
 
-use gristmill_amqp::Value;
+use gristmill_amqp::FieldValue;
 use jiff::Timestamp;
 
 use super::value;
@@ -12,7 +12,7 @@ const TYPES: &str =
     "text, int, int8, uint8, int16, uint16, int32, uint32, float, double, bool, time, bytes or void";
 
 /// A name with its value.
-pub(crate) type Typed = (String, Value);
+pub(crate) type Typed = (String, FieldValue);
 
 /// Arguments of queues that RabbitMQ knows, without their `x-`, and their types.
 const ARGUMENTS: &[(&str, Kind)] = &[
@@ -48,16 +48,16 @@ enum Kind {
 }
 
 impl Kind {
-    fn read(self, text: &str) -> Option<Value> {
+    fn read(self, text: &str) -> Option<FieldValue> {
         let count = || text.parse::<i64>().ok().filter(|count| *count >= 0);
         Some(match self {
-            Kind::Count => Value::Int(count()?),
-            Kind::Size => Value::Int(count().or_else(|| i64::try_from(value::size(text)?).ok())?),
+            Kind::Count => FieldValue::Int(count()?),
+            Kind::Size => FieldValue::Int(count().or_else(|| i64::try_from(value::size(text)?).ok())?),
             Kind::Milliseconds => {
                 let duration = || i64::try_from(value::duration(text)?.as_millis()).ok();
-                Value::Int(count().or_else(duration)?)
+                FieldValue::Int(count().or_else(duration)?)
             }
-            Kind::Bool => Value::Bool(text.parse().ok()?),
+            Kind::Bool => FieldValue::Bool(text.parse().ok()?),
             Kind::Text => text.into(),
         })
     }
@@ -110,7 +110,7 @@ pub(crate) fn argument(text: &str) -> Result<Typed, String> {
 }
 
 /// The name without its type, and the value. What stands behind the last colon is part of the name unless it is a type.
-fn named<'a>(name: &'a str, text: &str) -> Option<(&'a str, Value)> {
+fn named<'a>(name: &'a str, text: &str) -> Option<(&'a str, FieldValue)> {
     match name.rsplit_once(':') {
         Some((name, kind)) if TYPES.split([',', ' ']).any(|known| known == kind && known != "or") => {
             Some((name, read(kind, text)?))
@@ -119,22 +119,22 @@ fn named<'a>(name: &'a str, text: &str) -> Option<(&'a str, Value)> {
     }
 }
 
-fn read(kind: &str, text: &str) -> Option<Value> {
+fn read(kind: &str, text: &str) -> Option<FieldValue> {
     Some(match kind {
         "text" => text.into(),
-        "int" => Value::Int(text.parse().ok()?),
-        "int8" => Value::Int8(text.parse().ok()?),
-        "uint8" => Value::UInt8(text.parse().ok()?),
-        "int16" => Value::Int16(text.parse().ok()?),
-        "uint16" => Value::UInt16(text.parse().ok()?),
-        "int32" => Value::Int32(text.parse().ok()?),
-        "uint32" => Value::UInt32(text.parse().ok()?),
-        "float" => Value::Float(text.parse().ok()?),
-        "double" => Value::Double(text.parse().ok()?),
-        "bool" => Value::Bool(text.parse().ok()?),
-        "time" => Value::Time(seconds(text)?),
-        "bytes" => Value::Bytes(bytes(text)?.into()),
-        "void" if text.is_empty() => Value::Void,
+        "int" => FieldValue::Int(text.parse().ok()?),
+        "int8" => FieldValue::Int8(text.parse().ok()?),
+        "uint8" => FieldValue::UInt8(text.parse().ok()?),
+        "int16" => FieldValue::Int16(text.parse().ok()?),
+        "uint16" => FieldValue::UInt16(text.parse().ok()?),
+        "int32" => FieldValue::Int32(text.parse().ok()?),
+        "uint32" => FieldValue::UInt32(text.parse().ok()?),
+        "float" => FieldValue::Float(text.parse().ok()?),
+        "double" => FieldValue::Double(text.parse().ok()?),
+        "bool" => FieldValue::Bool(text.parse().ok()?),
+        "time" => FieldValue::Time(seconds(text)?),
+        "bytes" => FieldValue::Bytes(bytes(text)?.into()),
+        "void" if text.is_empty() => FieldValue::Void,
         _ => return None,
     })
 }
@@ -161,18 +161,18 @@ mod tests {
     #[test]
     fn headers_have_the_type_that_is_named() {
         for (text, name, value) in [
-            ("a=b", "a", Value::Text("b".to_owned())),
-            ("a:b=c", "a:b", Value::Text("c".to_owned())),
-            ("a:or=c", "a:or", Value::Text("c".to_owned())),
-            ("a=b=c", "a", Value::Text("b=c".to_owned())),
-            ("retries:int=-3", "retries", Value::Int(-3)),
-            ("a:b:int32=3", "a:b", Value::Int32(3)),
-            ("a:bool=true", "a", Value::Bool(true)),
-            ("a:double=0.5", "a", Value::Double(0.5)),
-            ("a:time=1970-01-01T00:01:00Z", "a", Value::Time(60)),
-            ("a:time=61", "a", Value::Time(61)),
-            ("a:bytes=ff00", "a", Value::Bytes(vec![0xff, 0].into())),
-            ("a:void=", "a", Value::Void),
+            ("a=b", "a", FieldValue::Text("b".to_owned())),
+            ("a:b=c", "a:b", FieldValue::Text("c".to_owned())),
+            ("a:or=c", "a:or", FieldValue::Text("c".to_owned())),
+            ("a=b=c", "a", FieldValue::Text("b=c".to_owned())),
+            ("retries:int=-3", "retries", FieldValue::Int(-3)),
+            ("a:b:int32=3", "a:b", FieldValue::Int32(3)),
+            ("a:bool=true", "a", FieldValue::Bool(true)),
+            ("a:double=0.5", "a", FieldValue::Double(0.5)),
+            ("a:time=1970-01-01T00:01:00Z", "a", FieldValue::Time(60)),
+            ("a:time=61", "a", FieldValue::Time(61)),
+            ("a:bytes=ff00", "a", FieldValue::Bytes(vec![0xff, 0].into())),
+            ("a:void=", "a", FieldValue::Void),
         ] {
             assert_eq!(header(text), Ok((name.to_owned(), value)), "{text}");
         }
@@ -184,14 +184,14 @@ mod tests {
     #[test]
     fn arguments_that_rabbitmq_knows_have_their_types() {
         for (text, name, value) in [
-            ("max-length=10", "x-max-length", Value::Int(10)),
-            ("x-max-length=10", "x-max-length", Value::Int(10)),
-            ("max-length-bytes=1KiB", "x-max-length-bytes", Value::Int(1024)),
-            ("message-ttl=30s", "x-message-ttl", Value::Int(30_000)),
-            ("message-ttl=5", "x-message-ttl", Value::Int(5)),
-            ("single-active-consumer=true", "x-single-active-consumer", Value::Bool(true)),
-            ("overflow=reject-publish", "x-overflow", Value::Text("reject-publish".to_owned())),
-            ("x-other:int=3", "x-other", Value::Int(3)),
+            ("max-length=10", "x-max-length", FieldValue::Int(10)),
+            ("x-max-length=10", "x-max-length", FieldValue::Int(10)),
+            ("max-length-bytes=1KiB", "x-max-length-bytes", FieldValue::Int(1024)),
+            ("message-ttl=30s", "x-message-ttl", FieldValue::Int(30_000)),
+            ("message-ttl=5", "x-message-ttl", FieldValue::Int(5)),
+            ("single-active-consumer=true", "x-single-active-consumer", FieldValue::Bool(true)),
+            ("overflow=reject-publish", "x-overflow", FieldValue::Text("reject-publish".to_owned())),
+            ("x-other:int=3", "x-other", FieldValue::Int(3)),
         ] {
             assert_eq!(argument(text), Ok((name.to_owned(), value)), "{text}");
         }

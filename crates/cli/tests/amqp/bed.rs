@@ -21,7 +21,8 @@ pub(crate) fn broker() -> &'static Broker {
 /// One with the management plugin, for all tests of it.
 pub(crate) fn broker_with_management() -> &'static Broker {
     static BROKER: OnceLock<Broker> = OnceLock::new();
-    let start = || Broker::with(&Settings::new().management()).unwrap_or_else(|fault| panic!("{fault}"));
+    let start =
+        || Broker::start_with(&Settings::new().management()).unwrap_or_else(|fault| panic!("{fault}"));
     BROKER.get_or_init(start)
 }
 
@@ -114,7 +115,7 @@ impl Bed {
     /// How many are ready in a queue that is named like ours with this behind; none if it is not there.
     pub(crate) fn depth(&self, suffix: &str) -> Option<u32> {
         let name = format!("{}{suffix}", self.queue);
-        self.runtime.block_on(self.client().depth(&name)).ok().map(|(messages, _)| messages)
+        self.runtime.block_on(self.client().queue_depth(&name)).ok().map(|(messages, _)| messages)
     }
 
     /// Waits until so many are ready.

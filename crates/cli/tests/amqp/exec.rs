@@ -1,6 +1,6 @@
 //! `gristmill consume --exec`.
 
-use gristmill_amqp::{Message, Value};
+use gristmill_amqp::{FieldValue, Message};
 use serde_json::json;
 
 use crate::bed::{Bed, body, header};
@@ -117,7 +117,7 @@ fn hostile_headers_cost_themselves_only() {
         .header("large", "x".repeat((32 << 10) + 1))
         .header("", "no name")
         .header("a=b\nc", "line one\nline two")
-        .header("bytes", Value::Bytes(vec![0xff, 0xfe].into()))
+        .header("bytes", FieldValue::Bytes(vec![0xff, 0xfe].into()))
         .header("good", "is here");
     let mut much = Message::to_queue(&bed.queue, "much").header("good", "is here");
     for number in 0..48 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
-use gristmill_amqp::{Delivery, Headers, Message, Queue, Value, header as ours};
+use gristmill_amqp::{Delivery, FieldValue, Headers, Message, Queue, header as ours};
 use serde_json::{Value as Json, json};
 
 use crate::bed::{Bed, body, header};
@@ -16,10 +16,10 @@ fn rich(bed: &Bed) -> Message {
         .event("created")
         // The broker sorts them.
         .header("count", 3i64)
-        .header("list", Value::Array(vec![Value::Int16(1), Value::Void]))
+        .header("list", FieldValue::Array(vec![FieldValue::Int16(1), FieldValue::Void]))
         .header("ratio", 0.5)
-        .header("raw", Value::Bytes(vec![0xff, 0x00].into()))
-        .header("small", Value::Int32(7))
+        .header("raw", FieldValue::Bytes(vec![0xff, 0x00].into()))
+        .header("small", FieldValue::Int32(7))
         .header("table", Headers::new().with("inner", true))
         .header("tenant", "acme");
     let properties = &mut message.properties;
@@ -194,7 +194,7 @@ fn a_move_ends_though_its_source_is_filled_meanwhile() {
 #[test]
 fn a_full_target_ends_the_move_and_the_rest_stays() {
     let bed = Bed::new("full");
-    let target = bed.declare(".target", |name| Queue::classic(name).at_most(10));
+    let target = bed.declare(".target", |name| Queue::classic(name).max_length(10));
     bed.publish((0..100).map(|number| number.to_string()));
     bed.depth_is("", 100);
     let said = bed.run(&["queues", "move", &bed.queue, &target, "--json"]);
@@ -209,11 +209,9 @@ fn a_full_target_ends_the_move_and_the_rest_stays() {
 fn peek_shows_all_of_a_message_and_leaves_it() {
     let bed = Bed::new("peek");
     let mut message = rich(&bed);
-    message = Message::to_queue(&bed.queue, vec![0xff, 0x00]).header("small", Value::Int32(7)).id(message
-        .properties
-        .message_id
-        .take()
-        .unwrap());
+    message = Message::to_queue(&bed.queue, vec![0xff, 0x00])
+        .header("small", FieldValue::Int32(7))
+        .id(message.properties.message_id.take().unwrap());
     bed.send([message, Message::to_queue(&bed.queue, "text")]);
     let said = bed.run(&["queues", "peek", &bed.queue, "--json"]);
     assert_eq!(said.code, Some(0), "{said:?}");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::Stdio;
 
-use gristmill_amqp::Value;
+use gristmill_amqp::FieldValue;
 use gristmill_broker::Broker;
 use serde_json::json;
 
@@ -268,12 +268,12 @@ fn messages_carry_every_property_and_typed_headers() {
     );
     assert_eq!(properties.timestamp, Some(1_769_860_800));
     for (name, value) in [
-        ("retries", Value::Int(3)),
-        ("small", Value::Int32(-7)),
-        ("ratio", Value::Double(0.5)),
-        ("on", Value::Bool(true)),
-        ("raw", Value::Bytes(vec![0xff, 0].into())),
-        ("plain", Value::Text("3".to_owned())),
+        ("retries", FieldValue::Int(3)),
+        ("small", FieldValue::Int32(-7)),
+        ("ratio", FieldValue::Double(0.5)),
+        ("on", FieldValue::Bool(true)),
+        ("raw", FieldValue::Bytes(vec![0xff, 0].into())),
+        ("plain", FieldValue::Text("3".to_owned())),
     ] {
         assert_eq!(found.headers().get(name), Some(&value), "{name}");
     }

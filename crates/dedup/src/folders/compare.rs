@@ -12,7 +12,7 @@ use crate::Result;
 
 /// The beginning of a list, and how long it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listed<T> {
+pub struct CappedList<T> {
     /// As many as were asked for, by path.
     pub items: Vec<T>,
     /// How many there are.
@@ -41,7 +41,7 @@ pub struct Differing {
     pub known: bool,
 }
 
-type Lists = (Listed<Entry>, Listed<Entry>, Listed<Differing>);
+type Lists = (CappedList<Entry>, CappedList<Entry>, CappedList<Differing>);
 
 /// What two folders do not have in common, as numbers of files.
 pub(super) struct Comparison<'a> {
@@ -103,17 +103,17 @@ impl<'a> Comparison<'a> {
             };
             Ok(found.into_iter().map(entry).collect())
         };
-        let listed = |files: &[u32], folder: &Path| -> Result<Listed<Entry>> {
+        let listed = |files: &[u32], folder: &Path| -> Result<CappedList<Entry>> {
             let mut items = entries(files, folder)?;
             items.sort_by(|x, y| x.path.cmp(&y.path));
-            Ok(Listed { items, total: files.len() as u64 })
+            Ok(CappedList { items, total: files.len() as u64 })
         };
         let (ours, theirs): (Vec<u32>, Vec<u32>) = self.differing.iter().copied().unzip();
         let pairs = entries(&ours, a)?.into_iter().zip(entries(&theirs, b)?);
         let known = self.differing.iter().map(|&(x, y)| self.is_compared(x, y));
         let mut items: Vec<_> = pairs.zip(known).map(|((a, b), known)| Differing { a, b, known }).collect();
         items.sort_by(|x, y| x.a.path.cmp(&y.a.path));
-        let differing = Listed { items, total: self.differing.len() as u64 };
+        let differing = CappedList { items, total: self.differing.len() as u64 };
         Ok((listed(&self.only_in_a, a)?, listed(&self.only_in_b, b)?, differing))
     }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use gristmill_store::Store;
 
 use super::classes::{NONE, Sameness};
-use super::compare::{Comparison, Differing, Entry, Listed};
+use super::compare::{CappedList, Comparison, Differing, Entry};
 use super::pairs::{self, Pair, Wanted};
 use super::tree::{NameHash, Tree, UNKNOWN, name_hash};
 use super::{Places, selected};
@@ -16,7 +16,7 @@ use crate::{Error, Result};
 
 /// Which similar folders to list.
 #[derive(Clone, Debug)]
-pub struct PartialOptions {
+pub struct SimilarOptions {
     /// How alike they must be, in hundredths, up to 100.
     pub min_similarity: u8,
     /// Folders with at least so many files in and below them.
@@ -34,9 +34,9 @@ pub struct PartialOptions {
     pub list: usize,
 }
 
-impl Default for PartialOptions {
+impl Default for SimilarOptions {
     fn default() -> Self {
-        PartialOptions {
+        SimilarOptions {
             min_similarity: 50,
             min_files: 1,
             min_size: 1,
@@ -50,9 +50,9 @@ impl Default for PartialOptions {
 
 /// Some pairs of similar folders, and what it took to find them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Partials {
+pub struct SimilarFolders {
     /// Those with most bytes in common first.
-    pub pairs: Vec<Partial>,
+    pub pairs: Vec<SimilarPair>,
     /// How many there are.
     pub total: usize,
     /// Pairs that a content proposed.
@@ -63,7 +63,7 @@ pub struct Partials {
 
 /// Two similar folders.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Partial {
+pub struct SimilarPair {
     /// The one.
     pub a: Side,
     /// The other.
@@ -77,11 +77,11 @@ pub struct Partial {
     /// Their size.
     pub matching_bytes: u64,
     /// Files of `a` whose content `b` does not have, or not as often, except those that differ.
-    pub only_in_a: Listed<Entry>,
+    pub only_in_a: CappedList<Entry>,
     /// The same of `b`.
-    pub only_in_b: Listed<Entry>,
+    pub only_in_b: CappedList<Entry>,
     /// Files of the same name and place in both, with different contents.
-    pub differing: Listed<Differing>,
+    pub differing: CappedList<Differing>,
 }
 
 /// In what two folders differ, or may differ.
@@ -135,7 +135,7 @@ pub struct Side {
 /// be read matches none. Of pairs inside each other the outermost of those that are most alike is listed; a folder that
 /// holds one folder and nothing else stands for that. A pair is not listed when all that matches in one of its folders
 /// lies in a single folder of that, and the other has none around it. Of identical folders one stands for all.
-pub fn partial(store: &Store, options: &PartialOptions) -> Result<Partials> {
+pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFolders> {
     if options.min_similarity > 100 {
         let text = format!("a similarity is between 0 and 100 percent, not {}", options.min_similarity);
         return Err(Error::Invalid(text));
@@ -152,7 +152,7 @@ pub fn partial(store: &Store, options: &PartialOptions) -> Result<Partials> {
     pairs.retain(|pair| pair.bytes >= options.min_size);
     let order = |pair: &Pair| (u64::MAX - pair.bytes, union(&tree, pair) - pair.files, pair.a, pair.b);
     pairs.sort_unstable_by_key(order);
-    let mut partials = Partials {
+    let mut partials = SimilarFolders {
         pairs: Vec::new(),
         total: pairs.len(),
         proposed: found.proposed,
@@ -162,7 +162,7 @@ pub fn partial(store: &Store, options: &PartialOptions) -> Result<Partials> {
         tree: &tree,
         same: &same,
         places: Places::new(store)?,
-        settled: store.scans().is_settled(&[])?,
+        settled: store.scans().is_fully_compared(&[])?,
     };
     for pair in pairs.iter().take(options.limit) {
         let outer = [pair.a, pair.b].map(|at| outermost(&tree, at, |at| selected(&tree, &options.roots, at)));
@@ -181,7 +181,7 @@ struct Described<'a> {
 }
 
 impl Described<'_> {
-    fn pair(&self, pair: &Pair, outer: [u32; 2], list: usize) -> Result<Partial> {
+    fn pair(&self, pair: &Pair, outer: [u32; 2], list: usize) -> Result<SimilarPair> {
         let tree = self.tree;
         let inner = [pair.a, pair.b];
         let sides = self.places.of(tree, &outer)?;
@@ -207,7 +207,7 @@ impl Described<'_> {
         let absolute = |number: usize| sides[number].0.join(&sides[number].2);
         let lists = comparison.lists(&self.places, &absolute(0), &absolute(1), list)?;
         let (only_in_a, only_in_b, differing) = lists;
-        Ok(Partial {
+        Ok(SimilarPair {
             differences: self.differences(pair, &a, &b),
             a,
             b,

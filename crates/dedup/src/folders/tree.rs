@@ -201,7 +201,7 @@ fn entry<L>(file: &TreeFile<'_>, folder: u32, label: L) -> File<L> {
     let content = match file.content {
         Content::Empty => EMPTY,
         Content::Shared(number) => number,
-        Content::Alone => ALONE,
+        Content::Unique => ALONE,
         Content::Unknown => UNKNOWN,
     };
     let (size, allocated) = (file.stat.size, file.stat.allocated);

@@ -15,15 +15,15 @@ use gristmill_store::catalog::Algorithm;
 use gristmill_store::roots::Root;
 use gristmill_store::scans::{Duplicates, Scan};
 
-use super::{Mode, Options, settled_as};
+use super::{ScanMode, ScanOptions, settled_as};
 use crate::eager::Eager;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::plan::{self, Holds, Plan, Wish};
-use crate::progress::{Control, Phase, Progress, add};
+use crate::progress::{ScanHandle, ScanPhase, ScanProgress, add};
 use crate::reader::{Budget, Reader, Round, Tops};
 use crate::scribe::{Note, Scribe};
-use crate::summary::Summary;
+use crate::summary::ScanSummary;
 use crate::sys::Folder;
 use crate::walk::{Job, Manner, Tally, Walk};
 use gristmill_store::display_path;
@@ -41,8 +41,8 @@ const SHARED_WHEN_STOPPED: usize = 4_096;
 /// A scan under way.
 pub(super) struct Course<'a> {
     pub(super) store: &'a Store,
-    pub(super) options: &'a Options,
-    pub(super) control: &'a Arc<Control>,
+    pub(super) options: &'a ScanOptions,
+    pub(super) control: &'a Arc<ScanHandle>,
     pub(super) workers: usize,
     pub(super) all: &'a [Root],
     pub(super) chosen: &'a [Root],
@@ -61,7 +61,7 @@ pub(super) struct Course<'a> {
     pub(super) eager: Option<Arc<Eager>>,
     /// The duplicates there were, and are still.
     pub(super) settled: Option<Duplicates>,
-    pub(super) summary: Summary,
+    pub(super) summary: ScanSummary,
     /// What every root holds.
     pub(super) holds: HashMap<i64, Holds>,
     /// When workers were asked to stop.
@@ -76,7 +76,7 @@ pub(super) struct WalkedRoot {
 
 /// What a course leaves.
 pub(super) struct End {
-    pub(super) summary: Summary,
+    pub(super) summary: ScanSummary,
     pub(super) tally: Arc<Tally>,
     pub(super) holds: HashMap<i64, Holds>,
     pub(super) absent: HashSet<i64>,
@@ -95,19 +95,19 @@ impl Course<'_> {
             let begun = Instant::now();
             let is_written = self.walk(manner)?;
             self.summary.seconds.walk = begun.elapsed().as_secs_f64();
-            if !is_written || self.control.is_stopped() || self.is_settled()? {
+            if !is_written || self.control.is_cancelled() || self.is_settled()? {
                 return Ok(());
             }
             for scan in self.scans.iter().filter(|scan| !self.absent.contains(&scan.root)) {
-                self.store.scans().walked(scan.id)?;
+                self.store.scans().mark_walked(scan.id)?;
             }
         }
         if self.has_read_all()? {
-            let Progress { files, bytes, .. } = self.control.progress();
+            let ScanProgress { files, bytes, .. } = self.control.progress();
             self.holds = self.chosen.iter().map(|root| (root.id, Holds { files, bytes })).collect();
             return self.share();
         }
-        self.control.enter(Phase::Planning);
+        self.control.enter(ScanPhase::Planning);
         // Written while the rest is planned.
         let _ = self.scribe.notes.send(Note::ShareFirsts);
         let begun = Instant::now();
@@ -117,11 +117,11 @@ impl Course<'_> {
         self.summary.seconds.plan = begun.elapsed().as_secs_f64();
         if self.options.mode.reads() {
             let begun = Instant::now();
-            self.control.enter(Phase::Edges);
+            self.control.enter(ScanPhase::Samples);
             let large = first.large;
             self.read(first, Round::First, &tops)?;
             self.summary.seconds.edges = begun.elapsed().as_secs_f64();
-            if self.control.is_stopped() {
+            if self.control.is_cancelled() {
                 return Ok(());
             }
             if large == 0 {
@@ -131,21 +131,21 @@ impl Course<'_> {
             let second = plan::second(self.store, &self.wish(), self.control)?;
             self.summary.seconds.plan += begun.elapsed().as_secs_f64();
             let begun = Instant::now();
-            self.control.enter(Phase::Contents);
+            self.control.enter(ScanPhase::Contents);
             self.read(second, Round::Second, &tops)?;
             self.summary.seconds.contents = begun.elapsed().as_secs_f64();
             return self.share();
         }
         // Files that are back, or that a stopped scan has read, may have hashes that others have, too.
         let own: Vec<i64> = self.scans.iter().map(|scan| scan.id).collect();
-        match self.store.scans().is_settled(&own)? {
+        match self.store.scans().is_fully_compared(&own)? {
             true => Ok(()),
             false => first.algorithms.iter().try_for_each(|algorithm| self.share_hashes(*algorithm)),
         }
     }
 
     fn wish(&self) -> Wish {
-        let Options { algorithm, every_file: every, .. } = *self.options;
+        let ScanOptions { algorithm, every_file: every, .. } = *self.options;
         let roots = self.chosen.iter().map(|root| root.id).collect();
         let since = self.scans.iter().filter(|scan| scan.resumed).map(|scan| scan.started_at).min();
         Wish { algorithm, every, roots, since, open: self.open.clone() }
@@ -164,11 +164,12 @@ impl Course<'_> {
             Some((root.id, Holds { files: number(root.files)?, bytes: number(root.bytes)? }))
         });
         let holds = counted.collect::<Option<HashMap<_, _>>>();
-        let (true, Some(holds)) = (same && self.options.mode == Mode::All && self.absent.is_empty(), holds)
+        let (true, Some(holds)) =
+            (same && self.options.mode == ScanMode::All && self.absent.is_empty(), holds)
         else {
             return Ok(false);
         };
-        self.settled = self.store.scans().settled(&settled_as(self.options), &own)?;
+        self.settled = self.store.scans().last_full_comparison(&settled_as(self.options), &own)?;
         self.holds = holds;
         Ok(self.settled.is_some())
     }
@@ -198,11 +199,11 @@ impl Course<'_> {
 
     /// False when what it found could not be written.
     fn walk(&mut self, manner: &Arc<Manner>) -> Result<bool> {
-        self.control.enter(Phase::Walking);
+        self.control.enter(ScanPhase::Walking);
         let roots = Arc::new(self.all.iter().map(|root| root.path.clone()).collect::<Vec<_>>());
-        let Options { mode, algorithm, every_file, .. } = *self.options;
+        let ScanOptions { mode, algorithm, every_file, .. } = *self.options;
         let (control, budget) = (self.control.clone(), self.budget.clone());
-        let eager = (mode == Mode::All)
+        let eager = (mode == ScanMode::All)
             .then(|| Arc::new(Eager::new((algorithm, every_file), control, budget, self.workers)));
         self.eager.clone_from(&eager);
         let listings = Arc::new(AtomicU64::new(0));
@@ -244,7 +245,7 @@ impl Course<'_> {
         }
         self.wait(&pool)?;
         for (walk, _) in &walks {
-            while !self.control.is_stopped() && walk.has_links() {
+            while !self.control.is_cancelled() && walk.has_links() {
                 let pool = self.pool("links")?;
                 walk.follow_next(&pool);
                 self.wait(&pool)?;
@@ -258,7 +259,7 @@ impl Course<'_> {
         let is_whole = self.options.filter == Filter::default()
             && !self.options.one_file_system
             && self.control.errors.load(Ordering::Relaxed) == 0;
-        if written && is_whole && !self.control.is_stopped() {
+        if written && is_whole && !self.control.is_cancelled() {
             for (_, scan) in &walks {
                 let gone = self.store.catalog().unseen(scan.root)?;
                 add(&self.scribe.missing, gone as u64);
@@ -270,7 +271,7 @@ impl Course<'_> {
     /// Makes files of the same content part of their group. At the end and in the order of rows: done for each as it is
     /// found, the same pages of the index would be written again with every commit.
     fn share(&mut self) -> Result<()> {
-        if self.control.is_stopped() {
+        if self.control.is_cancelled() {
             return Ok(());
         }
         let begun = Instant::now();
@@ -290,9 +291,9 @@ impl Course<'_> {
     /// Compares all hashes of an algorithm.
     fn share_hashes(&self, algorithm: Algorithm) -> Result<()> {
         let every = self.options.every_file;
-        let is_stopped = || self.control.is_stopped();
+        let is_stopped = || self.control.is_cancelled();
         for ids in plan::to_share(self.store, (algorithm, every), is_stopped)?.chunks(SHARED_AT_ONCE) {
-            if self.control.is_stopped() || self.scribe.notes.send(Note::Shared(ids.to_vec())).is_err() {
+            if self.control.is_cancelled() || self.scribe.notes.send(Note::Shared(ids.to_vec())).is_err() {
                 break;
             }
         }
@@ -308,7 +309,7 @@ impl Course<'_> {
         if !is_any_read || is_over() || !self.scribe.flush() {
             return Ok(());
         }
-        let Options { algorithm, every_file: every, .. } = *self.options;
+        let ScanOptions { algorithm, every_file: every, .. } = *self.options;
         for ids in plan::to_share(self.store, (algorithm, every), is_over)?.chunks(SHARED_WHEN_STOPPED) {
             let is_sent = !is_over() && self.scribe.notes.send(Note::Shared(ids.to_vec())).is_ok();
             if !is_sent || !self.scribe.flush() {
@@ -365,7 +366,7 @@ impl Course<'_> {
     }
 
     fn pool(&self, name: &str) -> Result<Pool> {
-        let builder = Pool::builder().name(name).workers(self.workers).queue(self.workers * 10);
+        let builder = Pool::builder().name(name).workers(self.workers).queue_capacity(self.workers * 10);
         builder.build().map_err(|error| Error::System(error.to_string()))
     }
 
@@ -373,21 +374,21 @@ impl Course<'_> {
     fn wait(&self, pool: &Pool) -> Result<()> {
         pool.close();
         let mut nap = Duration::from_micros(50);
-        while !pool.has_ended() && !self.control.is_stopped() {
+        while !pool.is_finished() && !self.control.is_cancelled() {
             std::thread::park_timeout(nap);
             // An unchanged folder takes less than the longest nap.
             nap = (nap * 2).min(Duration::from_millis(2));
         }
-        if self.control.is_stopped() {
+        if self.control.is_cancelled() {
             let _ = self.stopped_at.set(Instant::now());
         }
-        let report: Report = if self.control.is_stopped() { pool.shutdown(GRACE) } else { pool.join() };
-        for task in &report.unstopped {
+        let report: Report = if self.control.is_cancelled() { pool.shutdown(GRACE) } else { pool.join() };
+        for task in &report.abandoned {
             tracing::warn!(%task, "did not stop in time and is left behind");
         }
         // Told to stop, all say that they did.
         let told = |failure: &&Failure| {
-            self.control.is_stopped() && matches!(failure.error.cause(), Cause::Cancelled)
+            self.control.is_cancelled() && matches!(failure.error.cause(), Cause::Cancelled)
         };
         match report.failures.iter().find(|failure| !told(failure)) {
             Some(failure) => Err(cause_of(failure)),

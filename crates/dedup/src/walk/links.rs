@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
 use gristmill_pool::{Context, Pool, TaskResult};
-use gristmill_store::catalog::{KnownFile, KnownFolder, LinkKind, Listing, Place, Skipped, Stat};
+use gristmill_store::catalog::{FolderRef, KnownFile, KnownFolder, LinkKind, Listing, Skipped, Stat};
 
 use super::visit::add_file;
 use super::{ToWalk, Walk, skipped};
@@ -61,7 +61,7 @@ impl Walk {
     fn follow(self: &Arc<Self>, ctx: &Context, path: PathBuf, link: Link) -> TaskResult<()> {
         let name = path.file_name().unwrap_or_default().to_owned();
         let parent = path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let place = Place { root: self.job.root.id, id: link.parent, path: parent };
+        let place = FolderRef { root: self.job.root.id, id: link.parent, path: parent };
         let mut listing = Listing::new(self.job.scan, place);
         let full = self.job.root.path.join(&path);
         let target = std::fs::canonicalize(&full).and_then(|target| Ok((std::fs::metadata(&full)?, target)));
@@ -86,7 +86,7 @@ impl Walk {
             Ok((_, target)) if self.job.roots.iter().any(|root| target.starts_with(root)) => None,
             Ok((metadata, _)) => Some(metadata.is_dir()),
         };
-        let below = self.top.below(&listing.place.path, true);
+        let below = self.top.below(&listing.folder.path, true);
         if leads.is_none() {
             listing.skipped = self.skipped_link(&path, &name);
         }
@@ -125,7 +125,7 @@ impl Walk {
                     Some(known) if known.removed || known.excluded => listing.returned_folders.push(known.id),
                     Some(_) => {}
                 }
-                let place = Place { root: self.job.root.id, id, path };
+                let place = FolderRef { root: self.job.root.id, id, path };
                 let filesystem = known.and_then(|known| known.filesystem);
                 next = Some(ToWalk {
                     place,

@@ -11,8 +11,8 @@ use std::sync::{Arc, PoisonError};
 
 use gristmill_pool::{TaskError, TaskResult};
 use gristmill_store::catalog::{
-    ChangedFile, Digest, End, FileRef, Finding, Known, KnownFile, KnownFolder, LinkKind, Listing, Place,
-    Reading, Skipped, Stat,
+    ChangedFile, Digest, FileHash, FileRef, FolderRef, KnownEntries, KnownFile, KnownFolder, LinkKind,
+    Listing, ListingStatus, ReadResult, Skipped, Stat,
 };
 
 use super::links::Link;
@@ -29,7 +29,7 @@ const PART: usize = 512;
 
 /// A folder in a folder.
 pub(super) struct Subfolder {
-    pub(super) place: Place,
+    pub(super) place: FolderRef,
     /// The filesystem that it was on when it was last walked.
     pub(super) filesystem: Option<i64>,
     /// Whether it was a mount point then.
@@ -67,15 +67,15 @@ pub(super) struct Visit<'a> {
     /// What is to be read next.
     next: Next,
     /// Edges of large files; and what was read of files that were not as they had been seen a moment before.
-    readings: Vec<Reading>,
+    readings: Vec<FileHash>,
 }
 
 impl<'a> Visit<'a> {
     pub(super) fn new(
         walk: &'a Walk,
         folder: &'a Folder,
-        place: &Place,
-        known: Known,
+        place: &FolderRef,
+        known: KnownEntries,
         rules: Option<&'a Rules>,
     ) -> Self {
         let had_any = known.files.iter().any(|(_, file)| !file.missing)
@@ -131,9 +131,9 @@ impl<'a> Visit<'a> {
         }
         self.listing.new_files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         if self.listing.weight() >= PART {
-            self.send(End::Part).map_err(|_| Stop::Told)?;
+            self.send(ListingStatus::Part).map_err(|_| Stop::Told)?;
         }
-        if self.walk.job.control.is_stopped() { Err(Stop::Told) } else { Ok(()) }
+        if self.walk.job.control.is_cancelled() { Err(Stop::Told) } else { Ok(()) }
     }
 
     fn entry(&mut self, name: OsString, kind: Kind) {
@@ -195,7 +195,7 @@ impl<'a> Visit<'a> {
     }
 
     fn path_of(&self, name: &OsStr) -> PathBuf {
-        self.listing.place.path.join(name)
+        self.listing.folder.path.join(name)
     }
 
     fn takes(&self, name: &OsStr, is_folder: bool) -> bool {
@@ -267,7 +267,7 @@ impl<'a> Visit<'a> {
             Some(_) => {}
         }
         let filesystem = known.and_then(|known| known.filesystem);
-        let place = Place { root: self.walk.job.root.id, id, path };
+        let place = FolderRef { root: self.walk.job.root.id, id, path };
         let was_mount_point = known.is_some_and(|known| known.mount_point);
         let above = self.listing.filesystem;
         self.folders.push(Subfolder { place, filesystem, was_mount_point, above });
@@ -276,7 +276,7 @@ impl<'a> Visit<'a> {
     /// Leaves a link for when all else has been walked.
     fn defer(&mut self, name: &OsStr) {
         let (file, folder) = (self.files.take(name), self.known_folders.take(name));
-        let link = Link { parent: self.listing.place.id, file, folder };
+        let link = Link { parent: self.listing.folder.id, file, folder };
         let mut links = self.walk.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.insert(self.path_of(name), link);
     }
@@ -285,7 +285,7 @@ impl<'a> Visit<'a> {
     pub(super) fn end(mut self) -> TaskResult<Next> {
         let walk = self.walk;
         if self.may_be_unmounted && self.is_empty && self.had_any && !walk.job.manner.allow_empty {
-            let place = self.listing.place.clone();
+            let place = self.listing.folder.clone();
             walk.failed(
                 place,
                 "it is empty, and was not when it was last scanned. Is its disk mounted? \
@@ -299,16 +299,16 @@ impl<'a> Visit<'a> {
         let gone = self.known_folders.rest().filter(|(_, known)| !known.removed);
         self.listing.missing_folders.extend(gone.map(|(name, _)| name.clone()));
         self.listing.skipped = self.skipped;
-        self.send(if walk.job.manner.only_known { End::Known } else { End::Whole })?;
+        self.send(if walk.job.manner.only_known { ListingStatus::Known } else { ListingStatus::Whole })?;
         Ok(self.next)
     }
 
-    pub(super) fn send(&mut self, end: End) -> TaskResult<()> {
-        let mut next = Listing::new(self.walk.job.scan, self.listing.place.clone());
+    pub(super) fn send(&mut self, end: ListingStatus) -> TaskResult<()> {
+        let mut next = Listing::new(self.walk.job.scan, self.listing.folder.clone());
         next.filesystem = self.listing.filesystem;
         next.mount_point = self.listing.mount_point;
         let mut listing = std::mem::replace(&mut self.listing, next);
-        listing.end = end;
+        listing.status = end;
         let number = self.walk.job.listings.fetch_add(1, Ordering::Relaxed);
         if let Some(eager) = &self.walk.job.eager {
             self.read(eager, number, &mut listing);
@@ -337,8 +337,11 @@ impl<'a> Visit<'a> {
                 // As it was seen: its row gets its hash at once.
                 (
                     FileRef::New(_, place),
-                    Reading {
-                        finding: Finding::Content(algorithm, hash), differs: false, racy: false, ..
+                    FileHash {
+                        result: ReadResult::Content(algorithm, hash),
+                        differs: false,
+                        racy: false,
+                        ..
                     },
                 ) => listing.contents.push((place, Digest { algorithm, hash, shared: false })),
                 (_, reading) => {
@@ -355,7 +358,7 @@ impl<'a> Visit<'a> {
         if listing.new_files.is_empty() {
             return Vec::new();
         }
-        let folder: Arc<Path> = Arc::from(listing.place.path.as_path());
+        let folder: Arc<Path> = Arc::from(listing.folder.path.as_path());
         let files = (0..).zip(&listing.new_files).filter(|(_, (_, stat))| eager.takes(stat));
         let fresh = files.map(|(place, (name, stat))| Fresh {
             top: self.walk.top.clone(),
@@ -414,8 +417,8 @@ pub(super) struct Next {
 
 impl Next {
     /// Takes a file that was read, if it was for its edges.
-    pub(super) fn compare(&mut self, eager: &Eager, fresh: Fresh, reading: &Reading) {
-        if let Reading { finding: Finding::Edges(edges), differs: false, .. } = reading {
+    pub(super) fn compare(&mut self, eager: &Eager, fresh: Fresh, reading: &FileHash) {
+        if let FileHash { result: ReadResult::Samples(edges), differs: false, .. } = reading {
             self.through.extend(eager.compare(fresh, *edges));
         }
     }

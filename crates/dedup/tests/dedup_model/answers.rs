@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use gristmill_store::catalog::{Algorithm, Group, GroupQuery, Place};
+use gristmill_store::catalog::{Algorithm, FolderRef, Group, GroupQuery};
 use gristmill_store::roots::Root;
 use gristmill_store::{Durability, Result, Store};
 
@@ -26,15 +26,15 @@ pub(crate) type Rows = BTreeMap<PathBuf, FileRow>;
 
 pub(crate) fn rows(store: &Store, root: i64) -> Result<Rows> {
     let catalog = store.catalog();
-    let mut next = vec![catalog.top(root)?];
+    let mut next = vec![catalog.root_folder(root)?];
     let mut rows = Rows::new();
     while let Some(place) = next.pop() {
-        let known = catalog.known(&place, true)?;
+        let known = catalog.known_entries(&place, true)?;
         for (name, file) in known.files {
             let (size, missing, excluded) = (file.stat.size, file.missing, file.excluded);
             rows.insert(place.path.join(name), FileRow { size, missing, excluded });
         }
-        let below = |(name, folder): (_, gristmill_store::catalog::KnownFolder)| Place {
+        let below = |(name, folder): (_, gristmill_store::catalog::KnownFolder)| FolderRef {
             root,
             id: Some(folder.id),
             path: place.path.join::<std::ffi::OsString>(name),
@@ -46,7 +46,7 @@ pub(crate) fn rows(store: &Store, root: i64) -> Result<Rows> {
 
 /// Whether the root's own folder has a row of something that is there.
 pub(crate) fn had_any(store: &Store, root: i64) -> Result<bool> {
-    let known = store.catalog().known(&store.catalog().top(root)?, true)?;
+    let known = store.catalog().known_entries(&store.catalog().root_folder(root)?, true)?;
     Ok(known.files.iter().any(|(_, file)| !file.missing)
         || known.folders.iter().any(|(_, folder)| !folder.removed))
 }
@@ -54,7 +54,7 @@ pub(crate) fn had_any(store: &Store, root: i64) -> Result<bool> {
 /// The files whose contents are known, by their full paths, and by which algorithm.
 pub(crate) fn hashed(store: &Store, roots: &[Root]) -> Result<BTreeMap<PathBuf, Algorithm>> {
     let mut ids = BTreeMap::new();
-    store.catalog().each(|row| {
+    store.catalog().for_each_file(|row| {
         if let Some(algorithm) = row.algorithm {
             ids.insert(row.id, algorithm);
         }

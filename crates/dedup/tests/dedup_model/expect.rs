@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gristmill_dedup::{Mode, Summary};
+use gristmill_dedup::{ScanMode, ScanSummary};
 use gristmill_store::catalog::Algorithm;
 use gristmill_store::roots::Root;
 
@@ -34,7 +34,7 @@ impl Before {
 
 impl Round {
     /// Scans, and checks what it says and what the catalog says after it. None when it was not carried out.
-    pub(crate) fn scan(&mut self, index: Option<usize>, op: &ScanOp) -> Check<Option<Summary>> {
+    pub(crate) fn scan(&mut self, index: Option<usize>, op: &ScanOp) -> Check<Option<ScanSummary>> {
         let roots = self.roots()?;
         let wanted = scans::chosen(op, &roots);
         if wanted.is_empty() {
@@ -65,7 +65,7 @@ impl Round {
             },
         };
         let ended = summary.as_ref().filter(|summary| !summary.interrupted);
-        if let Some(ended) = ended.filter(|_| matches!(op.mode, Mode::All | Mode::Files)) {
+        if let Some(ended) = ended.filter(|_| matches!(op.mode, ScanMode::All | ScanMode::Hash)) {
             self.summary_counts_groups(ended)?;
         }
         if let Some(summary) = &summary {
@@ -82,7 +82,7 @@ impl Round {
         }
         before.refused.extend(ended.map(|ended| self.unmounted(op, ended)).unwrap_or_default());
         let emptied = ended.map(|ended| self.emptied(ended)).unwrap_or_default();
-        let refused = if op.mode == Mode::Files { 0 } else { before.refused.len() };
+        let refused = if op.mode == ScanMode::Hash { 0 } else { before.refused.len() };
         let errors = (refused + emptied.len()) as u64;
         if let Some(ended) = ended
             && ended.errors != errors
@@ -98,9 +98,9 @@ impl Round {
         self.nothing_is_lost(op, &before)?;
         self.files_are_listed()?;
         match ended {
-            Some(_) if matches!(op.mode, Mode::All | Mode::Files) => {
+            Some(_) if matches!(op.mode, ScanMode::All | ScanMode::Hash) => {
                 self.groups_are_right(op.algorithm, &before.hashed)?;
-                if op.mode == Mode::All
+                if op.mode == ScanMode::All
                     && before.chosen.len() == before.roots.len()
                     && before.refused.is_empty()
                 {
@@ -128,7 +128,7 @@ impl Round {
     }
 
     /// Folders inside roots that a disk was mounted on and that are empty now: an error, and nothing in them is gone.
-    fn emptied(&self, summary: &Summary) -> Vec<PathBuf> {
+    fn emptied(&self, summary: &ScanSummary) -> Vec<PathBuf> {
         let samples = summary.error_samples.iter();
         let folders = samples.filter_map(|sample| {
             sample.split_once(": it is empty").or_else(|| sample.split_once(": it is not on the disk"))
@@ -138,7 +138,7 @@ impl Round {
     }
 
     /// Roots that a disk was mounted on and that are on their parent's filesystem now: refused, whatever is in them.
-    fn unmounted(&self, op: &ScanOp, summary: &Summary) -> Vec<PathBuf> {
+    fn unmounted(&self, op: &ScanOp, summary: &ScanSummary) -> Vec<PathBuf> {
         let samples = summary.error_samples.iter();
         let roots = samples.filter_map(|sample| sample.split_once(": it is not on the disk"));
         let roots = roots.map(|(path, _)| PathBuf::from(path));
@@ -176,11 +176,11 @@ impl Round {
     /// What the catalog must know after a scan.
     fn learn(&mut self, op: &ScanOp, before: &Before, ended: bool) {
         for (path, mut registered) in self.registered.clone() {
-            let is_chosen = before.is_chosen(&path) && op.mode != Mode::Files;
+            let is_chosen = before.is_chosen(&path) && op.mode != ScanMode::Hash;
             if is_chosen && before.refused.contains(&path) {
                 continue;
             }
-            if is_chosen && ended && op.mode != Mode::Refresh {
+            if is_chosen && ended && op.mode != ScanMode::Refresh {
                 registered.rules = op.rules.clone();
                 registered.follow = before.roots.iter().any(|root| root.path == path && root.follow_links);
                 registered.known = Known::Exactly(self.model_of(&path, &registered));
@@ -219,7 +219,7 @@ impl Round {
         for root in &before.roots {
             let after = answers::rows(self.store(), root.id)?;
             let is_walked = before.is_chosen(&root.path)
-                && op.mode != Mode::Files
+                && op.mode != ScanMode::Hash
                 && !before.refused.contains(&root.path);
             let lost = before.rows[&root.path]
                 .iter()

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use gristmill_dedup::folders::{Options, groups};
+use gristmill_dedup::folders::{FolderOptions, find_identical};
 
 use crate::round::{Check, Failure, Known, Round, fail};
 
@@ -63,8 +63,8 @@ impl Round {
             scanned.extend(files.iter().map(|(path, file)| (root.join(path), file.bytes.clone())));
         }
         for match_names in [false, true] {
-            let options = Options { match_names, ..Options::default() };
-            let listed = groups(self.store(), &options)
+            let options = FolderOptions { match_names, ..FolderOptions::default() };
+            let listed = find_identical(self.store(), &options)
                 .map_err(|error| Failure { kind: "folders cannot be compared", text: error.to_string() })?;
             for group in listed {
                 let folders = group.folders.iter().map(|folder| roots[&folder.root].join(&folder.path));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use gristmill_dedup::{Mode, Summary, coverage};
+use gristmill_dedup::{ScanMode, ScanSummary, coverage};
 use gristmill_store::catalog::{Algorithm, GroupQuery};
 
 use crate::answers::{self, Listed};
@@ -15,7 +15,7 @@ use crate::round::{Check, Failure, Known, Registered, Round, fail};
 
 impl Round {
     /// The numbers of a scan's summary are those of the catalog.
-    pub(crate) fn summary_counts_groups(&self, summary: &Summary) -> Check {
+    pub(crate) fn summary_counts_groups(&self, summary: &ScanSummary) -> Check {
         let groups = self.store().catalog().groups(&GroupQuery::default())?;
         let stated = (summary.duplicate_groups, summary.duplicate_files, summary.reclaimable_bytes);
         let found = (groups.total, groups.files, groups.reclaimable);
@@ -63,7 +63,12 @@ impl Round {
     }
 
     /// Answers that are called complete are complete, and those after a complete scan are called so.
-    pub(crate) fn coverage_is_right(&self, op: &ScanOp, before: &Before, summary: Option<&Summary>) -> Check {
+    pub(crate) fn coverage_is_right(
+        &self,
+        op: &ScanOp,
+        before: &Before,
+        summary: Option<&ScanSummary>,
+    ) -> Check {
         let coverage = coverage(self.store(), &[])
             .map_err(|error| Failure { kind: "coverage failed", text: error.to_string() })?;
         for root in self.registered.keys().filter(|root| !root.is_dir()) {
@@ -90,7 +95,7 @@ impl Round {
         };
         let is_read = summary.is_some_and(|summary| !summary.interrupted && summary.errors == 0);
         if is_read
-            && op.mode == Mode::All
+            && op.mode == ScanMode::All
             && before.chosen.len() == before.roots.len()
             && self.registered.iter().all(is_exact)
         {
@@ -109,7 +114,7 @@ impl Round {
         }
         let roots = self.roots()?;
         let mut stats = BTreeMap::new();
-        self.store().catalog().each(|row| {
+        self.store().catalog().for_each_file(|row| {
             if row.stat.size > 0 {
                 stats.insert(row.id, row.stat);
             }

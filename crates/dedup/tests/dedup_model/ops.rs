@@ -4,7 +4,7 @@
 //! any subset of a round's operations is a round, too, which is what makes failures easy to reduce.
 
 use gristmill_check::Rng;
-use gristmill_dedup::{Filter, Mode, Options};
+use gristmill_dedup::{Filter, ScanMode, ScanOptions};
 use gristmill_store::catalog::Algorithm;
 
 use crate::rules::{Pattern, Rules};
@@ -151,7 +151,7 @@ pub(crate) enum Stop {
 pub(crate) struct ScanOp {
     /// One root, by its number; all of them otherwise.
     pub(crate) root: Option<usize>,
-    pub(crate) mode: Mode,
+    pub(crate) mode: ScanMode,
     pub(crate) algorithm: Algorithm,
     pub(crate) every_file: bool,
     pub(crate) restart: bool,
@@ -175,9 +175,9 @@ pub(crate) enum Meanwhile {
 }
 
 impl ScanOp {
-    pub(crate) fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> ScanOptions {
         let Rules { one_file_system, .. } = self.rules;
-        Options {
+        ScanOptions {
             mode: self.mode,
             algorithm: self.algorithm,
             every_file: self.every_file,
@@ -195,7 +195,7 @@ impl ScanOp {
     pub(crate) fn complete(rules: Rules) -> Self {
         ScanOp {
             root: None,
-            mode: Mode::All,
+            mode: ScanMode::All,
             algorithm: Algorithm::Blake3,
             every_file: false,
             restart: false,
@@ -349,10 +349,10 @@ fn scan(rng: &mut Rng, usable: &[usize], habits: &Habits) -> ScanOp {
         _ => Stop::Never,
     };
     let mode = match rng.within(0..12) {
-        0 => Mode::Folders,
-        1 => Mode::Files,
-        2 => Mode::Refresh,
-        _ => Mode::All,
+        0 => ScanMode::Walk,
+        1 => ScanMode::Hash,
+        2 => ScanMode::Refresh,
+        _ => ScanMode::All,
     };
     let algorithm = if one_in(rng, 8) { Algorithm::Sha256 } else { Algorithm::Blake3 };
     let rules = match rng.within(0..4) {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use gristmill_check::Rng;
-use gristmill_dedup::Summary;
+use gristmill_dedup::ScanSummary;
 use gristmill_store::roots::Root;
 use gristmill_store::{Error, Store};
 
@@ -106,7 +106,7 @@ impl Round {
             }
             Op::Purge => {
                 // All that is gone is older than the year 2100.
-                let before = gristmill_store::Time::from_micros(4_102_444_800_000_000);
+                let before = gristmill_store::UtcTime::from_micros(4_102_444_800_000_000);
                 self.store().catalog().purge(true, true, before)?;
                 Some("purge".to_owned())
             }
@@ -249,14 +249,14 @@ impl Round {
         self.reads_nothing(&unfiltered)
     }
 
-    fn complete_scan(&mut self, rules: Rules) -> Check<Summary> {
+    fn complete_scan(&mut self, rules: Rules) -> Check<ScanSummary> {
         match self.scan(None, &ScanOp::complete(rules))? {
             Some(summary) => Ok(summary),
             None => fail("complete scan did not finish", ""),
         }
     }
 
-    fn reads_nothing(&self, summary: &Summary) -> Check {
+    fn reads_nothing(&self, summary: &ScanSummary) -> Check {
         let read = (summary.read_files, summary.probed_files, summary.read_bytes);
         // Where times are whole seconds, files that changed just now are read again.
         if read != (0, 0, 0) && !self.disk.has_coarse_times() {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use gristmill_dedup::{Control, Phase, Progress, Result, Summary, scan};
+use gristmill_dedup::{Result, ScanHandle, ScanPhase, ScanProgress, ScanSummary, scan};
 use gristmill_store::Store;
 use gristmill_store::roots::Root;
 use rustix::process::{Signal, getpid, kill_process};
@@ -13,14 +13,20 @@ use crate::answers;
 use crate::disk::Disk;
 use crate::ops::{self, Meanwhile, Op, ScanOp, Stop};
 
-const PHASES: [Phase; 6] =
-    [Phase::Starting, Phase::Walking, Phase::Planning, Phase::Edges, Phase::Contents, Phase::Finishing];
+const PHASES: [ScanPhase; 6] = [
+    ScanPhase::Starting,
+    ScanPhase::Walking,
+    ScanPhase::Planning,
+    ScanPhase::Samples,
+    ScanPhase::Contents,
+    ScanPhase::Finishing,
+];
 
 /// The round, the operation and the store, for a process that is to be killed.
 const CHILD: &str = "GRISTMILL_CHECK_CHILD";
 const STORE: &str = "GRISTMILL_CHECK_STORE";
 
-fn is_reached(stop: Stop, progress: Progress) -> bool {
+fn is_reached(stop: Stop, progress: ScanProgress) -> bool {
     let phase = PHASES.iter().position(|phase| *phase == progress.phase).unwrap_or(0);
     match stop {
         Stop::Never => false,
@@ -34,8 +40,8 @@ fn is_reached(stop: Stop, progress: Progress) -> bool {
 }
 
 /// Scans, and calls `act` once when the scan has come to where it is to stop.
-fn run_until(store: &Store, roots: &[Root], op: &ScanOp, act: impl Fn(&Control)) -> Result<Summary> {
-    let control = Arc::new(Control::default());
+fn run_until(store: &Store, roots: &[Root], op: &ScanOp, act: impl Fn(&ScanHandle)) -> Result<ScanSummary> {
+    let control = Arc::new(ScanHandle::default());
     let options = op.options();
     if op.stop == Stop::Before {
         act(&control);
@@ -56,7 +62,7 @@ fn run_until(store: &Store, roots: &[Root], op: &ScanOp, act: impl Fn(&Control))
 }
 
 /// Scans, and where the operation says, does what it says and stops.
-pub(crate) fn run(store: &Store, roots: &[Root], op: &ScanOp, disk: &Disk) -> Result<Summary> {
+pub(crate) fn run(store: &Store, roots: &[Root], op: &ScanOp, disk: &Disk) -> Result<ScanSummary> {
     run_until(store, roots, op, |control| {
         match &op.meanwhile {
             None => {}
@@ -75,7 +81,7 @@ pub(crate) fn run(store: &Store, roots: &[Root], op: &ScanOp, disk: &Disk) -> Re
                 let _ = scan(store, &chosen(&one, &all), &one.options(), &Arc::default());
             }
         }
-        control.stop();
+        control.cancel();
     })
 }
 

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use gristmill_dedup::{Control, Coverage, Mode, Options, Result, Summary, coverage, roots, scan};
-use gristmill_store::catalog::{Algorithm, Group, GroupQuery, KnownFile, Place, Row, SortBy};
+use gristmill_dedup::{
+    Coverage, Result, ScanHandle, ScanMode, ScanOptions, ScanSummary, coverage, roots, scan,
+};
+use gristmill_store::catalog::{Algorithm, FileRow, FolderRef, Group, GroupQuery, KnownFile, SortBy};
 use gristmill_store::roots::Root;
 use gristmill_store::{Durability, Store};
 use tempfile::TempDir;
@@ -48,8 +50,8 @@ pub(crate) fn sets(groups: &[&[&str]]) -> Sets {
     groups.iter().map(|paths| set(paths)).collect()
 }
 
-pub(crate) fn mode(mode: Mode) -> Options {
-    Options { mode, ..Options::default() }
+pub(crate) fn mode(mode: ScanMode) -> ScanOptions {
+    ScanOptions { mode, ..ScanOptions::default() }
 }
 
 /// A filesystem that is mounted until this is dropped.
@@ -173,17 +175,17 @@ impl Bed {
     }
 
     #[track_caller]
-    pub(crate) fn scan(&self) -> Summary {
-        self.scan_with(&Options::default())
+    pub(crate) fn scan(&self) -> ScanSummary {
+        self.scan_with(&ScanOptions::default())
     }
 
     #[track_caller]
-    pub(crate) fn scan_with(&self, options: &Options) -> Summary {
+    pub(crate) fn scan_with(&self, options: &ScanOptions) -> ScanSummary {
         self.scan_all(std::slice::from_ref(&self.root), options)
     }
 
     #[track_caller]
-    pub(crate) fn scan_all(&self, roots: &[Root], options: &Options) -> Summary {
+    pub(crate) fn scan_all(&self, roots: &[Root], options: &ScanOptions) -> ScanSummary {
         let summary = self.try_scan(roots, options, &Arc::default()).expect("a scan");
         assert!(!summary.interrupted);
         self.is_sound();
@@ -193,9 +195,9 @@ impl Bed {
     pub(crate) fn try_scan(
         &self,
         roots: &[Root],
-        options: &Options,
-        control: &Arc<Control>,
-    ) -> Result<Summary> {
+        options: &ScanOptions,
+        control: &Arc<ScanHandle>,
+    ) -> Result<ScanSummary> {
         scan(&self.store, roots, options, control)
     }
 
@@ -241,12 +243,12 @@ impl Bed {
     /// Every file of a root that has a row, gone or not.
     pub(crate) fn files_of(&self, root: i64) -> BTreeMap<PathBuf, KnownFile> {
         let catalog = self.store.catalog();
-        let mut next = vec![catalog.top(root).expect("its top")];
+        let mut next = vec![catalog.root_folder(root).expect("its top")];
         let mut files = BTreeMap::new();
         while let Some(place) = next.pop() {
-            let known = catalog.known(&place, true).expect("its files");
+            let known = catalog.known_entries(&place, true).expect("its files");
             files.extend(known.files.into_iter().map(|(name, file)| (place.path.join(name), file)));
-            next.extend(known.folders.into_iter().map(|(name, folder)| Place {
+            next.extend(known.folders.into_iter().map(|(name, folder)| FolderRef {
                 root,
                 id: Some(folder.id),
                 path: place.path.join(name),
@@ -275,16 +277,16 @@ impl Bed {
     }
 
     /// What is known of the contents of files that are there.
-    pub(crate) fn rows(&self) -> BTreeMap<PathBuf, Row> {
+    pub(crate) fn rows(&self) -> BTreeMap<PathBuf, FileRow> {
         let mut rows = Vec::new();
-        let each = |row: &Row| {
+        let each = |row: &FileRow| {
             rows.push(row.clone());
             std::ops::ControlFlow::Continue(())
         };
-        self.store.catalog().each(each).expect("rows");
+        self.store.catalog().for_each_file(each).expect("rows");
         let roots = self.roots();
         let catalog = self.store.catalog();
-        let full = |row: Row| {
+        let full = |row: FileRow| {
             let at = catalog.files_at(&[row.id]).expect("a file").remove(0);
             (roots[&at.root].join(at.path), row)
         };
@@ -292,7 +294,7 @@ impl Bed {
     }
 
     #[track_caller]
-    pub(crate) fn row(&self, path: &str) -> Row {
+    pub(crate) fn row(&self, path: &str) -> FileRow {
         self.rows().remove(&self.at(path)).unwrap_or_else(|| panic!("{path} has a row"))
     }
 }

@@ -162,7 +162,7 @@ fn a_name_in_a_closed_folder_does_not_hide_the_other() {
     without_rights("errors::a_name_in_a_closed_folder_does_not_hide_the_other", || {
         let bed = Bed::of(&[("closed/a", 1, 50), ("c", 1, 50)]);
         bed.link("closed/a", "b");
-        bed.scan_with(&crate::bed::mode(gristmill_dedup::Mode::Folders));
+        bed.scan_with(&crate::bed::mode(gristmill_dedup::ScanMode::Walk));
         set_mode(&bed, "closed", 0);
         bed.scan();
         set_mode(&bed, "closed", 0o755);

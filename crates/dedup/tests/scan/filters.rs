@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use gristmill_dedup::{Filter, Options};
+use gristmill_dedup::{Filter, ScanOptions};
 use gristmill_store::catalog::KnownFolder;
 
 use crate::bed::{Bed, bytes, day, set_time};
@@ -36,8 +36,8 @@ fn tree() -> Bed {
     bed
 }
 
-fn with(filter: &Filter) -> Options {
-    Options { filter: filter.clone(), ..Options::default() }
+fn with(filter: &Filter) -> ScanOptions {
+    ScanOptions { filter: filter.clone(), ..ScanOptions::default() }
 }
 
 fn moment(number: u64) -> Option<i64> {
@@ -146,7 +146,7 @@ fn what_git_ignores() {
     let filter = Filter { gitignore: true, ..Filter::default() };
     let left = [".gitignore", "keep.o", "other/target/y", "sub/.gitignore", "sub/b.o", "sub/deep/local"];
     for workers in [1, 16] {
-        bed.scan_with(&Options { workers: Some(workers), ..with(&filter) });
+        bed.scan_with(&ScanOptions { workers: Some(workers), ..with(&filter) });
         bed.has_files(&left);
         assert_eq!(bed.scan().files, 11);
     }
@@ -192,7 +192,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_done() {
     ] {
         let roots = [bed.root.clone()];
         let error = bed.try_scan(&roots, &with(&filter), &std::sync::Arc::default()).expect_err("no sense");
-        assert!(error.is_users(), "{error}");
+        assert!(error.is_user_error(), "{error}");
     }
     assert!(!bed.scan().resumed);
 }
@@ -208,10 +208,13 @@ fn a_scan_stays_on_its_file_system_if_told_to() {
     let bed = Bed::new();
     let root = bed.register(std::path::Path::new("/dev"));
     for (one_file_system, is_there) in [(false, true), (true, false), (false, true)] {
-        let options = Options { one_file_system, mode: gristmill_dedup::Mode::Folders, ..Options::default() };
+        let options =
+            ScanOptions { one_file_system, mode: gristmill_dedup::ScanMode::Walk, ..ScanOptions::default() };
         bed.scan_all(std::slice::from_ref(&root), &options);
         let catalog = bed.store.catalog();
-        let known = catalog.known(&catalog.top(root.id).expect("its top"), true).expect("its folders");
+        let known = catalog
+            .known_entries(&catalog.root_folder(root.id).expect("its top"), true)
+            .expect("its folders");
         let is_in = |(name, folder): &(OsString, KnownFolder)| name == mounted && !folder.excluded;
         assert_eq!(known.folders.iter().any(is_in), is_there, "{mounted}");
     }

@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use gristmill_dedup::{Mode, Options, Summary};
+use gristmill_dedup::{ScanMode, ScanOptions, ScanSummary};
 use gristmill_store::catalog::{Algorithm, Purged};
 
 use crate::bed::{Bed, bytes, mode};
 
 /// New, changed, removed and returned files.
 #[track_caller]
-fn check(summary: &Summary, expected: [u64; 4]) {
+fn check(summary: &ScanSummary, expected: [u64; 4]) {
     let found = [summary.new_files, summary.changed_files, summary.removed_files, summary.returned_files];
     assert_eq!(found, expected, "{summary:?}");
 }
@@ -148,10 +148,10 @@ fn file_that_vanishes_before_it_is_read_is_unread_until_a_walk_finds_it_gone() {
         ("f/e", 1, 3 << 20),
         ("g", 1, 3 << 20),
     ]);
-    bed.scan_with(&mode(Mode::Folders));
+    bed.scan_with(&mode(ScanMode::Walk));
     bed.remove("a");
     bed.remove("f");
-    let summary = bed.scan_with(&mode(Mode::Files));
+    let summary = bed.scan_with(&mode(ScanMode::Hash));
     assert_eq!((summary.removed_files, summary.errors), (0, 0));
     bed.has_groups(&[&["b", "c"]]);
     assert_eq!(bed.coverage().unread_files, 4, "a, d, e, and g, whose samples tell nothing alone");
@@ -186,7 +186,7 @@ fn a_root_that_is_suddenly_empty_loses_nothing() {
     // It really is empty.
     bed.remove("a");
     bed.remove("f");
-    let summary = bed.scan_with(&Options { allow_empty: true, ..Options::default() });
+    let summary = bed.scan_with(&ScanOptions { allow_empty: true, ..ScanOptions::default() });
     assert_eq!((summary.errors, summary.removed_files), (0, 2));
     // From now on nothing is missed.
     assert_eq!(bed.scan().errors, 0);
@@ -198,8 +198,9 @@ fn a_root_that_is_gone_is_an_error_that_names_it() {
     bed.scan();
     fs::rename(&bed.root.path, bed.outside("elsewhere")).expect("moved");
     let roots = [bed.root.clone()];
-    let error = bed.try_scan(&roots, &Options::default(), &std::sync::Arc::default()).expect_err("no root");
-    assert!(error.is_users() && error.to_string().contains("tree: cannot be read"), "{error}");
+    let error =
+        bed.try_scan(&roots, &ScanOptions::default(), &std::sync::Arc::default()).expect_err("no root");
+    assert!(error.is_user_error() && error.to_string().contains("tree: cannot be read"), "{error}");
     bed.has_files(&["a"]);
     // Nobody holds it.
     fs::rename(bed.outside("elsewhere"), &bed.root.path).expect("moved");

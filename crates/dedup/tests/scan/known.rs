@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use gristmill_dedup::{Options, Summary};
+use gristmill_dedup::{ScanOptions, ScanSummary};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 use crate::bed::{ALGORITHMS, Bed, KIB, MIB, Sets, bytes, sets};
@@ -144,7 +144,7 @@ fn tree() -> Tree {
 }
 
 #[track_caller]
-fn check(tree: &Tree, options: &Options) -> Summary {
+fn check(tree: &Tree, options: &ScanOptions) -> ScanSummary {
     let store = crate::bed::open(tree.bed.folder.path().join("other.db"));
     let root = store.roots().register(&tree.bed.root.path).expect("a root");
     let bed = Bed { folder: tempfile::tempdir().expect("a folder"), store, root };
@@ -170,11 +170,11 @@ fn all_groups_and_no_others_with_every_algorithm_by_one_worker_and_by_many() {
     let tree = tree();
     for algorithm in ALGORITHMS {
         for workers in [1, 16] {
-            check(&tree, &Options { algorithm, workers: Some(workers), ..Options::default() });
+            check(&tree, &ScanOptions { algorithm, workers: Some(workers), ..ScanOptions::default() });
         }
     }
     for workers in [1, 16] {
-        check(&tree, &Options { every_file: true, workers: Some(workers), ..Options::default() });
+        check(&tree, &ScanOptions { every_file: true, workers: Some(workers), ..ScanOptions::default() });
     }
 }
 
@@ -206,7 +206,7 @@ fn a_hash_is_the_one_that_others_know() {
             bed.write(format!("{folder}/1"), &bytes);
             bed.write(format!("{folder}/2"), &bytes);
         }
-        bed.scan_with(&Options { algorithm, ..Options::default() });
+        bed.scan_with(&ScanOptions { algorithm, ..ScanOptions::default() });
         let hashes = bed.group_list().into_iter().map(|group| (group.size, group.hash)).collect();
         let expected = [6, 1_200_000].map(|size| {
             use sha2::Digest;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use gristmill_dedup::{Filter, Mode, Options, Summary};
+use gristmill_dedup::{Filter, ScanMode, ScanOptions, ScanSummary};
 
 use crate::bed::{Bed, bytes, mode, set, write};
 
@@ -14,12 +14,12 @@ fn following() -> Bed {
 }
 
 #[track_caller]
-fn complains(summary: &Summary, words: &str) {
+fn complains(summary: &ScanSummary, words: &str) {
     assert!(summary.error_samples.iter().any(|sample| sample.contains(words)), "{words}: {summary:?}");
 }
 
 #[track_caller]
-fn lists_link(summary: &Summary, words: &str) {
+fn lists_link(summary: &ScanSummary, words: &str) {
     assert!(summary.link_samples.iter().any(|sample| sample.contains(words)), "{words}: {summary:?}");
 }
 
@@ -62,7 +62,7 @@ fn links_to_folders_and_files_outside_are_followed() {
     lists_link(&summary, "to b: a link that leads nowhere");
     bed.store.roots().follow_links(bed.root.id, false).expect("a setting");
     let roots = bed.store.roots().list().expect("roots");
-    assert_eq!(bed.scan_all(&roots, &Options::default()).removed_files, 4);
+    assert_eq!(bed.scan_all(&roots, &ScanOptions::default()).removed_files, 4);
     bed.has_files(&["a"]);
 }
 
@@ -114,7 +114,7 @@ fn a_link_into_a_root_is_walked_there() {
     bed.symlink("g", "within");
     bed.symlink("g/b", "a file within");
     let roots = bed.store.roots().list().expect("roots");
-    let summary = bed.scan_all(&roots, &Options::default());
+    let summary = bed.scan_all(&roots, &ScanOptions::default());
     assert_eq!((summary.files, summary.errors), (2, 0), "{summary:?}");
     bed.has_files(&["g/b"]);
     assert_eq!(bed.files_of(other.id).into_keys().collect::<Vec<_>>(), [PathBuf::from("f/a")]);
@@ -128,7 +128,7 @@ fn a_link_to_a_folder_around_a_root_leaves_the_root_out() {
     write(&bed.outside("around/b"), &bytes(1, 50));
     bed.symlink(bed.outside("around"), "l");
     let roots = bed.store.roots().list().expect("roots");
-    let summary = bed.scan_all(&roots, &Options::default());
+    let summary = bed.scan_all(&roots, &ScanOptions::default());
     bed.has_files(&["l/b"]);
     assert_eq!(summary.files, 2);
 }
@@ -146,7 +146,7 @@ fn of_two_links_to_a_folder_the_first_is_walked() {
             }
             // A part of it.
             bed.symlink(bed.outside("o/sub"), "b");
-            let summary = bed.scan_with(&Options { workers: Some(workers), ..Options::default() });
+            let summary = bed.scan_with(&ScanOptions { workers: Some(workers), ..ScanOptions::default() });
             bed.has_files(&["a/a", "a/sub/b"]);
             for name in ["b", "m", "z"] {
                 lists_link(&summary, &format!("tree/{name}: another link leads to the same folder"));
@@ -185,7 +185,7 @@ fn filters_are_asked_about_what_a_link_leads_to() {
         skip_hidden: true,
         ..Filter::default()
     };
-    bed.scan_with(&Options { filter, ..Options::default() });
+    bed.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
     bed.has_files(&["l/a"]);
 }
 
@@ -196,7 +196,7 @@ fn what_is_included_is_found_behind_a_link() {
     bed.write("real/b.jpg", &bytes(1, 50));
     bed.symlink(bed.outside("o"), "l");
     let filter = Filter { include: vec!["*.jpg".into()], ..Filter::default() };
-    bed.scan_with(&Options { filter, ..Options::default() });
+    bed.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
     bed.has_files(&["l/a.jpg", "real/b.jpg"]);
 }
 
@@ -209,6 +209,6 @@ fn a_look_at_what_is_known_follows_no_new_link() {
     write(&bed.outside("c"), &bytes(1, 50));
     bed.symlink(bed.outside("o"), "l");
     bed.symlink(bed.outside("c"), "m");
-    bed.scan_with(&mode(Mode::Refresh));
+    bed.scan_with(&mode(ScanMode::Refresh));
     assert_eq!(bed.present(), set(&["a"]));
 }

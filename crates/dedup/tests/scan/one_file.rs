@@ -5,13 +5,13 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use gristmill_dedup::{Options, folders};
+use gristmill_dedup::{ScanOptions, folders};
 use gristmill_store::roots::Root;
 
 use crate::bed::{Bed, MIB, Mounted, bytes, write};
 
-fn every_file() -> Options {
-    Options { every_file: true, ..Options::default() }
+fn every_file() -> ScanOptions {
+    ScanOptions { every_file: true, ..ScanOptions::default() }
 }
 
 fn scan(bed: &Bed, root: &Root) {
@@ -26,7 +26,7 @@ fn groups(bed: &Bed) -> Vec<(u64, usize, usize)> {
 
 /// Paths of all folders that are listed as identical, and the bytes that removing copies frees.
 fn identical_folders(bed: &Bed) -> (Vec<String>, u64) {
-    let found = folders::groups(&bed.store, &folders::Options::default()).expect("folders");
+    let found = folders::find_identical(&bed.store, &folders::FolderOptions::default()).expect("folders");
     let paths = |group: &folders::FolderGroup| -> Vec<String> {
         group.folders.iter().map(|folder| folder.path.display().to_string()).collect()
     };
@@ -52,7 +52,7 @@ fn file_in_two_roots_by_a_bind_mount_is_one_copy() {
     let place = bed.outside("bound");
     let Some(_bound) = Mounted::bind(&bed.root.path, &place) else { return };
     let root = bed.register(&place);
-    bed.scan_all(&[bed.root.clone(), root], &Options::default());
+    bed.scan_all(&[bed.root.clone(), root], &ScanOptions::default());
     assert_eq!(identical_folders(&bed), (vec![], 0), "a folder is no copy of itself");
     is_one_file(&bed, &bed.at("in/a"), 2);
 }
@@ -72,10 +72,10 @@ fn copies_in_a_folder_that_is_mounted_twice_are_listed_once() {
     let place = bed.outside("bound");
     let Some(_bound) = Mounted::bind(&bed.root.path, &place) else { return };
     let root = bed.register(&place);
-    bed.scan_all(&[bed.root.clone(), root], &Options::default());
+    bed.scan_all(&[bed.root.clone(), root], &ScanOptions::default());
     assert_eq!(groups(&bed), [(2, 4, 2)]);
     let allocated = bed.group_list()[0].members[0].stat.allocated;
-    let found = folders::groups(&bed.store, &folders::Options::default()).expect("folders");
+    let found = folders::find_identical(&bed.store, &folders::FolderOptions::default()).expect("folders");
     assert_eq!(found.len(), 1, "{found:?}");
     let group = &found[0];
     assert_eq!((group.folders.len(), group.files, group.reclaimable), (2, 1, allocated), "{found:?}");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gristmill_dedup::{Control, Options};
+use gristmill_dedup::{ScanHandle, ScanOptions};
 use proptest::prelude::*;
 
 use crate::bed::{ALGORITHMS, Bed, KIB, MIB, bytes, rewrite_secretly};
@@ -167,7 +167,7 @@ fn picture(bed: &Bed) -> Picture {
 }
 
 /// The same tree, seen for the first time.
-fn anew(bed: &Bed, options: &Options) -> Bed {
+fn anew(bed: &Bed, options: &ScanOptions) -> Bed {
     let folder = tempfile::tempdir().expect("a folder");
     let store = crate::bed::open(folder.path().join("t.db"));
     let root = store.roots().register(&bed.root.path).expect("a root");
@@ -187,15 +187,15 @@ fn is_right(bed: &Bed) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn options() -> impl Strategy<Value = Options> {
+fn options() -> impl Strategy<Value = ScanOptions> {
     (0..ALGORITHMS.len(), prop::bool::weighted(0.2), prop_oneof![Just(1), Just(4)]).prop_map(
-        |(algorithm, every_file, workers)| Options {
+        |(algorithm, every_file, workers)| ScanOptions {
             algorithm: ALGORITHMS[algorithm],
             every_file,
             workers: Some(workers),
             // A tree may become empty.
             allow_empty: true,
-            ..Options::default()
+            ..ScanOptions::default()
         },
     )
 }
@@ -211,7 +211,7 @@ fn first() -> impl Strategy<Value = Vec<Edit>> {
 }
 
 /// Edits, how the tree is then scanned, and whether such a scan was begun before and stopped at once.
-type Turn = (Vec<Edit>, Options, bool);
+type Turn = (Vec<Edit>, ScanOptions, bool);
 
 fn check(first: &[Edit], turns: &[Turn]) -> Result<(), TestCaseError> {
     let bed = Bed::new();
@@ -219,8 +219,8 @@ fn check(first: &[Edit], turns: &[Turn]) -> Result<(), TestCaseError> {
     for (edits, options, stopped) in turns {
         edits.iter().for_each(|edit| apply(&bed.root.path, edit));
         if *stopped {
-            let control = Arc::new(Control::default());
-            control.stop();
+            let control = Arc::new(ScanHandle::default());
+            control.cancel();
             let roots = std::slice::from_ref(&bed.root);
             prop_assert!(bed.try_scan(roots, options, &control).expect("a scan").interrupted);
         }

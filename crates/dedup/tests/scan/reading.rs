@@ -1,6 +1,6 @@
 //! Only what can be a duplicate is read, and nothing is read twice.
 
-use gristmill_dedup::{Mode, Options, Summary};
+use gristmill_dedup::{ScanMode, ScanOptions, ScanSummary};
 use gristmill_store::catalog::Algorithm;
 
 use crate::bed::{Bed, KIB, MIB, bytes, mode, rewrite_secretly};
@@ -11,13 +11,13 @@ const EDGES: u64 = 5 * 16 * KIB as u64;
 
 /// Files read through, probed, and bytes of both.
 #[track_caller]
-fn check(summary: &Summary, read: u64, probed: u64, bytes: u64) {
+fn check(summary: &ScanSummary, read: u64, probed: u64, bytes: u64) {
     let found = (summary.read_files, summary.probed_files, summary.read_bytes);
     assert_eq!(found, (read, probed, bytes), "{summary:?}");
 }
 
-fn with(algorithm: Algorithm) -> Options {
-    Options { algorithm, ..Options::default() }
+fn with(algorithm: Algorithm) -> ScanOptions {
+    ScanOptions { algorithm, ..ScanOptions::default() }
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn a_file_of_a_size_of_its_own_is_never_opened() {
 fn empty_files_are_never_opened() {
     let bed = Bed::of(&[("a", 0, 0), ("b", 0, 0), ("c", 0, 0)]);
     check(&bed.scan(), 0, 0, 0);
-    check(&bed.scan_with(&Options { every_file: true, ..Options::default() }), 0, 0, 0);
+    check(&bed.scan_with(&ScanOptions { every_file: true, ..ScanOptions::default() }), 0, 0, 0);
     bed.has_groups(&[]);
 }
 
@@ -75,7 +75,7 @@ fn what_is_as_it_was_is_not_read_again() {
     ]);
     check(&bed.scan(), 5, 3, 150 + 3 * EDGES + 2 * LARGE as u64);
     for workers in [1, 16] {
-        let again = bed.scan_with(&Options { workers: Some(workers), ..Options::default() });
+        let again = bed.scan_with(&ScanOptions { workers: Some(workers), ..ScanOptions::default() });
         check(&again, 0, 0, 0);
         assert_eq!((again.files, again.new_files, again.changed_files), (6, 0, 0));
         assert_eq!(again.duplicate_groups, 2);
@@ -119,7 +119,7 @@ fn names_of_one_inode_are_read_once() {
 fn every_file_is_hashed_if_that_is_asked_for() {
     let bed = Bed::of(&[("a", 1, 1), ("b", 2, 2), ("c", 3, LARGE), ("d", 4, LARGE), ("e", 0, 0)]);
     bed.scan();
-    let every = Options { every_file: true, ..Options::default() };
+    let every = ScanOptions { every_file: true, ..ScanOptions::default() };
     check(&bed.scan_with(&every), 4, 0, 3 + 2 * LARGE as u64);
     check(&bed.scan_with(&every), 0, 0, 0);
     for path in ["a", "b", "c", "d"] {
@@ -155,7 +155,7 @@ fn another_algorithm_hashes_again_and_says_so() {
 #[test]
 fn what_has_a_hash_of_both_algorithms_is_not_read_again() {
     let bed = Bed::of(&[("a", 1, 50), ("b", 2, 50)]);
-    bed.scan_with(&Options { every_file: true, ..Options::default() });
+    bed.scan_with(&ScanOptions { every_file: true, ..ScanOptions::default() });
     let again = bed.scan_with(&with(Algorithm::Sha256));
     assert_eq!((again.read_files, again.rehashed_files), (2, 2));
     // Something has changed, and it is neither of them.
@@ -186,19 +186,19 @@ fn a_new_file_is_compared_with_one_that_was_read_before() {
 #[test]
 fn a_walk_reads_nothing_and_a_reading_walks_nothing() {
     let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("c", 1, LARGE), ("d/e", 1, LARGE)]);
-    let walked = bed.scan_with(&mode(Mode::Folders));
+    let walked = bed.scan_with(&mode(ScanMode::Walk));
     check(&walked, 0, 0, 0);
     assert_eq!((walked.files, walked.folders), (4, 2));
     bed.has_groups(&[]);
     bed.write("new", &bytes(1, 50));
-    let read = bed.scan_with(&mode(Mode::Files));
+    let read = bed.scan_with(&mode(ScanMode::Hash));
     check(&read, 4, 2, 100 + 2 * EDGES + 2 * LARGE as u64);
     assert_eq!((read.files, read.folders), (0, 0));
     bed.has_groups(&[&["a", "b"], &["c", "d/e"]]);
     // Looks at what is known, and at nothing else.
     bed.remove("a");
     bed.write("b", &bytes(2, 51));
-    let looked = bed.scan_with(&mode(Mode::Refresh));
+    let looked = bed.scan_with(&mode(ScanMode::Refresh));
     check(&looked, 0, 0, 0);
     assert_eq!((looked.new_files, looked.changed_files, looked.removed_files), (0, 1, 1));
     bed.has_files(&["b", "c", "d/e"]);
@@ -212,12 +212,12 @@ fn what_was_only_walked_is_read_by_the_next_scan() {
     let bed = Bed::of(&[("a", 1, 50), ("b", 2, 60)]);
     bed.scan();
     bed.write("c", &bytes(1, 50));
-    bed.scan_with(&mode(Mode::Folders));
+    bed.scan_with(&mode(ScanMode::Walk));
     let summary = bed.scan();
     assert_eq!((summary.new_files, summary.read_files, summary.duplicate_groups), (0, 2, 1));
     // The same for one that only looked at what was known.
     bed.write("b", &bytes(1, 50));
-    bed.scan_with(&mode(Mode::Refresh));
+    bed.scan_with(&mode(ScanMode::Refresh));
     assert_eq!((bed.scan().changed_files, bed.scan().duplicate_files), (0, 3));
     bed.has_groups(&[&["a", "b", "c"]]);
 }
@@ -226,7 +226,7 @@ fn what_was_only_walked_is_read_by_the_next_scan() {
 fn the_first_groups_come_with_the_summary() {
     let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("c", 2, 60), ("d", 2, 60)]);
     for top in [1, 2, 0, 9] {
-        let summary = bed.scan_with(&Options { top, ..Options::default() });
+        let summary = bed.scan_with(&ScanOptions { top, ..ScanOptions::default() });
         let sizes: Vec<u64> = summary.top.iter().map(|group| group.size).collect();
         assert_eq!(sizes, [60, 50][..top.min(2)]);
         assert_eq!((summary.duplicate_groups, summary.duplicate_files), (2, 4));
@@ -255,7 +255,7 @@ fn a_file_that_changed_unseen_loses_its_hash_by_another_algorithm() {
     bed.has_groups(&[&["a", "b"]]);
     rewrite_secretly(&bed.at("a"), &bytes(2, 50));
     // Walks nothing: it learns that the file has changed only by reading it.
-    bed.scan_with(&Options { mode: Mode::Files, ..with(Algorithm::Sha256) });
+    bed.scan_with(&ScanOptions { mode: ScanMode::Hash, ..with(Algorithm::Sha256) });
     bed.has_groups(&[]);
     bed.scan_with(&with(Algorithm::Sha256));
     bed.has_groups(&[]);
@@ -264,9 +264,9 @@ fn a_file_that_changed_unseen_loses_its_hash_by_another_algorithm() {
 #[test]
 fn a_large_file_that_changed_unseen_loses_its_hash() {
     let bed = Bed::of(&[("a", 1, LARGE), ("b", 1, LARGE)]);
-    bed.scan_with(&Options { every_file: true, ..Options::default() });
+    bed.scan_with(&ScanOptions { every_file: true, ..ScanOptions::default() });
     rewrite_secretly(&bed.at("a"), &bytes(2, LARGE));
-    bed.scan_with(&mode(Mode::Files));
+    bed.scan_with(&mode(ScanMode::Hash));
     bed.has_groups(&[]);
     bed.scan();
     bed.has_groups(&[]);
@@ -276,10 +276,10 @@ fn a_large_file_that_changed_unseen_loses_its_hash() {
 fn a_name_that_was_given_to_another_file_says_nothing_of_its_old_inode() {
     let bed = Bed::of(&[("a", 1, 50), ("c", 2, 50)]);
     bed.link("a", "b");
-    bed.scan_with(&mode(Mode::Folders));
+    bed.scan_with(&mode(ScanMode::Walk));
     bed.remove("a");
     bed.write("a", &bytes(2, 50));
-    bed.scan_with(&mode(Mode::Files));
+    bed.scan_with(&mode(ScanMode::Hash));
     bed.has_groups(&[&["a", "c"]]);
     bed.scan();
     bed.has_groups(&[&["a", "c"]]);

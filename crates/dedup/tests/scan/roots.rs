@@ -5,9 +5,9 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gristmill_dedup::{Control, Options, roots};
-use gristmill_store::catalog::{Algorithm, GroupQuery, Listing, Place, Stat};
-use gristmill_store::roots::{Forgotten, Root};
+use gristmill_dedup::{ScanHandle, ScanOptions, roots};
+use gristmill_store::catalog::{Algorithm, FolderRef, GroupQuery, Listing, Stat};
+use gristmill_store::roots::{RemovedRoot, Root};
 
 use crate::bed::{Bed, bytes, set, sets, write};
 
@@ -34,7 +34,7 @@ fn a_root_registered_inside_another_takes_its_rows_along() {
     assert_eq!(bed.present(), set(&["a", "in0"]));
     bed.has_groups(&[GROUP]);
     assert_eq!(bed.files_of(inner.id)[&PathBuf::from("b")].id, before[&PathBuf::from("in/b")].id);
-    let summary = bed.scan_all(&[inner, bed.root.clone()], &Options::default());
+    let summary = bed.scan_all(&[inner, bed.root.clone()], &ScanOptions::default());
     assert_eq!(summary.roots.len(), 2);
     assert_eq!((summary.read_files, summary.new_files, summary.removed_files), (0, 0, 0), "{summary:?}");
     assert_eq!(summary.files, 5);
@@ -49,7 +49,7 @@ fn the_root_around_a_new_one_has_the_numbers_that_are_left_to_it() {
     bed.scan();
     let inner = bed.register(&bed.at("in"));
     bed.is_sound();
-    bed.scan_all(&[inner], &Options::default());
+    bed.scan_all(&[inner], &ScanOptions::default());
 }
 
 #[test]
@@ -58,11 +58,11 @@ fn a_root_registered_around_another_leaves_it_its_own() {
     let around = bed.register(&bed.outside(""));
     let mut bed = Bed { root: around, ..bed };
     let tree = all(&bed).into_iter().find(|root| root.id != bed.root.id).expect("the tree");
-    bed.scan_all(std::slice::from_ref(&tree), &Options::default());
+    bed.scan_all(std::slice::from_ref(&tree), &ScanOptions::default());
     write(&bed.at("beside"), &bytes(1, 50));
     // What is inside is scanned, too; the store's own files are not what this is about.
     let filter = gristmill_dedup::Filter { exclude: vec!["t.db*".into()], ..Default::default() };
-    let summary = bed.scan_with(&Options { filter, ..Options::default() });
+    let summary = bed.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
     assert_eq!(summary.roots, [bed.root.path.clone(), tree.path.clone()]);
     assert_eq!((summary.files, summary.new_files, summary.read_files), (6, 1, 1), "{summary:?}");
     assert_eq!(bed.present(), set(&["beside"]));
@@ -111,7 +111,7 @@ fn what_is_no_folder_is_refused_by_name() {
     let bed = Bed::of(&FILES);
     for (word, why) in [("nothing", "no such folder"), ("tree/a", "it is a file")] {
         let error = roots::resolve(&bed.outside(word)).expect_err("no folder");
-        assert!(error.is_users() && error.to_string().contains(why), "{error}");
+        assert!(error.is_user_error() && error.to_string().contains(why), "{error}");
     }
     let error = roots::named(&bed.store, "nothing".as_ref()).expect_err("no root").to_string();
     assert!(error.contains("it is no root") && error.contains("tree"), "{error}");
@@ -125,7 +125,7 @@ fn two_roots_with_names_of_one_inode() {
         std::fs::hard_link(bed.at(name), bed.outside("other").join(name)).expect("a hard link");
     }
     write(&bed.outside("other/copy"), &bytes(1, 50));
-    let summary = bed.scan_all(&all(&bed), &Options::default());
+    let summary = bed.scan_all(&all(&bed), &ScanOptions::default());
     assert_eq!((summary.files, summary.read_files), (5, 2), "{summary:?}");
     let parent = bed.outside("");
     let expected = sets(&[&["other/a", "other/copy", "tree/a"]]);
@@ -147,16 +147,16 @@ fn a_file_of_another_root_is_read_when_it_becomes_a_candidate() {
     let other = bed.register(&bed.outside("other"));
     write(&bed.outside("other/b"), &bytes(1, 50));
     assert_eq!(bed.scan().read_files, 0);
-    let summary = bed.scan_all(std::slice::from_ref(&other), &Options::default());
+    let summary = bed.scan_all(std::slice::from_ref(&other), &ScanOptions::default());
     assert_eq!((summary.read_files, summary.files), (2, 1));
     assert_eq!(bed.row("a").algorithm, Some(Algorithm::Blake3));
     assert_eq!(bed.group_list().len(), 1);
     // One whose folder is gone, with its disk, is left alone.
     write(&bed.outside("other/c"), &bytes(4, 70));
     bed.write("d", &bytes(4, 70));
-    bed.scan_with(&crate::bed::mode(gristmill_dedup::Mode::Folders));
+    bed.scan_with(&crate::bed::mode(gristmill_dedup::ScanMode::Walk));
     std::fs::rename(&bed.root.path, bed.outside("elsewhere")).expect("moved");
-    let summary = bed.scan_all(&[other], &Options::default());
+    let summary = bed.scan_all(&[other], &ScanOptions::default());
     assert_eq!((summary.errors, summary.removed_files, summary.read_files), (0, 0, 1));
     assert_eq!(bed.present(), set(&["a", "d"]));
 }
@@ -168,10 +168,10 @@ fn a_file_of_a_root_that_was_not_there_is_read_when_it_is_back() {
     write(&bed.outside("other/b"), &bytes(1, 50));
     bed.scan();
     std::fs::rename(&bed.root.path, bed.outside("elsewhere")).expect("moved");
-    assert_eq!(bed.scan_all(std::slice::from_ref(&other), &Options::default()).errors, 0);
+    assert_eq!(bed.scan_all(std::slice::from_ref(&other), &ScanOptions::default()).errors, 0);
     assert_eq!(bed.group_list(), []);
     std::fs::rename(bed.outside("elsewhere"), &bed.root.path).expect("moved");
-    bed.scan_all(&all(&bed), &Options::default());
+    bed.scan_all(&all(&bed), &ScanOptions::default());
     assert_eq!(bed.groups_under(&bed.outside("")), sets(&[&["other/b", "tree/a"]]));
 }
 
@@ -181,10 +181,10 @@ fn a_root_that_is_removed_is_forgotten_and_nothing_else() {
     let other = bed.register(&bed.outside("other"));
     write(&bed.outside("other/f/x"), &bytes(1, 50));
     write(&bed.outside("other/y"), &bytes(1, 50));
-    bed.scan_all(&all(&bed), &Options::default());
+    bed.scan_all(&all(&bed), &ScanOptions::default());
     assert_eq!(bed.group_list()[0].members.len(), 5);
     let forgotten = bed.store.roots().remove(other.id).expect("removed");
-    assert_eq!(forgotten, Forgotten { folders: 2, files: 2 });
+    assert_eq!(forgotten, RemovedRoot { folders: 2, files: 2 });
     assert!(bed.outside("other/f/x").exists());
     bed.has_groups(&[GROUP]);
     assert_eq!(all(&bed).len(), 1);
@@ -192,7 +192,7 @@ fn a_root_that_is_removed_is_forgotten_and_nothing_else() {
     assert!(bed.store.roots().remove(other.id).is_err());
     // Registered again, it is new.
     let other = bed.register(&bed.outside("other"));
-    assert_eq!(bed.scan_all(&[other], &Options::default()).new_files, 2);
+    assert_eq!(bed.scan_all(&[other], &ScanOptions::default()).new_files, 2);
 }
 
 #[test]
@@ -231,18 +231,18 @@ fn a_root_with_a_name_that_is_no_text() {
     write(&bed.outside(name).join("b"), &bytes(1, 50));
     let root = bed.register(&bed.outside(name));
     assert_eq!(root.path, bed.outside(name));
-    bed.scan_all(std::slice::from_ref(&root), &Options::default());
+    bed.scan_all(std::slice::from_ref(&root), &ScanOptions::default());
     assert_eq!(bed.groups_under(&root.path), sets(&[&["b", "f/a"]]));
     let inner = bed.register(&bed.outside(name).join("f"));
     assert_eq!(paths(&bed, &inner), set(&["a"]));
-    let summary = bed.scan_all(&[root], &Options::default());
+    let summary = bed.scan_all(&[root], &ScanOptions::default());
     assert_eq!((summary.new_files, summary.read_files, summary.duplicate_groups), (0, 0, 1));
 }
 
 /// Does something while a first scan waits a second for its second file.
 fn while_scanning(bed: &Bed, body: impl FnOnce()) {
-    let control = Arc::new(Control::default());
-    let slowly = Options { io_limit: Some(100), workers: Some(1), ..Options::default() };
+    let control = Arc::new(ScanHandle::default());
+    let slowly = ScanOptions { io_limit: Some(100), workers: Some(1), ..ScanOptions::default() };
     std::thread::scope(|scope| {
         let roots = std::slice::from_ref(&bed.root);
         let scan = scope.spawn(|| bed.try_scan(roots, &slowly, &control).expect("a scan"));
@@ -261,7 +261,7 @@ fn a_root_that_is_scanned_meanwhile_is_compared_too() {
     let bed = Bed::of(&[("slow", 1, 100), ("slow too", 1, 100), ("here", 2, 70)]);
     write(&bed.outside("other/there"), &bytes(2, 70));
     let other = bed.register(&bed.outside("other"));
-    while_scanning(&bed, || drop(bed.scan_all(std::slice::from_ref(&other), &Options::default())));
+    while_scanning(&bed, || drop(bed.scan_all(std::slice::from_ref(&other), &ScanOptions::default())));
     let groups = sets(&[&["tree/slow", "tree/slow too"], &["tree/here", "other/there"]]);
     assert_eq!(bed.groups_under(&bed.outside("")), groups);
 }
@@ -271,7 +271,7 @@ fn a_root_that_is_scanned_meanwhile_is_compared_too() {
 fn a_file_that_another_program_records_meanwhile_is_read() {
     let bed = Bed::of(&[("slow", 1, 100), ("slow too", 1, 100)]);
     while_scanning(&bed, || {
-        let top = Place { root: bed.root.id, id: None, path: PathBuf::new() };
+        let top = FolderRef { root: bed.root.id, id: None, path: PathBuf::new() };
         let stat = Stat { size: 100, mtime_ns: 1, ctime_ns: 1, inode: 1, device: 1, ..Stat::default() };
         let listing = Listing { new_files: vec![("slow".into(), stat)], ..Listing::new(1, top) };
         bed.store.catalog().record(vec![listing]).expect("recorded");

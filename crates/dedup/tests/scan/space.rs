@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 
-use gristmill_dedup::Options;
+use gristmill_dedup::ScanOptions;
 use gristmill_store::catalog::GroupQuery;
 
 use crate::bed::{Bed, MIB, bytes, write};
@@ -37,11 +37,11 @@ fn file_that_a_symbolic_link_leads_to_is_kept_and_its_copies_are_reclaimable() {
     bed.symlink(outside.join("file"), "link too");
     bed.store.roots().follow_links(bed.root.id, true).expect("followed");
     let roots = bed.store.roots().list().expect("roots");
-    bed.scan_all(&roots, &Options::default());
+    bed.scan_all(&roots, &ScanOptions::default());
     bed.has_groups(&[]);
     bed.write("copy", &bytes(1, 5_000));
     bed.write("copy too", &bytes(1, 5_000));
-    let summary = bed.scan_all(&roots, &Options::default());
+    let summary = bed.scan_all(&roots, &ScanOptions::default());
     bed.has_groups(&[&["copy", "copy too", "link", "link too"]]);
     let group = bed.group_list().remove(0);
     let allocated = bed.row("copy").stat.allocated + bed.row("copy too").stat.allocated;

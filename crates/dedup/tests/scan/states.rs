@@ -5,19 +5,19 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use gristmill_dedup::{Coverage, Filter, Mode, Options};
-use gristmill_store::catalog::{Finding, Hashed};
+use gristmill_dedup::{Coverage, Filter, ScanMode, ScanOptions};
+use gristmill_store::catalog::{HashedFile, ReadResult};
 use gristmill_store::roots::Root;
 
 use crate::bed::{Bed, MIB, Mounted, bytes, mode, sets, write};
 use crate::stop::{forever, stop_roots_when, stop_when};
 
-fn restart() -> Options {
-    Options { restart: true, ..Options::default() }
+fn restart() -> ScanOptions {
+    ScanOptions { restart: true, ..ScanOptions::default() }
 }
 
-fn with_filter(filter: Filter) -> Options {
-    Options { filter, ..Options::default() }
+fn with_filter(filter: Filter) -> ScanOptions {
+    ScanOptions { filter, ..ScanOptions::default() }
 }
 
 /// A finished scan, then two files that a stopped scan has recorded and not read.
@@ -34,12 +34,12 @@ fn with_unread_files() -> Bed {
 fn files_left_unread_by_a_stopped_scan_are_compared_by_the_next_one_whatever_its_options() {
     let exclude = Filter { exclude: vec!["*.tmp".into()], ..Filter::default() };
     for options in [
-        Options::default(),
+        ScanOptions::default(),
         restart(),
         with_filter(exclude),
         with_filter(Filter { skip_hidden: true, ..Filter::default() }),
         with_filter(Filter { min_size: Some(1), ..Filter::default() }),
-        Options { one_file_system: true, ..Options::default() },
+        ScanOptions { one_file_system: true, ..ScanOptions::default() },
     ] {
         let bed = with_unread_files();
         bed.scan_with(&options);
@@ -48,21 +48,21 @@ fn files_left_unread_by_a_stopped_scan_are_compared_by_the_next_one_whatever_its
     }
     let bed = with_unread_files();
     bed.store.roots().follow_links(bed.root.id, true).expect("followed");
-    bed.scan_all(&bed.store.roots().list().expect("roots"), &Options::default());
+    bed.scan_all(&bed.store.roots().list().expect("roots"), &ScanOptions::default());
     bed.has_groups(&[&["1", "2"], &["n1", "n2"]]);
 }
 
 #[test]
 fn incomplete_catalog_says_how_many_files_are_unread() {
     let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("alone", 3, 70)]);
-    bed.scan_with(&mode(Mode::Folders));
+    bed.scan_with(&mode(ScanMode::Walk));
     let Coverage { complete, unread_files, .. } = bed.coverage();
     assert_eq!((complete, unread_files), (false, 2), "only files that share their size can be duplicates");
     bed.scan();
     assert_eq!(bed.coverage(), Coverage { complete: true, ..Coverage::default() });
     // A refresh finds a change and reads nothing.
     bed.write("alone", &bytes(1, 50));
-    bed.scan_with(&mode(Mode::Refresh));
+    bed.scan_with(&mode(ScanMode::Refresh));
     let Coverage { complete, unread_files, .. } = bed.coverage();
     assert_eq!((complete, unread_files), (false, 1));
     // A rescan that is stopped.
@@ -78,11 +78,12 @@ fn change_of_hash_that_is_stopped_leaves_an_incomplete_catalog() {
     bed.scan();
     let sha256 = gristmill_store::catalog::Algorithm::Sha256;
     // One file is read, the next is waited for.
-    let options = Options { algorithm: sha256, io_limit: Some(1), workers: Some(1), ..Options::default() };
+    let options =
+        ScanOptions { algorithm: sha256, io_limit: Some(1), workers: Some(1), ..ScanOptions::default() };
     stop_when(&bed, &options, |progress| progress.bytes_read > 0, || ());
     let coverage = bed.coverage();
     assert!(!coverage.complete, "{coverage:?}");
-    bed.scan_with(&Options { algorithm: sha256, ..Options::default() });
+    bed.scan_with(&ScanOptions { algorithm: sha256, ..ScanOptions::default() });
     bed.has_groups(&[&["a", "b", "c"]]);
     assert!(bed.coverage().complete);
 }
@@ -108,7 +109,7 @@ fn scan_of_one_root_marks_nothing_missing_in_a_root_that_is_not_reachable() {
         write(&place.join("same"), &bytes(1, 50));
         write(&place.join("same too"), &bytes(1, 50));
         write(&place.join("of its size"), &bytes(2, 60));
-        bed.scan_all(std::slice::from_ref(&other), &Options::default());
+        bed.scan_all(std::slice::from_ref(&other), &ScanOptions::default());
         match disk {
             // The folder that it was mounted on is there, and empty.
             Some(disk) => drop(disk),
@@ -143,7 +144,7 @@ fn copy_of_a_large_file_in_an_unreachable_root_is_found_by_its_hash_alone() {
     let place = bed.outside("disk");
     let other = bed.register(&place);
     write(&place.join("large"), &bytes(1, 90_000));
-    let every_file = Options { every_file: true, ..Options::default() };
+    let every_file = ScanOptions { every_file: true, ..ScanOptions::default() };
     bed.scan_all(std::slice::from_ref(&other), &every_file);
     fs::rename(&place, bed.outside("away")).expect("moved");
     bed.write("copy", &bytes(1, 90_000));
@@ -156,10 +157,10 @@ fn copy_of_a_large_file_in_an_unreachable_root_is_found_by_its_hash_alone() {
 #[test]
 fn scan_of_an_unmounted_root_marks_nothing_missing_even_if_files_were_unread() {
     let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50)]);
-    bed.scan_with(&mode(Mode::Folders));
+    bed.scan_with(&mode(ScanMode::Walk));
     bed.take_away("a");
     bed.take_away("b");
-    let summary = bed.try_scan(&all(&bed), &Options::default(), &Arc::default()).expect("a scan");
+    let summary = bed.try_scan(&all(&bed), &ScanOptions::default(), &Arc::default()).expect("a scan");
     assert_eq!((summary.removed_files, summary.failed_roots), (0, 1));
     bed.has_files(&["a", "b"]);
     let coverage = bed.coverage();
@@ -173,7 +174,7 @@ fn file_of_another_root_that_vanished_or_changed_is_left_to_a_scan_of_its_root()
     for (name, size) in [("gone", 50), ("changed", 60), ("kept", 70)] {
         write(&bed.outside("other").join(name), &bytes(1, size));
     }
-    bed.scan_all(std::slice::from_ref(&other), &Options::default());
+    bed.scan_all(std::slice::from_ref(&other), &ScanOptions::default());
     fs::remove_file(bed.outside("other/gone")).expect("removed");
     write(&bed.outside("other/changed"), &bytes(2, 61));
     for (name, size) in [("x", 50), ("y", 60), ("z", 70)] {
@@ -184,7 +185,7 @@ fn file_of_another_root_that_vanished_or_changed_is_left_to_a_scan_of_its_root()
     assert_eq!(missing(&bed, other.id), 0);
     assert_eq!(bed.groups_under(&bed.outside("")), sets(&[&["other/kept", "tree/z"]]));
     assert_eq!(bed.coverage().unread_files, 2);
-    bed.scan_all(&all(&bed), &Options::default());
+    bed.scan_all(&all(&bed), &ScanOptions::default());
     assert_eq!(missing(&bed, other.id), 1);
     assert!(bed.coverage().complete);
 }
@@ -201,7 +202,10 @@ fn disks_that_take_turns_on_one_device_number_are_not_hard_links() {
         write(&place.join("file"), &bytes(1, 5_000));
         write(&place.join("linked"), &bytes(2, 6_000));
         fs::hard_link(place.join("linked"), place.join("linked too")).expect("a hard link");
-        bed.scan_all(std::slice::from_ref(&root), &Options { every_file: true, ..Options::default() });
+        bed.scan_all(
+            std::slice::from_ref(&root),
+            &ScanOptions { every_file: true, ..ScanOptions::default() },
+        );
         inodes.extend(bed.files_of(root.id).values().map(|file| (file.stat.device, file.stat.inode)));
     }
     let half = inodes.len() / 2;
@@ -229,7 +233,7 @@ fn disk_that_takes_the_place_of_another_is_read_again() {
         let root = bed.register(&place);
         write(&place.join("file"), &bytes(seed, 500));
         times(&place.join("file"));
-        read.push(bed.scan_all(&[bed.root.clone(), root], &Options::default()).read_files);
+        read.push(bed.scan_all(&[bed.root.clone(), root], &ScanOptions::default()).read_files);
         let groups = bed.groups_under(&bed.outside(""));
         assert_eq!(groups.len(), usize::from(seed == 1), "{groups:?}");
     }
@@ -242,7 +246,7 @@ fn roots_remember_the_filters_of_their_last_scan() {
     let filters = || bed.store.roots().list().expect("roots").remove(0).filters;
     bed.scan_with(&with_filter(Filter { min_size: Some(10), ..Filter::default() }));
     assert!(filters().is_some_and(|text| text.contains("\"min_size\":10")), "{:?}", filters());
-    bed.scan_with(&mode(Mode::Refresh));
+    bed.scan_with(&mode(ScanMode::Refresh));
     assert!(filters().is_some(), "a refresh looks at what is known");
     bed.scan();
     assert_eq!(filters(), None);
@@ -255,7 +259,7 @@ fn refresh_leaves_excluded_files_excluded() {
     let exclude = Filter { exclude: vec!["b".into(), "f".into()], ..Filter::default() };
     bed.scan_with(&with_filter(exclude));
     bed.has_files(&["a"]);
-    bed.scan_with(&mode(Mode::Refresh));
+    bed.scan_with(&mode(ScanMode::Refresh));
     bed.has_files(&["a"]);
     bed.has_groups(&[]);
     let summary = bed.scan();
@@ -281,7 +285,7 @@ fn change_within_a_coarse_timestamp_is_seen_by_the_next_scan() {
     let place = bed.outside("disk");
     let Some(_disk) = Mounted::image(&image, &place) else { return };
     let root = bed.register(&place);
-    let scan = || bed.scan_all(std::slice::from_ref(&root), &Options::default());
+    let scan = || bed.scan_all(std::slice::from_ref(&root), &ScanOptions::default());
     for (name, size) in [("small", 500), ("large", 2 * MIB)] {
         for other in ["", " copy"] {
             write(&place.join(format!("{name}{other}")), &bytes(1, size));
@@ -307,7 +311,7 @@ fn disk_that_is_unmounted_before_a_scan_is_resumed_loses_no_files() {
     let roots = [bed.root.clone(), other.clone()];
     stop_roots_when(&bed, &roots, &forever(), |progress| progress.bytes_read > 0, || ());
     drop(disk);
-    let summary = bed.try_scan(&roots, &Options::default(), &Arc::default()).expect("a scan");
+    let summary = bed.try_scan(&roots, &ScanOptions::default(), &Arc::default()).expect("a scan");
     assert_eq!((summary.removed_files, summary.failed_roots), (0, 1), "{summary:?}");
     assert_eq!(missing(&bed, other.id), 0);
 }
@@ -320,10 +324,10 @@ fn folder_that_another_filesystem_was_mounted_on_loses_no_files_when_it_is_empty
     write(&place.join("b"), &bytes(1, 50));
     bed.scan();
     drop(disk);
-    let summary = bed.try_scan(&all(&bed), &Options::default(), &Arc::default()).expect("a scan");
+    let summary = bed.try_scan(&all(&bed), &ScanOptions::default(), &Arc::default()).expect("a scan");
     assert_eq!((summary.removed_files, summary.errors), (0, 1), "{summary:?}");
     bed.has_files(&["a", "disk/b"]);
-    let summary = bed.scan_with(&Options { allow_empty: true, ..Options::default() });
+    let summary = bed.scan_with(&ScanOptions { allow_empty: true, ..ScanOptions::default() });
     assert_eq!(summary.removed_files, 1);
 }
 
@@ -336,12 +340,12 @@ fn root_whose_disk_is_not_mounted_loses_no_files_though_its_folder_has_others() 
     let other = bed.register(&place);
     write(&place.join("file"), &bytes(1, 50));
     write(&place.join("f/file"), &bytes(2, 50));
-    bed.scan_all(&all(&bed), &Options::default());
+    bed.scan_all(&all(&bed), &ScanOptions::default());
     drop(disk);
     write(&place.join(".stray"), b"");
     write(&place.join("f/file"), &bytes(1, 50));
-    for mode in [Mode::Refresh, Mode::All] {
-        let options = Options { mode, ..Options::default() };
+    for mode in [ScanMode::Refresh, ScanMode::All] {
+        let options = ScanOptions { mode, ..ScanOptions::default() };
         let summary = bed.try_scan(std::slice::from_ref(&other), &options, &Arc::default()).expect("a scan");
         assert_eq!(
             (summary.failed_roots, summary.new_files, summary.removed_files),
@@ -355,7 +359,7 @@ fn root_whose_disk_is_not_mounted_loses_no_files_though_its_folder_has_others() 
     let coverage = bed.coverage();
     assert!(!coverage.complete, "{coverage:?}");
     assert_eq!((&coverage.unfinished_roots, &coverage.absent_roots), (&vec![place.clone()], &vec![place]));
-    let accepted = Options { allow_empty: true, ..Options::default() };
+    let accepted = ScanOptions { allow_empty: true, ..ScanOptions::default() };
     let summary = bed.scan_all(std::slice::from_ref(&other), &accepted);
     assert_eq!((summary.errors, summary.new_files, summary.removed_files), (0, 1, 1), "{summary:?}");
     assert_eq!(bed.groups_under(&bed.outside("")), sets(&[&["disk/f/file", "tree/copy"]]));
@@ -371,11 +375,11 @@ fn folder_that_another_filesystem_was_mounted_on_loses_no_files_though_it_has_ot
     bed.scan();
     drop(disk);
     write(&place.join(".stray"), b"");
-    let summary = bed.try_scan(&all(&bed), &Options::default(), &Arc::default()).expect("a scan");
+    let summary = bed.try_scan(&all(&bed), &ScanOptions::default(), &Arc::default()).expect("a scan");
     assert_eq!((summary.removed_files, summary.errors), (0, 1), "{summary:?}");
     bed.has_files(&["a", "disk/b"]);
     assert!(!bed.coverage().complete);
-    let summary = bed.scan_with(&Options { allow_empty: true, ..Options::default() });
+    let summary = bed.scan_with(&ScanOptions { allow_empty: true, ..ScanOptions::default() });
     assert_eq!(summary.removed_files, 1);
     bed.has_files(&["a", "disk/.stray"]);
 }
@@ -395,7 +399,7 @@ fn folders_of_a_disk_that_took_anothers_place_are_no_mount_points_after_a_stop()
         if seed == 2 {
             stop_roots_when(&bed, roots, &forever(), |progress| progress.bytes_read > 0, || ());
         }
-        let summary = bed.scan_all(roots, &Options { restart: true, ..Options::default() });
+        let summary = bed.scan_all(roots, &ScanOptions { restart: true, ..ScanOptions::default() });
         assert_eq!((summary.files, summary.errors), (4, 0), "{summary:?}");
     }
 }
@@ -406,7 +410,7 @@ fn files_that_match_the_filters_again_are_grouped_by_a_scan_that_reads_nothing()
     bed.scan();
     bed.scan_with(&with_filter(Filter { exclude: vec!["f".into()], ..Filter::default() }));
     bed.has_groups(&[]);
-    bed.scan_with(&mode(Mode::Folders));
+    bed.scan_with(&mode(ScanMode::Walk));
     bed.has_groups(&[&["f/x", "y"]]);
     assert!(bed.coverage().complete);
 }
@@ -422,7 +426,7 @@ fn empty_folder_of_a_disk_that_took_anothers_place_is_empty() {
         if files > 0 {
             write(&place.join("in/file"), &bytes(1, 50));
         }
-        let summary = bed.scan_all(std::slice::from_ref(&root), &Options::default());
+        let summary = bed.scan_all(std::slice::from_ref(&root), &ScanOptions::default());
         assert_eq!((summary.files, summary.errors), (files, 0), "{summary:?}");
     }
     assert_eq!(missing(&bed, root.id), 1);
@@ -432,15 +436,15 @@ fn empty_folder_of_a_disk_that_took_anothers_place_is_empty() {
 #[test]
 fn resumed_scan_that_skips_unreadable_files_is_not_complete() {
     let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50)]);
-    bed.scan_with(&mode(Mode::Folders));
+    bed.scan_with(&mode(ScanMode::Walk));
     let unreadable = |id: std::path::PathBuf| {
-        let (stat, finding) = (bed.files()[&id].stat, Finding::Failed("no".into()));
-        Hashed { id: bed.files()[&id].id, stat, finding }
+        let (stat, finding) = (bed.files()[&id].stat, ReadResult::Failed("no".into()));
+        HashedFile { id: bed.files()[&id].id, stat, result: finding }
     };
-    let control = Arc::new(gristmill_dedup::Control::default());
-    control.stop();
-    bed.try_scan(&all(&bed), &Options::default(), &control).expect("a scan");
-    bed.store.catalog().settle(vec![unreadable("a".into())]).expect("recorded");
+    let control = Arc::new(gristmill_dedup::ScanHandle::default());
+    control.cancel();
+    bed.try_scan(&all(&bed), &ScanOptions::default(), &control).expect("a scan");
+    bed.store.catalog().record_shared(vec![unreadable("a".into())]).expect("recorded");
     assert!(bed.scan().resumed);
     let coverage = bed.coverage();
     assert_eq!((coverage.complete, coverage.unreadable_files), (false, 1), "{coverage:?}");

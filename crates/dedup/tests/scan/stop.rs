@@ -5,44 +5,44 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use gristmill_dedup::{Control, Filter, Mode, Options, Phase, Progress, Summary};
-use gristmill_store::catalog::Row;
+use gristmill_dedup::{Filter, ScanHandle, ScanMode, ScanOptions, ScanPhase, ScanProgress, ScanSummary};
+use gristmill_store::catalog::FileRow;
 
 use gristmill_store::roots::Root;
 
 use crate::bed::{Bed, KIB, MIB, bytes};
 
 /// At this pace a scan would take days: the test ends only if it stops when it is told to.
-pub(crate) fn forever() -> Options {
-    Options { io_limit: Some(1), workers: Some(2), ..Options::default() }
+pub(crate) fn forever() -> ScanOptions {
+    ScanOptions { io_limit: Some(1), workers: Some(2), ..ScanOptions::default() }
 }
 
-struct Stops<'a>(&'a Control);
+struct Stops<'a>(&'a ScanHandle);
 
 impl Drop for Stops<'_> {
     fn drop(&mut self) {
-        self.0.stop();
+        self.0.cancel();
     }
 }
 
 /// Runs a scan until it has come so far, does something meanwhile, and stops it.
 pub(crate) fn stop_when(
     bed: &Bed,
-    options: &Options,
-    far: impl Fn(Progress) -> bool,
+    options: &ScanOptions,
+    far: impl Fn(ScanProgress) -> bool,
     meanwhile: impl FnOnce(),
-) -> Summary {
+) -> ScanSummary {
     stop_roots_when(bed, std::slice::from_ref(&bed.root), options, far, meanwhile)
 }
 
 pub(crate) fn stop_roots_when(
     bed: &Bed,
     roots: &[Root],
-    options: &Options,
-    far: impl Fn(Progress) -> bool,
+    options: &ScanOptions,
+    far: impl Fn(ScanProgress) -> bool,
     meanwhile: impl FnOnce(),
-) -> Summary {
-    let control = Arc::new(Control::default());
+) -> ScanSummary {
+    let control = Arc::new(ScanHandle::default());
     let summary = std::thread::scope(|scope| {
         let scan = scope.spawn(|| bed.try_scan(roots, options, &control).expect("a scan"));
         // Also when something panics, or the scan would go on for days.
@@ -73,7 +73,7 @@ fn tree() -> Bed {
 fn picture(bed: &Bed) -> Vec<String> {
     let rows = bed.rows().into_iter();
     let rows = rows.map(|(path, row)| {
-        let Row { stat, algorithm, edges, failed, .. } = row;
+        let FileRow { stat, algorithm, samples: edges, failed, .. } = row;
         format!("{path:?} {stat:?} {algorithm:?} {edges:?} {failed}")
     });
     let groups = bed.group_list().into_iter();
@@ -96,7 +96,7 @@ fn undisturbed(bed: &Bed) -> Vec<String> {
 
 /// The next scan goes on, and ends as if nothing had been.
 #[track_caller]
-fn goes_on(bed: &Bed) -> Summary {
+fn goes_on(bed: &Bed) -> ScanSummary {
     let summary = bed.scan();
     assert!(summary.resumed);
     assert_eq!(picture(bed), undisturbed(bed));
@@ -127,7 +127,7 @@ fn what_is_read_while_walking_is_what_a_plan_would_read() {
             bed.write("empty", b"");
         }
         let direct = undisturbed(&bed);
-        bed.scan_with(&Options { mode: Mode::Folders, ..Options::default() });
+        bed.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
         bed.scan();
         assert_eq!(picture(&bed), direct);
         assert_eq!(bed.group_list().len(), 4);
@@ -137,9 +137,9 @@ fn what_is_read_while_walking_is_what_a_plan_would_read() {
 #[test]
 fn a_scan_that_is_stopped_before_it_began() {
     let bed = tree();
-    let control = Arc::new(Control::default());
-    control.stop();
-    let summary = bed.try_scan(std::slice::from_ref(&bed.root), &Options::default(), &control);
+    let control = Arc::new(ScanHandle::default());
+    control.cancel();
+    let summary = bed.try_scan(std::slice::from_ref(&bed.root), &ScanOptions::default(), &control);
     assert!(summary.expect("a scan").interrupted);
     goes_on(&bed);
 }
@@ -154,17 +154,17 @@ fn a_scan_that_is_stopped_while_it_walks() {
 #[test]
 fn a_scan_that_is_stopped_while_it_probes() {
     let bed = tree();
-    bed.scan_with(&Options { mode: Mode::Folders, ..Options::default() });
-    stop_when(&bed, &forever(), |progress| progress.phase == Phase::Edges, || ());
+    bed.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
+    stop_when(&bed, &forever(), |progress| progress.phase == ScanPhase::Samples, || ());
     goes_on(&bed);
 }
 
 /// Stops a scan that reads large files through. They are known before: new ones are read while they are walked.
 fn stop_at_contents(bed: &Bed) {
-    bed.scan_with(&Options { mode: Mode::Folders, ..Options::default() });
+    bed.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
     // Fast enough for edges, far too slow for contents.
-    let options = Options { io_limit: Some(2 * MIB as u64), workers: Some(1), ..Options::default() };
-    stop_when(bed, &options, |progress| progress.phase == Phase::Contents, || ());
+    let options = ScanOptions { io_limit: Some(2 * MIB as u64), workers: Some(1), ..ScanOptions::default() };
+    stop_when(bed, &options, |progress| progress.phase == ScanPhase::Contents, || ());
 }
 
 #[test]
@@ -198,9 +198,9 @@ fn a_scan_that_goes_on_knows_what_git_ignores() {
     let bed = Bed::of(&[("f/a", 1, 50), ("f/b", 1, 50), ("f/x.o", 1, 50), ("f/g/y.o", 1, 50)]);
     bed.write(".gitignore", b"*.o\n");
     let filter = Filter { gitignore: true, ..Filter::default() };
-    let options = Options { filter: filter.clone(), workers: Some(1), ..forever() };
+    let options = ScanOptions { filter: filter.clone(), workers: Some(1), ..forever() };
     stop_when(&bed, &options, |progress| progress.bytes_read > 0, || ());
-    let summary = bed.scan_with(&Options { filter, ..Options::default() });
+    let summary = bed.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
     assert!(summary.resumed);
     bed.has_files(&[".gitignore", "f/a", "f/b"]);
 }
@@ -208,10 +208,10 @@ fn a_scan_that_goes_on_knows_what_git_ignores() {
 #[test]
 fn another_request_begins_anew() {
     for other in [
-        Options { restart: true, ..Options::default() },
-        Options { mode: Mode::Folders, ..Options::default() },
-        Options { filter: Filter { min_size: Some(1), ..Filter::default() }, ..Options::default() },
-        Options { one_file_system: true, ..Options::default() },
+        ScanOptions { restart: true, ..ScanOptions::default() },
+        ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() },
+        ScanOptions { filter: Filter { min_size: Some(1), ..Filter::default() }, ..ScanOptions::default() },
+        ScanOptions { one_file_system: true, ..ScanOptions::default() },
     ] {
         let bed = tree();
         stop_at_contents(&bed);
@@ -225,13 +225,13 @@ fn another_request_begins_anew() {
 #[test]
 fn what_was_read_before_is_put_together_by_a_scan_that_begins_anew() {
     let bed = Bed::of(&[("a", 1, 10), ("b", 1, 10), ("c", 1, 60_000), ("d", 1, 60_000)]);
-    bed.scan_with(&Options { mode: Mode::Folders, ..Options::default() });
+    bed.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
     // In their order: three are read, the last is waited for.
-    let options = Options { io_limit: Some(1_000), workers: Some(1), ..Options::default() };
+    let options = ScanOptions { io_limit: Some(1_000), workers: Some(1), ..ScanOptions::default() };
     stop_when(&bed, &options, |progress| progress.bytes_read >= 60_020, || ());
     bed.remove("c");
     bed.remove("d");
-    let summary = bed.scan_with(&Options { restart: true, ..Options::default() });
+    let summary = bed.scan_with(&ScanOptions { restart: true, ..ScanOptions::default() });
     assert_eq!((summary.resumed, summary.read_files), (false, 0));
     bed.has_groups(&[&["a", "b"]]);
 }
@@ -253,8 +253,8 @@ fn stopped_at_every_folder_it_still_arrives() {
     let bed = tree();
     let mut stops = 0;
     loop {
-        let control = Arc::new(Control::default());
-        let options = Options { workers: Some(1), ..Options::default() };
+        let control = Arc::new(ScanHandle::default());
+        let options = ScanOptions { workers: Some(1), ..ScanOptions::default() };
         let summary = std::thread::scope(|scope| {
             let roots = std::slice::from_ref(&bed.root);
             let scan = scope.spawn(|| bed.try_scan(roots, &options, &control).expect("a scan"));
@@ -263,7 +263,7 @@ fn stopped_at_every_folder_it_still_arrives() {
             }
             // As soon as it has done something; the last one may arrive.
             if stops < 10 {
-                control.stop();
+                control.cancel();
             }
             scan.join().expect("a scan")
         });
@@ -285,10 +285,11 @@ fn a_second_scan_of_this_process_is_refused() {
         |progress| progress.bytes_read > 0,
         || {
             let roots = std::slice::from_ref(&bed.root);
-            let error =
-                bed.try_scan(roots, &Options::default(), &Arc::default()).expect_err("it is being scanned");
+            let error = bed
+                .try_scan(roots, &ScanOptions::default(), &Arc::default())
+                .expect_err("it is being scanned");
             let process = format!("process {}", std::process::id());
-            assert!(error.is_users() && error.to_string().contains(&process), "{error}");
+            assert!(error.is_user_error() && error.to_string().contains(&process), "{error}");
         },
     );
     goes_on(&bed);
@@ -349,22 +350,23 @@ fn a_scan_that_another_process_holds_is_refused_by_its_name() {
     let mut other = elsewhere("stop::scan_without_end", &bed);
     let _ear = wait_for(&mut other, "reading");
     let roots = std::slice::from_ref(&bed.root);
-    let error = bed.try_scan(roots, &Options::default(), &Arc::default()).expect_err("it is being scanned");
+    let error =
+        bed.try_scan(roots, &ScanOptions::default(), &Arc::default()).expect_err("it is being scanned");
     let text = error.to_string();
-    assert!(error.is_users() && text.contains(&format!("process {} on", other.id())), "{text}");
+    assert!(error.is_user_error() && text.contains(&format!("process {} on", other.id())), "{text}");
     assert!(text.contains("tree") && text.contains("being scanned already"), "{text}");
     // Whatever was asked for.
-    let restart = Options { restart: true, ..Options::default() };
+    let restart = ScanOptions { restart: true, ..ScanOptions::default() };
     assert!(bed.try_scan(roots, &restart, &Arc::default()).is_err());
     // Of two roots neither is begun.
     let beside = bed.register(&bed.outside("beside"));
     let both = [beside.clone(), bed.root.clone()];
-    assert!(bed.try_scan(&both, &Options::default(), &Arc::default()).is_err());
+    assert!(bed.try_scan(&both, &ScanOptions::default(), &Arc::default()).is_err());
     assert!(bed.store.roots().remove(bed.root.id).is_err());
     writeln!(other.stdin.take().expect("its ear"), "stop").expect("told");
     assert!(other.wait().expect("its end").success());
     goes_on(&bed);
-    bed.scan_all(&[beside], &Options::default());
+    bed.scan_all(&[beside], &ScanOptions::default());
 }
 
 #[test]

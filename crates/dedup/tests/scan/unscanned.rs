@@ -3,7 +3,7 @@
 use std::fs;
 
 use gristmill_dedup::folders::{self, FolderGroup};
-use gristmill_dedup::{Mode, Options};
+use gristmill_dedup::{ScanMode, ScanOptions};
 
 use crate::bed::{Bed, Mounted, bytes, mode, write};
 
@@ -13,8 +13,8 @@ fn two_folders() -> Bed {
 }
 
 fn groups(bed: &Bed) -> Vec<FolderGroup> {
-    let options = folders::Options { match_names: true, ..folders::Options::default() };
-    folders::groups(&bed.store, &options).expect("groups of folders")
+    let options = folders::FolderOptions { match_names: true, ..folders::FolderOptions::default() };
+    folders::find_identical(&bed.store, &options).expect("groups of folders")
 }
 
 /// Whether the only group, A and B, is identical, and how many entries were not scanned.
@@ -33,10 +33,10 @@ fn folder_on_another_filesystem_is_not_known() {
     let Some(_mounted) = Mounted::new(&bed.at("A/other")) else { return };
     bed.write("A/other/file", b"elsewhere");
     fs::create_dir(bed.at("B/other")).expect("a folder");
-    bed.scan_with(&Options { one_file_system: true, ..Options::default() });
+    bed.scan_with(&ScanOptions { one_file_system: true, ..ScanOptions::default() });
     assert!(groups(&bed).is_empty(), "B/other is a folder that was scanned");
     fs::remove_dir(bed.at("B/other")).expect("removed");
-    bed.scan_with(&Options { one_file_system: true, ..Options::default() });
+    bed.scan_with(&ScanOptions { one_file_system: true, ..ScanOptions::default() });
     assert_eq!(only_group(&bed), (false, Some(1)));
 }
 
@@ -50,16 +50,16 @@ fn followed_links_are_compared_by_what_they_lead_to() {
     }
     bed.symlink(bed.outside("one"), "A/link");
     bed.symlink(bed.outside("two"), "B/link");
-    bed.scan_all(&roots, &Options::default());
+    bed.scan_all(&roots, &ScanOptions::default());
     assert_eq!(only_group(&bed), (true, Some(0)));
     // Links that are not followed, because their target is scanned anyway, are known by it.
     bed.symlink("big", "A/again");
     bed.symlink("big", "B/again");
-    bed.scan_all(&roots, &Options::default());
+    bed.scan_all(&roots, &ScanOptions::default());
     assert_eq!(only_group(&bed), (true, Some(2)));
     bed.symlink("nowhere", "A/broken");
     for _ in 0..2 {
-        bed.scan_all(&roots, &Options::default());
+        bed.scan_all(&roots, &ScanOptions::default());
         assert_eq!(only_group(&bed), (false, Some(3)), "counted anew by each scan");
     }
 }
@@ -71,16 +71,16 @@ fn root_in_a_folder_is_compared_by_its_own_scan() {
     bed.write("B/in/file", &bytes(3, 100));
     bed.store.roots().register(&bed.at("A/in")).expect("a root");
     let roots = bed.store.roots().list().expect("roots");
-    bed.scan_all(&roots, &Options::default());
+    bed.scan_all(&roots, &ScanOptions::default());
     assert_eq!(only_group(&bed), (true, Some(0)));
 }
 
 #[test]
 fn folders_with_unread_files_are_not_identical() {
     let bed = two_folders();
-    bed.scan_with(&mode(Mode::Folders));
+    bed.scan_with(&mode(ScanMode::Walk));
     assert_eq!(groups(&bed), []);
-    bed.scan_with(&mode(Mode::Files));
+    bed.scan_with(&mode(ScanMode::Hash));
     assert_eq!(only_group(&bed), (true, Some(0)));
 }
 
@@ -90,6 +90,6 @@ fn refresh_counts_new_files_as_not_scanned() {
     bed.scan();
     assert_eq!(only_group(&bed), (true, Some(0)));
     bed.write("B/notes", b"thesis");
-    bed.scan_with(&mode(Mode::Refresh));
+    bed.scan_with(&mode(ScanMode::Refresh));
     assert_eq!(only_group(&bed), (false, Some(1)));
 }

@@ -5,13 +5,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gristmill_dedup::{Mode, Options};
+use gristmill_dedup::{ScanMode, ScanOptions};
 
 use crate::bed::{Bed, KIB, bytes, mode, rewrite_secretly};
 
 /// Slow enough that a file changes while its reading waits.
-fn slowly(rate: u64) -> Options {
-    Options { io_limit: Some(rate), ..Options::default() }
+fn slowly(rate: u64) -> ScanOptions {
+    ScanOptions { io_limit: Some(rate), ..ScanOptions::default() }
 }
 
 struct Ends<'a>(&'a AtomicBool);
@@ -95,10 +95,10 @@ fn a_large_file_that_does_not_hold_still_has_failed_and_others_have_not() {
 #[test]
 fn what_has_changed_since_the_walk_is_recorded_as_it_was_read() {
     let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("c", 2, 50), ("grown", 1, 50), ("d", 3, 90)]);
-    bed.scan_with(&mode(Mode::Folders));
+    bed.scan_with(&mode(ScanMode::Walk));
     rewrite_secretly(&bed.at("b"), &bytes(2, 50));
     bed.write("grown", &bytes(3, 90));
-    let summary = bed.scan_with(&mode(Mode::Files));
+    let summary = bed.scan_with(&mode(ScanMode::Hash));
     assert_eq!((summary.errors, summary.removed_files), (0, 0));
     bed.has_groups(&[&["b", "c"]]);
     assert_eq!(bed.row("grown").stat.size, 90);
@@ -108,9 +108,9 @@ fn what_has_changed_since_the_walk_is_recorded_as_it_was_read() {
 fn what_has_changed_since_the_walk_is_compared_by_the_next_scan() {
     for size in [90, 90_000] {
         let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("c", 3, size)]);
-        bed.scan_with(&mode(Mode::Folders));
+        bed.scan_with(&mode(ScanMode::Walk));
         bed.write("b", &bytes(3, size));
-        bed.scan_with(&mode(Mode::Files));
+        bed.scan_with(&mode(ScanMode::Hash));
         // It has the size of another now, which nobody has read yet.
         bed.scan();
         bed.has_groups(&[&["b", "c"]]);
@@ -120,11 +120,11 @@ fn what_has_changed_since_the_walk_is_compared_by_the_next_scan() {
 #[test]
 fn file_that_becomes_a_pipe_is_not_read_and_only_a_walk_finds_it_gone() {
     let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("c", 1, 50)]);
-    bed.scan_with(&mode(Mode::Folders));
+    bed.scan_with(&mode(ScanMode::Walk));
     fs::remove_file(bed.at("a")).expect("removed");
     let pipe = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, bed.at("a"), pipe, rustix::fs::Mode::RWXU, 0).expect("a pipe");
-    let summary = bed.scan_with(&mode(Mode::Files));
+    let summary = bed.scan_with(&mode(ScanMode::Hash));
     assert_eq!((summary.errors, summary.removed_files), (0, 0));
     bed.has_groups(&[&["b", "c"]]);
     assert_eq!(bed.coverage().unread_files, 1);
@@ -137,12 +137,12 @@ fn what_becomes_a_link_before_it_is_read_is_not_followed() {
     let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50), ("f/c", 2, 50)]);
     let outside = bed.outside("secret");
     crate::bed::write(&outside.join("c"), &bytes(1, 50));
-    bed.scan_with(&mode(Mode::Folders));
+    bed.scan_with(&mode(ScanMode::Walk));
     bed.remove("a");
     bed.symlink(outside.join("c"), "a");
     bed.remove("f");
     bed.symlink(&outside, "f");
-    bed.scan_with(&mode(Mode::Files));
+    bed.scan_with(&mode(ScanMode::Hash));
     bed.has_groups(&[]);
     bed.scan();
     bed.has_files(&["b"]);

@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use gristmill_store::catalog::{Algorithm, End, Finding, Hashed, LinkKind, Listing, Place, Skipped, Stat};
-use gristmill_store::scans::{Finished, Seen};
-use gristmill_store::{Clock, Durability, Store, Time};
+use gristmill_store::catalog::{
+    Algorithm, FolderRef, HashedFile, LinkKind, Listing, ListingStatus, ReadResult, Skipped, Stat,
+};
+use gristmill_store::scans::{FinishedScan, ScanTotals};
+use gristmill_store::{Durability, Store, UtcTime, WallClock};
 
 /// What is in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +61,7 @@ pub(crate) fn passed_over(name: &str, target: Option<&str>) -> Skipped {
 /// A store that lives as long as its folder.
 pub(crate) struct Trees {
     pub(crate) store: Store,
-    pub(crate) clock: Clock,
+    pub(crate) clock: WallClock,
     /// Entries that are passed over in folders of the roots that are written next. With None nothing is recorded of them.
     pub(crate) skipped: BTreeMap<PathBuf, Option<Skipped>>,
     _folder: tempfile::TempDir,
@@ -69,7 +71,7 @@ pub(crate) struct Trees {
 impl Trees {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let clock = Clock::manual(Time::parse("2026-03-04 05:06:07").expect("a time"));
+        let clock = WallClock::manual(UtcTime::parse("2026-03-04 05:06:07").expect("a time"));
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
         let store = options.open(folder.path().join("t.db")).expect("a store");
         Trees { store, clock, skipped: BTreeMap::new(), _folder: folder, next_inode: 1 << 32 }
@@ -79,19 +81,19 @@ impl Trees {
     /// be read to their end.
     pub(crate) fn root(&mut self, root: &str, files: &[Planned], folders: &[&str], failed: &[&str]) -> i64 {
         let root = self.store.roots().register(Path::new(root)).expect("a root").id;
-        let wanted = gristmill_store::scans::Wanted {
+        let wanted = gristmill_store::scans::ScanRequest {
             root,
             holder: "test".into(),
             settings: String::new(),
             restart: true,
-            alive: |_| Some(false),
+            is_alive: |_| Some(false),
         };
         let scan = self.store.scans().begin(wanted).expect("a scan");
         let (began, scan) = (scan.clone(), scan.id);
         let mut listings: BTreeMap<PathBuf, Listing> = BTreeMap::new();
         let mut listing = |path: &Path| {
             for above in path.ancestors() {
-                let place = Place { root, id: None, path: above.to_path_buf() };
+                let place = FolderRef { root, id: None, path: above.to_path_buf() };
                 listings.entry(above.to_path_buf()).or_insert_with(|| Listing::new(scan, place));
             }
         };
@@ -117,11 +119,11 @@ impl Trees {
         for (path, listing) in &mut listings {
             let has_failed = failed.iter().any(|failed| Path::new(failed) == path);
             let skipped = self.skipped.get(path).copied().unwrap_or(Some(Skipped::default()));
-            listing.end = match skipped {
-                _ if has_failed => End::Failed("no".into()),
-                Some(_) => End::Whole,
+            listing.status = match skipped {
+                _ if has_failed => ListingStatus::Failed("no".into()),
+                Some(_) => ListingStatus::Whole,
                 // As if it was never walked.
-                None => End::Part,
+                None => ListingStatus::Part,
             };
             listing.skipped = skipped.unwrap_or_default();
         }
@@ -134,27 +136,27 @@ impl Trees {
                 What::Hashed(size, content) => {
                     let mut hash = vec![content; 32];
                     hash[..8].copy_from_slice(&size.to_be_bytes());
-                    Finding::Content(Algorithm::Blake3, hash)
+                    ReadResult::Content(Algorithm::Blake3, hash)
                 }
-                What::Unknown(_) => Finding::Failed("no".into()),
+                What::Unknown(_) => ReadResult::Failed("no".into()),
                 What::Empty | What::Alone(_) => return,
             };
-            hashed.push(Hashed { id, stat, finding });
+            hashed.push(HashedFile { id, stat, result: finding });
         });
-        self.store.catalog().settle(hashed).expect("settled");
+        self.store.catalog().record_shared(hashed).expect("settled");
         let bytes = files.iter().map(|file| file.what.size()).sum();
-        let seen = Seen { folders: listings.len() as u64, files: files.len() as u64, bytes, errors: 0 };
-        let finished = Finished { id: began.id, root, seen, walk: None };
+        let seen = ScanTotals { folders: listings.len() as u64, files: files.len() as u64, bytes, errors: 0 };
+        let finished = FinishedScan { id: began.id, root, totals: seen, walk: None };
         self.store.scans().finish(vec![finished], None).expect("finished");
         root
     }
 
     fn each_file(&self, root: i64, mut visit: impl FnMut(&Path, i64)) {
-        let mut next = vec![self.store.catalog().top(root).expect("its top")];
+        let mut next = vec![self.store.catalog().root_folder(root).expect("its top")];
         while let Some(place) = next.pop() {
-            let known = self.store.catalog().known(&place, true).expect("its files");
+            let known = self.store.catalog().known_entries(&place, true).expect("its files");
             known.files.iter().for_each(|(name, file)| visit(&place.path.join(name), file.id));
-            next.extend(known.folders.iter().map(|(name, folder)| Place {
+            next.extend(known.folders.iter().map(|(name, folder)| FolderRef {
                 root,
                 id: Some(folder.id),
                 path: place.path.join(name),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use gristmill_dedup::folders::{FolderGroup, Partials};
+use gristmill_dedup::folders::{FolderGroup, SimilarFolders};
 use proptest::prelude::*;
 
 use crate::trees::{Planned, Trees, What, file, passed_over};
@@ -249,7 +249,7 @@ pub(crate) fn groups(tree: &Tree, names: bool) -> BTreeSet<Set> {
 /// Paths, matching files, their bytes, and the paths of those that differ.
 type Told = (PathBuf, PathBuf, u64, u64, BTreeSet<PathBuf>);
 
-pub(crate) fn told_pairs(found: &Partials) -> BTreeSet<Told> {
+pub(crate) fn told_pairs(found: &SimilarFolders) -> BTreeSet<Told> {
     let mut pairs = BTreeSet::new();
     for pair in &found.pairs {
         assert!(!pair.differences.is_empty(), "{pair:?}");

@@ -70,7 +70,7 @@ pub(super) fn groups() -> BTreeSet<u32> {
 
 /// The leader of a group that has the run's id in its environment.
 pub(super) fn leader_of_run(run: &str, session: i32) -> Option<u32> {
-    let variable = format!("{}={run}", super::Record::VARIABLE);
+    let variable = format!("{}={run}", super::ProcessRecord::RUN_ID_VARIABLE);
     for _ in 0..LOOKS {
         let mut has_unreadable = false;
         for process in processes() {
@@ -117,7 +117,7 @@ fn command_that_is_executing_its_program_is_found() {
 
     let run = format!("executing-of-{}", std::process::id());
     let mut command = std::process::Command::new("sleep");
-    command.arg("60").process_group(0).env(super::Record::VARIABLE, &run);
+    command.arg("60").process_group(0).env(super::ProcessRecord::RUN_ID_VARIABLE, &run);
     for _ in 0..20 {
         let mut child = command.spawn().unwrap();
         assert_eq!(leader_of_run(&run, session()), Some(child.id()));

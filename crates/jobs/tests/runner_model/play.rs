@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use gristmill_store::tasks::{CancelOutcome, NewTask, TaskFilter, TaskRow, TaskStatus};
-use gristmill_store::{Clock, Store, Watch};
+use gristmill_store::{ChangeWatcher, Store, WallClock};
 
 use crate::log::{Event, Log, Reader};
 use crate::{KINDS, Op, QUEUES, rules, worker};
@@ -42,13 +42,13 @@ pub(crate) struct Round<'a> {
     pub(crate) processes: Vec<Process>,
     /// How many gates there were.
     pub(crate) gates: i64,
-    watch: Watch,
+    watch: ChangeWatcher,
 }
 
 /// Plays a round and checks it. The error says which rule was broken.
 pub(crate) fn play(ops: &[Op]) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
-    let (store, log) = (worker::open(folder.path(), Clock::system()), Log::open(folder.path()));
+    let (store, log) = (worker::open(folder.path(), WallClock::system()), Log::open(folder.path()));
     let (reader, watch) = (Reader::open(folder.path()), store.watch().unwrap());
     let folder = folder.path();
     let mut round = Round { folder, store, log, reader, processes: Vec::new(), gates: 0, watch };
@@ -59,7 +59,7 @@ pub(crate) fn play(ops: &[Op]) -> Result<(), String> {
         let _ = process.child.wait();
     }
     played?;
-    let letters = round.store.letters().list(&Default::default(), None, 99_999).unwrap().items;
+    let letters = round.store.dead_letters().list(&Default::default(), None, 99_999).unwrap().items;
     let tasks = round.tasks(&TaskFilter::default());
     rules::check(round.reader.events(), &tasks, &letters)
 }
@@ -107,7 +107,7 @@ impl Round<'_> {
     }
 
     fn enqueue_for_later(&self, count: usize, task: &NewTask) {
-        let due = Clock::system().now().plus(LATER);
+        let due = WallClock::system().now().plus(LATER);
         for id in self.enqueue(count, &NewTask { run_after: Some(due), ..task.clone() }) {
             self.log.line(&format!("due {id} {}", due.micros()));
         }

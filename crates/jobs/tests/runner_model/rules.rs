@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use gristmill_store::letters::DeadLetter;
+use gristmill_store::dead_letters::DeadLetter;
 use gristmill_store::tasks::{TaskRow, TaskStatus};
 
 use crate::log::{End, Event};

@@ -6,7 +6,7 @@
 use std::fs;
 use std::time::Duration;
 
-use gristmill_store::Clock;
+use gristmill_store::WallClock;
 use gristmill_store::tasks::{CancelOutcome, Enqueued, NewTask, TaskStatus};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -43,7 +43,7 @@ impl Round<'_> {
         let task = task("quick", "ok");
         let mut caught = None;
         self.wait_for("no process holds many tasks", |round| {
-            let waiting = round.store.tasks().waiting().unwrap();
+            let waiting = round.store.tasks().count_due().unwrap();
             if round.claimed("quick").is_empty() && !waiting.iter().any(|(_, kind, _)| kind == "quick") {
                 round.enqueue(400, &task);
             }
@@ -218,7 +218,7 @@ impl Round<'_> {
         let id = self.enqueue(1, &gated("slow", gate))[0];
         self.wait_for("the task is not started", |round| Ok(round.started_by(id).is_some()))?;
         let before = self.store.tasks().get(id).unwrap();
-        let ahead = Clock::manual(Clock::system().now().plus(Duration::from_secs(3 * 3_600)));
+        let ahead = WallClock::manual(WallClock::system().now().plus(Duration::from_secs(3 * 3_600)));
         worker::open(self.folder, ahead).tasks().recover(MAX_CRASHES).unwrap();
         let after = self.store.tasks().get(id).unwrap();
         self.open(gate);

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gristmill_jobs::{Kind, Runner, Work};
+use gristmill_jobs::{Runner, TaskContext, TaskKind};
 use gristmill_pool::{Retry, TaskError, TaskResult};
-use gristmill_store::{Clock, Durability, Store};
+use gristmill_store::{Durability, Store, WallClock};
 
 use crate::log::{End, Log};
 use crate::{KINDS, QUEUES, RETRY_DELAY};
@@ -16,7 +16,7 @@ use crate::{KINDS, QUEUES, RETRY_DELAY};
 pub(crate) const FOLDER: &str = "GRISTMILL_MODEL_FOLDER";
 pub(crate) const WORKERS: &str = "GRISTMILL_MODEL_WORKERS";
 
-pub(crate) fn open(folder: &Path, clock: Clock) -> Store {
+pub(crate) fn open(folder: &Path, clock: WallClock) -> Store {
     Store::options().durability(Durability::Normal).clock(clock).open(folder.join("work.db")).unwrap()
 }
 
@@ -31,19 +31,19 @@ pub(crate) fn run() {
     let folder = PathBuf::from(&folder);
     let log = Arc::new(Log::open(&folder));
     let process = std::process::id();
-    let store = open(&folder, Clock::system());
+    let store = open(&folder, WallClock::system());
     let mut builder = Runner::builder(store).name(format!("process{process}")).queues(QUEUES);
     for name in KINDS {
         let (log, folder) = (log.clone(), folder.clone());
-        let handler = move |work: &Work<'_>| {
-            let now = || Clock::system().now().micros();
+        let handler = move |work: &TaskContext<'_>| {
+            let now = || WallClock::system().now().micros();
             log.line(&format!("start {} {process} {} {}", work.id(), work.attempt(), now()));
             let (end, result) = handle(work, &folder);
             log.line(&format!("end {} {process} {} {}", work.id(), end.number(), now()));
             result
         };
         let retry = Retry::linear(3, RETRY_DELAY).without_jitter();
-        builder = builder.kind(Kind::new(name, handler).workers(workers).retry(retry));
+        builder = builder.kind(TaskKind::new(name, handler).workers(workers).retry(retry));
     }
     let runner = builder.start().unwrap();
     // Nothing is written there; its end is the order to stop.
@@ -53,7 +53,7 @@ pub(crate) fn run() {
 }
 
 /// No run ends early because it is cancelled: then slow runs are slow, whatever happens.
-fn handle(work: &Work<'_>, folder: &Path) -> (End, TaskResult<()>) {
+fn handle(work: &TaskContext<'_>, folder: &Path) -> (End, TaskResult<()>) {
     if work.kind() == "slow" {
         wait(Duration::from_millis(60), || false);
     }

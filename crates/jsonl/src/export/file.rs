@@ -6,9 +6,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Exported, export};
+use super::{ExportSummary, export};
 use crate::error::{Error, Result};
-use crate::import::control::Control;
+use crate::import::control::ImportHandle;
 use crate::publish::{PublishError, folder_of, publish};
 use crate::source::{Packing, by_name};
 
@@ -19,8 +19,8 @@ pub fn export_to_file(
     table: &str,
     target: &Path,
     force: bool,
-    control: &Arc<Control>,
-) -> Result<Exported> {
+    control: &Arc<ImportHandle>,
+) -> Result<ExportSummary> {
     let target = checked(database, target, force)?;
     let failed = |error: io::Error| Error::io("write", &target, &error);
     let draft = Draft::new(&target);

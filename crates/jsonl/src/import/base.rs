@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode};
 
-use super::control::Control;
+use super::control::ImportHandle;
 use super::ledger::{self, Record};
 use super::place::Place;
 use crate::error::{Error, Result};
-use crate::in_place::InPlace;
+use crate::in_place::FileIdentity;
 
 /// Small files share a transaction up to this size, in a database that is new: each costs two waits for the disk.
 const TOGETHER: u64 = 64 << 20;
@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Base<'a> {
     pub(crate) conn: Connection,
     path: PathBuf,
-    in_place: InPlace,
-    control: &'a Control,
+    in_place: FileIdentity,
+    control: &'a ImportHandle,
     pub(crate) is_new: bool,
     /// A transaction was begun, and neither committed nor rolled back by us.
     has_begun: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Base<'a> {
 }
 
 impl<'a> Base<'a> {
-    pub(crate) fn new(conn: Connection, place: &Place, control: &'a Control) -> Self {
+    pub(crate) fn new(conn: Connection, place: &Place, control: &'a ImportHandle) -> Self {
         let (path, in_place, is_new) = (place.target().to_owned(), place.in_place(), place.is_new());
         Base { conn, path, in_place, control, is_new, has_begun: false, is_file_open: false, uncommitted: 0 }
     }
@@ -146,8 +146,8 @@ impl<'a> Base<'a> {
         let done = loop {
             match self.conn.execute_batch(sql) {
                 Err(error) if is_busy(&error) && started.elapsed() < PATIENCE => {
-                    if self.control.is_stopped() {
-                        return Err(Error::Stopped);
+                    if self.control.is_cancelled() {
+                        return Err(Error::Cancelled);
                     }
                 }
                 done => break done,
@@ -186,7 +186,7 @@ mod tests {
         if !is_new {
             Connection::open(&path).unwrap().execute_batch("CREATE TABLE t (a); DROP TABLE t").unwrap();
         }
-        let control = Arc::new(Control::default());
+        let control = Arc::new(ImportHandle::default());
         let place = Place::open(&path, false).unwrap();
         let mut base = Base::new(place.connect(&control).unwrap(), &place, &control);
         base.begin_file().unwrap();

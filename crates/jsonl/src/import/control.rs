@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What an import is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
+pub enum ImportPhase {
     /// Looking for files.
     #[default]
     Starting,
@@ -20,11 +20,12 @@ pub enum Phase {
     Finishing,
 }
 
-const PHASES: [Phase; 4] = [Phase::Starting, Phase::Loading, Phase::Indexing, Phase::Finishing];
+const PHASES: [ImportPhase; 4] =
+    [ImportPhase::Starting, ImportPhase::Loading, ImportPhase::Indexing, ImportPhase::Finishing];
 
 /// A running import, seen from outside. Shared: the import counts, others read, anybody may stop it.
 #[derive(Default)]
-pub struct Control {
+pub struct ImportHandle {
     stop: AtomicBool,
     phase: AtomicU8,
     pub(crate) files: AtomicU64,
@@ -41,9 +42,9 @@ type Wake = Box<dyn Fn() + Send>;
 
 /// The counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct ImportProgress {
     /// What it is doing.
-    pub phase: Phase,
+    pub phase: ImportPhase,
     /// Files to load.
     pub files: u64,
     /// Files that are done with.
@@ -58,9 +59,9 @@ pub struct Progress {
     pub rejected: u64,
 }
 
-impl Control {
+impl ImportHandle {
     /// Asks the import to stop: what is not complete is taken back.
-    pub fn stop(&self) {
+    pub fn cancel(&self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(wake) = &*self.wake.lock().unwrap_or_else(PoisonError::into_inner) {
             wake();
@@ -68,14 +69,14 @@ impl Control {
     }
 
     /// Whether it was asked to.
-    pub fn is_stopped(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
     }
 
     /// How far it has come.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> ImportProgress {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Progress {
+        ImportProgress {
             phase: PHASES.get(usize::from(self.phase.load(Ordering::Relaxed))).copied().unwrap_or_default(),
             files: get(&self.files),
             files_done: get(&self.files_done),
@@ -86,22 +87,22 @@ impl Control {
         }
     }
 
-    pub(crate) fn enter(&self, phase: Phase) {
+    pub(crate) fn enter(&self, phase: ImportPhase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
     /// Calls this on a stop, at once if there was one already.
     pub(crate) fn wake_with(&self, wake: impl Fn() + Send + 'static) {
         *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));
-        if self.is_stopped() {
-            self.stop();
+        if self.is_cancelled() {
+            self.cancel();
         }
     }
 }
 
-impl fmt::Debug for Control {
+impl fmt::Debug for ImportHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Control").field("stopped", &self.is_stopped()).finish_non_exhaustive()
+        f.debug_struct("Control").field("stopped", &self.is_cancelled()).finish_non_exhaustive()
     }
 }
 

@@ -8,13 +8,13 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::control::Control;
+use super::control::ImportHandle;
 use super::find::Source;
 use super::key::Plan;
 use super::loading::Known;
-use super::options::{Existing, Options};
+use super::options::{ExistingTable, ImportOptions};
 use super::stock::{self, There, Widening};
-use super::summary::{FileSummary, Outcome};
+use super::summary::{FileOutcome, FileSummary};
 use super::writer::shown;
 use super::{ledger, names};
 use crate::error::{Error, Result};
@@ -25,8 +25,8 @@ pub(crate) struct Desk<'a> {
     pub(crate) target: &'a Path,
     /// The database is a draft that an import was stopped at, or a new one.
     pub(crate) is_draft: bool,
-    pub(crate) control: &'a Control,
-    pub(crate) options: &'a Options,
+    pub(crate) control: &'a ImportHandle,
+    pub(crate) options: &'a ImportOptions,
     pub(crate) names: &'a [String],
     /// The first source of each source's table.
     pub(crate) leaders: &'a [usize],
@@ -60,25 +60,27 @@ impl Desk<'_> {
             {
                 return Ok(Err(error));
             }
-            let changed = |file: &FileSummary| file.outcome != Outcome::Unchanged;
+            let changed = |file: &FileSummary| file.outcome != FileOutcome::Unchanged;
             let changed: Vec<usize> =
                 group.iter().copied().filter(|index| changed(&self.files[*index])).collect();
             let Some(there) = there.filter(|_| !changed.is_empty()) else { continue };
             let mut known = Known::default();
             match self.options.existing {
                 _ if self.is_draft => known.is_replaced = true,
-                Existing::Refuse => refused.push((name.as_str(), self.files[changed[0]].source.clone())),
-                Existing::Replace => known.is_replaced = true,
-                Existing::Append | Existing::Upsert => match self.old(there, &sources[leader].table)? {
-                    Ok(old) => known = old,
-                    Err(error) => return Ok(Err(error)),
-                },
+                ExistingTable::Refuse => refused.push((name.as_str(), self.files[changed[0]].source.clone())),
+                ExistingTable::Replace => known.is_replaced = true,
+                ExistingTable::Append | ExistingTable::Upsert => {
+                    match self.old(there, &sources[leader].table)? {
+                        Ok(old) => known = old,
+                        Err(error) => return Ok(Err(error)),
+                    }
+                }
             }
             if known.is_replaced {
                 // What is made anew is made of all files.
                 for index in group {
                     let file = &mut self.files[index];
-                    (file.outcome, file.rows, file.rejected) = (Outcome::Waiting, 0, 0);
+                    (file.outcome, file.rows, file.rejected) = (FileOutcome::Waiting, 0, 0);
                 }
             }
             all.insert(leader, known);
@@ -148,8 +150,8 @@ impl Desk<'_> {
         }
         if let Some(why) = lost(self.conn, &there.name)? {
             // To add the rows again would double those that it still has.
-            let can_reload =
-                self.is_draft || matches!(self.options.existing, Existing::Replace | Existing::Upsert);
+            let can_reload = self.is_draft
+                || matches!(self.options.existing, ExistingTable::Replace | ExistingTable::Upsert);
             let target = self.target.display();
             return Ok((!can_reload).then(|| {
                 Error::Invalid(format!(
@@ -158,7 +160,7 @@ impl Desk<'_> {
             }));
         }
         // A table that is made anew has only rows of the files that are named.
-        if self.is_draft || self.options.existing == Existing::Replace {
+        if self.is_draft || self.options.existing == ExistingTable::Replace {
             let sources = loaded.iter().map(|(index, _)| self.files[*index].source.as_str()).collect();
             if !ledger::is_made_of(self.conn, &there.name, &sources)? {
                 return Ok(None);
@@ -171,7 +173,7 @@ impl Desk<'_> {
     fn leave_unchanged(&mut self, loaded: Vec<(usize, ledger::Entry)>) {
         for (index, entry) in loaded {
             let file = &mut self.files[index];
-            file.outcome = Outcome::Unchanged;
+            file.outcome = FileOutcome::Unchanged;
             file.rows = entry.rows;
             file.rejected = entry.errors;
         }
@@ -230,7 +232,7 @@ impl Desk<'_> {
                 ))));
             }
         }
-        if self.options.existing == Existing::Upsert && keys.is_empty() {
+        if self.options.existing == ExistingTable::Upsert && keys.is_empty() {
             let text = format!(
                 "the table {name:?} has no primary key, so --upsert cannot know which rows are the same; \
                  name columns with a unique index as --primary-key, or use --append or --replace"

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ignore::WalkBuilder;
 
 use super::entries::Entries;
-use super::options::Options;
+use super::options::ImportOptions;
 use super::path_text::path_text;
 use super::{names, pattern};
 use crate::error::{Error, Result};
@@ -42,7 +42,7 @@ pub(crate) struct Found {
 /// The name that stands for standard input.
 const STANDARD_INPUT: &str = "-";
 
-pub(crate) fn find(given: &[PathBuf], options: &Options) -> Result<Found> {
+pub(crate) fn find(given: &[PathBuf], options: &ImportOptions) -> Result<Found> {
     let mut found = Found::default();
     let mut known = HashSet::new();
     let rejects = options.rejects.as_deref().and_then(|path| std::fs::canonicalize(path).ok());
@@ -119,7 +119,7 @@ pub(crate) fn table_given(name: &str) -> Result<String> {
 }
 
 impl Found {
-    fn apply_schema(&mut self, options: &Options) -> Result<()> {
+    fn apply_schema(&mut self, options: &ImportOptions) -> Result<()> {
         let tables = &options.schema.tables;
         let is_known = |name: &&String| self.sources.iter().any(|source| source.table == **name);
         let has_to_be_there = |name: &&String| tables.get(*name).is_some_and(|table| !table.skip);
@@ -140,7 +140,7 @@ impl Found {
     }
 }
 
-impl Options {
+impl ImportOptions {
     /// What the database calls it.
     pub(crate) fn table_name(&self, table: &str) -> Result<String> {
         let named = self.schema.tables.get(table).and_then(|schema| schema.name.as_ref());

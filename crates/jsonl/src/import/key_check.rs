@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use super::key::cell_of;
 use super::names::quoted;
 use super::table::{Bound, Table};
-use crate::fault::Reason;
+use crate::fault::ParseErrorKind;
 use crate::rows::{Cell, Rows};
 
 type Sql<T> = rusqlite::Result<T>;
@@ -23,7 +23,7 @@ pub(crate) struct KeyCheck {
     /// Whether the table in the database has a key; nothing for a new table.
     find: Option<String>,
     add: String,
-    taken: Reason,
+    taken: ParseErrorKind,
 }
 
 impl KeyCheck {
@@ -54,12 +54,12 @@ impl KeyCheck {
             columns,
             find: table.is_old.then_some(find),
             add: format!("INSERT OR IGNORE INTO {KEYS} VALUES ({marks})"),
-            taken: Reason::taken(&format!("UNIQUE constraint failed: {}", full.join(", "))),
+            taken: ParseErrorKind::taken(&format!("UNIQUE constraint failed: {}", full.join(", "))),
         })
     }
 
     /// Why a row cannot go into the table, if its key is taken. A row without all of the key has a key of its own.
-    pub(crate) fn add(&self, rows: &Rows, cells: &[(u32, Cell)], map: &[u32]) -> Sql<Option<Reason>> {
+    pub(crate) fn add(&self, rows: &Rows, cells: &[(u32, Cell)], map: &[u32]) -> Sql<Option<ParseErrorKind>> {
         let value = |column: &usize| {
             let cell = cell_of(cells, map, *column).filter(|cell| *cell != Cell::Null)?;
             Some(Bound(rows, cell))

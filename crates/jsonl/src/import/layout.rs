@@ -10,7 +10,7 @@ use std::collections::HashMap;
 pub(crate) use self::alias::Alias;
 use super::column::{Column, Holds, OldColumn};
 use super::names::Taken;
-use super::options::Options;
+use super::options::ImportOptions;
 use super::schema::{OtherKeys, TableSchema};
 use crate::keys::{Fate, GATHERED, Keys, ROOT};
 use crate::kinds::{Kinds, Type};
@@ -93,7 +93,7 @@ impl Layout {
 
     /// Applies a schema to columns that the table has already: values must fit its types, and a column that has its type
     /// keeps it.
-    pub(crate) fn apply(&mut self, schema: &TableSchema, options: &Options) {
+    pub(crate) fn apply(&mut self, schema: &TableSchema, options: &ImportOptions) {
         for (name, fixed) in &schema.columns {
             let Some(kind) = fixed.kind else { continue };
             let wanted = fixed.name.as_deref().unwrap_or(name);
@@ -187,7 +187,7 @@ impl Layout {
     pub(crate) fn place(
         &mut self,
         rows: &Rows,
-        options: &Options,
+        options: &ImportOptions,
         schema: Option<&TableSchema>,
     ) -> Result<Vec<u32>, Snag> {
         let mut map = vec![NOWHERE; rows.keys.len()];
@@ -276,7 +276,7 @@ impl Layout {
     }
 
     /// Adds columns that the schema names and no row had.
-    pub(crate) fn complete(&mut self, options: &Options, schema: Option<&TableSchema>) {
+    pub(crate) fn complete(&mut self, options: &ImportOptions, schema: Option<&TableSchema>) {
         let columns = schema.into_iter().flat_map(|schema| &schema.columns);
         for (name, _) in columns.filter(|(_, column)| !column.skip && column.kind.is_some()) {
             let path = path_of(name, options);
@@ -296,7 +296,7 @@ impl Layout {
     }
 
     /// How rows are to be read for it.
-    pub(crate) fn form(&self, options: &Options, schema: Option<&TableSchema>) -> Form {
+    pub(crate) fn form(&self, options: &ImportOptions, schema: Option<&TableSchema>) -> Form {
         let mut keys = Keys::default();
         // What columns are called whose keys are not.
         let mut names = HashMap::new();
@@ -397,7 +397,7 @@ impl Layout {
 }
 
 /// The keys that a schema means: where objects are spread, dots are between them.
-fn path_of(name: &str, options: &Options) -> Path {
+fn path_of(name: &str, options: &ImportOptions) -> Path {
     match options.flatten {
         0 => vec![name.as_bytes().into()],
         _ => name.split('.').map(|part| part.as_bytes().into()).collect(),

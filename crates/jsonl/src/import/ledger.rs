@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::layout::Path;
 use super::names::LEDGER;
-use super::summary::{FileSummary, Outcome};
+use super::summary::{FileOutcome, FileSummary};
 use crate::source::Print;
 
 const CREATE: &str = r#"CREATE TABLE IF NOT EXISTS "_imports" (
@@ -96,7 +96,7 @@ pub(crate) fn make(conn: &Connection) -> rusqlite::Result<()> {
 pub(crate) fn write(conn: &Connection, record: &Record<'_>) -> rusqlite::Result<()> {
     let columns = record.columns.as_ref().map(|columns| serde_json::to_string(columns).unwrap_or_default());
     let error = match &record.file.outcome {
-        Outcome::Failed(why) => Some(why.as_str()),
+        FileOutcome::Failed(why) => Some(why.as_str()),
         _ => None,
     };
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);

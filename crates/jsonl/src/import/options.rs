@@ -6,7 +6,7 @@ use super::schema::Schema;
 
 /// What to do when the database has the table already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Existing {
+pub enum ExistingTable {
     /// Nothing: it is an error, found before anything is written.
     #[default]
     Refuse,
@@ -18,13 +18,13 @@ pub enum Existing {
     Upsert,
 }
 
-impl Existing {
+impl ExistingTable {
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Existing::Refuse => "create",
-            Existing::Replace => "replace",
-            Existing::Append => "append",
-            Existing::Upsert => "upsert",
+            ExistingTable::Refuse => "create",
+            ExistingTable::Replace => "replace",
+            ExistingTable::Append => "append",
+            ExistingTable::Upsert => "upsert",
         }
     }
 }
@@ -51,16 +51,16 @@ pub enum Target {
     /// Nowhere: what an import into this database would do is found out.
     Preview(PathBuf),
     /// Nowhere: lines are only checked.
-    Nothing,
+    ValidateOnly,
 }
 
 /// How an import is done.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ImportOptions {
     /// How many workers parse; 0 for the number of cores.
     pub workers: usize,
     /// Tables that are there already.
-    pub existing: Existing,
+    pub existing: ExistingTable,
     /// Bad lines.
     pub on_error: OnError,
     /// How many levels of objects become columns.
@@ -100,11 +100,11 @@ const MAX_LINE: usize = 256 << 20;
 /// Small enough to stay in a core's cache, large enough that handing it over costs nothing.
 const BLOCK: usize = 512 << 10;
 
-impl Default for Options {
+impl Default for ImportOptions {
     fn default() -> Self {
-        Options {
+        ImportOptions {
             workers: 4,
-            existing: Existing::default(),
+            existing: ExistingTable::default(),
             on_error: OnError::default(),
             flatten: 0,
             languages: Vec::new(),
@@ -128,9 +128,9 @@ impl Default for Options {
 pub const MAX_WORKERS: usize = 32;
 
 /// The longest line that can be asked for: SQLite holds no longer value.
-pub const LONGEST_LINE: usize = 900_000_000;
+pub const MAX_LINE_BYTES: usize = 900_000_000;
 
-impl Options {
+impl ImportOptions {
     pub(crate) fn worker_count(&self) -> usize {
         match self.workers {
             0 => std::thread::available_parallelism().map_or(4, |cores| cores.get()).min(MAX_WORKERS),

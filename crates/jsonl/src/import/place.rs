@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::control::Control;
+use super::control::ImportHandle;
 use crate::error::{Error, Result};
-use crate::in_place::{InPlace, with_ending};
+use crate::in_place::{FileIdentity, with_ending};
 use crate::publish::{PublishError, folder_of, publish};
 
 /// Pages of a new database. Rows of JSONL are wide: with SQLite's usual 4 KiB many of them spill over, and inserting
@@ -113,7 +113,7 @@ impl Place {
         folder_of(&self.target)
     }
 
-    pub(crate) fn connect(&self, control: &Arc<Control>) -> Result<Connection> {
+    pub(crate) fn connect(&self, control: &Arc<ImportHandle>) -> Result<Connection> {
         let failed = |error: rusqlite::Error| Error::sqlite(&self.target, &error);
         let path = self.draft.as_ref().unwrap_or(&self.target);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -133,15 +133,15 @@ impl Place {
         conn.pragma_update(None, "cache_size", -CACHE).map_err(failed)?;
         conn.pragma_update(None, "foreign_keys", false).map_err(failed)?;
         let control = control.clone();
-        conn.progress_handler(STEPS, Some(move || control.is_stopped())).map_err(failed)?;
+        conn.progress_handler(STEPS, Some(move || control.is_cancelled())).map_err(failed)?;
         // Whether it is a database at all.
         conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(failed)?;
         Ok(conn)
     }
 
     /// The file that a connection of [`Place::connect`] works with.
-    pub(crate) fn in_place(&self) -> InPlace {
-        InPlace::of(self.draft.as_ref().unwrap_or(&self.target))
+    pub(crate) fn in_place(&self) -> FileIdentity {
+        FileIdentity::of(self.draft.as_ref().unwrap_or(&self.target))
     }
 
     /// Opens a database that exists once more: after some errors SQLite leaves it to the next connection to undo what was not

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::summary::Rejected;
+use super::summary::RejectedLine;
 use crate::error::{Error, Result};
 
 /// So many are shown.
@@ -15,7 +15,7 @@ const SHOWN: usize = 10;
 #[derive(Debug, Default)]
 pub(crate) struct Rejects {
     file: Option<Output>,
-    pub(crate) examples: Vec<Rejected>,
+    pub(crate) examples: Vec<RejectedLine>,
     pub(crate) count: u64,
     /// Where the rejects of this import begin in the file.
     start: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Mark {
 #[derive(Serialize)]
 struct Written<'a> {
     #[serde(flatten)]
-    rejected: &'a Rejected,
+    rejected: &'a RejectedLine,
     #[serde(skip_serializing_if = "Option::is_none")]
     raw: Option<&'a str>,
     /// Where it is no text.
@@ -103,7 +103,7 @@ impl Rejects {
     }
 
     /// Adds a rejected line, or its beginning if it is cut.
-    pub(crate) fn add(&mut self, rejected: Rejected, line: &[u8], truncated: bool) -> Result<()> {
+    pub(crate) fn add(&mut self, rejected: RejectedLine, line: &[u8], truncated: bool) -> Result<()> {
         self.count += 1;
         if let Some(output) = &mut self.file {
             let raw = std::str::from_utf8(line).ok();

@@ -2,7 +2,7 @@
 
 use super::column::Column;
 use super::layout::Layout;
-use super::options::Options;
+use super::options::ImportOptions;
 use super::schema::TableSchema;
 use crate::error::{Error, Result};
 use crate::keys::{Fate, Keys, ROOT};
@@ -11,7 +11,7 @@ use crate::parse::{Filename, Form, Others};
 type Path = Vec<Box<[u8]>>;
 
 /// Refuses what cannot be asked for together.
-pub(crate) fn check(options: &Options) -> Result<()> {
+pub(crate) fn check(options: &ImportOptions) -> Result<()> {
     if options.columns.is_empty() {
         return Ok(());
     }
@@ -26,7 +26,7 @@ pub(crate) fn check(options: &Options) -> Result<()> {
 }
 
 /// Makes the parser skip keys that were not asked for, and add the name of the file.
-pub(crate) fn apply(form: &mut Form, options: &Options, schema: Option<&TableSchema>, file: &str) {
+pub(crate) fn apply(form: &mut Form, options: &ImportOptions, schema: Option<&TableSchema>, file: &str) {
     if !options.columns.is_empty() {
         select(form, options, schema);
     }
@@ -36,7 +36,7 @@ pub(crate) fn apply(form: &mut Form, options: &Options, schema: Option<&TableSch
     }
 }
 
-fn select(form: &mut Form, options: &Options, schema: Option<&TableSchema>) {
+fn select(form: &mut Form, options: &ImportOptions, schema: Option<&TableSchema>) {
     let mut wanted: Vec<Path> = options.columns.iter().map(|name| path_of(name, options, schema)).collect();
     wanted.extend(options.filename_column.iter().map(|name| vec![name.as_bytes().into()]));
     for number in 0..form.keys.len() as u32 {
@@ -56,13 +56,18 @@ fn select(form: &mut Form, options: &Options, schema: Option<&TableSchema>) {
 
 /// Whether a table has a column of the key that was asked for, or of a key in its objects. Keys are compared exactly: a key
 /// in another case is another key.
-pub(crate) fn has(layout: &Layout, name: &str, options: &Options, schema: Option<&TableSchema>) -> bool {
+pub(crate) fn has(
+    layout: &Layout,
+    name: &str,
+    options: &ImportOptions,
+    schema: Option<&TableSchema>,
+) -> bool {
     let wanted = path_of(name, options, schema);
     layout.columns.iter().any(|column| is_of(column, &wanted))
 }
 
 /// Whether some line of a table's files had a key that was asked for.
-pub(crate) fn is_in_lines(layout: &Layout, options: &Options, schema: Option<&TableSchema>) -> bool {
+pub(crate) fn is_in_lines(layout: &Layout, options: &ImportOptions, schema: Option<&TableSchema>) -> bool {
     let wanted: Vec<Path> = options.columns.iter().map(|name| path_of(name, options, schema)).collect();
     let seen = layout.columns.iter().filter(|column| !column.kinds.is_empty());
     seen.into_iter().any(|column| wanted.iter().any(|wanted| is_of(column, wanted)))
@@ -81,7 +86,7 @@ fn is_of(column: &Column, wanted: &Path) -> bool {
 }
 
 /// The keys that a name means: a column's new name, or keys with dots where objects are spread.
-fn path_of(name: &str, options: &Options, schema: Option<&TableSchema>) -> Path {
+fn path_of(name: &str, options: &ImportOptions, schema: Option<&TableSchema>) -> Path {
     let renamed = schema.into_iter().flat_map(|schema| &schema.columns);
     let key = renamed.into_iter().find(|(_, column)| column.name.as_deref() == Some(name));
     let key = key.map_or(name, |(key, _)| key.as_str());

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 /// A database at one moment.
 #[derive(Clone, Debug, Serialize)]
-pub struct Stats {
+pub struct DatabaseStats {
     /// Its size on disk.
     pub bytes: u64,
     /// All but the ledger, by name.
@@ -58,12 +58,12 @@ pub struct DateColumn {
 }
 
 /// Looks at all of a database.
-pub fn stats(path: &Path) -> Result<Stats> {
+pub fn stats(path: &Path) -> Result<DatabaseStats> {
     let metadata = std::fs::metadata(path).map_err(|error| Error::io("read", path, &error))?;
     let failed = |error: rusqlite::Error| Error::sqlite(path, &error);
     let conn = read_only(path)?;
     let tables = tables(&conn).map_err(failed)?;
-    Ok(Stats { bytes: metadata.len(), tables })
+    Ok(DatabaseStats { bytes: metadata.len(), tables })
 }
 
 fn tables(conn: &Connection) -> rusqlite::Result<Vec<TableStats>> {

@@ -9,12 +9,12 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use gristmill_pool::worker::step_back;
-use gristmill_pool::{Delivery, Pool, Results};
+use gristmill_pool::worker::lower_priority;
+use gristmill_pool::{Pool, ResultOrder, Results};
 
-use super::control::Control;
+use super::control::ImportHandle;
 use super::find::Source;
-use super::options::Options;
+use super::options::ImportOptions;
 use crate::block::Blocks;
 use crate::error::{Error, Result};
 use crate::parse::{Form, parse};
@@ -62,13 +62,17 @@ const BUDGET_BLOCKS: usize = 24;
 /// Starts to read. The pool is for stopping it early.
 pub(crate) fn start(
     tickets: Vec<Ticket>,
-    options: &Options,
-    control: &Arc<Control>,
+    options: &ImportOptions,
+    control: &Arc<ImportHandle>,
     spare: &Arc<Spare>,
 ) -> Result<(Pool<Item>, Results<Item>)> {
     let workers = options.worker_count();
-    let builder = Pool::builder().name("parse").workers(workers).queue(workers * 2).results(workers * 2);
-    let built = builder.build_with_results(Delivery::AsSubmitted);
+    let builder = Pool::builder()
+        .name("parse")
+        .workers(workers)
+        .queue_capacity(workers * 2)
+        .result_capacity(workers * 2);
+    let built = builder.build_with_results(ResultOrder::AsSubmitted);
     let (pool, results) = built.map_err(|error| Error::System(error.to_string()))?;
     let budget = Arc::new(Budget::new(options.block.saturating_mul(BUDGET_BLOCKS.max(workers * 4))));
     control.wake_with({
@@ -130,8 +134,8 @@ struct Reader {
     spare: Arc<Spare>,
     pool: Pool<Item>,
     budget: Arc<Budget>,
-    control: Arc<Control>,
-    options: Options,
+    control: Arc<ImportHandle>,
+    options: ImportOptions,
 }
 
 /// The pool takes nothing more.
@@ -159,7 +163,7 @@ impl Reader {
         // What can be read only once is read to its end, whatever becomes of it: the next pass has only the copy.
         let is_once = ticket.copy.is_some();
         loop {
-            if self.control.is_stopped() {
+            if self.control.is_cancelled() {
                 return Err(Stopped);
             }
             let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
@@ -179,7 +183,7 @@ impl Reader {
             let mut permit = self.budget.take(block.length);
             let (index, form, spare) = (ticket.index, ticket.form.clone(), self.spare.clone());
             let task = move |_: &_| {
-                step_back();
+                lower_priority();
                 let rows = parse(block, &form, pop(&spare.rows));
                 permit.grow(rows.bad.len() * size_of::<BadLine>());
                 Ok(Item { index, event: Event::Rows(Box::new(rows), permit) })

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// What became of all files.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Summary {
+pub struct ImportSummary {
     /// By file, as they were found.
     pub files: Vec<FileSummary>,
     /// Rows in all tables together.
@@ -14,11 +14,11 @@ pub struct Summary {
     /// Bytes of the files that were read.
     pub bytes: u64,
     /// The first lines that were rejected.
-    pub examples: Vec<Rejected>,
+    pub examples: Vec<RejectedLine>,
     /// Columns that were to be a key or to have an index, and that no table has.
     pub unmatched: Vec<String>,
     /// What stopped it: more bad lines than were allowed.
-    pub stopped_by: Option<Rejected>,
+    pub stopped_by: Option<RejectedLine>,
     /// It was told to stop.
     pub interrupted: bool,
     /// Whether the database is there: not, when it was to be a new one and is not complete.
@@ -36,7 +36,7 @@ pub struct FileSummary {
     pub table: String,
     /// How it went.
     #[serde(flatten)]
-    pub outcome: Outcome,
+    pub outcome: FileOutcome,
     /// What was done to its table, or would be: create, replace, append or upsert.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<&'static str>,
@@ -65,7 +65,7 @@ pub struct FileSummary {
 /// How a file went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "outcome", content = "error")]
-pub enum Outcome {
+pub enum FileOutcome {
     /// It is in.
     Loaded,
     /// It could be loaded, but the import was to write nothing.
@@ -81,7 +81,7 @@ pub enum Outcome {
 
 /// A line that was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Rejected {
+pub struct RejectedLine {
     /// The file.
     pub file: String,
     /// From 1.
@@ -92,9 +92,9 @@ pub struct Rejected {
     pub reason: String,
 }
 
-impl Summary {
+impl ImportSummary {
     /// Whether a file could not be loaded.
     pub fn has_failures(&self) -> bool {
-        self.files.iter().any(|file| matches!(file.outcome, Outcome::Failed(_)))
+        self.files.iter().any(|file| matches!(file.outcome, FileOutcome::Failed(_)))
     }
 }

@@ -15,7 +15,7 @@ use super::key::{Plan, Required, Watch, cell_of};
 use super::layout::Layout;
 use super::names::quoted;
 use super::retype;
-use crate::fault::Reason;
+use crate::fault::ParseErrorKind;
 use crate::kinds::Type;
 use crate::rows::{Cell, Line, Rows};
 
@@ -52,7 +52,7 @@ pub(crate) struct Table {
 #[derive(Debug, Default)]
 pub(crate) struct Inserted {
     pub(crate) rows: u64,
-    pub(crate) refused: Vec<(Line, Reason)>,
+    pub(crate) refused: Vec<(Line, ParseErrorKind)>,
     /// The plan does not hold, seen after so many rows of the block; rows are missing.
     pub(crate) broken_after: Option<usize>,
 }

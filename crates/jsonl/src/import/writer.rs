@@ -17,21 +17,21 @@ use jiff::Timestamp;
 use rusqlite::Connection;
 
 use super::base::Base;
-use super::control::{Control, add};
+use super::control::{ImportHandle, add};
 use super::key::{Plan, Watch};
 use super::layout::{MAX_COLUMNS, Snag};
 use super::ledger;
 use super::loading::{Known, Loading, State};
 use super::names::quoted;
-use super::options::{Existing, OnError, Options, Target};
+use super::options::{ExistingTable, ImportOptions, OnError, Target};
 use super::rejects::Rejects;
 use super::retype;
 use super::schema::TableSchema;
 use super::stream::{Demand, Event, Spare};
-use super::summary::{FileSummary, Outcome, Rejected};
+use super::summary::{FileOutcome, FileSummary, RejectedLine};
 use super::table::{self, Table};
 use crate::error::{Error, Result, is_tables};
-use crate::fault::Reason;
+use crate::fault::ParseErrorKind;
 use crate::rows::{Line, Rows};
 use crate::source::{self, Print};
 
@@ -47,13 +47,13 @@ pub(crate) enum Next {
 pub(crate) struct Ended {
     pub(crate) conn: Option<Connection>,
     pub(crate) files: Vec<FileSummary>,
-    pub(crate) examples: Vec<Rejected>,
-    pub(crate) stopped_by: Option<Rejected>,
+    pub(crate) examples: Vec<RejectedLine>,
+    pub(crate) stopped_by: Option<RejectedLine>,
 }
 
 pub(crate) struct Writer<'a> {
-    options: &'a Options,
-    control: &'a Control,
+    options: &'a ImportOptions,
+    control: &'a ImportHandle,
     target: &'a Target,
     base: Option<Base<'a>>,
     rejects: Rejects,
@@ -68,7 +68,7 @@ pub(crate) struct Writer<'a> {
     pub(crate) known: HashMap<usize, Known>,
     /// Files that have to be loaded again.
     pub(crate) again: Vec<usize>,
-    pub(crate) stopped_by: Option<Rejected>,
+    pub(crate) stopped_by: Option<RejectedLine>,
     loading: Option<Loading>,
     /// Columns that were asked for, and found in some table.
     pub(crate) matched: HashSet<String>,
@@ -77,8 +77,8 @@ pub(crate) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     pub(crate) fn new(
-        options: &'a Options,
-        control: &'a Control,
+        options: &'a ImportOptions,
+        control: &'a ImportHandle,
         target: &'a Target,
         base: Option<Base<'a>>,
         (files, stems, leaders): (Vec<FileSummary>, Vec<String>, Vec<usize>),
@@ -184,7 +184,7 @@ impl<'a> Writer<'a> {
             }
         }
         let wanted = self.options.key_of(&self.stems[index]).to_vec();
-        let watch = Watch::new(wanted, self.options.existing == Existing::Upsert);
+        let watch = Watch::new(wanted, self.options.existing == ExistingTable::Upsert);
         let mut table = Table::new(name, known.layout, known.plan, watch, known.is_old);
         table.required = known.required;
         table.has_conflict_clause = known.has_conflict_clause;
@@ -242,10 +242,10 @@ impl<'a> Writer<'a> {
 
     fn all_rows(&mut self, loading: &mut Loading, rows: &mut Rows) -> Result<Next> {
         loading.has_objects |= !rows.rows.is_empty();
-        let mut bad: Vec<(Line, usize, Reason)> =
+        let mut bad: Vec<(Line, usize, ParseErrorKind)> =
             std::mem::take(&mut rows.bad).into_iter().map(|bad| (bad.line, bad.at, bad.reason)).collect();
         let mut written = rows.rows.len() as u64;
-        if *self.target != Target::Nothing {
+        if *self.target != Target::ValidateOnly {
             match loading.table.layout.place(rows, self.options, self.schema(loading.index)) {
                 Ok(map) => {
                     let table = &mut loading.table;
@@ -321,18 +321,23 @@ impl<'a> Writer<'a> {
         self.bad(loading, rows, bad)
     }
 
-    fn bad(&mut self, loading: &mut Loading, rows: &Rows, bad: Vec<(Line, usize, Reason)>) -> Result<Next> {
+    fn bad(
+        &mut self,
+        loading: &mut Loading,
+        rows: &Rows,
+        bad: Vec<(Line, usize, ParseErrorKind)>,
+    ) -> Result<Next> {
         for (line, at, reason) in bad {
             loading.rejected += 1;
             add(&self.control.rejected, 1);
-            let rejected = Rejected {
+            let rejected = RejectedLine {
                 file: self.files[loading.index].source.clone(),
                 line: loading.lines + u64::from(line.number) + 1,
                 column: u64::from(line.column) + at as u64 + 1,
                 reason: reason.to_string(),
             };
             let bytes = rows.line(line);
-            let is_cut = matches!(reason, Reason::TooLong(limit) if bytes.len() <= limit);
+            let is_cut = matches!(reason, ParseErrorKind::TooLong(limit) if bytes.len() <= limit);
             self.rejects.add(rejected.clone(), bytes, is_cut)?;
             let most = match self.options.on_error {
                 OnError::Skip => u64::MAX,
@@ -400,7 +405,7 @@ impl<'a> Writer<'a> {
                     }
                     _ => format!("line {} is bad (--on-error fail): {}", bad.line, bad.reason),
                 };
-                file.outcome = Outcome::Failed(why);
+                file.outcome = FileOutcome::Failed(why);
             }
         }
         self.rejects.flush()?;

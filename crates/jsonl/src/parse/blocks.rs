@@ -3,7 +3,7 @@
 use super::{BYTE_ORDER_MARK, Form, Parser};
 use crate::block::Block;
 use crate::document::Elements;
-use crate::fault::Reason;
+use crate::fault::ParseErrorKind;
 use crate::languages;
 use crate::rows::{BadLine, Line, Rows, Span};
 
@@ -15,7 +15,7 @@ pub(crate) fn parse(block: Block, form: &Form, mut rows: Rows) -> Rows {
     if let Some(limit) = block.too_long {
         let column = block.elements.as_ref().map_or(0, |elements| elements.column as u32);
         let line = Line { number: 0, column, span: Span::new(0, text.len()) };
-        rows.bad.push(BadLine { line, at: limit, reason: Reason::TooLong(limit) });
+        rows.bad.push(BadLine { line, at: limit, reason: ParseErrorKind::TooLong(limit) });
         rows.lines = block.elements.map_or(1, |elements| elements.lines as u32);
         rows.text = block.buffer;
         return rows;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{OptionalExtension, params};
 
-use super::{BadObject, Shape, Sink, Unwritten};
+use super::{RejectedObject, Shape, Sink, Unwritten};
 use crate::error::Result;
 use crate::import::names::PROCESSED_IDS;
 
@@ -33,29 +33,32 @@ pub struct WithId<'a> {
 
 /// What became of a good object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Appended {
+pub enum AppendResult {
     /// It is a row now.
-    New,
+    Inserted,
     /// A row was made of it before.
-    Known,
+    Duplicate,
 }
 
 impl Sink {
     /// Remembers ids for this time, for [`append_once`](Self::append_once). A scope is what an id is unique in, such as a
     /// queue. The table `_processed_ids` is made in the database.
     #[must_use]
-    pub fn once_within(mut self, scope: impl Into<String>, window: Duration) -> Self {
+    pub fn dedup_window(mut self, scope: impl Into<String>, window: Duration) -> Self {
         self.once = Some(Once { scope: scope.into(), window });
         self
     }
 
     /// [`append`](Self::append), but an object whose id became a row within the time of
     /// [`once_within`](Self::once_within) makes no second one. An object that fails is not remembered.
-    pub fn append_once(&mut self, objects: &[WithId<'_>]) -> Result<Vec<Result<Appended, BadObject>>> {
+    pub fn append_deduplicated(
+        &mut self,
+        objects: &[WithId<'_>],
+    ) -> Result<Vec<Result<AppendResult, RejectedObject>>> {
         let Some(once) = self.once.clone() else {
             let plain: Vec<&[u8]> = objects.iter().map(|one| one.object).collect();
             let results = self.append(&plain)?;
-            return Ok(results.into_iter().map(|result| result.map(|()| Appended::New)).collect());
+            return Ok(results.into_iter().map(|result| result.map(|()| AppendResult::Inserted)).collect());
         };
         self.append_with(
             objects,
@@ -70,10 +73,11 @@ impl Sink {
         shape: &mut Shape,
         once: &Once,
         objects: &[WithId<'_>],
-    ) -> Result<Vec<Result<Appended, BadObject>>, Unwritten> {
+    ) -> Result<Vec<Result<AppendResult, RejectedObject>>, Unwritten> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let horizon = milliseconds(now.saturating_sub(once.window));
-        let mut results: Vec<Option<Result<Appended, BadObject>>> = objects.iter().map(|_| None).collect();
+        let mut results: Vec<Option<Result<AppendResult, RejectedObject>>> =
+            objects.iter().map(|_| None).collect();
         let mut rest: Vec<usize> = (0..objects.len()).collect();
         while !rest.is_empty() {
             // Those with an id that one of this round has come after it is decided on.
@@ -84,7 +88,7 @@ impl Sink {
             for index in now_tried {
                 match objects[index].id {
                     Some(id) if self.is_processed(once, id, horizon)? => {
-                        results[index] = Some(Ok(Appended::Known));
+                        results[index] = Some(Ok(AppendResult::Duplicate));
                     }
                     _ => new.push(index),
                 }
@@ -95,7 +99,7 @@ impl Sink {
                 if let (Ok(()), Some(id)) = (&result, objects[index].id) {
                     self.note_processed(once, id, milliseconds(now))?;
                 }
-                results[index] = Some(result.map(|()| Appended::New));
+                results[index] = Some(result.map(|()| AppendResult::Inserted));
             }
             rest = later;
         }

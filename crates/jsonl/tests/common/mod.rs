@@ -5,10 +5,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use gristmill_jsonl::Result;
-use gristmill_jsonl::import::control::Control;
+use gristmill_jsonl::import::control::ImportHandle;
 use gristmill_jsonl::import::import;
-use gristmill_jsonl::import::options::{Options, Target};
-use gristmill_jsonl::import::summary::Summary;
+use gristmill_jsonl::import::options::{ImportOptions, Target};
+use gristmill_jsonl::import::summary::ImportSummary;
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 use tempfile::TempDir;
@@ -45,17 +45,17 @@ impl Bench {
         path
     }
 
-    pub(crate) fn import(&self, options: &Options) -> Result<Summary> {
+    pub(crate) fn import(&self, options: &ImportOptions) -> Result<ImportSummary> {
         self.import_of(&[self.data()], options)
     }
 
-    pub(crate) fn import_of(&self, paths: &[PathBuf], options: &Options) -> Result<Summary> {
-        import(paths, &Target::Database(self.database()), options, &Control::default().into())
+    pub(crate) fn import_of(&self, paths: &[PathBuf], options: &ImportOptions) -> Result<ImportSummary> {
+        import(paths, &Target::Database(self.database()), options, &ImportHandle::default().into())
     }
 
     /// Imports, and what came of it is sound.
     #[track_caller]
-    pub(crate) fn load(&self, options: &Options) -> Summary {
+    pub(crate) fn load(&self, options: &ImportOptions) -> ImportSummary {
         let summary = self.import(options).unwrap();
         self.is_sound();
         summary
@@ -134,6 +134,6 @@ pub(crate) fn lines(lines: &[&str]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-pub(crate) fn small_blocks() -> Options {
-    Options { block: 64, ..Options::default() }
+pub(crate) fn small_blocks() -> ImportOptions {
+    ImportOptions { block: 64, ..ImportOptions::default() }
 }

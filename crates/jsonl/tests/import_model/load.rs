@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use gristmill_jsonl::import::summary::{FileSummary, Outcome, Summary};
+use gristmill_jsonl::import::summary::{FileOutcome, FileSummary, ImportSummary};
 
 use crate::case::{File, Import, Line};
 use crate::rows::{Deciding, LineId, Run};
@@ -16,7 +16,7 @@ pub(crate) struct Load<'a> {
     pub(crate) import: &'a Import,
     /// The files, as if they were one.
     pub(crate) parts: Vec<Part<'a>>,
-    pub(crate) summary: &'a Summary,
+    pub(crate) summary: &'a ImportSummary,
     /// The table as it is now.
     pub(crate) found: Option<&'a ObservedTable>,
     /// The table that gets more rows.
@@ -37,7 +37,7 @@ pub(crate) struct Part<'a> {
 
 impl Part<'_> {
     fn has_failed(&self) -> bool {
-        matches!(self.of_file.outcome, Outcome::Failed(_))
+        matches!(self.of_file.outcome, FileOutcome::Failed(_))
     }
 }
 
@@ -147,11 +147,11 @@ impl Load<'_> {
                 Err(format!("it must fail, and is {outcome:?}"))
             };
         }
-        if *outcome == Outcome::Unchanged && accepted.is_empty() {
+        if *outcome == FileOutcome::Unchanged && accepted.is_empty() {
             // Whether a file without lines is loaded again makes no difference.
             return Ok(());
         }
-        if *outcome != Outcome::Loaded {
+        if *outcome != FileOutcome::Loaded {
             return Err(format!("it must be loaded, and is {outcome:?}"));
         }
         let blank = part.file.lines.iter().filter(|line| **line == Line::Blank).count() as u64;

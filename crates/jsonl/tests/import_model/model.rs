@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use gristmill_jsonl::import::summary::{Outcome, Summary};
+use gristmill_jsonl::import::summary::{FileOutcome, ImportSummary};
 
 use crate::case::{File, Import, Line, Mode, OWN, OWN_COLUMNS, Operation};
 use crate::load::{Load, Part};
@@ -94,7 +94,7 @@ impl Model {
         for ((table, files), waiting) in groups.iter().zip(&waiting) {
             for file in files.iter().filter(|file| !waiting.contains(file)) {
                 let outcome = &observed.of_file(file)?.outcome;
-                if *outcome != Outcome::Unchanged {
+                if *outcome != FileOutcome::Unchanged {
                     return Err(format!("{} is unchanged, and is {outcome:?}", file.path));
                 }
             }
@@ -116,7 +116,7 @@ impl Model {
         if let Some(has_grown) = self.changed.get(table).filter(|_| import.resume) {
             // By the number of its rows nobody can tell that a table has lost some when it has got others since.
             let is_unchanged = |file: &&File| {
-                let found = observed.of_file(file).is_ok_and(|file| file.outcome == Outcome::Unchanged);
+                let found = observed.of_file(file).is_ok_and(|file| file.outcome == FileOutcome::Unchanged);
                 found && (*has_grown || self.is_loaded(table, file, import))
             };
             return files.iter().copied().filter(|file| !is_unchanged(file)).collect();
@@ -125,7 +125,7 @@ impl Model {
         // Whether a file without lines is loaded again makes no difference.
         let is_idle = |file: &File| {
             file.lines.iter().all(|line| *line == Line::Blank)
-                && observed.of_file(file).is_ok_and(|file| file.outcome == Outcome::Unchanged)
+                && observed.of_file(file).is_ok_and(|file| file.outcome == FileOutcome::Unchanged)
         };
         let is_loaded =
             |file: &&File| import.resume && (is_idle(file) || self.is_loaded(table, file, import));
@@ -164,7 +164,7 @@ impl Model {
         import: &Import,
         table: &str,
         files: &[&File],
-        (summary, observed): (&Summary, &Observed),
+        (summary, observed): (&ImportSummary, &Observed),
     ) -> Result<(), String> {
         let mut parts = Vec::new();
         for &file in files {
@@ -202,7 +202,7 @@ impl Model {
         self.tables.insert(table.to_owned(), made);
         for file in files {
             let of_file = observed.of_file(file)?;
-            if of_file.outcome != Outcome::Loaded {
+            if of_file.outcome != FileOutcome::Loaded {
                 continue;
             }
             if let Some(paths) = self.made_of.get_mut(table).filter(|_| of_file.rows > 0) {
@@ -228,8 +228,8 @@ impl Model {
     }
 }
 
-fn check_totals(summary: &Summary) -> Result<(), String> {
-    let loaded = || summary.files.iter().filter(|file| file.outcome == Outcome::Loaded);
+fn check_totals(summary: &ImportSummary) -> Result<(), String> {
+    let loaded = || summary.files.iter().filter(|file| file.outcome == FileOutcome::Loaded);
     let rows: u64 = loaded().map(|file| file.rows).sum();
     let rejected: u64 = summary.files.iter().map(|file| file.rejected).sum();
     if (summary.rows, summary.rejected) != (rows, rejected) {

@@ -5,11 +5,11 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use gristmill_jsonl::import::control::Control;
+use gristmill_jsonl::import::control::ImportHandle;
 use gristmill_jsonl::import::import;
-use gristmill_jsonl::import::options::{Existing, OnError, Options, Target};
+use gristmill_jsonl::import::options::{ExistingTable, ImportOptions, OnError, Target};
 use gristmill_jsonl::import::schema::Schema;
-use gristmill_jsonl::import::summary::{FileSummary, Summary};
+use gristmill_jsonl::import::summary::{FileSummary, ImportSummary};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ pub(crate) struct Site {
 
 /// What an import came to.
 pub(crate) struct Observed {
-    pub(crate) result: Result<Summary, String>,
+    pub(crate) result: Result<ImportSummary, String>,
     /// The numbers of rejected lines by file, as the file for rejects has them.
     pub(crate) rejected: BTreeMap<&'static str, BTreeSet<usize>>,
     pub(crate) tables: Tables,
@@ -81,13 +81,13 @@ impl Site {
         let paths: Vec<PathBuf> = asked.files.iter().map(|file| self.write(file)).collect();
         let rejects = self.path(&asked.rejects_path());
         let before = fs::read_to_string(&rejects).unwrap_or_default();
-        let options = Options {
+        let options = ImportOptions {
             workers: 2,
             existing: match asked.mode {
-                Mode::Create => Existing::Refuse,
-                Mode::Append => Existing::Append,
-                Mode::Upsert => Existing::Upsert,
-                Mode::Replace => Existing::Replace,
+                Mode::Create => ExistingTable::Refuse,
+                Mode::Append => ExistingTable::Append,
+                Mode::Upsert => ExistingTable::Upsert,
+                Mode::Replace => ExistingTable::Replace,
             },
             on_error: asked.max_errors.map_or(OnError::Skip, OnError::FailAfter),
             flatten: asked.flatten,
@@ -98,10 +98,10 @@ impl Site {
             resume: asked.resume,
             rejects: Some(rejects.clone()),
             block: asked.block,
-            ..Options::default()
+            ..ImportOptions::default()
         };
         let target = Target::Database(self.database());
-        let result = import(&paths, &target, &options, &Control::default().into());
+        let result = import(&paths, &target, &options, &ImportHandle::default().into());
         let after = fs::read_to_string(&rejects).unwrap_or_default();
         let Some(new) = after.strip_prefix(before.as_str()) else {
             return Err("the file for rejects has lost what earlier imports wrote".to_owned());

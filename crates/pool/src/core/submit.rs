@@ -12,7 +12,7 @@ use crate::{
             fence,
         },
     },
-    task::{Refusal, SubmitError, Task, TaskId},
+    task::{SubmitError, SubmitErrorKind, Task, TaskId},
     worker::Worker,
 };
 use std::{
@@ -33,15 +33,15 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         next.saturating_sub(outlet.delivered()) < self.config.window() as u64
     }
 
-    pub(super) fn refusal(state: &State<T, W>) -> Option<Refusal> {
+    pub(super) fn refusal(state: &State<T, W>) -> Option<SubmitErrorKind> {
         if state.cancelled {
-            return Some(Refusal::Cancelled);
+            return Some(SubmitErrorKind::Cancelled);
         }
-        state.closed.then_some(Refusal::Closed)
+        state.closed.then_some(SubmitErrorKind::Closed)
     }
 
     /// Why the pool does not take `task`, whether there is room or not.
-    fn refusal_of(state: &State<T, W>, task: &Task<T, W>) -> Option<Refusal> {
+    fn refusal_of(state: &State<T, W>, task: &Task<T, W>) -> Option<SubmitErrorKind> {
         Self::refusal(state).or_else(|| task.fault())
     }
 
@@ -56,7 +56,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             return Ok(self.accept(state, task));
         }
         drop(state);
-        Err(SubmitError::new(Refusal::Full, task))
+        Err(SubmitError::new(SubmitErrorKind::Full, task))
     }
 
     pub(super) fn accept(&self, mut state: MutexGuard<'_, State<T, W>>, mut task: Task<T, W>) -> TaskId {
@@ -202,11 +202,11 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     pub(crate) fn submit_inside(&self, id: usize, task: Task<T, W>) -> Result<TaskId, SubmitError<T, W>> {
         let state = self.lock();
         let slot = state.seats.iter().find(|seat| seat.slot.id == id).map(|seat| Arc::clone(&seat.slot));
-        let refusal = Self::refusal(&state).or(slot.is_none().then_some(Refusal::Cancelled));
+        let refusal = Self::refusal(&state).or(slot.is_none().then_some(SubmitErrorKind::Cancelled));
         drop(state);
         match (refusal, slot) {
             (None, Some(slot)) => self.spawn(&slot, task),
-            (refusal, _) => Err(SubmitError::new(refusal.unwrap_or(Refusal::Cancelled), task)),
+            (refusal, _) => Err(SubmitError::new(refusal.unwrap_or(SubmitErrorKind::Cancelled), task)),
         }
     }
 
@@ -222,7 +222,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         task.meta_mut().id = id;
         if let Err(task) = slot.spawn(task) {
             self.pass_over(id);
-            return Err(SubmitError::new(Refusal::Cancelled, task));
+            return Err(SubmitError::new(SubmitErrorKind::Cancelled, task));
         }
         // See `park`: either we see the sleeper here, or it sees the task there.
         fence(SeqCst);
@@ -245,7 +245,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let state = self.lock();
         if state.cancelled || state.finished || slot.is_given_up() {
             drop(state);
-            return Err(SubmitError::new(Refusal::Cancelled, task));
+            return Err(SubmitError::new(SubmitErrorKind::Cancelled, task));
         }
         Ok(self.accept(state, task))
     }

@@ -5,13 +5,13 @@ use crate::{
     breaker::Breaker,
     report::Report,
     slot::Slot,
-    stats::{Counts, Stats},
+    stats::{Counts, PoolStats},
     sync::{Arc, atomic::Ordering::Relaxed},
     worker::Worker,
 };
 
 impl<T: Send + 'static, W: Worker> Core<T, W> {
-    pub(crate) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> PoolStats {
         self.snapshot(|_| ()).0
     }
 
@@ -20,7 +20,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
     /// Workers count without the lock while this reads, so the order matters: first the tasks that have ended, then
     /// those that run, last those that were submitted or spawned. A task counts in each of these before it counts in
     /// the one read earlier, so no snapshot shows more tasks ended or running than submitted.
-    fn snapshot<R>(&self, and: impl FnOnce(&State<T, W>) -> R) -> (Stats, R) {
+    fn snapshot<R>(&self, and: impl FnOnce(&State<T, W>) -> R) -> (PoolStats, R) {
         let counts = Counts::default();
         let state = self.lock();
         counts.absorb(&state.past);
@@ -34,7 +34,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
         let asked = and(&state);
         let slots = || state.seats.iter().map(|seat| &seat.slot);
         let spawned = state.past.spawned.get() + slots().map(|slot| slot.counts.0.spawned.get()).sum::<u64>();
-        let mut stats = Stats {
+        let mut stats = PoolStats {
             workers: state.seats.len(),
             active: slots().filter(|slot| slot.running().is_some()).count(),
             overdue: slots().filter(|slot| slot.is_overdue()).count(),
@@ -47,7 +47,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             failed: state.failed_unseen,
             stalled: state.stalled,
             never_started: state.never_started.len() as u64,
-            ..Stats::default()
+            ..PoolStats::default()
         };
         drop(state);
         counts.fill(&self.kinds, &mut stats);
@@ -69,7 +69,7 @@ impl<T: Send + 'static, W: Worker> Core<T, W> {
             failed: stats.failed,
             failures,
             never_started,
-            unstopped,
+            abandoned: unstopped,
             waiting: stats.submitted.saturating_sub(stats.completed + stats.failed + named),
             stats,
         }

@@ -1,13 +1,13 @@
 //! One suite, run over each kind of worker: threads, tokio tasks on a runtime of two threads, and tokio tasks
 //! on a runtime of one. A test is a function over [`Kind`]; [`every_kind!`] makes the three of it.
 //!
-//! Tasks are written as async closures for all kinds; a thread waits for them with [`block_on`]. Tests wait
+//! TokioTasks are written as async closures for all kinds; a thread waits for them with [`block_on`]. Tests wait
 //! for signals only: a [`Gate`], a channel, a clock's timers, a count.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use gristmill_pool::{
-    Builder, Context, Delivery, Order, Pool, Report, Results, Retry, Task, TaskError, TaskResult,
+    Context, Pool, PoolBuilder, QueueOrder, Report, ResultOrder, Results, Retry, Task, TaskError, TaskResult,
     clock::ManualClock, error::SubmitError, task::TaskId, worker::Threads, worker::Worker,
 };
 use std::{
@@ -20,8 +20,8 @@ use std::{
 };
 
 pub(crate) const SEC: Duration = Duration::from_secs(1);
-pub(crate) const ORDERS: [Order; 3] = [Order::Fifo, Order::Priority, Order::Cost];
-pub(crate) const DELIVERIES: [Delivery; 2] = [Delivery::AsCompleted, Delivery::AsSubmitted];
+pub(crate) const ORDERS: [QueueOrder; 3] = [QueueOrder::Fifo, QueueOrder::Priority, QueueOrder::Cost];
+pub(crate) const DELIVERIES: [ResultOrder; 2] = [ResultOrder::AsCompleted, ResultOrder::AsSubmitted];
 
 /// Makes a test of each function, for each kind of worker. One that is not named here is dead code.
 #[allow(unused_macros, reason = "hook.rs has one kind only")]
@@ -52,11 +52,11 @@ pub(crate) trait Kind: Sized + Send + Sync + 'static {
     type Runtime: Send + Sync;
 
     fn runtime() -> Self::Runtime;
-    fn build(runtime: &Self::Runtime, builder: Builder) -> Pool<(), Self::W>;
+    fn build(runtime: &Self::Runtime, builder: PoolBuilder) -> Pool<(), Self::W>;
     fn build_with_results<T: Send + 'static>(
         runtime: &Self::Runtime,
-        builder: Builder,
-        delivery: Delivery,
+        builder: PoolBuilder,
+        delivery: ResultOrder,
     ) -> (Pool<T, Self::W>, Results<T>);
 
     fn once<T: Send + 'static, Fut: Future<Output = TaskResult<T>> + Send + 'static>(
@@ -84,14 +84,14 @@ impl Kind for OnThreads {
 
     fn runtime() {}
 
-    fn build((): &(), builder: Builder) -> Pool {
+    fn build((): &(), builder: PoolBuilder) -> Pool {
         builder.build().unwrap()
     }
 
     fn build_with_results<T: Send + 'static>(
         (): &(),
-        builder: Builder,
-        delivery: Delivery,
+        builder: PoolBuilder,
+        delivery: ResultOrder,
     ) -> (Pool<T>, Results<T>) {
         builder.build_with_results(delivery).unwrap()
     }
@@ -138,7 +138,7 @@ pub(crate) use on_tokio::{OnOneThread, OnTasks};
 #[cfg(feature = "tokio")]
 mod on_tokio {
     use super::*;
-    use gristmill_pool::worker::Tasks;
+    use gristmill_pool::worker::TokioTasks;
     use tokio::runtime::{Builder as Tokio, Handle, Runtime};
 
     /// A runtime that goes on in the background, and can be dropped anywhere.
@@ -162,23 +162,23 @@ mod on_tokio {
             pub(crate) struct $name;
 
             impl Kind for $name {
-                type W = Tasks;
+                type W = TokioTasks;
                 type Runtime = Background;
 
                 fn runtime() -> Background {
                     $make()
                 }
 
-                fn build(runtime: &Background, builder: Builder) -> Pool<(), Tasks> {
+                fn build(runtime: &Background, builder: PoolBuilder) -> Pool<(), TokioTasks> {
                     let _inside = runtime.handle.enter();
                     builder.build_async().unwrap()
                 }
 
                 fn build_with_results<T: Send + 'static>(
                     runtime: &Background,
-                    builder: Builder,
-                    delivery: Delivery,
-                ) -> (Pool<T, Tasks>, Results<T>) {
+                    builder: PoolBuilder,
+                    delivery: ResultOrder,
+                ) -> (Pool<T, TokioTasks>, Results<T>) {
                     let _inside = runtime.handle.enter();
                     builder.build_async_with_results(delivery).unwrap()
                 }
@@ -197,7 +197,7 @@ mod on_tokio {
                 }
 
                 fn submit<T: Send + 'static>(
-                    pool: &Pool<T, Tasks>,
+                    pool: &Pool<T, TokioTasks>,
                     task: Job<T, Self>,
                     limit: Option<Duration>,
                 ) -> Boxed<'_, Accepted<T, Self>> {
@@ -209,12 +209,12 @@ mod on_tokio {
                     })
                 }
 
-                fn join<T: Send + 'static>(pool: &Pool<T, Tasks>) -> Boxed<'_, Report> {
+                fn join<T: Send + 'static>(pool: &Pool<T, TokioTasks>) -> Boxed<'_, Report> {
                     Box::pin(pool.join())
                 }
 
                 fn shutdown<T: Send + 'static>(
-                    pool: &Pool<T, Tasks>,
+                    pool: &Pool<T, TokioTasks>,
                     deadline: Duration,
                 ) -> Boxed<'_, Report> {
                     Box::pin(pool.shutdown(deadline))
@@ -297,14 +297,14 @@ impl<T: Send + 'static, K: Kind> Deref for Rig<T, K> {
     }
 }
 
-pub(crate) fn build<K: Kind>(builder: Builder) -> Rig<(), K> {
+pub(crate) fn build<K: Kind>(builder: PoolBuilder) -> Rig<(), K> {
     let runtime = K::runtime();
     Rig { pool: Handle(K::build(&runtime, builder)), runtime }
 }
 
 pub(crate) fn build_with_results<T: Send + 'static, K: Kind>(
-    builder: Builder,
-    delivery: Delivery,
+    builder: PoolBuilder,
+    delivery: ResultOrder,
 ) -> (Rig<T, K>, Results<T>) {
     let runtime = K::runtime();
     let (pool, results) = K::build_with_results(&runtime, builder, delivery);
@@ -312,8 +312,8 @@ pub(crate) fn build_with_results<T: Send + 'static, K: Kind>(
 }
 
 /// Small: so many workers, so long a queue.
-pub(crate) fn small(workers: usize, queue: usize) -> Builder {
-    Pool::builder().workers(workers).queue(queue)
+pub(crate) fn small(workers: usize, queue: usize) -> PoolBuilder {
+    Pool::builder().workers(workers).queue_capacity(queue)
 }
 
 // ---- tasks that many tests need ----
@@ -360,7 +360,7 @@ pub(crate) fn occupy<T: Default + Send + 'static, K: Kind>(pool: &Handle<T, K>, 
 /// Each task is in exactly one place, and every place is named.
 #[track_caller]
 pub(crate) fn assert_partition(report: &Report) {
-    let Report { failures, never_started, unstopped, stats, .. } = report;
+    let Report { failures, never_started, abandoned: unstopped, stats, .. } = report;
     let named = (never_started.len() + unstopped.len()) as u64;
     let submitted = stats.submitted;
     assert_eq!(report.finished + report.failed + named, submitted, "of {submitted} submitted: {report}");
@@ -378,7 +378,7 @@ pub(crate) fn assert_partition(report: &Report) {
 pub(crate) fn assert_same(one: &Report, two: &Report) {
     let essence = |report: &Report| {
         let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
-        let (never, unstopped) = (ids_of(&report.never_started), ids_of(&report.unstopped));
+        let (never, unstopped) = (ids_of(&report.never_started), ids_of(&report.abandoned));
         (report.finished, report.failed, failures, never, unstopped)
     };
     assert_eq!(essence(one), essence(two));

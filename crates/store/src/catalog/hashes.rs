@@ -14,7 +14,7 @@ use super::{Batch, Catalog, ChangedFile, Ids, LinkKind, Stat};
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::paths;
-use crate::time::Time;
+use crate::time::UtcTime;
 use crate::values::values;
 
 values! {
@@ -41,7 +41,7 @@ impl Algorithm {
 
 /// A file that is there, as the catalog knows it.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct FileRow {
     /// Its number.
     pub id: i64,
     /// Its root.
@@ -51,11 +51,11 @@ pub struct Row {
     /// What its content was hashed with.
     pub algorithm: Option<Algorithm>,
     /// A hash over a few blocks of it.
-    pub edges: Option<i64>,
+    pub samples: Option<i64>,
     /// Whether it could not be read when it was last tried.
     pub failed: bool,
     /// When that was.
-    pub failed_at: Option<Time>,
+    pub failed_at: Option<UtcTime>,
     /// Its path in its root, when that was asked for.
     pub path: PathBuf,
 }
@@ -92,13 +92,13 @@ pub struct Digest {
 
 /// What became of the reading of a file.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct FileHash {
     /// The file.
     pub file: FileRef,
     /// As it was when it was read.
     pub stat: Stat,
     /// What was found.
-    pub finding: Finding,
+    pub result: ReadResult,
     /// Whether another file has the same content: only then does it become part of a group.
     pub shared: bool,
     /// Whether its row says otherwise: another size or time, or an error.
@@ -109,22 +109,22 @@ pub struct Reading {
 
 /// What reading a file found, of one that is a row.
 #[derive(Clone, Debug)]
-pub struct Hashed {
+pub struct HashedFile {
     /// The file.
     pub id: i64,
     /// As it was when it was read.
     pub stat: Stat,
     /// What was found.
-    pub finding: Finding,
+    pub result: ReadResult,
 }
 
 /// What reading a file found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub enum ReadResult {
     /// The hash of its content.
     Content(Algorithm, Vec<u8>),
     /// A hash over a few blocks of it.
-    Edges(i64),
+    Samples(i64),
     /// It is gone. Counts if a scan that is under way has listed its folder.
     Gone,
     /// It could not be read, or would not hold still.
@@ -141,7 +141,7 @@ const FILES: &str = "library_files f NOT INDEXED WHERE f.is_missing = 0 AND f.ex
 
 impl Catalog<'_> {
     /// Every file that is there, in the order of rows, without its path.
-    pub fn each(self, mut visit: impl FnMut(&Row) -> ControlFlow<()>) -> Result<()> {
+    pub fn for_each_file(self, mut visit: impl FnMut(&FileRow) -> ControlFlow<()>) -> Result<()> {
         let sql = format!("SELECT {COLUMNS} FROM {FILES}");
         self.0.read(|db| {
             let mut run = || {
@@ -160,12 +160,12 @@ impl Catalog<'_> {
 
     /// Some files that are there and not empty, after the row `after`, with their paths. Those that `wanted` does
     /// not want are passed over. Says up to which row it looked; nothing when that was the last.
-    pub fn some(
+    pub fn page(
         self,
         after: i64,
         limit: usize,
-        mut wanted: impl FnMut(&Row) -> bool,
-    ) -> Result<(Vec<Row>, Option<i64>)> {
+        mut wanted: impl FnMut(&FileRow) -> bool,
+    ) -> Result<(Vec<FileRow>, Option<i64>)> {
         let sql = format!(
             "SELECT {COLUMNS}, f.relative_path FROM {FILES} AND f.id > ?1 AND f.size_bytes > 0 ORDER BY f.id"
         );
@@ -193,21 +193,21 @@ impl Catalog<'_> {
     }
 
     /// Writes what reading files found, as shared. Says how many are gone now.
-    pub fn settle(self, hashed: Vec<Hashed>) -> Result<usize> {
-        let reading = |Hashed { id, stat, finding }| Reading {
+    pub fn record_shared(self, hashed: Vec<HashedFile>) -> Result<usize> {
+        let reading = |HashedFile { id, stat, result: finding }| FileHash {
             file: FileRef::Row(id),
             stat,
-            finding,
+            result: finding,
             shared: true,
             differs: true,
             racy: false,
         };
         let readings = hashed.into_iter().map(reading).collect();
-        Ok(self.write(Batch { readings, ..Batch::default() })?.missing)
+        Ok(self.write(Batch { hashes: readings, ..Batch::default() })?.missing)
     }
 
     /// Every hash of a file that is there: its row, the first eight bytes, and whether it counts as shared.
-    pub fn each_hash(
+    pub fn for_each_hash(
         self,
         algorithm: Algorithm,
         mut visit: impl FnMut(i64, u64, bool) -> ControlFlow<()>,
@@ -239,12 +239,12 @@ pub fn prefix(hash: &[u8]) -> u64 {
     hash.first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
 }
 
-pub(super) fn settle(db: &Db<'_>, reading: &Reading, ids: &Ids) -> Result<usize> {
-    let Reading { file, stat, finding, shared, differs, racy } = reading;
+pub(super) fn settle(db: &Db<'_>, reading: &FileHash, ids: &Ids) -> Result<usize> {
+    let FileHash { file, stat, result: finding, shared, differs, racy } = reading;
     let Some(id) = file.row(ids) else {
         return Err(Error::Internal("a reading came before its file".to_owned()));
     };
-    let is_read = !matches!(finding, Finding::Gone | Finding::Failed(_));
+    let is_read = !matches!(finding, ReadResult::Gone | ReadResult::Failed(_));
     if *differs && is_read {
         as_read(db, id, stat)?;
     }
@@ -252,7 +252,7 @@ pub(super) fn settle(db: &Db<'_>, reading: &Reading, ids: &Ids) -> Result<usize>
         db.execute("UPDATE library_files SET hash_racy = 1 WHERE id = ?1", [id])?;
     }
     match finding {
-        Finding::Content(algorithm, hash) => {
+        ReadResult::Content(algorithm, hash) => {
             let sql = "UPDATE library_files SET read_algorithm = ?2, read_hash = ?3 WHERE id = ?1";
             db.execute(sql, params![id, algorithm.as_str(), hash])?;
             if *shared {
@@ -266,14 +266,14 @@ pub(super) fn settle(db: &Db<'_>, reading: &Reading, ids: &Ids) -> Result<usize>
                 db.execute(sql, [id])?;
             }
         }
-        Finding::Edges(edges) => {
+        ReadResult::Samples(edges) => {
             // Another reading may have found the file changed, and be written already.
             let sql = "UPDATE library_files SET edges = ?2
                 WHERE id = ?1 AND size_bytes = ?3 AND mtime_ns = ?4 AND ctime_ns IS ?5";
             db.execute(sql, (id, edges, super::signed(stat.size), stat.mtime_ns, stat.ctime_ns))?;
         }
         // Only a scan that has listed the file's folder knows: a disk may have been unmounted.
-        Finding::Gone => {
+        ReadResult::Gone => {
             let sql = format!(
                 "UPDATE library_files SET {GONE} WHERE id = ?2 AND is_missing = 0 AND EXISTS (SELECT 1 FROM folders f
                     JOIN scan_sessions s ON s.id = f.walked_scan_id
@@ -281,7 +281,7 @@ pub(super) fn settle(db: &Db<'_>, reading: &Reading, ids: &Ids) -> Result<usize>
             );
             return db.execute(&sql, (db.now(), id));
         }
-        Finding::Failed(error) => {
+        ReadResult::Failed(error) => {
             let failures = db.number("SELECT hash_error_count FROM library_files WHERE id = ?1", [id])?;
             let retry_after = db.now.plus(back_off(failures)).to_string();
             let sql = "UPDATE library_files SET needs_hash = 1, hash_error_count = hash_error_count + 1,
@@ -331,14 +331,23 @@ fn back_off(failures: i64) -> Duration {
 }
 
 /// Columns by number, as [`COLUMNS`] names them: looking names up took a third of reading a row.
-fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<FileRow> {
     let algorithm = match row.get_ref(10)? {
         rusqlite::types::ValueRef::Null => None,
         _ => Some(Algorithm::read(row, "algorithm")?),
     };
     let (id, root, edges, failed) = (row.get(0)?, row.get(1)?, row.get(9)?, row.get(11)?);
-    let failed_at = row.get_ref(12)?.as_str_or_null()?.and_then(Time::parse);
-    Ok(Row { id, root, stat: stat(row, 2)?, algorithm, edges, failed, failed_at, path: PathBuf::new() })
+    let failed_at = row.get_ref(12)?.as_str_or_null()?.and_then(UtcTime::parse);
+    Ok(FileRow {
+        id,
+        root,
+        stat: stat(row, 2)?,
+        algorithm,
+        samples: edges,
+        failed,
+        failed_at,
+        path: PathBuf::new(),
+    })
 }
 
 /// Size, times, inode, device, allocated bytes and kind of link, from the columns that begin at `first`. The size stands

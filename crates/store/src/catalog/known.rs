@@ -10,14 +10,14 @@ use std::sync::LazyLock;
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
 
-use super::{Catalog, Place, Stat, hashes};
+use super::{Catalog, FolderRef, Stat, hashes};
 use crate::db::Db;
 use crate::error::Result;
 use crate::{paths, schema};
 
 /// What is known of a folder.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct KnownEntries {
     /// Its files by their names, those that are gone included.
     pub files: Vec<(OsString, KnownFile)>,
     /// Its folders by their names, those that are gone included.
@@ -68,8 +68,8 @@ impl Catalog<'_> {
 
     /// What is known of a folder. Nothing, when it has no row. `has_unusual` is what [`Catalog::has_unusual`] said of its
     /// root; true is right for any.
-    pub fn known(self, place: &Place, has_unusual: bool) -> Result<Known> {
-        let Some(id) = place.id else { return Ok(Known::default()) };
+    pub fn known_entries(self, place: &FolderRef, has_unusual: bool) -> Result<KnownEntries> {
+        let Some(id) = place.id else { return Ok(KnownEntries::default()) };
         self.0.read(|db| known(db, id, place, has_unusual))
     }
 }
@@ -81,7 +81,7 @@ struct Unusual {
     racy: bool,
 }
 
-fn known(db: &Db<'_>, id: i64, place: &Place, has_unusual: bool) -> Result<Known> {
+fn known(db: &Db<'_>, id: i64, place: &FolderRef, has_unusual: bool) -> Result<KnownEntries> {
     // Names follow the folder's path and a slash; bytes, as the path's text has.
     let folder = paths::to_text(place.path.as_os_str());
     let above = if folder.is_empty() { 0 } else { folder.len() + 1 };
@@ -97,7 +97,7 @@ fn known(db: &Db<'_>, id: i64, place: &Place, has_unusual: bool) -> Result<Known
                 is_mount_point IS NOT NULL, NULL,
                 removed_at IS NOT NULL
             FROM folders WHERE parent_id = ?1";
-    let mut known = Known::default();
+    let mut known = KnownEntries::default();
     db.rows(sql, [id], |row| {
         let (id, name, gone) = (row.get(0)?, name(row)?, row.get(7)?);
         match row.get_ref(2)? {

@@ -54,7 +54,7 @@ pub(super) fn new_files(
 ) -> Result<(Vec<i64>, usize)> {
     static MANY: LazyLock<String> = LazyLock::new(|| insert_files(ROWS));
     static ONE: LazyLock<String> = LazyLock::new(|| insert_files(1));
-    let (root, scan, now) = (listing.place.root, listing.scan, db.now());
+    let (root, scan, now) = (listing.folder.root, listing.scan, db.now());
     let mut ids = Vec::with_capacity(listing.new_files.len());
     let mut known = 0;
     let mut digests = listing.contents.iter().peekable();

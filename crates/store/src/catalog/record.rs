@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 use rusqlite::{ToSql, params};
 
-use super::{ChangedFile, End, Listing, new_files, signed, skipped};
+use super::{ChangedFile, Listing, ListingStatus, new_files, signed, skipped};
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::paths;
@@ -20,7 +20,7 @@ pub(super) struct Recorded {
 }
 
 pub(super) fn listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
-    let Listing { scan, place, .. } = listing;
+    let Listing { scan, folder: place, .. } = listing;
     let root = place.root;
     let mut path = paths::to_text(place.path.as_os_str());
     let folder = match place.id {
@@ -56,13 +56,13 @@ pub(super) fn listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
     for changed in &listing.changed_files {
         changed_file(db, changed, Some(*scan))?;
     }
-    let error = match &listing.end {
-        End::Part => {
+    let error = match &listing.status {
+        ListingStatus::Part => {
             skipped::add(db, folder, &listing.skipped)?;
             return Ok(Recorded { missing, excluded, known_to_others, ids });
         }
-        End::Whole | End::Known => None,
-        End::Failed(error) => Some(error),
+        ListingStatus::Whole | ListingStatus::Known => None,
+        ListingStatus::Failed(error) => Some(error),
     };
     let Listing { skipped, filesystem, mount_point, .. } = listing;
     let mount_point = mount_point.then_some(1);
@@ -84,7 +84,7 @@ pub(super) fn listing(db: &Db<'_>, listing: &Listing) -> Result<Recorded> {
         unknown,
         digest,
         mount_point,
-        listing.end == End::Known
+        listing.status == ListingStatus::Known
     ];
     db.execute(sql, values)?;
     Ok(Recorded { missing, excluded, known_to_others, ids })

@@ -88,7 +88,7 @@ pub enum Content {
     /// Several files were hashed to it. The number is good for one pass.
     Shared(u32),
     /// No other file has its hash, or it was not worth hashing. (Another name of its inode may be there.)
-    Alone,
+    Unique,
     /// It could not be read.
     Unknown,
 }
@@ -199,7 +199,7 @@ fn tree(conn: &Connection, visit: &mut dyn FnMut(Node<'_>)) -> rusqlite::Result<
             _ if stat.size == 0 => Content::Empty,
             _ if unreadable => Content::Unknown,
             Some((other, number)) if *other == id => Content::Shared(*number),
-            _ => Content::Alone,
+            _ => Content::Unique,
         };
         let text = row.get_ref(9)?.as_str()?;
         let name = name(text.rsplit_once('/').map_or(text, |(_, name)| name));

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use rusqlite::{Row, ToSql};
 
-use super::{ClaimedTask, Exchange, Failure, LEASED, Turn, Wanted};
+use super::{ClaimBatch, ClaimRequest, ClaimedTask, LEASED, ReplacementClaim, TaskFailure};
 use crate::db::Db;
+use crate::dead_letters;
 use crate::error::Result;
 use crate::lease::{Due, Token};
-use crate::letters;
-use crate::time::Time;
+use crate::time::UtcTime;
 
 /// Claims what is wanted, then what is more urgent than what the worker holds.
 pub(super) fn claim_all(
     db: &Db<'_>,
-    wanted: &[Wanted],
-    exchange: &[Exchange],
-    turn: &mut Turn,
+    wanted: &[ClaimRequest],
+    exchange: &[ReplacementClaim],
+    turn: &mut ClaimBatch,
 ) -> Result<()> {
     promote(db)?;
     let mut short = false;
@@ -28,30 +28,32 @@ pub(super) fn claim_all(
         turn.claimed.extend(found);
         short |= count < rest;
     }
-    for Exchange { wanted, above } in exchange {
-        let had = turn.exchanged.iter().rev().take_while(|task| task.token == wanted.token).count();
+    for ReplacementClaim { claim: wanted, above_priority: above } in exchange {
+        let had = turn.replacements.iter().rev().take_while(|task| task.token == wanted.token).count();
         let rest = wanted.limit.saturating_sub(had);
         let found = claim_within(db, &sparing(wanted, turn), rest, *above)?;
-        turn.exchanged.extend(found);
+        turn.replacements.extend(found);
     }
     if short {
         let sql = "SELECT run_after FROM tasks WHERE status = 'scheduled' ORDER BY run_after LIMIT 1";
         // A text that is no time is ignored.
-        turn.next_due = db.first(sql, [], |row| row.get::<_, String>(0))?.and_then(|text| Time::parse(&text));
+        turn.next_due =
+            db.first(sql, [], |row| row.get::<_, String>(0))?.and_then(|text| UtcTime::parse(&text));
     }
     Ok(())
 }
 
 /// What is wanted, without the tasks that may have killed their worker and were claimed by the same visit for other queues,
 /// kinds or exchanges: they count for one process.
-fn sparing(want: &Wanted, turn: &Turn) -> Wanted {
-    let claimed = || turn.claimed.iter().chain(&turn.exchanged);
+fn sparing(want: &ClaimRequest, turn: &ClaimBatch) -> ClaimRequest {
+    let claimed = || turn.claimed.iter().chain(&turn.replacements);
     let suspects = claimed().filter(|task| task.crashes > 1).count();
     let shaken = claimed()
         .filter(|task| *task.kind == *want.kind && task.crashes < 2 && task.crashes + task.abandoned > 0)
         .count();
-    let (suspect, shaken) = (want.suspect.saturating_sub(suspects), want.shaken.saturating_sub(shaken));
-    Wanted { suspect, shaken, ..want.clone() }
+    let (suspect, shaken) =
+        (want.max_crashed_often.saturating_sub(suspects), want.max_crashed_once.saturating_sub(shaken));
+    ClaimRequest { max_crashed_often: suspect, max_crashed_once: shaken, ..want.clone() }
 }
 
 /// What was scheduled and is due becomes pending, and stays so if the clock is set back.
@@ -70,8 +72,13 @@ macro_rules! suspicious {
 
 /// Claims up to `limit` tasks, most urgent first, and among them no more than is wanted of those that may have killed
 /// their worker: if they do so again, few others should be with them. `above`: only of a higher priority.
-fn claim_within(db: &Db<'_>, want: &Wanted, limit: usize, above: Option<i32>) -> Result<Vec<ClaimedTask>> {
-    if want.shaken >= limit && want.suspect >= limit || !has_suspicious(db, want)? {
+fn claim_within(
+    db: &Db<'_>,
+    want: &ClaimRequest,
+    limit: usize,
+    above: Option<i32>,
+) -> Result<Vec<ClaimedTask>> {
+    if want.max_crashed_once >= limit && want.max_crashed_often >= limit || !has_suspicious(db, want)? {
         return claim(db, want, "true", limit, above);
     }
     let mut claimed: Vec<ClaimedTask> = Vec::new();
@@ -83,17 +90,17 @@ fn claim_within(db: &Db<'_>, want: &Wanted, limit: usize, above: Option<i32>) ->
         Ok(count)
     };
     // Before others of the same urgency, so that they are not passed over as long as there are others; then what is left.
-    let suspects = claim_class(suspicious!("crashes > 1 AND is_urgent"), want.suspect)?;
-    let shaken = claim_class(suspicious!("crashes < 2 AND is_urgent"), want.shaken)?;
+    let suspects = claim_class(suspicious!("crashes > 1 AND is_urgent"), want.max_crashed_often)?;
+    let shaken = claim_class(suspicious!("crashes < 2 AND is_urgent"), want.max_crashed_once)?;
     claim_class("crashes = 0 AND abandoned = 0", limit)?;
-    claim_class(suspicious!("crashes > 1"), want.suspect - suspects)?;
-    claim_class(suspicious!("crashes < 2"), want.shaken - shaken)?;
+    claim_class(suspicious!("crashes > 1"), want.max_crashed_often - suspects)?;
+    claim_class(suspicious!("crashes < 2"), want.max_crashed_once - shaken)?;
     claimed.sort_unstable_by_key(|task| (-i64::from(task.priority), task.id));
     Ok(claimed)
 }
 
 /// Whether a worker has died that had one of these tasks. Nearly never, so this is asked first.
-fn has_suspicious(db: &Db<'_>, want: &Wanted) -> Result<bool> {
+fn has_suspicious(db: &Db<'_>, want: &ClaimRequest) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM tasks INDEXED BY ix_tasks_suspicious
         WHERE status = 'pending' AND (crashes > 0 OR abandoned > 0) AND queue = ?1 AND kind = ?2)";
     Ok(db.number(sql, (&want.queue, &want.kind))? != 0)
@@ -109,7 +116,7 @@ const IS_URGENT: &str = "priority >= coalesce((SELECT others.priority FROM tasks
 /// why, and is not claimed again.
 fn claim(
     db: &Db<'_>,
-    want: &Wanted,
+    want: &ClaimRequest,
     which: &str,
     limit: usize,
     above: Option<i32>,
@@ -169,16 +176,19 @@ fn claim(
 
 fn bury_unreadable(db: &Db<'_>, id: i64, token: &Token, error: &rusqlite::Error) -> Result<()> {
     tracing::error!(task = id, %error, "a task cannot be read; it becomes a dead letter");
-    let failure =
-        Failure { reason: format!("the row cannot be read: {error}"), step: None, ..Failure::default() };
+    let failure = TaskFailure {
+        reason: format!("the row cannot be read: {error}"),
+        step: None,
+        ..TaskFailure::default()
+    };
     let sets = "status = 'failed', finished_at = ?1, error_message = ?4";
     LEASED.finish(db, &id, token, sets, &[&failure.reason])?;
-    letters::bury(db, id, &failure).map(drop)
+    dead_letters::bury(db, id, &failure).map(drop)
 }
 
 /// As many as are wanted, unless too many run already.
-fn allowed(db: &Db<'_>, want: &Wanted, limit: usize) -> Result<usize> {
-    let Some(at_most) = want.at_most else { return Ok(limit) };
+fn allowed(db: &Db<'_>, want: &ClaimRequest, limit: usize) -> Result<usize> {
+    let Some(at_most) = want.max_running else { return Ok(limit) };
     let sql = "SELECT count(*) FROM tasks INDEXED BY ix_tasks_running WHERE status = 'running' AND kind = ?1";
     let running = usize::try_from(db.number(sql, [&want.kind])?).unwrap_or(usize::MAX);
     Ok(limit.min(at_most.saturating_sub(running)))

@@ -4,30 +4,30 @@ use std::collections::BTreeSet;
 
 use crate::db::{Db, time};
 use crate::error::Result;
-use crate::time::Time;
+use crate::time::UtcTime;
 use crate::workers;
 
 /// Tasks that workers hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Claims {
+pub struct ForeignClaims {
     /// Tasks of workers that are alive, as seen from this process.
     pub alive: u64,
     /// Tasks of workers of which that is not known: they are on another machine, or their process does not renew its leases.
     pub unseen: u64,
     /// When the last lease of an unseen worker runs out. It may be renewed until then.
-    pub unseen_until: Option<Time>,
+    pub unseen_until: Option<UtcTime>,
 }
 
-pub(super) fn claims(db: &Db<'_>, queues: &[String], but: &str) -> Result<Claims> {
+pub(super) fn claims(db: &Db<'_>, queues: &[String], but: &str) -> Result<ForeignClaims> {
     let sql = format!(
         "SELECT {} AS worker, count(*), max(lease_expires_at) AS until FROM tasks
             WHERE status = 'running' AND queue = ?1 GROUP BY worker",
         workers::worker_of("tasks")
     );
-    let mut claims = Claims::default();
+    let mut claims = ForeignClaims::default();
     let mut alive: Option<BTreeSet<String>> = None;
     for queue in queues.iter().collect::<BTreeSet<_>>() {
-        let held: Vec<(Option<String>, i64, Option<Time>)> =
+        let held: Vec<(Option<String>, i64, Option<UtcTime>)> =
             db.rows(&sql, [queue], |row| Ok((row.get(0)?, row.get(1)?, time(row, "until")?)))?;
         for (worker, count, until) in held {
             let count = count.unsigned_abs();

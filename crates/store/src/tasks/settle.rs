@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use super::{LEASED, Settled, Settlement, Verdict, cancel};
+use super::{Disposition, LEASED, TaskUpdate, UpdateResult, cancel};
 use crate::checkpoints;
 use crate::db::Db;
+use crate::dead_letters;
 use crate::error::{Error, Result};
 use crate::failures;
 use crate::lease;
-use crate::letters;
 
 /// Records a start that was not recorded before its task ended: soon after the claim.
 macro_rules! had_started {
@@ -54,13 +54,13 @@ pub(super) fn is_lost(error: &Error) -> bool {
 /// Settles tasks.
 pub(super) fn settle_all(
     db: &Db<'_>,
-    settlements: &[Settlement],
+    settlements: &[TaskUpdate],
     completions: Completions,
-) -> Result<Vec<Settled>> {
-    let mut settled = vec![Settled::Done; settlements.len()];
+) -> Result<Vec<UpdateResult>> {
+    let mut settled = vec![UpdateResult::Done; settlements.len()];
     let mut together: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
     for (settlement, settled) in settlements.iter().zip(&mut settled) {
-        let is_plain = settlement.verdict == Verdict::Completed(None) && !settlement.checkpointed;
+        let is_plain = settlement.disposition == Disposition::Completed(None) && !settlement.checkpointed;
         if is_plain && completions == Completions::Together {
             together.entry(settlement.token.as_str()).or_default().push(settlement.id);
         } else {
@@ -78,18 +78,18 @@ pub(super) fn settle_all(
     Ok(settled)
 }
 
-fn settle(db: &Db<'_>, settlement: &Settlement) -> Result<Settled> {
-    let Settlement { id, token, verdict, checkpointed } = settlement;
+fn settle(db: &Db<'_>, settlement: &TaskUpdate) -> Result<UpdateResult> {
+    let TaskUpdate { id, token, disposition: verdict, checkpointed } = settlement;
     let failed = match verdict {
-        Verdict::Retry(_, failure) | Verdict::Buried(failure) => Some(failure.reason.as_str()),
+        Disposition::Retry(_, failure) | Disposition::DeadLettered(failure) => Some(failure.reason.as_str()),
         _ => None,
     };
-    if !matches!(verdict, Verdict::Completed(_)) && cancel::settle(db, *id, token, failed)? {
-        return Ok(Settled::Cancelled);
+    if !matches!(verdict, Disposition::Completed(_)) && cancel::settle(db, *id, token, failed)? {
+        return Ok(UpdateResult::Cancelled);
     }
     let done = match verdict {
-        Verdict::Completed(result) => lease::finish_by(db, &COMPLETE, id, token, &[result])?,
-        Verdict::Retry(at, failure) => {
+        Disposition::Completed(result) => lease::finish_by(db, &COMPLETE, id, token, &[result])?,
+        Disposition::Retry(at, failure) => {
             let sets = had_started!(
                 "status = 'scheduled', attempts = attempts + 1, run_after = ?4, last_failed_at = ?1,
                 first_failed_at = coalesce(first_failed_at, ?1), error_message = ?5, failed_step = ?6"
@@ -101,25 +101,25 @@ fn settle(db: &Db<'_>, settlement: &Settlement) -> Result<Settled> {
             }
             done
         }
-        Verdict::Buried(failure) => {
+        Disposition::DeadLettered(failure) => {
             let sets = had_started!(
                 "status = 'failed', attempts = attempts + 1, finished_at = ?1, last_failed_at = ?1,
                 first_failed_at = coalesce(first_failed_at, ?1), error_message = ?4, failed_step = ?5"
             );
             if !LEASED.finish(db, id, token, sets, &[&failure.reason, &failure.step])? {
-                return Ok(Settled::Lost);
+                return Ok(UpdateResult::Lost);
             }
             failures::record(db, *id, failure)?;
-            return letters::bury(db, *id, failure).map(Settled::Buried);
+            return dead_letters::bury(db, *id, failure).map(UpdateResult::DeadLettered);
         }
-        Verdict::Released => LEASED.release(db, id, token, "status = 'pending'")?,
-        Verdict::Postponed(at) => {
+        Disposition::Released => LEASED.release(db, id, token, "status = 'pending'")?,
+        Disposition::Postponed(at) => {
             let at = at.to_string();
             LEASED.finish(db, id, token, "status = 'scheduled', run_after = ?4", &[&at])?
         }
     };
-    if done && *checkpointed && matches!(verdict, Verdict::Completed(_)) {
+    if done && *checkpointed && matches!(verdict, Disposition::Completed(_)) {
         checkpoints::forget(db, *id)?;
     }
-    Ok(if done { Settled::Done } else { Settled::Lost })
+    Ok(if done { UpdateResult::Done } else { UpdateResult::Lost })
 }

@@ -11,7 +11,7 @@ use crate::db::{bad, some_time, time};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::lease::Token;
-use crate::time::Time;
+use crate::time::UtcTime;
 
 /// A task that nobody has seen yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct NewTask {
     /// Higher ones are claimed first, equal ones in the order they came.
     pub priority: i32,
     /// Not before this time.
-    pub run_after: Option<Time>,
+    pub run_after: Option<UtcTime>,
     /// How many attempts may fail before it is given up; without it, as its handler says.
     pub max_attempts: Option<u32>,
     /// While a task of this kind with this key is unfinished, no second one is made.
@@ -144,16 +144,16 @@ pub struct TaskRow {
     pub starts: u32,
     pub crashes: u32,
     pub abandoned: u32,
-    pub run_after: Option<Time>,
+    pub run_after: Option<UtcTime>,
     pub worker_id: Option<String>,
-    pub worker_heartbeat_at: Option<Time>,
-    pub lease_expires_at: Option<Time>,
-    pub created_at: Time,
-    pub started_at: Option<Time>,
-    pub finished_at: Option<Time>,
-    pub first_failed_at: Option<Time>,
-    pub last_failed_at: Option<Time>,
-    pub cancel_requested_at: Option<Time>,
+    pub worker_heartbeat_at: Option<UtcTime>,
+    pub lease_expires_at: Option<UtcTime>,
+    pub created_at: UtcTime,
+    pub started_at: Option<UtcTime>,
+    pub finished_at: Option<UtcTime>,
+    pub first_failed_at: Option<UtcTime>,
+    pub last_failed_at: Option<UtcTime>,
+    pub cancel_requested_at: Option<UtcTime>,
     pub failed_step: Option<String>,
     pub error_message: Option<String>,
     pub unique_key: Option<String>,
@@ -199,7 +199,7 @@ impl TaskRow {
 
 /// Which tasks a worker wants. Several wants under one token, next to each other, share their limit.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct ClaimRequest {
     /// Of this queue,
     pub queue: String,
     /// of this kind,
@@ -207,11 +207,11 @@ pub struct Wanted {
     /// at most so many,
     pub limit: usize,
     /// and no more than bring those that run, in whichever process, to this number,
-    pub at_most: Option<usize>,
+    pub max_running: Option<usize>,
     /// of these, the most whose worker has died and which had been started at most once, of this kind in one visit,
-    pub shaken: usize,
+    pub max_crashed_once: usize,
     /// and the most that were started more often by workers that died, of all kinds in one visit,
-    pub suspect: usize,
+    pub max_crashed_often: usize,
     /// leased for so long,
     pub lease: Duration,
     /// under this token.
@@ -258,7 +258,7 @@ impl ClaimedTask {
 
 /// Why an attempt failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Failure {
+pub struct TaskFailure {
     /// In a line.
     pub reason: String,
     /// At which step of the task.
@@ -271,36 +271,36 @@ pub struct Failure {
 
 /// What a worker says of a task it had claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Disposition {
     /// Done, with something to keep, as JSON.
     Completed(Option<String>),
     /// Failed; to be tried again at a time.
-    Retry(Time, Failure),
+    Retry(UtcTime, TaskFailure),
     /// Failed for good: becomes a dead letter.
-    Buried(Failure),
+    DeadLettered(TaskFailure),
     /// Not tried; as if it had not been claimed.
     Released,
     /// Not tried; not before this time.
-    Postponed(Time),
+    Postponed(UtcTime),
 }
 
 /// A verdict on a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settlement {
+pub struct TaskUpdate {
     /// The task.
     pub id: i64,
     /// The token of the claim.
     pub token: Token,
     /// What became of it.
-    pub verdict: Verdict,
+    pub disposition: Disposition,
     /// Whether it may have checkpoints to forget.
     pub checkpointed: bool,
 }
 
-impl Settlement {
+impl TaskUpdate {
     pub(super) fn check(&self) -> Result<()> {
-        match &self.verdict {
-            Verdict::Completed(Some(result)) => {
+        match &self.disposition {
+            Disposition::Completed(Some(result)) => {
                 json::check(&format!("the result of task {}", self.id), result)
             }
             _ => Ok(()),
@@ -310,34 +310,34 @@ impl Settlement {
 
 /// What a worker brings and wants when it visits the table.
 #[derive(Clone, Debug, Default)]
-pub struct Visit {
+pub struct WorkerBatch {
     /// Claimed tasks whose handler was started.
     pub started: Vec<(i64, Token)>,
     /// Verdicts.
-    pub settlements: Arc<[Settlement]>,
+    pub updates: Arc<[TaskUpdate]>,
     /// What to claim.
-    pub wanted: Vec<Wanted>,
+    pub claims: Vec<ClaimRequest>,
     /// What to claim besides, because it is more urgent than tasks that the worker holds and will give back.
-    pub exchange: Vec<Exchange>,
+    pub replacements: Vec<ReplacementClaim>,
 }
 
 /// Tasks to claim for others that are given back. Several exchanges under one token, next to each other, share their
 /// limit.
 #[derive(Clone, Debug)]
-pub struct Exchange {
+pub struct ReplacementClaim {
     /// Which tasks.
-    pub wanted: Wanted,
+    pub claim: ClaimRequest,
     /// Only of a higher priority than this; any without it.
-    pub above: Option<i32>,
+    pub above_priority: Option<i32>,
 }
 
 /// What became of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
+pub enum UpdateResult {
     /// It is written.
     Done,
     /// It is written, and this dead letter with it.
-    Buried(i64),
+    DeadLettered(i64),
     /// The task was to be cancelled, and is now.
     Cancelled,
     /// Refused: the task is not the caller's any more.
@@ -346,17 +346,17 @@ pub enum Settled {
 
 /// What one visit to the table brought.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
+pub struct ClaimBatch {
     /// For each start whether it was recorded: not if the task is not the caller's any more.
     pub started: Vec<bool>,
     /// For each settlement what became of it, in order.
-    pub settled: Vec<Settled>,
+    pub results: Vec<UpdateResult>,
     /// What was claimed, most urgent first for each thing wanted.
     pub claimed: Vec<ClaimedTask>,
     /// What was claimed besides, in exchange for tasks that the worker will give back.
-    pub exchanged: Vec<ClaimedTask>,
+    pub replacements: Vec<ClaimedTask>,
     /// When the next scheduled task is due, if something wanted was not found.
-    pub next_due: Option<Time>,
+    pub next_due: Option<UtcTime>,
 }
 
 /// What recovery found.

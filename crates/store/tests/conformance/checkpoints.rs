@@ -1,6 +1,6 @@
 //! What a task notes on its way.
 
-use gristmill_store::tasks::{TaskStatus, Verdict};
+use gristmill_store::tasks::{Disposition, TaskStatus};
 
 use super::*;
 
@@ -56,7 +56,7 @@ pub(crate) fn completion_forgets_them(mill: &Mill) {
         mill.note(task, "a", "1").unwrap();
         mill.note(task, "b", "1").unwrap();
     }
-    mill.settle(&task, Verdict::Completed(None));
+    mill.settle(&task, Disposition::Completed(None));
     assert_eq!((mill.notes(task.id).len(), mill.notes(other.id).len()), (0, 2));
 }
 
@@ -65,21 +65,21 @@ pub(crate) fn they_outlive_every_other_verdict(mill: &Mill) {
     let kept = [("a".to_owned(), "1".to_owned())];
     let task = mill.claim_one();
     mill.note(&task, "a", "1").unwrap();
-    mill.settle(&task, Verdict::Retry(noon(), failure("x")));
+    mill.settle(&task, Disposition::Retry(noon(), failure("x")));
     assert_eq!(mill.notes(id), kept);
-    mill.settle(&mill.claim_one(), Verdict::Released);
+    mill.settle(&mill.claim_one(), Disposition::Released);
     assert_eq!(mill.notes(id), kept);
-    mill.settle(&mill.claim_one(), Verdict::Postponed(noon()));
+    mill.settle(&mill.claim_one(), Disposition::Postponed(noon()));
     assert_eq!(mill.notes(id), kept);
     let task = mill.claim_one();
     mill.advance(LEASE);
-    assert_eq!(mill.beat(&task), Beat::Kept);
+    assert_eq!(mill.beat(&task), HeartbeatResult::Kept);
     assert_eq!(mill.notes(id), kept);
     mill.advance(LEASE);
     mill.store.tasks().recover(NEVER).unwrap();
     assert_eq!(mill.notes(id), kept);
     // A verdict that is lost forgets nothing.
-    assert_eq!(mill.settle(&task, Verdict::Completed(None)), Settled::Lost);
+    assert_eq!(mill.settle(&task, Disposition::Completed(None)), UpdateResult::Lost);
     assert_eq!(mill.notes(id), kept);
 }
 
@@ -89,8 +89,11 @@ pub(crate) fn cleaning_spares_unfinished_tasks_and_young_checkpoints(mill: &Mill
         let task = mill.put_and_claim();
         mill.note(&task, "a", "1").unwrap();
         mill.note(&task, "b", "1").unwrap();
-        let forgetful = Settlement { checkpointed: false, ..settlement(&task, Verdict::Completed(None)) };
-        assert_eq!(mill.store.tasks().turn(vec![forgetful], vec![]).unwrap().settled, [Settled::Done]);
+        let forgetful = TaskUpdate { checkpointed: false, ..settlement(&task, Disposition::Completed(None)) };
+        assert_eq!(
+            mill.store.tasks().settle_and_claim(vec![forgetful], vec![]).unwrap().results,
+            [UpdateResult::Done]
+        );
         task.id
     };
     let old = leave_behind();
@@ -100,8 +103,8 @@ pub(crate) fn cleaning_spares_unfinished_tasks_and_young_checkpoints(mill: &Mill
         task
     };
     let (scheduled, running, pending) = (noted(), noted(), noted());
-    mill.settle(&scheduled, Verdict::Retry(after(9 * HOUR), failure("x")));
-    mill.settle(&pending, Verdict::Released);
+    mill.settle(&scheduled, Disposition::Retry(after(9 * HOUR), failure("x")));
+    mill.settle(&pending, Disposition::Released);
     let pending_status = mill.status(pending.id);
     assert_eq!(pending_status, TaskStatus::Pending);
     assert_eq!(mill.claim_one().id, pending.id);
@@ -127,6 +130,9 @@ pub(crate) fn only_the_owner_finds_the_steps_of_its_claim(mill: &Mill) {
     let new = mill.claim_one();
     assert_eq!(find(&new).unwrap().len(), 1);
     // When the new owner has completed it the steps are gone. The old one must not take that for a beginning.
-    mill.store.tasks().turn(vec![settlement(&new, Verdict::Completed(None))], vec![]).unwrap();
+    mill.store
+        .tasks()
+        .settle_and_claim(vec![settlement(&new, Disposition::Completed(None))], vec![])
+        .unwrap();
     refused(find(&old), conflict, &[&old.id.to_string()]);
 }

@@ -1,7 +1,7 @@
 //! Clocks are set back now and then. Nothing may be lost by it, and nothing panic.
 
-use gristmill_store::Time;
-use gristmill_store::tasks::{TaskStatus, Verdict};
+use gristmill_store::UtcTime;
+use gristmill_store::tasks::{Disposition, TaskStatus};
 
 use super::*;
 
@@ -11,7 +11,7 @@ pub(crate) fn a_clock_set_back_keeps_a_lease(mill: &Mill) {
     assert_eq!(mill.store.tasks().recover(1).unwrap().freed, 0);
     assert_eq!(mill.status(task.id), TaskStatus::Running);
     // A heartbeat brings the lease to the new time.
-    assert_eq!(mill.beat(&task), Beat::Kept);
+    assert_eq!(mill.beat(&task), HeartbeatResult::Kept);
     let row = mill.row(task.id);
     let now = mill.clock.now();
     assert_eq!((row.worker_heartbeat_at, row.lease_expires_at), (Some(now), Some(now.plus(LEASE))));
@@ -34,9 +34,9 @@ pub(crate) fn a_clock_set_back_loses_no_waiting_task(mill: &Mill) {
     // Through every way in which a task comes to wait, then the clock is set back, then time goes by.
     let give_back = [
         None,
-        Some(Verdict::Released),
-        Some(Verdict::Postponed(after(SEC))),
-        Some(Verdict::Retry(after(SEC), failure("x"))),
+        Some(Disposition::Released),
+        Some(Disposition::Postponed(after(SEC))),
+        Some(Disposition::Retry(after(SEC), failure("x"))),
     ];
     for verdict in give_back {
         for promoted in [false, true] {
@@ -45,7 +45,7 @@ pub(crate) fn a_clock_set_back_loses_no_waiting_task(mill: &Mill) {
             mill.advance(SEC);
             if let Some(verdict) = verdict.clone() {
                 let task = mill.claim_one();
-                assert_eq!(mill.settle(&task, verdict), Settled::Done);
+                assert_eq!(mill.settle(&task, verdict), UpdateResult::Done);
             }
             if promoted {
                 // Somebody looked for other work meanwhile.
@@ -73,7 +73,7 @@ pub(crate) fn the_next_due_time_counts_a_task_that_is_early_again(mill: &Mill) {
 
 pub(crate) fn a_clock_set_back_while_settling_is_harmless(mill: &Mill) {
     use TaskStatus::{Completed, Failed, Pending, Scheduled};
-    for at in [noon().minus(HOUR), Time::from_micros(0), Time::from_micros(i64::MIN)] {
+    for at in [noon().minus(HOUR), UtcTime::from_micros(0), UtcTime::from_micros(i64::MIN)] {
         for (verdict, status) in
             verdicts().into_iter().zip([Completed, Scheduled, Failed, Pending, Scheduled])
         {
@@ -81,7 +81,7 @@ pub(crate) fn a_clock_set_back_while_settling_is_harmless(mill: &Mill) {
             let task = mill.put_and_claim();
             mill.clock.set(at);
             mill.note(&task, "a", "1").unwrap();
-            assert_ne!(mill.settle(&task, verdict), Settled::Lost);
+            assert_ne!(mill.settle(&task, verdict), UpdateResult::Lost);
             assert_eq!(mill.status(task.id), status);
             drop(mill.rows());
             drop(mill.letters());

@@ -1,14 +1,16 @@
 //! Who has a task, until when, and what happens to those whose worker fell silent.
 
-use gristmill_store::Time;
-use gristmill_store::tasks::{Exchange, NewTask, Recovered, TaskStatus, Verdict, Visit, Wanted};
+use gristmill_store::UtcTime;
+use gristmill_store::tasks::{
+    ClaimRequest, Disposition, NewTask, Recovered, ReplacementClaim, TaskStatus, WorkerBatch,
+};
 
 use super::*;
 
 /// A claim by another worker than the mill's.
 fn claim_as(mill: &Mill, worker: &WorkerId) -> Vec<ClaimedTask> {
-    let wanted = Wanted { token: worker.token(), ..mill.wanted(100) };
-    mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed
+    let wanted = ClaimRequest { token: worker.token(), ..mill.wanted(100) };
+    mill.store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed
 }
 
 fn freed(freed: usize) -> Recovered {
@@ -38,7 +40,7 @@ pub(crate) fn every_claim_has_a_token_of_its_own(mill: &Mill) {
     assert!(long.as_str().chars().count() <= 128 && !long.as_str().contains('\n'), "{long:?}");
     mill.put();
     let first = mill.claim_one();
-    mill.settle(&first, Verdict::Released);
+    mill.settle(&first, Disposition::Released);
     assert_ne!(mill.claim_one().token, first.token);
 }
 
@@ -58,7 +60,7 @@ pub(crate) fn a_heartbeat_prolongs_the_lease(mill: &Mill) {
     assert!(mill.start(&task));
     for nth in 1..=5 {
         mill.advance(LEASE - SEC);
-        assert_eq!(mill.beat(&task), Beat::Kept);
+        assert_eq!(mill.beat(&task), HeartbeatResult::Kept);
         let row = mill.row(task.id);
         let now = mill.clock.now();
         assert_eq!(now, after((LEASE - SEC) * nth));
@@ -66,21 +68,21 @@ pub(crate) fn a_heartbeat_prolongs_the_lease(mill: &Mill) {
         assert_eq!((row.status, row.started_at), (TaskStatus::Running, Some(noon())));
         assert_eq!(mill.store.tasks().recover(1).unwrap(), freed(0));
     }
-    assert_eq!(mill.settle(&task, Verdict::Completed(None)), Settled::Done);
+    assert_eq!(mill.settle(&task, Disposition::Completed(None)), UpdateResult::Done);
 }
 
 pub(crate) fn a_heartbeat_on_an_expired_lease_keeps_a_task_that_nobody_took(mill: &Mill) {
     let task = mill.put_and_claim();
     mill.advance(3 * HOUR);
-    assert_eq!(mill.beat(&task), Beat::Kept);
+    assert_eq!(mill.beat(&task), HeartbeatResult::Kept);
     let row = mill.row(task.id);
     assert_eq!((row.status, row.attempts, row.crashes), (TaskStatus::Running, 0, 0));
     assert_eq!(row.lease_expires_at, Some(mill.clock.now().plus(LEASE)));
     assert_eq!(mill.store.tasks().recover(1).unwrap(), freed(0));
     mill.advance(LEASE);
     assert_eq!(mill.store.tasks().recover(NEVER).unwrap(), freed(1));
-    assert_eq!(mill.beat(&task), Beat::Lost);
-    assert_eq!(mill.settle(&task, Verdict::Completed(None)), Settled::Lost);
+    assert_eq!(mill.beat(&task), HeartbeatResult::Lost);
+    assert_eq!(mill.settle(&task, Disposition::Completed(None)), UpdateResult::Lost);
     assert_eq!(mill.claim_one().id, task.id);
 }
 
@@ -89,8 +91,8 @@ pub(crate) fn a_heartbeat_of_a_stranger_is_lost(mill: &Mill) {
     let stranger = ClaimedTask { token: mill.worker.token(), ..task.clone() };
     for _ in 0..2 {
         let row = mill.row(task.id);
-        assert_eq!(mill.beat(&stranger), Beat::Lost);
-        assert_eq!(mill.beat(&ClaimedTask { id: 77, ..task.clone() }), Beat::Lost);
+        assert_eq!(mill.beat(&stranger), HeartbeatResult::Lost);
+        assert_eq!(mill.beat(&ClaimedTask { id: 77, ..task.clone() }), HeartbeatResult::Lost);
         // On an expired lease too: it is not the stranger's to give up.
         assert_eq!(mill.row(task.id), row);
         mill.advance(2 * LEASE);
@@ -105,17 +107,20 @@ pub(crate) fn heartbeats_are_answered_in_order(mill: &Mill) {
     mill.advance(LEASE / 2);
     let held = [&cancelled, &kept, &short, &kept].map(|task| (task.id, task.token.clone()));
     let beats = mill.store.tasks().heartbeat(held.to_vec(), LEASE).unwrap();
-    assert_eq!(beats, [Beat::Lost, Beat::Kept, Beat::Kept, Beat::Kept]);
+    assert_eq!(
+        beats,
+        [HeartbeatResult::Lost, HeartbeatResult::Kept, HeartbeatResult::Kept, HeartbeatResult::Kept]
+    );
     assert_eq!(mill.store.tasks().heartbeat(vec![], LEASE).unwrap(), []);
 }
 
 pub(crate) fn a_lease_ends_at_its_very_moment(mill: &Mill) {
-    let last = Time::from_micros(after(LEASE).micros() - 1);
-    let check = |at: Time, recovered: usize| {
+    let last = UtcTime::from_micros(after(LEASE).micros() - 1);
+    let check = |at: UtcTime, recovered: usize| {
         mill.clock.set(noon());
         let (beaten, left) = (mill.put_and_claim(), mill.put_and_claim());
         mill.clock.set(at);
-        assert_eq!(mill.beat(&beaten), Beat::Kept, "{at}");
+        assert_eq!(mill.beat(&beaten), HeartbeatResult::Kept, "{at}");
         assert_eq!(mill.store.tasks().recover(NEVER).unwrap(), freed(recovered), "{at}");
         for task in [beaten, left] {
             mill.cancel(task.id);
@@ -127,12 +132,12 @@ pub(crate) fn a_lease_ends_at_its_very_moment(mill: &Mill) {
 
 pub(crate) fn a_lease_for_ever_does_not_expire(mill: &Mill) {
     mill.put();
-    let wanted = Wanted { lease: Duration::MAX, ..mill.wanted(1) };
-    let task = mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0);
+    let wanted = ClaimRequest { lease: Duration::MAX, ..mill.wanted(1) };
+    let task = mill.store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed.remove(0);
     mill.advance(HOUR * 24 * 365);
     assert_eq!(mill.store.tasks().recover(1).unwrap(), freed(0));
     let held = vec![(task.id, task.token.clone())];
-    assert_eq!(mill.store.tasks().heartbeat(held, Duration::MAX).unwrap(), [Beat::Kept]);
+    assert_eq!(mill.store.tasks().heartbeat(held, Duration::MAX).unwrap(), [HeartbeatResult::Kept]);
     assert!(mill.row(task.id).lease_expires_at.unwrap() > mill.clock.now());
 }
 
@@ -142,10 +147,10 @@ pub(crate) fn recovery_frees_what_has_expired_and_nothing_else(mill: &Mill) {
     assert!(mill.start(&stale));
     let beaten = mill.put_and_claim();
     let done = mill.put_and_claim();
-    mill.settle(&done, Verdict::Completed(None));
+    mill.settle(&done, Disposition::Completed(None));
     let scheduled = mill.add(NewTask { run_after: Some(after(9 * HOUR)), ..plain() });
     mill.advance(LEASE - SEC);
-    assert_eq!(mill.beat(&beaten), Beat::Kept);
+    assert_eq!(mill.beat(&beaten), HeartbeatResult::Kept);
     let young = mill.put_and_claim();
     let pending = mill.put();
     mill.advance(SEC);
@@ -177,20 +182,20 @@ pub(crate) fn a_rescued_and_reclaimed_task_is_not_its_old_owners(mill: &Mill) {
         assert_eq!(new.id, old.id);
         let row = mill.row(old.id);
         for verdict in verdicts() {
-            assert_eq!(mill.settle(&old, verdict.clone()), Settled::Lost, "{verdict:?}");
+            assert_eq!(mill.settle(&old, verdict.clone()), UpdateResult::Lost, "{verdict:?}");
             assert_eq!(mill.row(old.id), row, "{verdict:?}");
         }
-        assert_eq!(mill.beat(&old), Beat::Lost);
+        assert_eq!(mill.beat(&old), HeartbeatResult::Lost);
         refused(mill.note(&old, "old", "2"), conflict, &[&old.id.to_string()]);
         assert_eq!((mill.row(old.id), mill.letters()), (row, vec![]));
         assert_eq!(mill.notes(old.id), [("old".to_owned(), "1".to_owned())]);
-        assert_eq!(mill.beat(&new), Beat::Kept);
+        assert_eq!(mill.beat(&new), HeartbeatResult::Kept);
         mill.note(&new, "new", "3").unwrap();
         // Even when the new lease has run out in its turn.
         mill.advance(LEASE);
-        assert_eq!(mill.beat(&old), Beat::Lost);
+        assert_eq!(mill.beat(&old), HeartbeatResult::Lost);
         assert_eq!(mill.status(old.id), TaskStatus::Running);
-        assert_eq!(mill.settle(&new, Verdict::Completed(None)), Settled::Done);
+        assert_eq!(mill.settle(&new, Disposition::Completed(None)), UpdateResult::Done);
     }
 }
 
@@ -200,7 +205,7 @@ pub(crate) fn a_late_verdict_counts_while_nobody_took_the_task(mill: &Mill) {
         let task = mill.put_and_claim();
         mill.advance(2 * LEASE);
         mill.note(&task, "late", "1").unwrap();
-        assert_ne!(mill.settle(&task, verdict), Settled::Lost);
+        assert_ne!(mill.settle(&task, verdict), UpdateResult::Lost);
         assert_eq!((mill.status(task.id), mill.row(task.id).crashes), (status, 0));
         if !status.is_terminal() {
             mill.cancel(task.id);
@@ -223,7 +228,7 @@ pub(crate) fn the_worker_of_a_poison_pill_dies_so_often_and_no_more(mill: &Mill)
         let row = mill.row(id);
         assert_eq!((row.status, row.crashes, row.attempts), (TaskStatus::Failed, most.max(1), 0));
         assert_eq!((row.finished_at, row.lease_expires_at), (Some(mill.clock.now()), None));
-        let letter = mill.store.letters().get(recovered.poisoned[0]).unwrap();
+        let letter = mill.store.dead_letters().get(recovered.poisoned[0]).unwrap();
         assert_eq!((letter.task_id, letter.attempt_count), (id.to_string(), most.max(1)));
         assert!(letter.failure_reason.contains("poison pill"), "{}", letter.failure_reason);
         assert!(letter.failure_reason.contains(&most.max(1).to_string()), "{}", letter.failure_reason);
@@ -248,7 +253,7 @@ pub(crate) fn crashes_and_attempts_are_counted_apart(mill: &Mill) {
     let id = mill.put();
     for nth in 1..=3 {
         let task = mill.claim_one();
-        mill.settle(&task, Verdict::Retry(mill.clock.now(), failure("x")));
+        mill.settle(&task, Disposition::Retry(mill.clock.now(), failure("x")));
         mill.start_one();
         mill.advance(LEASE);
         assert_eq!(mill.store.tasks().recover(NEVER).unwrap(), freed(1));
@@ -267,8 +272,8 @@ pub(crate) fn claims_that_were_never_started_make_no_poison_pill(mill: &Mill) {
     }
     // They are claimed as carefully as tasks that were started once: one of them may have killed its worker.
     let fresh = mill.put();
-    let wanted = Wanted { shaken: 0, suspect: 0, ..mill.wanted(9) };
-    let claimed = mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+    let wanted = ClaimRequest { max_crashed_once: 0, max_crashed_often: 0, ..mill.wanted(9) };
+    let claimed = mill.store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
     assert_eq!(claimed.iter().map(|task| task.id).collect::<Vec<_>>(), [fresh]);
 }
 
@@ -286,8 +291,9 @@ pub(crate) fn tasks_whose_worker_died_are_not_passed_over_for_others_of_their_ur
     let others: Vec<i64> = (0..40).map(|_| put(0)).collect();
     let urgent = put(7);
     let claim = |limit: usize, shaken: usize, suspect: usize| -> Vec<i64> {
-        let wanted = Wanted { shaken, suspect, ..mill.wanted(limit) };
-        let claimed = mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+        let wanted =
+            ClaimRequest { max_crashed_once: shaken, max_crashed_often: suspect, ..mill.wanted(limit) };
+        let claimed = mill.store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
         claimed.iter().map(|task| task.id).collect()
     };
     // The most urgent one first, whatever its worker did; then those that wait longest, if they are wanted.
@@ -329,7 +335,7 @@ pub(crate) fn a_lost_claim_cannot_be_started(mill: &Mill) {
     assert!(!mill.start(&old));
     let new = mill.claim_one();
     assert!(!mill.start(&old) && mill.start(&new));
-    mill.settle(&new, Verdict::Completed(None));
+    mill.settle(&new, Disposition::Completed(None));
     assert!(!mill.start(&old) && !mill.start(&new));
     assert_eq!(mill.row(new.id).starts, 1);
 }
@@ -338,11 +344,16 @@ pub(crate) fn an_exchange_claims_only_what_is_more_urgent(mill: &Mill) {
     let add = |priority: i32| mill.add(NewTask { priority, ..plain() });
     let (_low, same, high, higher) = (add(0), add(1), add(2), add(3));
     let exchange = |above: Option<i32>, limit: usize| {
-        let exchange = vec![Exchange { wanted: mill.wanted(limit), above }];
-        let turn = mill.store.tasks().visit(Visit { exchange, ..Visit::default() }).unwrap();
-        let ids: Vec<i64> = turn.exchanged.iter().map(|task| task.id).collect();
-        let back = turn.exchanged.iter().map(|task| settlement(task, Verdict::Released)).collect::<Vec<_>>();
-        mill.store.tasks().turn(back, vec![]).unwrap();
+        let exchange = vec![ReplacementClaim { claim: mill.wanted(limit), above_priority: above }];
+        let turn = mill
+            .store
+            .tasks()
+            .apply(WorkerBatch { replacements: exchange, ..WorkerBatch::default() })
+            .unwrap();
+        let ids: Vec<i64> = turn.replacements.iter().map(|task| task.id).collect();
+        let back =
+            turn.replacements.iter().map(|task| settlement(task, Disposition::Released)).collect::<Vec<_>>();
+        mill.store.tasks().settle_and_claim(back, vec![]).unwrap();
         ids
     };
     assert!(exchange(Some(3), 9).is_empty());
@@ -356,7 +367,7 @@ pub(crate) fn releasing_is_no_crash(mill: &Mill) {
     for _ in 0..4 {
         let task = mill.claim_one();
         mill.advance(LEASE);
-        assert_eq!(mill.settle(&task, Verdict::Released), Settled::Done);
+        assert_eq!(mill.settle(&task, Disposition::Released), UpdateResult::Done);
         assert_eq!(mill.store.tasks().recover(1).unwrap(), freed(0));
     }
     let row = mill.row(id);
@@ -365,11 +376,11 @@ pub(crate) fn releasing_is_no_crash(mill: &Mill) {
 
 pub(crate) fn a_worker_keeps_its_lease_until_the_run_of_a_cancelled_task_has_ended(mill: &Mill) {
     let task = mill.put_and_claim();
-    assert_eq!(mill.beat(&task), Beat::Kept);
+    assert_eq!(mill.beat(&task), HeartbeatResult::Kept);
     mill.store.tasks().cancel(task.id).unwrap();
-    assert_eq!(mill.beat(&task), Beat::Kept, "until its run has ended, the task is its worker's");
+    assert_eq!(mill.beat(&task), HeartbeatResult::Kept, "until its run has ended, the task is its worker's");
     mill.cancel(task.id);
-    assert_eq!(mill.beat(&task), Beat::Lost);
-    assert_eq!(mill.settle(&task, Verdict::Completed(None)), Settled::Lost);
+    assert_eq!(mill.beat(&task), HeartbeatResult::Lost);
+    assert_eq!(mill.settle(&task, Disposition::Completed(None)), UpdateResult::Lost);
     assert_eq!(mill.status(task.id), TaskStatus::Cancelled);
 }

@@ -1,7 +1,7 @@
 //! Tasks that were given up: what is kept of them, and the way back.
 
-use gristmill_store::letters::NewLetter;
-use gristmill_store::tasks::{Enqueued, TaskStatus, Verdict, Wanted};
+use gristmill_store::dead_letters::NewDeadLetter;
+use gristmill_store::tasks::{ClaimRequest, Disposition, Enqueued, TaskStatus};
 
 use super::*;
 
@@ -18,8 +18,8 @@ fn rich() -> NewTask {
 }
 
 fn claim_rich(mill: &Mill) -> ClaimedTask {
-    let wanted = Wanted { queue: "night".to_owned(), ..mill.wanted(1) };
-    mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0)
+    let wanted = ClaimRequest { queue: "night".to_owned(), ..mill.wanted(1) };
+    mill.store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed.remove(0)
 }
 
 /// The two texts are the same JSON, to the digit.
@@ -33,14 +33,14 @@ pub(crate) fn a_letter_says_all_there_is_to_know(mill: &Mill) {
     let id = mill.add(rich());
     mill.advance(SEC);
     let task = claim_rich(mill);
-    mill.settle(&task, Verdict::Retry(after(2 * SEC), failure("first")));
+    mill.settle(&task, Disposition::Retry(after(2 * SEC), failure("first")));
     mill.advance(SEC);
     let task = claim_rich(mill);
     mill.note(&task, "b \"quoted\"", r#"{"n": [1, true, null, "x"]}"#).unwrap();
     mill.note(&task, "a", "12345678901234567890").unwrap();
     mill.advance(SEC);
     let letter = mill.bury(&task, "last");
-    let found = mill.store.letters().get(letter).unwrap();
+    let found = mill.store.dead_letters().get(letter).unwrap();
     same(
         found.checkpoint.as_deref().unwrap(),
         r#"{"a": 12345678901234567890, "b \"quoted\"": {"n": [1, true, null, "x"]}}"#,
@@ -69,9 +69,11 @@ pub(crate) fn a_letter_says_all_there_is_to_know(mill: &Mill) {
 
 pub(crate) fn a_letter_of_a_plain_task_says_so(mill: &Mill) {
     let task = mill.put_and_claim();
-    let failure = Failure { reason: "x".to_owned(), step: None, ..Failure::default() };
-    let Settled::Buried(letter) = mill.settle(&task, Verdict::Buried(failure)) else { panic!("not buried") };
-    let letter = mill.store.letters().get(letter).unwrap();
+    let failure = TaskFailure { reason: "x".to_owned(), step: None, ..TaskFailure::default() };
+    let UpdateResult::DeadLettered(letter) = mill.settle(&task, Disposition::DeadLettered(failure)) else {
+        panic!("not buried")
+    };
+    let letter = mill.store.dead_letters().get(letter).unwrap();
     assert_eq!((letter.document_id.as_str(), letter.error_details, letter.checkpoint), ("", None, None));
     assert_eq!((letter.priority, letter.max_attempts, letter.unique_key), (Some(0), None, None));
     assert_eq!((letter.first_failure, letter.last_failure, letter.attempt_count), (noon(), noon(), 1));
@@ -81,24 +83,25 @@ pub(crate) fn starts_that_were_given_back_are_no_attempts(mill: &Mill) {
     mill.put();
     for _ in 0..3 {
         let task = mill.start_one();
-        assert_eq!(mill.settle(&task, Verdict::Released), Settled::Done);
+        assert_eq!(mill.settle(&task, Disposition::Released), UpdateResult::Done);
     }
     let task = mill.start_one();
-    let Settled::Buried(letter) = mill.settle(&task, Verdict::Buried(failure("x"))) else {
+    let UpdateResult::DeadLettered(letter) = mill.settle(&task, Disposition::DeadLettered(failure("x")))
+    else {
         panic!("not buried")
     };
-    assert_eq!(mill.store.letters().get(letter).unwrap().attempt_count, 1);
+    assert_eq!(mill.store.dead_letters().get(letter).unwrap().attempt_count, 1);
 }
 
 pub(crate) fn a_poison_pill_has_its_times_and_checkpoints_too(mill: &Mill) {
     let id = mill.put();
     let task = mill.claim_one();
-    mill.settle(&task, Verdict::Retry(noon(), failure("once")));
+    mill.settle(&task, Disposition::Retry(noon(), failure("once")));
     let task = mill.start_one();
     mill.note(&task, "a", "[1]").unwrap();
     mill.advance(HOUR);
     let poisoned = mill.store.tasks().recover(1).unwrap().poisoned;
-    let letter = mill.store.letters().get(poisoned[0]).unwrap();
+    let letter = mill.store.dead_letters().get(poisoned[0]).unwrap();
     assert_eq!((letter.first_failure, letter.last_failure), (noon(), after(HOUR)));
     assert_eq!((letter.attempt_count, letter.created_at), (2, after(HOUR)));
     same(letter.checkpoint.as_deref().unwrap(), r#"{"a": [1]}"#);
@@ -109,10 +112,10 @@ pub(crate) fn a_poison_pill_has_its_times_and_checkpoints_too(mill: &Mill) {
 pub(crate) fn a_letter_gives_its_task_back(mill: &Mill) {
     for (task, queue) in [(rich(), "night"), (plain(), "default")] {
         mill.add(task.clone());
-        let wanted = Wanted { queue: queue.to_owned(), ..mill.wanted(1) };
-        let claimed = mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0);
+        let wanted = ClaimRequest { queue: queue.to_owned(), ..mill.wanted(1) };
+        let claimed = mill.store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed.remove(0);
         let letter = mill.bury(&claimed, "x");
-        assert_eq!(mill.store.letters().get(letter).unwrap().task(), Some(task));
+        assert_eq!(mill.store.dead_letters().get(letter).unwrap().task(), Some(task));
     }
 }
 
@@ -126,10 +129,10 @@ pub(crate) fn retrying_puts_the_task_back_and_takes_the_letter_away(mill: &Mill)
     let other = mill.bury(&other, "y");
     mill.advance(SEC);
     let failed = mill.row(old);
-    let task = mill.store.letters().get(letter).unwrap().task().unwrap();
-    let enqueued = mill.store.letters().retry(letter, task).unwrap();
+    let task = mill.store.dead_letters().get(letter).unwrap().task().unwrap();
+    let enqueued = mill.store.dead_letters().retry(letter, task).unwrap();
     assert!(enqueued.created && enqueued.id > old);
-    refused(mill.store.letters().get(letter), not_found, &[]);
+    refused(mill.store.dead_letters().get(letter), not_found, &[]);
     assert_eq!(mill.letters().iter().map(|letter| letter.id).collect::<Vec<_>>(), [other]);
     assert_eq!(mill.row(old), failed, "what was given up stays given up");
     let row = mill.row(enqueued.id);
@@ -143,7 +146,7 @@ pub(crate) fn retrying_puts_the_task_back_and_takes_the_letter_away(mill: &Mill)
     same(&notes[1].1, "[2]");
     assert_eq!(claim_rich(mill).id, enqueued.id);
     // A second time there is nothing to retry.
-    refused(mill.store.letters().retry(letter, plain()), not_found, &[]);
+    refused(mill.store.dead_letters().retry(letter, plain()), not_found, &[]);
     assert_eq!(mill.rows().len(), 3);
 }
 
@@ -169,7 +172,7 @@ pub(crate) fn restored_checkpoints_mean_what_they_meant(mill: &Mill) {
             let task = mill.put_and_claim();
             mill.note(&task, step, data).unwrap();
             let letter = mill.bury(&task, "x");
-            let enqueued = mill.store.letters().retry(letter, plain()).unwrap();
+            let enqueued = mill.store.dead_letters().retry(letter, plain()).unwrap();
             assert_eq!(mill.notes(enqueued.id), [(step.to_owned(), data.to_owned())]);
             mill.cancel(enqueued.id);
         }
@@ -185,13 +188,13 @@ pub(crate) fn a_retry_against_a_living_key_leaves_the_letter(mill: &Mill) {
     let (rows, letters) = (mill.rows(), mill.letters());
     let task = letters[0].task().unwrap();
     refused(
-        mill.store.letters().retry(letter, task.clone()),
+        mill.store.dead_letters().retry(letter, task.clone()),
         conflict,
         &["\"k\"", &living.to_string(), &letter.to_string()],
     );
     assert_eq!((mill.rows(), mill.letters(), mill.notes(living)), (rows, letters, vec![]));
     mill.cancel(living);
-    assert!(mill.store.letters().retry(letter, task).unwrap().created);
+    assert!(mill.store.dead_letters().retry(letter, task).unwrap().created);
     assert_eq!(mill.letters(), []);
 }
 
@@ -200,35 +203,35 @@ pub(crate) fn a_retry_that_is_not_legal_leaves_the_letter(mill: &Mill) {
     let letter = mill.bury(&task, "x");
     for bad in [NewTask::new(KIND, "{"), NewTask::new("", "{}"), NewTask { max_attempts: Some(0), ..plain() }]
     {
-        refused(mill.store.letters().retry(letter, bad), invalid, &[]);
+        refused(mill.store.dead_letters().retry(letter, bad), invalid, &[]);
     }
     assert_eq!((mill.letters().len(), mill.rows().len()), (1, 1));
     // Another task than it was is the caller's choice.
-    let Enqueued { id, .. } = mill.store.letters().retry(letter, NewTask::new("sieve", "[9]")).unwrap();
+    let Enqueued { id, .. } = mill.store.dead_letters().retry(letter, NewTask::new("sieve", "[9]")).unwrap();
     assert_eq!((mill.row(id).kind, mill.row(id).payload), ("sieve".to_owned(), "[9]".to_owned()));
 }
 
 pub(crate) fn a_discarded_letter_is_gone(mill: &Mill) {
     let (one, two) = (mill.put_and_claim(), mill.put_and_claim());
     let (one, two) = (mill.bury(&one, "x"), mill.bury(&two, "y"));
-    assert_eq!(mill.store.letters().count().unwrap(), 2);
-    mill.store.letters().discard(one).unwrap();
-    refused(mill.store.letters().discard(one), not_found, &[&one.to_string()]);
+    assert_eq!(mill.store.dead_letters().count().unwrap(), 2);
+    mill.store.dead_letters().discard(one).unwrap();
+    refused(mill.store.dead_letters().discard(one), not_found, &[&one.to_string()]);
     assert_eq!(mill.letters().iter().map(|letter| letter.id).collect::<Vec<_>>(), [two]);
-    assert_eq!(mill.store.letters().count().unwrap(), 1);
+    assert_eq!(mill.store.dead_letters().count().unwrap(), 1);
     assert_eq!(mill.rows().len(), 2, "the tasks stay as they are");
 }
 
 pub(crate) fn what_was_not_cleaned_up_is_told_until_it_is(mill: &Mill) {
     let bury = |kind: &str| {
         mill.add(NewTask::new(kind, "{}"));
-        let wanted = Wanted { kind: kind.to_owned(), ..mill.wanted(1) };
-        let task = mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0);
+        let wanted = ClaimRequest { kind: kind.to_owned(), ..mill.wanted(1) };
+        let task = mill.store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed.remove(0);
         mill.bury(&task, "x")
     };
     let uncleaned = |kinds: &[&str], limit: usize| -> Vec<i64> {
         let kinds: Vec<String> = kinds.iter().map(|kind| (*kind).to_owned()).collect();
-        let letters = mill.store.letters().uncleaned(&kinds, limit).unwrap();
+        let letters = mill.store.dead_letters().list_cleanup_pending(&kinds, limit).unwrap();
         letters.iter().map(|letter| letter.id).collect()
     };
     let ids = [bury("a"), bury("b"), bury("a"), bury("it's \"c\"")];
@@ -237,16 +240,16 @@ pub(crate) fn what_was_not_cleaned_up_is_told_until_it_is(mill: &Mill) {
     assert_eq!(uncleaned(&["b", "a"], 2), ids[..2]);
     assert_eq!(uncleaned(&["A", "d"], 10), [0; 0]);
     assert_eq!(uncleaned(&[], 10), [0; 0]);
-    mill.store.letters().cleaned(ids[0]).unwrap();
+    mill.store.dead_letters().mark_cleaned_up(ids[0]).unwrap();
     assert_eq!(uncleaned(&["a", "b"], 10), ids[1..3]);
-    mill.store.letters().discard(ids[1]).unwrap();
+    mill.store.dead_letters().discard(ids[1]).unwrap();
     assert_eq!(uncleaned(&["a", "b"], 10), [ids[2]]);
     assert_eq!(mill.letters().len(), 3, "a letter that was cleaned up after stays");
 }
 
 /// A message that was given up.
-fn message(id: &str) -> NewLetter {
-    NewLetter {
+fn message(id: &str) -> NewDeadLetter {
+    NewDeadLetter {
         message_id: id.to_owned(),
         kind: "amqp:orders".to_owned(),
         queue: "orders".to_owned(),
@@ -259,8 +262,8 @@ fn message(id: &str) -> NewLetter {
     }
 }
 
-fn give_up(mill: &Mill, letter: NewLetter) -> i64 {
-    mill.store.letters().bury(letter).unwrap()
+fn give_up(mill: &Mill, letter: NewDeadLetter) -> i64 {
+    mill.store.dead_letters().insert(letter).unwrap()
 }
 
 pub(crate) fn a_message_can_be_given_up_too(mill: &Mill) {
@@ -284,26 +287,26 @@ pub(crate) fn a_message_can_be_given_up_too(mill: &Mill) {
         max_attempts: None,
         unique_key: None,
     };
-    let found = mill.store.letters().get(id).unwrap();
+    let found = mill.store.dead_letters().get(id).unwrap();
     assert_eq!(found, want);
     assert!(found.is_message() && found.task().is_none());
     let task = mill.put_and_claim();
-    let of_task = mill.store.letters().get(mill.bury(&task, "x")).unwrap();
-    assert!(!of_task.is_message() && of_task.must_be_a_task().is_ok());
-    let kind = LetterFilter { kind: Some("amqp:orders".to_owned()), ..LetterFilter::default() };
-    assert_eq!(mill.store.letters().list(&kind, None, 10).unwrap().items, [want]);
-    assert_eq!(mill.store.letters().count().unwrap(), 2);
+    let of_task = mill.store.dead_letters().get(mill.bury(&task, "x")).unwrap();
+    assert!(!of_task.is_message() && of_task.require_task().is_ok());
+    let kind = DeadLetterFilter { kind: Some("amqp:orders".to_owned()), ..DeadLetterFilter::default() };
+    assert_eq!(mill.store.dead_letters().list(&kind, None, 10).unwrap().items, [want]);
+    assert_eq!(mill.store.dead_letters().count().unwrap(), 2);
     // No workload of ours cleans up after it.
-    assert_eq!(mill.store.letters().uncleaned(&["amqp:orders".to_owned()], 10).unwrap(), []);
-    mill.store.letters().discard(id).unwrap();
+    assert_eq!(mill.store.dead_letters().list_cleanup_pending(&["amqp:orders".to_owned()], 10).unwrap(), []);
+    mill.store.dead_letters().discard(id).unwrap();
     assert_eq!(mill.letters(), [of_task]);
 }
 
 pub(crate) fn a_message_that_is_given_up_again_is_one_letter(mill: &Mill) {
     let id = give_up(mill, message("m-1"));
-    let first = mill.store.letters().get(id).unwrap();
+    let first = mill.store.dead_letters().get(id).unwrap();
     mill.advance(HOUR);
-    let again = NewLetter {
+    let again = NewDeadLetter {
         reason: "gone".to_owned(),
         attempts: 5,
         first_failure: after(HOUR),
@@ -323,22 +326,26 @@ pub(crate) fn a_message_that_is_given_up_again_is_one_letter(mill: &Mill) {
     };
     assert_eq!(mill.letters(), std::slice::from_ref(&want));
     // What comes late makes nothing younger, nor less.
-    let late =
-        NewLetter { attempts: 1, first_failure: noon().minus(SEC), last_failure: noon(), ..again.clone() };
+    let late = NewDeadLetter {
+        attempts: 1,
+        first_failure: noon().minus(SEC),
+        last_failure: noon(),
+        ..again.clone()
+    };
     assert_eq!(give_up(mill, late), id);
     assert_eq!(mill.letters(), [DeadLetter { first_failure: noon().minus(SEC), ..want }]);
     // Another store's is the same letter; another queue, kind or id is another.
-    assert_eq!(mill.again().letters().bury(again.clone()).unwrap(), id);
+    assert_eq!(mill.again().dead_letters().insert(again.clone()).unwrap(), id);
     let others = [
-        NewLetter { queue: "returns".to_owned(), ..again.clone() },
-        NewLetter { kind: "amqp:returns".to_owned(), ..again.clone() },
-        NewLetter { message_id: "M-1".to_owned(), ..again.clone() },
+        NewDeadLetter { queue: "returns".to_owned(), ..again.clone() },
+        NewDeadLetter { kind: "amqp:returns".to_owned(), ..again.clone() },
+        NewDeadLetter { message_id: "M-1".to_owned(), ..again.clone() },
     ];
     for other in others {
         assert_ne!(give_up(mill, other), id);
     }
     assert_eq!(mill.letters().len(), 4);
-    mill.store.letters().discard(id).unwrap();
+    mill.store.dead_letters().discard(id).unwrap();
     assert_ne!(give_up(mill, again), id, "what was discarded is gone");
 }
 
@@ -351,8 +358,8 @@ pub(crate) fn a_message_is_not_made_a_task(mill: &Mill) {
     let id = give_up(mill, message("m-1"));
     let letters = mill.letters();
     let parts = ["\"m-1\"", "the queue \"orders\"", "publishes it there again", &format!("dead letter {id}")];
-    refused(mill.store.letters().retry(id, plain()), conflict, &parts);
-    refused(letters[0].must_be_a_task(), conflict, &parts);
+    refused(mill.store.dead_letters().retry(id, plain()), conflict, &parts);
+    refused(letters[0].require_task(), conflict, &parts);
     assert_eq!((mill.letters(), mill.rows()), (letters, vec![]));
 }
 
@@ -360,22 +367,22 @@ pub(crate) fn a_message_is_not_taken_for_a_task_of_its_number(mill: &Mill) {
     let task = mill.put_and_claim();
     let letter = mill.bury(&task, "x");
     // Even one that says that it is of the task's kind.
-    let of_message = give_up(mill, NewLetter { kind: KIND.to_owned(), ..message(&task.id.to_string()) });
+    let of_message = give_up(mill, NewDeadLetter { kind: KIND.to_owned(), ..message(&task.id.to_string()) });
     assert_ne!(of_message, letter);
-    let filter = LetterFilter { task_id: Some(task.id.to_string()), ..LetterFilter::default() };
-    let found = mill.store.letters().list(&filter, None, 10).unwrap().items;
+    let filter = DeadLetterFilter { task_id: Some(task.id.to_string()), ..DeadLetterFilter::default() };
+    let found = mill.store.dead_letters().list(&filter, None, 10).unwrap().items;
     assert_eq!(found.iter().map(|letter| letter.id).collect::<Vec<_>>(), [letter]);
 }
 
 pub(crate) fn a_letter_of_a_message_that_is_not_legal_is_refused(mill: &Mill) {
-    let checkpoint = |text: &str| NewLetter { checkpoint: Some(text.to_owned()), ..message("m") };
+    let checkpoint = |text: &str| NewDeadLetter { checkpoint: Some(text.to_owned()), ..message("m") };
     for (letter, part) in [
-        (NewLetter { kind: String::new(), ..message("m") }, "the kind of its message"),
-        (NewLetter { queue: String::new(), ..message("m") }, "the queue it came from"),
+        (NewDeadLetter { kind: String::new(), ..message("m") }, "the kind of its message"),
+        (NewDeadLetter { queue: String::new(), ..message("m") }, "the queue it came from"),
         (checkpoint("{"), "the letter's checkpoint is not JSON"),
         (checkpoint(&format!("\"{}\"", "x".repeat(256 << 20))), "at most 268435456"),
     ] {
-        refused(mill.store.letters().bury(letter), invalid, &[part]);
+        refused(mill.store.dead_letters().insert(letter), invalid, &[part]);
     }
     assert_eq!(mill.letters(), []);
     // What a task may not say a message may: it is there already.

@@ -16,18 +16,18 @@ pub(crate) mod verdicts;
 
 use std::time::Duration;
 
-use gristmill_store::lease::{Beat, WorkerId};
-use gristmill_store::letters::{DeadLetter, LetterFilter};
+use gristmill_store::dead_letters::{DeadLetter, DeadLetterFilter};
+use gristmill_store::lease::{HeartbeatResult, WorkerId};
 use gristmill_store::tasks::{
-    CancelOutcome, ClaimedTask, Failure, NewTask, Settled, Settlement, TaskFilter, TaskRow, TaskStatus, Turn,
-    Verdict, Wanted,
+    CancelOutcome, ClaimBatch, ClaimRequest, ClaimedTask, Disposition, NewTask, TaskFailure, TaskFilter,
+    TaskRow, TaskStatus, TaskUpdate, UpdateResult,
 };
-use gristmill_store::{Clock, Error, Store, Time};
+use gristmill_store::{Error, Store, UtcTime, WallClock};
 
 /// Where a store comes from. One value is one database, empty at first.
 pub(crate) trait Backend {
     /// Opens the database; each call is another, independent opening of the same one.
-    fn open(&self, clock: Clock) -> Store;
+    fn open(&self, clock: WallClock) -> Store;
 }
 
 /// Makes the tests of a backend, from an expression for a new and empty one.
@@ -174,12 +174,12 @@ pub(crate) const NEVER: u32 = 1_000;
 pub(crate) const KIND: &str = "grind";
 
 /// A moment to begin at.
-pub(crate) fn noon() -> Time {
-    Time::parse("2026-01-19 12:00:00").unwrap()
+pub(crate) fn noon() -> UtcTime {
+    UtcTime::parse("2026-01-19 12:00:00").unwrap()
 }
 
 /// So long after the beginning.
-pub(crate) fn after(by: Duration) -> Time {
+pub(crate) fn after(by: Duration) -> UtcTime {
     noon().plus(by)
 }
 
@@ -191,8 +191,8 @@ pub(crate) fn keyed(key: &str) -> NewTask {
     NewTask { unique_key: Some(key.to_owned()), ..plain() }
 }
 
-pub(crate) fn failure(reason: &str) -> Failure {
-    Failure {
+pub(crate) fn failure(reason: &str) -> TaskFailure {
+    TaskFailure {
         reason: reason.to_owned(),
         step: Some("sieve".to_owned()),
         details: Some(format!("all about {reason}")),
@@ -201,13 +201,13 @@ pub(crate) fn failure(reason: &str) -> Failure {
 }
 
 /// One of each.
-pub(crate) fn verdicts() -> [Verdict; 5] {
+pub(crate) fn verdicts() -> [Disposition; 5] {
     [
-        Verdict::Completed(Some("1".to_owned())),
-        Verdict::Retry(after(HOUR), failure("again")),
-        Verdict::Buried(failure("for good")),
-        Verdict::Released,
-        Verdict::Postponed(after(HOUR)),
+        Disposition::Completed(Some("1".to_owned())),
+        Disposition::Retry(after(HOUR), failure("again")),
+        Disposition::DeadLettered(failure("for good")),
+        Disposition::Released,
+        Disposition::Postponed(after(HOUR)),
     ]
 }
 
@@ -215,14 +215,14 @@ pub(crate) fn verdicts() -> [Verdict; 5] {
 pub(crate) struct Mill {
     // Closed before the backend takes its database away.
     pub(crate) store: Store,
-    pub(crate) clock: Clock,
+    pub(crate) clock: WallClock,
     pub(crate) worker: WorkerId,
     backend: Box<dyn Backend>,
 }
 
 impl Mill {
     pub(crate) fn new(backend: impl Backend + 'static) -> Self {
-        let clock = Clock::manual(noon());
+        let clock = WallClock::manual(noon());
         let store = backend.open(clock.clone());
         Mill { store, clock, worker: WorkerId::new("miller"), backend: Box::new(backend) }
     }
@@ -258,21 +258,21 @@ impl Mill {
         self.row(id).status
     }
 
-    pub(crate) fn wanted(&self, limit: usize) -> Wanted {
-        Wanted {
+    pub(crate) fn wanted(&self, limit: usize) -> ClaimRequest {
+        ClaimRequest {
             queue: "default".to_owned(),
             kind: KIND.to_owned(),
             limit,
-            at_most: None,
-            shaken: usize::MAX,
-            suspect: usize::MAX,
+            max_running: None,
+            max_crashed_once: usize::MAX,
+            max_crashed_often: usize::MAX,
             lease: LEASE,
             token: self.worker.token(),
         }
     }
 
-    pub(crate) fn turn(&self, limit: usize) -> Turn {
-        self.store.tasks().turn(vec![], vec![self.wanted(limit)]).unwrap()
+    pub(crate) fn turn(&self, limit: usize) -> ClaimBatch {
+        self.store.tasks().settle_and_claim(vec![], vec![self.wanted(limit)]).unwrap()
     }
 
     /// All that is due.
@@ -312,8 +312,9 @@ impl Mill {
         task
     }
 
-    pub(crate) fn settle(&self, task: &ClaimedTask, verdict: Verdict) -> Settled {
-        let settled = self.store.tasks().turn(vec![settlement(task, verdict)], vec![]).unwrap().settled;
+    pub(crate) fn settle(&self, task: &ClaimedTask, verdict: Disposition) -> UpdateResult {
+        let settled =
+            self.store.tasks().settle_and_claim(vec![settlement(task, verdict)], vec![]).unwrap().results;
         assert_eq!(settled.len(), 1);
         settled[0]
     }
@@ -323,20 +324,23 @@ impl Mill {
         if self.store.tasks().cancel(id).unwrap() == CancelOutcome::Requested {
             let requests = self.store.tasks().cancel_requests().unwrap();
             let token = requests.into_iter().find(|(found, _)| *found == id).unwrap().1;
-            let verdict = Verdict::Released;
-            let ended = Settlement { id, token, verdict, checkpointed: false };
-            assert_eq!(self.store.tasks().turn(vec![ended], vec![]).unwrap().settled, [Settled::Cancelled]);
+            let verdict = Disposition::Released;
+            let ended = TaskUpdate { id, token, disposition: verdict, checkpointed: false };
+            assert_eq!(
+                self.store.tasks().settle_and_claim(vec![ended], vec![]).unwrap().results,
+                [UpdateResult::Cancelled]
+            );
         }
     }
 
     pub(crate) fn bury(&self, task: &ClaimedTask, reason: &str) -> i64 {
-        match self.settle(task, Verdict::Buried(failure(reason))) {
-            Settled::Buried(letter) => letter,
+        match self.settle(task, Disposition::DeadLettered(failure(reason))) {
+            UpdateResult::DeadLettered(letter) => letter,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn beat(&self, task: &ClaimedTask) -> Beat {
+    pub(crate) fn beat(&self, task: &ClaimedTask) -> HeartbeatResult {
         let beats = self.store.tasks().heartbeat(vec![(task.id, task.token.clone())], LEASE).unwrap();
         assert_eq!(beats.len(), 1);
         beats[0]
@@ -359,12 +363,12 @@ impl Mill {
 
     /// Every letter, newest first.
     pub(crate) fn letters(&self) -> Vec<DeadLetter> {
-        self.store.letters().list(&LetterFilter::default(), None, 10_000).unwrap().items
+        self.store.dead_letters().list(&DeadLetterFilter::default(), None, 10_000).unwrap().items
     }
 }
 
-pub(crate) fn settlement(task: &ClaimedTask, verdict: Verdict) -> Settlement {
-    Settlement { id: task.id, token: task.token.clone(), verdict, checkpointed: true }
+pub(crate) fn settlement(task: &ClaimedTask, verdict: Disposition) -> TaskUpdate {
+    TaskUpdate { id: task.id, token: task.token.clone(), disposition: verdict, checkpointed: true }
 }
 
 /// Refused as `refusal` says, with every one of `parts` in its text.

@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 
 use gristmill_store::Page;
-use gristmill_store::letters::LetterFilter;
-use gristmill_store::tasks::{TaskFilter, TaskStatus, Verdict, Wanted};
+use gristmill_store::dead_letters::DeadLetterFilter;
+use gristmill_store::tasks::{ClaimRequest, Disposition, TaskFilter, TaskStatus};
 
 use super::*;
 
@@ -87,8 +87,8 @@ fn bury(mill: &Mill, each: &[(&str, &str, &str)]) -> Vec<DeadLetter> {
     for (kind, document, reason) in each {
         let task = NewTask { document_id: Some((*document).to_owned()), ..NewTask::new(*kind, "{}") };
         mill.add(task);
-        let wanted = Wanted { kind: (*kind).to_owned(), ..mill.wanted(1) };
-        let claimed = mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed.remove(0);
+        let wanted = ClaimRequest { kind: (*kind).to_owned(), ..mill.wanted(1) };
+        let claimed = mill.store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed.remove(0);
         mill.bury(&claimed, reason);
     }
     let mut letters = mill.letters();
@@ -102,7 +102,7 @@ pub(crate) fn pages_neither_repeat_nor_skip_a_letter(mill: &Mill) {
     let newest_first: Vec<i64> = letters.iter().rev().map(|letter| letter.id).collect();
     assert!(newest_first.is_sorted_by(|a, b| a > b));
     for limit in [1, 2, 6, 7, 8] {
-        let page = |after| mill.store.letters().list(&LetterFilter::default(), after, limit);
+        let page = |after| mill.store.dead_letters().list(&DeadLetterFilter::default(), after, limit);
         assert_eq!(walk(page, |letter| letter.id, limit, || ()), newest_first);
     }
 }
@@ -112,22 +112,29 @@ pub(crate) fn letters_are_filtered(mill: &Mill) {
         mill,
         &[("a", "d1", "disk full"), ("a", "d2", "timeout"), ("b", "d1", "timeout 100%"), ("b", "", "Full")],
     );
-    let check = |filter: LetterFilter, want: &[usize]| {
-        let found: Vec<i64> =
-            mill.store.letters().list(&filter, None, 10).unwrap().items.iter().map(|one| one.id).collect();
+    let check = |filter: DeadLetterFilter, want: &[usize]| {
+        let found: Vec<i64> = mill
+            .store
+            .dead_letters()
+            .list(&filter, None, 10)
+            .unwrap()
+            .items
+            .iter()
+            .map(|one| one.id)
+            .collect();
         let want: Vec<i64> = want.iter().map(|nth| letters[*nth].id).collect();
         assert_eq!(found, want, "{filter:?}");
     };
-    let all = LetterFilter::default;
+    let all = DeadLetterFilter::default;
     let text = |text: &str| Some(text.to_owned());
     check(all(), &[3, 2, 1, 0]);
-    check(LetterFilter { kind: text("a"), ..all() }, &[1, 0]);
-    check(LetterFilter { document_id: text("d1"), ..all() }, &[2, 0]);
-    check(LetterFilter { reason: text("time"), ..all() }, &[2, 1]);
-    check(LetterFilter { reason: text("%"), ..all() }, &[2]);
-    check(LetterFilter { task_id: Some(letters[3].task_id.clone()), ..all() }, &[3]);
-    check(LetterFilter { kind: text("b"), document_id: text("d1"), reason: text("out"), ..all() }, &[2]);
-    check(LetterFilter { kind: text("c"), ..all() }, &[]);
+    check(DeadLetterFilter { kind: text("a"), ..all() }, &[1, 0]);
+    check(DeadLetterFilter { document_id: text("d1"), ..all() }, &[2, 0]);
+    check(DeadLetterFilter { reason: text("time"), ..all() }, &[2, 1]);
+    check(DeadLetterFilter { reason: text("%"), ..all() }, &[2]);
+    check(DeadLetterFilter { task_id: Some(letters[3].task_id.clone()), ..all() }, &[3]);
+    check(DeadLetterFilter { kind: text("b"), document_id: text("d1"), reason: text("out"), ..all() }, &[2]);
+    check(DeadLetterFilter { kind: text("c"), ..all() }, &[]);
 }
 
 pub(crate) fn counts_are_by_status(mill: &Mill) {
@@ -141,9 +148,9 @@ pub(crate) fn counts_are_by_status(mill: &Mill) {
     mill.store.tasks().enqueue_many(vec![plain(); 7]).unwrap();
     check(&[(TaskStatus::Pending, 7)]);
     let tasks = mill.turn(6).claimed;
-    mill.settle(&tasks[0], Verdict::Completed(None));
-    mill.settle(&tasks[1], Verdict::Completed(None));
-    mill.settle(&tasks[2], Verdict::Retry(after(HOUR), failure("x")));
+    mill.settle(&tasks[0], Disposition::Completed(None));
+    mill.settle(&tasks[1], Disposition::Completed(None));
+    mill.settle(&tasks[2], Disposition::Retry(after(HOUR), failure("x")));
     mill.bury(&tasks[3], "x");
     mill.cancel(tasks[4].id);
     use TaskStatus::{Cancelled, Completed, Failed, Pending, Running, Scheduled};
@@ -154,7 +161,7 @@ pub(crate) fn pruning_forgets_old_finished_tasks_only(mill: &Mill) {
     let finish = || {
         mill.store.tasks().enqueue_many(vec![plain(); 3]).unwrap();
         let tasks = mill.claim();
-        mill.settle(&tasks[0], Verdict::Completed(None));
+        mill.settle(&tasks[0], Disposition::Completed(None));
         mill.bury(&tasks[1], "x");
         mill.cancel(tasks[2].id);
         [tasks[0].id, tasks[1].id, tasks[2].id]
@@ -174,7 +181,7 @@ pub(crate) fn pruning_forgets_old_finished_tasks_only(mill: &Mill) {
     assert_eq!(prune(usize::MAX), 1);
     assert_eq!(prune(10), 0);
     assert_eq!(left(), rest);
-    assert_eq!(mill.store.letters().count().unwrap(), 2, "letters have a life of their own");
+    assert_eq!(mill.store.dead_letters().count().unwrap(), 2, "letters have a life of their own");
     // An id is not used twice.
     mill.cancel(pending);
     mill.advance(HOUR);

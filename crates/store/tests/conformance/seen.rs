@@ -1,7 +1,7 @@
 //! Messages that were seen before: for how long, by whom, and what is forgotten.
 
 use super::*;
-use gristmill_store::seen::Claim;
+use gristmill_store::processed::ClaimResult;
 
 const QUEUE: &str = "orders";
 const TICK: Duration = Duration::from_micros(1);
@@ -11,12 +11,12 @@ fn ids(ids: &[&str]) -> Vec<String> {
 }
 
 fn record(mill: &Mill, scope: &str, of: &[&str]) {
-    mill.store.seen().record(scope, ids(of)).unwrap();
+    mill.store.processed_ids().record(scope, ids(of)).unwrap();
 }
 
 #[track_caller]
 fn check(store: &Store, scope: &str, of: &[&str], window: Duration, known: &[bool]) {
-    assert_eq!(store.seen().known(scope, &ids(of), window).unwrap(), known, "{scope}: {of:?}");
+    assert_eq!(store.processed_ids().contains(scope, &ids(of), window).unwrap(), known, "{scope}: {of:?}");
 }
 
 pub(crate) fn a_message_is_known_until_its_window_is_over(mill: &Mill) {
@@ -41,7 +41,7 @@ pub(crate) fn what_is_recorded_again_counts_from_then_on(mill: &Mill) {
     record(mill, QUEUE, &[]);
     mill.advance(HOUR - TICK);
     check(&mill.store, QUEUE, &["a", "b", "c"], HOUR, &[true, false, true]);
-    assert_eq!(mill.store.seen().prune(QUEUE, HOUR, 10).unwrap(), 1, "each is there once");
+    assert_eq!(mill.store.processed_ids().prune(QUEUE, HOUR, 10).unwrap(), 1, "each is there once");
 }
 
 pub(crate) fn scopes_do_not_see_each_other(mill: &Mill) {
@@ -51,8 +51,8 @@ pub(crate) fn scopes_do_not_see_each_other(mill: &Mill) {
         check(&mill.store, scope, &["b c", "c", "x"], HOUR, &known);
     }
     mill.advance(HOUR);
-    assert_eq!(mill.store.seen().prune("A", HOUR, 10).unwrap(), 0);
-    assert_eq!(mill.store.seen().prune("a", HOUR, 10).unwrap(), 2);
+    assert_eq!(mill.store.processed_ids().prune("A", HOUR, 10).unwrap(), 0);
+    assert_eq!(mill.store.processed_ids().prune("a", HOUR, 10).unwrap(), 2);
     check(&mill.store, "a b", &["c"], 2 * HOUR, &[true]);
 }
 
@@ -66,19 +66,19 @@ pub(crate) fn ids_are_told_apart_to_the_byte(mill: &Mill) {
 pub(crate) fn pruning_forgets_what_is_not_known_any_more_and_nothing_else(mill: &Mill) {
     let all: Vec<String> = (0..10).map(|n| n.to_string()).collect();
     for id in &all {
-        mill.store.seen().record(QUEUE, vec![id.clone()]).unwrap();
+        mill.store.processed_ids().record(QUEUE, vec![id.clone()]).unwrap();
         mill.advance(SEC);
     }
     // The last was recorded a second ago, the first ten seconds ago.
     let window = 4 * SEC;
-    let seen = |window| mill.store.seen().known(QUEUE, &all, window).unwrap();
+    let seen = |window| mill.store.processed_ids().contains(QUEUE, &all, window).unwrap();
     let known = seen(window);
     assert_eq!(known.iter().filter(|known| **known).count(), 3);
-    assert_eq!(mill.store.seen().prune(QUEUE, window, 0).unwrap(), 0);
-    assert_eq!(mill.store.seen().prune(QUEUE, window, 4).unwrap(), 4, "no more than the limit");
+    assert_eq!(mill.store.processed_ids().prune(QUEUE, window, 0).unwrap(), 0);
+    assert_eq!(mill.store.processed_ids().prune(QUEUE, window, 4).unwrap(), 4, "no more than the limit");
     assert_eq!(seen(Duration::MAX)[..6], [false, false, false, false, true, true], "the oldest first");
-    assert_eq!(mill.store.seen().prune(QUEUE, window, usize::MAX).unwrap(), 3);
-    assert_eq!(mill.store.seen().prune(QUEUE, window, usize::MAX).unwrap(), 0);
+    assert_eq!(mill.store.processed_ids().prune(QUEUE, window, usize::MAX).unwrap(), 3);
+    assert_eq!(mill.store.processed_ids().prune(QUEUE, window, usize::MAX).unwrap(), 0);
     assert_eq!((seen(window), seen(Duration::MAX)), (known.clone(), known));
 }
 
@@ -87,44 +87,44 @@ pub(crate) fn a_clock_set_back_forgets_nothing(mill: &Mill) {
     mill.set_back(HOUR);
     record(mill, QUEUE, &["a", "b"]);
     check(&mill.store, QUEUE, &["a", "b"], SEC, &[true, true]);
-    assert_eq!(mill.store.seen().prune(QUEUE, SEC, 10).unwrap(), 0);
+    assert_eq!(mill.store.processed_ids().prune(QUEUE, SEC, 10).unwrap(), 0);
     mill.advance(HOUR);
     check(&mill.store, QUEUE, &["a", "b"], SEC, &[true, false]);
 }
 
 pub(crate) fn what_cannot_be_known_again_is_refused(mill: &Mill) {
-    refused(mill.store.seen().record(QUEUE, ids(&["a", ""])), invalid, &["without an id"]);
-    refused(mill.store.seen().record("", ids(&["a"])), invalid, &["scope"]);
+    refused(mill.store.processed_ids().record(QUEUE, ids(&["a", ""])), invalid, &["without an id"]);
+    refused(mill.store.processed_ids().record("", ids(&["a"])), invalid, &["scope"]);
     check(&mill.store, QUEUE, &["a", ""], HOUR, &[false, false]);
     check(&mill.store, "", &["a"], HOUR, &[false]);
 }
 
 pub(crate) fn claimed_message_is_in_progress_until_it_is_recorded_or_released(mill: &Mill) {
     let other = mill.again();
-    let claim = |store: &Store, scope, id| store.seen().claim(scope, id, HOUR).unwrap();
-    assert_eq!(claim(&mill.store, QUEUE, "a"), Claim::Claimed);
-    assert_eq!(claim(&other, QUEUE, "a"), Claim::InProgress);
-    assert_eq!(claim(&other, "another queue", "a"), Claim::Claimed);
+    let claim = |store: &Store, scope, id| store.processed_ids().claim(scope, id, HOUR).unwrap();
+    assert_eq!(claim(&mill.store, QUEUE, "a"), ClaimResult::Claimed);
+    assert_eq!(claim(&other, QUEUE, "a"), ClaimResult::InProgress);
+    assert_eq!(claim(&other, "another queue", "a"), ClaimResult::Claimed);
     // However long it takes: its process is running.
     mill.advance(100 * HOUR);
-    assert_eq!(claim(&other, QUEUE, "a"), Claim::InProgress);
-    mill.store.seen().release(QUEUE, "a").unwrap();
-    assert_eq!(claim(&other, QUEUE, "a"), Claim::Claimed);
-    other.seen().record(QUEUE, ids(&["a"])).unwrap();
-    assert_eq!(claim(&mill.store, QUEUE, "a"), Claim::Seen);
+    assert_eq!(claim(&other, QUEUE, "a"), ClaimResult::InProgress);
+    mill.store.processed_ids().release(QUEUE, "a").unwrap();
+    assert_eq!(claim(&other, QUEUE, "a"), ClaimResult::Claimed);
+    other.processed_ids().record(QUEUE, ids(&["a"])).unwrap();
+    assert_eq!(claim(&mill.store, QUEUE, "a"), ClaimResult::AlreadyProcessed);
     mill.advance(HOUR);
-    assert_eq!(claim(&mill.store, QUEUE, "a"), Claim::Claimed);
+    assert_eq!(claim(&mill.store, QUEUE, "a"), ClaimResult::Claimed);
 }
 
 pub(crate) fn what_was_seen_outlives_the_store(mill: &Mill) {
     record(mill, QUEUE, &["a", "b"]);
     let other = mill.again();
     check(&other, QUEUE, &["a", "c"], HOUR, &[true, false]);
-    other.seen().record(QUEUE, ids(&["c"])).unwrap();
+    other.processed_ids().record(QUEUE, ids(&["c"])).unwrap();
     drop(other);
     check(&mill.store, QUEUE, &["c"], HOUR, &[true]);
     mill.store.close();
-    refused(mill.store.seen().record(QUEUE, ids(&["d"])), |error| *error == Error::Closed, &[]);
-    refused(mill.store.seen().prune(QUEUE, HOUR, 1), |error| *error == Error::Closed, &[]);
+    refused(mill.store.processed_ids().record(QUEUE, ids(&["d"])), |error| *error == Error::Closed, &[]);
+    refused(mill.store.processed_ids().prune(QUEUE, HOUR, 1), |error| *error == Error::Closed, &[]);
     check(&mill.again(), QUEUE, &["a", "b", "c", "d"], HOUR, &[true, true, true, false]);
 }

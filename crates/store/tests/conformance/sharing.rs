@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::thread;
 
-use gristmill_store::Watch;
-use gristmill_store::tasks::{Enqueued, TaskStatus, Verdict, Wanted};
+use gristmill_store::ChangeWatcher;
+use gristmill_store::tasks::{ClaimRequest, Disposition, Enqueued, TaskStatus};
 
 use super::*;
 
@@ -16,15 +16,15 @@ pub(crate) fn two_stores_see_each_others_work(mill: &Mill) {
     let other = mill.again();
     let id = mill.put();
     assert_eq!(other.tasks().get(id).unwrap(), mill.row(id));
-    let task = other.tasks().turn(vec![], vec![mill.wanted(1)]).unwrap().claimed.remove(0);
+    let task = other.tasks().settle_and_claim(vec![], vec![mill.wanted(1)]).unwrap().claimed.remove(0);
     assert_eq!((task.id, mill.status(id)), (id, TaskStatus::Running));
     // A token is good in whichever store it is shown.
     mill.note(&task, "a", "1").unwrap();
-    assert_eq!(mill.beat(&task), Beat::Kept);
+    assert_eq!(mill.beat(&task), HeartbeatResult::Kept);
     assert_eq!(other.checkpoints().of(id).unwrap().len(), 1);
     let letter = mill.bury(&task, "x");
-    assert_eq!(other.letters().get(letter).unwrap().task_id, id.to_string());
-    let Enqueued { id, .. } = other.letters().retry(letter, plain()).unwrap();
+    assert_eq!(other.dead_letters().get(letter).unwrap().task_id, id.to_string());
+    let Enqueued { id, .. } = other.dead_letters().retry(letter, plain()).unwrap();
     assert_eq!(mill.claim_one().id, id);
     other.tasks().cancel(id).unwrap();
     mill.cancel(id);
@@ -42,25 +42,25 @@ pub(crate) fn two_stores_never_claim_the_same_task(mill: &Mill) {
             let worker = WorkerId::new(&nth.to_string());
             scope.spawn(move || {
                 loop {
-                    let wanted = Wanted {
+                    let wanted = ClaimRequest {
                         queue: "default".to_owned(),
                         kind: KIND.to_owned(),
                         limit: 7,
-                        at_most: None,
-                        shaken: usize::MAX,
-                        suspect: usize::MAX,
+                        max_running: None,
+                        max_crashed_once: usize::MAX,
+                        max_crashed_often: usize::MAX,
                         lease: LEASE,
                         token: worker.token(),
                     };
-                    let claimed = store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+                    let claimed = store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
                     if claimed.is_empty() {
                         break;
                     }
                     let ids: Vec<i64> = claimed.iter().map(|task| task.id).collect();
-                    let done: Vec<Settlement> =
-                        claimed.iter().map(|task| settlement(task, Verdict::Completed(None))).collect();
-                    let settled = store.tasks().turn(done, vec![]).unwrap().settled;
-                    assert!(settled.iter().all(|one| *one == Settled::Done));
+                    let done: Vec<TaskUpdate> =
+                        claimed.iter().map(|task| settlement(task, Disposition::Completed(None))).collect();
+                    let settled = store.tasks().settle_and_claim(done, vec![]).unwrap().results;
+                    assert!(settled.iter().all(|one| *one == UpdateResult::Done));
                     send.send(ids).unwrap();
                 }
             });
@@ -116,7 +116,7 @@ pub(crate) fn a_watch_wakes_for_our_own_write(mill: &Mill) {
     });
     let scheduled = mill.add(NewTask { run_after: Some(after(HOUR)), ..plain() });
     let mut watch = mill.store.watch().unwrap();
-    mill.store.tasks().hurry(scheduled).unwrap();
+    mill.store.tasks().run_now(scheduled).unwrap();
     assert_eq!(watch.wait(LONG), Ok(true));
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn a_watch_wakes_for_another_stores_write(mill: &Mill) {
 }
 
 pub(crate) fn a_watch_wakes_when_called(mill: &Mill) {
-    check_wakes(mill, || Watch::wake(&mill.store));
+    check_wakes(mill, || ChangeWatcher::wake(&mill.store));
 }
 
 pub(crate) fn a_watch_rests_when_nothing_happens(mill: &Mill) {
@@ -158,21 +158,21 @@ pub(crate) fn a_closed_store_refuses_every_write(mill: &Mill) {
     closed(store.tasks().enqueue(plain()).map(drop));
     closed(clone.tasks().enqueue(keyed("k")).map(drop));
     closed(store.tasks().enqueue_many(vec![plain()]).map(drop));
-    closed(store.tasks().turn(vec![settlement(&task, Verdict::Released)], vec![]).map(drop));
-    closed(store.tasks().turn(vec![], vec![mill.wanted(1)]).map(drop));
+    closed(store.tasks().settle_and_claim(vec![settlement(&task, Disposition::Released)], vec![]).map(drop));
+    closed(store.tasks().settle_and_claim(vec![], vec![mill.wanted(1)]).map(drop));
     closed(store.tasks().heartbeat(vec![(task.id, token)], LEASE).map(drop));
     closed(store.tasks().recover(1).map(drop));
     closed(store.tasks().cancel(task.id).map(drop));
-    closed(store.tasks().hurry(scheduled));
+    closed(store.tasks().run_now(scheduled));
     closed(store.tasks().prune(after(HOUR), 1).map(drop));
     closed(mill.note(&task, "a", "1"));
     closed(store.checkpoints().clean(after(HOUR)).map(drop));
-    closed(store.letters().retry(letter, plain()).map(drop));
-    closed(store.letters().discard(letter));
-    closed(store.letters().cleaned(letter));
+    closed(store.dead_letters().retry(letter, plain()).map(drop));
+    closed(store.dead_letters().discard(letter));
+    closed(store.dead_letters().mark_cleaned_up(letter));
     let other = mill.again();
     assert_eq!(other.tasks().list(&TaskFilter::default(), None, 10).unwrap().items, rows);
-    assert_eq!(other.letters().list(&LetterFilter::default(), None, 10).unwrap().items, letters);
+    assert_eq!(other.dead_letters().list(&DeadLetterFilter::default(), None, 10).unwrap().items, letters);
     other.tasks().cancel(task.id).unwrap();
 }
 

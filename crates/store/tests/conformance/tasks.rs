@@ -1,9 +1,9 @@
 //! Putting tasks in, the order they come out in, calling them off.
 
-use gristmill_store::Time;
+use gristmill_store::UtcTime;
 use gristmill_store::lease::Token;
 use gristmill_store::tasks::{
-    CancelOutcome, Enqueued, MAX_PAYLOAD, NewTask, TaskRow, TaskStatus, Verdict, Wanted,
+    CancelOutcome, ClaimRequest, Disposition, Enqueued, MAX_PAYLOAD, NewTask, TaskRow, TaskStatus,
 };
 
 use super::*;
@@ -78,8 +78,8 @@ pub(crate) fn a_task_is_kept_as_it_was_asked_for(mill: &Mill) {
     };
     assert_eq!(row, want);
     mill.advance(HOUR);
-    let wanted = Wanted { queue: "night".to_owned(), ..mill.wanted(1) };
-    let claimed = mill.store.tasks().turn(vec![], vec![wanted.clone()]).unwrap().claimed;
+    let wanted = ClaimRequest { queue: "night".to_owned(), ..mill.wanted(1) };
+    let claimed = mill.store.tasks().settle_and_claim(vec![], vec![wanted.clone()]).unwrap().claimed;
     let want = ClaimedTask {
         id,
         kind: KIND.into(),
@@ -175,7 +175,7 @@ pub(crate) fn a_second_task_with_a_key_is_the_first(mill: &Mill) {
     let claimed = mill.claim();
     assert_eq!(claimed.len(), 2);
     check();
-    mill.settle(&claimed[0], Verdict::Retry(after(HOUR), failure("x")));
+    mill.settle(&claimed[0], Disposition::Retry(after(HOUR), failure("x")));
     assert_eq!(mill.status(first), TaskStatus::Scheduled);
     check();
     mill.cancel(other);
@@ -186,7 +186,7 @@ pub(crate) fn a_key_is_free_again_when_its_task_is_finished(mill: &Mill) {
     type Finish<'a> = &'a dyn Fn(&ClaimedTask);
     let finish: [(Finish<'_>, TaskStatus); 3] = [
         (
-            &|task| assert_eq!(mill.settle(task, Verdict::Completed(None)), Settled::Done),
+            &|task| assert_eq!(mill.settle(task, Disposition::Completed(None)), UpdateResult::Done),
             TaskStatus::Completed,
         ),
         (&|task| assert!(mill.bury(task, "x") > 0), TaskStatus::Failed),
@@ -230,14 +230,14 @@ pub(crate) fn queues_and_kinds_are_kept_apart(mill: &Mill) {
         let task = NewTask { queue: queue.to_owned(), ..NewTask::new(kind, "{}") };
         mill.add(task)
     };
-    let wanted = |queue: &str, kind: &str| Wanted {
+    let wanted = |queue: &str, kind: &str| ClaimRequest {
         queue: queue.to_owned(),
         kind: kind.to_owned(),
         ..mill.wanted(10)
     };
     let ids = [place("day", "a"), place("day", "b"), place("night", "a"), place("Day", "a")];
-    let check = |wanted: Vec<Wanted>, want: &[(i64, &str)]| {
-        let claimed = mill.store.tasks().turn(vec![], wanted).unwrap().claimed;
+    let check = |wanted: Vec<ClaimRequest>, want: &[(i64, &str)]| {
+        let claimed = mill.store.tasks().settle_and_claim(vec![], wanted).unwrap().claimed;
         let came: Vec<_> = claimed.iter().map(|task| (task.id, &*task.kind)).collect();
         assert_eq!(came, want);
     };
@@ -255,39 +255,40 @@ pub(crate) fn a_claim_takes_no_more_than_its_limit(mill: &Mill) {
 }
 
 pub(crate) fn a_claim_does_not_bring_more_than_so_many_to_run(mill: &Mill) {
-    let elsewhere = Wanted { queue: "elsewhere".to_owned(), ..mill.wanted(2) };
+    let elsewhere = ClaimRequest { queue: "elsewhere".to_owned(), ..mill.wanted(2) };
     mill.store.tasks().enqueue_many(vec![NewTask { queue: "elsewhere".to_owned(), ..plain() }; 2]).unwrap();
     mill.store.tasks().enqueue_many(vec![plain(); 10]).unwrap();
     mill.store.tasks().enqueue_many(vec![NewTask::new("sieve", "{}"); 10]).unwrap();
     // Another kind that runs does not count; another queue's tasks of the same kind do.
-    let sieve = Wanted { kind: "sieve".to_owned(), ..mill.wanted(5) };
-    assert_eq!(mill.store.tasks().turn(vec![], vec![sieve, elsewhere]).unwrap().claimed.len(), 7);
+    let sieve = ClaimRequest { kind: "sieve".to_owned(), ..mill.wanted(5) };
+    assert_eq!(mill.store.tasks().settle_and_claim(vec![], vec![sieve, elsewhere]).unwrap().claimed.len(), 7);
     let mut held = Vec::new();
     for (limit, at_most, want) in
         [(9, 0, 0), (9, 2, 0), (1, 5, 1), (9, 5, 2), (9, 5, 0), (9, 6, 1), (9, 3, 0)]
     {
-        let wanted = Wanted { at_most: Some(at_most), ..mill.wanted(limit) };
-        let claimed = mill.store.tasks().turn(vec![], vec![wanted]).unwrap().claimed;
+        let wanted = ClaimRequest { max_running: Some(at_most), ..mill.wanted(limit) };
+        let claimed = mill.store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
         assert_eq!(claimed.len(), want, "limit {limit}, at most {at_most}");
         held.extend(claimed);
     }
     // What the same turn settles makes room.
-    let wanted = Wanted { at_most: Some(6), ..mill.wanted(9) };
-    let done = vec![settlement(&held[0], Verdict::Completed(None)), settlement(&held[1], Verdict::Released)];
-    assert_eq!(mill.store.tasks().turn(done, vec![wanted]).unwrap().claimed.len(), 2);
+    let wanted = ClaimRequest { max_running: Some(6), ..mill.wanted(9) };
+    let done =
+        vec![settlement(&held[0], Disposition::Completed(None)), settlement(&held[1], Disposition::Released)];
+    assert_eq!(mill.store.tasks().settle_and_claim(done, vec![wanted]).unwrap().claimed.len(), 2);
 }
 
 pub(crate) fn wants_under_one_token_share_their_limit(mill: &Mill) {
     let add = |kind: &str, count: usize| {
         mill.store.tasks().enqueue_many(vec![NewTask::new(kind, "{}"); count]).unwrap();
     };
-    let wanted = |kind: &str, limit: usize, token: &Token| Wanted {
+    let wanted = |kind: &str, limit: usize, token: &Token| ClaimRequest {
         kind: kind.to_owned(),
         token: token.clone(),
         ..mill.wanted(limit)
     };
-    let check = |wanted: Vec<Wanted>, want: &[(&str, usize)]| {
-        let claimed = mill.store.tasks().turn(vec![], wanted).unwrap().claimed;
+    let check = |wanted: Vec<ClaimRequest>, want: &[(&str, usize)]| {
+        let claimed = mill.store.tasks().settle_and_claim(vec![], wanted).unwrap().claimed;
         let kinds: Vec<&str> = claimed.iter().map(|task| &*task.kind).collect();
         let want: Vec<&str> = want.iter().flat_map(|(kind, count)| vec![*kind; *count]).collect();
         assert_eq!(kinds, want);
@@ -302,25 +303,25 @@ pub(crate) fn wants_under_one_token_share_their_limit(mill: &Mill) {
 
 pub(crate) fn a_scheduled_task_waits_for_its_time(mill: &Mill) {
     let id = mill.add(NewTask { run_after: Some(after(HOUR)), priority: 9, ..plain() });
-    let check = |at: Time, claimed: &[i64]| {
+    let check = |at: UtcTime, claimed: &[i64]| {
         mill.clock.set(at);
         assert_eq!(mill.claim_ids(), claimed, "{at}");
     };
     assert_eq!(mill.status(id), TaskStatus::Scheduled);
     check(noon(), &[]);
-    check(Time::from_micros(after(HOUR).micros() - 1), &[]);
+    check(UtcTime::from_micros(after(HOUR).micros() - 1), &[]);
     assert_eq!(mill.status(id), TaskStatus::Scheduled);
     check(after(HOUR), &[id]);
     assert_eq!(mill.status(id), TaskStatus::Running);
 }
 
 pub(crate) fn a_time_that_has_come_is_no_reason_to_wait(mill: &Mill) {
-    for run_after in [noon(), noon().minus(HOUR), Time::from_micros(i64::MIN)] {
+    for run_after in [noon(), noon().minus(HOUR), UtcTime::from_micros(i64::MIN)] {
         let id = mill.add(NewTask { run_after: Some(run_after), ..plain() });
         assert_eq!((mill.row(id).status, mill.row(id).run_after), (TaskStatus::Pending, None));
         assert_eq!(mill.claim_ids(), [id]);
     }
-    let never = mill.add(NewTask { run_after: Some(Time::from_micros(i64::MAX)), ..plain() });
+    let never = mill.add(NewTask { run_after: Some(UtcTime::from_micros(i64::MAX)), ..plain() });
     assert_eq!(mill.claim_ids(), [0; 0]);
     assert_eq!(mill.status(never), TaskStatus::Scheduled);
 }
@@ -339,18 +340,18 @@ pub(crate) fn the_next_due_time_is_told_when_something_is_missing(mill: &Mill) {
     mill.cancel(late);
     assert_eq!(mill.turn(1).next_due, None);
     // A task of this very turn counts.
-    let verdict = Verdict::Postponed(after(3 * HOUR));
+    let verdict = Disposition::Postponed(after(3 * HOUR));
     let settlements = vec![settlement(&turn.claimed[0], verdict)];
-    let turn = mill.store.tasks().turn(settlements, vec![mill.wanted(1)]).unwrap();
+    let turn = mill.store.tasks().settle_and_claim(settlements, vec![mill.wanted(1)]).unwrap();
     assert_eq!(turn.next_due, Some(after(3 * HOUR)));
 }
 
 pub(crate) fn a_scheduled_task_can_be_hurried(mill: &Mill) {
     let asked = mill.add(NewTask { run_after: Some(after(HOUR)), ..plain() });
     let failed = mill.put_and_claim();
-    mill.settle(&failed, Verdict::Retry(after(HOUR), failure("x")));
+    mill.settle(&failed, Disposition::Retry(after(HOUR), failure("x")));
     for id in [asked, failed.id] {
-        mill.store.tasks().hurry(id).unwrap();
+        mill.store.tasks().run_now(id).unwrap();
         assert_eq!((mill.row(id).status, mill.row(id).run_after), (TaskStatus::Pending, None));
     }
     assert_eq!(mill.claim_ids(), [asked, failed.id]);
@@ -359,14 +360,14 @@ pub(crate) fn a_scheduled_task_can_be_hurried(mill: &Mill) {
 pub(crate) fn only_a_scheduled_task_can_be_hurried(mill: &Mill) {
     let check = |id: i64, status: &str| {
         let before = mill.row(id);
-        refused(mill.store.tasks().hurry(id), conflict, &[&id.to_string(), status, "scheduled"]);
+        refused(mill.store.tasks().run_now(id), conflict, &[&id.to_string(), status, "scheduled"]);
         assert_eq!(mill.row(id), before);
     };
     let id = mill.put();
     check(id, "pending");
     let task = mill.claim_one();
     check(id, "running");
-    mill.settle(&task, Verdict::Completed(None));
+    mill.settle(&task, Disposition::Completed(None));
     check(id, "completed");
 }
 
@@ -399,18 +400,19 @@ pub(crate) fn cancelling_forgets_the_checkpoints(mill: &Mill) {
 
 pub(crate) fn a_running_task_is_cancelled_when_its_run_has_ended(mill: &Mill) {
     type End<'a> = &'a dyn Fn(&ClaimedTask);
-    let settle = |task: &ClaimedTask, verdict: Verdict, expected: Settled| {
+    let settle = |task: &ClaimedTask, verdict: Disposition, expected: UpdateResult| {
         assert_eq!(mill.settle(task, verdict), expected);
     };
-    let retry =
-        |task: &ClaimedTask| settle(task, Verdict::Retry(after(HOUR), failure("x")), Settled::Cancelled);
+    let retry = |task: &ClaimedTask| {
+        settle(task, Disposition::Retry(after(HOUR), failure("x")), UpdateResult::Cancelled)
+    };
     let expire = |task: &ClaimedTask| {
         mill.advance(2 * LEASE);
         assert_eq!(
             mill.store.tasks().heartbeat(vec![(task.id, task.token.clone())], LEASE).unwrap().len(),
             1
         );
-        settle(task, Verdict::Released, Settled::Cancelled);
+        settle(task, Disposition::Released, UpdateResult::Cancelled);
     };
     let recover = |_: &ClaimedTask| {
         mill.advance(2 * LEASE);
@@ -423,10 +425,16 @@ pub(crate) fn a_running_task_is_cancelled_when_its_run_has_ended(mill: &Mill) {
         assert_eq!(mill.store.tasks().recover_cancelled(), Ok(1));
     };
     let ends: [(End<'_>, TaskStatus); 9] = [
-        (&|task| settle(task, Verdict::Completed(None), Settled::Done), TaskStatus::Completed),
-        (&|task| settle(task, Verdict::Released, Settled::Cancelled), TaskStatus::Cancelled),
-        (&|task| settle(task, Verdict::Postponed(after(HOUR)), Settled::Cancelled), TaskStatus::Cancelled),
-        (&|task| settle(task, Verdict::Buried(failure("x")), Settled::Cancelled), TaskStatus::Cancelled),
+        (&|task| settle(task, Disposition::Completed(None), UpdateResult::Done), TaskStatus::Completed),
+        (&|task| settle(task, Disposition::Released, UpdateResult::Cancelled), TaskStatus::Cancelled),
+        (
+            &|task| settle(task, Disposition::Postponed(after(HOUR)), UpdateResult::Cancelled),
+            TaskStatus::Cancelled,
+        ),
+        (
+            &|task| settle(task, Disposition::DeadLettered(failure("x")), UpdateResult::Cancelled),
+            TaskStatus::Cancelled,
+        ),
         (&retry, TaskStatus::Cancelled),
         (&expire, TaskStatus::Cancelled),
         (&recover, TaskStatus::Cancelled),
@@ -434,7 +442,7 @@ pub(crate) fn a_running_task_is_cancelled_when_its_run_has_ended(mill: &Mill) {
         (
             &|task| {
                 assert_eq!(mill.store.tasks().cancel(task.id), Ok(CancelOutcome::Requested), "once more");
-                settle(task, Verdict::Released, Settled::Cancelled);
+                settle(task, Disposition::Released, UpdateResult::Cancelled);
             },
             TaskStatus::Cancelled,
         ),
@@ -463,10 +471,10 @@ pub(crate) fn a_running_task_is_cancelled_when_its_run_has_ended(mill: &Mill) {
 }
 
 pub(crate) fn what_does_not_exist_is_not_found(mill: &Mill) {
-    let (tasks, letters) = (mill.store.tasks(), mill.store.letters());
+    let (tasks, letters) = (mill.store.tasks(), mill.store.dead_letters());
     refused(tasks.get(77), not_found, &["task 77"]);
     refused(tasks.cancel(77), not_found, &["task 77"]);
-    refused(tasks.hurry(77), not_found, &["task 77"]);
+    refused(tasks.run_now(77), not_found, &["task 77"]);
     refused(letters.get(77), not_found, &["letter 77"]);
     refused(letters.discard(77), not_found, &["letter 77"]);
     refused(letters.retry(77, plain()), not_found, &["letter 77"]);
@@ -476,7 +484,9 @@ pub(crate) fn what_does_not_exist_is_not_found(mill: &Mill) {
 
 pub(crate) fn nothing_overwrites_a_finished_task(mill: &Mill) {
     let finish: [&dyn Fn(&ClaimedTask); 4] = [
-        &|task| assert_eq!(mill.settle(task, Verdict::Completed(Some("[7]".to_owned()))), Settled::Done),
+        &|task| {
+            assert_eq!(mill.settle(task, Disposition::Completed(Some("[7]".to_owned()))), UpdateResult::Done)
+        },
         &|task| assert!(mill.bury(task, "x") > 0),
         &|task| mill.cancel(task.id),
         &|task| {
@@ -499,16 +509,16 @@ pub(crate) fn nothing_overwrites_a_finished_task(mill: &Mill) {
         for ago in [0, 1, 100_000] {
             mill.advance(SEC * ago);
             for verdict in verdicts() {
-                assert_eq!(mill.settle(&task, verdict.clone()), Settled::Lost, "{verdict:?}");
+                assert_eq!(mill.settle(&task, verdict.clone()), UpdateResult::Lost, "{verdict:?}");
                 unchanged(&format!("{verdict:?}"));
             }
-            assert_eq!(mill.beat(&task), Beat::Lost);
+            assert_eq!(mill.beat(&task), HeartbeatResult::Lost);
             unchanged("heartbeat");
             refused(mill.note(&task, "late", "1"), conflict, &[&task.id.to_string()]);
             assert_eq!(mill.notes(task.id), []);
             refused(mill.store.tasks().cancel(task.id), conflict, &[row.status.as_str()]);
             unchanged("cancel");
-            refused(mill.store.tasks().hurry(task.id), conflict, &[row.status.as_str()]);
+            refused(mill.store.tasks().run_now(task.id), conflict, &[row.status.as_str()]);
             unchanged("hurry");
             let recovered = mill.store.tasks().recover(0).unwrap();
             assert_eq!((recovered.freed, recovered.poisoned), (0, vec![]));

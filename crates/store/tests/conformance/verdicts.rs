@@ -1,7 +1,7 @@
 //! What a worker says of a task it had, and what becomes of it.
 
 use gristmill_store::lease::Token;
-use gristmill_store::tasks::{TaskStatus, Verdict};
+use gristmill_store::tasks::{Disposition, TaskStatus};
 
 use super::*;
 
@@ -9,7 +9,7 @@ pub(crate) fn completed_keeps_the_result(mill: &Mill) {
     for result in [None, Some("null".to_owned()), Some(r#"{"flour": "石 🌾",  "kg": 1.50}"#.to_owned())] {
         let task = mill.put_and_claim();
         mill.advance(SEC);
-        assert_eq!(mill.settle(&task, Verdict::Completed(result.clone())), Settled::Done);
+        assert_eq!(mill.settle(&task, Disposition::Completed(result.clone())), UpdateResult::Done);
         let row = mill.row(task.id);
         assert_eq!((row.status, row.result), (TaskStatus::Completed, result));
         assert_eq!(row.finished_at, Some(mill.clock.now()));
@@ -26,14 +26,17 @@ pub(crate) fn tasks_completed_together_are_settled_each_by_itself(mill: &Mill) {
         }
         mill.claim()
     };
-    let completed =
-        |task: &ClaimedTask| Settlement { checkpointed: false, ..settlement(task, Verdict::Completed(None)) };
-    let turn =
-        |settlements: Vec<Settlement>| mill.store.tasks().turn(settlements, Vec::new()).unwrap().settled;
+    let completed = |task: &ClaimedTask| TaskUpdate {
+        checkpointed: false,
+        ..settlement(task, Disposition::Completed(None))
+    };
+    let turn = |settlements: Vec<TaskUpdate>| {
+        mill.store.tasks().settle_and_claim(settlements, Vec::new()).unwrap().results
+    };
     // All of two claims.
     let tasks = [claim(3), claim(2)].concat();
     mill.advance(SEC);
-    assert_eq!(turn(tasks.iter().map(completed).collect()), [Settled::Done; 5]);
+    assert_eq!(turn(tasks.iter().map(completed).collect()), [UpdateResult::Done; 5]);
     for task in &tasks {
         let row = mill.row(task.id);
         assert_eq!((row.status, row.starts, row.result), (TaskStatus::Completed, 1, None));
@@ -41,9 +44,9 @@ pub(crate) fn tasks_completed_together_are_settled_each_by_itself(mill: &Mill) {
     }
     // One was settled before, one is settled twice, one has a result, one failed.
     let tasks = claim(5);
-    assert_eq!(mill.settle(&tasks[1], Verdict::Completed(None)), Settled::Done);
-    let result = settlement(&tasks[3], Verdict::Completed(Some("7".to_owned())));
-    let retry = settlement(&tasks[4], Verdict::Retry(after(HOUR), failure("stone broke")));
+    assert_eq!(mill.settle(&tasks[1], Disposition::Completed(None)), UpdateResult::Done);
+    let result = settlement(&tasks[3], Disposition::Completed(Some("7".to_owned())));
+    let retry = settlement(&tasks[4], Disposition::Retry(after(HOUR), failure("stone broke")));
     let settlements = vec![
         completed(&tasks[0]),
         completed(&tasks[1]),
@@ -52,7 +55,14 @@ pub(crate) fn tasks_completed_together_are_settled_each_by_itself(mill: &Mill) {
         retry,
         completed(&tasks[0]),
     ];
-    let expected = [Settled::Done, Settled::Lost, Settled::Done, Settled::Done, Settled::Done, Settled::Lost];
+    let expected = [
+        UpdateResult::Done,
+        UpdateResult::Lost,
+        UpdateResult::Done,
+        UpdateResult::Done,
+        UpdateResult::Done,
+        UpdateResult::Lost,
+    ];
     assert_eq!(turn(settlements), expected);
     let found: Vec<_> =
         tasks.iter().map(|task| mill.row(task.id)).map(|row| (row.status, row.starts)).collect();
@@ -65,7 +75,10 @@ pub(crate) fn tasks_completed_together_are_settled_each_by_itself(mill: &Mill) {
 pub(crate) fn retry_counts_the_attempt_and_waits(mill: &Mill) {
     let task = mill.put_and_claim();
     mill.advance(SEC);
-    assert_eq!(mill.settle(&task, Verdict::Retry(after(HOUR), failure("stone broke"))), Settled::Done);
+    assert_eq!(
+        mill.settle(&task, Disposition::Retry(after(HOUR), failure("stone broke"))),
+        UpdateResult::Done
+    );
     let row = mill.row(task.id);
     assert_eq!((row.status, row.run_after), (TaskStatus::Scheduled, Some(after(HOUR))));
     assert_eq!((row.attempts, row.crashes, row.finished_at), (1, 0, None));
@@ -81,7 +94,10 @@ pub(crate) fn retry_counts_the_attempt_and_waits(mill: &Mill) {
     assert_eq!((again.id, again.attempts, again.failed_step.as_deref()), (task.id, 1, Some("sieve")));
     assert_ne!(again.token, task.token);
     // A time that is over already is no obstacle.
-    mill.settle(&again, Verdict::Retry(noon(), Failure { reason: "y".to_owned(), ..Failure::default() }));
+    mill.settle(
+        &again,
+        Disposition::Retry(noon(), TaskFailure { reason: "y".to_owned(), ..TaskFailure::default() }),
+    );
     let again = mill.claim_one();
     assert_eq!((again.attempts, again.failed_step), (2, None));
     assert_eq!(mill.letters(), []);
@@ -100,7 +116,7 @@ pub(crate) fn buried_leaves_a_letter(mill: &Mill) {
         (Some("stone broke"), Some("sieve"))
     );
     assert_eq!(mill.letters().iter().map(|letter| letter.id).collect::<Vec<_>>(), [letter]);
-    assert_eq!(mill.store.letters().get(letter).unwrap().task_id, task.id.to_string());
+    assert_eq!(mill.store.dead_letters().get(letter).unwrap().task_id, task.id.to_string());
 }
 
 pub(crate) fn released_is_as_if_never_claimed(mill: &Mill) {
@@ -109,7 +125,7 @@ pub(crate) fn released_is_as_if_never_claimed(mill: &Mill) {
     for _ in 0..5 {
         let task = mill.claim_one();
         mill.advance(SEC);
-        assert_eq!(mill.settle(&task, Verdict::Released), Settled::Done);
+        assert_eq!(mill.settle(&task, Disposition::Released), UpdateResult::Done);
         let row = mill.row(id);
         assert_eq!((row.status, row.attempts, row.crashes), (TaskStatus::Pending, 0, 0));
         assert_eq!((row.worker_id, row.worker_heartbeat_at, row.lease_expires_at), (None, None, None));
@@ -121,7 +137,7 @@ pub(crate) fn released_is_as_if_never_claimed(mill: &Mill) {
 
 pub(crate) fn postponed_waits_and_counts_nothing(mill: &Mill) {
     let task = mill.put_and_claim();
-    assert_eq!(mill.settle(&task, Verdict::Postponed(after(HOUR))), Settled::Done);
+    assert_eq!(mill.settle(&task, Disposition::Postponed(after(HOUR))), UpdateResult::Done);
     let row = mill.row(task.id);
     assert_eq!((row.status, row.run_after), (TaskStatus::Scheduled, Some(after(HOUR))));
     assert_eq!((row.attempts, row.crashes, row.finished_at, row.lease_expires_at), (0, 0, None, None));
@@ -136,7 +152,7 @@ pub(crate) fn the_first_failure_is_remembered(mill: &Mill) {
     for nth in 1..=3 {
         mill.advance(SEC);
         let task = mill.claim_one();
-        mill.settle(&task, Verdict::Retry(mill.clock.now(), failure(&format!("failure {nth}"))));
+        mill.settle(&task, Disposition::Retry(mill.clock.now(), failure(&format!("failure {nth}"))));
         let row = mill.row(id);
         assert_eq!((row.first_failed_at, row.last_failed_at), (Some(after(SEC)), Some(after(SEC * nth))));
         assert_eq!((row.attempts, row.error_message), (nth, Some(format!("failure {nth}"))));
@@ -158,12 +174,16 @@ pub(crate) fn one_turn_settles_and_claims(mill: &Mill) {
     // What the turn gives back it can claim, before what is less urgent, and under the new token.
     let wanted = mill.wanted(1);
     let token = wanted.token.clone();
-    let turn = mill.store.tasks().turn(vec![settlement(&first, Verdict::Released)], vec![wanted]).unwrap();
-    assert_eq!(turn.settled, [Settled::Done]);
+    let turn = mill
+        .store
+        .tasks()
+        .settle_and_claim(vec![settlement(&first, Disposition::Released)], vec![wanted])
+        .unwrap();
+    assert_eq!(turn.results, [UpdateResult::Done]);
     assert_eq!((turn.claimed[0].id, &turn.claimed[0].token), (urgent, &token));
-    let done = settlement(&turn.claimed[0], Verdict::Completed(None));
-    let turn = mill.store.tasks().turn(vec![done], vec![mill.wanted(9)]).unwrap();
-    assert_eq!(turn.settled, [Settled::Done]);
+    let done = settlement(&turn.claimed[0], Disposition::Completed(None));
+    let turn = mill.store.tasks().settle_and_claim(vec![done], vec![mill.wanted(9)]).unwrap();
+    assert_eq!(turn.results, [UpdateResult::Done]);
     assert_eq!(turn.claimed.iter().map(|task| task.id).collect::<Vec<_>>(), [next]);
     assert_eq!(mill.status(urgent), TaskStatus::Completed);
 }
@@ -175,9 +195,9 @@ pub(crate) fn one_turn_answers_each_settlement_in_order(mill: &Mill) {
     let mut settlements: Vec<_> =
         tasks.iter().zip(verdicts()).map(|(task, verdict)| settlement(task, verdict)).collect();
     // The same verdict a second time is too late.
-    settlements.push(settlement(&tasks[0], Verdict::Completed(None)));
-    let settled = mill.store.tasks().turn(settlements, vec![]).unwrap().settled;
-    use Settled::{Done, Lost};
+    settlements.push(settlement(&tasks[0], Disposition::Completed(None)));
+    let settled = mill.store.tasks().settle_and_claim(settlements, vec![]).unwrap().results;
+    use UpdateResult::{Done, Lost};
     assert_eq!(settled, [Done, Done, Lost, Done, Done, Lost]);
     let statuses: Vec<_> = tasks.iter().map(|task| mill.status(task.id)).collect();
     use TaskStatus::{Cancelled, Completed, Pending, Scheduled};
@@ -187,18 +207,18 @@ pub(crate) fn one_turn_answers_each_settlement_in_order(mill: &Mill) {
 
 pub(crate) fn a_turn_that_wants_nothing_claims_nothing(mill: &Mill) {
     let id = mill.put();
-    assert_eq!(mill.store.tasks().turn(vec![], vec![]).unwrap(), Turn::default());
+    assert_eq!(mill.store.tasks().settle_and_claim(vec![], vec![]).unwrap(), ClaimBatch::default());
     assert_eq!(mill.status(id), TaskStatus::Pending);
 }
 
 pub(crate) fn a_result_that_is_not_json_is_refused_with_what_is_legal(mill: &Mill) {
     for result in ["", "{", "flour"] {
         let task = mill.put_and_claim();
-        let verdict = Verdict::Completed(Some(result.to_owned()));
-        let turn = mill.store.tasks().turn(vec![settlement(&task, verdict)], vec![]);
+        let verdict = Disposition::Completed(Some(result.to_owned()));
+        let turn = mill.store.tasks().settle_and_claim(vec![settlement(&task, verdict)], vec![]);
         refused(turn, invalid, &["result", "JSON"]);
         assert_eq!(mill.status(task.id), TaskStatus::Running);
-        assert_eq!(mill.settle(&task, Verdict::Completed(None)), Settled::Done);
+        assert_eq!(mill.settle(&task, Disposition::Completed(None)), UpdateResult::Done);
     }
 }
 
@@ -219,30 +239,33 @@ pub(crate) fn a_stranger_can_settle_nothing(mill: &Mill) {
         for id in [pending, waiting, 77] {
             let task = ClaimedTask { id, token: token.clone(), ..claim.clone() };
             for verdict in verdicts() {
-                assert_eq!(mill.settle(&task, verdict.clone()), Settled::Lost, "{token:?} {verdict:?}");
+                assert_eq!(mill.settle(&task, verdict.clone()), UpdateResult::Lost, "{token:?} {verdict:?}");
             }
         }
     }
     // The right token of another task is as strange.
     let other = ClaimedTask { id: waiting, ..claim };
     for verdict in verdicts() {
-        assert_eq!(mill.settle(&other, verdict), Settled::Lost);
+        assert_eq!(mill.settle(&other, verdict), UpdateResult::Lost);
     }
     assert_eq!(mill.rows(), rows);
     assert_eq!(mill.letters(), []);
 }
 
 pub(crate) fn a_released_task_is_not_its_old_owners(mill: &Mill) {
-    let give_back =
-        [Verdict::Released, Verdict::Postponed(after(HOUR)), Verdict::Retry(after(HOUR), failure("x"))];
+    let give_back = [
+        Disposition::Released,
+        Disposition::Postponed(after(HOUR)),
+        Disposition::Retry(after(HOUR), failure("x")),
+    ];
     for verdict in give_back {
         let task = mill.put_and_claim();
-        assert_eq!(mill.settle(&task, verdict), Settled::Done);
+        assert_eq!(mill.settle(&task, verdict), UpdateResult::Done);
         let row = mill.row(task.id);
         for verdict in verdicts() {
-            assert_eq!(mill.settle(&task, verdict), Settled::Lost);
+            assert_eq!(mill.settle(&task, verdict), UpdateResult::Lost);
         }
-        assert_eq!(mill.beat(&task), Beat::Lost);
+        assert_eq!(mill.beat(&task), HeartbeatResult::Lost);
         refused(mill.note(&task, "late", "1"), conflict, &[]);
         assert_eq!(mill.row(task.id), row);
         mill.cancel(task.id);

@@ -1,6 +1,6 @@
 use gristmill_store::Error;
 use gristmill_store::jobs::{JobFilter, JobKind, JobRow, JobStatus};
-use gristmill_store::lease::Beat;
+use gristmill_store::lease::HeartbeatResult;
 
 use crate::{Bench, LEASE, seconds, token};
 
@@ -58,7 +58,7 @@ fn a_job_from_order_to_end() {
 
     bench.pass(seconds(30));
     let jobs = bench.store.jobs();
-    assert_eq!(jobs.heartbeat(&made.id, &token("a"), LEASE, 0.5, 12).unwrap(), Beat::Kept);
+    assert_eq!(jobs.heartbeat(&made.id, &token("a"), LEASE, 0.5, 12).unwrap(), HeartbeatResult::Kept);
     let beaten = bench.job(&made.id);
     assert_eq!((beaten.progress, beaten.processed_items), (0.5, 12));
     assert_eq!(beaten.lease_expires_at, Some(bench.now().plus(LEASE)));
@@ -174,7 +174,7 @@ fn an_expired_lease_makes_a_job_retryable() {
         ("a claim", |bench, _| assert_eq!(bench.store.jobs().claim(&token("b"), LEASE).unwrap(), None)),
         ("a late heartbeat", |bench, id| {
             let beat = bench.store.jobs().heartbeat(id, &token("a"), LEASE, 0.5, 1);
-            assert_eq!(beat.unwrap(), Beat::Expired);
+            assert_eq!(beat.unwrap(), HeartbeatResult::Expired);
         }),
     ];
     for (way, find) in ways {
@@ -205,7 +205,7 @@ fn a_lease_holds_until_its_last_moment() {
     bench.claim("a");
     bench.pass(LEASE - std::time::Duration::from_micros(1));
     assert_eq!(bench.store.jobs().recover().unwrap(), 0);
-    assert_eq!(bench.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.0, 0).unwrap(), Beat::Kept);
+    assert_eq!(bench.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.0, 0).unwrap(), HeartbeatResult::Kept);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn only_the_owner_writes() {
     bench.claim("a");
     let before = bench.job(&id);
     let (jobs, other) = (bench.store.jobs(), token("b"));
-    assert_eq!(jobs.heartbeat(&id, &other, LEASE, 0.5, 1).unwrap(), Beat::Lost);
+    assert_eq!(jobs.heartbeat(&id, &other, LEASE, 0.5, 1).unwrap(), HeartbeatResult::Lost);
     conflict(&jobs.finish(&id, &other, Ok(())));
     conflict(&jobs.finish(&id, &other, Err("no".to_owned())));
     conflict(&jobs.retryable(&id, &other, "X", "x"));
@@ -253,7 +253,7 @@ fn nothing_overwrites_a_finished_job() {
         let before = bench.job(&id);
         let (jobs, owner) = (bench.store.jobs(), token("a"));
         bench.pass(seconds(100_000));
-        assert_eq!(jobs.heartbeat(&id, &owner, LEASE, 0.5, 1).unwrap(), Beat::Lost);
+        assert_eq!(jobs.heartbeat(&id, &owner, LEASE, 0.5, 1).unwrap(), HeartbeatResult::Lost);
         conflict(&jobs.finish(&id, &owner, Ok(())));
         conflict(&jobs.finish(&id, &owner, Err("no".to_owned())));
         conflict(&jobs.retryable(&id, &owner, "X", "x"));
@@ -284,7 +284,10 @@ fn what_is_not_finished_can_be_cancelled() {
             let job = bench.store.jobs().cancel(&id).unwrap();
             assert_eq!((job.status, job.finished_at), (JobStatus::Cancelled, Some(bench.now())));
             assert_eq!(job.lease_expires_at, None);
-            assert_eq!(bench.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.5, 1).unwrap(), Beat::Lost);
+            assert_eq!(
+                bench.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.5, 1).unwrap(),
+                HeartbeatResult::Lost
+            );
         }
     }
 }
@@ -295,7 +298,7 @@ fn jobs_that_we_do_not_execute_are_not_rescued_either() {
     let id = bench.job_in("1", "delete", "running");
     bench.pass(seconds(1_000_000));
     assert_eq!(bench.store.jobs().recover().unwrap(), 0);
-    assert_eq!(bench.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.5, 1).unwrap(), Beat::Lost);
+    assert_eq!(bench.store.jobs().heartbeat(&id, &token("a"), LEASE, 0.5, 1).unwrap(), HeartbeatResult::Lost);
 }
 
 #[test]
@@ -308,7 +311,7 @@ fn heartbeats_are_checked() {
         assert!(matches!(beat(progress, 0), Err(Error::Invalid(_))), "{progress}");
     }
     assert!(matches!(beat(0.5, u64::MAX), Err(Error::Invalid(_))));
-    assert_eq!(beat(1.0, 0).unwrap(), Beat::Kept);
+    assert_eq!(beat(1.0, 0).unwrap(), HeartbeatResult::Kept);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use gristmill_store::limits::THUMBNAIL_IO;
+use gristmill_store::rate_limits::THUMBNAIL_IO;
 
 use crate::{Bench, seconds};
 
@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 impl Bench {
     /// Milliseconds to wait for so many MiB at 1 MiB a second.
     fn reserve(&self, mib: u64) -> u128 {
-        self.store.limits().reserve(THUMBNAIL_IO, mib * MIB, MIB).unwrap().as_millis()
+        self.store.rate_limits().reserve(THUMBNAIL_IO, mib * MIB, MIB).unwrap().as_millis()
     }
 }
 
@@ -17,11 +17,11 @@ impl Bench {
 fn each_waits_for_what_was_reserved_before() {
     let bench = Bench::new();
     assert_eq!((bench.reserve(3), bench.reserve(2), bench.reserve(1)), (0, 3_000, 5_000));
-    assert_eq!(bench.second().limits().reserve(THUMBNAIL_IO, 1, MIB).unwrap(), seconds(6));
+    assert_eq!(bench.second().rate_limits().reserve(THUMBNAIL_IO, 1, MIB).unwrap(), seconds(6));
     // The smallest reservation takes a millisecond.
     assert_eq!(bench.reserve(1), 6_001);
     // Other buckets are other buckets.
-    assert_eq!(bench.store.limits().reserve("other", MIB, MIB).unwrap(), Duration::ZERO);
+    assert_eq!(bench.store.rate_limits().reserve("other", MIB, MIB).unwrap(), Duration::ZERO);
     bench.pass(seconds(6));
     assert_eq!(bench.reserve(1), 1_001);
     // What was not used is not saved up.
@@ -33,8 +33,8 @@ fn each_waits_for_what_was_reserved_before() {
 fn no_rate_is_no_limit() {
     let bench = Bench::new();
     bench.reserve(5);
-    assert_eq!(bench.store.limits().reserve(THUMBNAIL_IO, MIB, 0).unwrap(), Duration::ZERO);
-    assert_eq!(bench.store.limits().reserve(THUMBNAIL_IO, 0, MIB).unwrap(), Duration::ZERO);
+    assert_eq!(bench.store.rate_limits().reserve(THUMBNAIL_IO, MIB, 0).unwrap(), Duration::ZERO);
+    assert_eq!(bench.store.rate_limits().reserve(THUMBNAIL_IO, 0, MIB).unwrap(), Duration::ZERO);
     assert_eq!(bench.reserve(1), 5_000);
 }
 
@@ -60,6 +60,6 @@ fn an_absurd_row_is_started_anew() {
     bench.sql("UPDATE io_rate_limits SET updated_at = 'long ago'");
     assert_eq!(bench.reserve(1), 2_000);
     // So is a row after a reservation beyond all measure.
-    assert_eq!(bench.store.limits().reserve("huge", u64::MAX, 1).unwrap(), Duration::ZERO);
-    assert_eq!(bench.store.limits().reserve("huge", u64::MAX, 1).unwrap(), Duration::ZERO);
+    assert_eq!(bench.store.rate_limits().reserve("huge", u64::MAX, 1).unwrap(), Duration::ZERO);
+    assert_eq!(bench.store.rate_limits().reserve("huge", u64::MAX, 1).unwrap(), Duration::ZERO);
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gristmill_store::lease::Token;
-use gristmill_store::{Clock, Store, Time};
+use gristmill_store::{Store, UtcTime, WallClock};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -27,7 +27,7 @@ pub(crate) fn token(name: &str) -> Token {
 /// A new file, a store on it, and a clock that stands still.
 pub(crate) struct Bench {
     pub(crate) store: Store,
-    clock: Clock,
+    clock: WallClock,
     path: PathBuf,
     _folder: TempDir,
 }
@@ -36,12 +36,12 @@ impl Bench {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
-        let clock = Clock::manual(Time::parse("2026-01-19 07:08:09.250000").unwrap());
+        let clock = WallClock::manual(UtcTime::parse("2026-01-19 07:08:09.250000").unwrap());
         let store = open(&path, &clock);
         Bench { store, clock, path, _folder: folder }
     }
 
-    pub(crate) fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> UtcTime {
         self.clock.now()
     }
 
@@ -78,7 +78,7 @@ impl Bench {
     }
 }
 
-fn open(path: &std::path::Path, clock: &Clock) -> Store {
+fn open(path: &std::path::Path, clock: &WallClock) -> Store {
     // A short wait: a test in which a lock is held would only take longer.
     Store::options().clock(clock.clone()).busy_timeout(Duration::from_millis(200)).open(path).unwrap()
 }

@@ -1,7 +1,7 @@
 use std::sync::Barrier;
 
 use gristmill_store::Error;
-use gristmill_store::lease::Beat;
+use gristmill_store::lease::HeartbeatResult;
 use gristmill_store::thumbnails::{
     CAPACITY, MediaType, NewThumbnail, ThumbFormat, ThumbLimits, ThumbOutcome, ThumbStatus, ThumbnailRow,
 };
@@ -60,7 +60,7 @@ fn a_thumbnail_from_request_to_ready() {
     );
     bench.pass(seconds(30));
     let beat = |worker: &str| bench.store.thumbnails().heartbeat(made.id, &token(worker), LEASE).unwrap();
-    assert_eq!((beat("a"), beat("b")), (Beat::Kept, Beat::Lost));
+    assert_eq!((beat("a"), beat("b")), (HeartbeatResult::Kept, HeartbeatResult::Lost));
     let refused = bench.store.thumbnails().finish(made.id, &token("b"), ready());
     assert!(matches!(refused, Err(Error::Conflict(_))));
     let done = bench.end_thumb(made.id, ready());
@@ -210,7 +210,7 @@ fn what_was_left_behind_waits_again() {
     assert_eq!(bench.take_thumb("b").unwrap().id, id);
     // A late owner keeps what nobody took.
     bench.pass(LEASE);
-    assert_eq!(bench.store.thumbnails().heartbeat(id, &token("b"), LEASE).unwrap(), Beat::Kept);
+    assert_eq!(bench.store.thumbnails().heartbeat(id, &token("b"), LEASE).unwrap(), HeartbeatResult::Kept);
     bench.pass(LEASE);
     bench.take_thumb("a").unwrap();
     assert_eq!(bench.store.thumbnails().release(id, &token("a")).unwrap().status, ThumbStatus::Pending);

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use gristmill_store::wal::{MIN_INTERVAL, WalAnswer, WalMode, WalRequest, WalRow, WalStatus};
+use gristmill_store::wal::{MIN_INTERVAL, WalMode, WalRequest, WalRequestResult, WalRow, WalStatus};
 
 use crate::{Bench, LEASE, seconds, token};
 
@@ -16,7 +16,7 @@ fn request(mode: WalMode) -> WalRequest {
 impl Bench {
     fn ask(&self, mode: WalMode) -> WalRow {
         match self.store.wal().enqueue(request(mode)).unwrap() {
-            WalAnswer::Queued(row) => row,
+            WalRequestResult::Queued(row) => row,
             other => panic!("{other:?}"),
         }
     }
@@ -83,7 +83,7 @@ fn a_reader_in_the_way_makes_it_busy() {
         assert_eq!((row.finished_at, row.lease_expires_at), (None, None));
         // It counts as active, and is not due before its time.
         let again = bench.store.wal().enqueue(request(WalMode::Passive)).unwrap();
-        assert!(matches!(again, WalAnswer::Active(active) if active.id == claimed.id));
+        assert!(matches!(again, WalRequestResult::Active(active) if active.id == claimed.id));
         bench.pass(seconds(119));
         assert_eq!(bench.take_wal(), None);
         bench.pass(seconds(1));
@@ -99,16 +99,21 @@ fn a_reader_in_the_way_makes_it_busy() {
 fn there_is_one_at_a_time_and_not_too_often() {
     let bench = Bench::new();
     let first = bench.ask(WalMode::Passive);
-    let active = |answer| matches!(answer, WalAnswer::Active(row) if row.id == first.id);
+    let active = |answer| matches!(answer, WalRequestResult::Active(row) if row.id == first.id);
     assert!(active(bench.store.wal().enqueue(request(WalMode::Restart)).unwrap()));
     let claimed = bench.take_wal().unwrap();
     assert!(active(bench.second().wal().enqueue(request(WalMode::Restart)).unwrap()));
     bench.store.wal().run(&claimed, &token("a")).unwrap();
     let next = bench.now().plus(MIN_INTERVAL);
     bench.pass(MIN_INTERVAL - Duration::from_micros(1));
-    assert_eq!(bench.store.wal().enqueue(request(WalMode::Passive)).unwrap(), WalAnswer::TooSoon(next));
+    assert_eq!(
+        bench.store.wal().enqueue(request(WalMode::Passive)).unwrap(),
+        WalRequestResult::TooSoon(next)
+    );
     let forced = WalRequest { min_interval: None, ..request(WalMode::Passive) };
-    let WalAnswer::Queued(forced) = bench.store.wal().enqueue(forced).unwrap() else { panic!("not queued") };
+    let WalRequestResult::Queued(forced) = bench.store.wal().enqueue(forced).unwrap() else {
+        panic!("not queued")
+    };
     assert_ne!(forced.id, first.id);
     assert_eq!(bench.store.wal().latest().unwrap().map(|row| row.id), Some(forced.id));
 }

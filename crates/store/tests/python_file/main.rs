@@ -7,12 +7,12 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use gristmill_store::jobs::{JobFilter, JobKind, JobRow, JobStatus};
-use gristmill_store::lease::{Beat, Token};
+use gristmill_store::lease::{HeartbeatResult, Token};
 use gristmill_store::thumbnails::{
     CAPACITY, MediaType, NewThumbnail, ThumbFormat, ThumbLimits, ThumbOutcome, ThumbStatus,
 };
-use gristmill_store::wal::{WalAnswer, WalMode, WalRequest, WalStatus};
-use gristmill_store::{Clock, Error, Store, Time};
+use gristmill_store::wal::{WalMode, WalRequest, WalRequestResult, WalStatus};
+use gristmill_store::{Error, Store, UtcTime, WallClock};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -49,7 +49,7 @@ impl TheirFile {
 }
 
 fn open(path: &Path) -> Result<Store, Error> {
-    let clock = Clock::manual(Time::parse("2026-01-19 07:08:09.250000").unwrap());
+    let clock = WallClock::manual(UtcTime::parse("2026-01-19 07:08:09.250000").unwrap());
     Store::options().clock(clock).open(path)
 }
 
@@ -78,7 +78,7 @@ fn everything_works(store: &Store, file_id: i64) {
     for kind in [JobKind::Scan, JobKind::Hash] {
         let id = jobs.create(kind, "{}", true).unwrap().id;
         assert_eq!(jobs.claim(&token, LEASE).unwrap().unwrap().id, id);
-        assert_eq!(jobs.heartbeat(&id, &token, LEASE, 0.5, 1).unwrap(), Beat::Kept);
+        assert_eq!(jobs.heartbeat(&id, &token, LEASE, 0.5, 1).unwrap(), HeartbeatResult::Kept);
         assert_eq!(jobs.finish(&id, &token, Ok(())).unwrap().status, JobStatus::Completed);
     }
     jobs.create(JobKind::Delete, "{}", true).unwrap();
@@ -98,7 +98,7 @@ fn everything_works(store: &Store, file_id: i64) {
     };
     let id = store.thumbnails().request(wanted, CAPACITY).unwrap().id;
     assert_eq!(store.thumbnails().claim(&token, LEASE, ThumbLimits::default()).unwrap().unwrap().id, id);
-    assert_eq!(store.thumbnails().heartbeat(id, &token, LEASE).unwrap(), Beat::Kept);
+    assert_eq!(store.thumbnails().heartbeat(id, &token, LEASE).unwrap(), HeartbeatResult::Kept);
     let ready = ThumbOutcome::Ready { width: 1, height: 1, bytes_size: 1 };
     assert_eq!(store.thumbnails().finish(id, &token, ready).unwrap().status, ThumbStatus::Ready);
 
@@ -109,15 +109,15 @@ fn everything_works(store: &Store, file_id: i64) {
 
     let wal =
         WalRequest { mode: WalMode::Passive, requested_by: "api".into(), reason: None, min_interval: None };
-    assert!(matches!(store.wal().enqueue(wal).unwrap(), WalAnswer::Queued(_)));
+    assert!(matches!(store.wal().enqueue(wal).unwrap(), WalRequestResult::Queued(_)));
     let claimed = store.wal().claim(&token, LEASE).unwrap().unwrap();
     assert_eq!(store.wal().run(&claimed, &token).unwrap().status, WalStatus::Completed);
 
-    store.limits().reserve("ours", 10, 1).unwrap();
-    assert_eq!(store.limits().reserve("ours", 10, 1).unwrap(), Duration::from_secs(10));
+    store.rate_limits().reserve("ours", 10, 1).unwrap();
+    assert_eq!(store.rate_limits().reserve("ours", 10, 1).unwrap(), Duration::from_secs(10));
     store.tasks().enqueue(gristmill_store::tasks::NewTask::new("k", "{}")).unwrap();
-    store.seen().record("q", vec!["m".to_owned()]).unwrap();
-    assert_eq!(store.seen().known("q", &["m".to_owned()], LEASE).unwrap(), [true]);
+    store.processed_ids().record("q", vec!["m".to_owned()]).unwrap();
+    assert_eq!(store.processed_ids().contains("q", &["m".to_owned()], LEASE).unwrap(), [true]);
 }
 
 /// The other side's programs go on as before.
@@ -191,7 +191,7 @@ fn every_file_of_theirs_works_for_both_sides() {
         assert!(second.is_err(), "{variant}: two active jobs");
         // What they wrote is read, too.
         let theirs = store.jobs().get("11111111-1111-4111-8111-111111111111").unwrap();
-        assert_eq!(theirs.lease_expires_at, Time::parse("2026-01-19 07:08:09.500000"));
+        assert_eq!(theirs.lease_expires_at, UtcTime::parse("2026-01-19 07:08:09.500000"));
         assert_eq!(store.thumbnails().get("py").unwrap().status, ThumbStatus::Pending);
         assert_eq!(
             store.cleanups().get("py").unwrap().execute_after.to_string(),

@@ -1,7 +1,7 @@
 //! Who counts, and what counts.
 
 use crate::bed::*;
-use gristmill_amqp::{Consumer, Message, Queue, Value, header};
+use gristmill_amqp::{Consumer, FieldValue, Message, Queue, header};
 use gristmill_pool::{Retry, TaskError};
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn a_letter_that_is_put_back_begins_anew() {
         depth_is(&client, &dead, 1).await;
         assert_eq!(log.all(), [1, 2, 3].repeat(round));
         let letter = take_all(&dead, 1).await.remove(0);
-        assert_eq!(letter.headers().get(header::FAILED), Some(&Value::from(3i64)));
+        assert_eq!(letter.headers().get(header::FAILED), Some(&FieldValue::from(3i64)));
         // As it is, as a shovel would.
         message.properties = letter.properties().clone();
     }

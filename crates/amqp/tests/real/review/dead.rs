@@ -34,7 +34,7 @@ async fn a_queue_of_ones_own_by_that_name() {
     let dead = format!("{orders}.dead");
     let client = builder()
         .queue(Queue::quorum(&orders))
-        .queue(Queue::classic(&dead).at_most(1000))
+        .queue(Queue::classic(&dead).max_length(1000))
         .consumer(refusing(&orders))
         .start()
         .await
@@ -42,7 +42,7 @@ async fn a_queue_of_ones_own_by_that_name() {
     arrives_twice(&client, &orders, &dead).await;
     client.shutdown(SECONDS).await;
     // Made again as it was.
-    builder().queue(Queue::classic(&dead).at_most(1000)).start().await.unwrap();
+    builder().queue(Queue::classic(&dead).max_length(1000)).start().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -88,9 +88,11 @@ async fn a_missing_exchange_does_not_multiply_the_letters_of_others() {
     until("all of the others dead", async || client.stats().consumers[1].rejected == u64::from(OTHERS)).await;
     assert_eq!(client.stats().consumers[0].rejected, 0);
     let dead = format!("{others}.dead");
-    until("all of them there", async || client.depth(&dead).await.is_ok_and(|(depth, _)| depth >= OTHERS))
-        .await;
-    assert_eq!(client.depth(&dead).await.unwrap().0, OTHERS);
+    until("all of them there", async || {
+        client.queue_depth(&dead).await.is_ok_and(|(depth, _)| depth >= OTHERS)
+    })
+    .await;
+    assert_eq!(client.queue_depth(&dead).await.unwrap().0, OTHERS);
     // None of the first is lost.
     let _helped = builder()
         .exchange(Exchange::fanout(&graves))

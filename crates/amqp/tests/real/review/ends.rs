@@ -57,14 +57,14 @@ async fn a_lost_connection_is_ended_too() {
     let proxy = Proxy::to(broker().address()).unwrap();
     let uri = proxy.uri(&broker().uri());
     let client = Client::builder(uri).queue(Queue::classic(&orders)).start().await.unwrap();
-    let (publisher, watch) = (client.publisher(), client.watch());
+    let (publisher, watch) = (client.publisher(), client.stats_handle());
     publisher.publish(Message::to_queue(&orders, "before")).await.unwrap();
     proxy.cut();
     until("the loss noticed", async || !watch.stats().connected).await;
     client.shutdown(Duration::from_secs(1)).await;
-    proxy.mend();
+    proxy.restore();
     let error = publisher.publish(Message::to_queue(&orders, "after")).await.unwrap_err();
-    assert!(matches!(error, Error::Ended), "{error}");
+    assert!(matches!(error, Error::Closed), "{error}");
     let stats = watch.stats();
     assert_eq!((stats.connected, stats.connections), (false, 1));
     depth_is(&self::client().await, &orders, 1).await;

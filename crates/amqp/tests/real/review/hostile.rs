@@ -2,7 +2,7 @@
 
 use super::raw::Hand;
 use crate::bed::*;
-use gristmill_amqp::{Consumer, Error, Headers, Message, Queue, Value, header};
+use gristmill_amqp::{Consumer, Error, FieldValue, Headers, Message, Queue, header};
 use gristmill_broker::Proxy;
 use gristmill_pool::{Retry, TaskError};
 use gristmill_store::Store;
@@ -19,10 +19,10 @@ const BRIM: usize = 130_900;
 async fn headers_by_our_names_cannot_make_a_message_unmovable() {
     let orders = name("forged");
     let queue = Queue::quorum(&orders);
-    let text = || Value::from("x".repeat(BRIM));
-    let bytes = || Value::Bytes(vec![0xff; BRIM].into());
-    let table = || Value::from(Headers::new().with("a", "x".repeat(BRIM)));
-    let array = || Value::Array(vec![text()]);
+    let text = || FieldValue::from("x".repeat(BRIM));
+    let bytes = || FieldValue::Bytes(vec![0xff; BRIM].into());
+    let table = || FieldValue::from(Headers::new().with("a", "x".repeat(BRIM)));
+    let array = || FieldValue::Array(vec![text()]);
     let mut messages = Vec::new();
     for (name, value) in [
         ("x-gristmill-note", text()),
@@ -72,9 +72,9 @@ async fn headers_by_our_names_cannot_make_a_message_unmovable() {
     client.shutdown(SECONDS).await;
     for letter in take_all(&dead, bad).await {
         assert_eq!(letter.body(), "never");
-        assert_eq!(letter.headers().get(header::REASON), Some(&Value::from("permanent")));
-        assert_eq!(letter.headers().get(header::QUEUE), Some(&Value::from(orders.as_str())));
-        let error = letter.headers().get(header::ERROR).and_then(Value::as_str).unwrap_or_default();
+        assert_eq!(letter.headers().get(header::REASON), Some(&FieldValue::from("permanent")));
+        assert_eq!(letter.headers().get(header::QUEUE), Some(&FieldValue::from(orders.as_str())));
+        let error = letter.headers().get(header::ERROR).and_then(FieldValue::as_str).unwrap_or_default();
         assert!(error.contains("never"), "{error}");
     }
 }
@@ -88,7 +88,7 @@ async fn a_header_that_grew_at_the_broker_is_read() {
     let consumer = {
         let sizes = sizes.clone();
         Consumer::new(&grown, "grown").handle(move |delivery| {
-            let size = delivery.headers().get("h").and_then(Value::as_str).map(str::len);
+            let size = delivery.headers().get("h").and_then(FieldValue::as_str).map(str::len);
             sizes.add((size, delivery.headers().get("x-death").is_some()));
             async { Ok(()) }
         })
@@ -144,7 +144,7 @@ async fn an_offset_on_an_ordinary_message_means_nothing() {
         log.reaches(1).await;
         until("acknowledged", async || client.stats().consumers[0].acknowledged == 1).await;
         proxy.cut();
-        proxy.mend();
+        proxy.restore();
         fill_with(&queue, vec![Message::to_queue(&orders, "1")]).await;
         // The cut may take the acknowledgement with it; then the first message comes again.
         until("the next message", async || log.all().contains(&1)).await;
@@ -162,7 +162,7 @@ async fn an_empty_id_is_none() {
     let messages = (0..5).map(|number| Message::to_queue(&orders, number.to_string()).id(""));
     fill_with(&queue, messages.collect()).await;
     let log = Log::default();
-    let consumer = noting(&orders, &log).once_within(Duration::from_secs(60));
+    let consumer = noting(&orders, &log).dedup_window(Duration::from_secs(60));
     let client = builder().queue(queue).store(store).consumer(consumer).start().await.unwrap();
     until("acknowledged", async || client.stats().consumers[0].acknowledged == 5).await;
     let stats = client.shutdown(SECONDS).await;
@@ -233,7 +233,7 @@ async fn both_are_run(first: &[u8], second: &[u8]) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path().join("seen.db")).unwrap();
     let log = Log::default();
-    let consumer = noting(&orders, &log).once_within(Duration::from_secs(60));
+    let consumer = noting(&orders, &log).dedup_window(Duration::from_secs(60));
     let client =
         builder().queue(Queue::quorum(&orders)).store(store).consumer(consumer).start().await.unwrap();
     let mut hand = Hand::new().await;

@@ -1,13 +1,13 @@
 //! Lost connections, and many consumers on one.
 
 use crate::bed::*;
-use gristmill_amqp::{Builder, Client, Consumer, Message, Queue};
+use gristmill_amqp::{Client, ClientBuilder, Consumer, Message, Queue};
 use gristmill_broker::Proxy;
 use std::time::Duration;
 
 const SECONDS: Duration = Duration::from_secs(10);
 
-fn behind(proxy: &Proxy) -> Builder {
+fn behind(proxy: &Proxy) -> ClientBuilder {
     Client::builder(format!("{}?heartbeat=1", proxy.uri(&broker().uri())))
 }
 
@@ -30,7 +30,7 @@ async fn what_cannot_be_declared_again_is_its_own_consumers_trouble() {
     broker().ctl(["delete_queue", &broken]).unwrap();
     fill(&Queue::quorum(&broken), &broken, 1).await;
     fill(&Queue::quorum(&whole), &whole, 10).await;
-    proxy.mend();
+    proxy.restore();
     let mut seen = log.reaches(10).await;
     seen.sort_unstable();
     assert_eq!(seen, (0..10).collect::<Vec<_>>());
@@ -44,7 +44,7 @@ async fn what_cannot_be_declared_again_is_its_own_consumers_trouble() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_again_from_a_full_queue_is_run() {
     let orders = name("full");
-    let queue = Queue::classic(&orders).at_most(20);
+    let queue = Queue::classic(&orders).max_length(20);
     let (log, started, gate) = (Log::default(), Log::default(), Gate::default());
     let consumer = {
         let (log, started, gate) = (log.clone(), started.clone(), gate.clone());
@@ -70,12 +70,12 @@ async fn what_comes_again_from_a_full_queue_is_run() {
     }
     assert!(count >= 30, "{count}");
     proxy.cut();
-    proxy.mend();
+    proxy.restore();
     until("ten here again", async || client.stats().consumers[0].redelivered >= 10).await;
     gate.open(1000);
     until("all done", async || (0..count).all(|number| log.all().contains(&number))).await;
     until("all acknowledged", async || {
-        publishing.depth(&orders).await.is_ok_and(|(depth, _)| depth == 0)
+        publishing.queue_depth(&orders).await.is_ok_and(|(depth, _)| depth == 0)
             && client.stats().consumers[0].in_flight == 0
     })
     .await;
@@ -94,7 +94,7 @@ async fn an_idle_reader_of_a_stream_misses_nothing() {
     proxy.cut();
     until("the loss noticed", async || !client.stats().consumers[0].consuming).await;
     fill_with(&queue, vec![Message::to_queue(&orders, "0")]).await;
-    proxy.mend();
+    proxy.restore();
     until("it reads again", async || client.stats().consumers[0].consuming).await;
     fill_with(&queue, vec![Message::to_queue(&orders, "1")]).await;
     assert_eq!(log.reaches(2).await, [0, 1]);
@@ -107,7 +107,7 @@ async fn an_idle_reader_of_a_stream_misses_nothing() {
 async fn many_consumers_of_one_client() {
     let queues: Vec<String> = (0..12).map(|_| name("many")).collect();
     let logs: Vec<Log<usize>> = queues.iter().map(|_| Log::default()).collect();
-    let all = |mut builder: Builder| {
+    let all = |mut builder: ClientBuilder| {
         for (queue, log) in queues.iter().zip(&logs) {
             let consumer = noting(queue, log).dead_letters("amq.fanout", "");
             builder = builder.queue(Queue::classic(queue)).consumer(consumer);
@@ -127,7 +127,7 @@ async fn many_consumers_of_one_client() {
         for (queue, log) in queues.iter().zip(&logs) {
             // One each: none forgotten, none twice.
             until(&format!("one consumer of {queue}"), async || {
-                publishing.depth(queue).await.is_ok_and(|(_, consumers)| consumers == 1)
+                publishing.queue_depth(queue).await.is_ok_and(|(_, consumers)| consumers == 1)
             })
             .await;
             publishing.publisher().publish(Message::to_queue(queue, round.to_string())).await.unwrap();
@@ -135,7 +135,7 @@ async fn many_consumers_of_one_client() {
         }
         proxy.cut();
         until("the loss noticed", async || !client.stats().connected).await;
-        proxy.mend();
+        proxy.restore();
     }
     client.shutdown(SECONDS).await;
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns which there are, and what is left out. How they are handed over is the action's affair.
 
-use gristmill_amqp::{Delivery, Value, header};
+use gristmill_amqp::{Delivery, FieldValue, header};
 
 /// How much of it an action can hand over.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ pub(super) fn about(delivery: &Delivery, bounds: Bounds, may_stand: fn(&str) -> 
 /// The trace that a message belongs to, as W3C has it: names in lower case.
 pub(super) fn trace(delivery: &Delivery) -> impl Iterator<Item = (&'static str, &str)> {
     let names = [header::TRACEPARENT, header::TRACESTATE];
-    let value = |name: &'static str| delivery.headers().get(name).and_then(Value::as_str);
+    let value = |name: &'static str| delivery.headers().get(name).and_then(FieldValue::as_str);
     names.into_iter().filter_map(move |name| Some((name, value(name)?)))
 }
 

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use gristmill_amqp::stats::Watch;
-use gristmill_amqp::{Client, Error as Fault, Stats};
+use gristmill_amqp::stats::StatsHandle;
+use gristmill_amqp::{Client, ClientStats, Error as Fault};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
@@ -32,7 +32,7 @@ pub(super) fn ticks() -> Interval {
 
 /// What is waited with.
 pub(super) struct Attended {
-    pub(super) watch: Watch,
+    pub(super) watch: StatsHandle,
     pub(super) told: UnboundedReceiver<()>,
     /// Set when not even what runs may go on.
     pub(super) halt: watch::Sender<bool>,
@@ -59,7 +59,7 @@ pub(super) type Check = Box<dyn Fn() -> Result<(), Error> + Send>;
 
 impl Attended {
     /// Waits for the end, and brings it about in order.
-    pub(super) async fn until_stopped(&mut self, client: Client) -> Result<Stats, Fault> {
+    pub(super) async fn until_stopped(&mut self, client: Client) -> Result<ClientStats, Fault> {
         let drain = self.drain.take();
         // It waits for answers of the broker, and must not keep signals and the time limit waiting with it.
         let drained = async {
@@ -133,7 +133,7 @@ impl Attended {
         }
     }
 
-    async fn stop(&mut self, client: Client) -> Stats {
+    async fn stop(&mut self, client: Client) -> ClientStats {
         let limit = show_duration(self.shutdown);
         if self.times_told > 0 && !self.quiet {
             aside(&format!("stopping: what runs has {limit}; once more ends it within a second"));

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gristmill_jsonl::{Appended, BadObject, Error as SinkError, InPlace, Sink, WithId};
+use gristmill_jsonl::{AppendResult, Error as SinkError, FileIdentity, RejectedObject, Sink, WithId};
 use gristmill_pool::TaskError;
 use gristmill_store::{Error as StoreError, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -74,7 +74,7 @@ enum Opened {
     /// Every attempt to open it found it locked.
     #[default]
     NotYet,
-    Open(InPlace),
+    Open(FileIdentity),
     /// It cannot be used as it is.
     Refused(SinkError),
 }
@@ -124,10 +124,12 @@ impl Table {
     pub(super) fn append(
         &mut self,
         objects: &[WithId<'_>],
-    ) -> Result<Vec<Result<Appended, BadObject>>, TaskError> {
+    ) -> Result<Vec<Result<AppendResult, RejectedObject>>, TaskError> {
         match self.sink() {
-            Ok(sink) => sink.append_once(objects).map_err(|error| TaskError::unavailable(error.to_string())),
-            Err(error) if error.may_pass() => Err(TaskError::unavailable(error.to_string())),
+            Ok(sink) => {
+                sink.append_deduplicated(objects).map_err(|error| TaskError::unavailable(error.to_string()))
+            }
+            Err(error) if error.is_transient() => Err(TaskError::unavailable(error.to_string())),
             Err(error) => {
                 self.state.set(Opened::Refused(error));
                 Err(TaskError::cancelled())
@@ -141,9 +143,9 @@ impl Table {
             Some(sink) => sink,
             None => {
                 let sink = Sink::open(&self.database, &self.name)?;
-                self.state.set(Opened::Open(sink.in_place()));
+                self.state.set(Opened::Open(sink.file_identity()));
                 match &self.once {
-                    Some((name, window)) => sink.once_within(name.clone(), *window),
+                    Some((name, window)) => sink.dedup_window(name.clone(), *window),
                     None => sink,
                 }
             }

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use gristmill_amqp::stats::ConsumerStats;
-use gristmill_amqp::{Client, Error as Fault, Stats, companions};
+use gristmill_amqp::{Client, ClientStats, Error as Fault, derived_queue_names};
 use tokio::time::{Instant, timeout};
 
 use super::attend::ticks;
@@ -142,7 +142,7 @@ impl DrainDetector {
             return Ok(Progress::NotYet);
         }
         let stats = &streams.queues_only(stats);
-        let is_idle = |stats: &Stats| {
+        let is_idle = |stats: &ClientStats| {
             stats.consumers.iter().all(|one| one.consuming && one.in_flight + one.waiting == 0)
         };
         let is_empty = is_idle(stats)
@@ -202,12 +202,12 @@ impl DrainDetector {
     }
 
     /// Whether nothing waits in the queues, nor for another attempt.
-    async fn is_empty(&mut self, client: &Client, stats: &Stats) -> Result<bool, Fault> {
+    async fn is_empty(&mut self, client: &Client, stats: &ClientStats) -> Result<bool, Fault> {
         for one in &stats.consumers {
-            match client.depth(&one.queue).await {
+            match client.queue_depth(&one.queue).await {
                 Ok((0, _)) => {}
                 Ok(_) => return Ok(false),
-                Err(error) if error.is_passing() => return Ok(false),
+                Err(error) if error.is_transient() => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
@@ -216,7 +216,7 @@ impl DrainDetector {
             for one in &stats.consumers {
                 match retry_queues(client, &one.queue).await {
                     Ok(queues) => found.extend(queues.into_iter().map(|(queue, _)| queue)),
-                    Err(error) if error.is_passing() => return Ok(false),
+                    Err(error) if error.is_transient() => return Ok(false),
                     Err(error) => return Err(error),
                 }
             }
@@ -227,7 +227,7 @@ impl DrainDetector {
                 Ok(Some(1..)) => return Ok(false),
                 // One that was deleted meanwhile has no messages.
                 Ok(Some(0) | None) => {}
-                Err(error) if error.is_passing() => return Ok(false),
+                Err(error) if error.is_transient() => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
@@ -236,7 +236,7 @@ impl DrainDetector {
 }
 
 /// The same without the consumers at these places.
-fn without(mut stats: Stats, places: &[usize]) -> Stats {
+fn without(mut stats: ClientStats, places: &[usize]) -> ClientStats {
     let mut at = 0;
     stats.consumers.retain(|_| {
         at += 1;
@@ -248,7 +248,7 @@ fn without(mut stats: Stats, places: &[usize]) -> Stats {
 /// The queues where messages of a queue wait for another attempt, and how many do.
 async fn retry_queues(client: &Client, queue: &str) -> Result<Vec<(String, u32)>, Fault> {
     let mut found = Vec::new();
-    for (at, queue) in companions(queue).skip(1).enumerate() {
+    for (at, queue) in derived_queue_names(queue).skip(1).enumerate() {
         match depth_if_it_exists(client, &queue).await? {
             Some(messages) => found.push((queue, messages)),
             // The first exists whenever another does.
@@ -261,7 +261,7 @@ async fn retry_queues(client: &Client, queue: &str) -> Result<Vec<(String, u32)>
 
 /// How many messages a queue has; none if it does not exist.
 async fn depth_if_it_exists(client: &Client, queue: &str) -> Result<Option<u32>, Fault> {
-    match client.depth(queue).await {
+    match client.queue_depth(queue).await {
         Ok((messages, _)) => Ok(Some(messages)),
         Err(Fault::Channel { code: NOT_FOUND, .. }) => Ok(None),
         Err(error) => Err(error),
@@ -314,7 +314,7 @@ async fn unhandled(client: &Client, one: &ConsumerStats, stream_end: Option<u64>
         return Ok(format!("{count} unhandled (in the stream {queue}, from offset {position}): {why}"));
     }
     // Those that are held here go back to their queue.
-    let in_queue = u64::from(client.depth(queue).await?.0) + one.waiting + one.in_flight;
+    let in_queue = u64::from(client.queue_depth(queue).await?.0) + one.waiting + one.in_flight;
     let waiting = retry_queues(client, queue).await?;
     let waiting: Vec<_> = waiting.iter().filter(|(_, messages)| *messages > 0).collect();
     let all = in_queue + waiting.iter().map(|(_, messages)| u64::from(*messages)).sum::<u64>();

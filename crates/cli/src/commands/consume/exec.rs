@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gristmill_amqp::Delivery;
-use gristmill_jobs::{ProcessGroups, Record};
+use gristmill_jobs::{ProcessGroups, ProcessRecord};
 use gristmill_pool::{TaskError, TaskResult};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -59,7 +59,7 @@ impl Exec {
         halt: watch::Receiver<bool>,
         groups: ProcessGroups,
     ) -> Arc<Self> {
-        groups.end_left_over(None);
+        groups.kill_orphans(None);
         Arc::new(Exec { words, timeout, halt, withheld: withheld(), groups })
     }
 
@@ -68,7 +68,7 @@ impl Exec {
         if deliveries.iter().any(Delivery::is_redelivered) {
             let groups = self.groups.clone();
             // A group may take seconds to end.
-            let _ = tokio::task::spawn_blocking(move || groups.end_left_over(None)).await;
+            let _ = tokio::task::spawn_blocking(move || groups.kill_orphans(None)).await;
         }
     }
 
@@ -127,7 +127,12 @@ impl Exec {
         }
     }
 
-    fn start(&self, variables: Vec<(String, String)>, body: &[u8], record: &Record) -> TaskResult<Child> {
+    fn start(
+        &self,
+        variables: Vec<(String, String)>,
+        body: &[u8],
+        record: &ProcessRecord,
+    ) -> TaskResult<Child> {
         let (program, words) =
             self.words.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let mut command = Command::new(program);
@@ -135,7 +140,7 @@ impl Exec {
         for name in &self.withheld {
             command.env_remove(name);
         }
-        command.envs(variables).env(Record::VARIABLE, record.run_id());
+        command.envs(variables).env(ProcessRecord::RUN_ID_VARIABLE, record.run_id());
         let input = input(body)
             .map_err(|error| TaskError::unavailable(format!("cannot hand over the message: {error}")))?;
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gristmill_amqp::Delivery;
-use gristmill_jsonl::{Appended, WithId};
+use gristmill_jsonl::{AppendResult, WithId};
 use gristmill_pool::error::Cause;
 use gristmill_pool::{TaskError, TaskResult};
 use gristmill_store::Store;
@@ -180,7 +180,7 @@ impl Gather {
             let objects: Vec<WithId<'_>> = objects.collect();
             let results = table.append(&objects)?;
             for (delivery, result) in deliveries.iter().zip(&results) {
-                if matches!(result, Ok(Appended::Known)) {
+                if matches!(result, Ok(AppendResult::Duplicate)) {
                     delivery.set_duplicate();
                 }
             }
@@ -200,7 +200,7 @@ impl Gather {
                 results.push(task.map(|task| tasks.push(task)).map_err(TaskError::permanent));
             }
             if let Err(error) = store.tasks().enqueue_many(tasks.clone()) {
-                if !error.is_users() {
+                if !error.is_user_error() {
                     return Err(TaskError::unavailable(error.to_string()));
                 }
                 // One of them is not what the store takes. That costs it alone.
@@ -235,7 +235,7 @@ pub(super) fn starting(mut write: impl FnMut(&[Delivery]) -> Written) -> impl Fn
 }
 
 fn enqueue_one(store: &Store, task: NewTask) -> TaskResult<()> {
-    store.tasks().enqueue(task).map(drop).map_err(|error| match error.is_users() {
+    store.tasks().enqueue(task).map(drop).map_err(|error| match error.is_user_error() {
         true => TaskError::permanent(error.to_string()),
         false => TaskError::unavailable(error.to_string()),
     })
@@ -286,8 +286,8 @@ pub(super) fn again(error: &TaskError) -> TaskError {
         return TaskError::cancelled();
     }
     let copy = TaskError::unavailable(error.to_string());
-    match error.earliest_retry() {
-        Some(delay) => copy.retry_after(delay),
+    match error.retry_after() {
+        Some(delay) => copy.with_retry_after(delay),
         None => copy,
     }
 }

@@ -106,7 +106,7 @@ impl Http {
             _ => TaskError::dependency_failed(text),
         };
         Err(match later {
-            Some(delay) => error.retry_after(delay),
+            Some(delay) => error.with_retry_after(delay),
             None => error,
         })
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gristmill_amqp::stats::Watch;
+use gristmill_amqp::stats::StatsHandle;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
@@ -32,7 +32,7 @@ pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
 }
 
 /// Answers until the runtime ends.
-pub(super) async fn serve(listener: TcpListener, watch: Watch) {
+pub(super) async fn serve(listener: TcpListener, watch: StatsHandle) {
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -52,7 +52,7 @@ pub(super) async fn serve(listener: TcpListener, watch: Watch) {
     }
 }
 
-async fn answer(mut stream: TcpStream, watch: &Watch) -> std::io::Result<()> {
+async fn answer(mut stream: TcpStream, watch: &StatsHandle) -> std::io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 1 << 10];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < MAX_REQUEST {

@@ -15,9 +15,9 @@ const MAX_DELAY: Duration = Duration::from_secs(60 * 60);
 pub(super) fn retry(one: &Consumer, in_place: bool) -> Retry {
     let default = if in_place { DEFAULT_RETRY_IN_PLACE } else { DEFAULT_RETRY };
     let delay = one.retry_delay.unwrap_or_else(|| default.without_jitter().delay(1));
-    let policy = |attempts| Retry::exponential(attempts, delay).cap(MAX_DELAY.max(delay));
+    let policy = |attempts| Retry::exponential(attempts, delay).max_delay(MAX_DELAY.max(delay));
     match (one.attempts, one.retry_for) {
-        (attempts, None) => policy(attempts.unwrap_or(default.attempts())),
+        (attempts, None) => policy(attempts.unwrap_or(default.max_attempts())),
         (attempts, Some(time)) => {
             let fitting = attempts_within(policy(u32::MAX).without_jitter(), time);
             policy(attempts.unwrap_or(u32::MAX).min(fitting))
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn waits_grow_to_an_hour_and_fill_the_time_that_is_given() {
         let of = |delay, time| {
-            attempts_within(Retry::exponential(u32::MAX, delay).cap(HOUR).without_jitter(), time)
+            attempts_within(Retry::exponential(u32::MAX, delay).max_delay(HOUR).without_jitter(), time)
         };
         assert_eq!(of(SECOND, Duration::ZERO), 1);
         assert_eq!(of(SECOND, SECOND * 7), 4);

@@ -3,7 +3,7 @@
 //! A stream is never empty. It is drained when everything up to the message that was its last at the start is finished.
 
 use gristmill_amqp::stats::ConsumerStats;
-use gristmill_amqp::{Client, Error as Fault, Stats};
+use gristmill_amqp::{Client, ClientStats, Error as Fault};
 
 /// The ends of the streams that are consumed, by consumer; none for other queues and for empty streams.
 pub(super) struct Streams(Vec<Option<u64>>);
@@ -26,7 +26,7 @@ impl Streams {
     }
 
     /// Whether all streams are read to their ends.
-    pub(super) fn are_read(&self, stats: &Stats) -> bool {
+    pub(super) fn are_read(&self, stats: &ClientStats) -> bool {
         let is_read = |(one, end): (&ConsumerStats, &Option<u64>)| {
             end.is_none_or(|end| one.position.is_some_and(|position| position > end))
         };
@@ -34,7 +34,7 @@ impl Streams {
     }
 
     /// The same without consumers of streams.
-    pub(super) fn queues_only(&self, mut stats: Stats) -> Stats {
+    pub(super) fn queues_only(&self, mut stats: ClientStats) -> ClientStats {
         let consumers = std::mem::take(&mut stats.consumers).into_iter().zip(&self.0);
         let queues = consumers.filter(|(one, end)| one.position.is_none() && end.is_none());
         stats.consumers = queues.map(|(one, _)| one).collect();

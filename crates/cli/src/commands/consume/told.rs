@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gristmill_amqp::{Stats, stats::Watch};
+use gristmill_amqp::{ClientStats, stats::StatsHandle};
 use serde_json::{Value, json};
 
 use super::super::object;
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::output::{Output, counted, grouped, took};
 
 /// Shows how it goes until it is ended.
-pub(super) fn show(watch: Watch, quiet: bool) -> Shown {
+pub(super) fn show(watch: StatsHandle, quiet: bool) -> Shown {
     let mut rate = Rate::default();
     Shown::start(quiet, move |_| {
         let stats = watch.stats();
@@ -34,7 +34,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn of(stats: &Stats) -> Self {
+    fn of(stats: &ClientStats) -> Self {
         stats.consumers.iter().fold(Sum::default(), |sum, one| Sum {
             acknowledged: sum.acknowledged + one.acknowledged,
             done: sum.done + one.done,
@@ -50,7 +50,7 @@ impl Sum {
 }
 
 /// What consumers are doing.
-fn state(stats: &Stats) -> String {
+fn state(stats: &ClientStats) -> String {
     let paused: Vec<_> = stats.consumers.iter().filter_map(|one| one.paused.as_deref()).collect();
     match paused.first() {
         _ if !stats.connected => "waiting for the broker".to_owned(),
@@ -107,7 +107,7 @@ impl Rate {
 }
 
 /// How it ended, for programs.
-pub(super) fn value(stats: &Stats, elapsed: Duration, interrupted: bool) -> Result<Value, Error> {
+pub(super) fn value(stats: &ClientStats, elapsed: Duration, interrupted: bool) -> Result<Value, Error> {
     let mut value = object(stats)?;
     value.insert("seconds".to_owned(), json!(elapsed.as_secs_f64()));
     value.insert("interrupted".to_owned(), json!(interrupted));
@@ -115,7 +115,7 @@ pub(super) fn value(stats: &Stats, elapsed: Duration, interrupted: bool) -> Resu
 }
 
 /// How it ended, for people.
-pub(super) fn text(stats: &Stats, elapsed: Duration, output: &Output) -> String {
+pub(super) fn text(stats: &ClientStats, elapsed: Duration, output: &Output) -> String {
     let milliseconds = |nanos: u64| format!("{:.1} ms", nanos as f64 / 1e6);
     let rows: Vec<Vec<String>> = stats
         .consumers

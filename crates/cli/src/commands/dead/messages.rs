@@ -4,7 +4,7 @@
 
 use gristmill_amqp::{Client, Message};
 use gristmill_store::Store;
-use gristmill_store::letters::DeadLetter;
+use gristmill_store::dead_letters::DeadLetter;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -36,7 +36,7 @@ impl<'a> Republisher<'a> {
             )),
             other => broker::failed(other),
         })?;
-        let removed = store.letters().remove_published(letter)?;
+        let removed = store.dead_letters().remove_published(letter)?;
         let text = match removed {
             true => format!("dead letter {id} is in the queue {queue} again"),
             false => format!(

@@ -1,6 +1,6 @@
 //! Groups of duplicates, written down: for people, as JSON, as CSV, as fdupes does.
 
-use gristmill_store::Time;
+use gristmill_store::UtcTime;
 use gristmill_store::catalog::{Group, Groups, LinkKind, Member};
 use serde_json::{Value, json};
 
@@ -166,8 +166,8 @@ fn is_via_symlink(member: &Member) -> bool {
     member.stat.links == LinkKind::ViaSymlink
 }
 
-fn changed(member: &Member) -> Time {
-    Time::from_micros(member.stat.mtime_ns.div_euclid(1_000))
+fn changed(member: &Member) -> UtcTime {
+    UtcTime::from_micros(member.stat.mtime_ns.div_euclid(1_000))
 }
 
 /// A cell as RFC 4180 has it.

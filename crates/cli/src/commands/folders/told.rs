@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use gristmill_dedup::folders::{
-    Difference, Differing, Entry, FolderGroup, GroupedFolder, Listed, Partial, Side,
+    CappedList, Difference, Differing, Entry, FolderGroup, GroupedFolder, Side, SimilarPair,
 };
-use gristmill_store::Time;
+use gristmill_store::UtcTime;
 use serde_json::{Map, Value, json};
 
 use crate::commands::paging::Page;
@@ -27,7 +27,7 @@ pub(super) struct Same<'a> {
 
 /// Similar ones.
 pub(super) struct Similar<'a> {
-    pub(super) pairs: &'a [Partial],
+    pub(super) pairs: &'a [SimilarPair],
     pub(super) total: u64,
     pub(super) places: Places,
     pub(super) page: Page,
@@ -104,7 +104,7 @@ impl Same<'_> {
 
 impl Similar<'_> {
     pub(super) fn json(&self) -> Value {
-        let pair = |pair: &Partial| {
+        let pair = |pair: &SimilarPair| {
             json!({
                 "a": side(&self.places, &pair.a),
                 "b": side(&self.places, &pair.b),
@@ -143,7 +143,7 @@ impl Similar<'_> {
         text
     }
 
-    fn pair(&self, pair: &Partial) -> String {
+    fn pair(&self, pair: &SimilarPair) -> String {
         let mut text = format!(
             "{:>8.1} %  {} in common, {}\n",
             pair.similarity,
@@ -204,7 +204,7 @@ fn unscanned(entries: Option<u64>) -> String {
     }
 }
 
-fn list<T>(text: &mut String, what: &str, listed: &Listed<T>, line: impl Fn(&T) -> String) {
+fn list<T>(text: &mut String, what: &str, listed: &CappedList<T>, line: impl Fn(&T) -> String) {
     if listed.total == 0 {
         return;
     }
@@ -252,12 +252,12 @@ fn entry(file: &Entry) -> Map<String, Value> {
     object
 }
 
-fn listed<T>(listed: &Listed<T>, item: impl Fn(&T) -> Value) -> Value {
+fn listed<T>(listed: &CappedList<T>, item: impl Fn(&T) -> Value) -> Value {
     json!({"items": listed.items.iter().map(item).collect::<Vec<_>>(), "total": listed.total})
 }
 
-fn moment(file: &Entry) -> Time {
-    Time::from_micros(file.mtime_ns.div_euclid(1_000))
+fn moment(file: &Entry) -> UtcTime {
+    UtcTime::from_micros(file.mtime_ns.div_euclid(1_000))
 }
 
 fn changed(file: &Entry) -> String {

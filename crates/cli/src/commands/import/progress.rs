@@ -3,33 +3,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gristmill_jsonl::import::control::{Control, Phase, Progress};
+use gristmill_jsonl::import::control::{ImportHandle, ImportPhase, ImportProgress};
 
 use super::super::progress::{Line, Pace, Part, Shown, percent, short};
 use crate::output::{bytes, counted, grouped};
 
 /// Shows it until it is ended.
-pub(super) fn show(control: &Arc<Control>, quiet: bool) -> Shown {
+pub(super) fn show(control: &Arc<ImportHandle>, quiet: bool) -> Shown {
     let control = control.clone();
     let mut pace = Pace::default();
-    Shown::start(quiet, move |elapsed| line(&control.progress(), elapsed, &mut pace, control.is_stopped()))
+    Shown::start(quiet, move |elapsed| line(&control.progress(), elapsed, &mut pace, control.is_cancelled()))
 }
 
-fn line(progress: &Progress, elapsed: Duration, pace: &mut Pace, stopping: bool) -> Line {
-    let Progress { phase, files, files_done, bytes: size, bytes_read, rows, rejected } = *progress;
-    let knows_end = size > 0 && !stopping && matches!(phase, Phase::Loading | Phase::Indexing);
+fn line(progress: &ImportProgress, elapsed: Duration, pace: &mut Pace, stopping: bool) -> Line {
+    let ImportProgress { phase, files, files_done, bytes: size, bytes_read, rows, rejected } = *progress;
+    let knows_end = size > 0 && !stopping && matches!(phase, ImportPhase::Loading | ImportPhase::Indexing);
     let mut parts = vec![Part(
         9,
         match phase {
             _ if stopping => "stopping: what is not complete is taken back".to_owned(),
-            Phase::Starting => "looking".to_owned(),
-            Phase::Loading if size > 0 => format!("loading {:>3} %", percent(bytes_read, size)),
-            Phase::Loading => "loading".to_owned(),
-            Phase::Indexing => "making indexes".to_owned(),
-            Phase::Finishing => "finishing".to_owned(),
+            ImportPhase::Starting => "looking".to_owned(),
+            ImportPhase::Loading if size > 0 => format!("loading {:>3} %", percent(bytes_read, size)),
+            ImportPhase::Loading => "loading".to_owned(),
+            ImportPhase::Indexing => "making indexes".to_owned(),
+            ImportPhase::Finishing => "finishing".to_owned(),
         },
     )];
-    if phase != Phase::Starting {
+    if phase != ImportPhase::Starting {
         let rate = pace.rate(bytes_read);
         parts.push(Part(3, format!("{} of {}", grouped(files_done), counted(files, "file"))));
         // Standard input has no size.
@@ -56,8 +56,8 @@ mod tests {
 
     #[test]
     fn what_matters_most_is_kept() {
-        let progress = Progress {
-            phase: Phase::Loading,
+        let progress = ImportProgress {
+            phase: ImportPhase::Loading,
             files: 57,
             files_done: 3,
             bytes: 400 << 20,

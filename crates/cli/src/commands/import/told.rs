@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use gristmill_jsonl::import::options::Target;
-use gristmill_jsonl::import::summary::{FileSummary, Outcome, Summary};
+use gristmill_jsonl::import::summary::{FileOutcome, FileSummary, ImportSummary};
 
 use crate::output::{Output, bytes, counted, grouped, path, took, visible};
 
 /// What an import did, and what is needed to tell it.
 pub(super) struct Told<'a> {
-    pub(super) summary: &'a Summary,
+    pub(super) summary: &'a ImportSummary,
     pub(super) target: &'a Target,
     pub(super) resume: bool,
     pub(super) rejects: Option<&'a Path>,
@@ -30,7 +30,7 @@ impl Told<'_> {
         for file in &summary.files {
             lines
                 .extend(file.notes.iter().map(|note| format!("{}: {}", visible(&file.table), visible(note))));
-            if let Outcome::Failed(why) = &file.outcome {
+            if let FileOutcome::Failed(why) = &file.outcome {
                 lines.push(format!("{} could not be loaded: {}", visible(&file.source), visible(why)));
             }
         }
@@ -60,7 +60,7 @@ impl Told<'_> {
     }
 
     fn rejected(&self) -> Vec<String> {
-        let Summary { rejected, examples, .. } = self.summary;
+        let ImportSummary { rejected, examples, .. } = self.summary;
         if *rejected == 0 && examples.is_empty() {
             return Vec::new();
         }
@@ -68,7 +68,7 @@ impl Told<'_> {
             1 => "1 line was rejected".to_owned(),
             count => format!("{} lines were rejected", grouped(count)),
         };
-        let unchanged = self.summary.files.iter().filter(|file| file.outcome == Outcome::Unchanged);
+        let unchanged = self.summary.files.iter().filter(|file| file.outcome == FileOutcome::Unchanged);
         let earlier: u64 = unchanged.map(|file| file.rejected).sum();
         let count = rejected.saturating_sub(earlier).max(examples.len() as u64);
         let mut lines = Vec::new();
@@ -96,21 +96,22 @@ impl Told<'_> {
 
     /// What there is now.
     fn end(&self) -> String {
-        let Summary { rows, bytes: size, seconds, interrupted, stopped_by, is_published, files, .. } =
-            self.summary;
+        let ImportSummary {
+            rows, bytes: size, seconds, interrupted, stopped_by, is_published, files, ..
+        } = self.summary;
         let rate = if *seconds > 0.0 { (*size as f64 / seconds) as u64 } else { 0 };
         let is_table = |file: &&FileSummary| {
-            matches!(file.outcome, Outcome::Loaded | Outcome::Checked)
-                && (*self.target == Target::Nothing || !file.columns.is_empty())
+            matches!(file.outcome, FileOutcome::Loaded | FileOutcome::Checked)
+                && (*self.target == Target::ValidateOnly || !file.columns.is_empty())
         };
         let mut tables: Vec<&str> = files.iter().filter(is_table).map(|file| file.table.as_str()).collect();
-        if *self.target != Target::Nothing {
+        if *self.target != Target::ValidateOnly {
             tables.dedup();
         }
         let tables = tables.len() as u64;
         let done = format!(
             "{}, {} from {} in {} ({}/s)",
-            counted(tables, if *self.target == Target::Nothing { "file" } else { "table" }),
+            counted(tables, if *self.target == Target::ValidateOnly { "file" } else { "table" }),
             counted(*rows, "row"),
             bytes(*size),
             took(*seconds),
@@ -121,7 +122,7 @@ impl Told<'_> {
             if let (Target::Preview(database), false, None) = (self.target, interrupted, stopped_by) {
                 return format!("would load {done} into {}; nothing was written", path(database));
             }
-            let what = if *self.target == Target::Nothing { "checked" } else { "found" };
+            let what = if *self.target == Target::ValidateOnly { "checked" } else { "found" };
             return match (interrupted, stopped_by) {
                 (false, None) => format!("{what} {done}; nothing was written"),
                 _ => format!("stopped; {what} {done}"),
@@ -143,7 +144,7 @@ impl Told<'_> {
         if !*is_published {
             return format!("nothing could be loaded; {kept}");
         }
-        let unchanged = files.iter().filter(|file| file.outcome == Outcome::Unchanged).count() as u64;
+        let unchanged = files.iter().filter(|file| file.outcome == FileOutcome::Unchanged).count() as u64;
         let unchanged =
             if unchanged > 0 { format!("; {} unchanged", counted(unchanged, "file")) } else { String::new() };
         let done = if done == "nothing" { "nothing loaded".to_owned() } else { done };
@@ -153,15 +154,15 @@ impl Told<'_> {
 
 /// A line of the table: one file, or all files of a table.
 fn row(files: &[&FileSummary], target: &Target, has_many: bool) -> Vec<String> {
-    let word = |outcome: &Outcome, action: Option<&str>| match outcome {
-        Outcome::Loaded => "loaded".to_owned(),
-        Outcome::Checked if matches!(target, Target::Preview(_)) => {
+    let word = |outcome: &FileOutcome, action: Option<&str>| match outcome {
+        FileOutcome::Loaded => "loaded".to_owned(),
+        FileOutcome::Checked if matches!(target, Target::Preview(_)) => {
             format!("would {}", action.unwrap_or("create"))
         }
-        Outcome::Checked => "checked".to_owned(),
-        Outcome::Unchanged => "unchanged".to_owned(),
-        Outcome::Waiting => "not loaded".to_owned(),
-        Outcome::Failed(_) => "failed".to_owned(),
+        FileOutcome::Checked => "checked".to_owned(),
+        FileOutcome::Unchanged => "unchanged".to_owned(),
+        FileOutcome::Waiting => "not loaded".to_owned(),
+        FileOutcome::Failed(_) => "failed".to_owned(),
     };
     let mut outcomes: Vec<(String, u64)> = Vec::new();
     for file in files {

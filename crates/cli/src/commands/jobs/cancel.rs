@@ -70,7 +70,7 @@ fn wait_for_end(store: &Store, id: i64, limit: Instant) -> Result<(&'static str,
         }
         if is_left_over(store, &task)? {
             // Nobody else ends its command.
-            ProcessGroups::beside(store.path()).end_left_over(None);
+            ProcessGroups::for_database(store.path()).kill_orphans(None);
             if store.tasks().recover_cancelled()? > 0 {
                 continue;
             }

@@ -9,7 +9,7 @@ const MAX_LENGTH: usize = 60;
 
 /// What a task or a job is to do.
 pub(super) fn work(kind: &str, payload: &str) -> String {
-    let command = (kind == exec::NAME).then(|| serde_json::from_str::<exec::Command>(payload).ok()).flatten();
+    let command = (kind == exec::KIND).then(|| serde_json::from_str::<exec::Command>(payload).ok()).flatten();
     match command {
         Some(exec::Command { argv, .. }) => {
             shortened(&argv.iter().map(|word| shell_word(word.as_ref())).collect::<Vec<_>>().join(" "))

@@ -90,7 +90,7 @@ impl<'a> Sending<'a> {
     async fn send(&mut self, origin: Origin, body: Vec<u8>, cancelled: &mut UnboundedReceiver<()>) -> bool {
         let size = body.len() as u64;
         let begun = tokio::select! {
-            begun = self.publisher.begin(self.args.message(body)) => begun,
+            begun = self.publisher.send(self.args.message(body)) => begun,
             Some(()) = cancelled.recv() => return false,
         };
         match begun {
@@ -120,7 +120,7 @@ impl<'a> Sending<'a> {
     }
 
     fn fail(&mut self, origin: &Origin, error: &Fault) {
-        self.stuck |= matches!(error, Fault::Unconfirmed(_) | Fault::Ended);
+        self.stuck |= matches!(error, Fault::Unconfirmed(_) | Fault::Closed);
         self.not(origin, &error.to_string());
     }
 

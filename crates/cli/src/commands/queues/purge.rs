@@ -50,7 +50,7 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let client = runtime
         .block_on(broker::builder(&settings.amqp, "gristmill queues purge").start())
         .map_err(broker::failed)?;
-    let (ready, _) = runtime.block_on(client.depth(queue)).map_err(failed)?;
+    let (ready, _) = runtime.block_on(client.queue_depth(queue)).map_err(failed)?;
     let ready = counted(ready.into(), "message");
     if !args.yes && ask(&format!("Delete {ready} of {queue} for good?"), false)? != Some(true) {
         return Err(Error::Setting(format!("nothing was deleted: {ready} stay in {queue}")));

@@ -127,7 +127,7 @@ fn outcome(args: &Args, progress: &Transferred) -> Outcome {
 
 fn refused(error: Fault) -> Error {
     match error {
-        Fault::Refusal => {
+        Fault::Nacked => {
             Error::System("the broker did not take a message: TARGET is full; the rest stays".to_owned())
         }
         other => failed(other),

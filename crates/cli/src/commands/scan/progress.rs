@@ -3,49 +3,49 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gristmill_dedup::{Control, Phase, Progress};
+use gristmill_dedup::{ScanHandle, ScanPhase, ScanProgress};
 
 use super::super::progress::{Line, Pace, Part, Shown, percent, short};
 use crate::output::{bytes, counted, grouped};
 
 /// Shows it until it is ended.
-pub(super) fn show(control: &Arc<Control>, quiet: bool) -> Shown {
+pub(super) fn show(control: &Arc<ScanHandle>, quiet: bool) -> Shown {
     let control = control.clone();
     let mut pace = Pace::default();
-    let mut phase = Phase::Starting;
+    let mut phase = ScanPhase::Starting;
     Shown::start(quiet, move |elapsed| {
         let progress = control.progress();
         if phase != progress.phase {
             phase = progress.phase;
             tracing::info!("{}", name(phase));
         }
-        line(&progress, elapsed, &mut pace, control.is_stopped())
+        line(&progress, elapsed, &mut pace, control.is_cancelled())
     })
 }
 
-fn line(progress: &Progress, elapsed: Duration, pace: &mut Pace, stopping: bool) -> Line {
+fn line(progress: &ScanProgress, elapsed: Duration, pace: &mut Pace, stopping: bool) -> Line {
     let bar = (is_reading(progress.phase) && !stopping).then(|| done(progress));
     Line { parts: parts(progress, elapsed, pace, stopping), bar }
 }
 
-fn done(progress: &Progress) -> u64 {
+fn done(progress: &ScanProgress) -> u64 {
     percent(progress.bytes_read, progress.bytes_to_read)
 }
 
-fn name(phase: Phase) -> &'static str {
+fn name(phase: ScanPhase) -> &'static str {
     match phase {
-        Phase::Starting | Phase::Walking => "walking",
-        Phase::Planning => "planning",
-        Phase::Edges | Phase::Contents => "reading",
-        Phase::Finishing => "finishing",
+        ScanPhase::Starting | ScanPhase::Walking => "walking",
+        ScanPhase::Planning => "planning",
+        ScanPhase::Samples | ScanPhase::Contents => "reading",
+        ScanPhase::Finishing => "finishing",
     }
 }
 
-fn is_reading(phase: Phase) -> bool {
-    matches!(phase, Phase::Edges | Phase::Contents)
+fn is_reading(phase: ScanPhase) -> bool {
+    matches!(phase, ScanPhase::Samples | ScanPhase::Contents)
 }
 
-fn parts(progress: &Progress, elapsed: Duration, pace: &mut Pace, stopping: bool) -> Vec<Part> {
+fn parts(progress: &ScanProgress, elapsed: Duration, pace: &mut Pace, stopping: bool) -> Vec<Part> {
     let mut parts = Vec::new();
     let phase = progress.phase;
     if stopping {
@@ -56,7 +56,7 @@ fn parts(progress: &Progress, elapsed: Duration, pace: &mut Pace, stopping: bool
         parts.push(Part(9, name(phase).to_owned()));
     }
     match phase {
-        Phase::Starting | Phase::Walking => {
+        ScanPhase::Starting | ScanPhase::Walking => {
             parts.push(Part(6, counted(progress.folders, "folder")));
             parts.push(Part(8, counted(progress.files, "file")));
             parts.push(Part(7, bytes(progress.bytes)));
@@ -65,8 +65,8 @@ fn parts(progress: &Progress, elapsed: Duration, pace: &mut Pace, stopping: bool
                 parts.push(Part(3, format!("{} read", bytes(progress.bytes_read))));
             }
         }
-        Phase::Planning => parts.push(Part(8, counted(progress.files, "file"))),
-        Phase::Edges | Phase::Contents => {
+        ScanPhase::Planning => parts.push(Part(8, counted(progress.files, "file"))),
+        ScanPhase::Samples | ScanPhase::Contents => {
             let rate = pace.rate(progress.bytes_read);
             let left = progress.bytes_to_read.saturating_sub(progress.bytes_read);
             parts.push(Part(
@@ -82,12 +82,12 @@ fn parts(progress: &Progress, elapsed: Duration, pace: &mut Pace, stopping: bool
                 parts.push(Part(8, format!("{} left", short((left as f64 / rate) as u64))));
             }
         }
-        Phase::Finishing => {}
+        ScanPhase::Finishing => {}
     }
     if progress.errors > 0 {
         parts.push(Part(5, format!("{} unreadable", grouped(progress.errors))));
     }
-    if !matches!(phase, Phase::Planning | Phase::Finishing) {
+    if !matches!(phase, ScanPhase::Planning | ScanPhase::Finishing) {
         parts.push(Part(1, format!("{}/{} busy", progress.busy, progress.workers)));
     }
     // Where the end cannot be told, how long it has taken says more.
@@ -99,14 +99,14 @@ fn parts(progress: &Progress, elapsed: Duration, pace: &mut Pace, stopping: bool
 mod tests {
     use super::*;
 
-    fn line(progress: &Progress, width: usize) -> String {
+    fn line(progress: &ScanProgress, width: usize) -> String {
         super::line(progress, Duration::from_secs(75), &mut Pace::default(), false).fitting(width)
     }
 
     #[test]
     fn the_line_fits_and_keeps_what_matters() {
-        let progress = Progress {
-            phase: Phase::Contents,
+        let progress = ScanProgress {
+            phase: ScanPhase::Contents,
             read: 1_234,
             to_read: 56_789,
             bytes_read: 5 << 30,
@@ -114,7 +114,7 @@ mod tests {
             errors: 3,
             busy: 16,
             workers: 16,
-            ..Progress::default()
+            ..ScanProgress::default()
         };
         let whole = "reading  25 % · ██████░░░░░░░░░░░░░░░░░░ · 1,234 of 56,789 files · 5.0 GiB of 20.0 GiB · 0 B/s · \
                      3 unreadable · 16/16 busy · 1:15 min";
@@ -124,7 +124,8 @@ mod tests {
         assert_eq!(line(&progress, 60), "reading  25 % · 5.0 GiB of 20.0 GiB · 0 B/s · 3 unreadable");
         assert_eq!(line(&progress, 30), "reading  25 %");
         assert_eq!(line(&progress, 5), "readi");
-        let walking = Progress { phase: Phase::Walking, folders: 1, files: 2_000, ..Progress::default() };
+        let walking =
+            ScanProgress { phase: ScanPhase::Walking, folders: 1, files: 2_000, ..ScanProgress::default() };
         assert_eq!(line(&walking, 80), "walking · 1 folder · 2,000 files · 0 B · 0/0 busy · 1:15 min");
     }
 }

@@ -1,6 +1,6 @@
 //! How a scan ended, for people and for programs.
 
-use gristmill_dedup::{Mode, Summary};
+use gristmill_dedup::{ScanMode, ScanSummary};
 use gristmill_store::catalog::Group;
 use gristmill_store::roots::Root;
 use serde_json::{Value, json};
@@ -13,10 +13,10 @@ use crate::output::{bytes, counted, grouped, path, took, visible};
 
 /// What a scan did, and what is needed to tell it.
 pub(super) struct Told<'a> {
-    pub(super) summary: &'a Summary,
+    pub(super) summary: &'a ScanSummary,
     /// All that are registered.
     pub(super) roots: &'a [Root],
-    pub(super) mode: Mode,
+    pub(super) mode: ScanMode,
     pub(super) hints: &'a Hints,
     /// None for a scan that was stopped: its answer is not complete.
     pub(super) completeness: Option<&'a Completeness>,
@@ -27,7 +27,7 @@ impl Told<'_> {
         // A root's path may be no text, which serde would have refused after all the work.
         let roots: Vec<_> = self.summary.roots.iter().map(|root| path_text(root)).collect();
         let odd: Vec<_> = self.summary.roots.iter().map(|root| path_bytes(root)).collect();
-        let summary = Summary { roots: Vec::new(), ..self.summary.clone() };
+        let summary = ScanSummary { roots: Vec::new(), ..self.summary.clone() };
         let mut value = serde_json::to_value(&summary).map_err(|error| Error::System(error.to_string()))?;
         value["roots"] = json!(roots);
         if odd.iter().any(Option::is_some) {
@@ -70,19 +70,19 @@ impl Told<'_> {
     }
 
     fn reads(&self) -> bool {
-        matches!(self.mode, Mode::All | Mode::Files)
+        matches!(self.mode, ScanMode::All | ScanMode::Hash)
     }
 
     /// How much there was, and how much of it was read.
     fn amount(&self) -> String {
-        let Summary { folders, files, bytes: size, read_files, read_bytes, seconds, .. } = self.summary;
+        let ScanSummary { folders, files, bytes: size, read_files, read_bytes, seconds, .. } = self.summary;
         let seen =
             format!("{} in {}, {}", counted(*files, "file"), counted(*folders, "folder"), bytes(*size));
         let read = format!("read {}, {}", counted(*read_files, "file"), bytes(*read_bytes));
         let parts = match self.mode {
-            Mode::All => vec![seen, read],
-            Mode::Files => vec![read],
-            Mode::Folders | Mode::Refresh => vec![seen],
+            ScanMode::All => vec![seen, read],
+            ScanMode::Hash => vec![read],
+            ScanMode::Walk | ScanMode::Refresh => vec![seen],
         };
         format!("{}; took {}", parts.join("; "), took(seconds.total))
     }
@@ -107,14 +107,14 @@ impl Told<'_> {
 
     /// What could not be read, and is missing from the answer.
     pub(super) fn unreadable(&self) -> Vec<String> {
-        let Summary { errors, error_samples, .. } = self.summary;
+        let ScanSummary { errors, error_samples, .. } = self.summary;
         let what = format!("{} could not be read:", counted(*errors, "item"));
         listed(what, *errors, error_samples)
     }
 
     /// Links that lead nowhere or twice to one place.
     fn links(&self) -> Vec<String> {
-        let Summary { broken_links, repeated_links, link_samples, .. } = self.summary;
+        let ScanSummary { broken_links, repeated_links, link_samples, .. } = self.summary;
         let what: Vec<String> = [
             (*broken_links, counted(*broken_links, "broken link")),
             (*repeated_links, format!("{} not followed", counted(*repeated_links, "link"))),
@@ -127,7 +127,7 @@ impl Told<'_> {
     }
 
     fn duplicates(&self) -> Vec<String> {
-        let Summary { duplicate_groups, duplicate_files, reclaimable_bytes, roots, .. } = self.summary;
+        let ScanSummary { duplicate_groups, duplicate_files, reclaimable_bytes, roots, .. } = self.summary;
         // What was found concerns all roots, whichever were scanned.
         let wide = if self.roots.len() > roots.len() { " in all roots" } else { "" };
         if *duplicate_groups == 0 {
@@ -185,14 +185,14 @@ mod tests {
 
     #[test]
     fn what_strangers_named_steers_no_terminal() {
-        let summary = Summary {
+        let summary = ScanSummary {
             errors: 2,
             error_samples: vec!["a\u{1b}[2J\nb: denied".to_owned()],
-            ..Summary::default()
+            ..ScanSummary::default()
         };
         let hints = Hints::default();
         let told =
-            Told { summary: &summary, roots: &[], mode: Mode::Folders, hints: &hints, completeness: None };
+            Told { summary: &summary, roots: &[], mode: ScanMode::Walk, hints: &hints, completeness: None };
         assert!(
             told.text().ends_with("\n  a\\x1B[2J\\x0Ab: denied\n  (-v tells of each)"),
             "{}",

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gristmill_dedup::{Control, Mode, Options, scan};
-use gristmill_jobs::Call;
+use gristmill_dedup::{ScanHandle, ScanMode, ScanOptions, scan};
+use gristmill_jobs::RowContext;
 use gristmill_pool::{TaskError, TaskResult};
 use gristmill_store::Store;
 use gristmill_store::catalog::Algorithm;
@@ -30,7 +30,7 @@ struct Payload {
 }
 
 /// Does a job.
-pub(super) fn run(call: &Call<'_, JobRow>, settings: &Scan) -> TaskResult<()> {
+pub(super) fn run(call: &RowContext<'_, JobRow>, settings: &Scan) -> TaskResult<()> {
     let job = call.row();
     let payload: Payload = serde_json::from_str(&job.payload)
         .map_err(|error| TaskError::permanent(format!("the payload cannot be understood: {error}")))?;
@@ -39,22 +39,22 @@ pub(super) fn run(call: &Call<'_, JobRow>, settings: &Scan) -> TaskResult<()> {
         Some(name) => Algorithm::parse(name)
             .ok_or_else(|| TaskError::permanent(format!("there is no hash algorithm {name:?}")))?,
     };
-    let options = Options {
-        mode: if job.kind == JobKind::Hash { Mode::Files } else { Mode::Folders },
+    let options = ScanOptions {
+        mode: if job.kind == JobKind::Hash { ScanMode::Hash } else { ScanMode::Walk },
         algorithm,
         workers: settings.workers,
         io_limit: settings.io_limit,
-        ..Options::default()
+        ..ScanOptions::default()
     };
     let roots = roots(call.store(), payload.library_names.as_deref(), settings.libraries.as_deref())?;
-    let control = Arc::new(Control::default());
+    let control = Arc::new(ScanHandle::default());
     let summary = std::thread::scope(|scope| {
         let scan = scope.spawn(|| scan(call.store(), &roots, &options, &control));
         while !scan.is_finished() {
-            if control.is_stopped() {
+            if control.is_cancelled() {
                 std::thread::park_timeout(GLANCE);
             } else if call.wait_cancelled(GLANCE) {
-                control.stop();
+                control.cancel();
             }
             let progress = control.progress();
             let part = progress.bytes_read as f64 / progress.bytes_to_read.max(1) as f64;

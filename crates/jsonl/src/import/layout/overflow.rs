@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::super::key::NAMES;
 use super::super::names::{Taken, folded};
-use super::{Column, Fate, Kinds, Layout, MAX_COLUMNS, MORE, Options, Path, TableSchema, Type};
+use super::{Column, Fate, ImportOptions, Kinds, Layout, MAX_COLUMNS, MORE, Path, TableSchema, Type};
 
 /// Keys that are columns however many others there are.
 pub(super) struct Reserved {
@@ -29,7 +29,7 @@ impl Reserved {
 
 impl Layout {
     /// The keys that are to be columns. A primary key is found by rule only where the table is new.
-    pub(super) fn reserved(&self, options: &Options, schema: Option<&TableSchema>) -> Reserved {
+    pub(super) fn reserved(&self, options: &ImportOptions, schema: Option<&TableSchema>) -> Reserved {
         let key = schema
             .filter(|schema| schema.has_key())
             .map_or(&options.primary_key, |schema| &schema.primary_key);

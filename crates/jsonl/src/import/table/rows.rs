@@ -13,7 +13,7 @@ use super::super::key_check::KeyCheck;
 use super::super::layout::NOWHERE;
 use super::super::names::quoted;
 use super::{Inserted, Sql, Table, Way};
-use crate::fault::Reason;
+use crate::fault::ParseErrorKind;
 use crate::rows::{Cell, Line, Rows};
 
 impl Table {
@@ -111,7 +111,7 @@ impl Table {
                 // An update counts, though it changes nothing. A row of the key alone that is there already does not.
                 Ok(0) if !self.is_there(conn, rows, cells, map, &keys)? => {
                     let why = "a trigger of the table ignores it".to_owned();
-                    inserted.refused.push((row.line, Reason::Refused(why)));
+                    inserted.refused.push((row.line, ParseErrorKind::Refused(why)));
                 }
                 Ok(_) => inserted.rows += 1,
                 Err(error) => inserted.refused.push((row.line, refusal(error)?)),
@@ -144,7 +144,7 @@ impl Table {
     }
 
     /// Why a row cannot go into a table that exists, if it lacks a part of the key.
-    fn missing_key(&self, cells: &[(u32, Cell)], map: &[u32]) -> Option<Reason> {
+    fn missing_key(&self, cells: &[(u32, Cell)], map: &[u32]) -> Option<ParseErrorKind> {
         let missing = match self.way {
             Way::Upsert => self.plan.columns().iter().copied().find(|key| is_missing(cells, map, *key)),
             Way::Insert if !self.is_old => {
@@ -165,7 +165,7 @@ impl Table {
         rows: &Rows,
         map: &[u32],
         keys: Option<&KeyCheck>,
-    ) -> Sql<Vec<(Line, Reason)>> {
+    ) -> Sql<Vec<(Line, ParseErrorKind)>> {
         let mut begin = 0;
         let mut refused = Vec::new();
         for row in &rows.rows {
@@ -180,8 +180,8 @@ impl Table {
         Ok(refused)
     }
 
-    fn no_key(&self, index: usize) -> Reason {
-        Reason::NoPrimaryKey(self.layout.columns[index].name.clone())
+    fn no_key(&self, index: usize) -> ParseErrorKind {
+        ParseErrorKind::NoPrimaryKey(self.layout.columns[index].name.clone())
     }
 
     fn upsert_sql(&self, columns: &[usize], keys: &[usize]) -> String {
@@ -230,14 +230,18 @@ pub(super) fn has_twice(rows: &Rows, map: &[u32], column: usize) -> bool {
 }
 
 /// Why a row is refused, where it is the row's fault.
-fn refusal(error: rusqlite::Error) -> Sql<Reason> {
+fn refusal(error: rusqlite::Error) -> Sql<ParseErrorKind> {
     match error.sqlite_error_code() {
         Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig) => {
             let why = error.to_string();
-            Ok(if why.starts_with("UNIQUE") { Reason::taken(&why) } else { Reason::Refused(why) })
+            Ok(if why.starts_with("UNIQUE") {
+                ParseErrorKind::taken(&why)
+            } else {
+                ParseErrorKind::Refused(why)
+            })
         }
         Some(ErrorCode::Unknown) if error.to_string().contains(NOT_AN_OBJECT) => {
-            Ok(Reason::Refused(NOT_AN_OBJECT.to_owned()))
+            Ok(ParseErrorKind::Refused(NOT_AN_OBJECT.to_owned()))
         }
         _ => Err(error),
     }

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::super::key::Plan;
 use super::super::key_check::KeyCheck;
 use super::super::loading::Loading;
-use super::super::options::{Existing, Target};
+use super::super::options::{ExistingTable, Target};
 use super::super::place::read_only;
 use super::super::table::Table;
 use super::Writer;
@@ -19,7 +19,7 @@ impl Writer<'_> {
             Plan::Kept(_) => passes > 1 && !table.plan.columns().is_empty(),
             _ => false,
         };
-        if self.base.is_some() || !is_known || self.options.existing == Existing::Upsert {
+        if self.base.is_some() || !is_known || self.options.existing == ExistingTable::Upsert {
             return Ok(None);
         }
         let conn = match self.target {
@@ -39,7 +39,7 @@ impl Writer<'_> {
             _ => false,
         };
         self.base.is_none()
-            && *self.target != Target::Nothing
+            && *self.target != Target::ValidateOnly
             && !table.is_old
             && watch.is_needed()
             && may_reject

@@ -7,15 +7,15 @@ use rusqlite::ErrorCode;
 
 use super::super::base::Base;
 use super::super::column::Column;
-use super::super::control::{Phase, add};
+use super::super::control::{ImportPhase, add};
 use super::super::key::Plan;
 use super::super::layout::Layout;
 use super::super::ledger::Record;
 use super::super::loading::{Known, Loading, ReadFile, State};
 use super::super::names::quoted;
-use super::super::options::{Existing, Target};
+use super::super::options::{ExistingTable, Target};
 use super::super::selection;
-use super::super::summary::Outcome;
+use super::super::summary::FileOutcome;
 use super::super::table::{self, Unfinished, Way};
 use super::Writer;
 use super::lacks::{no_columns, no_key, no_valid_line};
@@ -96,7 +96,7 @@ impl Writer<'_> {
         self.complete(&mut loading);
         match self.finish(&mut loading) {
             Ok(()) => {
-                if loading.table.layout.columns.is_empty() && *self.target != Target::Nothing {
+                if loading.table.layout.columns.is_empty() && *self.target != Target::ValidateOnly {
                     self.control.rows.fetch_sub(loading.all_rows(), Ordering::Relaxed);
                     loading.forget_rows();
                 }
@@ -111,7 +111,7 @@ impl Writer<'_> {
                 self.give_up(&loading, &format!("its table cannot be finished: {error}"))
             }
             Err(Unfinished::Sqlite(error)) => {
-                Err(self.base.as_ref().map_or(Error::Stopped, |base| base.failed(&error)))
+                Err(self.base.as_ref().map_or(Error::Cancelled, |base| base.failed(&error)))
             }
         }
     }
@@ -195,7 +195,7 @@ impl Writer<'_> {
     fn fail_file(&mut self, loading: &Loading, index: usize, rejected: u64, why: &str) -> Result<()> {
         add(&self.control.files_done, 1);
         let file = &mut self.files[index];
-        file.outcome = Outcome::Failed(why.to_owned());
+        file.outcome = FileOutcome::Failed(why.to_owned());
         file.rejected = rejected;
         self.note_down(loading, index, loading.started, None, true)
     }
@@ -220,7 +220,7 @@ impl Writer<'_> {
             }
             return Ok(());
         };
-        self.control.enter(Phase::Indexing);
+        self.control.enter(ImportPhase::Indexing);
         let (table, belongings) = (&mut loading.table, &loading.belongings);
         table.finish(conn)?;
         for sql in belongings {
@@ -238,7 +238,7 @@ impl Writer<'_> {
             let Some(index) = table.layout.named(column) else { continue };
             table::make_index(conn, &table.name, &table.layout.columns[index].name)?;
         }
-        self.control.enter(Phase::Loading);
+        self.control.enter(ImportPhase::Loading);
         Ok(())
     }
 
@@ -260,7 +260,7 @@ impl Writer<'_> {
         }
         for index in self.group(loading.index).to_vec() {
             let file = &mut self.files[index];
-            if file.outcome == Outcome::Waiting {
+            if file.outcome == FileOutcome::Waiting {
                 file.notes.push(format!("{} was not read: the limit was reached before it", file.source));
             }
         }
@@ -278,8 +278,8 @@ impl Writer<'_> {
         let schema = self.schema(read.index);
         let action = self.action(loading, is_first).word();
         let file = &mut self.files[read.index];
-        file.outcome = Outcome::Loaded;
-        file.action = (*self.target != Target::Nothing).then_some(action);
+        file.outcome = FileOutcome::Loaded;
+        file.action = (*self.target != Target::ValidateOnly).then_some(action);
         file.rows = read.rows;
         file.rejected = read.rejected;
         file.blank = read.blank;
@@ -292,7 +292,7 @@ impl Writer<'_> {
             .collect();
         file.primary_key = table.key();
         let has_table = !table.layout.columns.is_empty();
-        if !has_table && *self.target != Target::Nothing {
+        if !has_table && *self.target != Target::ValidateOnly {
             file.notes.push("no line has a key to make a column of: there is no table".to_owned());
         }
         if !is_first {
@@ -319,14 +319,14 @@ impl Writer<'_> {
     }
 
     /// What is done to the table of a file.
-    fn action(&self, loading: &Loading, is_first: bool) -> Existing {
+    fn action(&self, loading: &Loading, is_first: bool) -> ExistingTable {
         match self.options.existing {
             existing if loading.table.is_old => existing,
-            Existing::Upsert if !is_first => Existing::Upsert,
+            ExistingTable::Upsert if !is_first => ExistingTable::Upsert,
             // The first file has made the table.
-            _ if !is_first => Existing::Append,
+            _ if !is_first => ExistingTable::Append,
             existing if loading.is_replaced => existing,
-            _ => Existing::Refuse,
+            _ => ExistingTable::Refuse,
         }
     }
 
@@ -340,7 +340,7 @@ impl Writer<'_> {
     ) -> Result<()> {
         let Some(base) = &self.base else { return Ok(()) };
         let mode = self.action(loading, is_first);
-        let is_loaded = self.files[index].outcome == Outcome::Loaded;
+        let is_loaded = self.files[index].outcome == FileOutcome::Loaded;
         let record = Record {
             file: &self.files[index],
             print,

@@ -15,7 +15,7 @@ impl Writer<'_> {
         let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
         let is_for_this = is_only_table || self.schema(loading.index).is_some_and(TableSchema::has_key);
         !table.is_old
-            && *self.target != Target::Nothing
+            && *self.target != Target::ValidateOnly
             && rows > 0
             && watch.columns.is_empty()
             && table.plan.columns().is_empty()
@@ -29,7 +29,7 @@ impl Writer<'_> {
         let is_only_table = self.leaders.iter().all(|leader| *leader == self.leaders[0]);
         let is_meant = is_only_table || loading.table.is_old || loading.is_replaced;
         !self.options.columns.is_empty()
-            && *self.target != Target::Nothing
+            && *self.target != Target::ValidateOnly
             && loading.has_objects
             && is_meant
             && !selection::is_in_lines(layout, self.options, self.schema(loading.index))
@@ -37,7 +37,7 @@ impl Writer<'_> {
 
     /// Whether there are rows, but no column to make a table with.
     pub(super) fn lacks_table(&self, loading: &Loading, rows: u64) -> bool {
-        *self.target != Target::Nothing
+        *self.target != Target::ValidateOnly
             && rows > 0
             && self.options.columns.is_empty()
             && loading.table.layout.columns.is_empty()

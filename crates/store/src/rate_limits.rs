@@ -21,9 +21,9 @@ const MOST_COST: i64 = 315_360_000_000;
 
 /// The rate limits of a store.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits<'a>(pub(crate) &'a Store);
+pub struct RateLimits<'a>(pub(crate) &'a Store);
 
-impl Limits<'_> {
+impl RateLimits<'_> {
     /// Reserves the reading of `bytes`; says how long to wait before it. A rate of 0 is no limit.
     pub fn reserve(self, bucket: &str, bytes: u64, bytes_per_second: u64) -> Result<Duration> {
         if bytes == 0 || bytes_per_second == 0 {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// What went wrong.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum Error {
     /// There is no RabbitMQ on this machine.
     Missing,
     /// There is no folder where tools could be kept.
@@ -47,37 +47,37 @@ pub enum Fault {
     },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Missing => f.write_str(
+            Error::Missing => f.write_str(
                 "RabbitMQ is not there: `cargo xtask test` gets it, or install the Debian package rabbitmq-server",
             ),
-            Fault::NoFolderForTools => {
+            Error::NoFolderForTools => {
                 f.write_str("no place for tools: set XDG_CACHE_HOME or HOME to an absolute path")
             }
-            Fault::NotGot(why) => write!(
+            Error::NotGot(why) => write!(
                 f,
                 "RabbitMQ could not be got: {why}. The Debian package rabbitmq-server, installed by hand, will do as well"
             ),
-            Fault::NoPlugin { name, folder } => write!(
+            Error::NoPlugin { name, folder } => write!(
                 f,
                 "RabbitMQ has no plugin {name} in {}: the Debian package rabbitmq-server has it; remove what is installed or install that",
                 folder.display()
             ),
-            Fault::System { doing, error } => write!(f, "cannot {doing}: {error}"),
-            Fault::NotStarted { why, log } => {
+            Error::System { doing, error } => write!(f, "cannot {doing}: {error}"),
+            Error::NotStarted { why, log } => {
                 write!(f, "RabbitMQ did not start: {why}. The last it said:\n{log}")
             }
-            Fault::Ctl { asked, said } => write!(f, "`rabbitmqctl {asked}` failed:\n{said}"),
+            Error::Ctl { asked, said } => write!(f, "`rabbitmqctl {asked}` failed:\n{said}"),
         }
     }
 }
 
-impl std::error::Error for Fault {
+impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Fault::System { error, .. } => Some(error),
+            Error::System { error, .. } => Some(error),
             _ => None,
         }
     }
@@ -85,16 +85,16 @@ impl std::error::Error for Fault {
 
 /// An error of the system becomes a fault once it is known what was tried.
 pub(crate) trait OrFault<T> {
-    fn or_fault(self, doing: &str) -> Result<T, Fault>;
-    fn or_fault_at(self, doing: &str, path: &Path) -> Result<T, Fault>;
+    fn or_fault(self, doing: &str) -> Result<T, Error>;
+    fn or_fault_at(self, doing: &str, path: &Path) -> Result<T, Error>;
 }
 
 impl<T> OrFault<T> for io::Result<T> {
-    fn or_fault(self, doing: &str) -> Result<T, Fault> {
-        self.map_err(|error| Fault::System { doing: doing.to_owned(), error })
+    fn or_fault(self, doing: &str) -> Result<T, Error> {
+        self.map_err(|error| Error::System { doing: doing.to_owned(), error })
     }
 
-    fn or_fault_at(self, doing: &str, path: &Path) -> Result<T, Fault> {
-        self.map_err(|error| Fault::System { doing: format!("{doing} {}", path.display()), error })
+    fn or_fault_at(self, doing: &str, path: &Path) -> Result<T, Error> {
+        self.map_err(|error| Error::System { doing: format!("{doing} {}", path.display()), error })
     }
 }

@@ -11,7 +11,7 @@ use crate::{
         frame,
         method::{Incoming, Outgoing},
         properties::Properties,
-        table::{Cursor, Headers, Value, put_table},
+        table::{Cursor, FieldValue, Headers, put_table},
     },
 };
 use bytes::BytesMut;
@@ -117,13 +117,13 @@ pub fn uri(text: &str) {
     }
 }
 
-fn has_nan(value: &Value) -> bool {
+fn has_nan(value: &FieldValue) -> bool {
     let in_table = |table: &Headers| table.iter().any(|(_, value)| has_nan(value));
     match value {
-        Value::Float(number) => number.is_nan(),
-        Value::Double(number) => number.is_nan(),
-        Value::Array(values) => values.iter().any(has_nan),
-        Value::Table(table) => in_table(table),
+        FieldValue::Float(number) => number.is_nan(),
+        FieldValue::Double(number) => number.is_nan(),
+        FieldValue::Array(values) => values.iter().any(has_nan),
+        FieldValue::Table(table) => in_table(table),
         _ => false,
     }
 }

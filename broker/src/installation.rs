@@ -8,12 +8,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::fault::Fault;
+use crate::error::Error;
 use crate::{fetch, tools};
 
 /// A RabbitMQ that can be started, with the Erlang it runs on.
 #[derive(Clone, Debug)]
-pub struct Kit {
+pub struct Installation {
     root: PathBuf,
     /// The folder of RabbitMQ: `plugins`, `escript`.
     rabbitmq: PathBuf,
@@ -23,35 +23,41 @@ pub struct Kit {
     programs: PathBuf,
 }
 
-impl Kit {
+impl Installation {
     /// The RabbitMQ that is installed, else the one that [`Kit::get`] has got.
-    pub fn find() -> Result<Kit, Fault> {
-        let installed = Kit::under(Path::new("/"));
-        let ours = || fetch::complete(&tools().ok()?.join("rabbitmq")).and_then(|root| Kit::under(&root));
-        installed.or_else(ours).ok_or(Fault::Missing)
+    pub fn find() -> Result<Installation, Error> {
+        let installed = Installation::under(Path::new("/"));
+        let ours =
+            || fetch::complete(&tools().ok()?.join("rabbitmq")).and_then(|root| Installation::under(&root));
+        installed.or_else(ours).ok_or(Error::Missing)
     }
 
     /// The same, and where there is none, one is downloaded into our folder for tools. That takes apt-get and some
     /// 35 MB, needs no root, and installs and starts nothing.
-    pub fn get() -> Result<Kit, Fault> {
-        if let Ok(kit) = Kit::find() {
+    pub fn install() -> Result<Installation, Error> {
+        if let Ok(kit) = Installation::find() {
             return Ok(kit);
         }
         let root = fetch::fetch(&tools()?.join("rabbitmq"))?;
-        Kit::under(&root).ok_or_else(|| {
-            Fault::NotGot(format!("what was unpacked in {} is no RabbitMQ that we know", root.display()))
+        Installation::under(&root).ok_or_else(|| {
+            Error::NotGot(format!("what was unpacked in {} is no RabbitMQ that we know", root.display()))
         })
     }
 
     /// The kit of a root folder, as Debian lays it out. Erlang may be installed where RabbitMQ is not: then only
     /// the rest was downloaded.
-    fn under(root: &Path) -> Option<Kit> {
+    fn under(root: &Path) -> Option<Installation> {
         let rabbitmq = last_with_prefix(&root.join("usr/lib/rabbitmq/lib"), "rabbitmq_server-")?;
         let erlangs = [root, Path::new("/")].map(|root| root.join("usr/lib/erlang"));
         erlangs.into_iter().find_map(|erlang| {
             let programs = last_with_prefix(&erlang, "erts-")?.join("bin");
             let whole = programs.join("erlexec").is_file() && rabbitmq.join("plugins").is_dir();
-            whole.then(|| Kit { root: root.to_owned(), rabbitmq: rabbitmq.clone(), erlang, programs })
+            whole.then(|| Installation {
+                root: root.to_owned(),
+                rabbitmq: rabbitmq.clone(),
+                erlang,
+                programs,
+            })
         })
     }
 
@@ -96,13 +102,13 @@ impl Kit {
     }
 
     /// The plugin rabbitmq_management and the plugins that it needs. Debian's package has them all.
-    pub(crate) fn management_plugins(&self) -> Result<Vec<PathBuf>, Fault> {
+    pub(crate) fn management_plugins(&self) -> Result<Vec<PathBuf>, Error> {
         let folder = self.rabbitmq.join("plugins");
         let found = |name: &&str| {
             let prefix = format!("{name}-");
             entries_of(&folder)
                 .find(|path| has_prefix(path, &prefix))
-                .ok_or_else(|| Fault::NoPlugin { name: (*name).to_owned(), folder: folder.clone() })
+                .ok_or_else(|| Error::NoPlugin { name: (*name).to_owned(), folder: folder.clone() })
         };
         ["rabbitmq_management", "rabbitmq_management_agent", "rabbitmq_web_dispatch"]
             .iter()

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use crate::block::{Block, Blocks};
-use crate::fault::Reason;
+use crate::fault::ParseErrorKind;
 use crate::parse::{Form, parse as parse_block};
 use crate::rows::{Cell, Rows};
 
@@ -42,7 +42,7 @@ pub type Member = (Vec<String>, Value);
 #[allow(missing_docs)]
 pub struct Parsed {
     pub rows: Vec<(usize, Vec<Member>)>,
-    pub bad: Vec<(usize, usize, Reason)>,
+    pub bad: Vec<(usize, usize, ParseErrorKind)>,
     pub lines: usize,
     pub blank: usize,
 }

@@ -12,8 +12,8 @@ use crate::checkpoints;
 use crate::db::{Db, some_time};
 use crate::error::{Error, Result};
 use crate::json;
-use crate::tasks::{self, DEFAULT_QUEUE, Enqueued, Failure, NewTask};
-use crate::time::Time;
+use crate::tasks::{self, DEFAULT_QUEUE, Enqueued, NewTask, TaskFailure};
+use crate::time::UtcTime;
 use crate::writer::Shape;
 use crate::{Page, Store};
 
@@ -26,7 +26,7 @@ const OF_MESSAGE: &str = "queue IS NOT NULL AND payload IS NULL";
 
 /// A message that is given up: it came from a queue that is not in this database.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewLetter {
+pub struct NewDeadLetter {
     /// The message's id; empty when it has none.
     pub message_id: String,
     /// What kind of work it was, such as `amqp:orders`. `dead list --kind` asks for it.
@@ -38,16 +38,16 @@ pub struct NewLetter {
     /// How often it was tried, all in all.
     pub attempts: u32,
     /// When it failed first.
-    pub first_failure: Time,
+    pub first_failure: UtcTime,
     /// When it failed last.
-    pub last_failure: Time,
+    pub last_failure: UtcTime,
     /// More about the failure.
     pub details: Option<String>,
     /// All it takes to publish it again, JSON: its payload and headers. At most 256 MiB.
     pub checkpoint: Option<String>,
 }
 
-impl NewLetter {
+impl NewDeadLetter {
     fn check(&self) -> Result<()> {
         if self.kind.is_empty() || self.queue.is_empty() {
             return Err(Error::Invalid(
@@ -71,11 +71,11 @@ pub struct DeadLetter {
     pub document_id: String,
     pub failure_reason: String,
     pub attempt_count: u32,
-    pub first_failure: Time,
-    pub last_failure: Time,
+    pub first_failure: UtcTime,
+    pub last_failure: UtcTime,
     pub error_details: Option<String>,
     pub checkpoint: Option<String>,
-    pub created_at: Time,
+    pub created_at: UtcTime,
     pub queue: Option<String>,
     pub payload: Option<String>,
     pub priority: Option<i32>,
@@ -122,7 +122,7 @@ impl DeadLetter {
     }
 
     /// Refuses a message's letter, where only a task's can be tried again; says what to do instead.
-    pub fn must_be_a_task(&self) -> Result<()> {
+    pub fn require_task(&self) -> Result<()> {
         match &self.queue {
             Some(queue) if self.is_message() => Err(Error::Conflict(format!(
                 "dead letter {0} is no task, but the message {1:?} from the queue {queue:?}: `gristmill dead retry {0}` \
@@ -136,7 +136,7 @@ impl DeadLetter {
 
 /// Which letters to list.
 #[derive(Clone, Debug, Default)]
-pub struct LetterFilter {
+pub struct DeadLetterFilter {
     /// Only of this kind of task.
     pub kind: Option<String>,
     /// Only about this document.
@@ -149,11 +149,16 @@ pub struct LetterFilter {
 
 /// The dead letters of a store.
 #[derive(Clone, Copy, Debug)]
-pub struct Letters<'a>(pub(crate) &'a Store);
+pub struct DeadLetters<'a>(pub(crate) &'a Store);
 
-impl Letters<'_> {
+impl DeadLetters<'_> {
     /// Letters, newest first. `after`: the last id of the page before.
-    pub fn list(self, filter: &LetterFilter, after: Option<i64>, limit: usize) -> Result<Page<DeadLetter>> {
+    pub fn list(
+        self,
+        filter: &DeadLetterFilter,
+        after: Option<i64>,
+        limit: usize,
+    ) -> Result<Page<DeadLetter>> {
         let from = after.unwrap_or(i64::MAX);
         let letters = self.0.read(|db| {
             let sql = format!(
@@ -186,7 +191,7 @@ impl Letters<'_> {
     /// Gives a message up, and says which letter it is. When this returns, it is on disk. A message that was given up
     /// before (the same id, from the same queue, of the same kind) has one letter, which then tells of the last time: its
     /// first failure is the earliest, its last failure the latest, and its attempts are the most that were told.
-    pub fn bury(self, letter: NewLetter) -> Result<i64> {
+    pub fn insert(self, letter: NewDeadLetter) -> Result<i64> {
         letter.check()?;
         self.0.write(Shape::Compound, move |db| match known(db, &letter)? {
             Some(id) => update(db, id, &letter).map(|()| id),
@@ -199,7 +204,7 @@ impl Letters<'_> {
         task.check()?;
         self.0.write_and_ring(Shape::Compound, move |db| {
             let letter = letter(db, id)?;
-            letter.must_be_a_task()?;
+            letter.require_task()?;
             let enqueued = tasks::insert(db, &task)?;
             if !enqueued.created {
                 return Err(Error::Conflict(format!(
@@ -238,7 +243,7 @@ impl Letters<'_> {
     }
 
     /// Up to `limit` letters of these kinds whose workload has not cleaned up yet.
-    pub fn uncleaned(self, kinds: &[String], limit: usize) -> Result<Vec<DeadLetter>> {
+    pub fn list_cleanup_pending(self, kinds: &[String], limit: usize) -> Result<Vec<DeadLetter>> {
         let kinds = serde_json::to_string(kinds).map_err(|error| Error::Internal(error.to_string()))?;
         self.0.read(|db| {
             let sql = "SELECT * FROM dead_letter_queue WHERE cleaned_at IS NULL AND payload IS NOT NULL
@@ -248,7 +253,7 @@ impl Letters<'_> {
     }
 
     /// A letter, if it is still there and its workload has not cleaned up yet.
-    pub fn to_clean(self, id: i64) -> Result<Option<DeadLetter>> {
+    pub fn get_cleanup_pending(self, id: i64) -> Result<Option<DeadLetter>> {
         self.0.read(|db| {
             let sql = "SELECT * FROM dead_letter_queue WHERE id = ?1 AND cleaned_at IS NULL";
             db.first(sql, [id], DeadLetter::read)
@@ -256,7 +261,7 @@ impl Letters<'_> {
     }
 
     /// Notes that the workload has cleaned up after a letter's task.
-    pub fn cleaned(self, id: i64) -> Result<()> {
+    pub fn mark_cleaned_up(self, id: i64) -> Result<()> {
         self.0.write(Shape::Statement, move |db| {
             let sql = "UPDATE dead_letter_queue SET cleaned_at = ?2 WHERE id = ?1";
             db.execute(sql, params![id, db.now()]).map(drop)
@@ -280,7 +285,7 @@ fn remove(db: &Db<'_>, id: i64) -> Result<()> {
 }
 
 /// The letter that a message has already. One without an id may be any: it never has.
-fn known(db: &Db<'_>, new: &NewLetter) -> Result<Option<i64>> {
+fn known(db: &Db<'_>, new: &NewDeadLetter) -> Result<Option<i64>> {
     let sql = format!(
         "SELECT id FROM dead_letter_queue WHERE task_id = ?1 AND ?1 <> '' AND task_type = ?2 AND queue = ?3
             AND {OF_MESSAGE} ORDER BY id LIMIT 1"
@@ -288,7 +293,7 @@ fn known(db: &Db<'_>, new: &NewLetter) -> Result<Option<i64>> {
     db.first(&sql, params![new.message_id, new.kind, new.queue], |row| row.get(0))
 }
 
-fn insert(db: &Db<'_>, new: &NewLetter) -> Result<i64> {
+fn insert(db: &Db<'_>, new: &NewDeadLetter) -> Result<i64> {
     let sql = "INSERT INTO dead_letter_queue (task_id, task_type, document_id, failure_reason, attempt_count,
             first_failure, last_failure, error_details, checkpoint, created_at, queue)
         VALUES (?1, ?2, '', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
@@ -309,7 +314,7 @@ fn insert(db: &Db<'_>, new: &NewLetter) -> Result<i64> {
     Ok(db.conn.last_insert_rowid())
 }
 
-fn update(db: &Db<'_>, id: i64, new: &NewLetter) -> Result<()> {
+fn update(db: &Db<'_>, id: i64, new: &NewDeadLetter) -> Result<()> {
     let sql = format!(
         "UPDATE dead_letter_queue SET failure_reason = ?2, attempt_count = max(attempt_count, ?3),
             first_failure = min(first_failure, ?4), last_failure = max(last_failure, ?5), error_details = ?6,
@@ -322,7 +327,7 @@ fn update(db: &Db<'_>, id: i64, new: &NewLetter) -> Result<()> {
 }
 
 /// Writes the letter of a task that was just given up. Its checkpoints go into the letter.
-pub(crate) fn bury(db: &Db<'_>, task: i64, failure: &Failure) -> Result<i64> {
+pub(crate) fn bury(db: &Db<'_>, task: i64, failure: &TaskFailure) -> Result<i64> {
     let sql = "INSERT INTO dead_letter_queue (task_id, task_type, document_id, failure_reason, attempt_count,
             first_failure, last_failure, error_details, checkpoint, created_at, queue, payload, priority,
             max_attempts, unique_key)

@@ -6,7 +6,7 @@ use super::Catalog;
 use crate::db::Db;
 use crate::error::Result;
 use crate::lease::moment;
-use crate::time::Time;
+use crate::time::UtcTime;
 use crate::writer::Shape;
 
 /// What was thrown away.
@@ -131,7 +131,7 @@ const RULES: &[Rule] = &[
 
 impl Catalog<'_> {
     /// Throws away rows of what has been gone since before a moment.
-    pub fn purge(self, files: bool, folders: bool, before: Time) -> Result<Purged> {
+    pub fn purge(self, files: bool, folders: bool, before: UtcTime) -> Result<Purged> {
         self.0.write(Shape::Compound, move |db| purge(db, files, folders, before))
     }
 
@@ -172,7 +172,7 @@ impl Rule {
     }
 }
 
-fn purge(db: &Db<'_>, files: bool, folders: bool, before: Time) -> Result<Purged> {
+fn purge(db: &Db<'_>, files: bool, folders: bool, before: UtcTime) -> Result<Purged> {
     let before = before.to_string();
     let mut purged = Purged::default();
     if files {

@@ -2,22 +2,22 @@
 //!
 //! Owns how a letter becomes a task. The store does it in one transaction with throwing the letter away.
 
-use gristmill_store::letters::{DeadLetter, LetterFilter};
+use gristmill_store::dead_letters::{DeadLetter, DeadLetterFilter};
 use gristmill_store::tasks::{Enqueued, NewTask};
 use gristmill_store::{Error, Store};
 
-use crate::kind::Kind;
+use crate::kind::TaskKind;
 
 /// Tries the task of a letter again: made by its kind among `kinds` if that knows how, else as the letter kept
 /// it. The new task has all its attempts before it, and the checkpoints of the old one.
-pub fn retry(store: &Store, kinds: &[Kind], letter: i64) -> Result<Enqueued, Error> {
-    let found = store.letters().get(letter)?;
-    store.letters().retry(letter, rebuilt(kinds, &found)?)
+pub fn retry(store: &Store, kinds: &[TaskKind], letter: i64) -> Result<Enqueued, Error> {
+    let found = store.dead_letters().get(letter)?;
+    store.dead_letters().retry(letter, rebuilt(kinds, &found)?)
 }
 
 /// What became of trying many letters again.
 #[derive(Debug, Default)]
-pub struct Retried {
+pub struct RetrySummary {
     /// New tasks, with the letters they came from.
     pub tasks: Vec<(i64, Enqueued)>,
     /// Letters that could not be tried again, and why. They stay.
@@ -27,20 +27,24 @@ pub struct Retried {
 }
 
 /// Tries every letter again that the filter lets through. One that cannot be costs only itself.
-pub fn retry_all(store: &Store, kinds: &[Kind], filter: &LetterFilter) -> Result<Retried, Error> {
-    let mut retried = Retried::default();
+pub fn retry_all(
+    store: &Store,
+    kinds: &[TaskKind],
+    filter: &DeadLetterFilter,
+) -> Result<RetrySummary, Error> {
+    let mut retried = RetrySummary::default();
     let mut after = None;
     loop {
-        let page = store.letters().list(filter, after, 200)?;
+        let page = store.dead_letters().list(filter, after, 200)?;
         for letter in &page.items {
             after = Some(letter.id);
             if letter.is_message() {
                 retried.messages.push(letter.id);
                 continue;
             }
-            match rebuilt(kinds, letter).and_then(|task| store.letters().retry(letter.id, task)) {
+            match rebuilt(kinds, letter).and_then(|task| store.dead_letters().retry(letter.id, task)) {
                 Ok(enqueued) => retried.tasks.push((letter.id, enqueued)),
-                Err(error) if error.is_users() => retried.refused.push((letter.id, error)),
+                Err(error) if error.is_user_error() => retried.refused.push((letter.id, error)),
                 Err(error) => return Err(error),
             }
         }
@@ -50,8 +54,8 @@ pub fn retry_all(store: &Store, kinds: &[Kind], filter: &LetterFilter) -> Result
     }
 }
 
-fn rebuilt(kinds: &[Kind], letter: &DeadLetter) -> Result<NewTask, Error> {
-    letter.must_be_a_task()?;
+fn rebuilt(kinds: &[TaskKind], letter: &DeadLetter) -> Result<NewTask, Error> {
+    letter.require_task()?;
     let kind = kinds.iter().find(|kind| kind.name() == letter.task_type);
     if let Some(rebuild) = kind.and_then(|kind| kind.rebuild.as_ref()) {
         return rebuild(letter).map_err(|reason| {

@@ -17,13 +17,13 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 /// A kind of right, in RabbitMQ's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // They are RabbitMQ's own words.
-pub enum Right {
+pub enum Permission {
     Configure,
     Write,
     Read,
 }
 
-impl fmt::Display for Right {
+impl fmt::Display for Permission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Configure => "configure",
@@ -35,9 +35,9 @@ impl fmt::Display for Right {
 
 /// A right that the user does not have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MissingRight {
+pub struct MissingPermission {
     /// Which.
-    pub right: Right,
+    pub permission: Permission,
     /// `queue` or `exchange`.
     pub kind: &'static str,
     /// The name of the queue or exchange. RabbitMQ calls the exchange without a name `amq.default`.
@@ -47,13 +47,13 @@ pub struct MissingRight {
 /// Rights that a user does not have, and the command that grants them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct MissingRights {
+pub struct MissingPermissions {
     /// The user that is connected.
     pub user: String,
     /// The virtual host.
     pub vhost: String,
     /// The rights, each once.
-    pub missing: Vec<MissingRight>,
+    pub missing: Vec<MissingPermission>,
     /// Names that the program needs: to configure, to write and to read.
     needed: [BTreeSet<String>; 3],
 }
@@ -63,19 +63,19 @@ const REFUSE_WITHIN: Duration = Duration::from_secs(10);
 /// The exchange without a name, as RabbitMQ calls it where it checks rights.
 const DEFAULT_EXCHANGE: &str = "amq.default";
 
-impl MissingRight {
-    pub(crate) fn new(right: Right, kind: &'static str, name: &str) -> Self {
+impl MissingPermission {
+    pub(crate) fn new(right: Permission, kind: &'static str, name: &str) -> Self {
         let name = if name.is_empty() { DEFAULT_EXCHANGE } else { name };
-        Self { right, kind, name: name.to_owned() }
+        Self { permission: right, kind, name: name.to_owned() }
     }
 }
 
-impl fmt::Display for MissingRights {
+impl fmt::Display for MissingPermissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "user {} of virtual host {} lacks rights: ", self.user, self.vhost)?;
-        for (at, MissingRight { right, kind, name }) in self.missing.iter().enumerate() {
+        for (at, MissingPermission { permission: right, kind, name }) in self.missing.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
-            let why = if *right == Right::Configure { ", which does not exist" } else { "" };
+            let why = if *right == Permission::Configure { ", which does not exist" } else { "" };
             write!(f, "{comma}{right} on {kind} {name}{why}")?;
         }
         let [configure, write, read] = self.needed.each_ref().map(pattern);
@@ -85,7 +85,7 @@ impl fmt::Display for MissingRights {
              '{read}' (it replaces those that `rabbitmqctl list_user_permissions '{}'` shows)",
             self.vhost, self.user, self.user
         )?;
-        if self.missing.iter().any(|one| one.right == Right::Configure) {
+        if self.missing.iter().any(|one| one.permission == Permission::Configure) {
             f.write_str(". A queue that exists needs no right to configure")?;
         }
         Ok(())
@@ -119,7 +119,7 @@ pub(crate) async fn declare(
 ) -> Result<(), Error> {
     let mut missing = match topology.declare(connection).await {
         Ok(()) => Vec::new(),
-        Err(Error::Rights(rights)) => rights.missing,
+        Err(Error::MissingPermissions(rights)) => rights.missing,
         Err(error) => return Err(error),
     };
     for set in consumers {
@@ -135,36 +135,45 @@ pub(crate) async fn declare(
 }
 
 /// An error that names these rights, and all that the consumers need.
-pub(crate) fn error(connection: &Connection, mut missing: Vec<MissingRight>, consumers: &[Set]) -> Error {
+pub(crate) fn error(
+    connection: &Connection,
+    mut missing: Vec<MissingPermission>,
+    consumers: &[Set],
+) -> Error {
     missing.sort();
     missing.dedup();
-    let of = |right| missing.iter().filter(move |one| one.right == right).map(|one| one.name.clone());
-    let mut needed =
-        [Right::Configure, Right::Write, Right::Read].map(|right| of(right).collect::<BTreeSet<_>>());
+    let of = |right| missing.iter().filter(move |one| one.permission == right).map(|one| one.name.clone());
+    let mut needed = [Permission::Configure, Permission::Write, Permission::Read]
+        .map(|right| of(right).collect::<BTreeSet<_>>());
     // A binding is read from its exchange, and the broker reads a queue with dead letters in the user's name.
-    needed[2].extend(of(Right::Configure));
+    needed[2].extend(of(Permission::Configure));
     for set in consumers {
-        let dead = MissingRight::new(Right::Write, "exchange", &set.dead.0).name;
+        let dead = MissingPermission::new(Permission::Write, "exchange", &set.dead.0).name;
         needed[1].extend([DEFAULT_EXCHANGE.to_owned(), dead]);
         needed[2].insert(set.queue.to_string());
     }
     let (user, vhost) = connection.user();
-    Error::Rights(Box::new(MissingRights { user: user.to_owned(), vhost: vhost.to_owned(), missing, needed }))
+    Error::MissingPermissions(Box::new(MissingPermissions {
+        user: user.to_owned(),
+        vhost: vhost.to_owned(),
+        missing,
+        needed,
+    }))
 }
 
 /// What a consumer needs beside its queue: queues for retries, and rights to publish to them and to the dead letters.
-async fn of_consumer(set: &Set, connection: &Connection) -> Result<Vec<MissingRight>, Error> {
+async fn of_consumer(set: &Set, connection: &Connection) -> Result<Vec<MissingPermission>, Error> {
     let mut missing = Vec::new();
     if !set.in_place {
         let topology = Topology { queues: retry_queues(set), ..Topology::default() };
         match topology.declare(connection).await {
-            Err(Error::Rights(rights)) => missing.extend(rights.missing),
+            Err(Error::MissingPermissions(rights)) => missing.extend(rights.missing),
             other => other?,
         }
     }
     for exchange in ["", &set.dead.0] {
         if !may_write(connection, exchange).await? {
-            missing.push(MissingRight::new(Right::Write, "exchange", exchange));
+            missing.push(MissingPermission::new(Permission::Write, "exchange", exchange));
         }
     }
     Ok(missing)
@@ -176,7 +185,7 @@ async fn may_make_retry_queues(set: &Set, connection: &Connection) -> Result<boo
     let Some(queue) = retry_queues(set).into_iter().next().filter(|_| !set.in_place) else { return Ok(true) };
     let impossible = queue.argument("x-message-ttl", -1i64);
     match (Topology { queues: vec![impossible], ..Topology::default() }).declare(connection).await {
-        Err(Error::Rights(_)) => Ok(false),
+        Err(Error::MissingPermissions(_)) => Ok(false),
         Ok(()) | Err(Error::Channel { .. }) => Ok(true),
         Err(error) => Err(error),
     }
