@@ -135,13 +135,13 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Config(commands::config::Command),
     /// Write a script for a shell that completes commands and options
-    #[command(after_help = commands::manual::COMPLETIONS)]
+    #[command(after_help = commands::completions::COMPLETIONS)]
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
     },
     /// Write the manual pages
-    Man(commands::manual::Pages),
+    Man(commands::completions::Pages),
 }
 
 impl Args {

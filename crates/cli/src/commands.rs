@@ -2,11 +2,12 @@
 //!
 //! Owns what several of them share: many items where each may be refused by itself, and JSON inside rows.
 
-mod ask;
+mod amqp_common;
 pub(crate) mod backup;
-mod broker;
 mod completeness;
+pub(crate) mod completions;
 pub(crate) mod config;
+mod confirm;
 pub(crate) mod consume;
 pub(crate) mod dead;
 pub(crate) mod doctor;
@@ -18,19 +19,18 @@ pub(crate) mod folders;
 pub(crate) mod import;
 pub(crate) mod jobs;
 mod management;
-pub(crate) mod manual;
 mod paging;
-mod places;
 mod progress;
 pub(crate) mod publish;
 pub(crate) mod purge;
 pub(crate) mod queues;
 pub(crate) mod refresh;
 pub(crate) mod report;
+mod root_paths;
 pub(crate) mod roots;
 pub(crate) mod scan;
+mod value_parsers;
 pub(crate) mod verify;
-mod words;
 pub(crate) mod worker;
 
 use gristmill_store::jobs::MAX_PAGE;
@@ -41,7 +41,7 @@ use crate::context::Context;
 use crate::error::{Error, Outcome};
 
 /// Does something with each of many items. What is refused is told and costs only itself.
-fn each<T: Serialize>(
+fn for_each_id<T: Serialize>(
     context: &Context,
     ids: &[T],
     mut act: impl FnMut(&T) -> Result<(Value, String), Error>,

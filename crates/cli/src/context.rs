@@ -40,14 +40,14 @@ impl Context {
     }
 
     /// For commands that look at work, or change it: a mistyped name must not become an empty database.
-    pub(crate) fn existing(&self) -> Result<Store, Error> {
+    pub(crate) fn open_store(&self) -> Result<Store, Error> {
         let settings = self.settings()?;
         must_exist(&settings, BY_WORK)?;
         Ok(options(&settings).allow_read_only().open(&settings.database)?)
     }
 
     /// The same for commands about what scans have found.
-    pub(crate) fn scanned(&self) -> Result<(Store, Settings), Error> {
+    pub(crate) fn open_catalog(&self) -> Result<(Store, Settings), Error> {
         let settings = self.settings()?;
         must_exist(&settings, BY_SCAN)?;
         Ok((options(&settings).allow_read_only().open(&settings.database)?, settings))

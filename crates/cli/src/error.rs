@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use crate::hints::Hints;
-use crate::output::{lines_visible, path};
+use crate::output::{path, sanitize_lines};
 
 /// How a run ended that was not stopped by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl Error {
         let told = match self {
             Error::Usage(error) => error.print(),
             // A path in it may be a stranger's.
-            other => writeln!(io::stderr(), "error: {}", lines_visible(&other.to_string())),
+            other => writeln!(io::stderr(), "error: {}", sanitize_lines(&other.to_string())),
         };
         drop(told);
     }

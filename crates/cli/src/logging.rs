@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::args::Args;
 use crate::error::Error;
-use crate::output::visible;
+use crate::output::sanitize;
 
 const VARIABLE: &str = "GRISTMILL_LOG";
 
@@ -61,7 +61,7 @@ where
         if self.terminal {
             writer.write_str("\r\u{1b}[K")?;
         }
-        writeln!(writer, "gristmill: {level}: {}", visible(&message.into_text()))
+        writeln!(writer, "gristmill: {level}: {}", sanitize(&message.into_text()))
     }
 }
 

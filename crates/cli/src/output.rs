@@ -32,7 +32,7 @@ impl Output {
     }
 
     /// Says it: `value` to a program, `text` to a person.
-    pub(crate) fn say(
+    pub(crate) fn print(
         &self,
         value: &impl Serialize,
         text: impl FnOnce(&Self) -> String,
@@ -57,7 +57,7 @@ impl Output {
         text: impl FnOnce(&Self) -> String,
     ) -> Result<(), Error> {
         match outcome {
-            _ if self.json || !self.quiet => self.say(value, text),
+            _ if self.json || !self.quiet => self.print(value, text),
             Outcome::Done | Outcome::Interrupted => Ok(()),
             Outcome::ForTheUser | Outcome::Failed | Outcome::Busy => {
                 // A warning that cannot be printed does not change the exit status.
@@ -75,7 +75,7 @@ impl Output {
     pub(crate) fn raw(&self, bytes: &[u8]) -> Result<(), Error> {
         let mut stdout = io::stdout().lock();
         let told = if stdout.is_terminal() {
-            stdout.write_all(bytes_visible(bytes).as_bytes())
+            stdout.write_all(sanitize_bytes(bytes).as_bytes())
         } else {
             stdout.write_all(bytes)
         };
@@ -97,7 +97,7 @@ impl Output {
         for row in std::iter::once(&headers).chain(&rows) {
             let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
             let line = cells.collect::<Vec<_>>().join("  ");
-            text.push_str(&cut(line.trim_end(), self.width));
+            text.push_str(&truncate(line.trim_end(), self.width));
             text.push('\n');
         }
         text
@@ -109,7 +109,7 @@ impl Output {
         let widest = present().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         let mut text = String::new();
         for (name, value) in present() {
-            let mut lines = value.lines().map(visible);
+            let mut lines = value.lines().map(sanitize);
             let first = lines.next().unwrap_or_default();
             text.push_str(format!("{name:<widest$}  {first}").trim_end());
             text.push('\n');
@@ -133,8 +133,8 @@ pub(crate) fn plural(count: u64, noun: &str) -> String {
 }
 
 /// The same, for numbers that may be large.
-pub(crate) fn counted(count: u64, noun: &str) -> String {
-    format!("{} {}", grouped(count), noun_for(count, noun))
+pub(crate) fn count_of(count: u64, noun: &str) -> String {
+    format!("{} {}", thousands(count), noun_for(count, noun))
 }
 
 fn noun_for(count: u64, noun: &str) -> String {
@@ -161,23 +161,22 @@ pub(crate) fn bytes(number: u64) -> String {
     format!("{value:.1} {}", UNITS.get(unit).unwrap_or(&"EiB"))
 }
 
-/// How long something took, for a glance.
-pub(crate) fn took(seconds: f64) -> String {
+/// Formats a duration with tenths of a second below a minute: `3.2 s`, `4:05 min`, `2:10 h`.
+pub(crate) fn format_duration(seconds: f64) -> String {
+    if seconds < 60.0 { format!("{seconds:.1} s") } else { format_seconds(seconds as u64) }
+}
+
+/// Formats whole seconds: `42 s`, `4:05 min`, `2:10 h`.
+pub(crate) fn format_seconds(seconds: u64) -> String {
     match seconds {
-        seconds if seconds < 60.0 => format!("{seconds:.1} s"),
-        seconds if seconds < 3_600.0 => {
-            let whole = seconds as u64;
-            format!("{}:{:02} min", whole / 60, whole % 60)
-        }
-        seconds => {
-            let whole = seconds as u64;
-            format!("{}:{:02} h", whole / 3_600, whole / 60 % 60)
-        }
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{}:{:02} min", seconds / 60, seconds % 60),
+        _ => format!("{}:{:02} h", seconds / 3_600, seconds / 60 % 60),
     }
 }
 
 /// A number with its thousands apart.
-pub(crate) fn grouped(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -195,20 +194,20 @@ pub(crate) fn path(path: &std::path::Path) -> String {
 }
 
 /// Escapes control characters, so that text from any source cannot steer the terminal.
-pub(crate) fn visible(text: &str) -> String {
+pub(crate) fn sanitize(text: &str) -> String {
     escaped(text, &['\t'])
 }
 
 /// The same for a text of several lines.
-pub(crate) fn lines_visible(text: &str) -> String {
+pub(crate) fn sanitize_lines(text: &str) -> String {
     escaped(text, &['\t', '\n'])
 }
 
 /// The same for bytes, of which some may be no text.
-fn bytes_visible(bytes: &[u8]) -> String {
+fn sanitize_bytes(bytes: &[u8]) -> String {
     let shown = |chunk: std::str::Utf8Chunk<'_>| {
         let odd: String = chunk.invalid().iter().map(|byte| format!("\\x{byte:02X}")).collect();
-        lines_visible(chunk.valid()) + &odd
+        sanitize_lines(chunk.valid()) + &odd
     };
     bytes.utf8_chunks().map(shown).collect()
 }
@@ -229,13 +228,13 @@ fn escaped(text: &str, kept: &[char]) -> String {
 fn one_line(text: &str) -> String {
     let lines = text.split(['\n', '\r', '\t']).map(str::trim).filter(|line| !line.is_empty());
     if text.contains(['\n', '\r', '\t']) {
-        visible(&lines.collect::<Vec<_>>().join(" "))
+        sanitize(&lines.collect::<Vec<_>>().join(" "))
     } else {
-        visible(text)
+        sanitize(text)
     }
 }
 
-fn cut(line: &str, width: Option<usize>) -> String {
+fn truncate(line: &str, width: Option<usize>) -> String {
     match width {
         Some(width) if line.chars().count() > width => {
             line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
@@ -253,9 +252,9 @@ pub(crate) fn written(result: io::Result<()>) -> Result<(), Error> {
 }
 
 /// A word to a person, on standard error, beside what the command says.
-pub(crate) fn aside(text: &str) {
+pub(crate) fn note(text: &str) {
     // Nobody listens: nothing to be done.
-    let _ = writeln!(io::stderr(), "{}", visible(text));
+    let _ = writeln!(io::stderr(), "{}", sanitize(text));
 }
 
 #[cfg(test)]
@@ -274,7 +273,7 @@ mod tests {
             (2, "day", "2 days"),
             (1_234, "file", "1,234 files"),
         ] {
-            assert_eq!(counted(count, noun), expected);
+            assert_eq!(count_of(count, noun), expected);
         }
     }
 
@@ -287,7 +286,7 @@ mod tests {
             (3_599.0, "59:59 min"),
             (7_260.0, "2:01 h"),
         ] {
-            assert_eq!(took(seconds), expected);
+            assert_eq!(format_duration(seconds), expected);
         }
     }
 

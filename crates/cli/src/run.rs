@@ -62,7 +62,7 @@ fn perform(command: Command, context: &mut Context) -> Result<Outcome, Error> {
         Command::Backup(args) => commands::backup::run(&args, context),
         Command::Doctor(args) => commands::doctor::run(&args, context),
         Command::Config(command) => commands::config::run(&command, context),
-        Command::Completions { shell } => commands::manual::completions(shell, context),
-        Command::Man(pages) => commands::manual::man(&pages, context),
+        Command::Completions { shell } => commands::completions::completions(shell, context),
+        Command::Man(pages) => commands::completions::man(&pages, context),
     }
 }

@@ -6,7 +6,7 @@
 pub(crate) mod consumers;
 mod file;
 pub(crate) mod keys;
-mod reading;
+mod resolver;
 pub(crate) mod typed;
 pub(crate) mod value;
 
@@ -21,7 +21,7 @@ use gristmill_store::catalog::Algorithm;
 
 pub(crate) use self::file::template;
 use self::keys::Key;
-use self::reading::Reading;
+use self::resolver::Resolver;
 use crate::error::Error;
 
 /// A value as it was given.
@@ -70,7 +70,7 @@ pub(crate) struct Settings {
     /// The settings file, if a URL in it has a password.
     pub(crate) file_with_password: Option<PathBuf>,
     /// Every key with its value and origin, for people.
-    pub(crate) shown: Vec<Shown>,
+    pub(crate) shown: Vec<ResolvedSetting>,
 }
 
 #[derive(Clone, Debug)]
@@ -122,7 +122,7 @@ impl std::fmt::Debug for Amqp {
 
 /// A setting in force, for people.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ResolvedSetting {
     pub(crate) key: &'static Key,
     pub(crate) value: String,
     pub(crate) origin: Origin,
@@ -133,7 +133,7 @@ pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// What is in force for a run with these flags.
 pub(crate) fn resolve(flags: &Flags, env: Environment<'_>) -> Result<Settings, Error> {
-    let mut reading = Reading::new(flags, env)?;
+    let mut reading = Resolver::new(flags, env)?;
     let database = reading.database()?;
     let settings = Settings {
         database_by_default: reading.shown.iter().any(|shown| shown.origin == Origin::Default),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use gristmill_store::backup::ExistingFile;
 use serde_json::json;
 
-use super::places::with_path;
+use super::root_paths::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::output::{path, plural};
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
-    let store = context.existing()?;
+    let store = context.open_store()?;
     let target = absolute(&args.file)?;
     let existing = if args.force { ExistingFile::Replace } else { ExistingFile::Keep };
     let mut bar = Bar::new(context.quiet);

@@ -6,7 +6,7 @@ use gristmill_dedup::{Coverage, coverage};
 use gristmill_store::Store;
 use serde_json::{Map, Value, json};
 
-use super::places::path_text;
+use super::root_paths::path_text;
 use crate::error::Error;
 use crate::hints::Hints;
 

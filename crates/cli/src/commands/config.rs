@@ -3,12 +3,12 @@
 use gristmill_store::private;
 use serde_json::{Value, json};
 
-use super::places::with_path;
+use super::root_paths::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::files;
 use crate::output::path as path_text;
-use crate::settings::{self, Origin, Shown};
+use crate::settings::{self, Origin, ResolvedSetting};
 
 const SHOW: &str = "\
 Flags go over GRISTMILL_* variables, these over the settings file, and that over the defaults.
@@ -46,7 +46,7 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error
             let path = context.config_path()?;
             let mut value = with_path(&path);
             value.insert("exists".to_owned(), json!(path.exists()));
-            context.output.say(&value, |_| path_text(&path))?;
+            context.output.print(&value, |_| path_text(&path))?;
         }
         Command::Init => init(context)?,
     }
@@ -56,14 +56,15 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error
 fn show(context: &Context) -> Result<(), Error> {
     let shown = context.settings()?.shown;
     let items: Vec<Value> = shown.iter().map(as_value).collect();
-    context.output.say(&json!({"items": items, "next_cursor": null}), |output| {
-        let row =
-            |shown: &Shown| vec![shown.key.name.to_owned(), shown.value.clone(), shown.origin.to_string()];
+    context.output.print(&json!({"items": items, "next_cursor": null}), |output| {
+        let row = |shown: &ResolvedSetting| {
+            vec![shown.key.name.to_owned(), shown.value.clone(), shown.origin.to_string()]
+        };
         output.table(&["KEY", "VALUE", "FROM"], &shown.iter().map(row).collect::<Vec<_>>())
     })
 }
 
-fn as_value(shown: &Shown) -> Value {
+fn as_value(shown: &ResolvedSetting) -> Value {
     let (origin, place) = match &shown.origin {
         Origin::Default => ("default", None),
         Origin::File(..) => ("file", Some(shown.origin.to_string())),

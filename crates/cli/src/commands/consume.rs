@@ -4,20 +4,20 @@
 //! stands in a file for each; how it is waited for, in `attend`; acknowledging, retrying and burying is the client's
 //! affair.
 
-mod about;
-pub(super) mod attend;
+mod args;
 mod batch;
 mod databases;
 mod drain;
 mod exec;
-mod flags;
 mod gather;
 mod http;
+mod metadata;
 mod metrics;
 mod policy;
 mod returning;
+mod status;
 mod streams;
-mod told;
+pub(super) mod supervisor;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,23 +30,23 @@ use gristmill_store::{Error as StoreError, Store};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-pub(super) use self::about::MESSAGE_VARIABLES;
-use self::attend::{Attended, Check};
+pub(crate) use self::args::Args;
 use self::batch::Batching;
 use self::databases::Table;
 use self::exec::Exec;
-pub(crate) use self::flags::Args;
 use self::gather::Gather;
 use self::http::Http;
+pub(super) use self::metadata::MESSAGE_VARIABLES;
 use self::returning::Returning;
-use super::broker;
+use self::supervisor::{Check, Supervisor};
+use super::amqp_common;
 use super::management::Management;
 use crate::context::{Context, create_data_folder};
 use crate::error::{Error, Outcome};
-use crate::output::aside;
+use crate::output::note;
 use crate::settings::consumers::{self, Action};
 use crate::settings::typed::Typed;
-use crate::settings::{Origin, Settings, Shown, absolute, keys};
+use crate::settings::{Origin, ResolvedSetting, Settings, absolute, keys};
 
 /// How long a request may take, unless it is said.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -73,11 +73,11 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let settings = context.settings()?;
     let chosen = args.choose(&settings)?;
     let limits = args.limits()?;
-    let (signals, mut told) = broker::signals(2)?;
+    let (signals, mut told) = amqp_common::signals(2)?;
     let (halt, halted) = watch::channel(false);
     let ends = Ends { halted, checks: Mutex::default() };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let runtime = broker::runtime(cores.clamp(2, 4))?;
+    let runtime = amqp_common::runtime(cores.clamp(2, 4))?;
     // Threads of the pools are started, and their stores opened, where tasks can run.
     let _guard = runtime.enter();
     let limit = limits.limit.into_iter().chain(limits.drain).min();
@@ -101,15 +101,15 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         let stats = client.stats_handle();
         if let Some(listener) = listener {
             if let (false, Ok(address)) = (context.quiet, listener.local_addr()) {
-                aside(&format!("metrics are at http://{address}/metrics"));
+                note(&format!("metrics are at http://{address}/metrics"));
             }
             tokio::spawn(metrics::serve(listener, stats.clone()));
         }
         if !context.quiet {
-            aside(&tell_start(&chosen, &client));
+            note(&tell_start(&chosen, &client));
         }
-        let shown = told::show(stats.clone(), context.quiet);
-        let mut attended = Attended {
+        let shown = status::show(stats.clone(), context.quiet);
+        let mut attended = Supervisor {
             watch: stats,
             told,
             halt,
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         if let Some(error) = attended.failure {
             return Err(error);
         }
-        Ok::<_, Error>(Some((stats.map_err(broker::failed)?, attended.times_told, attended.unfinished)))
+        Ok::<_, Error>(Some((stats.map_err(amqp_common::failed)?, attended.times_told, attended.unfinished)))
     });
     // What still runs has had its time.
     runtime.shutdown_background();
@@ -138,8 +138,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let interrupted = told > 1 || (told > 0 && has_end);
     let paused = stats.consumers.iter().find_map(|one| Some((&one.queue, one.paused.as_deref()?)));
     let elapsed = started.elapsed();
-    let value = told::value(&stats, elapsed, interrupted)?;
-    context.output.summary(&value, Outcome::Done, |output| told::text(&stats, elapsed, output))?;
+    let value = status::value(&stats, elapsed, interrupted)?;
+    context.output.summary(&value, Outcome::Done, |output| status::text(&stats, elapsed, output))?;
     if let Some(unfinished) = unfinished {
         return Err(Error::System(unfinished));
     }
@@ -157,12 +157,12 @@ fn not_started(fault: Fault, chosen: &[consumers::Consumer]) -> Error {
     let is_dead_queue = |one: &&consumers::Consumer| {
         one.dead_letters.is_none() && text.contains(&format!("queue '{}.dead'", one.queue))
     };
-    match (broker::difference(&text), chosen.iter().find(is_dead_queue)) {
+    match (amqp_common::difference(&text), chosen.iter().find(is_dead_queue)) {
         (Some(difference), Some(one)) => Error::Setting(format!(
             "{difference}. `--dead-letters :{}.dead` has dead letters sent to it as it is",
             one.queue
         )),
-        _ => broker::failed(fault),
+        _ => amqp_common::failed(fault),
     }
 }
 
@@ -214,7 +214,7 @@ fn assemble(
     opened: Result<Store, Error>,
     ends: &Ends,
 ) -> Result<ClientBuilder, Error> {
-    let mut builder = broker::builder(&settings.amqp, "gristmill consume");
+    let mut builder = amqp_common::builder(&settings.amqp, "gristmill consume");
     let needs_store = |one: &consumers::Consumer| {
         let has_ids = one.once_within.is_some() && !matches!(one.action, Action::Into { .. });
         one.keep_letters || has_ids || one.is_stream() || matches!(one.action, Action::Enqueue { .. })
@@ -241,7 +241,7 @@ fn assemble(
     for one in chosen {
         if !queues.contains(&&one.queue) {
             queues.push(&one.queue);
-            builder = builder.queue(broker::queue(&one.queue, one.declare, &one.arguments));
+            builder = builder.queue(amqp_common::queue(&one.queue, one.declare, &one.arguments));
         }
         for (exchange, key) in &one.bind {
             if !exchanges.contains(&exchange) {
@@ -259,7 +259,7 @@ fn assemble(
             builder = builder.queue(Queue::existing(queue));
         }
     }
-    builder.check().map_err(broker::failed)?;
+    builder.check().map_err(amqp_common::failed)?;
     Ok(builder)
 }
 
@@ -345,8 +345,9 @@ fn with_action(
         Action::Exec(words) => {
             let timeout = one.timeout.or(settings.exec.timeout);
             exec::look_for(words)?;
-            let is_default =
-                |shown: &Shown| shown.key.name == keys::EXEC_TIMEOUT.name && shown.origin == Origin::Default;
+            let is_default = |shown: &ResolvedSetting| {
+                shown.key.name == keys::EXEC_TIMEOUT.name && shown.origin == Origin::Default
+            };
             // The default is longer than most brokers wait. That it was exceeded is logged when it happens.
             let chosen = one.timeout.or(timeout.filter(|_| !settings.shown.iter().any(is_default)));
             let made = chosen.into_iter().fold(made, Consumer::handler_timeout);

@@ -8,7 +8,7 @@ use gristmill_store::{Page, Store};
 use serde_json::{Value, json};
 
 use self::messages::Republisher;
-use super::{each, number, object, page_limit};
+use super::{for_each_id, number, object, page_limit};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
@@ -141,7 +141,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     if let Command::Retry(which) | Command::Discard { which, .. } = &command {
         which.check()?;
     }
-    let store = context.existing()?;
+    let store = context.open_store()?;
     match command {
         Command::List { filter, limit, after } => {
             let Filter { kind, document, reason } = filter;
@@ -153,13 +153,13 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
         Command::Retry(which) if which.all => retry_all(context, &store, &which.filter()),
         Command::Retry(which) => {
             let mut republisher = Republisher::new(context);
-            each(context, &which.ids, |id| match store.dead_letters().get(*id)? {
+            for_each_id(context, &which.ids, |id| match store.dead_letters().get(*id)? {
                 letter if letter.is_message() => republisher.publish(&store, &letter),
                 _ => retry(&store, *id),
             })
         }
         Command::Discard { which, yes } if which.all => discard_all(context, &store, &which.filter(), yes),
-        Command::Discard { which, .. } => each(context, &which.ids, |id| {
+        Command::Discard { which, .. } => for_each_id(context, &which.ids, |id| {
             store.dead_letters().discard(*id)?;
             Ok((json!({"id": id, "discarded": true}), format!("dead letter {id} is gone")))
         }),
@@ -168,7 +168,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
 
 fn list(context: &Context, page: &Page<DeadLetter>, narrowed: bool) -> Result<Outcome, Error> {
     let items: Vec<_> = page.items.iter().map(object).collect::<Result<_, _>>()?;
-    context.output.say(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
+    context.output.print(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
         table(output, &context.hints, page, narrowed)
     })?;
     Ok(Outcome::Done)
@@ -208,7 +208,7 @@ fn show(context: &Context, letter: &DeadLetter) -> Result<Outcome, Error> {
     let (task, message) = if letter.is_message() { (None, task) } else { (task, None) };
     let discard = context.hints.command(&format!("dead discard {}", letter.id));
     let next = format!("{}, or {discard}", context.hints.command(&format!("dead retry {}", letter.id)));
-    context.output.say(&object(letter)?, |output| {
+    context.output.print(&object(letter)?, |output| {
         output.fields(&[
             ("id", Some(letter.id.to_string())),
             ("task", task),

@@ -7,7 +7,7 @@ use gristmill_store::doctor::{Checkup, Finding, Severity};
 use gristmill_store::private;
 use serde_json::{Value, json};
 
-use super::places::with_path;
+use super::root_paths::with_path;
 use crate::context::{BY_ANY, Context, must_exist, options};
 use crate::error::{Error, Outcome};
 use crate::hints::shell_word;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         *repair = context.hints.complete(repair);
     }
     let value = as_value(&checkup, &settings.database, repairs.as_deref())?;
-    context.output.say(&value, |output| {
+    context.output.print(&value, |output| {
         let mut text = vital_signs(output, &checkup, &path_text(&settings.database));
         text.push_str(&counts(output, &checkup));
         text.push_str(&findings(&checkup));

@@ -12,8 +12,8 @@ use gristmill_store::catalog::{GroupQuery, SortBy};
 use self::formats::Answer;
 use super::completeness::Completeness;
 use super::paging::Paging;
-use super::places::{Places, chosen};
-use super::words::size;
+use super::root_paths::{RootPaths, chosen};
+use super::value_parsers::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 
@@ -88,7 +88,7 @@ enum Sort {
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let for_programs = args.csv || args.fdupes || context.output.is_json();
     let page = if for_programs { args.paging.all()? } else { args.paging.few() };
-    let (store, _) = context.scanned()?;
+    let (store, _) = context.open_catalog()?;
     let query = GroupQuery {
         sort: match args.sort {
             Sort::Reclaimable => SortBy::Reclaimable,
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let narrowed = args.min_count > 2 || args.min_size > 1 || !args.root.is_empty() || args.across_roots;
     let answer = Answer {
         groups,
-        places: Places::new(&store)?,
+        places: RootPaths::new(&store)?,
         page,
         narrowed,
         completeness: Completeness::new(&store, &query.roots, &context.hints)?,
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             answer.completeness.warn();
             context.output.raw(&answer.fdupes(if *print0 { 0 } else { b'\n' }, *hard_links))?;
         }
-        _ => context.output.say(&answer.json(), |_| answer.text())?,
+        _ => context.output.print(&answer.json(), |_| answer.text())?,
     }
     Ok(Outcome::Done)
 }

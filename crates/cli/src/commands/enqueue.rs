@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
-use crate::output::{aside, plural};
+use crate::output::{note, plural};
 use crate::settings::{absolute, value};
 use crate::signals::Listener;
 
@@ -169,7 +169,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let payload = payload(args)?;
     let store = open_or_create(&settings)?;
     let enqueued = store.tasks().enqueue(NewTask { payload, ..template(args, &store) })?;
-    context.output.say(&enqueued, |_| match enqueued.created {
+    context.output.print(&enqueued, |_| match enqueued.created {
         true => format!("task {} is queued", enqueued.id),
         false => format!("task {} has this key and is not finished; nothing was queued", enqueued.id),
     })?;
@@ -325,7 +325,7 @@ fn many(
                 refused += 1;
                 // The number of the line is known better here.
                 let error = error.replace(" at line 1 column ", " at column ");
-                aside(&format!("error: line {lines} {error}"));
+                note(&format!("error: line {lines} {error}"));
             }
         }
     };
@@ -401,7 +401,7 @@ impl Batches<'_> {
     /// How far it came, for whoever has to go on from there.
     fn tell(&self) {
         let lines = plural(self.lines, "line");
-        aside(&format!("{} queued before this, from the first {lines}", plural(self.queued, "task")));
+        note(&format!("{} queued before this, from the first {lines}", plural(self.queued, "task")));
     }
 }
 

@@ -10,10 +10,10 @@ use gristmill_jsonl::export::{ExportSummary, export, export_to_file};
 use gristmill_jsonl::import::control::{ImportHandle, ImportProgress};
 use serde_json::json;
 
-use super::progress::{Line, Pace, Part, Shown, short};
+use super::progress::{Line, ProgressReporter, RateMeter, Segment};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{bytes, counted, path, took};
+use crate::output::{bytes, count_of, format_duration, format_seconds, path};
 use crate::signals::Listener;
 
 const EXAMPLES: &str = "\
@@ -87,17 +87,17 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
 }
 
 /// Shows how far the export has come until it is ended.
-fn progress(control: &Arc<ImportHandle>, quiet: bool) -> Shown {
+fn progress(control: &Arc<ImportHandle>, quiet: bool) -> ProgressReporter {
     let control = control.clone();
-    let mut pace = Pace::default();
-    Shown::start(quiet, move |elapsed| {
+    let mut pace = RateMeter::default();
+    ProgressReporter::start(quiet, move |elapsed| {
         let ImportProgress { rows, bytes_read: written, .. } = control.progress();
         let parts = vec![
-            Part(9, "exporting".to_owned()),
-            Part(7, bytes(written)),
-            Part(6, format!("{}/s", bytes(pace.rate(written) as u64))),
-            Part(4, counted(rows, "row")),
-            Part(2, short(elapsed.as_secs())),
+            Segment(9, "exporting".to_owned()),
+            Segment(7, bytes(written)),
+            Segment(6, format!("{}/s", bytes(pace.rate(written) as u64))),
+            Segment(4, count_of(rows, "row")),
+            Segment(2, format_seconds(elapsed.as_secs())),
         ];
         Line { parts, bar: None }
     })
@@ -121,7 +121,12 @@ fn told(exported: &ExportSummary, file: &Path, context: &Context) -> Result<(), 
         "output": file.display().to_string(),
     });
     context.output.summary(&object, Outcome::Done, |_| {
-        let rows = counted(*rows, "row");
-        format!("{}: {rows} of {table}, {} of JSONL, in {}", path(file), bytes(*size), took(*seconds))
+        let rows = count_of(*rows, "row");
+        format!(
+            "{}: {rows} of {table}, {} of JSONL, in {}",
+            path(file),
+            bytes(*size),
+            format_duration(*seconds)
+        )
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns what is asked for. How it is written is in `told`; what "the same" means is the library's affair.
 
-mod told;
+mod summary;
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use gristmill_dedup::folders::{FolderOptions, SimilarOptions, find_identical, fi
 
 use super::completeness::Completeness;
 use super::paging::Paging;
-use super::places::{Places, chosen};
-use super::words::size;
+use super::root_paths::{RootPaths, chosen};
+use super::value_parsers::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 
@@ -72,9 +72,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let page = if context.output.is_json() { args.paging.all()? } else { args.paging.few() };
-    let (store, _) = context.scanned()?;
+    let (store, _) = context.open_catalog()?;
     let roots: Vec<i64> = chosen(&store, &args.root)?.iter().map(|root| root.id).collect();
-    let places = Places::new(&store)?;
+    let places = RootPaths::new(&store)?;
     let completeness = Completeness::new(&store, &roots, &context.hints)?;
     let narrowed = args.match_names || args.min_size > 1 || args.min_files > 1 || !args.root.is_empty();
     let Args { match_names, min_size, min_files, .. } = *args;
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
         };
         let found = find_similar(&store, &options)?;
         let shown = found.pairs.get(page.offset()..).unwrap_or_default();
-        let answer = told::Similar {
+        let answer = summary::Similar {
             pairs: shown,
             total: found.total as u64,
             places,
@@ -99,13 +99,13 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             hints: &context.hints,
         };
         let text = || format!("{}\n{}", answer.text().trim_end(), completeness.text());
-        context.output.say(&completeness.in_json(answer.json()), |_| text())?;
+        context.output.print(&completeness.in_json(answer.json()), |_| text())?;
     } else {
         let options = FolderOptions { match_names, min_size, min_files, roots };
         let found = find_identical(&store, &options)?;
         let shown: Vec<_> = found.iter().skip(page.offset()).take(page.limit).collect();
         let identical = found.iter().filter(|group| group.identical).count() as u64;
-        let answer = told::Same {
+        let answer = summary::Same {
             groups: &shown,
             total: found.len() as u64,
             identical,
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
             hints: &context.hints,
         };
         let text = || format!("{}\n{}", answer.text().trim_end(), completeness.text());
-        context.output.say(&completeness.in_json(answer.json()), |_| text())?;
+        context.output.print(&completeness.in_json(answer.json()), |_| text())?;
     }
     Ok(Outcome::Done)
 }

@@ -4,7 +4,7 @@
 //! is the importer's affair.
 
 mod progress;
-mod told;
+mod summary;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use gristmill_jsonl::import::schema::Schema;
 use gristmill_jsonl::import::stats::{DateKind, stats};
 use gristmill_jsonl::import::{import, summary::ImportSummary};
 
-use self::told::Told;
-use super::words::size;
+use self::summary::Told;
+use super::value_parsers::size;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{bytes, counted, grouped, path, visible};
+use crate::output::{bytes, count_of, path, sanitize, thousands};
 use crate::settings::{Raw, keys};
 use crate::signals::Listener;
 
@@ -336,25 +336,25 @@ fn is_tag(tag: &str) -> bool {
 
 fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, Error> {
     let stats = stats(database)?;
-    context.output.say(&stats, |output| {
+    context.output.print(&stats, |output| {
         let rows: Vec<Vec<String>> = stats
             .tables
             .iter()
             .map(|table| {
                 vec![
                     table.table.clone(),
-                    grouped(table.rows),
+                    thousands(table.rows),
                     table.columns.to_string(),
                     bytes(table.bytes),
                     bytes(table.index_bytes),
-                    table.errors.map(grouped).unwrap_or_default(),
+                    table.errors.map(thousands).unwrap_or_default(),
                     table
                         .loaded_at
                         .as_deref()
                         .map(|time| time.chars().take(19).collect())
                         .unwrap_or_default(),
                     match (&table.source, table.sources) {
-                        (Some(last), 2..) => format!("{}, last {last}", counted(table.sources, "file")),
+                        (Some(last), 2..) => format!("{}, last {last}", count_of(table.sources, "file")),
                         (last, _) => last.clone().unwrap_or_default(),
                     },
                 ]
@@ -364,7 +364,7 @@ fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, 
         let total: u64 = stats.tables.iter().map(|table| table.rows).sum();
         let table = output.table(&headers, &rows);
         let place = path(database);
-        let tables = counted(stats.tables.len() as u64, "table");
+        let tables = count_of(stats.tables.len() as u64, "table");
         let mut dates = String::new();
         for table in &stats.tables {
             for date in &table.dates {
@@ -375,12 +375,12 @@ fn show_stats(database: &std::path::Path, context: &Context) -> Result<Outcome, 
                 };
                 dates.push_str(&format!(
                     "{}.{}: {kind} (ISO 8601)\n",
-                    visible(&table.table),
-                    visible(&date.column)
+                    sanitize(&table.table),
+                    sanitize(&date.column)
                 ));
             }
         }
-        format!("{table}{dates}{place}: {tables}, {}, {}", counted(total, "row"), bytes(stats.bytes))
+        format!("{table}{dates}{place}: {tables}, {}, {}", count_of(total, "row"), bytes(stats.bytes))
     })?;
     Ok(Outcome::Done)
 }

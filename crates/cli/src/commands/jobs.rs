@@ -17,7 +17,7 @@ mod show;
 mod work;
 
 use self::work::work;
-use super::{dead, each, object, page_limit};
+use super::{dead, for_each_id, object, page_limit};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
@@ -247,12 +247,12 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<Outcome, Error>
     if let Command::Recover = command {
         return recover(context);
     }
-    let store = context.existing()?;
+    let store = context.open_store()?;
     match command {
         Command::List(list) => show_list(context, &page(&store, &list)?, list.narrows()),
         Command::Show { id } => show::show(context, &store, &id),
         Command::Cancel { ids } => cancel::cancel(context, &store, &ids),
-        Command::Retry { ids } => each(context, &ids, |id| retry(&store, id)),
+        Command::Retry { ids } => for_each_id(context, &ids, |id| retry(&store, id)),
         Command::Recover => Ok(Outcome::Done),
     }
 }
@@ -304,7 +304,7 @@ fn jobs(store: &Store, list: &List, after: Option<&str>) -> Result<Page<JobRow>,
 
 fn show_list(context: &Context, page: &Page<Entry>, narrowed: bool) -> Result<Outcome, Error> {
     let items: Vec<Value> = page.items.iter().map(Entry::as_value).collect::<Result<_, _>>()?;
-    context.output.say(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
+    context.output.print(&json!({"items": items, "next_cursor": page.next_cursor}), |output| {
         table(output, &context.hints, page, narrowed)
     })?;
     Ok(Outcome::Done)
@@ -365,7 +365,7 @@ fn retry(store: &Store, id: &Id) -> Result<(Value, String), Error> {
 
 fn recover(context: &Context) -> Result<Outcome, Error> {
     let max_crashes = context.settings()?.worker.max_crashes;
-    let store = context.existing()?;
+    let store = context.open_store()?;
     // What a dead worker left behind must not run beside the next attempt.
     gristmill_jobs::ProcessGroups::for_database(store.path()).kill_orphans(None);
     let tasks = store.tasks().recover(max_crashes)?;

@@ -3,7 +3,7 @@
 //! Owns --limit and --page.
 
 use crate::error::Error;
-use crate::output::{grouped, plural};
+use crate::output::{plural, thousands};
 
 /// As the user gave it.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -25,12 +25,12 @@ pub(super) struct Page {
 }
 
 /// What fits on a screen or two.
-const FEW: usize = 20;
+const DEFAULT_LIMIT: usize = 20;
 
 impl Paging {
     /// For people, and for programs that ask again.
     pub(super) fn few(self) -> Page {
-        Page { number: self.page, limit: self.limit.unwrap_or(FEW) }
+        Page { number: self.page, limit: self.limit.unwrap_or(DEFAULT_LIMIT) }
     }
 
     /// For programs that read to the end.
@@ -57,7 +57,7 @@ impl Page {
     }
 
     /// Which of them it shows, and how to see more. Nothing when it shows all.
-    pub(super) fn told(self, nouns: &str, shown: usize, total: u64) -> Option<String> {
+    pub(super) fn describe(self, nouns: &str, shown: usize, total: u64) -> Option<String> {
         let first = self.offset();
         if shown as u64 == total {
             return None;
@@ -67,7 +67,7 @@ impl Page {
             let there_are = if pages == 1 { "is" } else { "are" };
             return Some(format!("no page {}: there {there_are} {}", self.number, plural(pages, "page")));
         }
-        let range = format!("{nouns} {} to {} of {}", first + 1, first + shown, grouped(total));
+        let range = format!("{nouns} {} to {} of {}", first + 1, first + shown, thousands(total));
         Some(match self.next(total) {
             Some(next) => format!("{range}; more: --page {next}"),
             None => range,
@@ -103,7 +103,7 @@ mod tests {
             (page(9, usize::MAX), 0, 53, None, Some("no page 9: there is 1 page")),
         ] {
             assert_eq!(page.next(total), next, "{page:?}");
-            assert_eq!(page.told("pairs", shown, total).as_deref(), told, "{page:?}");
+            assert_eq!(page.describe("pairs", shown, total).as_deref(), told, "{page:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::output::aside;
+use crate::output::note;
 
 /// How often it looks, and draws on a terminal; and how often a log gets a line.
 const DRAWN: Duration = Duration::from_millis(100);
@@ -21,28 +21,28 @@ const NARROW: usize = 10;
 /// What there is to say at one moment.
 pub(super) struct Line {
     /// In their order.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<Segment>,
     /// How far it is, in percent, where that can be told.
     pub(super) bar: Option<u64>,
 }
 
 /// A part of the line, and how much it matters: those that matter least go first where there is little room.
-pub(super) struct Part(pub(super) u8, pub(super) String);
+pub(super) struct Segment(pub(super) u8, pub(super) String);
 
 /// Shows until it is ended.
-pub(crate) struct Shown(Option<(Sender<()>, JoinHandle<()>)>);
+pub(crate) struct ProgressReporter(Option<(Sender<()>, JoinHandle<()>)>);
 
-impl Shown {
+impl ProgressReporter {
     /// Begins to show, unless that is not wanted. `tell` is asked again and again, with the time since the beginning.
     pub(super) fn start(quiet: bool, tell: impl FnMut(Duration) -> Line + Send + 'static) -> Self {
         if quiet {
-            return Shown(None);
+            return ProgressReporter(None);
         }
         let (end, ended) = mpsc::channel();
         // Without a thread nothing is shown, and all is done.
         let thread = std::thread::Builder::new().name("progress".to_owned());
         let thread = thread.spawn(move || show(tell, &ended)).ok();
-        Shown(thread.map(|thread| (end, thread)))
+        ProgressReporter(thread.map(|thread| (end, thread)))
     }
 
     /// Takes the line away.
@@ -68,7 +68,7 @@ fn show(mut tell: impl FnMut(Duration) -> Line, ended: &Receiver<()>) {
             // Where nothing happens, nothing is said.
             let line = Line { bar: None, ..line }.fitting(usize::MAX);
             if line != last {
-                aside(&line);
+                note(&line);
                 last = line;
             }
         }
@@ -80,11 +80,11 @@ fn show(mut tell: impl FnMut(Duration) -> Line, ended: &Receiver<()>) {
 
 /// How fast it goes.
 #[derive(Default)]
-pub(super) struct Pace {
+pub(super) struct RateMeter {
     since: Option<(Instant, u64)>,
 }
 
-impl Pace {
+impl RateMeter {
     /// Bytes a second since it was asked first.
     pub(super) fn rate(&mut self, bytes: u64) -> f64 {
         let (begun, before) = *self.since.get_or_insert((Instant::now(), bytes));
@@ -119,15 +119,6 @@ pub(super) fn percent(part: u64, whole: u64) -> u64 {
 fn drawn(percent: u64, cells: usize) -> String {
     let done = percent as usize * cells / 100;
     (0..cells).map(|cell| if cell < done { '█' } else { '░' }).collect()
-}
-
-/// Seconds, for a glance.
-pub(super) fn short(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3_600 => format!("{}:{:02} min", seconds / 60, seconds % 60),
-        _ => format!("{}:{:02} h", seconds / 3_600, seconds / 60 % 60),
-    }
 }
 
 /// Draws over the line that was there.

@@ -16,11 +16,11 @@ use serde_json::json;
 
 use self::sending::{Counts, End, NAMED, Sending};
 use self::source::Way;
-use super::broker::{self, Place};
-use super::progress::{Line, Pace, Part, Shown};
+use super::amqp_common::{self, BrokerArgs};
+use super::progress::{Line, ProgressReporter, RateMeter, Segment};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{aside, counted, grouped, took};
+use crate::output::{count_of, format_duration, note, thousands};
 use crate::settings::consumers::{DECLARE, kind};
 use crate::settings::typed::{self, Typed};
 use crate::settings::value::{self, DURATIONS};
@@ -126,7 +126,7 @@ pub(crate) struct Args {
     transient: bool,
 
     #[command(flatten)]
-    place: Place,
+    place: BrokerArgs,
 
     /// Make the queue if it does not exist: quorum, classic or stream
     #[arg(long, value_name = "KIND", requires = "queue", help_heading = "The broker")]
@@ -169,7 +169,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         ));
     }
     let settings = context.settings()?;
-    let mut builder = broker::builder(&settings.amqp, "gristmill publish")
+    let mut builder = amqp_common::builder(&settings.amqp, "gristmill publish")
         .max_in_flight(args.in_flight.try_into().unwrap_or(1))
         .confirm_timeout(args.confirm_within);
     if let Some(queue) = &args.queue {
@@ -178,21 +178,21 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     if let Some(exchange) = args.exchange.as_ref().filter(|exchange| !exchange.is_empty()) {
         builder = builder.exchange(Exchange::existing(exchange));
     }
-    builder.check().map_err(broker::failed)?;
-    let (signals, mut cancelled) = broker::signals(1)?;
-    let runtime = broker::runtime(2)?;
+    builder.check().map_err(amqp_common::failed)?;
+    let (signals, mut cancelled) = amqp_common::signals(1)?;
+    let runtime = amqp_common::runtime(2)?;
     let started = Instant::now();
     let counts = Arc::new(Counts::default());
     let ended = runtime.block_on(async {
         let client = tokio::select! {
-            client = builder.start() => client.map_err(broker::failed)?,
+            client = builder.start() => client.map_err(amqp_common::failed)?,
             Some(()) = cancelled.recv() => return Ok(End::Interrupted),
         };
         let inputs = source::read(&args.files, args.way())?;
         let shown = show(&counts, context.quiet);
         let end = Sending::new(args, client.publisher(), &counts).all(inputs, cancelled).await;
         shown.end();
-        broker::close(client).await;
+        amqp_common::close(client).await;
         Ok::<_, Error>(end)
     });
     runtime.shutdown_background();
@@ -201,7 +201,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let (published, failed) = (counts.published.load(Relaxed), counts.failed.load(Relaxed));
     let seconds = started.elapsed().as_secs_f64();
     if failed > NAMED {
-        aside(&format!("and {} more that did not arrive", grouped(failed - NAMED)));
+        note(&format!("and {} more that did not arrive", thousands(failed - NAMED)));
     }
     let value = json!({
         "published": published,
@@ -218,10 +218,14 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     let outcome = if failed > 0 { outcome.and(Outcome::ForTheUser) } else { outcome };
     context.output.summary(&value, outcome, |_| {
         let rate = if seconds > 0.0 { (published as f64 / seconds) as u64 } else { 0 };
-        let mut text =
-            format!("{} published in {} ({}/s)", counted(published, "message"), took(seconds), grouped(rate));
+        let mut text = format!(
+            "{} published in {} ({}/s)",
+            count_of(published, "message"),
+            format_duration(seconds),
+            thousands(rate)
+        );
         if failed > 0 {
-            text.push_str(&format!(", {} not", grouped(failed)));
+            text.push_str(&format!(", {} not", thousands(failed)));
         }
         match end {
             End::All => {}
@@ -237,7 +241,7 @@ impl Args {
     fn declared(&self, queue: &str) -> Result<Queue, Error> {
         let Some(text) = &self.declare else { return Ok(Queue::existing(queue)) };
         match kind(text) {
-            Some(kind) => Ok(broker::queue(queue, Some(kind), &self.argument)),
+            Some(kind) => Ok(amqp_common::queue(queue, Some(kind), &self.argument)),
             None => {
                 let legal = DECLARE.legal;
                 Err(Error::Setting(format!("--declare is {text:?}, which is not legal\n\nlegal: {legal}")))
@@ -284,18 +288,18 @@ impl Args {
     }
 }
 
-fn show(counts: &Arc<Counts>, quiet: bool) -> Shown {
+fn show(counts: &Arc<Counts>, quiet: bool) -> ProgressReporter {
     let counts = Arc::clone(counts);
-    let mut pace = Pace::default();
-    Shown::start(quiet, move |_| {
+    let mut pace = RateMeter::default();
+    ProgressReporter::start(quiet, move |_| {
         let (published, failed) = (counts.published.load(Relaxed), counts.failed.load(Relaxed));
         let mut parts = vec![
-            Part(9, format!("{} published", grouped(published))),
-            Part(8, format!("{}/s", grouped(pace.rate(published) as u64))),
-            Part(6, crate::output::bytes(counts.bytes.load(Relaxed))),
+            Segment(9, format!("{} published", thousands(published))),
+            Segment(8, format!("{}/s", thousands(pace.rate(published) as u64))),
+            Segment(6, crate::output::bytes(counts.bytes.load(Relaxed))),
         ];
         if failed > 0 {
-            parts.push(Part(7, format!("{} not", grouped(failed))));
+            parts.push(Segment(7, format!("{} not", thousands(failed))));
         }
         Line { parts, bar: None }
     })

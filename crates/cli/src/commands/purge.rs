@@ -3,10 +3,10 @@
 use gristmill_store::UtcTime;
 use jiff::Timestamp;
 
-use super::words::moment;
+use super::value_parsers::moment;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{counted, time};
+use crate::output::{count_of, time};
 
 const EXAMPLES: &str = "\
 A file or folder that a scan does not find any more stays in the catalog, marked as gone: it may come back, with a \
@@ -37,15 +37,15 @@ enum What {
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
-    let (store, _) = context.scanned()?;
+    let (store, _) = context.open_catalog()?;
     let before = UtcTime::from_micros(args.before.as_microsecond());
     let purged = store.catalog().purge(args.what != What::Folders, args.what != What::Files, before)?;
     context.output.summary(&purged, Outcome::Done, |_| {
         let (files, folders) = (purged.files as u64, purged.folders as u64);
         let what = match args.what {
-            What::Files => counted(files, "file"),
-            What::Folders => counted(folders, "folder"),
-            What::All => format!("{} and {}", counted(files, "file"), counted(folders, "folder")),
+            What::Files => count_of(files, "file"),
+            What::Folders => count_of(folders, "folder"),
+            What::All => format!("{} and {}", count_of(files, "file"), count_of(folders, "folder")),
         };
         let before = time(before);
         format!("forgot {what} gone since before {before} UTC. No file was touched")

@@ -9,11 +9,11 @@ use gristmill_amqp::{Client, Error as Fault, derived_queue_names};
 use serde::Serialize;
 use serde_json::json;
 
-use super::broker::{self, Place};
+use super::amqp_common::{self, BrokerArgs};
 use super::management::Management;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{Output, grouped};
+use crate::output::{Output, thousands};
 use crate::settings::{Settings, consumers};
 
 const EXAMPLES: &str = "\
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     names: Vec<String>,
 
     #[command(flatten)]
-    place: Place,
+    place: BrokerArgs,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -91,15 +91,15 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     args.place.note(context);
     let settings = context.settings()?;
     let wanted = wanted(args, &settings)?;
-    let (signals, mut cancelled) = broker::signals(1)?;
-    let runtime = broker::runtime(1)?;
+    let (signals, mut cancelled) = amqp_common::signals(1)?;
+    let runtime = amqp_common::runtime(1)?;
     let found = runtime.block_on(async {
         let look = async {
-            let client = broker::builder(&settings.amqp, "gristmill queues").start().await?;
+            let client = amqp_common::builder(&settings.amqp, "gristmill queues").start().await?;
             look(&client, &wanted).await
         };
         tokio::select! {
-            found = look => found.map(Some).map_err(broker::failed),
+            found = look => found.map(Some).map_err(amqp_common::failed),
             Some(()) = cancelled.recv() => Ok(None),
         }
     });
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     signals.stop();
     let Some(mut found) = found? else { return Ok(Outcome::Interrupted) };
     let counted = count_returning(&settings, &mut found);
-    context.output.say(&json!({"items": found, "next_cursor": null}), |output| table(output, &found))?;
+    context.output.print(&json!({"items": found, "next_cursor": null}), |output| table(output, &found))?;
     let missing = found.iter().any(|one| !one.exists);
     let outcome = if missing { Outcome::ForTheUser } else { Outcome::Done };
     match counted {
@@ -194,11 +194,12 @@ fn count_returning(settings: &Settings, found: &mut [Found]) -> Result<(), Error
 }
 
 fn table(output: &Output, found: &[Found]) -> String {
-    let number = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| grouped(number.into()));
+    let number =
+        |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| thousands(number.into()));
     let row = |one: &Found| {
         let there = if one.exists { "" } else { "not there" };
         let returning = match one.returning {
-            Some(count) => grouped(count),
+            Some(count) => thousands(count),
             None if one.exists => "unknown".to_owned(),
             None => "-".to_owned(),
         };
@@ -220,6 +221,6 @@ fn failed(fault: Fault) -> Error {
         Fault::ConnectionRefused { code: 540, .. } => {
             Error::Setting(format!("{text}. Streams are read with `gristmill consume QUEUE --offset first`"))
         }
-        other => broker::failed(other),
+        other => amqp_common::failed(other),
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use gristmill_dedup::{ScanMode, ScanOptions};
 
-use super::places::chosen;
+use super::root_paths::chosen;
 use super::scan::scan_and_tell;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
-    let (store, settings) = context.scanned()?;
+    let (store, settings) = context.open_catalog()?;
     let roots = if args.roots.is_empty() { store.roots().list()? } else { chosen(&store, &args.roots)? };
     if roots.is_empty() {
         let text = "no folder is registered yet; scan one: `gristmill scan FOLDER`";

@@ -11,7 +11,7 @@ use gristmill_store::WallClock;
 use serde_json::json;
 
 use super::completeness::Completeness;
-use super::places::with_path;
+use super::root_paths::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::files;
@@ -40,10 +40,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
     let aside = args.html.as_os_str() == "-";
     let target = if aside { None } else { Some(target(&args.html, args.force)?) };
-    let (store, _) = context.scanned()?;
+    let (store, _) = context.open_catalog()?;
     let page = html(&store, &ReportOptions::new(WallClock::system().now()))?;
     match target {
-        None => context.output.say(&json!({"html": page}), |_| page.clone())?,
+        None => context.output.print(&json!({"html": page}), |_| page.clone())?,
         Some(target) => {
             files::replace(&target, page.as_bytes())
                 .map_err(|error| Error::cannot_write(&target, &error, "--html names another file"))?;

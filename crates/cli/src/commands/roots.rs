@@ -6,12 +6,12 @@ use gristmill_store::roots::Root;
 use gristmill_store::{Store, UtcTime};
 use serde_json::{Value, json};
 
-use super::ask::ask;
-use super::places::with_path;
+use super::confirm::confirm;
+use super::root_paths::with_path;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{Output, aside, bytes, counted, grouped, path, time, visible};
+use crate::output::{Output, bytes, count_of, note, path, sanitize, thousands, time};
 
 pub(crate) const LIST: &str = "\
 A root is a folder that was given to `gristmill scan`, with everything below it. A root in another one has its files \
@@ -44,12 +44,12 @@ pub(crate) enum Command {
 }
 
 pub(crate) fn list(context: &Context) -> Result<Outcome, Error> {
-    let (store, _) = context.scanned()?;
+    let (store, _) = context.open_catalog()?;
     let roots = store.roots().list()?;
     let unreadable = roots.iter().map(|root| unreadable(&store, root)).collect::<Result<Vec<_>, _>>()?;
     let items: Vec<Value> =
         roots.iter().zip(&unreadable).map(|(root, unreadable)| as_value(root, unreadable)).collect();
-    context.output.say(&json!({"items": items, "next_cursor": null}), |output| {
+    context.output.print(&json!({"items": items, "next_cursor": null}), |output| {
         table(output, &context.hints, &roots) + &unread_text(&unreadable)
     })?;
     Ok(Outcome::Done)
@@ -68,7 +68,7 @@ fn unreadable(store: &Store, root: &Root) -> Result<Unreadable, Error> {
     let samples = if count > 0 { store.catalog().unreadable(root.id, MAX_SAMPLES)? } else { Vec::new() };
     let line = |(folder, reason): (PathBuf, String)| {
         let folder = if folder.as_os_str().is_empty() { root.path.clone() } else { root.path.join(folder) };
-        format!("{}: {}", path(&folder), visible(&reason))
+        format!("{}: {}", path(&folder), sanitize(&reason))
     };
     let count = u64::try_from(count).unwrap_or(0);
     Ok(Unreadable { count, samples: samples.into_iter().map(line).collect() })
@@ -81,7 +81,7 @@ fn unread_text(unreadable: &[Unreadable]) -> String {
     }
     let samples = unreadable.iter().flat_map(|root| &root.samples);
     let lines: String = samples.map(|sample| format!("  {sample}\n")).collect();
-    format!("\n{} could not be read:\n{lines}", counted(count, "folder"))
+    format!("\n{} could not be read:\n{lines}", count_of(count, "folder"))
 }
 
 fn as_value(root: &Root, unreadable: &Unreadable) -> Value {
@@ -138,8 +138,8 @@ fn table(output: &Output, hints: &Hints, roots: &[Root]) -> String {
     let row = |root: &Root| {
         vec![
             root.name.clone(),
-            or_dash(number(root.folders).map(grouped)),
-            or_dash(number(root.files).map(grouped)),
+            or_dash(number(root.folders).map(thousands)),
+            or_dash(number(root.files).map(thousands)),
             or_dash(number(root.bytes).map(bytes)),
             root.last_scanned_at.map_or_else(|| "not to its end yet".to_owned(), time),
             (if root.follow_links { "followed" } else { "not followed" }).to_owned(),
@@ -153,14 +153,14 @@ fn table(output: &Output, hints: &Hints, roots: &[Root]) -> String {
 
 pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error> {
     let Command::Remove { root, yes } = command;
-    let (store, _) = context.scanned()?;
+    let (store, _) = context.open_catalog()?;
     let root = gristmill_dedup::roots::named(&store, root)?;
     let shown = path(&root.path);
     if !yes {
-        match ask(&format!("Forget {shown} and what was found in it? No file is touched."), false)? {
+        match confirm(&format!("Forget {shown} and what was found in it? No file is touched."), false)? {
             Some(true) => {}
             Some(false) => {
-                aside("nothing was forgotten");
+                note("nothing was forgotten");
                 return Ok(Outcome::ForTheUser);
             }
             None => {
@@ -177,8 +177,8 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Outcome, Error
     context.output.summary(&object, Outcome::Done, |_| {
         format!(
             "{shown} is no root any more: {} and {} forgotten. No file was touched",
-            counted(forgotten.folders as u64, "folder"),
-            counted(forgotten.files as u64, "file")
+            count_of(forgotten.folders as u64, "folder"),
+            count_of(forgotten.files as u64, "file")
         )
     })?;
     Ok(Outcome::Done)

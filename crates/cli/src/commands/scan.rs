@@ -4,7 +4,7 @@
 //! then is the scanner's affair.
 
 mod progress;
-mod told;
+mod summary;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use gristmill_store::Store;
 use gristmill_store::roots::Root;
 use jiff::Timestamp;
 
-use self::told::Told;
-use super::ask::ask;
+use self::summary::Told;
 use super::completeness::Completeness;
-use super::words::{moment, size};
+use super::confirm::confirm;
+use super::value_parsers::{moment, size};
 use crate::context::{Context, open_or_create, options as store_options};
 use crate::error::{Error, Outcome};
-use crate::output::{aside, path};
+use crate::output::{note, path};
 use crate::settings::{Raw, keys};
 use crate::signals::Listener;
 
@@ -178,7 +178,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
         _ => Some(store_options(&settings).open(&settings.database)?),
     };
     if !wanted(store.as_ref(), &folders, args.yes)? {
-        aside("nothing was registered, nothing was scanned");
+        note("nothing was registered, nothing was scanned");
         return Ok(Outcome::ForTheUser);
     }
     let store = store.map_or_else(|| open_or_create(&settings), Ok)?;
@@ -286,7 +286,7 @@ fn wanted(store: Option<&Store>, folders: &[PathBuf], yes: bool) -> Result<bool,
         return Ok(true);
     }
     let question = format!("Register {} and scan? No file is changed.", new.join(", "));
-    Ok(ask(&question, true)?.unwrap_or(true))
+    Ok(confirm(&question, true)?.unwrap_or(true))
 }
 
 /// The roots to scan, registered.
@@ -299,7 +299,7 @@ fn roots(args: &Args, store: &Store, folders: &[PathBuf], context: &Context) -> 
         }
         roots.push(store.roots().register(folder)?);
         if !context.quiet {
-            aside(&format!("{} is registered", path(folder)));
+            note(&format!("{} is registered", path(folder)));
         }
     }
     if args.follow_links || args.no_follow_links {

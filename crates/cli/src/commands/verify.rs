@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{Output, counted, grouped};
+use crate::output::{Output, count_of, thousands};
 
 const EXAMPLES: &str = "\
 This is about what the database says of files and folders; no disk is read (`gristmill scan` and `gristmill refresh` do \
@@ -28,14 +28,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<Outcome, Error> {
-    let (store, _) = context.scanned()?;
+    let (store, _) = context.open_catalog()?;
     let checks = if args.repair { store.catalog().repair()? } else { store.catalog().verify()? };
     let broken: i64 = checks.iter().map(|check| check.broken).sum();
     let repaired: i64 = checks.iter().map(|check| check.repaired).sum();
     let value = json!({"items": checks, "broken": broken, "repaired": repaired});
     context
         .output
-        .say(&value, |output| text(output, &context.hints, &checks, args.repair, (broken, repaired)))?;
+        .print(&value, |output| text(output, &context.hints, &checks, args.repair, (broken, repaired)))?;
     Ok(if broken > repaired { Outcome::ForTheUser } else { Outcome::Done })
 }
 
@@ -48,9 +48,9 @@ fn text(
 ) -> String {
     let number = |number: i64| u64::try_from(number).unwrap_or(0);
     let row = |check: &Check| {
-        let mut row = vec![check.name.to_owned(), grouped(number(check.broken))];
+        let mut row = vec![check.name.to_owned(), thousands(number(check.broken))];
         if repair {
-            row.push(grouped(number(check.repaired)));
+            row.push(thousands(number(check.repaired)));
         }
         row.push(if check.broken > 0 { check.repair.to_owned() } else { String::new() });
         row
@@ -67,15 +67,15 @@ fn text(
         (broken, 0) if !repair => {
             format!(
                 "\n{} not as it should be; `{}` puts it right\n",
-                counted(broken, "row"),
+                count_of(broken, "row"),
                 hints.command("verify --repair")
             )
         }
-        (broken, repaired) if broken == repaired => format!("\n{} repaired\n", counted(repaired, "row")),
+        (broken, repaired) if broken == repaired => format!("\n{} repaired\n", count_of(repaired, "row")),
         (broken, repaired) => format!(
             "\n{} of {} repaired; `{}` sees what is there and puts the rest right\n",
-            grouped(repaired),
-            counted(broken, "row"),
+            thousands(repaired),
+            count_of(broken, "row"),
             hints.command("scan")
         ),
     });

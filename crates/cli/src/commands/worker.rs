@@ -2,7 +2,7 @@
 //!
 //! Owns how it is told to stop. What it does until then is the runner's affair.
 
-mod libraries;
+mod scan_jobs;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
@@ -21,7 +21,7 @@ use super::object;
 use crate::context::{Context, open_or_create};
 use crate::error::{Error, Outcome};
 use crate::hints::Hints;
-use crate::output::{aside, path, plural, time};
+use crate::output::{note, path, plural, time};
 use crate::settings::value::show_duration;
 use crate::settings::{Raw, Settings, keys};
 use crate::signals::Listener;
@@ -92,7 +92,7 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
     let running = start(&store, &settings)?;
     if !context.quiet {
         let queues = settings.worker.queues.join(", ");
-        aside(&format!("worker {} serves {queues} of {}", running.worker(), path(store.path())));
+        note(&format!("worker {} serves {queues} of {}", running.worker(), path(store.path())));
     }
     let attended =
         Attended { running: &running, shutdown: settings.worker.shutdown, quiet: context.quiet, events };
@@ -116,7 +116,7 @@ pub(crate) fn run(args: Args, context: &mut Context) -> Result<Outcome, Error> {
         value.insert("claimed_by_others".to_owned(), json!(claims));
         let left = left(&store, &settings, &running)?;
         if !context.quiet && !left.is_empty() {
-            aside(&tell_left(&left));
+            note(&tell_left(&left));
         }
         value.insert("left".to_owned(), json!(left));
     }
@@ -156,7 +156,7 @@ impl Attended<'_> {
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     let now = Progress::of(self.running);
                     if now != last {
-                        aside(&now.tell());
+                        note(&now.tell());
                         last = now;
                     }
                 }
@@ -177,7 +177,7 @@ impl Attended<'_> {
             ),
         };
         if !self.quiet {
-            aside(&words);
+            note(&words);
         }
         self.stop(scope, limit);
     }
@@ -248,7 +248,7 @@ fn start(store: &Store, settings: &Settings) -> Result<RunnerHandle, Error> {
         .kind(commands)
         .on_job({
             let scan = settings.scan.clone();
-            move |call| libraries::run(call, &scan)
+            move |call| scan_jobs::run(call, &scan)
         });
     Ok(runner.start()?)
 }

@@ -94,7 +94,7 @@ pub(crate) fn from_file(values: &Values, file: &Path) -> Declared {
 
 /// Checks a consumer. `place` is where it is declared, for messages about a setting that is missing.
 pub(crate) fn resolve(declared: &Declared, place: &str) -> Result<Consumer, Error> {
-    let of = Reading { declared, place };
+    let of = ConsumerResolver { declared, place };
     let number = |text: &str| text.parse::<u32>().ok();
     let queue = of.text(&QUEUE, name)?.ok_or_else(|| of.missing(&QUEUE))?;
     Ok(Consumer {
@@ -131,12 +131,12 @@ pub(crate) fn resolve(declared: &Declared, place: &str) -> Result<Consumer, Erro
     })
 }
 
-struct Reading<'a> {
+struct ConsumerResolver<'a> {
     declared: &'a Declared,
     place: &'a str,
 }
 
-impl Reading<'_> {
+impl ConsumerResolver<'_> {
     fn text<T>(&self, key: &Key, read: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>, Error> {
         let Some((raw, _)) = self.declared.get(key.name) else { return Ok(None) };
         let value = match raw {

@@ -11,10 +11,10 @@ use gristmill_amqp::stats::ConsumerStats;
 use gristmill_amqp::{Client, ClientStats, Error as Fault, derived_queue_names};
 use tokio::time::{Instant, timeout};
 
-use super::attend::ticks;
 use super::returning::Returning;
 use super::streams::Streams;
-use crate::output::{counted, grouped};
+use super::supervisor::ticks;
+use crate::output::{count_of, thousands};
 use crate::settings::value::show_duration;
 
 /// How long nothing must happen for there to be nothing left.
@@ -281,7 +281,7 @@ async fn unfinished(
         Progress::Missing(count) => Some(format!(
             "{} that waited for another attempt did not come back within {timeout}, and the queues are empty: another consumer \
                  has taken what is missing, or the broker cannot return it to its queue",
-            counted(*count, "message")
+            count_of(*count, "message")
         )),
         Progress::Unanswered => Some(format!(
             "the broker has not answered for {}: whether messages are left is not known",
@@ -310,7 +310,7 @@ async fn unhandled(client: &Client, one: &ConsumerStats, stream_end: Option<u64>
     let why = one.paused.as_deref().unwrap_or("the cause is not known");
     if let Some(end) = stream_end {
         let position = one.position.unwrap_or_default();
-        let count = counted((end + 1).saturating_sub(position), "message");
+        let count = count_of((end + 1).saturating_sub(position), "message");
         return Ok(format!("{count} unhandled (in the stream {queue}, from offset {position}): {why}"));
     }
     // Those that are held here go back to their queue.
@@ -318,10 +318,11 @@ async fn unhandled(client: &Client, one: &ConsumerStats, stream_end: Option<u64>
     let waiting = retry_queues(client, queue).await?;
     let waiting: Vec<_> = waiting.iter().filter(|(_, messages)| *messages > 0).collect();
     let all = in_queue + waiting.iter().map(|(_, messages)| u64::from(*messages)).sum::<u64>();
-    let mut places = vec![format!("{} in {queue}", grouped(in_queue))];
-    places
-        .extend(waiting.iter().map(|(name, messages)| format!("{} in {name}", grouped((*messages).into()))));
-    Ok(format!("{} unhandled ({}): {why}", counted(all, "message"), places.join(", ")))
+    let mut places = vec![format!("{} in {queue}", thousands(in_queue))];
+    places.extend(
+        waiting.iter().map(|(name, messages)| format!("{} in {name}", thousands((*messages).into()))),
+    );
+    Ok(format!("{} unhandled ({}): {why}", count_of(all, "message"), places.join(", ")))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
-use super::about::{About, Bounds, about, plain, trace};
+use super::metadata::{Bounds, MessageField, about, plain, trace};
 use crate::commands::environment::{HEADER, withheld};
 use crate::error::Error;
 use crate::settings::value::show_duration;
@@ -239,8 +239,8 @@ fn environment(delivery: &Delivery) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for one in about(delivery, BOUNDS, |value| !value.contains('\0')) {
         let (name, value) = match one {
-            About::Property(name, value) => (format!("GRISTMILL_{name}"), value),
-            About::Header(name, value) => (format!("{HEADER}{}", plain(&name, '_')), value),
+            MessageField::Property(name, value) => (format!("GRISTMILL_{name}"), value),
+            MessageField::Header(name, value) => (format!("{HEADER}{}", plain(&name, '_')), value),
         };
         if name != HEADER && variables.iter().all(|(known, _)| *known != name) {
             variables.push((name, value));

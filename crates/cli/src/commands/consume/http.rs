@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tokio_rustls::rustls::crypto::ring;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-use super::about::{About, Bounds, about, plain, trace};
+use super::metadata::{Bounds, MessageField, about, plain, trace};
 use crate::error::Error;
 use crate::settings::consumers::Statuses;
 
@@ -171,10 +171,10 @@ fn headers(delivery: &Delivery) -> Vec<(String, String)> {
     let mut headers = vec![("Content-Type".to_owned(), kind)];
     for one in about(delivery, BOUNDS, |_| true) {
         let (name, value) = match one {
-            About::Property("CONTENT_TYPE", _) => continue,
-            About::Property(name, value) => (format!("X-Gristmill-{}", plain(name, '-')), value),
-            About::Header(name, _) if name.is_empty() => continue,
-            About::Header(name, value) => (format!("X-Gristmill-Header-{}", plain(&name, '-')), value),
+            MessageField::Property("CONTENT_TYPE", _) => continue,
+            MessageField::Property(name, value) => (format!("X-Gristmill-{}", plain(name, '-')), value),
+            MessageField::Header(name, _) if name.is_empty() => continue,
+            MessageField::Header(name, value) => (format!("X-Gristmill-Header-{}", plain(&name, '-')), value),
         };
         if headers.iter().all(|(known, _)| *known != name) {
             headers.push((name, encoded(&value)));

@@ -8,7 +8,7 @@ use gristmill_store::dead_letters::DeadLetter;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::super::broker;
+use super::super::amqp_common;
 use crate::context::Context;
 use crate::error::Error;
 
@@ -34,7 +34,7 @@ impl<'a> Republisher<'a> {
             gristmill_amqp::Error::Unroutable { .. } => Error::Setting(format!(
                 "dead letter {id} stays: there is no queue {queue:?} at the broker to publish its message to"
             )),
-            other => broker::failed(other),
+            other => amqp_common::failed(other),
         })?;
         let removed = store.dead_letters().remove_published(letter)?;
         let text = match removed {
@@ -49,9 +49,9 @@ impl<'a> Republisher<'a> {
     fn connect(&mut self) -> Result<&(Runtime, Client), Error> {
         if self.connected.is_none() {
             let settings = self.context.settings()?;
-            let runtime = broker::runtime(1)?;
-            let builder = broker::builder(&settings.amqp, "gristmill dead retry");
-            let client = runtime.block_on(builder.start()).map_err(broker::failed);
+            let runtime = amqp_common::runtime(1)?;
+            let builder = amqp_common::builder(&settings.amqp, "gristmill dead retry");
+            let client = runtime.block_on(builder.start()).map_err(amqp_common::failed);
             let client = client.inspect_err(|error| self.connected = Some(Err(error.to_string())))?;
             self.connected = Some(Ok((runtime, client)));
         }
@@ -66,7 +66,7 @@ impl<'a> Republisher<'a> {
 impl Drop for Republisher<'_> {
     fn drop(&mut self) {
         if let Some(Ok((runtime, client))) = self.connected.take() {
-            runtime.block_on(broker::close(client));
+            runtime.block_on(amqp_common::close(client));
             runtime.shutdown_background();
         }
     }

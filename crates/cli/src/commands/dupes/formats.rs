@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use crate::commands::completeness::Completeness;
 use crate::commands::paging::Page;
-use crate::commands::places::{Places, bytes as path_bytes, hex, path_text, with_path};
+use crate::commands::root_paths::{RootPaths, bytes as path_bytes, hex, path_text, with_path};
 use crate::hints::Hints;
-use crate::output::{bytes, counted, path};
+use crate::output::{bytes, count_of, path};
 
 /// What was found, and what is needed to tell it.
 pub(super) struct Answer {
     pub(super) groups: Groups,
-    pub(super) places: Places,
+    pub(super) places: RootPaths,
     pub(super) page: Page,
     /// Whether filters were given.
     pub(super) narrowed: bool,
@@ -32,13 +32,13 @@ impl Answer {
             text.push_str(&self.group(group));
             text.push('\n');
         }
-        if let Some(told) = self.page.told("groups", groups.len(), *total) {
+        if let Some(told) = self.page.describe("groups", groups.len(), *total) {
             text.push_str(&format!("{told}\n"));
         }
         text.push_str(&format!(
             "{} of duplicates, {}: {} reclaimable ({} of contents)\n",
-            counted(*total, "group"),
-            counted(*files, "file"),
+            count_of(*total, "group"),
+            count_of(*files, "file"),
             bytes(*reclaimable),
             bytes(*redundant)
         ));
@@ -61,7 +61,7 @@ impl Answer {
         let mut text = format!(
             "{:>10}  {} of {}\n",
             bytes(group.reclaimable),
-            counted(group.copies, "copy"),
+            count_of(group.copies, "copy"),
             bytes(group.size)
         );
         for member in &group.members {

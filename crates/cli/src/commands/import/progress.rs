@@ -5,20 +5,22 @@ use std::time::Duration;
 
 use gristmill_jsonl::import::control::{ImportHandle, ImportPhase, ImportProgress};
 
-use super::super::progress::{Line, Pace, Part, Shown, percent, short};
-use crate::output::{bytes, counted, grouped};
+use super::super::progress::{Line, ProgressReporter, RateMeter, Segment, percent};
+use crate::output::{bytes, count_of, format_seconds, thousands};
 
 /// Shows it until it is ended.
-pub(super) fn show(control: &Arc<ImportHandle>, quiet: bool) -> Shown {
+pub(super) fn show(control: &Arc<ImportHandle>, quiet: bool) -> ProgressReporter {
     let control = control.clone();
-    let mut pace = Pace::default();
-    Shown::start(quiet, move |elapsed| line(&control.progress(), elapsed, &mut pace, control.is_cancelled()))
+    let mut pace = RateMeter::default();
+    ProgressReporter::start(quiet, move |elapsed| {
+        line(&control.progress(), elapsed, &mut pace, control.is_cancelled())
+    })
 }
 
-fn line(progress: &ImportProgress, elapsed: Duration, pace: &mut Pace, stopping: bool) -> Line {
+fn line(progress: &ImportProgress, elapsed: Duration, pace: &mut RateMeter, stopping: bool) -> Line {
     let ImportProgress { phase, files, files_done, bytes: size, bytes_read, rows, rejected } = *progress;
     let knows_end = size > 0 && !stopping && matches!(phase, ImportPhase::Loading | ImportPhase::Indexing);
-    let mut parts = vec![Part(
+    let mut parts = vec![Segment(
         9,
         match phase {
             _ if stopping => "stopping: what is not complete is taken back".to_owned(),
@@ -31,22 +33,22 @@ fn line(progress: &ImportProgress, elapsed: Duration, pace: &mut Pace, stopping:
     )];
     if phase != ImportPhase::Starting {
         let rate = pace.rate(bytes_read);
-        parts.push(Part(3, format!("{} of {}", grouped(files_done), counted(files, "file"))));
+        parts.push(Segment(3, format!("{} of {}", thousands(files_done), count_of(files, "file"))));
         // Standard input has no size.
         let read =
             if size > 0 { format!("{} of {}", bytes(bytes_read), bytes(size)) } else { bytes(bytes_read) };
-        parts.push(Part(7, read));
-        parts.push(Part(6, format!("{}/s", bytes(rate as u64))));
-        parts.push(Part(4, counted(rows, "row")));
+        parts.push(Segment(7, read));
+        parts.push(Segment(6, format!("{}/s", bytes(rate as u64))));
+        parts.push(Segment(4, count_of(rows, "row")));
         if rate > 0.0 && knows_end {
             let left = size.saturating_sub(bytes_read) as f64 / rate;
-            parts.push(Part(8, format!("{} left", short(left as u64))));
+            parts.push(Segment(8, format!("{} left", format_seconds(left as u64))));
         }
     }
     if rejected > 0 {
-        parts.push(Part(5, format!("{} rejected", grouped(rejected))));
+        parts.push(Segment(5, format!("{} rejected", thousands(rejected))));
     }
-    parts.push(Part(2, short(elapsed.as_secs())));
+    parts.push(Segment(2, format_seconds(elapsed.as_secs())));
     Line { parts, bar: knows_end.then(|| percent(bytes_read, size)) }
 }
 
@@ -65,7 +67,7 @@ mod tests {
             rows: 1_234_567,
             rejected: 2,
         };
-        let line = line(&progress, Duration::from_secs(75), &mut Pace::default(), false);
+        let line = line(&progress, Duration::from_secs(75), &mut RateMeter::default(), false);
         assert_eq!(
             line.fitting(200),
             "loading  25 % · ██████░░░░░░░░░░░░░░░░░░ · 3 of 57 files · 100.0 MiB of 400.0 MiB · 0 B/s · \

@@ -9,7 +9,7 @@ use gristmill_store::tasks::{CancelOutcome, TaskRow, TaskStatus};
 use serde_json::{Value, json};
 
 use super::Id;
-use crate::commands::each;
+use crate::commands::for_each_id;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 
@@ -24,7 +24,7 @@ pub(super) fn cancel(context: &Context, store: &Store, ids: &[Id]) -> Result<Out
     let requests: Vec<_> = ids.iter().map(|id| request(store, id)).collect();
     let limit = Instant::now() + WAIT;
     let mut requests = requests.into_iter();
-    each(context, ids, |id| {
+    for_each_id(context, ids, |id| {
         let runs = requests.next().unwrap_or(Ok(false))?;
         let (status, line) = match id {
             Id::Task(number) if runs => wait_for_end(store, *number, limit)?,

@@ -24,7 +24,7 @@ pub(super) fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome,
             value["failures"] = json!(failures);
             let letter = if task.status == TaskStatus::Failed { letter_of(store, *id)? } else { None };
             value["dead_letter"] = json!(letter);
-            context.output.say(&value, |output| {
+            context.output.print(&value, |output| {
                 let next = letter.map(|letter| context.hints.command(&format!("dead show {letter}")));
                 let mut text = task_fields(output, &task, next);
                 failures.iter().for_each(|failed| text.push_str(&attempt(output, failed)));
@@ -41,7 +41,7 @@ pub(super) fn show(context: &Context, store: &Store, id: &Id) -> Result<Outcome,
         Id::Job(id) => {
             let job = store.jobs().get(id)?;
             let value = Entry::Job(Box::new(job.clone())).as_value()?;
-            context.output.say(&value, |output| job_fields(output, &job))?;
+            context.output.print(&value, |output| job_fields(output, &job))?;
         }
     }
     Ok(Outcome::Done)

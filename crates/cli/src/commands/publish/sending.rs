@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
 
 use super::Args;
 use super::source::{Input, Origin};
-use crate::output::{aside, visible};
+use crate::output::{note, sanitize};
 
 /// The number of failed messages that are named; further ones are only counted.
 pub(super) const NAMED: u64 = 20;
@@ -126,7 +126,7 @@ impl<'a> Sending<'a> {
 
     fn not(&self, origin: &Origin, why: &str) {
         if self.counts.failed.fetch_add(1, Relaxed) < NAMED {
-            aside(&format!("error: {origin}: {}", visible(why)));
+            note(&format!("error: {origin}: {}", sanitize(why)));
         }
     }
 }

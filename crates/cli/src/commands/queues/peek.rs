@@ -3,7 +3,7 @@
 use gristmill_amqp::Delivery;
 use serde_json::{Value, json};
 
-use super::super::broker::{self, Place};
+use super::super::amqp_common::{self, BrokerArgs};
 use super::failed;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -34,20 +34,20 @@ pub(crate) struct Args {
     limit: u32,
 
     #[command(flatten)]
-    place: Place,
+    place: BrokerArgs,
 }
 
 pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
     args.place.note(context);
     let settings = context.settings()?;
-    let (signals, mut cancelled) = broker::signals(1)?;
-    let runtime = broker::runtime(1)?;
+    let (signals, mut cancelled) = amqp_common::signals(1)?;
+    let runtime = amqp_common::runtime(1)?;
     let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let found = runtime.block_on(async {
         let peek = async {
-            let client = broker::builder(&settings.amqp, "gristmill queues peek").start().await?;
+            let client = amqp_common::builder(&settings.amqp, "gristmill queues peek").start().await?;
             let found = client.peek(&args.queue, limit).await;
-            broker::close(client).await;
+            amqp_common::close(client).await;
             found
         };
         tokio::select! {
@@ -68,7 +68,7 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             .collect::<Vec<_>>()
             .join("\n"),
     };
-    context.output.say(&json!({"items": items, "next_cursor": null}), text)?;
+    context.output.print(&json!({"items": items, "next_cursor": null}), text)?;
     Ok(Outcome::Done)
 }
 

@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use super::super::ask::{ask, can_ask};
-use super::super::broker::{self, Place};
+use super::super::amqp_common::{self, BrokerArgs};
+use super::super::confirm::{can_ask, confirm};
 use super::failed;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::counted;
+use crate::output::count_of;
 
 pub(super) const HELP: &str = "\
 Deletes the messages that are ready; those that a consumer holds are not deleted. They cannot be brought back.
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     yes: bool,
 
     #[command(flatten)]
-    place: Place,
+    place: BrokerArgs,
 }
 
 pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
@@ -46,20 +46,20 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
             "nothing was deleted: the messages of {queue} would be deleted for good; with --yes they are"
         )));
     }
-    let runtime = broker::runtime(1)?;
+    let runtime = amqp_common::runtime(1)?;
     let client = runtime
-        .block_on(broker::builder(&settings.amqp, "gristmill queues purge").start())
-        .map_err(broker::failed)?;
+        .block_on(amqp_common::builder(&settings.amqp, "gristmill queues purge").start())
+        .map_err(amqp_common::failed)?;
     let (ready, _) = runtime.block_on(client.queue_depth(queue)).map_err(failed)?;
-    let ready = counted(ready.into(), "message");
-    if !args.yes && ask(&format!("Delete {ready} of {queue} for good?"), false)? != Some(true) {
+    let ready = count_of(ready.into(), "message");
+    if !args.yes && confirm(&format!("Delete {ready} of {queue} for good?"), false)? != Some(true) {
         return Err(Error::Setting(format!("nothing was deleted: {ready} stay in {queue}")));
     }
     let deleted = runtime.block_on(client.purge(queue)).map_err(failed)?;
-    runtime.block_on(broker::close(client));
+    runtime.block_on(amqp_common::close(client));
     runtime.shutdown_background();
     context.output.summary(&json!({"queue": queue, "deleted": deleted}), Outcome::Done, |_| {
-        format!("{} of {queue} deleted", counted(deleted.into(), "message"))
+        format!("{} of {queue} deleted", count_of(deleted.into(), "message"))
     })?;
     Ok(Outcome::Done)
 }

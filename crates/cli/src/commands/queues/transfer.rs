@@ -3,13 +3,13 @@
 use gristmill_amqp::{Error as Fault, Transfer, Transferred};
 use serde_json::json;
 
-use super::super::broker::{self, Place};
+use super::super::amqp_common::{self, BrokerArgs};
 use super::super::object;
 use super::failed;
 use super::filter::{self, Condition};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::output::{aside, counted, grouped};
+use crate::output::{count_of, note, thousands};
 
 pub(super) const HELP: &str = "\
 Each message is published to TARGET, confirmed by the broker, and only then removed from SOURCE. Killed at any instant, \
@@ -62,7 +62,7 @@ pub(crate) struct Args {
     dry_run: bool,
 
     #[command(flatten)]
-    place: Place,
+    place: BrokerArgs,
 }
 
 pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> {
@@ -77,19 +77,19 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
     if args.dry_run {
         transfer = transfer.dry_run();
     }
-    let (signals, mut cancelled) = broker::signals(1)?;
-    let runtime = broker::runtime(2)?;
+    let (signals, mut cancelled) = amqp_common::signals(1)?;
+    let runtime = amqp_common::runtime(2)?;
     let ended = runtime.block_on(async {
-        let start = broker::builder(&settings.amqp, "gristmill queues move").start();
+        let start = amqp_common::builder(&settings.amqp, "gristmill queues move").start();
         let client = tokio::select! {
-            client = start => client.map_err(broker::failed)?,
+            client = start => client.map_err(amqp_common::failed)?,
             Some(()) = cancelled.recv() => return Ok(None),
         };
         let cancelled = async {
             cancelled.recv().await;
         };
         let ended = client.transfer(&transfer, cancelled).await;
-        broker::close(client).await;
+        amqp_common::close(client).await;
         Ok::<_, Error>(Some(ended))
     });
     runtime.shutdown_background();
@@ -115,11 +115,11 @@ pub(super) fn run(args: &Args, context: &mut Context) -> Result<Outcome, Error> 
 
 fn outcome(args: &Args, progress: &Transferred) -> Outcome {
     if progress.unreadable > 0 {
-        let count = counted(progress.unreadable, "message");
-        aside(&format!("error: {count} of {}: properties that cannot be read; left there", args.source));
+        let count = count_of(progress.unreadable, "message");
+        note(&format!("error: {count} of {}: properties that cannot be read; left there", args.source));
     }
     if progress.interrupted > 0 {
-        aside("the connection was lost on the way: messages may be in both queues");
+        note("the connection was lost on the way: messages may be in both queues");
     }
     let outcome = if progress.cancelled { Outcome::Interrupted } else { Outcome::Done };
     if progress.unreadable > 0 { outcome.and(Outcome::ForTheUser) } else { outcome }
@@ -136,9 +136,9 @@ fn refused(error: Fault) -> Error {
 
 fn text(args: &Args, progress: &Transferred) -> String {
     let Transferred { examined, matched, moved, .. } = progress;
-    let of = format!("of {} examined in {}", counted(*examined, "message"), args.source);
+    let of = format!("of {} examined in {}", count_of(*examined, "message"), args.source);
     match args.dry_run {
-        true => format!("{} {of} would be moved to {}", grouped(*matched), args.target),
-        false => format!("{} {of} moved to {}", grouped(*moved), args.target),
+        true => format!("{} {of} would be moved to {}", thousands(*matched), args.target),
+        false => format!("{} {of} moved to {}", thousands(*moved), args.target),
     }
 }

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use gristmill_dedup::{ScanHandle, ScanPhase, ScanProgress};
 
-use super::super::progress::{Line, Pace, Part, Shown, percent, short};
-use crate::output::{bytes, counted, grouped};
+use super::super::progress::{Line, ProgressReporter, RateMeter, Segment, percent};
+use crate::output::{bytes, count_of, format_seconds, thousands};
 
 /// Shows it until it is ended.
-pub(super) fn show(control: &Arc<ScanHandle>, quiet: bool) -> Shown {
+pub(super) fn show(control: &Arc<ScanHandle>, quiet: bool) -> ProgressReporter {
     let control = control.clone();
-    let mut pace = Pace::default();
+    let mut pace = RateMeter::default();
     let mut phase = ScanPhase::Starting;
-    Shown::start(quiet, move |elapsed| {
+    ProgressReporter::start(quiet, move |elapsed| {
         let progress = control.progress();
         if phase != progress.phase {
             phase = progress.phase;
@@ -23,7 +23,7 @@ pub(super) fn show(control: &Arc<ScanHandle>, quiet: bool) -> Shown {
     })
 }
 
-fn line(progress: &ScanProgress, elapsed: Duration, pace: &mut Pace, stopping: bool) -> Line {
+fn line(progress: &ScanProgress, elapsed: Duration, pace: &mut RateMeter, stopping: bool) -> Line {
     let bar = (is_reading(progress.phase) && !stopping).then(|| done(progress));
     Line { parts: parts(progress, elapsed, pace, stopping), bar }
 }
@@ -45,53 +45,53 @@ fn is_reading(phase: ScanPhase) -> bool {
     matches!(phase, ScanPhase::Samples | ScanPhase::Contents)
 }
 
-fn parts(progress: &ScanProgress, elapsed: Duration, pace: &mut Pace, stopping: bool) -> Vec<Part> {
+fn parts(progress: &ScanProgress, elapsed: Duration, pace: &mut RateMeter, stopping: bool) -> Vec<Segment> {
     let mut parts = Vec::new();
     let phase = progress.phase;
     if stopping {
-        parts.push(Part(9, "stopping: what was found is being saved".to_owned()));
+        parts.push(Segment(9, "stopping: what was found is being saved".to_owned()));
     } else if is_reading(phase) {
-        parts.push(Part(9, format!("reading {:>3} %", done(progress))));
+        parts.push(Segment(9, format!("reading {:>3} %", done(progress))));
     } else {
-        parts.push(Part(9, name(phase).to_owned()));
+        parts.push(Segment(9, name(phase).to_owned()));
     }
     match phase {
         ScanPhase::Starting | ScanPhase::Walking => {
-            parts.push(Part(6, counted(progress.folders, "folder")));
-            parts.push(Part(8, counted(progress.files, "file")));
-            parts.push(Part(7, bytes(progress.bytes)));
+            parts.push(Segment(6, count_of(progress.folders, "folder")));
+            parts.push(Segment(8, count_of(progress.files, "file")));
+            parts.push(Segment(7, bytes(progress.bytes)));
             // Some scans read while they walk.
             if progress.bytes_read > 0 {
-                parts.push(Part(3, format!("{} read", bytes(progress.bytes_read))));
+                parts.push(Segment(3, format!("{} read", bytes(progress.bytes_read))));
             }
         }
-        ScanPhase::Planning => parts.push(Part(8, counted(progress.files, "file"))),
+        ScanPhase::Planning => parts.push(Segment(8, count_of(progress.files, "file"))),
         ScanPhase::Samples | ScanPhase::Contents => {
             let rate = pace.rate(progress.bytes_read);
             let left = progress.bytes_to_read.saturating_sub(progress.bytes_read);
-            parts.push(Part(
+            parts.push(Segment(
                 3,
-                format!("{} of {}", grouped(progress.read), counted(progress.to_read, "file")),
+                format!("{} of {}", thousands(progress.read), count_of(progress.to_read, "file")),
             ));
-            parts.push(Part(
+            parts.push(Segment(
                 7,
                 format!("{} of {}", bytes(progress.bytes_read), bytes(progress.bytes_to_read)),
             ));
-            parts.push(Part(6, format!("{}/s", bytes(rate as u64))));
+            parts.push(Segment(6, format!("{}/s", bytes(rate as u64))));
             if rate > 0.0 && !stopping {
-                parts.push(Part(8, format!("{} left", short((left as f64 / rate) as u64))));
+                parts.push(Segment(8, format!("{} left", format_seconds((left as f64 / rate) as u64))));
             }
         }
         ScanPhase::Finishing => {}
     }
     if progress.errors > 0 {
-        parts.push(Part(5, format!("{} unreadable", grouped(progress.errors))));
+        parts.push(Segment(5, format!("{} unreadable", thousands(progress.errors))));
     }
     if !matches!(phase, ScanPhase::Planning | ScanPhase::Finishing) {
-        parts.push(Part(1, format!("{}/{} busy", progress.busy, progress.workers)));
+        parts.push(Segment(1, format!("{}/{} busy", progress.busy, progress.workers)));
     }
     // Where the end cannot be told, how long it has taken says more.
-    parts.push(Part(if is_reading(phase) { 2 } else { 4 }, short(elapsed.as_secs())));
+    parts.push(Segment(if is_reading(phase) { 2 } else { 4 }, format_seconds(elapsed.as_secs())));
     parts
 }
 
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn line(progress: &ScanProgress, width: usize) -> String {
-        super::line(progress, Duration::from_secs(75), &mut Pace::default(), false).fitting(width)
+        super::line(progress, Duration::from_secs(75), &mut RateMeter::default(), false).fitting(width)
     }
 
     #[test]

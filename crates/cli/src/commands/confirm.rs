@@ -5,7 +5,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use crate::error::Error;
-use crate::output::visible;
+use crate::output::sanitize;
 
 /// Whether there is a terminal to ask at.
 pub(super) fn can_ask() -> bool {
@@ -13,13 +13,13 @@ pub(super) fn can_ask() -> bool {
 }
 
 /// Asks at the terminal; `Enter` alone means `otherwise`. Returns none where there is no terminal.
-pub(super) fn ask(question: &str, otherwise: bool) -> Result<Option<bool>, Error> {
+pub(super) fn confirm(question: &str, otherwise: bool) -> Result<Option<bool>, Error> {
     if !can_ask() {
         return Ok(None);
     }
     let choice = if otherwise { "[Y/n]" } else { "[y/N]" };
     let mut answer = String::new();
-    let asked = write!(io::stderr(), "{} {choice} ", visible(question))
+    let asked = write!(io::stderr(), "{} {choice} ", sanitize(question))
         .and_then(|()| io::stdin().read_line(&mut answer))
         .map_err(|error| Error::System(format!("cannot ask: {error}; --yes asks nothing")))?;
     Ok(Some(match answer.trim().to_lowercase().as_str() {

@@ -38,7 +38,7 @@ pub(crate) struct Pages {
 
 pub(crate) fn completions(shell: Shell, context: &Context) -> Result<Outcome, Error> {
     let script = script(shell)?;
-    context.output.say(&json!({"shell": shell.to_string(), "script": script}), |_| script.clone())?;
+    context.output.print(&json!({"shell": shell.to_string(), "script": script}), |_| script.clone())?;
     Ok(Outcome::Done)
 }
 
@@ -51,7 +51,7 @@ fn script(shell: Shell) -> Result<String, Error> {
 pub(crate) fn man(pages: &Pages, context: &Context) -> Result<Outcome, Error> {
     let Some(folder) = &pages.out else {
         let (_, page) = page(grammar())?;
-        context.output.say(&json!({"page": page}), |_| page.clone())?;
+        context.output.print(&json!({"page": page}), |_| page.clone())?;
         return Ok(Outcome::Done);
     };
     let failed =

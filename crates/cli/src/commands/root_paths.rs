@@ -13,11 +13,11 @@ use serde_json::{Map, Value, json};
 use crate::error::Error;
 
 /// The roots of a store, by number.
-pub(super) struct Places(HashMap<i64, Root>);
+pub(super) struct RootPaths(HashMap<i64, Root>);
 
-impl Places {
+impl RootPaths {
     pub(super) fn new(store: &Store) -> Result<Self, Error> {
-        Ok(Places(store.roots().list()?.into_iter().map(|root| (root.id, root)).collect()))
+        Ok(RootPaths(store.roots().list()?.into_iter().map(|root| (root.id, root)).collect()))
     }
 
     /// The path of something in a root. A root's own path there is empty.

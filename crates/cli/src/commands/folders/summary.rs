@@ -9,9 +9,9 @@ use gristmill_store::UtcTime;
 use serde_json::{Map, Value, json};
 
 use crate::commands::paging::Page;
-use crate::commands::places::{Places, with_path};
+use crate::commands::root_paths::{RootPaths, with_path};
 use crate::hints::Hints;
-use crate::output::{bytes, counted, path, time};
+use crate::output::{bytes, count_of, path, time};
 
 /// Identical folders, and those that are identical apart from entries that were not scanned.
 pub(super) struct Same<'a> {
@@ -19,7 +19,7 @@ pub(super) struct Same<'a> {
     pub(super) total: u64,
     /// Groups of identical folders.
     pub(super) identical: u64,
-    pub(super) places: Places,
+    pub(super) places: RootPaths,
     pub(super) page: Page,
     pub(super) narrowed: bool,
     pub(super) hints: &'a Hints,
@@ -29,7 +29,7 @@ pub(super) struct Same<'a> {
 pub(super) struct Similar<'a> {
     pub(super) pairs: &'a [SimilarPair],
     pub(super) total: u64,
-    pub(super) places: Places,
+    pub(super) places: RootPaths,
     pub(super) page: Page,
     pub(super) narrowed: bool,
     pub(super) hints: &'a Hints,
@@ -71,8 +71,8 @@ impl Same<'_> {
             text.push_str(&format!(
                 "{:>10}  {} of {}, {}{}\n",
                 if group.identical { bytes(group.reclaimable) } else { "-".to_owned() },
-                counted(group.folders.len() as u64, "folder"),
-                counted(group.files, "file"),
+                count_of(group.folders.len() as u64, "folder"),
+                count_of(group.files, "file"),
                 bytes(group.bytes),
                 if group.identical { String::new() } else { apart(group.unscanned()) }
             ));
@@ -87,15 +87,15 @@ impl Same<'_> {
             }
             text.push('\n');
         }
-        if let Some(told) = self.page.told("groups", self.groups.len(), self.total) {
+        if let Some(told) = self.page.describe("groups", self.groups.len(), self.total) {
             text.push_str(&format!("{told}\n"));
         }
-        text.push_str(&format!("{} of identical folders", counted(self.identical, "group")));
+        text.push_str(&format!("{} of identical folders", count_of(self.identical, "group")));
         match self.total - self.identical {
             0 => text.push('\n'),
             others => text.push_str(&format!(
                 "; {} identical apart from entries not scanned\n",
-                counted(others, "group")
+                count_of(others, "group")
             )),
         }
         text
@@ -136,10 +136,10 @@ impl Similar<'_> {
             text.push_str(&self.pair(pair));
             text.push('\n');
         }
-        if let Some(told) = self.page.told("pairs", self.pairs.len(), self.total) {
+        if let Some(told) = self.page.describe("pairs", self.pairs.len(), self.total) {
             text.push_str(&format!("{told}\n"));
         }
-        text.push_str(&format!("{} of similar folders\n", counted(self.total, "pair")));
+        text.push_str(&format!("{} of similar folders\n", count_of(self.total, "pair")));
         text
     }
 
@@ -147,19 +147,19 @@ impl Similar<'_> {
         let mut text = format!(
             "{:>8.1} %  {} in common, {}\n",
             pair.similarity,
-            counted(pair.matching_files, "file"),
+            count_of(pair.matching_files, "file"),
             bytes(pair.matching_bytes)
         );
         for (letter, side) in [("A", &pair.a), ("B", &pair.b)] {
             let partly = if side.whole { "" } else { "; not all of it could be read" };
             let others = match side.identical {
                 0 => String::new(),
-                others => format!("; {} elsewhere", counted(others, "identical folder")),
+                others => format!("; {} elsewhere", count_of(others, "identical folder")),
             };
             text.push_str(&format!(
                 "         {letter}  {}  ({}, {}{partly}{others})\n",
                 path(&self.places.absolute(side.root, &side.path)),
-                counted(side.files, "file"),
+                count_of(side.files, "file"),
                 bytes(side.bytes)
             ));
         }
@@ -168,7 +168,7 @@ impl Similar<'_> {
         }
         if pair.differences.contains(&Difference::UnscannedEntries) {
             let of = |side: &Side, letter| match side.unscanned {
-                Some(entries) => format!("{} of {letter}", counted(entries, "entry")),
+                Some(entries) => format!("{} of {letter}", count_of(entries, "entry")),
                 None => format!("unknown of {letter} until it is scanned again"),
             };
             text.push_str(&format!("            not scanned: {}, {}\n", of(&pair.a, "A"), of(&pair.b, "B")));
@@ -199,7 +199,7 @@ fn apart(entries: Option<u64>) -> String {
 
 fn unscanned(entries: Option<u64>) -> String {
     match entries {
-        Some(entries) => format!("{} not scanned", counted(entries, "entry")),
+        Some(entries) => format!("{} not scanned", count_of(entries, "entry")),
         None => "entries not scanned: not recorded".to_owned(),
     }
 }
@@ -208,17 +208,17 @@ fn list<T>(text: &mut String, what: &str, listed: &CappedList<T>, line: impl Fn(
     if listed.total == 0 {
         return;
     }
-    text.push_str(&format!("            {what}: {}\n", counted(listed.total, "file")));
+    text.push_str(&format!("            {what}: {}\n", count_of(listed.total, "file")));
     for item in &listed.items {
         text.push_str(&format!("              {}\n", line(item)));
     }
     let more = listed.total.saturating_sub(listed.items.len() as u64);
     if more > 0 && !listed.items.is_empty() {
-        text.push_str(&format!("              and {} more (--list)\n", counted(more, "file")));
+        text.push_str(&format!("              and {} more (--list)\n", count_of(more, "file")));
     }
 }
 
-fn nothing(places: &Places, narrowed: bool, hints: &Hints, none: &str) -> String {
+fn nothing(places: &RootPaths, narrowed: bool, hints: &Hints, none: &str) -> String {
     match () {
         () if places.is_empty() => format!("nothing was scanned yet: {}", hints.command("scan FOLDER")),
         () if narrowed => {
@@ -229,13 +229,13 @@ fn nothing(places: &Places, narrowed: bool, hints: &Hints, none: &str) -> String
     }
 }
 
-fn located(places: &Places, root: i64, path: &Path) -> Map<String, Value> {
+fn located(places: &RootPaths, root: i64, path: &Path) -> Map<String, Value> {
     let mut object = with_path(&places.absolute(root, path));
     places.insert_root(&mut object, root);
     object
 }
 
-fn side(places: &Places, side: &Side) -> Value {
+fn side(places: &RootPaths, side: &Side) -> Value {
     let mut object = located(places, side.root, &side.path);
     object.insert("files".to_owned(), json!(side.files));
     object.insert("bytes".to_owned(), json!(side.bytes));

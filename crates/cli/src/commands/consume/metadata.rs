@@ -15,7 +15,7 @@ pub(super) struct Bounds {
 
 /// Something about a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum About {
+pub(super) enum MessageField {
     /// In words of ours: `QUEUE`, `MESSAGE_ID`.
     Property(&'static str, String),
     /// A header of the message by its own name.
@@ -24,7 +24,7 @@ pub(super) enum About {
 
 /// All there is to say about a message, in order. What cannot stand in `may_stand` is left out, and never more than
 /// this costs the message.
-pub(super) fn about(delivery: &Delivery, bounds: Bounds, may_stand: fn(&str) -> bool) -> Vec<About> {
+pub(super) fn about(delivery: &Delivery, bounds: Bounds, may_stand: fn(&str) -> bool) -> Vec<MessageField> {
     let properties = delivery.properties();
     let number = |number: u32| Some(number.to_string());
     let given = [
@@ -42,15 +42,17 @@ pub(super) fn about(delivery: &Delivery, bounds: Bounds, may_stand: fn(&str) -> 
         ("APP_ID", properties.app_id.clone()),
         ("TIMESTAMP", properties.timestamp.map(|seconds| seconds.to_string())),
     ];
-    let known = given.into_iter().filter_map(|(name, value)| Some(About::Property(name, value?)));
-    let headers =
-        delivery.headers().iter().map(|(name, value)| About::Header(name.to_owned(), value.to_string()));
+    let known = given.into_iter().filter_map(|(name, value)| Some(MessageField::Property(name, value?)));
+    let headers = delivery
+        .headers()
+        .iter()
+        .map(|(name, value)| MessageField::Header(name.to_owned(), value.to_string()));
     let mut room = bounds.total;
     let mut all = Vec::new();
     for one in known.chain(headers) {
         let (name, value) = match &one {
-            About::Property(name, value) => (*name, value),
-            About::Header(name, value) => (name.as_str(), value),
+            MessageField::Property(name, value) => (*name, value),
+            MessageField::Header(name, value) => (name.as_str(), value),
         };
         // With what stands around it: a prefix, a `=`, an end.
         let size = name.len() + value.len() + 32;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::broker::Place;
+use super::super::amqp_common::BrokerArgs;
 use super::drain::TIMEOUT;
 use crate::context::Context;
 use crate::error::Error;
@@ -226,7 +226,7 @@ pub(crate) struct Args {
     consumer_timeout: Option<String>,
 
     #[command(flatten)]
-    place: Place,
+    place: BrokerArgs,
 
     /// Make the queue if it is not there: quorum, classic or stream
     #[arg(long, value_name = "KIND", help_heading = "The broker")]

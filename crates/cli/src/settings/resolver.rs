@@ -16,21 +16,21 @@ use gristmill_store::catalog::Algorithm;
 
 use super::keys::{self, Key};
 use super::{
-    Environment, Flags, Origin, Raw, Shown, absolute, config_path, consumers, file, non_empty, under_home,
-    value,
+    Environment, Flags, Origin, Raw, ResolvedSetting, absolute, config_path, consumers, file, non_empty,
+    under_home, value,
 };
 use crate::error::Error;
 
 /// The three layers, and what has been read of them so far.
-pub(super) struct Reading<'a> {
+pub(super) struct Resolver<'a> {
     flags: &'a Flags,
     env: Environment<'a>,
     file: PathBuf,
     found: file::File,
-    pub(super) shown: Vec<Shown>,
+    pub(super) shown: Vec<ResolvedSetting>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> Resolver<'a> {
     pub(super) fn new(flags: &'a Flags, env: Environment<'a>) -> Result<Self, Error> {
         // Without a home there is no file; who needs one is told when it comes to that.
         let (file, named) = config_path(flags, env).unwrap_or_default();
@@ -42,7 +42,7 @@ impl<'a> Reading<'a> {
                 return Err(Error::Setting(text));
             }
         };
-        Ok(Reading { flags, env, file, found, shown: Vec::new() })
+        Ok(Resolver { flags, env, file, found, shown: Vec::new() })
     }
 
     /// The value that wins, and where it is from; nothing when nobody gave one.
@@ -72,7 +72,7 @@ impl<'a> Reading<'a> {
             Raw::Many(_) => None,
         };
         let value = value.ok_or_else(|| self.wrong(key))?;
-        self.shown.push(Shown { key, value: show(&value), origin });
+        self.shown.push(ResolvedSetting { key, value: show(&value), origin });
         Ok(value)
     }
 
@@ -186,7 +186,7 @@ impl<'a> Reading<'a> {
         let endpoints = uris.iter().map(|uri| uri.parse::<Endpoint>()).collect::<Result<Vec<_>, _>>();
         let endpoints = endpoints.map_err(|error| wrong(&error.to_string()))?;
         let shown = endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ");
-        self.shown.push(Shown { key, value: shown, origin });
+        self.shown.push(ResolvedSetting { key, value: shown, origin });
         Ok(uris)
     }
 
@@ -259,7 +259,7 @@ impl<'a> Reading<'a> {
         if names.is_empty() || names.iter().any(String::is_empty) {
             return Err(self.wrong(key));
         }
-        self.shown.push(Shown { key, value: names.join(", "), origin });
+        self.shown.push(ResolvedSetting { key, value: names.join(", "), origin });
         Ok(names)
     }
 
@@ -278,7 +278,7 @@ impl<'a> Reading<'a> {
             Some(_) => return Err(self.wrong(key)),
         };
         let path = absolute(&path)?;
-        self.shown.push(Shown { key, value: path.display().to_string(), origin });
+        self.shown.push(ResolvedSetting { key, value: path.display().to_string(), origin });
         Ok(path)
     }
 

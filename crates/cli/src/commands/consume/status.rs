@@ -6,14 +6,14 @@ use gristmill_amqp::{ClientStats, stats::StatsHandle};
 use serde_json::{Value, json};
 
 use super::super::object;
-use super::super::progress::{Line, Part, Shown};
+use super::super::progress::{Line, ProgressReporter, Segment};
 use crate::error::Error;
-use crate::output::{Output, counted, grouped, took};
+use crate::output::{Output, count_of, format_duration, thousands};
 
 /// Shows how it goes until it is ended.
-pub(super) fn show(watch: StatsHandle, quiet: bool) -> Shown {
+pub(super) fn show(watch: StatsHandle, quiet: bool) -> ProgressReporter {
     let mut rate = Rate::default();
-    Shown::start(quiet, move |_| {
+    ProgressReporter::start(quiet, move |_| {
         let stats = watch.stats();
         let sum = Sum::of(&stats);
         line(&sum, rate.of(sum.acknowledged), &state(&stats))
@@ -68,12 +68,12 @@ fn state(stats: &ClientStats) -> String {
 
 fn line(sum: &Sum, rate: u64, state: &str) -> Line {
     let mut parts = vec![
-        Part(9, state.to_owned()),
-        Part(8, format!("{}/s", grouped(rate))),
-        Part(7, format!("{} acknowledged", grouped(sum.acknowledged))),
-        Part(5, format!("{} in flight", grouped(sum.in_flight))),
+        Segment(9, state.to_owned()),
+        Segment(8, format!("{}/s", thousands(rate))),
+        Segment(7, format!("{} acknowledged", thousands(sum.acknowledged))),
+        Segment(5, format!("{} in flight", thousands(sum.in_flight))),
     ];
-    parts.extend(sum.lag.map(|lag| Part(6, format!("{} waiting", grouped(lag)))));
+    parts.extend(sum.lag.map(|lag| Segment(6, format!("{} waiting", thousands(lag)))));
     for (count, what, weight) in [
         (sum.postponed, "to come back", 5),
         (sum.retried, "retried", 3),
@@ -81,7 +81,7 @@ fn line(sum: &Sum, rate: u64, state: &str) -> Line {
         (sum.skipped, "skipped", 2),
     ] {
         if count > 0 {
-            parts.push(Part(weight, format!("{} {what}", grouped(count))));
+            parts.push(Segment(weight, format!("{} {what}", thousands(count))));
         }
     }
     Line { parts, bar: None }
@@ -124,11 +124,11 @@ pub(super) fn text(stats: &ClientStats, elapsed: Duration, output: &Output) -> S
             vec![
                 one.name.clone(),
                 one.queue.clone(),
-                grouped(one.received),
-                grouped(one.done),
-                grouped(one.retried),
-                grouped(one.rejected),
-                grouped(one.skipped),
+                thousands(one.received),
+                thousands(one.done),
+                thousands(one.retried),
+                thousands(one.rejected),
+                thousands(one.skipped),
                 one.handler.as_ref().map_or_else(String::new, |handler| milliseconds(handler.p50_ns)),
                 one.handler.as_ref().map_or_else(String::new, |handler| milliseconds(handler.p99_ns)),
             ]
@@ -142,18 +142,18 @@ pub(super) fn text(stats: &ClientStats, elapsed: Duration, output: &Output) -> S
     let mut text = output.table(&headers, &rows);
     text.push_str(&format!(
         "{} done in {} ({}/s)",
-        counted(sum.done, "message"),
-        took(seconds),
-        grouped(rate)
+        count_of(sum.done, "message"),
+        format_duration(seconds),
+        thousands(rate)
     ));
     if sum.postponed > 0 {
-        let count = grouped(sum.postponed);
+        let count = thousands(sum.postponed);
         text.push_str(&format!("; {count} postponed, which come back to their queue for another attempt"));
     }
     if sum.rejected > 0 {
         text.push_str(&format!(
             "; {} given up: see QUEUE.dead, or where --dead-letters says",
-            grouped(sum.rejected)
+            thousands(sum.rejected)
         ));
     }
     text

@@ -12,9 +12,9 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
 use super::drain;
 use super::returning::Returning;
-use crate::commands::broker;
+use crate::commands::amqp_common;
 use crate::error::Error;
-use crate::output::aside;
+use crate::output::note;
 use crate::settings::value::show_duration;
 
 /// How often it is looked at.
@@ -31,7 +31,7 @@ pub(super) fn ticks() -> Interval {
 }
 
 /// What is waited with.
-pub(super) struct Attended {
+pub(super) struct Supervisor {
     pub(super) watch: StatsHandle,
     pub(super) told: UnboundedReceiver<()>,
     /// Set when not even what runs may go on.
@@ -57,7 +57,7 @@ pub(super) struct Attended {
 /// ended.
 pub(super) type Check = Box<dyn Fn() -> Result<(), Error> + Send>;
 
-impl Attended {
+impl Supervisor {
     /// Waits for the end, and brings it about in order.
     pub(super) async fn until_stopped(&mut self, client: Client) -> Result<ClientStats, Fault> {
         let drain = self.drain.take();
@@ -111,7 +111,7 @@ impl Attended {
     /// Whether consuming cannot continue. What runs then goes back to the queue.
     fn has_failed(&mut self, client: &Client) -> bool {
         let failure = self.checks.iter().find_map(|check| check().err());
-        self.failure = failure.or_else(|| client.check_running().err().map(broker::failed));
+        self.failure = failure.or_else(|| client.check_running().err().map(amqp_common::failed));
         if self.failure.is_some() {
             let _ = self.halt.send(true);
             self.shutdown = HURRY;
@@ -128,7 +128,7 @@ impl Attended {
                      it is full"
                 ));
             }
-            false if !self.quiet => aside(&format!("warning: {uncounted}; nothing else is left")),
+            false if !self.quiet => note(&format!("warning: {uncounted}; nothing else is left")),
             false => {}
         }
     }
@@ -136,7 +136,7 @@ impl Attended {
     async fn stop(&mut self, client: Client) -> ClientStats {
         let limit = show_duration(self.shutdown);
         if self.times_told > 0 && !self.quiet {
-            aside(&format!("stopping: what runs has {limit}; once more ends it within a second"));
+            note(&format!("stopping: what runs has {limit}; once more ends it within a second"));
         }
         let mut shutdown = std::pin::pin!(client.shutdown(self.shutdown));
         let mut hurry = None;
@@ -148,7 +148,7 @@ impl Attended {
                     let _ = self.halt.send(true);
                     hurry.get_or_insert(Instant::now() + HURRY);
                     if !self.quiet {
-                        aside("stopping now: what runs is ended, and its messages go back to the queue; once more ends it at once");
+                        note("stopping now: what runs is ended, and its messages go back to the queue; once more ends it at once");
                     }
                 }
                 // The broker sees the connection go, and delivers again what was not acknowledged.

@@ -5,7 +5,7 @@ use std::path::Path;
 use gristmill_jsonl::import::options::Target;
 use gristmill_jsonl::import::summary::{FileOutcome, FileSummary, ImportSummary};
 
-use crate::output::{Output, bytes, counted, grouped, path, took, visible};
+use crate::output::{Output, bytes, count_of, format_duration, path, sanitize, thousands};
 
 /// What an import did, and what is needed to tell it.
 pub(super) struct Told<'a> {
@@ -21,22 +21,23 @@ impl Told<'_> {
         let summary = self.summary;
         if matches!(self.target, Target::Schema | Target::Preview(_)) {
             let schemas = summary.files.iter().filter_map(|file| file.sql.as_ref());
-            lines.extend(schemas.map(|sql| format!("{};", crate::output::lines_visible(sql))));
+            lines.extend(schemas.map(|sql| format!("{};", crate::output::sanitize_lines(sql))));
             lines.push(String::new());
         }
         if !summary.files.is_empty() {
             lines.push(self.table(output));
         }
         for file in &summary.files {
-            lines
-                .extend(file.notes.iter().map(|note| format!("{}: {}", visible(&file.table), visible(note))));
+            lines.extend(
+                file.notes.iter().map(|note| format!("{}: {}", sanitize(&file.table), sanitize(note))),
+            );
             if let FileOutcome::Failed(why) = &file.outcome {
-                lines.push(format!("{} could not be loaded: {}", visible(&file.source), visible(why)));
+                lines.push(format!("{} could not be loaded: {}", sanitize(&file.source), sanitize(why)));
             }
         }
         lines.extend(self.rejected());
         let unmatched = self.summary.unmatched.iter();
-        lines.extend(unmatched.map(|name| format!("no table has a column {:?}", visible(name))));
+        lines.extend(unmatched.map(|name| format!("no table has a column {:?}", sanitize(name))));
         lines.push(self.end());
         lines.join("\n")
     }
@@ -66,7 +67,7 @@ impl Told<'_> {
         }
         let were = |count: u64| match count {
             1 => "1 line was rejected".to_owned(),
-            count => format!("{} lines were rejected", grouped(count)),
+            count => format!("{} lines were rejected", thousands(count)),
         };
         let unchanged = self.summary.files.iter().filter(|file| file.outcome == FileOutcome::Unchanged);
         let earlier: u64 = unchanged.map(|file| file.rejected).sum();
@@ -81,12 +82,12 @@ impl Told<'_> {
         }
         lines.push(format!("{}:", were(count)));
         lines.extend(examples.iter().map(|bad| {
-            format!("  {}:{}:{}: {}", visible(&bad.file), bad.line, bad.column, visible(&bad.reason))
+            format!("  {}:{}:{}: {}", sanitize(&bad.file), bad.line, bad.column, sanitize(&bad.reason))
         }));
         lines.push(match self.rejects {
             Some(file) => format!("  All of them: {}", path(file)),
             None if count > examples.len() as u64 => {
-                let more = grouped(count - examples.len() as u64);
+                let more = thousands(count - examples.len() as u64);
                 format!("  and {more} more; --rejects FILE writes all of them to a file")
             }
             None => return lines,
@@ -111,10 +112,10 @@ impl Told<'_> {
         let tables = tables.len() as u64;
         let done = format!(
             "{}, {} from {} in {} ({}/s)",
-            counted(tables, if *self.target == Target::ValidateOnly { "file" } else { "table" }),
-            counted(*rows, "row"),
+            count_of(tables, if *self.target == Target::ValidateOnly { "file" } else { "table" }),
+            count_of(*rows, "row"),
             bytes(*size),
-            took(*seconds),
+            format_duration(*seconds),
             bytes(rate)
         );
         let done = if tables == 0 && *rows == 0 { "nothing".to_owned() } else { done };
@@ -139,14 +140,17 @@ impl Told<'_> {
             return format!("stopped; {kept}{next}");
         }
         if let Some(bad) = stopped_by {
-            return format!("stopped at line {} of {}; {kept}", grouped(bad.line), visible(&bad.file));
+            return format!("stopped at line {} of {}; {kept}", thousands(bad.line), sanitize(&bad.file));
         }
         if !*is_published {
             return format!("nothing could be loaded; {kept}");
         }
         let unchanged = files.iter().filter(|file| file.outcome == FileOutcome::Unchanged).count() as u64;
-        let unchanged =
-            if unchanged > 0 { format!("; {} unchanged", counted(unchanged, "file")) } else { String::new() };
+        let unchanged = if unchanged > 0 {
+            format!("; {} unchanged", count_of(unchanged, "file"))
+        } else {
+            String::new()
+        };
         let done = if done == "nothing" { "nothing loaded".to_owned() } else { done };
         format!("{database}: {done}{unchanged}")
     }
@@ -176,7 +180,7 @@ fn row(files: &[&FileSummary], target: &Target, has_many: bool) -> Vec<String> {
     let outcome = match &outcomes[..] {
         [(word, _)] => word.clone(),
         several => {
-            let several = several.iter().map(|(word, count)| format!("{} {word}", grouped(*count)));
+            let several = several.iter().map(|(word, count)| format!("{} {word}", thousands(*count)));
             several.collect::<Vec<_>>().join(", ")
         }
     };
@@ -184,15 +188,15 @@ fn row(files: &[&FileSummary], target: &Target, has_many: bool) -> Vec<String> {
     let widest = files.iter().max_by_key(|file| file.columns.len()).copied();
     let mut row = vec![
         files[0].table.clone(),
-        grouped(sum(|file| file.rows)),
-        grouped(sum(|file| file.rejected)),
+        thousands(sum(|file| file.rows)),
+        thousands(sum(|file| file.rejected)),
         widest.map_or(0, |file| file.columns.len()).to_string(),
         bytes(sum(|file| file.bytes)),
         widest.and_then(|file| file.primary_key.clone()).unwrap_or_default(),
         outcome,
     ];
     if has_many {
-        row.insert(1, grouped(files.len() as u64));
+        row.insert(1, thousands(files.len() as u64));
     }
     row
 }

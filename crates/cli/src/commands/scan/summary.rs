@@ -6,10 +6,10 @@ use gristmill_store::roots::Root;
 use serde_json::{Value, json};
 
 use crate::commands::completeness::Completeness;
-use crate::commands::places::{bytes as path_bytes, path_text};
+use crate::commands::root_paths::{bytes as path_bytes, path_text};
 use crate::error::Error;
 use crate::hints::Hints;
-use crate::output::{bytes, counted, grouped, path, took, visible};
+use crate::output::{bytes, count_of, format_duration, path, sanitize, thousands};
 
 /// What a scan did, and what is needed to tell it.
 pub(super) struct Told<'a> {
@@ -77,14 +77,14 @@ impl Told<'_> {
     fn amount(&self) -> String {
         let ScanSummary { folders, files, bytes: size, read_files, read_bytes, seconds, .. } = self.summary;
         let seen =
-            format!("{} in {}, {}", counted(*files, "file"), counted(*folders, "folder"), bytes(*size));
-        let read = format!("read {}, {}", counted(*read_files, "file"), bytes(*read_bytes));
+            format!("{} in {}, {}", count_of(*files, "file"), count_of(*folders, "folder"), bytes(*size));
+        let read = format!("read {}, {}", count_of(*read_files, "file"), bytes(*read_bytes));
         let parts = match self.mode {
             ScanMode::All => vec![seen, read],
             ScanMode::Hash => vec![read],
             ScanMode::Walk | ScanMode::Refresh => vec![seen],
         };
-        format!("{}; took {}", parts.join("; "), took(seconds.total))
+        format!("{}; took {}", parts.join("; "), format_duration(seconds.total))
     }
 
     fn changes(&self) -> Option<String> {
@@ -100,7 +100,7 @@ impl Told<'_> {
         ]
         .iter()
         .filter(|(number, _)| *number > 0)
-        .map(|(number, what)| format!("{} {what}", grouped(*number)))
+        .map(|(number, what)| format!("{} {what}", thousands(*number)))
         .collect();
         (!changes.is_empty()).then(|| format!("files: {}", changes.join(", ")))
     }
@@ -108,7 +108,7 @@ impl Told<'_> {
     /// What could not be read, and is missing from the answer.
     pub(super) fn unreadable(&self) -> Vec<String> {
         let ScanSummary { errors, error_samples, .. } = self.summary;
-        let what = format!("{} could not be read:", counted(*errors, "item"));
+        let what = format!("{} could not be read:", count_of(*errors, "item"));
         listed(what, *errors, error_samples)
     }
 
@@ -116,8 +116,8 @@ impl Told<'_> {
     fn links(&self) -> Vec<String> {
         let ScanSummary { broken_links, repeated_links, link_samples, .. } = self.summary;
         let what: Vec<String> = [
-            (*broken_links, counted(*broken_links, "broken link")),
-            (*repeated_links, format!("{} not followed", counted(*repeated_links, "link"))),
+            (*broken_links, count_of(*broken_links, "broken link")),
+            (*repeated_links, format!("{} not followed", count_of(*repeated_links, "link"))),
         ]
         .into_iter()
         .filter(|(number, _)| *number > 0)
@@ -135,8 +135,8 @@ impl Told<'_> {
         }
         let mut lines = vec![format!(
             "{} of duplicates{wide}, {}: {} reclaimable",
-            counted(*duplicate_groups, "group"),
-            counted(*duplicate_files, "file"),
+            count_of(*duplicate_groups, "group"),
+            count_of(*duplicate_files, "file"),
             bytes(*reclaimable_bytes)
         )];
         lines.extend(self.summary.top.iter().map(|group| self.group(group)));
@@ -145,7 +145,7 @@ impl Told<'_> {
             0 => format!("Where all their copies are: {}", self.hints.command("dupes")),
             more => {
                 let command = self.hints.command("dupes");
-                format!("{} and where all copies are: {command}", counted(more, "more group"))
+                format!("{} and where all copies are: {command}", count_of(more, "more group"))
             }
         });
         lines
@@ -159,7 +159,7 @@ impl Told<'_> {
         format!(
             "  {:>10}  {} of {}: {}",
             bytes(group.reclaimable),
-            counted(group.copies, "copy"),
+            count_of(group.copies, "copy"),
             bytes(group.size),
             path(&first.unwrap_or_default())
         )
@@ -172,7 +172,7 @@ fn listed(what: String, count: u64, samples: &[String]) -> Vec<String> {
         return Vec::new();
     }
     let mut lines = vec![what];
-    lines.extend(samples.iter().map(|sample| format!("  {}", visible(sample))));
+    lines.extend(samples.iter().map(|sample| format!("  {}", sanitize(sample))));
     if count > samples.len() as u64 {
         lines.push("  (-v tells of each)".to_owned());
     }

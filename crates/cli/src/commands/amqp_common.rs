@@ -18,14 +18,14 @@ use crate::signals::Listener;
 
 /// How the broker is named on a command line.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Place {
+pub(crate) struct BrokerArgs {
     /// Where RabbitMQ is; may be given for each node of a cluster. Others can see a password in it, with ps: put that
     /// into GRISTMILL_AMQP_URI or the settings file [default: the setting amqp.uri]
     #[arg(long, value_name = "URI", help_heading = "The broker")]
     uri: Vec<String>,
 }
 
-impl Place {
+impl BrokerArgs {
     /// Sets the URIs of the command line, which override variables and the settings file.
     pub(crate) fn note(&self, context: &mut Context) {
         if !self.uri.is_empty() {
