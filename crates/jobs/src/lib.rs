@@ -72,5 +72,5 @@ pub use crate::work::TaskContext;
 
 // Here, because the README speaks of the pool and the store too.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/guide/library.md")]
 struct Readme;
