@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::error::Result;
 use crate::plan::{self, inode_of};
-use crate::read::SMALL;
+use crate::read::MAX_SMALL_SIZE;
 use crate::roots;
 
 /// How complete the catalog's answers are.
@@ -43,15 +43,15 @@ pub struct Coverage {
 
 /// Finds out how complete the catalog's answers are, about all roots or about some.
 pub fn coverage(store: &Store, only: &[i64]) -> Result<Coverage> {
-    let is_wanted = |root: &Root| only.is_empty() || only.contains(&root.id);
+    let is_selected = |root: &Root| only.is_empty() || only.contains(&root.id);
     let unfinished = store.scans().unfinished()?;
     let absent = roots::absent(store)?;
     let mut coverage = Coverage {
         absent_ids: absent.iter().map(|root| root.id).collect(),
-        absent_roots: absent.into_iter().filter(is_wanted).map(|root| root.path).collect(),
+        absent_roots: absent.into_iter().filter(is_selected).map(|root| root.path).collect(),
         ..Coverage::default()
     };
-    for root in store.roots().list()?.into_iter().filter(is_wanted) {
+    for root in store.roots().list()?.into_iter().filter(is_selected) {
         let unreadable = store.catalog().count_unreadable(root.id)?;
         coverage.unreadable_folders += u64::try_from(unreadable).unwrap_or(0);
         let unscanned = store.catalog().unscanned(root.id)?;
@@ -72,7 +72,7 @@ pub fn coverage(store: &Store, only: &[i64]) -> Result<Coverage> {
 
 /// A file that could be a duplicate. Sorted, files of one size are neighbours, and among them those with equal samples.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
+struct PossibleDuplicate {
     size: u64,
     samples: Option<i64>,
     inode: (u64, u64, i64),
@@ -85,14 +85,14 @@ struct Candidate {
 }
 
 /// Names of one file have the same samples.
-fn share_samples(candidates: &mut [Candidate]) {
-    let lacks = |file: &Candidate| file.size > SMALL && file.samples.is_none();
-    if !candidates.iter().any(lacks) {
+fn fill_in_samples(candidates: &mut [PossibleDuplicate]) {
+    let lacks_samples = |file: &PossibleDuplicate| file.size > MAX_SMALL_SIZE && file.samples.is_none();
+    if !candidates.iter().any(lacks_samples) {
         return;
     }
     let known = candidates.iter().filter_map(|file| Some(((file.inode, file.size), file.samples?)));
     let known: HashMap<_, _> = known.collect();
-    for file in candidates.iter_mut().filter(|file| lacks(file)) {
+    for file in candidates.iter_mut().filter(|file| lacks_samples(file)) {
         file.samples = known.get(&(file.inode, file.size)).copied();
     }
 }
@@ -103,9 +103,9 @@ impl Coverage {
         let mut algorithms = BTreeSet::new();
         store.catalog().for_each_file(|row: &FileRow| {
             if row.stat.size > 0 {
-                let samples = row.samples.filter(|_| row.stat.size > SMALL);
+                let samples = row.samples.filter(|_| row.stat.size > MAX_SMALL_SIZE);
                 algorithms.extend(row.algorithm);
-                candidates.push(Candidate {
+                candidates.push(PossibleDuplicate {
                     size: row.stat.size,
                     samples,
                     inode: inode_of(row),
@@ -120,28 +120,28 @@ impl Coverage {
         })?;
         let mut ungrouped = HashSet::new();
         for algorithm in algorithms {
-            ungrouped.extend(plan::to_share(store, (algorithm, false), || false)?);
+            ungrouped.extend(plan::newly_shared(store, (algorithm, false), || false)?);
         }
         for file in candidates.iter_mut().filter(|file| ungrouped.contains(&file.id)) {
             file.ungrouped = true;
         }
-        share_samples(&mut candidates);
+        fill_in_samples(&mut candidates);
         candidates.sort_unstable();
         for alike in candidates.chunk_by(|a, b| a.size == b.size) {
             // Samples tell files apart only if all have them.
             if alike.iter().all(|file| file.samples.is_some()) {
                 for alike in alike.chunk_by(|a, b| a.samples == b.samples) {
-                    self.count_alike(alike, only);
+                    self.count_unread(alike, only);
                 }
             } else {
-                self.count_alike(alike, only);
+                self.count_unread(alike, only);
             }
         }
         Ok(())
     }
 
     /// Adds those files, of some that may be equal, that lack the hash that most of them have or are in no group yet.
-    fn count_alike(&mut self, alike: &[Candidate], only: &[i64]) {
+    fn count_unread(&mut self, alike: &[PossibleDuplicate], only: &[i64]) {
         let mut hashed: BTreeMap<Algorithm, u64> = BTreeMap::new();
         let inodes: HashSet<_> = alike.iter().map(|file| file.inode).collect();
         for file in alike {
@@ -149,9 +149,10 @@ impl Coverage {
                 *hashed.entry(algorithm).or_default() += 1;
             }
         }
-        let most = hashed.into_iter().max_by_key(|(_, files)| *files).map(|(algorithm, _)| algorithm);
-        let is_unread =
-            |file: &&Candidate| file.algorithm.is_none() || file.algorithm != most || file.ungrouped;
+        let majority = hashed.into_iter().max_by_key(|(_, files)| *files).map(|(algorithm, _)| algorithm);
+        let is_unread = |file: &&PossibleDuplicate| {
+            file.algorithm.is_none() || file.algorithm != majority || file.ungrouped
+        };
         if inodes.len() < 2 {
             return;
         }

@@ -43,7 +43,7 @@ pub struct Filter {
 impl Filter {
     /// Whether it makes sense, before anything is done.
     pub fn check(&self) -> Result<()> {
-        Sieve::new(self, Path::new(""), &[]).map(drop)
+        CompiledFilter::new(self, Path::new(""), &[]).map(drop)
     }
 
     /// Patterns that match nothing in any of these roots, each with the reason.
@@ -57,17 +57,17 @@ impl Filter {
 
 /// A filter, ready to be asked.
 #[derive(Debug)]
-pub(crate) struct Sieve {
+pub(crate) struct CompiledFilter {
     filter: Filter,
     include: GlobSet,
     exclude: GlobSet,
 }
 
-impl Sieve {
+impl CompiledFilter {
     /// For one of the roots of a scan: an absolute pattern concerns the root that it is in.
     pub(crate) fn new(filter: &Filter, root: &Path, roots: &[PathBuf]) -> Result<Self> {
-        let globs = |patterns| pattern::globs(patterns, filter.ignore_case, root, roots);
-        let sieve = Sieve {
+        let globs = |patterns| pattern::compile(patterns, filter.ignore_case, root, roots);
+        let compiled = CompiledFilter {
             include: globs(&filter.include)?,
             exclude: globs(&filter.exclude)?,
             filter: filter.clone(),
@@ -83,21 +83,27 @@ impl Sieve {
                 "no file is newer than --newer-than and older than --older-than".into(),
             ));
         }
-        Ok(sieve)
+        Ok(compiled)
     }
 
     /// Whether a folder is walked. `path` is that in the root.
-    pub(crate) fn takes_folder(&self, path: &Path, name: &OsStr, rules: Option<&Rules>) -> bool {
-        self.takes_name(path, name, rules, true)
+    pub(crate) fn matches_folder(&self, path: &Path, name: &OsStr, rules: Option<&GitignoreRules>) -> bool {
+        self.matches_name(path, name, rules, true)
     }
 
     /// Whether a file's name is one to look at.
-    pub(crate) fn takes_file(&self, path: &Path, name: &OsStr, rules: Option<&Rules>) -> bool {
-        self.takes_name(path, name, rules, false)
+    pub(crate) fn matches_file(&self, path: &Path, name: &OsStr, rules: Option<&GitignoreRules>) -> bool {
+        self.matches_name(path, name, rules, false)
             && (self.filter.include.is_empty() || self.include.is_match(path))
     }
 
-    fn takes_name(&self, path: &Path, name: &OsStr, rules: Option<&Rules>, is_folder: bool) -> bool {
+    fn matches_name(
+        &self,
+        path: &Path,
+        name: &OsStr,
+        rules: Option<&GitignoreRules>,
+        is_folder: bool,
+    ) -> bool {
         let Filter { skip_hidden, gitignore, .. } = self.filter;
         let hidden = || name.as_encoded_bytes().starts_with(b".");
         !(skip_hidden && hidden()
@@ -107,15 +113,15 @@ impl Sieve {
     }
 
     /// Whether names matter at all: most scans take everything.
-    pub(crate) fn looks_at_names(&self) -> bool {
+    pub(crate) fn tests_names(&self) -> bool {
         let Filter { skip_hidden, gitignore, .. } = self.filter;
         skip_hidden || gitignore || !self.exclude.is_empty() || !self.filter.include.is_empty()
     }
 
-    pub(crate) fn takes_stat(&self, stat: &Stat) -> bool {
+    pub(crate) fn matches_stat(&self, stat: &Stat) -> bool {
         let Filter { min_size, max_size, newer_than, older_than, .. } = self.filter;
-        min_size.is_none_or(|least| stat.size >= least)
-            && max_size.is_none_or(|most| stat.size <= most)
+        min_size.is_none_or(|min| stat.size >= min)
+            && max_size.is_none_or(|max| stat.size <= max)
             && newer_than.is_none_or(|moment| stat.mtime_ns >= moment)
             && older_than.is_none_or(|moment| stat.mtime_ns < moment)
     }
@@ -127,14 +133,18 @@ impl Sieve {
 
 /// The `.gitignore` files from the root down to a folder.
 #[derive(Debug)]
-pub(crate) struct Rules {
-    own: Gitignore,
-    above: Option<Arc<Rules>>,
+pub(crate) struct GitignoreRules {
+    patterns: Gitignore,
+    parent: Option<Arc<GitignoreRules>>,
 }
 
-impl Rules {
+impl GitignoreRules {
     /// Those of a folder below others. `text` is its `.gitignore`; lines that are none are passed over, as git does.
-    pub(crate) fn below(above: Option<Arc<Rules>>, folder: &Path, text: &str) -> Option<Arc<Rules>> {
+    pub(crate) fn nested(
+        parent: Option<Arc<GitignoreRules>>,
+        folder: &Path,
+        text: &str,
+    ) -> Option<Arc<GitignoreRules>> {
         let mut builder = GitignoreBuilder::new(folder);
         for line in text.lines() {
             if let Err(error) = builder.add_line(None, line) {
@@ -142,17 +152,17 @@ impl Rules {
             }
         }
         match builder.build() {
-            Ok(own) if !own.is_empty() => Some(Arc::new(Rules { own, above })),
-            _ => above,
+            Ok(patterns) if !patterns.is_empty() => Some(Arc::new(GitignoreRules { patterns, parent })),
+            _ => parent,
         }
     }
 
     /// The innermost file that has a word to say decides.
     fn ignores(&self, path: &Path, is_folder: bool) -> bool {
-        match self.own.matched(path, is_folder) {
+        match self.patterns.matched(path, is_folder) {
             ignore::Match::Ignore(_) => true,
             ignore::Match::Whitelist(_) => false,
-            ignore::Match::None => self.above.as_ref().is_some_and(|above| above.ignores(path, is_folder)),
+            ignore::Match::None => self.parent.as_ref().is_some_and(|parent| parent.ignores(path, is_folder)),
         }
     }
 }
@@ -162,17 +172,21 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(filter: &Filter, path: &str, taken: bool) {
+    fn check(filter: &Filter, path: &str, expected: bool) {
         let path = Path::new(path);
-        let sieve = Sieve::new(filter, Path::new("/r"), &[PathBuf::from("/r")]).unwrap();
-        assert_eq!(sieve.takes_file(path, path.file_name().unwrap(), None), taken, "{filter:?} {path:?}");
+        let compiled = CompiledFilter::new(filter, Path::new("/r"), &[PathBuf::from("/r")]).unwrap();
+        assert_eq!(
+            compiled.matches_file(path, path.file_name().unwrap(), None),
+            expected,
+            "{filter:?} {path:?}"
+        );
     }
 
     #[test]
-    fn patterns() {
+    fn patterns_match_names_and_paths() {
         let exclude = |pattern: &str| Filter { exclude: vec![pattern.to_owned()], ..Filter::default() };
         let include = |pattern: &str| Filter { include: vec![pattern.to_owned()], ..Filter::default() };
-        for (filter, path, taken) in [
+        for (filter, path, expected) in [
             (exclude("*.tmp"), "a/b.tmp", false),
             (exclude("*.tmp"), "b.tmp", false),
             (exclude("*.tmp"), "a/b.txt", true),
@@ -190,7 +204,7 @@ mod tests {
             (Filter { skip_hidden: true, ..Filter::default() }, "a/.b", false),
             (Filter { skip_hidden: true, ..Filter::default() }, "a/b", true),
         ] {
-            check(&filter, path, taken);
+            check(&filter, path, expected);
         }
         let error = exclude("a[").check().unwrap_err().to_string();
         assert!(error.contains("a[") && error.contains("*.tmp"), "{error}");
@@ -218,10 +232,10 @@ mod tests {
             let exclude = Filter { exclude: vec![pattern.to_owned()], ..Filter::default() };
             let include = Filter { include: vec![pattern.to_owned()], ..Filter::default() };
             let path = Path::new(path);
-            for (filter, taken) in [(exclude, !matched), (include, matched)] {
-                let sieve = Sieve::new(&filter, Path::new(root), &roots).unwrap();
-                let found = sieve.takes_file(path, path.file_name().unwrap(), None);
-                assert_eq!(found, taken, "{filter:?} {root} {path:?}");
+            for (filter, expected) in [(exclude, !matched), (include, matched)] {
+                let compiled = CompiledFilter::new(&filter, Path::new(root), &roots).unwrap();
+                let found = compiled.matches_file(path, path.file_name().unwrap(), None);
+                assert_eq!(found, expected, "{filter:?} {root} {path:?}");
             }
         }
     }
@@ -236,8 +250,8 @@ mod tests {
         std::os::unix::fs::symlink(&real, &link).unwrap();
         let exclude = vec![format!("{}/sub/*.c", link.display())];
         let filter = Filter { exclude, ..Filter::default() };
-        let sieve = Sieve::new(&filter, &real, std::slice::from_ref(&real)).unwrap();
-        assert!(!sieve.takes_file(Path::new("sub/x.c"), OsStr::new("x.c"), None));
+        let compiled = CompiledFilter::new(&filter, &real, std::slice::from_ref(&real)).unwrap();
+        assert!(!compiled.matches_file(Path::new("sub/x.c"), OsStr::new("x.c"), None));
         assert_eq!(filter.unmatchable(&[real]), []);
     }
 
@@ -284,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_times() {
+    fn size_and_time_limits_include_their_bounds_except_older_than() {
         let stat = |size, mtime_ns| Stat { size, mtime_ns, ..Stat::default() };
         let filter = Filter {
             min_size: Some(10),
@@ -293,20 +307,20 @@ mod tests {
             older_than: Some(9),
             ..Filter::default()
         };
-        let sieve = Sieve::new(&filter, Path::new(""), &[]).unwrap();
-        for (size, time, taken) in
+        let compiled = CompiledFilter::new(&filter, Path::new(""), &[]).unwrap();
+        for (size, time, expected) in
             [(10, 5, true), (20, 8, true), (9, 5, false), (21, 5, false), (10, 4, false), (10, 9, false)]
         {
-            assert_eq!(sieve.takes_stat(&stat(size, time)), taken, "{size} {time}");
+            assert_eq!(compiled.matches_stat(&stat(size, time)), expected, "{size} {time}");
         }
         assert!(Filter { max_size: Some(1), ..filter.clone() }.check().is_err());
         assert!(Filter { older_than: Some(1), ..filter }.check().is_err());
     }
 
     #[test]
-    fn the_innermost_gitignore_decides() {
-        let top = Rules::below(None, Path::new(""), "*.o\nbuild/\n!keep.o\n[\n");
-        let inner = Rules::below(top.clone(), Path::new("a"), "!*.o\n/local\n");
+    fn innermost_gitignore_with_a_match_decides() {
+        let top = GitignoreRules::nested(None, Path::new(""), "*.o\nbuild/\n!keep.o\n[\n");
+        let inner = GitignoreRules::nested(top.clone(), Path::new("a"), "!*.o\n/local\n");
         let (top, inner) = (top.unwrap(), inner.unwrap());
         for (rules, path, is_folder, ignored) in [
             (&top, "x.o", false, true),

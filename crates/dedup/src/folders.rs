@@ -6,10 +6,10 @@
 //! scans pass over (symbolic links, special files, what filters leave out) count, too: folders with such entries are
 //! identical only if all of them are known and the same. Roots inside a root count as what they are, folders of it.
 
-mod classes;
 mod compare;
 mod freed;
 mod pairs;
+mod signatures;
 mod similar;
 pub(crate) mod tree;
 
@@ -18,8 +18,8 @@ use std::path::PathBuf;
 
 use gristmill_store::Store;
 
-use self::classes::Sameness;
-use self::freed::Links;
+use self::freed::LinkTable;
+use self::signatures::FolderClasses;
 use self::tree::{NameHash, Tree, name_hash};
 use crate::Result;
 
@@ -93,11 +93,12 @@ pub struct GroupedFolder {
 /// the very same files, because a bind mount or a symbolic link leads there, one is listed.
 pub fn find_identical(store: &Store, options: &FolderOptions) -> Result<Vec<FolderGroup>> {
     let tree = Tree::load(store, name_hash)?;
-    let same = Sameness::new(&tree, options.match_names, |at| selected(&tree, &options.roots, at));
-    let links = Links::new(&tree);
-    let places = Places::new(store)?;
-    let identical = same.identical.top_most(&tree).into_iter().map(|members| (true, members));
-    let others = same.scanned.top_most(&tree).into_iter().filter(|members| !same.is_identical(members));
+    let classes = FolderClasses::new(&tree, options.match_names, |at| is_selected(&tree, &options.roots, at));
+    let links = LinkTable::new(&tree);
+    let places = FolderPaths::new(store)?;
+    let identical = classes.identical.outermost(&tree).into_iter().map(|members| (true, members));
+    let others =
+        classes.scanned.outermost(&tree).into_iter().filter(|members| !classes.is_identical(members));
     let mut found = Vec::new();
     for (identical, members) in identical.chain(others.map(|members| (false, members))) {
         let (files, bytes) = (tree.folders[members[0] as usize].count(), tree.bytes(members[0]));
@@ -117,27 +118,27 @@ pub fn find_identical(store: &Store, options: &FolderOptions) -> Result<Vec<Fold
     Ok(found.into_iter().map(|(_, group)| group).collect())
 }
 
-fn selected(tree: &Tree<NameHash>, roots: &[i64], folder: u32) -> bool {
+fn is_selected(tree: &Tree<NameHash>, roots: &[i64], folder: u32) -> bool {
     roots.is_empty() || roots.contains(&tree.folders[folder as usize].root)
 }
 
 /// Where folders are.
-struct Places<'a> {
+struct FolderPaths<'a> {
     store: &'a Store,
     roots: HashMap<i64, PathBuf>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> FolderPaths<'a> {
     fn new(store: &'a Store) -> Result<Self> {
         let roots = store.roots().list()?.into_iter().map(|root| (root.id, root.path)).collect();
-        Ok(Places { store, roots })
+        Ok(FolderPaths { store, roots })
     }
 
     /// The path of its root, the root, and the path in that, for each.
     fn of(&self, tree: &Tree<NameHash>, folders: &[u32]) -> Result<Vec<(PathBuf, i64, PathBuf)>> {
         let place = |&at: &u32| {
             let id = tree.folders[at as usize].id;
-            let (root, path) = self.store.catalog().folder_at(id)?.ok_or_else(gone)?;
+            let (root, path) = self.store.catalog().folder_at(id)?.ok_or_else(catalog_changed)?;
             Ok((self.roots.get(&root).cloned().unwrap_or_default(), root, path))
         };
         folders.iter().map(place).collect()
@@ -145,6 +146,6 @@ impl<'a> Places<'a> {
 }
 
 /// Something that was there a moment ago.
-fn gone() -> gristmill_store::Error {
+fn catalog_changed() -> gristmill_store::Error {
     gristmill_store::Error::Conflict("the catalog was changed meanwhile; ask again".to_owned())
 }

@@ -42,7 +42,7 @@ impl Hasher {
 }
 
 /// The hash of what is in memory as a whole.
-pub(crate) fn of(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn hash_bytes(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
     match algorithm {
         // Without a hasher's state, which is larger than most small files.
         Algorithm::Blake3 => blake3::hash(bytes).as_bytes().to_vec(),
@@ -60,7 +60,7 @@ mod tests {
     use std::fmt::Write as _;
 
     #[test]
-    fn known_answers() {
+    fn hashes_match_the_standards_examples() {
         // The standards' own examples for "abc".
         for (algorithm, expected) in [
             (Algorithm::Blake3, "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"),
@@ -75,7 +75,7 @@ mod tests {
             let mut hasher = Hasher::new(algorithm);
             hasher.update(b"a");
             hasher.update(b"bc");
-            for hash in [hasher.finish(), of(algorithm, b"abc")] {
+            for hash in [hasher.finish(), hash_bytes(algorithm, b"abc")] {
                 let hex = hash.iter().fold(String::new(), |mut hex, byte| {
                     let _ = write!(hex, "{byte:02x}");
                     hex

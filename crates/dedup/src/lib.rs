@@ -8,24 +8,24 @@
 //!
 //! Nothing here changes a file.
 
+mod catalog_writer;
 mod coverage;
-mod eager;
 mod error;
 mod filter;
 pub mod folders;
 mod hash;
+mod hash_stage;
 mod plan;
 mod progress;
 mod racy;
 mod read;
-mod reader;
 pub mod report;
 pub mod roots;
 mod scan;
-mod scribe;
 mod summary;
 mod sys;
 mod walk;
+mod walk_hasher;
 
 pub use coverage::{Coverage, coverage};
 pub use error::{Error, Result};

@@ -37,7 +37,7 @@ const PHASES: [ScanPhase; 6] = [
 /// A running scan, seen from outside. Shared: the scan counts, others read, anybody may stop it.
 #[derive(Debug, Default)]
 pub struct ScanHandle {
-    stop: AtomicBool,
+    cancelled: AtomicBool,
     phase: AtomicU8,
     pub(crate) folders: AtomicU64,
     pub(crate) files: AtomicU64,
@@ -47,10 +47,10 @@ pub struct ScanHandle {
     pub(crate) bytes_to_read: AtomicU64,
     pub(crate) read: AtomicU64,
     /// Of these, to their end.
-    pub(crate) read_through: AtomicU64,
+    pub(crate) hashed_whole: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
     /// Files that were not as the catalog had them.
-    pub(crate) surprises: AtomicU64,
+    pub(crate) changed_during_scan: AtomicU64,
     pub(crate) busy: AtomicU64,
     pub(crate) workers: AtomicU64,
 }
@@ -85,12 +85,12 @@ pub struct ScanProgress {
 impl ScanHandle {
     /// Asks the scan to stop: what is done is kept, and the next scan goes on from there.
     pub fn cancel(&self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.cancelled.store(true, Ordering::Relaxed);
     }
 
     /// Whether it was asked to.
     pub fn is_cancelled(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.cancelled.load(Ordering::Relaxed)
     }
 
     /// How far it has come.
@@ -111,7 +111,7 @@ impl ScanHandle {
         }
     }
 
-    pub(crate) fn enter(&self, phase: ScanPhase) {
+    pub(crate) fn set_phase(&self, phase: ScanPhase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 }

@@ -10,21 +10,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use gristmill_store::catalog::Stat;
 
 /// The kernel's clock for timestamps ticks every 1 to 10 ms; exFAT stores 10 ms.
-const FINE: Duration = Duration::from_millis(20);
+const FINE_GRANULARITY: Duration = Duration::from_millis(20);
 
 /// Old ext filesystems and some network ones store whole seconds, FAT every second one.
-const COARSE: Duration = Duration::from_secs(2);
+const COARSE_GRANULARITY: Duration = Duration::from_secs(2);
 
-const SECOND: i64 = 1_000_000_000;
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
 /// For how long after its last change a file may change again without new times.
 fn granularity(stat: &Stat) -> Duration {
-    if stat.ctime_ns % SECOND == 0 && stat.mtime_ns % SECOND == 0 { COARSE } else { FINE }
+    if stat.ctime_ns % NANOS_PER_SECOND == 0 && stat.mtime_ns % NANOS_PER_SECOND == 0 {
+        COARSE_GRANULARITY
+    } else {
+        FINE_GRANULARITY
+    }
 }
 
 /// How long it takes, from `now` on, until a change would leave other times. The change time counts: programs can set the
 /// other one.
-fn unsettled_for(stat: &Stat, now: Duration) -> Duration {
+fn racy_for(stat: &Stat, now: Duration) -> Duration {
     let Ok(changed) = u64::try_from(stat.ctime_ns) else { return Duration::ZERO };
     (Duration::from_nanos(changed) + granularity(stat)).saturating_sub(now)
 }
@@ -36,7 +40,7 @@ fn now() -> Duration {
 /// Whether a change from now on would be seen. Most files changed long ago: the clock is read for the others.
 pub(crate) fn is_settled(stat: &Stat) -> bool {
     static EARLIER: LazyLock<Duration> = LazyLock::new(now);
-    unsettled_for(stat, *EARLIER).is_zero() || unsettled_for(stat, now()).is_zero()
+    racy_for(stat, *EARLIER).is_zero() || racy_for(stat, now()).is_zero()
 }
 
 /// Waits until a change would be seen, if that takes a moment only. False if it takes longer.
@@ -45,8 +49,8 @@ pub(crate) fn wait_until_settled(stat: &Stat) -> bool {
         return true;
     }
     loop {
-        let left = unsettled_for(stat, now());
-        if left.is_zero() || left > FINE {
+        let left = racy_for(stat, now());
+        if left.is_zero() || left > FINE_GRANULARITY {
             return left.is_zero();
         }
         std::thread::park_timeout(left);
@@ -62,32 +66,40 @@ mod tests {
     }
 
     #[test]
-    fn change_within_the_granularity_is_unsettled() {
+    fn file_is_racy_within_the_timestamp_granularity_of_its_change() {
         let at = |nanoseconds: i64| Duration::from_nanos(nanoseconds.unsigned_abs());
         for (ctime, mtime, now, left) in [
             // Whole seconds: two of them.
-            (5 * SECOND, 5 * SECOND, 5 * SECOND, 2 * SECOND),
-            (5 * SECOND, 5 * SECOND, 6 * SECOND, SECOND),
-            (5 * SECOND, 5 * SECOND, 7 * SECOND, 0),
+            (5 * NANOS_PER_SECOND, 5 * NANOS_PER_SECOND, 5 * NANOS_PER_SECOND, 2 * NANOS_PER_SECOND),
+            (5 * NANOS_PER_SECOND, 5 * NANOS_PER_SECOND, 6 * NANOS_PER_SECOND, NANOS_PER_SECOND),
+            (5 * NANOS_PER_SECOND, 5 * NANOS_PER_SECOND, 7 * NANOS_PER_SECOND, 0),
             // A program may have set the modification time; the change time tells.
-            (5 * SECOND, SECOND, 6 * SECOND, SECOND),
-            (5 * SECOND + 1, SECOND, 5 * SECOND + 20_000_001, 0),
-            (5 * SECOND + 1, SECOND, 5 * SECOND + 10_000_001, 10_000_000),
+            (5 * NANOS_PER_SECOND, NANOS_PER_SECOND, 6 * NANOS_PER_SECOND, NANOS_PER_SECOND),
+            (5 * NANOS_PER_SECOND + 1, NANOS_PER_SECOND, 5 * NANOS_PER_SECOND + 20_000_001, 0),
+            (5 * NANOS_PER_SECOND + 1, NANOS_PER_SECOND, 5 * NANOS_PER_SECOND + 10_000_001, 10_000_000),
             // The clock was set back.
-            (9 * SECOND + 1, SECOND, 5 * SECOND + 1, 4 * SECOND + 20_000_000),
+            (
+                9 * NANOS_PER_SECOND + 1,
+                NANOS_PER_SECOND,
+                5 * NANOS_PER_SECOND + 1,
+                4 * NANOS_PER_SECOND + 20_000_000,
+            ),
             // Not known.
-            (0, 5 * SECOND + 1, 5 * SECOND, 0),
+            (0, 5 * NANOS_PER_SECOND + 1, 5 * NANOS_PER_SECOND, 0),
         ] {
-            assert_eq!(unsettled_for(&stat(ctime, mtime), at(now)), at(left), "{ctime} {mtime} {now}");
+            assert_eq!(racy_for(&stat(ctime, mtime), at(now)), at(left), "{ctime} {mtime} {now}");
         }
     }
 
     #[test]
-    fn file_that_changed_just_now_is_waited_for_and_a_coarse_one_is_not() {
+    fn racy_file_is_waited_for_unless_its_timestamps_are_coarse() {
         let moment = i64::try_from(now().as_nanos()).unwrap();
         let fine = stat(moment | 1, moment | 1);
         assert!(wait_until_settled(&fine) && is_settled(&fine));
-        let coarse = stat(moment / SECOND * SECOND + SECOND, moment / SECOND * SECOND);
+        let coarse = stat(
+            moment / NANOS_PER_SECOND * NANOS_PER_SECOND + NANOS_PER_SECOND,
+            moment / NANOS_PER_SECOND * NANOS_PER_SECOND,
+        );
         assert!(!wait_until_settled(&coarse) && !is_settled(&coarse));
     }
 }

@@ -4,9 +4,9 @@
 //! load nothing (its own policy says so), so it can be mailed and kept. The same catalog and the same moment make
 //! the same bytes.
 
-mod draw;
-mod figures;
-mod text;
+mod html;
+mod stats;
+mod svg;
 mod treemap;
 
 use std::collections::HashMap;
@@ -16,8 +16,8 @@ use gristmill_store::catalog::{Group, GroupQuery, Groups};
 use gristmill_store::roots::Root;
 use gristmill_store::{Store, UtcTime, display_path};
 
-use self::figures::Figures;
-use self::text::{Page, bytes, count, counted, percent};
+use self::html::{Page, bytes, count, counted, percent};
+use self::stats::Stats;
 use crate::Result;
 use crate::coverage::{Coverage, coverage};
 use crate::folders::{self, FolderGroup};
@@ -45,17 +45,17 @@ impl ReportOptions {
 /// The page, as HTML (and well-formed XML).
 pub fn html(store: &Store, options: &ReportOptions) -> Result<String> {
     let roots = store.roots().list()?;
-    let figures = Figures::read(store, &roots)?;
+    let stats = Stats::read(store, &roots)?;
     let groups = store.catalog().groups(&GroupQuery { limit: options.groups, ..GroupQuery::default() })?;
-    let alike = folders::find_identical(store, &folders::FolderOptions::default())?;
-    let missing = coverage(store, &[])?;
+    let folder_groups = folders::find_identical(store, &folders::FolderOptions::default())?;
+    let coverage = coverage(store, &[])?;
     let report = Report {
         options,
         roots: &roots,
-        figures: &figures,
+        stats: &stats,
         groups: &groups,
-        alike: &alike,
-        missing: &missing,
+        folder_groups: &folder_groups,
+        coverage: &coverage,
     };
     let mut page = Page::default();
     report.write(&mut page);
@@ -63,16 +63,16 @@ pub fn html(store: &Store, options: &ReportOptions) -> Result<String> {
 }
 
 /// A file or folder that is listed: its root, its path there, and how that leads to the file.
-type Place<'a> = (i64, &'a Path, Option<&'static str>);
+type ListedPath<'a> = (i64, &'a Path, Option<&'static str>);
 
 struct Report<'a> {
     options: &'a ReportOptions,
     roots: &'a [Root],
-    figures: &'a Figures,
+    stats: &'a Stats,
     groups: &'a Groups,
     /// Identical folders, then those that are identical apart from entries that were not scanned.
-    alike: &'a [FolderGroup],
-    missing: &'a Coverage,
+    folder_groups: &'a [FolderGroup],
+    coverage: &'a Coverage,
 }
 
 impl Report<'_> {
@@ -88,7 +88,7 @@ impl Report<'_> {
         page.raw(" UTC</p></header>\n<main>\n");
         self.completeness(page);
         self.headline(page);
-        if self.figures.files == 0 {
+        if self.stats.files == 0 {
             page.raw("<section><p>No file is in the catalog. Register a folder and scan it.</p></section>\n");
         } else {
             self.space(page);
@@ -108,12 +108,12 @@ impl Report<'_> {
 
     /// What the page leaves out, before anything that could be taken for all of it.
     fn completeness(&self, page: &mut Page) {
-        let reasons = self.missing.reasons();
+        let reasons = self.coverage.reasons();
         if reasons.is_empty() {
             return;
         }
-        let title = if self.missing.complete { "Note" } else { "Not complete" };
-        page.raw("<section class=\"missing\"><h2>").raw(title).raw("</h2><ul>");
+        let title = if self.coverage.complete { "Note" } else { "Not complete" };
+        page.raw("<section class=\"coverage\"><h2>").raw(title).raw("</h2><ul>");
         for reason in reasons {
             page.raw("<li>").text(&reason).raw("</li>");
         }
@@ -121,7 +121,7 @@ impl Report<'_> {
     }
 
     fn headline(&self, page: &mut Page) {
-        let (figures, groups) = (self.figures, self.groups);
+        let (stats, groups) = (self.stats, self.groups);
         let last = self.roots.iter().filter_map(|root| root.last_scanned_at).max();
         let last = last.map(minute).unwrap_or_default();
         let (day, hour) = last.split_once(' ').unwrap_or(("never", ""));
@@ -131,15 +131,12 @@ impl Report<'_> {
             page.raw("<div class=\"").raw(class).raw("\"><dt>").raw(name).raw("</dt><dd>").text(value);
             page.raw(" <small>").text(more).raw("</small></dd></div>");
         };
-        let unreadable = match figures.unreadable {
-            0 => format!("in {}", counted(figures.folders, "folder", "folders")),
+        let unreadable = match stats.unreadable {
+            0 => format!("in {}", counted(stats.folders, "folder", "folders")),
             number => format!("{} unreadable", count(number)),
         };
-        let share = format!(
-            "{} of {} on disk",
-            percent(groups.reclaimable, figures.allocated),
-            bytes(figures.allocated)
-        );
+        let share =
+            format!("{} of {} on disk", percent(groups.reclaimable, stats.allocated), bytes(stats.allocated));
         tile("main", "Reclaimable", &bytes(groups.reclaimable), &share);
         tile(
             "",
@@ -147,45 +144,51 @@ impl Report<'_> {
             &count(groups.total),
             &counted(groups.files, "file in them", "files in them"),
         );
-        tile("", "Files", &count(figures.files), &unreadable);
-        tile("", "Size", &bytes(figures.bytes), &format!("{} bytes", count(figures.bytes)));
+        tile("", "Files", &count(stats.files), &unreadable);
+        tile("", "Size", &bytes(stats.bytes), &format!("{} bytes", count(stats.bytes)));
         tile("", "Roots", &count(self.roots.len() as u64), "");
         tile("", "Last scan", day, &hour);
         page.raw("</dl>\n");
-        if figures.allocated > 0 {
+        if stats.allocated > 0 {
             page.raw("<section><h2>What takes the space</h2>");
-            draw::total(page, groups.reclaimable, figures.kept, figures.allocated);
+            svg::total(page, groups.reclaimable, stats.kept, stats.allocated);
             page.raw("</section>\n");
         }
     }
 
     fn space(&self, page: &mut Page) {
-        let figures = self.figures;
+        let stats = self.stats;
         page.raw("<section><h2>Space by folder</h2><p class=\"soft\">An area is as large as what is in it; the stronger ");
         page.raw("its colour, the more of it has a copy somewhere.</p>");
-        draw::maps(page, &figures.space);
+        svg::maps(page, &stats.space);
         page.raw("</section>\n");
     }
 
     fn biggest(&self, page: &mut Page) {
         let groups = &self.groups.groups;
         page.raw("<section><h2>Biggest groups</h2>");
-        self.some(page, groups.len() as u64, self.groups.total, "Files with the same content.");
-        let most = groups.first().map_or(0, |group| group.reclaimable);
+        self.list_intro(page, groups.len() as u64, self.groups.total, "Files with the same content.");
+        let largest = groups.first().map_or(0, |group| group.reclaimable);
         page.raw("<ol class=\"groups\">");
         for group in groups {
             let Group { size, copies, reclaimable, members, .. } = group;
             let what = format!("{} × {}", count(*copies), bytes(*size));
             let places = members.iter();
-            let places: Vec<Place<'_>> =
+            let places: Vec<ListedPath<'_>> =
                 places.map(|file| (file.root, file.path.as_path(), file.link())).collect();
-            self.set(page, &places, (&bytes(*reclaimable), "of", &what), Some((*reclaimable, most)));
+            self.group_item(
+                page,
+                &places,
+                (&bytes(*reclaimable), "of", &what),
+                Some((*reclaimable, largest)),
+            );
         }
         page.raw("</ol></section>\n");
     }
 
     fn folders(&self, page: &mut Page) {
-        let (identical, others) = self.alike.split_at(self.alike.partition_point(|group| group.identical));
+        let (identical, others) =
+            self.folder_groups.split_at(self.folder_groups.partition_point(|group| group.identical));
         let what = "Folders with the same contents, whatever they are called.";
         self.folder_groups(page, "Identical folders", what, identical);
         let what = "Folders with the same contents as far as they were scanned. Each may hold more: entries that \
@@ -205,31 +208,31 @@ impl Report<'_> {
         }
         let listed = &groups[..groups.len().min(self.options.groups.div_ceil(2))];
         page.raw("<section><h2>").raw(title).raw("</h2>");
-        self.some(page, listed.len() as u64, groups.len() as u64, what);
-        let most = listed.first().map_or(0, |set| set.reclaimable);
+        self.list_intro(page, listed.len() as u64, groups.len() as u64, what);
+        let largest = listed.first().map_or(0, |group| group.reclaimable);
         page.raw("<ol class=\"groups\">");
-        for set in listed {
-            let files = counted(set.files, "file", "files");
-            let what = format!("{} × {} ({files})", count(set.folders.len() as u64), bytes(set.bytes));
-            let places = set.folders.iter();
-            let places: Vec<Place<'_>> =
+        for group in listed {
+            let files = counted(group.files, "file", "files");
+            let what = format!("{} × {} ({files})", count(group.folders.len() as u64), bytes(group.bytes));
+            let places = group.folders.iter();
+            let places: Vec<ListedPath<'_>> =
                 places.map(|folder| (folder.root, folder.path.as_path(), None)).collect();
-            if set.identical {
-                self.set(
+            if group.identical {
+                self.group_item(
                     page,
                     &places,
-                    (&bytes(set.reclaimable), "of", &what),
-                    Some((set.reclaimable, most)),
+                    (&bytes(group.reclaimable), "of", &what),
+                    Some((group.reclaimable, largest)),
                 );
             } else {
-                self.set(page, &places, (&unscanned(set), "in", &what), None);
+                self.group_item(page, &places, (&unscanned(group), "in", &what), None);
             }
         }
         page.raw("</ol></section>\n");
     }
 
     /// What a list is, and whether it is all of it.
-    fn some(&self, page: &mut Page, listed: u64, total: u64, what: &'static str) {
+    fn list_intro(&self, page: &mut Page, listed: u64, total: u64, what: &'static str) {
         page.raw("<p class=\"soft\">").raw(what);
         match total {
             0 => page.raw(" There are none."),
@@ -242,16 +245,16 @@ impl Report<'_> {
     }
 
     /// Paths with the same in them: the first, a bar of some length out of another, and the others to be unfolded.
-    fn set(
+    fn group_item(
         &self,
         page: &mut Page,
-        places: &[Place<'_>],
+        places: &[ListedPath<'_>],
         (figure, of, what): (&str, &'static str, &str),
         bar: Option<(u64, u64)>,
     ) {
         let roots: HashMap<i64, &Path> =
             self.roots.iter().map(|root| (root.id, root.path.as_path())).collect();
-        let write = |page: &mut Page, (root, path, link): &Place<'_>| {
+        let write = |page: &mut Page, (root, path, link): &ListedPath<'_>| {
             let root = roots.get(root).copied().unwrap_or(Path::new(""));
             let path = if path.as_os_str().is_empty() { root.to_path_buf() } else { root.join(path) };
             page.raw("<bdi>").text(&display_path(&path)).raw("</bdi>");
@@ -266,8 +269,8 @@ impl Report<'_> {
         page.raw("</span><span><b>");
         page.text(figure).raw("</b> <span class=\"soft\">").raw(of).raw(" ").text(what);
         page.raw("</span></span></div>");
-        if let Some((part, most)) = bar {
-            draw::bar(page, part, most);
+        if let Some((part, largest)) = bar {
+            svg::bar(page, part, largest);
         }
         let others = &places[1.min(places.len())..];
         page.raw("<details><summary>").text(&counted(others.len() as u64, "other place", "other places"));
@@ -284,23 +287,23 @@ impl Report<'_> {
     }
 
     fn types(&self, page: &mut Page) {
-        let types = &self.figures.types;
+        let types = &self.stats.types;
         let listed = &types[..types.len().min(self.options.types)];
         page.raw("<section><h2>Duplicates by type</h2>");
-        self.some(page, listed.len() as u64, types.len() as u64, "By the ending of the name.");
+        self.list_intro(page, listed.len() as u64, types.len() as u64, "By the ending of the name.");
         page.raw("<div class=\"wide\"><table><thead><tr><th>Type</th><th class=\"n\">Files</th>");
         page.raw("<th class=\"n less\">Size</th><th class=\"n less\">With copies</th>");
         page.raw(
             "<th class=\"n\">Reclaimable</th><th><span class=\"less\">Share</span></th></tr></thead><tbody>",
         );
-        let most = types.iter().map(|kind| kind.reclaimable).max().unwrap_or(0);
+        let largest = types.iter().map(|kind| kind.reclaimable).max().unwrap_or(0);
         for kind in listed {
             let name = if kind.name.is_empty() { "(none)" } else { &kind.name };
             page.raw("<tr><td>").text(name).raw("</td><td class=\"n\">").text(&count(kind.files));
             page.raw("</td><td class=\"n less\">").text(&bytes(kind.bytes)).raw("</td><td class=\"n less\">");
             page.text(&count(kind.duplicates)).raw("</td><td class=\"n\">").text(&bytes(kind.reclaimable));
             page.raw("</td><td class=\"draw\">");
-            draw::bar(page, kind.reclaimable, most);
+            svg::bar(page, kind.reclaimable, largest);
             page.raw("</td></tr>");
         }
         page.raw("</tbody></table></div></section>\n");
@@ -311,13 +314,13 @@ impl Report<'_> {
             "<section><h2>Files by size</h2><p class=\"soft\">From each size to the next; those with a copy ",
         );
         page.raw("in colour.</p>");
-        draw::sizes(page, &self.figures.sizes);
+        svg::sizes(page, &self.stats.sizes);
         page.raw("</section>\n");
     }
 
     fn scanned(&self, page: &mut Page) {
         page.raw("<section><h2>Roots</h2>");
-        self.some(page, self.roots.len() as u64, self.roots.len() as u64, "Folders that are scanned.");
+        self.list_intro(page, self.roots.len() as u64, self.roots.len() as u64, "Folders that are scanned.");
         page.raw("<div class=\"wide\"><table><thead><tr><th>Folder</th><th class=\"n\">Files</th>");
         page.raw("<th class=\"n\">Size</th><th class=\"n less\">Last scan (UTC)</th></tr></thead><tbody>");
         for root in self.roots {

@@ -29,11 +29,11 @@ pub fn resolve(path: &Path) -> Result<PathBuf> {
 /// Roots that cannot be reached now: their folder is not there, another filesystem is mounted in its place, or it is empty
 /// though files were found in it, as the folder of a disk that is not mounted is.
 pub fn absent(store: &Store) -> Result<Vec<Root>> {
-    Ok(store.roots().list()?.into_iter().filter(|root| reach(store, root).is_none()).collect())
+    Ok(store.roots().list()?.into_iter().filter(|root| open_if_reachable(store, root).is_none()).collect())
 }
 
 /// The folder of a root, if it is the one that was scanned.
-pub(crate) fn reach(store: &Store, root: &Root) -> Option<Folder> {
+pub(crate) fn open_if_reachable(store: &Store, root: &Root) -> Option<Folder> {
     let folder = Folder::open(&root.path).ok()?;
     let is_same = match &root.filesystem {
         Some(known) => folder.filesystem().is_none_or(|now| may_be_one_filesystem(&now, known)),
@@ -53,18 +53,18 @@ fn is_empty(folder: &Folder) -> bool {
 }
 
 /// The root that a person means by a path or a name, whether or not its folder is there.
-pub fn named(store: &Store, word: &Path) -> Result<Root> {
+pub fn named(store: &Store, name_or_path: &Path) -> Result<Root> {
     let roots = store.roots().list()?;
-    let absolute = std::path::absolute(word).unwrap_or_else(|_| word.to_path_buf());
-    let canonical = std::fs::canonicalize(word).ok();
+    let absolute = std::path::absolute(name_or_path).unwrap_or_else(|_| name_or_path.to_path_buf());
+    let canonical = std::fs::canonicalize(name_or_path).ok();
     let path = |root: &&Root| root.path == absolute || canonical.as_ref() == Some(&root.path);
-    let name = |root: &&Root| root.name.as_str() == word.as_os_str();
+    let name = |root: &&Root| root.name.as_str() == name_or_path.as_os_str();
     roots.iter().find(path).or_else(|| roots.iter().find(name)).cloned().ok_or_else(|| {
         let known = roots.iter().map(|root| display_path(&root.path)).collect::<Vec<_>>();
         let known = match known.as_slice() {
             [] => "none is registered; `gristmill scan FOLDER` registers one".to_owned(),
             known => format!("registered: {}", known.join(", ")),
         };
-        Error::Root(word.to_path_buf(), format!("it is no root ({known})"))
+        Error::Root(name_or_path.to_path_buf(), format!("it is no root ({known})"))
     })
 }

@@ -3,7 +3,7 @@
 //! Owns the order of the phases, and what a scan that is stopped or killed leaves behind. The catalog is the only
 //! state: a scan that is resumed looks at every folder again and reads what is not read yet.
 
-mod course;
+mod run;
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -17,15 +17,15 @@ use gristmill_store::scans::{Duplicates, FinishedScan, Scan, ScanRequest, ScanTo
 use gristmill_store::{Store, process};
 use serde::Serialize;
 
-use self::course::{Course, End};
+use self::run::{ScanOutcome, ScanRun};
+use crate::catalog_writer::CatalogWriter;
 use crate::error::{Error, Result};
-use crate::filter::{Filter, Sieve};
-use crate::plan::Holds;
+use crate::filter::{CompiledFilter, Filter};
+use crate::hash_stage::RateLimiter;
+use crate::plan::RootTotals;
 use crate::progress::{ScanHandle, ScanPhase};
-use crate::reader::Budget;
-use crate::scribe::Scribe;
 use crate::summary::ScanSummary;
-use crate::walk::{Manner, Tally};
+use crate::walk::{Counters, WalkOptions};
 
 /// How a scan is done.
 #[derive(Clone, Debug)]
@@ -107,86 +107,88 @@ pub fn scan(
     store: &Store,
     roots: &[Root],
     options: &ScanOptions,
-    control: &Arc<ScanHandle>,
+    handle: &Arc<ScanHandle>,
 ) -> Result<ScanSummary> {
     let started = Instant::now();
     let all = store.roots().list()?;
-    let within = |root: &&Root| roots.iter().any(|wanted| root.path.starts_with(&wanted.path));
+    let within = |root: &&Root| roots.iter().any(|outer| root.path.starts_with(&outer.path));
     let chosen: Vec<Root> = all.iter().filter(within).cloned().collect();
-    let manner = Arc::new(Manner {
-        sieve: Sieve::new(&options.filter, Path::new(""), &[])?,
+    let walk_options = Arc::new(WalkOptions {
+        filter: CompiledFilter::new(&options.filter, Path::new(""), &[])?,
         one_file_system: options.one_file_system,
         only_known: options.mode == ScanMode::Refresh,
         allow_empty: options.allow_empty,
     });
     let workers = options.workers.unwrap_or_else(default_workers).max(1);
-    control.workers.store(workers as u64, Ordering::Relaxed);
+    handle.workers.store(workers as u64, Ordering::Relaxed);
     let mut had_files = false;
     for root in &all {
         had_files |= store.catalog().has_files(root.id)?;
     }
-    let scans = begin(store, &chosen, options)?;
+    let scans = begin_scans(store, &chosen, options)?;
     let ids = scans.iter().map(|scan| scan.id).collect();
-    let scribe = Scribe::start(store, control, ids, process::tag(), options.every_file)?;
-    let mut course = Course {
+    let writer = CatalogWriter::start(store, handle, ids, process::tag(), options.every_file)?;
+    let mut run = ScanRun {
         store,
         options,
-        control,
+        handle,
         workers,
         all: &all,
         chosen: &chosen,
         scans: &scans,
-        scribe: &scribe,
-        tally: Arc::default(),
-        budget: Arc::new(Budget::new(options.io_limit)),
+        writer: &writer,
+        counters: Arc::default(),
+        rate_limiter: Arc::new(RateLimiter::new(options.io_limit)),
         had_files,
         absent: HashSet::new(),
-        open: HashSet::new(),
+        open_root_ids: HashSet::new(),
         walked: HashMap::new(),
-        eager: None,
-        settled: None,
+        walk_hasher: None,
+        unchanged: None,
         summary: ScanSummary::default(),
-        holds: HashMap::new(),
-        stopped_at: std::cell::OnceCell::new(),
+        root_totals: HashMap::new(),
+        cancelled_at: std::cell::OnceCell::new(),
     };
-    let run = course.run(&manner).and_then(|()| match control.is_cancelled() && options.mode.reads() {
-        true => course.share_when_stopped(),
+    let ran = run.run(&walk_options).and_then(|()| match handle.is_cancelled() && options.mode.reads() {
+        true => run.mark_shared_after_cancel(),
         false => Ok(()),
     });
-    let excluded = scribe.excluded.clone();
-    let End { mut summary, tally, holds, absent, walked, settled } = course.end();
-    control.enter(ScanPhase::Finishing);
-    let ended = scribe.end().and_then(|removed| {
+    let excluded = writer.excluded.clone();
+    let ScanOutcome { mut summary, counters, root_totals, absent, walked, unchanged } = run.into_outcome();
+    handle.set_phase(ScanPhase::Finishing);
+    let ended = writer.finish().and_then(|removed| {
         // The scribe's own error is the cause of what others met, so it comes first.
-        run?;
+        ran?;
         summary.removed_files = removed;
         summary.excluded_files = excluded.load(Ordering::Relaxed);
         summary.roots = chosen.iter().map(|root| root.path.clone()).collect();
         summary.resumed = scans.iter().any(|scan| scan.resumed);
-        summary.interrupted = control.is_cancelled();
-        count(&mut summary, control, &tally);
+        summary.interrupted = handle.is_cancelled();
+        fill_summary(&mut summary, handle, &counters);
         if summary.interrupted {
             return Ok(());
         }
-        let duplicates = find(store, options, settled, &mut summary)?;
+        let duplicates = find_duplicates(store, options, unchanged, &mut summary)?;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         // A resumed scan does not try again what could not be read before it stopped, so its own errors do not tell.
         let is_whole = summary.errors == 0
             && !summary.resumed
             && absent.is_empty()
-            && get(&control.surprises) == 0
-            && get(&tally.unreached) == 0;
-        let name = settled_as(options);
-        let settled = duplicates.filter(|_| is_whole).map(|duplicates| (name.as_str(), duplicates));
+            && get(&handle.changed_during_scan) == 0
+            && get(&counters.uncompared) == 0;
+        let name = comparison_name(options);
+        let comparison = duplicates.filter(|_| is_whole).map(|duplicates| (name.as_str(), duplicates));
         let mut finished = Vec::new();
         for scan in scans.iter().filter(|scan| !absent.contains(&scan.root)) {
-            let seen = seen(store, scan, &holds)?;
+            let totals = scan_totals(store, scan, &root_totals)?;
             let walk = walked.get(&scan.root).filter(|_| options.mode != ScanMode::Refresh);
-            let walk = walk
-                .map(|root| WalkRecord { filters: filters(options), filesystem: root.filesystem.clone() });
-            finished.push(FinishedScan { id: scan.id, root: scan.root, totals: seen, walk });
+            let walk = walk.map(|root| WalkRecord {
+                filters: filters_json(options),
+                filesystem: root.filesystem.clone(),
+            });
+            finished.push(FinishedScan { id: scan.id, root: scan.root, totals, walk });
         }
-        store.scans().finish(finished, settled)?;
+        store.scans().finish(finished, comparison)?;
         Ok(())
     });
     if ended.is_err() || summary.interrupted || !absent.is_empty() {
@@ -201,7 +203,7 @@ pub fn scan(
 }
 
 /// The filters that a root remembers, as JSON; none if all files are taken.
-fn filters(options: &ScanOptions) -> Option<String> {
+fn filters_json(options: &ScanOptions) -> Option<String> {
     #[derive(Serialize)]
     struct Filters<'a> {
         #[serde(flatten)]
@@ -215,49 +217,50 @@ fn filters(options: &ScanOptions) -> Option<String> {
 }
 
 /// What a scan that ended so has settled: later ones that ask for the same need not look again.
-fn settled_as(options: &ScanOptions) -> String {
+fn comparison_name(options: &ScanOptions) -> String {
     let every = if options.every_file { ", every file" } else { "" };
     format!("{}{every}", options.algorithm.as_str())
 }
 
-fn count(summary: &mut ScanSummary, control: &ScanHandle, tally: &Tally) {
-    let progress = control.progress();
+fn fill_summary(summary: &mut ScanSummary, handle: &ScanHandle, counters: &Counters) {
+    let progress = handle.progress();
     summary.folders = progress.folders;
     summary.files = progress.files;
     summary.bytes = progress.bytes;
-    summary.read_files = control.read_through.load(Ordering::Relaxed);
-    summary.probed_files = progress.read.saturating_sub(summary.read_files);
+    summary.read_files = handle.hashed_whole.load(Ordering::Relaxed);
+    summary.sampled_files = progress.read.saturating_sub(summary.read_files);
     summary.read_bytes = progress.bytes_read;
     summary.errors = progress.errors;
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    summary.new_files = get(&tally.new);
-    summary.changed_files = get(&tally.changed);
-    summary.returned_files = get(&tally.returned);
-    summary.included_files = get(&tally.included);
-    summary.uncompared_files = get(&tally.unreached);
-    summary.failed_roots = get(&tally.failed_roots);
-    summary.links = get(&tally.links);
-    summary.special_files = get(&tally.special);
-    summary.broken_links = get(&tally.broken_links);
-    summary.repeated_links = get(&tally.repeated_links);
+    summary.new_files = get(&counters.new);
+    summary.changed_files = get(&counters.changed);
+    summary.returned_files = get(&counters.returned);
+    summary.included_files = get(&counters.included);
+    summary.uncompared_files = get(&counters.uncompared);
+    summary.failed_roots = get(&counters.failed_roots);
+    summary.links = get(&counters.links);
+    summary.special_files = get(&counters.special);
+    summary.broken_links = get(&counters.broken_links);
+    summary.repeated_links = get(&counters.repeated_links);
     summary.link_samples =
-        std::mem::take(&mut tally.links_seen.lock().unwrap_or_else(PoisonError::into_inner));
-    summary.error_samples = std::mem::take(&mut tally.errors.lock().unwrap_or_else(PoisonError::into_inner));
+        std::mem::take(&mut counters.link_samples.lock().unwrap_or_else(PoisonError::into_inner));
+    summary.error_samples =
+        std::mem::take(&mut counters.error_samples.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
 /// The duplicates that there are now, unless they are what they were.
-fn find(
+fn find_duplicates(
     store: &Store,
     options: &ScanOptions,
-    settled: Option<Duplicates>,
+    unchanged: Option<Duplicates>,
     summary: &mut ScanSummary,
 ) -> Result<Option<Duplicates>> {
     if !options.mode.reads() {
         return Ok(None);
     }
     let begun = Instant::now();
-    let duplicates = match settled {
-        Some(settled) if options.top == 0 => settled,
+    let duplicates = match unchanged {
+        Some(unchanged) if options.top == 0 => unchanged,
         _ => {
             let query = GroupQuery { limit: options.top, ..GroupQuery::default() };
             let groups = std::thread::scope(|scope| {
@@ -284,7 +287,7 @@ fn default_workers() -> usize {
 }
 
 /// All scans, or none.
-fn begin(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<Vec<Scan>> {
+fn begin_scans(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<Vec<Scan>> {
     let mut scans: Vec<Scan> = Vec::new();
     for root in roots {
         let settings = Settings {
@@ -294,14 +297,14 @@ fn begin(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<Vec<Sca
             filter: &options.filter,
         };
         let settings = serde_json::to_string(&settings).map_err(|error| Error::System(error.to_string()))?;
-        let wanted = ScanRequest {
+        let request = ScanRequest {
             root: root.id,
             holder: process::tag(),
             settings,
             restart: options.restart,
             is_alive: process::is_alive,
         };
-        match store.scans().begin(wanted) {
+        match store.scans().begin(request) {
             Ok(scan) => scans.push(scan),
             Err(error) => {
                 for scan in &scans {
@@ -318,11 +321,11 @@ fn begin(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<Vec<Sca
 }
 
 /// What a scan has seen, from the catalog itself: the same whether it was killed ten times or never.
-fn seen(store: &Store, scan: &Scan, holds: &HashMap<i64, Holds>) -> Result<ScanTotals> {
+fn scan_totals(store: &Store, scan: &Scan, root_totals: &HashMap<i64, RootTotals>) -> Result<ScanTotals> {
     let number = |number: i64| u64::try_from(number).unwrap_or(0);
     let catalog = store.catalog();
     let (folders, unreadable) = (catalog.count_folders(scan.root)?, catalog.count_unreadable(scan.root)?);
-    let Holds { files, bytes } = holds.get(&scan.root).copied().unwrap_or_default();
+    let RootTotals { files, bytes } = root_totals.get(&scan.root).copied().unwrap_or_default();
     Ok(ScanTotals {
         folders: number(folders),
         files,

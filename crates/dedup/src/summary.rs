@@ -47,7 +47,7 @@ pub struct ScanSummary {
     /// Files read to their end.
     pub read_files: u64,
     /// Large files of which a few blocks were read, some of them before they were read to their end.
-    pub probed_files: u64,
+    pub sampled_files: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Files hashed again because the algorithm was changed.
@@ -79,7 +79,7 @@ pub struct Timings {
     /// Finding out what to read.
     pub plan: f64,
     /// Reading small files, and edges of large ones, as far as the walk has not.
-    pub edges: f64,
+    pub samples: f64,
     /// Reading the rest of the large files through.
     pub contents: f64,
     /// Putting duplicates together.

@@ -18,7 +18,7 @@ use gristmill_store::catalog::{Stat, UNSTABLE_INODES};
 
 /// What an entry of a folder is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     File,
     Folder,
     Link,
@@ -30,31 +30,31 @@ pub(crate) enum Kind {
 
 /// An entry with what the file system says about it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
-    pub(crate) kind: Kind,
+pub(crate) struct EntryStat {
+    pub(crate) kind: EntryKind,
     pub(crate) stat: Stat,
 }
 
 /// How much of a file is about to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum Advice {
     /// All of it, from the beginning.
-    Through,
+    Sequential,
     /// A few blocks.
-    Here,
+    Random,
     /// So many bytes from there on, in a while.
-    Soon(u64, u64),
+    WillNeed(u64, u64),
 }
 
 /// What follows in the identity of a filesystem that is a clone of another one: the number of its device.
-const ON_DEVICE: &str = " on device ";
+const CLONE_DEVICE_SUFFIX: &str = " on device ";
 
 /// Whether two identities may be those of one filesystem. A disk is a clone only while the original is mounted, too; that
 /// inodes are not stable was not always part of the identity.
 pub(crate) fn may_be_one_filesystem(a: &str, b: &str) -> bool {
     fn core(identity: &str) -> &str {
         let identity = identity.strip_prefix(UNSTABLE_INODES).unwrap_or(identity);
-        identity.split_once(ON_DEVICE).map_or(identity, |(before, _)| before)
+        identity.split_once(CLONE_DEVICE_SUFFIX).map_or(identity, |(before, _)| before)
     }
     core(a) == core(b)
 }
@@ -81,32 +81,32 @@ mod tests {
         }
     }
 
-    macro_rules! on_each_system {
+    macro_rules! test_both_systems {
         ($($name:ident)*) => {
             mod on_linux { $(#[test] fn $name() { super::$name::<super::linux::Folder>(); })* }
-            mod portably { $(#[test] fn $name() { super::$name::<super::portable::Folder>(); })* }
+            mod portable_fallback { $(#[test] fn $name() { super::$name::<super::portable::Folder>(); })* }
         };
     }
 
     /// The two have the same methods; this names them for the tests.
-    trait Like: Sized {
+    trait SystemFolder: Sized {
         fn open(path: &Path) -> std::io::Result<Self>;
         fn below(&self, path: &Path, follow: bool) -> std::io::Result<Self>;
-        fn names(&self) -> Vec<(OsString, Kind)>;
-        fn stat(&self, name: &str, follow: bool) -> std::io::Result<Found>;
+        fn names(&self) -> Vec<(OsString, EntryKind)>;
+        fn stat(&self, name: &str, follow: bool) -> std::io::Result<EntryStat>;
         fn file(&self, name: &str) -> std::io::Result<std::fs::File>;
     }
 
-    macro_rules! like {
+    macro_rules! impl_system_folder {
         ($folder:ty) => {
-            impl Like for $folder {
+            impl SystemFolder for $folder {
                 fn open(path: &Path) -> std::io::Result<Self> {
                     Self::open(path)
                 }
                 fn below(&self, path: &Path, follow: bool) -> std::io::Result<Self> {
                     self.below(path, follow)
                 }
-                fn names(&self) -> Vec<(OsString, Kind)> {
+                fn names(&self) -> Vec<(OsString, EntryKind)> {
                     let mut names = Vec::new();
                     self.entries(|name, kind| {
                         names.push((name.to_owned(), kind));
@@ -116,7 +116,7 @@ mod tests {
                     names.sort_by(|(a, _), (b, _)| a.cmp(b));
                     names
                 }
-                fn stat(&self, name: &str, follow: bool) -> std::io::Result<Found> {
+                fn stat(&self, name: &str, follow: bool) -> std::io::Result<EntryStat> {
                     self.stat(OsStr::new(name), follow)
                 }
                 fn file(&self, name: &str) -> std::io::Result<std::fs::File> {
@@ -126,8 +126,8 @@ mod tests {
         };
     }
 
-    like!(linux::Folder);
-    like!(portable::Folder);
+    impl_system_folder!(linux::Folder);
+    impl_system_folder!(portable::Folder);
 
     fn tree() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
@@ -139,26 +139,26 @@ mod tests {
         folder
     }
 
-    fn what_is_in_a_folder<F: Like>() {
+    fn entries_have_names_kinds_and_stats<F: SystemFolder>() {
         let folder = tree();
         let top = F::open(folder.path()).unwrap();
         let names = top.names();
-        let expected = [("a", Kind::Folder), ("link", Kind::Link), ("socket", Kind::Special)];
+        let expected = [("a", EntryKind::Folder), ("link", EntryKind::Link), ("socket", EntryKind::Special)];
         assert_eq!(names, expected.map(|(name, kind)| (name.into(), kind)));
-        assert_eq!(top.stat("link", false).unwrap().kind, Kind::Link);
-        assert_eq!(top.stat("link", true).unwrap().kind, Kind::Folder);
+        assert_eq!(top.stat("link", false).unwrap().kind, EntryKind::Link);
+        assert_eq!(top.stat("link", true).unwrap().kind, EntryKind::Folder);
         let a = top.below(Path::new("a"), false).unwrap();
         let found = a.stat("file", false).unwrap();
-        assert_eq!((found.kind, found.stat.size), (Kind::File, 5));
+        assert_eq!((found.kind, found.stat.size), (EntryKind::File, 5));
         let mut text = String::new();
         let mut file = a.file("file").unwrap();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "words");
         assert_eq!(file_stat(&file).unwrap().stat, found.stat);
-        assert!(a.file("b").is_err() || file_stat(&a.file("b").unwrap()).unwrap().kind != Kind::File);
+        assert!(a.file("b").is_err() || file_stat(&a.file("b").unwrap()).unwrap().kind != EntryKind::File);
     }
 
-    fn links_lead_nowhere_unless_followed<F: Like>() {
+    fn symlinks_are_refused_unless_followed<F: SystemFolder>() {
         let folder = tree();
         let top = F::open(folder.path()).unwrap();
         assert!(top.below(Path::new("link/b"), false).is_err());
@@ -167,7 +167,7 @@ mod tests {
         assert!(top.file("link").is_err());
     }
 
-    fn what_is_not_there<F: Like>() {
+    fn missing_entries_are_reported_as_not_found<F: SystemFolder>() {
         let folder = tree();
         let top = F::open(folder.path()).unwrap();
         let gone = std::io::ErrorKind::NotFound;
@@ -176,10 +176,10 @@ mod tests {
         assert_eq!(top.file("no").err().unwrap().kind(), gone);
     }
 
-    on_each_system! { what_is_in_a_folder links_lead_nowhere_unless_followed what_is_not_there }
+    test_both_systems! { entries_have_names_kinds_and_stats symlinks_are_refused_unless_followed missing_entries_are_reported_as_not_found }
 
     #[test]
-    fn paths_longer_than_the_system_takes() {
+    fn folder_opens_by_a_path_longer_than_path_max() {
         let folder = tempfile::tempdir().unwrap();
         let name = "n".repeat(250);
         let mut path = std::path::PathBuf::new();

@@ -22,31 +22,31 @@ use gristmill_store::Store;
 use gristmill_store::catalog::{FileHash, FolderRef, LinkKind, Listing, ListingStatus, Skipped, Stat};
 use gristmill_store::roots::Root;
 
-use self::links::Link;
+use self::links::DeferredLink;
 use self::mounts::UNMOUNTED;
-use self::visit::{Next, Stop, Subfolder, Visit};
-use crate::eager::{Eager, Fresh};
+use self::visit::{FollowUps, Subfolder, Visit, VisitError};
+use crate::catalog_writer::{Update, UpdateSender};
 use crate::error::{Error, Result};
-use crate::filter::{Filter, Rules, Sieve};
+use crate::filter::{CompiledFilter, Filter, GitignoreRules};
+use crate::hash_stage::{BusyGuard, submit};
 use crate::progress::{ScanHandle, add};
 use crate::read::is_gone;
-use crate::reader::{Busy, submit};
-use crate::scribe::{Note, Notes};
-use crate::sys::{Folder, Kind};
+use crate::sys::{EntryKind, Folder};
+use crate::walk_hasher::{NewFile, WalkHasher};
 use gristmill_store::display_path;
 
 /// What a walk found, in numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counters {
     pub(crate) new: AtomicU64,
     pub(crate) changed: AtomicU64,
     pub(crate) returned: AtomicU64,
     /// Files that match the filters again.
     pub(crate) included: AtomicU64,
     /// Files that were read too shortly after a change, or on another filesystem: they are read again.
-    pub(crate) unsure: AtomicU64,
+    pub(crate) unverified: AtomicU64,
     /// Files that could not be compared: they are not as their root's last scan found them, and that is not this one.
-    pub(crate) unreached: AtomicU64,
+    pub(crate) uncompared: AtomicU64,
     /// Roots that could not be scanned.
     pub(crate) failed_roots: AtomicU64,
     pub(crate) links: AtomicU64,
@@ -56,38 +56,38 @@ pub(crate) struct Tally {
     /// Links to a folder above them, or to one that another link led to.
     pub(crate) repeated_links: AtomicU64,
     /// What went wrong, the first few with their reasons.
-    pub(crate) errors: Mutex<Vec<String>>,
+    pub(crate) error_samples: Mutex<Vec<String>>,
     /// The first few of the broken and repeated links, with their reasons.
-    pub(crate) links_seen: Mutex<Vec<String>>,
+    pub(crate) link_samples: Mutex<Vec<String>>,
 }
 
-impl Tally {
+impl Counters {
     /// Keeps the reason why something could not be read, with its path.
-    pub(crate) fn complain(&self, path: &Path, words: &str) {
-        keep(&self.errors, path, words);
+    pub(crate) fn record_error(&self, path: &Path, reason: &str) {
+        keep_sample(&self.error_samples, path, reason);
     }
 
     /// Counts a link that is not followed, and keeps its path and the reason.
-    fn pass_link(&self, counter: &AtomicU64, path: &Path, words: &str) {
+    fn record_link(&self, counter: &AtomicU64, path: &Path, reason: &str) {
         add(counter, 1);
-        keep(&self.links_seen, path, words);
+        keep_sample(&self.link_samples, path, reason);
     }
 }
 
 /// Only the first few are kept: a broken disk has many.
-fn keep(samples: &Mutex<Vec<String>>, path: &Path, words: &str) {
-    const MOST: usize = 20;
-    tracing::info!(path = %display_path(path), "{words}");
+fn keep_sample(samples: &Mutex<Vec<String>>, path: &Path, reason: &str) {
+    const MAX_SAMPLES: usize = 20;
+    tracing::info!(path = %display_path(path), "{reason}");
     let mut samples = samples.lock().unwrap_or_else(PoisonError::into_inner);
-    if samples.len() < MOST {
-        samples.push(format!("{}: {words}", display_path(path)));
+    if samples.len() < MAX_SAMPLES {
+        samples.push(format!("{}: {reason}", display_path(path)));
     }
 }
 
 /// How a root is walked.
 #[derive(Debug)]
-pub(crate) struct Manner {
-    pub(crate) sieve: Sieve,
+pub(crate) struct WalkOptions {
+    pub(crate) filter: CompiledFilter,
     pub(crate) one_file_system: bool,
     /// Look only at what is known.
     pub(crate) only_known: bool,
@@ -95,90 +95,91 @@ pub(crate) struct Manner {
     pub(crate) allow_empty: bool,
 }
 
-impl Manner {
+impl WalkOptions {
     /// The same for one of the roots of a scan: an absolute pattern concerns the root that it is in.
-    pub(crate) fn within(&self, filter: &Filter, root: &Path, roots: &[PathBuf]) -> Result<Arc<Self>> {
-        let Manner { one_file_system, only_known, allow_empty, .. } = *self;
-        let sieve = Sieve::new(filter, root, roots)?;
-        Ok(Arc::new(Manner { sieve, one_file_system, only_known, allow_empty }))
+    pub(crate) fn for_root(&self, filter: &Filter, root: &Path, roots: &[PathBuf]) -> Result<Arc<Self>> {
+        let WalkOptions { one_file_system, only_known, allow_empty, .. } = *self;
+        let filter = CompiledFilter::new(filter, root, roots)?;
+        Ok(Arc::new(WalkOptions { filter, one_file_system, only_known, allow_empty }))
     }
 }
 
 /// A root being walked.
 pub(crate) struct Walk {
-    job: Job,
+    context: WalkContext,
     /// Roots inside this one, by their paths in it: they are walked by themselves.
-    inner: HashSet<PathBuf>,
-    top: Arc<Folder>,
+    nested_roots: HashSet<PathBuf>,
+    root_folder: Arc<Folder>,
     device: u64,
     /// Whether the catalog has unusual files of the root.
     has_unusual: bool,
     /// Whether the root's own folder could not be read, or its disk is not mounted.
     has_failed: AtomicBool,
     /// The number in the catalog of the filesystem that the root's own folder is on: mostly that of all.
-    top_filesystem: OnceLock<Option<i64>>,
+    root_filesystem: OnceLock<Option<i64>>,
     /// The numbers of filesystems in the catalog, by device number.
     filesystems: Mutex<HashMap<u64, Option<i64>>>,
     /// Inodes with several names that were counted already.
-    counted: Mutex<HashSet<(u64, u64)>>,
-    links: Mutex<BTreeMap<PathBuf, Link>>,
+    counted_inodes: Mutex<HashSet<(u64, u64)>>,
+    links: Mutex<BTreeMap<PathBuf, DeferredLink>>,
     /// Folders that links led to, so that none is walked twice.
-    visited: Mutex<HashSet<(u64, u64)>>,
+    visited_by_link: Mutex<HashSet<(u64, u64)>>,
 }
 
 /// A folder to be walked.
 #[derive(Debug)]
-struct ToWalk {
-    place: FolderRef,
+struct FolderTask {
+    folder: FolderRef,
     /// The filesystem that it was on when it was last walked.
     filesystem: Option<i64>,
     /// Whether it was a mount point then. Not known of a root's own folder.
     was_mount_point: bool,
     /// The filesystem that its parent is on now.
-    above: Option<i64>,
-    rules: Option<Arc<Rules>>,
-    by_link: bool,
+    parent_filesystem: Option<i64>,
+    rules: Option<Arc<GitignoreRules>>,
+    via_link: bool,
 }
 
 /// What is needed to walk a root.
-pub(crate) struct Job {
+pub(crate) struct WalkContext {
     pub(crate) store: Store,
-    pub(crate) notes: Notes,
-    pub(crate) control: Arc<ScanHandle>,
-    pub(crate) manner: Arc<Manner>,
+    pub(crate) updates: UpdateSender,
+    pub(crate) handle: Arc<ScanHandle>,
+    pub(crate) options: Arc<WalkOptions>,
     pub(crate) root: Root,
     pub(crate) scan: i64,
     /// All roots, for links that lead into one.
     pub(crate) roots: Arc<Vec<PathBuf>>,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) counters: Arc<Counters>,
     /// Reads while walking, if this scan reads.
-    pub(crate) eager: Option<Arc<Eager>>,
+    pub(crate) hasher: Option<Arc<WalkHasher>>,
     /// Numbers of listings.
     pub(crate) listings: Arc<AtomicU64>,
 }
 
 impl Walk {
-    pub(crate) fn new(job: Job) -> Result<Arc<Self>> {
-        let path = &job.root.path;
+    pub(crate) fn new(context: WalkContext) -> Result<Arc<Self>> {
+        let path = &context.root.path;
         let unreadable = |error: io::Error| Error::Root(path.clone(), format!("cannot be read: {error}"));
         let top = Arc::new(Folder::open(path).map_err(unreadable)?);
         let device = top.own().map_err(unreadable)?.device;
         let inside = |other: &PathBuf| other.strip_prefix(path).ok().map(Path::to_path_buf);
-        let inner = job.roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
+        let inner =
+            context.roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
         let (has_failed, top_filesystem, filesystems, counted, links, visited) = Default::default();
-        let has_unusual = job.store.catalog().has_unusual(job.root.id)?;
+        let has_unusual = context.store.catalog().has_unusual(context.root.id)?;
         let walk = Walk {
-            job,
-            inner,
-            top,
+            context,
+            nested_roots: inner,
+            root_folder: top,
             device,
             has_unusual,
             has_failed,
-            top_filesystem,
+            root_filesystem: top_filesystem,
             filesystems,
-            counted,
+            counted_inodes: counted,
             links,
-            visited,
+            visited_by_link: visited,
         };
         Ok(Arc::new(walk))
     }
@@ -189,35 +190,41 @@ impl Walk {
     }
 
     /// The root's folder, which stays open: its filesystem cannot be unmounted while the scan reads.
-    pub(crate) fn top(&self) -> &Arc<Folder> {
-        &self.top
+    pub(crate) fn root_folder(&self) -> &Arc<Folder> {
+        &self.root_folder
     }
 
     /// The identity of the filesystem of the root's own folder.
     pub(crate) fn filesystem(&self) -> Option<String> {
-        self.top.filesystem()
+        self.root_folder.filesystem()
     }
 
     /// Begins at the root's folder. A scan that is resumed looks at every folder again: files may have changed since.
     pub(crate) fn begin(self: &Arc<Self>, pool: &Pool) -> Result<()> {
-        let catalog = self.job.store.catalog();
-        let place = catalog.root_folder(self.job.root.id)?;
-        let filesystem = match place.id {
+        let catalog = self.context.store.catalog();
+        let folder_ref = catalog.root_folder(self.context.root.id)?;
+        let filesystem = match folder_ref.id {
             Some(id) => catalog.filesystem_of(id)?,
             None => None,
         };
         let walk = self.clone();
-        let to_walk =
-            ToWalk { place, filesystem, was_mount_point: false, above: None, rules: None, by_link: false };
-        let task = Task::new(move |ctx: &Context| walk.folder(ctx, to_walk));
-        submit(pool, task, &self.job.control);
+        let folder_task = FolderTask {
+            folder: folder_ref,
+            filesystem,
+            was_mount_point: false,
+            parent_filesystem: None,
+            rules: None,
+            via_link: false,
+        };
+        let task = Task::new(move |ctx: &Context| walk.walk_folder(ctx, folder_task));
+        submit(pool, task, &self.context.handle);
         Ok(())
     }
 
     /// The number of a folder's filesystem in the catalog. Asked for once for each device.
     fn filesystem_of(&self, folder: &Folder, device: u64) -> Result<Option<i64>> {
         if device == self.device
-            && let Some(filesystem) = self.top_filesystem.get()
+            && let Some(filesystem) = self.root_filesystem.get()
         {
             return Ok(*filesystem);
         }
@@ -227,210 +234,244 @@ impl Walk {
         }
         let identity = folder.filesystem();
         let filesystem =
-            identity.map(|identity| self.job.store.catalog().filesystem(&identity)).transpose()?;
+            identity.map(|identity| self.context.store.catalog().filesystem(&identity)).transpose()?;
         known.insert(device, filesystem);
         if device == self.device {
-            let _ = self.top_filesystem.set(filesystem);
+            let _ = self.root_filesystem.set(filesystem);
         }
         Ok(filesystem)
     }
 
-    fn rules_of(&self, folder: &Folder, path: &Path, above: Option<Arc<Rules>>) -> Option<Arc<Rules>> {
-        if !self.job.manner.sieve.uses_gitignore() {
+    fn gitignore_rules(
+        &self,
+        folder: &Folder,
+        path: &Path,
+        parent: Option<Arc<GitignoreRules>>,
+    ) -> Option<Arc<GitignoreRules>> {
+        if !self.context.options.filter.uses_gitignore() {
             return None;
         }
         // Nobody's rules are longer than this; a document may be hostile.
-        const MOST: u64 = 64 << 10;
+        const MAX_GITIGNORE_BYTES: u64 = 64 << 10;
         let text = folder.file(OsStr::new(".gitignore")).and_then(|file| {
             let mut bytes = Vec::new();
-            io::Read::read_to_end(&mut io::Read::take(file, MOST), &mut bytes)?;
+            io::Read::read_to_end(&mut io::Read::take(file, MAX_GITIGNORE_BYTES), &mut bytes)?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         });
         match text {
-            Ok(text) => Rules::below(above, path, &text),
-            Err(_) => above,
+            Ok(text) => GitignoreRules::nested(parent, path, &text),
+            Err(_) => parent,
         }
     }
 
-    fn folder(self: &Arc<Self>, ctx: &Context, to_walk: ToWalk) -> TaskResult<()> {
-        let ToWalk { place, filesystem: known_filesystem, was_mount_point, above, rules, by_link } = to_walk;
-        if ctx.is_cancelled() || self.job.control.is_cancelled() {
+    fn walk_folder(self: &Arc<Self>, ctx: &Context, folder_task: FolderTask) -> TaskResult<()> {
+        let FolderTask {
+            folder: folder_ref,
+            filesystem: known_filesystem,
+            was_mount_point,
+            parent_filesystem,
+            rules,
+            via_link,
+        } = folder_task;
+        if ctx.is_cancelled() || self.context.handle.is_cancelled() {
             return Err(TaskError::cancelled());
         }
-        let _busy = Busy::new(&self.job.control);
-        let (folder, known) = match self.open(&place, by_link) {
-            Ok(folder) => (folder, self.job.store.catalog().known_entries(&place, self.has_unusual)?),
-            Err(error) if is_gone(&error) && !place.path.as_os_str().is_empty() => {
-                return self.vanished(&place, Skipped::default());
+        let _busy = BusyGuard::new(&self.context.handle);
+        let (folder, known) = match self.open(&folder_ref, via_link) {
+            Ok(folder) => {
+                (folder, self.context.store.catalog().known_entries(&folder_ref, self.has_unusual)?)
             }
-            Err(error) => return self.failed(place, &error.to_string()),
+            Err(error) if is_gone(&error) && !folder_ref.path.as_os_str().is_empty() => {
+                return self.record_missing(&folder_ref, Skipped::default());
+            }
+            Err(error) => return self.record_failure(folder_ref, &error.to_string()),
         };
-        let name = place.path.file_name().unwrap_or_default();
+        let name = folder_ref.path.file_name().unwrap_or_default();
         let device = folder.own()?.device;
-        if !place.path.as_os_str().is_empty() && device != self.device && folder.is_virtual() {
-            return self.foreign(&place, skipped::unknown(name, Kind::Folder));
+        if !folder_ref.path.as_os_str().is_empty() && device != self.device && folder.is_virtual() {
+            return self.record_foreign(&folder_ref, skipped::unknown(name, EntryKind::Folder));
         }
-        if by_link && self.is_a_root(&place.path) {
-            return self.foreign(&place, self.skipped_link(&place.path, name));
+        if via_link && self.is_a_root(&folder_ref.path) {
+            return self.record_foreign(&folder_ref, self.skipped_link(&folder_ref.path, name));
         }
-        if by_link && !self.is_new_to_links(&folder) {
-            let path = self.job.root.path.join(&place.path);
-            let words = "another link leads to the same folder; it is not walked twice";
-            self.job.tally.pass_link(&self.job.tally.repeated_links, &path, words);
-            let skipped = self.skipped_link(&place.path, name);
-            return self.vanished(&place, skipped);
+        if via_link && !self.is_first_visit_by_link(&folder) {
+            let path = self.context.root.path.join(&folder_ref.path);
+            let reason = "another link leads to the same folder; it is not walked twice";
+            self.context.counters.record_link(&self.context.counters.repeated_links, &path, reason);
+            let skipped = self.skipped_link(&folder_ref.path, name);
+            return self.record_missing(&folder_ref, skipped);
         }
-        let rules = self.rules_of(&folder, &place.path, rules);
+        let rules = self.gitignore_rules(&folder, &folder_ref.path, rules);
         let filesystem = self.filesystem_of(&folder, device)?;
-        let mut visit = Visit::new(self, &folder, &place, known, rules.as_deref());
+        let mut visit = Visit::new(self, &folder, &folder_ref, known, rules.as_deref());
         visit.listing.filesystem = filesystem;
-        visit.by_link = by_link;
+        visit.via_link = via_link;
         // Another filesystem: what was known of files in this place is of other files.
         visit.keeps_hashes = match known_filesystem.zip(filesystem) {
             Some((before, now)) => self.may_be_one_filesystem(before, now)?,
             None => true,
         };
-        visit.listing.mount_point = above.zip(filesystem).is_some_and(|(above, own)| above != own);
-        let is_top = place.path.as_os_str().is_empty();
+        visit.listing.mount_point = parent_filesystem
+            .zip(filesystem)
+            .is_some_and(|(parent_filesystem, own)| parent_filesystem != own);
+        let is_top = folder_ref.path.as_os_str().is_empty();
         visit.may_be_unmounted = is_top || was_mount_point && !visit.listing.mount_point;
         if !visit.keeps_hashes && (is_top || was_mount_point) {
             let is_mounted = if is_top {
-                mounts::is_mounted(&self.job.root.path, device)
+                mounts::is_mounted(&self.context.root.path, device)
             } else {
                 visit.listing.mount_point
             };
             if is_mounted {
-                self.warn_of_another_disk(&place.path);
-            } else if !self.job.manner.allow_empty {
-                return self.failed(place, UNMOUNTED);
+                self.warn_disk_replaced(&folder_ref.path);
+            } else if !self.context.options.allow_empty {
+                return self.record_failure(folder_ref, UNMOUNTED);
             }
         }
-        let read = visit.all();
-        if ctx.is_cancelled() || self.job.control.is_cancelled() {
+        let read = visit.visit_entries();
+        if ctx.is_cancelled() || self.context.handle.is_cancelled() {
             return Err(TaskError::cancelled());
         }
         let folders = std::mem::take(&mut visit.folders);
         match read {
             Ok(()) => {
                 let next = visit.end()?;
-                self.go_on(ctx, (folders, rules, by_link), next)
+                self.schedule_follow_ups(ctx, (folders, rules, via_link), next)
             }
-            Err(Stop::Told) => Err(TaskError::cancelled()),
-            Err(Stop::Unreadable(error)) => {
-                let place = visit.listing.folder.clone();
+            Err(VisitError::Cancelled) => Err(TaskError::cancelled()),
+            Err(VisitError::Unreadable(error)) => {
+                let folder_ref = visit.listing.folder.clone();
                 visit.send(ListingStatus::Part)?;
-                self.failed(place, &error.to_string())
+                self.record_failure(folder_ref, &error.to_string())
             }
         }
     }
 
     /// What a folder leads to: the folders in it, and files that are to be read now.
-    fn go_on(
+    fn schedule_follow_ups(
         self: &Arc<Self>,
         ctx: &Context,
-        (mut folders, rules, by_link): (Vec<Subfolder>, Option<Arc<Rules>>, bool),
-        mut next: Next,
+        (mut folders, rules, via_link): (Vec<Subfolder>, Option<Arc<GitignoreRules>>, bool),
+        mut next: FollowUps,
     ) -> TaskResult<()> {
-        add(&self.job.control.folders, 1);
+        add(&self.context.handle.folders, 1);
         // The newest is run first.
-        while let Some(Subfolder { place, filesystem, was_mount_point, above }) = folders.pop() {
+        while let Some(Subfolder { folder: folder_ref, filesystem, was_mount_point, parent_filesystem }) =
+            folders.pop()
+        {
             let walk = self.clone();
             let rules = rules.clone();
-            let to_walk = ToWalk { place, filesystem, was_mount_point, above, rules, by_link };
-            let _ = ctx.spawn(move |ctx| walk.folder(ctx, to_walk));
+            let folder_task = FolderTask {
+                folder: folder_ref,
+                filesystem,
+                was_mount_point,
+                parent_filesystem,
+                rules,
+                via_link,
+            };
+            let _ = ctx.spawn(move |ctx| walk.walk_folder(ctx, folder_task));
         }
-        let Some(eager) = &self.job.eager else { return Ok(()) };
-        self.read_elsewhere(eager, &mut next)?;
-        for fresh in next.through {
+        let Some(hasher) = &self.context.hasher else { return Ok(()) };
+        self.hash_elsewhere(hasher, &mut next)?;
+        for new_file in next.whole {
             let walk = self.clone();
-            let _ = ctx.spawn(move |_| walk.read_through(fresh));
+            let _ = ctx.spawn(move |_| walk.hash_whole(new_file));
         }
         Ok(())
     }
 
     /// Files whose folders were left a while ago.
-    fn read_elsewhere(&self, eager: &Eager, next: &mut Next) -> TaskResult<()> {
-        let mut readings = Vec::new();
-        for fresh in std::mem::take(&mut next.elsewhere) {
-            if self.job.control.is_cancelled() {
+    fn hash_elsewhere(&self, hasher: &WalkHasher, next: &mut FollowUps) -> TaskResult<()> {
+        let mut hashes = Vec::new();
+        for new_file in std::mem::take(&mut next.elsewhere) {
+            if self.context.handle.is_cancelled() {
                 break;
             }
-            let folder = fresh.top.below(&fresh.folder, fresh.follow);
-            for (fresh, reading) in eager.read(folder.as_ref().ok(), vec![fresh]) {
-                next.compare(eager, fresh, &reading);
-                readings.push(reading);
+            let folder = new_file.root_folder.below(&new_file.folder, new_file.follow_links);
+            for (new_file, hash) in hasher.hash_files(folder.as_ref().ok(), vec![new_file]) {
+                next.match_samples(hasher, new_file, &hash);
+                hashes.push(hash);
             }
         }
-        self.note_readings(readings)
+        self.send_hashes(hashes)
     }
 
-    fn read_through(&self, fresh: Fresh) -> TaskResult<()> {
-        let Some(eager) = &self.job.eager else { return Ok(()) };
-        let _busy = Busy::new(&self.job.control);
-        let folder = fresh.top.below(&fresh.folder, fresh.follow);
-        self.note_readings(eager.read_through(folder.as_ref().ok(), fresh).into_iter().collect())
+    fn hash_whole(&self, new_file: NewFile) -> TaskResult<()> {
+        let Some(hasher) = &self.context.hasher else { return Ok(()) };
+        let _busy = BusyGuard::new(&self.context.handle);
+        let folder = new_file.root_folder.below(&new_file.folder, new_file.follow_links);
+        self.send_hashes(hasher.hash_whole(folder.as_ref().ok(), new_file).into_iter().collect())
     }
 
-    fn note_readings(&self, readings: Vec<FileHash>) -> TaskResult<()> {
-        if readings.is_empty() {
+    fn send_hashes(&self, hashes: Vec<FileHash>) -> TaskResult<()> {
+        if hashes.is_empty() {
             return Ok(());
         }
-        self.job.notes.send(Note::Readings(readings)).map_err(|_| TaskError::cancelled())
+        self.context.updates.send(Update::Hashes(hashes)).map_err(|_| TaskError::cancelled())
     }
 
-    fn open(&self, place: &FolderRef, by_link: bool) -> io::Result<Folder> {
-        self.top.below(&place.path, by_link)
+    fn open(&self, folder_ref: &FolderRef, via_link: bool) -> io::Result<Folder> {
+        self.root_folder.below(&folder_ref.path, via_link)
     }
 
     /// A folder that belongs to another root, or that the system makes up.
-    fn foreign(&self, place: &FolderRef, skipped: Skipped) -> TaskResult<()> {
-        add(&self.job.tally.special, 1);
-        let Some(name) = place.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
-        let parent = place.path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let mut listing = Listing::new(self.job.scan, FolderRef { root: place.root, id: None, path: parent });
+    fn record_foreign(&self, folder_ref: &FolderRef, skipped: Skipped) -> TaskResult<()> {
+        add(&self.context.counters.special, 1);
+        let Some(name) = folder_ref.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
+        let parent = folder_ref.path.parent().map(Path::to_path_buf).unwrap_or_default();
+        let mut listing =
+            Listing::new(self.context.scan, FolderRef { root: folder_ref.root, id: None, path: parent });
         listing.foreign_folders.push(name);
         listing.skipped = skipped;
-        self.note(listing)
+        self.send_listing(listing)
     }
 
     /// A folder that was there a moment ago, or that a link does not lead to any more.
-    fn vanished(&self, place: &FolderRef, skipped: Skipped) -> TaskResult<()> {
-        let Some(name) = place.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
-        let parent = place.path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let mut listing = Listing::new(self.job.scan, FolderRef { root: place.root, id: None, path: parent });
+    fn record_missing(&self, folder_ref: &FolderRef, skipped: Skipped) -> TaskResult<()> {
+        let Some(name) = folder_ref.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
+        let parent = folder_ref.path.parent().map(Path::to_path_buf).unwrap_or_default();
+        let mut listing =
+            Listing::new(self.context.scan, FolderRef { root: folder_ref.root, id: None, path: parent });
         listing.missing_folders.push(name);
         listing.skipped = skipped;
-        self.note(listing)
+        self.send_listing(listing)
     }
 
-    fn failed(&self, place: FolderRef, error: &str) -> TaskResult<()> {
-        add(&self.job.control.errors, 1);
-        if place.path.as_os_str().is_empty() {
+    fn record_failure(&self, folder_ref: FolderRef, error: &str) -> TaskResult<()> {
+        add(&self.context.handle.errors, 1);
+        if folder_ref.path.as_os_str().is_empty() {
             self.has_failed.store(true, Ordering::Relaxed);
-            add(&self.job.tally.failed_roots, 1);
+            add(&self.context.counters.failed_roots, 1);
         }
-        self.complain(&place.path, error);
-        let mut listing = Listing::new(self.job.scan, place);
+        self.record_error(&folder_ref.path, error);
+        let mut listing = Listing::new(self.context.scan, folder_ref);
         listing.status = ListingStatus::Failed(error.to_owned());
-        self.note(listing)
+        self.send_listing(listing)
     }
 
     /// The bytes that a file adds to the root: none for a further name of an inode.
     fn bytes_of(&self, stat: &Stat) -> u64 {
         let is_new = stat.links == LinkKind::Single
-            || self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert((stat.device, stat.inode));
+            || self
+                .counted_inodes
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert((stat.device, stat.inode));
         if is_new { stat.size } else { 0 }
     }
 
-    fn complain(&self, path: &Path, words: &str) {
+    fn record_error(&self, path: &Path, reason: &str) {
         match path.as_os_str().is_empty() {
-            true => self.job.tally.complain(&self.job.root.path, words),
-            false => self.job.tally.complain(&self.job.root.path.join(path), words),
+            true => self.context.counters.record_error(&self.context.root.path, reason),
+            false => self.context.counters.record_error(&self.context.root.path.join(path), reason),
         }
     }
 
-    fn note(&self, listing: Listing) -> TaskResult<()> {
-        let number = self.job.listings.fetch_add(1, Ordering::Relaxed);
-        self.job.notes.send(Note::Listing(number, Box::new(listing))).map_err(|_| TaskError::cancelled())
+    fn send_listing(&self, listing: Listing) -> TaskResult<()> {
+        let number = self.context.listings.fetch_add(1, Ordering::Relaxed);
+        self.context
+            .updates
+            .send(Update::Listing(number, Box::new(listing)))
+            .map_err(|_| TaskError::cancelled())
     }
 }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use gristmill_store::display_path;
 
 /// Compiles the patterns for one root. `roots` are all roots of the scan.
-pub(super) fn globs(
+pub(super) fn compile(
     patterns: &[String],
     ignore_case: bool,
     root: &Path,
@@ -20,8 +20,8 @@ pub(super) fn globs(
 ) -> Result<GlobSet> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
-        let Some(meant) = in_root(pattern, root, roots)? else { continue };
-        let mut glob = GlobBuilder::new(&meant);
+        let Some(glob_text) = glob_in_root(pattern, root, roots)? else { continue };
+        let mut glob = GlobBuilder::new(&glob_text);
         glob.literal_separator(true).backslash_escape(true).case_insensitive(ignore_case);
         let glob = glob.build().map_err(|error| {
             Error::Invalid(format!("{pattern:?} is not a pattern: {}. An example: '*.tmp'", error.kind()))
@@ -32,7 +32,7 @@ pub(super) fn globs(
 }
 
 /// The glob for paths in `root`. `None` if the pattern concerns another root.
-fn in_root(pattern: &str, root: &Path, roots: &[PathBuf]) -> Result<Option<String>> {
+fn glob_in_root(pattern: &str, root: &Path, roots: &[PathBuf]) -> Result<Option<String>> {
     let plain = pattern.trim_end_matches('/');
     let from_here = plain.strip_prefix("./").map(|rest| rest.trim_start_matches("./"));
     if plain.is_empty() || plain == "." || from_here.is_some_and(|rest| rest.is_empty() || rest == ".") {
@@ -44,15 +44,15 @@ fn in_root(pattern: &str, root: &Path, roots: &[PathBuf]) -> Result<Option<Strin
     let Some(from_top) = plain.strip_prefix('/') else {
         return Ok(Some(if plain.contains('/') { plain.to_owned() } else { format!("**/{plain}") }));
     };
-    Ok(match holder(plain, roots) {
+    Ok(match containing_root(plain, roots) {
         // As in .gitignore, a slash in front means the root.
         None => Some(from_top.to_owned()),
-        Some((holder, inside)) => (holder == root).then_some(inside),
+        Some((containing, inside)) => (containing == root).then_some(inside),
     })
 }
 
 /// The innermost root that holds an absolute pattern, and the pattern's part below that root.
-fn holder<'a>(pattern: &str, roots: &'a [PathBuf]) -> Option<(&'a Path, String)> {
+fn containing_root<'a>(pattern: &str, roots: &'a [PathBuf]) -> Option<(&'a Path, String)> {
     let by_text = |text: &str| {
         let below = |root: &&PathBuf| Some(text.strip_prefix(root.to_str()?)?.strip_prefix('/')?.to_owned());
         roots
@@ -60,11 +60,11 @@ fn holder<'a>(pattern: &str, roots: &'a [PathBuf]) -> Option<(&'a Path, String)>
             .filter_map(|root| Some((root.as_path(), below(&root)?)))
             .max_by_key(|(root, _)| root.as_os_str().len())
     };
-    by_text(pattern).or_else(|| by_text(&without_links(pattern)?))
+    by_text(pattern).or_else(|| by_text(&resolve_links(pattern)?))
 }
 
 /// The pattern with the links in its leading folders resolved, as the paths of roots are.
-fn without_links(pattern: &str) -> Option<String> {
+fn resolve_links(pattern: &str) -> Option<String> {
     let wild = pattern.find(['*', '?', '[', '{', '\\']).unwrap_or(pattern.len());
     let mut end = pattern.len();
     loop {
@@ -95,15 +95,15 @@ pub(super) fn cannot_match(pattern: &str, roots: &[PathBuf]) -> Option<String> {
     if relative.starts_with("~/") {
         return Some(format!("\"~\" is not replaced by your home folder; {SYNTAX}"));
     }
-    if !plain.starts_with('/') || holder(plain, roots).is_some() {
+    if !plain.starts_with('/') || containing_root(plain, roots).is_some() {
         return None;
     }
     if let Some(root) = roots.iter().find(|root| root.as_os_str() == plain) {
         return Some(format!("it names the scanned folder {} itself", display_path(root)));
     }
     let first = parts().next().unwrap_or_default();
-    let is_there = |root: &PathBuf| std::fs::symlink_metadata(root.join(first)).is_ok();
-    let may_match = first.contains(['*', '?', '[', '{', '\\']) || roots.iter().any(is_there);
+    let exists = |root: &PathBuf| std::fs::symlink_metadata(root.join(first)).is_ok();
+    let may_match = first.contains(['*', '?', '[', '{', '\\']) || roots.iter().any(exists);
     (!may_match)
         .then(|| format!("it is outside of every scanned folder; {SYNTAX}, or are absolute paths in it"))
 }

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::tree::{ALONE, NameHash, Tree, UNKNOWN};
-use super::{Places, gone};
+use super::tree::{NameHash, Tree, UNIQUE, UNKNOWN};
+use super::{FolderPaths, catalog_changed};
 use crate::Result;
 
 /// The beginning of a list, and how long it is.
@@ -49,32 +49,37 @@ pub(super) struct Comparison<'a> {
     only_in_a: Vec<u32>,
     only_in_b: Vec<u32>,
     differing: Vec<(u32, u32)>,
-    settled: bool,
+    fully_compared: bool,
 }
 
 /// Which files of a content match first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    SameInBoth,
-    Plain,
+    SamePath,
+    Unpaired,
     Differs,
 }
 
 impl<'a> Comparison<'a> {
     /// Of two folders, and those around them with the same files: names are compared where more are the same. `settled`
     /// is whether every file that can have a copy was read.
-    pub(super) fn new(tree: &'a Tree<NameHash>, inner: [u32; 2], outer: [u32; 2], settled: bool) -> Self {
-        let mut in_both = same_names(tree, outer);
+    pub(super) fn new(
+        tree: &'a Tree<NameHash>,
+        inner: [u32; 2],
+        outer: [u32; 2],
+        fully_compared: bool,
+    ) -> Self {
+        let mut in_both = same_paths(tree, outer);
         if inner != outer {
-            let inside = same_names(tree, inner);
+            let inside = same_paths(tree, inner);
             in_both = if inside.len() > in_both.len() { inside } else { in_both };
         }
         let (mut rank_a, mut rank_b) = (HashMap::new(), HashMap::new());
         let mut differing = Vec::new();
         for (ours, theirs) in in_both {
             let (x, y) = (tree.files[ours as usize].content, tree.files[theirs as usize].content);
-            let same = x == y && x != ALONE && x != UNKNOWN;
-            let rank = if same { Rank::SameInBoth } else { Rank::Differs };
+            let same = x == y && x != UNIQUE && x != UNKNOWN;
+            let rank = if same { Rank::SamePath } else { Rank::Differs };
             rank_a.insert(ours, rank);
             rank_b.insert(theirs, rank);
             if !same {
@@ -85,16 +90,23 @@ impl<'a> Comparison<'a> {
         let (ours, theirs) = (ranked(tree, inner[0], &rank_a), ranked(tree, inner[1], &rank_b));
         let only_in_a = surplus(&ours, &theirs);
         let only_in_b = surplus(&theirs, &ours);
-        Comparison { tree, only_in_a, only_in_b, differing, settled }
+        Comparison { tree, only_in_a, only_in_b, differing, fully_compared }
     }
 
     /// With paths in the folders `a` and `b`, and at most `most` in each list.
-    pub(super) fn lists(&self, places: &Places<'_>, a: &Path, b: &Path, most: usize) -> Result<Lists> {
+    pub(super) fn lists(
+        &self,
+        places: &FolderPaths<'_>,
+        a: &Path,
+        b: &Path,
+        max_items: usize,
+    ) -> Result<Lists> {
         let entries = |files: &[u32], folder: &Path| -> Result<Vec<Entry>> {
-            let ids: Vec<i64> = files.iter().take(most).map(|&at| self.tree.files[at as usize].id).collect();
+            let ids: Vec<i64> =
+                files.iter().take(max_items).map(|&at| self.tree.files[at as usize].id).collect();
             let found = places.store.catalog().files_at(&ids)?;
             if found.len() < ids.len() {
-                return Err(gone().into());
+                return Err(catalog_changed().into());
             }
             let entry = |file: gristmill_store::catalog::FileAt| {
                 let absolute = places.roots.get(&file.root).cloned().unwrap_or_default().join(&file.path);
@@ -122,15 +134,15 @@ impl<'a> Comparison<'a> {
         let [x, y] = [x, y].map(|at| &self.tree.files[at as usize]);
         match (x.content, y.content) {
             (UNKNOWN, _) | (_, UNKNOWN) => false,
-            (ALONE, _) | (_, ALONE) => self.settled || x.size != y.size,
+            (UNIQUE, _) | (_, UNIQUE) => self.fully_compared || x.size != y.size,
             _ => true,
         }
     }
 }
 
 /// Files with the same path in two folders.
-fn same_names(tree: &Tree<NameHash>, [a, b]: [u32; 2]) -> Vec<(u32, u32)> {
-    let (of_a, of_b) = (names(tree, a), names(tree, b));
+fn same_paths(tree: &Tree<NameHash>, [a, b]: [u32; 2]) -> Vec<(u32, u32)> {
+    let (of_a, of_b) = (path_hashes(tree, a), path_hashes(tree, b));
     let mut others = of_b.iter().peekable();
     let mut both = Vec::new();
     for (name, ours) in &of_a {
@@ -141,7 +153,7 @@ fn same_names(tree: &Tree<NameHash>, [a, b]: [u32; 2]) -> Vec<(u32, u32)> {
 }
 
 /// The files in a folder and below, by a hash of their paths in it, in the order of that.
-fn names(tree: &Tree<NameHash>, top: u32) -> Vec<(NameHash, u32)> {
+fn path_hashes(tree: &Tree<NameHash>, top: u32) -> Vec<(NameHash, u32)> {
     let folder = &tree.folders[top as usize];
     let below = |outer: &NameHash, name: &NameHash| -> NameHash {
         let mut hash = NameHash::default();
@@ -158,7 +170,7 @@ fn names(tree: &Tree<NameHash>, top: u32) -> Vec<(NameHash, u32)> {
         .all()
         .map(|at| {
             let file = &tree.files[at];
-            (below(&folders[(file.folder - top) as usize], &file.label), at as u32)
+            (below(&folders[(file.folder - top) as usize], &file.name), at as u32)
         })
         .collect();
     names.sort_unstable();
@@ -168,7 +180,7 @@ fn names(tree: &Tree<NameHash>, top: u32) -> Vec<(NameHash, u32)> {
 /// The files in a folder and below by content, those that match first before the others.
 fn ranked(tree: &Tree<NameHash>, top: u32, ranks: &HashMap<u32, Rank>) -> Vec<(u32, Rank, u32)> {
     let files = tree.folders[top as usize].all().map(|at| {
-        let rank = ranks.get(&(at as u32)).copied().unwrap_or(Rank::Plain);
+        let rank = ranks.get(&(at as u32)).copied().unwrap_or(Rank::Unpaired);
         (tree.files[at].content, rank, at as u32)
     });
     let mut files: Vec<_> = files.collect();
@@ -183,7 +195,7 @@ fn surplus(ours: &[(u32, Rank, u32)], theirs: &[(u32, Rank, u32)]) -> Vec<u32> {
         let content = same[0].0;
         let from = theirs.partition_point(|file| file.0 < content);
         let matching = match content {
-            ALONE | UNKNOWN => 0,
+            UNIQUE | UNKNOWN => 0,
             _ => theirs[from..].iter().take_while(|file| file.0 == content).take(same.len()).count(),
         };
         let left = same[matching..].iter().filter(|file| file.1 != Rank::Differs);

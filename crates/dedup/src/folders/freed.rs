@@ -14,17 +14,18 @@ pub(super) struct Freed {
 }
 
 /// Files with several names.
-pub(super) struct Links {
+pub(super) struct LinkTable {
     /// For each name which file it is of, whether a symbolic link led there, and whether the link count is 1; sorted.
     names: Vec<(i64, bool, bool)>,
 }
 
-impl Links {
+impl LinkTable {
     pub(super) fn new(tree: &Tree<NameHash>) -> Self {
-        let linked = tree.files.iter().filter(|file| file.may_have_names());
-        let mut names: Vec<_> = linked.map(|file| (file.space(), file.via_symlink, file.is_single)).collect();
+        let linked = tree.files.iter().filter(|file| file.may_have_other_names());
+        let mut names: Vec<_> =
+            linked.map(|file| (file.inode_row(), file.via_symlink, file.is_single)).collect();
         names.sort_unstable();
-        Links { names }
+        LinkTable { names }
     }
 
     /// What is freed if of these folders only the one that takes most is kept, the first of equal ones by path.
@@ -32,7 +33,7 @@ impl Links {
         // Sorted lists, not sets: half a catalog may be the copy of the other half.
         let files = |member: &u32| tree.files[tree.folders[*member as usize].all()].iter();
         let on_disk = |member: &u32| -> u64 {
-            let mut spaces: Vec<_> = files(member).map(|file| (file.space(), file.allocated)).collect();
+            let mut spaces: Vec<_> = files(member).map(|file| (file.inode_row(), file.allocated)).collect();
             spaces.sort_unstable();
             spaces.dedup_by_key(|(space, _)| *space);
             spaces.iter().map(|(_, allocated)| allocated).sum()
@@ -40,10 +41,10 @@ impl Links {
         let kept = members.iter().rev().max_by_key(|member| on_disk(member));
         let removed = members.iter().filter(|member| Some(*member) != kept);
         let mut removed: Vec<&File<NameHash>> = removed.flat_map(files).collect();
-        removed.sort_unstable_by_key(|file| file.space());
+        removed.sort_unstable_by_key(|file| file.inode_row());
         let mut freed = Freed::default();
-        for names in removed.chunk_by(|a, b| a.space() == b.space()) {
-            if !names[0].may_have_names() || self.is_freed_with(names) {
+        for names in removed.chunk_by(|a, b| a.inode_row() == b.inode_row()) {
+            if !names[0].may_have_other_names() || self.is_freed_with(names) {
                 freed.allocated += names[0].allocated;
                 freed.size += names[0].size;
             }
@@ -54,7 +55,7 @@ impl Links {
     /// Whether a file is freed when these names are removed: it has no others, and lies where they are. Other paths to a
     /// file whose link count is 1 lead to the same name.
     fn is_freed_with(&self, names: &[&File<NameHash>]) -> bool {
-        let space = names[0].space();
+        let space = names[0].inode_row();
         let from = self.names.partition_point(|(other, ..)| *other < space);
         let all = self.names[from..].iter().take_while(|(other, ..)| *other == space);
         let has_one_name = all.clone().all(|(.., is_single)| *is_single);

@@ -5,7 +5,7 @@
 //! proposes no more than so many pairs on each level of the tree, so the work grows as the tree does, not as its
 //! square.
 
-use super::tree::{ALONE, NameHash, Tree, UNKNOWN};
+use super::tree::{NameHash, Tree, UNIQUE, UNKNOWN};
 
 /// Two folders, neither in the other, and how many files of them match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,25 +17,25 @@ pub(super) struct Pair {
 }
 
 /// Which folders are looked at, and how alike they must be.
-pub(super) struct Wanted<'a> {
+pub(super) struct PairQuery<'a> {
     pub(super) tree: &'a Tree<NameHash>,
     /// In hundredths.
     pub(super) similarity: u64,
     /// A content in more folders than these proposes nothing.
     pub(super) popular: usize,
-    pub(super) folder: &'a dyn Fn(u32) -> bool,
+    pub(super) is_selected: &'a dyn Fn(u32) -> bool,
 }
 
 /// What was found, and what it took.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct FoundPairs {
     pub(super) pairs: Vec<Pair>,
     pub(super) proposed: u64,
     pub(super) compared: u64,
 }
 
 /// Whether `matching` files in common of two folders with `a` and `b` files are enough.
-pub(super) fn is_enough(similarity: u64, matching: u64, a: u64, b: u64) -> bool {
+pub(super) fn is_similar(similarity: u64, matching: u64, a: u64, b: u64) -> bool {
     matching > 0 && 100 * matching >= similarity * (a + b - matching)
 }
 
@@ -51,7 +51,7 @@ struct Index {
 
 impl Index {
     fn new(tree: &Tree<NameHash>, popular: usize) -> Self {
-        let is_shared = |content: u32| content != ALONE && content != UNKNOWN;
+        let is_shared = |content: u32| content != UNIQUE && content != UNKNOWN;
         let mut places: Vec<(u32, u32)> = Vec::new();
         places.extend(tree.files.iter().filter(|f| is_shared(f.content)).map(|f| (f.content, f.folder)));
         places.sort_unstable();
@@ -95,7 +95,7 @@ impl Index {
 
 /// A folder that has files of its own, or several folders with files. One that holds nothing but a folder with files
 /// has the same files as that, and is left to it.
-pub(super) fn solid(tree: &Tree<NameHash>) -> Vec<bool> {
+pub(super) fn branching_folders(tree: &Tree<NameHash>) -> Vec<bool> {
     let is_solid = |at: u32| {
         let folder = &tree.folders[at as usize];
         let count = folder.count();
@@ -104,34 +104,35 @@ pub(super) fn solid(tree: &Tree<NameHash>) -> Vec<bool> {
     (0..tree.folders.len() as u32).map(is_solid).collect()
 }
 
-pub(super) fn find(wanted: &Wanted<'_>, solid: &[bool]) -> Found {
-    let tree = wanted.tree;
-    let index = Index::new(tree, wanted.popular);
-    let mut found = Found::default();
+pub(super) fn find(query: &PairQuery<'_>, branching: &[bool]) -> FoundPairs {
+    let tree = query.tree;
+    let index = Index::new(tree, query.popular);
+    let mut found = FoundPairs::default();
     let mut bounds = Bounds::new(tree.folders.len());
     let popular = popular_counts(tree, &index);
     let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
     for a in 0..tree.folders.len() as u32 {
         let folder = &tree.folders[a as usize];
         // The other one comes later; each pair is met once.
-        if !solid[a as usize] || !(wanted.folder)(a) || folder.end as usize == tree.folders.len() {
+        if !branching[a as usize] || !(query.is_selected)(a) || folder.end as usize == tree.folders.len() {
             continue;
         }
         contents(tree, a, &mut of_a);
-        bounds.propose(wanted, solid, &index, a, &of_a);
+        bounds.propose(query, branching, &index, a, &of_a);
         found.proposed += bounds.touched.len() as u64;
         bounds.touched.sort_unstable();
         for &b in &bounds.touched {
             let (ours, theirs) = (folder.count(), tree.folders[b as usize].count());
             let both_popular = popular[a as usize].min(popular[b as usize]);
-            let bound = (u64::from(bounds.sums[b as usize]) + u64::from(both_popular)).min(ours).min(theirs);
-            if !is_enough(wanted.similarity, bound, ours, theirs) {
+            let bound =
+                (u64::from(bounds.total_counts[b as usize]) + u64::from(both_popular)).min(ours).min(theirs);
+            if !is_similar(query.similarity, bound, ours, theirs) {
                 continue;
             }
             found.compared += 1;
             contents(tree, b, &mut of_b);
             let (files, bytes) = in_common(&of_a, &of_b, &index.sizes);
-            if is_enough(wanted.similarity, files, ours, theirs) {
+            if is_similar(query.similarity, files, ours, theirs) {
                 found.pairs.push(Pair { a, b, files, bytes });
             }
         }
@@ -144,7 +145,7 @@ pub(super) fn find(wanted: &Wanted<'_>, solid: &[bool]) -> Found {
 fn contents(tree: &Tree<NameHash>, folder: u32, into: &mut Vec<u32>) {
     into.clear();
     let files = &tree.files[tree.folders[folder as usize].all()];
-    into.extend(files.iter().map(|file| file.content).filter(|&c| c != ALONE && c != UNKNOWN));
+    into.extend(files.iter().map(|file| file.content).filter(|&c| c != UNIQUE && c != UNKNOWN));
     into.sort_unstable();
 }
 
@@ -153,7 +154,7 @@ fn popular_counts(tree: &Tree<NameHash>, index: &Index) -> Vec<u32> {
     let mut counts = vec![0; tree.folders.len()];
     for at in (0..tree.folders.len()).rev() {
         let own = &tree.files[tree.folders[at].own()];
-        let is_popular = |content: u32| content != ALONE && content != UNKNOWN && index.is_popular(content);
+        let is_popular = |content: u32| content != UNIQUE && content != UNKNOWN && index.is_popular(content);
         counts[at] += own.iter().filter(|file| is_popular(file.content)).count() as u32;
         if let Some(parent) = tree.folders[at].parent {
             counts[parent as usize] += counts[at];
@@ -184,25 +185,37 @@ fn in_common(a: &[u32], b: &[u32], sizes: &[u64]) -> (u64, u64) {
 /// At most how many files of one folder are in each other, without popular ones.
 struct Bounds {
     /// By the files that lie right in a folder.
-    own: Vec<u32>,
+    own_counts: Vec<u32>,
     own_touched: Vec<u32>,
     /// With all below it.
-    sums: Vec<u32>,
+    total_counts: Vec<u32>,
     touched: Vec<u32>,
 }
 
 impl Bounds {
     fn new(folders: usize) -> Self {
-        Bounds { own: vec![0; folders], own_touched: Vec::new(), sums: vec![0; folders], touched: Vec::new() }
+        Bounds {
+            own_counts: vec![0; folders],
+            own_touched: Vec::new(),
+            total_counts: vec![0; folders],
+            touched: Vec::new(),
+        }
     }
 
-    fn propose(&mut self, wanted: &Wanted<'_>, solid: &[bool], index: &Index, a: u32, contents: &[u32]) {
-        let tree = wanted.tree;
-        let Bounds { own, own_touched, sums, touched } = self;
+    fn propose(
+        &mut self,
+        query: &PairQuery<'_>,
+        branching: &[bool],
+        index: &Index,
+        a: u32,
+        contents: &[u32],
+    ) {
+        let tree = query.tree;
+        let Bounds { own_counts, own_touched, total_counts, touched } = self;
         let (count, end) = (tree.folders[a as usize].count(), tree.folders[a as usize].end);
         for same in contents.chunk_by(|x, y| x == y) {
             for &(folder, often) in index.places(same[0], end) {
-                let slot = &mut own[folder as usize];
+                let slot = &mut own_counts[folder as usize];
                 if *slot == 0 {
                     own_touched.push(folder);
                 }
@@ -214,23 +227,23 @@ impl Bounds {
             for at in std::iter::once(folder).chain(tree.above(folder)) {
                 let theirs = tree.folders[at as usize].count();
                 if at < end
-                    || !is_enough(wanted.similarity, count.min(theirs), count, theirs) && theirs > count
+                    || !is_similar(query.similarity, count.min(theirs), count, theirs) && theirs > count
                 {
                     break;
                 }
-                if solid[at as usize] && (wanted.folder)(at) {
-                    let sum = &mut sums[at as usize];
+                if branching[at as usize] && (query.is_selected)(at) {
+                    let sum = &mut total_counts[at as usize];
                     if *sum == 0 {
                         touched.push(at);
                     }
-                    *sum += own[folder as usize];
+                    *sum += own_counts[folder as usize];
                 }
             }
         }
     }
 
     fn clear(&mut self) {
-        self.own_touched.drain(..).for_each(|at| self.own[at as usize] = 0);
-        self.touched.drain(..).for_each(|at| self.sums[at as usize] = 0);
+        self.own_touched.drain(..).for_each(|at| self.own_counts[at as usize] = 0);
+        self.touched.drain(..).for_each(|at| self.total_counts[at as usize] = 0);
     }
 }

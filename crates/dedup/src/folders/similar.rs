@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 use gristmill_store::Store;
 
-use super::classes::{NONE, Sameness};
 use super::compare::{CappedList, Comparison, Differing, Entry};
-use super::pairs::{self, Pair, Wanted};
+use super::pairs::{self, Pair, PairQuery};
+use super::signatures::{FolderClasses, NO_CLASS};
 use super::tree::{NameHash, Tree, UNKNOWN, name_hash};
-use super::{Places, selected};
+use super::{FolderPaths, is_selected};
 use crate::{Error, Result};
 
 /// Which similar folders to list.
@@ -141,58 +141,59 @@ pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFo
         return Err(Error::Invalid(text));
     }
     let tree = Tree::load(store, name_hash)?;
-    let wanted =
-        |at| selected(&tree, &options.roots, at) && tree.folders[at as usize].count() >= options.min_files;
+    let is_candidate =
+        |at| is_selected(&tree, &options.roots, at) && tree.folders[at as usize].count() >= options.min_files;
     let similarity = u64::from(options.min_similarity);
-    let solid = pairs::solid(&tree);
-    let wanted = Wanted { tree: &tree, similarity, popular: options.popular, folder: &wanted };
-    let found = pairs::find(&wanted, &solid);
-    let same = Sameness::new(&tree, false, |at| selected(&tree, &options.roots, at));
-    let mut pairs = worth_telling(&tree, &same, &found.pairs);
+    let branching = pairs::branching_folders(&tree);
+    let query = PairQuery { tree: &tree, similarity, popular: options.popular, is_selected: &is_candidate };
+    let found = pairs::find(&query, &branching);
+    let classes = FolderClasses::new(&tree, false, |at| is_selected(&tree, &options.roots, at));
+    let mut pairs = select_pairs(&tree, &classes, &found.pairs);
     pairs.retain(|pair| pair.bytes >= options.min_size);
     let order = |pair: &Pair| (u64::MAX - pair.bytes, union(&tree, pair) - pair.files, pair.a, pair.b);
     pairs.sort_unstable_by_key(order);
-    let mut partials = SimilarFolders {
+    let mut result = SimilarFolders {
         pairs: Vec::new(),
         total: pairs.len(),
         proposed: found.proposed,
         compared: found.compared,
     };
-    let listing = Described {
+    let listing = PairDescriber {
         tree: &tree,
-        same: &same,
-        places: Places::new(store)?,
-        settled: store.scans().is_fully_compared(&[])?,
+        classes: &classes,
+        places: FolderPaths::new(store)?,
+        fully_compared: store.scans().is_fully_compared(&[])?,
     };
     for pair in pairs.iter().take(options.limit) {
-        let outer = [pair.a, pair.b].map(|at| outermost(&tree, at, |at| selected(&tree, &options.roots, at)));
-        partials.pairs.push(listing.pair(pair, outer, options.list)?);
+        let outer =
+            [pair.a, pair.b].map(|at| outermost(&tree, at, |at| is_selected(&tree, &options.roots, at)));
+        result.pairs.push(listing.pair(pair, outer, options.list)?);
     }
-    Ok(partials)
+    Ok(result)
 }
 
 /// What is needed to describe pairs.
-struct Described<'a> {
+struct PairDescriber<'a> {
     tree: &'a Tree<NameHash>,
-    same: &'a Sameness,
-    places: Places<'a>,
+    classes: &'a FolderClasses,
+    places: FolderPaths<'a>,
     /// Whether every file that can have a copy was read.
-    settled: bool,
+    fully_compared: bool,
 }
 
-impl Described<'_> {
+impl PairDescriber<'_> {
     fn pair(&self, pair: &Pair, outer: [u32; 2], list: usize) -> Result<SimilarPair> {
         let tree = self.tree;
         let inner = [pair.a, pair.b];
         let sides = self.places.of(tree, &outer)?;
-        let comparison = Comparison::new(tree, inner, outer, self.settled);
+        let comparison = Comparison::new(tree, inner, outer, self.fully_compared);
         let side = |number: usize, inner: u32| {
             let (at, (_, root, path)) = (outer[number], sides[number].clone());
             let folder = &tree.folders[at as usize];
             let mut below = tree.folders[at as usize..folder.end as usize].iter();
             let known = !tree.files[folder.all()].iter().any(|file| file.content == UNKNOWN);
             let identical =
-                self.same.identical.members(self.same.identical.of(inner)).len().saturating_sub(1);
+                self.classes.identical.members(self.classes.identical.of(inner)).len().saturating_sub(1);
             Side {
                 root,
                 path,
@@ -222,8 +223,8 @@ impl Described<'_> {
 
     fn differences(&self, pair: &Pair, a: &Side, b: &Side) -> Vec<Difference> {
         let same_files = pair.files == union(self.tree, pair);
-        let class = |at: u32| self.same.scanned.of(at);
-        let same_layout = class(pair.a) != NONE && class(pair.a) == class(pair.b);
+        let class = |at: u32| self.classes.scanned.of(at);
+        let same_layout = class(pair.a) != NO_CLASS && class(pair.a) == class(pair.b);
         let whole = a.whole && b.whole;
         let checked = [
             (Difference::Files, !same_files),
@@ -242,7 +243,7 @@ fn union(tree: &Tree<NameHash>, pair: &Pair) -> u64 {
 
 /// Leaves out identical folders, pairs inside a pair that is as much alike, pairs that only put more files around one
 /// side of another, and pairs that identical folders make again.
-fn worth_telling(tree: &Tree<NameHash>, same: &Sameness, found: &[Pair]) -> Vec<Pair> {
+fn select_pairs(tree: &Tree<NameHash>, classes: &FolderClasses, found: &[Pair]) -> Vec<Pair> {
     let by_folders: HashMap<(u32, u32), &Pair> = found.iter().map(|pair| ((pair.a, pair.b), pair)).collect();
     // Pairs whose first, or second, folder has all that matches in one of its own.
     let (mut first, mut second) = (HashSet::new(), HashSet::new());
@@ -270,11 +271,12 @@ fn worth_telling(tree: &Tree<NameHash>, same: &Sameness, found: &[Pair]) -> Vec<
             other.is_some_and(|other| other.files * union(tree, pair) >= pair.files * union(tree, other))
         })
     };
-    let is_identical = |pair: &Pair| same.is_identical(&[pair.a, pair.b]);
+    let is_identical = |pair: &Pair| classes.is_identical(&[pair.a, pair.b]);
     let worth = |pair: &&Pair| !is_identical(pair) && !is_diluted(pair) && !is_dominated(pair);
     // Of pairs whose folders are identical by twos, the first one.
     let mut seen = HashSet::new();
-    let stands_for = |at: u32| same.identical.members(same.identical.of(at)).first().copied().unwrap_or(at);
+    let stands_for =
+        |at: u32| classes.identical.members(classes.identical.of(at)).first().copied().unwrap_or(at);
     let is_new = |pair: &&Pair| {
         let (a, b) = (stands_for(pair.a), stands_for(pair.b));
         seen.insert((a.min(b), a.max(b)))

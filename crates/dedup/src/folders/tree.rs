@@ -17,11 +17,11 @@ use crate::Result;
 /// The content that all empty files have.
 pub(crate) const EMPTY: u32 = 0;
 /// A content that no other file has.
-pub(crate) const ALONE: u32 = u32::MAX;
+pub(crate) const UNIQUE: u32 = u32::MAX;
 /// A content that could not be read.
 pub(crate) const UNKNOWN: u32 = u32::MAX - 1;
 
-const NOWHERE: u32 = u32::MAX;
+const NO_FOLDER: u32 = u32::MAX;
 
 /// What a name is known by.
 pub(crate) type NameHash = [u8; 16];
@@ -76,9 +76,9 @@ pub(crate) struct File<L> {
     /// Bytes that it takes on its disk.
     pub(crate) allocated: u64,
     /// The lowest row among the names of the file.
-    space: i64,
+    inode_row: i64,
     /// Whether the catalog has other names of it.
-    has_names: bool,
+    has_other_names: bool,
     /// Whether the link count is 1.
     pub(crate) is_single: bool,
     pub(crate) folder: u32,
@@ -86,30 +86,30 @@ pub(crate) struct File<L> {
     pub(crate) content: u32,
     /// Whether a symbolic link led to it: it lies elsewhere.
     pub(crate) via_symlink: bool,
-    pub(crate) label: L,
+    pub(crate) name: L,
 }
 
 impl<L> File<L> {
     /// What the space on the disk belongs to: names of one file have it in common.
-    pub(crate) fn space(&self) -> i64 {
-        self.space
+    pub(crate) fn inode_row(&self) -> i64 {
+        self.inode_row
     }
 
     /// Whether the file does not go with this name: it has others, or lies elsewhere.
-    pub(crate) fn may_have_names(&self) -> bool {
-        self.has_names || self.via_symlink
+    pub(crate) fn may_have_other_names(&self) -> bool {
+        self.has_other_names || self.via_symlink
     }
 
     /// Whether other paths lead to this very name: a bind mount or a symbolic link does. Removing one removes all.
     pub(crate) fn has_other_paths(&self) -> bool {
-        self.has_names && (self.is_single || self.via_symlink)
+        self.has_other_names && (self.is_single || self.via_symlink)
     }
 }
 
 impl<L> Tree<L> {
     /// Reads the catalog, all roots of it.
     pub(crate) fn load(store: &Store, mut label: impl FnMut(&OsStr) -> L) -> Result<Self> {
-        let mut nested = Nested::new(store)?;
+        let mut nested = NestedRoots::new(store)?;
         let roots: HashMap<i64, PathBuf> =
             store.roots().list()?.into_iter().map(|root| (root.id, root.path)).collect();
         let mut folders = Vec::new();
@@ -120,7 +120,7 @@ impl<L> Tree<L> {
                 files.reserve_exact(more);
             }
             Node::Folder(folder) => {
-                nested.meet(folder.root, &folder.path, folder.id);
+                nested.observe(folder.root, &folder.path, folder.id);
                 let name = name_hash(folder.path.file_name().unwrap_or_default());
                 let top = folder.path.as_os_str().is_empty();
                 let place = match folder.path.file_name() {
@@ -128,22 +128,31 @@ impl<L> Tree<L> {
                     None => roots.get(&folder.root).cloned().unwrap_or_default(),
                 };
                 let (id, root, whole, skipped) = (folder.id, folder.root, folder.whole, folder.skipped);
-                folders.push(Row { id, root, parent: folder.parent, top, whole, skipped, name, place });
+                folders.push(FolderRow {
+                    id,
+                    root,
+                    parent: folder.parent,
+                    is_root: top,
+                    whole,
+                    skipped,
+                    name,
+                    path: place,
+                });
             }
             Node::File(file) => {
-                if let Some(at) = find(&folders, file.folder) {
-                    files.push(entry(&file, at, label(&file.name)));
+                if let Some(at) = row_index(&folders, file.folder) {
+                    files.push(tree_file(&file, at, label(&file.name)));
                 }
             }
             Node::SharedNames(names) => join_names(&mut files, names),
         })?;
         nested.join(&mut folders);
-        let (mut folders, order) = in_order(&folders);
+        let (mut folders, order) = sort_folders(&folders);
         // What hangs on no root is no part of the tree.
-        files.retain(|file| order[file.folder as usize] != NOWHERE);
+        files.retain(|file| order[file.folder as usize] != NO_FOLDER);
         files.iter_mut().for_each(|file| file.folder = order[file.folder as usize]);
         files.sort_unstable_by_key(|file| (file.folder, file.id));
-        place(&mut folders, &files);
+        assign_files(&mut folders, &files);
         Ok(Tree { folders, files })
     }
 
@@ -173,70 +182,83 @@ impl<L> Tree<L> {
     }
 }
 
-struct Row {
+struct FolderRow {
     id: i64,
     root: i64,
     parent: Option<i64>,
     /// Whether it is a root's own.
-    top: bool,
+    is_root: bool,
     whole: bool,
     skipped: Option<Skipped>,
     name: NameHash,
     /// Its path in the folder around it; the whole path of a root that is in no other.
-    place: PathBuf,
+    path: PathBuf,
 }
 
 /// A file that has other names. Equal keys are one file in one state.
-struct Name {
+struct LinkedName {
     key: (i64, u64, i64),
     file: u32,
     content: u32,
 }
 
-fn find(rows: &[Row], id: i64) -> Option<u32> {
+fn row_index(rows: &[FolderRow], id: i64) -> Option<u32> {
     rows.binary_search_by_key(&id, |row| row.id).ok().map(|at| at as u32)
 }
 
-fn entry<L>(file: &TreeFile<'_>, folder: u32, label: L) -> File<L> {
+fn tree_file<L>(file: &TreeFile<'_>, folder: u32, label: L) -> File<L> {
     let content = match file.content {
         Content::Empty => EMPTY,
         Content::Shared(number) => number,
-        Content::Unique => ALONE,
+        Content::Unique => UNIQUE,
         Content::Unknown => UNKNOWN,
     };
     let (size, allocated) = (file.stat.size, file.stat.allocated);
     let (is_single, via_symlink) =
         (file.stat.links == LinkKind::Single, file.stat.links == LinkKind::ViaSymlink);
     let (id, space, has_names) = (file.id, file.id, false);
-    File { id, size, allocated, space, has_names, is_single, folder, content, via_symlink, label }
+    File {
+        id,
+        size,
+        allocated,
+        inode_row: space,
+        has_other_names: has_names,
+        is_single,
+        folder,
+        content,
+        via_symlink,
+        name: label,
+    }
 }
 
 /// Folders by path, so that each comes before those in it, and where each row went. Rows of a circle, which no walk makes,
 /// go nowhere.
-fn in_order(rows: &[Row]) -> (Vec<Folder>, Vec<u32>) {
-    let parents: Vec<u32> =
-        rows.iter().map(|row| row.parent.map_or(NOWHERE, |id| find(rows, id).unwrap_or(NOWHERE))).collect();
+fn sort_folders(rows: &[FolderRow]) -> (Vec<Folder>, Vec<u32>) {
+    let parents: Vec<u32> = rows
+        .iter()
+        .map(|row| row.parent.map_or(NO_FOLDER, |id| row_index(rows, id).unwrap_or(NO_FOLDER)))
+        .collect();
     // By parent, so that the folders in one are a range.
     let mut by_parent: Vec<u32> = (0..rows.len() as u32).collect();
-    let place = |at: u32| (parents[at as usize], rows[at as usize].place.as_path());
+    let place = |at: u32| (parents[at as usize], rows[at as usize].path.as_path());
     by_parent.sort_by(|&a, &b| place(a).cmp(&place(b)));
     let parents = parents.as_slice();
     let inside = |of: u32| {
         let from = by_parent.partition_point(|&at| parents[at as usize] < of);
         by_parent[from..].iter().copied().take_while(move |&at| parents[at as usize] == of)
     };
-    let mut order = vec![NOWHERE; rows.len()];
+    let mut order = vec![NO_FOLDER; rows.len()];
     let mut folders: Vec<Folder> = Vec::with_capacity(rows.len());
     // A folder whose parent is gone is not there either; only a root's own has none.
-    let tops = inside(NOWHERE).filter(|&at| rows[at as usize].parent.is_none());
+    let tops = inside(NO_FOLDER).filter(|&at| rows[at as usize].parent.is_none());
     let mut stack: Vec<u32> = tops.collect();
     stack.reverse();
     while let Some(at) = stack.pop() {
         let row = &rows[at as usize];
         let parent = parents[at as usize];
-        let parent = (parent != NOWHERE).then(|| order[parent as usize]);
+        let parent = (parent != NO_FOLDER).then(|| order[parent as usize]);
         order[at as usize] = folders.len() as u32;
-        let Row { id, root, whole, skipped, name, .. } = *row;
+        let FolderRow { id, root, whole, skipped, name, .. } = *row;
         let (end, files, all_files) = (0, (0, 0), (0, 0));
         folders.push(Folder { id, root, parent, end, files, all_files, whole, skipped, name });
         let children = stack.len();
@@ -255,7 +277,7 @@ fn in_order(rows: &[Row]) -> (Vec<Folder>, Vec<u32>) {
 }
 
 /// Which files are whose, once they are in the order of folders.
-fn place<L>(folders: &mut [Folder], files: &[File<L>]) {
+fn assign_files<L>(folders: &mut [Folder], files: &[File<L>]) {
     let first = |folder: u32| files.partition_point(|file| file.folder < folder) as u32;
     for (at, folder) in folders.iter_mut().enumerate() {
         let at = at as u32;
@@ -272,9 +294,13 @@ fn join_names<L>(files: &mut [File<L>], shared: &[SharedName]) {
     for SharedName { row, file, ctime_ns } in shared {
         let Ok(at) = files.binary_search_by_key(row, |file| file.id) else { continue };
         let entry = &mut files[at];
-        (entry.space, entry.has_names) = (*file, true);
+        (entry.inode_row, entry.has_other_names) = (*file, true);
         if entry.content != UNKNOWN {
-            names.push(Name { key: (*file, entry.size, *ctime_ns), file: at as u32, content: entry.content });
+            names.push(LinkedName {
+                key: (*file, entry.size, *ctime_ns),
+                file: at as u32,
+                content: entry.content,
+            });
         }
     }
     let contents = files.iter().map(|file| file.content).filter(|&content| content < UNKNOWN);
@@ -282,11 +308,11 @@ fn join_names<L>(files: &mut [File<L>], shared: &[SharedName]) {
     names.sort_unstable_by_key(|name| (name.key, name.file));
     for names in names.chunk_by(|a, b| a.key == b.key) {
         let contents = names.iter().map(|name| name.content);
-        if names.len() < 2 || contents.clone().all(|content| content != ALONE) {
+        if names.len() < 2 || contents.clone().all(|content| content != UNIQUE) {
             continue;
         }
         // Hashed at different moments they may disagree; then nothing is taken over.
-        let mut known: Vec<u32> = contents.filter(|&content| content != ALONE).collect();
+        let mut known: Vec<u32> = contents.filter(|&content| content != UNIQUE).collect();
         known.dedup();
         let content = match known[..] {
             [] => next,
@@ -299,12 +325,12 @@ fn join_names<L>(files: &mut [File<L>], shared: &[SharedName]) {
 }
 
 /// Roots that lie inside others. What is in them is in the folders around them, too.
-struct Nested {
-    wanted: Vec<Inner>,
+struct NestedRoots {
+    roots: Vec<NestedRoot>,
 }
 
 /// A root inside another.
-struct Inner {
+struct NestedRoot {
     root: i64,
     outer: i64,
     name: NameHash,
@@ -314,7 +340,7 @@ struct Inner {
     around: Vec<(PathBuf, Option<i64>)>,
 }
 
-impl Nested {
+impl NestedRoots {
     fn new(store: &Store) -> Result<Self> {
         let roots = store.roots().list()?;
         let around = |path: &Path, id: i64| {
@@ -326,13 +352,13 @@ impl Nested {
             let inside = root.path.strip_prefix(&outer.path).ok()?;
             let around = inside.ancestors().skip(1).map(|path| (path.to_path_buf(), None)).collect();
             let name = name_hash(root.path.file_name().unwrap_or_default());
-            Some(Inner { root: root.id, outer: outer.id, name, inside: inside.to_path_buf(), around })
+            Some(NestedRoot { root: root.id, outer: outer.id, name, inside: inside.to_path_buf(), around })
         });
-        Ok(Nested { wanted: wanted.collect() })
+        Ok(NestedRoots { roots: wanted.collect() })
     }
 
-    fn meet(&mut self, root: i64, path: &Path, id: i64) {
-        for inner in &mut self.wanted {
+    fn observe(&mut self, root: i64, path: &Path, id: i64) {
+        for inner in &mut self.roots {
             if inner.outer == root
                 && let Some((_, found)) = inner.around.iter_mut().find(|(folder, _)| folder == path)
             {
@@ -341,22 +367,21 @@ impl Nested {
         }
     }
 
-    fn join(&self, rows: &mut [Row]) {
-        for inner in &self.wanted {
+    fn join(&self, rows: &mut [FolderRow]) {
+        for inner in &self.roots {
             let Some((folder, parent)) = inner.around.iter().find_map(|(path, id)| Some((path, (*id)?)))
             else {
                 continue;
             };
-            match rows.iter().position(|row| row.root == inner.root && row.top) {
+            match rows.iter().position(|row| row.root == inner.root && row.is_root) {
                 Some(top) => {
                     rows[top].parent = Some(parent);
                     rows[top].name = inner.name;
-                    rows[top].place =
-                        inner.inside.strip_prefix(folder).unwrap_or(&inner.inside).to_path_buf();
+                    rows[top].path = inner.inside.strip_prefix(folder).unwrap_or(&inner.inside).to_path_buf();
                 }
                 // It was never scanned: of the folder around it not all is known.
                 None => {
-                    if let Some(at) = find(rows, parent) {
+                    if let Some(at) = row_index(rows, parent) {
                         rows[at as usize].whole = false;
                     }
                 }

@@ -38,7 +38,7 @@ pub(super) fn squarify(weights: &[u64], within: Rect) -> Vec<Rect> {
         while row < rest.len() && worst(&rest[..=row], side) <= worst(&rest[..row], side) {
             row += 1;
         }
-        left = lay(&rest[..row], left, &mut rects);
+        left = lay_row(&rest[..row], left, &mut rects);
     }
     rects
 }
@@ -55,7 +55,7 @@ fn worst(row: &[f64], side: f64) -> f64 {
 }
 
 /// Puts a row along the shorter side; what remains of the rectangle.
-fn lay(row: &[f64], within: Rect, rects: &mut Vec<Rect>) -> Rect {
+fn lay_row(row: &[f64], within: Rect, rects: &mut Vec<Rect>) -> Rect {
     let sum: f64 = row.iter().sum();
     let upright = within.width >= within.height;
     let (side, depth) = if upright { (within.height, within.width) } else { (within.width, within.height) };
@@ -83,7 +83,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_example_of_the_paper() {
+    fn layout_matches_the_example_of_the_paper() {
         let rects = squarify(&[6, 6, 4, 3, 2, 2, 1], Rect { x: 0.0, y: 0.0, width: 6.0, height: 4.0 });
         assert_eq!(
             rects[..2].iter().map(|r| (r.width, r.height)).collect::<Vec<_>>(),
@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_has_its_share_and_none_lies_on_another(mut weights in prop::collection::vec(0u64..1_000_000, 0..40)) {
+        fn areas_are_proportional_and_do_not_overlap(mut weights in prop::collection::vec(0u64..1_000_000, 0..40)) {
             weights.sort_unstable_by(|a, b| b.cmp(a));
             let within = Rect { x: 5.0, y: 7.0, width: 300.0, height: 200.0 };
             let rects = squarify(&weights, within);

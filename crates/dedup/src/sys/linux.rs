@@ -13,16 +13,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use gristmill_store::catalog::{LinkKind, Stat};
-use rustix::fs::{self, Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use super::{Found, Kind, Reading};
+use super::{Advice, EntryKind, EntryStat};
 
 /// What the system takes for a path at once, with room to spare.
-const PATH_LIMIT: usize = 3_500;
+const MAX_PATH_BYTES: usize = 3_500;
 
 /// So much of a folder is asked for at once.
-const BUFFER: usize = 64 << 10;
+const DIR_BUFFER_SIZE: usize = 64 << 10;
 
 /// An open folder.
 #[derive(Debug)]
@@ -39,23 +39,23 @@ impl Folder {
         if bytes.is_empty() {
             return Ok(Folder(fs::openat(&self.0, ".", folder_flags(), Mode::empty())?));
         }
-        if bytes.len() <= PATH_LIMIT {
-            return self.step(path, follow);
+        if bytes.len() <= MAX_PATH_BYTES {
+            return self.open_step(path, follow);
         }
         // In steps of as many names as the system takes at once.
         let mut reached: Option<Folder> = None;
         let mut step = std::path::PathBuf::new();
         for part in path.components() {
-            if step.as_os_str().len() + part.as_os_str().len() > PATH_LIMIT {
-                reached = Some(reached.as_ref().unwrap_or(self).step(&step, follow)?);
+            if step.as_os_str().len() + part.as_os_str().len() > MAX_PATH_BYTES {
+                reached = Some(reached.as_ref().unwrap_or(self).open_step(&step, follow)?);
                 step.clear();
             }
             step.push(part);
         }
-        reached.as_ref().unwrap_or(self).step(&step, follow)
+        reached.as_ref().unwrap_or(self).open_step(&step, follow)
     }
 
-    fn step(&self, path: &Path, follow: bool) -> io::Result<Self> {
+    fn open_step(&self, path: &Path, follow: bool) -> io::Result<Self> {
         if follow {
             return Ok(Folder(fs::openat(&self.0, path, folder_flags(), Mode::empty())?));
         }
@@ -63,12 +63,12 @@ impl Folder {
         match fs::openat2(&self.0, path, folder_flags(), Mode::empty(), resolve) {
             Ok(fd) => Ok(Folder(fd)),
             // An old kernel, or a sandbox that does not know the call.
-            Err(Errno::NOSYS | Errno::PERM) => self.one_by_one(path),
+            Err(Errno::NOSYS | Errno::PERM) => self.open_each(path),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn one_by_one(&self, path: &Path) -> io::Result<Self> {
+    fn open_each(&self, path: &Path) -> io::Result<Self> {
         let mut reached: Option<Folder> = None;
         for part in path.components() {
             let Component::Normal(name) = part else { return Err(Errno::INVAL.into()) };
@@ -80,13 +80,16 @@ impl Folder {
     }
 
     /// Every entry but `.` and `..`, in the folder's own order, until `visit` has enough.
-    pub(crate) fn entries(&self, mut visit: impl FnMut(&OsStr, Kind) -> ControlFlow<()>) -> io::Result<()> {
+    pub(crate) fn entries(
+        &self,
+        mut visit: impl FnMut(&OsStr, EntryKind) -> ControlFlow<()>,
+    ) -> io::Result<()> {
         thread_local! {
             /// Each worker's own: memory of this size goes back to the system when it is freed.
-            static KEPT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+            static DIR_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
         }
-        let mut buffer = KEPT.take();
-        buffer.reserve(BUFFER);
+        let mut buffer = DIR_BUFFER.take();
+        buffer.reserve(DIR_BUFFER_SIZE);
         let mut entries = fs::RawDir::new(&self.0, buffer.spare_capacity_mut());
         let ended = loop {
             let entry = match entries.next() {
@@ -98,23 +101,23 @@ impl Folder {
             if name == c"." || name == c".." {
                 continue;
             }
-            if visit(OsStr::from_bytes(name.to_bytes()), kind(entry.file_type())).is_break() {
+            if visit(OsStr::from_bytes(name.to_bytes()), entry_kind(entry.file_type())).is_break() {
                 break Ok(());
             }
         };
-        KEPT.set(buffer);
+        DIR_BUFFER.set(buffer);
         ended
     }
 
-    pub(crate) fn stat(&self, name: &OsStr, follow: bool) -> io::Result<Found> {
+    pub(crate) fn stat(&self, name: &OsStr, follow: bool) -> io::Result<EntryStat> {
         let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
-        Ok(found(&fs::statat(&self.0, name, flags)?))
+        Ok(entry_stat(&fs::statat(&self.0, name, flags)?))
     }
 
     /// Whether it is on a file system that the kernel makes up as it goes.
     pub(crate) fn is_virtual(&self) -> bool {
         /// proc, sys, cgroup, cgroup2, debug, trace, bpf, pstore, security, config, efi variables, devpts, mqueue.
-        const MADE_UP: [u32; 13] = [
+        const VIRTUAL_TYPES: [u32; 13] = [
             0x9fa0,
             0x6265_6572,
             0x27_e0eb,
@@ -129,7 +132,7 @@ impl Folder {
             0x1cd1,
             0x1980_0202,
         ];
-        fs::fstatfs(&self.0).is_ok_and(|found| MADE_UP.contains(&(found.f_type as u32)))
+        fs::fstatfs(&self.0).is_ok_and(|found| VIRTUAL_TYPES.contains(&(found.f_type as u32)))
     }
 
     /// The identity of its filesystem, the same whenever and wherever it is mounted: the UUID of its device, else the
@@ -145,7 +148,7 @@ impl Folder {
 
     /// What the file system says about the folder itself.
     pub(crate) fn own(&self) -> io::Result<Stat> {
-        Ok(found(&fs::fstat(&self.0)?).stat)
+        Ok(entry_stat(&fs::fstat(&self.0)?).stat)
     }
 
     /// A file in it, to be read. Never waits for the other end of a pipe, never follows a link, and leaves the time
@@ -177,8 +180,8 @@ fn folder_flags() -> OFlags {
     OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC
 }
 
-pub(crate) fn file_stat(file: &File) -> io::Result<Found> {
-    Ok(found(&fs::fstat(file.as_fd())?))
+pub(crate) fn file_stat(file: &File) -> io::Result<EntryStat> {
+    Ok(entry_stat(&fs::fstat(file.as_fd())?))
 }
 
 /// Whether a symbolic link was met where none is followed.
@@ -187,11 +190,11 @@ pub(crate) fn is_link_error(error: &io::Error) -> bool {
 }
 
 /// Tells the system how a file will be read. It may not care; nothing depends on it.
-pub(crate) fn advise(file: &File, reading: Reading) {
-    let (advice, offset, length) = match reading {
-        Reading::Through => (Advice::Sequential, 0, 0),
-        Reading::Here => (Advice::Random, 0, 0),
-        Reading::Soon(offset, length) => (Advice::WillNeed, offset, length),
+pub(crate) fn advise(file: &File, advice: Advice) {
+    let (advice, offset, length) = match advice {
+        Advice::Sequential => (fs::Advice::Sequential, 0, 0),
+        Advice::Random => (fs::Advice::Random, 0, 0),
+        Advice::WillNeed(offset, length) => (fs::Advice::WillNeed, offset, length),
     };
     let _ = fs::fadvise(file, offset, NonZero::new(length), advice);
 }
@@ -203,22 +206,22 @@ pub(crate) fn read_ready(file: &File, buffer: &mut [u8]) -> bool {
     preadv2(file, &mut slices, 0, ReadWriteFlags::NOWAIT).is_ok_and(|read| read == length)
 }
 
-fn kind(file_type: FileType) -> Kind {
+fn entry_kind(file_type: FileType) -> EntryKind {
     match file_type {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Folder,
-        FileType::Symlink => Kind::Link,
-        FileType::Unknown => Kind::Unknown,
-        _ => Kind::Special,
+        FileType::RegularFile => EntryKind::File,
+        FileType::Directory => EntryKind::Folder,
+        FileType::Symlink => EntryKind::Link,
+        FileType::Unknown => EntryKind::Unknown,
+        _ => EntryKind::Special,
     }
 }
 
-fn found(stat: &fs::Stat) -> Found {
+fn entry_stat(stat: &fs::Stat) -> EntryStat {
     let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
-    Found {
+    EntryStat {
         kind: match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Unknown => Kind::Special,
-            file_type => kind(file_type),
+            FileType::Unknown => EntryKind::Special,
+            file_type => entry_kind(file_type),
         },
         stat: Stat {
             size: u64::try_from(stat.st_size).unwrap_or(0),

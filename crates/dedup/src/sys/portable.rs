@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use gristmill_store::catalog::{LinkKind, Stat};
 
-use super::{Found, Kind, Reading};
+use super::{Advice, EntryKind, EntryStat};
 
 /// A folder, by its path.
 #[derive(Debug)]
@@ -37,19 +37,22 @@ impl Folder {
     }
 
     /// Every entry, in the folder's own order, until `visit` has enough.
-    pub(crate) fn entries(&self, mut visit: impl FnMut(&OsStr, Kind) -> ControlFlow<()>) -> io::Result<()> {
+    pub(crate) fn entries(
+        &self,
+        mut visit: impl FnMut(&OsStr, EntryKind) -> ControlFlow<()>,
+    ) -> io::Result<()> {
         for entry in fs::read_dir(&self.0)? {
             let entry = entry?;
-            if visit(&entry.file_name(), kind(entry.file_type()?)).is_break() {
+            if visit(&entry.file_name(), entry_kind(entry.file_type()?)).is_break() {
                 break;
             }
         }
         Ok(())
     }
 
-    pub(crate) fn stat(&self, name: &OsStr, follow: bool) -> io::Result<Found> {
+    pub(crate) fn stat(&self, name: &OsStr, follow: bool) -> io::Result<EntryStat> {
         let path = self.0.join(name);
-        Ok(found(&if follow { fs::metadata(path)? } else { fs::symlink_metadata(path)? }))
+        Ok(entry_stat(&if follow { fs::metadata(path)? } else { fs::symlink_metadata(path)? }))
     }
 
     /// Cannot be told.
@@ -69,13 +72,13 @@ impl Folder {
 
     /// What the file system says about the folder itself.
     pub(crate) fn own(&self) -> io::Result<Stat> {
-        Ok(found(&fs::metadata(&self.0)?).stat)
+        Ok(entry_stat(&fs::metadata(&self.0)?).stat)
     }
 
     /// A file in it, to be read.
     pub(crate) fn file(&self, name: &OsStr) -> io::Result<File> {
         match self.stat(name, false)?.kind {
-            Kind::File => self.linked_file(name),
+            EntryKind::File => self.linked_file(name),
             _ => Err(io::Error::other("it is not a file any more")),
         }
     }
@@ -87,8 +90,8 @@ impl Folder {
 }
 
 #[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
-pub(crate) fn file_stat(file: &File) -> io::Result<Found> {
-    Ok(found(&file.metadata()?))
+pub(crate) fn file_stat(file: &File) -> io::Result<EntryStat> {
+    Ok(entry_stat(&file.metadata()?))
 }
 
 /// Cannot be told.
@@ -98,7 +101,7 @@ pub(crate) fn is_link_error(_: &io::Error) -> bool {
 }
 
 #[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
-pub(crate) fn advise(_: &File, _: Reading) {}
+pub(crate) fn advise(_: &File, _: Advice) {}
 
 /// Cannot be told.
 #[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
@@ -106,27 +109,27 @@ pub(crate) fn read_ready(_: &File, _: &mut [u8]) -> bool {
     false
 }
 
-fn kind(file_type: FileType) -> Kind {
+fn entry_kind(file_type: FileType) -> EntryKind {
     match file_type {
-        what if what.is_file() => Kind::File,
-        what if what.is_dir() => Kind::Folder,
-        what if what.is_symlink() => Kind::Link,
-        _ => Kind::Special,
+        what if what.is_file() => EntryKind::File,
+        what if what.is_dir() => EntryKind::Folder,
+        what if what.is_symlink() => EntryKind::Link,
+        _ => EntryKind::Special,
     }
 }
 
-fn found(metadata: &Metadata) -> Found {
+fn entry_stat(metadata: &Metadata) -> EntryStat {
     let since = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let mtime_ns = since.and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0);
     let size = metadata.len();
-    Found {
-        kind: kind(metadata.file_type()),
-        stat: identified(metadata, Stat { size, mtime_ns, ..Stat::default() }),
+    EntryStat {
+        kind: entry_kind(metadata.file_type()),
+        stat: with_identity(metadata, Stat { size, mtime_ns, ..Stat::default() }),
     }
 }
 
 #[cfg(unix)]
-fn identified(metadata: &Metadata, stat: Stat) -> Stat {
+fn with_identity(metadata: &Metadata, stat: Stat) -> Stat {
     use std::os::unix::fs::MetadataExt;
     let time = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
     Stat {

@@ -11,30 +11,33 @@ use gristmill_pool::{Context, Pool, TaskResult};
 use gristmill_store::catalog::{FolderRef, KnownFile, KnownFolder, LinkKind, Listing, Skipped, Stat};
 
 use super::visit::add_file;
-use super::{ToWalk, Walk, skipped};
+use super::{FolderTask, Walk, skipped};
 use crate::progress::add;
-use crate::sys::{Folder, Kind};
+use crate::sys::{EntryKind, Folder};
 use gristmill_store::display_path;
 
 /// A link to be followed when the rest has been walked.
 #[derive(Clone, Copy)]
-pub(super) struct Link {
+pub(super) struct DeferredLink {
     pub(super) parent: Option<i64>,
     pub(super) file: Option<KnownFile>,
     pub(super) folder: Option<KnownFolder>,
 }
 
 impl Walk {
-    pub(super) fn is_new_to_links(&self, folder: &Folder) -> bool {
+    pub(super) fn is_first_visit_by_link(&self, folder: &Folder) -> bool {
         folder.own().is_ok_and(|own| {
-            self.visited.lock().unwrap_or_else(PoisonError::into_inner).insert((own.device, own.inode))
+            self.visited_by_link
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert((own.device, own.inode))
         })
     }
 
     /// Whether what a link led to is a root: that is walked by itself.
     pub(super) fn is_a_root(&self, path: &Path) -> bool {
-        let found = std::fs::canonicalize(self.job.root.path.join(path));
-        found.is_ok_and(|found| self.job.roots.contains(&found))
+        let found = std::fs::canonicalize(self.context.root.path.join(path));
+        found.is_ok_and(|found| self.context.roots.contains(&found))
     }
 
     /// Whether there are links to be followed.
@@ -44,7 +47,7 @@ impl Walk {
 
     /// A link that does not lead to a file or folder of this root: it is known by its target.
     pub(super) fn skipped_link(&self, path: &Path, name: &OsStr) -> Skipped {
-        let target = std::fs::read_link(self.job.root.path.join(path)).map(PathBuf::into_os_string);
+        let target = std::fs::read_link(self.context.root.path.join(path)).map(PathBuf::into_os_string);
         skipped::link(name, target.ok().as_deref().map(OsStr::as_encoded_bytes))
     }
 
@@ -55,63 +58,71 @@ impl Walk {
         let Some((path, link)) = next else { return };
         let walk = self.clone();
         // On the pool: links lead anywhere, and a disk that hangs must not hang the one who waits.
-        let _ = pool.submit(move |ctx| walk.follow(ctx, path, link));
+        let _ = pool.submit(move |ctx| walk.follow_link(ctx, path, link));
     }
 
-    fn follow(self: &Arc<Self>, ctx: &Context, path: PathBuf, link: Link) -> TaskResult<()> {
+    fn follow_link(self: &Arc<Self>, ctx: &Context, path: PathBuf, link: DeferredLink) -> TaskResult<()> {
         let name = path.file_name().unwrap_or_default().to_owned();
         let parent = path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let place = FolderRef { root: self.job.root.id, id: link.parent, path: parent };
-        let mut listing = Listing::new(self.job.scan, place);
-        let full = self.job.root.path.join(&path);
+        let folder_ref = FolderRef { root: self.context.root.id, id: link.parent, path: parent };
+        let mut listing = Listing::new(self.context.scan, folder_ref);
+        let full = self.context.root.path.join(&path);
         let target = std::fs::canonicalize(&full).and_then(|target| Ok((std::fs::metadata(&full)?, target)));
         let leads = match target {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.job.tally.pass_link(&self.job.tally.broken_links, &full, "a link that leads nowhere");
+                self.context.counters.record_link(
+                    &self.context.counters.broken_links,
+                    &full,
+                    "a link that leads nowhere",
+                );
                 None
             }
             // It may lead somewhere again: nothing behind it counts as gone.
             Err(error) => {
-                add(&self.job.control.errors, 1);
-                self.complain(&path, &format!("a link that cannot be followed: {error}"));
-                listing.skipped = skipped::unknown(&name, Kind::Link);
-                return self.note(listing);
+                add(&self.context.handle.errors, 1);
+                self.record_error(&path, &format!("a link that cannot be followed: {error}"));
+                listing.skipped = skipped::unknown(&name, EntryKind::Link);
+                return self.send_listing(listing);
             }
             Ok((_, target)) if full.starts_with(&target) => {
-                let words = format!("a link back to {}: not followed", display_path(&target));
-                self.job.tally.pass_link(&self.job.tally.repeated_links, &full, &words);
+                let reason = format!("a link back to {}: not followed", display_path(&target));
+                self.context.counters.record_link(&self.context.counters.repeated_links, &full, &reason);
                 None
             }
             // It is walked where it is.
-            Ok((_, target)) if self.job.roots.iter().any(|root| target.starts_with(root)) => None,
+            Ok((_, target)) if self.context.roots.iter().any(|root| target.starts_with(root)) => None,
             Ok((metadata, _)) => Some(metadata.is_dir()),
         };
-        let below = self.top.below(&listing.folder.path, true);
+        let below = self.root_folder.below(&listing.folder.path, true);
         if leads.is_none() {
             listing.skipped = self.skipped_link(&path, &name);
         }
         let file = match (&below, leads) {
-            (Ok(below), Some(false)) => below.stat(&name, true).ok().filter(|found| found.kind == Kind::File),
+            (Ok(below), Some(false)) => {
+                below.stat(&name, true).ok().filter(|found| found.kind == EntryKind::File)
+            }
             _ => None,
         };
-        let sieve = &self.job.manner.sieve;
+        let filter = &self.context.options.filter;
         match (file, link.file) {
-            (Some(found), known) if sieve.takes_file(&path, &name, None) && sieve.takes_stat(&found.stat) => {
+            (Some(found), known)
+                if filter.matches_file(&path, &name, None) && filter.matches_stat(&found.stat) =>
+            {
                 let stat = Stat { links: LinkKind::ViaSymlink, ..found.stat };
-                add(&self.job.control.files, 1);
-                add(&self.job.control.bytes, self.bytes_of(&stat));
-                add_file(&mut listing, &self.job.tally, (name.clone(), stat), known, true);
+                add(&self.context.handle.files, 1);
+                add(&self.context.handle.bytes, self.bytes_of(&stat));
+                add_file(&mut listing, &self.context.counters, (name.clone(), stat), known, true);
             }
             // It leads to a file that the filters leave out.
             (Some(_), known) => {
-                listing.skipped = skipped::unknown(&name, Kind::File);
+                listing.skipped = skipped::unknown(&name, EntryKind::File);
                 let included = known.filter(|known| !known.missing && !known.excluded);
                 listing.excluded_files.extend(included.map(|known| known.id));
             }
             (None, known) => {
                 // A special file, or one that has no stat now.
                 if leads == Some(false) {
-                    listing.skipped = skipped::unknown(&name, Kind::Unknown);
+                    listing.skipped = skipped::unknown(&name, EntryKind::Unknown);
                 }
                 listing.missing_files.extend(known.filter(|known| !known.missing).map(|known| known.id));
             }
@@ -125,23 +136,23 @@ impl Walk {
                     Some(known) if known.removed || known.excluded => listing.returned_folders.push(known.id),
                     Some(_) => {}
                 }
-                let place = FolderRef { root: self.job.root.id, id, path };
+                let folder_ref = FolderRef { root: self.context.root.id, id, path };
                 let filesystem = known.and_then(|known| known.filesystem);
-                next = Some(ToWalk {
-                    place,
+                next = Some(FolderTask {
+                    folder: folder_ref,
                     filesystem,
                     was_mount_point: false,
-                    above: None,
+                    parent_filesystem: None,
                     rules: None,
-                    by_link: true,
+                    via_link: true,
                 });
             }
             (false, Some(known)) if !known.removed => listing.missing_folders.push(name),
             _ => {}
         }
-        self.note(listing)?;
+        self.send_listing(listing)?;
         match next {
-            Some(to_walk) => self.folder(ctx, to_walk),
+            Some(folder_task) => self.walk_folder(ctx, folder_task),
             None => Ok(()),
         }
     }

@@ -8,13 +8,13 @@ use std::ffi::OsStr;
 
 use gristmill_store::catalog::Skipped;
 
-use crate::sys::Kind;
+use crate::sys::EntryKind;
 
 /// A symbolic link that is not followed, with its target. Without a target it is not known.
 pub(super) fn link(name: &OsStr, target: Option<&[u8]>) -> Skipped {
     match target {
         Some(target) => entry(name, b'l', target),
-        None => unknown(name, Kind::Link),
+        None => unknown(name, EntryKind::Link),
     }
 }
 
@@ -24,10 +24,10 @@ pub(super) fn special(name: &OsStr) -> Skipped {
 }
 
 /// An entry whose contents are not known.
-pub(super) fn unknown(name: &OsStr, kind: Kind) -> Skipped {
+pub(super) fn unknown(name: &OsStr, kind: EntryKind) -> Skipped {
     let kind = match kind {
-        Kind::Folder => b'd',
-        Kind::Link => b'u',
+        EntryKind::Folder => b'd',
+        EntryKind::Link => b'u',
         _ => b'f',
     };
     Skipped { unknown: 1, ..entry(name, kind, &[]) }
@@ -37,13 +37,13 @@ fn entry(name: &OsStr, kind: u8, target: &[u8]) -> Skipped {
     let name = name.as_encoded_bytes();
     let mut hasher = blake3::Hasher::new();
     hasher.update(&[kind]).update(target);
-    let unnamed = half(&hasher);
+    let unnamed = digest_128(&hasher);
     // Counted, so that no target runs into a name.
     hasher.update(name).update(&(name.len() as u64).to_le_bytes());
-    Skipped { entries: 1, unknown: 0, named: half(&hasher), unnamed }
+    Skipped { entries: 1, unknown: 0, named: digest_128(&hasher), unnamed }
 }
 
-fn half(hasher: &blake3::Hasher) -> u128 {
+fn digest_128(hasher: &blake3::Hasher) -> u128 {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
     u128::from_le_bytes(bytes)
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn second_digest_ignores_names() {
+    fn unnamed_digest_ignores_names() {
         let (one, other) = (links(&[("a", "x")]), links(&[("b", "x")]));
         assert_ne!(one.named, other.named);
         assert_eq!(one.unnamed, other.unnamed);
@@ -78,9 +78,9 @@ mod tests {
     }
 
     #[test]
-    fn unknown_entries_are_counted_apart() {
+    fn unknown_entries_are_counted_separately() {
         let mut skipped = special(OsStr::new("pipe"));
-        skipped += unknown(OsStr::new("notes"), Kind::File);
+        skipped += unknown(OsStr::new("notes"), EntryKind::File);
         skipped += link(OsStr::new("link"), None);
         assert_eq!((skipped.entries, skipped.unknown), (3, 2));
     }

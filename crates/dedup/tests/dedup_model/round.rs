@@ -257,7 +257,7 @@ impl Round {
     }
 
     fn reads_nothing(&self, summary: &ScanSummary) -> Check {
-        let read = (summary.read_files, summary.probed_files, summary.read_bytes);
+        let read = (summary.read_files, summary.sampled_files, summary.read_bytes);
         // Where times are whole seconds, files that changed just now are read again.
         if read != (0, 0, 0) && !self.disk.has_coarse_times() {
             return fail("unchanged files are read again", format!("{summary:?}"));

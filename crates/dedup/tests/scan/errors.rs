@@ -152,7 +152,7 @@ fn a_file_that_may_not_be_read_was_not_probed() {
         let bed = Bed::of(&[("a", 1, 50), ("b", 1, 50)]);
         set_mode(&bed, "a", 0);
         let summary = bed.scan();
-        assert_eq!((summary.errors, summary.read_files, summary.probed_files), (1, 1, 0));
+        assert_eq!((summary.errors, summary.read_files, summary.sampled_files), (1, 1, 0));
     });
 }
 

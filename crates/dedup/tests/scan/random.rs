@@ -229,7 +229,7 @@ fn check(first: &[Edit], turns: &[Turn]) -> Result<(), TestCaseError> {
         is_right(&bed)?;
         prop_assert_eq!(picture(&bed), picture(&anew(&bed, options)));
         let again = bed.scan_with(options);
-        prop_assert_eq!((again.read_files, again.probed_files, again.read_bytes), (0, 0, 0));
+        prop_assert_eq!((again.read_files, again.sampled_files, again.read_bytes), (0, 0, 0));
         prop_assert_eq!((again.new_files, again.changed_files, again.removed_files), (0, 0, 0));
     }
     Ok(())

@@ -12,7 +12,7 @@ const EDGES: u64 = 5 * 16 * KIB as u64;
 /// Files read through, probed, and bytes of both.
 #[track_caller]
 fn check(summary: &ScanSummary, read: u64, probed: u64, bytes: u64) {
-    let found = (summary.read_files, summary.probed_files, summary.read_bytes);
+    let found = (summary.read_files, summary.sampled_files, summary.read_bytes);
     assert_eq!(found, (read, probed, bytes), "{summary:?}");
 }
 

@@ -173,7 +173,7 @@ fn a_scan_that_is_stopped_while_it_reads() {
     stop_at_contents(&bed);
     // Folders are looked at again; what was read is not read again.
     let summary = goes_on(&bed);
-    assert_eq!((summary.read_files, summary.probed_files), (2, 0), "{summary:?}");
+    assert_eq!((summary.read_files, summary.sampled_files), (2, 0), "{summary:?}");
 }
 
 #[test]

@@ -9,14 +9,14 @@ use std::os::unix::fs::MetadataExt;
 use gristmill_store::catalog::UNSTABLE_INODES;
 use rustix::fs;
 
-use super::super::ON_DEVICE;
+use super::super::CLONE_DEVICE_SUFFIX;
 
 /// XFS, FAT, exFAT, NTFS, ISO 9660, UDF, squashfs, EROFS: their identifier is the device number.
-const BY_DEVICE: [u32; 8] =
+const FSID_IS_DEVICE: [u32; 8] =
     [0x5846_5342, 0x4d44, 0x2011_bab0, 0x7366_746e, 0x9660, 0x1501_3346, 0x7371_7368, 0xe0f5_e1e2];
 
 /// FAT, exFAT and FUSE, whose inodes get other numbers with each mount, and overlayfs, whose inodes have those of its layers.
-const WITH_UNSTABLE_INODES: [u32; 4] = [0x4d44, 0x2011_bab0, 0x6573_5546, 0x794c_7630];
+const UNSTABLE_INODE_TYPES: [u32; 4] = [0x4d44, 0x2011_bab0, 0x6573_5546, 0x794c_7630];
 
 /// The identity of a folder's filesystem: the UUID of its device, else the identifier that the filesystem gives. Nothing
 /// where that only repeats the device number. A subvolume of btrfs has an identifier and inode numbers of its own.
@@ -25,13 +25,13 @@ pub(super) fn identity(folder: impl AsFd) -> Option<String> {
     let kind = fs::fstatfs(&folder).ok()?.f_type as u32;
     let id = fs::fstatvfs(&folder).ok()?.f_fsid;
     let own = uuid_of(device).map(|uuid| format!("uuid {uuid}"));
-    let given = || (id != 0 && !BY_DEVICE.contains(&kind)).then(|| format!("fsid {kind:x} {id:x}"));
+    let given = || (id != 0 && !FSID_IS_DEVICE.contains(&kind)).then(|| format!("fsid {kind:x} {id:x}"));
     let mut identity = own.or_else(given)?;
-    if WITH_UNSTABLE_INODES.contains(&kind) {
+    if UNSTABLE_INODE_TYPES.contains(&kind) {
         identity.insert_str(0, UNSTABLE_INODES);
     }
     if is_clone(device, id) {
-        identity.push_str(&format!("{ON_DEVICE}{}:{}", fs::major(device), fs::minor(device)));
+        identity.push_str(&format!("{CLONE_DEVICE_SUFFIX}{}:{}", fs::major(device), fs::minor(device)));
     }
     Some(identity)
 }
@@ -51,7 +51,7 @@ fn is_clone(device: u64, id: u64) -> bool {
         return false;
     }
     let Ok(table) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
-    let mounts: Vec<Mount<'_>> = table.lines().filter_map(Mount::read).collect();
+    let mounts: Vec<Mount<'_>> = table.lines().filter_map(Mount::parse).collect();
     let Some(at) = mounts.iter().position(|mount| mount.device == device) else { return false };
     let (before, own) = mounts.split_at(at);
     let is_alike = |mount: &&Mount<'_>| {
@@ -70,7 +70,7 @@ struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    fn read(line: &'a str) -> Option<Self> {
+    fn parse(line: &'a str) -> Option<Self> {
         let (mount, filesystem) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(2);
         let (major, minor) = fields.next()?.split_once(':')?;
@@ -80,14 +80,14 @@ impl<'a> Mount<'a> {
 
     /// Whether it can be seen, and gives this identifier.
     fn has_identifier(&self, id: u64) -> bool {
-        let path = unescaped(self.path);
+        let path = unescape(self.path);
         let is_seen = fs::stat(&path).is_ok_and(|found| found.st_dev == self.device);
         is_seen && fs::statvfs(&path).is_ok_and(|found| found.f_fsid == id)
     }
 }
 
 /// Spaces, tabs, line feeds and backslashes are written as three octal digits.
-fn unescaped(text: &str) -> Vec<u8> {
+fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, others)) = rest.split_first() {
@@ -111,14 +111,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_of_the_mount_table_is_read() {
+    fn mount_table_line_is_parsed_and_unescaped() {
         let line = r"30 27 8:17 /sub /mnt/a\040b\134c rw,relatime shared:1 master:2 - ext4 /dev/sdb1 rw";
-        let mount = Mount::read(line).expect("a mount");
+        let mount = Mount::parse(line).expect("a mount");
         assert_eq!(mount, Mount { device: fs::makedev(8, 17), path: r"/mnt/a\040b\134c", kind: "ext4" });
-        assert_eq!(unescaped(mount.path), b"/mnt/a b\\c");
-        assert_eq!(unescaped(r"/x\04"), b"/x\\04");
+        assert_eq!(unescape(mount.path), b"/mnt/a b\\c");
+        assert_eq!(unescape(r"/x\04"), b"/x\\04");
         for broken in ["", "30 27", "30 27 8:x / /mnt rw - ext4 /dev/sdb1 rw", "30 27 8:1 / /mnt rw"] {
-            assert_eq!(Mount::read(broken), None, "{broken}");
+            assert_eq!(Mount::parse(broken), None, "{broken}");
         }
     }
 }

@@ -15,55 +15,55 @@ use gristmill_store::Store;
 use gristmill_store::catalog::{Algorithm, FileHash, FileRef, FileRow, ReadResult};
 use gristmill_store::roots::Root;
 
+use crate::catalog_writer::{Update, UpdateSender};
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::progress::{ScanHandle, add};
-use crate::read::{self, Goal, Pace, ReadFile, SMALL};
-use crate::roots::reach;
-use crate::scribe::{Note, Notes};
+use crate::read::{self, HashScope, MAX_SMALL_SIZE, ReadFile, Throttle};
+use crate::roots::open_if_reachable;
 use crate::sys::Folder;
-use crate::walk::Tally;
+use crate::walk::Counters;
 
 /// So many rows are fetched at once.
-const FETCH: usize = 2_048;
+const PAGE_ROWS: usize = 2_048;
 
 /// A task reads at most so many files, and so many bytes of small ones.
-const MOST_FILES: usize = 32;
-const MOST_BYTES: u64 = 4 << 20;
+const MAX_TASK_FILES: usize = 32;
+const MAX_TASK_BYTES: u64 = 4 << 20;
 
 /// Which reading it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Round {
-    First,
-    Second,
+pub(crate) enum Stage {
+    Samples,
+    Contents,
 }
 
 /// Everything a task needs to read files.
-pub(crate) struct Reader {
+pub(crate) struct HashStage {
     pub(crate) store: Store,
-    pub(crate) notes: Notes,
-    pub(crate) control: Arc<ScanHandle>,
+    pub(crate) updates: UpdateSender,
+    pub(crate) handle: Arc<ScanHandle>,
     pub(crate) algorithm: Algorithm,
-    pub(crate) round: Round,
+    pub(crate) stage: Stage,
     pub(crate) links: HashMap<i64, Vec<i64>>,
-    pub(crate) tops: Arc<Tops>,
-    pub(crate) budget: Arc<Budget>,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) roots: Arc<OpenRoots>,
+    pub(crate) rate_limiter: Arc<RateLimiter>,
+    pub(crate) counters: Arc<Counters>,
 }
 
 /// The roots, open. One that cannot be reached, on a disk that is not mounted, say, is left alone.
-pub(crate) struct Tops(HashMap<i64, Top>);
+pub(crate) struct OpenRoots(HashMap<i64, OpenRoot>);
 
-struct Top {
+struct OpenRoot {
     path: PathBuf,
     folder: Arc<Folder>,
-    follow: bool,
+    follow_links: bool,
     /// Whether this scan is of the root. Files of others are read to be compared; one that is not as its root's last scan
     /// found it is left to the next.
     is_scanned: bool,
 }
 
-impl Tops {
+impl OpenRoots {
     /// Those that are open.
     pub(crate) fn ids(&self) -> HashSet<i64> {
         self.0.keys().copied().collect()
@@ -78,32 +78,37 @@ impl Tops {
         walked: &HashMap<i64, Arc<Folder>>,
     ) -> (Self, Vec<Root>) {
         let mut absent = Vec::new();
-        let mut tops = HashMap::new();
+        let mut open_roots = HashMap::new();
         for root in roots {
             let is_scanned = scanned.contains(&root.id);
-            match walked.get(&root.id).cloned().or_else(|| reach(store, root).map(Arc::new)) {
+            match walked.get(&root.id).cloned().or_else(|| open_if_reachable(store, root).map(Arc::new)) {
                 Some(folder) => {
-                    let top = Top { path: root.path.clone(), folder, follow: root.follow_links, is_scanned };
-                    tops.insert(root.id, top);
+                    let open_root = OpenRoot {
+                        path: root.path.clone(),
+                        folder,
+                        follow_links: root.follow_links,
+                        is_scanned,
+                    };
+                    open_roots.insert(root.id, open_root);
                 }
                 None => absent.push(root.clone()),
             }
         }
-        (Tops(tops), absent)
+        (OpenRoots(open_roots), absent)
     }
 }
 
 /// How fast all workers together may read.
-pub(crate) struct Budget {
+pub(crate) struct RateLimiter {
     /// Bytes a second.
     rate: Option<u64>,
     /// When what was read so far is paid for.
-    paid: Mutex<Instant>,
+    free_at: Mutex<Instant>,
 }
 
-impl Budget {
+impl RateLimiter {
     pub(crate) fn new(rate: Option<u64>) -> Self {
-        Budget { rate, paid: Mutex::new(Instant::now()) }
+        RateLimiter { rate, free_at: Mutex::new(Instant::now()) }
     }
 
     /// Whether reading is to be slower than it could be.
@@ -112,16 +117,16 @@ impl Budget {
     }
 
     /// Waits until so many bytes may be read. False when the scan is to stop.
-    fn wait(&self, bytes: u64, control: &ScanHandle) -> bool {
-        let Some(rate) = self.rate else { return !control.is_cancelled() };
+    fn acquire(&self, bytes: u64, handle: &ScanHandle) -> bool {
+        let Some(rate) = self.rate else { return !handle.is_cancelled() };
         let until = {
-            let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
-            let from = (*paid).max(Instant::now());
-            *paid = from + Duration::from_secs_f64(bytes as f64 / rate as f64);
+            let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let from = (*free_at).max(Instant::now());
+            *free_at = from + Duration::from_secs_f64(bytes as f64 / rate as f64);
             from
         };
         loop {
-            if control.is_cancelled() {
+            if handle.is_cancelled() {
                 return false;
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -134,22 +139,22 @@ impl Budget {
 }
 
 /// Reading at the pace of a scan.
-pub(crate) struct Paced<'a> {
-    pub(crate) control: &'a ScanHandle,
-    pub(crate) budget: &'a Budget,
+pub(crate) struct ScanThrottle<'a> {
+    pub(crate) handle: &'a ScanHandle,
+    pub(crate) rate_limiter: &'a RateLimiter,
 }
 
-impl Pace for Paced<'_> {
+impl Throttle for ScanThrottle<'_> {
     fn may_read(&self, bytes: u64) -> bool {
-        let may = self.budget.wait(bytes, self.control);
-        if may {
-            add(&self.control.bytes_read, bytes);
+        let is_allowed = self.rate_limiter.acquire(bytes, self.handle);
+        if is_allowed {
+            add(&self.handle.bytes_read, bytes);
         }
-        may
+        is_allowed
     }
 }
 
-impl Reader {
+impl HashStage {
     /// Submits the reading of all that the plan names.
     pub(crate) fn submit(self: &Arc<Self>, pool: &Pool, plan: &Plan) -> Result<()> {
         let mut after = 0;
@@ -157,17 +162,17 @@ impl Reader {
         let mut large = Vec::new();
         loop {
             // Both ascend: one step through the plan for each row.
-            let (rows, next) = self.store.catalog().page(after, FETCH, |row| {
+            let (rows, next) = self.store.catalog().page(after, PAGE_ROWS, |row| {
                 while plan.ids.get(position).is_some_and(|id| *id < row.id) {
                     position += 1;
                 }
-                plan.ids.get(position) == Some(&row.id) && self.tops.0.contains_key(&row.root)
+                plan.ids.get(position) == Some(&row.id) && self.roots.0.contains_key(&row.root)
             })?;
             for batch in batches(rows) {
-                let whole = self.round == Round::Second;
+                let whole = self.stage == Stage::Contents;
                 if whole {
                     large.extend(batch);
-                } else if !self.hand_over(pool, batch) {
+                } else if !self.submit_batch(pool, batch) {
                     return Ok(());
                 }
             }
@@ -178,7 +183,7 @@ impl Reader {
         }
         large.sort_by_key(|row| std::cmp::Reverse(row.stat.size));
         for row in large {
-            if !self.hand_over(pool, vec![row]) {
+            if !self.submit_batch(pool, vec![row]) {
                 break;
             }
         }
@@ -186,99 +191,86 @@ impl Reader {
     }
 
     /// False when the scan is to stop.
-    fn hand_over(self: &Arc<Self>, pool: &Pool, batch: Vec<FileRow>) -> bool {
-        let reader = self.clone();
-        submit(pool, Task::new(move |_| reader.read(&batch)), &self.control)
+    fn submit_batch(self: &Arc<Self>, pool: &Pool, batch: Vec<FileRow>) -> bool {
+        let stage = self.clone();
+        submit(pool, Task::new(move |_| stage.hash_batch(&batch)), &self.handle)
     }
 
     /// Reads files of one folder.
-    fn read(&self, batch: &[FileRow]) -> TaskResult<()> {
-        let _busy = Busy::new(&self.control);
+    fn hash_batch(&self, batch: &[FileRow]) -> TaskResult<()> {
+        let _busy = BusyGuard::new(&self.handle);
         let Some(first) = batch.first() else { return Ok(()) };
-        let Some(top) = self.tops.0.get(&first.root) else { return Ok(()) };
-        let folder = top.folder.below(first.path.parent().unwrap_or(Path::new("")), top.follow);
+        let Some(open_root) = self.roots.0.get(&first.root) else { return Ok(()) };
+        let folder =
+            open_root.folder.below(first.path.parent().unwrap_or(Path::new("")), open_root.follow_links);
         let mut found = Vec::with_capacity(batch.len());
         for row in batch {
             let result = match &folder {
-                Ok(folder) => self.read_one(folder, top.follow, row),
-                Err(error) if read::is_gone(error) => Some(unread(row, ReadResult::Gone)),
-                Err(error) => Some(unread(row, ReadResult::Failed(error.to_string()))),
+                Ok(folder) => self.hash_one(folder, open_root.follow_links, row),
+                Err(error) if read::is_gone(error) => Some(not_read(row, ReadResult::Gone)),
+                Err(error) => Some(not_read(row, ReadResult::Failed(error.to_string()))),
             };
             let Some(result) = result else { break };
-            found.extend(self.readings(top, row, result));
+            found.extend(self.hashes_of(open_root, row, result));
         }
-        self.notes.send(Note::Readings(found)).map_err(|_| TaskError::cancelled())
+        self.updates.send(Update::Hashes(found)).map_err(|_| TaskError::cancelled())
     }
 
     /// What is to be written about a file that was read, and about other names of its inode.
-    fn readings(&self, top: &Top, row: &FileRow, read: ReadFile) -> Vec<FileHash> {
-        let ReadFile { stat, finding, racy } = read;
-        let is_read = !matches!(finding, ReadResult::Gone | ReadResult::Failed(_));
+    fn hashes_of(&self, open_root: &OpenRoot, row: &FileRow, read: ReadFile) -> Vec<FileHash> {
+        let ReadFile { stat, result, racy } = read;
+        let is_read = !matches!(result, ReadResult::Gone | ReadResult::Failed(_));
         let is_same = is_read && stat.is_same(&row.stat);
-        if !top.is_scanned && !is_same {
-            add(&self.tally.unreached, 1);
+        if !open_root.is_scanned && !is_same {
+            add(&self.counters.uncompared, 1);
             return Vec::new();
         }
-        add(&self.control.read, u64::from(is_read));
-        add(&self.control.read_through, u64::from(matches!(finding, ReadResult::Content(..))));
-        if let ReadResult::Failed(error) = &finding {
-            add(&self.control.errors, 1);
-            self.tally.complain(&top.path.join(&row.path), error);
+        add(&self.handle.read, u64::from(is_read));
+        add(&self.handle.hashed_whole, u64::from(matches!(result, ReadResult::Content(..))));
+        if let ReadResult::Failed(error) = &result {
+            add(&self.handle.errors, 1);
+            self.counters.record_error(&open_root.path.join(&row.path), error);
         } else if !is_same {
-            add(&self.control.surprises, 1);
+            add(&self.handle.changed_during_scan, 1);
         }
         let mut found = Vec::new();
         // Other names of the inode have the same content. If this name is gone or may not be read, they are
         // left for the next scan, which will choose another.
         if is_same {
             for &id in self.links.get(&row.id).into_iter().flatten() {
-                let (file, finding) = (FileRef::Row(id), finding.clone());
-                found.push(FileHash {
-                    file,
-                    stat: row.stat,
-                    result: finding,
-                    shared: false,
-                    differs: true,
-                    racy,
-                });
+                let (file, result) = (FileRef::Row(id), result.clone());
+                found.push(FileHash { file, stat: row.stat, result, shared: false, differs: true, racy });
             }
         }
         let differs = !is_same || row.failed;
-        found.push(FileHash {
-            file: FileRef::Row(row.id),
-            stat,
-            result: finding,
-            shared: false,
-            differs,
-            racy,
-        });
+        found.push(FileHash { file: FileRef::Row(row.id), stat, result, shared: false, differs, racy });
         found
     }
 
-    fn read_one(&self, folder: &Folder, follow: bool, row: &FileRow) -> Option<ReadFile> {
-        let goal = match self.round {
-            Round::First if row.stat.size > SMALL => Goal::Edges,
-            _ => Goal::Content(self.algorithm),
+    fn hash_one(&self, folder: &Folder, follow: bool, row: &FileRow) -> Option<ReadFile> {
+        let scope = match self.stage {
+            Stage::Samples if row.stat.size > MAX_SMALL_SIZE => HashScope::Samples,
+            _ => HashScope::Content(self.algorithm),
         };
         let name = row.path.file_name().unwrap_or_default();
-        read::file(
+        read::read_file(
             None,
-            || read::open(folder, name, follow),
+            || read::open_file(folder, name, follow),
             &row.stat,
-            goal,
-            &Paced { control: &self.control, budget: &self.budget },
+            scope,
+            &ScanThrottle { handle: &self.handle, rate_limiter: &self.rate_limiter },
         )
     }
 }
 
-fn unread(row: &FileRow, finding: ReadResult) -> ReadFile {
-    ReadFile { stat: row.stat, finding, racy: false }
+fn not_read(row: &FileRow, result: ReadResult) -> ReadFile {
+    ReadFile { stat: row.stat, result, racy: false }
 }
 
 /// Submits a task. False when the scan is to stop: a disk that hangs must not hang the one who could be told so.
-pub(crate) fn submit(pool: &Pool, mut task: Task, control: &ScanHandle) -> bool {
+pub(crate) fn submit(pool: &Pool, mut task: Task, handle: &ScanHandle) -> bool {
     loop {
-        if control.is_cancelled() || pool.is_finished() {
+        if handle.is_cancelled() || pool.is_finished() {
             return false;
         }
         match pool.submit_timeout(task, Duration::from_millis(200)) {
@@ -294,8 +286,8 @@ fn batches(rows: Vec<FileRow>) -> Vec<Vec<FileRow>> {
     let mut bytes = 0;
     for row in rows {
         let fits = batches.last().is_some_and(|batch: &Vec<FileRow>| {
-            batch.len() < MOST_FILES
-                && bytes < MOST_BYTES
+            batch.len() < MAX_TASK_FILES
+                && bytes < MAX_TASK_BYTES
                 && batch
                     .first()
                     .is_some_and(|first| first.root == row.root && first.path.parent() == row.path.parent())
@@ -304,7 +296,7 @@ fn batches(rows: Vec<FileRow>) -> Vec<Vec<FileRow>> {
             batches.push(Vec::new());
             bytes = 0;
         }
-        bytes += row.stat.size.min(SMALL);
+        bytes += row.stat.size.min(MAX_SMALL_SIZE);
         if let Some(batch) = batches.last_mut() {
             batch.push(row);
         }
@@ -313,17 +305,17 @@ fn batches(rows: Vec<FileRow>) -> Vec<Vec<FileRow>> {
 }
 
 /// Counts a worker as busy while it lives. Whoever is, works for the one who writes.
-pub(crate) struct Busy<'a>(&'a ScanHandle);
+pub(crate) struct BusyGuard<'a>(&'a ScanHandle);
 
-impl<'a> Busy<'a> {
-    pub(crate) fn new(control: &'a ScanHandle) -> Self {
+impl<'a> BusyGuard<'a> {
+    pub(crate) fn new(handle: &'a ScanHandle) -> Self {
         lower_priority();
-        add(&control.busy, 1);
-        Busy(control)
+        add(&handle.busy, 1);
+        BusyGuard(handle)
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for BusyGuard<'_> {
     fn drop(&mut self) {
         self.0.busy.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
     }

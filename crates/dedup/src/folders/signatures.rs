@@ -10,10 +10,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::tree::{ALONE, File, Folder, NameHash, Tree, UNKNOWN};
+use super::tree::{File, Folder, NameHash, Tree, UNIQUE, UNKNOWN};
 
 /// A folder that is like no other.
-pub(super) const NONE: u32 = 0;
+pub(super) const NO_CLASS: u32 = 0;
 
 /// For each folder the number of its class; classes have two members or more.
 pub(super) struct Classes {
@@ -25,16 +25,16 @@ pub(super) struct Classes {
 type Signature = [u8; 32];
 
 /// Which folders are the same.
-pub(super) struct Sameness {
+pub(super) struct FolderClasses {
     /// Those that are identical.
     pub(super) identical: Classes,
     /// Those in which everything that was scanned is the same.
     pub(super) scanned: Classes,
 }
 
-impl Sameness {
+impl FolderClasses {
     /// Of the folders that are `wanted`.
-    pub(super) fn new(tree: &Tree<NameHash>, names: bool, wanted: impl Fn(u32) -> bool) -> Self {
+    pub(super) fn new(tree: &Tree<NameHash>, names: bool, is_selected: impl Fn(u32) -> bool) -> Self {
         let mut signatures = vec![Signatures::default(); tree.folders.len()];
         // Those in a folder come after it.
         for at in (0..tree.folders.len()).rev() {
@@ -42,29 +42,33 @@ impl Sameness {
         }
         let classes = |signature: fn(&Signatures) -> Option<Signature>| {
             let signatures = signatures.iter().map(signature).collect::<Vec<_>>();
-            Classes::new(tree, &signatures, &wanted)
+            Classes::new(tree, &signatures, &is_selected)
         };
-        Sameness { identical: classes(|both| both.all), scanned: classes(|both| both.scanned) }
+        FolderClasses { identical: classes(|both| both.all), scanned: classes(|both| both.scanned) }
     }
 
     /// Whether these folders, in which everything that was scanned is the same, are identical.
     pub(super) fn is_identical(&self, members: &[u32]) -> bool {
         let class = |at: &u32| self.identical.of(*at);
-        let first = members.first().map_or(NONE, class);
-        first != NONE && members.iter().all(|at| class(at) == first)
+        let first = members.first().map_or(NO_CLASS, class);
+        first != NO_CLASS && members.iter().all(|at| class(at) == first)
     }
 }
 
 impl Classes {
     /// Of folders with equal signatures.
-    fn new(tree: &Tree<NameHash>, signatures: &[Option<Signature>], wanted: &dyn Fn(u32) -> bool) -> Self {
+    fn new(
+        tree: &Tree<NameHash>,
+        signatures: &[Option<Signature>],
+        is_selected: &dyn Fn(u32) -> bool,
+    ) -> Self {
         let mut sorted: Vec<u32> = (0..tree.folders.len() as u32)
             .filter(|&at| {
-                signatures[at as usize].is_some() && tree.folders[at as usize].count() > 0 && wanted(at)
+                signatures[at as usize].is_some() && tree.folders[at as usize].count() > 0 && is_selected(at)
             })
             .collect();
         sorted.sort_unstable_by_key(|&at| (signatures[at as usize], at));
-        let mut classes = Classes { of: vec![NONE; tree.folders.len()], members: Vec::new() };
+        let mut classes = Classes { of: vec![NO_CLASS; tree.folders.len()], members: Vec::new() };
         for same in sorted.chunk_by(|&a, &b| signatures[a as usize] == signatures[b as usize]) {
             if same.len() > 1 {
                 classes.members.push(same.to_vec());
@@ -86,17 +90,17 @@ impl Classes {
 
     /// Classes that say more than others do: not those whose every member lies in a member of one other class. A folder
     /// that several paths lead to is one member.
-    pub(super) fn top_most<'a>(&'a self, tree: &Tree<NameHash>) -> Vec<Cow<'a, [u32]>> {
+    pub(super) fn outermost<'a>(&'a self, tree: &Tree<NameHash>) -> Vec<Cow<'a, [u32]>> {
         let has_other_paths = tree.files.iter().any(File::has_other_paths);
         let listed = self.members.iter().map(|members| match has_other_paths {
-            true => Cow::Owned(distinct(tree, members)),
+            true => Cow::Owned(distinct_members(tree, members)),
             false => Cow::Borrowed(members.as_slice()),
         });
         let mut listed: Vec<Cow<'a, [u32]>> = listed.collect();
         let is_listed: Vec<bool> = listed.iter().map(|members| members.len() > 1).collect();
         let above = |folder: u32| -> BTreeSet<u32> {
             let classes = tree.above(folder).map(|at| self.of(at));
-            classes.filter(|&class| class != NONE && is_listed[class as usize - 1]).collect()
+            classes.filter(|&class| class != NO_CLASS && is_listed[class as usize - 1]).collect()
         };
         listed.retain(|members| {
             let mut common: Option<BTreeSet<u32>> = None;
@@ -118,11 +122,11 @@ impl Classes {
 }
 
 /// Of folders that hold the very same files, by a bind mount or a symbolic link, only the first.
-fn distinct(tree: &Tree<NameHash>, members: &[u32]) -> Vec<u32> {
+fn distinct_members(tree: &Tree<NameHash>, members: &[u32]) -> Vec<u32> {
     let mut seen = BTreeSet::new();
     let mut is_other = |member: &&u32| {
         let files = &tree.files[tree.folders[**member as usize].all()];
-        let mut spaces: Vec<i64> = files.iter().map(File::space).collect();
+        let mut spaces: Vec<i64> = files.iter().map(File::inode_row).collect();
         spaces.sort_unstable();
         !files.iter().any(File::has_other_paths) || seen.insert(spaces)
     };
@@ -144,10 +148,10 @@ impl Signatures {
         let name = |name: NameHash| if names { name } else { NameHash::default() };
         let mut files = Vec::with_capacity(folder.own().len());
         for file in &tree.files[folder.own()] {
-            if file.content == ALONE || file.content == UNKNOWN {
+            if file.content == UNIQUE || file.content == UNKNOWN {
                 return Signatures::default();
             }
-            files.push((name(file.label), file.content));
+            files.push((name(file.name), file.content));
         }
         if !folder.whole {
             return Signatures::default();

@@ -92,7 +92,7 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
 
 /// As much of a text as fits, in the size of its letters; nothing when that says nothing. Widths are guessed, and
 /// rather too large than too small.
-pub(super) fn fitting(text: &str, width: f64) -> Option<String> {
+pub(super) fn fit(text: &str, width: f64) -> Option<String> {
     let of = |c: char| match c {
         'i' | 'j' | 'l' | '.' | ',' | ' ' | '\'' | '|' | '(' | ')' | 't' | 'f' | 'r' | '/' => 0.42,
         'm' | 'w' | 'M' | 'W' | '@' | '%' => 0.95,
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_for_people() {
+    fn numbers_are_formatted_for_reading() {
         for (size, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -148,15 +148,15 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_cut_where_they_must() {
-        assert_eq!(fitting("photos", 6.0).as_deref(), Some("photos"));
-        assert_eq!(fitting("photographs", 5.0).as_deref(), Some("photogr…"));
-        assert_eq!(fitting("photographs", 1.0), None);
-        assert_eq!(fitting("日本語の写真", 5.0).as_deref(), Some("日本語…"));
+    fn text_is_cut_to_the_width_unless_nothing_readable_is_left() {
+        assert_eq!(fit("photos", 6.0).as_deref(), Some("photos"));
+        assert_eq!(fit("photographs", 5.0).as_deref(), Some("photogr…"));
+        assert_eq!(fit("photographs", 1.0), None);
+        assert_eq!(fit("日本語の写真", 5.0).as_deref(), Some("日本語…"));
     }
 
     #[test]
-    fn nothing_but_text_comes_of_a_text() {
+    fn text_is_escaped_and_invisible_characters_are_written_out() {
         let mut page = Page::default();
         page.text("<b a='1' b=\"2\">&\u{202e}\n\u{0}");
         assert_eq!(page.finish(), "&lt;b a=&#39;1&#39; b=&quot;2&quot;&gt;&amp;\\u{202e}\\u{a}\\u{0}");

@@ -2,14 +2,14 @@
 //!
 //! Owns how numbers become SVG. Colours are classes, so that one style sheet has them all, light and dark.
 
-use super::figures::{Area, Sizes};
-use super::text::{Page, bytes, count, counted, fitting, percent};
+use super::html::{Page, bytes, count, counted, fit, percent};
+use super::stats::{Area, SizeStats};
 use super::treemap::{Rect, squarify};
 
 /// The size of letters in drawings.
-const LETTER: f64 = 12.0;
+const FONT_SIZE: f64 = 12.0;
 /// Room for a folder's name above those in it.
-const HEADING: f64 = 19.0;
+const HEADING_HEIGHT: f64 = 19.0;
 
 /// The map of folders, once for wide screens and once for phones.
 pub(super) fn maps(page: &mut Page, areas: &[Area]) {
@@ -56,7 +56,7 @@ fn map(page: &mut Page, areas: &[Area], class: &'static str, whole: Rect) {
 
 /// A folder of the first level: its name, and what is in it.
 fn outer(page: &mut Page, area: &Area, rect: Rect) {
-    let divided = area.inner.len() > 1 && rect.width > 40.0 && rect.height > HEADING + 16.0;
+    let divided = area.inner.len() > 1 && rect.width > 40.0 && rect.height > HEADING_HEIGHT + 16.0;
     if !divided {
         tile(page, area, rect);
         return;
@@ -67,13 +67,13 @@ fn outer(page: &mut Page, area: &Area, rect: Rect) {
     let room = rect.width - 12.0;
     let size = bytes(area.bytes);
     let with_size =
-        fitting(&format!("{}  {size}", area.name), room / LETTER).filter(|text| !text.ends_with('…'));
-    if let Some(text) = with_size.or_else(|| fitting(&area.name, room / LETTER)) {
+        fit(&format!("{}  {size}", area.name), room / FONT_SIZE).filter(|text| !text.ends_with('…'));
+    if let Some(text) = with_size.or_else(|| fit(&area.name, room / FONT_SIZE)) {
         label(page, (rect.x + 6.0, rect.y + 14.0), "name", "", &text);
     }
     page.raw("</g>");
     let weights: Vec<u64> = area.inner.iter().map(|inner| inner.bytes).collect();
-    for (inner, rect) in area.inner.iter().zip(squarify(&weights, rect.inside(3.0, HEADING))) {
+    for (inner, rect) in area.inner.iter().zip(squarify(&weights, rect.inside(3.0, HEADING_HEIGHT))) {
         // What cannot be seen need not be drawn.
         if rect.width >= 1.5 && rect.height >= 1.5 {
             tile(page, inner, rect);
@@ -93,12 +93,12 @@ fn tile(page: &mut Page, area: &Area, rect: Rect) {
     page.raw("<g>");
     tooltip(page, area);
     rectangle(page, rect, "inner", class, 3.0);
-    let (color, room) = (if class < "d4" { "t0" } else { "t4" }, (rect.width - 8.0) / LETTER);
+    let (color, room) = (if class < "d4" { "t0" } else { "t4" }, (rect.width - 8.0) / FONT_SIZE);
     if rect.height >= 17.0
-        && let Some(text) = fitting(&area.name, room)
+        && let Some(text) = fit(&area.name, room)
     {
         label(page, (rect.x + 4.0, rect.y + 13.0), "label", color, &text);
-        let size = fitting(&bytes(area.bytes), room).filter(|text| !text.ends_with('…'));
+        let size = fit(&bytes(area.bytes), room).filter(|text| !text.ends_with('…'));
         if let Some(size) = size.filter(|_| rect.height >= 33.0) {
             label(page, (rect.x + 4.0, rect.y + 28.0), "size", color, &size);
         }
@@ -126,18 +126,21 @@ fn tooltip(page: &mut Page, area: &Area) {
 }
 
 /// A bar for one number among others.
-pub(super) fn bar(page: &mut Page, part: u64, most: u64) {
-    let share = part as f64 * 100.0 / most.max(1) as f64;
-    page.raw("<svg class=\"bar\" aria-hidden=\"true\"><rect class=\"had\" height=\"100%\" rx=\"5\" width=\"");
+pub(super) fn bar(page: &mut Page, part: u64, largest: u64) {
+    let share = part as f64 * 100.0 / largest.max(1) as f64;
+    page.raw("<svg class=\"bar\" aria-hidden=\"true\"><rect class=\"reclaimable\" height=\"100%\" rx=\"5\" width=\"");
     // What is there can be seen.
     page.number(if part > 0 { share.max(1.0) } else { 0.0 }).raw("%\"/></svg>");
 }
 
 /// One bar for everything: what could be had back, the copies that would stay, and the rest.
-pub(super) fn total(page: &mut Page, had: u64, kept: u64, all: u64) {
-    let rest = all.saturating_sub(had).saturating_sub(kept);
-    let parts =
-        [("had", had, "reclaimable"), ("kept", kept, "copies to keep"), ("rest", rest, "everything else")];
+pub(super) fn total(page: &mut Page, reclaimable: u64, kept: u64, all: u64) {
+    let rest = all.saturating_sub(reclaimable).saturating_sub(kept);
+    let parts = [
+        ("reclaimable", reclaimable, "reclaimable"),
+        ("kept", kept, "copies to keep"),
+        ("rest", rest, "everything else"),
+    ];
     let share = |part: u64| part as f64 * 100.0 / all.max(1) as f64;
     page.raw("<svg class=\"bar total\" role=\"img\" aria-labelledby=\"total-t\"><title id=\"total-t\">");
     let texts: Vec<String> = parts.iter().map(|(_, part, what)| format!("{} {what}", bytes(*part))).collect();
@@ -157,12 +160,12 @@ pub(super) fn total(page: &mut Page, had: u64, kept: u64, all: u64) {
 }
 
 /// How many files there are of each size; duplicates at the foot of each column.
-pub(super) fn sizes(page: &mut Page, sizes: &[Sizes]) {
+pub(super) fn sizes(page: &mut Page, sizes: &[SizeStats]) {
     const TICKS: [&str; 17] = [
         "0", "1 B", "16 B", "256 B", "4 KiB", "64 KiB", "1 MiB", "16 MiB", "256 MiB", "4 GiB", "64 GiB",
         "1 TiB", "16 TiB", "256 TiB", "4 PiB", "64 PiB", "1 EiB",
     ];
-    let most = sizes.iter().map(|sizes| sizes.files).max().unwrap_or(0).max(1);
+    let largest = sizes.iter().map(|sizes| sizes.files).max().unwrap_or(0).max(1);
     let (width, floor) = (380.0, 170.0);
     let column = width / sizes.len().max(6) as f64;
     page.raw("<svg class=\"map\" viewBox=\"0 0 380 205\" role=\"img\" aria-labelledby=\"sizes-t sizes-d\">");
@@ -172,7 +175,7 @@ pub(super) fn sizes(page: &mut Page, sizes: &[Sizes]) {
     for (at, (sizes, tick)) in sizes.iter().zip(TICKS).enumerate() {
         let x = at as f64 * column;
         let height =
-            |files: u64| if files == 0 { 0.0 } else { (files as f64 / most as f64 * 145.0).max(1.5) };
+            |files: u64| if files == 0 { 0.0 } else { (files as f64 / largest as f64 * 145.0).max(1.5) };
         let all = height(sizes.files);
         let copies = height(sizes.duplicates).min(all);
         let rect = |height: f64| Rect { x: x + 3.0, y: floor - height, width: column - 6.0, height };
@@ -181,7 +184,7 @@ pub(super) fn sizes(page: &mut Page, sizes: &[Sizes]) {
         page.raw(" · ").text(&bytes(sizes.bytes)).raw(" · with copies: ").text(&count(sizes.duplicates));
         page.raw("</title>");
         rectangle(page, rect(all), "rest", "", 2.0);
-        rectangle(page, rect(copies), "had", "", 2.0);
+        rectangle(page, rect(copies), "reclaimable", "", 2.0);
         if sizes.files > 0 {
             centred(page, x + column / 2.0, floor - all - 4.0, &short(sizes.files));
         }

@@ -12,16 +12,16 @@ use gristmill_store::Store;
 use gristmill_store::roots::Root;
 
 use crate::Result;
-use crate::folders::tree::{ALONE, EMPTY, Tree, UNKNOWN};
+use crate::folders::tree::{EMPTY, Tree, UNIQUE, UNKNOWN};
 use gristmill_store::display_path;
 
 /// Folders of the second level that are told apart in one of the first.
-const INNER: usize = 24;
+const MAX_INNER_AREAS: usize = 24;
 /// Folders of the first level that are told apart.
-const OUTER: usize = 32;
+const MAX_OUTER_AREAS: usize = 32;
 
 #[derive(Default)]
-pub(super) struct Figures {
+pub(super) struct Stats {
     pub(super) files: u64,
     pub(super) folders: u64,
     pub(super) bytes: u64,
@@ -31,15 +31,15 @@ pub(super) struct Figures {
     /// Allocated bytes of the copies that are kept, of each content that has several.
     pub(super) kept: u64,
     /// By what is reclaimable, then by size.
-    pub(super) types: Vec<Type>,
+    pub(super) types: Vec<TypeStats>,
     /// Files from each power of 16 to the next, beginning with empty ones.
-    pub(super) sizes: Vec<Sizes>,
+    pub(super) sizes: Vec<SizeStats>,
     pub(super) space: Vec<Area>,
 }
 
 /// Files with the same ending.
 #[derive(Clone, Default)]
-pub(super) struct Type {
+pub(super) struct TypeStats {
     pub(super) name: String,
     pub(super) files: u64,
     pub(super) bytes: u64,
@@ -48,7 +48,7 @@ pub(super) struct Type {
 }
 
 #[derive(Clone, Copy, Default)]
-pub(super) struct Sizes {
+pub(super) struct SizeStats {
     pub(super) files: u64,
     pub(super) duplicates: u64,
     pub(super) bytes: u64,
@@ -72,73 +72,77 @@ struct Copies {
     /// Allocated bytes of the copies that are kept.
     kept: u64,
     /// Whether an earlier row is a name of the same file.
-    is_name: Vec<bool>,
+    is_further_name: Vec<bool>,
 }
 
 impl Copies {
     /// The bytes that a file adds to a sum.
     fn size(&self, tree: &Tree<u32>, at: usize) -> u64 {
-        if self.is_name[at] { 0 } else { tree.files[at].size }
+        if self.is_further_name[at] { 0 } else { tree.files[at].size }
     }
 }
 
-impl Figures {
+impl Stats {
     pub(super) fn read(store: &Store, roots: &[Root]) -> Result<Self> {
-        let mut names = Endings::default();
+        let mut names = Extensions::default();
         let tree = Tree::load(store, |name| names.number(name))?;
         let copies = copies(&tree);
-        let mut figures = Figures {
+        let mut stats = Stats {
             files: tree.files.len() as u64,
             folders: tree.folders.len() as u64,
-            types: names.names.iter().map(|name| Type { name: name.clone(), ..Type::default() }).collect(),
-            sizes: vec![Sizes::default(); 1],
+            types: names
+                .names
+                .iter()
+                .map(|name| TypeStats { name: name.clone(), ..TypeStats::default() })
+                .collect(),
+            sizes: vec![SizeStats::default(); 1],
             kept: copies.kept,
-            ..Figures::default()
+            ..Stats::default()
         };
         for (at, file) in tree.files.iter().enumerate() {
             let (duplicate, reclaimable) = (u64::from(copies.is_duplicate[at]), copies.reclaimable[at]);
             let size = copies.size(&tree, at);
-            figures.bytes += size;
-            figures.allocated += if copies.is_name[at] { 0 } else { file.allocated };
-            figures.unreadable += u64::from(file.content == UNKNOWN);
-            let kind = &mut figures.types[file.label as usize];
+            stats.bytes += size;
+            stats.allocated += if copies.is_further_name[at] { 0 } else { file.allocated };
+            stats.unreadable += u64::from(file.content == UNKNOWN);
+            let kind = &mut stats.types[file.name as usize];
             kind.files += 1;
             kind.bytes += size;
             kind.duplicates += duplicate;
             kind.reclaimable += reclaimable;
             let power = file.size.checked_ilog2().map_or(0, |bits| bits as usize / 4 + 1);
-            if figures.sizes.len() <= power {
-                figures.sizes.resize(power + 1, Sizes::default());
+            if stats.sizes.len() <= power {
+                stats.sizes.resize(power + 1, SizeStats::default());
             }
-            let sizes = &mut figures.sizes[power];
+            let sizes = &mut stats.sizes[power];
             sizes.files += 1;
             sizes.duplicates += duplicate;
             sizes.bytes += size;
         }
-        let order = |kind: &Type| (kind.reclaimable, kind.bytes, kind.files);
-        figures.types.sort_by(|a, b| order(b).cmp(&order(a)).then_with(|| a.name.cmp(&b.name)));
-        figures.space = Map { store, tree: &tree, copies: &copies, roots }.areas()?;
-        Ok(figures)
+        let order = |kind: &TypeStats| (kind.reclaimable, kind.bytes, kind.files);
+        stats.types.sort_by(|a, b| order(b).cmp(&order(a)).then_with(|| a.name.cmp(&b.name)));
+        stats.space = AreaMap { store, tree: &tree, copies: &copies, roots }.areas()?;
+        Ok(stats)
     }
 }
 
 /// Endings of names, each with a number.
 #[derive(Default)]
-struct Endings {
+struct Extensions {
     names: Vec<String>,
     numbers: HashMap<String, u32>,
 }
 
-impl Endings {
+impl Extensions {
     fn number(&mut self, name: &OsStr) -> u32 {
-        let ending = Path::new(name).extension().and_then(OsStr::to_str).unwrap_or_default();
+        let extension = Path::new(name).extension().and_then(OsStr::to_str).unwrap_or_default();
         // What is long or odd is no type.
-        let is_type = ending.len() <= 12 && ending.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        let ending = if is_type { ending.to_ascii_lowercase() } else { String::new() };
+        let is_type = extension.len() <= 12 && extension.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let extension = if is_type { extension.to_ascii_lowercase() } else { String::new() };
         let next = self.names.len() as u32;
-        let number = *self.numbers.entry(ending.clone()).or_insert(next);
+        let number = *self.numbers.entry(extension.clone()).or_insert(next);
         if number == next {
-            self.names.push(ending);
+            self.names.push(extension);
         }
         number
     }
@@ -146,14 +150,15 @@ impl Endings {
 
 fn copies(tree: &Tree<u32>) -> Copies {
     let files = &tree.files;
-    let is_hashed = |content: u32| content != EMPTY && content != ALONE && content != UNKNOWN;
+    let is_hashed = |content: u32| content != EMPTY && content != UNIQUE && content != UNKNOWN;
     let mut sorted: Vec<u32> =
         (0..files.len() as u32).filter(|&at| is_hashed(files[at as usize].content)).collect();
-    sorted.sort_unstable_by_key(|&at| (files[at as usize].content, files[at as usize].space(), at));
+    sorted.sort_unstable_by_key(|&at| (files[at as usize].content, files[at as usize].inode_row(), at));
     let (is_duplicate, reclaimable) = (vec![false; files.len()], vec![0; files.len()]);
-    let mut copies = Copies { is_duplicate, reclaimable, kept: 0, is_name: further_names(tree) };
+    let mut copies = Copies { is_duplicate, reclaimable, kept: 0, is_further_name: further_names(tree) };
     for group in sorted.chunk_by(|&a, &b| files[a as usize].content == files[b as usize].content) {
-        let spaces = || group.chunk_by(|&a, &b| files[a as usize].space() == files[b as usize].space());
+        let spaces =
+            || group.chunk_by(|&a, &b| files[a as usize].inode_row() == files[b as usize].inode_row());
         if spaces().count() < 2 {
             continue;
         }
@@ -177,8 +182,8 @@ fn copies(tree: &Tree<u32>) -> Copies {
 /// Which rows are further names of a file.
 fn further_names(tree: &Tree<u32>) -> Vec<bool> {
     let mut is_name = vec![false; tree.files.len()];
-    let linked = tree.files.iter().enumerate().filter(|(_, file)| file.may_have_names());
-    let mut linked: Vec<_> = linked.map(|(at, file)| (file.space(), at)).collect();
+    let linked = tree.files.iter().enumerate().filter(|(_, file)| file.may_have_other_names());
+    let mut linked: Vec<_> = linked.map(|(at, file)| (file.inode_row(), at)).collect();
     linked.sort_unstable();
     for (earlier, later) in linked.iter().zip(linked.iter().skip(1)) {
         is_name[later.1] = earlier.0 == later.0;
@@ -187,26 +192,30 @@ fn further_names(tree: &Tree<u32>) -> Vec<bool> {
 }
 
 /// Folders for the map: two levels of them.
-struct Map<'a> {
+struct AreaMap<'a> {
     store: &'a Store,
     tree: &'a Tree<u32>,
     copies: &'a Copies,
     roots: &'a [Root],
 }
 
-impl Map<'_> {
+impl AreaMap<'_> {
     fn areas(&self) -> Result<Vec<Area>> {
         let tops =
             (0..self.tree.folders.len() as u32).filter(|&at| self.tree.folders[at as usize].parent.is_none());
         let tops: Vec<u32> = tops.filter(|&at| self.tree.folders[at as usize].count() > 0).collect();
         match tops[..] {
-            [only] => self.inside(self.fork(only), OUTER, &|at| self.inside(at, INNER, &|_| Ok(Vec::new()))),
-            _ => self.largest(tops, None, OUTER, &|at| self.inside(at, INNER, &|_| Ok(Vec::new()))),
+            [only] => self.inside(self.first_fork(only), MAX_OUTER_AREAS, &|at| {
+                self.inside(at, MAX_INNER_AREAS, &|_| Ok(Vec::new()))
+            }),
+            _ => self.largest(tops, None, MAX_OUTER_AREAS, &|at| {
+                self.inside(at, MAX_INNER_AREAS, &|_| Ok(Vec::new()))
+            }),
         }
     }
 
     /// The first folder on the way down where there is more than one way to go.
-    fn fork(&self, mut at: u32) -> u32 {
+    fn first_fork(&self, mut at: u32) -> u32 {
         let count = |at: u32| self.tree.folders[at as usize].count();
         while let Some(only) = self.tree.children(at).find(|&child| count(child) == count(at)) {
             at = only;
@@ -214,8 +223,13 @@ impl Map<'_> {
         at
     }
 
-    fn inside(&self, at: u32, most: usize, inner: &dyn Fn(u32) -> Result<Vec<Area>>) -> Result<Vec<Area>> {
-        self.largest(self.tree.children(at).collect(), Some(at), most, inner)
+    fn inside(
+        &self,
+        at: u32,
+        max_areas: usize,
+        inner: &dyn Fn(u32) -> Result<Vec<Area>>,
+    ) -> Result<Vec<Area>> {
+        self.largest(self.tree.children(at).collect(), Some(at), max_areas, inner)
     }
 
     /// The largest folders, the files right in the folder around them, and one area for all others.
@@ -223,7 +237,7 @@ impl Map<'_> {
         &self,
         folders: Vec<u32>,
         around: Option<u32>,
-        most: usize,
+        max_areas: usize,
         inner: &dyn Fn(u32) -> Result<Vec<Area>>,
     ) -> Result<Vec<Area>> {
         let bytes =
@@ -232,10 +246,10 @@ impl Map<'_> {
         folders.sort_unstable_by_key(|&(bytes, at)| (u64::MAX - bytes, at));
         let mut areas = Vec::new();
         let mut others =
-            self.area(format!("{} more", folders.len().saturating_sub(most)), String::new(), 0..0);
+            self.area(format!("{} more", folders.len().saturating_sub(max_areas)), String::new(), 0..0);
         for (place, (_, at)) in folders.into_iter().enumerate() {
             let range = self.tree.folders[at as usize].all();
-            if place < most {
+            if place < max_areas {
                 let (name, path) = self.name(at)?;
                 areas.push(Area { inner: inner(at)?, ..self.area(name, path, range) });
             } else {

@@ -1,0 +1,316 @@
+//! Reading while walking.
+//!
+//! Owns which new files are read at once: those of a size that another new file has, too, and of the large ones those
+//! that are alike at their edges. They are duplicates as likely as any that a plan would find, their folder is open,
+//! and their inodes are still in memory. On a tree that is scanned for the first time this is most of the reading;
+//! it goes on while the catalog is written, and on a cold disk the walk and the reading wait for it together. What it
+//! passes over, the plan finds.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::OsString;
+use std::fs::File;
+use std::hash::Hash;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gristmill_store::catalog::{Algorithm, FileHash, FileRef, LinkKind, ReadResult, Stat};
+
+use crate::hash_stage::{RateLimiter, ScanThrottle};
+use crate::progress::{ScanHandle, add};
+use crate::read::{self, HashScope, MAX_SMALL_SIZE, ReadFile};
+use crate::sys::Folder;
+
+/// A lock for each of so many parts.
+const SHARDS: usize = 64;
+
+/// So many large files are remembered, each of a size or with edges of its own.
+const MAX_LARGE_FILES: usize = 65_536;
+
+/// Files beyond this size are left to the plan: it has them all, and begins with the largest.
+const MAX_FILE_SIZE: u64 = 16 << 20;
+
+/// After so many bytes of large files the rest is left to the plan. It knows how much there is, and so how long it will
+/// take; a walk does not.
+const MAX_LARGE_BYTES: u64 = 4 << 30;
+
+/// So many files that are not in memory are asked for before the first is waited for, by all workers together, each at
+/// least one: the disk is given many at once, and a worker sleeps once for all of its own.
+const MAX_PREFETCHED: usize = 256;
+
+/// A new file that can be read when its row is on its way.
+#[derive(Debug)]
+pub(crate) struct NewFile {
+    /// Its root, open, and whether links are followed there.
+    pub(crate) root_folder: Arc<Folder>,
+    pub(crate) follow_links: bool,
+    /// Its folder's path in the root.
+    pub(crate) folder: Arc<Path>,
+    pub(crate) name: OsString,
+    pub(crate) stat: Stat,
+    pub(crate) file: FileRef,
+}
+
+/// What is known of files that are alike: their only one so far, or that there are several.
+type FirstFiles<K> = HashMap<K, Option<NewFile>>;
+
+pub(crate) struct WalkHasher {
+    algorithm: Algorithm,
+    /// Read all, whatever their size.
+    every_file: bool,
+    handle: Arc<ScanHandle>,
+    rate_limiter: Arc<RateLimiter>,
+    max_prefetched: usize,
+    by_size: Vec<Mutex<FirstFiles<u64>>>,
+    /// Large files, by their sizes and their edges.
+    by_samples: Mutex<FirstFiles<(u64, i64)>>,
+    large_files: AtomicUsize,
+    large_bytes: AtomicU64,
+    /// How many files were left for the plan.
+    deferred: AtomicU64,
+}
+
+impl WalkHasher {
+    pub(crate) fn new(
+        (algorithm, every_file): (Algorithm, bool),
+        handle: Arc<ScanHandle>,
+        rate_limiter: Arc<RateLimiter>,
+        workers: usize,
+    ) -> Self {
+        let sizes = (0..SHARDS).map(|_| Mutex::default()).collect();
+        // Whoever is to read slowly asks for nothing that it may not read yet.
+        let max_prefetched =
+            if rate_limiter.is_limited() { 1 } else { (MAX_PREFETCHED / workers.max(1)).max(1) };
+        WalkHasher {
+            algorithm,
+            every_file,
+            handle,
+            rate_limiter,
+            max_prefetched,
+            by_size: sizes,
+            by_samples: Mutex::default(),
+            large_files: AtomicUsize::new(0),
+            large_bytes: AtomicU64::new(0),
+            deferred: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether nothing was left for the plan.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.deferred.load(Ordering::Relaxed) == 0
+    }
+
+    fn defer(&self) {
+        add(&self.deferred, 1);
+    }
+
+    /// Whether a new file is one to be met. Which of its names is read, if there are several, only the plan can say; and
+    /// when all is read, edges tell nothing.
+    pub(crate) fn accepts(&self, stat: &Stat) -> bool {
+        if stat.size == 0 {
+            return false;
+        }
+        let is_deferred = stat.links != LinkKind::Single || self.every_file && stat.size > MAX_SMALL_SIZE;
+        if is_deferred {
+            self.defer();
+        }
+        !is_deferred
+    }
+
+    /// Meets a new file, and gives back what is to be read now: nothing, the file, or the file and the one before.
+    pub(crate) fn observe(&self, new_file: NewFile) -> (Option<NewFile>, Option<NewFile>) {
+        let size = new_file.stat.size;
+        if self.every_file {
+            return (Some(new_file), None);
+        }
+        let Some(sizes) = self.by_size.get((size as usize) % SHARDS) else { return (None, None) };
+        self.match_or_insert(sizes, size, new_file)
+    }
+
+    /// Takes a large file whose edges are known, and gives back what is to be read through.
+    pub(crate) fn match_samples(&self, new_file: NewFile, samples: i64) -> Vec<NewFile> {
+        let key = (new_file.stat.size, samples);
+        let (own, other) = self.match_or_insert(&self.by_samples, key, new_file);
+        own.into_iter().chain(other).filter(|new_file| self.may_hash_whole(new_file)).collect()
+    }
+
+    fn may_hash_whole(&self, new_file: &NewFile) -> bool {
+        let size = new_file.stat.size;
+        let is_allowed =
+            size <= MAX_FILE_SIZE && self.large_bytes.fetch_add(size, Ordering::Relaxed) < MAX_LARGE_BYTES;
+        if !is_allowed {
+            self.defer();
+        }
+        is_allowed
+    }
+
+    fn match_or_insert<K: Eq + Hash>(
+        &self,
+        first_files: &Mutex<FirstFiles<K>>,
+        key: K,
+        new_file: NewFile,
+    ) -> (Option<NewFile>, Option<NewFile>) {
+        let is_large = new_file.stat.size > MAX_SMALL_SIZE;
+        let mut first_files = first_files.lock().unwrap_or_else(PoisonError::into_inner);
+        match first_files.entry(key) {
+            Entry::Occupied(mut known) => (Some(new_file), known.get_mut().take()),
+            // There are only so many sizes that a small file can have.
+            Entry::Vacant(_)
+                if is_large && self.large_files.fetch_add(1, Ordering::Relaxed) >= MAX_LARGE_FILES =>
+            {
+                self.defer();
+                (None, None)
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(Some(new_file));
+                (None, None)
+            }
+        }
+    }
+
+    /// How a file is read first.
+    fn scope(&self, new_file: &NewFile) -> HashScope {
+        if new_file.stat.size > MAX_SMALL_SIZE {
+            HashScope::Samples
+        } else {
+            HashScope::Content(self.algorithm)
+        }
+    }
+
+    /// Reads files of a folder: small ones, and the edges of large ones. What is in memory is read at once; the rest is
+    /// asked for, and waited for together. Leaves out what could not be read, all if the folder could not be opened.
+    pub(crate) fn hash_files(
+        &self,
+        folder: Option<&Folder>,
+        files: Vec<NewFile>,
+    ) -> Vec<(NewFile, FileHash)> {
+        let Some(folder) = folder else {
+            add(&self.deferred, files.len() as u64);
+            return Vec::new();
+        };
+        let throttle = ScanThrottle { handle: &self.handle, rate_limiter: &self.rate_limiter };
+        let mut done = Vec::with_capacity(files.len());
+        let mut pending = Vec::new();
+        for new_file in files {
+            if self.handle.is_cancelled() {
+                break;
+            }
+            let scope = self.scope(&new_file);
+            self.count_planned(&new_file, scope);
+            let file = folder.file(&new_file.name).ok();
+            match file.as_ref().and_then(|file| read::read_if_cached(file, &new_file.stat, scope, &throttle))
+            {
+                Some(found) => done.extend(self.record_result(new_file, Some(found))),
+                None => {
+                    if let Some(file) = &file {
+                        read::prefetch(file, new_file.stat.size, scope);
+                    }
+                    pending.push((new_file, file));
+                }
+            }
+            if pending.len() >= self.max_prefetched {
+                self.hash_pending(folder, &mut pending, &mut done);
+            }
+        }
+        self.hash_pending(folder, &mut pending, &mut done);
+        done
+    }
+
+    fn hash_pending(
+        &self,
+        folder: &Folder,
+        pending: &mut Vec<(NewFile, Option<File>)>,
+        done: &mut Vec<(NewFile, FileHash)>,
+    ) {
+        let throttle = ScanThrottle { handle: &self.handle, rate_limiter: &self.rate_limiter };
+        for (new_file, file) in pending.drain(..) {
+            let scope = self.scope(&new_file);
+            let found =
+                read::read_file(file, || folder.file(&new_file.name), &new_file.stat, scope, &throttle);
+            done.extend(self.record_result(new_file, found));
+        }
+    }
+
+    /// Reads a large file to its end.
+    pub(crate) fn hash_whole(&self, folder: Option<&Folder>, new_file: NewFile) -> Option<FileHash> {
+        let throttle = ScanThrottle { handle: &self.handle, rate_limiter: &self.rate_limiter };
+        let scope = HashScope::Content(self.algorithm);
+        self.count_planned(&new_file, scope);
+        let found = folder.and_then(|folder| {
+            read::read_file(None, || folder.file(&new_file.name), &new_file.stat, scope, &throttle)
+        });
+        self.record_result(new_file, found).map(|(_, hash)| hash)
+    }
+
+    fn count_planned(&self, new_file: &NewFile, scope: HashScope) {
+        add(&self.handle.to_read, 1);
+        add(&self.handle.bytes_to_read, scope.bytes(new_file.stat.size));
+    }
+
+    /// What was found, to be written. What cannot be read now, the plan tries once more, and records.
+    fn record_result(&self, new_file: NewFile, found: Option<ReadFile>) -> Option<(NewFile, FileHash)> {
+        let Some(ReadFile { stat, result, racy }) =
+            found.filter(|found| !matches!(found.result, ReadResult::Failed(_)))
+        else {
+            self.defer();
+            return None;
+        };
+        add(&self.handle.read, u64::from(result != ReadResult::Gone));
+        add(&self.handle.hashed_whole, u64::from(matches!(result, ReadResult::Content(..))));
+        let differs = !stat.is_same(&new_file.stat);
+        if differs || result == ReadResult::Gone {
+            add(&self.handle.changed_during_scan, 1);
+        }
+        let hash = FileHash { file: new_file.file, stat, result, shared: false, differs, racy };
+        Some((new_file, hash))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk_hasher() -> WalkHasher {
+        WalkHasher::new((Algorithm::Blake3, false), Arc::default(), Arc::new(RateLimiter::new(None)), 16)
+    }
+
+    fn new_file(root_folder: &Arc<Folder>, size: u64) -> NewFile {
+        NewFile {
+            root_folder: root_folder.clone(),
+            follow_links: false,
+            folder: Path::new("").into(),
+            name: "a".into(),
+            stat: Stat { size, inode: 1, device: 1, links: LinkKind::Single, ..Stat::default() },
+            file: FileRef::New(0, 0),
+        }
+    }
+
+    /// What it remembers and what it reads is bounded; beyond, there is a plan.
+    #[test]
+    fn files_beyond_the_limits_are_deferred_to_the_plan() {
+        let folder = tempfile::tempdir().unwrap();
+        let root_folder = Arc::new(Folder::open(folder.path()).unwrap());
+        let sizes = walk_hasher();
+        for size in 1..=MAX_SMALL_SIZE + MAX_LARGE_FILES as u64 {
+            assert!(sizes.observe(new_file(&root_folder, size)).0.is_none());
+        }
+        assert!(sizes.is_complete());
+        assert!(sizes.observe(new_file(&root_folder, 1 << 40)).0.is_none() && !sizes.is_complete());
+        assert!(sizes.observe(new_file(&root_folder, 1 << 40)).0.is_none(), "it was not remembered");
+
+        let files = MAX_LARGE_BYTES / MAX_FILE_SIZE;
+        let bytes = walk_hasher();
+        let read: usize =
+            (0..files).map(|_| bytes.match_samples(new_file(&root_folder, MAX_FILE_SIZE), 1).len()).sum();
+        assert!(read as u64 == files && bytes.is_complete());
+        assert!(
+            bytes.match_samples(new_file(&root_folder, MAX_FILE_SIZE), 1).is_empty() && !bytes.is_complete()
+        );
+
+        let large = walk_hasher();
+        let read = [1, 1]
+            .map(|samples| large.match_samples(new_file(&root_folder, MAX_FILE_SIZE + 1), samples).len());
+        assert!(read == [0, 0] && !large.is_complete());
+    }
+}
