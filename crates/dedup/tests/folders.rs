@@ -1,7 +1,7 @@
 //! Identical and similar folders: cases one by one, then random trees against a plain search of all pairs.
 
-#[path = "trees/plain.rs"]
-mod plain;
+#[path = "trees/naive.rs"]
+mod naive;
 mod trees;
 
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use gristmill_dedup::folders::{
 };
 use gristmill_store::catalog::{FolderRef, LinkKind, Listing, ListingStatus, Skipped};
 use proptest::prelude::*;
-use trees::What::{Alone, Empty, Hashed, Unknown};
-use trees::{Planned, Trees, file, passed_over};
+use trees::FileContent::{Empty, Hashed, Unique, Unknown};
+use trees::{CatalogFixture, TestFile, file, skipped_entry};
 
-const X: trees::What = Hashed(10, 1);
-const Y: trees::What = Hashed(20, 2);
-const Z: trees::What = Hashed(30, 3);
+const X: trees::FileContent = Hashed(10, 1);
+const Y: trees::FileContent = Hashed(20, 2);
+const Z: trees::FileContent = Hashed(30, 3);
 
-fn store(files: &[Planned], folders: &[&str], failed: &[&str]) -> Trees {
-    let mut trees = Trees::new();
+fn store(files: &[TestFile], folders: &[&str], failed: &[&str]) -> CatalogFixture {
+    let mut trees = CatalogFixture::new();
     trees.root("/r", files, folders, failed);
     trees
 }
@@ -35,7 +35,7 @@ fn by_path(found: &[FolderGroup]) -> Vec<Vec<String>> {
 #[track_caller]
 fn check(
     options: &FolderOptions,
-    files: &[Planned],
+    files: &[TestFile],
     folders: &[&str],
     failed: &[&str],
     expected: &[&[&str]],
@@ -46,30 +46,30 @@ fn check(
 }
 
 #[track_caller]
-fn check_plain(files: &[(&str, trees::What)], expected: &[&[&str]]) {
+fn check_default(files: &[(&str, trees::FileContent)], expected: &[&[&str]]) {
     let files: Vec<_> = files.iter().map(|(path, what)| file(*path, *what)).collect();
     check(&FolderOptions::default(), &files, &[], &[], expected);
 }
 
 #[test]
-fn names_do_not_count_but_structure_does() {
-    check_plain(&[("a/1", X), ("a/2", Y), ("b/3", Y), ("b/4", X)], &[&["a", "b"]]);
-    check_plain(&[("a/1", X), ("a/s/2", Y), ("b/3", Y), ("b/s/4", X)], &[]);
+fn names_are_ignored_but_layout_is_compared() {
+    check_default(&[("a/1", X), ("a/2", Y), ("b/3", Y), ("b/4", X)], &[&["a", "b"]]);
+    check_default(&[("a/1", X), ("a/s/2", Y), ("b/3", Y), ("b/s/4", X)], &[]);
     // As often, too.
-    check_plain(&[("a/1", X), ("a/2", X), ("b/1", X)], &[]);
+    check_default(&[("a/1", X), ("a/2", X), ("b/1", X)], &[]);
 }
 
 #[test]
-fn only_the_top_most_are_listed() {
+fn only_outermost_identical_folders_are_listed() {
     let both = [("a/s/t/1", X), ("a/2", Y), ("b/s/t/1", X), ("b/2", Y)];
-    check_plain(&both, &[&["a", "b"]]);
+    check_default(&both, &[&["a", "b"]]);
     // A third one elsewhere brings what is inside back.
     let third = [&both[..], &[("c/t/1", X), ("c/3", Z)]].concat();
-    check_plain(&third, &[&["a", "b"], &["a/s/t", "b/s/t", "c/t"]]);
+    check_default(&third, &[&["a", "b"], &["a/s/t", "b/s/t", "c/t"]]);
 }
 
 #[test]
-fn what_two_families_share_is_listed() {
+fn folder_shared_by_two_groups_is_listed() {
     let files = [
         ("a1/s/f", X),
         ("a1/g", Y),
@@ -80,17 +80,17 @@ fn what_two_families_share_is_listed() {
         ("b2/s/f", X),
         ("b2/g", Z),
     ];
-    check_plain(&files, &[&["a1", "a2"], &["a1/s", "a2/s", "b1/s", "b2/s"], &["b1", "b2"]]);
+    check_default(&files, &[&["a1", "a2"], &["a1/s", "a2/s", "b1/s", "b2/s"], &["b1", "b2"]]);
 }
 
 #[test]
-fn a_folder_is_not_identical_with_one_in_it() {
-    check_plain(&[("a/a/a/f", X), ("b/f", X)], &[&["a/a/a", "b"]]);
-    check_plain(&[("a/a/f", X)], &[]);
+fn folder_is_not_identical_to_its_subfolder() {
+    check_default(&[("a/a/a/f", X), ("b/f", X)], &[&["a/a/a", "b"]]);
+    check_default(&[("a/a/f", X)], &[]);
 }
 
 #[test]
-fn names_count_when_asked() {
+fn match_names_compares_names() {
     let options = FolderOptions { match_names: true, ..FolderOptions::default() };
     let named = |name: &str, inner: &str| {
         vec![file("a/1", X), file("a/s/2", Y), file(format!("b/{name}"), X), file(format!("b/{inner}/2"), Y)]
@@ -101,12 +101,12 @@ fn names_count_when_asked() {
 }
 
 #[test]
-fn what_is_not_known_is_not_identical() {
+fn unknown_contents_are_not_identical() {
     let options = FolderOptions::default();
     let pair = |what| [file("a/s/1", X), file("a/2", what), file("b/s/1", X), file("b/2", what)];
     check(&options, &pair(Y), &[], &[], &[&["a", "b"]]);
     check(&options, &pair(Unknown(5)), &[], &[], &[&["a/s", "b/s"]]);
-    check(&options, &pair(Alone(5)), &[], &[], &[&["a/s", "b/s"]]);
+    check(&options, &pair(Unique(5)), &[], &[], &[&["a/s", "b/s"]]);
     check(&options, &pair(Y), &[], &["b/s"], &[]);
     check(&options, &pair(Y), &[], &["a"], &[&["a/s", "b/s"]]);
     check(&options, &pair(Y), &["a/empty"], &[], &[&["a/s", "b/s"]]);
@@ -114,7 +114,7 @@ fn what_is_not_known_is_not_identical() {
 }
 
 #[test]
-fn empty_files_are_the_same() {
+fn folders_of_empty_files_are_identical_on_request() {
     let files = [file("a/1", Empty), file("b/1", Empty)];
     check(&FolderOptions::default(), &files, &[], &[], &[]);
     check(
@@ -127,7 +127,7 @@ fn empty_files_are_the_same() {
 }
 
 #[test]
-fn small_ones_are_left_out_when_asked() {
+fn min_files_and_min_size_exclude_small_folders() {
     let files =
         [file("a/1", X), file("b/1", X), file("c/1", Y), file("c/2", X), file("d/1", Y), file("d/2", X)];
     check(&FolderOptions { min_files: 2, ..FolderOptions::default() }, &files, &[], &[], &[&["c", "d"]]);
@@ -135,9 +135,9 @@ fn small_ones_are_left_out_when_asked() {
 }
 
 #[test]
-fn names_of_one_inode_take_no_space() {
-    let linked = |path: &str, what, inode| Planned { inode, ..file(path, what) };
-    for (other, what, expected) in [(9, X, 0), (8, X, 10), (9, Alone(10), 0)] {
+fn hard_links_are_not_reclaimable() {
+    let linked = |path: &str, what, inode| TestFile { inode, ..file(path, what) };
+    for (other, what, expected) in [(9, X, 0), (8, X, 10), (9, Unique(10), 0)] {
         let files = [linked("a/1", what, 9), linked("b/1", what, other)];
         let trees = store(&files, &[], &[]);
         let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
@@ -152,30 +152,30 @@ fn names_of_one_inode_take_no_space() {
 }
 
 #[test]
-fn reclaimable_are_allocated_bytes_of_files_that_are_freed() {
-    let freed = |files: &[Planned]| {
+fn reclaimable_counts_allocated_bytes_of_files_that_are_freed() {
+    let freed = |files: &[TestFile]| {
         let found = folders::find_identical(&store(files, &[], &[]).store, &FolderOptions::default())
             .expect("an answer");
         let group = found.iter().find(|group| by_path(std::slice::from_ref(group)) == [["a", "b"]]);
         let group = group.expect("a group");
         (group.bytes, group.reclaimable, group.redundant)
     };
-    let linked = |path: &str, links, inode| Planned { inode, links, ..file(path, X) };
-    let one = |path: &str, allocated| Planned { links: LinkKind::Single, allocated, ..file(path, X) };
+    let linked = |path: &str, links, inode| TestFile { inode, links, ..file(path, X) };
+    let one = |path: &str, allocated| TestFile { links: LinkKind::Single, allocated, ..file(path, X) };
     // Sparse: the one that takes most is kept.
     assert_eq!(freed(&[one("a/1", Some(4)), one("b/1", Some(7))]), (10, 4, 10));
     // Two files, though they look like one on a disk that took the place of another.
-    let single = |path, ctime_ns| Planned { ctime_ns, ..linked(path, LinkKind::Single, 9) };
+    let single = |path, ctime_ns| TestFile { ctime_ns, ..linked(path, LinkKind::Single, 9) };
     assert_eq!(freed(&[single("a/1", 1), single("b/1", 2)]), (10, 10, 10));
     // Another path to b's file goes with it; a stale link count does not tell how many names there are.
     let copy = one("a/1", None);
-    let others = [single("c/1", 1), file("c/2", Alone(1))];
+    let others = [single("c/1", 1), file("c/2", Unique(1))];
     assert_eq!(freed(&[vec![copy.clone(), single("b/1", 1)], others.to_vec()].concat()), (10, 10, 10));
-    let others = [linked("c/1", LinkKind::HardLinked, 9), file("c/2", Alone(1))];
+    let others = [linked("c/1", LinkKind::HardLinked, 9), file("c/2", Unique(1))];
     assert_eq!(freed(&[vec![copy, single("b/1", 1)], others.to_vec()].concat()), (10, 0, 0));
     // A name elsewhere keeps the file: a is kept, b frees nothing.
     let hard = |path| linked(path, LinkKind::HardLinked, 9);
-    assert_eq!(freed(&[one("a/1", None), hard("b/1"), hard("c/1"), file("c/2", Alone(1))]), (10, 0, 0));
+    assert_eq!(freed(&[one("a/1", None), hard("b/1"), hard("c/1"), file("c/2", Unique(1))]), (10, 0, 0));
     assert_eq!(freed(&[one("a/1", None), hard("b/1")]), (10, 10, 10));
     // What a symbolic link leads to lies elsewhere.
     let via = |path| linked(path, LinkKind::ViaSymlink, 9);
@@ -183,13 +183,13 @@ fn reclaimable_are_allocated_bytes_of_files_that_are_freed() {
 }
 
 #[test]
-fn folder_that_two_paths_lead_to_is_not_identical_to_itself() {
-    let groups = |files: &[Planned]| {
+fn folder_reached_by_two_paths_is_not_identical_to_itself() {
+    let groups = |files: &[TestFile]| {
         let found = folders::find_identical(&store(files, &[], &[]).store, &FolderOptions::default())
             .expect("an answer");
         by_path(&found)
     };
-    let at = |path: &str, links, inode| Planned { inode, links, ..file(path, X) };
+    let at = |path: &str, links, inode| TestFile { inode, links, ..file(path, X) };
     let single = |path: &str, inode| at(path, LinkKind::Single, inode);
     assert_eq!(groups(&[single("a/1", 9), single("b/1", 9)]), [[""; 0]; 0]);
     assert_eq!(groups(&[single("a/1", 9), at("b/1", LinkKind::ViaSymlink, 9)]), [[""; 0]; 0]);
@@ -208,11 +208,11 @@ fn check_unscanned(
     match_names: bool,
     expected: &[(bool, Option<u64>, &[&str])],
 ) {
-    let mut trees = Trees::new();
+    let mut trees = CatalogFixture::new();
     for (folder, name, target) in entries {
         let skipped = trees.skipped.entry(folder.into()).or_insert(Some(Skipped::default()));
         match skipped {
-            Some(skipped) if !name.is_empty() => *skipped += passed_over(name, *target),
+            Some(skipped) if !name.is_empty() => *skipped += skipped_entry(name, *target),
             skipped => *skipped = None,
         }
     }
@@ -233,7 +233,7 @@ fn check_unscanned(
 }
 
 #[test]
-fn folders_are_identical_only_if_entries_that_were_not_scanned_are() {
+fn folders_are_identical_only_if_their_unscanned_entries_are() {
     let top: &[&str] = &["a", "b"];
     let inner: &[&str] = &["a/s", "b/s"];
     let link = |folder, name, target| (folder, name, Some(target));
@@ -285,7 +285,7 @@ fn folder_around_a_removed_root_is_not_identical() {
 /// The numbers of rows depend on which root was scanned first, and on which folder a worker came to first.
 #[test]
 fn order_of_rows_does_not_change_what_is_listed() {
-    let linked = |path: &str, what| Planned { inode: 9, links: LinkKind::HardLinked, ..file(path, what) };
+    let linked = |path: &str, what| TestFile { inode: 9, links: LinkKind::HardLinked, ..file(path, what) };
     let roots = [
         ("/r/one", vec![linked("d/x", X), file("d/z", Y), file("d/n", Z)]),
         ("/r/three", vec![linked("y", X), file("similar/x", X), file("similar/z", Y)]),
@@ -293,7 +293,7 @@ fn order_of_rows_does_not_change_what_is_listed() {
         ("/r", vec![file("d/x", X), file("d/z", Y), file("d/n", Z)]),
     ];
     let answers = |order: [usize; 4]| {
-        let mut trees = Trees::new();
+        let mut trees = CatalogFixture::new();
         for (path, files) in order.map(|at| &roots[at]) {
             trees.root(path, files, &[], &[]);
         }
@@ -328,8 +328,8 @@ fn order_of_rows_does_not_change_what_is_listed() {
 }
 
 #[test]
-fn roots_are_compared_and_chosen() {
-    let mut trees = Trees::new();
+fn roots_option_limits_the_compared_folders() {
+    let mut trees = CatalogFixture::new();
     let one = trees.root("/one", &[file("f", X), file("s/g", Y)], &[], &[]);
     let two = trees.root("/two", &[file("f", X), file("s/g", Y), file("t/g", Y)], &[], &[]);
     let found = |roots| {
@@ -342,7 +342,7 @@ fn roots_are_compared_and_chosen() {
 }
 
 #[test]
-fn a_root_in_a_root_is_a_folder_of_it() {
+fn nested_root_counts_as_a_folder_of_the_outer_root() {
     let files = [file("a/x/1", X), file("a/2", Y), file("b/x/1", X), file("b/2", Y)];
     let mut trees = store(&files, &[], &[]);
     trees.store.roots().register("/r/a/x".as_ref()).expect("a root");
@@ -362,9 +362,9 @@ fn a_root_in_a_root_is_a_folder_of_it() {
 }
 
 #[test]
-fn what_is_gone_does_not_count() {
+fn missing_files_and_folders_are_ignored() {
     let files =
-        [file("a/1", X), file("a/2", Alone(1)), file("b/1", X), file("b/s/3", Alone(2)), file("c/1", X)];
+        [file("a/1", X), file("a/2", Unique(1)), file("b/1", X), file("b/s/3", Unique(2)), file("c/1", X)];
     let trees = store(&files, &[], &["c"]);
     let found =
         || by_path(&folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer"));
@@ -389,26 +389,26 @@ fn what_is_gone_does_not_count() {
     assert_eq!(found(), [["a", "b", "c"]], "read to its end");
 }
 
-fn partial(files: &[(&str, trees::What)], min_similarity: u8) -> SimilarFolders {
+fn similar(files: &[(&str, trees::FileContent)], min_similarity: u8) -> SimilarFolders {
     let files: Vec<_> = files.iter().map(|(path, what)| file(*path, *what)).collect();
     let options = SimilarOptions { min_similarity, ..SimilarOptions::default() };
     folders::find_similar(&store(&files, &[], &[]).store, &options).expect("an answer")
 }
 
 #[test]
-fn similar_folders_and_how_they_differ() {
+fn similar_pair_lists_its_differences() {
     let files = [
         ("a/1", X),
         ("a/2", Y),
         ("a/s/3", Z),
-        ("a/notes", Alone(7)),
-        ("a/own", Alone(1)),
+        ("a/notes", Unique(7)),
+        ("a/own", Unique(1)),
         ("b/1", X),
         ("b/two", Y),
         ("b/s/3", Z),
-        ("b/notes", Alone(8)),
+        ("b/notes", Unique(8)),
     ];
-    let found = partial(&files, 50);
+    let found = similar(&files, 50);
     assert_eq!(found.total, 1);
     let pair = &found.pairs[0];
     assert_eq!((pair.a.path.to_str(), pair.b.path.to_str()), (Some("a"), Some("b")));
@@ -421,12 +421,12 @@ fn similar_folders_and_how_they_differ() {
     assert_eq!(pair.only_in_b, CappedList { items: vec![], total: 0 });
     let notes = Differing { a: entry("notes", 7), b: entry("notes", 8), known: true };
     assert_eq!(pair.differing, CappedList { items: vec![notes], total: 1 });
-    assert_eq!(partial(&files, 51).total, 0);
+    assert_eq!(similar(&files, 51).total, 0);
 }
 
 #[track_caller]
-fn check_pairs(files: &[(&str, trees::What)], expected: &[(&str, &str, u64)]) {
-    let found = partial(files, 50);
+fn check_pairs(files: &[(&str, trees::FileContent)], expected: &[(&str, &str, u64)]) {
+    let found = similar(files, 50);
     let path = |path: &PathBuf| path.to_str().expect("plain").to_owned();
     let pairs = found
         .pairs
@@ -438,17 +438,18 @@ fn check_pairs(files: &[(&str, trees::What)], expected: &[(&str, &str, u64)]) {
 }
 
 #[test]
-fn which_similar_folders_are_told() {
+fn outermost_pair_with_the_highest_similarity_is_listed() {
     // The outermost of those that are as much alike.
     check_pairs(&[("a/p/1", X), ("a/p/2", Y), ("b/q/1", X)], &[("a", "b", 50)]);
     // Inside a pair that is less alike.
     let inner = [("a/p/1", X), ("a/p/2", Y), ("a/p/3", Z), ("b/p/1", X), ("b/p/2", Y), ("b/p/3", Z)];
-    let outer = [("a/p/x", Alone(1)), ("a/y", Alone(2)), ("b/z", Alone(3))];
+    let outer = [("a/p/x", Unique(1)), ("a/y", Unique(2)), ("b/z", Unique(3))];
     check_pairs(&[&inner[..], &outer].concat(), &[("a/p", "b/p", 75), ("a", "b", 50)]);
     // Identical ones are not, nor what only adds to one of them.
     check_pairs(&inner, &[]);
     check_pairs(&[&inner[..], &outer[1..2]].concat(), &[("a", "b", 75)]);
-    let with_more = [("a/p/1", X), ("a/p/2", Y), ("a/y", Alone(2)), ("b/1", X), ("b/2", Y), ("c", Alone(4))];
+    let with_more =
+        [("a/p/1", X), ("a/p/2", Y), ("a/y", Unique(2)), ("b/1", X), ("b/2", Y), ("c", Unique(4))];
     check_pairs(&with_more, &[]);
     // The same files in other places are not identical.
     check_pairs(&[("a/p/1", X), ("a/2", Y), ("b/1", X), ("b/2", Y)], &[("a", "b", 100)]);
@@ -457,8 +458,8 @@ fn which_similar_folders_are_told() {
 }
 
 #[test]
-fn what_could_not_be_read_may_be_the_same() {
-    let found = partial(&[("a/1", X), ("a/2", Unknown(5)), ("b/1", X), ("b/2", Unknown(5))], 30);
+fn unreadable_files_are_not_known_to_differ() {
+    let found = similar(&[("a/1", X), ("a/2", Unknown(5)), ("b/1", X), ("b/2", Unknown(5))], 30);
     let pair = &found.pairs[0];
     assert_eq!((pair.matching_files, pair.a.whole, pair.b.whole), (1, false, false));
     assert!(pair.differing.total == 1 && !pair.differing.items[0].known);
@@ -466,9 +467,9 @@ fn what_could_not_be_read_may_be_the_same() {
 
 #[test]
 fn every_pair_states_its_differences() {
-    let differences = |files: &[(&str, trees::What)], skipped: &[&str], failed: &[&str]| {
-        let mut trees = Trees::new();
-        let skip = |folder: &&str| (PathBuf::from(folder), Some(passed_over("link", Some("t"))));
+    let differences = |files: &[(&str, trees::FileContent)], skipped: &[&str], failed: &[&str]| {
+        let mut trees = CatalogFixture::new();
+        let skip = |folder: &&str| (PathBuf::from(folder), Some(skipped_entry("link", Some("t"))));
         trees.skipped = skipped.iter().map(skip).collect();
         let files: Vec<_> = files.iter().map(|(path, what)| file(*path, *what)).collect();
         trees.root("/r", &files, &[], failed);
@@ -492,14 +493,14 @@ fn every_pair_states_its_differences() {
 }
 
 #[test]
-fn one_of_identical_folders_stands_for_all_in_pairs() {
+fn identical_folders_are_represented_by_one_in_pairs() {
     let mut files = Vec::new();
     for folder in ["a", "b", "c"] {
         files.extend([file(format!("{folder}/1"), X), file(format!("{folder}/2"), Y)]);
         // Alike inside each of them, too.
         files.extend([file(format!("{folder}/in/3"), Y), file(format!("{folder}/in/4"), Z)]);
     }
-    files.push(file("c/more", Alone(1)));
+    files.push(file("c/more", Unique(1)));
     let found =
         folders::find_similar(&store(&files, &[], &[]).store, &SimilarOptions::default()).expect("an answer");
     let path = |side: &folders::Side| side.path.to_str().expect("plain").to_owned();
@@ -509,10 +510,10 @@ fn one_of_identical_folders_stands_for_all_in_pairs() {
 }
 
 #[test]
-fn files_that_were_not_read_yet_may_be_the_same() {
-    let found = partial(&[("a/1", X), ("a/2", Alone(5)), ("b/1", X), ("b/2", Alone(5))], 30);
+fn unread_files_of_equal_size_are_not_known_to_differ() {
+    let found = similar(&[("a/1", X), ("a/2", Unique(5)), ("b/1", X), ("b/2", Unique(5))], 30);
     assert!(!found.pairs[0].differing.items[0].known);
-    let found = partial(&[("a/1", X), ("a/2", Alone(5)), ("b/1", X), ("b/2", Alone(6))], 30);
+    let found = similar(&[("a/1", X), ("a/2", Unique(5)), ("b/1", X), ("b/2", Unique(6))], 30);
     assert!(found.pairs[0].differing.items[0].known, "of different sizes");
 }
 
@@ -526,7 +527,7 @@ fn check_popular(other: impl Fn(u64) -> u64, total: usize) {
         files.push(file(format!("{folder}/LICENSE"), X));
         files.push(file(format!("{folder}/empty"), Empty));
         files.push(file(format!("{folder}/shared"), Hashed(1_000 + other(n), 4)));
-        files.push(file(format!("{folder}/own"), Alone(1 + n)));
+        files.push(file(format!("{folder}/own"), Unique(1 + n)));
     }
     let trees = store(&files, &[], &[]);
     let options = SimilarOptions { limit: 3, ..SimilarOptions::default() };
@@ -555,23 +556,23 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_trees_are_judged_as_a_plain_search_does(
-        tree in plain::tree(), match_names: bool, similarity in 0u8..=100, popular in 1usize..6,
+    fn random_trees_match_a_naive_search(
+        tree in naive::tree(), match_names: bool, similarity in 0u8..=100, popular in 1usize..6,
     ) {
         let trees = tree.write();
         let options = FolderOptions { match_names, ..FolderOptions::default() };
         let found = folders::find_identical(&trees.store, &options).expect("an answer");
-        prop_assert_eq!(plain::told(&found), plain::groups(&tree, match_names));
+        prop_assert_eq!(naive::listed_groups(&found), naive::groups(&tree, match_names));
 
         let options = SimilarOptions { min_similarity: similarity, popular, ..SimilarOptions::default() };
         let found = folders::find_similar(&trees.store, &options).expect("an answer");
-        prop_assert_eq!(plain::told_pairs(&found), plain::partial(&tree, similarity, popular));
+        prop_assert_eq!(naive::listed_pairs(&found), naive::similar(&tree, similarity, popular));
     }
 }
 
 #[test]
-fn a_similarity_is_a_percentage() {
+fn similarity_above_100_percent_is_refused() {
     let options = SimilarOptions { min_similarity: 101, ..SimilarOptions::default() };
-    let error = folders::find_similar(&Trees::new().store, &options).expect_err("no percentage");
+    let error = folders::find_similar(&CatalogFixture::new().store, &options).expect_err("no percentage");
     assert!(error.is_user_error());
 }

@@ -6,10 +6,10 @@ use std::ffi::OsString;
 
 use gristmill_dedup::report::{self, ReportOptions};
 use gristmill_store::catalog::{GroupQuery, LinkKind};
-use trees::What::{Alone, Empty, Hashed, Unknown};
-use trees::{Planned, Trees, file, passed_over};
+use trees::FileContent::{Empty, Hashed, Unique, Unknown};
+use trees::{CatalogFixture, TestFile, file, skipped_entry};
 
-fn page(trees: &Trees) -> String {
+fn page(trees: &CatalogFixture) -> String {
     report::html(&trees.store, &ReportOptions::new(trees.store.now())).expect("a page")
 }
 
@@ -56,18 +56,18 @@ fn check_entities(text: &str) {
     }
 }
 
-fn some_tree() -> Trees {
-    let mut trees = Trees::new();
+fn some_tree() -> CatalogFixture {
+    let mut trees = CatalogFixture::new();
     let files = [
         file("a/one.jpg", Hashed(100, 1)),
         file("a/two.jpg", Hashed(100, 1)),
         file("b/three.JPG", Hashed(100, 1)),
-        Planned { inode: 5, ..file("b/four.txt", Hashed(70, 2)) },
-        Planned { inode: 5, ..file("c/link.txt", Hashed(70, 2)) },
+        TestFile { inode: 5, ..file("b/four.txt", Hashed(70, 2)) },
+        TestFile { inode: 5, ..file("c/link.txt", Hashed(70, 2)) },
         file("c/copy.txt", Hashed(70, 2)),
-        Planned { inode: 6, ..file("c/only", Hashed(30, 3)) },
-        Planned { inode: 6, ..file("c/linked", Hashed(30, 3)) },
-        file("c/d/alone.bin", Alone(500)),
+        TestFile { inode: 6, ..file("c/only", Hashed(30, 3)) },
+        TestFile { inode: 6, ..file("c/linked", Hashed(30, 3)) },
+        file("c/d/alone.bin", Unique(500)),
         file("c/d/broken", Unknown(9)),
         file("empty", Empty),
         file("empty too", Empty),
@@ -77,8 +77,8 @@ fn some_tree() -> Trees {
 }
 
 #[test]
-fn a_page_is_well_formed_and_alone() {
-    for trees in [some_tree(), Trees::new()] {
+fn page_is_well_formed_and_self_contained() {
+    for trees in [some_tree(), CatalogFixture::new()] {
         let page = page(&trees);
         check_form(&page, |_| ());
         assert!(page.contains("content=\"default-src 'none'; style-src 'unsafe-inline'\""));
@@ -93,7 +93,7 @@ fn a_page_is_well_formed_and_alone() {
 }
 
 #[test]
-fn numbers_are_those_of_the_catalog() {
+fn page_numbers_match_the_catalog() {
     let trees = some_tree();
     let groups = trees.store.catalog().groups(&GroupQuery::default()).expect("groups");
     assert_eq!((groups.total, groups.files, groups.reclaimable), (2, 6, 270));
@@ -120,21 +120,21 @@ fn numbers_are_those_of_the_catalog() {
 }
 
 #[test]
-fn reclaimable_are_allocated_bytes_and_agree_with_the_groups() {
-    let planned = |path: &str, allocated, inode, links| Planned {
+fn reclaimable_counts_allocated_bytes_and_matches_the_groups() {
+    let planned = |path: &str, allocated, inode, links| TestFile {
         allocated: Some(allocated),
         inode,
         links,
         ..file(path, Hashed(1_000, 1))
     };
-    let mut trees = Trees::new();
+    let mut trees = CatalogFixture::new();
     let files = [
         planned("a.img", 100, 0, LinkKind::Single),
         planned("b.img", 300, 0, LinkKind::Single),
         // What a link leads to is kept.
         planned("link.raw", 500, 9, LinkKind::ViaSymlink),
-        Planned { allocated: Some(70), ..file("c.txt", Hashed(90, 2)) },
-        Planned { allocated: Some(60), ..file("d.txt", Hashed(90, 2)) },
+        TestFile { allocated: Some(70), ..file("c.txt", Hashed(90, 2)) },
+        TestFile { allocated: Some(60), ..file("d.txt", Hashed(90, 2)) },
     ];
     trees.root("/some/place", &files, &[], &[]);
     let groups = trees.store.catalog().groups(&GroupQuery::default()).expect("groups");
@@ -153,17 +153,18 @@ fn reclaimable_are_allocated_bytes_and_agree_with_the_groups() {
 }
 
 #[test]
-fn file_that_two_paths_lead_to_counts_once() {
-    let planned = |path: &str, inode| Planned {
+fn file_reached_by_two_paths_counts_once() {
+    let planned = |path: &str, inode| TestFile {
         allocated: Some(300),
         inode,
         links: LinkKind::Single,
         ..file(path, Hashed(250, 1))
     };
-    let mut trees = Trees::new();
+    let mut trees = CatalogFixture::new();
     trees.root("/some/place", &[planned("w/a", 9), planned("bound/a", 9)], &[], &[]);
-    let reclaimable =
-        |trees: &Trees| trees.store.catalog().groups(&GroupQuery::default()).expect("groups").reclaimable;
+    let reclaimable = |trees: &CatalogFixture| {
+        trees.store.catalog().groups(&GroupQuery::default()).expect("groups").reclaimable
+    };
     assert_eq!(reclaimable(&trees), 0);
     assert!(page(&trees).contains("<dt>Reclaimable</dt><dd>0 B <small>0 % of 300 B on disk"));
     trees.root("/other", &[planned("copy", 8)], &[], &[]);
@@ -172,9 +173,9 @@ fn file_that_two_paths_lead_to_counts_once() {
 }
 
 #[test]
-fn folders_that_may_differ_are_listed_apart_from_identical_ones() {
-    let mut trees = Trees::new();
-    trees.skipped.insert("b".into(), Some(passed_over("notes", None)));
+fn folders_that_may_differ_are_listed_separately_from_identical_ones() {
+    let mut trees = CatalogFixture::new();
+    trees.skipped.insert("b".into(), Some(skipped_entry("notes", None)));
     trees.root("/r", &[file("a/1", Hashed(10, 1)), file("b/1", Hashed(10, 1))], &[], &[]);
     let page = page(&trees);
     assert!(!page.contains("<h2>Identical folders</h2>"));
@@ -184,13 +185,13 @@ fn folders_that_may_differ_are_listed_apart_from_identical_ones() {
 }
 
 #[test]
-fn the_same_catalog_makes_the_same_page() {
+fn same_catalog_gives_the_same_page() {
     assert_eq!(page(&some_tree()), page(&some_tree()));
 }
 
 #[cfg(unix)]
 #[test]
-fn names_are_nothing_but_text() {
+fn file_names_are_escaped_as_text() {
     use std::os::unix::ffi::OsStringExt;
     let names: [&[u8]; 8] = [
         b"<script>alert(1)</script>",
@@ -202,7 +203,7 @@ fn names_are_nothing_but_text() {
         "\u{feff}\u{200b}hidden\u{e0041}".as_bytes(),
         "עברית".as_bytes(),
     ];
-    let mut trees = Trees::new();
+    let mut trees = CatalogFixture::new();
     let mut files = Vec::new();
     for (n, name) in names.iter().enumerate() {
         let name =
@@ -231,8 +232,8 @@ fn names_are_nothing_but_text() {
 }
 
 #[test]
-fn long_lists_are_cut() {
-    let mut trees = Trees::new();
+fn long_lists_are_truncated() {
+    let mut trees = CatalogFixture::new();
     let group = |n: u64| (0..90).map(move |m| file(format!("{n}/{m}.x{n}"), Hashed(10 + n, 1)));
     trees.root("/r", &(0..30).flat_map(group).collect::<Vec<_>>(), &[], &[]);
     let page = page(&trees);

@@ -10,10 +10,12 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FileType, Mode};
 use tempfile::TempDir;
 
-use crate::ops::{BIND, FIRST_MOUNT, FOLDERS, IGNORES, MOUNT_POINTS, NAMES, Op, ROOTS, SIZES, Spot, Target};
+use crate::ops::{
+    BIND, FIRST_MOUNT, FOLDERS, IGNORES, Location, MOUNT_POINTS, NAMES, Op, ROOTS, SIZES, Target,
+};
 
 /// More entries than a scan writes together.
-const CROWD: usize = 600;
+const MANY_FILES: usize = 600;
 
 pub(crate) struct Disk {
     /// Removed after the disks are unmounted.
@@ -83,13 +85,13 @@ impl Disk {
         self.mounted.iter().any(|(_, disk)| *disk == crate::ops::DISKS - 1)
     }
 
-    fn folder(&self, at: Spot) -> Option<PathBuf> {
+    fn folder(&self, at: Location) -> Option<PathBuf> {
         let root = self.root(at.root);
         (root.is_dir() && !self.is_unplugged(at.root)).then(|| root.join(FOLDERS[at.folder]))
     }
 
     /// A path at which nothing is, in a folder that is made if need be.
-    fn free(&self, at: Spot) -> Option<PathBuf> {
+    fn free(&self, at: Location) -> Option<PathBuf> {
         let folder = self.folder(at)?;
         fs::create_dir_all(&folder).ok()?;
         let path = folder.join(NAMES[at.name]);
@@ -121,7 +123,7 @@ impl Disk {
             Op::Bind => self.bind(),
             Op::Unbind => self.unbind(),
             Op::TakeRootAway(root) => self.rename(&self.root(root), &self.away(root)),
-            Op::BringRootBack(root) => self.bring_back(root),
+            Op::BringRootBack(root) => self.move_back(root),
             _ => self.change(op),
         }
     }
@@ -135,7 +137,7 @@ impl Disk {
         self.base.join("away").join(ROOTS[root].replace('/', " "))
     }
 
-    pub(crate) fn bring_back(&self, root: usize) -> Option<String> {
+    pub(crate) fn move_back(&self, root: usize) -> Option<String> {
         // A folder that was made there meanwhile stays.
         if self.root(root).exists() { None } else { self.rename(&self.away(root), &self.root(root)) }
     }
@@ -149,7 +151,7 @@ impl Disk {
     }
 
     fn edit(&self, op: &Op) -> io::Result<Option<String>> {
-        let words = match *op {
+        let text = match *op {
             Op::Write { at, size, content: number, sparse } => {
                 let Some(folder) = self.folder(at) else { return Ok(None) };
                 fs::create_dir_all(&folder)?;
@@ -166,13 +168,13 @@ impl Disk {
                     format!("write {} {size} bytes of content {number}", self.short(&path))
                 }
             }
-            Op::Crowd { at, content: number } => {
+            Op::ManyFiles { at, content: number } => {
                 let Some(folder) = self.folder(at) else { return Ok(None) };
                 fs::create_dir_all(&folder)?;
-                for file in 0..CROWD {
+                for file in 0..MANY_FILES {
                     fs::write(folder.join(format!("n{file}")), content(1 + file % 7, number))?;
                 }
-                format!("{CROWD} files in {}", self.short(&folder))
+                format!("{MANY_FILES} files in {}", self.short(&folder))
             }
             Op::Rewrite { file, content: number } => {
                 let Some(path) = self.file(file) else { return Ok(None) };
@@ -253,13 +255,13 @@ impl Disk {
             }
             _ => return Ok(None),
         };
-        Ok(Some(words))
+        Ok(Some(text))
     }
 
     fn onto(
         &self,
         file: usize,
-        to: Spot,
+        to: Location,
         word: &str,
         act: impl Fn(&Path, &Path) -> io::Result<()>,
     ) -> Option<String> {

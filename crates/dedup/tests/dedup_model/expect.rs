@@ -8,7 +8,7 @@ use gristmill_dedup::{ScanMode, ScanSummary};
 use gristmill_store::catalog::Algorithm;
 use gristmill_store::roots::Root;
 
-use crate::answers::{self, Rows};
+use crate::catalog::{self, Rows};
 use crate::model::{self, Files};
 use crate::ops::ScanOp;
 use crate::round::{Check, Known, Registered, Round, fail};
@@ -95,7 +95,7 @@ impl Round {
                 registered.known = Known::Partly;
             }
         }
-        self.nothing_is_lost(op, &before)?;
+        self.no_file_is_lost(op, &before)?;
         self.files_are_listed()?;
         match ended {
             Some(_) if matches!(op.mode, ScanMode::All | ScanMode::Hash) => {
@@ -116,11 +116,11 @@ impl Round {
 
     /// A scan of a tree that changes meanwhile, or beside another scan. What it finds is not checked; later scans must.
     fn disturbed_scan(&mut self, op: &ScanOp, wanted: &[Root]) -> Check {
-        let words = match scans::run(self.store(), wanted, op, &self.disk) {
+        let text = match scans::run(self.store(), wanted, op, &self.disk) {
             Ok(summary) => format!("interrupted {} errors {:?}", summary.interrupted, summary.error_samples),
             Err(error) => error.to_string(),
         };
-        self.note(&words);
+        self.note(&text);
         for registered in self.registered.values_mut() {
             registered.known = Known::Partly;
         }
@@ -145,8 +145,8 @@ impl Round {
         roots.filter(|path| !op.allow_empty && self.disk.is_unmounted_root(path)).collect()
     }
 
-    fn note(&mut self, words: &str) {
-        self.log.push(format!("    {words}"));
+    fn note(&mut self, text: &str) {
+        self.log.push(format!("    {text}"));
     }
 
     fn before(&self, op: &ScanOp, roots: Vec<Root>, wanted: &[Root]) -> Check<Before> {
@@ -154,17 +154,17 @@ impl Round {
         let chosen: Vec<Root> = roots.iter().filter(within).cloned().collect();
         let mut rows = BTreeMap::new();
         for root in &roots {
-            rows.insert(root.path.clone(), answers::rows(self.store(), root.id)?);
+            rows.insert(root.path.clone(), catalog::rows(self.store(), root.id)?);
         }
         let mut refused = BTreeSet::new();
         for root in &chosen {
             let is_empty = fs::read_dir(&root.path).is_ok_and(|mut entries| entries.next().is_none());
-            let was_filled = answers::had_any(self.store(), root.id)?;
+            let was_filled = catalog::had_any(self.store(), root.id)?;
             if !root.path.is_dir() || is_empty && was_filled && !op.allow_empty {
                 refused.insert(root.path.clone());
             }
         }
-        let hashed = answers::hashed(self.store(), &roots)?;
+        let hashed = catalog::hashed(self.store(), &roots)?;
         Ok(Before { roots, chosen, rows, hashed, refused })
     }
 
@@ -203,21 +203,23 @@ impl Round {
     }
 
     /// Whether a disk that is not where its root is was scanned in another one: files that are one are listed as two.
-    pub(crate) fn is_elsewhere(&self, path: &Path, files: &Files) -> bool {
+    pub(crate) fn was_scanned_in_another_root(&self, path: &Path, files: &Files) -> bool {
         let others = self.registered.iter().filter(|(other, _)| *other != path);
         others
             .filter_map(
                 |(_, other)| if let Known::Exactly(files) = &other.known { Some(files) } else { None },
             )
             .any(|other| {
-                other.values().any(|file| files.values().any(|own| own.is_one_with(file) && own.links == 1))
+                other
+                    .values()
+                    .any(|file| files.values().any(|own| own.has_same_inode(file) && own.links == 1))
             })
     }
 
     /// A file is marked missing only by a walk of its root, and only if it is not there.
-    fn nothing_is_lost(&self, op: &ScanOp, before: &Before) -> Check {
+    fn no_file_is_lost(&self, op: &ScanOp, before: &Before) -> Check {
         for root in &before.roots {
-            let after = answers::rows(self.store(), root.id)?;
+            let after = catalog::rows(self.store(), root.id)?;
             let is_walked = before.is_chosen(&root.path)
                 && op.mode != ScanMode::Hash
                 && !before.refused.contains(&root.path);
@@ -247,7 +249,7 @@ impl Round {
     fn files_are_listed(&self) -> Check {
         for root in self.roots()? {
             let Known::Exactly(files) = &self.registered[&root.path].known else { continue };
-            let rows = answers::rows(self.store(), root.id)?;
+            let rows = catalog::rows(self.store(), root.id)?;
             let listed: BTreeMap<_, _> = rows
                 .into_iter()
                 .filter(|(_, row)| !row.missing && !row.excluded)

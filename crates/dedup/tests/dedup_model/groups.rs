@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use gristmill_dedup::{ScanMode, ScanSummary, coverage};
 use gristmill_store::catalog::{Algorithm, GroupQuery};
 
-use crate::answers::{self, Listed};
+use crate::catalog::{self, ListedGroup};
 use crate::expect::Before;
 use crate::model::{self, Groups, Version};
 use crate::ops::ScanOp;
@@ -40,7 +40,7 @@ impl Round {
             let registered = &self.registered[&root.path];
             let Known::Exactly(known) = &registered.known else { continue };
             let is_there = self.is_there(&root.path, known);
-            if !is_there && self.is_elsewhere(&root.path, known) {
+            if !is_there && self.was_scanned_in_another_root(&root.path, known) {
                 continue;
             }
             only.push(root.id);
@@ -58,8 +58,8 @@ impl Round {
         if only.is_empty() {
             return Ok(());
         }
-        let listed = answers::groups(self.store(), &roots, &only)?;
-        is_right(&listed, &model::groups(files))
+        let listed = catalog::groups(self.store(), &roots, &only)?;
+        matches_the_model(&listed, &model::groups(files))
     }
 
     /// Answers that are called complete are complete, and those after a complete scan are called so.
@@ -78,7 +78,7 @@ impl Round {
         }
         if coverage.complete {
             if summary.is_some_and(|summary| summary.interrupted) {
-                return fail("answers after an unfinished scan are called complete", format!("{coverage:?}"));
+                return fail("coverage is called complete after an unfinished scan", format!("{coverage:?}"));
             }
             // Then nothing is left to be compared, of roots that are not there either.
             let mut all = BTreeMap::new();
@@ -99,7 +99,7 @@ impl Round {
             && before.chosen.len() == before.roots.len()
             && self.registered.iter().all(is_exact)
         {
-            return fail("answers after a complete scan are called incomplete", format!("{coverage:?}"));
+            return fail("coverage is called incomplete after a complete scan", format!("{coverage:?}"));
         }
         Ok(())
     }
@@ -128,7 +128,7 @@ impl Round {
             let Ok(bytes) = std::fs::read(&path) else { continue };
             alike.entry(bytes).or_default().insert(path, inode);
         }
-        let listed = answers::groups(self.store(), &roots, &[])?;
+        let listed = catalog::groups(self.store(), &roots, &[])?;
         for files in alike.values().filter(|files| files.values().collect::<BTreeSet<_>>().len() > 1) {
             if !listed.iter().any(|listed| files.keys().all(|path| listed.members.contains(path))) {
                 return fail("unlisted duplicates are not called unread", format!("{files:?}\n{coverage:?}"));
@@ -150,7 +150,7 @@ impl Round {
         if only.is_empty() {
             return Ok(());
         }
-        for Listed { members, .. } in answers::groups(self.store(), &roots, &only)? {
+        for ListedGroup { members, .. } in catalog::groups(self.store(), &roots, &only)? {
             let contents: BTreeSet<_> =
                 members.iter().map(|path| files.get(path).map(|file| &file.bytes)).collect();
             if contents.len() > 1 || contents.contains(&None) {
@@ -161,7 +161,7 @@ impl Round {
     }
 }
 
-fn is_right(listed: &[Listed], expected: &Groups) -> Check {
+fn matches_the_model(listed: &[ListedGroup], expected: &Groups) -> Check {
     let members: BTreeSet<_> = listed.iter().map(|listed| &listed.members).collect();
     let wanted: BTreeSet<_> = expected.keys().collect();
     if members != wanted {
@@ -169,7 +169,7 @@ fn is_right(listed: &[Listed], expected: &Groups) -> Check {
         let extra: Vec<_> = members.difference(&wanted).collect();
         return fail("groups differ from the model", format!("missed {missed:?}\nlisted in error {extra:?}"));
     }
-    for Listed { members, group } in listed {
+    for ListedGroup { members, group } in listed {
         let alike = &expected[members];
         if group.copies != alike.copies {
             let text = format!("{members:?}: {} instead of {}", group.copies, alike.copies);

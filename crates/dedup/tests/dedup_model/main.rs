@@ -7,7 +7,7 @@
 
 #![cfg(target_os = "linux")]
 
-mod answers;
+mod catalog;
 mod disk;
 mod expect;
 mod folders;

@@ -24,11 +24,11 @@ pub(crate) struct Version {
     /// Bytes allocated on the disk.
     pub(crate) allocated: u64,
     /// Reached through a symbolic link.
-    pub(crate) by_link: bool,
+    pub(crate) via_link: bool,
 }
 
 impl Version {
-    fn read(path: &Path, metadata: &Metadata, by_link: bool) -> Option<Self> {
+    fn read(path: &Path, metadata: &Metadata, via_link: bool) -> Option<Self> {
         Some(Version {
             bytes: Rc::new(fs::read(path).ok()?),
             filesystem: rustix::fs::statvfs(path).ok()?.f_fsid,
@@ -37,19 +37,19 @@ impl Version {
             mtime_ns: mtime_ns(metadata),
             ctime_ns: metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec(),
             allocated: metadata.blocks() * 512,
-            by_link,
+            via_link,
         })
     }
 
     /// Whether both are one file of one disk, whatever they contain.
-    pub(crate) fn is_one_with(&self, other: &Version) -> bool {
+    pub(crate) fn has_same_inode(&self, other: &Version) -> bool {
         (self.filesystem, self.inode) == (other.filesystem, other.inode)
     }
 
     /// Whether it is the same file with the same content.
     pub(crate) fn is_same(&self, other: &Version) -> bool {
         let parts = |version: &Version| {
-            (version.inode, version.links, version.mtime_ns, version.ctime_ns, version.by_link)
+            (version.inode, version.links, version.mtime_ns, version.ctime_ns, version.via_link)
         };
         parts(self) == parts(other) && self.bytes == other.bytes
     }
@@ -97,9 +97,9 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn folder(&mut self, path: &Path, mut ignores: Ignores, by_link: bool) {
+    fn folder(&mut self, path: &Path, mut ignores: Ignores, via_link: bool) {
         let full = self.root.join(path);
-        if by_link {
+        if via_link {
             let is_root = fs::canonicalize(&full).is_ok_and(|full| self.roots.contains(&full));
             let new = fs::metadata(&full).is_ok_and(|own| self.visited.insert((own.dev(), own.ino())));
             if is_root || !new {
@@ -114,24 +114,24 @@ impl Walk<'_> {
             let (path, full) = (path.join(&name), full.join(&name));
             let metadata = fs::symlink_metadata(&full).expect("its metadata");
             if metadata.is_symlink() {
-                if self.rules.takes_folder(&path, &ignores) {
+                if self.rules.matches_folder(&path, &ignores) {
                     self.links.insert(path);
                 }
             } else if metadata.is_dir() {
                 let elsewhere = self.rules.one_file_system && metadata.dev() != self.device;
                 let is_root = self.roots.contains(&full);
-                if !elsewhere && !is_root && self.rules.takes_folder(&path, &ignores) {
-                    self.folder(&path, ignores.clone(), by_link);
+                if !elsewhere && !is_root && self.rules.matches_folder(&path, &ignores) {
+                    self.folder(&path, ignores.clone(), via_link);
                 }
-            } else if metadata.is_file() && self.rules.takes_file(&path, &ignores) {
-                self.file(path, &full, &metadata, by_link);
+            } else if metadata.is_file() && self.rules.matches_file(&path, &ignores) {
+                self.file(path, &full, &metadata, via_link);
             }
         }
     }
 
-    fn file(&mut self, path: PathBuf, full: &Path, metadata: &Metadata, by_link: bool) {
-        if self.rules.takes_stat(metadata.len(), mtime_ns(metadata)) {
-            self.files.insert(path, Version::read(full, metadata, by_link).expect("its bytes"));
+    fn file(&mut self, path: PathBuf, full: &Path, metadata: &Metadata, via_link: bool) {
+        if self.rules.matches_stat(metadata.len(), mtime_ns(metadata)) {
+            self.files.insert(path, Version::read(full, metadata, via_link).expect("its bytes"));
         }
     }
 
@@ -145,7 +145,7 @@ impl Walk<'_> {
         }
         if metadata.is_dir() {
             self.folder(&path, Ignores::new(), true);
-        } else if metadata.is_file() && self.rules.takes_file(&path, &Ignores::new()) {
+        } else if metadata.is_file() && self.rules.matches_file(&path, &Ignores::new()) {
             self.file(path, &full, &metadata, true);
         }
     }
@@ -153,7 +153,7 @@ impl Walk<'_> {
 
 /// A group of duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Alike {
+pub(crate) struct ExpectedGroup {
     /// Several names of one inode are one copy.
     pub(crate) copies: u64,
     /// Allocated bytes that are freed if the copy that takes most is kept. What a symbolic link led to is kept, too.
@@ -161,7 +161,7 @@ pub(crate) struct Alike {
 }
 
 /// Groups, by the full paths of their members.
-pub(crate) type Groups = BTreeMap<BTreeSet<PathBuf>, Alike>;
+pub(crate) type Groups = BTreeMap<BTreeSet<PathBuf>, ExpectedGroup>;
 
 /// Groups of equal files. A file is compared only with those that have the same `class`; empty ones all have.
 pub(crate) fn groups<'a>(files: impl IntoIterator<Item = (PathBuf, &'a Version, String)>) -> Groups {
@@ -175,7 +175,7 @@ pub(crate) fn groups<'a>(files: impl IntoIterator<Item = (PathBuf, &'a Version, 
         let mut copies: BTreeMap<(u64, u64), (u64, bool)> = BTreeMap::new();
         for (_, version) in &members {
             let copy = copies.entry((version.filesystem, version.inode)).or_insert((version.allocated, true));
-            copy.1 &= !version.by_link;
+            copy.1 &= !version.via_link;
         }
         if copies.len() > 1 {
             let removable =
@@ -184,7 +184,7 @@ pub(crate) fn groups<'a>(files: impl IntoIterator<Item = (PathBuf, &'a Version, 
             let kept = if all_removable { removable().max().unwrap_or(0) } else { 0 };
             let reclaimable = removable().sum::<u64>() - kept;
             let paths = members.into_iter().map(|(path, _)| path).collect();
-            groups.insert(paths, Alike { copies: copies.len() as u64, reclaimable });
+            groups.insert(paths, ExpectedGroup { copies: copies.len() as u64, reclaimable });
         }
     }
     groups

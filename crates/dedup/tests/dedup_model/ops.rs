@@ -34,7 +34,7 @@ pub(crate) const IGNORES: [&str; 4] = ["*.o", "!*.o", "f1", "/a"];
 
 /// A folder of a root, and a name in it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct Location {
     pub(crate) root: usize,
     pub(crate) folder: usize,
     pub(crate) name: usize,
@@ -53,14 +53,14 @@ pub(crate) enum Target {
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Write {
-        at: Spot,
+        at: Location,
         size: usize,
         content: u8,
         sparse: bool,
     },
     /// More files than are written together.
-    Crowd {
-        at: Spot,
+    ManyFiles {
+        at: Location,
         content: u8,
     },
     /// Same size, and the modification time is put back.
@@ -81,37 +81,37 @@ pub(crate) enum Op {
     },
     Rename {
         file: usize,
-        to: Spot,
+        to: Location,
     },
     Copy {
         file: usize,
-        to: Spot,
+        to: Location,
     },
     HardLink {
         file: usize,
-        to: Spot,
+        to: Location,
     },
     Symlink {
-        at: Spot,
+        at: Location,
         target: Target,
     },
     Fifo {
-        at: Spot,
+        at: Location,
     },
     Ignore {
-        at: Spot,
+        at: Location,
         line: usize,
     },
     MoveFolder {
-        from: Spot,
-        to: Spot,
+        from: Location,
+        to: Location,
     },
     RemoveFolder {
-        at: Spot,
+        at: Location,
     },
     /// A file becomes a folder, or a folder a file.
     Swap {
-        at: Spot,
+        at: Location,
         content: u8,
     },
     TakeRootAway(usize),
@@ -235,9 +235,9 @@ pub(crate) fn choose(seed: u64, mounts: bool) -> Vec<Op> {
         ops.push(write(rng, &usable));
     }
     if one_in(rng, 50) {
-        ops.push(Op::Crowd { at: spot(rng, &usable), content: 1 });
+        ops.push(Op::ManyFiles { at: spot(rng, &usable), content: 1 });
     }
-    let habits = Habits { rules: rules(rng), filters: one_in(rng, 2), kills: one_in(rng, 12) };
+    let habits = ScanDefaults { rules: rules(rng), filters: one_in(rng, 2), kills: one_in(rng, 12) };
     let binds = mounts && !disks && one_in(rng, 3);
     for _ in 0..2 + rng.within(0..7) {
         for _ in 0..rng.within(0..4) {
@@ -247,9 +247,9 @@ pub(crate) fn choose(seed: u64, mounts: bool) -> Vec<Op> {
             ops.push(if one_in(rng, 3) { Op::Unbind } else { Op::Bind });
         }
         if disks && one_in(rng, 2) {
-            take_turns(rng, &mut ops);
+            swap_disks(rng, &mut ops);
         } else if one_in(rng, 3) {
-            ops.push(rooted(rng, &usable, mounts));
+            ops.push(root_op(rng, &usable, mounts));
         }
         ops.push(Op::Scan(scan(rng, &usable, &habits)));
     }
@@ -261,14 +261,18 @@ fn one_in(rng: &mut Rng, number: usize) -> bool {
 }
 
 /// What the scans of a round have in common.
-struct Habits {
+struct ScanDefaults {
     rules: Rules,
     filters: bool,
     kills: bool,
 }
 
-fn spot(rng: &mut Rng, usable: &[usize]) -> Spot {
-    Spot { root: *rng.pick(usable), folder: rng.within(0..FOLDERS.len()), name: rng.within(0..NAMES.len()) }
+fn spot(rng: &mut Rng, usable: &[usize]) -> Location {
+    Location {
+        root: *rng.pick(usable),
+        folder: rng.within(0..FOLDERS.len()),
+        name: rng.within(0..NAMES.len()),
+    }
 }
 
 fn write(rng: &mut Rng, usable: &[usize]) -> Op {
@@ -309,7 +313,7 @@ fn edit(rng: &mut Rng, usable: &[usize]) -> Op {
     }
 }
 
-fn rooted(rng: &mut Rng, usable: &[usize], mounts: bool) -> Op {
+fn root_op(rng: &mut Rng, usable: &[usize], mounts: bool) -> Op {
     let root = *rng.pick(usable);
     let point = rng.within(0..MOUNT_POINTS.len());
     match rng.within(0..if mounts { 14 } else { 10 }) {
@@ -326,7 +330,7 @@ fn rooted(rng: &mut Rng, usable: &[usize], mounts: bool) -> Op {
 }
 
 /// Disks are taken out, and another one, or the same, put in and written to.
-fn take_turns(rng: &mut Rng, ops: &mut Vec<Op>) {
+fn swap_disks(rng: &mut Rng, ops: &mut Vec<Op>) {
     ops.push(Op::Unmount { point: 0 });
     ops.push(Op::Unmount { point: 1 });
     if !one_in(rng, 4) {
@@ -338,7 +342,7 @@ fn take_turns(rng: &mut Rng, ops: &mut Vec<Op>) {
     }
 }
 
-fn scan(rng: &mut Rng, usable: &[usize], habits: &Habits) -> ScanOp {
+fn scan(rng: &mut Rng, usable: &[usize], habits: &ScanDefaults) -> ScanOp {
     let stop = match rng.within(0..13) {
         0 => Stop::Before,
         1 | 2 => Stop::AtFirstRead,

@@ -9,7 +9,7 @@ use gristmill_dedup::ScanSummary;
 use gristmill_store::roots::Root;
 use gristmill_store::{Error, Store};
 
-use crate::answers::{self, Listed};
+use crate::catalog::{self, ListedGroup};
 use crate::disk::Disk;
 use crate::model::{self, Files};
 use crate::ops::{self, Op, ROOTS, ScanOp};
@@ -71,13 +71,13 @@ pub(crate) struct Round {
 /// Runs operations, each with its number in the round, and then scans until all is known.
 pub(crate) fn run(seed: u64, mounts: bool, ops: &[(usize, Op)]) -> Result<(), (Failure, Vec<String>)> {
     let disk = Disk::new(mounts);
-    let store = Some(answers::open(&disk.base().join("t.db")));
+    let store = Some(catalog::open(&disk.base().join("t.db")));
     let registered = BTreeMap::new();
     let mut round = Round { seed, mounts, disk, store, registered, killed: false, log: Vec::new() };
     let mut run = || {
         for (index, op) in ops {
             round.step(*index, op)?;
-            round.is_sound()?;
+            round.check_sound()?;
         }
         round.converge()
     };
@@ -94,14 +94,14 @@ impl Round {
     }
 
     fn step(&mut self, index: usize, op: &Op) -> Check {
-        let words = match op {
+        let text = match op {
             Op::Scan(op) => return self.scan(Some(index), op).map(drop),
             Op::Register(number) => self.register(*number)?,
             Op::Unregister(number) => self.unregister(*number)?,
             Op::FollowLinks(number, follow) => self.follow_links(*number, *follow)?,
             Op::ReopenStore => {
                 self.store = None;
-                self.store = Some(answers::open(&self.disk.base().join("t.db")));
+                self.store = Some(catalog::open(&self.disk.base().join("t.db")));
                 Some("open the store again".to_owned())
             }
             Op::Purge => {
@@ -112,7 +112,7 @@ impl Round {
             }
             op => self.disk.apply(op),
         };
-        self.log.extend(words);
+        self.log.extend(text);
         Ok(())
     }
 
@@ -181,20 +181,20 @@ impl Round {
 
     /// After any operation: no row contradicts another, and files that are as the catalog knows them and are listed
     /// together are equal.
-    fn is_sound(&self) -> Check {
+    fn check_sound(&self) -> Check {
         for check in self.store().catalog().verify()? {
             if check.broken > 0 {
                 return fail("verify finds broken rows", format!("{}: {} rows", check.name, check.broken));
             }
         }
         let roots = self.roots()?;
-        for listed in answers::groups(self.store(), &roots, &[])? {
+        for listed in catalog::groups(self.store(), &roots, &[])? {
             self.is_equal(&roots, &listed)?;
         }
         Ok(())
     }
 
-    fn is_equal(&self, roots: &[Root], listed: &Listed) -> Check {
+    fn is_equal(&self, roots: &[Root], listed: &ListedGroup) -> Check {
         let mut first: Option<(PathBuf, Vec<u8>)> = None;
         for member in &listed.group.members {
             let Some(root) = roots.iter().find(|root| root.id == member.root) else {
@@ -220,13 +220,13 @@ impl Round {
     /// At the end of a round: one complete scan lists everything, and the next one reads nothing.
     fn converge(&mut self) -> Check {
         for number in 0..ROOTS.len() {
-            self.log.extend(self.disk.bring_back(number));
+            self.log.extend(self.disk.move_back(number));
         }
         for number in 0..ROOTS.len() {
             // A folder may have been replaced by a file, or be inside one that is gone.
             if !self.disk.root(number).is_dir() {
-                let words = self.unregister(number)?;
-                self.log.extend(words);
+                let text = self.unregister(number)?;
+                self.log.extend(text);
             }
         }
         if self.registered.is_empty() || self.registered.keys().any(|path| !path.is_dir()) {

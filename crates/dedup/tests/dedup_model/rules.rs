@@ -78,7 +78,7 @@ pub(crate) type Ignores = Vec<(std::path::PathBuf, String)>;
 
 impl Rules {
     /// Whether a folder, or a link, is looked at. `path` is that in the root.
-    pub(crate) fn takes_folder(&self, path: &Path, ignores: &Ignores) -> bool {
+    pub(crate) fn matches_folder(&self, path: &Path, ignores: &Ignores) -> bool {
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         !(self.skip_hidden && hidden
             || self.exclude.iter().any(|pattern| pattern.matches(path))
@@ -86,12 +86,12 @@ impl Rules {
     }
 
     /// Whether a file is looked at, as far as its name is concerned.
-    pub(crate) fn takes_file(&self, path: &Path, ignores: &Ignores) -> bool {
+    pub(crate) fn matches_file(&self, path: &Path, ignores: &Ignores) -> bool {
         let included = self.include.is_empty() || self.include.iter().any(|pattern| pattern.matches(path));
-        included && self.takes_folder(path, ignores)
+        included && self.matches_folder(path, ignores)
     }
 
-    pub(crate) fn takes_stat(&self, size: u64, mtime_ns: i64) -> bool {
+    pub(crate) fn matches_stat(&self, size: u64, mtime_ns: i64) -> bool {
         self.min_size.is_none_or(|min| size >= min)
             && self.max_size.is_none_or(|max| size <= max)
             && self.older_than_day.is_none_or(|day| mtime_ns < day * DAY_NS)

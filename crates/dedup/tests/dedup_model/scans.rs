@@ -9,7 +9,7 @@ use gristmill_store::Store;
 use gristmill_store::roots::Root;
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::answers;
+use crate::catalog;
 use crate::disk::Disk;
 use crate::ops::{self, Meanwhile, Op, ScanOp, Stop};
 
@@ -41,21 +41,21 @@ fn is_reached(stop: Stop, progress: ScanProgress) -> bool {
 
 /// Scans, and calls `act` once when the scan has come to where it is to stop.
 fn run_until(store: &Store, roots: &[Root], op: &ScanOp, act: impl Fn(&ScanHandle)) -> Result<ScanSummary> {
-    let control = Arc::new(ScanHandle::default());
+    let handle = Arc::new(ScanHandle::default());
     let options = op.options();
     if op.stop == Stop::Before {
-        act(&control);
+        act(&handle);
     }
     if matches!(op.stop, Stop::Never | Stop::Before) {
-        return scan(store, roots, &options, &control);
+        return scan(store, roots, &options, &handle);
     }
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| scan(store, roots, &options, &control));
-        while !running.is_finished() && !is_reached(op.stop, control.progress()) {
+        let running = scope.spawn(|| scan(store, roots, &options, &handle));
+        while !running.is_finished() && !is_reached(op.stop, handle.progress()) {
             std::thread::yield_now();
         }
         if !running.is_finished() {
-            act(&control);
+            act(&handle);
         }
         running.join().expect("a scan that does not panic")
     })
@@ -63,7 +63,7 @@ fn run_until(store: &Store, roots: &[Root], op: &ScanOp, act: impl Fn(&ScanHandl
 
 /// Scans, and where the operation says, does what it says and stops.
 pub(crate) fn run(store: &Store, roots: &[Root], op: &ScanOp, disk: &Disk) -> Result<ScanSummary> {
-    run_until(store, roots, op, |control| {
+    run_until(store, roots, op, |handle| {
         match &op.meanwhile {
             None => {}
             Some(Meanwhile::Edits(edits, stops)) => {
@@ -81,7 +81,7 @@ pub(crate) fn run(store: &Store, roots: &[Root], op: &ScanOp, disk: &Disk) -> Re
                 let _ = scan(store, &chosen(&one, &all), &one.options(), &Arc::default());
             }
         }
-        control.cancel();
+        handle.cancel();
     })
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn be_killed() -> Option<()> {
     let (seed, mounts, index) = (numbers.next()?, numbers.next()? == 1, numbers.next()?);
     let op = ops::choose(seed, mounts).swap_remove(usize::try_from(index).ok()?);
     let Op::Scan(op) = op else { return None };
-    let store = answers::open(Path::new(&store));
+    let store = catalog::open(Path::new(&store));
     let roots = store.roots().list().expect("roots");
     let roots = chosen(&op, &roots);
     // A scan that ends before is not killed. Its errors are not checked.

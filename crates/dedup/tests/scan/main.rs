@@ -5,20 +5,20 @@
 
 #![cfg(target_os = "linux")]
 
-mod bed;
-mod brute;
+mod brute_force;
+mod catalog_states;
+mod changing_files;
 mod coverage;
-mod errors;
 mod filters;
-mod gone;
-mod known;
+mod fixture;
+mod known_tree;
 mod links;
-mod one_file;
-mod random;
-mod reading;
+mod random_trees;
+mod read_selection;
+mod reclaimable;
+mod removed_files;
 mod roots;
-mod space;
-mod states;
-mod stop;
-mod unscanned;
-mod unstable;
+mod same_file;
+mod stop_and_resume;
+mod unreadable;
+mod unscanned_entries;

@@ -9,14 +9,14 @@ use gristmill_dedup::{ScanHandle, ScanOptions, roots};
 use gristmill_store::catalog::{Algorithm, FolderRef, GroupQuery, Listing, Stat};
 use gristmill_store::roots::{RemovedRoot, Root};
 
-use crate::bed::{Bed, bytes, set, sets, write};
+use crate::fixture::{Fixture, bytes, set, sets, write};
 
-fn paths(bed: &Bed, root: &Root) -> std::collections::BTreeSet<PathBuf> {
-    bed.files_of(root.id).into_keys().collect()
+fn paths(fixture: &Fixture, root: &Root) -> std::collections::BTreeSet<PathBuf> {
+    fixture.files_of(root.id).into_keys().collect()
 }
 
-fn all(bed: &Bed) -> Vec<Root> {
-    bed.store.roots().list().expect("roots")
+fn all(fixture: &Fixture) -> Vec<Root> {
+    fixture.store.roots().list().expect("roots")
 }
 
 const FILES: [(&str, u64, usize); 5] =
@@ -24,230 +24,230 @@ const FILES: [(&str, u64, usize); 5] =
 const GROUP: &[&str] = &["a", "in/b", "in/deep/c"];
 
 #[test]
-fn a_root_registered_inside_another_takes_its_rows_along() {
-    let bed = Bed::of(&FILES);
-    bed.scan();
-    let before = bed.files();
-    let inner = bed.register(&bed.at("in"));
+fn root_registered_inside_another_takes_over_its_rows() {
+    let fixture = Fixture::of(&FILES);
+    fixture.scan();
+    let before = fixture.files();
+    let inner = fixture.register(&fixture.at("in"));
     // At once, before anybody scans: nothing was lost, nothing is there twice.
-    assert_eq!(paths(&bed, &inner), set(&["alone", "b", "deep/c"]));
-    assert_eq!(bed.present(), set(&["a", "in0"]));
-    bed.has_groups(&[GROUP]);
-    assert_eq!(bed.files_of(inner.id)[&PathBuf::from("b")].id, before[&PathBuf::from("in/b")].id);
-    let summary = bed.scan_all(&[inner, bed.root.clone()], &ScanOptions::default());
+    assert_eq!(paths(&fixture, &inner), set(&["alone", "b", "deep/c"]));
+    assert_eq!(fixture.present(), set(&["a", "in0"]));
+    fixture.assert_groups(&[GROUP]);
+    assert_eq!(fixture.files_of(inner.id)[&PathBuf::from("b")].id, before[&PathBuf::from("in/b")].id);
+    let summary = fixture.scan_all(&[inner, fixture.root.clone()], &ScanOptions::default());
     assert_eq!(summary.roots.len(), 2);
     assert_eq!((summary.read_files, summary.new_files, summary.removed_files), (0, 0, 0), "{summary:?}");
     assert_eq!(summary.files, 5);
-    bed.has_groups(&[GROUP]);
-    let counts: Vec<_> = all(&bed).iter().map(|root| root.files).collect();
+    fixture.assert_groups(&[GROUP]);
+    let counts: Vec<_> = all(&fixture).iter().map(|root| root.files).collect();
     assert_eq!(counts, [Some(2), Some(3)]);
 }
 
 #[test]
-fn the_root_around_a_new_one_has_the_numbers_that_are_left_to_it() {
-    let bed = Bed::of(&FILES);
-    bed.scan();
-    let inner = bed.register(&bed.at("in"));
-    bed.is_sound();
-    bed.scan_all(&[inner], &ScanOptions::default());
+fn outer_root_totals_exclude_a_new_inner_root() {
+    let fixture = Fixture::of(&FILES);
+    fixture.scan();
+    let inner = fixture.register(&fixture.at("in"));
+    fixture.assert_sound();
+    fixture.scan_all(&[inner], &ScanOptions::default());
 }
 
 #[test]
-fn a_root_registered_around_another_leaves_it_its_own() {
-    let bed = Bed::of(&FILES);
-    let around = bed.register(&bed.outside(""));
-    let mut bed = Bed { root: around, ..bed };
-    let tree = all(&bed).into_iter().find(|root| root.id != bed.root.id).expect("the tree");
-    bed.scan_all(std::slice::from_ref(&tree), &ScanOptions::default());
-    write(&bed.at("beside"), &bytes(1, 50));
+fn outer_root_does_not_take_rows_of_an_inner_root() {
+    let fixture = Fixture::of(&FILES);
+    let around = fixture.register(&fixture.outside(""));
+    let mut fixture = Fixture { root: around, ..fixture };
+    let tree = all(&fixture).into_iter().find(|root| root.id != fixture.root.id).expect("the tree");
+    fixture.scan_all(std::slice::from_ref(&tree), &ScanOptions::default());
+    write(&fixture.at("beside"), &bytes(1, 50));
     // What is inside is scanned, too; the store's own files are not what this is about.
     let filter = gristmill_dedup::Filter { exclude: vec!["t.db*".into()], ..Default::default() };
-    let summary = bed.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
-    assert_eq!(summary.roots, [bed.root.path.clone(), tree.path.clone()]);
+    let summary = fixture.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
+    assert_eq!(summary.roots, [fixture.root.path.clone(), tree.path.clone()]);
     assert_eq!((summary.files, summary.new_files, summary.read_files), (6, 1, 1), "{summary:?}");
-    assert_eq!(bed.present(), set(&["beside"]));
-    assert_eq!(bed.groups(), sets(&[&["beside", "tree/a", "tree/in/b", "tree/in/deep/c"]]));
-    bed.root = tree;
-    assert_eq!(bed.present().len(), 5);
+    assert_eq!(fixture.present(), set(&["beside"]));
+    assert_eq!(fixture.groups(), sets(&[&["beside", "tree/a", "tree/in/b", "tree/in/deep/c"]]));
+    fixture.root = tree;
+    assert_eq!(fixture.present().len(), 5);
 }
 
 #[test]
-fn three_roots_inside_each_other() {
-    let bed = Bed::of(&FILES);
-    bed.scan();
+fn three_nested_roots_each_keep_their_own_files() {
+    let fixture = Fixture::of(&FILES);
+    fixture.scan();
     // The innermost first: then the one between takes only what is its own.
-    let innermost = bed.register(&bed.at("in/deep"));
-    let between = bed.register(&bed.at("in"));
+    let innermost = fixture.register(&fixture.at("in/deep"));
+    let between = fixture.register(&fixture.at("in"));
     for _ in 0..2 {
-        assert_eq!(paths(&bed, &innermost), set(&["c"]));
-        assert_eq!(paths(&bed, &between), set(&["alone", "b"]));
-        assert_eq!(bed.present(), set(&["a", "in0"]));
-        let summary = bed.scan();
+        assert_eq!(paths(&fixture, &innermost), set(&["c"]));
+        assert_eq!(paths(&fixture, &between), set(&["alone", "b"]));
+        assert_eq!(fixture.present(), set(&["a", "in0"]));
+        let summary = fixture.scan();
         assert_eq!((summary.files, summary.read_files, summary.new_files), (5, 0, 0), "{summary:?}");
-        bed.has_groups(&[GROUP]);
+        fixture.assert_groups(&[GROUP]);
     }
 }
 
 #[test]
-fn one_folder_is_one_root_however_it_is_called() {
-    let bed = Bed::of(&FILES);
-    symlink(&bed.root.path, bed.outside("alias")).expect("a link");
+fn folder_is_one_root_whatever_path_names_it() {
+    let fixture = Fixture::of(&FILES);
+    symlink(&fixture.root.path, fixture.outside("alias")).expect("a link");
     for word in ["alias", "alias/", "alias/in/..", "./tree", "tree/../alias"] {
-        let path = roots::resolve(&bed.outside(word)).expect("a folder");
-        assert_eq!(bed.store.roots().register(&path).expect("a root").id, bed.root.id, "{word}");
-        assert_eq!(roots::named(&bed.store, &bed.outside(word)).expect("a root").id, bed.root.id);
+        let path = roots::resolve(&fixture.outside(word)).expect("a folder");
+        assert_eq!(fixture.store.roots().register(&path).expect("a root").id, fixture.root.id, "{word}");
+        assert_eq!(roots::named(&fixture.store, &fixture.outside(word)).expect("a root").id, fixture.root.id);
     }
-    assert_eq!(roots::named(&bed.store, "tree".as_ref()).expect("a root").id, bed.root.id);
-    assert_eq!(all(&bed).len(), 1);
+    assert_eq!(roots::named(&fixture.store, "tree".as_ref()).expect("a root").id, fixture.root.id);
+    assert_eq!(all(&fixture).len(), 1);
     // By a link into it: inside it, and so found twice by nobody.
-    let inner = bed.register(&bed.outside("alias/in"));
-    assert_eq!(inner.path, bed.at("in"));
-    assert_eq!(bed.scan().files, 5);
-    bed.has_groups(&[GROUP]);
+    let inner = fixture.register(&fixture.outside("alias/in"));
+    assert_eq!(inner.path, fixture.at("in"));
+    assert_eq!(fixture.scan().files, 5);
+    fixture.assert_groups(&[GROUP]);
 }
 
 #[test]
-fn what_is_no_folder_is_refused_by_name() {
-    let bed = Bed::of(&FILES);
+fn path_that_is_not_a_folder_is_refused_with_a_reason() {
+    let fixture = Fixture::of(&FILES);
     for (word, why) in [("nothing", "no such folder"), ("tree/a", "it is a file")] {
-        let error = roots::resolve(&bed.outside(word)).expect_err("no folder");
+        let error = roots::resolve(&fixture.outside(word)).expect_err("no folder");
         assert!(error.is_user_error() && error.to_string().contains(why), "{error}");
     }
-    let error = roots::named(&bed.store, "nothing".as_ref()).expect_err("no root").to_string();
+    let error = roots::named(&fixture.store, "nothing".as_ref()).expect_err("no root").to_string();
     assert!(error.contains("it is no root") && error.contains("tree"), "{error}");
 }
 
 #[test]
-fn two_roots_with_names_of_one_inode() {
-    let bed = Bed::of(&[("a", 1, 50), ("b", 2, 60)]);
-    let other = bed.register(&bed.outside("other"));
+fn hard_links_in_two_roots_are_one_copy() {
+    let fixture = Fixture::of(&[("a", 1, 50), ("b", 2, 60)]);
+    let other = fixture.register(&fixture.outside("other"));
     for name in ["a", "b"] {
-        std::fs::hard_link(bed.at(name), bed.outside("other").join(name)).expect("a hard link");
+        std::fs::hard_link(fixture.at(name), fixture.outside("other").join(name)).expect("a hard link");
     }
-    write(&bed.outside("other/copy"), &bytes(1, 50));
-    let summary = bed.scan_all(&all(&bed), &ScanOptions::default());
+    write(&fixture.outside("other/copy"), &bytes(1, 50));
+    let summary = fixture.scan_all(&all(&fixture), &ScanOptions::default());
     assert_eq!((summary.files, summary.read_files), (5, 2), "{summary:?}");
-    let parent = bed.outside("");
+    let parent = fixture.outside("");
     let expected = sets(&[&["other/a", "other/copy", "tree/a"]]);
-    assert_eq!(bed.groups_under(&parent), expected);
-    let group = bed.group_list().remove(0);
+    assert_eq!(fixture.groups_under(&parent), expected);
+    let group = fixture.group_list().remove(0);
     assert_eq!((group.copies, group.redundant), (2, 50));
     let across = GroupQuery { across_roots: true, ..GroupQuery::default() };
-    assert_eq!(bed.store.catalog().groups(&across).expect("groups").total, 1);
-    let one = GroupQuery { roots: vec![bed.root.id], ..GroupQuery::default() };
-    assert_eq!(bed.store.catalog().groups(&one).expect("groups").total, 0);
+    assert_eq!(fixture.store.catalog().groups(&across).expect("groups").total, 1);
+    let one = GroupQuery { roots: vec![fixture.root.id], ..GroupQuery::default() };
+    assert_eq!(fixture.store.catalog().groups(&one).expect("groups").total, 0);
     let one = GroupQuery { roots: vec![other.id], ..GroupQuery::default() };
-    assert_eq!(bed.store.catalog().groups(&one).expect("groups").total, 1);
+    assert_eq!(fixture.store.catalog().groups(&one).expect("groups").total, 1);
 }
 
 /// The other root's file was not worth reading before.
 #[test]
-fn a_file_of_another_root_is_read_when_it_becomes_a_candidate() {
-    let bed = Bed::of(&[("a", 1, 50)]);
-    let other = bed.register(&bed.outside("other"));
-    write(&bed.outside("other/b"), &bytes(1, 50));
-    assert_eq!(bed.scan().read_files, 0);
-    let summary = bed.scan_all(std::slice::from_ref(&other), &ScanOptions::default());
+fn file_of_another_root_is_read_when_it_becomes_a_candidate() {
+    let fixture = Fixture::of(&[("a", 1, 50)]);
+    let other = fixture.register(&fixture.outside("other"));
+    write(&fixture.outside("other/b"), &bytes(1, 50));
+    assert_eq!(fixture.scan().read_files, 0);
+    let summary = fixture.scan_all(std::slice::from_ref(&other), &ScanOptions::default());
     assert_eq!((summary.read_files, summary.files), (2, 1));
-    assert_eq!(bed.row("a").algorithm, Some(Algorithm::Blake3));
-    assert_eq!(bed.group_list().len(), 1);
+    assert_eq!(fixture.row("a").algorithm, Some(Algorithm::Blake3));
+    assert_eq!(fixture.group_list().len(), 1);
     // One whose folder is gone, with its disk, is left alone.
-    write(&bed.outside("other/c"), &bytes(4, 70));
-    bed.write("d", &bytes(4, 70));
-    bed.scan_with(&crate::bed::mode(gristmill_dedup::ScanMode::Walk));
-    std::fs::rename(&bed.root.path, bed.outside("elsewhere")).expect("moved");
-    let summary = bed.scan_all(&[other], &ScanOptions::default());
+    write(&fixture.outside("other/c"), &bytes(4, 70));
+    fixture.write("d", &bytes(4, 70));
+    fixture.scan_with(&crate::fixture::mode(gristmill_dedup::ScanMode::Walk));
+    std::fs::rename(&fixture.root.path, fixture.outside("elsewhere")).expect("moved");
+    let summary = fixture.scan_all(&[other], &ScanOptions::default());
     assert_eq!((summary.errors, summary.removed_files, summary.read_files), (0, 0, 1));
-    assert_eq!(bed.present(), set(&["a", "d"]));
+    assert_eq!(fixture.present(), set(&["a", "d"]));
 }
 
 #[test]
-fn a_file_of_a_root_that_was_not_there_is_read_when_it_is_back() {
-    let bed = Bed::of(&[("a", 1, 50)]);
-    let other = bed.register(&bed.outside("other"));
-    write(&bed.outside("other/b"), &bytes(1, 50));
-    bed.scan();
-    std::fs::rename(&bed.root.path, bed.outside("elsewhere")).expect("moved");
-    assert_eq!(bed.scan_all(std::slice::from_ref(&other), &ScanOptions::default()).errors, 0);
-    assert_eq!(bed.group_list(), []);
-    std::fs::rename(bed.outside("elsewhere"), &bed.root.path).expect("moved");
-    bed.scan_all(&all(&bed), &ScanOptions::default());
-    assert_eq!(bed.groups_under(&bed.outside("")), sets(&[&["other/b", "tree/a"]]));
+fn file_of_an_unreachable_root_is_read_when_the_root_returns() {
+    let fixture = Fixture::of(&[("a", 1, 50)]);
+    let other = fixture.register(&fixture.outside("other"));
+    write(&fixture.outside("other/b"), &bytes(1, 50));
+    fixture.scan();
+    std::fs::rename(&fixture.root.path, fixture.outside("elsewhere")).expect("moved");
+    assert_eq!(fixture.scan_all(std::slice::from_ref(&other), &ScanOptions::default()).errors, 0);
+    assert_eq!(fixture.group_list(), []);
+    std::fs::rename(fixture.outside("elsewhere"), &fixture.root.path).expect("moved");
+    fixture.scan_all(&all(&fixture), &ScanOptions::default());
+    assert_eq!(fixture.groups_under(&fixture.outside("")), sets(&[&["other/b", "tree/a"]]));
 }
 
 #[test]
-fn a_root_that_is_removed_is_forgotten_and_nothing_else() {
-    let bed = Bed::of(&FILES);
-    let other = bed.register(&bed.outside("other"));
-    write(&bed.outside("other/f/x"), &bytes(1, 50));
-    write(&bed.outside("other/y"), &bytes(1, 50));
-    bed.scan_all(&all(&bed), &ScanOptions::default());
-    assert_eq!(bed.group_list()[0].members.len(), 5);
-    let forgotten = bed.store.roots().remove(other.id).expect("removed");
+fn removing_a_root_deletes_only_its_rows() {
+    let fixture = Fixture::of(&FILES);
+    let other = fixture.register(&fixture.outside("other"));
+    write(&fixture.outside("other/f/x"), &bytes(1, 50));
+    write(&fixture.outside("other/y"), &bytes(1, 50));
+    fixture.scan_all(&all(&fixture), &ScanOptions::default());
+    assert_eq!(fixture.group_list()[0].members.len(), 5);
+    let forgotten = fixture.store.roots().remove(other.id).expect("removed");
     assert_eq!(forgotten, RemovedRoot { folders: 2, files: 2 });
-    assert!(bed.outside("other/f/x").exists());
-    bed.has_groups(&[GROUP]);
-    assert_eq!(all(&bed).len(), 1);
-    bed.is_sound();
-    assert!(bed.store.roots().remove(other.id).is_err());
+    assert!(fixture.outside("other/f/x").exists());
+    fixture.assert_groups(&[GROUP]);
+    assert_eq!(all(&fixture).len(), 1);
+    fixture.assert_sound();
+    assert!(fixture.store.roots().remove(other.id).is_err());
     // Registered again, it is new.
-    let other = bed.register(&bed.outside("other"));
-    assert_eq!(bed.scan_all(&[other], &ScanOptions::default()).new_files, 2);
+    let other = fixture.register(&fixture.outside("other"));
+    assert_eq!(fixture.scan_all(&[other], &ScanOptions::default()).new_files, 2);
 }
 
 #[test]
-fn an_inner_root_that_is_removed_goes_back_to_the_one_around_it() {
-    let bed = Bed::of(&FILES);
-    let inner = bed.register(&bed.at("in"));
-    bed.scan();
-    bed.store.roots().remove(inner.id).expect("removed");
-    assert_eq!(bed.scan().new_files, 3);
-    bed.has_groups(&[GROUP]);
-    assert_eq!(bed.present().len(), 5);
+fn files_of_a_removed_inner_root_return_to_the_outer_root() {
+    let fixture = Fixture::of(&FILES);
+    let inner = fixture.register(&fixture.at("in"));
+    fixture.scan();
+    fixture.store.roots().remove(inner.id).expect("removed");
+    assert_eq!(fixture.scan().new_files, 3);
+    fixture.assert_groups(&[GROUP]);
+    assert_eq!(fixture.present().len(), 5);
 }
 
 #[test]
-fn an_inner_root_whose_folder_is_gone_does_not_hold_up_the_one_around_it() {
-    let bed = Bed::of(&FILES);
-    let inner = bed.register(&bed.at("in"));
-    bed.scan();
-    bed.take_away("in");
-    bed.write("new", &bytes(1, 50));
-    let summary = bed.scan();
+fn missing_inner_root_does_not_stop_the_scan_of_the_outer_root() {
+    let fixture = Fixture::of(&FILES);
+    let inner = fixture.register(&fixture.at("in"));
+    fixture.scan();
+    fixture.move_away("in");
+    fixture.write("new", &bytes(1, 50));
+    let summary = fixture.scan();
     assert_eq!((summary.new_files, summary.removed_files, summary.errors), (1, 0, 1), "{summary:?}");
     assert!(summary.error_samples[0].contains("tree/in: cannot be read"), "{summary:?}");
-    assert_eq!(paths(&bed, &inner), set(&["alone", "b", "deep/c"]));
-    bed.bring_back("in");
-    let summary = bed.scan();
+    assert_eq!(paths(&fixture, &inner), set(&["alone", "b", "deep/c"]));
+    fixture.move_back("in");
+    let summary = fixture.scan();
     assert_eq!((summary.errors, summary.files, summary.read_files), (0, 6, 0), "{summary:?}");
-    bed.has_groups(&[&["a", "in/b", "in/deep/c", "new"]]);
+    fixture.assert_groups(&[&["a", "in/b", "in/deep/c", "new"]]);
 }
 
 #[test]
-fn a_root_with_a_name_that_is_no_text() {
-    let bed = Bed::new();
+fn root_path_may_be_invalid_utf8() {
+    let fixture = Fixture::new();
     let name = std::ffi::OsStr::from_bytes(b"r\xf6\x1a\n");
-    write(&bed.outside(name).join("f/a"), &bytes(1, 50));
-    write(&bed.outside(name).join("b"), &bytes(1, 50));
-    let root = bed.register(&bed.outside(name));
-    assert_eq!(root.path, bed.outside(name));
-    bed.scan_all(std::slice::from_ref(&root), &ScanOptions::default());
-    assert_eq!(bed.groups_under(&root.path), sets(&[&["b", "f/a"]]));
-    let inner = bed.register(&bed.outside(name).join("f"));
-    assert_eq!(paths(&bed, &inner), set(&["a"]));
-    let summary = bed.scan_all(&[root], &ScanOptions::default());
+    write(&fixture.outside(name).join("f/a"), &bytes(1, 50));
+    write(&fixture.outside(name).join("b"), &bytes(1, 50));
+    let root = fixture.register(&fixture.outside(name));
+    assert_eq!(root.path, fixture.outside(name));
+    fixture.scan_all(std::slice::from_ref(&root), &ScanOptions::default());
+    assert_eq!(fixture.groups_under(&root.path), sets(&[&["b", "f/a"]]));
+    let inner = fixture.register(&fixture.outside(name).join("f"));
+    assert_eq!(paths(&fixture, &inner), set(&["a"]));
+    let summary = fixture.scan_all(&[root], &ScanOptions::default());
     assert_eq!((summary.new_files, summary.read_files, summary.duplicate_groups), (0, 0, 1));
 }
 
 /// Does something while a first scan waits a second for its second file.
-fn while_scanning(bed: &Bed, body: impl FnOnce()) {
-    let control = Arc::new(ScanHandle::default());
+fn while_scanning(fixture: &Fixture, body: impl FnOnce()) {
+    let handle = Arc::new(ScanHandle::default());
     let slowly = ScanOptions { io_limit: Some(100), workers: Some(1), ..ScanOptions::default() };
     std::thread::scope(|scope| {
-        let roots = std::slice::from_ref(&bed.root);
-        let scan = scope.spawn(|| bed.try_scan(roots, &slowly, &control).expect("a scan"));
-        while control.progress().bytes_read == 0 {
-            assert!(!scan.is_finished(), "it was over before it came so far");
+        let roots = std::slice::from_ref(&fixture.root);
+        let scan = scope.spawn(|| fixture.try_scan(roots, &slowly, &handle).expect("a scan"));
+        while handle.progress().bytes_read == 0 {
+            assert!(!scan.is_finished(), "the scan ended before it read anything");
             std::thread::yield_now();
         }
         body();
@@ -257,24 +257,26 @@ fn while_scanning(bed: &Bed, body: impl FnOnce()) {
 
 /// Two first scans at one time: what each has only once, both together have twice.
 #[test]
-fn a_root_that_is_scanned_meanwhile_is_compared_too() {
-    let bed = Bed::of(&[("slow", 1, 100), ("slow too", 1, 100), ("here", 2, 70)]);
-    write(&bed.outside("other/there"), &bytes(2, 70));
-    let other = bed.register(&bed.outside("other"));
-    while_scanning(&bed, || drop(bed.scan_all(std::slice::from_ref(&other), &ScanOptions::default())));
+fn root_scanned_at_the_same_time_is_compared() {
+    let fixture = Fixture::of(&[("slow", 1, 100), ("slow too", 1, 100), ("here", 2, 70)]);
+    write(&fixture.outside("other/there"), &bytes(2, 70));
+    let other = fixture.register(&fixture.outside("other"));
+    while_scanning(&fixture, || {
+        drop(fixture.scan_all(std::slice::from_ref(&other), &ScanOptions::default()))
+    });
     let groups = sets(&[&["tree/slow", "tree/slow too"], &["tree/here", "other/there"]]);
-    assert_eq!(bed.groups_under(&bed.outside("")), groups);
+    assert_eq!(fixture.groups_under(&fixture.outside("")), groups);
 }
 
 /// What was read of a file whose row somebody else has written meanwhile is not lost on the way.
 #[test]
-fn a_file_that_another_program_records_meanwhile_is_read() {
-    let bed = Bed::of(&[("slow", 1, 100), ("slow too", 1, 100)]);
-    while_scanning(&bed, || {
-        let top = FolderRef { root: bed.root.id, id: None, path: PathBuf::new() };
+fn file_recorded_meanwhile_by_another_program_is_read() {
+    let fixture = Fixture::of(&[("slow", 1, 100), ("slow too", 1, 100)]);
+    while_scanning(&fixture, || {
+        let top = FolderRef { root: fixture.root.id, id: None, path: PathBuf::new() };
         let stat = Stat { size: 100, mtime_ns: 1, ctime_ns: 1, inode: 1, device: 1, ..Stat::default() };
         let listing = Listing { new_files: vec![("slow".into(), stat)], ..Listing::new(1, top) };
-        bed.store.catalog().record(vec![listing]).expect("recorded");
+        fixture.store.catalog().record(vec![listing]).expect("recorded");
     });
-    bed.has_groups(&[&["slow", "slow too"]]);
+    fixture.assert_groups(&[&["slow", "slow too"]]);
 }

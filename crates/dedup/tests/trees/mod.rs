@@ -14,30 +14,30 @@ use gristmill_store::{Durability, Store, UtcTime, WallClock};
 
 /// What is in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum What {
+pub(crate) enum FileContent {
     Empty,
     /// Of this size, hashed to this.
     Hashed(u64, u8),
     /// Of this size, never hashed.
-    Alone(u64),
+    Unique(u64),
     /// Could not be read.
     Unknown(u64),
 }
 
-impl What {
+impl FileContent {
     pub(crate) fn size(self) -> u64 {
         match self {
-            What::Empty => 0,
-            What::Hashed(size, _) | What::Alone(size) | What::Unknown(size) => size,
+            FileContent::Empty => 0,
+            FileContent::Hashed(size, _) | FileContent::Unique(size) | FileContent::Unknown(size) => size,
         }
     }
 }
 
 /// A file to be written: where it is in its root, what is in it, its inode (0 for one of its own).
 #[derive(Clone, Debug)]
-pub(crate) struct Planned {
+pub(crate) struct TestFile {
     pub(crate) path: OsString,
-    pub(crate) what: What,
+    pub(crate) what: FileContent,
     pub(crate) inode: u64,
     pub(crate) ctime_ns: i64,
     /// Bytes on the disk, if not its size.
@@ -45,12 +45,12 @@ pub(crate) struct Planned {
     pub(crate) links: LinkKind,
 }
 
-pub(crate) fn file(path: impl Into<OsString>, what: What) -> Planned {
-    Planned { path: path.into(), what, inode: 0, ctime_ns: 1, allocated: None, links: LinkKind::Unknown }
+pub(crate) fn file(path: impl Into<OsString>, what: FileContent) -> TestFile {
+    TestFile { path: path.into(), what, inode: 0, ctime_ns: 1, allocated: None, links: LinkKind::Unknown }
 }
 
 /// An entry that is passed over: a link with a target, or without one something that is not known.
-pub(crate) fn passed_over(name: &str, target: Option<&str>) -> Skipped {
+pub(crate) fn skipped_entry(name: &str, target: Option<&str>) -> Skipped {
     let sum =
         |text: String| u128::from_str_radix(&blake3::hash(text.as_bytes()).to_hex()[..32], 16).expect("hex");
     let unknown = u64::from(target.is_none());
@@ -59,7 +59,7 @@ pub(crate) fn passed_over(name: &str, target: Option<&str>) -> Skipped {
 }
 
 /// A store that lives as long as its folder.
-pub(crate) struct Trees {
+pub(crate) struct CatalogFixture {
     pub(crate) store: Store,
     pub(crate) clock: WallClock,
     /// Entries that are passed over in folders of the roots that are written next. With None nothing is recorded of them.
@@ -68,18 +68,18 @@ pub(crate) struct Trees {
     next_inode: u64,
 }
 
-impl Trees {
+impl CatalogFixture {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let clock = WallClock::manual(UtcTime::parse("2026-03-04 05:06:07").expect("a time"));
         let options = Store::options().durability(Durability::Normal).clock(clock.clone());
         let store = options.open(folder.path().join("t.db")).expect("a store");
-        Trees { store, clock, skipped: BTreeMap::new(), _folder: folder, next_inode: 1 << 32 }
+        CatalogFixture { store, clock, skipped: BTreeMap::new(), _folder: folder, next_inode: 1 << 32 }
     }
 
     /// Writes a root with these files, the folders they need, and `folders` besides. Those of `failed` could not
     /// be read to their end.
-    pub(crate) fn root(&mut self, root: &str, files: &[Planned], folders: &[&str], failed: &[&str]) -> i64 {
+    pub(crate) fn root(&mut self, root: &str, files: &[TestFile], folders: &[&str], failed: &[&str]) -> i64 {
         let root = self.store.roots().register(Path::new(root)).expect("a root").id;
         let wanted = gristmill_store::scans::ScanRequest {
             root,
@@ -133,13 +133,13 @@ impl Trees {
         self.each_file(root, |path, id| {
             let (stat, what) = stats[path];
             let finding = match what {
-                What::Hashed(size, content) => {
+                FileContent::Hashed(size, content) => {
                     let mut hash = vec![content; 32];
                     hash[..8].copy_from_slice(&size.to_be_bytes());
                     ReadResult::Content(Algorithm::Blake3, hash)
                 }
-                What::Unknown(_) => ReadResult::Failed("no".into()),
-                What::Empty | What::Alone(_) => return,
+                FileContent::Unknown(_) => ReadResult::Failed("no".into()),
+                FileContent::Empty | FileContent::Unique(_) => return,
             };
             hashed.push(HashedFile { id, stat, result: finding });
         });

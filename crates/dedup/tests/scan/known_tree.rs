@@ -11,23 +11,23 @@ use std::path::{Path, PathBuf};
 use gristmill_dedup::{ScanOptions, ScanSummary};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
-use crate::bed::{ALGORITHMS, Bed, KIB, MIB, Sets, bytes, sets};
+use crate::fixture::{ALGORITHMS, Fixture, GroupSet, KIB, MIB, bytes, sets};
 
 const SMALL: usize = 64 * KIB;
 
 struct Tree {
-    bed: Bed,
-    groups: Sets,
+    fixture: Fixture,
+    groups: GroupSet,
     files: u64,
 }
 
 impl Tree {
     fn new() -> Self {
-        Tree { bed: Bed::new(), groups: Sets::new(), files: 0 }
+        Tree { fixture: Fixture::new(), groups: GroupSet::new(), files: 0 }
     }
 
     fn file(&mut self, path: impl AsRef<Path>, bytes: &[u8]) {
-        self.bed.write(path, bytes);
+        self.fixture.write(path, bytes);
         self.files += 1;
     }
 
@@ -85,14 +85,14 @@ fn hard_links(tree: &mut Tree) {
     // One inode, whatever its names: no group.
     for (seed, size) in [(60, 99), (61, MIB + 1)] {
         tree.file(format!("links/{size}/first"), &bytes(seed, size));
-        tree.bed.link(&format!("links/{size}/first"), &format!("links/{size}/second"));
+        tree.fixture.link(&format!("links/{size}/first"), &format!("links/{size}/second"));
         tree.files += 1;
     }
     // Two names and a copy.
     for (seed, size) in [(62, 555), (63, MIB + 9)] {
         tree.group(&[format!("copied/{size}/first"), format!("copied/{size}/copy")], &bytes(seed, size));
         let name = format!("copied/{size}/other");
-        tree.bed.link(&format!("copied/{size}/first"), &name);
+        tree.fixture.link(&format!("copied/{size}/first"), &name);
         tree.files += 1;
         let mut group: BTreeSet<PathBuf> =
             [format!("copied/{size}/first"), format!("copied/{size}/copy")].map(PathBuf::from).into();
@@ -103,12 +103,12 @@ fn hard_links(tree: &mut Tree) {
 }
 
 /// Links, a pipe and a socket: none of them is a file, and none is opened, or this would wait forever.
-fn others(bed: &Bed) {
-    bed.symlink("alike/1/one", "a link");
-    bed.symlink("alike", "a link to a folder");
-    bed.symlink("nowhere", "a link to nothing");
-    rustix::fs::mknodat(CWD, bed.at("pipe"), FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
-    let _ = UnixListener::bind(bed.at("socket")).expect("a socket");
+fn others(fixture: &Fixture) {
+    fixture.symlink("alike/1/one", "a link");
+    fixture.symlink("alike", "a link to a folder");
+    fixture.symlink("nowhere", "a link to nothing");
+    rustix::fs::mknodat(CWD, fixture.at("pipe"), FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
+    let _ = UnixListener::bind(fixture.at("socket")).expect("a socket");
 }
 
 /// The same file at both ends of a path that is longer than the system takes.
@@ -117,7 +117,8 @@ fn deep(tree: &mut Tree) {
     tree.group(&["shallow"], &content);
     tree.groups.remove(&["shallow"].map(PathBuf::from).into());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let mut here: OwnedFd = rustix::fs::open(&tree.bed.root.path, flags, Mode::empty()).expect("the root");
+    let mut here: OwnedFd =
+        rustix::fs::open(&tree.fixture.root.path, flags, Mode::empty()).expect("the root");
     let name = OsString::from("n".repeat(200));
     let mut path = PathBuf::new();
     while path.as_os_str().len() < 9_000 {
@@ -138,35 +139,35 @@ fn tree() -> Tree {
     unlike(&mut tree);
     names(&mut tree);
     hard_links(&mut tree);
-    others(&tree.bed);
+    others(&tree.fixture);
     deep(&mut tree);
     tree
 }
 
 #[track_caller]
 fn check(tree: &Tree, options: &ScanOptions) -> ScanSummary {
-    let store = crate::bed::open(tree.bed.folder.path().join("other.db"));
-    let root = store.roots().register(&tree.bed.root.path).expect("a root");
-    let bed = Bed { folder: tempfile::tempdir().expect("a folder"), store, root };
-    let summary = bed.scan_with(options);
-    assert_eq!(bed.groups(), tree.groups, "{options:?}");
+    let store = crate::fixture::open(tree.fixture.folder.path().join("other.db"));
+    let root = store.roots().register(&tree.fixture.root.path).expect("a root");
+    let fixture = Fixture { folder: tempfile::tempdir().expect("a folder"), store, root };
+    let summary = fixture.scan_with(options);
+    assert_eq!(fixture.groups(), tree.groups, "{options:?}");
     assert_eq!((summary.files, summary.new_files), (tree.files, tree.files));
     assert_eq!((summary.links, summary.special_files, summary.errors), (3, 2, 0), "{summary:?}");
     assert_eq!(summary.duplicate_groups, tree.groups.len() as u64);
     assert_eq!(summary.duplicate_files, tree.groups.iter().map(|group| group.len() as u64).sum::<u64>());
-    for group in bed.group_list() {
+    for group in fixture.group_list() {
         assert_eq!(group.algorithm, options.algorithm);
         assert_eq!(group.hash.len(), options.algorithm.length());
     }
-    drop(bed);
+    drop(fixture);
     for end in ["", "-wal", "-shm"] {
-        let _ = std::fs::remove_file(tree.bed.folder.path().join(format!("other.db{end}")));
+        let _ = std::fs::remove_file(tree.fixture.folder.path().join(format!("other.db{end}")));
     }
     summary
 }
 
 #[test]
-fn all_groups_and_no_others_with_every_algorithm_by_one_worker_and_by_many() {
+fn every_algorithm_finds_exactly_the_expected_groups_with_one_or_many_workers() {
     let tree = tree();
     for algorithm in ALGORITHMS {
         for workers in [1, 16] {
@@ -179,14 +180,14 @@ fn all_groups_and_no_others_with_every_algorithm_by_one_worker_and_by_many() {
 }
 
 #[test]
-fn names_of_one_inode_are_one_copy() {
-    let bed = Bed::of(&[("a", 1, 1_000), ("copy", 1, 1_000), ("b", 2, 3_000)]);
-    bed.link("a", "z");
-    bed.link("b", "b too");
-    let summary = bed.scan();
-    bed.has_groups(&[&["a", "copy", "z"]]);
-    let group = bed.group_list().remove(0);
-    let allocated = bed.row("a").stat.allocated;
+fn hard_links_are_one_copy() {
+    let fixture = Fixture::of(&[("a", 1, 1_000), ("copy", 1, 1_000), ("b", 2, 3_000)]);
+    fixture.link("a", "z");
+    fixture.link("b", "b too");
+    let summary = fixture.scan();
+    fixture.assert_groups(&[&["a", "copy", "z"]]);
+    let group = fixture.group_list().remove(0);
+    let allocated = fixture.row("a").stat.allocated;
     assert_eq!((group.size, group.copies, group.redundant), (1_000, 2, 1_000));
     assert_eq!(group.reclaimable, allocated);
     let members: Vec<_> = group.members.iter().map(|m| (m.path.to_str().expect("plain"), m.linked)).collect();
@@ -194,20 +195,20 @@ fn names_of_one_inode_are_one_copy() {
     assert_eq!((summary.duplicate_files, summary.reclaimable_bytes), (3, allocated));
     // An inode counts once in the size, and each of its names as a file.
     assert_eq!((summary.files, summary.bytes), (5, 5_000));
-    let root = bed.store.roots().list().expect("roots").remove(0);
+    let root = fixture.store.roots().list().expect("roots").remove(0);
     assert_eq!((root.files, root.bytes), (Some(5), Some(5_000)));
 }
 
 #[test]
-fn a_hash_is_the_one_that_others_know() {
+fn hashes_match_independent_implementations() {
     for algorithm in ALGORITHMS {
-        let bed = Bed::new();
+        let fixture = Fixture::new();
         for (folder, bytes) in [("small", b"abc".repeat(2)), ("large", b"abc".repeat(400_000))] {
-            bed.write(format!("{folder}/1"), &bytes);
-            bed.write(format!("{folder}/2"), &bytes);
+            fixture.write(format!("{folder}/1"), &bytes);
+            fixture.write(format!("{folder}/2"), &bytes);
         }
-        bed.scan_with(&ScanOptions { algorithm, ..ScanOptions::default() });
-        let hashes = bed.group_list().into_iter().map(|group| (group.size, group.hash)).collect();
+        fixture.scan_with(&ScanOptions { algorithm, ..ScanOptions::default() });
+        let hashes = fixture.group_list().into_iter().map(|group| (group.size, group.hash)).collect();
         let expected = [6, 1_200_000].map(|size| {
             use sha2::Digest;
             let bytes = b"abc".repeat(size / 3);
@@ -224,16 +225,16 @@ fn a_hash_is_the_one_that_others_know() {
 }
 
 #[test]
-fn a_folder_of_many_parts() {
+fn folder_with_more_entries_than_one_listing_part_is_scanned() {
     // More entries than are written at once.
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     for number in 0..1_500 {
-        bed.write(format!("many/{number}"), &bytes(number % 500, 40));
-        std::fs::create_dir_all(bed.at(format!("folders/{number}"))).expect("a folder");
+        fixture.write(format!("many/{number}"), &bytes(number % 500, 40));
+        std::fs::create_dir_all(fixture.at(format!("folders/{number}"))).expect("a folder");
     }
-    let summary = bed.scan();
+    let summary = fixture.scan();
     assert_eq!((summary.files, summary.folders), (1_500, 1_503));
-    assert_eq!(bed.groups().iter().map(BTreeSet::len).collect::<Vec<_>>(), [3; 500]);
-    assert_eq!(bed.scan().read_files, 0);
-    assert_ne!(bed.groups(), sets(&[]));
+    assert_eq!(fixture.groups().iter().map(BTreeSet::len).collect::<Vec<_>>(), [3; 500]);
+    assert_eq!(fixture.scan().read_files, 0);
+    assert_ne!(fixture.groups(), sets(&[]));
 }

@@ -22,10 +22,10 @@ pub(crate) const ALGORITHMS: [Algorithm; 4] =
     [Algorithm::Blake3, Algorithm::Sha256, Algorithm::Sha512, Algorithm::Sha3];
 
 /// Paths of files that are the same, by group.
-pub(crate) type Sets = BTreeSet<BTreeSet<PathBuf>>;
+pub(crate) type GroupSet = BTreeSet<BTreeSet<PathBuf>>;
 
 /// A root called `tree`, room for others beside it, and a store.
-pub(crate) struct Bed {
+pub(crate) struct Fixture {
     pub(crate) folder: TempDir,
     pub(crate) store: Store,
     pub(crate) root: Root,
@@ -46,7 +46,7 @@ pub(crate) fn set(paths: &[&str]) -> BTreeSet<PathBuf> {
     paths.iter().map(PathBuf::from).collect()
 }
 
-pub(crate) fn sets(groups: &[&[&str]]) -> Sets {
+pub(crate) fn sets(groups: &[&[&str]]) -> GroupSet {
     groups.iter().map(|paths| set(paths)).collect()
 }
 
@@ -114,21 +114,21 @@ impl Drop for Mounted {
     }
 }
 
-impl Bed {
+impl Fixture {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         fs::create_dir(folder.path().join("tree")).expect("a tree");
         let store = open(folder.path().join("t.db"));
         let path = roots::resolve(&folder.path().join("tree")).expect("a folder");
         let root = store.roots().register(&path).expect("a root");
-        Bed { folder, store, root }
+        Fixture { folder, store, root }
     }
 
     /// With these files: path, seed and size.
     pub(crate) fn of(files: &[(&str, u64, usize)]) -> Self {
-        let bed = Bed::new();
-        files.iter().for_each(|(path, seed, size)| bed.write(path, &bytes(*seed, *size)));
-        bed
+        let fixture = Fixture::new();
+        files.iter().for_each(|(path, seed, size)| fixture.write(path, &bytes(*seed, *size)));
+        fixture
     }
 
     pub(crate) fn at(&self, path: impl AsRef<Path>) -> PathBuf {
@@ -159,12 +159,12 @@ impl Bed {
 
     /// To and from `away`, where what moves is out of sight. A folder that moves leaves its files as they are, their
     /// change times, too.
-    pub(crate) fn take_away(&self, path: &str) {
+    pub(crate) fn move_away(&self, path: &str) {
         fs::create_dir_all(self.outside("away")).expect("a folder");
         fs::rename(self.at(path), self.outside("away").join(path)).expect("moved");
     }
 
-    pub(crate) fn bring_back(&self, path: &str) {
+    pub(crate) fn move_back(&self, path: &str) {
         fs::rename(self.outside("away").join(path), self.at(path)).expect("moved");
     }
 
@@ -188,7 +188,7 @@ impl Bed {
     pub(crate) fn scan_all(&self, roots: &[Root], options: &ScanOptions) -> ScanSummary {
         let summary = self.try_scan(roots, options, &Arc::default()).expect("a scan");
         assert!(!summary.interrupted);
-        self.is_sound();
+        self.assert_sound();
         summary
     }
 
@@ -196,14 +196,14 @@ impl Bed {
         &self,
         roots: &[Root],
         options: &ScanOptions,
-        control: &Arc<ScanHandle>,
+        handle: &Arc<ScanHandle>,
     ) -> Result<ScanSummary> {
-        scan(&self.store, roots, options, control)
+        scan(&self.store, roots, options, handle)
     }
 
     /// No row contradicts another.
     #[track_caller]
-    pub(crate) fn is_sound(&self) {
+    pub(crate) fn assert_sound(&self) {
         for check in self.store.catalog().verify().expect("a check") {
             assert_eq!(check.broken, 0, "{}", check.name);
         }
@@ -215,7 +215,7 @@ impl Bed {
     }
 
     /// All groups, by full paths inside `folder`.
-    pub(crate) fn groups_under(&self, folder: &Path) -> Sets {
+    pub(crate) fn groups_under(&self, folder: &Path) -> GroupSet {
         let roots = self.roots();
         let path = |root: i64, path: &Path| {
             let full = roots[&root].join(path);
@@ -226,12 +226,12 @@ impl Bed {
     }
 
     /// All groups, by paths in the tree.
-    pub(crate) fn groups(&self) -> Sets {
+    pub(crate) fn groups(&self) -> GroupSet {
         self.groups_under(&self.root.path)
     }
 
     #[track_caller]
-    pub(crate) fn has_groups(&self, groups: &[&[&str]]) {
+    pub(crate) fn assert_groups(&self, groups: &[&[&str]]) {
         assert_eq!(self.groups(), sets(groups));
     }
 
@@ -272,7 +272,7 @@ impl Bed {
     }
 
     #[track_caller]
-    pub(crate) fn has_files(&self, paths: &[&str]) {
+    pub(crate) fn assert_files(&self, paths: &[&str]) {
         assert_eq!(self.present(), set(paths));
     }
 

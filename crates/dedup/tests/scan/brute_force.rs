@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::bed::Sets;
+use crate::fixture::GroupSet;
 
 /// Every file below a folder, by its path in it: its inode and its bytes.
 pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, (u64, Vec<u8>)> {
@@ -28,7 +28,7 @@ pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, (u64, Vec<u8>)> {
 }
 
 /// Groups of files that are not empty, have the same bytes, and are not all one inode.
-pub(crate) fn groups(folder: &Path) -> Sets {
+pub(crate) fn groups(folder: &Path) -> GroupSet {
     let files = files(folder);
     let mut alike: BTreeMap<&[u8], Vec<(&PathBuf, u64)>> = BTreeMap::new();
     for (path, (inode, bytes)) in files.iter().filter(|(_, (_, bytes))| !bytes.is_empty()) {

@@ -71,13 +71,13 @@ pub(crate) fn hashed(store: &Store, roots: &[Root]) -> Result<BTreeMap<PathBuf, 
 
 /// A group, its members by their full paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ListedGroup {
     pub(crate) members: BTreeSet<PathBuf>,
     pub(crate) group: Group,
 }
 
 /// All groups of some roots; of all roots without any.
-pub(crate) fn groups(store: &Store, roots: &[Root], only: &[i64]) -> Result<Vec<Listed>> {
+pub(crate) fn groups(store: &Store, roots: &[Root], only: &[i64]) -> Result<Vec<ListedGroup>> {
     // Empty files, too.
     let query = GroupQuery { roots: only.to_vec(), min_size: 0, ..GroupQuery::default() };
     let found = store.catalog().groups(&query)?;
@@ -85,7 +85,7 @@ pub(crate) fn groups(store: &Store, roots: &[Root], only: &[i64]) -> Result<Vec<
         let root = roots.iter().find(|known| known.id == root);
         root.map_or_else(|| Path::new("of no root").join(path), |root| root.path.join(path))
     };
-    let listed = found.groups.into_iter().map(|group| Listed {
+    let listed = found.groups.into_iter().map(|group| ListedGroup {
         members: group.members.iter().map(|member| path(member.root, &member.path)).collect(),
         group,
     });

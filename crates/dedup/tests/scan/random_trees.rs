@@ -7,8 +7,8 @@ use std::sync::Arc;
 use gristmill_dedup::{ScanHandle, ScanOptions};
 use proptest::prelude::*;
 
-use crate::bed::{ALGORITHMS, Bed, KIB, MIB, bytes, rewrite_secretly};
-use crate::brute;
+use crate::brute_force;
+use crate::fixture::{ALGORITHMS, Fixture, KIB, MIB, bytes, rewrite_secretly};
 
 /// Few sizes and few contents of each: most files have a double.
 const SIZES: [usize; 9] = [0, 1, 100, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 80 * KIB, MIB - 1, MIB + 1];
@@ -101,7 +101,7 @@ fn edit_or_move_away() -> impl Strategy<Value = Edit> {
 
 /// What cannot be done (a folder is in the way, or nothing is there) is left out.
 fn apply(top: &Path, edit: &Edit) {
-    let files: Vec<PathBuf> = brute::files(top).into_keys().map(|path| top.join(path)).collect();
+    let files: Vec<PathBuf> = brute_force::files(top).into_keys().map(|path| top.join(path)).collect();
     let some = |number: usize| files.get(number % files.len().max(1));
     let place = |folder: usize, name: u8| {
         let folder = top.join(FOLDERS[folder]);
@@ -154,12 +154,12 @@ fn apply(top: &Path, edit: &Edit) {
 }
 
 /// Everything but numbers of rows: which files there are, their sizes, and which are the same by which hash.
-type Picture = (Vec<(PathBuf, u64)>, Vec<(Vec<u8>, u64, u64, Vec<(PathBuf, bool)>)>);
+type Snapshot = (Vec<(PathBuf, u64)>, Vec<(Vec<u8>, u64, u64, Vec<(PathBuf, bool)>)>);
 
-fn picture(bed: &Bed) -> Picture {
-    let files = bed.files().into_iter().filter(|(_, file)| !file.missing);
+fn snapshot(fixture: &Fixture) -> Snapshot {
+    let files = fixture.files().into_iter().filter(|(_, file)| !file.missing);
     let files = files.map(|(path, file)| (path, file.stat.size)).collect();
-    let groups = bed.group_list().into_iter().map(|group| {
+    let groups = fixture.group_list().into_iter().map(|group| {
         let members = group.members.into_iter().map(|member| (member.path, member.linked)).collect();
         (group.hash, group.copies, group.reclaimable, members)
     });
@@ -167,23 +167,23 @@ fn picture(bed: &Bed) -> Picture {
 }
 
 /// The same tree, seen for the first time.
-fn anew(bed: &Bed, options: &ScanOptions) -> Bed {
+fn scan_with_a_new_store(fixture: &Fixture, options: &ScanOptions) -> Fixture {
     let folder = tempfile::tempdir().expect("a folder");
-    let store = crate::bed::open(folder.path().join("t.db"));
-    let root = store.roots().register(&bed.root.path).expect("a root");
-    let fresh = Bed { folder, store, root };
+    let store = crate::fixture::open(folder.path().join("t.db"));
+    let root = store.roots().register(&fixture.root.path).expect("a root");
+    let fresh = Fixture { folder, store, root };
     fresh.scan_with(options);
     fresh
 }
 
-fn is_right(bed: &Bed) -> Result<(), TestCaseError> {
-    let there = brute::files(&bed.root.path);
-    let sizes: Vec<_> = bed.files().into_iter().filter(|(_, file)| !file.missing).collect();
+fn check_against_byte_comparison(fixture: &Fixture) -> Result<(), TestCaseError> {
+    let there = brute_force::files(&fixture.root.path);
+    let sizes: Vec<_> = fixture.files().into_iter().filter(|(_, file)| !file.missing).collect();
     let sizes: Vec<_> = sizes.into_iter().map(|(path, file)| (path, file.stat.size)).collect();
     let expected: Vec<_> =
         there.iter().map(|(path, (_, bytes))| (path.clone(), bytes.len() as u64)).collect();
     prop_assert_eq!(sizes, expected);
-    prop_assert_eq!(bed.groups(), brute::groups(&bed.root.path));
+    prop_assert_eq!(fixture.groups(), brute_force::groups(&fixture.root.path));
     Ok(())
 }
 
@@ -211,24 +211,24 @@ fn first() -> impl Strategy<Value = Vec<Edit>> {
 }
 
 /// Edits, how the tree is then scanned, and whether such a scan was begun before and stopped at once.
-type Turn = (Vec<Edit>, ScanOptions, bool);
+type ScanRound = (Vec<Edit>, ScanOptions, bool);
 
-fn check(first: &[Edit], turns: &[Turn]) -> Result<(), TestCaseError> {
-    let bed = Bed::new();
-    first.iter().for_each(|edit| apply(&bed.root.path, edit));
+fn check(first: &[Edit], turns: &[ScanRound]) -> Result<(), TestCaseError> {
+    let fixture = Fixture::new();
+    first.iter().for_each(|edit| apply(&fixture.root.path, edit));
     for (edits, options, stopped) in turns {
-        edits.iter().for_each(|edit| apply(&bed.root.path, edit));
+        edits.iter().for_each(|edit| apply(&fixture.root.path, edit));
         if *stopped {
-            let control = Arc::new(ScanHandle::default());
-            control.cancel();
-            let roots = std::slice::from_ref(&bed.root);
-            prop_assert!(bed.try_scan(roots, options, &control).expect("a scan").interrupted);
+            let handle = Arc::new(ScanHandle::default());
+            handle.cancel();
+            let roots = std::slice::from_ref(&fixture.root);
+            prop_assert!(fixture.try_scan(roots, options, &handle).expect("a scan").interrupted);
         }
-        let summary = bed.scan_with(options);
+        let summary = fixture.scan_with(options);
         prop_assert_eq!(summary.resumed, *stopped);
-        is_right(&bed)?;
-        prop_assert_eq!(picture(&bed), picture(&anew(&bed, options)));
-        let again = bed.scan_with(options);
+        check_against_byte_comparison(&fixture)?;
+        prop_assert_eq!(snapshot(&fixture), snapshot(&scan_with_a_new_store(&fixture, options)));
+        let again = fixture.scan_with(options);
         prop_assert_eq!((again.read_files, again.sampled_files, again.read_bytes), (0, 0, 0));
         prop_assert_eq!((again.new_files, again.changed_files, again.removed_files), (0, 0, 0));
     }
@@ -250,23 +250,23 @@ proptest! {
     fn every_scan_finds_what_comparing_bytes_finds(
         first in first(), turns in turns(edit()), options in options(),
     ) {
-        let turns: Vec<Turn> = turns.into_iter().map(|(edits, stop)| (edits, options.clone(), stop)).collect();
+        let turns: Vec<ScanRound> = turns.into_iter().map(|(edits, stop)| (edits, options.clone(), stop)).collect();
         check(&first, &turns)?;
     }
 
     #[test]
-    fn so_it_does_when_folders_come_back(
+    fn scans_find_all_duplicates_when_folders_return(
         first in first(), turns in turns(edit_or_move_away()), options in options(),
     ) {
-        let turns: Vec<Turn> = turns.into_iter().map(|(edits, stop)| (edits, options.clone(), stop)).collect();
+        let turns: Vec<ScanRound> = turns.into_iter().map(|(edits, stop)| (edits, options.clone(), stop)).collect();
         check(&first, &turns)?;
     }
 
     #[test]
-    fn so_it_does_when_every_scan_is_another(
+    fn scans_find_all_duplicates_when_options_change(
         first in first(), turns in turns(edit()), options in prop::collection::vec(options(), 4),
     ) {
-        let turns: Vec<Turn> =
+        let turns: Vec<ScanRound> =
             turns.into_iter().zip(options).map(|((edits, stop), options)| (edits, options, stop)).collect();
         check(&first, &turns)?;
     }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use gristmill_dedup::folders::{FolderGroup, SimilarFolders};
 use proptest::prelude::*;
 
-use crate::trees::{Planned, Trees, What, file, passed_over};
+use crate::trees::{CatalogFixture, FileContent, TestFile, file, skipped_entry};
 
 /// A random tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
     folders: BTreeMap<PathBuf, Folder>,
-    files: BTreeMap<PathBuf, (What, u64)>,
+    files: BTreeMap<PathBuf, (FileContent, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -32,10 +32,10 @@ pub(crate) fn tree() -> impl Strategy<Value = Tree> {
     let read = prop::bool::weighted(0.97);
     let folders = prop::collection::vec((any::<prop::sample::Index>(), 0u8..3, read, skipped), 1..12);
     let what = prop_oneof![
-        12 => (1u8..5).prop_map(|n| What::Hashed(u64::from(n) * 10, n)),
-        1 => Just(What::Empty),
-        1 => (1u64..3).prop_map(What::Alone),
-        1 => (1u64..3).prop_map(What::Unknown),
+        12 => (1u8..5).prop_map(|n| FileContent::Hashed(u64::from(n) * 10, n)),
+        1 => Just(FileContent::Empty),
+        1 => (1u64..3).prop_map(FileContent::Unique),
+        1 => (1u64..3).prop_map(FileContent::Unknown),
     ];
     let files = prop::collection::vec((any::<prop::sample::Index>(), 0u8..4, what, 0u64..4), 0..24);
     (folders, files).prop_map(|(folders, files)| {
@@ -49,7 +49,7 @@ pub(crate) fn tree() -> impl Strategy<Value = Tree> {
             let folder = folder.get(&tree.folders.keys().cloned().collect::<Vec<_>>()).clone();
             // Some are names of one inode, which goes with the content.
             let inode = match what {
-                What::Hashed(size, _) | What::Alone(size) if link < 2 => size * 4 + link,
+                FileContent::Hashed(size, _) | FileContent::Unique(size) if link < 2 => size * 4 + link,
                 _ => 0,
             };
             tree.files.insert(folder.join(format!("f{name}")), (what, inode));
@@ -61,9 +61,9 @@ pub(crate) fn tree() -> impl Strategy<Value = Tree> {
 /// What can be compared. Files that are like no other are told apart by their path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Content {
-    Same(What),
+    Same(FileContent),
     Inode(u64),
-    Own(PathBuf),
+    Unique(PathBuf),
     Unknown(PathBuf),
 }
 
@@ -79,20 +79,20 @@ struct Counts {
 }
 
 impl Tree {
-    pub(crate) fn write(&self) -> Trees {
-        let planned = |(path, (what, inode)): (&PathBuf, &(What, u64))| Planned {
+    pub(crate) fn write(&self) -> CatalogFixture {
+        let planned = |(path, (what, inode)): (&PathBuf, &(FileContent, u64))| TestFile {
             inode: *inode,
             ..file(path.clone(), *what)
         };
-        let files: Vec<Planned> = self.files.iter().map(planned).collect();
+        let files: Vec<TestFile> = self.files.iter().map(planned).collect();
         let folders: Vec<&str> = self.folders.keys().filter_map(|path| path.to_str()).collect();
         let failed = self.folders.iter().filter(|(_, folder)| !folder.read);
         let failed = failed.filter_map(|(path, _)| path.to_str());
-        let mut trees = Trees::new();
+        let mut trees = CatalogFixture::new();
         for (path, folder) in &self.folders {
             let sum = folder.skipped.as_ref().map(|entries| {
                 let mut sum = gristmill_store::catalog::Skipped::default();
-                entries.iter().for_each(|(name, target)| sum += passed_over(name, target.as_deref()));
+                entries.iter().for_each(|(name, target)| sum += skipped_entry(name, target.as_deref()));
                 sum
             });
             trees.skipped.insert(path.clone(), sum);
@@ -103,13 +103,14 @@ impl Tree {
 
     fn content(&self, path: &Path) -> Content {
         match self.files[path] {
-            (What::Unknown(_), _) => Content::Unknown(path.into()),
-            (What::Alone(_), 0) => Content::Own(path.into()),
-            (What::Alone(_), inode) => match self.files.values().filter(|(_, other)| *other == inode).count()
-            {
-                1 => Content::Own(path.into()),
-                _ => Content::Inode(inode),
-            },
+            (FileContent::Unknown(_), _) => Content::Unknown(path.into()),
+            (FileContent::Unique(_), 0) => Content::Unique(path.into()),
+            (FileContent::Unique(_), inode) => {
+                match self.files.values().filter(|(_, other)| *other == inode).count() {
+                    1 => Content::Unique(path.into()),
+                    _ => Content::Inode(inode),
+                }
+            }
             (what, _) => Content::Same(what),
         }
     }
@@ -188,8 +189,8 @@ impl Tree {
         let taken = |folder: &Path| self.spaces(folder).values().sum::<u64>();
         let most = class.iter().map(|folder| taken(folder)).max();
         let kept = class.iter().find(|folder| Some(taken(folder)) == most).expect("one of them");
-        let lies_in = |path: &PathBuf, folder: &&PathBuf| path.starts_with(folder);
-        let is_removed = |path: &PathBuf| class.iter().any(|f| f != kept && lies_in(path, f));
+        let is_inside = |path: &PathBuf, folder: &&PathBuf| path.starts_with(folder);
+        let is_removed = |path: &PathBuf| class.iter().any(|f| f != kept && is_inside(path, f));
         let removed: BTreeSet<PathBuf> =
             self.files.keys().filter(|path| is_removed(path)).map(|path| self.space(path)).collect();
         let left =
@@ -211,7 +212,7 @@ impl Tree {
 /// Whether they are identical, paths, files, bytes, reclaimable bytes, entries that were not scanned.
 type Set = (bool, BTreeSet<PathBuf>, u64, u64, u64, Option<u64>);
 
-pub(crate) fn told(found: &[FolderGroup]) -> BTreeSet<Set> {
+pub(crate) fn listed_groups(found: &[FolderGroup]) -> BTreeSet<Set> {
     let set = |set: &FolderGroup| {
         let paths = set.folders.iter().map(|folder| folder.path.clone()).collect();
         assert_eq!(set.redundant, set.reclaimable);
@@ -223,14 +224,14 @@ pub(crate) fn told(found: &[FolderGroup]) -> BTreeSet<Set> {
 pub(crate) fn groups(tree: &Tree, names: bool) -> BTreeSet<Set> {
     let identical = tree.classes(Counts { names, skipped: true });
     let scanned = tree.classes(Counts { names, skipped: false });
-    let lies_in =
+    let is_inside =
         |path: &Path, class: &BTreeSet<&PathBuf>| class.iter().any(|p| path != *p && path.starts_with(p));
     let mut sets = BTreeSet::new();
     for classes in [&identical, &scanned] {
-        let is_told = |class: &&BTreeSet<&PathBuf>| {
-            !classes.iter().any(|other| class.iter().all(|path| lies_in(path, other)))
+        let is_outermost = |class: &&BTreeSet<&PathBuf>| {
+            !classes.iter().any(|other| class.iter().all(|path| is_inside(path, other)))
         };
-        for class in classes.iter().filter(is_told) {
+        for class in classes.iter().filter(is_outermost) {
             let is_identical = identical.contains(class);
             let first = class.first().expect("two at least");
             let bytes = tree.below(first).map(|path| tree.files[path].0.size()).sum();
@@ -247,9 +248,9 @@ pub(crate) fn groups(tree: &Tree, names: bool) -> BTreeSet<Set> {
 }
 
 /// Paths, matching files, their bytes, and the paths of those that differ.
-type Told = (PathBuf, PathBuf, u64, u64, BTreeSet<PathBuf>);
+type ListedPair = (PathBuf, PathBuf, u64, u64, BTreeSet<PathBuf>);
 
-pub(crate) fn told_pairs(found: &SimilarFolders) -> BTreeSet<Told> {
+pub(crate) fn listed_pairs(found: &SimilarFolders) -> BTreeSet<ListedPair> {
     let mut pairs = BTreeSet::new();
     for pair in &found.pairs {
         assert!(!pair.differences.is_empty(), "{pair:?}");
@@ -268,13 +269,13 @@ pub(crate) fn told_pairs(found: &SimilarFolders) -> BTreeSet<Told> {
     pairs
 }
 
-pub(crate) fn partial(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<Told> {
+pub(crate) fn similar(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<ListedPair> {
     let count = |folder: &Path| tree.below(folder).count() as u64;
     // One that holds nothing but a folder with files is left to that.
-    let is_solid = |folder: &&PathBuf| {
+    let is_branching = |folder: &&PathBuf| {
         count(folder) > 0 && tree.inside(folder).all(|inner| count(inner) < count(folder))
     };
-    let solid: Vec<&PathBuf> = tree.folders.keys().filter(is_solid).collect();
+    let branching: Vec<&PathBuf> = tree.folders.keys().filter(is_branching).collect();
     let places = |content: &Content| {
         let files = tree.files.keys().filter(|path| tree.content(path) == *content);
         files.map(|path| path.parent()).collect::<BTreeSet<_>>().len()
@@ -289,8 +290,8 @@ pub(crate) fn partial(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<T
     };
     // Enough in common, told apart from what is worth telling.
     let mut enough: BTreeMap<(&PathBuf, &PathBuf), (u64, u64, u64)> = BTreeMap::new();
-    for &a in &solid {
-        for &b in solid.iter().filter(|&&b| a < b && !b.starts_with(a)) {
+    for &a in &branching {
+        for &b in branching.iter().filter(|&&b| a < b && !b.starts_with(a)) {
             let (ours, theirs) = (tree.contents(a), tree.contents(b));
             let common = || ours.iter().filter_map(|(c, n)| theirs.get(c).map(|m| (c, *n.min(m))));
             let matching: u64 = common().map(|(_, n)| n).sum();
@@ -306,7 +307,7 @@ pub(crate) fn partial(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<T
         let key = if x < y { (x, y) } else { (y, x) };
         enough.iter().find(|(other, _)| (other.0, other.1) == key).map(|(_, value)| *value)
     };
-    let mut told = BTreeSet::new();
+    let mut listed = BTreeSet::new();
     let mut seen = BTreeSet::new();
     for ((a, b), (matching, union, bytes)) in &enough {
         let is_identical = classes.iter().any(|class| class.contains(*a) && class.contains(*b));
@@ -316,9 +317,9 @@ pub(crate) fn partial(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<T
                 && b.starts_with(y)
                 && find(x, y).is_some_and(|(m, u, _)| m * union >= matching * u)
         };
-        let is_dominated = solid.iter().any(|x| solid.iter().any(|y| around(x, y)));
+        let is_dominated = branching.iter().any(|x| branching.iter().any(|y| around(x, y)));
         let shrinks = |outer: &PathBuf, other: &PathBuf| {
-            let inner = solid.iter().filter(|x| **x != outer && x.starts_with(outer));
+            let inner = branching.iter().filter(|x| **x != outer && x.starts_with(outer));
             inner.into_iter().any(|x| find(x, other).is_some_and(|(m, ..)| m == *matching))
         };
         let wraps = |folder: Option<&Path>, inner: &Path| folder.is_some_and(|f| count(f) == count(inner));
@@ -331,11 +332,11 @@ pub(crate) fn partial(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<T
             continue;
         }
         // Of identical folders one stands for all.
-        let stands_for = |folder: &PathBuf| {
+        let representative = |folder: &PathBuf| {
             let class = classes.iter().find(|class| class.contains(folder));
             class.and_then(|class| class.first()).map_or(folder.clone(), |first| (*first).clone())
         };
-        let pair: BTreeSet<PathBuf> = [stands_for(a), stands_for(b)].into();
+        let pair: BTreeSet<PathBuf> = [representative(a), representative(b)].into();
         if !seen.insert(pair) || *bytes == 0 {
             continue;
         }
@@ -356,7 +357,7 @@ pub(crate) fn partial(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<T
         let differing = in_both.into_iter().filter(|(x, y)| tree.content(x) != tree.content(y));
         let differing = differing.map(|(x, _)| x).collect();
         let (x, y) = (x.to_path_buf(), y.to_path_buf());
-        told.insert((x, y, *matching, *bytes, differing));
+        listed.insert((x, y, *matching, *bytes, differing));
     }
-    told
+    listed
 }

@@ -1,0 +1,380 @@
+//! Scans that are stopped, killed, or meet another; and the next one, which goes on.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use gristmill_dedup::{Filter, ScanHandle, ScanMode, ScanOptions, ScanPhase, ScanProgress, ScanSummary};
+use gristmill_store::catalog::FileRow;
+
+use gristmill_store::roots::Root;
+
+use crate::fixture::{Fixture, KIB, MIB, bytes};
+
+/// At this pace a scan would take days: the test ends only if it stops when it is told to.
+pub(crate) fn throttled() -> ScanOptions {
+    ScanOptions { io_limit: Some(1), workers: Some(2), ..ScanOptions::default() }
+}
+
+struct CancelOnDrop<'a>(&'a ScanHandle);
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// Runs a scan until it has come so far, does something meanwhile, and stops it.
+pub(crate) fn stop_when(
+    fixture: &Fixture,
+    options: &ScanOptions,
+    is_reached: impl Fn(ScanProgress) -> bool,
+    meanwhile: impl FnOnce(),
+) -> ScanSummary {
+    stop_roots_when(fixture, std::slice::from_ref(&fixture.root), options, is_reached, meanwhile)
+}
+
+pub(crate) fn stop_roots_when(
+    fixture: &Fixture,
+    roots: &[Root],
+    options: &ScanOptions,
+    is_reached: impl Fn(ScanProgress) -> bool,
+    meanwhile: impl FnOnce(),
+) -> ScanSummary {
+    let handle = Arc::new(ScanHandle::default());
+    let summary = std::thread::scope(|scope| {
+        let scan = scope.spawn(|| fixture.try_scan(roots, options, &handle).expect("a scan"));
+        // Also when something panics, or the scan would go on for days.
+        let stop = CancelOnDrop(&handle);
+        while !is_reached(handle.progress()) {
+            assert!(!scan.is_finished(), "the scan ended before it reached the point");
+            std::thread::yield_now();
+        }
+        meanwhile();
+        drop(stop);
+        scan.join().expect("a scan")
+    });
+    assert!(summary.interrupted, "{summary:?}");
+    summary
+}
+
+/// Small files, which are read while walking; large ones for the two rounds after it; folders.
+fn tree() -> Fixture {
+    let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50), ("large", 1, 8 * MIB), ("f/large", 1, 8 * MIB)]);
+    for number in 0..30 {
+        fixture.write(format!("f/{}/g/{number}", number % 5), &bytes(number % 7, 60));
+    }
+    fixture.link("a", "a too");
+    fixture
+}
+
+/// All that a catalog says of a tree, but for numbers of rows and times.
+fn snapshot(fixture: &Fixture) -> Vec<String> {
+    let rows = fixture.rows().into_iter();
+    let rows = rows.map(|(path, row)| {
+        let FileRow { stat, algorithm, samples: edges, failed, .. } = row;
+        format!("{path:?} {stat:?} {algorithm:?} {edges:?} {failed}")
+    });
+    let groups = fixture.group_list().into_iter();
+    let groups = groups.map(|group| {
+        let members: Vec<_> = group.members.iter().map(|member| (&member.path, member.linked)).collect();
+        format!("{:?} {} {members:?}", group.hash, group.copies)
+    });
+    rows.chain(groups).collect()
+}
+
+/// The same tree, scanned by nobody else and not disturbed.
+fn snapshot_of_an_uninterrupted_scan(fixture: &Fixture) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = crate::fixture::open(folder.path().join("t.db"));
+    let root = store.roots().register(&fixture.root.path).expect("a root");
+    let other = Fixture { folder, store, root };
+    other.scan();
+    snapshot(&other)
+}
+
+/// The next scan goes on, and ends as if nothing had been.
+#[track_caller]
+fn resumes_to_the_same_result(fixture: &Fixture) -> ScanSummary {
+    let summary = fixture.scan();
+    assert!(summary.resumed);
+    assert_eq!(snapshot(fixture), snapshot_of_an_uninterrupted_scan(fixture));
+    assert!(!fixture.scan().resumed);
+    summary
+}
+
+/// New files are read while they are walked, known ones by a plan. Both come to the same, whatever is left of the first
+/// for the second: names of one file, the largest.
+#[test]
+fn hashing_while_walking_gives_the_same_result_as_a_plan() {
+    let unlike_in_the_middle = |seed, size| {
+        let mut content = bytes(1, size);
+        content[size * 2 / 5] = seed;
+        content
+    };
+    let fixture = Fixture::of(&[("alone", 1, 3 * MIB), ("small", 1, 64 * KIB), ("f/small", 1, 64 * KIB)]);
+    for (number, folder) in [(9, "a"), (8, "a/b"), (7, "c")] {
+        fixture.write(format!("{folder}/twin"), &bytes(2, 64 * KIB + 1));
+        fixture.write(format!("{folder}/no twin"), &bytes(number, 64 * KIB + 1));
+        let seed = u8::from(folder == "c");
+        fixture.write(format!("{folder}/middle"), &unlike_in_the_middle(seed, 2 * MIB));
+        fixture.write(format!("{folder}/largest"), &unlike_in_the_middle(seed, 17 * MIB));
+    }
+    for more in [false, true] {
+        if more {
+            fixture.link("a/twin", "c/a name of twin");
+            fixture.write("empty", b"");
+        }
+        let direct = snapshot_of_an_uninterrupted_scan(&fixture);
+        fixture.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
+        fixture.scan();
+        assert_eq!(snapshot(&fixture), direct);
+        assert_eq!(fixture.group_list().len(), 4);
+    }
+}
+
+#[test]
+fn scan_cancelled_before_it_starts_is_resumed() {
+    let fixture = tree();
+    let handle = Arc::new(ScanHandle::default());
+    handle.cancel();
+    let summary = fixture.try_scan(std::slice::from_ref(&fixture.root), &ScanOptions::default(), &handle);
+    assert!(summary.expect("a scan").interrupted);
+    resumes_to_the_same_result(&fixture);
+}
+
+#[test]
+fn scan_cancelled_while_walking_is_resumed() {
+    let fixture = tree();
+    stop_when(&fixture, &throttled(), |progress| progress.bytes_read > 0, || ());
+    resumes_to_the_same_result(&fixture);
+}
+
+#[test]
+fn scan_cancelled_while_sampling_is_resumed() {
+    let fixture = tree();
+    fixture.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
+    stop_when(&fixture, &throttled(), |progress| progress.phase == ScanPhase::Samples, || ());
+    resumes_to_the_same_result(&fixture);
+}
+
+/// Stops a scan that reads large files through. They are known before: new ones are read while they are walked.
+fn stop_at_contents(fixture: &Fixture) {
+    fixture.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
+    // Fast enough for edges, far too slow for contents.
+    let options = ScanOptions { io_limit: Some(2 * MIB as u64), workers: Some(1), ..ScanOptions::default() };
+    stop_when(fixture, &options, |progress| progress.phase == ScanPhase::Contents, || ());
+}
+
+#[test]
+fn scan_cancelled_while_reading_contents_is_resumed() {
+    let fixture = tree();
+    stop_at_contents(&fixture);
+    // Folders are looked at again; what was read is not read again.
+    let summary = resumes_to_the_same_result(&fixture);
+    assert_eq!((summary.read_files, summary.sampled_files), (2, 0), "{summary:?}");
+}
+
+#[test]
+fn resumed_scan_walks_all_folders_again() {
+    let fixture = Fixture::of(&[("gone", 1, 50), ("f/kept", 1, 50), ("f/changed", 1, 50), ("f/also", 1, 50)]);
+    fixture.write("big", &bytes(1, 8 * MIB));
+    fixture.write("big too", &bytes(1, 8 * MIB));
+    // All folders were walked; the scan stops while it reads.
+    stop_at_contents(&fixture);
+    fixture.remove("gone");
+    fixture.write("f/changed", &bytes(2, 60));
+    fixture.write("f/new", &bytes(2, 60));
+    let summary = fixture.scan();
+    assert!(summary.resumed);
+    assert_eq!((summary.removed_files, summary.changed_files, summary.new_files), (1, 1, 1));
+    fixture.assert_groups(&[&["f/kept", "f/also"], &["f/changed", "f/new"], &["big", "big too"]]);
+}
+
+/// The rules of folders that were walked before it was stopped hold for those that were not.
+#[test]
+fn resumed_scan_applies_gitignore_rules() {
+    let fixture = Fixture::of(&[("f/a", 1, 50), ("f/b", 1, 50), ("f/x.o", 1, 50), ("f/g/y.o", 1, 50)]);
+    fixture.write(".gitignore", b"*.o\n");
+    let filter = Filter { gitignore: true, ..Filter::default() };
+    let options = ScanOptions { filter: filter.clone(), workers: Some(1), ..throttled() };
+    stop_when(&fixture, &options, |progress| progress.bytes_read > 0, || ());
+    let summary = fixture.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
+    assert!(summary.resumed);
+    fixture.assert_files(&[".gitignore", "f/a", "f/b"]);
+}
+
+#[test]
+fn scan_with_other_options_starts_over() {
+    for other in [
+        ScanOptions { restart: true, ..ScanOptions::default() },
+        ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() },
+        ScanOptions { filter: Filter { min_size: Some(1), ..Filter::default() }, ..ScanOptions::default() },
+        ScanOptions { one_file_system: true, ..ScanOptions::default() },
+    ] {
+        let fixture = tree();
+        stop_at_contents(&fixture);
+        let summary = fixture.scan_with(&other);
+        assert!(!summary.resumed, "{other:?}");
+        fixture.scan();
+        assert_eq!(snapshot(&fixture), snapshot_of_an_uninterrupted_scan(&fixture));
+    }
+}
+
+#[test]
+fn restarted_scan_groups_files_read_before() {
+    let fixture = Fixture::of(&[("a", 1, 10), ("b", 1, 10), ("c", 1, 60_000), ("d", 1, 60_000)]);
+    fixture.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
+    // In their order: three are read, the last is waited for.
+    let options = ScanOptions { io_limit: Some(1_000), workers: Some(1), ..ScanOptions::default() };
+    stop_when(&fixture, &options, |progress| progress.bytes_read >= 60_020, || ());
+    fixture.remove("c");
+    fixture.remove("d");
+    let summary = fixture.scan_with(&ScanOptions { restart: true, ..ScanOptions::default() });
+    assert_eq!((summary.resumed, summary.read_files), (false, 0));
+    fixture.assert_groups(&[&["a", "b"]]);
+}
+
+#[test]
+fn file_changed_between_sampling_and_full_read_is_found_later() {
+    let fixture = Fixture::of(&[("a", 1, 8 * MIB), ("b", 1, 8 * MIB)]);
+    stop_at_contents(&fixture);
+    fixture.write("a", &bytes(2, 8 * MIB));
+    assert!(fixture.scan().resumed);
+    fixture.assert_groups(&[]);
+    fixture.write("c", &bytes(2, 8 * MIB));
+    fixture.scan();
+    fixture.assert_groups(&[&["a", "c"]]);
+}
+
+#[test]
+fn scan_cancelled_at_every_folder_finishes_eventually() {
+    let fixture = tree();
+    let mut stops = 0;
+    loop {
+        let handle = Arc::new(ScanHandle::default());
+        let options = ScanOptions { workers: Some(1), ..ScanOptions::default() };
+        let summary = std::thread::scope(|scope| {
+            let roots = std::slice::from_ref(&fixture.root);
+            let scan = scope.spawn(|| fixture.try_scan(roots, &options, &handle).expect("a scan"));
+            while !scan.is_finished() && handle.progress().folders == 0 {
+                std::thread::yield_now();
+            }
+            // As soon as it has done something; the last one may arrive.
+            if stops < 10 {
+                handle.cancel();
+            }
+            scan.join().expect("a scan")
+        });
+        if !summary.interrupted {
+            break;
+        }
+        stops += 1;
+    }
+    assert_eq!(snapshot(&fixture), snapshot_of_an_uninterrupted_scan(&fixture));
+    fixture.assert_sound();
+}
+
+#[test]
+fn second_scan_in_the_same_process_is_refused() {
+    let fixture = tree();
+    stop_when(
+        &fixture,
+        &throttled(),
+        |progress| progress.bytes_read > 0,
+        || {
+            let roots = std::slice::from_ref(&fixture.root);
+            let error = fixture
+                .try_scan(roots, &ScanOptions::default(), &Arc::default())
+                .expect_err("it is being scanned");
+            let process = format!("process {}", std::process::id());
+            assert!(error.is_user_error() && error.to_string().contains(&process), "{error}");
+        },
+    );
+    resumes_to_the_same_result(&fixture);
+}
+
+const STORE: &str = "GRISTMILL_TEST_STORE";
+
+/// Runs one of these tests in a process of its own, on this store.
+fn spawn_test(name: &str, fixture: &Fixture) -> Child {
+    Command::new(std::env::current_exe().expect("a program"))
+        .args(["--exact", name, "--nocapture", "--include-ignored"])
+        .env(STORE, fixture.folder.path().join("t.db"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process")
+}
+
+/// The store to work on, for a test that is run by another.
+fn fixture_from_env() -> Option<Fixture> {
+    let store = crate::fixture::open(PathBuf::from(std::env::var_os(STORE)?));
+    let root = store.roots().list().expect("roots").remove(0);
+    Some(Fixture { folder: tempfile::tempdir().expect("a folder"), store, root })
+}
+
+/// Waits until a process says a word. What it says after that is to be kept open, or it fails to say it.
+fn wait_for(child: &mut Child, word: &str) -> impl Sized + use<> {
+    let mut lines = BufReader::new(child.stdout.take().expect("its text")).lines();
+    let is_found = lines.by_ref().any(|line| line.expect("a line").contains(word));
+    assert!(is_found, "the process never printed {word:?}");
+    lines
+}
+
+fn print_line(word: &str) {
+    writeln!(std::io::stdout(), "\n{word}").expect("written");
+}
+
+/// The other side of the two tests below: scans, and does not come to an end.
+#[test]
+#[ignore = "run by other tests"]
+fn scan_without_end() {
+    let Some(fixture) = fixture_from_env() else { return };
+    stop_when(
+        &fixture,
+        &throttled(),
+        |progress| progress.bytes_read > 0,
+        || {
+            print_line("reading");
+            // Until whoever started it says so, or is gone.
+            let _ = std::io::stdin().lines().next();
+        },
+    );
+}
+
+#[test]
+fn scan_held_by_another_process_is_refused_with_its_id() {
+    let fixture = tree();
+    let mut other = spawn_test("stop_and_resume::scan_without_end", &fixture);
+    let _output = wait_for(&mut other, "reading");
+    let roots = std::slice::from_ref(&fixture.root);
+    let error =
+        fixture.try_scan(roots, &ScanOptions::default(), &Arc::default()).expect_err("it is being scanned");
+    let text = error.to_string();
+    assert!(error.is_user_error() && text.contains(&format!("process {} on", other.id())), "{text}");
+    assert!(text.contains("tree") && text.contains("being scanned already"), "{text}");
+    // Whatever was asked for.
+    let restart = ScanOptions { restart: true, ..ScanOptions::default() };
+    assert!(fixture.try_scan(roots, &restart, &Arc::default()).is_err());
+    // Of two roots neither is begun.
+    let beside = fixture.register(&fixture.outside("beside"));
+    let both = [beside.clone(), fixture.root.clone()];
+    assert!(fixture.try_scan(&both, &ScanOptions::default(), &Arc::default()).is_err());
+    assert!(fixture.store.roots().remove(fixture.root.id).is_err());
+    writeln!(other.stdin.take().expect("its stdin"), "stop").expect("sent");
+    assert!(other.wait().expect("its end").success());
+    resumes_to_the_same_result(&fixture);
+    fixture.scan_all(&[beside], &ScanOptions::default());
+}
+
+#[test]
+fn scan_of_a_killed_process_is_resumed() {
+    let fixture = tree();
+    let mut other = spawn_test("stop_and_resume::scan_without_end", &fixture);
+    let _output = wait_for(&mut other, "reading");
+    other.kill().expect("killed");
+    other.wait().expect("its end");
+    resumes_to_the_same_result(&fixture);
+}

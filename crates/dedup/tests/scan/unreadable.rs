@@ -1,0 +1,173 @@
+//! What may not be read. Root may read everything, so these run as nobody when they are run by root.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use gristmill_store::catalog::{Content, Node};
+
+use crate::fixture::{Fixture, MIB, bytes};
+
+const CHILD: &str = "GRISTMILL_TEST_AS_NOBODY";
+
+/// Runs a test as somebody who is not root: here, or by running itself once more.
+#[track_caller]
+fn without_rights(name: &str, body: impl FnOnce()) {
+    if !rustix::process::geteuid().is_root() {
+        return body();
+    }
+    assert!(std::env::var_os(CHILD).is_none(), "still root");
+    // Where the program lies nobody else may look.
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("tests");
+    // By another process: a file that we have open for writing while another test starts a process is open there, too,
+    // and what is open for writing cannot be run.
+    let copied = Command::new("cp").arg(std::env::current_exe().expect("a program")).arg(&program).status();
+    assert!(copied.expect("cp").success());
+    for path in [folder.path(), &program] {
+        fs::set_permissions(path, Permissions::from_mode(0o755)).expect("its mode");
+    }
+    let output = Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .arg(&program)
+        .args(["--exact", name, "--include-ignored"])
+        .env(CHILD, "1")
+        .current_dir("/")
+        .output()
+        .expect("setpriv, of util-linux, is needed when tests are run by root");
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+fn set_mode(fixture: &Fixture, path: &str, mode: u32) {
+    fs::set_permissions(fixture.at(path), Permissions::from_mode(mode)).expect("its mode");
+}
+
+fn unreadable(fixture: &Fixture) -> Vec<(String, String)> {
+    let found = fixture.store.catalog().unreadable(fixture.root.id, 10).expect("an answer");
+    found.into_iter().map(|(path, why)| (path.to_str().expect("plain").to_owned(), why)).collect()
+}
+
+#[test]
+fn unreadable_folder_keeps_its_error_and_its_files() {
+    without_rights("unreadable::unreadable_folder_keeps_its_error_and_its_files", || {
+        let fixture =
+            Fixture::of(&[("a", 1, 50), ("closed/b", 1, 50), ("closed/deep/c", 1, 50), ("d", 2, 50)]);
+        fixture.scan();
+        set_mode(&fixture, "closed", 0);
+        fixture.remove("d");
+        fixture.write("open/e", &bytes(1, 50));
+        let summary = fixture.scan();
+        assert_eq!((summary.errors, summary.removed_files, summary.new_files), (1, 1, 1));
+        assert!(summary.error_samples[0].contains("tree/closed: Permission denied"), "{summary:?}");
+        fixture.assert_files(&["a", "closed/b", "closed/deep/c", "open/e"]);
+        fixture.assert_groups(&[&["a", "closed/b", "closed/deep/c", "open/e"]]);
+        let found = unreadable(&fixture);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].0, "closed");
+        assert!(found[0].1.contains("Permission denied"), "{found:?}");
+        // It is tried each time.
+        assert_eq!(fixture.scan().errors, 1);
+        set_mode(&fixture, "closed", 0o755);
+        fixture.remove("closed/deep");
+        let summary = fixture.scan();
+        assert_eq!((summary.errors, summary.removed_files), (0, 1));
+        assert_eq!(unreadable(&fixture), []);
+        fixture.assert_groups(&[&["a", "closed/b", "open/e"]]);
+    });
+}
+
+#[test]
+fn folder_is_found_once_it_becomes_readable() {
+    without_rights("unreadable::folder_is_found_once_it_becomes_readable", || {
+        let fixture = Fixture::of(&[("a", 1, 50), ("closed/b", 1, 50)]);
+        set_mode(&fixture, "closed", 0o300);
+        assert_eq!(fixture.scan().errors, 1);
+        fixture.assert_files(&["a"]);
+        set_mode(&fixture, "closed", 0o755);
+        assert_eq!(fixture.scan().errors, 0);
+        fixture.assert_groups(&[&["a", "closed/b"]]);
+    });
+}
+
+#[test]
+fn folder_without_search_permission_keeps_its_files() {
+    without_rights("unreadable::folder_without_search_permission_keeps_its_files", || {
+        let fixture = Fixture::of(&[("a", 1, 50), ("names/b", 1, 50), ("names/deep/c", 1, 50)]);
+        fixture.scan();
+        set_mode(&fixture, "names", 0o444);
+        let summary = fixture.scan();
+        assert_eq!((summary.errors, summary.removed_files), (2, 0), "{summary:?}");
+        fixture.assert_groups(&[&["a", "names/b", "names/deep/c"]]);
+        set_mode(&fixture, "names", 0o755);
+        assert_eq!((fixture.scan().errors, fixture.scan().read_files), (0, 0));
+    });
+}
+
+#[test]
+fn unreadable_file_is_tried_again_by_each_scan() {
+    without_rights("unreadable::unreadable_file_is_tried_again_by_each_scan", || {
+        for size in [50, 2 * MIB] {
+            let fixture = Fixture::of(&[("a", 1, size), ("b", 1, size), ("c", 1, size), ("alone", 1, 51)]);
+            set_mode(&fixture, "a", 0);
+            // Of its size there is no other, so nobody tries.
+            set_mode(&fixture, "alone", 0);
+            for _ in 0..2 {
+                let summary = fixture.scan();
+                assert_eq!((summary.errors, summary.removed_files), (1, 0), "{summary:?}");
+                assert_eq!(fixture.store.catalog().count_failed(fixture.root.id).expect("a number"), 1);
+                assert!(fixture.row("a").failed && !fixture.row("b").failed);
+                fixture.assert_groups(&[&["b", "c"]]);
+            }
+            let mut unknown = 0;
+            let count = |node: Node<'_>| {
+                let Node::File(file) = node else { return };
+                unknown += u32::from(file.content == Content::Unknown);
+            };
+            fixture.store.catalog().tree(count).expect("a tree");
+            assert_eq!(unknown, 1);
+            set_mode(&fixture, "a", 0o644);
+            let summary = fixture.scan();
+            assert_eq!((summary.errors, summary.read_files), (0, 1));
+            assert!(!fixture.row("a").failed);
+            fixture.assert_groups(&[&["a", "b", "c"]]);
+        }
+    });
+}
+
+#[test]
+fn unreadable_file_is_in_the_error_samples() {
+    without_rights("unreadable::unreadable_file_is_in_the_error_samples", || {
+        let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50)]);
+        set_mode(&fixture, "a", 0);
+        let summary = fixture.scan();
+        assert_eq!(summary.errors, 1);
+        let sample = summary.error_samples.first().map(String::as_str).unwrap_or_default();
+        assert!(sample.contains("tree/a: Permission denied"), "{summary:?}");
+    });
+}
+
+#[test]
+fn unreadable_file_is_not_counted_as_sampled() {
+    without_rights("unreadable::unreadable_file_is_not_counted_as_sampled", || {
+        let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50)]);
+        set_mode(&fixture, "a", 0);
+        let summary = fixture.scan();
+        assert_eq!((summary.errors, summary.read_files, summary.sampled_files), (1, 1, 0));
+    });
+}
+
+/// Another name of the inode can be read no better; but one in a folder that is open can, when the first is not.
+#[test]
+fn hard_link_in_an_unreadable_folder_does_not_hide_the_other_name() {
+    without_rights("unreadable::hard_link_in_an_unreadable_folder_does_not_hide_the_other_name", || {
+        let fixture = Fixture::of(&[("closed/a", 1, 50), ("c", 1, 50)]);
+        fixture.link("closed/a", "b");
+        fixture.scan_with(&crate::fixture::mode(gristmill_dedup::ScanMode::Walk));
+        set_mode(&fixture, "closed", 0);
+        fixture.scan();
+        set_mode(&fixture, "closed", 0o755);
+        fixture.scan();
+        fixture.assert_groups(&[&["b", "c", "closed/a"]]);
+    });
+}

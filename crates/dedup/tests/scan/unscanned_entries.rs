@@ -1,0 +1,95 @@
+//! Entries that a walk passes over: two folders are identical only if they are the same in both.
+
+use std::fs;
+
+use gristmill_dedup::folders::{self, FolderGroup};
+use gristmill_dedup::{ScanMode, ScanOptions};
+
+use crate::fixture::{Fixture, Mounted, bytes, mode, write};
+
+/// Folders A and B with one file in common.
+fn two_folders() -> Fixture {
+    Fixture::of(&[("A/big", 1, 5_000), ("B/big", 1, 5_000)])
+}
+
+fn groups(fixture: &Fixture) -> Vec<FolderGroup> {
+    let options = folders::FolderOptions { match_names: true, ..folders::FolderOptions::default() };
+    folders::find_identical(&fixture.store, &options).expect("groups of folders")
+}
+
+/// Whether the only group, A and B, is identical, and how many entries were not scanned.
+#[track_caller]
+fn only_group(fixture: &Fixture) -> (bool, Option<u64>) {
+    let found = groups(fixture);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let paths: Vec<_> = found[0].folders.iter().map(|folder| folder.path.to_str()).collect();
+    assert_eq!(paths, [Some("A"), Some("B")]);
+    (found[0].identical, found[0].unscanned())
+}
+
+#[test]
+fn folder_on_another_filesystem_counts_as_unscanned() {
+    let fixture = two_folders();
+    let Some(_mounted) = Mounted::new(&fixture.at("A/other")) else { return };
+    fixture.write("A/other/file", b"elsewhere");
+    fs::create_dir(fixture.at("B/other")).expect("a folder");
+    fixture.scan_with(&ScanOptions { one_file_system: true, ..ScanOptions::default() });
+    assert!(groups(&fixture).is_empty(), "B/other is a folder that was scanned");
+    fs::remove_dir(fixture.at("B/other")).expect("removed");
+    fixture.scan_with(&ScanOptions { one_file_system: true, ..ScanOptions::default() });
+    assert_eq!(only_group(&fixture), (false, Some(1)));
+}
+
+#[test]
+fn followed_symlinks_are_compared_by_their_targets() {
+    let fixture = two_folders();
+    fixture.store.roots().follow_links(fixture.root.id, true).expect("followed");
+    let roots = fixture.store.roots().list().expect("roots");
+    for name in ["one", "two"] {
+        write(&fixture.outside(name), &bytes(2, 3_000));
+    }
+    fixture.symlink(fixture.outside("one"), "A/link");
+    fixture.symlink(fixture.outside("two"), "B/link");
+    fixture.scan_all(&roots, &ScanOptions::default());
+    assert_eq!(only_group(&fixture), (true, Some(0)));
+    // Links that are not followed, because their target is scanned anyway, are known by it.
+    fixture.symlink("big", "A/again");
+    fixture.symlink("big", "B/again");
+    fixture.scan_all(&roots, &ScanOptions::default());
+    assert_eq!(only_group(&fixture), (true, Some(2)));
+    fixture.symlink("nowhere", "A/broken");
+    for _ in 0..2 {
+        fixture.scan_all(&roots, &ScanOptions::default());
+        assert_eq!(only_group(&fixture), (false, Some(3)), "counted scan_with_a_new_store by each scan");
+    }
+}
+
+#[test]
+fn nested_root_is_compared_by_its_own_scan() {
+    let fixture = two_folders();
+    fixture.write("A/in/file", &bytes(3, 100));
+    fixture.write("B/in/file", &bytes(3, 100));
+    fixture.store.roots().register(&fixture.at("A/in")).expect("a root");
+    let roots = fixture.store.roots().list().expect("roots");
+    fixture.scan_all(&roots, &ScanOptions::default());
+    assert_eq!(only_group(&fixture), (true, Some(0)));
+}
+
+#[test]
+fn folders_with_unread_files_are_not_identical() {
+    let fixture = two_folders();
+    fixture.scan_with(&mode(ScanMode::Walk));
+    assert_eq!(groups(&fixture), []);
+    fixture.scan_with(&mode(ScanMode::Hash));
+    assert_eq!(only_group(&fixture), (true, Some(0)));
+}
+
+#[test]
+fn refresh_counts_new_files_as_not_scanned() {
+    let fixture = two_folders();
+    fixture.scan();
+    assert_eq!(only_group(&fixture), (true, Some(0)));
+    fixture.write("B/notes", b"thesis");
+    fixture.scan_with(&mode(ScanMode::Refresh));
+    assert_eq!(only_group(&fixture), (false, Some(1)));
+}
