@@ -1,8 +1,8 @@
-//! The one who writes the catalog while a scan runs.
+//! Writes the catalog while a scan runs.
 //!
-//! Owns the thread between workers and the store. What workers find comes through a bounded channel, which makes
-//! them wait when the disk is slower than they are; what has gathered is committed together. A scan that is killed
-//! loses what was not committed yet, a fraction of a second of work.
+//! Owns the thread between the workers and the store. Workers send updates through a bounded channel, which blocks them
+//! when the disk is slower than they are. Updates that have accumulated are committed together. A scan that is killed
+//! loses the updates that were not committed yet, a fraction of a second of work.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -18,54 +18,54 @@ use gristmill_store::catalog::{Batch, FileHash, FileRef, Ids, Listing, ReadResul
 use crate::error::{Error, Result};
 use crate::progress::ScanHandle;
 
-/// So many notes may wait: enough for the workers to go on while a batch is on its way to the disk.
+/// Updates that can wait in the queue: enough to keep the workers busy during a commit.
 const QUEUE_CAPACITY: usize = 1_024;
 
-/// So many rows are committed together. Each commit writes every page it touched once, and rows of a few hundred
-/// folders touch pages all over the index of paths: with a quarter of this, twice as much was written.
+/// Rows after which a batch is committed. A commit writes each page it touched once, and rows of a few hundred folders
+/// touch pages all over the index of paths: with a quarter of this limit, twice as much was written.
 const MAX_BATCH_ROWS: usize = 32_768;
 
-/// With so many it is not waited for more.
+/// Rows from which a batch is committed without waiting for more updates.
 const MIN_BATCH_ROWS: usize = 2_048;
 
-/// A batch that is small waits so long for more: a sync of the disk for each file would be most of the work.
+/// Time that a smaller batch waits for more updates. One fsync per file would be most of the work.
 const BATCH_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How often the scan says that it is alive.
+/// Interval at which the heartbeat of the scan is written.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Something to be written.
+/// A change to be written to the catalog.
 pub(crate) enum Update {
-    /// With the number by which readings of its new files refer to it.
+    /// A listing, and the number by which hashes of its new files refer to it.
     Listing(u64, Box<Listing>),
     Hashes(Vec<FileHash>),
-    /// Files that were read before and have a duplicate.
+    /// Marks files that were read earlier and have a duplicate.
     Shared(Vec<i64>),
-    /// The first files of contents that turned out to be shared: at the end and together, because each is on a page
-    /// of its own.
+    /// Marks the first file of each content that turned out to be shared. Sent once at the end, because each of these
+    /// rows is on a different page.
     ShareFirstFiles,
-    /// Told when all before is on disk.
+    /// Signals the sender when all earlier updates are on disk.
     Flush(mpsc::Sender<()>),
-    /// Nothing more is taken. A worker that hangs may hold on to the channel for ever.
+    /// Ends the thread. Closing the channel would not be enough: a worker that hangs can keep a sender for ever.
     Finish,
 }
 
-/// Takes notes for the scribe. Clones share the channel.
+/// Sends updates to the catalog writer. Clones share the channel.
 pub(crate) type UpdateSender = SyncSender<Update>;
 
 pub(crate) struct CatalogWriter {
     pub(crate) updates: UpdateSender,
     thread: JoinHandle<Result<u64>>,
-    /// Not all contents could be remembered.
+    /// Whether more contents were read than `MAX_CONTENTS`.
     overflowed: Arc<AtomicBool>,
-    /// How many files were found to be gone.
+    /// Number of files that were marked missing.
     pub(crate) missing: Arc<AtomicU64>,
-    /// How many are left out by this scan's filters, and were known.
+    /// Number of known files that the filters of this scan exclude.
     pub(crate) excluded: Arc<AtomicU64>,
 }
 
 impl CatalogWriter {
-    /// Begins to write. When that fails, the scan is told to stop.
+    /// Starts the thread. It cancels the scan when a write fails.
     pub(crate) fn start(
         store: &Store,
         handle: &Arc<ScanHandle>,
@@ -101,20 +101,21 @@ impl CatalogWriter {
         Ok(CatalogWriter { updates, thread, overflowed, missing, excluded })
     }
 
-    /// Waits until everything noted so far is on disk. False when writing has failed; `end` says why.
+    /// Waits until all updates sent so far are on disk. Returns false if a write has failed; `finish` returns that
+    /// error.
     pub(crate) fn flush(&self) -> bool {
         let (done, is_done) = mpsc::channel();
         self.updates.send(Update::Flush(done)).is_ok() && is_done.recv().is_ok()
     }
 
-    /// Whether all contents that were read in this scan are compared with each other.
+    /// Whether all contents read in this scan are compared with each other.
     pub(crate) fn compares_all(&self) -> bool {
         !self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// Writes what is left. Says how many files were found to be gone.
+    /// Writes the remaining updates. Returns the number of files that were marked missing.
     pub(crate) fn finish(self) -> Result<u64> {
-        // It may have ended by itself.
+        // Sending fails if the thread has ended because of an error.
         let _ = self.updates.send(Update::Finish);
         self.thread
             .join()
@@ -128,32 +129,32 @@ struct WriterThread {
     scans: Vec<i64>,
     process_tag: String,
     queue: Receiver<Update>,
-    /// Every content counts as shared.
+    /// Whether every content counts as shared.
     every_file: bool,
     last_heartbeat: Instant,
     missing: Arc<AtomicU64>,
     excluded: Arc<AtomicU64>,
-    /// Rows of files that are new in this scan.
+    /// Row ids of the files that are new in this scan.
     ids: Ids,
-    /// The first file of each content that was read in this scan, by the beginning of its hash, until it is known to
-    /// be shared. Two that only begin alike count as shared, too; a group needs the same hash.
+    /// The first file of each content read in this scan, by the prefix of its hash, until the content is known to be
+    /// shared. Contents that share only the prefix count as shared too; a group requires equal hashes.
     first_files: HashMap<u64, Option<FileRef>>,
     newly_shared: Vec<FileRef>,
-    /// Readings of files whose folder is still being looked at.
+    /// Hashes of files whose folder has not been written yet.
     deferred: Vec<FileHash>,
     overflowed: Arc<AtomicBool>,
 }
 
-/// So many contents are remembered; what they miss is found at the end.
+/// Contents remembered in one scan. Duplicates among further contents are found at the end of the scan.
 const MAX_CONTENTS: usize = 4_000_000;
 
-/// What is committed together.
+/// Updates that are committed together.
 #[derive(Default)]
 struct PendingBatch {
     batch: Batch,
     weight: usize,
     flush_waiters: Vec<mpsc::Sender<()>>,
-    /// That was all.
+    /// Whether `Update::Finish` was received.
     is_last: bool,
 }
 
@@ -173,12 +174,12 @@ impl WriterThread {
         }
     }
 
-    /// Waits for something, takes what there is, and waits a moment for more when that is little. True when nobody has
-    /// anything more to note.
+    /// Waits for an update, takes all that are queued, and waits up to `BATCH_TIMEOUT` for more if they are few.
+    /// Returns true after the last update.
     fn collect_batch(&mut self, pending: &mut PendingBatch) -> bool {
         let mut until = Instant::now() + HEARTBEAT_INTERVAL;
         loop {
-            // Enough to be worth a commit: while that is on its way the next gathers by itself.
+            // This many rows are worth a commit. The next batch accumulates meanwhile.
             let wait = match pending.weight {
                 MIN_BATCH_ROWS.. => Duration::ZERO,
                 _ => until.saturating_duration_since(Instant::now()),
@@ -198,7 +199,7 @@ impl WriterThread {
         }
     }
 
-    /// True when all is to be committed now.
+    /// Adds an update to the batch. Returns true if the batch must be committed now.
     fn add(&mut self, pending: &mut PendingBatch, update: Update) -> bool {
         match update {
             Update::Listing(number, mut listing) => {
@@ -238,7 +239,8 @@ impl WriterThread {
         pending.weight >= MAX_BATCH_ROWS
     }
 
-    /// Whether a content was seen before, or counts as shared anyway. Its first file is noted for the end.
+    /// Whether a content was seen before, or every content counts as shared. On the second file of a content, the first
+    /// one is remembered as newly shared.
     fn is_shared(&mut self, file: FileRef, hash: &[u8]) -> bool {
         if self.every_file {
             return true;
@@ -260,9 +262,9 @@ impl WriterThread {
         }
     }
 
-    /// Leaves out readings of files whose folder is not written yet; they come with the next batch.
+    /// Defers hashes of files whose folder is not written yet to the next batch.
     fn defer(&mut self, batch: &mut Batch) {
-        // Those that waited came first.
+        // Deferred hashes are older than those of this batch.
         batch.hashes.splice(0..0, self.deferred.drain(..));
         for hash in &mut batch.hashes {
             hash.file = hash.file.row(&self.ids).map_or(hash.file, FileRef::Row);
@@ -289,7 +291,7 @@ impl WriterThread {
             self.ids.extend(written.ids.into_iter().filter(|(_, ids)| !ids.is_empty()));
         }
         for flush in flushes {
-            // Whoever waited may have gone.
+            // The waiter may have been dropped.
             let _ = flush.send(());
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! Whether the catalog's answers are complete.
+//! Reports how complete the catalog is.
 //!
-//! Owns what an answer has to say about itself: how many files could have a duplicate and were not compared, and which
-//! roots were not looked at to the end. A scan that compared everything leaves a mark, so that mostly nothing is counted.
+//! Owns the counts of files that can have a duplicate and were not compared, and the list of roots whose scan did not
+//! finish. A scan that compared everything is recorded, so in most cases nothing has to be counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -17,31 +17,31 @@ use crate::plan::{self, inode_of};
 use crate::read::MAX_SMALL_SIZE;
 use crate::roots;
 
-/// How complete the catalog's answers are.
+/// States how complete the catalog is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Coverage {
     /// Whether every file that can be a duplicate was compared, and every root was walked to its end.
     pub complete: bool,
     /// Files that have the size of another one and were not compared with it, or were read and are in no group yet.
     pub unread_files: u64,
-    /// Of these, files that could not be read when they were last tried.
+    /// Part of `unread_files`: files that could not be read when they were last tried.
     pub unreadable_files: u64,
-    /// Of these, files in roots that cannot be reached now.
+    /// Part of `unread_files`: files in roots that cannot be reached now.
     pub unreachable_files: u64,
     /// Folders that could not be read when they were last walked.
     pub unreadable_folders: u64,
-    /// Folders that were roots inside another root until they were removed, and have not been scanned since.
+    /// Folders that were nested roots until they were removed, and have not been scanned since.
     pub unscanned_folders: Vec<PathBuf>,
     /// Roots whose last scan has not finished, or that were never scanned.
     pub unfinished_roots: Vec<PathBuf>,
-    /// Roots that cannot be reached now. What is known of their files is as their last scan found it.
+    /// Roots that cannot be reached now. The catalog keeps their files as their last scan found them.
     pub absent_roots: Vec<PathBuf>,
-    /// The rows of the roots that cannot be reached.
+    /// Row ids of the roots that cannot be reached.
     #[serde(skip)]
     pub absent_ids: HashSet<i64>,
 }
 
-/// Finds out how complete the catalog's answers are, about all roots or about some.
+/// Determines how complete the catalog is for the roots `only`, or for all roots if `only` is empty.
 pub fn coverage(store: &Store, only: &[i64]) -> Result<Coverage> {
     let is_selected = |root: &Root| only.is_empty() || only.contains(&root.id);
     let unfinished = store.scans().unfinished()?;
@@ -70,7 +70,8 @@ pub fn coverage(store: &Store, only: &[i64]) -> Result<Coverage> {
     Ok(coverage)
 }
 
-/// A file that could be a duplicate. Sorted, files of one size are neighbours, and among them those with equal samples.
+/// A file that can be a duplicate. In sorted order, files of equal size are adjacent, and among them those with equal
+/// samples.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PossibleDuplicate {
     size: u64,
@@ -80,11 +81,11 @@ struct PossibleDuplicate {
     root: i64,
     failed: bool,
     id: i64,
-    /// Whether it was read, has the hash of another file, and is in no group yet.
+    /// Whether it was read, has the hash of another file, and is not in a group yet.
     ungrouped: bool,
 }
 
-/// Names of one file have the same samples.
+/// Copies the samples of a file to its other names that lack them.
 fn fill_in_samples(candidates: &mut [PossibleDuplicate]) {
     let lacks_samples = |file: &PossibleDuplicate| file.size > MAX_SMALL_SIZE && file.samples.is_none();
     if !candidates.iter().any(lacks_samples) {
@@ -128,7 +129,7 @@ impl Coverage {
         fill_in_samples(&mut candidates);
         candidates.sort_unstable();
         for alike in candidates.chunk_by(|a, b| a.size == b.size) {
-            // Samples tell files apart only if all have them.
+            // Samples distinguish files only if all of them have samples.
             if alike.iter().all(|file| file.samples.is_some()) {
                 for alike in alike.chunk_by(|a, b| a.samples == b.samples) {
                     self.count_unread(alike, only);
@@ -140,7 +141,8 @@ impl Coverage {
         Ok(())
     }
 
-    /// Adds those files, of some that may be equal, that lack the hash that most of them have or are in no group yet.
+    /// Counts the files among `alike`, which can all be equal, that are not in a group yet or lack the hash that most
+    /// of them have.
     fn count_unread(&mut self, alike: &[PossibleDuplicate], only: &[i64]) {
         let mut hashed: BTreeMap<Algorithm, u64> = BTreeMap::new();
         let inodes: HashSet<_> = alike.iter().map(|file| file.inode).collect();
@@ -166,7 +168,7 @@ impl Coverage {
 }
 
 impl Coverage {
-    /// Why the answers are not complete, and what else a reader should know: a line each.
+    /// Returns the reasons why the catalog is incomplete, and the roots that cannot be reached, one per line.
     pub fn reasons(&self) -> Vec<String> {
         let Coverage { unread_files, unreadable_files, unreachable_files, unreadable_folders, .. } = *self;
         let waiting = unread_files.saturating_sub(unreadable_files).saturating_sub(unreachable_files);

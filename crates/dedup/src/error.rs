@@ -1,28 +1,28 @@
-//! What can keep a scan, or an answer, from being given.
+//! Errors of scans and queries.
 
 use gristmill_store::display_path;
 use std::fmt;
 use std::path::PathBuf;
 
-/// What this crate's functions return.
+/// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something could not be done. What concerns one file or folder is no error: it is kept with its row.
+/// Reason why a scan or query failed. An error that concerns one file or folder is stored with its row instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// A root, or what was to become one, cannot be scanned.
+    /// A root, or a folder to be registered, cannot be scanned.
     Root(PathBuf, String),
-    /// What was asked for makes no sense. Says what, and what would.
+    /// The request is invalid. The text says what is wrong and what is allowed.
     Invalid(String),
-    /// The store failed.
+    /// The store reported an error.
     Store(gristmill_store::Error),
-    /// The system failed.
+    /// The operating system reported an error.
     System(String),
 }
 
 impl Error {
-    /// Whether the person who runs the program can put it right, rather than the system having failed.
+    /// Whether the user can fix the cause, as opposed to a failure of the system.
     pub fn is_user_error(&self) -> bool {
         match self {
             Error::Root(..) | Error::Invalid(_) => true,

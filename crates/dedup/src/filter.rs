@@ -1,7 +1,7 @@
-//! Which files and folders a scan looks at.
+//! Decides which files and folders a scan includes.
 //!
-//! Owns what the user's limits mean; what patterns mean is in `pattern`. What leaves a folder out leaves out all below
-//! it.
+//! Owns the limits of size and time, hidden files and `.gitignore` rules; the syntax of patterns is in `pattern`. An
+//! excluded folder excludes everything below it.
 
 mod pattern;
 
@@ -17,36 +17,36 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use gristmill_store::display_path;
 
-/// What to look at, as it was asked for. All of it by default.
+/// Filters as requested by the user. The default includes everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Filter {
-    /// Only files that match one of these patterns.
+    /// Patterns of which a file must match one. An empty list includes all files.
     pub include: Vec<String>,
-    /// No file or folder that matches one of these.
+    /// Patterns of files and folders that are excluded.
     pub exclude: Vec<String>,
-    /// Upper and lower case are the same in these patterns.
+    /// Whether patterns ignore upper and lower case.
     pub ignore_case: bool,
-    /// Only files of at least so many bytes.
+    /// Minimum size of a file in bytes.
     pub min_size: Option<u64>,
-    /// Only files of at most so many bytes.
+    /// Maximum size of a file in bytes.
     pub max_size: Option<u64>,
-    /// Only files changed at this moment or later, in nanoseconds since 1970.
+    /// Earliest modification time of a file, in nanoseconds since 1970.
     pub newer_than: Option<i64>,
-    /// Only files changed before this moment.
+    /// Files modified at this time or later are excluded, in nanoseconds since 1970.
     pub older_than: Option<i64>,
-    /// No names that begin with a dot.
+    /// Whether files and folders whose names begin with a dot are excluded.
     pub skip_hidden: bool,
-    /// Nothing that `.gitignore` files in the root name, and no `.git`.
+    /// Whether files that the `.gitignore` files in the root ignore, and folders named `.git`, are excluded.
     pub gitignore: bool,
 }
 
 impl Filter {
-    /// Whether it makes sense, before anything is done.
+    /// Checks the patterns and limits without scanning.
     pub fn check(&self) -> Result<()> {
         CompiledFilter::new(self, Path::new(""), &[]).map(drop)
     }
 
-    /// Patterns that match nothing in any of these roots, each with the reason.
+    /// Returns the patterns that cannot match in any of these roots, each with the reason.
     pub fn unmatchable(&self, roots: &[PathBuf]) -> Vec<(String, String)> {
         let patterns = self.include.iter().chain(&self.exclude);
         patterns
@@ -55,7 +55,7 @@ impl Filter {
     }
 }
 
-/// A filter, ready to be asked.
+/// A filter with compiled patterns, for one root.
 #[derive(Debug)]
 pub(crate) struct CompiledFilter {
     filter: Filter,
@@ -64,7 +64,8 @@ pub(crate) struct CompiledFilter {
 }
 
 impl CompiledFilter {
-    /// For one of the roots of a scan: an absolute pattern concerns the root that it is in.
+    /// Compiles a filter for `root`, one of the `roots` of a scan. An absolute pattern applies only to the root that
+    /// contains it.
     pub(crate) fn new(filter: &Filter, root: &Path, roots: &[PathBuf]) -> Result<Self> {
         let globs = |patterns| pattern::compile(patterns, filter.ignore_case, root, roots);
         let compiled = CompiledFilter {
@@ -86,12 +87,12 @@ impl CompiledFilter {
         Ok(compiled)
     }
 
-    /// Whether a folder is walked. `path` is that in the root.
+    /// Whether a folder is walked. `path` is relative to the root.
     pub(crate) fn matches_folder(&self, path: &Path, name: &OsStr, rules: Option<&GitignoreRules>) -> bool {
         self.matches_name(path, name, rules, true)
     }
 
-    /// Whether a file's name is one to look at.
+    /// Whether the name and path of a file match.
     pub(crate) fn matches_file(&self, path: &Path, name: &OsStr, rules: Option<&GitignoreRules>) -> bool {
         self.matches_name(path, name, rules, false)
             && (self.filter.include.is_empty() || self.include.is_match(path))
@@ -112,7 +113,7 @@ impl CompiledFilter {
             || rules.is_some_and(|rules| rules.ignores(path, is_folder)))
     }
 
-    /// Whether names matter at all: most scans take everything.
+    /// Whether names are tested at all. Most scans include everything.
     pub(crate) fn tests_names(&self) -> bool {
         let Filter { skip_hidden, gitignore, .. } = self.filter;
         skip_hidden || gitignore || !self.exclude.is_empty() || !self.filter.include.is_empty()
@@ -131,7 +132,7 @@ impl CompiledFilter {
     }
 }
 
-/// The `.gitignore` files from the root down to a folder.
+/// Rules of the `.gitignore` files from the root down to a folder.
 #[derive(Debug)]
 pub(crate) struct GitignoreRules {
     patterns: Gitignore,
@@ -139,7 +140,8 @@ pub(crate) struct GitignoreRules {
 }
 
 impl GitignoreRules {
-    /// Those of a folder below others. `text` is its `.gitignore`; lines that are none are passed over, as git does.
+    /// Adds the rules of a folder's `.gitignore`, whose content is `text`, to those of its parents. Invalid lines are
+    /// ignored, as git does.
     pub(crate) fn nested(
         parent: Option<Arc<GitignoreRules>>,
         folder: &Path,
@@ -157,7 +159,7 @@ impl GitignoreRules {
         }
     }
 
-    /// The innermost file that has a word to say decides.
+    /// The innermost `.gitignore` file with a matching rule decides.
     fn ignores(&self, path: &Path, is_folder: bool) -> bool {
         match self.patterns.matched(path, is_folder) {
             ignore::Match::Ignore(_) => true,
@@ -224,7 +226,7 @@ mod tests {
             ("/r/a/*.c", "/r", "a/x.c", true),
             ("/r/a/*.c", "/other", "r/a/x.c", false),
             ("/r/a/*.c", "/other", "a/x.c", false),
-            // The innermost root holds it.
+            // The innermost root contains the path.
             ("/r/inner/x", "/r/inner", "x", true),
             ("/r/inner/x", "/r", "inner/x", false),
             ("/top", "/r", "top", true),

@@ -1,10 +1,11 @@
-//! Folders that are alike, from the catalog: no disk is read.
+//! Finds identical and similar folders in the catalog, without reading any disk.
 //!
-//! Owns which folders are identical ([`groups`]) and which are [`partial`]ly so. Both look at folders with all below
-//! them. A file that was never hashed is like no other (a scan hashes whatever could be), unless another name of its
-//! inode is there; one that could not be read is unknown, and so is a folder that was not read to its end. Entries that
-//! scans pass over (symbolic links, special files, what filters leave out) count, too: folders with such entries are
-//! identical only if all of them are known and the same. Roots inside a root count as what they are, folders of it.
+//! Owns which folders are identical ([`find_identical`]) and which are similar ([`find_similar`]). Both compare folders
+//! with everything below them. A file that was never hashed has a unique content (a scan hashes every file that can
+//! have a copy), unless the catalog has another name of its inode. The content of a file that could not be read is
+//! unknown, and so is a folder that was not read completely. Entries that scans skip (symbolic links, special files,
+//! excluded files) count too: folders with such entries are identical only if all of these are known and equal. A root
+//! inside another root counts as a folder of it.
 
 mod compare;
 mod freed;
@@ -26,16 +27,16 @@ use crate::Result;
 pub use self::compare::{CappedList, Differing, Entry};
 pub use self::similar::{Difference, Side, SimilarFolders, SimilarOptions, SimilarPair, find_similar};
 
-/// Which identical folders to list.
+/// Selects the identical folders to list.
 #[derive(Clone, Debug)]
 pub struct FolderOptions {
-    /// Whether names of files and folders must be the same, too. That of the folder itself never counts.
+    /// Whether the names of files and folders must be equal too. The name of the compared folder itself never matters.
     pub match_names: bool,
-    /// Folders with at least so many bytes in and below them. Ones with nothing but empty files have none.
+    /// Minimum size of a folder's files, including those below it, in bytes. Empty files add 0.
     pub min_size: u64,
-    /// Folders with at least so many files in and below them; never those without any.
+    /// Minimum number of files in a folder and below it. Folders without files are never listed.
     pub min_files: u64,
-    /// Only folders of these roots; of all when there are none.
+    /// Row ids of the roots whose folders are compared. An empty list selects all roots.
     pub roots: Vec<i64>,
 }
 
@@ -45,52 +46,55 @@ impl Default for FolderOptions {
     }
 }
 
-/// Folders with the same files in them.
+/// Folders that contain the same files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderGroup {
-    /// Whether they are identical. Otherwise only what was scanned is the same: they may differ in entries that were not.
+    /// Whether they are identical. If not, only their scanned files are the same: they may differ in entries that were
+    /// not scanned.
     pub identical: bool,
-    /// By their paths.
+    /// The folders, sorted by path.
     pub folders: Vec<GroupedFolder>,
-    /// Files in each.
+    /// Number of files in each folder.
     pub files: u64,
-    /// The size of one, as its files say: several names of one file count each.
+    /// Size of the files in one folder. Each name of a file with several names counts.
     pub bytes: u64,
-    /// Allocated bytes that are freed if only the folder that takes most is kept, the first of equal ones. Nothing is
-    /// freed by removing a file that has another name elsewhere, or that a symbolic link leads to. 0 unless they are
-    /// identical.
+    /// Allocated bytes that are freed if only the folder that uses most space is kept (the first of equals). Removing a
+    /// file frees nothing if it has another name elsewhere or was reached through a symbolic link. 0 unless the folders
+    /// are identical.
     pub reclaimable: u64,
-    /// The size of the files that are freed then.
+    /// Size of the files that are freed then.
     pub redundant: u64,
 }
 
 impl FolderGroup {
-    /// Entries in all of the folders that were not scanned. None if that was not recorded for all.
+    /// Number of entries in all of the folders that were not scanned, or `None` if it was not recorded for every
+    /// folder.
     pub fn unscanned(&self) -> Option<u64> {
         self.folders.iter().map(|folder| folder.unscanned).sum()
     }
 }
 
-/// A folder of a group.
+/// One folder of a group of equal folders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupedFolder {
-    /// Its root.
+    /// Row id of its root.
     pub root: i64,
-    /// Its path in the root.
+    /// Path relative to the root.
     pub path: PathBuf,
-    /// Entries in it and below that were not scanned. None if that was not recorded: scanning again records it.
+    /// Number of entries in and below the folder that were not scanned. `None` if it was not recorded: the next scan
+    /// records it.
     pub unscanned: Option<u64>,
 }
 
-/// Identical folders, those that would give most space back first; then folders that are identical apart from entries that
-/// were not scanned.
+/// Lists identical folders, those with most reclaimable space first, followed by folders that are identical except for
+/// entries that were not scanned.
 ///
-/// Folders are identical when the contents of their files are the same, each as often, when the folders in them can
-/// be paired so that each two are identical, and when the entries that were not scanned are the same and known: symbolic
-/// links by their targets, special files by their types. A file or folder that filters leave out is not known. Where files
-/// are counts, what they are called does not, unless [`match_names`](Options::match_names) says so. Folders whose every
-/// place is inside folders that are listed are not listed again, except identical ones inside others. Of folders that hold
-/// the very same files, because a bind mount or a symbolic link leads there, one is listed.
+/// Folders are identical if their files have the same contents, each equally often, if their subfolders can be paired
+/// so that each pair is identical, and if their skipped entries are known and equal: symbolic links by target, special
+/// files by type. Excluded files and folders are not known. The layout of files matters; names matter only with
+/// [`match_names`](FolderOptions::match_names). A group is not listed if all its folders are inside folders of one
+/// other listed group. If a bind mount or symbolic link makes the same files appear in several folders, one of these
+/// folders is listed.
 pub fn find_identical(store: &Store, options: &FolderOptions) -> Result<Vec<FolderGroup>> {
     let tree = Tree::load(store, name_hash)?;
     let classes = FolderClasses::new(&tree, options.match_names, |at| is_selected(&tree, &options.roots, at));
@@ -113,7 +117,7 @@ pub fn find_identical(store: &Store, options: &FolderOptions) -> Result<Vec<Fold
         found.push((members[0], FolderGroup { identical, folders, files, bytes, reclaimable, redundant }));
     }
     let order = |group: &FolderGroup| (group.identical, group.reclaimable, group.bytes, group.files);
-    // Among equals by path, as the tree is.
+    // Equal groups are sorted by path, which is the order of the tree.
     found.sort_by(|(first_a, a), (first_b, b)| order(b).cmp(&order(a)).then(first_a.cmp(first_b)));
     Ok(found.into_iter().map(|(_, group)| group).collect())
 }
@@ -122,7 +126,7 @@ fn is_selected(tree: &Tree<NameHash>, roots: &[i64], folder: u32) -> bool {
     roots.is_empty() || roots.contains(&tree.folders[folder as usize].root)
 }
 
-/// Where folders are.
+/// Looks up the paths of folders.
 struct FolderPaths<'a> {
     store: &'a Store,
     roots: HashMap<i64, PathBuf>,
@@ -134,7 +138,7 @@ impl<'a> FolderPaths<'a> {
         Ok(FolderPaths { store, roots })
     }
 
-    /// The path of its root, the root, and the path in that, for each.
+    /// Returns, for each folder, the path of its root, the row id of its root and its path relative to the root.
     fn of(&self, tree: &Tree<NameHash>, folders: &[u32]) -> Result<Vec<(PathBuf, i64, PathBuf)>> {
         let place = |&at: &u32| {
             let id = tree.folders[at as usize].id;
@@ -145,7 +149,7 @@ impl<'a> FolderPaths<'a> {
     }
 }
 
-/// Something that was there a moment ago.
+/// A row was deleted after the tree was loaded.
 fn catalog_changed() -> gristmill_store::Error {
     gristmill_store::Error::Conflict("the catalog was changed meanwhile; ask again".to_owned())
 }

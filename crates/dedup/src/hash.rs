@@ -1,11 +1,11 @@
-//! Hashing: one of four algorithms behind one face.
+//! Computes hashes of file contents with one of four algorithms.
 
 use gristmill_store::catalog::Algorithm;
 use sha2::Digest;
 
-/// A hash in the making.
+/// An incremental hash.
 pub(crate) enum Hasher {
-    // Large beside the others, and on the stack all the same: a scan makes one for every file.
+    // Boxed, because its state is much larger than those of the others.
     Blake3(Box<blake3::Hasher>),
     Sha256(sha2::Sha256),
     Sha512(sha2::Sha512),
@@ -41,10 +41,10 @@ impl Hasher {
     }
 }
 
-/// The hash of what is in memory as a whole.
+/// Returns the hash of a content that is in memory as a whole.
 pub(crate) fn hash_bytes(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
     match algorithm {
-        // Without a hasher's state, which is larger than most small files.
+        // Avoids a hasher's state, which is larger than most small files.
         Algorithm::Blake3 => blake3::hash(bytes).as_bytes().to_vec(),
         _ => {
             let mut hasher = Hasher::new(algorithm);
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn hashes_match_the_standards_examples() {
-        // The standards' own examples for "abc".
+        // The examples for "abc" in the standards.
         for (algorithm, expected) in [
             (Algorithm::Blake3, "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"),
             (Algorithm::Sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),

@@ -1,8 +1,8 @@
-//! Reading what a plan names, on the pool.
+//! Reads and hashes the planned files on the pool.
 //!
-//! Owns the order and the pace of reading. Files of one folder are read by one task, relative to the folder, which
-//! is opened once. Large files are read largest first, each by a task of its own, so that no worker is left with
-//! the largest at the end.
+//! Owns the order and the rate of reading. One task reads files of one folder, relative to the folder, which it opens
+//! once. Large files are read in full largest first, each by its own task, so that no worker is left with the largest
+//! at the end.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -24,21 +24,21 @@ use crate::roots::open_if_reachable;
 use crate::sys::Folder;
 use crate::walk::Counters;
 
-/// So many rows are fetched at once.
+/// Rows fetched from the catalog per page.
 const PAGE_ROWS: usize = 2_048;
 
-/// A task reads at most so many files, and so many bytes of small ones.
+/// Upper bounds for one task: files, and bytes of small files.
 const MAX_TASK_FILES: usize = 32;
 const MAX_TASK_BYTES: u64 = 4 << 20;
 
-/// Which reading it is.
+/// Which part of each file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Samples,
     Contents,
 }
 
-/// Everything a task needs to read files.
+/// Everything that a task needs to read and hash files.
 pub(crate) struct HashStage {
     pub(crate) store: Store,
     pub(crate) updates: UpdateSender,
@@ -51,26 +51,26 @@ pub(crate) struct HashStage {
     pub(crate) counters: Arc<Counters>,
 }
 
-/// The roots, open. One that cannot be reached, on a disk that is not mounted, say, is left alone.
+/// The opened folders of roots. Roots that cannot be reached, such as those on an unmounted disk, are not included.
 pub(crate) struct OpenRoots(HashMap<i64, OpenRoot>);
 
 struct OpenRoot {
     path: PathBuf,
     folder: Arc<Folder>,
     follow_links: bool,
-    /// Whether this scan is of the root. Files of others are read to be compared; one that is not as its root's last scan
-    /// found it is left to the next.
+    /// Whether this scan covers the root. Files of other roots are read only for comparison. If such a file has changed
+    /// since the last scan of its root, it is left to the next one.
     is_scanned: bool,
 }
 
 impl OpenRoots {
-    /// Those that are open.
+    /// Row ids of the opened roots.
     pub(crate) fn ids(&self) -> HashSet<i64> {
         self.0.keys().copied().collect()
     }
 
-    /// Opens roots. `walked` has the folders of those that this scan has walked; `scanned` are those it was asked for.
-    /// Returns those that cannot be reached, too.
+    /// Opens the folders of `roots`, and also returns the roots that cannot be reached. `scanned` are the roots that
+    /// the scan covers; `walked` are the folders that it has already opened.
     pub(crate) fn open<'a>(
         store: &Store,
         roots: impl Iterator<Item = &'a Root>,
@@ -98,11 +98,11 @@ impl OpenRoots {
     }
 }
 
-/// How fast all workers together may read.
+/// Limits the rate at which all workers together read.
 pub(crate) struct RateLimiter {
-    /// Bytes a second.
+    /// Bytes per second. `None` means no limit.
     rate: Option<u64>,
-    /// When what was read so far is paid for.
+    /// Time from which the next read is allowed.
     free_at: Mutex<Instant>,
 }
 
@@ -111,12 +111,12 @@ impl RateLimiter {
         RateLimiter { rate, free_at: Mutex::new(Instant::now()) }
     }
 
-    /// Whether reading is to be slower than it could be.
+    /// Whether there is a rate limit.
     pub(crate) fn is_limited(&self) -> bool {
         self.rate.is_some()
     }
 
-    /// Waits until so many bytes may be read. False when the scan is to stop.
+    /// Waits until `bytes` bytes may be read. Returns false if the scan is cancelled.
     fn acquire(&self, bytes: u64, handle: &ScanHandle) -> bool {
         let Some(rate) = self.rate else { return !handle.is_cancelled() };
         let until = {
@@ -138,7 +138,7 @@ impl RateLimiter {
     }
 }
 
-/// Reading at the pace of a scan.
+/// Applies the rate limit and the cancellation of a scan.
 pub(crate) struct ScanThrottle<'a> {
     pub(crate) handle: &'a ScanHandle,
     pub(crate) rate_limiter: &'a RateLimiter,
@@ -155,13 +155,13 @@ impl Throttle for ScanThrottle<'_> {
 }
 
 impl HashStage {
-    /// Submits the reading of all that the plan names.
+    /// Submits tasks that read all planned files.
     pub(crate) fn submit(self: &Arc<Self>, pool: &Pool, plan: &Plan) -> Result<()> {
         let mut after = 0;
         let mut position = 0;
         let mut large = Vec::new();
         loop {
-            // Both ascend: one step through the plan for each row.
+            // Rows and plan are both sorted by row id, so one pass over the plan is enough.
             let (rows, next) = self.store.catalog().page(after, PAGE_ROWS, |row| {
                 while plan.ids.get(position).is_some_and(|id| *id < row.id) {
                     position += 1;
@@ -190,13 +190,13 @@ impl HashStage {
         Ok(())
     }
 
-    /// False when the scan is to stop.
+    /// Submits a task for one batch. Returns false if the scan is cancelled.
     fn submit_batch(self: &Arc<Self>, pool: &Pool, batch: Vec<FileRow>) -> bool {
         let stage = self.clone();
         submit(pool, Task::new(move |_| stage.hash_batch(&batch)), &self.handle)
     }
 
-    /// Reads files of one folder.
+    /// Reads and hashes files of one folder.
     fn hash_batch(&self, batch: &[FileRow]) -> TaskResult<()> {
         let _busy = BusyGuard::new(&self.handle);
         let Some(first) = batch.first() else { return Ok(()) };
@@ -216,7 +216,7 @@ impl HashStage {
         self.updates.send(Update::Hashes(found)).map_err(|_| TaskError::cancelled())
     }
 
-    /// What is to be written about a file that was read, and about other names of its inode.
+    /// Returns the results to be written for a file that was read, and for other names of its inode.
     fn hashes_of(&self, open_root: &OpenRoot, row: &FileRow, read: ReadFile) -> Vec<FileHash> {
         let ReadFile { stat, result, racy } = read;
         let is_read = !matches!(result, ReadResult::Gone | ReadResult::Failed(_));
@@ -234,8 +234,8 @@ impl HashStage {
             add(&self.handle.changed_during_scan, 1);
         }
         let mut found = Vec::new();
-        // Other names of the inode have the same content. If this name is gone or may not be read, they are
-        // left for the next scan, which will choose another.
+        // Other names of the inode have the same content. If this name is missing or unreadable, they are left to the
+        // next scan, which chooses another name.
         if is_same {
             for &id in self.links.get(&row.id).into_iter().flatten() {
                 let (file, result) = (FileRef::Row(id), result.clone());
@@ -267,7 +267,7 @@ fn not_read(row: &FileRow, result: ReadResult) -> ReadFile {
     ReadFile { stat: row.stat, result, racy: false }
 }
 
-/// Submits a task. False when the scan is to stop: a disk that hangs must not hang the one who could be told so.
+/// Submits a task. Returns false if the scan is cancelled, so that a hanging disk cannot block the cancellation.
 pub(crate) fn submit(pool: &Pool, mut task: Task, handle: &ScanHandle) -> bool {
     loop {
         if handle.is_cancelled() || pool.is_finished() {
@@ -280,7 +280,7 @@ pub(crate) fn submit(pool: &Pool, mut task: Task, handle: &ScanHandle) -> bool {
     }
 }
 
-/// Rows of one folder together, a bounded number of them.
+/// Groups rows of one folder into batches of limited size.
 fn batches(rows: Vec<FileRow>) -> Vec<Vec<FileRow>> {
     let mut batches: Vec<Vec<FileRow>> = Vec::new();
     let mut bytes = 0;
@@ -304,7 +304,7 @@ fn batches(rows: Vec<FileRow>) -> Vec<Vec<FileRow>> {
     batches
 }
 
-/// Counts a worker as busy while it lives. Whoever is, works for the one who writes.
+/// Counts a worker as busy until it is dropped, and lowers the worker's priority below that of the catalog writer.
 pub(crate) struct BusyGuard<'a>(&'a ScanHandle);
 
 impl<'a> BusyGuard<'a> {

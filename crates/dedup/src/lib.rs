@@ -1,12 +1,13 @@
-//! Finds duplicate files and folders: walks roots, hashes what can be a duplicate, keeps a catalog.
+//! Finds duplicate files and folders: walks roots, hashes the files that can be duplicates, and keeps a catalog.
 //!
-//! A [`scan`](scan()) walks [roots](gristmill_store::roots) in parallel, compares what it finds with the catalog of
-//! a [`Store`](gristmill_store::Store), and reads only files that can be duplicates: those that share their size,
-//! then their edges, then all of it. It can be killed at any instant; the next one goes on. What is in the
-//! catalog is asked of the store ([groups](gristmill_store::catalog::Catalog::groups)), of [`folders`] and of
-//! [`report`]. Equal means equal bytes, known by a cryptographic hash of all of them.
+//! A [`scan`](scan()) walks [roots](gristmill_store::roots) in parallel, compares the files it finds with the catalog
+//! of a [`Store`](gristmill_store::Store), and reads only files that can be duplicates: those of equal size, then, of
+//! large ones, those with equal samples. It can be killed at any time; the next scan resumes it. Results are queried
+//! from the store ([groups](gristmill_store::catalog::Catalog::groups)), [`folders`] and [`report`]. Files are equal if
+//! the cryptographic hashes of their whole contents are equal.
 //!
-//! Nothing here changes a file.
+//! A file is read and hashed in `read`, new files during the walk by `walk_hasher`, all others by `hash_stage`.
+//! `catalog_writer` writes the results. No function of this crate changes a file.
 
 mod catalog_writer;
 mod coverage;

@@ -1,10 +1,11 @@
-//! What is worth reading.
+//! Plans which files to read.
 //!
-//! Owns the one rule: a file is read only if it can be a duplicate. First all that share their size with another
-//! file of the catalog (small ones are hashed at once, of large ones a few blocks), then large ones that share
-//! those blocks, too. Names of one inode are one file: read once, and no reason to read another.
+//! Owns the rule that a file is read only if it can be a duplicate. The first plan has all files that share their size
+//! with another file of the catalog: small ones are hashed, large ones are sampled. The second plan has the large files
+//! that share their samples too. Names of one inode are one file: it is read once, and they are no reason to read each
+//! other.
 //!
-//! A plan is sorted numbers, not rows: 32 bytes a file while it is made, 8 for each that is read.
+//! A plan holds sorted numbers, not rows: 32 bytes per file while it is computed, 8 for each file that is read.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -16,61 +17,61 @@ use crate::error::Result;
 use crate::progress::ScanHandle;
 use crate::read::{HashScope, MAX_SMALL_SIZE};
 
-/// What a scan asks for.
+/// Describes the files that a scan reads.
 #[derive(Debug)]
 pub(crate) struct HashRequest {
     pub(crate) algorithm: Algorithm,
-    /// Read all files.
+    /// Whether all files are hashed, not only possible duplicates.
     pub(crate) every_file: bool,
-    /// The roots that are scanned.
+    /// The roots that the scan covers.
     pub(crate) roots: HashSet<i64>,
-    /// Since when the scan is under way: what could not be read since then is not tried again when it goes on.
+    /// Start of the scan that is resumed. Files that could not be read since then are not tried again.
     pub(crate) resumed_from: Option<UtcTime>,
-    /// The roots that can be read.
+    /// The roots whose folders could be opened.
     pub(crate) open_roots: HashSet<i64>,
 }
 
 impl HashRequest {
-    /// Files of other roots are read, too, when they can be duplicates of what is here; not again if they could not be
-    /// read: that is for a scan of their root.
+    /// Whether a file may be read. Files of other roots are read too if they can be duplicates of files of this scan,
+    /// but not if they failed before: they are retried by a scan of their root.
     fn is_eligible(&self, row: &FileRow) -> bool {
         let tried = self.resumed_from.is_some_and(|since| row.failed_at.is_some_and(|at| at >= since));
         !row.failed || (self.roots.contains(&row.root) && !tried)
     }
 }
 
-/// Which files to read.
+/// The files to read in one stage.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// Rows, ascending: the order in which folders were walked, and so about that on the disk.
+    /// Row ids, ascending: the order in which folders were walked, which is close to the order on the disk.
     pub(crate) ids: Vec<i64>,
-    /// Other names of a file that is read, by its row.
+    /// Other names of each file that is read, by its row id.
     pub(crate) links: HashMap<i64, Vec<i64>>,
     pub(crate) bytes: u64,
-    /// How many of them were hashed with another algorithm before.
+    /// Number of planned files that were hashed with another algorithm before.
     pub(crate) rehashed: u64,
-    /// How many large files there are.
+    /// Number of large files in the catalog that may be read.
     pub(crate) large_files: u64,
-    /// What every root holds.
+    /// Totals of every root.
     pub(crate) roots: HashMap<i64, RootTotals>,
-    /// What files were hashed with.
+    /// Algorithms that files of the catalog were hashed with.
     pub(crate) algorithms: BTreeSet<Algorithm>,
 }
 
-/// Files of a root.
+/// Number and size of the files of a root.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RootTotals {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
 }
 
-/// A file, as far as a plan is concerned. Sorted, equal contents can only be among neighbours.
+/// A file that may have to be read. In sorted order, only adjacent files can have equal contents.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
-    /// Its size; with its edges, when these are compared.
+    /// Size of the file, and its samples when they are compared.
     key: (u64, i64),
-    /// Which inode it is, and when that last changed: names of one file have all of it in common, files of two disks
-    /// that had the same number have not.
+    /// Device, inode and change time. Names of one file agree in all three. Files of two disks that had the same device
+    /// number do not.
     inode: (u64, u64, i64),
     id: i64,
     state: State,
@@ -78,19 +79,19 @@ struct Candidate {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
-    /// Its content is known, or cannot be had: its root is not there.
+    /// The content is known, or cannot be read because its root cannot be reached.
     Hashed,
-    /// It is known, by another algorithm.
+    /// The content is known by a hash of another algorithm.
     OtherAlgorithm,
     Unread,
 }
 
-/// The first reading: small files, and edges of large ones.
+/// Plans the first stage: small files, and samples of large ones.
 pub(crate) fn plan_sampling(store: &Store, request: &HashRequest, handle: &ScanHandle) -> Result<Plan> {
     let HashRequest { algorithm, every_file, .. } = *request;
     let mut plan = Plan::default();
     let mut candidates = Vec::new();
-    // Inodes with several names: their bytes count once for a root.
+    // Inodes with several names, whose bytes count once per root.
     let mut counted = HashSet::new();
     store.catalog().for_each_file(|row| {
         plan.algorithms.extend(row.algorithm);
@@ -106,11 +107,11 @@ pub(crate) fn plan_sampling(store: &Store, request: &HashRequest, handle: &ScanH
         }
         let is_large = row.stat.size > MAX_SMALL_SIZE;
         plan.large_files += u64::from(is_large);
-        // When everything is read through, edges tell nothing.
+        // Samples are not needed if every file is read in full.
         if !(every_file && is_large) {
             let mut candidate = candidate(row, (row.stat.size, 0), request);
             if is_large && request.open_roots.contains(&row.root) {
-                // Edges are needed even of a file that is hashed: others are compared by them.
+                // Samples are needed even of a file that is hashed, because others are compared with them.
                 candidate.state = if row.samples.is_some() { State::Hashed } else { State::Unread };
             }
             candidates.push(candidate);
@@ -123,12 +124,12 @@ pub(crate) fn plan_sampling(store: &Store, request: &HashRequest, handle: &ScanH
     Ok(plan)
 }
 
-/// The second reading: large files that are alike at their edges.
+/// Plans the second stage: large files that have equal samples.
 pub(crate) fn plan_full(store: &Store, request: &HashRequest, handle: &ScanHandle) -> Result<Plan> {
     let HashRequest { algorithm, every_file, .. } = *request;
     let mut plan = Plan::default();
     let mut candidates = Vec::new();
-    // Files whose content is known and whose edges are not.
+    // Files whose content is known but not their samples.
     let mut without_samples = Vec::new();
     store.catalog().for_each_file(|row| {
         let size = row.stat.size;
@@ -143,7 +144,7 @@ pub(crate) fn plan_full(store: &Store, request: &HashRequest, handle: &ScanHandl
         }
         continue_unless_cancelled(handle)
     })?;
-    // Names of one file have the same edges. Any other file of the size can be equal to one without.
+    // Names of one file have the same samples. A file without samples can equal any other file of its size.
     let mut sizes = HashSet::new();
     if !without_samples.is_empty() {
         let known: HashMap<_, _> = candidates.iter().map(|file| (file.inode, file.key)).collect();
@@ -164,7 +165,7 @@ pub(crate) fn plan_full(store: &Store, request: &HashRequest, handle: &ScanHandl
     Ok(plan)
 }
 
-/// Files that were read and have a content that others have, too, and do not count as shared yet.
+/// Returns the row ids of files whose content other files have too, and that are not marked as shared yet.
 pub(crate) fn newly_shared(
     store: &Store,
     (algorithm, every_file): (Algorithm, bool),
@@ -195,8 +196,8 @@ fn candidate(row: &FileRow, key: (u64, i64), request: &HashRequest) -> Candidate
     Candidate { key, inode: inode_of(row), id: row.id, state }
 }
 
-/// Equal for names of one inode. A file with one name is a file of its own, and so is one that another program recorded
-/// without an inode.
+/// Identifies an inode: equal for names of one inode. A file with one name is an inode by itself, and so is one that
+/// another program recorded without an inode number.
 pub(crate) fn inode_of(row: &FileRow) -> (u64, u64, i64) {
     match row.stat {
         Stat { links: LinkKind::Single, .. } | Stat { inode: 0, .. } => (0, row.id.cast_unsigned(), 0),
@@ -209,7 +210,7 @@ fn continue_unless_cancelled(handle: &ScanHandle) -> ControlFlow<()> {
 }
 
 impl Plan {
-    /// Chooses among candidates those that can be duplicates and are not known yet.
+    /// Selects the candidates that can be duplicates and are not hashed yet.
     fn select(&mut self, candidates: &mut [Candidate], every_file: bool, scope: impl Fn(u64) -> HashScope) {
         candidates.sort_unstable();
         for alike in candidates.chunk_by(|a, b| a.key == b.key) {

@@ -1,27 +1,27 @@
-//! How far a scan has come, for whoever shows it; and how it is told to stop.
+//! Reports the progress of a scan and cancels it.
 //!
-//! Owns the counters. They are read while the scan runs, each for itself.
+//! Owns the counters. They can be read at any time while the scan runs, but not as one consistent snapshot.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use serde::Serialize;
 
-/// What a scan is doing.
+/// Phase of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScanPhase {
-    /// Nothing yet.
+    /// The scan has not started to walk.
     #[default]
     Starting,
-    /// Looking at folders.
+    /// Walks folders, and hashes new files that can be duplicates.
     Walking,
-    /// Finding out what to read.
+    /// Determines which files to read.
     Planning,
-    /// Reading small files, and a few blocks of large ones.
+    /// Reads small files, and samples of large ones.
     Samples,
-    /// Reading large files through.
+    /// Reads large files in full.
     Contents,
-    /// Writing the last of it.
+    /// Writes the remaining results and counts the duplicates.
     Finishing,
 }
 
@@ -34,7 +34,7 @@ const PHASES: [ScanPhase; 6] = [
     ScanPhase::Finishing,
 ];
 
-/// A running scan, seen from outside. Shared: the scan counts, others read, anybody may stop it.
+/// Handle to a running scan. The scan updates its counters; any thread can read them or cancel the scan.
 #[derive(Debug, Default)]
 pub struct ScanHandle {
     cancelled: AtomicBool,
@@ -46,54 +46,54 @@ pub struct ScanHandle {
     pub(crate) to_read: AtomicU64,
     pub(crate) bytes_to_read: AtomicU64,
     pub(crate) read: AtomicU64,
-    /// Of these, to their end.
+    /// Part of `read`: files that were read in full.
     pub(crate) hashed_whole: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
-    /// Files that were not as the catalog had them.
+    /// Files whose state differed from the catalog when they were read or written.
     pub(crate) changed_during_scan: AtomicU64,
     pub(crate) busy: AtomicU64,
     pub(crate) workers: AtomicU64,
 }
 
-/// The counters at one moment.
+/// Values of the counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanProgress {
-    /// What it is doing.
+    /// Current phase of the scan.
     pub phase: ScanPhase,
-    /// Folders walked.
+    /// Number of folders walked.
     pub folders: u64,
-    /// Files seen in them.
+    /// Number of files found in these folders.
     pub files: u64,
-    /// Their size together.
+    /// Size of these files in bytes.
     pub bytes: u64,
-    /// Folders and files that could not be read.
+    /// Number of folders and files that could not be read.
     pub errors: u64,
-    /// Files to be read in this phase and those before.
+    /// Number of files to read in this phase and earlier ones.
     pub to_read: u64,
-    /// Bytes of them to be read.
+    /// Number of bytes to read of these files.
     pub bytes_to_read: u64,
-    /// Files read.
+    /// Number of files read so far.
     pub read: u64,
-    /// Bytes read.
+    /// Number of bytes read so far.
     pub bytes_read: u64,
-    /// Workers that have something to do.
+    /// Number of workers that are busy.
     pub busy: u64,
-    /// All of them.
+    /// Number of all workers.
     pub workers: u64,
 }
 
 impl ScanHandle {
-    /// Asks the scan to stop: what is done is kept, and the next scan goes on from there.
+    /// Cancels the scan. Completed work is kept, and the next scan resumes from it.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was asked to.
+    /// Whether the scan was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// How far it has come.
+    /// Returns the current values of the counters.
     pub fn progress(&self) -> ScanProgress {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ScanProgress {

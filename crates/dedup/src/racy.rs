@@ -1,23 +1,24 @@
-//! Files that changed just before they are read.
+//! Handles files that changed just before they are read.
 //!
-//! Owns git's racy rule: a change that comes after the reading, but within the granularity of the filesystem's
-//! timestamps, leaves the same times, and would never be noticed. So a file is read once its last change is older than
-//! that granularity, or it is marked and read again by the next scan.
+//! Owns git's rule for racy files: a change after the read, but within the granularity of the filesystem's timestamps,
+//! leaves the timestamps unchanged and would never be noticed. So a file is read once its last change is older than
+//! that granularity, or it is marked as racy and read again by the next scan.
 
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gristmill_store::catalog::Stat;
 
-/// The kernel's clock for timestamps ticks every 1 to 10 ms; exFAT stores 10 ms.
+/// Granularity of exact timestamps. The kernel's clock for timestamps ticks every 1 to 10 ms; exFAT stores 10 ms.
 const FINE_GRANULARITY: Duration = Duration::from_millis(20);
 
-/// Old ext filesystems and some network ones store whole seconds, FAT every second one.
+/// Granularity of timestamps in whole seconds. Old ext and some network filesystems store seconds, FAT every second
+/// one.
 const COARSE_GRANULARITY: Duration = Duration::from_secs(2);
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
-/// For how long after its last change a file may change again without new times.
+/// Time after the last change of a file in which another change can leave the same timestamps.
 fn granularity(stat: &Stat) -> Duration {
     if stat.ctime_ns % NANOS_PER_SECOND == 0 && stat.mtime_ns % NANOS_PER_SECOND == 0 {
         COARSE_GRANULARITY
@@ -26,8 +27,8 @@ fn granularity(stat: &Stat) -> Duration {
     }
 }
 
-/// How long it takes, from `now` on, until a change would leave other times. The change time counts: programs can set the
-/// other one.
+/// Time from `now` until a change would change the timestamps. The change time decides, because programs can set the
+/// modification time.
 fn racy_for(stat: &Stat, now: Duration) -> Duration {
     let Ok(changed) = u64::try_from(stat.ctime_ns) else { return Duration::ZERO };
     (Duration::from_nanos(changed) + granularity(stat)).saturating_sub(now)
@@ -37,13 +38,13 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Whether a change from now on would be seen. Most files changed long ago: the clock is read for the others.
+/// Whether a change from now on would be noticed. Most files changed long ago; the clock is read only for the others.
 pub(crate) fn is_settled(stat: &Stat) -> bool {
     static EARLIER: LazyLock<Duration> = LazyLock::new(now);
     racy_for(stat, *EARLIER).is_zero() || racy_for(stat, now()).is_zero()
 }
 
-/// Waits until a change would be seen, if that takes a moment only. False if it takes longer.
+/// Waits until a change would be noticed, if that takes at most `FINE_GRANULARITY`. Returns false if it takes longer.
 pub(crate) fn wait_until_settled(stat: &Stat) -> bool {
     if is_settled(stat) {
         return true;
@@ -69,11 +70,11 @@ mod tests {
     fn file_is_racy_within_the_timestamp_granularity_of_its_change() {
         let at = |nanoseconds: i64| Duration::from_nanos(nanoseconds.unsigned_abs());
         for (ctime, mtime, now, left) in [
-            // Whole seconds: two of them.
+            // Timestamps in whole seconds: two seconds.
             (5 * NANOS_PER_SECOND, 5 * NANOS_PER_SECOND, 5 * NANOS_PER_SECOND, 2 * NANOS_PER_SECOND),
             (5 * NANOS_PER_SECOND, 5 * NANOS_PER_SECOND, 6 * NANOS_PER_SECOND, NANOS_PER_SECOND),
             (5 * NANOS_PER_SECOND, 5 * NANOS_PER_SECOND, 7 * NANOS_PER_SECOND, 0),
-            // A program may have set the modification time; the change time tells.
+            // A program may have set the modification time; the change time decides.
             (5 * NANOS_PER_SECOND, NANOS_PER_SECOND, 6 * NANOS_PER_SECOND, NANOS_PER_SECOND),
             (5 * NANOS_PER_SECOND + 1, NANOS_PER_SECOND, 5 * NANOS_PER_SECOND + 20_000_001, 0),
             (5 * NANOS_PER_SECOND + 1, NANOS_PER_SECOND, 5 * NANOS_PER_SECOND + 10_000_001, 10_000_000),
@@ -84,7 +85,7 @@ mod tests {
                 5 * NANOS_PER_SECOND + 1,
                 4 * NANOS_PER_SECOND + 20_000_000,
             ),
-            // Not known.
+            // The change time is unknown.
             (0, 5 * NANOS_PER_SECOND + 1, 5 * NANOS_PER_SECOND, 0),
         ] {
             assert_eq!(racy_for(&stat(ctime, mtime), at(now)), at(left), "{ctime} {mtime} {now}");

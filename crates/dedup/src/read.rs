@@ -1,8 +1,8 @@
-//! Reading files that others may be writing.
+//! Reads and hashes files that other programs may be writing.
 //!
-//! Owns what counts as having read a file: the file system said the same about it before and after. One that would
-//! not hold still is tried again, then recorded as unstable. Nothing is mapped into memory: a file that is cut
-//! short while it is mapped ends the process.
+//! Owns the condition for a valid read: the file's metadata is equal before and after it. A file that changes during
+//! the read is tried again, and recorded as unreadable after `MAX_ATTEMPTS`. Files are not memory-mapped, because
+//! truncating a mapped file would kill the process.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -15,34 +15,35 @@ use crate::hash::{self, Hasher};
 use crate::racy;
 use crate::sys::{self, Advice, EntryKind, Folder};
 
-/// Files up to this size are read at once, and hashed as a whole. Two reads at the edges of a larger one cost less
-/// than reading it; below, the opening of the file is what costs.
+/// Files up to this size are read and hashed as a whole. Two samples of a larger file cost less than reading it; below
+/// this size, opening the file dominates the cost.
 pub(crate) const MAX_SMALL_SIZE: u64 = 64 << 10;
 
-/// The size of a block at an edge.
+/// Size of a sample in bytes.
 const SAMPLE_SIZE: usize = 16 << 10;
 
-/// Files from this size on are looked at in the middle, too: disk images and databases often differ only there.
+/// Files from this size on have five samples instead of two: disk images and databases often differ only in the middle.
 const MIN_FIVE_SAMPLES_SIZE: u64 = 1 << 20;
 
-/// Large files are read in blocks of this size. From here to 4 MiB no difference could be measured on a disk; from memory,
-/// with several workers on a core, four times as much takes a tenth longer: their blocks no longer stay in its cache.
+/// Block size for reading large files. Up to 4 MiB no difference could be measured on a disk. From the page cache, with
+/// several workers per core, blocks four times as large take a tenth longer because they no longer fit in the CPU
+/// cache.
 const READ_BLOCK_SIZE: usize = 64 << 10;
 
-/// How often a file that changes under our eyes is read.
+/// Number of times that a file is read if it keeps changing.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// What a file is read for.
+/// The part of a file that is read and hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashScope {
-    /// A hash over a few blocks.
+    /// A hash of the samples.
     Samples,
-    /// The hash of all of it.
+    /// A hash of the whole content.
     Content(Algorithm),
 }
 
 impl HashScope {
-    /// How many bytes that takes of a file.
+    /// Number of bytes that are read of a file of this size.
     pub(crate) fn bytes(self, size: u64) -> u64 {
         match self {
             HashScope::Content(_) => size,
@@ -51,28 +52,29 @@ impl HashScope {
     }
 }
 
-/// A file that was read.
+/// Result of reading a file.
 #[derive(Debug)]
 pub(crate) struct ReadFile {
-    /// As it was when it was read.
+    /// The metadata when the file was read.
     pub(crate) stat: Stat,
     pub(crate) result: ReadResult,
-    /// Whether a change since then may have left the same times.
+    /// Whether a later change may have left the same timestamps.
     pub(crate) racy: bool,
 }
 
-/// Somebody who may want the reading to stop, or to slow down.
+/// Delays or cancels reads.
 pub(crate) trait Throttle {
-    /// About to read so many bytes. False: stop.
+    /// Called before `bytes` bytes are read; may wait. Returns false if reading must stop.
     fn may_read(&self, bytes: u64) -> bool;
 }
 
 thread_local! {
-    /// Each worker's own: a new one for each file would cost more than reading it.
+    /// Buffer of each worker. A new buffer for each file would cost more than reading the file.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Reads a file, which may be open already. `expected` is what the catalog has about it. Nothing when it was told to stop.
+/// Reads a file, which may already be open. `expected` is the metadata in the catalog. Returns `None` if the scan was
+/// cancelled.
 pub(crate) fn read_file(
     opened: Option<File>,
     open: impl Fn() -> io::Result<File>,
@@ -83,7 +85,7 @@ pub(crate) fn read_file(
     BUFFER.with_borrow_mut(|buffer| read_with_retries(opened, open, expected, scope, buffer, throttle))
 }
 
-/// Reads a file without waiting. Nothing when it is not in memory, not as it was, or has changed just now.
+/// Reads a file from the page cache without waiting. Returns `None` if it is not cached, has changed, or is racy.
 pub(crate) fn read_if_cached(
     file: &File,
     expected: &Stat,
@@ -101,7 +103,7 @@ pub(crate) fn read_if_cached(
                 (sys::read_ready(file, content) && throttle.may_read(expected.size))
                     .then(|| ReadResult::Content(algorithm, hash::hash_bytes(algorithm, content)))
             }
-            // With its first block the others are likely to be there.
+            // If the first sample is cached, the others probably are.
             HashScope::Samples if sys::read_ready(file, buffer.get_mut(..SAMPLE_SIZE)?) => {
                 hash_samples(file, expected.size, buffer, throttle).ok().flatten()
             }
@@ -117,7 +119,7 @@ pub(crate) fn read_if_cached(
     })
 }
 
-/// Has the system fetch what will be read of a file.
+/// Asks the operating system to load the parts of a file that will be read.
 pub(crate) fn prefetch(file: &File, size: u64, scope: HashScope) {
     match scope {
         HashScope::Content(_) => sys::advise(file, Advice::WillNeed(0, size)),
@@ -148,7 +150,7 @@ fn read_with_retries(
             Err(error) => return Some(failed(&error)),
         };
         let before = if attempt == 0 {
-            // The walk looked just now: that spares small files a call.
+            // The walk has just read the metadata, which saves small files a system call.
             *expected
         } else {
             match sys::file_stat(&file) {
@@ -176,7 +178,7 @@ fn read_with_retries(
     Some(unread(ReadResult::Failed(format!("it changed {MAX_ATTEMPTS} times while it was read"))))
 }
 
-/// What an open file says about itself does not tell that a symbolic link led to it.
+/// Keeps `LinkKind::ViaSymlink`, because the metadata of an open file does not show that a symbolic link led to it.
 fn with_link_kind(stat: Stat, expected: &Stat) -> Stat {
     match expected.links {
         LinkKind::ViaSymlink => Stat { links: LinkKind::ViaSymlink, ..stat },
@@ -184,7 +186,7 @@ fn with_link_kind(stat: Stat, expected: &Stat) -> Stat {
     }
 }
 
-/// What was asked for; nothing when the file is not as large as it was, or the reading was stopped.
+/// Reads and hashes the requested part. Returns `None` if the file's size has changed, or reading was cancelled.
 fn read_scope(
     file: &File,
     size: u64,
@@ -201,7 +203,8 @@ fn read_scope(
     }
 }
 
-/// A small file, at once: one call, if the system gives all at once, and room for one byte that should not be there.
+/// Hashes a small file with one system call, if that returns everything. The buffer has room for one byte more, to
+/// detect growth.
 fn hash_small(
     mut file: &File,
     size: u64,
@@ -223,7 +226,7 @@ fn hash_small(
             Err(error) => return Err(error),
         }
         if filled == expected {
-            // The stat that follows tells whether the file has grown.
+            // The metadata read afterwards shows whether the file has grown.
             break;
         }
     }
@@ -260,7 +263,7 @@ fn hash_large(
     Ok(Some(ReadResult::Content(algorithm, hasher.finish())))
 }
 
-/// Where blocks are read: the first, the last, and of a large file three between.
+/// Offsets of the samples: the first block, the last, and three between in files from `MIN_FIVE_SAMPLES_SIZE` on.
 fn sample_offsets(size: u64) -> Vec<u64> {
     let last = size.saturating_sub(SAMPLE_SIZE as u64);
     match size {
@@ -283,7 +286,7 @@ fn hash_samples(
     buffer.resize(SAMPLE_SIZE.max(buffer.len()), 0);
     let mut hasher = blake3::Hasher::new();
     for offset in sample_offsets(size) {
-        // The first, too: somebody may have begun to read this file.
+        // Seeks for the first sample too, because an earlier attempt may have moved the position.
         file.seek(SeekFrom::Start(offset))?;
         match file.read_exact(&mut buffer[..SAMPLE_SIZE]) {
             Ok(()) => drop(hasher.update(&buffer[..SAMPLE_SIZE])),
@@ -296,13 +299,13 @@ fn hash_samples(
     Ok(Some(ReadResult::Samples(i64::from_le_bytes(first))))
 }
 
-/// Whether an error says that a file or folder is not there: nothing has its name, or something else has taken its place or
-/// that of a folder above it.
+/// Whether an error means that a file or folder no longer exists: its name is missing, or something else has replaced
+/// it or a folder above it.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) || sys::is_link_error(error)
 }
 
-/// Opens a file as its root wants it.
+/// Opens a file, following symbolic links if its root follows them.
 pub(crate) fn open_file(folder: &Folder, name: &OsStr, follow: bool) -> io::Result<File> {
     if follow { folder.linked_file(name) } else { folder.file(name) }
 }
@@ -319,7 +322,7 @@ mod tests {
         }
     }
 
-    /// A first reading that failed in the middle leaves the file where it was then.
+    /// A read that failed midway leaves the file position in the middle.
     #[test]
     fn samples_do_not_depend_on_the_file_position() {
         let mut file = tempfile::tempfile().unwrap();

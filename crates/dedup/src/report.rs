@@ -1,8 +1,7 @@
-//! What the catalog knows, as one page to look at.
+//! Renders the catalog as one HTML page.
 //!
-//! Owns the page: what is on it, and in which order. It is one file that needs nothing else, runs no script and may
-//! load nothing (its own policy says so), so it can be mailed and kept. The same catalog and the same moment make
-//! the same bytes.
+//! Owns the content of the page and its order. The page is a single file that runs no script and loads nothing, as its
+//! content security policy enforces, so it can be mailed and archived. The same catalog and time give the same bytes.
 
 mod html;
 mod stats;
@@ -22,27 +21,27 @@ use crate::Result;
 use crate::coverage::{Coverage, coverage};
 use crate::folders::{self, FolderGroup};
 
-/// What goes on the page.
+/// Options of the report.
 #[derive(Clone, Debug)]
 pub struct ReportOptions {
-    /// When it is made.
+    /// Time shown as the creation time of the page.
     pub now: UtcTime,
-    /// At most so many groups of duplicates, and half as many of identical folders.
+    /// Maximum number of duplicate groups, and twice the maximum number of groups of identical folders.
     pub groups: usize,
-    /// At most so many paths of each.
+    /// Maximum number of further paths per group.
     pub paths: usize,
-    /// At most so many types of files.
+    /// Maximum number of file types.
     pub types: usize,
 }
 
 impl ReportOptions {
-    /// A page of some length, made at a moment.
+    /// Returns the default limits for a page created at `now`.
     pub fn new(now: UtcTime) -> Self {
         ReportOptions { now, groups: 15, paths: 50, types: 15 }
     }
 }
 
-/// The page, as HTML (and well-formed XML).
+/// Renders the page as HTML that is also well-formed XML.
 pub fn html(store: &Store, options: &ReportOptions) -> Result<String> {
     let roots = store.roots().list()?;
     let stats = Stats::read(store, &roots)?;
@@ -62,7 +61,7 @@ pub fn html(store: &Store, options: &ReportOptions) -> Result<String> {
     Ok(page.finish())
 }
 
-/// A file or folder that is listed: its root, its path there, and how that leads to the file.
+/// A listed file or folder: the row id of its root, its path relative to the root, and the kind of link if it is one.
 type ListedPath<'a> = (i64, &'a Path, Option<&'static str>);
 
 struct Report<'a> {
@@ -70,7 +69,7 @@ struct Report<'a> {
     roots: &'a [Root],
     stats: &'a Stats,
     groups: &'a Groups,
-    /// Identical folders, then those that are identical apart from entries that were not scanned.
+    /// Identical folders, followed by folders that are identical except for entries that were not scanned.
     folder_groups: &'a [FolderGroup],
     coverage: &'a Coverage,
 }
@@ -106,7 +105,7 @@ impl Report<'_> {
         );
     }
 
-    /// What the page leaves out, before anything that could be taken for all of it.
+    /// Writes what is missing from the page before anything else, so that the page is not mistaken for complete.
     fn completeness(&self, page: &mut Page) {
         let reasons = self.coverage.reasons();
         if reasons.is_empty() {
@@ -231,7 +230,7 @@ impl Report<'_> {
         page.raw("</ol></section>\n");
     }
 
-    /// What a list is, and whether it is all of it.
+    /// Writes the description of a list, and how many items it omits.
     fn list_intro(&self, page: &mut Page, listed: u64, total: u64, what: &'static str) {
         page.raw("<p class=\"soft\">").raw(what);
         match total {
@@ -244,7 +243,7 @@ impl Report<'_> {
         page.raw("</p>");
     }
 
-    /// Paths with the same in them: the first, a bar of some length out of another, and the others to be unfolded.
+    /// Writes a group: the first path, a bar of `part` relative to `largest`, and the other paths in a collapsed list.
     fn group_item(
         &self,
         page: &mut Page,
@@ -334,7 +333,7 @@ impl Report<'_> {
     }
 }
 
-/// How many entries of folders were not scanned.
+/// Describes how many entries of a group's folders were not scanned.
 fn unscanned(group: &FolderGroup) -> String {
     match group.unscanned() {
         Some(entries) => format!("{} not scanned", counted(entries, "entry", "entries")),
@@ -342,7 +341,7 @@ fn unscanned(group: &FolderGroup) -> String {
     }
 }
 
-/// A moment without its seconds.
+/// Formats a time without seconds.
 fn minute(time: UtcTime) -> String {
     let text = time.to_string();
     text.get(..16).unwrap_or(&text).to_owned()

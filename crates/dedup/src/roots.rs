@@ -1,7 +1,7 @@
-//! From what a person typed to roots.
+//! Resolves paths and names typed by the user to roots.
 //!
-//! Owns what a path means: made absolute, links in it resolved, so that one folder is one root, however it is
-//! called; and whether a root's folder can be reached.
+//! Owns the meaning of a path: it is made absolute and its symbolic links are resolved, so that one folder is one root
+//! whatever path names it. Also decides whether a root's folder can be reached.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use gristmill_store::{Store, display_path};
 use crate::error::{Error, Result};
 use crate::sys::{Folder, may_be_one_filesystem};
 
-/// The folder at a path, as it is registered: absolute, without links.
+/// Returns the path of a folder as it is registered: absolute, without symbolic links.
 pub fn resolve(path: &Path) -> Result<PathBuf> {
     let found = std::fs::canonicalize(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Error::Root(path.to_path_buf(), "there is no such folder".to_owned()),
@@ -26,13 +26,13 @@ pub fn resolve(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Roots that cannot be reached now: their folder is not there, another filesystem is mounted in its place, or it is empty
-/// though files were found in it, as the folder of a disk that is not mounted is.
+/// Lists the roots that cannot be reached now: their folder is missing, another filesystem is mounted in its place, or
+/// it is empty although files were found in it, like the folder of an unmounted disk.
 pub fn absent(store: &Store) -> Result<Vec<Root>> {
     Ok(store.roots().list()?.into_iter().filter(|root| open_if_reachable(store, root).is_none()).collect())
 }
 
-/// The folder of a root, if it is the one that was scanned.
+/// Opens the folder of a root if it is the one that was scanned.
 pub(crate) fn open_if_reachable(store: &Store, root: &Root) -> Option<Folder> {
     let folder = Folder::open(&root.path).ok()?;
     let is_same = match &root.filesystem {
@@ -52,7 +52,7 @@ fn is_empty(folder: &Folder) -> bool {
     listed.is_ok() && empty
 }
 
-/// The root that a person means by a path or a name, whether or not its folder is there.
+/// Finds a root by path or name, whether or not its folder exists.
 pub fn named(store: &Store, name_or_path: &Path) -> Result<Root> {
     let roots = store.roots().list()?;
     let absolute = std::path::absolute(name_or_path).unwrap_or_else(|_| name_or_path.to_path_buf());

@@ -1,7 +1,7 @@
-//! A scan: walk, plan, read, report what was found.
+//! Scans roots: walks, plans, reads, and summarizes the result.
 //!
-//! Owns the order of the phases, and what a scan that is stopped or killed leaves behind. The catalog is the only
-//! state: a scan that is resumed looks at every folder again and reads what is not read yet.
+//! Owns the order of the phases, and the state that a cancelled or killed scan leaves. The catalog is the only state: a
+//! resumed scan walks every folder again and reads the files that were not read yet.
 
 mod run;
 
@@ -27,28 +27,28 @@ use crate::progress::{ScanHandle, ScanPhase};
 use crate::summary::ScanSummary;
 use crate::walk::{Counters, WalkOptions};
 
-/// How a scan is done.
+/// Options of a scan.
 #[derive(Clone, Debug)]
 pub struct ScanOptions {
-    /// What it does.
+    /// The parts of a scan that are run.
     pub mode: ScanMode,
-    /// How contents are hashed.
+    /// Hash algorithm for file contents.
     pub algorithm: Algorithm,
-    /// Hash all files, not only those that can be duplicates.
+    /// Whether all files are hashed, not only those that can be duplicates.
     pub every_file: bool,
-    /// Begin anew, whatever an earlier scan has left.
+    /// Whether to start over instead of resuming an unfinished scan.
     pub restart: bool,
-    /// Stay on the root's own file system.
+    /// Whether to skip folders on other filesystems than that of the root.
     pub one_file_system: bool,
-    /// Accept that a root that had files is empty, or that its disk is no longer mounted.
+    /// Whether to accept that a root that had files is empty, or that its disk is no longer mounted.
     pub allow_empty: bool,
-    /// What to look at.
+    /// Files and folders to include.
     pub filter: Filter,
-    /// How many workers; none for the default.
+    /// Number of workers. `None` selects a default by the number of cores.
     pub workers: Option<usize>,
-    /// Bytes a second that may be read.
+    /// Maximum read rate in bytes per second.
     pub io_limit: Option<u64>,
-    /// How many groups to give back with the summary.
+    /// Number of duplicate groups returned with the summary.
     pub top: usize,
 }
 
@@ -69,17 +69,17 @@ impl Default for ScanOptions {
     }
 }
 
-/// What a scan does.
+/// The parts of a scan that are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScanMode {
-    /// Walks and reads.
+    /// Walks folders and reads files.
     All,
-    /// Walks only: folders and files are recorded, nothing is read.
+    /// Only walks: folders and files are recorded, no file is read.
     Walk,
-    /// Reads only: what the catalog has and has not been read.
+    /// Only reads: files of the catalog that were not hashed yet.
     Hash,
-    /// Looks whether what is known is still there as it was; finds nothing new, reads nothing.
+    /// Checks whether known files are still present and unchanged. New files are ignored, and no file is read.
     Refresh,
 }
 
@@ -93,7 +93,7 @@ impl ScanMode {
     }
 }
 
-/// What makes a scan the same as another: only then does it go on.
+/// Settings that must be equal for a scan to resume an unfinished one.
 #[derive(Serialize)]
 struct Settings<'a> {
     mode: ScanMode,
@@ -102,7 +102,7 @@ struct Settings<'a> {
     filter: &'a Filter,
 }
 
-/// Scans roots. Roots inside them are scanned, too, each by itself.
+/// Scans roots. Roots inside them are scanned too, each separately.
 pub fn scan(
     store: &Store,
     roots: &[Root],
@@ -157,7 +157,7 @@ pub fn scan(
     let ScanOutcome { mut summary, counters, root_totals, absent, walked, unchanged } = run.into_outcome();
     handle.set_phase(ScanPhase::Finishing);
     let ended = writer.finish().and_then(|removed| {
-        // The scribe's own error is the cause of what others met, so it comes first.
+        // An error of the catalog writer is the cause of the workers' errors, so it is returned first.
         ran?;
         summary.removed_files = removed;
         summary.excluded_files = excluded.load(Ordering::Relaxed);
@@ -170,7 +170,7 @@ pub fn scan(
         }
         let duplicates = find_duplicates(store, options, unchanged, &mut summary)?;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        // A resumed scan does not try again what could not be read before it stopped, so its own errors do not tell.
+        // A resumed scan does not retry files that failed before it was stopped, so its error count is not reliable.
         let is_whole = summary.errors == 0
             && !summary.resumed
             && absent.is_empty()
@@ -193,7 +193,7 @@ pub fn scan(
     });
     if ended.is_err() || summary.interrupted || !absent.is_empty() {
         for scan in &scans {
-            // Whoever comes next must not find us holding it. If even that fails, it finds us dead.
+            // Releases the scan lock. If that fails, the next scan sees that this process has exited.
             let _ = store.scans().release(scan.id);
         }
     }
@@ -202,7 +202,7 @@ pub fn scan(
     Ok(summary)
 }
 
-/// The filters that a root remembers, as JSON; none if all files are taken.
+/// The filters stored with a root, as JSON. `None` if all files are included.
 fn filters_json(options: &ScanOptions) -> Option<String> {
     #[derive(Serialize)]
     struct Filters<'a> {
@@ -216,7 +216,7 @@ fn filters_json(options: &ScanOptions) -> Option<String> {
     if is_default { None } else { serde_json::to_string(&filters).ok() }
 }
 
-/// What a scan that ended so has settled: later ones that ask for the same need not look again.
+/// Identifies what a complete scan has compared. A later scan with an equal name can reuse its result.
 fn comparison_name(options: &ScanOptions) -> String {
     let every = if options.every_file { ", every file" } else { "" };
     format!("{}{every}", options.algorithm.as_str())
@@ -248,7 +248,7 @@ fn fill_summary(summary: &mut ScanSummary, handle: &ScanHandle, counters: &Count
         std::mem::take(&mut counters.error_samples.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// The duplicates that there are now, unless they are what they were.
+/// Counts the duplicates, unless they are known to be unchanged.
 fn find_duplicates(
     store: &Store,
     options: &ScanOptions,
@@ -264,7 +264,8 @@ fn find_duplicates(
         _ => {
             let query = GroupQuery { limit: options.top, ..GroupQuery::default() };
             let groups = std::thread::scope(|scope| {
-                // Beside the search, because closing the store would do it after. It may fail: then that does.
+                // In parallel with the search, because closing the store would otherwise checkpoint the WAL later. If
+                // this fails, closing does it.
                 scope.spawn(|| store.wal().checkpoint_passive());
                 store.catalog().groups(&query)
             })?;
@@ -279,14 +280,14 @@ fn find_duplicates(
     Ok(Some(duplicates))
 }
 
-/// More than cores: a worker that waits for a disk needs none. Measured on a cold tree of small files, sixteen read
-/// three times as fast as two; on a warm one they cost nothing.
+/// Four workers per core, 16 to 64: a worker that waits for a disk needs no core. On a cold tree of small files, 16
+/// workers read three times as fast as 2; on a warm tree they cost nothing.
 fn default_workers() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     (cores * 4).clamp(16, 64)
 }
 
-/// All scans, or none.
+/// Begins the scans of all roots, or of none.
 fn begin_scans(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<Vec<Scan>> {
     let mut scans: Vec<Scan> = Vec::new();
     for root in roots {
@@ -320,7 +321,8 @@ fn begin_scans(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<V
     Ok(scans)
 }
 
-/// What a scan has seen, from the catalog itself: the same whether it was killed ten times or never.
+/// Totals of a scan, computed from the catalog, so that they do not depend on how often the scan was killed and
+/// resumed.
 fn scan_totals(store: &Store, scan: &Scan, root_totals: &HashMap<i64, RootTotals>) -> Result<ScanTotals> {
     let number = |number: i64| u64::try_from(number).unwrap_or(0);
     let catalog = store.catalog();

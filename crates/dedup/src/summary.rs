@@ -1,89 +1,91 @@
-//! What a scan did, in numbers.
+//! Summary of a scan.
 
 use std::path::PathBuf;
 
 use gristmill_store::catalog::Group;
 use serde::Serialize;
 
-/// What a scan did.
+/// Results and statistics of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ScanSummary {
-    /// The roots, by path.
+    /// Paths of the scanned roots.
     pub roots: Vec<PathBuf>,
-    /// It was told to stop; the next one goes on from here.
+    /// Whether the scan was cancelled. The next scan resumes it.
     pub interrupted: bool,
-    /// It went on with one that was stopped or killed.
+    /// Whether the scan resumed one that was cancelled or killed.
     pub resumed: bool,
-    /// Folders there are, the roots included.
+    /// Number of folders walked, including the roots.
     pub folders: u64,
-    /// Files in them.
+    /// Number of files found in these folders.
     pub files: u64,
-    /// Their size together.
+    /// Size of these files in bytes.
     pub bytes: u64,
-    /// Files not seen before.
+    /// Number of files that the catalog did not have.
     pub new_files: u64,
-    /// Files that are not as they were.
+    /// Number of files that have changed since the last scan.
     pub changed_files: u64,
-    /// Files that are gone.
+    /// Number of files that no longer exist.
     pub removed_files: u64,
-    /// Files that were gone and are back.
+    /// Number of files that were missing and exist again.
     pub returned_files: u64,
-    /// Files that no longer match the filters, and did in an earlier scan.
+    /// Number of known files that no longer match the filters.
     pub excluded_files: u64,
-    /// Files that match the filters again.
+    /// Number of excluded files that match the filters again.
     pub included_files: u64,
-    /// Files of other roots that are not as their last scan found them, and so were not compared.
+    /// Number of files of other roots that were not compared because they have changed since the last scan of their
+    /// root.
     pub uncompared_files: u64,
-    /// Links passed over, or followed if the root says so.
+    /// Number of symbolic links found, followed or not.
     pub links: u64,
-    /// Of these, links that lead nowhere. Only links that are followed are known to.
+    /// Part of `links`: links whose target does not exist. Counted only in roots that follow links.
     pub broken_links: u64,
-    /// Of these, links to a folder above them, or to a folder that another link led to: not followed.
+    /// Part of `links`: links that were not followed because they lead to a folder above them, or to a folder that
+    /// another link leads to.
     pub repeated_links: u64,
-    /// The first of the broken and repeated links, with their reasons.
+    /// The first broken and repeated links, with the reasons.
     pub link_samples: Vec<String>,
-    /// Pipes, sockets and devices passed over.
+    /// Number of pipes, sockets and devices, which are skipped.
     pub special_files: u64,
-    /// Files read to their end.
+    /// Number of files read in full.
     pub read_files: u64,
-    /// Large files of which a few blocks were read, some of them before they were read to their end.
+    /// Number of large files of which samples were read, including some that were then read in full.
     pub sampled_files: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub read_bytes: u64,
-    /// Files hashed again because the algorithm was changed.
+    /// Number of files hashed again because the algorithm changed.
     pub rehashed_files: u64,
-    /// Roots that could not be scanned at all.
+    /// Number of roots that could not be scanned.
     pub failed_roots: u64,
-    /// Folders and files that could not be read.
+    /// Number of folders and files that could not be read.
     pub errors: u64,
-    /// The first of them, with their reasons.
+    /// The first of these errors, with paths and reasons.
     pub error_samples: Vec<String>,
-    /// Groups of duplicates in the catalog.
+    /// Number of duplicate groups in the catalog.
     pub duplicate_groups: u64,
-    /// Files in them.
+    /// Number of files in these groups.
     pub duplicate_files: u64,
     /// Allocated bytes that are reclaimable.
     pub reclaimable_bytes: u64,
-    /// The first groups, as many as were asked for.
+    /// The first duplicate groups, up to the requested number.
     #[serde(skip)]
     pub top: Vec<Group>,
-    /// How long it took.
+    /// Duration of the scan and its phases.
     pub seconds: Timings,
 }
 
-/// How long each phase took, in seconds.
+/// Duration of each phase in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Timings {
-    /// Looking at folders, and reading new files on the way.
+    /// Walking folders, and hashing new files during the walk.
     pub walk: f64,
-    /// Finding out what to read.
+    /// Determining which files to read.
     pub plan: f64,
-    /// Reading small files, and edges of large ones, as far as the walk has not.
+    /// Reading small files, and samples of large ones, that the walk did not read.
     pub samples: f64,
-    /// Reading the rest of the large files through.
+    /// Reading the other large files in full.
     pub contents: f64,
-    /// Putting duplicates together.
+    /// Grouping and counting duplicates.
     pub groups: f64,
-    /// All of it.
+    /// The whole scan.
     pub total: f64,
 }

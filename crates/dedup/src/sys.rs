@@ -1,8 +1,8 @@
-//! What is particular to the system: open folders, and what they hold.
+//! Wraps the system calls that differ between platforms: opening folders, listing entries, reading metadata.
 //!
-//! Owns every call that is not the same everywhere. On Linux all is done relative to open folders, so that a path
-//! may be longer than the system takes, and a folder that is swapped for a link under our eyes leads nowhere.
-//! Elsewhere the standard library has to do; that fallback is compiled and tested on Linux, too.
+//! On Linux all calls are relative to open folders, so that paths can be longer than `PATH_MAX`, and a folder that is
+//! replaced by a symbolic link during the scan is not followed. On other systems the standard library is used; that
+//! fallback is also compiled and tested on Linux.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -16,41 +16,41 @@ pub(crate) use portable::{Folder, advise, file_stat, is_link_error, read_ready};
 
 use gristmill_store::catalog::{Stat, UNSTABLE_INODES};
 
-/// What an entry of a folder is.
+/// Type of a folder entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     File,
     Folder,
     Link,
-    /// A pipe, a socket, a device.
+    /// A pipe, socket or device.
     Special,
-    /// Its folder does not say; ask for its stat.
+    /// The listing does not tell the type; read the metadata.
     Unknown,
 }
 
-/// An entry with what the file system says about it.
+/// Type and metadata of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EntryStat {
     pub(crate) kind: EntryKind,
     pub(crate) stat: Stat,
 }
 
-/// How much of a file is about to be read.
+/// The expected access pattern of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
-    /// All of it, from the beginning.
+    /// The whole file, from the beginning.
     Sequential,
     /// A few blocks.
     Random,
-    /// So many bytes from there on, in a while.
+    /// A range that is read later: offset and length in bytes.
     WillNeed(u64, u64),
 }
 
-/// What follows in the identity of a filesystem that is a clone of another one: the number of its device.
+/// Separates the identity of a cloned filesystem from its device number.
 const CLONE_DEVICE_SUFFIX: &str = " on device ";
 
-/// Whether two identities may be those of one filesystem. A disk is a clone only while the original is mounted, too; that
-/// inodes are not stable was not always part of the identity.
+/// Whether two identities can belong to one filesystem. A disk counts as a clone only while the original is mounted
+/// too, and older catalogs do not record that inode numbers are unstable.
 pub(crate) fn may_be_one_filesystem(a: &str, b: &str) -> bool {
     fn core(identity: &str) -> &str {
         let identity = identity.strip_prefix(UNSTABLE_INODES).unwrap_or(identity);
@@ -88,7 +88,7 @@ mod tests {
         };
     }
 
-    /// The two have the same methods; this names them for the tests.
+    /// Names the methods that both implementations have, for the tests.
     trait SystemFolder: Sized {
         fn open(path: &Path) -> std::io::Result<Self>;
         fn below(&self, path: &Path, follow: bool) -> std::io::Result<Self>;

@@ -1,9 +1,8 @@
-//! Walking a root: what is in each folder, compared with what the catalog knows.
+//! Walks a root and compares each folder with the catalog.
 //!
-//! Owns what is new, changed, gone or back. Each folder is a task of its own and is written with the mark that it
-//! was walked; folders below it are spawned only after that is on its way to the scribe, so a parent's row is
-//! always there before its children's. A folder that cannot be read keeps its error, and nothing in it or below it
-//! counts as gone.
+//! Owns which files are new, changed, missing or returned. Each folder is a task, and its listing records that it was
+//! walked. Subfolders are spawned after the listing is sent to the catalog writer, so a parent's row is always written
+//! before its children's. A folder that cannot be read keeps its error, and nothing in or below it is marked missing.
 
 mod links;
 mod mounts;
@@ -35,46 +34,46 @@ use crate::sys::{EntryKind, Folder};
 use crate::walk_hasher::{NewFile, WalkHasher};
 use gristmill_store::display_path;
 
-/// What a walk found, in numbers.
+/// Counters of a walk.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) new: AtomicU64,
     pub(crate) changed: AtomicU64,
     pub(crate) returned: AtomicU64,
-    /// Files that match the filters again.
+    /// Excluded files that match the filters again.
     pub(crate) included: AtomicU64,
-    /// Files that were read too shortly after a change, or on another filesystem: they are read again.
+    /// Files that are read again because they were racy, or were on another filesystem.
     pub(crate) unverified: AtomicU64,
-    /// Files that could not be compared: they are not as their root's last scan found them, and that is not this one.
+    /// Files of other roots that were not compared because they have changed since the last scan of their root.
     pub(crate) uncompared: AtomicU64,
     /// Roots that could not be scanned.
     pub(crate) failed_roots: AtomicU64,
     pub(crate) links: AtomicU64,
     pub(crate) special: AtomicU64,
-    /// Links that lead nowhere.
+    /// Symbolic links whose target does not exist.
     pub(crate) broken_links: AtomicU64,
-    /// Links to a folder above them, or to one that another link led to.
+    /// Symbolic links to a folder above them, or to a folder that another link leads to.
     pub(crate) repeated_links: AtomicU64,
-    /// What went wrong, the first few with their reasons.
+    /// The first errors, with paths and reasons.
     pub(crate) error_samples: Mutex<Vec<String>>,
-    /// The first few of the broken and repeated links, with their reasons.
+    /// The first broken and repeated links, with the reasons.
     pub(crate) link_samples: Mutex<Vec<String>>,
 }
 
 impl Counters {
-    /// Keeps the reason why something could not be read, with its path.
+    /// Records why something could not be read.
     pub(crate) fn record_error(&self, path: &Path, reason: &str) {
         keep_sample(&self.error_samples, path, reason);
     }
 
-    /// Counts a link that is not followed, and keeps its path and the reason.
+    /// Counts a link that is not followed, and records its path and the reason.
     fn record_link(&self, counter: &AtomicU64, path: &Path, reason: &str) {
         add(counter, 1);
         keep_sample(&self.link_samples, path, reason);
     }
 }
 
-/// Only the first few are kept: a broken disk has many.
+/// Keeps only the first samples, because a broken disk has many errors.
 fn keep_sample(samples: &Mutex<Vec<String>>, path: &Path, reason: &str) {
     const MAX_SAMPLES: usize = 20;
     tracing::info!(path = %display_path(path), "{reason}");
@@ -84,19 +83,19 @@ fn keep_sample(samples: &Mutex<Vec<String>>, path: &Path, reason: &str) {
     }
 }
 
-/// How a root is walked.
+/// Options for walking a root.
 #[derive(Debug)]
 pub(crate) struct WalkOptions {
     pub(crate) filter: CompiledFilter,
     pub(crate) one_file_system: bool,
-    /// Look only at what is known.
+    /// Whether new files and folders are ignored.
     pub(crate) only_known: bool,
-    /// Accept folders that had files and are empty, or whose disk is not mounted.
+    /// Whether to accept folders that had files and are empty, or whose disk is not mounted.
     pub(crate) allow_empty: bool,
 }
 
 impl WalkOptions {
-    /// The same for one of the roots of a scan: an absolute pattern concerns the root that it is in.
+    /// Compiles the filter for one root of a scan. An absolute pattern applies only to the root that contains it.
     pub(crate) fn for_root(&self, filter: &Filter, root: &Path, roots: &[PathBuf]) -> Result<Arc<Self>> {
         let WalkOptions { one_file_system, only_known, allow_empty, .. } = *self;
         let filter = CompiledFilter::new(filter, root, roots)?;
@@ -104,25 +103,25 @@ impl WalkOptions {
     }
 }
 
-/// A root being walked.
+/// The walk of one root.
 pub(crate) struct Walk {
     context: WalkContext,
-    /// Roots inside this one, by their paths in it: they are walked by themselves.
+    /// Paths of nested roots, relative to this one. They are walked separately.
     nested_roots: HashSet<PathBuf>,
     root_folder: Arc<Folder>,
     device: u64,
-    /// Whether the catalog has unusual files of the root.
+    /// Whether the catalog has files of the root with unusual flags.
     has_unusual: bool,
-    /// Whether the root's own folder could not be read, or its disk is not mounted.
+    /// Whether the folder of the root could not be read, or its disk is not mounted.
     has_failed: AtomicBool,
-    /// The number in the catalog of the filesystem that the root's own folder is on: mostly that of all.
+    /// Catalog number of the filesystem of the root's folder, which most of its folders share.
     root_filesystem: OnceLock<Option<i64>>,
-    /// The numbers of filesystems in the catalog, by device number.
+    /// Catalog numbers of filesystems, by device number.
     filesystems: Mutex<HashMap<u64, Option<i64>>>,
     /// Inodes with several names that were counted already.
     counted_inodes: Mutex<HashSet<(u64, u64)>>,
     links: Mutex<BTreeMap<PathBuf, DeferredLink>>,
-    /// Folders that links led to, so that none is walked twice.
+    /// Folders reached through symbolic links, so that none is walked twice.
     visited_by_link: Mutex<HashSet<(u64, u64)>>,
 }
 
@@ -130,17 +129,17 @@ pub(crate) struct Walk {
 #[derive(Debug)]
 struct FolderTask {
     folder: FolderRef,
-    /// The filesystem that it was on when it was last walked.
+    /// The filesystem of the folder when it was last walked.
     filesystem: Option<i64>,
-    /// Whether it was a mount point then. Not known of a root's own folder.
+    /// Whether it was a mount point then. Unknown for the folder of a root.
     was_mount_point: bool,
-    /// The filesystem that its parent is on now.
+    /// The filesystem of the parent folder now.
     parent_filesystem: Option<i64>,
     rules: Option<Arc<GitignoreRules>>,
     via_link: bool,
 }
 
-/// What is needed to walk a root.
+/// Everything needed to walk a root.
 pub(crate) struct WalkContext {
     pub(crate) store: Store,
     pub(crate) updates: UpdateSender,
@@ -148,12 +147,12 @@ pub(crate) struct WalkContext {
     pub(crate) options: Arc<WalkOptions>,
     pub(crate) root: Root,
     pub(crate) scan: i64,
-    /// All roots, for links that lead into one.
+    /// Paths of all roots, to detect links into one.
     pub(crate) roots: Arc<Vec<PathBuf>>,
     pub(crate) counters: Arc<Counters>,
-    /// Reads while walking, if this scan reads.
+    /// Hashes new files during the walk, if the scan reads files.
     pub(crate) hasher: Option<Arc<WalkHasher>>,
-    /// Numbers of listings.
+    /// Counter that numbers the listings.
     pub(crate) listings: Arc<AtomicU64>,
 }
 
@@ -184,22 +183,22 @@ impl Walk {
         Ok(Arc::new(walk))
     }
 
-    /// Whether the root could not be walked at all. Then nothing is known of what is in it now.
+    /// Whether the root could not be walked. Then nothing is known of its current files.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// The root's folder, which stays open: its filesystem cannot be unmounted while the scan reads.
+    /// Folder of the root. It stays open, so its filesystem cannot be unmounted while the scan reads.
     pub(crate) fn root_folder(&self) -> &Arc<Folder> {
         &self.root_folder
     }
 
-    /// The identity of the filesystem of the root's own folder.
+    /// Identity of the filesystem of the root's folder.
     pub(crate) fn filesystem(&self) -> Option<String> {
         self.root_folder.filesystem()
     }
 
-    /// Begins at the root's folder. A scan that is resumed looks at every folder again: files may have changed since.
+    /// Submits the folder of the root. A resumed scan walks every folder again, because files may have changed since.
     pub(crate) fn begin(self: &Arc<Self>, pool: &Pool) -> Result<()> {
         let catalog = self.context.store.catalog();
         let folder_ref = catalog.root_folder(self.context.root.id)?;
@@ -221,7 +220,7 @@ impl Walk {
         Ok(())
     }
 
-    /// The number of a folder's filesystem in the catalog. Asked for once for each device.
+    /// Catalog number of a folder's filesystem. Looked up once per device.
     fn filesystem_of(&self, folder: &Folder, device: u64) -> Result<Option<i64>> {
         if device == self.device
             && let Some(filesystem) = self.root_filesystem.get()
@@ -251,7 +250,7 @@ impl Walk {
         if !self.context.options.filter.uses_gitignore() {
             return None;
         }
-        // Nobody's rules are longer than this; a document may be hostile.
+        // Limits the memory for a `.gitignore` file that is huge by mistake or malice.
         const MAX_GITIGNORE_BYTES: u64 = 64 << 10;
         let text = folder.file(OsStr::new(".gitignore")).and_then(|file| {
             let mut bytes = Vec::new();
@@ -306,7 +305,7 @@ impl Walk {
         let mut visit = Visit::new(self, &folder, &folder_ref, known, rules.as_deref());
         visit.listing.filesystem = filesystem;
         visit.via_link = via_link;
-        // Another filesystem: what was known of files in this place is of other files.
+        // On another filesystem, files with the same paths are different files.
         visit.keeps_hashes = match known_filesystem.zip(filesystem) {
             Some((before, now)) => self.may_be_one_filesystem(before, now)?,
             None => true,
@@ -347,7 +346,7 @@ impl Walk {
         }
     }
 
-    /// What a folder leads to: the folders in it, and files that are to be read now.
+    /// Spawns tasks for subfolders, and hashes files of other folders.
     fn schedule_follow_ups(
         self: &Arc<Self>,
         ctx: &Context,
@@ -355,7 +354,7 @@ impl Walk {
         mut next: FollowUps,
     ) -> TaskResult<()> {
         add(&self.context.handle.folders, 1);
-        // The newest is run first.
+        // The task spawned last runs first.
         while let Some(Subfolder { folder: folder_ref, filesystem, was_mount_point, parent_filesystem }) =
             folders.pop()
         {
@@ -380,7 +379,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Files whose folders were left a while ago.
+    /// Hashes files whose folders were visited earlier.
     fn hash_elsewhere(&self, hasher: &WalkHasher, next: &mut FollowUps) -> TaskResult<()> {
         let mut hashes = Vec::new();
         for new_file in std::mem::take(&mut next.elsewhere) {
@@ -414,7 +413,7 @@ impl Walk {
         self.root_folder.below(&folder_ref.path, via_link)
     }
 
-    /// A folder that belongs to another root, or that the system makes up.
+    /// Records that a folder belongs to another root or to a virtual filesystem.
     fn record_foreign(&self, folder_ref: &FolderRef, skipped: Skipped) -> TaskResult<()> {
         add(&self.context.counters.special, 1);
         let Some(name) = folder_ref.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
@@ -426,7 +425,7 @@ impl Walk {
         self.send_listing(listing)
     }
 
-    /// A folder that was there a moment ago, or that a link does not lead to any more.
+    /// Records that a folder was removed during the walk, or that no symbolic link leads to it any more.
     fn record_missing(&self, folder_ref: &FolderRef, skipped: Skipped) -> TaskResult<()> {
         let Some(name) = folder_ref.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let parent = folder_ref.path.parent().map(Path::to_path_buf).unwrap_or_default();
@@ -449,7 +448,7 @@ impl Walk {
         self.send_listing(listing)
     }
 
-    /// The bytes that a file adds to the root: none for a further name of an inode.
+    /// Bytes that a file adds to the root's size: none for a further name of an inode.
     fn bytes_of(&self, stat: &Stat) -> u64 {
         let is_new = stat.links == LinkKind::Single
             || self

@@ -1,10 +1,9 @@
-//! Reading while walking.
+//! Hashes new files during the walk.
 //!
-//! Owns which new files are read at once: those of a size that another new file has, too, and of the large ones those
-//! that are alike at their edges. They are duplicates as likely as any that a plan would find, their folder is open,
-//! and their inodes are still in memory. On a tree that is scanned for the first time this is most of the reading;
-//! it goes on while the catalog is written, and on a cold disk the walk and the reading wait for it together. What it
-//! passes over, the plan finds.
+//! Owns which new files are read at once: those with the same size as another new file, and of the large ones those
+//! with equal samples. These can be duplicates just as planned files can, and their folder is open and their inodes are
+//! cached. In the first scan of a tree, most reads happen here, while the catalog is written. On a cold disk, the walk
+//! and the reads wait together. Files that are deferred here are found by the plan.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,52 +21,52 @@ use crate::progress::{ScanHandle, add};
 use crate::read::{self, HashScope, MAX_SMALL_SIZE, ReadFile};
 use crate::sys::Folder;
 
-/// A lock for each of so many parts.
+/// Number of maps by size, each with its own lock.
 const SHARDS: usize = 64;
 
-/// So many large files are remembered, each of a size or with edges of its own.
+/// Large files remembered, each with its own size or samples. Further ones are deferred to the plan.
 const MAX_LARGE_FILES: usize = 65_536;
 
-/// Files beyond this size are left to the plan: it has them all, and begins with the largest.
+/// Larger files are deferred to the plan, which knows all of them and starts with the largest.
 const MAX_FILE_SIZE: u64 = 16 << 20;
 
-/// After so many bytes of large files the rest is left to the plan. It knows how much there is, and so how long it will
-/// take; a walk does not.
+/// Bytes of large files read during the walk. The rest is deferred to the plan, which knows the total and can estimate
+/// the time left.
 const MAX_LARGE_BYTES: u64 = 4 << 30;
 
-/// So many files that are not in memory are asked for before the first is waited for, by all workers together, each at
-/// least one: the disk is given many at once, and a worker sleeps once for all of its own.
+/// Uncached files requested from the disk before the first is awaited, for all workers together, and at least one each.
+/// The disk gets many requests at once, and a worker sleeps once for all its files.
 const MAX_PREFETCHED: usize = 256;
 
-/// A new file that can be read when its row is on its way.
+/// A new file that can be hashed before its row is written.
 #[derive(Debug)]
 pub(crate) struct NewFile {
-    /// Its root, open, and whether links are followed there.
+    /// Folder of the root, and whether symbolic links are followed there.
     pub(crate) root_folder: Arc<Folder>,
     pub(crate) follow_links: bool,
-    /// Its folder's path in the root.
+    /// Path of its folder, relative to the root.
     pub(crate) folder: Arc<Path>,
     pub(crate) name: OsString,
     pub(crate) stat: Stat,
     pub(crate) file: FileRef,
 }
 
-/// What is known of files that are alike: their only one so far, or that there are several.
+/// The first file with each key. `None` once there are several.
 type FirstFiles<K> = HashMap<K, Option<NewFile>>;
 
 pub(crate) struct WalkHasher {
     algorithm: Algorithm,
-    /// Read all, whatever their size.
+    /// Whether all files are hashed, whatever their size.
     every_file: bool,
     handle: Arc<ScanHandle>,
     rate_limiter: Arc<RateLimiter>,
     max_prefetched: usize,
     by_size: Vec<Mutex<FirstFiles<u64>>>,
-    /// Large files, by their sizes and their edges.
+    /// Large files by size and samples.
     by_samples: Mutex<FirstFiles<(u64, i64)>>,
     large_files: AtomicUsize,
     large_bytes: AtomicU64,
-    /// How many files were left for the plan.
+    /// Number of files left for the plan.
     deferred: AtomicU64,
 }
 
@@ -79,7 +78,7 @@ impl WalkHasher {
         workers: usize,
     ) -> Self {
         let sizes = (0..SHARDS).map(|_| Mutex::default()).collect();
-        // Whoever is to read slowly asks for nothing that it may not read yet.
+        // With a rate limit, nothing is prefetched that may not be read yet.
         let max_prefetched =
             if rate_limiter.is_limited() { 1 } else { (MAX_PREFETCHED / workers.max(1)).max(1) };
         WalkHasher {
@@ -96,7 +95,7 @@ impl WalkHasher {
         }
     }
 
-    /// Whether nothing was left for the plan.
+    /// Whether no file was left for the plan.
     pub(crate) fn is_complete(&self) -> bool {
         self.deferred.load(Ordering::Relaxed) == 0
     }
@@ -105,8 +104,8 @@ impl WalkHasher {
         add(&self.deferred, 1);
     }
 
-    /// Whether a new file is one to be met. Which of its names is read, if there are several, only the plan can say; and
-    /// when all is read, edges tell nothing.
+    /// Whether a new file is handled here. Files with several names are left to the plan, which chooses one name. Large
+    /// files are too if every file is hashed, because samples are not needed then.
     pub(crate) fn accepts(&self, stat: &Stat) -> bool {
         if stat.size == 0 {
             return false;
@@ -118,7 +117,8 @@ impl WalkHasher {
         !is_deferred
     }
 
-    /// Meets a new file, and gives back what is to be read now: nothing, the file, or the file and the one before.
+    /// Registers a new file. Returns the files to read now: none, this one, or this one and the earlier file of the
+    /// same size.
     pub(crate) fn observe(&self, new_file: NewFile) -> (Option<NewFile>, Option<NewFile>) {
         let size = new_file.stat.size;
         if self.every_file {
@@ -128,7 +128,7 @@ impl WalkHasher {
         self.match_or_insert(sizes, size, new_file)
     }
 
-    /// Takes a large file whose edges are known, and gives back what is to be read through.
+    /// Registers a large file by its samples. Returns the files to read in full.
     pub(crate) fn match_samples(&self, new_file: NewFile, samples: i64) -> Vec<NewFile> {
         let key = (new_file.stat.size, samples);
         let (own, other) = self.match_or_insert(&self.by_samples, key, new_file);
@@ -155,7 +155,7 @@ impl WalkHasher {
         let mut first_files = first_files.lock().unwrap_or_else(PoisonError::into_inner);
         match first_files.entry(key) {
             Entry::Occupied(mut known) => (Some(new_file), known.get_mut().take()),
-            // There are only so many sizes that a small file can have.
+            // Small files have at most `MAX_SMALL_SIZE` different sizes, so they need no limit.
             Entry::Vacant(_)
                 if is_large && self.large_files.fetch_add(1, Ordering::Relaxed) >= MAX_LARGE_FILES =>
             {
@@ -169,7 +169,7 @@ impl WalkHasher {
         }
     }
 
-    /// How a file is read first.
+    /// The part of a file that is read first.
     fn scope(&self, new_file: &NewFile) -> HashScope {
         if new_file.stat.size > MAX_SMALL_SIZE {
             HashScope::Samples
@@ -178,8 +178,9 @@ impl WalkHasher {
         }
     }
 
-    /// Reads files of a folder: small ones, and the edges of large ones. What is in memory is read at once; the rest is
-    /// asked for, and waited for together. Leaves out what could not be read, all if the folder could not be opened.
+    /// Hashes files of a folder: small ones in full, samples of large ones. Cached files are read at once; the others
+    /// are requested together and then awaited. Omits files that could not be read, and all files if the folder could
+    /// not be opened.
     pub(crate) fn hash_files(
         &self,
         folder: Option<&Folder>,
@@ -232,7 +233,7 @@ impl WalkHasher {
         }
     }
 
-    /// Reads a large file to its end.
+    /// Hashes a large file in full.
     pub(crate) fn hash_whole(&self, folder: Option<&Folder>, new_file: NewFile) -> Option<FileHash> {
         let throttle = ScanThrottle { handle: &self.handle, rate_limiter: &self.rate_limiter };
         let scope = HashScope::Content(self.algorithm);
@@ -248,7 +249,8 @@ impl WalkHasher {
         add(&self.handle.bytes_to_read, scope.bytes(new_file.stat.size));
     }
 
-    /// What was found, to be written. What cannot be read now, the plan tries once more, and records.
+    /// Returns the result to be written. A file that cannot be read is left to the plan, which tries once more and
+    /// records the error.
     fn record_result(&self, new_file: NewFile, found: Option<ReadFile>) -> Option<(NewFile, FileHash)> {
         let Some(ReadFile { stat, result, racy }) =
             found.filter(|found| !matches!(found.result, ReadResult::Failed(_)))
@@ -286,7 +288,6 @@ mod tests {
         }
     }
 
-    /// What it remembers and what it reads is bounded; beyond, there is a plan.
     #[test]
     fn files_beyond_the_limits_are_deferred_to_the_plan() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Patterns of `--include` and `--exclude`: what each one means in a root.
+//! Compiles the patterns of `--include` and `--exclude` for a root.
 //!
 //! Owns the syntax and the warnings about patterns that match nothing. A pattern without a slash matches names at any
-//! depth, one with a slash matches paths from the root on, and so does one that begins with `./` or `/`. An absolute path
-//! inside a scanned root is taken relative to that root.
+//! depth. A pattern with a slash, including one that begins with `./` or `/`, matches paths relative to the root. An
+//! absolute path inside a scanned root is taken relative to that root.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ pub(super) fn compile(
     set.build().map_err(|error| Error::Invalid(format!("the patterns are too many or too large: {error}")))
 }
 
-/// The glob for paths in `root`. `None` if the pattern concerns another root.
+/// Returns the glob for paths in `root`, or `None` if the pattern applies to another root.
 fn glob_in_root(pattern: &str, root: &Path, roots: &[PathBuf]) -> Result<Option<String>> {
     let plain = pattern.trim_end_matches('/');
     let from_here = plain.strip_prefix("./").map(|rest| rest.trim_start_matches("./"));
@@ -45,13 +45,13 @@ fn glob_in_root(pattern: &str, root: &Path, roots: &[PathBuf]) -> Result<Option<
         return Ok(Some(if plain.contains('/') { plain.to_owned() } else { format!("**/{plain}") }));
     };
     Ok(match containing_root(plain, roots) {
-        // As in .gitignore, a slash in front means the root.
+        // As in .gitignore, a leading slash means the root.
         None => Some(from_top.to_owned()),
         Some((containing, inside)) => (containing == root).then_some(inside),
     })
 }
 
-/// The innermost root that holds an absolute pattern, and the pattern's part below that root.
+/// Returns the innermost root that contains an absolute pattern, and the part of the pattern below that root.
 fn containing_root<'a>(pattern: &str, roots: &'a [PathBuf]) -> Option<(&'a Path, String)> {
     let by_text = |text: &str| {
         let below = |root: &&PathBuf| Some(text.strip_prefix(root.to_str()?)?.strip_prefix('/')?.to_owned());
@@ -63,7 +63,7 @@ fn containing_root<'a>(pattern: &str, roots: &'a [PathBuf]) -> Option<(&'a Path,
     by_text(pattern).or_else(|| by_text(&resolve_links(pattern)?))
 }
 
-/// The pattern with the links in its leading folders resolved, as the paths of roots are.
+/// Resolves the symbolic links in the leading folders of a pattern, because the paths of roots are resolved too.
 fn resolve_links(pattern: &str) -> Option<String> {
     let wild = pattern.find(['*', '?', '[', '{', '\\']).unwrap_or(pattern.len());
     let mut end = pattern.len();
@@ -77,7 +77,7 @@ fn resolve_links(pattern: &str) -> Option<String> {
     }
 }
 
-/// Why a pattern matches nothing in any of the roots; `None` if it can match.
+/// Returns the reason why a pattern matches nothing in any of the roots, or `None` if it can match.
 pub(super) fn cannot_match(pattern: &str, roots: &[PathBuf]) -> Option<String> {
     const SYNTAX: &str = "patterns are matched against the path inside the scanned folder";
     let plain = pattern.trim_end_matches('/');

@@ -1,7 +1,7 @@
-//! Two folders, file by file.
+//! Compares two folders file by file.
 //!
-//! Owns the lists of what is only in one and of what differs. Files are matched by content; where there are more of
-//! one than of the other, those of the same name match first.
+//! Owns the lists of files that are only in one folder and of files that differ. Files are matched by content. If one
+//! folder has more files of a content than the other, those with the same path are matched first.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,40 +10,40 @@ use super::tree::{NameHash, Tree, UNIQUE, UNKNOWN};
 use super::{FolderPaths, catalog_changed};
 use crate::Result;
 
-/// The beginning of a list, and how long it is.
+/// The beginning of a list, and the length of the whole list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CappedList<T> {
-    /// As many as were asked for, by path.
+    /// The first items, up to the requested number, sorted by path.
     pub items: Vec<T>,
-    /// How many there are.
+    /// Number of items in the whole list.
     pub total: u64,
 }
 
-/// A file of a folder.
+/// A file in one of two compared folders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its path in the folder.
+    /// Path relative to the folder.
     pub path: PathBuf,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// When it was last changed, in nanoseconds since 1970.
+    /// Modification time, in nanoseconds since 1970.
     pub mtime_ns: i64,
 }
 
-/// Files in the same place of two folders that are not the same.
+/// Two files with the same path in two folders and different contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Differing {
-    /// The one in the first folder.
+    /// The file in the first folder.
     pub a: Entry,
-    /// The one in the second.
+    /// The file in the second folder.
     pub b: Entry,
-    /// Whether both were read and compared; otherwise they may be the same after all.
+    /// Whether the contents are known to differ. If not, they were not both read and may be equal.
     pub known: bool,
 }
 
 type Lists = (CappedList<Entry>, CappedList<Entry>, CappedList<Differing>);
 
-/// What two folders do not have in common, as numbers of files.
+/// The files that two folders do not have in common, as indexes into the tree.
 pub(super) struct Comparison<'a> {
     tree: &'a Tree<NameHash>,
     only_in_a: Vec<u32>,
@@ -52,7 +52,7 @@ pub(super) struct Comparison<'a> {
     fully_compared: bool,
 }
 
-/// Which files of a content match first.
+/// Order in which files of a content are matched.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     SamePath,
@@ -61,8 +61,9 @@ enum Rank {
 }
 
 impl<'a> Comparison<'a> {
-    /// Of two folders, and those around them with the same files: names are compared where more are the same. `settled`
-    /// is whether every file that can have a copy was read.
+    /// Compares the folders `inner`. `outer` are the outermost folders around them with the same files; paths are
+    /// compared from the level where more of them are equal. `fully_compared` states that every file that can have a
+    /// copy was read.
     pub(super) fn new(
         tree: &'a Tree<NameHash>,
         inner: [u32; 2],
@@ -93,7 +94,7 @@ impl<'a> Comparison<'a> {
         Comparison { tree, only_in_a, only_in_b, differing, fully_compared }
     }
 
-    /// With paths in the folders `a` and `b`, and at most `most` in each list.
+    /// Returns the lists with paths relative to the folders `a` and `b`, at most `max_items` per list.
     pub(super) fn lists(
         &self,
         places: &FolderPaths<'_>,
@@ -129,7 +130,7 @@ impl<'a> Comparison<'a> {
         Ok((listed(&self.only_in_a, a)?, listed(&self.only_in_b, b)?, differing))
     }
 
-    /// Whether it is known that two files differ.
+    /// Whether two files are known to differ.
     fn is_compared(&self, x: u32, y: u32) -> bool {
         let [x, y] = [x, y].map(|at| &self.tree.files[at as usize]);
         match (x.content, y.content) {
@@ -140,7 +141,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Files with the same path in two folders.
+/// Pairs of files with the same relative path in two folders.
 fn same_paths(tree: &Tree<NameHash>, [a, b]: [u32; 2]) -> Vec<(u32, u32)> {
     let (of_a, of_b) = (path_hashes(tree, a), path_hashes(tree, b));
     let mut others = of_b.iter().peekable();
@@ -152,7 +153,7 @@ fn same_paths(tree: &Tree<NameHash>, [a, b]: [u32; 2]) -> Vec<(u32, u32)> {
     both
 }
 
-/// The files in a folder and below, by a hash of their paths in it, in the order of that.
+/// The files in and below a folder, sorted by a hash of their paths relative to it.
 fn path_hashes(tree: &Tree<NameHash>, top: u32) -> Vec<(NameHash, u32)> {
     let folder = &tree.folders[top as usize];
     let below = |outer: &NameHash, name: &NameHash| -> NameHash {
@@ -177,7 +178,7 @@ fn path_hashes(tree: &Tree<NameHash>, top: u32) -> Vec<(NameHash, u32)> {
     names
 }
 
-/// The files in a folder and below by content, those that match first before the others.
+/// The files in and below a folder, sorted by content and then by the order in which they are matched.
 fn ranked(tree: &Tree<NameHash>, top: u32, ranks: &HashMap<u32, Rank>) -> Vec<(u32, Rank, u32)> {
     let files = tree.folders[top as usize].all().map(|at| {
         let rank = ranks.get(&(at as u32)).copied().unwrap_or(Rank::Unpaired);
@@ -188,7 +189,8 @@ fn ranked(tree: &Tree<NameHash>, top: u32, ranks: &HashMap<u32, Rank>) -> Vec<(u
     files
 }
 
-/// Files that have no match, without those that differ from one of their name; in the order of the tree.
+/// Files of `ours` without a match in `theirs`, except those that differ from a file with the same path, in the order
+/// of the tree.
 fn surplus(ours: &[(u32, Rank, u32)], theirs: &[(u32, Rank, u32)]) -> Vec<u32> {
     let mut surplus = Vec::new();
     for same in ours.chunk_by(|x, y| x.0 == y.0) {

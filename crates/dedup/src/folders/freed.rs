@@ -1,21 +1,22 @@
-//! What removing copies of folders frees on their disks.
+//! Computes the space that removing copies of folders frees.
 //!
-//! Owns that a file is freed only with its last name.
+//! Owns the rule that a file's space is freed only when its last name is removed.
 
 use super::tree::{File, NameHash, Tree};
 
-/// Bytes that are freed.
+/// Space freed by removing files, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Freed {
-    /// As they are allocated on the disk.
+    /// Bytes allocated on the disk.
     pub(super) allocated: u64,
-    /// The size of the files.
+    /// Sum of the file sizes.
     pub(super) size: u64,
 }
 
-/// Files with several names.
+/// Index of the files that have, or may have, several names.
 pub(super) struct LinkTable {
-    /// For each name which file it is of, whether a symbolic link led there, and whether the link count is 1; sorted.
+    /// For each name: its file, whether it was reached through a symbolic link, and whether the link count is 1.
+    /// Sorted.
     names: Vec<(i64, bool, bool)>,
 }
 
@@ -28,9 +29,9 @@ impl LinkTable {
         LinkTable { names }
     }
 
-    /// What is freed if of these folders only the one that takes most is kept, the first of equal ones by path.
+    /// Returns the space that is freed if only the folder that uses most space is kept, the first of equals by path.
     pub(super) fn freed(&self, tree: &Tree<NameHash>, members: &[u32]) -> Freed {
-        // Sorted lists, not sets: half a catalog may be the copy of the other half.
+        // Sorted lists use less memory than sets, and half of a catalog may be a copy of the other half.
         let files = |member: &u32| tree.files[tree.folders[*member as usize].all()].iter();
         let on_disk = |member: &u32| -> u64 {
             let mut spaces: Vec<_> = files(member).map(|file| (file.inode_row(), file.allocated)).collect();
@@ -52,8 +53,8 @@ impl LinkTable {
         freed
     }
 
-    /// Whether a file is freed when these names are removed: it has no others, and lies where they are. Other paths to a
-    /// file whose link count is 1 lead to the same name.
+    /// Whether removing these names frees their file: it has no other names and was not reached through a symbolic
+    /// link. Other paths to a file with link count 1 lead to the same name.
     fn is_freed_with(&self, names: &[&File<NameHash>]) -> bool {
         let space = names[0].inode_row();
         let from = self.names.partition_point(|(other, ..)| *other < space);

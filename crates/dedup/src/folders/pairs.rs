@@ -1,13 +1,13 @@
-//! Pairs of folders that may have much in common, found without looking at every pair.
+//! Finds pairs of similar folders without comparing every pair.
 //!
-//! Owns the search. Contents that lie in few folders propose pairs; what they propose is summed up towards the
-//! roots and gives an upper bound. Only pairs that can reach the wanted similarity are compared, exactly. A file
-//! proposes no more than so many pairs on each level of the tree, so the work grows as the tree does, not as its
-//! square.
+//! Owns the search. Each content that is in few folders proposes pairs of these folders. The proposals are summed up
+//! along the parent folders and give an upper bound for the number of matching files. Only pairs whose bound reaches
+//! the requested similarity are compared exactly. The number of pairs that a file proposes per level of the tree is
+//! limited, so the work grows linearly with the tree, not quadratically.
 
 use super::tree::{NameHash, Tree, UNIQUE, UNKNOWN};
 
-/// Two folders, neither in the other, and how many files of them match.
+/// Two folders, neither inside the other, with the number and size of their matching files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) a: u32,
@@ -16,17 +16,17 @@ pub(super) struct Pair {
     pub(super) bytes: u64,
 }
 
-/// Which folders are looked at, and how alike they must be.
+/// Selects the folders to compare and the required similarity.
 pub(super) struct PairQuery<'a> {
     pub(super) tree: &'a Tree<NameHash>,
-    /// In hundredths.
+    /// Required similarity in percent.
     pub(super) similarity: u64,
-    /// A content in more folders than these proposes nothing.
+    /// A content in more folders than this proposes no pairs.
     pub(super) popular: usize,
     pub(super) is_selected: &'a dyn Fn(u32) -> bool,
 }
 
-/// What was found, and what it took.
+/// The pairs found, and the number of pairs proposed and compared.
 #[derive(Default)]
 pub(super) struct FoundPairs {
     pub(super) pairs: Vec<Pair>,
@@ -34,16 +34,16 @@ pub(super) struct FoundPairs {
     pub(super) compared: u64,
 }
 
-/// Whether `matching` files in common of two folders with `a` and `b` files are enough.
+/// Whether `matching` common files are enough for two folders with `a` and `b` files.
 pub(super) fn is_similar(similarity: u64, matching: u64, a: u64, b: u64) -> bool {
     matching > 0 && 100 * matching >= similarity * (a + b - matching)
 }
 
-/// Where each content is.
+/// Index of the folders that contain each content.
 struct Index {
-    /// Folders that have a content among their own files, and how often; by content, then folder.
+    /// Folders that directly contain a content, and how often; sorted by content, then folder.
     entries: Vec<(u32, u32)>,
-    /// Where the entries of a content are. Popular ones have none.
+    /// Start of each content's entries. Popular contents have no entries.
     starts: Vec<u32>,
     popular: Vec<bool>,
     sizes: Vec<u64>,
@@ -81,7 +81,7 @@ impl Index {
         index
     }
 
-    /// Folders at or after `from` that have a content.
+    /// Folders that contain a content, from index `from` on.
     fn places(&self, content: u32, from: u32) -> &[(u32, u32)] {
         let range = self.starts[content as usize] as usize..self.starts[content as usize + 1] as usize;
         let places = &self.entries[range];
@@ -93,8 +93,8 @@ impl Index {
     }
 }
 
-/// A folder that has files of its own, or several folders with files. One that holds nothing but a folder with files
-/// has the same files as that, and is left to it.
+/// Marks folders that directly contain files, or several subfolders with files. A folder whose files are all in one
+/// subfolder is represented by that subfolder.
 pub(super) fn branching_folders(tree: &Tree<NameHash>) -> Vec<bool> {
     let is_solid = |at: u32| {
         let folder = &tree.folders[at as usize];
@@ -113,7 +113,7 @@ pub(super) fn find(query: &PairQuery<'_>, branching: &[bool]) -> FoundPairs {
     let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
     for a in 0..tree.folders.len() as u32 {
         let folder = &tree.folders[a as usize];
-        // The other one comes later; each pair is met once.
+        // The other folder comes later, so each pair is visited once.
         if !branching[a as usize] || !(query.is_selected)(a) || folder.end as usize == tree.folders.len() {
             continue;
         }
@@ -141,7 +141,7 @@ pub(super) fn find(query: &PairQuery<'_>, branching: &[bool]) -> FoundPairs {
     found
 }
 
-/// The contents in a folder and below that others can have, sorted.
+/// Collects the contents in and below a folder that other files can have, sorted.
 fn contents(tree: &Tree<NameHash>, folder: u32, into: &mut Vec<u32>) {
     into.clear();
     let files = &tree.files[tree.folders[folder as usize].all()];
@@ -149,7 +149,7 @@ fn contents(tree: &Tree<NameHash>, folder: u32, into: &mut Vec<u32>) {
     into.sort_unstable();
 }
 
-/// How many files in each folder and below have popular contents.
+/// Number of files with popular contents in and below each folder.
 fn popular_counts(tree: &Tree<NameHash>, index: &Index) -> Vec<u32> {
     let mut counts = vec![0; tree.folders.len()];
     for at in (0..tree.folders.len()).rev() {
@@ -163,7 +163,8 @@ fn popular_counts(tree: &Tree<NameHash>, index: &Index) -> Vec<u32> {
     counts
 }
 
-/// How many files, and bytes, two sorted lists of contents have in common, each as often as in both.
+/// Number and size of the files that two sorted lists of contents have in common. Repeated contents count as often as
+/// in both lists.
 fn in_common(a: &[u32], b: &[u32], sizes: &[u64]) -> (u64, u64) {
     let (mut files, mut bytes) = (0, 0);
     let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
@@ -182,12 +183,12 @@ fn in_common(a: &[u32], b: &[u32], sizes: &[u64]) -> (u64, u64) {
     (files, bytes)
 }
 
-/// At most how many files of one folder are in each other, without popular ones.
+/// Upper bounds for the number of files that a folder shares with each other folder, without popular contents.
 struct Bounds {
-    /// By the files that lie right in a folder.
+    /// Counts of files directly in a folder.
     own_counts: Vec<u32>,
     own_touched: Vec<u32>,
-    /// With all below it.
+    /// Counts including all files below.
     total_counts: Vec<u32>,
     touched: Vec<u32>,
 }
@@ -223,7 +224,7 @@ impl Bounds {
             }
         }
         for &folder in own_touched.iter() {
-            // Outwards, as long as neither is in the other, and the larger one is not too large already.
+            // Goes up the tree until one folder contains the other, or the larger one is too large to be similar.
             for at in std::iter::once(folder).chain(tree.above(folder)) {
                 let theirs = tree.folders[at as usize].count();
                 if at < end

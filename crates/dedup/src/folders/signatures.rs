@@ -1,42 +1,42 @@
-//! Folders with the same in them, found by signatures made from the inside out.
+//! Finds folders with the same contents by signatures computed bottom-up.
 //!
-//! Owns what "identical" means. A folder's signature is a hash of the contents of its files and the signatures of
-//! its folders, both sorted; so a folder never has that of one below it, which has fewer folders. It has none
-//! when something in it or below is unknown, or is nowhere else.
+//! Owns the meaning of "identical". A folder's signature is a hash of the contents of its files and the signatures of
+//! its subfolders, both sorted. A folder never has the signature of a folder below it, which has fewer subfolders. A
+//! folder has no signature if something in or below it is unknown or unique.
 //!
-//! There are two of each: one of what was scanned; and one of everything, which also hashes the entries that were passed
-//! over. Folders are identical by the second. If only the first is the same, they are identical as far as was scanned.
+//! Each folder has two signatures: one of the scanned files, and one that also covers the skipped entries. Folders are
+//! identical if the second is equal. If only the first is equal, they are identical as far as they were scanned.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::tree::{File, Folder, NameHash, Tree, UNIQUE, UNKNOWN};
 
-/// A folder that is like no other.
+/// Class of a folder that equals no other.
 pub(super) const NO_CLASS: u32 = 0;
 
-/// For each folder the number of its class; classes have two members or more.
+/// The class number of each folder. A class has at least two members.
 pub(super) struct Classes {
     of: Vec<u32>,
-    /// The members of each, in the order of folders, beginning with class 1.
+    /// Members of each class in the order of folders. The first item is class 1.
     members: Vec<Vec<u32>>,
 }
 
 type Signature = [u8; 32];
 
-/// Which folders are the same.
+/// Classes of equal folders.
 pub(super) struct FolderClasses {
-    /// Those that are identical.
+    /// Classes of identical folders.
     pub(super) identical: Classes,
-    /// Those in which everything that was scanned is the same.
+    /// Classes of folders whose scanned files are the same.
     pub(super) scanned: Classes,
 }
 
 impl FolderClasses {
-    /// Of the folders that are `wanted`.
+    /// Computes the classes of the selected folders. `names` compares names too.
     pub(super) fn new(tree: &Tree<NameHash>, names: bool, is_selected: impl Fn(u32) -> bool) -> Self {
         let mut signatures = vec![Signatures::default(); tree.folders.len()];
-        // Those in a folder come after it.
+        // Subfolders come after their parent, so reverse order computes them first.
         for at in (0..tree.folders.len()).rev() {
             signatures[at] = Signatures::of(tree, at as u32, names, &signatures);
         }
@@ -47,7 +47,7 @@ impl FolderClasses {
         FolderClasses { identical: classes(|both| both.all), scanned: classes(|both| both.scanned) }
     }
 
-    /// Whether these folders, in which everything that was scanned is the same, are identical.
+    /// Whether these folders, whose scanned files are the same, are identical.
     pub(super) fn is_identical(&self, members: &[u32]) -> bool {
         let class = |at: &u32| self.identical.of(*at);
         let first = members.first().map_or(NO_CLASS, class);
@@ -56,7 +56,7 @@ impl FolderClasses {
 }
 
 impl Classes {
-    /// Of folders with equal signatures.
+    /// Groups folders with equal signatures.
     fn new(
         tree: &Tree<NameHash>,
         signatures: &[Option<Signature>],
@@ -83,13 +83,13 @@ impl Classes {
         self.of[folder as usize]
     }
 
-    /// The folders of a class.
+    /// Members of a class. Empty for `NO_CLASS`.
     pub(super) fn members(&self, class: u32) -> &[u32] {
         class.checked_sub(1).map_or(&[], |at| self.members[at as usize].as_slice())
     }
 
-    /// Classes that say more than others do: not those whose every member lies in a member of one other class. A folder
-    /// that several paths lead to is one member.
+    /// Returns the outermost classes: without those whose members are all inside members of one other class. A folder
+    /// that is reached by several paths counts as one member.
     pub(super) fn outermost<'a>(&'a self, tree: &Tree<NameHash>) -> Vec<Cow<'a, [u32]>> {
         let has_other_paths = tree.files.iter().any(File::has_other_paths);
         let listed = self.members.iter().map(|members| match has_other_paths {
@@ -121,7 +121,7 @@ impl Classes {
     }
 }
 
-/// Of folders that hold the very same files, by a bind mount or a symbolic link, only the first.
+/// Removes members that contain the same files as an earlier one because of a bind mount or symbolic link.
 fn distinct_members(tree: &Tree<NameHash>, members: &[u32]) -> Vec<u32> {
     let mut seen = BTreeSet::new();
     let mut is_other = |member: &&u32| {
@@ -133,12 +133,12 @@ fn distinct_members(tree: &Tree<NameHash>, members: &[u32]) -> Vec<u32> {
     members.iter().filter(|member| is_other(member)).copied().collect()
 }
 
-/// The signatures of a folder.
+/// The two signatures of a folder.
 #[derive(Clone, Copy, Default)]
 struct Signatures {
-    /// Of what was scanned.
+    /// Signature of the scanned files.
     scanned: Option<Signature>,
-    /// Of everything in it.
+    /// Signature of the scanned files and the skipped entries.
     all: Option<Signature>,
 }
 
@@ -168,7 +168,7 @@ impl Signatures {
         let (inner, all) = (folders(|both| both.scanned), folders(|both| both.all));
         let scanned = inner.as_ref().map(|inner| hash(&files, inner, None));
         let all = match (all, skipped(folder, names)) {
-            // Mostly nothing was passed over.
+            // In most folders nothing was skipped.
             (Some(all), Some(None)) if Some(&all) == inner.as_ref() => scanned,
             (Some(all), Some(skipped)) => Some(hash(&files, &all, skipped)),
             _ => None,
@@ -177,7 +177,8 @@ impl Signatures {
     }
 }
 
-/// The digest of what was passed over in a folder. None if something there is not known.
+/// Digest of the skipped entries of a folder. The outer `None` means that some of them are unknown, the inner one that
+/// there are none.
 fn skipped(folder: &Folder, names: bool) -> Option<Option<u128>> {
     let skipped = folder.skipped.filter(|skipped| skipped.unknown == 0)?;
     let digest = if names { skipped.named } else { skipped.unnamed };
@@ -186,7 +187,7 @@ fn skipped(folder: &Folder, names: bool) -> Option<Option<u128>> {
 
 fn hash(files: &[(NameHash, u32)], folders: &[(NameHash, Signature)], skipped: Option<u128>) -> Signature {
     let mut hasher = blake3::Hasher::new();
-    // Counted, so that no list is the beginning of another.
+    // The length prevents one list from being a prefix of another.
     hasher.update(&(files.len() as u64).to_le_bytes());
     for (name, content) in files {
         hasher.update(name).update(&content.to_le_bytes());

@@ -1,6 +1,6 @@
-//! Folders that are partly the same.
+//! Finds folders that are partly the same.
 //!
-//! Owns what "similar" means, which of many similar pairs are listed, and in what each pair differs.
+//! Owns the meaning of "similar", the selection of the pairs that are listed, and the differences of each pair.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -14,23 +14,23 @@ use super::tree::{NameHash, Tree, UNKNOWN, name_hash};
 use super::{FolderPaths, is_selected};
 use crate::{Error, Result};
 
-/// Which similar folders to list.
+/// Selects the similar folders to list.
 #[derive(Clone, Debug)]
 pub struct SimilarOptions {
-    /// How alike they must be, in hundredths, up to 100.
+    /// Minimum similarity in percent, at most 100.
     pub min_similarity: u8,
-    /// Folders with at least so many files in and below them.
+    /// Minimum number of files in and below a folder.
     pub min_files: u64,
-    /// Pairs with at least so many bytes in common.
+    /// Minimum number of bytes that a pair has in common.
     pub min_size: u64,
-    /// Only folders of these roots; of all when there are none.
+    /// Row ids of the roots whose folders are compared. An empty list selects all roots.
     pub roots: Vec<i64>,
-    /// A content that lies in more folders than these (a licence, an empty file) is no reason to compare them. It
-    /// counts in those that are compared.
+    /// A content in more folders than this (a licence, an empty file) is no reason to compare them. It still counts as
+    /// a match in folders that are compared.
     pub popular: usize,
-    /// At most so many pairs.
+    /// Maximum number of pairs returned.
     pub limit: usize,
-    /// At most so many files in each list of a pair.
+    /// Maximum number of files in each list of a pair.
     pub list: usize,
 }
 
@@ -48,57 +48,57 @@ impl Default for SimilarOptions {
     }
 }
 
-/// Some pairs of similar folders, and what it took to find them.
+/// Pairs of similar folders, and statistics of the search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SimilarFolders {
-    /// Those with most bytes in common first.
+    /// The pairs, those with most bytes in common first.
     pub pairs: Vec<SimilarPair>,
-    /// How many there are.
+    /// Number of pairs found, including those beyond the limit.
     pub total: usize,
-    /// Pairs that a content proposed.
+    /// Number of pairs that common contents proposed.
     pub proposed: u64,
-    /// Pairs whose files were compared.
+    /// Number of pairs whose files were compared.
     pub compared: u64,
 }
 
-/// Two similar folders.
+/// Two similar folders and their differences.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimilarPair {
-    /// The one.
+    /// The first folder.
     pub a: Side,
-    /// The other.
+    /// The second folder.
     pub b: Side,
-    /// Matching files over all files of the two, in hundredths: 100 when they have the same contents, each as often.
+    /// Matching files divided by all files of both, in percent. 100 means the same contents, each equally often.
     pub similarity: f64,
-    /// In what they differ: at least one thing.
+    /// Kinds of differences; at least one.
     pub differences: Vec<Difference>,
-    /// Files that the two have in common, whatever they are called.
+    /// Number of files that both have in common, whatever their names.
     pub matching_files: u64,
-    /// Their size.
+    /// Size of the matching files in bytes.
     pub matching_bytes: u64,
-    /// Files of `a` whose content `b` does not have, or not as often, except those that differ.
+    /// Files of `a` whose content `b` lacks or has less often, except those in `differing`.
     pub only_in_a: CappedList<Entry>,
-    /// The same of `b`.
+    /// Files of `b` whose content `a` lacks or has less often, except those in `differing`.
     pub only_in_b: CappedList<Entry>,
-    /// Files of the same name and place in both, with different contents.
+    /// Files with the same path in both folders and different contents.
     pub differing: CappedList<Differing>,
 }
 
-/// In what two folders differ, or may differ.
+/// A kind of difference, certain or possible, between two folders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Difference {
-    /// A file of one is not in the other.
+    /// A file of one folder is not in the other.
     Files,
-    /// The same files lie in different folders, or there are other folders without files.
+    /// The same files are in different subfolders, or one has other subfolders without files.
     Layout,
-    /// One of them has entries that were not scanned.
+    /// One of the folders has entries that were not scanned.
     UnscannedEntries,
-    /// One of them could not be read to its end.
+    /// One of the folders could not be read completely.
     Unreadable,
 }
 
 impl Difference {
-    /// Its name, for programs.
+    /// Returns the name used in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Difference::Files => "files",
@@ -109,32 +109,33 @@ impl Difference {
     }
 }
 
-/// One of two folders.
+/// One folder of a similar pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side {
-    /// Its root.
+    /// Row id of its root.
     pub root: i64,
-    /// Its path in the root.
+    /// Path relative to the root.
     pub path: PathBuf,
-    /// Files in it and below.
+    /// Number of files in and below the folder.
     pub files: u64,
-    /// Their size.
+    /// Size of these files in bytes.
     pub bytes: u64,
-    /// Whether all of it could be read.
+    /// Whether the whole folder could be read.
     pub whole: bool,
-    /// Entries in it and below that were not scanned. None if that was not recorded: scanning again records it.
+    /// Number of entries in and below the folder that were not scanned. `None` if it was not recorded: the next scan
+    /// records it.
     pub unscanned: Option<u64>,
-    /// Other folders that are identical to it. They are not listed in pairs of their own.
+    /// Number of other folders identical to this one. They are not listed in separate pairs.
     pub identical: u64,
 }
 
-/// Folders that have much in common and are not [identical](super::groups).
+/// Lists folders that have much in common and are not [identical](super::find_identical).
 ///
-/// Counted are files, by their contents: a content that is in one folder (or below it) three times and in the other
-/// twice is two matches out of three. Where files are and what they are called does not count; one that could not
-/// be read matches none. Of pairs inside each other the outermost of those that are most alike is listed; a folder that
-/// holds one folder and nothing else stands for that. A pair is not listed when all that matches in one of its folders
-/// lies in a single folder of that, and the other has none around it. Of identical folders one stands for all.
+/// Files are counted by content: a content that is in or below one folder three times and in the other twice gives two
+/// matches out of three. Layout and names do not matter, and a file that could not be read matches none. Of nested
+/// pairs, the outermost of those with the highest similarity is listed. A folder whose files are all in one subfolder
+/// is represented by that subfolder. A pair is not listed if all matches of one folder are in a single subfolder of it
+/// while the other folder has no such wrapper around it. One of several identical folders represents them all.
 pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFolders> {
     if options.min_similarity > 100 {
         let text = format!("a similarity is between 0 and 100 percent, not {}", options.min_similarity);
@@ -172,7 +173,7 @@ pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFo
     Ok(result)
 }
 
-/// What is needed to describe pairs.
+/// The data needed to describe pairs.
 struct PairDescriber<'a> {
     tree: &'a Tree<NameHash>,
     classes: &'a FolderClasses,
@@ -228,7 +229,7 @@ impl PairDescriber<'_> {
         let whole = a.whole && b.whole;
         let checked = [
             (Difference::Files, !same_files),
-            // What was not read may lie where it is missing.
+            // The unread files could have the layout that is missing.
             (Difference::Layout, same_files && !same_layout && whole),
             (Difference::UnscannedEntries, [a, b].iter().any(|side| side.unscanned != Some(0))),
             (Difference::Unreadable, !whole),
@@ -241,11 +242,11 @@ fn union(tree: &Tree<NameHash>, pair: &Pair) -> u64 {
     tree.folders[pair.a as usize].count() + tree.folders[pair.b as usize].count() - pair.files
 }
 
-/// Leaves out identical folders, pairs inside a pair that is as much alike, pairs that only put more files around one
-/// side of another, and pairs that identical folders make again.
+/// Removes identical folders, pairs inside a pair of at least equal similarity, pairs that only add files around one
+/// side of another pair, and pairs that repeat another one with identical folders.
 fn select_pairs(tree: &Tree<NameHash>, classes: &FolderClasses, found: &[Pair]) -> Vec<Pair> {
     let by_folders: HashMap<(u32, u32), &Pair> = found.iter().map(|pair| ((pair.a, pair.b), pair)).collect();
-    // Pairs whose first, or second, folder has all that matches in one of its own.
+    // Pairs whose first (or second) folder has all matches in one of its subfolders.
     let (mut first, mut second) = (HashSet::new(), HashSet::new());
     for pair in found {
         let as_many = |key: &(u32, u32)| by_folders.get(key).is_some_and(|other| other.files == pair.files);
@@ -263,7 +264,7 @@ fn select_pairs(tree: &Tree<NameHash>, classes: &FolderClasses, found: &[Pair]) 
     };
     let is_dominated = |pair: &Pair| {
         let outwards = |at: u32| std::iter::once(at).chain(tree.above(at));
-        // A folder with both in it makes no pair with anything around either.
+        // A folder that contains both forms no pair with a folder around either.
         let ours = outwards(pair.a).take_while(|&a| tree.folders[a as usize].end <= pair.b);
         let theirs = || outwards(pair.b).take_while(|&b| b > pair.a);
         ours.flat_map(|a| theirs().map(move |b| (a, b))).filter(|&key| key != (pair.a, pair.b)).any(|key| {
@@ -273,7 +274,7 @@ fn select_pairs(tree: &Tree<NameHash>, classes: &FolderClasses, found: &[Pair]) 
     };
     let is_identical = |pair: &Pair| classes.is_identical(&[pair.a, pair.b]);
     let worth = |pair: &&Pair| !is_identical(pair) && !is_diluted(pair) && !is_dominated(pair);
-    // Of pairs whose folders are identical by twos, the first one.
+    // Of pairs with identical folders on both sides, only the first is kept.
     let mut seen = HashSet::new();
     let stands_for =
         |at: u32| classes.identical.members(classes.identical.of(at)).first().copied().unwrap_or(at);
@@ -284,7 +285,7 @@ fn select_pairs(tree: &Tree<NameHash>, classes: &FolderClasses, found: &[Pair]) 
     found.iter().filter(worth).filter(is_new).copied().collect()
 }
 
-/// The outermost folder that has no files but those of this one.
+/// The outermost folder around `folder` with no further files.
 fn outermost(tree: &Tree<NameHash>, folder: u32, selected: impl Fn(u32) -> bool) -> u32 {
     let count = tree.folders[folder as usize].count();
     let around =

@@ -1,8 +1,9 @@
-//! The catalog in memory, as a tree of numbers.
+//! Loads the catalog into memory as a compact tree.
 //!
-//! Owns the order: folders are sorted by path, each before what is in it, and files lie as their folders do. So a folder
-//! with all below it is one range of folders and one range of files, and which of equal folders is the first does not
-//! depend on rows. No path is kept, only what identifies a name; a million files take some 70 MiB.
+//! Owns the order: folders are sorted by path, each before its contents, and files are in the order of their folders.
+//! So a folder with everything below it is one range of folders and one range of files, and which of equal folders
+//! comes first does not depend on row ids. Names are kept as hashes or labels, not as paths; a million files take about
+//! 70 MiB.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -14,16 +15,16 @@ use gristmill_store::catalog::{Content, LinkKind, Node, SharedName, Skipped, Tre
 
 use crate::Result;
 
-/// The content that all empty files have.
+/// Content number of all empty files.
 pub(crate) const EMPTY: u32 = 0;
-/// A content that no other file has.
+/// Content number of files whose content no other file has.
 pub(crate) const UNIQUE: u32 = u32::MAX;
-/// A content that could not be read.
+/// Content number of files that could not be read.
 pub(crate) const UNKNOWN: u32 = u32::MAX - 1;
 
 const NO_FOLDER: u32 = u32::MAX;
 
-/// What a name is known by.
+/// The first 16 bytes of the BLAKE3 hash of a name.
 pub(crate) type NameHash = [u8; 16];
 
 pub(crate) fn name_hash(name: &OsStr) -> NameHash {
@@ -32,7 +33,7 @@ pub(crate) fn name_hash(name: &OsStr) -> NameHash {
     short
 }
 
-/// All folders and files. `L` is what is kept of a file's name.
+/// All folders and files of the catalog. `L` is what is kept of a file's name.
 pub(crate) struct Tree<L> {
     pub(crate) folders: Vec<Folder>,
     pub(crate) files: Vec<File<L>>,
@@ -41,17 +42,17 @@ pub(crate) struct Tree<L> {
 pub(crate) struct Folder {
     pub(crate) id: i64,
     pub(crate) root: i64,
-    /// The folder it is in. A root that lies inside another is in a folder of that.
+    /// Index of the parent folder. The parent of a nested root is a folder of the outer root.
     pub(crate) parent: Option<u32>,
-    /// The first folder that is not below it.
+    /// Index of the first folder after this one that is not below it.
     pub(crate) end: u32,
-    /// Its own files.
+    /// Range of the files directly in the folder.
     pub(crate) files: (u32, u32),
-    /// Files in it and below.
+    /// Range of the files in and below the folder.
     pub(crate) all_files: (u32, u32),
-    /// Whether it was read to its end.
+    /// Whether the folder was read completely.
     pub(crate) whole: bool,
-    /// Entries in it, not below, that were not scanned. None if that was not recorded.
+    /// Entries directly in the folder that were not scanned. `None` if they were not recorded.
     pub(crate) skipped: Option<Skipped>,
     pub(crate) name: NameHash,
 }
@@ -73,41 +74,41 @@ impl Folder {
 pub(crate) struct File<L> {
     pub(crate) id: i64,
     pub(crate) size: u64,
-    /// Bytes that it takes on its disk.
+    /// Bytes allocated on the disk.
     pub(crate) allocated: u64,
-    /// The lowest row among the names of the file.
+    /// The lowest row id among the names of the inode.
     inode_row: i64,
-    /// Whether the catalog has other names of it.
+    /// Whether the catalog has other names of the file.
     has_other_names: bool,
     /// Whether the link count is 1.
     pub(crate) is_single: bool,
     pub(crate) folder: u32,
-    /// Equal numbers are equal contents, except [`ALONE`] and [`UNKNOWN`].
+    /// Equal numbers mean equal contents, except [`UNIQUE`] and [`UNKNOWN`].
     pub(crate) content: u32,
-    /// Whether a symbolic link led to it: it lies elsewhere.
+    /// Whether the file was reached through a symbolic link, so that it is stored elsewhere.
     pub(crate) via_symlink: bool,
     pub(crate) name: L,
 }
 
 impl<L> File<L> {
-    /// What the space on the disk belongs to: names of one file have it in common.
+    /// Identifies the space on the disk: the names of one inode have the same value.
     pub(crate) fn inode_row(&self) -> i64 {
         self.inode_row
     }
 
-    /// Whether the file does not go with this name: it has others, or lies elsewhere.
+    /// Whether removing this name may not free the file: it has other names, or is stored elsewhere.
     pub(crate) fn may_have_other_names(&self) -> bool {
         self.has_other_names || self.via_symlink
     }
 
-    /// Whether other paths lead to this very name: a bind mount or a symbolic link does. Removing one removes all.
+    /// Whether a bind mount or symbolic link makes this name appear at other paths too. Removing one removes all.
     pub(crate) fn has_other_paths(&self) -> bool {
         self.has_other_names && (self.is_single || self.via_symlink)
     }
 }
 
 impl<L> Tree<L> {
-    /// Reads the catalog, all roots of it.
+    /// Loads all roots of the catalog.
     pub(crate) fn load(store: &Store, mut label: impl FnMut(&OsStr) -> L) -> Result<Self> {
         let mut nested = NestedRoots::new(store)?;
         let roots: HashMap<i64, PathBuf> =
@@ -148,7 +149,7 @@ impl<L> Tree<L> {
         })?;
         nested.join(&mut folders);
         let (mut folders, order) = sort_folders(&folders);
-        // What hangs on no root is no part of the tree.
+        // Folders that are below no root are not part of the tree.
         files.retain(|file| order[file.folder as usize] != NO_FOLDER);
         files.iter_mut().for_each(|file| file.folder = order[file.folder as usize]);
         files.sort_unstable_by_key(|file| (file.folder, file.id));
@@ -156,12 +157,12 @@ impl<L> Tree<L> {
         Ok(Tree { folders, files })
     }
 
-    /// The folders that a folder is in, from the inside out.
+    /// Parents of a folder, innermost first.
     pub(crate) fn above(&self, folder: u32) -> impl Iterator<Item = u32> {
         std::iter::successors(self.folders[folder as usize].parent, |&at| self.folders[at as usize].parent)
     }
 
-    /// The folders right in a folder.
+    /// Direct subfolders of a folder.
     pub(crate) fn children(&self, folder: u32) -> impl Iterator<Item = u32> {
         let end = self.folders[folder as usize].end;
         let inside = move |at: &u32| *at < end;
@@ -170,13 +171,13 @@ impl<L> Tree<L> {
         })
     }
 
-    /// Entries in a folder and below that were not scanned. None if that was not recorded for all of them.
+    /// Number of entries in and below a folder that were not scanned, or `None` if it was not recorded for all of them.
     pub(crate) fn skipped(&self, folder: u32) -> Option<u64> {
         let below = &self.folders[folder as usize..self.folders[folder as usize].end as usize];
         below.iter().map(|folder| folder.skipped.map(|skipped| skipped.entries)).sum()
     }
 
-    /// The size of all files in a folder and below, as it would be if no name were another's.
+    /// Size of all files in and below a folder. Each name of a file with several names counts.
     pub(crate) fn bytes(&self, folder: u32) -> u64 {
         self.files[self.folders[folder as usize].all()].iter().map(|file| file.size).sum()
     }
@@ -186,16 +187,16 @@ struct FolderRow {
     id: i64,
     root: i64,
     parent: Option<i64>,
-    /// Whether it is a root's own.
+    /// Whether it is the folder of a root.
     is_root: bool,
     whole: bool,
     skipped: Option<Skipped>,
     name: NameHash,
-    /// Its path in the folder around it; the whole path of a root that is in no other.
+    /// Path relative to its parent folder; the absolute path for a root that is in no other.
     path: PathBuf,
 }
 
-/// A file that has other names. Equal keys are one file in one state.
+/// A name of a file that has other names. Equal keys mean one inode in one state.
 struct LinkedName {
     key: (i64, u64, i64),
     file: u32,
@@ -231,14 +232,14 @@ fn tree_file<L>(file: &TreeFile<'_>, folder: u32, label: L) -> File<L> {
     }
 }
 
-/// Folders by path, so that each comes before those in it, and where each row went. Rows of a circle, which no walk makes,
-/// go nowhere.
+/// Sorts folders by path, so that each comes before its subfolders. Also returns the new index of each row. Rows in a
+/// cycle, which no walk creates, get none.
 fn sort_folders(rows: &[FolderRow]) -> (Vec<Folder>, Vec<u32>) {
     let parents: Vec<u32> = rows
         .iter()
         .map(|row| row.parent.map_or(NO_FOLDER, |id| row_index(rows, id).unwrap_or(NO_FOLDER)))
         .collect();
-    // By parent, so that the folders in one are a range.
+    // Sorting by parent makes the subfolders of a folder one range.
     let mut by_parent: Vec<u32> = (0..rows.len() as u32).collect();
     let place = |at: u32| (parents[at as usize], rows[at as usize].path.as_path());
     by_parent.sort_by(|&a, &b| place(a).cmp(&place(b)));
@@ -249,7 +250,7 @@ fn sort_folders(rows: &[FolderRow]) -> (Vec<Folder>, Vec<u32>) {
     };
     let mut order = vec![NO_FOLDER; rows.len()];
     let mut folders: Vec<Folder> = Vec::with_capacity(rows.len());
-    // A folder whose parent is gone is not there either; only a root's own has none.
+    // Rows without a parent are the folders of roots. A folder whose parent was deleted is dropped.
     let tops = inside(NO_FOLDER).filter(|&at| rows[at as usize].parent.is_none());
     let mut stack: Vec<u32> = tops.collect();
     stack.reverse();
@@ -276,7 +277,7 @@ fn sort_folders(rows: &[FolderRow]) -> (Vec<Folder>, Vec<u32>) {
     (folders, order)
 }
 
-/// Which files are whose, once they are in the order of folders.
+/// Sets the file ranges of folders. Files are already in the order of folders.
 fn assign_files<L>(folders: &mut [Folder], files: &[File<L>]) {
     let first = |folder: u32| files.partition_point(|file| file.folder < folder) as u32;
     for (at, folder) in folders.iter_mut().enumerate() {
@@ -287,8 +288,8 @@ fn assign_files<L>(folders: &mut [Folder], files: &[File<L>]) {
     }
 }
 
-/// Takes over which rows are names of one file. Files are in the order of their rows. A file that was not hashed because its
-/// only copies are other names of it has their content.
+/// Records which rows are names of one file. Files are in the order of their rows. A file that was not hashed, because
+/// only its other names equal it, gets their content.
 fn join_names<L>(files: &mut [File<L>], shared: &[SharedName]) {
     let mut names = Vec::with_capacity(shared.len());
     for SharedName { row, file, ctime_ns } in shared {
@@ -311,7 +312,7 @@ fn join_names<L>(files: &mut [File<L>], shared: &[SharedName]) {
         if names.len() < 2 || contents.clone().all(|content| content != UNIQUE) {
             continue;
         }
-        // Hashed at different moments they may disagree; then nothing is taken over.
+        // Names hashed at different times can have different contents. Then nothing is copied.
         let mut known: Vec<u32> = contents.filter(|&content| content != UNIQUE).collect();
         known.dedup();
         let content = match known[..] {
@@ -324,19 +325,19 @@ fn join_names<L>(files: &mut [File<L>], shared: &[SharedName]) {
     }
 }
 
-/// Roots that lie inside others. What is in them is in the folders around them, too.
+/// Nested roots. Their files are also below the folders around them.
 struct NestedRoots {
     roots: Vec<NestedRoot>,
 }
 
-/// A root inside another.
+/// A root inside another root.
 struct NestedRoot {
     root: i64,
     outer: i64,
     name: NameHash,
-    /// Its path in the outer root.
+    /// Path relative to the outer root.
     inside: PathBuf,
-    /// The folders of the outer root that may be around it, the innermost first, and their rows.
+    /// Folders of the outer root that may contain it, innermost first, with their row ids.
     around: Vec<(PathBuf, Option<i64>)>,
 }
 
@@ -379,7 +380,7 @@ impl NestedRoots {
                     rows[top].name = inner.name;
                     rows[top].path = inner.inside.strip_prefix(folder).unwrap_or(&inner.inside).to_path_buf();
                 }
-                // It was never scanned: of the folder around it not all is known.
+                // The root was never scanned, so the folder around it is not completely known.
                 None => {
                     if let Some(at) = row_index(rows, parent) {
                         rows[at as usize].whole = false;

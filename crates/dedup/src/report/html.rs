@@ -1,22 +1,22 @@
-//! Texts on the page.
+//! Writes HTML text and formats numbers.
 //!
-//! Owns that nothing but text comes of a name, whatever is in it: what is markup is escaped, what cannot be seen or
-//! would turn other text around is written out.
+//! Owns the escaping: a file name can add only text to the page. Markup is escaped; invisible characters and those that
+//! reverse the text direction are written as escapes.
 
 use gristmill_store::is_invisible;
 
-/// A page that is being written. Markup comes from this program only; everything else is [`text`](Page::text).
+/// A page under construction. Markup comes only from this program; all other strings go through [`text`](Page::text).
 #[derive(Default)]
 pub(super) struct Page(String);
 
 impl Page {
-    /// Markup of ours.
+    /// Appends markup.
     pub(super) fn raw(&mut self, markup: &'static str) -> &mut Self {
         self.0.push_str(markup);
         self
     }
 
-    /// A text, or the value of an attribute.
+    /// Appends text or an attribute value, escaped.
     pub(super) fn text(&mut self, text: &str) -> &mut Self {
         for c in text.chars() {
             match c {
@@ -32,9 +32,9 @@ impl Page {
         self
     }
 
-    /// A number, as drawings have them.
+    /// Appends a coordinate or length for SVG.
     pub(super) fn number(&mut self, number: f64) -> &mut Self {
-        // Tenths are finer than any screen.
+        // Tenths are finer than any screen shows.
         let text = format!("{number:.1}");
         self.0.push_str(text.strip_suffix(".0").unwrap_or(&text));
         self
@@ -45,7 +45,7 @@ impl Page {
     }
 }
 
-/// A size for people.
+/// Formats a size with its unit, such as "1.2 GiB".
 pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -53,7 +53,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // What would be rounded to the next unit is told in that.
+    // A value that would be rounded up to 1024 is shown in the next unit.
     while value >= 1023.5 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -61,7 +61,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     if value < 9.95 { format!("{value:.1} {}", UNITS[unit]) } else { format!("{value:.0} {}", UNITS[unit]) }
 }
 
-/// A count for people: 12,345.
+/// Formats a count with thousands separators: 12,345.
 pub(super) fn count(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -74,12 +74,12 @@ pub(super) fn count(count: u64) -> String {
     text
 }
 
-/// One of something, or several.
+/// Formats a count with the singular or plural of a noun.
 pub(super) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
-/// A share for people: "0 %" and "100 %" are exact.
+/// Formats a percentage. "0 %" and "100 %" are exact.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     match part as f64 * 100.0 / whole.max(1) as f64 {
         _ if part == 0 => "0 %".to_owned(),
@@ -90,8 +90,8 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// As much of a text as fits, in the size of its letters; nothing when that says nothing. Widths are guessed, and
-/// rather too large than too small.
+/// Truncates a text to a width in units of the font size. Returns `None` if too little would be left. Widths are
+/// estimated, rather too large than too small.
 pub(super) fn fit(text: &str, width: f64) -> Option<String> {
     let of = |c: char| match c {
         'i' | 'j' | 'l' | '.' | ',' | ' ' | '\'' | '|' | '(' | ')' | 't' | 'f' | 'r' | '/' => 0.42,
@@ -104,7 +104,7 @@ pub(super) fn fit(text: &str, width: f64) -> Option<String> {
     };
     let mut used = 0.0;
     let mut end = text.len();
-    // The last place that leaves room for the dots, should the rest not fit.
+    // The last position that leaves room for the ellipsis if the rest does not fit.
     let mut cut = 0;
     for (at, c) in text.char_indices() {
         if used + 1.0 <= width {

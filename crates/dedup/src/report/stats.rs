@@ -1,7 +1,7 @@
-//! The numbers of a report, counted in one pass over the catalog.
+//! Computes the numbers of a report in one pass over the catalog.
 //!
-//! Owns what counts as a duplicate here: what [groups](gristmill_store::catalog::Catalog::groups) are made of, so
-//! that sums agree with theirs. The size of a file with several names counts once, for the first of them.
+//! Owns the definition of a duplicate here: the same as for [groups](gristmill_store::catalog::Catalog::groups), so
+//! that the sums agree. The size of a file with several names counts once, for the first of them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -15,9 +15,9 @@ use crate::Result;
 use crate::folders::tree::{EMPTY, Tree, UNIQUE, UNKNOWN};
 use gristmill_store::display_path;
 
-/// Folders of the second level that are told apart in one of the first.
+/// Subfolders shown separately in each folder of the map.
 const MAX_INNER_AREAS: usize = 24;
-/// Folders of the first level that are told apart.
+/// Folders shown separately on the first level of the map.
 const MAX_OUTER_AREAS: usize = 32;
 
 #[derive(Default)]
@@ -25,19 +25,19 @@ pub(super) struct Stats {
     pub(super) files: u64,
     pub(super) folders: u64,
     pub(super) bytes: u64,
-    /// Bytes that the files take on their disks.
+    /// Bytes that the files occupy on their disks.
     pub(super) allocated: u64,
     pub(super) unreadable: u64,
-    /// Allocated bytes of the copies that are kept, of each content that has several.
+    /// Allocated bytes of the copies to keep, over all contents with several copies.
     pub(super) kept: u64,
-    /// By what is reclaimable, then by size.
+    /// Sorted by reclaimable bytes, then by size.
     pub(super) types: Vec<TypeStats>,
-    /// Files from each power of 16 to the next, beginning with empty ones.
+    /// Files by size: empty files, then one class per power of 16.
     pub(super) sizes: Vec<SizeStats>,
     pub(super) space: Vec<Area>,
 }
 
-/// Files with the same ending.
+/// Files with the same extension.
 #[derive(Clone, Default)]
 pub(super) struct TypeStats {
     pub(super) name: String,
@@ -54,7 +54,7 @@ pub(super) struct SizeStats {
     pub(super) bytes: u64,
 }
 
-/// A folder with all below it, on the map.
+/// A folder on the map, including everything below it.
 pub(super) struct Area {
     pub(super) name: String,
     pub(super) path: String,
@@ -65,18 +65,18 @@ pub(super) struct Area {
     pub(super) inner: Vec<Area>,
 }
 
-/// What is known of each file besides: whether it has a copy, and how many allocated bytes are reclaimable with it.
+/// For each file of the tree: whether it has a copy, and the reclaimable bytes attributed to it.
 struct Copies {
     is_duplicate: Vec<bool>,
     reclaimable: Vec<u64>,
-    /// Allocated bytes of the copies that are kept.
+    /// Allocated bytes of the copies to keep.
     kept: u64,
     /// Whether an earlier row is a name of the same file.
     is_further_name: Vec<bool>,
 }
 
 impl Copies {
-    /// The bytes that a file adds to a sum.
+    /// Bytes that a file adds to a sum.
     fn size(&self, tree: &Tree<u32>, at: usize) -> u64 {
         if self.is_further_name[at] { 0 } else { tree.files[at].size }
     }
@@ -126,7 +126,7 @@ impl Stats {
     }
 }
 
-/// Endings of names, each with a number.
+/// File name extensions, each with a number.
 #[derive(Default)]
 struct Extensions {
     names: Vec<String>,
@@ -136,7 +136,7 @@ struct Extensions {
 impl Extensions {
     fn number(&mut self, name: &OsStr) -> u32 {
         let extension = Path::new(name).extension().and_then(OsStr::to_str).unwrap_or_default();
-        // What is long or odd is no type.
+        // Long or non-alphanumeric extensions are not file types.
         let is_type = extension.len() <= 12 && extension.bytes().all(|byte| byte.is_ascii_alphanumeric());
         let extension = if is_type { extension.to_ascii_lowercase() } else { String::new() };
         let next = self.names.len() as u32;
@@ -163,7 +163,8 @@ fn copies(tree: &Tree<u32>) -> Copies {
             continue;
         }
         group.iter().for_each(|&at| copies.is_duplicate[at as usize] = true);
-        // What a symbolic link leads to is kept; otherwise the copy that takes most, the first of equal ones.
+        // The target of a symbolic link is kept. Without one, the copy that occupies most space is kept, the first of
+        // equals.
         let is_elsewhere = |names: &[u32]| names.iter().any(|&at| files[at as usize].via_symlink);
         let allocated = |names: &[u32]| files[names[0] as usize].allocated;
         let largest = spaces().max_by_key(|names| (allocated(names), Reverse(names[0])));
@@ -179,7 +180,7 @@ fn copies(tree: &Tree<u32>) -> Copies {
     copies
 }
 
-/// Which rows are further names of a file.
+/// Marks rows that are further names of a file.
 fn further_names(tree: &Tree<u32>) -> Vec<bool> {
     let mut is_name = vec![false; tree.files.len()];
     let linked = tree.files.iter().enumerate().filter(|(_, file)| file.may_have_other_names());
@@ -191,7 +192,7 @@ fn further_names(tree: &Tree<u32>) -> Vec<bool> {
     is_name
 }
 
-/// Folders for the map: two levels of them.
+/// Builds the two levels of folders of the map.
 struct AreaMap<'a> {
     store: &'a Store,
     tree: &'a Tree<u32>,
@@ -214,7 +215,7 @@ impl AreaMap<'_> {
         }
     }
 
-    /// The first folder on the way down where there is more than one way to go.
+    /// Descends from a folder to the first one whose files are not all in one subfolder.
     fn first_fork(&self, mut at: u32) -> u32 {
         let count = |at: u32| self.tree.folders[at as usize].count();
         while let Some(only) = self.tree.children(at).find(|&child| count(child) == count(at)) {
@@ -232,7 +233,7 @@ impl AreaMap<'_> {
         self.largest(self.tree.children(at).collect(), Some(at), max_areas, inner)
     }
 
-    /// The largest folders, the files right in the folder around them, and one area for all others.
+    /// The largest folders, one area for all others, and the files directly in the folder around them.
     fn largest(
         &self,
         folders: Vec<u32>,
@@ -277,7 +278,7 @@ impl AreaMap<'_> {
         Area { name, path, files, bytes, duplicate, inner: Vec::new() }
     }
 
-    /// The name and the whole path of a folder, for people.
+    /// Name and absolute path of a folder for display.
     fn name(&self, at: u32) -> Result<(String, String)> {
         let id = self.tree.folders[at as usize].id;
         let (root, path) = self.store.catalog().folder_at(id)?.unwrap_or_default();

@@ -1,17 +1,17 @@
-//! The drawings: the map of folders, bars, and the files by size.
+//! Draws the map of folders, the bars and the histogram of file sizes.
 //!
-//! Owns how numbers become SVG. Colours are classes, so that one style sheet has them all, light and dark.
+//! Owns how numbers become SVG. Colours are classes, so that one style sheet defines them for light and dark mode.
 
 use super::html::{Page, bytes, count, counted, fit, percent};
 use super::stats::{Area, SizeStats};
 use super::treemap::{Rect, squarify};
 
-/// The size of letters in drawings.
+/// Font size in pixels.
 const FONT_SIZE: f64 = 12.0;
-/// Room for a folder's name above those in it.
+/// Height of a folder's heading above its subfolders, in pixels.
 const HEADING_HEIGHT: f64 = 19.0;
 
-/// The map of folders, once for wide screens and once for phones.
+/// Draws the map of folders, once for wide screens and once for phones.
 pub(super) fn maps(page: &mut Page, areas: &[Area]) {
     map(page, areas, "broad", Rect { x: 0.0, y: 0.0, width: 1160.0, height: 560.0 });
     map(page, areas, "narrow", Rect { x: 0.0, y: 0.0, width: 350.0, height: 520.0 });
@@ -54,7 +54,7 @@ fn map(page: &mut Page, areas: &[Area], class: &'static str, whole: Rect) {
     page.raw("</svg>\n");
 }
 
-/// A folder of the first level: its name, and what is in it.
+/// Draws a folder of the first level: its name and its subfolders.
 fn outer(page: &mut Page, area: &Area, rect: Rect) {
     let divided = area.inner.len() > 1 && rect.width > 40.0 && rect.height > HEADING_HEIGHT + 16.0;
     if !divided {
@@ -74,7 +74,7 @@ fn outer(page: &mut Page, area: &Area, rect: Rect) {
     page.raw("</g>");
     let weights: Vec<u64> = area.inner.iter().map(|inner| inner.bytes).collect();
     for (inner, rect) in area.inner.iter().zip(squarify(&weights, rect.inside(3.0, HEADING_HEIGHT))) {
-        // What cannot be seen need not be drawn.
+        // Areas that are too small to see are not drawn.
         if rect.width >= 1.5 && rect.height >= 1.5 {
             tile(page, inner, rect);
         }
@@ -125,15 +125,15 @@ fn tooltip(page: &mut Page, area: &Area) {
     page.raw(" · duplicates: ").text(&share).raw("</title>");
 }
 
-/// A bar for one number among others.
+/// Draws a bar for one number relative to the largest.
 pub(super) fn bar(page: &mut Page, part: u64, largest: u64) {
     let share = part as f64 * 100.0 / largest.max(1) as f64;
     page.raw("<svg class=\"bar\" aria-hidden=\"true\"><rect class=\"reclaimable\" height=\"100%\" rx=\"5\" width=\"");
-    // What is there can be seen.
+    // A part above zero is always visible.
     page.number(if part > 0 { share.max(1.0) } else { 0.0 }).raw("%\"/></svg>");
 }
 
-/// One bar for everything: what could be had back, the copies that would stay, and the rest.
+/// Draws one bar for all space: reclaimable, copies to keep, and everything else.
 pub(super) fn total(page: &mut Page, reclaimable: u64, kept: u64, all: u64) {
     let rest = all.saturating_sub(reclaimable).saturating_sub(kept);
     let parts = [
@@ -159,7 +159,7 @@ pub(super) fn total(page: &mut Page, reclaimable: u64, kept: u64, all: u64) {
     page.raw("</ul>");
 }
 
-/// How many files there are of each size; duplicates at the foot of each column.
+/// Draws the number of files per size class, with duplicates at the bottom of each column.
 pub(super) fn sizes(page: &mut Page, sizes: &[SizeStats]) {
     const TICKS: [&str; 17] = [
         "0", "1 B", "16 B", "256 B", "4 KiB", "64 KiB", "1 MiB", "16 MiB", "256 MiB", "4 GiB", "64 GiB",
@@ -188,7 +188,7 @@ pub(super) fn sizes(page: &mut Page, sizes: &[SizeStats]) {
         if sizes.files > 0 {
             centred(page, x + column / 2.0, floor - all - 4.0, &short(sizes.files));
         }
-        // Names of the ends of columns, on two lines so that they have room.
+        // The label of a column has two lines, so that it fits the width.
         let (number, unit) = tick.split_once(' ').unwrap_or((tick, ""));
         centred(page, x + column / 2.0, floor + 14.0, number);
         centred(page, x + column / 2.0, floor + 27.0, unit);
@@ -202,7 +202,7 @@ fn centred(page: &mut Page, x: f64, y: f64, text: &str) {
     page.raw("\">").text(text).raw("</text>");
 }
 
-/// A count with few digits.
+/// Formats a count with few digits.
 fn short(files: u64) -> String {
     match files {
         0..10_000 => files.to_string(),

@@ -1,8 +1,8 @@
-//! Areas in a rectangle, each as near to a square as they can be (Bruls, Huizing, van Wijk: "Squarified treemaps").
+//! Divides a rectangle into areas that are close to squares (Bruls, Huizing, van Wijk: "Squarified treemaps").
 //!
-//! Owns the layout, nothing of the drawing.
+//! Owns the layout; drawing is in `svg`.
 
-/// A rectangle.
+/// Position and size of an area, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rect {
     pub(super) x: f64,
@@ -12,7 +12,7 @@ pub(super) struct Rect {
 }
 
 impl Rect {
-    /// What is left of it without a border, and something more at the top.
+    /// Returns the rectangle without a border, which is `top` wide at the top.
     pub(super) fn inside(self, border: f64, top: f64) -> Rect {
         Rect {
             x: self.x + border,
@@ -23,7 +23,7 @@ impl Rect {
     }
 }
 
-/// Divides a rectangle by weights, the largest first. Each gets its share of the area; what weighs nothing gets none.
+/// Divides a rectangle by weights, which are sorted with the largest first. The areas are proportional to the weights.
 pub(super) fn squarify(weights: &[u64], within: Rect) -> Vec<Rect> {
     let total: f64 = weights.iter().map(|&weight| weight as f64).sum();
     let scale = if total > 0.0 { within.width * within.height / total } else { 0.0 };
@@ -33,7 +33,7 @@ pub(super) fn squarify(weights: &[u64], within: Rect) -> Vec<Rect> {
     while rects.len() < areas.len() {
         let rest = &areas[rects.len()..];
         let side = left.width.min(left.height);
-        // A row grows as long as its worst member gets better.
+        // A row grows while its worst aspect ratio does not get worse.
         let mut row = 1;
         while row < rest.len() && worst(&rest[..=row], side) <= worst(&rest[..row], side) {
             row += 1;
@@ -43,7 +43,7 @@ pub(super) fn squarify(weights: &[u64], within: Rect) -> Vec<Rect> {
     rects
 }
 
-/// How far from a square the worst of a row along `side` is.
+/// Worst aspect ratio in a row along `side`.
 fn worst(row: &[f64], side: f64) -> f64 {
     let sum: f64 = row.iter().sum();
     let (most, least) =
@@ -54,7 +54,7 @@ fn worst(row: &[f64], side: f64) -> f64 {
     (side * side * most / (sum * sum)).max(sum * sum / (side * side * least))
 }
 
-/// Puts a row along the shorter side; what remains of the rectangle.
+/// Lays a row along the shorter side. Returns the rest of the rectangle.
 fn lay_row(row: &[f64], within: Rect, rects: &mut Vec<Rect>) -> Rect {
     let sum: f64 = row.iter().sum();
     let upright = within.width >= within.height;

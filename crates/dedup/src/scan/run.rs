@@ -1,6 +1,6 @@
-//! A scan under way: its phases, one after the other.
+//! Runs the phases of a scan.
 //!
-//! Owns what each phase needs, and when there is nothing to do. Each begins from what is committed.
+//! Owns what each phase needs, and when a phase can be skipped. Each phase starts from committed data.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -28,17 +28,17 @@ use crate::walk::{Counters, Walk, WalkContext, WalkOptions};
 use crate::walk_hasher::WalkHasher;
 use gristmill_store::display_path;
 
-/// How long a scan that was told to stop waits for its workers: the rest of five seconds is for what was found.
+/// Time that a cancelled scan waits for its workers. The rest of five seconds is for writing the results.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(3_500);
 
-/// So many files are made part of groups by one note.
+/// Files marked as shared by one update.
 const SHARED_BATCH_FILES: usize = 65_536;
 
-/// How long after it was stopped a scan may group files, and how many files at once.
+/// Limits for marking shared files after a cancellation: time, and files per update.
 const CANCELLED_SHARE_TIMEOUT: Duration = Duration::from_secs(2);
 const CANCELLED_SHARED_BATCH_FILES: usize = 4_096;
 
-/// A scan under way.
+/// State of a running scan.
 pub(super) struct ScanRun<'a> {
     pub(super) store: &'a Store,
     pub(super) options: &'a ScanOptions,
@@ -50,21 +50,21 @@ pub(super) struct ScanRun<'a> {
     pub(super) writer: &'a CatalogWriter,
     pub(super) counters: Arc<Counters>,
     pub(super) rate_limiter: Arc<RateLimiter>,
-    /// Whether the catalog knew any file before.
+    /// Whether the catalog had files before the scan.
     pub(super) had_files: bool,
-    /// Roots that cannot be reached, and those that can.
+    /// Roots that cannot be reached, and those whose folders were opened.
     pub(super) absent: HashSet<i64>,
     pub(super) open_root_ids: HashSet<i64>,
     /// Roots that were walked.
     pub(super) walked: HashMap<i64, WalkedRoot>,
-    /// What reads while walking.
+    /// Hashes new files during the walk.
     pub(super) walk_hasher: Option<Arc<WalkHasher>>,
-    /// The duplicates there were, and are still.
+    /// The duplicates of the last full comparison, if nothing has changed since.
     pub(super) unchanged: Option<Duplicates>,
     pub(super) summary: ScanSummary,
-    /// What every root holds.
+    /// Number and size of the files of every root.
     pub(super) root_totals: HashMap<i64, RootTotals>,
-    /// When workers were asked to stop.
+    /// Time when the scan noticed that it was cancelled.
     pub(super) cancelled_at: OnceCell<Instant>,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct WalkedRoot {
     pub(super) filesystem: Option<String>,
 }
 
-/// What a course leaves.
+/// Result of a scan run.
 pub(super) struct ScanOutcome {
     pub(super) summary: ScanSummary,
     pub(super) counters: Arc<Counters>,
@@ -137,7 +137,7 @@ impl ScanRun<'_> {
             self.summary.seconds.contents = begun.elapsed().as_secs_f64();
             return self.mark_shared();
         }
-        // Files that are back, or that a stopped scan has read, may have hashes that others have, too.
+        // Returned files, or files read by a cancelled scan, may have hashes that other files have too.
         let own: Vec<i64> = self.scans.iter().map(|scan| scan.id).collect();
         match self.store.scans().is_fully_compared(&own)? {
             true => Ok(()),
@@ -158,7 +158,7 @@ impl ScanRun<'_> {
         }
     }
 
-    /// Whether nothing has changed since a scan that read everything.
+    /// Whether nothing has changed since a scan that compared everything.
     fn is_unchanged(&mut self) -> Result<bool> {
         let Counters { new, changed, returned, included, unverified: unsure, .. } = &*self.counters;
         let CatalogWriter { missing, excluded, .. } = self.writer;
@@ -181,8 +181,7 @@ impl ScanRun<'_> {
         Ok(self.unchanged.is_some())
     }
 
-    /// Whether there is nothing left that a plan could find: all files are new, of one root, and were compared while they
-    /// were walked.
+    /// Whether no plan is needed: all files are new, of one root, and were hashed during the walk.
     fn is_fully_hashed(&self) -> Result<bool> {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let is_all = self.walk_hasher.as_ref().is_some_and(|hasher| hasher.is_complete())
@@ -193,8 +192,8 @@ impl ScanRun<'_> {
         Ok(is_all && self.holds_only_own_files()?)
     }
 
-    /// Whether there were no files before, and nobody else has brought any since: then all there are went through this
-    /// scan. What it found is written, so of two scans that ask this one sees the other's.
+    /// Whether all files of the catalog were found by this scan: there were none before, and no other scan has added
+    /// any. The files of this scan are already written, so of two concurrent scans at least one sees the other's.
     fn holds_only_own_files(&self) -> Result<bool> {
         let mut alone = !self.had_files;
         for root in self.store.roots().list()? {
@@ -204,7 +203,7 @@ impl ScanRun<'_> {
         Ok(alone)
     }
 
-    /// False when what it found could not be written.
+    /// Walks the chosen roots. Returns false if the results could not be written.
     fn walk(&mut self, walk_options: &Arc<WalkOptions>) -> Result<bool> {
         self.handle.set_phase(ScanPhase::Walking);
         let roots = Arc::new(self.all.iter().map(|root| root.path.clone()).collect::<Vec<_>>());
@@ -236,7 +235,7 @@ impl ScanRun<'_> {
                     self.walked.insert(scan.root, root);
                     walks.push((walk, scan));
                 }
-                // A disk that is not there costs its own root, not the others.
+                // An unreachable root does not stop the scan of the others.
                 Err(error) if self.chosen.len() > 1 => {
                     add(&self.handle.errors, 1);
                     add(&self.counters.failed_roots, 1);
@@ -277,17 +276,17 @@ impl ScanRun<'_> {
         Ok(written)
     }
 
-    /// Makes files of the same content part of their group. At the end and in the order of rows: done for each as it is
-    /// found, the same pages of the index would be written again with every commit.
+    /// Marks files whose content other files have too, which makes them part of a group. Runs at the end and in row
+    /// order: marking each file as it is found would write the same index pages with every commit.
     fn mark_shared(&mut self) -> Result<()> {
         if self.handle.is_cancelled() {
             return Ok(());
         }
         let begun = Instant::now();
-        // Its answer comes with the next flush.
+        // The next flush shows whether this was written.
         let _ = self.writer.updates.send(Update::ShareFirstFiles);
         self.writer.flush();
-        // What this scan read was compared as it came.
+        // Files read by this scan were compared as they were written.
         if self.writer.compares_all() && self.holds_only_own_files()? {
             self.summary.seconds.groups = begun.elapsed().as_secs_f64();
             return Ok(());
@@ -297,7 +296,7 @@ impl ScanRun<'_> {
         Ok(())
     }
 
-    /// Compares all hashes of an algorithm.
+    /// Compares all hashes of an algorithm, and marks the shared ones.
     fn mark_shared_hashes(&self, algorithm: Algorithm) -> Result<()> {
         let every_file = self.options.every_file;
         let is_stopped = || self.handle.is_cancelled();
@@ -312,7 +311,7 @@ impl ScanRun<'_> {
         Ok(())
     }
 
-    /// Makes files that a scan has read before it was stopped part of their groups, as far as there is time.
+    /// Marks shared files that were read before the scan was cancelled, within `CANCELLED_SHARE_TIMEOUT`.
     pub(super) fn mark_shared_after_cancel(&self) -> Result<()> {
         let is_any_read = self.handle.read.load(Ordering::Relaxed) > 0;
         let until = self.cancelled_at.get().copied().unwrap_or_else(Instant::now) + CANCELLED_SHARE_TIMEOUT;
@@ -335,7 +334,7 @@ impl ScanRun<'_> {
     fn open_roots(&mut self) -> Arc<OpenRoots> {
         let scanned = self.chosen.iter().map(|root| root.id).collect();
         let walked = self.walked.iter().map(|(id, root)| (*id, root.folder.clone())).collect();
-        // What could not be walked is not read either.
+        // Roots that could not be walked are not read either.
         let roots = self.all.iter().filter(|root| !self.absent.contains(&root.id));
         let (open_roots, absent) = OpenRoots::open(self.store, roots, &scanned, &walked);
         for root in absent {
@@ -346,7 +345,7 @@ impl ScanRun<'_> {
         Arc::new(open_roots)
     }
 
-    /// Reads what is planned.
+    /// Reads the planned files.
     fn hash_planned(&mut self, mut plan: Plan, stage: Stage, open_roots: &Arc<OpenRoots>) -> Result<()> {
         self.summary.rehashed_files += plan.rehashed;
         add(&self.handle.to_read, plan.ids.len() as u64);
@@ -369,7 +368,7 @@ impl ScanRun<'_> {
         let submitted = hash_stage.submit(&pool, &plan);
         self.wait(&pool)?;
         submitted?;
-        // The next plan is made from what is written.
+        // The next plan is computed from committed rows.
         self.writer.flush();
         if self.handle.changed_during_scan.load(Ordering::Relaxed) > 0 {
             let totals = self.store.catalog().totals()?.into_iter();
@@ -384,13 +383,13 @@ impl ScanRun<'_> {
         builder.build().map_err(|error| Error::System(error.to_string()))
     }
 
-    /// Waits until all is done; not for long once the scan is told to stop.
+    /// Waits until the pool is finished. After a cancellation, waits up to `SHUTDOWN_TIMEOUT`.
     fn wait(&self, pool: &Pool) -> Result<()> {
         pool.close();
         let mut interval = Duration::from_micros(50);
         while !pool.is_finished() && !self.handle.is_cancelled() {
             std::thread::park_timeout(interval);
-            // An unchanged folder takes less than the longest nap.
+            // A scan of an unchanged folder takes less than the longest interval.
             interval = (interval * 2).min(Duration::from_millis(2));
         }
         if self.handle.is_cancelled() {
@@ -401,7 +400,7 @@ impl ScanRun<'_> {
         for task in &report.abandoned {
             tracing::warn!(%task, "did not stop in time and is left behind");
         }
-        // Told to stop, all say that they did.
+        // After a cancellation, all tasks fail as cancelled.
         let is_cancellation = |failure: &&Failure| {
             self.handle.is_cancelled() && matches!(failure.error.cause(), Cause::Cancelled)
         };
@@ -412,7 +411,7 @@ impl ScanRun<'_> {
     }
 }
 
-/// What the store said is kept as it is: whose fault it is, and what to do about it, depends on it.
+/// Keeps an error of the store as it is, because it decides whether the user can fix the cause.
 fn scan_error(failure: &Failure) -> Error {
     let store_error = match failure.error.cause() {
         Cause::Error(error) => error.downcast_ref::<gristmill_store::Error>(),

@@ -1,4 +1,4 @@
-//! Linux: everything relative to open folders.
+//! Linux implementation: all calls are relative to open folders.
 
 mod filesystem;
 
@@ -18,13 +18,13 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::{Advice, EntryKind, EntryStat};
 
-/// What the system takes for a path at once, with room to spare.
+/// Maximum length of a path in one call, below the system's limit of 4,096.
 const MAX_PATH_BYTES: usize = 3_500;
 
-/// So much of a folder is asked for at once.
+/// Buffer size for listing a folder, in bytes.
 const DIR_BUFFER_SIZE: usize = 64 << 10;
 
-/// An open folder.
+/// A folder that is held open by a file descriptor.
 #[derive(Debug)]
 pub(crate) struct Folder(OwnedFd);
 
@@ -33,7 +33,7 @@ impl Folder {
         Ok(Folder(fs::open(path, folder_flags(), Mode::empty())?))
     }
 
-    /// A folder below this one. No link on the way, unless links are followed.
+    /// Opens a folder below this one. Refuses symbolic links on the way unless `follow` is set.
     pub(crate) fn below(&self, path: &Path, follow: bool) -> io::Result<Self> {
         let bytes = path.as_os_str().as_bytes();
         if bytes.is_empty() {
@@ -42,7 +42,7 @@ impl Folder {
         if bytes.len() <= MAX_PATH_BYTES {
             return self.open_step(path, follow);
         }
-        // In steps of as many names as the system takes at once.
+        // Splits a long path into steps that one call can open.
         let mut reached: Option<Folder> = None;
         let mut step = std::path::PathBuf::new();
         for part in path.components() {
@@ -62,7 +62,7 @@ impl Folder {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match fs::openat2(&self.0, path, folder_flags(), Mode::empty(), resolve) {
             Ok(fd) => Ok(Folder(fd)),
-            // An old kernel, or a sandbox that does not know the call.
+            // The kernel is too old, or a sandbox does not allow the call.
             Err(Errno::NOSYS | Errno::PERM) => self.open_each(path),
             Err(error) => Err(error.into()),
         }
@@ -79,13 +79,13 @@ impl Folder {
         reached.ok_or_else(|| Errno::INVAL.into())
     }
 
-    /// Every entry but `.` and `..`, in the folder's own order, until `visit` has enough.
+    /// Lists the entries except `.` and `..`, in the order of the folder, until `visit` breaks.
     pub(crate) fn entries(
         &self,
         mut visit: impl FnMut(&OsStr, EntryKind) -> ControlFlow<()>,
     ) -> io::Result<()> {
         thread_local! {
-            /// Each worker's own: memory of this size goes back to the system when it is freed.
+            /// Buffer of each worker. Memory of this size would be returned to the system each time it is freed.
             static DIR_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
         }
         let mut buffer = DIR_BUFFER.take();
@@ -114,7 +114,7 @@ impl Folder {
         Ok(entry_stat(&fs::statat(&self.0, name, flags)?))
     }
 
-    /// Whether it is on a file system that the kernel makes up as it goes.
+    /// Whether the folder is on a virtual filesystem that the kernel generates.
     pub(crate) fn is_virtual(&self) -> bool {
         /// proc, sys, cgroup, cgroup2, debug, trace, bpf, pstore, security, config, efi variables, devpts, mqueue.
         const VIRTUAL_TYPES: [u32; 13] = [
@@ -135,28 +135,28 @@ impl Folder {
         fs::fstatfs(&self.0).is_ok_and(|found| VIRTUAL_TYPES.contains(&(found.f_type as u32)))
     }
 
-    /// The identity of its filesystem, the same whenever and wherever it is mounted: the UUID of its device, else the
-    /// identifier that the filesystem gives. Nothing where that only repeats the device number.
+    /// Identity of the filesystem, which does not depend on when and where it is mounted: the UUID of its device, else
+    /// the identifier that the filesystem reports. `None` if that only repeats the device number.
     pub(crate) fn filesystem(&self) -> Option<String> {
         filesystem::identity(&self.0)
     }
 
-    /// Where a link in it leads, as the link says.
+    /// Reads the target of a symbolic link in the folder.
     pub(crate) fn link_target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
         Ok(fs::readlinkat(&self.0, name, Vec::new())?.into_bytes())
     }
 
-    /// What the file system says about the folder itself.
+    /// Metadata of the folder itself.
     pub(crate) fn own(&self) -> io::Result<Stat> {
         Ok(entry_stat(&fs::fstat(&self.0)?).stat)
     }
 
-    /// A file in it, to be read. Never waits for the other end of a pipe, never follows a link, and leaves the time
-    /// of last access as it is where that is allowed.
+    /// Opens a file in the folder for reading. Does not wait for the other end of a pipe, does not follow symbolic
+    /// links, and preserves the access time if permitted.
     pub(crate) fn file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let open = |flags| fs::openat(&self.0, name, flags, Mode::empty());
-        // Only a file's owner may leave it so.
+        // Only the owner of a file may open it without changing its access time.
         let fd = open(flags | OFlags::NOATIME).or_else(|error| match error {
             Errno::PERM => open(flags),
             error => Err(error),
@@ -164,7 +164,7 @@ impl Folder {
         Ok(File::from(fd))
     }
 
-    /// A file reached through a link that is followed.
+    /// Opens a file through a symbolic link.
     pub(crate) fn linked_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         Ok(File::from(fs::openat(&self.0, name, flags, Mode::empty())?))
@@ -184,12 +184,12 @@ pub(crate) fn file_stat(file: &File) -> io::Result<EntryStat> {
     Ok(entry_stat(&fs::fstat(file.as_fd())?))
 }
 
-/// Whether a symbolic link was met where none is followed.
+/// Whether an error means that a symbolic link was refused.
 pub(crate) fn is_link_error(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::LOOP.raw_os_error())
 }
 
-/// Tells the system how a file will be read. It may not care; nothing depends on it.
+/// Tells the kernel how a file will be read. Errors are ignored, because this is only a hint.
 pub(crate) fn advise(file: &File, advice: Advice) {
     let (advice, offset, length) = match advice {
         Advice::Sequential => (fs::Advice::Sequential, 0, 0),
@@ -199,7 +199,7 @@ pub(crate) fn advise(file: &File, advice: Advice) {
     let _ = fs::fadvise(file, offset, NonZero::new(length), advice);
 }
 
-/// Fills the buffer from the beginning of the file, if that is in memory already.
+/// Fills the buffer from the beginning of the file, if that is in the page cache. Returns whether it was filled.
 pub(crate) fn read_ready(file: &File, buffer: &mut [u8]) -> bool {
     let length = buffer.len();
     let mut slices = [IoSliceMut::new(buffer)];

@@ -1,4 +1,4 @@
-//! Everywhere else: paths and the standard library.
+//! Fallback for other systems: paths and the standard library.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, FileType, Metadata};
@@ -11,7 +11,7 @@ use gristmill_store::catalog::{LinkKind, Stat};
 
 use super::{Advice, EntryKind, EntryStat};
 
-/// A folder, by its path.
+/// A folder identified by its path.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
@@ -24,7 +24,7 @@ impl Folder {
         Err(io::ErrorKind::NotADirectory.into())
     }
 
-    /// A folder below this one. No link on the way, unless links are followed.
+    /// Opens a folder below this one. Refuses symbolic links on the way unless `follow` is set.
     pub(crate) fn below(&self, path: &Path, follow: bool) -> io::Result<Self> {
         let mut reached = self.0.clone();
         for part in path.components() {
@@ -36,7 +36,7 @@ impl Folder {
         Folder::open(&reached)
     }
 
-    /// Every entry, in the folder's own order, until `visit` has enough.
+    /// Lists the entries in the order of the folder until `visit` breaks.
     pub(crate) fn entries(
         &self,
         mut visit: impl FnMut(&OsStr, EntryKind) -> ControlFlow<()>,
@@ -55,27 +55,27 @@ impl Folder {
         Ok(entry_stat(&if follow { fs::metadata(path)? } else { fs::symlink_metadata(path)? }))
     }
 
-    /// Cannot be told.
+    /// Always false: the standard library does not report this.
     pub(crate) fn is_virtual(&self) -> bool {
         false
     }
 
-    /// Cannot be told.
+    /// Always `None`: the standard library does not report this.
     pub(crate) fn filesystem(&self) -> Option<String> {
         None
     }
 
-    /// Where a link in it leads, as the link says.
+    /// Reads the target of a symbolic link in the folder.
     pub(crate) fn link_target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
         Ok(fs::read_link(self.0.join(name))?.into_os_string().into_encoded_bytes())
     }
 
-    /// What the file system says about the folder itself.
+    /// Metadata of the folder itself.
     pub(crate) fn own(&self) -> io::Result<Stat> {
         Ok(entry_stat(&fs::metadata(&self.0)?).stat)
     }
 
-    /// A file in it, to be read.
+    /// Opens a file in the folder for reading.
     pub(crate) fn file(&self, name: &OsStr) -> io::Result<File> {
         match self.stat(name, false)?.kind {
             EntryKind::File => self.linked_file(name),
@@ -83,7 +83,7 @@ impl Folder {
         }
     }
 
-    /// A file reached through a link that is followed.
+    /// Opens a file through a symbolic link.
     pub(crate) fn linked_file(&self, name: &OsStr) -> io::Result<File> {
         File::open(self.0.join(name))
     }
@@ -94,7 +94,7 @@ pub(crate) fn file_stat(file: &File) -> io::Result<EntryStat> {
     Ok(entry_stat(&file.metadata()?))
 }
 
-/// Cannot be told.
+/// Always false: refused links are reported as `NotADirectory`.
 #[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
 pub(crate) fn is_link_error(_: &io::Error) -> bool {
     false
@@ -103,7 +103,7 @@ pub(crate) fn is_link_error(_: &io::Error) -> bool {
 #[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
 pub(crate) fn advise(_: &File, _: Advice) {}
 
-/// Cannot be told.
+/// Always false: the standard library cannot read only from the page cache.
 #[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
 pub(crate) fn read_ready(_: &File, _: &mut [u8]) -> bool {
     false
@@ -143,7 +143,7 @@ fn with_identity(metadata: &Metadata, stat: Stat) -> Stat {
     }
 }
 
-/// Without the system's numbers, size and time have to do; each name is a file of its own.
+/// Without inode numbers, size and time identify a file, and each name is a separate file.
 #[cfg(not(unix))]
 fn identified(_: &Metadata, stat: Stat) -> Stat {
     Stat { allocated: stat.size, links: LinkKind::Single, ..stat }

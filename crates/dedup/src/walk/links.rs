@@ -1,6 +1,7 @@
-//! Links of a root that follows them, when all else has been walked.
+//! Follows the symbolic links of a root after all else has been walked.
 //!
-//! Owns where a link leads, and that nothing is walked twice: not what is a root, nor what another link led to.
+//! Owns the targets of links, and the rule that nothing is walked twice: neither a root nor a folder that another link
+//! leads to.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -16,7 +17,7 @@ use crate::progress::add;
 use crate::sys::{EntryKind, Folder};
 use gristmill_store::display_path;
 
-/// A link to be followed when the rest has been walked.
+/// A symbolic link to be followed after the other folders have been walked.
 #[derive(Clone, Copy)]
 pub(super) struct DeferredLink {
     pub(super) parent: Option<i64>,
@@ -34,30 +35,30 @@ impl Walk {
         })
     }
 
-    /// Whether what a link led to is a root: that is walked by itself.
+    /// Whether a link leads to a root, which is walked separately.
     pub(super) fn is_a_root(&self, path: &Path) -> bool {
         let found = std::fs::canonicalize(self.context.root.path.join(path));
         found.is_ok_and(|found| self.context.roots.contains(&found))
     }
 
-    /// Whether there are links to be followed.
+    /// Whether there are links left to follow.
     pub(crate) fn has_links(&self) -> bool {
         !self.links.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// A link that does not lead to a file or folder of this root: it is known by its target.
+    /// Describes a link that is not followed by its target.
     pub(super) fn skipped_link(&self, path: &Path, name: &OsStr) -> Skipped {
         let target = std::fs::read_link(self.context.root.path.join(path)).map(PathBuf::into_os_string);
         skipped::link(name, target.ok().as_deref().map(OsStr::as_encoded_bytes))
     }
 
-    /// Follows the next link, if there is one left, in the order of their paths: so the same tree is walked in the
-    /// same way each time.
+    /// Follows the next link, if any is left. Links are followed in the order of their paths, so that the same tree is
+    /// always walked in the same way.
     pub(crate) fn follow_next(self: &Arc<Self>, pool: &Pool) {
         let next = self.links.lock().unwrap_or_else(PoisonError::into_inner).pop_first();
         let Some((path, link)) = next else { return };
         let walk = self.clone();
-        // On the pool: links lead anywhere, and a disk that hangs must not hang the one who waits.
+        // Runs on the pool, because a link may lead to a disk that hangs, which must not block the caller.
         let _ = pool.submit(move |ctx| walk.follow_link(ctx, path, link));
     }
 
@@ -77,7 +78,7 @@ impl Walk {
                 );
                 None
             }
-            // It may lead somewhere again: nothing behind it counts as gone.
+            // The link may work again later, so nothing behind it is marked missing.
             Err(error) => {
                 add(&self.context.handle.errors, 1);
                 self.record_error(&path, &format!("a link that cannot be followed: {error}"));
@@ -89,7 +90,7 @@ impl Walk {
                 self.context.counters.record_link(&self.context.counters.repeated_links, &full, &reason);
                 None
             }
-            // It is walked where it is.
+            // The target is walked as part of its root.
             Ok((_, target)) if self.context.roots.iter().any(|root| target.starts_with(root)) => None,
             Ok((metadata, _)) => Some(metadata.is_dir()),
         };
@@ -113,14 +114,14 @@ impl Walk {
                 add(&self.context.handle.bytes, self.bytes_of(&stat));
                 add_file(&mut listing, &self.context.counters, (name.clone(), stat), known, true);
             }
-            // It leads to a file that the filters leave out.
+            // The filters exclude the target.
             (Some(_), known) => {
                 listing.skipped = skipped::unknown(&name, EntryKind::File);
                 let included = known.filter(|known| !known.missing && !known.excluded);
                 listing.excluded_files.extend(included.map(|known| known.id));
             }
             (None, known) => {
-                // A special file, or one that has no stat now.
+                // The target is a special file, or its metadata cannot be read.
                 if leads == Some(false) {
                     listing.skipped = skipped::unknown(&name, EntryKind::Unknown);
                 }

@@ -1,6 +1,6 @@
-//! Folders that are not on the filesystem that they were on when they were last walked.
+//! Detects folders that are on another filesystem than when they were last walked.
 //!
-//! Owns how it is known that a disk is mounted, and what is printed if it is another one, or none.
+//! Owns the test whether a disk is mounted, and the messages about another disk or none.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use super::Walk;
 use crate::error::Result;
 use crate::sys::{Folder, may_be_one_filesystem};
 
-/// Why a folder is not walked whose disk is not mounted.
+/// Reason why a folder whose disk is not mounted is not walked.
 pub(super) const UNMOUNTED: &str = "it is not on the disk that it was on when it was last scanned, and no disk is \
     mounted on it. Is its disk mounted? No file is marked as gone; give --allow-empty if the files \
     that were there are deleted";
 
 impl Walk {
-    /// Whether two numbers of filesystems in the catalog may be those of one.
+    /// Whether two catalog numbers of filesystems can be those of one filesystem.
     pub(super) fn may_be_one_filesystem(&self, before: i64, now: i64) -> Result<bool> {
         if before == now {
             return Ok(true);
@@ -36,7 +36,7 @@ impl Walk {
     }
 }
 
-/// Whether a filesystem is mounted on a folder, which is on this device: its parent folder is on another one.
+/// Whether a filesystem is mounted on a folder, which is the case if its parent is on another device.
 pub(super) fn is_mounted(path: &Path, device: u64) -> bool {
     let parent = path.parent().and_then(|parent| Folder::open(parent).ok());
     parent.and_then(|parent| parent.own().ok()).is_none_or(|parent| parent.device != device)

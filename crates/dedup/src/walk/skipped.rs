@@ -1,8 +1,8 @@
-//! Entries of a folder that a walk passes over.
+//! Describes entries that a walk skips.
 //!
-//! Owns what is kept of them: two folders are identical only if nothing unknown lies in them, and what was passed over is
-//! the same. A symbolic link is known by its target, a special file by its type; of a file or folder that filters leave
-//! out, or that cannot be read, only its name and type are known.
+//! Owns what is kept of them: two folders are identical only if their skipped entries are known and equal. A symbolic
+//! link is known by its target, a special file by its type. Of a file or folder that is excluded or cannot be read,
+//! only name and type are known, not the content.
 
 use std::ffi::OsStr;
 
@@ -10,7 +10,7 @@ use gristmill_store::catalog::Skipped;
 
 use crate::sys::EntryKind;
 
-/// A symbolic link that is not followed, with its target. Without a target it is not known.
+/// A symbolic link that is not followed. Without a target it counts as unknown.
 pub(super) fn link(name: &OsStr, target: Option<&[u8]>) -> Skipped {
     match target {
         Some(target) => entry(name, b'l', target),
@@ -18,12 +18,12 @@ pub(super) fn link(name: &OsStr, target: Option<&[u8]>) -> Skipped {
     }
 }
 
-/// A pipe, a socket or a device.
+/// A pipe, socket or device.
 pub(super) fn special(name: &OsStr) -> Skipped {
     entry(name, b's', &[])
 }
 
-/// An entry whose contents are not known.
+/// An entry whose content is not known.
 pub(super) fn unknown(name: &OsStr, kind: EntryKind) -> Skipped {
     let kind = match kind {
         EntryKind::Folder => b'd',
@@ -38,7 +38,7 @@ fn entry(name: &OsStr, kind: u8, target: &[u8]) -> Skipped {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&[kind]).update(target);
     let unnamed = digest_128(&hasher);
-    // Counted, so that no target runs into a name.
+    // The length of the name separates it from the target.
     hasher.update(name).update(&(name.len() as u64).to_le_bytes());
     Skipped { entries: 1, unknown: 0, named: digest_128(&hasher), unnamed }
 }

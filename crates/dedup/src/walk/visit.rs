@@ -1,6 +1,6 @@
-//! One folder being looked at: each entry, and what the catalog knows of it.
+//! Visits one folder: compares each entry with the catalog.
 //!
-//! Owns what is new, changed, gone, back or left out in a folder, and which new files are read at once.
+//! Owns which entries are new, changed, missing, returned or excluded, and which new files are hashed during the walk.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
@@ -24,49 +24,49 @@ use crate::progress::add;
 use crate::sys::{EntryKind, Folder};
 use crate::walk_hasher::{NewFile, WalkHasher};
 
-/// So many entries of a folder are written together; a folder may have millions.
+/// Entries of a folder written in one listing. A folder may have millions.
 const PART_ENTRIES: usize = 512;
 
-/// A folder in a folder.
+/// A subfolder to be walked.
 pub(super) struct Subfolder {
     pub(super) folder: FolderRef,
-    /// The filesystem that it was on when it was last walked.
+    /// The filesystem of the folder when it was last walked.
     pub(super) filesystem: Option<i64>,
     /// Whether it was a mount point then.
     pub(super) was_mount_point: bool,
-    /// The filesystem that its parent is on now.
+    /// The filesystem of the parent folder now.
     pub(super) parent_filesystem: Option<i64>,
 }
 
-/// Why a folder was not read to its end.
+/// Reason why a folder was not listed completely.
 pub(super) enum VisitError {
     Cancelled,
     Unreadable(io::Error),
 }
 
-/// One folder being looked at.
+/// The visit of one folder.
 pub(super) struct Visit<'a> {
     walk: &'a Walk,
     folder: &'a Folder,
     rules: Option<&'a GitignoreRules>,
-    /// Known, and not seen yet.
+    /// Known entries that were not seen yet.
     unseen_files: Unseen<KnownFile>,
     unseen_folders: Unseen<KnownFolder>,
     had_any: bool,
     is_empty: bool,
     pub(super) listing: Listing,
-    /// To be walked next.
+    /// Subfolders to be walked next.
     pub(super) folders: Vec<Subfolder>,
-    /// Whether a symbolic link led here.
+    /// Whether the folder was reached through a symbolic link.
     pub(super) via_link: bool,
-    /// Whether a file that looks as it did has the same content.
+    /// Whether a file with unchanged metadata keeps its hash.
     pub(super) keeps_hashes: bool,
-    /// Whether a disk that was mounted here may be away: a root's own folder, or a mount point that is none now.
+    /// Whether a disk that was mounted here may be unmounted: the folder of a root, or a former mount point.
     pub(super) may_be_unmounted: bool,
     skipped: Skipped,
-    /// What is to be read next.
+    /// Files to be read next.
     follow_ups: FollowUps,
-    /// Edges of large files; and what was read of files that were not as they had been seen a moment before.
+    /// Samples of large files, and results of files that changed after they were listed.
     hashes: Vec<FileHash>,
 }
 
@@ -123,7 +123,7 @@ impl<'a> Visit<'a> {
         self.visit_part(&mut names)
     }
 
-    /// Some entries, by name: rows of neighbours lie together.
+    /// Visits some entries. New files are sorted by name, so that rows of neighbours are stored together.
     fn visit_part(&mut self, names: &mut Vec<(OsString, EntryKind)>) -> Result<(), VisitError> {
         self.is_empty &= names.is_empty();
         for (name, kind) in names.drain(..) {
@@ -143,7 +143,7 @@ impl<'a> Visit<'a> {
                     (found.kind, Some(Stat { links: LinkKind::ViaSymlink, ..found.stat }))
                 }
                 Ok(found) => (found.kind, Some(found.stat)),
-                // Gone between the two calls: as if it had not been listed.
+                // Removed between the two calls: as if it had not been listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => return,
                 Err(error) => return self.record_unreadable(&name, &error),
             },
@@ -175,7 +175,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// It is there, and that is all that can be said. What is known of it stays.
+    /// Records an entry that exists but cannot be examined. Its rows stay unchanged.
     fn record_unreadable(&mut self, name: &OsStr, error: &io::Error) {
         add(&self.walk.context.handle.errors, 1);
         self.walk.record_error(&self.path_of(name), &error.to_string());
@@ -184,7 +184,7 @@ impl<'a> Visit<'a> {
         self.unseen_folders.take(name);
     }
 
-    /// Filters leave out what a link led to.
+    /// Marks the file or folder behind an excluded link as excluded.
     fn exclude(&mut self, name: OsString) {
         if let Some(known) = self.unseen_files.take(&name).filter(|known| !known.missing && !known.excluded) {
             self.listing.excluded_files.push(known.id);
@@ -214,7 +214,7 @@ impl<'a> Visit<'a> {
     fn visit_file(&mut self, name: OsString, stat: Stat) {
         let known = self.unseen_files.take(&name);
         let only_known = self.walk.context.options.only_known;
-        // A refresh has no filters of its own: what the last scan's left out stays so.
+        // A refresh has no filters, so files that the last scan excluded stay excluded.
         let stays_out = only_known && known.is_some_and(|known| known.excluded);
         if stays_out || !self.matches(&name, false) || !self.walk.context.options.filter.matches_stat(&stat) {
             self.skipped += skipped::unknown(&name, EntryKind::File);
@@ -244,7 +244,7 @@ impl<'a> Visit<'a> {
                 && self.folder.stat(&name, false).is_ok_and(|found| found.stat.device != self.walk.device)
         };
         if self.walk.nested_roots.contains(&path) {
-            // Of another root nothing is to be here, whatever was known. It is compared by what its own walk finds.
+            // A nested root has no rows here. It is compared by its own walk.
             self.listing.foreign_folders.push(name);
             return;
         }
@@ -273,7 +273,7 @@ impl<'a> Visit<'a> {
         self.folders.push(Subfolder { folder: folder_ref, filesystem, was_mount_point, parent_filesystem });
     }
 
-    /// Leaves a link for when all else has been walked.
+    /// Leaves a link until all else has been walked.
     fn defer_link(&mut self, name: &OsStr) {
         let (file, folder) = (self.unseen_files.take(name), self.unseen_folders.take(name));
         let link = DeferredLink { parent: self.listing.folder.id, file, folder };
@@ -281,7 +281,7 @@ impl<'a> Visit<'a> {
         links.insert(self.path_of(name), link);
     }
 
-    /// All has been seen; what has not is gone. Gives back what is to be read next.
+    /// Marks the entries that were not seen as missing. Returns the files to be read next.
     pub(super) fn end(mut self) -> TaskResult<FollowUps> {
         let walk = self.walk;
         if self.may_be_unmounted && self.is_empty && self.had_any && !walk.context.options.allow_empty {
@@ -321,7 +321,7 @@ impl<'a> Visit<'a> {
         self.walk.send_hashes(std::mem::take(&mut self.hashes))
     }
 
-    /// Reads those of the new files that are to be read now.
+    /// Hashes those new files that can be duplicates of other new files.
     fn hash_new_files(&mut self, hasher: &WalkHasher, number: u64, listing: &mut Listing) {
         let mut here = Vec::new();
         for new_file in self.new_files(hasher, number, listing) {
@@ -334,7 +334,7 @@ impl<'a> Visit<'a> {
         }
         for (new_file, hash) in hasher.hash_files(Some(self.folder), here) {
             match (new_file.file, hash) {
-                // As it was seen: its row gets its hash at once.
+                // Unchanged since it was listed: the hash is written with the row.
                 (
                     FileRef::New(_, position),
                     FileHash {
@@ -353,7 +353,7 @@ impl<'a> Visit<'a> {
         listing.contents.sort_unstable_by_key(|(position, _)| *position);
     }
 
-    /// New files that could be read while walking.
+    /// Lists the new files that can be hashed during the walk.
     fn new_files(&self, hasher: &WalkHasher, number: u64, listing: &Listing) -> Vec<NewFile> {
         if listing.new_files.is_empty() {
             return Vec::new();
@@ -372,8 +372,8 @@ impl<'a> Visit<'a> {
     }
 }
 
-/// What is known of a folder's entries, by name, until it is taken. Sorted: a folder may have a million, and a table of
-/// them by hash takes three times the memory.
+/// Known entries of a folder by name, until they are seen. A sorted list, because a folder may have a million entries
+/// and a hash table takes three times the memory.
 struct Unseen<T> {
     known: Vec<(OsString, T)>,
     taken: Vec<bool>,
@@ -381,7 +381,7 @@ struct Unseen<T> {
 
 impl<T: Copy> Unseen<T> {
     fn new(mut known: Vec<(OsString, T)>) -> Self {
-        // Mostly in order already, which this kind of sorting makes use of.
+        // The input is mostly sorted, which the stable sort exploits.
         known.sort_by(|(a, _), (b, _)| a.cmp(b));
         let taken = vec![false; known.len()];
         Unseen { known, taken }
@@ -406,17 +406,17 @@ impl<T: Copy> Unseen<T> {
     }
 }
 
-/// Files that are to be read when their folders have been looked at.
+/// Files to be read after their folder was visited.
 #[derive(Default)]
 pub(super) struct FollowUps {
-    /// In other folders.
+    /// Files in folders visited earlier.
     pub(super) elsewhere: Vec<NewFile>,
-    /// Large ones, to their end.
+    /// Large files to be read in full.
     pub(super) whole: Vec<NewFile>,
 }
 
 impl FollowUps {
-    /// Takes a file that was read, if it was for its edges.
+    /// Adds the large files that can be duplicates of a file whose samples were read.
     pub(super) fn match_samples(&mut self, hasher: &WalkHasher, new_file: NewFile, hash: &FileHash) {
         if let FileHash { result: ReadResult::Samples(edges), differs: false, .. } = hash {
             self.whole.extend(hasher.match_samples(new_file, *edges));
@@ -424,7 +424,7 @@ impl FollowUps {
     }
 }
 
-/// A file that is there: new, changed, back or as it was.
+/// Adds an existing file to the listing if it is new, changed or returned.
 pub(super) fn add_file(
     listing: &mut Listing,
     counters: &Counters,
@@ -443,7 +443,7 @@ pub(super) fn add_file(
         _ if known.excluded => add(&counters.included, 1),
         true if !is_sure => add(&counters.unverified, 1),
         true if known.stat == stat => return,
-        // Its device has another number, or its blocks were allocated since: no reason to read it again.
+        // Only the device number or the allocated blocks have changed, so the file is not read again.
         true => {}
         false => add(&counters.changed, 1),
     }

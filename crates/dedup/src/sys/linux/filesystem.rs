@@ -1,7 +1,7 @@
-//! Which filesystem a folder is on.
+//! Identifies the filesystem that a folder is on.
 //!
-//! Owns the identity: the same whenever and wherever a filesystem is mounted, and another one for a clone that is mounted
-//! beside the original.
+//! Owns the identity: it does not depend on when and where a filesystem is mounted, and differs for a clone that is
+//! mounted together with the original.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -15,11 +15,12 @@ use super::super::CLONE_DEVICE_SUFFIX;
 const FSID_IS_DEVICE: [u32; 8] =
     [0x5846_5342, 0x4d44, 0x2011_bab0, 0x7366_746e, 0x9660, 0x1501_3346, 0x7371_7368, 0xe0f5_e1e2];
 
-/// FAT, exFAT and FUSE, whose inodes get other numbers with each mount, and overlayfs, whose inodes have those of its layers.
+/// FAT, exFAT and FUSE, whose inode numbers change with each mount, and overlayfs, whose inode numbers are those of its
+/// layers.
 const UNSTABLE_INODE_TYPES: [u32; 4] = [0x4d44, 0x2011_bab0, 0x6573_5546, 0x794c_7630];
 
-/// The identity of a folder's filesystem: the UUID of its device, else the identifier that the filesystem gives. Nothing
-/// where that only repeats the device number. A subvolume of btrfs has an identifier and inode numbers of its own.
+/// Returns the UUID of the folder's device, else the identifier that the filesystem reports. `None` if that only
+/// repeats the device number. A btrfs subvolume has its own identifier and inode numbers.
 pub(super) fn identity(folder: impl AsFd) -> Option<String> {
     let device = fs::fstat(&folder).ok()?.st_dev;
     let kind = fs::fstatfs(&folder).ok()?.f_type as u32;
@@ -36,7 +37,7 @@ pub(super) fn identity(folder: impl AsFd) -> Option<String> {
     Some(identity)
 }
 
-/// The UUID of the filesystem on a block device, where the system names it.
+/// Returns the UUID of the filesystem on a block device, if udev has linked it.
 fn uuid_of(device: u64) -> Option<String> {
     let named = std::fs::read_dir("/dev/disk/by-uuid").ok()?.flatten();
     let is_it =
@@ -44,8 +45,8 @@ fn uuid_of(device: u64) -> Option<String> {
     named.into_iter().find(is_it).map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
-/// Whether another block device with the same identifier is mounted, and was mounted before this one. So the identity of a
-/// disk stays when its clone is mounted, too.
+/// Whether another block device with the same identifier was mounted before this one. So the identity of a disk does
+/// not change when its clone is mounted.
 fn is_clone(device: u64, id: u64) -> bool {
     if id == 0 || fs::major(device) == 0 {
         return false;
@@ -60,11 +61,11 @@ fn is_clone(device: u64, id: u64) -> bool {
     before.iter().filter(is_alike).any(|mount| mount.has_identifier(id))
 }
 
-/// A line of the table of mounts.
+/// A line of `/proc/self/mountinfo`.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount<'a> {
     device: u64,
-    /// With octal escapes.
+    /// Mount point with octal escapes.
     path: &'a str,
     kind: &'a str,
 }
@@ -78,7 +79,7 @@ impl<'a> Mount<'a> {
         Some(Mount { device, path: fields.nth(1)?, kind: filesystem.split(' ').next()? })
     }
 
-    /// Whether it can be seen, and gives this identifier.
+    /// Whether the mount point is accessible and its filesystem reports this identifier.
     fn has_identifier(&self, id: u64) -> bool {
         let path = unescape(self.path);
         let is_seen = fs::stat(&path).is_ok_and(|found| found.st_dev == self.device);
@@ -86,7 +87,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// Spaces, tabs, line feeds and backslashes are written as three octal digits.
+/// Decodes spaces, tabs, line feeds and backslashes, which are written as three octal digits.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
