@@ -34,7 +34,6 @@ const BATCH_TIMEOUT: Duration = Duration::from_millis(250);
 /// Interval at which the heartbeat of the scan is written.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A change to be written to the catalog.
 pub(crate) enum Update {
     /// A listing, and the number by which hashes of its new files refer to it.
     Listing(u64, Box<Listing>),
@@ -117,9 +116,7 @@ impl CatalogWriter {
     pub(crate) fn finish(self) -> Result<u64> {
         // Sending fails if the thread has ended because of an error.
         let _ = self.updates.send(Update::Finish);
-        self.thread
-            .join()
-            .unwrap_or_else(|_| Err(Error::System("the thread that writes the catalog panicked".to_owned())))
+        self.thread.join().unwrap_or_else(|_| Err(Error::System("the catalog writer panicked".to_owned())))
     }
 }
 
@@ -129,7 +126,6 @@ struct WriterThread {
     scans: Vec<i64>,
     process_tag: String,
     queue: Receiver<Update>,
-    /// Whether every content counts as shared.
     every_file: bool,
     last_heartbeat: Instant,
     missing: Arc<AtomicU64>,
@@ -148,7 +144,6 @@ struct WriterThread {
 /// Contents remembered in one scan. Duplicates among further contents are found at the end of the scan.
 const MAX_CONTENTS: usize = 4_000_000;
 
-/// Updates that are committed together.
 #[derive(Default)]
 struct PendingBatch {
     batch: Batch,

@@ -55,7 +55,6 @@ impl Filter {
     }
 }
 
-/// A filter with compiled patterns, for one root.
 #[derive(Debug)]
 pub(crate) struct CompiledFilter {
     filter: Filter,
@@ -88,23 +87,17 @@ impl CompiledFilter {
     }
 
     /// Whether a folder is walked. `path` is relative to the root.
-    pub(crate) fn matches_folder(&self, path: &Path, name: &OsStr, rules: Option<&GitignoreRules>) -> bool {
+    pub(crate) fn matches_folder(&self, path: &Path, name: &OsStr, rules: Option<&IgnoreRules>) -> bool {
         self.matches_name(path, name, rules, true)
     }
 
     /// Whether the name and path of a file match.
-    pub(crate) fn matches_file(&self, path: &Path, name: &OsStr, rules: Option<&GitignoreRules>) -> bool {
+    pub(crate) fn matches_file(&self, path: &Path, name: &OsStr, rules: Option<&IgnoreRules>) -> bool {
         self.matches_name(path, name, rules, false)
             && (self.filter.include.is_empty() || self.include.is_match(path))
     }
 
-    fn matches_name(
-        &self,
-        path: &Path,
-        name: &OsStr,
-        rules: Option<&GitignoreRules>,
-        is_folder: bool,
-    ) -> bool {
+    fn matches_name(&self, path: &Path, name: &OsStr, rules: Option<&IgnoreRules>, is_folder: bool) -> bool {
         let Filter { skip_hidden, gitignore, .. } = self.filter;
         let hidden = || name.as_encoded_bytes().starts_with(b".");
         !(skip_hidden && hidden()
@@ -134,19 +127,15 @@ impl CompiledFilter {
 
 /// Rules of the `.gitignore` files from the root down to a folder.
 #[derive(Debug)]
-pub(crate) struct GitignoreRules {
+pub(crate) struct IgnoreRules {
     patterns: Gitignore,
-    parent: Option<Arc<GitignoreRules>>,
+    parent: Option<Arc<IgnoreRules>>,
 }
 
-impl GitignoreRules {
+impl IgnoreRules {
     /// Adds the rules of a folder's `.gitignore`, whose content is `text`, to those of its parents. Invalid lines are
     /// ignored, as git does.
-    pub(crate) fn nested(
-        parent: Option<Arc<GitignoreRules>>,
-        folder: &Path,
-        text: &str,
-    ) -> Option<Arc<GitignoreRules>> {
+    pub(crate) fn nested(parent: Option<Arc<Self>>, folder: &Path, text: &str) -> Option<Arc<Self>> {
         let mut builder = GitignoreBuilder::new(folder);
         for line in text.lines() {
             if let Err(error) = builder.add_line(None, line) {
@@ -154,7 +143,7 @@ impl GitignoreRules {
             }
         }
         match builder.build() {
-            Ok(patterns) if !patterns.is_empty() => Some(Arc::new(GitignoreRules { patterns, parent })),
+            Ok(patterns) if !patterns.is_empty() => Some(Arc::new(IgnoreRules { patterns, parent })),
             _ => parent,
         }
     }
@@ -177,11 +166,8 @@ mod tests {
     fn check(filter: &Filter, path: &str, expected: bool) {
         let path = Path::new(path);
         let compiled = CompiledFilter::new(filter, Path::new("/r"), &[PathBuf::from("/r")]).unwrap();
-        assert_eq!(
-            compiled.matches_file(path, path.file_name().unwrap(), None),
-            expected,
-            "{filter:?} {path:?}"
-        );
+        let found = compiled.matches_file(path, path.file_name().unwrap(), None);
+        assert_eq!(found, expected, "{filter:?} {path:?}");
     }
 
     #[test]
@@ -321,8 +307,8 @@ mod tests {
 
     #[test]
     fn innermost_gitignore_with_a_match_decides() {
-        let top = GitignoreRules::nested(None, Path::new(""), "*.o\nbuild/\n!keep.o\n[\n");
-        let inner = GitignoreRules::nested(top.clone(), Path::new("a"), "!*.o\n/local\n");
+        let top = IgnoreRules::nested(None, Path::new(""), "*.o\nbuild/\n!keep.o\n[\n");
+        let inner = IgnoreRules::nested(top.clone(), Path::new("a"), "!*.o\n/local\n");
         let (top, inner) = (top.unwrap(), inner.unwrap());
         for (rules, path, is_folder, ignored) in [
             (&top, "x.o", false, true),

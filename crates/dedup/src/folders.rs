@@ -97,7 +97,7 @@ pub struct GroupedFolder {
 /// folders is listed.
 pub fn find_identical(store: &Store, options: &FolderOptions) -> Result<Vec<FolderGroup>> {
     let tree = Tree::load(store, name_hash)?;
-    let classes = FolderClasses::new(&tree, options.match_names, |at| is_selected(&tree, &options.roots, at));
+    let classes = FolderClasses::new(&tree, options.match_names, |at| in_roots(&tree, &options.roots, at));
     let links = LinkTable::new(&tree);
     let places = FolderPaths::new(store)?;
     let identical = classes.identical.outermost(&tree).into_iter().map(|members| (true, members));
@@ -122,11 +122,10 @@ pub fn find_identical(store: &Store, options: &FolderOptions) -> Result<Vec<Fold
     Ok(found.into_iter().map(|(_, group)| group).collect())
 }
 
-fn is_selected(tree: &Tree<NameHash>, roots: &[i64], folder: u32) -> bool {
+fn in_roots(tree: &Tree<NameHash>, roots: &[i64], folder: u32) -> bool {
     roots.is_empty() || roots.contains(&tree.folders[folder as usize].root)
 }
 
-/// Looks up the paths of folders.
 struct FolderPaths<'a> {
     store: &'a Store,
     roots: HashMap<i64, PathBuf>,

@@ -64,7 +64,6 @@ struct OpenRoot {
 }
 
 impl OpenRoots {
-    /// Row ids of the opened roots.
     pub(crate) fn ids(&self) -> HashSet<i64> {
         self.0.keys().copied().collect()
     }
@@ -83,13 +82,8 @@ impl OpenRoots {
             let is_scanned = scanned.contains(&root.id);
             match walked.get(&root.id).cloned().or_else(|| open_if_reachable(store, root).map(Arc::new)) {
                 Some(folder) => {
-                    let open_root = OpenRoot {
-                        path: root.path.clone(),
-                        folder,
-                        follow_links: root.follow_links,
-                        is_scanned,
-                    };
-                    open_roots.insert(root.id, open_root);
+                    let (path, follow_links) = (root.path.clone(), root.follow_links);
+                    open_roots.insert(root.id, OpenRoot { path, folder, follow_links, is_scanned });
                 }
                 None => absent.push(root.clone()),
             }
@@ -111,7 +105,6 @@ impl RateLimiter {
         RateLimiter { rate, free_at: Mutex::new(Instant::now()) }
     }
 
-    /// Whether there is a rate limit.
     pub(crate) fn is_limited(&self) -> bool {
         self.rate.is_some()
     }
@@ -155,7 +148,6 @@ impl Throttle for ScanThrottle<'_> {
 }
 
 impl HashStage {
-    /// Submits tasks that read all planned files.
     pub(crate) fn submit(self: &Arc<Self>, pool: &Pool, plan: &Plan) -> Result<()> {
         let mut after = 0;
         let mut position = 0;
@@ -196,32 +188,30 @@ impl HashStage {
         submit(pool, Task::new(move |_| stage.hash_batch(&batch)), &self.handle)
     }
 
-    /// Reads and hashes files of one folder.
     fn hash_batch(&self, batch: &[FileRow]) -> TaskResult<()> {
         let _busy = BusyGuard::new(&self.handle);
         let Some(first) = batch.first() else { return Ok(()) };
-        let Some(open_root) = self.roots.0.get(&first.root) else { return Ok(()) };
-        let folder =
-            open_root.folder.below(first.path.parent().unwrap_or(Path::new("")), open_root.follow_links);
+        let Some(root) = self.roots.0.get(&first.root) else { return Ok(()) };
+        let folder = root.folder.below(first.path.parent().unwrap_or(Path::new("")), root.follow_links);
         let mut found = Vec::with_capacity(batch.len());
         for row in batch {
             let result = match &folder {
-                Ok(folder) => self.hash_one(folder, open_root.follow_links, row),
+                Ok(folder) => self.hash_one(folder, root.follow_links, row),
                 Err(error) if read::is_gone(error) => Some(not_read(row, ReadResult::Gone)),
                 Err(error) => Some(not_read(row, ReadResult::Failed(error.to_string()))),
             };
             let Some(result) = result else { break };
-            found.extend(self.hashes_of(open_root, row, result));
+            found.extend(self.hashes_of(root, row, result));
         }
         self.updates.send(Update::Hashes(found)).map_err(|_| TaskError::cancelled())
     }
 
     /// Returns the results to be written for a file that was read, and for other names of its inode.
-    fn hashes_of(&self, open_root: &OpenRoot, row: &FileRow, read: ReadFile) -> Vec<FileHash> {
+    fn hashes_of(&self, root: &OpenRoot, row: &FileRow, read: ReadFile) -> Vec<FileHash> {
         let ReadFile { stat, result, racy } = read;
         let is_read = !matches!(result, ReadResult::Gone | ReadResult::Failed(_));
         let is_same = is_read && stat.is_same(&row.stat);
-        if !open_root.is_scanned && !is_same {
+        if !root.is_scanned && !is_same {
             add(&self.counters.uncompared, 1);
             return Vec::new();
         }
@@ -229,7 +219,7 @@ impl HashStage {
         add(&self.handle.hashed_whole, u64::from(matches!(result, ReadResult::Content(..))));
         if let ReadResult::Failed(error) = &result {
             add(&self.handle.errors, 1);
-            self.counters.record_error(&open_root.path.join(&row.path), error);
+            self.counters.record_error(&root.path.join(&row.path), error);
         } else if !is_same {
             add(&self.handle.changed_during_scan, 1);
         }

@@ -23,11 +23,9 @@ pub(crate) struct HashRequest {
     pub(crate) algorithm: Algorithm,
     /// Whether all files are hashed, not only possible duplicates.
     pub(crate) every_file: bool,
-    /// The roots that the scan covers.
     pub(crate) roots: HashSet<i64>,
     /// Start of the scan that is resumed. Files that could not be read since then are not tried again.
     pub(crate) resumed_from: Option<UtcTime>,
-    /// The roots whose folders could be opened.
     pub(crate) open_roots: HashSet<i64>,
 }
 
@@ -40,7 +38,6 @@ impl HashRequest {
     }
 }
 
-/// The files to read in one stage.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// Row ids, ascending: the order in which folders were walked, which is close to the order on the disk.
@@ -52,13 +49,11 @@ pub(crate) struct Plan {
     pub(crate) rehashed: u64,
     /// Number of large files in the catalog that may be read.
     pub(crate) large_files: u64,
-    /// Totals of every root.
     pub(crate) roots: HashMap<i64, RootTotals>,
     /// Algorithms that files of the catalog were hashed with.
     pub(crate) algorithms: BTreeSet<Algorithm>,
 }
 
-/// Number and size of the files of a root.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RootTotals {
     pub(crate) files: u64,

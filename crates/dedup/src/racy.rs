@@ -10,21 +10,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use gristmill_store::catalog::Stat;
 
 /// Granularity of exact timestamps. The kernel's clock for timestamps ticks every 1 to 10 ms; exFAT stores 10 ms.
-const FINE_GRANULARITY: Duration = Duration::from_millis(20);
+const FINE_TICK: Duration = Duration::from_millis(20);
 
 /// Granularity of timestamps in whole seconds. Old ext and some network filesystems store seconds, FAT every second
 /// one.
-const COARSE_GRANULARITY: Duration = Duration::from_secs(2);
+const COARSE_TICK: Duration = Duration::from_secs(2);
 
-const NANOS_PER_SECOND: i64 = 1_000_000_000;
+const SECOND_NS: i64 = 1_000_000_000;
 
 /// Time after the last change of a file in which another change can leave the same timestamps.
 fn granularity(stat: &Stat) -> Duration {
-    if stat.ctime_ns % NANOS_PER_SECOND == 0 && stat.mtime_ns % NANOS_PER_SECOND == 0 {
-        COARSE_GRANULARITY
-    } else {
-        FINE_GRANULARITY
-    }
+    if stat.ctime_ns % SECOND_NS == 0 && stat.mtime_ns % SECOND_NS == 0 { COARSE_TICK } else { FINE_TICK }
 }
 
 /// Time from `now` until a change would change the timestamps. The change time decides, because programs can set the
@@ -44,14 +40,14 @@ pub(crate) fn is_settled(stat: &Stat) -> bool {
     racy_for(stat, *EARLIER).is_zero() || racy_for(stat, now()).is_zero()
 }
 
-/// Waits until a change would be noticed, if that takes at most `FINE_GRANULARITY`. Returns false if it takes longer.
+/// Waits until a change would be noticed, if that takes at most `FINE_TICK`. Returns false if it takes longer.
 pub(crate) fn wait_until_settled(stat: &Stat) -> bool {
     if is_settled(stat) {
         return true;
     }
     loop {
         let left = racy_for(stat, now());
-        if left.is_zero() || left > FINE_GRANULARITY {
+        if left.is_zero() || left > FINE_TICK {
             return left.is_zero();
         }
         std::thread::park_timeout(left);
@@ -71,22 +67,17 @@ mod tests {
         let at = |nanoseconds: i64| Duration::from_nanos(nanoseconds.unsigned_abs());
         for (ctime, mtime, now, left) in [
             // Timestamps in whole seconds: two seconds.
-            (5 * NANOS_PER_SECOND, 5 * NANOS_PER_SECOND, 5 * NANOS_PER_SECOND, 2 * NANOS_PER_SECOND),
-            (5 * NANOS_PER_SECOND, 5 * NANOS_PER_SECOND, 6 * NANOS_PER_SECOND, NANOS_PER_SECOND),
-            (5 * NANOS_PER_SECOND, 5 * NANOS_PER_SECOND, 7 * NANOS_PER_SECOND, 0),
+            (5 * SECOND_NS, 5 * SECOND_NS, 5 * SECOND_NS, 2 * SECOND_NS),
+            (5 * SECOND_NS, 5 * SECOND_NS, 6 * SECOND_NS, SECOND_NS),
+            (5 * SECOND_NS, 5 * SECOND_NS, 7 * SECOND_NS, 0),
             // A program may have set the modification time; the change time decides.
-            (5 * NANOS_PER_SECOND, NANOS_PER_SECOND, 6 * NANOS_PER_SECOND, NANOS_PER_SECOND),
-            (5 * NANOS_PER_SECOND + 1, NANOS_PER_SECOND, 5 * NANOS_PER_SECOND + 20_000_001, 0),
-            (5 * NANOS_PER_SECOND + 1, NANOS_PER_SECOND, 5 * NANOS_PER_SECOND + 10_000_001, 10_000_000),
+            (5 * SECOND_NS, SECOND_NS, 6 * SECOND_NS, SECOND_NS),
+            (5 * SECOND_NS + 1, SECOND_NS, 5 * SECOND_NS + 20_000_001, 0),
+            (5 * SECOND_NS + 1, SECOND_NS, 5 * SECOND_NS + 10_000_001, 10_000_000),
             // The clock was set back.
-            (
-                9 * NANOS_PER_SECOND + 1,
-                NANOS_PER_SECOND,
-                5 * NANOS_PER_SECOND + 1,
-                4 * NANOS_PER_SECOND + 20_000_000,
-            ),
+            (9 * SECOND_NS + 1, SECOND_NS, 5 * SECOND_NS + 1, 4 * SECOND_NS + 20_000_000),
             // The change time is unknown.
-            (0, 5 * NANOS_PER_SECOND + 1, 5 * NANOS_PER_SECOND, 0),
+            (0, 5 * SECOND_NS + 1, 5 * SECOND_NS, 0),
         ] {
             assert_eq!(racy_for(&stat(ctime, mtime), at(now)), at(left), "{ctime} {mtime} {now}");
         }
@@ -97,10 +88,7 @@ mod tests {
         let moment = i64::try_from(now().as_nanos()).unwrap();
         let fine = stat(moment | 1, moment | 1);
         assert!(wait_until_settled(&fine) && is_settled(&fine));
-        let coarse = stat(
-            moment / NANOS_PER_SECOND * NANOS_PER_SECOND + NANOS_PER_SECOND,
-            moment / NANOS_PER_SECOND * NANOS_PER_SECOND,
-        );
+        let coarse = stat(moment / SECOND_NS * SECOND_NS + SECOND_NS, moment / SECOND_NS * SECOND_NS);
         assert!(!wait_until_settled(&coarse) && !is_settled(&coarse));
     }
 }

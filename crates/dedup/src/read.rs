@@ -19,7 +19,6 @@ use crate::sys::{self, Advice, EntryKind, Folder};
 /// this size, opening the file dominates the cost.
 pub(crate) const MAX_SMALL_SIZE: u64 = 64 << 10;
 
-/// Size of a sample in bytes.
 const SAMPLE_SIZE: usize = 16 << 10;
 
 /// Files from this size on have five samples instead of two: disk images and databases often differ only in the middle.
@@ -52,10 +51,8 @@ impl HashScope {
     }
 }
 
-/// Result of reading a file.
 #[derive(Debug)]
 pub(crate) struct ReadFile {
-    /// The metadata when the file was read.
     pub(crate) stat: Stat,
     pub(crate) result: ReadResult,
     /// Whether a later change may have left the same timestamps.

@@ -167,7 +167,7 @@ impl Report<'_> {
         let groups = &self.groups.groups;
         page.raw("<section><h2>Biggest groups</h2>");
         self.list_intro(page, groups.len() as u64, self.groups.total, "Files with the same content.");
-        let largest = groups.first().map_or(0, |group| group.reclaimable);
+        let max = groups.first().map_or(0, |group| group.reclaimable);
         page.raw("<ol class=\"groups\">");
         for group in groups {
             let Group { size, copies, reclaimable, members, .. } = group;
@@ -175,12 +175,7 @@ impl Report<'_> {
             let places = members.iter();
             let places: Vec<ListedPath<'_>> =
                 places.map(|file| (file.root, file.path.as_path(), file.link())).collect();
-            self.group_item(
-                page,
-                &places,
-                (&bytes(*reclaimable), "of", &what),
-                Some((*reclaimable, largest)),
-            );
+            self.group_item(page, &places, (&bytes(*reclaimable), "of", &what), Some((*reclaimable, max)));
         }
         page.raw("</ol></section>\n");
     }
@@ -208,7 +203,7 @@ impl Report<'_> {
         let listed = &groups[..groups.len().min(self.options.groups.div_ceil(2))];
         page.raw("<section><h2>").raw(title).raw("</h2>");
         self.list_intro(page, listed.len() as u64, groups.len() as u64, what);
-        let largest = listed.first().map_or(0, |group| group.reclaimable);
+        let max = listed.first().map_or(0, |group| group.reclaimable);
         page.raw("<ol class=\"groups\">");
         for group in listed {
             let files = counted(group.files, "file", "files");
@@ -221,7 +216,7 @@ impl Report<'_> {
                     page,
                     &places,
                     (&bytes(group.reclaimable), "of", &what),
-                    Some((group.reclaimable, largest)),
+                    Some((group.reclaimable, max)),
                 );
             } else {
                 self.group_item(page, &places, (&unscanned(group), "in", &what), None);
@@ -243,7 +238,7 @@ impl Report<'_> {
         page.raw("</p>");
     }
 
-    /// Writes a group: the first path, a bar of `part` relative to `largest`, and the other paths in a collapsed list.
+    /// Writes a group: the first path, a bar of `part` relative to `max`, and the other paths in a collapsed list.
     fn group_item(
         &self,
         page: &mut Page,
@@ -268,8 +263,8 @@ impl Report<'_> {
         page.raw("</span><span><b>");
         page.text(figure).raw("</b> <span class=\"soft\">").raw(of).raw(" ").text(what);
         page.raw("</span></span></div>");
-        if let Some((part, largest)) = bar {
-            svg::bar(page, part, largest);
+        if let Some((part, max)) = bar {
+            svg::bar(page, part, max);
         }
         let others = &places[1.min(places.len())..];
         page.raw("<details><summary>").text(&counted(others.len() as u64, "other place", "other places"));
@@ -295,14 +290,14 @@ impl Report<'_> {
         page.raw(
             "<th class=\"n\">Reclaimable</th><th><span class=\"less\">Share</span></th></tr></thead><tbody>",
         );
-        let largest = types.iter().map(|kind| kind.reclaimable).max().unwrap_or(0);
+        let max = types.iter().map(|kind| kind.reclaimable).max().unwrap_or(0);
         for kind in listed {
             let name = if kind.name.is_empty() { "(none)" } else { &kind.name };
             page.raw("<tr><td>").text(name).raw("</td><td class=\"n\">").text(&count(kind.files));
             page.raw("</td><td class=\"n less\">").text(&bytes(kind.bytes)).raw("</td><td class=\"n less\">");
             page.text(&count(kind.duplicates)).raw("</td><td class=\"n\">").text(&bytes(kind.reclaimable));
             page.raw("</td><td class=\"draw\">");
-            svg::bar(page, kind.reclaimable, largest);
+            svg::bar(page, kind.reclaimable, max);
             page.raw("</td></tr>");
         }
         page.raw("</tbody></table></div></section>\n");
@@ -341,7 +336,6 @@ fn unscanned(group: &FolderGroup) -> String {
     }
 }
 
-/// Formats a time without seconds.
 fn minute(time: UtcTime) -> String {
     let text = time.to_string();
     text.get(..16).unwrap_or(&text).to_owned()

@@ -45,7 +45,7 @@ pub(crate) fn open_if_reachable(store: &Store, root: &Root) -> Option<Folder> {
 
 fn is_empty(folder: &Folder) -> bool {
     let mut empty = true;
-    let listed = folder.entries(|_, _| {
+    let listed = folder.list(|_, _| {
         empty = false;
         ControlFlow::Break(())
     });

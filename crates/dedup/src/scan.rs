@@ -146,7 +146,7 @@ pub fn scan(
         walk_hasher: None,
         unchanged: None,
         summary: ScanSummary::default(),
-        root_totals: HashMap::new(),
+        totals: HashMap::new(),
         cancelled_at: std::cell::OnceCell::new(),
     };
     let ran = run.run(&walk_options).and_then(|()| match handle.is_cancelled() && options.mode.reads() {
@@ -154,7 +154,7 @@ pub fn scan(
         false => Ok(()),
     });
     let excluded = writer.excluded.clone();
-    let ScanOutcome { mut summary, counters, root_totals, absent, walked, unchanged } = run.into_outcome();
+    let ScanOutcome { mut summary, counters, totals, absent, walked, unchanged } = run.into_outcome();
     handle.set_phase(ScanPhase::Finishing);
     let ended = writer.finish().and_then(|removed| {
         // An error of the catalog writer is the cause of the workers' errors, so it is returned first.
@@ -180,13 +180,13 @@ pub fn scan(
         let comparison = duplicates.filter(|_| is_whole).map(|duplicates| (name.as_str(), duplicates));
         let mut finished = Vec::new();
         for scan in scans.iter().filter(|scan| !absent.contains(&scan.root)) {
-            let totals = scan_totals(store, scan, &root_totals)?;
+            let scanned = scan_totals(store, scan, &totals)?;
             let walk = walked.get(&scan.root).filter(|_| options.mode != ScanMode::Refresh);
             let walk = walk.map(|root| WalkRecord {
                 filters: filters_json(options),
                 filesystem: root.filesystem.clone(),
             });
-            finished.push(FinishedScan { id: scan.id, root: scan.root, totals, walk });
+            finished.push(FinishedScan { id: scan.id, root: scan.root, totals: scanned, walk });
         }
         store.scans().finish(finished, comparison)?;
         Ok(())
@@ -323,11 +323,11 @@ fn begin_scans(store: &Store, roots: &[Root], options: &ScanOptions) -> Result<V
 
 /// Totals of a scan, computed from the catalog, so that they do not depend on how often the scan was killed and
 /// resumed.
-fn scan_totals(store: &Store, scan: &Scan, root_totals: &HashMap<i64, RootTotals>) -> Result<ScanTotals> {
+fn scan_totals(store: &Store, scan: &Scan, totals: &HashMap<i64, RootTotals>) -> Result<ScanTotals> {
     let number = |number: i64| u64::try_from(number).unwrap_or(0);
     let catalog = store.catalog();
     let (folders, unreadable) = (catalog.count_folders(scan.root)?, catalog.count_unreadable(scan.root)?);
-    let RootTotals { files, bytes } = root_totals.get(&scan.root).copied().unwrap_or_default();
+    let RootTotals { files, bytes } = totals.get(&scan.root).copied().unwrap_or_default();
     Ok(ScanTotals {
         folders: number(folders),
         files,

@@ -16,19 +16,16 @@ pub(crate) use portable::{Folder, advise, file_stat, is_link_error, read_ready};
 
 use gristmill_store::catalog::{Stat, UNSTABLE_INODES};
 
-/// Type of a folder entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     File,
     Folder,
     Link,
-    /// A pipe, socket or device.
     Special,
     /// The listing does not tell the type; read the metadata.
     Unknown,
 }
 
-/// Type and metadata of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EntryStat {
     pub(crate) kind: EntryKind,
@@ -38,9 +35,7 @@ pub(crate) struct EntryStat {
 /// The expected access pattern of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
-    /// The whole file, from the beginning.
     Sequential,
-    /// A few blocks.
     Random,
     /// A range that is read later: offset and length in bytes.
     WillNeed(u64, u64),
@@ -108,7 +103,7 @@ mod tests {
                 }
                 fn names(&self) -> Vec<(OsString, EntryKind)> {
                     let mut names = Vec::new();
-                    self.entries(|name, kind| {
+                    self.list(|name, kind| {
                         names.push((name.to_owned(), kind));
                         ControlFlow::Continue(())
                     })

@@ -26,7 +26,7 @@ use self::mounts::UNMOUNTED;
 use self::visit::{FollowUps, Subfolder, Visit, VisitError};
 use crate::catalog_writer::{Update, UpdateSender};
 use crate::error::{Error, Result};
-use crate::filter::{CompiledFilter, Filter, GitignoreRules};
+use crate::filter::{CompiledFilter, Filter, IgnoreRules};
 use crate::hash_stage::{BusyGuard, submit};
 use crate::progress::{ScanHandle, add};
 use crate::read::is_gone;
@@ -46,7 +46,6 @@ pub(crate) struct Counters {
     pub(crate) unverified: AtomicU64,
     /// Files of other roots that were not compared because they have changed since the last scan of their root.
     pub(crate) uncompared: AtomicU64,
-    /// Roots that could not be scanned.
     pub(crate) failed_roots: AtomicU64,
     pub(crate) links: AtomicU64,
     pub(crate) special: AtomicU64,
@@ -83,7 +82,6 @@ fn keep_sample(samples: &Mutex<Vec<String>>, path: &Path, reason: &str) {
     }
 }
 
-/// Options for walking a root.
 #[derive(Debug)]
 pub(crate) struct WalkOptions {
     pub(crate) filter: CompiledFilter,
@@ -103,9 +101,8 @@ impl WalkOptions {
     }
 }
 
-/// The walk of one root.
 pub(crate) struct Walk {
-    context: WalkContext,
+    cx: WalkContext,
     /// Paths of nested roots, relative to this one. They are walked separately.
     nested_roots: HashSet<PathBuf>,
     root_folder: Arc<Folder>,
@@ -119,27 +116,24 @@ pub(crate) struct Walk {
     /// Catalog numbers of filesystems, by device number.
     filesystems: Mutex<HashMap<u64, Option<i64>>>,
     /// Inodes with several names that were counted already.
-    counted_inodes: Mutex<HashSet<(u64, u64)>>,
+    counted: Mutex<HashSet<(u64, u64)>>,
     links: Mutex<BTreeMap<PathBuf, DeferredLink>>,
     /// Folders reached through symbolic links, so that none is walked twice.
-    visited_by_link: Mutex<HashSet<(u64, u64)>>,
+    visited: Mutex<HashSet<(u64, u64)>>,
 }
 
-/// A folder to be walked.
 #[derive(Debug)]
 struct FolderTask {
-    folder: FolderRef,
+    folder_ref: FolderRef,
     /// The filesystem of the folder when it was last walked.
     filesystem: Option<i64>,
     /// Whether it was a mount point then. Unknown for the folder of a root.
     was_mount_point: bool,
-    /// The filesystem of the parent folder now.
-    parent_filesystem: Option<i64>,
-    rules: Option<Arc<GitignoreRules>>,
+    parent_fs: Option<i64>,
+    rules: Option<Arc<IgnoreRules>>,
     via_link: bool,
 }
 
-/// Everything needed to walk a root.
 pub(crate) struct WalkContext {
     pub(crate) store: Store,
     pub(crate) updates: UpdateSender,
@@ -157,28 +151,28 @@ pub(crate) struct WalkContext {
 }
 
 impl Walk {
-    pub(crate) fn new(context: WalkContext) -> Result<Arc<Self>> {
-        let path = &context.root.path;
+    pub(crate) fn new(cx: WalkContext) -> Result<Arc<Self>> {
+        let path = &cx.root.path;
         let unreadable = |error: io::Error| Error::Root(path.clone(), format!("cannot be read: {error}"));
-        let top = Arc::new(Folder::open(path).map_err(unreadable)?);
-        let device = top.own().map_err(unreadable)?.device;
+        let root_folder = Arc::new(Folder::open(path).map_err(unreadable)?);
+        let device = root_folder.own().map_err(unreadable)?.device;
         let inside = |other: &PathBuf| other.strip_prefix(path).ok().map(Path::to_path_buf);
-        let inner =
-            context.roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
-        let (has_failed, top_filesystem, filesystems, counted, links, visited) = Default::default();
-        let has_unusual = context.store.catalog().has_unusual(context.root.id)?;
+        let nested_roots =
+            cx.roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
+        let (has_failed, root_filesystem, filesystems, counted, links, visited) = Default::default();
+        let has_unusual = cx.store.catalog().has_unusual(cx.root.id)?;
         let walk = Walk {
-            context,
-            nested_roots: inner,
-            root_folder: top,
+            cx,
+            nested_roots,
+            root_folder,
             device,
             has_unusual,
             has_failed,
-            root_filesystem: top_filesystem,
+            root_filesystem,
             filesystems,
-            counted_inodes: counted,
+            counted,
             links,
-            visited_by_link: visited,
+            visited: visited,
         };
         Ok(Arc::new(walk))
     }
@@ -193,30 +187,29 @@ impl Walk {
         &self.root_folder
     }
 
-    /// Identity of the filesystem of the root's folder.
     pub(crate) fn filesystem(&self) -> Option<String> {
         self.root_folder.filesystem()
     }
 
     /// Submits the folder of the root. A resumed scan walks every folder again, because files may have changed since.
     pub(crate) fn begin(self: &Arc<Self>, pool: &Pool) -> Result<()> {
-        let catalog = self.context.store.catalog();
-        let folder_ref = catalog.root_folder(self.context.root.id)?;
+        let catalog = self.cx.store.catalog();
+        let folder_ref = catalog.root_folder(self.cx.root.id)?;
         let filesystem = match folder_ref.id {
             Some(id) => catalog.filesystem_of(id)?,
             None => None,
         };
         let walk = self.clone();
         let folder_task = FolderTask {
-            folder: folder_ref,
+            folder_ref,
             filesystem,
             was_mount_point: false,
-            parent_filesystem: None,
+            parent_fs: None,
             rules: None,
             via_link: false,
         };
         let task = Task::new(move |ctx: &Context| walk.walk_folder(ctx, folder_task));
-        submit(pool, task, &self.context.handle);
+        submit(pool, task, &self.cx.handle);
         Ok(())
     }
 
@@ -233,7 +226,7 @@ impl Walk {
         }
         let identity = folder.filesystem();
         let filesystem =
-            identity.map(|identity| self.context.store.catalog().filesystem(&identity)).transpose()?;
+            identity.map(|identity| self.cx.store.catalog().filesystem(&identity)).transpose()?;
         known.insert(device, filesystem);
         if device == self.device {
             let _ = self.root_filesystem.set(filesystem);
@@ -245,9 +238,9 @@ impl Walk {
         &self,
         folder: &Folder,
         path: &Path,
-        parent: Option<Arc<GitignoreRules>>,
-    ) -> Option<Arc<GitignoreRules>> {
-        if !self.context.options.filter.uses_gitignore() {
+        parent: Option<Arc<IgnoreRules>>,
+    ) -> Option<Arc<IgnoreRules>> {
+        if !self.cx.options.filter.uses_gitignore() {
             return None;
         }
         // Limits the memory for a `.gitignore` file that is huge by mistake or malice.
@@ -258,28 +251,26 @@ impl Walk {
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         });
         match text {
-            Ok(text) => GitignoreRules::nested(parent, path, &text),
+            Ok(text) => IgnoreRules::nested(parent, path, &text),
             Err(_) => parent,
         }
     }
 
     fn walk_folder(self: &Arc<Self>, ctx: &Context, folder_task: FolderTask) -> TaskResult<()> {
         let FolderTask {
-            folder: folder_ref,
+            folder_ref,
             filesystem: known_filesystem,
             was_mount_point,
-            parent_filesystem,
+            parent_fs,
             rules,
             via_link,
         } = folder_task;
-        if ctx.is_cancelled() || self.context.handle.is_cancelled() {
+        if ctx.is_cancelled() || self.cx.handle.is_cancelled() {
             return Err(TaskError::cancelled());
         }
-        let _busy = BusyGuard::new(&self.context.handle);
+        let _busy = BusyGuard::new(&self.cx.handle);
         let (folder, known) = match self.open(&folder_ref, via_link) {
-            Ok(folder) => {
-                (folder, self.context.store.catalog().known_entries(&folder_ref, self.has_unusual)?)
-            }
+            Ok(folder) => (folder, self.cx.store.catalog().known_entries(&folder_ref, self.has_unusual)?),
             Err(error) if is_gone(&error) && !folder_ref.path.as_os_str().is_empty() => {
                 return self.record_missing(&folder_ref, Skipped::default());
             }
@@ -294,9 +285,9 @@ impl Walk {
             return self.record_foreign(&folder_ref, self.skipped_link(&folder_ref.path, name));
         }
         if via_link && !self.is_first_visit_by_link(&folder) {
-            let path = self.context.root.path.join(&folder_ref.path);
+            let path = self.cx.root.path.join(&folder_ref.path);
             let reason = "another link leads to the same folder; it is not walked twice";
-            self.context.counters.record_link(&self.context.counters.repeated_links, &path, reason);
+            self.cx.counters.record_link(&self.cx.counters.repeated_links, &path, reason);
             let skipped = self.skipped_link(&folder_ref.path, name);
             return self.record_missing(&folder_ref, skipped);
         }
@@ -310,25 +301,24 @@ impl Walk {
             Some((before, now)) => self.may_be_one_filesystem(before, now)?,
             None => true,
         };
-        visit.listing.mount_point = parent_filesystem
-            .zip(filesystem)
-            .is_some_and(|(parent_filesystem, own)| parent_filesystem != own);
+        visit.listing.mount_point =
+            parent_fs.zip(filesystem).is_some_and(|(parent_fs, own)| parent_fs != own);
         let is_top = folder_ref.path.as_os_str().is_empty();
         visit.may_be_unmounted = is_top || was_mount_point && !visit.listing.mount_point;
         if !visit.keeps_hashes && (is_top || was_mount_point) {
             let is_mounted = if is_top {
-                mounts::is_mounted(&self.context.root.path, device)
+                mounts::is_mounted(&self.cx.root.path, device)
             } else {
                 visit.listing.mount_point
             };
             if is_mounted {
                 self.warn_disk_replaced(&folder_ref.path);
-            } else if !self.context.options.allow_empty {
+            } else if !self.cx.options.allow_empty {
                 return self.record_failure(folder_ref, UNMOUNTED);
             }
         }
         let read = visit.visit_entries();
-        if ctx.is_cancelled() || self.context.handle.is_cancelled() {
+        if ctx.is_cancelled() || self.cx.handle.is_cancelled() {
             return Err(TaskError::cancelled());
         }
         let folders = std::mem::take(&mut visit.folders);
@@ -350,27 +340,19 @@ impl Walk {
     fn schedule_follow_ups(
         self: &Arc<Self>,
         ctx: &Context,
-        (mut folders, rules, via_link): (Vec<Subfolder>, Option<Arc<GitignoreRules>>, bool),
+        (mut folders, rules, via_link): (Vec<Subfolder>, Option<Arc<IgnoreRules>>, bool),
         mut next: FollowUps,
     ) -> TaskResult<()> {
-        add(&self.context.handle.folders, 1);
+        add(&self.cx.handle.folders, 1);
         // The task spawned last runs first.
-        while let Some(Subfolder { folder: folder_ref, filesystem, was_mount_point, parent_filesystem }) =
-            folders.pop()
-        {
+        while let Some(Subfolder { folder_ref, filesystem, was_mount_point, parent_fs }) = folders.pop() {
             let walk = self.clone();
             let rules = rules.clone();
-            let folder_task = FolderTask {
-                folder: folder_ref,
-                filesystem,
-                was_mount_point,
-                parent_filesystem,
-                rules,
-                via_link,
-            };
+            let folder_task =
+                FolderTask { folder_ref, filesystem, was_mount_point, parent_fs, rules, via_link };
             let _ = ctx.spawn(move |ctx| walk.walk_folder(ctx, folder_task));
         }
-        let Some(hasher) = &self.context.hasher else { return Ok(()) };
+        let Some(hasher) = &self.cx.hasher else { return Ok(()) };
         self.hash_elsewhere(hasher, &mut next)?;
         for new_file in next.whole {
             let walk = self.clone();
@@ -383,11 +365,11 @@ impl Walk {
     fn hash_elsewhere(&self, hasher: &WalkHasher, next: &mut FollowUps) -> TaskResult<()> {
         let mut hashes = Vec::new();
         for new_file in std::mem::take(&mut next.elsewhere) {
-            if self.context.handle.is_cancelled() {
+            if self.cx.handle.is_cancelled() {
                 break;
             }
             let folder = new_file.root_folder.below(&new_file.folder, new_file.follow_links);
-            for (new_file, hash) in hasher.hash_files(folder.as_ref().ok(), vec![new_file]) {
+            for (new_file, hash) in hasher.hash_all(folder.as_ref().ok(), vec![new_file]) {
                 next.match_samples(hasher, new_file, &hash);
                 hashes.push(hash);
             }
@@ -396,8 +378,8 @@ impl Walk {
     }
 
     fn hash_whole(&self, new_file: NewFile) -> TaskResult<()> {
-        let Some(hasher) = &self.context.hasher else { return Ok(()) };
-        let _busy = BusyGuard::new(&self.context.handle);
+        let Some(hasher) = &self.cx.hasher else { return Ok(()) };
+        let _busy = BusyGuard::new(&self.cx.handle);
         let folder = new_file.root_folder.below(&new_file.folder, new_file.follow_links);
         self.send_hashes(hasher.hash_whole(folder.as_ref().ok(), new_file).into_iter().collect())
     }
@@ -406,7 +388,7 @@ impl Walk {
         if hashes.is_empty() {
             return Ok(());
         }
-        self.context.updates.send(Update::Hashes(hashes)).map_err(|_| TaskError::cancelled())
+        self.cx.updates.send(Update::Hashes(hashes)).map_err(|_| TaskError::cancelled())
     }
 
     fn open(&self, folder_ref: &FolderRef, via_link: bool) -> io::Result<Folder> {
@@ -415,11 +397,11 @@ impl Walk {
 
     /// Records that a folder belongs to another root or to a virtual filesystem.
     fn record_foreign(&self, folder_ref: &FolderRef, skipped: Skipped) -> TaskResult<()> {
-        add(&self.context.counters.special, 1);
+        add(&self.cx.counters.special, 1);
         let Some(name) = folder_ref.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let parent = folder_ref.path.parent().map(Path::to_path_buf).unwrap_or_default();
         let mut listing =
-            Listing::new(self.context.scan, FolderRef { root: folder_ref.root, id: None, path: parent });
+            Listing::new(self.cx.scan, FolderRef { root: folder_ref.root, id: None, path: parent });
         listing.foreign_folders.push(name);
         listing.skipped = skipped;
         self.send_listing(listing)
@@ -430,20 +412,20 @@ impl Walk {
         let Some(name) = folder_ref.path.file_name().map(OsStr::to_owned) else { return Ok(()) };
         let parent = folder_ref.path.parent().map(Path::to_path_buf).unwrap_or_default();
         let mut listing =
-            Listing::new(self.context.scan, FolderRef { root: folder_ref.root, id: None, path: parent });
+            Listing::new(self.cx.scan, FolderRef { root: folder_ref.root, id: None, path: parent });
         listing.missing_folders.push(name);
         listing.skipped = skipped;
         self.send_listing(listing)
     }
 
     fn record_failure(&self, folder_ref: FolderRef, error: &str) -> TaskResult<()> {
-        add(&self.context.handle.errors, 1);
+        add(&self.cx.handle.errors, 1);
         if folder_ref.path.as_os_str().is_empty() {
             self.has_failed.store(true, Ordering::Relaxed);
-            add(&self.context.counters.failed_roots, 1);
+            add(&self.cx.counters.failed_roots, 1);
         }
         self.record_error(&folder_ref.path, error);
-        let mut listing = Listing::new(self.context.scan, folder_ref);
+        let mut listing = Listing::new(self.cx.scan, folder_ref);
         listing.status = ListingStatus::Failed(error.to_owned());
         self.send_listing(listing)
     }
@@ -451,26 +433,19 @@ impl Walk {
     /// Bytes that a file adds to the root's size: none for a further name of an inode.
     fn bytes_of(&self, stat: &Stat) -> u64 {
         let is_new = stat.links == LinkKind::Single
-            || self
-                .counted_inodes
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert((stat.device, stat.inode));
+            || self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert((stat.device, stat.inode));
         if is_new { stat.size } else { 0 }
     }
 
     fn record_error(&self, path: &Path, reason: &str) {
         match path.as_os_str().is_empty() {
-            true => self.context.counters.record_error(&self.context.root.path, reason),
-            false => self.context.counters.record_error(&self.context.root.path.join(path), reason),
+            true => self.cx.counters.record_error(&self.cx.root.path, reason),
+            false => self.cx.counters.record_error(&self.cx.root.path.join(path), reason),
         }
     }
 
     fn send_listing(&self, listing: Listing) -> TaskResult<()> {
-        let number = self.context.listings.fetch_add(1, Ordering::Relaxed);
-        self.context
-            .updates
-            .send(Update::Listing(number, Box::new(listing)))
-            .map_err(|_| TaskError::cancelled())
+        let number = self.cx.listings.fetch_add(1, Ordering::Relaxed);
+        self.cx.updates.send(Update::Listing(number, Box::new(listing))).map_err(|_| TaskError::cancelled())
     }
 }

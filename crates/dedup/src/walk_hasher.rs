@@ -62,11 +62,9 @@ pub(crate) struct WalkHasher {
     rate_limiter: Arc<RateLimiter>,
     max_prefetched: usize,
     by_size: Vec<Mutex<FirstFiles<u64>>>,
-    /// Large files by size and samples.
     by_samples: Mutex<FirstFiles<(u64, i64)>>,
     large_files: AtomicUsize,
     large_bytes: AtomicU64,
-    /// Number of files left for the plan.
     deferred: AtomicU64,
 }
 
@@ -169,23 +167,14 @@ impl WalkHasher {
         }
     }
 
-    /// The part of a file that is read first.
-    fn scope(&self, new_file: &NewFile) -> HashScope {
-        if new_file.stat.size > MAX_SMALL_SIZE {
-            HashScope::Samples
-        } else {
-            HashScope::Content(self.algorithm)
-        }
+    fn scope(&self, file: &NewFile) -> HashScope {
+        if file.stat.size > MAX_SMALL_SIZE { HashScope::Samples } else { HashScope::Content(self.algorithm) }
     }
 
     /// Hashes files of a folder: small ones in full, samples of large ones. Cached files are read at once; the others
     /// are requested together and then awaited. Omits files that could not be read, and all files if the folder could
     /// not be opened.
-    pub(crate) fn hash_files(
-        &self,
-        folder: Option<&Folder>,
-        files: Vec<NewFile>,
-    ) -> Vec<(NewFile, FileHash)> {
+    pub(crate) fn hash_all(&self, folder: Option<&Folder>, files: Vec<NewFile>) -> Vec<(NewFile, FileHash)> {
         let Some(folder) = folder else {
             add(&self.deferred, files.len() as u64);
             return Vec::new();
@@ -233,7 +222,6 @@ impl WalkHasher {
         }
     }
 
-    /// Hashes a large file in full.
     pub(crate) fn hash_whole(&self, folder: Option<&Folder>, new_file: NewFile) -> Option<FileHash> {
         let throttle = ScanThrottle { handle: &self.handle, rate_limiter: &self.rate_limiter };
         let scope = HashScope::Content(self.algorithm);
@@ -277,9 +265,9 @@ mod tests {
         WalkHasher::new((Algorithm::Blake3, false), Arc::default(), Arc::new(RateLimiter::new(None)), 16)
     }
 
-    fn new_file(root_folder: &Arc<Folder>, size: u64) -> NewFile {
+    fn new_file(root: &Arc<Folder>, size: u64) -> NewFile {
         NewFile {
-            root_folder: root_folder.clone(),
+            root_folder: root.clone(),
             follow_links: false,
             folder: Path::new("").into(),
             name: "a".into(),
@@ -291,27 +279,25 @@ mod tests {
     #[test]
     fn files_beyond_the_limits_are_deferred_to_the_plan() {
         let folder = tempfile::tempdir().unwrap();
-        let root_folder = Arc::new(Folder::open(folder.path()).unwrap());
+        let root = Arc::new(Folder::open(folder.path()).unwrap());
         let sizes = walk_hasher();
         for size in 1..=MAX_SMALL_SIZE + MAX_LARGE_FILES as u64 {
-            assert!(sizes.observe(new_file(&root_folder, size)).0.is_none());
+            assert!(sizes.observe(new_file(&root, size)).0.is_none());
         }
         assert!(sizes.is_complete());
-        assert!(sizes.observe(new_file(&root_folder, 1 << 40)).0.is_none() && !sizes.is_complete());
-        assert!(sizes.observe(new_file(&root_folder, 1 << 40)).0.is_none(), "it was not remembered");
+        assert!(sizes.observe(new_file(&root, 1 << 40)).0.is_none() && !sizes.is_complete());
+        assert!(sizes.observe(new_file(&root, 1 << 40)).0.is_none(), "it was not remembered");
 
         let files = MAX_LARGE_BYTES / MAX_FILE_SIZE;
         let bytes = walk_hasher();
         let read: usize =
-            (0..files).map(|_| bytes.match_samples(new_file(&root_folder, MAX_FILE_SIZE), 1).len()).sum();
+            (0..files).map(|_| bytes.match_samples(new_file(&root, MAX_FILE_SIZE), 1).len()).sum();
         assert!(read as u64 == files && bytes.is_complete());
-        assert!(
-            bytes.match_samples(new_file(&root_folder, MAX_FILE_SIZE), 1).is_empty() && !bytes.is_complete()
-        );
+        assert!(bytes.match_samples(new_file(&root, MAX_FILE_SIZE), 1).is_empty() && !bytes.is_complete());
 
         let large = walk_hasher();
-        let read = [1, 1]
-            .map(|samples| large.match_samples(new_file(&root_folder, MAX_FILE_SIZE + 1), samples).len());
+        let read =
+            [1, 1].map(|samples| large.match_samples(new_file(&root, MAX_FILE_SIZE + 1), samples).len());
         assert!(read == [0, 0] && !large.is_complete());
     }
 }

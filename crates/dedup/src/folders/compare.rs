@@ -49,7 +49,7 @@ pub(super) struct Comparison<'a> {
     only_in_a: Vec<u32>,
     only_in_b: Vec<u32>,
     differing: Vec<(u32, u32)>,
-    fully_compared: bool,
+    all_read: bool,
 }
 
 /// Order in which files of a content are matched.
@@ -62,14 +62,9 @@ enum Rank {
 
 impl<'a> Comparison<'a> {
     /// Compares the folders `inner`. `outer` are the outermost folders around them with the same files; paths are
-    /// compared from the level where more of them are equal. `fully_compared` states that every file that can have a
+    /// compared from the level where more of them are equal. `all_read` states that every file that can have a
     /// copy was read.
-    pub(super) fn new(
-        tree: &'a Tree<NameHash>,
-        inner: [u32; 2],
-        outer: [u32; 2],
-        fully_compared: bool,
-    ) -> Self {
+    pub(super) fn new(tree: &'a Tree<NameHash>, inner: [u32; 2], outer: [u32; 2], all_read: bool) -> Self {
         let mut in_both = same_paths(tree, outer);
         if inner != outer {
             let inside = same_paths(tree, inner);
@@ -91,20 +86,13 @@ impl<'a> Comparison<'a> {
         let (ours, theirs) = (ranked(tree, inner[0], &rank_a), ranked(tree, inner[1], &rank_b));
         let only_in_a = surplus(&ours, &theirs);
         let only_in_b = surplus(&theirs, &ours);
-        Comparison { tree, only_in_a, only_in_b, differing, fully_compared }
+        Comparison { tree, only_in_a, only_in_b, differing, all_read }
     }
 
-    /// Returns the lists with paths relative to the folders `a` and `b`, at most `max_items` per list.
-    pub(super) fn lists(
-        &self,
-        places: &FolderPaths<'_>,
-        a: &Path,
-        b: &Path,
-        max_items: usize,
-    ) -> Result<Lists> {
+    /// Returns the lists with paths relative to the folders `a` and `b`, at most `limit` per list.
+    pub(super) fn lists(&self, places: &FolderPaths<'_>, a: &Path, b: &Path, limit: usize) -> Result<Lists> {
         let entries = |files: &[u32], folder: &Path| -> Result<Vec<Entry>> {
-            let ids: Vec<i64> =
-                files.iter().take(max_items).map(|&at| self.tree.files[at as usize].id).collect();
+            let ids: Vec<i64> = files.iter().take(limit).map(|&at| self.tree.files[at as usize].id).collect();
             let found = places.store.catalog().files_at(&ids)?;
             if found.len() < ids.len() {
                 return Err(catalog_changed().into());
@@ -130,18 +118,16 @@ impl<'a> Comparison<'a> {
         Ok((listed(&self.only_in_a, a)?, listed(&self.only_in_b, b)?, differing))
     }
 
-    /// Whether two files are known to differ.
     fn is_compared(&self, x: u32, y: u32) -> bool {
         let [x, y] = [x, y].map(|at| &self.tree.files[at as usize]);
         match (x.content, y.content) {
             (UNKNOWN, _) | (_, UNKNOWN) => false,
-            (UNIQUE, _) | (_, UNIQUE) => self.fully_compared || x.size != y.size,
+            (UNIQUE, _) | (_, UNIQUE) => self.all_read || x.size != y.size,
             _ => true,
         }
     }
 }
 
-/// Pairs of files with the same relative path in two folders.
 fn same_paths(tree: &Tree<NameHash>, [a, b]: [u32; 2]) -> Vec<(u32, u32)> {
     let (of_a, of_b) = (path_hashes(tree, a), path_hashes(tree, b));
     let mut others = of_b.iter().peekable();

@@ -39,7 +39,6 @@ pub(super) fn is_similar(similarity: u64, matching: u64, a: u64, b: u64) -> bool
     matching > 0 && 100 * matching >= similarity * (a + b - matching)
 }
 
-/// Index of the folders that contain each content.
 struct Index {
     /// Folders that directly contain a content, and how often; sorted by content, then folder.
     entries: Vec<(u32, u32)>,
@@ -125,7 +124,7 @@ pub(super) fn find(query: &PairQuery<'_>, branching: &[bool]) -> FoundPairs {
             let (ours, theirs) = (folder.count(), tree.folders[b as usize].count());
             let both_popular = popular[a as usize].min(popular[b as usize]);
             let bound =
-                (u64::from(bounds.total_counts[b as usize]) + u64::from(both_popular)).min(ours).min(theirs);
+                (u64::from(bounds.totals[b as usize]) + u64::from(both_popular)).min(ours).min(theirs);
             if !is_similar(query.similarity, bound, ours, theirs) {
                 continue;
             }
@@ -186,44 +185,32 @@ fn in_common(a: &[u32], b: &[u32], sizes: &[u64]) -> (u64, u64) {
 /// Upper bounds for the number of files that a folder shares with each other folder, without popular contents.
 struct Bounds {
     /// Counts of files directly in a folder.
-    own_counts: Vec<u32>,
-    own_touched: Vec<u32>,
+    counts: Vec<u32>,
+    seen: Vec<u32>,
     /// Counts including all files below.
-    total_counts: Vec<u32>,
+    totals: Vec<u32>,
     touched: Vec<u32>,
 }
 
 impl Bounds {
     fn new(folders: usize) -> Self {
-        Bounds {
-            own_counts: vec![0; folders],
-            own_touched: Vec::new(),
-            total_counts: vec![0; folders],
-            touched: Vec::new(),
-        }
+        Bounds { counts: vec![0; folders], seen: Vec::new(), totals: vec![0; folders], touched: Vec::new() }
     }
 
-    fn propose(
-        &mut self,
-        query: &PairQuery<'_>,
-        branching: &[bool],
-        index: &Index,
-        a: u32,
-        contents: &[u32],
-    ) {
+    fn propose(&mut self, query: &PairQuery<'_>, branching: &[bool], index: &Index, a: u32, of_a: &[u32]) {
         let tree = query.tree;
-        let Bounds { own_counts, own_touched, total_counts, touched } = self;
+        let Bounds { counts, seen, totals, touched } = self;
         let (count, end) = (tree.folders[a as usize].count(), tree.folders[a as usize].end);
-        for same in contents.chunk_by(|x, y| x == y) {
+        for same in of_a.chunk_by(|x, y| x == y) {
             for &(folder, often) in index.places(same[0], end) {
-                let slot = &mut own_counts[folder as usize];
+                let slot = &mut counts[folder as usize];
                 if *slot == 0 {
-                    own_touched.push(folder);
+                    seen.push(folder);
                 }
                 *slot += often.min(same.len() as u32);
             }
         }
-        for &folder in own_touched.iter() {
+        for &folder in seen.iter() {
             // Goes up the tree until one folder contains the other, or the larger one is too large to be similar.
             for at in std::iter::once(folder).chain(tree.above(folder)) {
                 let theirs = tree.folders[at as usize].count();
@@ -233,18 +220,18 @@ impl Bounds {
                     break;
                 }
                 if branching[at as usize] && (query.is_selected)(at) {
-                    let sum = &mut total_counts[at as usize];
+                    let sum = &mut totals[at as usize];
                     if *sum == 0 {
                         touched.push(at);
                     }
-                    *sum += own_counts[folder as usize];
+                    *sum += counts[folder as usize];
                 }
             }
         }
     }
 
     fn clear(&mut self) {
-        self.own_touched.drain(..).for_each(|at| self.own_counts[at as usize] = 0);
-        self.touched.drain(..).for_each(|at| self.total_counts[at as usize] = 0);
+        self.seen.drain(..).for_each(|at| self.counts[at as usize] = 0);
+        self.touched.drain(..).for_each(|at| self.totals[at as usize] = 0);
     }
 }

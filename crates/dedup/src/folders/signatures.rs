@@ -24,11 +24,8 @@ pub(super) struct Classes {
 
 type Signature = [u8; 32];
 
-/// Classes of equal folders.
 pub(super) struct FolderClasses {
-    /// Classes of identical folders.
     pub(super) identical: Classes,
-    /// Classes of folders whose scanned files are the same.
     pub(super) scanned: Classes,
 }
 
@@ -56,15 +53,10 @@ impl FolderClasses {
 }
 
 impl Classes {
-    /// Groups folders with equal signatures.
-    fn new(
-        tree: &Tree<NameHash>,
-        signatures: &[Option<Signature>],
-        is_selected: &dyn Fn(u32) -> bool,
-    ) -> Self {
+    fn new(tree: &Tree<NameHash>, signatures: &[Option<Signature>], selected: &dyn Fn(u32) -> bool) -> Self {
         let mut sorted: Vec<u32> = (0..tree.folders.len() as u32)
             .filter(|&at| {
-                signatures[at as usize].is_some() && tree.folders[at as usize].count() > 0 && is_selected(at)
+                signatures[at as usize].is_some() && tree.folders[at as usize].count() > 0 && selected(at)
             })
             .collect();
         sorted.sort_unstable_by_key(|&at| (signatures[at as usize], at));
@@ -126,19 +118,16 @@ fn distinct_members(tree: &Tree<NameHash>, members: &[u32]) -> Vec<u32> {
     let mut seen = BTreeSet::new();
     let mut is_other = |member: &&u32| {
         let files = &tree.files[tree.folders[**member as usize].all()];
-        let mut spaces: Vec<i64> = files.iter().map(File::inode_row).collect();
+        let mut spaces: Vec<i64> = files.iter().map(File::inode).collect();
         spaces.sort_unstable();
         !files.iter().any(File::has_other_paths) || seen.insert(spaces)
     };
     members.iter().filter(|member| is_other(member)).copied().collect()
 }
 
-/// The two signatures of a folder.
 #[derive(Clone, Copy, Default)]
 struct Signatures {
-    /// Signature of the scanned files.
     scanned: Option<Signature>,
-    /// Signature of the scanned files and the skipped entries.
     all: Option<Signature>,
 }
 

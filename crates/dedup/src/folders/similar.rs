@@ -11,7 +11,7 @@ use super::compare::{CappedList, Comparison, Differing, Entry};
 use super::pairs::{self, Pair, PairQuery};
 use super::signatures::{FolderClasses, NO_CLASS};
 use super::tree::{NameHash, Tree, UNKNOWN, name_hash};
-use super::{FolderPaths, is_selected};
+use super::{FolderPaths, in_roots};
 use crate::{Error, Result};
 
 /// Selects the similar folders to list.
@@ -143,12 +143,12 @@ pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFo
     }
     let tree = Tree::load(store, name_hash)?;
     let is_candidate =
-        |at| is_selected(&tree, &options.roots, at) && tree.folders[at as usize].count() >= options.min_files;
+        |at| in_roots(&tree, &options.roots, at) && tree.folders[at as usize].count() >= options.min_files;
     let similarity = u64::from(options.min_similarity);
     let branching = pairs::branching_folders(&tree);
     let query = PairQuery { tree: &tree, similarity, popular: options.popular, is_selected: &is_candidate };
     let found = pairs::find(&query, &branching);
-    let classes = FolderClasses::new(&tree, false, |at| is_selected(&tree, &options.roots, at));
+    let classes = FolderClasses::new(&tree, false, |at| in_roots(&tree, &options.roots, at));
     let mut pairs = select_pairs(&tree, &classes, &found.pairs);
     pairs.retain(|pair| pair.bytes >= options.min_size);
     let order = |pair: &Pair| (u64::MAX - pair.bytes, union(&tree, pair) - pair.files, pair.a, pair.b);
@@ -163,23 +163,21 @@ pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFo
         tree: &tree,
         classes: &classes,
         places: FolderPaths::new(store)?,
-        fully_compared: store.scans().is_fully_compared(&[])?,
+        all_read: store.scans().is_fully_compared(&[])?,
     };
     for pair in pairs.iter().take(options.limit) {
-        let outer =
-            [pair.a, pair.b].map(|at| outermost(&tree, at, |at| is_selected(&tree, &options.roots, at)));
+        let outer = [pair.a, pair.b].map(|at| outermost(&tree, at, |at| in_roots(&tree, &options.roots, at)));
         result.pairs.push(listing.pair(pair, outer, options.list)?);
     }
     Ok(result)
 }
 
-/// The data needed to describe pairs.
 struct PairDescriber<'a> {
     tree: &'a Tree<NameHash>,
     classes: &'a FolderClasses,
     places: FolderPaths<'a>,
     /// Whether every file that can have a copy was read.
-    fully_compared: bool,
+    all_read: bool,
 }
 
 impl PairDescriber<'_> {
@@ -187,7 +185,7 @@ impl PairDescriber<'_> {
         let tree = self.tree;
         let inner = [pair.a, pair.b];
         let sides = self.places.of(tree, &outer)?;
-        let comparison = Comparison::new(tree, inner, outer, self.fully_compared);
+        let comparison = Comparison::new(tree, inner, outer, self.all_read);
         let side = |number: usize, inner: u32| {
             let (at, (_, root, path)) = (outer[number], sides[number].clone());
             let folder = &tree.folders[at as usize];
@@ -276,10 +274,9 @@ fn select_pairs(tree: &Tree<NameHash>, classes: &FolderClasses, found: &[Pair]) 
     let worth = |pair: &&Pair| !is_identical(pair) && !is_diluted(pair) && !is_dominated(pair);
     // Of pairs with identical folders on both sides, only the first is kept.
     let mut seen = HashSet::new();
-    let stands_for =
-        |at: u32| classes.identical.members(classes.identical.of(at)).first().copied().unwrap_or(at);
+    let head = |at: u32| classes.identical.members(classes.identical.of(at)).first().copied().unwrap_or(at);
     let is_new = |pair: &&Pair| {
-        let (a, b) = (stands_for(pair.a), stands_for(pair.b));
+        let (a, b) = (head(pair.a), head(pair.b));
         seen.insert((a.min(b), a.max(b)))
     };
     found.iter().filter(worth).filter(is_new).copied().collect()

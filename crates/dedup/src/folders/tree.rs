@@ -22,7 +22,7 @@ pub(crate) const UNIQUE: u32 = u32::MAX;
 /// Content number of files that could not be read.
 pub(crate) const UNKNOWN: u32 = u32::MAX - 1;
 
-const NO_FOLDER: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
 /// The first 16 bytes of the BLAKE3 hash of a name.
 pub(crate) type NameHash = [u8; 16];
@@ -74,13 +74,11 @@ impl Folder {
 pub(crate) struct File<L> {
     pub(crate) id: i64,
     pub(crate) size: u64,
-    /// Bytes allocated on the disk.
     pub(crate) allocated: u64,
     /// The lowest row id among the names of the inode.
-    inode_row: i64,
+    inode: i64,
     /// Whether the catalog has other names of the file.
-    has_other_names: bool,
-    /// Whether the link count is 1.
+    is_linked: bool,
     pub(crate) is_single: bool,
     pub(crate) folder: u32,
     /// Equal numbers mean equal contents, except [`UNIQUE`] and [`UNKNOWN`].
@@ -92,23 +90,22 @@ pub(crate) struct File<L> {
 
 impl<L> File<L> {
     /// Identifies the space on the disk: the names of one inode have the same value.
-    pub(crate) fn inode_row(&self) -> i64 {
-        self.inode_row
+    pub(crate) fn inode(&self) -> i64 {
+        self.inode
     }
 
     /// Whether removing this name may not free the file: it has other names, or is stored elsewhere.
     pub(crate) fn may_have_other_names(&self) -> bool {
-        self.has_other_names || self.via_symlink
+        self.is_linked || self.via_symlink
     }
 
     /// Whether a bind mount or symbolic link makes this name appear at other paths too. Removing one removes all.
     pub(crate) fn has_other_paths(&self) -> bool {
-        self.has_other_names && (self.is_single || self.via_symlink)
+        self.is_linked && (self.is_single || self.via_symlink)
     }
 }
 
 impl<L> Tree<L> {
-    /// Loads all roots of the catalog.
     pub(crate) fn load(store: &Store, mut label: impl FnMut(&OsStr) -> L) -> Result<Self> {
         let mut nested = NestedRoots::new(store)?;
         let roots: HashMap<i64, PathBuf> =
@@ -123,25 +120,16 @@ impl<L> Tree<L> {
             Node::Folder(folder) => {
                 nested.observe(folder.root, &folder.path, folder.id);
                 let name = name_hash(folder.path.file_name().unwrap_or_default());
-                let top = folder.path.as_os_str().is_empty();
-                let place = match folder.path.file_name() {
+                let is_root = folder.path.as_os_str().is_empty();
+                let path = match folder.path.file_name() {
                     Some(name) => PathBuf::from(name),
                     None => roots.get(&folder.root).cloned().unwrap_or_default(),
                 };
                 let (id, root, whole, skipped) = (folder.id, folder.root, folder.whole, folder.skipped);
-                folders.push(FolderRow {
-                    id,
-                    root,
-                    parent: folder.parent,
-                    is_root: top,
-                    whole,
-                    skipped,
-                    name,
-                    path: place,
-                });
+                folders.push(Row { id, root, parent: folder.parent, is_root, whole, skipped, name, path });
             }
             Node::File(file) => {
-                if let Some(at) = row_index(&folders, file.folder) {
+                if let Some(at) = index_of(&folders, file.folder) {
                     files.push(tree_file(&file, at, label(&file.name)));
                 }
             }
@@ -150,7 +138,7 @@ impl<L> Tree<L> {
         nested.join(&mut folders);
         let (mut folders, order) = sort_folders(&folders);
         // Folders that are below no root are not part of the tree.
-        files.retain(|file| order[file.folder as usize] != NO_FOLDER);
+        files.retain(|file| order[file.folder as usize] != NONE);
         files.iter_mut().for_each(|file| file.folder = order[file.folder as usize]);
         files.sort_unstable_by_key(|file| (file.folder, file.id));
         assign_files(&mut folders, &files);
@@ -183,11 +171,10 @@ impl<L> Tree<L> {
     }
 }
 
-struct FolderRow {
+struct Row {
     id: i64,
     root: i64,
     parent: Option<i64>,
-    /// Whether it is the folder of a root.
     is_root: bool,
     whole: bool,
     skipped: Option<Skipped>,
@@ -197,17 +184,17 @@ struct FolderRow {
 }
 
 /// A name of a file that has other names. Equal keys mean one inode in one state.
-struct LinkedName {
+struct Alias {
     key: (i64, u64, i64),
     file: u32,
     content: u32,
 }
 
-fn row_index(rows: &[FolderRow], id: i64) -> Option<u32> {
+fn index_of(rows: &[Row], id: i64) -> Option<u32> {
     rows.binary_search_by_key(&id, |row| row.id).ok().map(|at| at as u32)
 }
 
-fn tree_file<L>(file: &TreeFile<'_>, folder: u32, label: L) -> File<L> {
+fn tree_file<L>(file: &TreeFile<'_>, folder: u32, name: L) -> File<L> {
     let content = match file.content {
         Content::Empty => EMPTY,
         Content::Shared(number) => number,
@@ -217,28 +204,15 @@ fn tree_file<L>(file: &TreeFile<'_>, folder: u32, label: L) -> File<L> {
     let (size, allocated) = (file.stat.size, file.stat.allocated);
     let (is_single, via_symlink) =
         (file.stat.links == LinkKind::Single, file.stat.links == LinkKind::ViaSymlink);
-    let (id, space, has_names) = (file.id, file.id, false);
-    File {
-        id,
-        size,
-        allocated,
-        inode_row: space,
-        has_other_names: has_names,
-        is_single,
-        folder,
-        content,
-        via_symlink,
-        name: label,
-    }
+    let (id, inode, is_linked) = (file.id, file.id, false);
+    File { id, size, allocated, inode, is_linked, is_single, folder, content, via_symlink, name }
 }
 
 /// Sorts folders by path, so that each comes before its subfolders. Also returns the new index of each row. Rows in a
 /// cycle, which no walk creates, get none.
-fn sort_folders(rows: &[FolderRow]) -> (Vec<Folder>, Vec<u32>) {
-    let parents: Vec<u32> = rows
-        .iter()
-        .map(|row| row.parent.map_or(NO_FOLDER, |id| row_index(rows, id).unwrap_or(NO_FOLDER)))
-        .collect();
+fn sort_folders(rows: &[Row]) -> (Vec<Folder>, Vec<u32>) {
+    let parents: Vec<u32> =
+        rows.iter().map(|row| row.parent.map_or(NONE, |id| index_of(rows, id).unwrap_or(NONE))).collect();
     // Sorting by parent makes the subfolders of a folder one range.
     let mut by_parent: Vec<u32> = (0..rows.len() as u32).collect();
     let place = |at: u32| (parents[at as usize], rows[at as usize].path.as_path());
@@ -248,18 +222,18 @@ fn sort_folders(rows: &[FolderRow]) -> (Vec<Folder>, Vec<u32>) {
         let from = by_parent.partition_point(|&at| parents[at as usize] < of);
         by_parent[from..].iter().copied().take_while(move |&at| parents[at as usize] == of)
     };
-    let mut order = vec![NO_FOLDER; rows.len()];
+    let mut order = vec![NONE; rows.len()];
     let mut folders: Vec<Folder> = Vec::with_capacity(rows.len());
     // Rows without a parent are the folders of roots. A folder whose parent was deleted is dropped.
-    let tops = inside(NO_FOLDER).filter(|&at| rows[at as usize].parent.is_none());
+    let tops = inside(NONE).filter(|&at| rows[at as usize].parent.is_none());
     let mut stack: Vec<u32> = tops.collect();
     stack.reverse();
     while let Some(at) = stack.pop() {
         let row = &rows[at as usize];
         let parent = parents[at as usize];
-        let parent = (parent != NO_FOLDER).then(|| order[parent as usize]);
+        let parent = (parent != NONE).then(|| order[parent as usize]);
         order[at as usize] = folders.len() as u32;
-        let FolderRow { id, root, whole, skipped, name, .. } = *row;
+        let Row { id, root, whole, skipped, name, .. } = *row;
         let (end, files, all_files) = (0, (0, 0), (0, 0));
         folders.push(Folder { id, root, parent, end, files, all_files, whole, skipped, name });
         let children = stack.len();
@@ -295,9 +269,9 @@ fn join_names<L>(files: &mut [File<L>], shared: &[SharedName]) {
     for SharedName { row, file, ctime_ns } in shared {
         let Ok(at) = files.binary_search_by_key(row, |file| file.id) else { continue };
         let entry = &mut files[at];
-        (entry.inode_row, entry.has_other_names) = (*file, true);
+        (entry.inode, entry.is_linked) = (*file, true);
         if entry.content != UNKNOWN {
-            names.push(LinkedName {
+            names.push(Alias {
                 key: (*file, entry.size, *ctime_ns),
                 file: at as u32,
                 content: entry.content,
@@ -330,12 +304,10 @@ struct NestedRoots {
     roots: Vec<NestedRoot>,
 }
 
-/// A root inside another root.
 struct NestedRoot {
     root: i64,
     outer: i64,
     name: NameHash,
-    /// Path relative to the outer root.
     inside: PathBuf,
     /// Folders of the outer root that may contain it, innermost first, with their row ids.
     around: Vec<(PathBuf, Option<i64>)>,
@@ -368,7 +340,7 @@ impl NestedRoots {
         }
     }
 
-    fn join(&self, rows: &mut [FolderRow]) {
+    fn join(&self, rows: &mut [Row]) {
         for inner in &self.roots {
             let Some((folder, parent)) = inner.around.iter().find_map(|(path, id)| Some((path, (*id)?)))
             else {
@@ -382,7 +354,7 @@ impl NestedRoots {
                 }
                 // The root was never scanned, so the folder around it is not completely known.
                 None => {
-                    if let Some(at) = row_index(rows, parent) {
+                    if let Some(at) = index_of(rows, parent) {
                         rows[at as usize].whole = false;
                     }
                 }

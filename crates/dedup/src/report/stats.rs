@@ -37,7 +37,6 @@ pub(super) struct Stats {
     pub(super) space: Vec<Area>,
 }
 
-/// Files with the same extension.
 #[derive(Clone, Default)]
 pub(super) struct TypeStats {
     pub(super) name: String,
@@ -60,7 +59,6 @@ pub(super) struct Area {
     pub(super) path: String,
     pub(super) files: u64,
     pub(super) bytes: u64,
-    /// Bytes in files that have a copy.
     pub(super) duplicate: u64,
     pub(super) inner: Vec<Area>,
 }
@@ -69,7 +67,6 @@ pub(super) struct Area {
 struct Copies {
     is_duplicate: Vec<bool>,
     reclaimable: Vec<u64>,
-    /// Allocated bytes of the copies to keep.
     kept: u64,
     /// Whether an earlier row is a name of the same file.
     is_further_name: Vec<bool>,
@@ -126,7 +123,6 @@ impl Stats {
     }
 }
 
-/// File name extensions, each with a number.
 #[derive(Default)]
 struct Extensions {
     names: Vec<String>,
@@ -153,12 +149,11 @@ fn copies(tree: &Tree<u32>) -> Copies {
     let is_hashed = |content: u32| content != EMPTY && content != UNIQUE && content != UNKNOWN;
     let mut sorted: Vec<u32> =
         (0..files.len() as u32).filter(|&at| is_hashed(files[at as usize].content)).collect();
-    sorted.sort_unstable_by_key(|&at| (files[at as usize].content, files[at as usize].inode_row(), at));
+    sorted.sort_unstable_by_key(|&at| (files[at as usize].content, files[at as usize].inode(), at));
     let (is_duplicate, reclaimable) = (vec![false; files.len()], vec![0; files.len()]);
     let mut copies = Copies { is_duplicate, reclaimable, kept: 0, is_further_name: further_names(tree) };
     for group in sorted.chunk_by(|&a, &b| files[a as usize].content == files[b as usize].content) {
-        let spaces =
-            || group.chunk_by(|&a, &b| files[a as usize].inode_row() == files[b as usize].inode_row());
+        let spaces = || group.chunk_by(|&a, &b| files[a as usize].inode() == files[b as usize].inode());
         if spaces().count() < 2 {
             continue;
         }
@@ -180,11 +175,10 @@ fn copies(tree: &Tree<u32>) -> Copies {
     copies
 }
 
-/// Marks rows that are further names of a file.
 fn further_names(tree: &Tree<u32>) -> Vec<bool> {
     let mut is_name = vec![false; tree.files.len()];
     let linked = tree.files.iter().enumerate().filter(|(_, file)| file.may_have_other_names());
-    let mut linked: Vec<_> = linked.map(|(at, file)| (file.inode_row(), at)).collect();
+    let mut linked: Vec<_> = linked.map(|(at, file)| (file.inode(), at)).collect();
     linked.sort_unstable();
     for (earlier, later) in linked.iter().zip(linked.iter().skip(1)) {
         is_name[later.1] = earlier.0 == later.0;
@@ -192,7 +186,6 @@ fn further_names(tree: &Tree<u32>) -> Vec<bool> {
     is_name
 }
 
-/// Builds the two levels of folders of the map.
 struct AreaMap<'a> {
     store: &'a Store,
     tree: &'a Tree<u32>,
@@ -205,13 +198,10 @@ impl AreaMap<'_> {
         let tops =
             (0..self.tree.folders.len() as u32).filter(|&at| self.tree.folders[at as usize].parent.is_none());
         let tops: Vec<u32> = tops.filter(|&at| self.tree.folders[at as usize].count() > 0).collect();
+        let inner = |at| self.inside(at, MAX_INNER_AREAS, &|_| Ok(Vec::new()));
         match tops[..] {
-            [only] => self.inside(self.first_fork(only), MAX_OUTER_AREAS, &|at| {
-                self.inside(at, MAX_INNER_AREAS, &|_| Ok(Vec::new()))
-            }),
-            _ => self.largest(tops, None, MAX_OUTER_AREAS, &|at| {
-                self.inside(at, MAX_INNER_AREAS, &|_| Ok(Vec::new()))
-            }),
+            [only] => self.inside(self.first_fork(only), MAX_OUTER_AREAS, &inner),
+            _ => self.largest(tops, None, MAX_OUTER_AREAS, &inner),
         }
     }
 
@@ -224,13 +214,8 @@ impl AreaMap<'_> {
         at
     }
 
-    fn inside(
-        &self,
-        at: u32,
-        max_areas: usize,
-        inner: &dyn Fn(u32) -> Result<Vec<Area>>,
-    ) -> Result<Vec<Area>> {
-        self.largest(self.tree.children(at).collect(), Some(at), max_areas, inner)
+    fn inside(&self, at: u32, limit: usize, inner: &dyn Fn(u32) -> Result<Vec<Area>>) -> Result<Vec<Area>> {
+        self.largest(self.tree.children(at).collect(), Some(at), limit, inner)
     }
 
     /// The largest folders, one area for all others, and the files directly in the folder around them.
@@ -238,7 +223,7 @@ impl AreaMap<'_> {
         &self,
         folders: Vec<u32>,
         around: Option<u32>,
-        max_areas: usize,
+        limit: usize,
         inner: &dyn Fn(u32) -> Result<Vec<Area>>,
     ) -> Result<Vec<Area>> {
         let bytes =
@@ -247,10 +232,10 @@ impl AreaMap<'_> {
         folders.sort_unstable_by_key(|&(bytes, at)| (u64::MAX - bytes, at));
         let mut areas = Vec::new();
         let mut others =
-            self.area(format!("{} more", folders.len().saturating_sub(max_areas)), String::new(), 0..0);
+            self.area(format!("{} more", folders.len().saturating_sub(limit)), String::new(), 0..0);
         for (place, (_, at)) in folders.into_iter().enumerate() {
             let range = self.tree.folders[at as usize].all();
-            if place < max_areas {
+            if place < limit {
                 let (name, path) = self.name(at)?;
                 areas.push(Area { inner: inner(at)?, ..self.area(name, path, range) });
             } else {

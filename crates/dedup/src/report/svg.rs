@@ -6,7 +6,6 @@ use super::html::{Page, bytes, count, counted, fit, percent};
 use super::stats::{Area, SizeStats};
 use super::treemap::{Rect, squarify};
 
-/// Font size in pixels.
 const FONT_SIZE: f64 = 12.0;
 /// Height of a folder's heading above its subfolders, in pixels.
 const HEADING_HEIGHT: f64 = 19.0;
@@ -125,7 +124,6 @@ fn tooltip(page: &mut Page, area: &Area) {
     page.raw(" · duplicates: ").text(&share).raw("</title>");
 }
 
-/// Draws a bar for one number relative to the largest.
 pub(super) fn bar(page: &mut Page, part: u64, largest: u64) {
     let share = part as f64 * 100.0 / largest.max(1) as f64;
     page.raw("<svg class=\"bar\" aria-hidden=\"true\"><rect class=\"reclaimable\" height=\"100%\" rx=\"5\" width=\"");
@@ -202,7 +200,6 @@ fn centred(page: &mut Page, x: f64, y: f64, text: &str) {
     page.raw("\">").text(text).raw("</text>");
 }
 
-/// Formats a count with few digits.
 fn short(files: u64) -> String {
     match files {
         0..10_000 => files.to_string(),

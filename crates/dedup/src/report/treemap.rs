@@ -2,7 +2,6 @@
 //!
 //! Owns the layout; drawing is in `svg`.
 
-/// Position and size of an area, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rect {
     pub(super) x: f64,

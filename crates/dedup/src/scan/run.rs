@@ -32,13 +32,12 @@ use gristmill_store::display_path;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(3_500);
 
 /// Files marked as shared by one update.
-const SHARED_BATCH_FILES: usize = 65_536;
+const SHARED_BATCH: usize = 65_536;
 
 /// Limits for marking shared files after a cancellation: time, and files per update.
 const CANCELLED_SHARE_TIMEOUT: Duration = Duration::from_secs(2);
-const CANCELLED_SHARED_BATCH_FILES: usize = 4_096;
+const CANCELLED_BATCH: usize = 4_096;
 
-/// State of a running scan.
 pub(super) struct ScanRun<'a> {
     pub(super) store: &'a Store,
     pub(super) options: &'a ScanOptions,
@@ -55,15 +54,13 @@ pub(super) struct ScanRun<'a> {
     /// Roots that cannot be reached, and those whose folders were opened.
     pub(super) absent: HashSet<i64>,
     pub(super) open_root_ids: HashSet<i64>,
-    /// Roots that were walked.
     pub(super) walked: HashMap<i64, WalkedRoot>,
     /// Hashes new files during the walk.
     pub(super) walk_hasher: Option<Arc<WalkHasher>>,
     /// The duplicates of the last full comparison, if nothing has changed since.
     pub(super) unchanged: Option<Duplicates>,
     pub(super) summary: ScanSummary,
-    /// Number and size of the files of every root.
-    pub(super) root_totals: HashMap<i64, RootTotals>,
+    pub(super) totals: HashMap<i64, RootTotals>,
     /// Time when the scan noticed that it was cancelled.
     pub(super) cancelled_at: OnceCell<Instant>,
 }
@@ -74,11 +71,10 @@ pub(super) struct WalkedRoot {
     pub(super) filesystem: Option<String>,
 }
 
-/// Result of a scan run.
 pub(super) struct ScanOutcome {
     pub(super) summary: ScanSummary,
     pub(super) counters: Arc<Counters>,
-    pub(super) root_totals: HashMap<i64, RootTotals>,
+    pub(super) totals: HashMap<i64, RootTotals>,
     pub(super) absent: HashSet<i64>,
     pub(super) walked: HashMap<i64, WalkedRoot>,
     pub(super) unchanged: Option<Duplicates>,
@@ -86,8 +82,8 @@ pub(super) struct ScanOutcome {
 
 impl ScanRun<'_> {
     pub(super) fn into_outcome(self) -> ScanOutcome {
-        let ScanRun { summary, counters, root_totals, absent, walked, unchanged, .. } = self;
-        ScanOutcome { summary, counters, root_totals, absent, walked, unchanged }
+        let ScanRun { summary, counters, totals, absent, walked, unchanged, .. } = self;
+        ScanOutcome { summary, counters, totals, absent, walked, unchanged }
     }
 
     pub(super) fn run(&mut self, walk_options: &Arc<WalkOptions>) -> Result<()> {
@@ -104,8 +100,7 @@ impl ScanRun<'_> {
         }
         if self.is_fully_hashed()? {
             let ScanProgress { files, bytes, .. } = self.handle.progress();
-            self.root_totals =
-                self.chosen.iter().map(|root| (root.id, RootTotals { files, bytes })).collect();
+            self.totals = self.chosen.iter().map(|root| (root.id, RootTotals { files, bytes })).collect();
             return self.mark_shared();
         }
         self.handle.set_phase(ScanPhase::Planning);
@@ -114,7 +109,7 @@ impl ScanRun<'_> {
         let begun = Instant::now();
         let open_roots = self.open_roots();
         let mut sampling = plan::plan_sampling(self.store, &self.hash_request(), self.handle)?;
-        self.root_totals = std::mem::take(&mut sampling.roots);
+        self.totals = std::mem::take(&mut sampling.roots);
         self.summary.seconds.plan = begun.elapsed().as_secs_f64();
         if self.options.mode.reads() {
             let begun = Instant::now();
@@ -148,14 +143,9 @@ impl ScanRun<'_> {
     fn hash_request(&self) -> HashRequest {
         let ScanOptions { algorithm, every_file, .. } = *self.options;
         let roots = self.chosen.iter().map(|root| root.id).collect();
-        let since = self.scans.iter().filter(|scan| scan.resumed).map(|scan| scan.started_at).min();
-        HashRequest {
-            algorithm,
-            every_file,
-            roots,
-            resumed_from: since,
-            open_roots: self.open_root_ids.clone(),
-        }
+        let resumed_from = self.scans.iter().filter(|scan| scan.resumed).map(|scan| scan.started_at).min();
+        let open_roots = self.open_root_ids.clone();
+        HashRequest { algorithm, every_file, roots, resumed_from, open_roots }
     }
 
     /// Whether nothing has changed since a scan that compared everything.
@@ -170,14 +160,14 @@ impl ScanRun<'_> {
             let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
             Some((root.id, RootTotals { files: number(root.files)?, bytes: number(root.bytes)? }))
         });
-        let root_totals = counted.collect::<Option<HashMap<_, _>>>();
-        let (true, Some(root_totals)) =
-            (same && self.options.mode == ScanMode::All && self.absent.is_empty(), root_totals)
+        let totals = counted.collect::<Option<HashMap<_, _>>>();
+        let (true, Some(totals)) =
+            (same && self.options.mode == ScanMode::All && self.absent.is_empty(), totals)
         else {
             return Ok(false);
         };
         self.unchanged = self.store.scans().last_full_comparison(&comparison_name(self.options), &own)?;
-        self.root_totals = root_totals;
+        self.totals = totals;
         Ok(self.unchanged.is_some())
     }
 
@@ -300,9 +290,7 @@ impl ScanRun<'_> {
     fn mark_shared_hashes(&self, algorithm: Algorithm) -> Result<()> {
         let every_file = self.options.every_file;
         let is_stopped = || self.handle.is_cancelled();
-        for ids in
-            plan::newly_shared(self.store, (algorithm, every_file), is_stopped)?.chunks(SHARED_BATCH_FILES)
-        {
+        for ids in plan::newly_shared(self.store, (algorithm, every_file), is_stopped)?.chunks(SHARED_BATCH) {
             if self.handle.is_cancelled() || self.writer.updates.send(Update::Shared(ids.to_vec())).is_err() {
                 break;
             }
@@ -320,9 +308,7 @@ impl ScanRun<'_> {
             return Ok(());
         }
         let ScanOptions { algorithm, every_file, .. } = *self.options;
-        for ids in plan::newly_shared(self.store, (algorithm, every_file), is_over)?
-            .chunks(CANCELLED_SHARED_BATCH_FILES)
-        {
+        for ids in plan::newly_shared(self.store, (algorithm, every_file), is_over)?.chunks(CANCELLED_BATCH) {
             let is_sent = !is_over() && self.writer.updates.send(Update::Shared(ids.to_vec())).is_ok();
             if !is_sent || !self.writer.flush() {
                 break;
@@ -334,7 +320,6 @@ impl ScanRun<'_> {
     fn open_roots(&mut self) -> Arc<OpenRoots> {
         let scanned = self.chosen.iter().map(|root| root.id).collect();
         let walked = self.walked.iter().map(|(id, root)| (*id, root.folder.clone())).collect();
-        // Roots that could not be walked are not read either.
         let roots = self.all.iter().filter(|root| !self.absent.contains(&root.id));
         let (open_roots, absent) = OpenRoots::open(self.store, roots, &scanned, &walked);
         for root in absent {
@@ -345,7 +330,6 @@ impl ScanRun<'_> {
         Arc::new(open_roots)
     }
 
-    /// Reads the planned files.
     fn hash_planned(&mut self, mut plan: Plan, stage: Stage, open_roots: &Arc<OpenRoots>) -> Result<()> {
         self.summary.rehashed_files += plan.rehashed;
         add(&self.handle.to_read, plan.ids.len() as u64);
@@ -372,8 +356,7 @@ impl ScanRun<'_> {
         self.writer.flush();
         if self.handle.changed_during_scan.load(Ordering::Relaxed) > 0 {
             let totals = self.store.catalog().totals()?.into_iter();
-            self.root_totals =
-                totals.map(|(root, files, bytes)| (root, RootTotals { files, bytes })).collect();
+            self.totals = totals.map(|(root, files, bytes)| (root, RootTotals { files, bytes })).collect();
         }
         Ok(())
     }

@@ -80,10 +80,7 @@ impl Folder {
     }
 
     /// Lists the entries except `.` and `..`, in the order of the folder, until `visit` breaks.
-    pub(crate) fn entries(
-        &self,
-        mut visit: impl FnMut(&OsStr, EntryKind) -> ControlFlow<()>,
-    ) -> io::Result<()> {
+    pub(crate) fn list(&self, mut visit: impl FnMut(&OsStr, EntryKind) -> ControlFlow<()>) -> io::Result<()> {
         thread_local! {
             /// Buffer of each worker. Memory of this size would be returned to the system each time it is freed.
             static DIR_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
@@ -141,12 +138,10 @@ impl Folder {
         filesystem::identity(&self.0)
     }
 
-    /// Reads the target of a symbolic link in the folder.
     pub(crate) fn link_target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
         Ok(fs::readlinkat(&self.0, name, Vec::new())?.into_bytes())
     }
 
-    /// Metadata of the folder itself.
     pub(crate) fn own(&self) -> io::Result<Stat> {
         Ok(entry_stat(&fs::fstat(&self.0)?).stat)
     }
@@ -164,7 +159,6 @@ impl Folder {
         Ok(File::from(fd))
     }
 
-    /// Opens a file through a symbolic link.
     pub(crate) fn linked_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         Ok(File::from(fs::openat(&self.0, name, flags, Mode::empty())?))

@@ -37,10 +37,7 @@ impl Folder {
     }
 
     /// Lists the entries in the order of the folder until `visit` breaks.
-    pub(crate) fn entries(
-        &self,
-        mut visit: impl FnMut(&OsStr, EntryKind) -> ControlFlow<()>,
-    ) -> io::Result<()> {
+    pub(crate) fn list(&self, mut visit: impl FnMut(&OsStr, EntryKind) -> ControlFlow<()>) -> io::Result<()> {
         for entry in fs::read_dir(&self.0)? {
             let entry = entry?;
             if visit(&entry.file_name(), entry_kind(entry.file_type()?)).is_break() {
@@ -65,17 +62,14 @@ impl Folder {
         None
     }
 
-    /// Reads the target of a symbolic link in the folder.
     pub(crate) fn link_target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
         Ok(fs::read_link(self.0.join(name))?.into_os_string().into_encoded_bytes())
     }
 
-    /// Metadata of the folder itself.
     pub(crate) fn own(&self) -> io::Result<Stat> {
         Ok(entry_stat(&fs::metadata(&self.0)?).stat)
     }
 
-    /// Opens a file in the folder for reading.
     pub(crate) fn file(&self, name: &OsStr) -> io::Result<File> {
         match self.stat(name, false)?.kind {
             EntryKind::File => self.linked_file(name),
@@ -83,7 +77,6 @@ impl Folder {
         }
     }
 
-    /// Opens a file through a symbolic link.
     pub(crate) fn linked_file(&self, name: &OsStr) -> io::Result<File> {
         File::open(self.0.join(name))
     }

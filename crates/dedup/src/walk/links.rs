@@ -28,27 +28,23 @@ pub(super) struct DeferredLink {
 impl Walk {
     pub(super) fn is_first_visit_by_link(&self, folder: &Folder) -> bool {
         folder.own().is_ok_and(|own| {
-            self.visited_by_link
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert((own.device, own.inode))
+            self.visited.lock().unwrap_or_else(PoisonError::into_inner).insert((own.device, own.inode))
         })
     }
 
     /// Whether a link leads to a root, which is walked separately.
     pub(super) fn is_a_root(&self, path: &Path) -> bool {
-        let found = std::fs::canonicalize(self.context.root.path.join(path));
-        found.is_ok_and(|found| self.context.roots.contains(&found))
+        let found = std::fs::canonicalize(self.cx.root.path.join(path));
+        found.is_ok_and(|found| self.cx.roots.contains(&found))
     }
 
-    /// Whether there are links left to follow.
     pub(crate) fn has_links(&self) -> bool {
         !self.links.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// Describes a link that is not followed by its target.
     pub(super) fn skipped_link(&self, path: &Path, name: &OsStr) -> Skipped {
-        let target = std::fs::read_link(self.context.root.path.join(path)).map(PathBuf::into_os_string);
+        let target = std::fs::read_link(self.cx.root.path.join(path)).map(PathBuf::into_os_string);
         skipped::link(name, target.ok().as_deref().map(OsStr::as_encoded_bytes))
     }
 
@@ -65,14 +61,14 @@ impl Walk {
     fn follow_link(self: &Arc<Self>, ctx: &Context, path: PathBuf, link: DeferredLink) -> TaskResult<()> {
         let name = path.file_name().unwrap_or_default().to_owned();
         let parent = path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let folder_ref = FolderRef { root: self.context.root.id, id: link.parent, path: parent };
-        let mut listing = Listing::new(self.context.scan, folder_ref);
-        let full = self.context.root.path.join(&path);
+        let folder_ref = FolderRef { root: self.cx.root.id, id: link.parent, path: parent };
+        let mut listing = Listing::new(self.cx.scan, folder_ref);
+        let full = self.cx.root.path.join(&path);
         let target = std::fs::canonicalize(&full).and_then(|target| Ok((std::fs::metadata(&full)?, target)));
         let leads = match target {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.context.counters.record_link(
-                    &self.context.counters.broken_links,
+                self.cx.counters.record_link(
+                    &self.cx.counters.broken_links,
                     &full,
                     "a link that leads nowhere",
                 );
@@ -80,18 +76,18 @@ impl Walk {
             }
             // The link may work again later, so nothing behind it is marked missing.
             Err(error) => {
-                add(&self.context.handle.errors, 1);
+                add(&self.cx.handle.errors, 1);
                 self.record_error(&path, &format!("a link that cannot be followed: {error}"));
                 listing.skipped = skipped::unknown(&name, EntryKind::Link);
                 return self.send_listing(listing);
             }
             Ok((_, target)) if full.starts_with(&target) => {
                 let reason = format!("a link back to {}: not followed", display_path(&target));
-                self.context.counters.record_link(&self.context.counters.repeated_links, &full, &reason);
+                self.cx.counters.record_link(&self.cx.counters.repeated_links, &full, &reason);
                 None
             }
             // The target is walked as part of its root.
-            Ok((_, target)) if self.context.roots.iter().any(|root| target.starts_with(root)) => None,
+            Ok((_, target)) if self.cx.roots.iter().any(|root| target.starts_with(root)) => None,
             Ok((metadata, _)) => Some(metadata.is_dir()),
         };
         let below = self.root_folder.below(&listing.folder.path, true);
@@ -104,15 +100,15 @@ impl Walk {
             }
             _ => None,
         };
-        let filter = &self.context.options.filter;
+        let filter = &self.cx.options.filter;
         match (file, link.file) {
             (Some(found), known)
                 if filter.matches_file(&path, &name, None) && filter.matches_stat(&found.stat) =>
             {
                 let stat = Stat { links: LinkKind::ViaSymlink, ..found.stat };
-                add(&self.context.handle.files, 1);
-                add(&self.context.handle.bytes, self.bytes_of(&stat));
-                add_file(&mut listing, &self.context.counters, (name.clone(), stat), known, true);
+                add(&self.cx.handle.files, 1);
+                add(&self.cx.handle.bytes, self.bytes_of(&stat));
+                add_file(&mut listing, &self.cx.counters, (name.clone(), stat), known, true);
             }
             // The filters exclude the target.
             (Some(_), known) => {
@@ -137,13 +133,13 @@ impl Walk {
                     Some(known) if known.removed || known.excluded => listing.returned_folders.push(known.id),
                     Some(_) => {}
                 }
-                let folder_ref = FolderRef { root: self.context.root.id, id, path };
+                let folder_ref = FolderRef { root: self.cx.root.id, id, path };
                 let filesystem = known.and_then(|known| known.filesystem);
                 next = Some(FolderTask {
-                    folder: folder_ref,
+                    folder_ref,
                     filesystem,
                     was_mount_point: false,
-                    parent_filesystem: None,
+                    parent_fs: None,
                     rules: None,
                     via_link: true,
                 });

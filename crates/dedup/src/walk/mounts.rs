@@ -21,13 +21,13 @@ impl Walk {
         if before == now {
             return Ok(true);
         }
-        let identity = |number| self.context.store.catalog().filesystem_identity(number);
+        let identity = |number| self.cx.store.catalog().filesystem_identity(number);
         let both = identity(before)?.zip(identity(now)?);
         Ok(both.is_some_and(|(before, now)| may_be_one_filesystem(&before, &now)))
     }
 
     pub(super) fn warn_disk_replaced(&self, path: &Path) {
-        let root = &self.context.root.path;
+        let root = &self.cx.root.path;
         let path = if path.as_os_str().is_empty() { root.clone() } else { root.join(path) };
         tracing::warn!(
             "another disk is mounted at {} than at the last scan; files that it does not have count as gone",

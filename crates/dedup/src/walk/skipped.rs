@@ -18,7 +18,6 @@ pub(super) fn link(name: &OsStr, target: Option<&[u8]>) -> Skipped {
     }
 }
 
-/// A pipe, socket or device.
 pub(super) fn special(name: &OsStr) -> Skipped {
     entry(name, b's', &[])
 }

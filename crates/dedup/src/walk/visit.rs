@@ -19,7 +19,7 @@ use super::links::DeferredLink;
 use super::skipped;
 use super::{Counters, Walk};
 use crate::catalog_writer::Update;
-use crate::filter::GitignoreRules;
+use crate::filter::IgnoreRules;
 use crate::progress::add;
 use crate::sys::{EntryKind, Folder};
 use crate::walk_hasher::{NewFile, WalkHasher};
@@ -27,35 +27,30 @@ use crate::walk_hasher::{NewFile, WalkHasher};
 /// Entries of a folder written in one listing. A folder may have millions.
 const PART_ENTRIES: usize = 512;
 
-/// A subfolder to be walked.
 pub(super) struct Subfolder {
-    pub(super) folder: FolderRef,
+    pub(super) folder_ref: FolderRef,
     /// The filesystem of the folder when it was last walked.
     pub(super) filesystem: Option<i64>,
     /// Whether it was a mount point then.
     pub(super) was_mount_point: bool,
-    /// The filesystem of the parent folder now.
-    pub(super) parent_filesystem: Option<i64>,
+    pub(super) parent_fs: Option<i64>,
 }
 
-/// Reason why a folder was not listed completely.
 pub(super) enum VisitError {
     Cancelled,
     Unreadable(io::Error),
 }
 
-/// The visit of one folder.
 pub(super) struct Visit<'a> {
     walk: &'a Walk,
     folder: &'a Folder,
-    rules: Option<&'a GitignoreRules>,
+    rules: Option<&'a IgnoreRules>,
     /// Known entries that were not seen yet.
     unseen_files: Unseen<KnownFile>,
     unseen_folders: Unseen<KnownFolder>,
     had_any: bool,
     is_empty: bool,
     pub(super) listing: Listing,
-    /// Subfolders to be walked next.
     pub(super) folders: Vec<Subfolder>,
     /// Whether the folder was reached through a symbolic link.
     pub(super) via_link: bool,
@@ -64,7 +59,6 @@ pub(super) struct Visit<'a> {
     /// Whether a disk that was mounted here may be unmounted: the folder of a root, or a former mount point.
     pub(super) may_be_unmounted: bool,
     skipped: Skipped,
-    /// Files to be read next.
     follow_ups: FollowUps,
     /// Samples of large files, and results of files that changed after they were listed.
     hashes: Vec<FileHash>,
@@ -76,7 +70,7 @@ impl<'a> Visit<'a> {
         folder: &'a Folder,
         folder_ref: &FolderRef,
         known: KnownEntries,
-        rules: Option<&'a GitignoreRules>,
+        rules: Option<&'a IgnoreRules>,
     ) -> Self {
         let had_any = known.files.iter().any(|(_, file)| !file.missing)
             || known.folders.iter().any(|(_, folder)| !folder.removed);
@@ -88,7 +82,7 @@ impl<'a> Visit<'a> {
             unseen_folders: Unseen::new(known.folders),
             had_any,
             is_empty: true,
-            listing: Listing::new(walk.context.scan, folder_ref.clone()),
+            listing: Listing::new(walk.cx.scan, folder_ref.clone()),
             folders: Vec::new(),
             via_link: false,
             keeps_hashes: true,
@@ -103,7 +97,7 @@ impl<'a> Visit<'a> {
         let mut stopped = None;
         let mut names = Vec::new();
         let folder = self.folder;
-        let read = folder.entries(|name, kind| {
+        let read = folder.list(|name, kind| {
             names.push((name.to_owned(), kind));
             if names.len() < PART_ENTRIES {
                 return ControlFlow::Continue(());
@@ -133,7 +127,7 @@ impl<'a> Visit<'a> {
         if self.listing.weight() >= PART_ENTRIES {
             self.send(ListingStatus::Part).map_err(|_| VisitError::Cancelled)?;
         }
-        if self.walk.context.handle.is_cancelled() { Err(VisitError::Cancelled) } else { Ok(()) }
+        if self.walk.cx.handle.is_cancelled() { Err(VisitError::Cancelled) } else { Ok(()) }
     }
 
     fn visit_entry(&mut self, name: OsString, kind: EntryKind) {
@@ -153,23 +147,21 @@ impl<'a> Visit<'a> {
             (EntryKind::File, Some(stat)) => self.visit_file(name, stat),
             (EntryKind::Folder, _) => self.visit_subfolder(name),
             (EntryKind::Link, _) => {
-                add(&self.walk.context.counters.links, 1);
+                add(&self.walk.cx.counters.links, 1);
                 let is_known = || self.unseen_files.has(&name) || self.unseen_folders.has(&name);
                 let takes = self.matches(&name, true);
-                if self.walk.context.root.follow_links
-                    && takes
-                    && (!self.walk.context.options.only_known || is_known())
+                if self.walk.cx.root.follow_links && takes && (!self.walk.cx.options.only_known || is_known())
                 {
                     self.defer_link(&name);
                     return;
                 }
                 self.skipped += skipped::link(&name, self.folder.link_target(&name).ok().as_deref());
-                if self.walk.context.root.follow_links && !takes {
+                if self.walk.cx.root.follow_links && !takes {
                     self.exclude(name);
                 }
             }
             _ => {
-                add(&self.walk.context.counters.special, 1);
+                add(&self.walk.cx.counters.special, 1);
                 self.skipped += skipped::special(&name);
             }
         }
@@ -177,7 +169,7 @@ impl<'a> Visit<'a> {
 
     /// Records an entry that exists but cannot be examined. Its rows stay unchanged.
     fn record_unreadable(&mut self, name: &OsStr, error: &io::Error) {
-        add(&self.walk.context.handle.errors, 1);
+        add(&self.walk.cx.handle.errors, 1);
         self.walk.record_error(&self.path_of(name), &error.to_string());
         self.skipped += skipped::unknown(name, EntryKind::Unknown);
         self.unseen_files.take(name);
@@ -199,7 +191,7 @@ impl<'a> Visit<'a> {
     }
 
     fn matches(&self, name: &OsStr, is_folder: bool) -> bool {
-        let filter = &self.walk.context.options.filter;
+        let filter = &self.walk.cx.options.filter;
         if !filter.tests_names() {
             return true;
         }
@@ -213,10 +205,10 @@ impl<'a> Visit<'a> {
 
     fn visit_file(&mut self, name: OsString, stat: Stat) {
         let known = self.unseen_files.take(&name);
-        let only_known = self.walk.context.options.only_known;
+        let only_known = self.walk.cx.options.only_known;
         // A refresh has no filters, so files that the last scan excluded stay excluded.
         let stays_out = only_known && known.is_some_and(|known| known.excluded);
-        if stays_out || !self.matches(&name, false) || !self.walk.context.options.filter.matches_stat(&stat) {
+        if stays_out || !self.matches(&name, false) || !self.walk.cx.options.filter.matches_stat(&stat) {
             self.skipped += skipped::unknown(&name, EntryKind::File);
             if let Some(known) = known
                 && !known.excluded
@@ -230,17 +222,17 @@ impl<'a> Visit<'a> {
             self.skipped += skipped::unknown(&name, EntryKind::File);
             return;
         }
-        add(&self.walk.context.handle.files, 1);
-        add(&self.walk.context.handle.bytes, self.walk.bytes_of(&stat));
-        add_file(&mut self.listing, &self.walk.context.counters, (name, stat), known, self.keeps_hashes);
+        add(&self.walk.cx.handle.files, 1);
+        add(&self.walk.cx.handle.bytes, self.walk.bytes_of(&stat));
+        add_file(&mut self.listing, &self.walk.cx.counters, (name, stat), known, self.keeps_hashes);
     }
 
     fn visit_subfolder(&mut self, name: OsString) {
         let known = self.unseen_folders.take(&name);
         let path = self.path_of(&name);
-        let only_known = self.walk.context.options.only_known;
+        let only_known = self.walk.cx.options.only_known;
         let elsewhere = || {
-            self.walk.context.options.one_file_system
+            self.walk.cx.options.one_file_system
                 && self.folder.stat(&name, false).is_ok_and(|found| found.stat.device != self.walk.device)
         };
         if self.walk.nested_roots.contains(&path) {
@@ -267,10 +259,10 @@ impl<'a> Visit<'a> {
             Some(_) => {}
         }
         let filesystem = known.and_then(|known| known.filesystem);
-        let folder_ref = FolderRef { root: self.walk.context.root.id, id, path };
+        let folder_ref = FolderRef { root: self.walk.cx.root.id, id, path };
         let was_mount_point = known.is_some_and(|known| known.mount_point);
-        let parent_filesystem = self.listing.filesystem;
-        self.folders.push(Subfolder { folder: folder_ref, filesystem, was_mount_point, parent_filesystem });
+        let parent_fs = self.listing.filesystem;
+        self.folders.push(Subfolder { folder_ref, filesystem, was_mount_point, parent_fs });
     }
 
     /// Leaves a link until all else has been walked.
@@ -284,7 +276,7 @@ impl<'a> Visit<'a> {
     /// Marks the entries that were not seen as missing. Returns the files to be read next.
     pub(super) fn end(mut self) -> TaskResult<FollowUps> {
         let walk = self.walk;
-        if self.may_be_unmounted && self.is_empty && self.had_any && !walk.context.options.allow_empty {
+        if self.may_be_unmounted && self.is_empty && self.had_any && !walk.cx.options.allow_empty {
             let folder_ref = self.listing.folder.clone();
             walk.record_failure(
                 folder_ref,
@@ -299,22 +291,22 @@ impl<'a> Visit<'a> {
         let gone = self.unseen_folders.rest().filter(|(_, known)| !known.removed);
         self.listing.missing_folders.extend(gone.map(|(name, _)| name.clone()));
         self.listing.skipped = self.skipped;
-        self.send(if walk.context.options.only_known { ListingStatus::Known } else { ListingStatus::Whole })?;
+        self.send(if walk.cx.options.only_known { ListingStatus::Known } else { ListingStatus::Whole })?;
         Ok(self.follow_ups)
     }
 
     pub(super) fn send(&mut self, end: ListingStatus) -> TaskResult<()> {
-        let mut next = Listing::new(self.walk.context.scan, self.listing.folder.clone());
+        let mut next = Listing::new(self.walk.cx.scan, self.listing.folder.clone());
         next.filesystem = self.listing.filesystem;
         next.mount_point = self.listing.mount_point;
         let mut listing = std::mem::replace(&mut self.listing, next);
         listing.status = end;
-        let number = self.walk.context.listings.fetch_add(1, Ordering::Relaxed);
-        if let Some(hasher) = &self.walk.context.hasher {
+        let number = self.walk.cx.listings.fetch_add(1, Ordering::Relaxed);
+        if let Some(hasher) = &self.walk.cx.hasher {
             self.hash_new_files(hasher, number, &mut listing);
         }
         self.walk
-            .context
+            .cx
             .updates
             .send(Update::Listing(number, Box::new(listing)))
             .map_err(|_| TaskError::cancelled())?;
@@ -332,7 +324,7 @@ impl<'a> Visit<'a> {
                 other => self.follow_ups.elsewhere.extend(other),
             }
         }
-        for (new_file, hash) in hasher.hash_files(Some(self.folder), here) {
+        for (new_file, hash) in hasher.hash_all(Some(self.folder), here) {
             match (new_file.file, hash) {
                 // Unchanged since it was listed: the hash is written with the row.
                 (
@@ -362,7 +354,7 @@ impl<'a> Visit<'a> {
         let files = (0..).zip(&listing.new_files).filter(|(_, (_, stat))| hasher.accepts(stat));
         let new_file = files.map(|(position, (name, stat))| NewFile {
             root_folder: self.walk.root_folder.clone(),
-            follow_links: self.walk.context.root.follow_links,
+            follow_links: self.walk.cx.root.follow_links,
             folder: folder.clone(),
             name: name.clone(),
             stat: *stat,

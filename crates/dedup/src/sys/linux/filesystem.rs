@@ -61,7 +61,6 @@ fn is_clone(device: u64, id: u64) -> bool {
     before.iter().filter(is_alike).any(|mount| mount.has_identifier(id))
 }
 
-/// A line of `/proc/self/mountinfo`.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount<'a> {
     device: u64,
