@@ -180,17 +180,17 @@ impl Coverage {
             counted(waiting, "file", "that can be duplicates {was} not compared yet"),
             counted(unreadable_files, "file", "could not be read"),
             counted(unreachable_files, "file", "of roots that cannot be reached now {was} not compared"),
-            counted(unreadable_folders, "folder", "could not be read; what is below is not known"),
+            counted(unreadable_folders, "folder", "could not be read; the files below are unknown"),
         ];
-        let unscanned = self
-            .unscanned_folders
-            .iter()
-            .map(|folder| format!("{} was not scanned since its root was removed", display_path(folder)));
+        let unscanned = self.unscanned_folders.iter().map(|folder| {
+            format!("{} has not been scanned since its root was removed", display_path(folder))
+        });
         let unfinished = self.unfinished_roots.iter();
-        let unfinished = unfinished.map(|root| format!("{} was not scanned to its end", display_path(root)));
+        let unfinished =
+            unfinished.map(|root| format!("{} has not been scanned completely", display_path(root)));
         let absent = self.absent_roots.iter().map(|root| {
             let root = display_path(root);
-            format!("{root} cannot be reached now; what is known of it is as its last scan found it")
+            format!("{root} cannot be reached now; its files are listed as of its last scan")
         });
         counts.into_iter().flatten().chain(unscanned).chain(unfinished).chain(absent).collect()
     }

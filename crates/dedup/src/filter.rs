@@ -74,14 +74,10 @@ impl CompiledFilter {
         };
         let Filter { min_size, max_size, newer_than, older_than, .. } = filter;
         if min_size.zip(*max_size).is_some_and(|(min, max)| min > max) {
-            return Err(Error::Invalid(
-                "no file is as large as --min-size and as small as --max-size".into(),
-            ));
+            return Err(Error::Invalid("--min-size is larger than --max-size; no file can match".into()));
         }
         if newer_than.zip(*older_than).is_some_and(|(newer, older)| newer >= older) {
-            return Err(Error::Invalid(
-                "no file is newer than --newer-than and older than --older-than".into(),
-            ));
+            return Err(Error::Invalid("--newer-than is not before --older-than; no file can match".into()));
         }
         Ok(compiled)
     }
@@ -139,7 +135,7 @@ impl IgnoreRules {
         let mut builder = GitignoreBuilder::new(folder);
         for line in text.lines() {
             if let Err(error) = builder.add_line(None, line) {
-                tracing::debug!(folder = %display_path(folder), line, %error, "a line of .gitignore is no pattern");
+                tracing::debug!(folder = %display_path(folder), line, %error, "ignoring invalid line of .gitignore");
             }
         }
         match builder.build() {
@@ -270,7 +266,7 @@ mod tests {
             ("../x", Some("leads out of the scanned folder")),
             ("a/../b", Some("leads out of the scanned folder")),
             ("a//b", Some("single slash")),
-            ("a/./b", Some("leave the dot out")),
+            ("a/./b", Some("remove the dot")),
             ("~/x", Some("home folder")),
         ] {
             let filter = Filter { include: vec![pattern.to_owned()], ..Filter::default() };

@@ -150,5 +150,5 @@ impl<'a> FolderPaths<'a> {
 
 /// A row was deleted after the tree was loaded.
 fn catalog_changed() -> gristmill_store::Error {
-    gristmill_store::Error::Conflict("the catalog was changed meanwhile; ask again".to_owned())
+    gristmill_store::Error::Conflict("the catalog changed during the query; try again".to_owned())
 }

@@ -172,7 +172,7 @@ fn read_with_retries(
             Err(_) => {}
         }
     }
-    Some(unread(ReadResult::Failed(format!("it changed {MAX_ATTEMPTS} times while it was read"))))
+    Some(unread(ReadResult::Failed(format!("changed during each of {MAX_ATTEMPTS} attempts to read it"))))
 }
 
 /// Keeps `LinkKind::ViaSymlink`, because the metadata of an open file does not show that a symbolic link led to it.

@@ -83,12 +83,12 @@ impl Report<'_> {
         page.raw("<meta name=\"referrer\" content=\"no-referrer\"/>\n<title>Duplicates</title>\n<style>\n");
         page.raw(include_str!("report/page.css"))
             .raw("</style>\n</head>\n<body>\n<header><h1>Duplicates</h1>");
-        page.raw("<p class=\"soft\">As the catalog was on ").text(&minute(self.options.now));
+        page.raw("<p class=\"soft\">Catalog as of ").text(&minute(self.options.now));
         page.raw(" UTC</p></header>\n<main>\n");
         self.completeness(page);
         self.headline(page);
         if self.stats.files == 0 {
-            page.raw("<section><p>No file is in the catalog. Register a folder and scan it.</p></section>\n");
+            page.raw("<section><p>The catalog has no files. Scan a folder with <code>gristmill scan FOLDER</code>.</p></section>\n");
         } else {
             self.space(page);
             self.biggest(page);
@@ -99,9 +99,9 @@ impl Report<'_> {
             page.raw("</div>\n");
         }
         self.scanned(page);
-        page.raw("</main>\n<footer>Made by Gristmill. Names of one file on the disk count as one copy. Bytes that ");
+        page.raw("</main>\n<footer>Created by Gristmill. Hard links to one file count as one copy. Bytes that are ");
         page.raw(
-            "are no text, and characters that cannot be seen, are written out.</footer>\n</body>\n</html>\n",
+            "not valid text and invisible characters are shown as escapes.</footer>\n</body>\n</html>\n",
         );
     }
 
@@ -137,19 +137,14 @@ impl Report<'_> {
         let share =
             format!("{} of {} on disk", percent(groups.reclaimable, stats.allocated), bytes(stats.allocated));
         tile("main", "Reclaimable", &bytes(groups.reclaimable), &share);
-        tile(
-            "",
-            "Duplicate groups",
-            &count(groups.total),
-            &counted(groups.files, "file in them", "files in them"),
-        );
+        tile("", "Duplicate groups", &count(groups.total), &counted(groups.files, "file", "files"));
         tile("", "Files", &count(stats.files), &unreadable);
         tile("", "Size", &bytes(stats.bytes), &format!("{} bytes", count(stats.bytes)));
         tile("", "Roots", &count(self.roots.len() as u64), "");
         tile("", "Last scan", day, &hour);
         page.raw("</dl>\n");
         if stats.allocated > 0 {
-            page.raw("<section><h2>What takes the space</h2>");
+            page.raw("<section><h2>Space usage</h2>");
             svg::total(page, groups.reclaimable, stats.kept, stats.allocated);
             page.raw("</section>\n");
         }
@@ -157,15 +152,15 @@ impl Report<'_> {
 
     fn space(&self, page: &mut Page) {
         let stats = self.stats;
-        page.raw("<section><h2>Space by folder</h2><p class=\"soft\">An area is as large as what is in it; the stronger ");
-        page.raw("its colour, the more of it has a copy somewhere.</p>");
+        page.raw("<section><h2>Space by folder</h2><p class=\"soft\">Areas are proportional to size. The stronger the ");
+        page.raw("colour, the larger the share of duplicates.</p>");
         svg::maps(page, &stats.space);
         page.raw("</section>\n");
     }
 
     fn biggest(&self, page: &mut Page) {
         let groups = &self.groups.groups;
-        page.raw("<section><h2>Biggest groups</h2>");
+        page.raw("<section><h2>Largest duplicate groups</h2>");
         self.list_intro(page, groups.len() as u64, self.groups.total, "Files with the same content.");
         let max = groups.first().map_or(0, |group| group.reclaimable);
         page.raw("<ol class=\"groups\">");
@@ -183,10 +178,10 @@ impl Report<'_> {
     fn folders(&self, page: &mut Page) {
         let (identical, others) =
             self.folder_groups.split_at(self.folder_groups.partition_point(|group| group.identical));
-        let what = "Folders with the same contents, whatever they are called.";
+        let what = "Folders with the same contents and layout. Names are ignored.";
         self.folder_groups(page, "Identical folders", what, identical);
-        let what = "Folders with the same contents as far as they were scanned. Each may hold more: entries that \
-            filters leave out, symbolic links, special files. Compare them before you remove one.";
+        let what = "Folders whose scanned files are the same. They may differ in entries that were not scanned: \
+            excluded files, symbolic links and special files. Compare them before you delete one.";
         self.folder_groups(page, "Folders identical apart from entries not scanned", what, others);
     }
 
@@ -229,9 +224,9 @@ impl Report<'_> {
     fn list_intro(&self, page: &mut Page, listed: u64, total: u64, what: &'static str) {
         page.raw("<p class=\"soft\">").raw(what);
         match total {
-            0 => page.raw(" There are none."),
+            0 => page.raw(" None found."),
             _ if listed < total => {
-                page.raw(" The first ").text(&count(listed)).raw(" of ").text(&count(total)).raw(".")
+                page.raw(" Showing ").text(&count(listed)).raw(" of ").text(&count(total)).raw(".")
             }
             _ => page,
         };
@@ -267,7 +262,11 @@ impl Report<'_> {
             svg::bar(page, part, max);
         }
         let others = &places[1.min(places.len())..];
-        page.raw("<details><summary>").text(&counted(others.len() as u64, "other place", "other places"));
+        page.raw("<details><summary>").text(&counted(
+            others.len() as u64,
+            "other location",
+            "other locations",
+        ));
         page.raw("</summary><ul>");
         for other in others.iter().take(self.options.paths) {
             page.raw("<li>");
@@ -284,9 +283,9 @@ impl Report<'_> {
         let types = &self.stats.types;
         let listed = &types[..types.len().min(self.options.types)];
         page.raw("<section><h2>Duplicates by type</h2>");
-        self.list_intro(page, listed.len() as u64, types.len() as u64, "By the ending of the name.");
+        self.list_intro(page, listed.len() as u64, types.len() as u64, "By file name extension.");
         page.raw("<div class=\"wide\"><table><thead><tr><th>Type</th><th class=\"n\">Files</th>");
-        page.raw("<th class=\"n less\">Size</th><th class=\"n less\">With copies</th>");
+        page.raw("<th class=\"n less\">Size</th><th class=\"n less\">Duplicates</th>");
         page.raw(
             "<th class=\"n\">Reclaimable</th><th><span class=\"less\">Share</span></th></tr></thead><tbody>",
         );
@@ -305,16 +304,16 @@ impl Report<'_> {
 
     fn sizes(&self, page: &mut Page) {
         page.raw(
-            "<section><h2>Files by size</h2><p class=\"soft\">From each size to the next; those with a copy ",
+            "<section><h2>Files by size</h2><p class=\"soft\">Each column counts files from its size up to the next. ",
         );
-        page.raw("in colour.</p>");
+        page.raw("Duplicates are in colour.</p>");
         svg::sizes(page, &self.stats.sizes);
         page.raw("</section>\n");
     }
 
     fn scanned(&self, page: &mut Page) {
         page.raw("<section><h2>Roots</h2>");
-        self.list_intro(page, self.roots.len() as u64, self.roots.len() as u64, "Folders that are scanned.");
+        self.list_intro(page, self.roots.len() as u64, self.roots.len() as u64, "Folders you have scanned.");
         page.raw("<div class=\"wide\"><table><thead><tr><th>Folder</th><th class=\"n\">Files</th>");
         page.raw("<th class=\"n\">Size</th><th class=\"n less\">Last scan (UTC)</th></tr></thead><tbody>");
         for root in self.roots {
@@ -332,7 +331,7 @@ impl Report<'_> {
 fn unscanned(group: &FolderGroup) -> String {
     match group.unscanned() {
         Some(entries) => format!("{} not scanned", counted(entries, "entry", "entries")),
-        None => "Scan again to compare entries not scanned".to_owned(),
+        None => "Scan again to compare the entries not scanned".to_owned(),
     }
 }
 

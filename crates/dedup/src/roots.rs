@@ -16,12 +16,15 @@ use crate::sys::{Folder, may_be_one_filesystem};
 /// Returns the path of a folder as it is registered: absolute, without symbolic links.
 pub fn resolve(path: &Path) -> Result<PathBuf> {
     let found = std::fs::canonicalize(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => Error::Root(path.to_path_buf(), "there is no such folder".to_owned()),
+        std::io::ErrorKind::NotFound => Error::Root(path.to_path_buf(), "no such folder".to_owned()),
         _ => Error::Root(path.to_path_buf(), error.to_string()),
     })?;
     match std::fs::metadata(&found) {
         Ok(metadata) if metadata.is_dir() => Ok(found),
-        Ok(_) => Err(Error::Root(path.to_path_buf(), "it is a file; name the folder it is in".to_owned())),
+        Ok(_) => Err(Error::Root(
+            path.to_path_buf(),
+            "not a folder; give the folder that contains this file".to_owned(),
+        )),
         Err(error) => Err(Error::Root(path.to_path_buf(), error.to_string())),
     }
 }
@@ -62,9 +65,9 @@ pub fn named(store: &Store, name_or_path: &Path) -> Result<Root> {
     roots.iter().find(path).or_else(|| roots.iter().find(name)).cloned().ok_or_else(|| {
         let known = roots.iter().map(|root| display_path(&root.path)).collect::<Vec<_>>();
         let known = match known.as_slice() {
-            [] => "none is registered; `gristmill scan FOLDER` registers one".to_owned(),
+            [] => "no root is registered; `gristmill scan FOLDER` registers one".to_owned(),
             known => format!("registered: {}", known.join(", ")),
         };
-        Error::Root(name_or_path.to_path_buf(), format!("it is no root ({known})"))
+        Error::Root(name_or_path.to_path_buf(), format!("not a root ({known})"))
     })
 }

@@ -286,7 +286,7 @@ impl Walk {
         }
         if via_link && !self.is_first_visit_by_link(&folder) {
             let path = self.cx.root.path.join(&folder_ref.path);
-            let reason = "another link leads to the same folder; it is not walked twice";
+            let reason = "another symbolic link leads to the same folder; not followed";
             self.cx.counters.record_link(&self.cx.counters.repeated_links, &path, reason);
             let skipped = self.skipped_link(&folder_ref.path, name);
             return self.record_missing(&folder_ref, skipped);

@@ -103,7 +103,7 @@ fn page_numbers_match_the_catalog() {
         "<dt>Reclaimable</dt><dd>270 B <small>28 % of 979 B on disk",
         "<dt>Size</dt><dd>979 B",
         "539 B everything else (55 %)",
-        "<dt>Duplicate groups</dt><dd>2 <small>6 files in them",
+        "<dt>Duplicate groups</dt><dd>2 <small>6 files",
         "<dt>Files</dt><dd>12 <small>1 unreadable",
         "<dt>Last scan</dt><dd>2026-03-04 <small>05:06 UTC",
         // 3 pictures, 2 of them too many; 3 texts, of which 2 are names of one file.
@@ -237,6 +237,6 @@ fn long_lists_are_truncated() {
     let group = |n: u64| (0..90).map(move |m| file(format!("{n}/{m}.x{n}"), Hashed(10 + n, 1)));
     trees.root("/r", &(0..30).flat_map(group).collect::<Vec<_>>(), &[], &[]);
     let page = page(&trees);
-    assert_eq!(page.matches("The first 15 of 30.").count(), 2, "groups and types");
+    assert_eq!(page.matches("Showing 15 of 30.").count(), 2, "groups and types");
     assert!(page.contains("and 39 more"));
 }

@@ -24,11 +24,13 @@ pub(super) fn compile(
         let mut glob = GlobBuilder::new(&glob_text);
         glob.literal_separator(true).backslash_escape(true).case_insensitive(ignore_case);
         let glob = glob.build().map_err(|error| {
-            Error::Invalid(format!("{pattern:?} is not a pattern: {}. An example: '*.tmp'", error.kind()))
+            Error::Invalid(format!("invalid pattern {pattern:?}: {}; example: '*.tmp'", error.kind()))
         })?;
         set.add(glob);
     }
-    set.build().map_err(|error| Error::Invalid(format!("the patterns are too many or too large: {error}")))
+    set.build().map_err(|error| {
+        Error::Invalid(format!("cannot compile the patterns: {error}; use fewer or shorter ones"))
+    })
 }
 
 /// Returns the glob for paths in `root`, or `None` if the pattern applies to another root.
@@ -36,7 +38,7 @@ fn glob_in_root(pattern: &str, root: &Path, roots: &[PathBuf]) -> Result<Option<
     let plain = pattern.trim_end_matches('/');
     let from_here = plain.strip_prefix("./").map(|rest| rest.trim_start_matches("./"));
     if plain.is_empty() || plain == "." || from_here.is_some_and(|rest| rest.is_empty() || rest == ".") {
-        return Err(Error::Invalid(format!("{pattern:?} is a pattern for nothing. An example: '*.tmp'")));
+        return Err(Error::Invalid(format!("pattern {pattern:?} matches nothing; example: '*.tmp'")));
     }
     if let Some(rest) = from_here {
         return Ok(Some(rest.to_owned()));
@@ -87,10 +89,10 @@ pub(super) fn cannot_match(pattern: &str, roots: &[PathBuf]) -> Option<String> {
         return Some(format!("it leads out of the scanned folder by \"..\"; {SYNTAX}"));
     }
     if relative.contains("//") {
-        return Some("no path has \"//\" in it; write a single slash".to_owned());
+        return Some("no path contains \"//\"; use a single slash".to_owned());
     }
     if parts().any(|part| part == ".") {
-        return Some("no path has \"/./\" in it; leave the dot out".to_owned());
+        return Some("no path contains \"/./\"; remove the dot".to_owned());
     }
     if relative.starts_with("~/") {
         return Some(format!("\"~\" is not replaced by your home folder; {SYNTAX}"));

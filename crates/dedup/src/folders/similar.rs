@@ -138,7 +138,8 @@ pub struct Side {
 /// while the other folder has no such wrapper around it. One of several identical folders represents them all.
 pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFolders> {
     if options.min_similarity > 100 {
-        let text = format!("a similarity is between 0 and 100 percent, not {}", options.min_similarity);
+        let text =
+            format!("the similarity must be between 0 and 100 percent, not {}", options.min_similarity);
         return Err(Error::Invalid(text));
     }
     let tree = Tree::load(store, name_hash)?;

@@ -179,7 +179,7 @@ pub(super) fn sizes(page: &mut Page, sizes: &[SizeStats]) {
         let rect = |height: f64| Rect { x: x + 3.0, y: floor - height, width: column - 6.0, height };
         page.raw("<g><title>").text(if at == 0 { "empty" } else { "from " });
         page.text(if at == 0 { "" } else { tick }).raw(" · ").text(&counted(sizes.files, "file", "files"));
-        page.raw(" · ").text(&bytes(sizes.bytes)).raw(" · with copies: ").text(&count(sizes.duplicates));
+        page.raw(" · ").text(&bytes(sizes.bytes)).raw(" · duplicates: ").text(&count(sizes.duplicates));
         page.raw("</title>");
         rectangle(page, rect(all), "rest", "", 2.0);
         rectangle(page, rect(copies), "reclaimable", "", 2.0);

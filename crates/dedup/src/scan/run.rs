@@ -323,7 +323,7 @@ impl ScanRun<'_> {
         let roots = self.all.iter().filter(|root| !self.absent.contains(&root.id));
         let (open_roots, absent) = OpenRoots::open(self.store, roots, &scanned, &walked);
         for root in absent {
-            tracing::info!(root = %display_path(&root.path), "cannot be reached; its files are not read");
+            tracing::info!(root = %display_path(&root.path), "root cannot be reached; its files are not read");
             self.absent.insert(root.id);
         }
         self.open_root_ids = open_roots.ids();
@@ -381,7 +381,7 @@ impl ScanRun<'_> {
         let report: Report =
             if self.handle.is_cancelled() { pool.shutdown(SHUTDOWN_TIMEOUT) } else { pool.join() };
         for task in &report.abandoned {
-            tracing::warn!(%task, "did not stop in time and is left behind");
+            tracing::warn!(%task, "task did not stop in time and was abandoned");
         }
         // After a cancellation, all tasks fail as cancelled.
         let is_cancellation = |failure: &&Failure| {

@@ -73,7 +73,7 @@ impl Folder {
     pub(crate) fn file(&self, name: &OsStr) -> io::Result<File> {
         match self.stat(name, false)?.kind {
             EntryKind::File => self.linked_file(name),
-            _ => Err(io::Error::other("it is not a file any more")),
+            _ => Err(io::Error::other("no longer a regular file")),
         }
     }
 

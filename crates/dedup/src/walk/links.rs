@@ -67,22 +67,18 @@ impl Walk {
         let target = std::fs::canonicalize(&full).and_then(|target| Ok((std::fs::metadata(&full)?, target)));
         let leads = match target {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.cx.counters.record_link(
-                    &self.cx.counters.broken_links,
-                    &full,
-                    "a link that leads nowhere",
-                );
+                self.cx.counters.record_link(&self.cx.counters.broken_links, &full, "broken symbolic link");
                 None
             }
             // The link may work again later, so nothing behind it is marked missing.
             Err(error) => {
                 add(&self.cx.handle.errors, 1);
-                self.record_error(&path, &format!("a link that cannot be followed: {error}"));
+                self.record_error(&path, &format!("cannot follow symbolic link: {error}"));
                 listing.skipped = skipped::unknown(&name, EntryKind::Link);
                 return self.send_listing(listing);
             }
             Ok((_, target)) if full.starts_with(&target) => {
-                let reason = format!("a link back to {}: not followed", display_path(&target));
+                let reason = format!("symbolic link back to {}; not followed", display_path(&target));
                 self.cx.counters.record_link(&self.cx.counters.repeated_links, &full, &reason);
                 None
             }

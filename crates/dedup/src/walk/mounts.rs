@@ -11,9 +11,8 @@ use crate::error::Result;
 use crate::sys::{Folder, may_be_one_filesystem};
 
 /// Reason why a folder whose disk is not mounted is not walked.
-pub(super) const UNMOUNTED: &str = "it is not on the disk that it was on when it was last scanned, and no disk is \
-    mounted on it. Is its disk mounted? No file is marked as gone; give --allow-empty if the files \
-    that were there are deleted";
+pub(super) const UNMOUNTED: &str = "not on the disk of its last scan, and no disk is mounted on it. Is its disk mounted? No file is \
+    marked missing; use --allow-empty if its files were deleted";
 
 impl Walk {
     /// Whether two catalog numbers of filesystems can be those of one filesystem.
@@ -30,7 +29,7 @@ impl Walk {
         let root = &self.cx.root.path;
         let path = if path.as_os_str().is_empty() { root.clone() } else { root.join(path) };
         tracing::warn!(
-            "another disk is mounted at {} than at the last scan; files that it does not have count as gone",
+            "another disk is mounted at {} than at the last scan; files that it lacks are marked missing",
             display_path(&path)
         );
     }

@@ -280,8 +280,8 @@ impl<'a> Visit<'a> {
             let folder_ref = self.listing.folder.clone();
             walk.record_failure(
                 folder_ref,
-                "it is empty, and was not when it was last scanned. Is its disk mounted? \
-                 Nothing counts as gone; --allow-empty if it really is empty",
+                "empty now, but had files at the last scan. Is its disk mounted? \
+                 No file is marked missing; use --allow-empty if its files were deleted",
             )?;
             return Ok(FollowUps::default());
         }

@@ -131,7 +131,7 @@ impl Round {
     fn emptied(&self, summary: &ScanSummary) -> Vec<PathBuf> {
         let samples = summary.error_samples.iter();
         let folders = samples.filter_map(|sample| {
-            sample.split_once(": it is empty").or_else(|| sample.split_once(": it is not on the disk"))
+            sample.split_once(": empty now").or_else(|| sample.split_once(": not on the disk"))
         });
         let folders = folders.map(|(path, _)| PathBuf::from(path));
         folders.filter(|path| self.disk.is_inner_mount_point(path)).collect()
@@ -140,7 +140,7 @@ impl Round {
     /// Roots that a disk was mounted on and that are on their parent's filesystem now: refused, whatever is in them.
     fn unmounted(&self, op: &ScanOp, summary: &ScanSummary) -> Vec<PathBuf> {
         let samples = summary.error_samples.iter();
-        let roots = samples.filter_map(|sample| sample.split_once(": it is not on the disk"));
+        let roots = samples.filter_map(|sample| sample.split_once(": not on the disk"));
         let roots = roots.map(|(path, _)| PathBuf::from(path));
         roots.filter(|path| !op.allow_empty && self.disk.is_unmounted_root(path)).collect()
     }

@@ -62,7 +62,7 @@ fn symlinks_to_outside_files_and_folders_are_followed_on_request() {
     fs::remove_file(fixture.outside("b")).expect("removed");
     let summary = fixture.scan();
     assert_eq!((summary.new_files, summary.removed_files), (1, 1));
-    lists_link(&summary, "to b: a link that leads nowhere");
+    lists_link(&summary, "to b: broken symbolic link");
     fixture.store.roots().follow_links(fixture.root.id, false).expect("a setting");
     let roots = fixture.store.roots().list().expect("roots");
     assert_eq!(fixture.scan_all(&roots, &ScanOptions::default()).removed_files, 4);
@@ -76,9 +76,9 @@ fn broken_symlink_is_listed_and_counted() {
     fixture.symlink("nowhere", "n");
     fixture.symlink("m", "m");
     let summary = fixture.scan();
-    lists_link(&summary, "tree/n: a link that leads nowhere");
+    lists_link(&summary, "tree/n: broken symbolic link");
     assert_eq!((summary.broken_links, summary.repeated_links, summary.errors), (1, 0, 1), "{summary:?}");
-    has_error(&summary, "tree/m: a link that cannot be followed");
+    has_error(&summary, "tree/m: cannot follow symbolic link");
     fixture.assert_files(&["a"]);
 }
 
@@ -91,7 +91,7 @@ fn symlink_cycle_is_listed_and_walked_once() {
     fixture.symlink(fixture.outside(""), "out");
     let summary = fixture.scan();
     for path in ["f/back", "f/up", "out"] {
-        lists_link(&summary, &format!("tree/{path}: a link back to"));
+        lists_link(&summary, &format!("tree/{path}: symbolic link back to"));
     }
     assert_eq!((summary.broken_links, summary.repeated_links, summary.errors), (0, 3, 0), "{summary:?}");
     fixture.assert_files(&["f/a"]);
@@ -102,7 +102,7 @@ fn symlink_cycle_is_listed_and_walked_once() {
     fixture.symlink(fixture.outside("o"), "o");
     let summary = fixture.scan();
     fixture.assert_files(&["o/a"]);
-    lists_link(&summary, "o/self: another link leads to the same folder");
+    lists_link(&summary, "o/self: another symbolic link leads to the same folder");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn first_of_several_symlinks_to_a_folder_is_walked() {
                 fixture.scan_with(&ScanOptions { workers: Some(workers), ..ScanOptions::default() });
             fixture.assert_files(&["a/a", "a/sub/b"]);
             for name in ["b", "m", "z"] {
-                lists_link(&summary, &format!("tree/{name}: another link leads to the same folder"));
+                lists_link(&summary, &format!("tree/{name}: another symbolic link leads to the same folder"));
             }
         }
     }

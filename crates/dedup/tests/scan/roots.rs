@@ -109,12 +109,12 @@ fn folder_is_one_root_whatever_path_names_it() {
 #[test]
 fn path_that_is_not_a_folder_is_refused_with_a_reason() {
     let fixture = Fixture::of(&FILES);
-    for (word, why) in [("nothing", "no such folder"), ("tree/a", "it is a file")] {
+    for (word, why) in [("nothing", "no such folder"), ("tree/a", "not a folder")] {
         let error = roots::resolve(&fixture.outside(word)).expect_err("no folder");
         assert!(error.is_user_error() && error.to_string().contains(why), "{error}");
     }
     let error = roots::named(&fixture.store, "nothing".as_ref()).expect_err("no root").to_string();
-    assert!(error.contains("it is no root") && error.contains("tree"), "{error}");
+    assert!(error.contains("not a root") && error.contains("tree"), "{error}");
 }
 
 #[test]
