@@ -1,4 +1,4 @@
-//! Identical and similar folders: cases one by one, then random trees against a plain search of all pairs.
+//! Tests identical and similar folders: single cases, then random trees against a naive search of all pairs.
 
 #[path = "trees/naive.rs"]
 mod naive;
@@ -55,7 +55,7 @@ fn check_default(files: &[(&str, trees::FileContent)], expected: &[&[&str]]) {
 fn names_are_ignored_but_layout_is_compared() {
     check_default(&[("a/1", X), ("a/2", Y), ("b/3", Y), ("b/4", X)], &[&["a", "b"]]);
     check_default(&[("a/1", X), ("a/s/2", Y), ("b/3", Y), ("b/s/4", X)], &[]);
-    // As often, too.
+    // Contents must occur equally often.
     check_default(&[("a/1", X), ("a/2", X), ("b/1", X)], &[]);
 }
 
@@ -63,7 +63,7 @@ fn names_are_ignored_but_layout_is_compared() {
 fn only_outermost_identical_folders_are_listed() {
     let both = [("a/s/t/1", X), ("a/2", Y), ("b/s/t/1", X), ("b/2", Y)];
     check_default(&both, &[&["a", "b"]]);
-    // A third one elsewhere brings what is inside back.
+    // A third copy elsewhere makes the inner folders listed again.
     let third = [&both[..], &[("c/t/1", X), ("c/3", Z)]].concat();
     check_default(&third, &[&["a", "b"], &["a/s/t", "b/s/t", "c/t"]]);
 }
@@ -144,7 +144,7 @@ fn hard_links_are_not_reclaimable() {
         assert_eq!(by_path(&found), [["a", "b"]], "{what:?}");
         assert_eq!((found[0].files, found[0].bytes, found[0].reclaimable), (1, 10, expected));
     }
-    // One of them has its two files as one on the disk. The other one, which takes more, is kept.
+    // The two files of `a` are one inode. `b`, which occupies more space, is kept.
     let files = [linked("a/1", X, 9), linked("a/2", X, 9), file("b/1", X), file("b/2", X)];
     let found = folders::find_identical(&store(&files, &[], &[]).store, &FolderOptions::default())
         .expect("an answer");
@@ -162,22 +162,23 @@ fn reclaimable_counts_allocated_bytes_of_files_that_are_freed() {
     };
     let linked = |path: &str, links, inode| TestFile { inode, links, ..file(path, X) };
     let one = |path: &str, allocated| TestFile { links: LinkKind::Single, allocated, ..file(path, X) };
-    // Sparse: the one that takes most is kept.
+    // Sparse files: the one that occupies most space is kept.
     assert_eq!(freed(&[one("a/1", Some(4)), one("b/1", Some(7))]), (10, 4, 10));
-    // Two files, though they look like one on a disk that took the place of another.
+    // Two files that had the same inode on disks mounted in turn.
     let single = |path, ctime_ns| TestFile { ctime_ns, ..linked(path, LinkKind::Single, 9) };
     assert_eq!(freed(&[single("a/1", 1), single("b/1", 2)]), (10, 10, 10));
-    // Another path to b's file goes with it; a stale link count does not tell how many names there are.
+    // Another path to b's file is removed with it. A link count that is out of date does not tell how many names there
+    // are.
     let copy = one("a/1", None);
     let others = [single("c/1", 1), file("c/2", Unique(1))];
     assert_eq!(freed(&[vec![copy.clone(), single("b/1", 1)], others.to_vec()].concat()), (10, 10, 10));
     let others = [linked("c/1", LinkKind::HardLinked, 9), file("c/2", Unique(1))];
     assert_eq!(freed(&[vec![copy, single("b/1", 1)], others.to_vec()].concat()), (10, 0, 0));
-    // A name elsewhere keeps the file: a is kept, b frees nothing.
+    // Another name keeps the file: a is kept, and removing b frees nothing.
     let hard = |path| linked(path, LinkKind::HardLinked, 9);
     assert_eq!(freed(&[one("a/1", None), hard("b/1"), hard("c/1"), file("c/2", Unique(1))]), (10, 0, 0));
     assert_eq!(freed(&[one("a/1", None), hard("b/1")]), (10, 10, 10));
-    // What a symbolic link leads to lies elsewhere.
+    // The target of a symbolic link is stored elsewhere.
     let via = |path| linked(path, LinkKind::ViaSymlink, 9);
     assert_eq!(freed(&[one("a/1", None), via("b/1")]), (10, 0, 0));
 }
@@ -193,7 +194,7 @@ fn folder_reached_by_two_paths_is_not_identical_to_itself() {
     let single = |path: &str, inode| at(path, LinkKind::Single, inode);
     assert_eq!(groups(&[single("a/1", 9), single("b/1", 9)]), [[""; 0]; 0]);
     assert_eq!(groups(&[single("a/1", 9), at("b/1", LinkKind::ViaSymlink, 9)]), [[""; 0]; 0]);
-    // Hard links are names that can be removed each by itself.
+    // Hard links can be removed separately.
     let hard = |path| at(path, LinkKind::HardLinked, 9);
     assert_eq!(groups(&[hard("a/1"), hard("b/1")]), [["a", "b"]]);
     // Copies in such a folder are listed once.
@@ -201,7 +202,7 @@ fn folder_reached_by_two_paths_is_not_identical_to_itself() {
     assert_eq!(groups(&twice.concat()), [["a/p", "a/q"]]);
 }
 
-/// Folders with the same files, and with these entries that were not scanned.
+/// Checks folders with the same files and with these skipped entries.
 #[track_caller]
 fn check_unscanned(
     entries: &[(&str, &str, Option<&str>)],
@@ -238,22 +239,22 @@ fn folders_are_identical_only_if_their_unscanned_entries_are() {
     let inner: &[&str] = &["a/s", "b/s"];
     let link = |folder, name, target| (folder, name, Some(target));
     check_unscanned(&[], true, &[(true, Some(0), top)]);
-    // The same links, wherever they are below.
+    // Equal links on every level.
     let same = [link("a", "l", "t"), link("b", "l", "t"), link("a/s", "m", "u"), link("b/s", "m", "u")];
     check_unscanned(&same, true, &[(true, Some(4), top)]);
     check_unscanned(&same, false, &[(true, Some(4), top)]);
-    // Names count when asked.
+    // Names are compared on request.
     let names = [link("a", "l", "t"), link("b", "m", "t")];
     check_unscanned(&names, false, &[(true, Some(2), top)]);
     check_unscanned(&names, true, &[(true, Some(0), inner), (false, Some(2), top)]);
-    // Other targets, or another number of them. What is inside is identical all the same.
+    // Different targets, or a different number of links. The inner folders are still identical.
     let targets = [link("a", "l", "t"), link("b", "l", "u")];
     check_unscanned(&targets, false, &[(true, Some(0), inner), (false, Some(2), top)]);
     let more = [link("a", "l", "t"), link("b", "l", "t"), link("b", "m", "t")];
     check_unscanned(&more, false, &[(true, Some(0), inner), (false, Some(3), top)]);
-    // In another place.
+    // The same link in another subfolder.
     check_unscanned(&[link("a", "l", "t"), link("b/s", "l", "t")], true, &[(false, Some(2), top)]);
-    // What is not known is never the same.
+    // Unknown entries are never equal.
     check_unscanned(
         &[("a", "n", None), ("b", "n", None)],
         true,
@@ -279,10 +280,10 @@ fn folder_around_a_removed_root_is_not_identical() {
     let found = || folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
     assert!(found().is_empty());
     trees.store.roots().remove(inner).expect("removed");
-    assert_eq!(found(), [], "what is in a/x is not known");
+    assert_eq!(found(), [], "the contents of a/x are unknown");
 }
 
-/// The numbers of rows depend on which root was scanned first, and on which folder a worker came to first.
+/// Row ids depend on the order in which roots and folders are scanned.
 #[test]
 fn order_of_rows_does_not_change_what_is_listed() {
     let linked = |path: &str, what| TestFile { inode: 9, links: LinkKind::HardLinked, ..file(path, what) };
@@ -347,10 +348,10 @@ fn nested_root_counts_as_a_folder_of_the_outer_root() {
     let mut trees = store(&files, &[], &[]);
     trees.store.roots().register("/r/a/x".as_ref()).expect("a root");
     let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
-    assert_eq!(by_path(&found), [["a", "b"]], "taken over");
+    assert_eq!(by_path(&found), [["a", "b"]], "rows of the nested root");
     trees.root("/r/b/new", &[file("3", Z)], &[], &[]);
     let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
-    assert_eq!(by_path(&found), [["", "b/x"]], "one has more in it now");
+    assert_eq!(by_path(&found), [["", "b/x"]], "b has another root");
     trees.store.roots().register("/r/a/never".as_ref()).expect("a root");
     trees
         .store
@@ -358,7 +359,7 @@ fn nested_root_counts_as_a_folder_of_the_outer_root() {
         .remove(trees.store.roots().at("/r/b/new".as_ref()).expect("r").expect("r").id)
         .expect("r");
     let found = folders::find_identical(&trees.store, &FolderOptions::default()).expect("an answer");
-    assert_eq!(by_path(&found), [["", "b/x"]], "what was never scanned is not known");
+    assert_eq!(by_path(&found), [["", "b/x"]], "an unscanned root is unknown");
 }
 
 #[test]
@@ -371,7 +372,7 @@ fn missing_files_and_folders_are_ignored() {
     assert!(found().is_empty());
     let catalog = trees.store.catalog();
     let root = trees.store.roots().list().expect("roots")[0].id;
-    let top = catalog.root_folder(root).expect("its top");
+    let top = catalog.root_folder(root).expect("its root folder");
     let inner = catalog.known_entries(&top, true).expect("its folders").folders;
     let listing = |name: &str| {
         let id = inner.iter().find(|(known, _)| known == name).map(|(_, folder)| folder.id);
@@ -382,11 +383,11 @@ fn missing_files_and_folders_are_ignored() {
     a.missing_files = known.iter().filter(|(name, _)| name == "2").map(|(_, file)| file.id).collect();
     b.missing_folders = vec!["s".into()];
     catalog.record(vec![a]).expect("recorded");
-    assert!(found().is_empty(), "there is more in b");
+    assert!(found().is_empty(), "b has another folder");
     catalog.record(vec![b]).expect("recorded");
     assert_eq!(found(), [["a", "b"]]);
     catalog.record(vec![listing("c")]).expect("recorded");
-    assert_eq!(found(), [["a", "b", "c"]], "read to its end");
+    assert_eq!(found(), [["a", "b", "c"]], "c was read completely");
 }
 
 fn similar(files: &[(&str, trees::FileContent)], min_similarity: u8) -> SimilarFolders {
@@ -439,21 +440,21 @@ fn check_pairs(files: &[(&str, trees::FileContent)], expected: &[(&str, &str, u6
 
 #[test]
 fn outermost_pair_with_the_highest_similarity_is_listed() {
-    // The outermost of those that are as much alike.
+    // The outermost of pairs with equal similarity.
     check_pairs(&[("a/p/1", X), ("a/p/2", Y), ("b/q/1", X)], &[("a", "b", 50)]);
-    // Inside a pair that is less alike.
+    // A pair inside a less similar one.
     let inner = [("a/p/1", X), ("a/p/2", Y), ("a/p/3", Z), ("b/p/1", X), ("b/p/2", Y), ("b/p/3", Z)];
     let outer = [("a/p/x", Unique(1)), ("a/y", Unique(2)), ("b/z", Unique(3))];
     check_pairs(&[&inner[..], &outer].concat(), &[("a/p", "b/p", 75), ("a", "b", 50)]);
-    // Identical ones are not, nor what only adds to one of them.
+    // Identical folders are not listed, nor pairs that only add files to one of them.
     check_pairs(&inner, &[]);
     check_pairs(&[&inner[..], &outer[1..2]].concat(), &[("a", "b", 75)]);
     let with_more =
         [("a/p/1", X), ("a/p/2", Y), ("a/y", Unique(2)), ("b/1", X), ("b/2", Y), ("c", Unique(4))];
     check_pairs(&with_more, &[]);
-    // The same files in other places are not identical.
+    // The same files in other subfolders are not identical.
     check_pairs(&[("a/p/1", X), ("a/2", Y), ("b/1", X), ("b/2", Y)], &[("a", "b", 100)]);
-    // Nor is one folder inside the other.
+    // A folder and its subfolder are not a pair.
     check_pairs(&[("a/1", X), ("a/p/1", X), ("a/p/2", Y)], &[]);
 }
 
@@ -497,7 +498,7 @@ fn identical_folders_are_represented_by_one_in_pairs() {
     let mut files = Vec::new();
     for folder in ["a", "b", "c"] {
         files.extend([file(format!("{folder}/1"), X), file(format!("{folder}/2"), Y)]);
-        // Alike inside each of them, too.
+        // Each folder is also similar to its subfolder.
         files.extend([file(format!("{folder}/in/3"), Y), file(format!("{folder}/in/4"), Z)]);
     }
     files.push(file("c/more", Unique(1)));
@@ -517,8 +518,8 @@ fn unread_files_of_equal_size_are_not_known_to_differ() {
     assert!(found.pairs[0].differing.items[0].known, "of different sizes");
 }
 
-/// 10,000 folders, in every one of them the same licence and an empty file: every two share a content. A third one
-/// is in one other folder, too.
+/// Checks 10,000 folders that all contain the same licence and an empty file, so that every two share a content. A
+/// third content is in one other folder.
 fn check_popular(other: impl Fn(u64) -> u64, total: usize) {
     let count = 10_000;
     let mut files = Vec::new();
@@ -532,7 +533,7 @@ fn check_popular(other: impl Fn(u64) -> u64, total: usize) {
     let trees = store(&files, &[], &[]);
     let options = SimilarOptions { limit: 3, ..SimilarOptions::default() };
     let found = folders::find_similar(&trees.store, &options).expect("an answer");
-    // Licence, empty file and the shared one of five.
+    // Three of five files match: licence, empty file and the shared one.
     assert_eq!((found.total, found.pairs.len(), found.pairs[0].similarity), (total, 3, 60.0));
     assert!(found.proposed < 8 * count, "{} pairs proposed", found.proposed);
     assert!(found.compared < 2 * count, "{} pairs compared", found.compared);
@@ -540,9 +541,9 @@ fn check_popular(other: impl Fn(u64) -> u64, total: usize) {
 
 #[test]
 fn popular_contents_propose_no_pairs() {
-    // Neighbours: the ten outermost folders are alike by twos, and that says it all.
+    // Neighbours share a file: the ten outermost folders form five similar pairs, which represent all others.
     check_popular(|n| n / 2, 5);
-    // Anywhere.
+    // Random folders share a file.
     let mut places: Vec<u64> = (0..10_000).collect();
     let mut random = 1_u64;
     for at in (1..places.len()).rev() {
@@ -573,6 +574,6 @@ proptest! {
 #[test]
 fn similarity_above_100_percent_is_refused() {
     let options = SimilarOptions { min_similarity: 101, ..SimilarOptions::default() };
-    let error = folders::find_similar(&CatalogFixture::new().store, &options).expect_err("no percentage");
+    let error = folders::find_similar(&CatalogFixture::new().store, &options).expect_err("an error");
     assert!(error.is_user_error());
 }

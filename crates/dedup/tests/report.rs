@@ -1,4 +1,4 @@
-//! The page: well-formed, nothing but text from names, numbers as the catalog has them.
+//! Tests that the page is well-formed, that names add only text, and that its numbers match the catalog.
 
 mod trees;
 
@@ -13,7 +13,7 @@ fn page(trees: &CatalogFixture) -> String {
     report::html(&trees.store, &ReportOptions::new(trees.store.now())).expect("a page")
 }
 
-/// Walks the page as XML: every tag is closed, every attribute quoted, every entity one of five. Calls `text` with
+/// Parses the page as XML: every tag is closed, every attribute quoted, every entity one of five. Calls `text` with
 /// every text.
 #[track_caller]
 fn check_form(page: &str, mut text: impl FnMut(&str)) {
@@ -23,7 +23,7 @@ fn check_form(page: &str, mut text: impl FnMut(&str)) {
         assert!(!before.contains('>') || open.last().is_some_and(|tag| tag == "style"), "{before}");
         check_entities(before);
         text(before);
-        // Quoted values have no bracket in them: those are escaped.
+        // Quoted values contain no bracket, because brackets are escaped.
         let (tag, after) = after.split_once('>').expect("the end of a tag");
         rest = after;
         assert!(!tag.contains('<'), "{tag}");
@@ -106,10 +106,10 @@ fn page_numbers_match_the_catalog() {
         "<dt>Duplicate groups</dt><dd>2 <small>6 files",
         "<dt>Files</dt><dd>12 <small>1 unreadable",
         "<dt>Last scan</dt><dd>2026-03-04 <small>05:06 UTC",
-        // 3 pictures, 2 of them too many; 3 texts, of which 2 are names of one file.
+        // Three pictures, two of them reclaimable; three texts, two of which are names of one file.
         "<td>jpg</td><td class=\"n\">3</td><td class=\"n less\">300 B</td><td class=\"n less\">3</td><td class=\"n\">200 B</td>",
         "<td>txt</td><td class=\"n\">3</td><td class=\"n less\">140 B</td><td class=\"n less\">3</td><td class=\"n\">70 B</td>",
-        // Two names of one file are no copies.
+        // Two names of one file are not copies.
         "<td>(none)</td><td class=\"n\">5</td><td class=\"n less\">39 B</td><td class=\"n less\">0</td><td class=\"n\">0 B</td>",
         "<b>200 B</b> <span class=\"soft\">of 3 × 100 B</span>",
         "<b>70 B</b> <span class=\"soft\">of 2 × 70 B</span>",
@@ -131,7 +131,7 @@ fn reclaimable_counts_allocated_bytes_and_matches_the_groups() {
     let files = [
         planned("a.img", 100, 0, LinkKind::Single),
         planned("b.img", 300, 0, LinkKind::Single),
-        // What a link leads to is kept.
+        // The target of a link is kept.
         planned("link.raw", 500, 9, LinkKind::ViaSymlink),
         TestFile { allocated: Some(70), ..file("c.txt", Hashed(90, 2)) },
         TestFile { allocated: Some(60), ..file("d.txt", Hashed(90, 2)) },

@@ -1,4 +1,4 @@
-//! What the catalog says, asked through the library.
+//! Queries the catalog through the library.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -12,46 +12,46 @@ pub(crate) fn open(path: &Path) -> Store {
     Store::options().durability(Durability::Normal).open(path).expect("a store")
 }
 
-/// A row of a file.
+/// State of a file row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileRow {
     pub(crate) size: u64,
     pub(crate) missing: bool,
-    /// Left out by filters.
+    /// Whether the filters exclude the file.
     pub(crate) excluded: bool,
 }
 
-/// The rows of a root, by their paths in it.
+/// The file rows of a root, by path relative to it.
 pub(crate) type Rows = BTreeMap<PathBuf, FileRow>;
 
 pub(crate) fn rows(store: &Store, root: i64) -> Result<Rows> {
     let catalog = store.catalog();
     let mut next = vec![catalog.root_folder(root)?];
     let mut rows = Rows::new();
-    while let Some(place) = next.pop() {
-        let known = catalog.known_entries(&place, true)?;
+    while let Some(parent) = next.pop() {
+        let known = catalog.known_entries(&parent, true)?;
         for (name, file) in known.files {
             let (size, missing, excluded) = (file.stat.size, file.missing, file.excluded);
-            rows.insert(place.path.join(name), FileRow { size, missing, excluded });
+            rows.insert(parent.path.join(name), FileRow { size, missing, excluded });
         }
         let below = |(name, folder): (_, gristmill_store::catalog::KnownFolder)| FolderRef {
             root,
             id: Some(folder.id),
-            path: place.path.join::<std::ffi::OsString>(name),
+            path: parent.path.join::<std::ffi::OsString>(name),
         };
         next.extend(known.folders.into_iter().map(below));
     }
     Ok(rows)
 }
 
-/// Whether the root's own folder has a row of something that is there.
+/// Whether the folder of the root has a row of an entry that is not missing.
 pub(crate) fn had_any(store: &Store, root: i64) -> Result<bool> {
     let known = store.catalog().known_entries(&store.catalog().root_folder(root)?, true)?;
     Ok(known.files.iter().any(|(_, file)| !file.missing)
         || known.folders.iter().any(|(_, folder)| !folder.removed))
 }
 
-/// The files whose contents are known, by their full paths, and by which algorithm.
+/// Files with a known hash, by absolute path, with the algorithm.
 pub(crate) fn hashed(store: &Store, roots: &[Root]) -> Result<BTreeMap<PathBuf, Algorithm>> {
     let mut ids = BTreeMap::new();
     store.catalog().for_each_file(|row| {
@@ -69,16 +69,16 @@ pub(crate) fn hashed(store: &Store, roots: &[Root]) -> Result<BTreeMap<PathBuf, 
     Ok(hashed)
 }
 
-/// A group, its members by their full paths.
+/// A group with the absolute paths of its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListedGroup {
     pub(crate) members: BTreeSet<PathBuf>,
     pub(crate) group: Group,
 }
 
-/// All groups of some roots; of all roots without any.
+/// All groups of the roots `only`, or of all roots if it is empty.
 pub(crate) fn groups(store: &Store, roots: &[Root], only: &[i64]) -> Result<Vec<ListedGroup>> {
-    // Empty files, too.
+    // Includes empty files.
     let query = GroupQuery { roots: only.to_vec(), min_size: 0, ..GroupQuery::default() };
     let found = store.catalog().groups(&query)?;
     let path = |root: i64, path: &Path| {

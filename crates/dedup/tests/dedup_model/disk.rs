@@ -1,4 +1,4 @@
-//! The folders of a round on a real disk: files, links, roots that come and go, disks that are mounted.
+//! Applies the operations of a round to a real disk: files, links, roots that are moved, disks that are mounted.
 
 use std::fs::{self, FileTimes};
 use std::io;
@@ -14,7 +14,7 @@ use crate::ops::{
     BIND, FIRST_MOUNT, FOLDERS, IGNORES, Location, MOUNT_POINTS, NAMES, Op, ROOTS, SIZES, Target,
 };
 
-/// More entries than a scan writes together.
+/// More entries than a scan writes in one listing.
 const MANY_FILES: usize = 600;
 
 pub(crate) struct Disk {
@@ -23,13 +23,13 @@ pub(crate) struct Disk {
     base: PathBuf,
     /// Whether disks can be mounted.
     mounts: bool,
-    /// What is mounted where, by the numbers of points and disks.
+    /// Mounted disks, as pairs of mount point number and disk number.
     mounted: Vec<(usize, usize)>,
-    /// Whether a folder is mounted a second time.
+    /// Whether the bind mount exists.
     bound: bool,
 }
 
-/// The bytes of a content: of one size, all but one byte are those of the others; the first is all zeros.
+/// Returns a content. Contents of one size differ in one byte; number 0 is all zeros.
 fn content(size: usize, number: u8) -> Vec<u8> {
     let mut content = vec![0; size];
     if let Some(byte) = content.get_mut(size * 2 / 5) {
@@ -67,20 +67,21 @@ impl Disk {
         self.mounts && root >= FIRST_MOUNT && !self.mounted.iter().any(|(at, _)| *at == root - FIRST_MOUNT)
     }
 
-    /// Whether a path is that of a mount point inside a root.
+    /// Whether a path is a mount point inside a root.
     pub(crate) fn is_inner_mount_point(&self, path: &Path) -> bool {
         self.mounts
             && MOUNT_POINTS[ROOTS.len() - FIRST_MOUNT..].iter().any(|point| path == self.base.join(point))
     }
 
-    /// Whether a path is that of a root that disks are mounted on, and none is now.
+    /// Whether a path is a root that is a mount point without a mounted disk.
     pub(crate) fn is_unmounted_root(&self, path: &Path) -> bool {
         let is_mounted = |point: usize| self.mounted.iter().any(|(at, _)| *at == point);
         let roots = MOUNT_POINTS[..ROOTS.len() - FIRST_MOUNT].iter().enumerate();
         self.mounts && roots.into_iter().any(|(at, point)| path == self.base.join(point) && !is_mounted(at))
     }
 
-    /// Whether times are whole seconds somewhere: a change within one cannot be seen from outside.
+    /// Whether a mounted disk has timestamps in whole seconds, so that a change within a second cannot be seen from
+    /// outside.
     pub(crate) fn has_coarse_times(&self) -> bool {
         self.mounted.iter().any(|(_, disk)| *disk == crate::ops::DISKS - 1)
     }
@@ -90,7 +91,7 @@ impl Disk {
         (root.is_dir() && !self.is_unplugged(at.root)).then(|| root.join(FOLDERS[at.folder]))
     }
 
-    /// A path at which nothing is, in a folder that is made if need be.
+    /// Returns an unused path, in a folder that is created if needed.
     fn free(&self, at: Location) -> Option<PathBuf> {
         let folder = self.folder(at)?;
         fs::create_dir_all(&folder).ok()?;
@@ -98,7 +99,7 @@ impl Disk {
         fs::symlink_metadata(&path).is_err().then_some(path)
     }
 
-    /// One of the files that exist in the roots' folders.
+    /// Returns one of the files in the roots.
     fn file(&self, number: usize) -> Option<PathBuf> {
         let mut files = Vec::new();
         let mut next: Vec<PathBuf> = ["r0", "r1", "m0", "m1"].map(|path| self.base.join(path)).into();
@@ -115,7 +116,7 @@ impl Disk {
         (!files.is_empty()).then(|| files.swap_remove(number % files.len()))
     }
 
-    /// Changes the disk. Returns what was done, in words; nothing if it could not be done.
+    /// Applies an operation. Returns a description, or `None` if it could not be applied.
     pub(crate) fn apply(&mut self, op: &Op) -> Option<String> {
         match *op {
             Op::Mount { point, disk } => self.mount(point, disk),
@@ -128,7 +129,7 @@ impl Disk {
         }
     }
 
-    /// Changes files and folders only.
+    /// Applies an operation that changes only files and folders.
     pub(crate) fn change(&self, op: &Op) -> Option<String> {
         self.edit(op).ok().flatten()
     }
@@ -138,7 +139,7 @@ impl Disk {
     }
 
     pub(crate) fn move_back(&self, root: usize) -> Option<String> {
-        // A folder that was made there meanwhile stays.
+        // A folder that was created there meanwhile stays.
         if self.root(root).exists() { None } else { self.rename(&self.away(root), &self.root(root)) }
     }
 
@@ -294,7 +295,7 @@ impl Disk {
 
     fn bind(&mut self) -> Option<String> {
         let (folder, point) = (self.base.join(BIND.0), self.base.join(BIND.1));
-        // Roots that were taken away stay away.
+        // Roots that were moved away are not created again.
         if self.bound || !self.root(0).is_dir() || !self.root(1).is_dir() {
             return None;
         }
@@ -316,7 +317,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // By the list of the system: a folder with a mount point in it may have been renamed.
+        // Reads the system's mount table, because a folder that contains a mount point may have been renamed.
         let base = self.base.display().to_string();
         let has_mounts = self.bound || !self.mounted.is_empty();
         let table = has_mounts.then(|| fs::read_to_string("/proc/self/mounts").ok()).flatten();

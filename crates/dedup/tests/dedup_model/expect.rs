@@ -1,4 +1,4 @@
-//! A scan of a round: what the catalog must know of each root after it, and which files it must list.
+//! Runs a scan of a round and checks which files the catalog lists afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,15 +14,15 @@ use crate::ops::ScanOp;
 use crate::round::{Check, Known, Registered, Round, fail};
 use crate::scans::{self, Child};
 
-/// The catalog and the roots before a scan.
+/// State of the catalog and the roots before a scan.
 pub(crate) struct Before {
-    /// All roots.
+    /// All registered roots.
     pub(crate) roots: Vec<Root>,
-    /// Those that the scan is of.
+    /// The roots that the scan covers.
     pub(crate) chosen: Vec<Root>,
     rows: BTreeMap<PathBuf, Rows>,
     hashed: BTreeMap<PathBuf, Algorithm>,
-    /// Roots that a scan must refuse: there is no folder, or an empty one that was not empty.
+    /// Roots that the scan must refuse: the folder is missing, or is empty and had files.
     refused: BTreeSet<PathBuf>,
 }
 
@@ -33,32 +33,32 @@ impl Before {
 }
 
 impl Round {
-    /// Scans, and checks what it says and what the catalog says after it. None when it was not carried out.
+    /// Scans, and checks the summary and the catalog. Returns `None` if the scan was not carried out.
     pub(crate) fn scan(&mut self, index: Option<usize>, op: &ScanOp) -> Check<Option<ScanSummary>> {
         let roots = self.roots()?;
-        let wanted = scans::chosen(op, &roots);
-        if wanted.is_empty() {
+        let requested = scans::chosen(op, &roots);
+        if requested.is_empty() {
             return Ok(None);
         }
-        let mut before = self.before(op, roots, &wanted)?;
+        let mut before = self.before(op, roots, &requested)?;
         let names: Vec<_> = before.chosen.iter().map(|root| root.name.as_str()).collect();
         self.log.push(format!("scan {} with {op:?}", names.join(" ")));
         if op.meanwhile.is_some() {
-            return self.disturbed_scan(op, &wanted).map(|()| None);
+            return self.disturbed_scan(op, &requested).map(|()| None);
         }
         let summary = match index {
             Some(index) if op.kill => {
                 let child = Child { seed: self.seed, mounts: self.mounts, index };
                 let killed = scans::run_and_kill(&self.disk.base().join("t.db"), child);
                 self.killed = true;
-                self.note(if killed { "was killed" } else { "ended before it was killed" });
+                self.log_detail(if killed { "was killed" } else { "ended before it was killed" });
                 None
             }
-            _ => match scans::run(self.store(), &wanted, op, &self.disk) {
+            _ => match scans::run(self.store(), &requested, op, &self.disk) {
                 Ok(summary) => Some(summary),
-                // All that it was to scan is not there.
+                // The only root of the scan cannot be reached.
                 Err(error) if before.chosen.len() == 1 && before.refused.contains(&before.chosen[0].path) => {
-                    self.note(&error.to_string());
+                    self.log_detail(&error.to_string());
                     None
                 }
                 Err(error) => return fail("scan failed", error.to_string()),
@@ -69,7 +69,7 @@ impl Round {
             self.summary_counts_groups(ended)?;
         }
         if let Some(summary) = &summary {
-            self.note(&format!(
+            self.log_detail(&format!(
                 "interrupted {} resumed {} new {} changed {} removed {} read {} errors {:?}",
                 summary.interrupted,
                 summary.resumed,
@@ -114,20 +114,20 @@ impl Round {
         Ok(summary)
     }
 
-    /// A scan of a tree that changes meanwhile, or beside another scan. What it finds is not checked; later scans must.
-    fn disturbed_scan(&mut self, op: &ScanOp, wanted: &[Root]) -> Check {
-        let text = match scans::run(self.store(), wanted, op, &self.disk) {
+    /// Scans while files change or another scan runs. The result is not checked here, but by later scans.
+    fn disturbed_scan(&mut self, op: &ScanOp, requested: &[Root]) -> Check {
+        let text = match scans::run(self.store(), requested, op, &self.disk) {
             Ok(summary) => format!("interrupted {} errors {:?}", summary.interrupted, summary.error_samples),
             Err(error) => error.to_string(),
         };
-        self.note(&text);
+        self.log_detail(&text);
         for registered in self.registered.values_mut() {
             registered.known = Known::Partly;
         }
         self.unread_files_are_counted()
     }
 
-    /// Folders inside roots that a disk was mounted on and that are empty now: an error, and nothing in them is gone.
+    /// Mount points inside roots that are unmounted now: reported as errors, and their files are not marked missing.
     fn emptied(&self, summary: &ScanSummary) -> Vec<PathBuf> {
         let samples = summary.error_samples.iter();
         let folders = samples.filter_map(|sample| {
@@ -137,7 +137,7 @@ impl Round {
         folders.filter(|path| self.disk.is_inner_mount_point(path)).collect()
     }
 
-    /// Roots that a disk was mounted on and that are on their parent's filesystem now: refused, whatever is in them.
+    /// Roots whose disk is unmounted: refused, whatever their folder contains.
     fn unmounted(&self, op: &ScanOp, summary: &ScanSummary) -> Vec<PathBuf> {
         let samples = summary.error_samples.iter();
         let roots = samples.filter_map(|sample| sample.split_once(": not on the disk"));
@@ -145,12 +145,12 @@ impl Round {
         roots.filter(|path| !op.allow_empty && self.disk.is_unmounted_root(path)).collect()
     }
 
-    fn note(&mut self, text: &str) {
+    fn log_detail(&mut self, text: &str) {
         self.log.push(format!("    {text}"));
     }
 
-    fn before(&self, op: &ScanOp, roots: Vec<Root>, wanted: &[Root]) -> Check<Before> {
-        let within = |root: &&Root| wanted.iter().any(|wanted| root.path.starts_with(&wanted.path));
+    fn before(&self, op: &ScanOp, roots: Vec<Root>, requested: &[Root]) -> Check<Before> {
+        let within = |root: &&Root| requested.iter().any(|requested| root.path.starts_with(&requested.path));
         let chosen: Vec<Root> = roots.iter().filter(within).cloned().collect();
         let mut rows = BTreeMap::new();
         for root in &roots {
@@ -173,7 +173,7 @@ impl Round {
         model::files(path, &registered.rules, registered.follow, &roots)
     }
 
-    /// What the catalog must know after a scan.
+    /// Updates what the catalog must know after a scan.
     fn learn(&mut self, op: &ScanOp, before: &Before, ended: bool) {
         for (path, mut registered) in self.registered.clone() {
             let is_chosen = before.is_chosen(&path) && op.mode != ScanMode::Hash;
@@ -190,7 +190,7 @@ impl Round {
                 && self.is_there(&path, files)
                 && !model::is_same(files, &self.model_of(&path, &registered))
             {
-                // Files of other roots are read, too, and may be found changed.
+                // Files of other roots are read too, and may be found changed.
                 registered.known = Known::Partly;
             }
             self.registered.insert(path, registered);
@@ -202,7 +202,8 @@ impl Round {
         path.is_dir() && (files.is_empty() || files.keys().any(|file| path.join(file).exists()))
     }
 
-    /// Whether a disk that is not where its root is was scanned in another one: files that are one are listed as two.
+    /// Whether files of an unreachable root were also scanned in another root, because their disk is mounted there. The
+    /// catalog then lists one file as two.
     pub(crate) fn was_scanned_in_another_root(&self, path: &Path, files: &Files) -> bool {
         let others = self.registered.iter().filter(|(other, _)| *other != path);
         others
@@ -216,7 +217,7 @@ impl Round {
             })
     }
 
-    /// A file is marked missing only by a walk of its root, and only if it is not there.
+    /// Checks that only a walk of its root marks a file missing, and only if the file does not exist.
     fn no_file_is_lost(&self, op: &ScanOp, before: &Before) -> Check {
         for root in &before.roots {
             let after = catalog::rows(self.store(), root.id)?;
@@ -245,7 +246,7 @@ impl Round {
         Ok(())
     }
 
-    /// The rows of every root that is known exactly are its files.
+    /// Checks that the rows of every exactly known root are its files.
     fn files_are_listed(&self) -> Check {
         for root in self.roots()? {
             let Known::Exactly(files) = &self.registered[&root.path].known else { continue };

@@ -1,4 +1,4 @@
-//! Folders that are listed as identical, compared entry by entry.
+//! Checks folders that are listed as identical entry by entry.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use gristmill_dedup::folders::{FolderOptions, find_identical};
 
 use crate::round::{Check, Failure, Known, Round, fail};
 
-/// What has a name in a folder.
+/// An entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Entry {
     Folder,
@@ -18,7 +18,7 @@ enum Entry {
     Pipe,
 }
 
-/// All that is below a folder, whatever filters say.
+/// Returns everything below a folder, regardless of filters.
 fn entries(top: &Path) -> BTreeMap<PathBuf, Entry> {
     let mut entries = BTreeMap::new();
     let mut next = vec![PathBuf::new()];
@@ -49,14 +49,14 @@ fn sorted<K, V: Clone + Ord>(map: &BTreeMap<K, V>) -> Vec<V> {
 }
 
 impl Round {
-    /// Right after a scan of all roots: folders that are listed as identical hold the same entries, and others that are
-    /// listed hold the same scanned files.
+    /// Checks, after a scan of all roots, that folders listed as identical have the same entries, and that other listed
+    /// folders have the same scanned files.
     pub(crate) fn listed_folders_are_equal(&self) -> Check {
         let roots: BTreeMap<i64, PathBuf> =
             self.roots()?.into_iter().map(|root| (root.id, root.path)).collect();
         let mut scanned = BTreeMap::new();
         for (root, registered) in &self.registered {
-            // What a link leads to is a file of the folder that the link is in.
+            // The target of a link counts as a file of the link's folder.
             let (Known::Exactly(files), false) = (&registered.known, registered.follow) else {
                 return Ok(());
             };

@@ -1,4 +1,4 @@
-//! The groups that the catalog must list, and what it must say of their completeness.
+//! Checks the listed groups and the reported coverage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -14,7 +14,7 @@ use crate::ops::ScanOp;
 use crate::round::{Check, Failure, Known, Registered, Round, fail};
 
 impl Round {
-    /// The numbers of a scan's summary are those of the catalog.
+    /// Checks that the counts of a scan's summary equal those of the catalog.
     pub(crate) fn summary_counts_groups(&self, summary: &ScanSummary) -> Check {
         let groups = self.store().catalog().groups(&GroupQuery::default())?;
         let stated = (summary.duplicate_groups, summary.duplicate_files, summary.reclaimable_bytes);
@@ -25,8 +25,8 @@ impl Round {
         Ok(())
     }
 
-    /// Groups are those that comparing bytes finds, among all roots that are known exactly. `hashed`: what was known
-    /// before the last scan.
+    /// Checks that the groups of all exactly known roots are those that a byte comparison finds. `hashed` are the files
+    /// with a hash before the last scan.
     pub(crate) fn groups_are_right(
         &self,
         algorithm: Algorithm,
@@ -46,7 +46,7 @@ impl Round {
             only.push(root.id);
             for (path, version) in known {
                 let full = root.path.join(path);
-                // What cannot be read now has the hash that it had, if any.
+                // A file that cannot be read now keeps its earlier hash, if any.
                 let class = match hashed.get(&full) {
                     _ if is_there => own.clone(),
                     Some(algorithm) => algorithm.as_str().to_owned(),
@@ -62,7 +62,7 @@ impl Round {
         matches_the_model(&listed, &model::groups(files))
     }
 
-    /// Answers that are called complete are complete, and those after a complete scan are called so.
+    /// Checks that coverage reported as complete is complete, and that it is complete after a complete scan.
     pub(crate) fn coverage_is_right(
         &self,
         op: &ScanOp,
@@ -80,7 +80,7 @@ impl Round {
             if summary.is_some_and(|summary| summary.interrupted) {
                 return fail("coverage is called complete after an unfinished scan", format!("{coverage:?}"));
             }
-            // Then nothing is left to be compared, of roots that are not there either.
+            // Then no file is left to compare, not even in unreachable roots.
             let mut all = BTreeMap::new();
             for (root, registered) in &self.registered {
                 if let Known::Exactly(files) = &registered.known {
@@ -104,8 +104,8 @@ impl Round {
         Ok(())
     }
 
-    /// If no file is called unread, equal files that are as the catalog knows them are listed together. After any scan,
-    /// stopped or killed ones, too.
+    /// Checks that, if no file counts as unread, unchanged equal files are in one group. Applies after any scan, also a
+    /// cancelled or killed one.
     pub(crate) fn unread_files_are_counted(&self) -> Check {
         let coverage = coverage(self.store(), &[])
             .map_err(|error| Failure { kind: "coverage failed", text: error.to_string() })?;
@@ -137,7 +137,7 @@ impl Round {
         Ok(())
     }
 
-    /// The files of each listed group are equal. For scans that do not compare everything.
+    /// Checks that the files of each group are equal, for scans that do not compare everything.
     pub(crate) fn groups_are_possible(&self) -> Check {
         let roots = self.roots()?;
         let mut only = Vec::new();
@@ -163,10 +163,10 @@ impl Round {
 
 fn matches_the_model(listed: &[ListedGroup], expected: &Groups) -> Check {
     let members: BTreeSet<_> = listed.iter().map(|listed| &listed.members).collect();
-    let wanted: BTreeSet<_> = expected.keys().collect();
-    if members != wanted {
-        let missed: Vec<_> = wanted.difference(&members).collect();
-        let extra: Vec<_> = members.difference(&wanted).collect();
+    let expected_members: BTreeSet<_> = expected.keys().collect();
+    if members != expected_members {
+        let missed: Vec<_> = expected_members.difference(&members).collect();
+        let extra: Vec<_> = members.difference(&expected_members).collect();
         return fail("groups differ from the model", format!("missed {missed:?}\nlisted in error {extra:?}"));
     }
     for ListedGroup { members, group } in listed {

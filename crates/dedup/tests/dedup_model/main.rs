@@ -1,9 +1,9 @@
-//! Random trees, edits, scans, stops and kills, compared with a model that compares all bytes.
+//! Compares the catalog with a model that compares all bytes, over random trees, edits, scans, stops and kills.
 //!
-//! A round is a list of operations that follows from a seed: files are written, rewritten, moved and linked, roots come
-//! and go, disks are mounted and unmounted, scans with various options are stopped or killed on their way. After each
-//! operation the catalog must be sound; after each scan it must list what a naive walk and a comparison of bytes find,
-//! as far as the scan was complete. `cargo xtask check dedup` runs many rounds.
+//! A round is a list of operations derived from a seed: files are written, rewritten, moved and linked, roots are
+//! registered, moved and removed, disks are mounted and unmounted, and scans with various options are stopped or
+//! killed. After each operation the catalog must be consistent. After each scan it must list what a naive walk and a
+//! byte comparison find, as far as the scan was complete. `cargo xtask check dedup` runs many rounds.
 
 #![cfg(target_os = "linux")]
 
@@ -23,17 +23,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::ops::Op;
 use crate::round::Failure;
 
-/// Rounds in `cargo test`; `cargo xtask check dedup` runs more.
+/// Number of rounds in `cargo test`; `cargo xtask check dedup` runs more.
 const ROUNDS: u64 = 60;
 
-/// How often a reduced round is run: what a stop hits depends on threads.
+/// Number of runs of each reduced round, because the point at which a scan stops depends on thread timing.
 const TRIES: usize = 3;
 
 #[test]
 fn catalog_lists_what_comparing_bytes_finds() {
     let mounts = disk::can_mount();
     if !mounts {
-        println!("disks cannot be mounted here: roots on disks that come and go are not exercised");
+        println!("disks cannot be mounted here: roots on mounted disks are not tested");
     }
     gristmill_check::run("dedup", ROUNDS, |seed| {
         let ops: Vec<(usize, Op)> = ops::choose(seed, mounts).into_iter().enumerate().collect();
@@ -56,7 +56,7 @@ fn attempt(seed: u64, mounts: bool, ops: &[(usize, Op)]) -> Result<(), (Failure,
     })
 }
 
-/// The shortest list of operations that fails in the same way, in words.
+/// Describes the shortest list of operations that fails in the same way.
 fn reduced(seed: u64, mounts: bool, ops: &[(usize, Op)], mut last: (Failure, Vec<String>)) -> String {
     let kind = last.0.kind;
     let kept = gristmill_check::reduce(ops, |ops| {

@@ -1,4 +1,4 @@
-//! What is on the disk, found by walking it naively and comparing bytes with bytes.
+//! Models the files on the disk by a naive walk and a byte comparison.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, Metadata};
@@ -14,16 +14,16 @@ use crate::rules::{Ignores, Rules};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) bytes: Rc<Vec<u8>>,
-    /// Which file system, by what identifies it wherever it is mounted.
+    /// Identifier of the filesystem, which does not depend on the mount point.
     pub(crate) filesystem: u64,
     pub(crate) inode: u64,
     pub(crate) links: u64,
     pub(crate) mtime_ns: i64,
-    /// When anything about it last changed: a file with another change time has to be looked at again.
+    /// Change time. A file with another change time must be examined again.
     ctime_ns: i64,
     /// Bytes allocated on the disk.
     pub(crate) allocated: u64,
-    /// Reached through a symbolic link.
+    /// Whether it was reached through a symbolic link.
     pub(crate) via_link: bool,
 }
 
@@ -41,7 +41,7 @@ impl Version {
         })
     }
 
-    /// Whether both are one file of one disk, whatever they contain.
+    /// Whether both are the same inode of one disk, whatever their contents.
     pub(crate) fn has_same_inode(&self, other: &Version) -> bool {
         (self.filesystem, self.inode) == (other.filesystem, other.inode)
     }
@@ -59,7 +59,7 @@ pub(crate) fn mtime_ns(metadata: &Metadata) -> i64 {
     metadata.mtime() * 1_000_000_000 + metadata.mtime_nsec()
 }
 
-/// The files of a root, by their paths in it.
+/// The files of a root, by path relative to it.
 pub(crate) type Files = BTreeMap<PathBuf, Version>;
 
 pub(crate) fn is_same(files: &Files, others: &Files) -> bool {
@@ -67,7 +67,7 @@ pub(crate) fn is_same(files: &Files, others: &Files) -> bool {
         && files.iter().zip(others).all(|((a, file), (b, other))| a == b && file.is_same(other))
 }
 
-/// The files of a root that rules let through, as it is now. `roots`: the paths of all roots.
+/// Returns the current files of a root that match `rules`. `roots` are the paths of all roots.
 pub(crate) fn files(root: &Path, rules: &Rules, follow: bool, roots: &[PathBuf]) -> Files {
     let Ok(metadata) = fs::metadata(root) else { return Files::new() };
     let mut walk = Walk {
@@ -139,7 +139,7 @@ impl Walk<'_> {
         let full = self.root.join(&path);
         let Ok(target) = fs::canonicalize(&full) else { return };
         let Ok(metadata) = fs::metadata(&full) else { return };
-        // What is in a root is found there.
+        // Files inside a root are found by the walk of that root.
         if full.starts_with(&target) || self.roots.iter().any(|root| target.starts_with(root)) {
             return;
         }
@@ -151,19 +151,21 @@ impl Walk<'_> {
     }
 }
 
-/// A group of duplicates.
+/// An expected duplicate group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExpectedGroup {
-    /// Several names of one inode are one copy.
+    /// Number of copies. Several names of one inode are one copy.
     pub(crate) copies: u64,
-    /// Allocated bytes that are freed if the copy that takes most is kept. What a symbolic link led to is kept, too.
+    /// Allocated bytes that are freed if the copy that occupies most space is kept. Targets of symbolic links are kept
+    /// too.
     pub(crate) reclaimable: u64,
 }
 
-/// Groups, by the full paths of their members.
+/// Groups by the absolute paths of their members.
 pub(crate) type Groups = BTreeMap<BTreeSet<PathBuf>, ExpectedGroup>;
 
-/// Groups of equal files. A file is compared only with those that have the same `class`; empty ones all have.
+/// Returns the groups of equal files. A file is compared only with files of the same `class`; empty files have one
+/// class.
 pub(crate) fn groups<'a>(files: impl IntoIterator<Item = (PathBuf, &'a Version, String)>) -> Groups {
     let mut alike: BTreeMap<(String, Rc<Vec<u8>>), Vec<_>> = BTreeMap::new();
     for (path, version, class) in files {
@@ -190,8 +192,8 @@ pub(crate) fn groups<'a>(files: impl IntoIterator<Item = (PathBuf, &'a Version, 
     groups
 }
 
-/// The device and inode of a file that is as the catalog knows it. None where times are whole seconds: a file can have
-/// changed all the same.
+/// Returns device and inode of a file that is unchanged since it was recorded. `None` where timestamps are whole
+/// seconds, because the file may have changed nevertheless.
 pub(crate) fn inode_if_same(path: &Path, known: &Stat) -> Option<(u64, u64)> {
     let now = fs::metadata(path).ok()?;
     let ctime_ns = now.ctime() * 1_000_000_000 + now.ctime_nsec();

@@ -1,7 +1,7 @@
-//! The operations of a round, chosen by a seed before the round begins.
+//! The operations of a round, chosen by a seed before the round starts.
 //!
-//! Operations hold numbers, not paths: `file` is taken modulo the number of files that exist when it is applied. So
-//! any subset of a round's operations is a round, too, which is what makes failures easy to reduce.
+//! Operations hold numbers, not paths: `file` is taken modulo the number of files that exist when the operation is
+//! applied. So any subset of a round's operations is also a round, which makes failures easy to reduce.
 
 use gristmill_check::Rng;
 use gristmill_dedup::{Filter, ScanMode, ScanOptions};
@@ -11,25 +11,25 @@ use crate::rules::{Pattern, Rules};
 
 /// Folders that can become roots. The last two are mount points.
 pub(crate) const ROOTS: [&str; 6] = ["r0", "r1", "r0/in", "r1/a/b", "m0", "m1"];
-/// The first mount point among the roots.
+/// Index of the first mount point among the roots.
 pub(crate) const FIRST_MOUNT: usize = 4;
 /// Folders on which disks are mounted: two roots, and a folder inside a root.
 pub(crate) const MOUNT_POINTS: [&str; 3] = ["m0", "m1", "r0/d"];
-/// A folder, and where it is mounted a second time.
+/// A folder, and the path of its bind mount.
 pub(crate) const BIND: (&str, &str) = ("r0/a", "r1/bound");
-/// Images that are mounted. The last one has a file system whose times are whole seconds.
+/// Number of disk images. The filesystem of the last one has timestamps in whole seconds.
 pub(crate) const DISKS: usize = 3;
-/// Folders of a root.
+/// Folders inside a root.
 pub(crate) const FOLDERS: [&str; 6] = ["", "a", "a/b", "in", ".h", "d"];
-/// Names of files.
+/// File names used by the operations.
 pub(crate) const NAMES: [&str; 8] = ["f0", "f1", "f2", "g.o", ".x", "k.o", "f3", "f4"];
-/// Sizes: empty, small, around the limits of reading at once, and one with blocks read in its middle.
+/// File sizes: empty, small, around the limit of small files, and one with five samples.
 pub(crate) const SIZES: [usize; 8] = [0, 1, 100, 5_000, 65_536, 65_537, 90_000, 1_100_000];
-/// Most files have one of these sizes.
+/// Indexes of the sizes that most files have.
 const COMMON_SIZES: [usize; 3] = [2, 3, 6];
-/// Contents of each size. The first is all zeros, so a sparse file can be a copy of it.
+/// Number of contents per size. The first is all zeros, so a sparse file can be a copy of it.
 pub(crate) const CONTENTS: u8 = 3;
-/// Lines of `.gitignore` files.
+/// Lines used in `.gitignore` files.
 pub(crate) const IGNORES: [&str; 4] = ["*.o", "!*.o", "f1", "/a"];
 
 /// A folder of a root, and a name in it.
@@ -40,7 +40,7 @@ pub(crate) struct Location {
     pub(crate) name: usize,
 }
 
-/// Where a symbolic link leads.
+/// Target of a symbolic link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     OutsideFile(usize),
@@ -58,17 +58,17 @@ pub(crate) enum Op {
         content: u8,
         sparse: bool,
     },
-    /// More files than are written together.
+    /// Writes more files than fit in one listing.
     ManyFiles {
         at: Location,
         content: u8,
     },
-    /// Same size, and the modification time is put back.
+    /// Keeps the size and restores the modification time.
     Rewrite {
         file: usize,
         content: u8,
     },
-    /// The modification time becomes a day of 1970.
+    /// Sets the modification time to a day of 1970.
     Touch {
         file: usize,
         day: u64,
@@ -109,7 +109,7 @@ pub(crate) enum Op {
     RemoveFolder {
         at: Location,
     },
-    /// A file becomes a folder, or a folder a file.
+    /// Replaces a file by a folder, or a folder by a file.
     Swap {
         at: Location,
         content: u8,
@@ -123,7 +123,7 @@ pub(crate) enum Op {
     Unmount {
         point: usize,
     },
-    /// A folder is mounted a second time, or no more.
+    /// Mounts or unmounts the bind mount.
     Bind,
     Unbind,
     Register(usize),
@@ -134,12 +134,12 @@ pub(crate) enum Op {
     Scan(ScanOp),
 }
 
-/// When a scan is stopped.
+/// The point at which a scan is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     Never,
     Before,
-    /// Once it has read something, at a pace that keeps it from reading more.
+    /// After the first read. A rate limit prevents further reads.
     AtFirstRead,
     AfterFolders(u64),
     AfterFiles(u64),
@@ -149,7 +149,7 @@ pub(crate) enum Stop {
 
 #[derive(Clone, Debug)]
 pub(crate) struct ScanOp {
-    /// One root, by its number; all of them otherwise.
+    /// Index of the root to scan; `None` for all roots.
     pub(crate) root: Option<usize>,
     pub(crate) mode: ScanMode,
     pub(crate) algorithm: Algorithm,
@@ -159,16 +159,16 @@ pub(crate) struct ScanOp {
     pub(crate) workers: usize,
     pub(crate) rules: Rules,
     pub(crate) stop: Stop,
-    /// Run in a process of its own, which is killed where it would be stopped.
+    /// Whether the scan runs in a separate process, which is killed instead of stopped.
     pub(crate) kill: bool,
-    /// What is done where it would be stopped.
+    /// What happens when the scan reaches the stop point.
     pub(crate) meanwhile: Option<Meanwhile>,
 }
 
-/// What is done while a scan is under way.
+/// What happens while a scan is running.
 #[derive(Clone, Debug)]
 pub(crate) enum Meanwhile {
-    /// Files change; then the scan is stopped, or not.
+    /// Files change. Then the scan is stopped if the flag is set.
     Edits(Vec<Op>, bool),
     /// One root is scanned, then this scan is stopped.
     Scan(usize),
@@ -191,7 +191,7 @@ impl ScanOp {
         }
     }
 
-    /// A scan of all roots that reads everything and is not stopped.
+    /// Returns a scan of all roots that reads everything and is not stopped.
     pub(crate) fn complete(rules: Rules) -> Self {
         ScanOp {
             root: None,
@@ -209,12 +209,12 @@ impl ScanOp {
     }
 }
 
-/// The operations of a round. `mounts`: disks can be mounted.
+/// Chooses the operations of a round. `mounts` states whether disks can be mounted.
 pub(crate) fn choose(seed: u64, mounts: bool) -> Vec<Op> {
     let mut rng = Rng::new(seed);
     let rng = &mut rng;
     let mut ops = Vec::new();
-    // Most rounds are about few roots, so that operations meet.
+    // Most rounds use few roots, so that operations affect the same files.
     let disks = mounts && one_in(rng, 4);
     let mut usable: Vec<usize> = if disks { vec![1, 4, 5] } else { (0..FIRST_MOUNT).collect() };
     for _ in 0..rng.within(0..usable.len()) {
@@ -222,7 +222,7 @@ pub(crate) fn choose(seed: u64, mounts: bool) -> Vec<Op> {
     }
     let mut mounted = false;
     for &root in &usable {
-        // Mostly one at a time: disks that take turns have one device number.
+        // Mostly one at a time, because disks that are mounted in turn get the same device number.
         if root >= FIRST_MOUNT && (!mounted || one_in(rng, 4)) {
             ops.push(Op::Mount { point: root - FIRST_MOUNT, disk: rng.within(0..DISKS) });
             mounted = true;
@@ -260,7 +260,7 @@ fn one_in(rng: &mut Rng, number: usize) -> bool {
     rng.within(0..number) == 0
 }
 
-/// What the scans of a round have in common.
+/// Properties that the scans of a round have in common.
 struct ScanDefaults {
     rules: Rules,
     filters: bool,
@@ -276,7 +276,7 @@ fn spot(rng: &mut Rng, usable: &[usize]) -> Location {
 }
 
 fn write(rng: &mut Rng, usable: &[usize]) -> Op {
-    // Few sizes are common, so that files meet; the largest costs most.
+    // Few sizes are common, so that files have equal sizes; the largest size takes the most time.
     let size = if one_in(rng, 4) { rng.within(0..SIZES.len()) } else { *rng.pick(&COMMON_SIZES) };
     let content = u8::try_from(rng.within(0..CONTENTS.into())).unwrap_or(0);
     Op::Write { at: spot(rng, usable), size, content, sparse: one_in(rng, 8) }
@@ -329,7 +329,7 @@ fn root_op(rng: &mut Rng, usable: &[usize], mounts: bool) -> Op {
     }
 }
 
-/// Disks are taken out, and another one, or the same, put in and written to.
+/// Unmounts the disks, then mounts another or the same one and writes to it.
 fn swap_disks(rng: &mut Rng, ops: &mut Vec<Op>) {
     ops.push(Op::Unmount { point: 0 });
     ops.push(Op::Unmount { point: 1 });
@@ -390,7 +390,7 @@ fn scan(rng: &mut Rng, usable: &[usize], habits: &ScanDefaults) -> ScanOp {
     }
 }
 
-/// Filters of a scan.
+/// Chooses the filters of a scan.
 pub(crate) fn rules(rng: &mut Rng) -> Rules {
     let mut rules = Rules::default();
     let patterns = |rng: &mut Rng| (0..=rng.within(0..2)).map(|_| Pattern::pick(rng)).collect();

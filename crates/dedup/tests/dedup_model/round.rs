@@ -1,4 +1,4 @@
-//! A round: operations one after the other, and what must hold after each.
+//! Runs the operations of a round and checks the catalog after each.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::model::{self, Files};
 use crate::ops::{self, Op, ROOTS, ScanOp};
 use crate::rules::Rules;
 
-/// Something that does not hold. Failures of one kind are taken for the same when a round is reduced.
+/// A failed check. Failures of one kind count as the same when a round is reduced.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) kind: &'static str,
@@ -37,20 +37,20 @@ impl From<Error> for Failure {
 /// What the catalog must know of a root.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Known {
-    /// It was never walked.
+    /// The root was never walked.
     #[default]
     Nothing,
-    /// These files, as they were when it was last walked.
+    /// These files, as they were at the last walk.
     Exactly(Files),
-    /// Something between two states: a scan was stopped, or looked at a part only.
+    /// A mixture of two states, because a scan was stopped or covered only a part.
     Partly,
 }
 
-/// A registered root.
+/// State of a registered root.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registered {
     pub(crate) known: Known,
-    /// The filters and links of the last walk.
+    /// Filters and link setting of the last walk.
     pub(crate) rules: Rules,
     pub(crate) follow: bool,
 }
@@ -59,16 +59,16 @@ pub(crate) struct Round {
     pub(crate) seed: u64,
     pub(crate) mounts: bool,
     pub(crate) disk: Disk,
-    /// None only while it is opened again.
+    /// `None` only while the store is reopened.
     store: Option<Store>,
     pub(crate) registered: BTreeMap<PathBuf, Registered>,
-    /// Whether a scan was killed: for a minute its root cannot be removed.
+    /// Whether a scan was killed. Its root cannot be removed for one minute.
     pub(crate) killed: bool,
-    /// What was done, in words.
+    /// Descriptions of the applied operations.
     pub(crate) log: Vec<String>,
 }
 
-/// Runs operations, each with its number in the round, and then scans until all is known.
+/// Runs operations, each with its number in the round, then scans until everything is known.
 pub(crate) fn run(seed: u64, mounts: bool, ops: &[(usize, Op)]) -> Result<(), (Failure, Vec<String>)> {
     let disk = Disk::new(mounts);
     let store = Some(catalog::open(&disk.base().join("t.db")));
@@ -105,7 +105,7 @@ impl Round {
                 Some("open the store again".to_owned())
             }
             Op::Purge => {
-                // All that is gone is older than the year 2100.
+                // All missing files went missing before the year 2100.
                 let before = gristmill_store::UtcTime::from_micros(4_102_444_800_000_000);
                 self.store().catalog().purge(true, true, before)?;
                 Some("purge".to_owned())
@@ -131,7 +131,7 @@ impl Round {
             let inside = path.strip_prefix(outer_path).expect("inside").to_path_buf();
             match &mut outer.known {
                 Known::Nothing => {}
-                // What a scan with filters left out is not known here.
+                // Files that the filters of the last scan excluded are not known here.
                 Known::Exactly(files) if outer.rules == Rules::default() && !outer.follow => {
                     let (taken, left) =
                         std::mem::take(files).into_iter().partition(|(path, _)| path.starts_with(&inside));
@@ -179,8 +179,7 @@ impl Round {
         Ok(Some(format!("follow links in {}: {follow}", ROOTS[number])))
     }
 
-    /// After any operation: no row contradicts another, and files that are as the catalog knows them and are listed
-    /// together are equal.
+    /// Checks, after any operation, that the rows are consistent, and that unchanged files in one group are equal.
     fn check_sound(&self) -> Check {
         for check in self.store().catalog().verify()? {
             if check.broken > 0 {
@@ -217,13 +216,13 @@ impl Round {
         Ok(())
     }
 
-    /// At the end of a round: one complete scan lists everything, and the next one reads nothing.
+    /// Checks, at the end of a round, that one complete scan lists everything and the next one reads nothing.
     fn converge(&mut self) -> Check {
         for number in 0..ROOTS.len() {
             self.log.extend(self.disk.move_back(number));
         }
         for number in 0..ROOTS.len() {
-            // A folder may have been replaced by a file, or be inside one that is gone.
+            // A folder may have been replaced by a file, or be inside a missing one.
             if !self.disk.root(number).is_dir() {
                 let text = self.unregister(number)?;
                 self.log.extend(text);
@@ -242,7 +241,7 @@ impl Round {
             return fail("second scan counts other groups", format!("{first:?}\n{again:?}"));
         }
         self.reads_nothing(&again)?;
-        // What filters leave out is still known when they are gone.
+        // Excluded files keep their hashes until the filters are removed.
         let filtered = self.complete_scan(ops::rules(&mut Rng::new(self.seed)))?;
         self.reads_nothing(&filtered)?;
         let unfiltered = self.complete_scan(Rules::default())?;
@@ -258,7 +257,7 @@ impl Round {
 
     fn reads_nothing(&self, summary: &ScanSummary) -> Check {
         let read = (summary.read_files, summary.sampled_files, summary.read_bytes);
-        // Where times are whole seconds, files that changed just now are read again.
+        // With timestamps in whole seconds, files that have just changed are read again.
         if read != (0, 0, 0) && !self.disk.has_coarse_times() {
             return fail("unchanged files are read again", format!("{summary:?}"));
         }

@@ -1,21 +1,21 @@
-//! Which files a scan is about: the filters of a scan, decided without the crate's own code.
+//! Models the filters of a scan, without using the crate's own code.
 
 use std::path::Path;
 
 use gristmill_check::Rng;
 use gristmill_dedup::Filter;
 
-/// A day, in nanoseconds.
+/// Length of a day in nanoseconds.
 pub(crate) const DAY_NS: i64 = 86_400 * 1_000_000_000;
 
-/// A pattern whose meaning is plain enough to be stated here again.
+/// A pattern that is simple enough to be implemented here again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
     /// `*.o`: any name with this ending.
     Ending(&'static str),
     /// `f1`: this name at any depth.
     Name(&'static str),
-    /// `/a` or `a/b`: this path in the root.
+    /// `/a` or `a/b`: this path relative to the root.
     Path(&'static str),
 }
 
@@ -37,8 +37,8 @@ impl Pattern {
         let name = path.file_name().unwrap_or_default();
         match self {
             Pattern::Ending(ending) => name.as_encoded_bytes().ends_with(ending.as_bytes()),
-            Pattern::Name(wanted) => name == wanted,
-            Pattern::Path(wanted) => path == Path::new(wanted),
+            Pattern::Name(expected) => name == expected,
+            Pattern::Path(expected) => path == Path::new(expected),
         }
     }
 }
@@ -73,11 +73,11 @@ impl From<&Rules> for Filter {
     }
 }
 
-/// The lines of `.gitignore` files from a root down to a folder, the innermost last, each with its folder.
+/// Lines of the `.gitignore` files from a root down to a folder, innermost last, each with its folder.
 pub(crate) type Ignores = Vec<(std::path::PathBuf, String)>;
 
 impl Rules {
-    /// Whether a folder, or a link, is looked at. `path` is that in the root.
+    /// Whether a folder or link is included. `path` is relative to the root.
     pub(crate) fn matches_folder(&self, path: &Path, ignores: &Ignores) -> bool {
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         !(self.skip_hidden && hidden
@@ -85,7 +85,7 @@ impl Rules {
             || self.gitignore && is_ignored(path, ignores))
     }
 
-    /// Whether a file is looked at, as far as its name is concerned.
+    /// Whether the name and path of a file are included.
     pub(crate) fn matches_file(&self, path: &Path, ignores: &Ignores) -> bool {
         let included = self.include.is_empty() || self.include.iter().any(|pattern| pattern.matches(path));
         included && self.matches_folder(path, ignores)
@@ -98,7 +98,7 @@ impl Rules {
     }
 }
 
-/// The innermost file with a line that matches decides. Every file has one line.
+/// The innermost file whose line matches decides. Every file has one line.
 fn is_ignored(path: &Path, ignores: &Ignores) -> bool {
     for (folder, line) in ignores.iter().rev() {
         let Ok(inside) = path.strip_prefix(folder) else { continue };

@@ -1,4 +1,4 @@
-//! Running a scan, and stopping or killing it on its way.
+//! Runs a scan, and stops or kills it midway.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ const PHASES: [ScanPhase; 6] = [
     ScanPhase::Finishing,
 ];
 
-/// The round, the operation and the store, for a process that is to be killed.
+/// Environment variables for a process that is killed: round and operation, and the store.
 const CHILD: &str = "GRISTMILL_CHECK_CHILD";
 const STORE: &str = "GRISTMILL_CHECK_STORE";
 
@@ -39,7 +39,7 @@ fn is_reached(stop: Stop, progress: ScanProgress) -> bool {
     }
 }
 
-/// Scans, and calls `act` once when the scan has come to where it is to stop.
+/// Scans, and calls `act` once when the scan reaches its stop point.
 fn run_until(store: &Store, roots: &[Root], op: &ScanOp, act: impl Fn(&ScanHandle)) -> Result<ScanSummary> {
     let handle = Arc::new(ScanHandle::default());
     let options = op.options();
@@ -61,7 +61,7 @@ fn run_until(store: &Store, roots: &[Root], op: &ScanOp, act: impl Fn(&ScanHandl
     })
 }
 
-/// Scans, and where the operation says, does what it says and stops.
+/// Scans. At the stop point, does what the operation says, and cancels the scan.
 pub(crate) fn run(store: &Store, roots: &[Root], op: &ScanOp, disk: &Disk) -> Result<ScanSummary> {
     run_until(store, roots, op, |handle| {
         match &op.meanwhile {
@@ -77,7 +77,7 @@ pub(crate) fn run(store: &Store, roots: &[Root], op: &ScanOp, disk: &Disk) -> Re
             Some(Meanwhile::Scan(number)) => {
                 let one = ScanOp { root: Some(*number), ..ScanOp::complete(op.rules.clone()) };
                 let all = store.roots().list().unwrap_or_default();
-                // Refused if it is the root that is being scanned.
+                // Refused if this root is being scanned.
                 let _ = scan(store, &chosen(&one, &all), &one.options(), &Arc::default());
             }
         }
@@ -85,7 +85,7 @@ pub(crate) fn run(store: &Store, roots: &[Root], op: &ScanOp, disk: &Disk) -> Re
     })
 }
 
-/// Has another process scan, which kills itself where the operation says. Returns whether it was killed.
+/// Scans in another process, which kills itself at the stop point. Returns whether it was killed.
 pub(crate) fn run_and_kill(store: &Path, round: Child) -> bool {
     let Child { seed, mounts, index } = round;
     let status = Command::new(std::env::current_exe().expect("a program"))
@@ -99,7 +99,7 @@ pub(crate) fn run_and_kill(store: &Path, round: Child) -> bool {
     !status.success()
 }
 
-/// Which operation of which round another process runs.
+/// The operation and round that another process runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Child {
     pub(crate) seed: u64,
@@ -107,7 +107,7 @@ pub(crate) struct Child {
     pub(crate) index: usize,
 }
 
-/// The other process: runs the operation that its environment names.
+/// Runs the operation that the environment variables name, in the process that is killed.
 pub(crate) fn be_killed() -> Option<()> {
     let (child, store) = (std::env::var(CHILD).ok()?, std::env::var_os(STORE)?);
     let mut numbers = child.split(' ').map(|number| number.parse::<u64>().expect("a number"));
@@ -117,7 +117,7 @@ pub(crate) fn be_killed() -> Option<()> {
     let store = catalog::open(Path::new(&store));
     let roots = store.roots().list().expect("roots");
     let roots = chosen(&op, &roots);
-    // A scan that ends before is not killed. Its errors are not checked.
+    // A scan that ends before the stop point is not killed. Its errors are not checked.
     let _ = run_until(&store, &roots, &op, |_| kill_process(getpid(), Signal::KILL).expect("killed"));
     Some(())
 }

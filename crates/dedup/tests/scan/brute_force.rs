@@ -1,4 +1,4 @@
-//! What is the same, found by comparing bytes with bytes.
+//! Finds equal files by comparing all bytes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::fixture::GroupSet;
 
-/// Every file below a folder, by its path in it: its inode and its bytes.
+/// Every file below a folder, by relative path: its inode and its bytes.
 pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, (u64, Vec<u8>)> {
     let mut files = BTreeMap::new();
     let mut next = vec![folder.to_path_buf()];
@@ -27,7 +27,7 @@ pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, (u64, Vec<u8>)> {
     files
 }
 
-/// Groups of files that are not empty, have the same bytes, and are not all one inode.
+/// Groups of non-empty files with equal bytes that are not all one inode.
 pub(crate) fn groups(folder: &Path) -> GroupSet {
     let files = files(folder);
     let mut alike: BTreeMap<&[u8], Vec<(&PathBuf, u64)>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! What a scan finds in the state that an earlier one left: stopped, restarted with other options, with roots that come
-//! and go.
+//! Tests scans on the state that an earlier scan left: cancelled, restarted with other options, with roots that were
+//! unreachable meanwhile.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn with_filter(filter: Filter) -> ScanOptions {
     ScanOptions { filter, ..ScanOptions::default() }
 }
 
-/// A finished scan, then two files that a stopped scan has recorded and not read.
+/// A finished scan, followed by two files that a cancelled scan has recorded but not read.
 fn with_unread_files() -> Fixture {
     let fixture = Fixture::of(&[("1", 1, 50), ("2", 1, 50)]);
     fixture.scan();
@@ -60,12 +60,12 @@ fn coverage_counts_unread_files() {
     assert_eq!((complete, unread_files), (false, 2), "only files that share their size can be duplicates");
     fixture.scan();
     assert_eq!(fixture.coverage(), Coverage { complete: true, ..Coverage::default() });
-    // A refresh finds a change and reads nothing.
+    // A refresh detects the change but reads nothing.
     fixture.write("alone", &bytes(1, 50));
     fixture.scan_with(&mode(ScanMode::Refresh));
     let Coverage { complete, unread_files, .. } = fixture.coverage();
     assert_eq!((complete, unread_files), (false, 1));
-    // A rescan that is stopped.
+    // A cancelled rescan.
     let fixture = with_unread_files();
     let Coverage { complete, unread_files, unfinished_roots, .. } = fixture.coverage();
     assert!(!complete && unread_files == 2, "{unread_files}");
@@ -77,7 +77,7 @@ fn cancelled_change_of_algorithm_leaves_coverage_incomplete() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50), ("c", 1, 50)]);
     fixture.scan();
     let sha256 = gristmill_store::catalog::Algorithm::Sha256;
-    // One file is read, the next is waited for.
+    // One file is read, the next one waits for the rate limit.
     let options =
         ScanOptions { algorithm: sha256, io_limit: Some(1), workers: Some(1), ..ScanOptions::default() };
     stop_when(&fixture, &options, |progress| progress.bytes_read > 0, || ());
@@ -111,7 +111,7 @@ fn scan_of_one_root_marks_nothing_missing_in_a_root_that_is_not_reachable() {
         write(&place.join("of its size"), &bytes(2, 60));
         fixture.scan_all(std::slice::from_ref(&other), &ScanOptions::default());
         match disk {
-            // The folder that it was mounted on is there, and empty.
+            // The mount point still exists and is empty.
             Some(disk) => drop(disk),
             None => fs::rename(&place, fixture.outside("away")).expect("moved"),
         }
@@ -137,7 +137,7 @@ fn scan_of_one_root_marks_nothing_missing_in_a_root_that_is_not_reachable() {
     }
 }
 
-/// A scan of every file reads large ones to their end and takes no samples of them.
+/// A scan of every file reads large ones in full and takes no samples.
 #[test]
 fn copy_of_a_large_file_in_an_unreachable_root_is_found_by_its_hash_alone() {
     let fixture = Fixture::new();
@@ -190,7 +190,7 @@ fn removed_or_changed_file_of_another_root_is_left_to_a_scan_of_that_root() {
     assert!(fixture.coverage().complete);
 }
 
-/// Two disks that are mounted in turns get the same device number, and their first files the same inode numbers.
+/// Two disks mounted in turn get the same device number, and their first files the same inode numbers.
 #[test]
 fn files_of_disks_mounted_in_turn_on_one_device_number_are_not_hard_links() {
     let fixture = Fixture::new();
@@ -267,7 +267,8 @@ fn refresh_leaves_excluded_files_excluded() {
     fixture.assert_groups(&[&["a", "b", "f/c"]]);
 }
 
-/// On ext2 with small inodes times are whole seconds: a change within the second of the last one leaves the same time.
+/// On ext2 with small inodes, timestamps are whole seconds: a change within the second of the last one leaves the same
+/// timestamp.
 #[test]
 fn change_within_a_coarse_timestamp_is_seen_by_the_next_scan() {
     let fixture = Fixture::new();
@@ -331,7 +332,7 @@ fn unmounted_mount_point_that_is_empty_loses_no_files() {
     assert_eq!(summary.removed_files, 1);
 }
 
-/// Programs write into the folder of a disk that is not mounted, too.
+/// Programs may write into the mount point of an unmounted disk.
 #[test]
 fn unmounted_root_that_contains_other_files_loses_no_files() {
     let fixture = Fixture::of(&[("copy", 1, 50)]);
@@ -385,7 +386,7 @@ fn unmounted_mount_point_that_contains_other_files_loses_no_files() {
     fixture.assert_files(&["a", "disk/.stray"]);
 }
 
-/// The stopped scan has recorded the new filesystem of some folders, and not of those in them.
+/// The cancelled scan has recorded the new filesystem of some folders, but not of their subfolders.
 #[test]
 fn folders_of_a_replacement_disk_are_not_mount_points_after_a_cancelled_scan() {
     let fixture = Fixture::new();
@@ -433,14 +434,14 @@ fn empty_folder_of_a_replacement_disk_is_accepted() {
     assert_eq!(missing(&fixture, root.id), 1);
 }
 
-/// A file that could not be read before the stop is not tried again, and is unread all the same.
+/// A file that failed before the cancellation is not retried, but still counts as unread.
 #[test]
 fn resumed_scan_that_skips_unreadable_files_is_not_complete() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50)]);
     fixture.scan_with(&mode(ScanMode::Walk));
     let unreadable = |id: std::path::PathBuf| {
-        let (stat, finding) = (fixture.files()[&id].stat, ReadResult::Failed("no".into()));
-        HashedFile { id: fixture.files()[&id].id, stat, result: finding }
+        let (stat, result) = (fixture.files()[&id].stat, ReadResult::Failed("no".into()));
+        HashedFile { id: fixture.files()[&id].id, stat, result }
     };
     let handle = Arc::new(gristmill_dedup::ScanHandle::default());
     handle.cancel();

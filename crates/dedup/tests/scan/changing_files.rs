@@ -1,4 +1,4 @@
-//! Files that others are writing while they are read.
+//! Tests files that other programs write while they are read.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use gristmill_dedup::{ScanMode, ScanOptions};
 
 use crate::fixture::{Fixture, KIB, bytes, mode, rewrite_secretly};
 
-/// Slow enough that a file changes while its reading waits.
+/// Slow enough for a file to change while its read waits.
 fn slowly(rate: u64) -> ScanOptions {
     ScanOptions { io_limit: Some(rate), ..ScanOptions::default() }
 }
@@ -22,7 +22,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Changes a file, its size too if there are several, until `body` is done.
+/// Writes to a file, and changes its size within `sizes`, until `body` returns.
 fn while_writing<T>(path: &Path, sizes: std::ops::Range<u64>, body: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -37,7 +37,7 @@ fn while_writing<T>(path: &Path, sizes: std::ops::Range<u64>, body: impl FnOnce(
             }
             file.set_len(sizes.start).expect("its size");
         });
-        // Also when it panics, or the writer would write forever.
+        // Also stops the writer if `body` panics.
         let end = SetOnDrop(&done);
         let result = body();
         drop(end);
@@ -46,21 +46,21 @@ fn while_writing<T>(path: &Path, sizes: std::ops::Range<u64>, body: impl FnOnce(
     })
 }
 
-/// A writer that gets no turn for as long as a file is read lets it be read; so it has a few chances.
+/// Number of scans to try, because a writer that is not scheduled during a read lets the file be read.
 const MAX_SCANS: usize = 100;
 
 #[track_caller]
 fn check(size: usize, sizes: u64, rate: u64) {
     let fixture = Fixture::of(&[
         ("busy", 9, size),
-        // Whichever size the walk sees, there is another.
+        // Whichever size the walk sees, another file has it too.
         ("same size", 1, size),
         ("same size too", 1, size),
         ("one more", 1, size + 1),
     ]);
     let summary = while_writing(&fixture.at("busy"), size as u64..size as u64 + sizes, || {
         let mut scans = (0..MAX_SCANS).map(|_| fixture.scan_with(&slowly(rate)));
-        scans.find(|summary| summary.errors > 0).expect("a file that does not hold still")
+        scans.find(|summary| summary.errors > 0).expect("the file changes during a read")
     });
     assert_eq!((summary.errors, summary.removed_files), (1, 0), "{summary:?}");
     assert!(fixture.row("busy").failed);
@@ -69,7 +69,7 @@ fn check(size: usize, sizes: u64, rate: u64) {
         assert!(!fixture.row(path).failed, "{path}");
     }
     fixture.assert_groups(&[&["same size", "same size too"]]);
-    // It holds still now.
+    // The file no longer changes.
     let summary = fixture.scan();
     assert_eq!(summary.errors, 0, "{summary:?}");
     assert!(!fixture.row("busy").failed);
@@ -82,7 +82,7 @@ fn check(size: usize, sizes: u64, rate: u64) {
 #[test]
 fn file_that_keeps_changing_fails_and_others_do_not() {
     check(2_000, 2, 20_000);
-    // Only its times and its content tell.
+    // The size stays equal; only timestamps and content change.
     check(2_000, 1, 20_000);
 }
 
@@ -91,7 +91,7 @@ fn large_file_that_keeps_changing_fails_and_others_do_not() {
     check(100 * KIB, 2, 400_000);
 }
 
-/// Between the walk and the reading, which then finds another file.
+/// The file changes between the walk and the read.
 #[test]
 fn file_changed_since_the_walk_is_recorded_as_read() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50), ("c", 2, 50), ("grown", 1, 50), ("d", 3, 90)]);
@@ -111,7 +111,7 @@ fn file_changed_since_the_walk_is_compared_by_the_next_scan() {
         fixture.scan_with(&mode(ScanMode::Walk));
         fixture.write("b", &bytes(3, size));
         fixture.scan_with(&mode(ScanMode::Hash));
-        // It has the size of another now, which nobody has read yet.
+        // It now has the size of another file, which has not been read yet.
         fixture.scan();
         fixture.assert_groups(&[&["b", "c"]]);
     }

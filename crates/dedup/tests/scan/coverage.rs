@@ -1,4 +1,4 @@
-//! What the catalog says of its own completeness.
+//! Tests the reported coverage of the catalog.
 
 use std::fs;
 
@@ -8,21 +8,14 @@ use gristmill_store::catalog::{Algorithm, Batch, FileHash, FileRef, ReadResult};
 use crate::fixture::{Fixture, MIB, bytes, mode, sets};
 use crate::stop_and_resume::stop_when;
 
-/// What a scan that was killed has written about a file that it read.
-fn reading(fixture: &Fixture, path: &str, finding: ReadResult, racy: bool) -> FileHash {
+/// The result that a killed scan has written about a file it read.
+fn file_hash(fixture: &Fixture, path: &str, result: ReadResult, racy: bool) -> FileHash {
     let row = fixture.row(path);
-    FileHash {
-        file: FileRef::Row(row.id),
-        stat: row.stat,
-        result: finding,
-        shared: false,
-        differs: false,
-        racy,
-    }
+    FileHash { file: FileRef::Row(row.id), stat: row.stat, result, shared: false, differs: false, racy }
 }
 
-fn record(fixture: &Fixture, readings: Vec<FileHash>) {
-    fixture.store.catalog().write(Batch { hashes: readings, ..Batch::default() }).expect("recorded");
+fn record(fixture: &Fixture, hashes: Vec<FileHash>) {
+    fixture.store.catalog().write(Batch { hashes: hashes, ..Batch::default() }).expect("recorded");
 }
 
 fn slow(algorithm: Algorithm) -> ScanOptions {
@@ -34,10 +27,10 @@ fn files_read_but_not_grouped_count_as_unread() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50), ("c", 2, 50)]);
     fixture.scan_with(&mode(ScanMode::Walk));
     let content = |seed| blake3::hash(&bytes(seed, 50)).as_bytes().to_vec();
-    let readings = [("a", 1), ("b", 1), ("c", 2)].map(|(path, seed)| {
-        reading(&fixture, path, ReadResult::Content(Algorithm::Blake3, content(seed)), false)
+    let hashes = [("a", 1), ("b", 1), ("c", 2)].map(|(path, seed)| {
+        file_hash(&fixture, path, ReadResult::Content(Algorithm::Blake3, content(seed)), false)
     });
-    record(&fixture, readings.to_vec());
+    record(&fixture, hashes.to_vec());
     let coverage = fixture.coverage();
     assert_eq!((coverage.complete, coverage.unread_files), (false, 2), "{coverage:?}");
     fixture.scan_with(&mode(ScanMode::Hash));
@@ -52,7 +45,7 @@ fn cancelled_scan_groups_the_files_it_has_read() {
         fixture.write(format!("{number}"), &bytes(number, 50));
         fixture.write(format!("copy of {number}"), &bytes(number, 50));
     }
-    // The small ones, and blocks of the large ones.
+    // The small files, and samples of the large ones.
     stop_when(&fixture, &slow(Algorithm::Blake3), |progress| progress.read >= 42, || ());
     assert_eq!(fixture.groups().len(), 20);
     let coverage = fixture.coverage();
@@ -68,16 +61,16 @@ fn cancelled_change_of_algorithm_keeps_the_groups_of_rehashed_files() {
     assert_eq!(fixture.row("a").algorithm, Some(Algorithm::Sha256));
 }
 
-/// A name that was read shortly after a change has lost its samples, and has the hash.
+/// A racy name has lost its samples but has the hash.
 #[test]
 fn hard_links_share_samples() {
     let fixture = Fixture::of(&[("alone", 1, 70_000), ("q", 2, 70_000), ("r", 2, 70_000)]);
     fixture.link("q", "q too");
     fixture.scan();
     let samples = fixture.row("q").samples.expect("samples");
-    record(&fixture, vec![reading(&fixture, "q too", ReadResult::Samples(samples), true)]);
+    record(&fixture, vec![file_hash(&fixture, "q too", ReadResult::Samples(samples), true)]);
     let content = ReadResult::Content(Algorithm::Blake3, blake3::hash(&bytes(2, 70_000)).as_bytes().to_vec());
-    let content = reading(&fixture, "q too", content, true);
+    let content = file_hash(&fixture, "q too", content, true);
     record(&fixture, vec![FileHash { differs: true, shared: true, ..content }]);
     let row = fixture.row("q too");
     assert_eq!((row.samples, row.algorithm), (None, Some(Algorithm::Blake3)));
@@ -87,7 +80,7 @@ fn hard_links_share_samples() {
     assert_eq!(fixture.row("alone").algorithm, None);
 }
 
-/// The root around one that is removed has not looked at what was in it.
+/// The outer root has not walked the folder of the removed root.
 #[test]
 fn folder_of_a_removed_root_is_unscanned_until_the_outer_root_is_scanned() {
     let fixture = Fixture::of(&[("in/a", 1, 9_000), ("x/b", 1, 9_000)]);
@@ -102,7 +95,7 @@ fn folder_of_a_removed_root_is_unscanned_until_the_outer_root_is_scanned() {
         assert!(!coverage.complete, "{coverage:?}");
         assert_eq!(coverage.unscanned_folders, [fixture.at("in")]);
         assert_eq!(coverage.unreadable_folders, 0);
-        // It looks for nothing new.
+        // A refresh ignores new files.
         fixture.scan_with(&mode(ScanMode::Refresh));
     }
     fixture.scan();
@@ -113,31 +106,31 @@ fn folder_of_a_removed_root_is_unscanned_until_the_outer_root_is_scanned() {
 #[test]
 fn missing_or_excluded_folder_of_a_removed_root_leaves_coverage_complete() {
     let fixture = Fixture::of(&[("in/a", 1, 9_000), ("x/b", 1, 9_000)]);
-    let around = fixture.root.clone();
+    let outer = fixture.root.clone();
     fixture.scan();
     let exclude = gristmill_dedup::Filter { exclude: vec!["out".into()], ..Default::default() };
     let filtered = ScanOptions { filter: exclude, ..ScanOptions::default() };
     for (path, options) in [("in", &ScanOptions::default()), ("out", &filtered), ("out/in", &filtered)] {
         let inner = fixture.register(&fixture.at(path));
-        fixture.scan_all(&[around.clone(), inner.clone()], options);
+        fixture.scan_all(&[outer.clone(), inner.clone()], options);
         fixture.store.roots().remove(inner.id).expect("removed");
         if path == "in" {
             fs::remove_dir_all(fixture.at(path)).expect("removed");
         }
-        fixture.scan_all(std::slice::from_ref(&around), options);
+        fixture.scan_all(std::slice::from_ref(&outer), options);
         assert!(fixture.coverage().complete, "{path}: {:?}", fixture.coverage());
     }
 }
 
-/// A refresh passes over what is new in a folder that could not be read before.
+/// A refresh ignores new files in a folder that could not be read before.
 #[cfg(unix)]
 #[test]
 fn refresh_leaves_an_unreadable_folder_unreadable() {
     use gristmill_store::catalog::{FolderRef, Listing, ListingStatus};
     let fixture = Fixture::of(&[("f/a", 1, 50), ("b", 1, 50)]);
     fixture.scan_with(&mode(ScanMode::Walk));
-    let place = FolderRef { root: fixture.root.id, id: None, path: "f".into() };
-    let mut failed = Listing::new(1, place);
+    let folder = FolderRef { root: fixture.root.id, id: None, path: "f".into() };
+    let mut failed = Listing::new(1, folder);
     failed.status = ListingStatus::Failed("denied".to_owned());
     fixture.store.catalog().record(vec![failed]).expect("recorded");
     fixture.scan_with(&mode(ScanMode::Refresh));

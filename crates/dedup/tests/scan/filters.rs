@@ -1,4 +1,5 @@
-//! Filters, on a real tree. What is left out later keeps its hash, and comes back when the filter goes.
+//! Tests filters on a real tree. A file that is excluded later keeps its hash, and is listed again when the filter is
+//! removed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -44,7 +45,8 @@ fn moment(number: u64) -> Option<i64> {
     i64::try_from(number * 86_400_000_000_000).ok()
 }
 
-/// Only these are left; the rest is excluded, and comes back with the filter gone, without being read again.
+/// Checks that only the files `left` are included, and that the others return without being read when the filter is
+/// removed.
 #[track_caller]
 fn check(filter: &Filter, left: &[&str]) {
     let fixture = tree();
@@ -56,7 +58,7 @@ fn check(filter: &Filter, left: &[&str]) {
     let all = fixture.groups();
     let narrowed = fixture.scan_with(&with(filter));
     fixture.assert_files(left);
-    assert_eq!(narrowed.removed_files, 0, "excluded is not gone");
+    assert_eq!(narrowed.removed_files, 0, "excluded files are not missing");
     assert_eq!(narrowed.excluded_files, (ALL.len() - left.len()) as u64);
     let again = fixture.scan_with(&with(filter));
     assert_eq!((again.excluded_files, again.read_files), (0, 0));
@@ -91,7 +93,6 @@ fn patterns_select_files_by_name_and_path() {
     );
 }
 
-/// A folder that is left out takes all below it along.
 #[test]
 fn excluded_folder_excludes_everything_below() {
     check(&exclude(&["build"]), &all_but(&["build/c.o", "build/d.txt", "deep/build/e.txt"]));
@@ -172,7 +173,6 @@ fn files_of_an_excluded_folder_are_counted() {
     assert_eq!(fixture.scan_with(&with(&exclude(&["f"]))).excluded_files, 2);
 }
 
-/// What is gone stays gone, whatever is filtered.
 #[test]
 fn removed_file_counts_as_removed_despite_a_filter() {
     let fixture = Fixture::of(&[("a.x", 1, 50), ("b.y", 1, 50)]);
@@ -192,13 +192,13 @@ fn invalid_filter_is_refused_before_the_scan_starts() {
     ] {
         let roots = [fixture.root.clone()];
         let error =
-            fixture.try_scan(&roots, &with(&filter), &std::sync::Arc::default()).expect_err("no sense");
+            fixture.try_scan(&roots, &with(&filter), &std::sync::Arc::default()).expect_err("an error");
         assert!(error.is_user_error(), "{error}");
     }
     assert!(!fixture.scan().resumed);
 }
 
-/// Another file system, where there is one in sight: what is mounted in `/dev` is.
+/// Uses a filesystem mounted in `/dev`, if there is one.
 #[test]
 fn one_file_system_skips_mounted_filesystems() {
     let device = |path: &str| fs::metadata(path).map(|metadata| metadata.dev()).ok();
@@ -214,7 +214,7 @@ fn one_file_system_skips_mounted_filesystems() {
         fixture.scan_all(std::slice::from_ref(&root), &options);
         let catalog = fixture.store.catalog();
         let known = catalog
-            .known_entries(&catalog.root_folder(root.id).expect("its top"), true)
+            .known_entries(&catalog.root_folder(root.id).expect("its root folder"), true)
             .expect("its folders");
         let is_in = |(name, folder): &(OsString, KnownFolder)| name == mounted && !folder.excluded;
         assert_eq!(known.folders.iter().any(is_in), is_there, "{mounted}");

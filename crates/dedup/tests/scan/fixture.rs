@@ -1,4 +1,4 @@
-//! A folder on a real disk, a store beside it, and what the tests ask of both.
+//! Test fixture: a folder on a real disk, a store next to it, and assertions about both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, FileTimes};
@@ -21,17 +21,17 @@ pub(crate) const MIB: usize = 1 << 20;
 pub(crate) const ALGORITHMS: [Algorithm; 4] =
     [Algorithm::Blake3, Algorithm::Sha256, Algorithm::Sha512, Algorithm::Sha3];
 
-/// Paths of files that are the same, by group.
+/// Groups of equal files, as sets of paths.
 pub(crate) type GroupSet = BTreeSet<BTreeSet<PathBuf>>;
 
-/// A root called `tree`, room for others beside it, and a store.
+/// A root called `tree`, a store, and room for other roots next to the tree.
 pub(crate) struct Fixture {
     pub(crate) folder: TempDir,
     pub(crate) store: Store,
     pub(crate) root: Root,
 }
 
-/// Bytes that no other seed makes.
+/// Returns bytes that no other seed gives.
 pub(crate) fn bytes(seed: u64, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
     blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
@@ -58,17 +58,17 @@ pub(crate) fn mode(mode: ScanMode) -> ScanOptions {
 pub(crate) struct Mounted(PathBuf);
 
 impl Mounted {
-    /// Mounts one in memory. Nothing where that is not permitted, which is printed: a test then shows less.
+    /// Mounts a tmpfs. Prints a note and returns `None` if that is not permitted, so that the test checks less.
     pub(crate) fn new(path: &Path) -> Option<Self> {
         Mounted::with(&["-t", "tmpfs", "-o", "size=64m"], Path::new("tmpfs"), path)
     }
 
-    /// Mounts the filesystem that a file holds.
+    /// Mounts a disk image.
     pub(crate) fn image(image: &Path, path: &Path) -> Option<Self> {
         Mounted::with(&["-o", "loop"], image, path)
     }
 
-    /// Mounts a folder at a second place.
+    /// Bind-mounts a folder.
     pub(crate) fn bind(folder: &Path, path: &Path) -> Option<Self> {
         Mounted::with(&["--bind"], folder, path)
     }
@@ -96,7 +96,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A process that another test is just starting may hold a descriptor of ours until it executes its program.
+        // A process that another test is starting may hold our file descriptor until it executes its program.
         let unmount = || {
             let ended = std::process::Command::new("umount").arg(&self.0).output();
             ended.is_ok_and(|output| output.status.success())
@@ -124,7 +124,7 @@ impl Fixture {
         Fixture { folder, store, root }
     }
 
-    /// With these files: path, seed and size.
+    /// Creates files from path, seed and size.
     pub(crate) fn of(files: &[(&str, u64, usize)]) -> Self {
         let fixture = Fixture::new();
         files.iter().for_each(|(path, seed, size)| fixture.write(path, &bytes(*seed, *size)));
@@ -135,7 +135,7 @@ impl Fixture {
         self.root.path.join(path)
     }
 
-    /// Beside the root.
+    /// A path next to the root.
     pub(crate) fn outside(&self, path: impl AsRef<Path>) -> PathBuf {
         self.root.path.parent().expect("a folder").join(path)
     }
@@ -157,8 +157,8 @@ impl Fixture {
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.expect("removed");
     }
 
-    /// To and from `away`, where what moves is out of sight. A folder that moves leaves its files as they are, their
-    /// change times, too.
+    /// Moves a folder or file out of the root, to `away`. Moving a folder does not change its files, not even their
+    /// change times.
     pub(crate) fn move_away(&self, path: &str) {
         fs::create_dir_all(self.outside("away")).expect("a folder");
         fs::rename(self.at(path), self.outside("away").join(path)).expect("moved");
@@ -168,7 +168,7 @@ impl Fixture {
         fs::rename(self.outside("away").join(path), self.at(path)).expect("moved");
     }
 
-    /// Another folder beside the tree, as a root.
+    /// Registers another folder as a root, and creates it if needed.
     pub(crate) fn register(&self, path: &Path) -> Root {
         fs::create_dir_all(path).expect("a folder");
         self.store.roots().register(&roots::resolve(path).expect("a folder")).expect("a root")
@@ -201,7 +201,7 @@ impl Fixture {
         scan(&self.store, roots, options, handle)
     }
 
-    /// No row contradicts another.
+    /// Checks that the rows are consistent.
     #[track_caller]
     pub(crate) fn assert_sound(&self) {
         for check in self.store.catalog().verify().expect("a check") {
@@ -214,7 +214,7 @@ impl Fixture {
         self.store.catalog().groups(&query).expect("groups").groups
     }
 
-    /// All groups, by full paths inside `folder`.
+    /// All groups, by paths relative to `folder`.
     pub(crate) fn groups_under(&self, folder: &Path) -> GroupSet {
         let roots = self.roots();
         let path = |root: i64, path: &Path| {
@@ -225,7 +225,7 @@ impl Fixture {
         self.group_list().iter().map(members).collect()
     }
 
-    /// All groups, by paths in the tree.
+    /// All groups, by paths relative to the tree.
     pub(crate) fn groups(&self) -> GroupSet {
         self.groups_under(&self.root.path)
     }
@@ -240,18 +240,18 @@ impl Fixture {
         roots.into_iter().map(|root| (root.id, root.path)).collect()
     }
 
-    /// Every file of a root that has a row, gone or not.
+    /// Every file of a root that has a row, missing or not.
     pub(crate) fn files_of(&self, root: i64) -> BTreeMap<PathBuf, KnownFile> {
         let catalog = self.store.catalog();
-        let mut next = vec![catalog.root_folder(root).expect("its top")];
+        let mut next = vec![catalog.root_folder(root).expect("its root folder")];
         let mut files = BTreeMap::new();
-        while let Some(place) = next.pop() {
-            let known = catalog.known_entries(&place, true).expect("its files");
-            files.extend(known.files.into_iter().map(|(name, file)| (place.path.join(name), file)));
-            next.extend(known.folders.into_iter().map(|(name, folder)| FolderRef {
+        while let Some(folder) = next.pop() {
+            let known = catalog.known_entries(&folder, true).expect("its files");
+            files.extend(known.files.into_iter().map(|(name, file)| (folder.path.join(name), file)));
+            next.extend(known.folders.into_iter().map(|(name, inner)| FolderRef {
                 root,
-                id: Some(folder.id),
-                path: place.path.join(name),
+                id: Some(inner.id),
+                path: folder.path.join(name),
             }));
         }
         files
@@ -261,7 +261,7 @@ impl Fixture {
         self.files_of(self.root.id)
     }
 
-    /// Files that are there and that filters do not leave out, as far as the catalog knows.
+    /// Files of the tree that are neither missing nor excluded in the catalog.
     pub(crate) fn present(&self) -> BTreeSet<PathBuf> {
         let is_present = |file: &KnownFile| !file.missing && !file.excluded;
         self.files().into_iter().filter(|(_, file)| is_present(file)).map(|(path, _)| path).collect()
@@ -276,7 +276,7 @@ impl Fixture {
         assert_eq!(self.present(), set(paths));
     }
 
-    /// What is known of the contents of files that are there.
+    /// Rows of all existing files, by absolute path.
     pub(crate) fn rows(&self) -> BTreeMap<PathBuf, FileRow> {
         let mut rows = Vec::new();
         let each = |row: &FileRow| {
@@ -304,7 +304,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).expect("a file");
 }
 
-/// Other bytes of the same size, under the same time: only its change time tells.
+/// Writes other bytes of the same size and restores the modification time. Only the change time differs.
 pub(crate) fn rewrite_secretly(path: &Path, bytes: &[u8]) {
     let before = fs::metadata(path).expect("a file");
     assert_eq!(before.len(), bytes.len() as u64);

@@ -1,5 +1,4 @@
-//! A tree whose groups are known: all of them are found and no others, by one worker and by many, with every
-//! algorithm.
+//! Tests a tree with known groups: exactly these are found, with one worker and with many, and with every algorithm.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -37,10 +36,10 @@ impl Tree {
     }
 }
 
-/// Sizes on both sides of each border in how files are read.
+/// Sizes on both sides of each limit in how files are read.
 const SIZES: [usize; 10] = [1, 2, 4_096, SMALL - 1, SMALL, SMALL + 1, 100_000, MIB - 1, MIB, 2 * MIB + 7];
 
-/// Two the same, and one that differs from them in a single byte for each of several places.
+/// Two equal files, and files that differ from them in a single byte at each of several positions.
 fn alike(tree: &mut Tree) {
     for (seed, size) in (1_000..).zip(SIZES) {
         let content = bytes(seed, size);
@@ -55,7 +54,7 @@ fn alike(tree: &mut Tree) {
     }
 }
 
-/// Of one size, all different; of sizes that nothing else has; and empty ones, which are no duplicates.
+/// Different files of one size, files of unique sizes, and empty files, which are not duplicates.
 fn unlike(tree: &mut Tree) {
     for seed in 1..40 {
         tree.file(format!("unlike/small {seed}"), &bytes(seed, 777));
@@ -65,7 +64,7 @@ fn unlike(tree: &mut Tree) {
         tree.file(format!("unlike/large {seed}"), &bytes(seed, MIB + 5));
         tree.file(format!("empty/{seed}"), b"");
     }
-    // The end of one is the beginning of the other.
+    // One file is a prefix of the other.
     tree.file("unlike/zeros", &[0; 500]);
     tree.file("unlike/more zeros", &[0; 501]);
 }
@@ -76,13 +75,13 @@ fn names(tree: &mut Tree) {
     let folder = Path::new(OsStr::from_bytes(b"n\xf6me\ns"));
     let paths: Vec<PathBuf> = names.map(|name| folder.join(OsStr::from_bytes(name))).into();
     tree.group(&paths, &bytes(50, 321));
-    // As a folder, and with a size that has to be read in two rounds.
+    // As folder names, and with a size that needs two stages.
     let paths: Vec<PathBuf> = names.map(|name| Path::new(OsStr::from_bytes(name)).join("large")).into();
     tree.group(&paths, &bytes(51, 70_000));
 }
 
 fn hard_links(tree: &mut Tree) {
-    // One inode, whatever its names: no group.
+    // Several names of one inode are not a group.
     for (seed, size) in [(60, 99), (61, MIB + 1)] {
         tree.file(format!("links/{size}/first"), &bytes(seed, size));
         tree.fixture.link(&format!("links/{size}/first"), &format!("links/{size}/second"));
@@ -102,7 +101,7 @@ fn hard_links(tree: &mut Tree) {
     }
 }
 
-/// Links, a pipe and a socket: none of them is a file, and none is opened, or this would wait forever.
+/// Links, a pipe and a socket are not files. Opening the pipe would block forever.
 fn others(fixture: &Fixture) {
     fixture.symlink("alike/1/one", "a link");
     fixture.symlink("alike", "a link to a folder");
@@ -111,7 +110,7 @@ fn others(fixture: &Fixture) {
     let _ = UnixListener::bind(fixture.at("socket")).expect("a socket");
 }
 
-/// The same file at both ends of a path that is longer than the system takes.
+/// Equal files at both ends of a path that is longer than `PATH_MAX`.
 fn deep(tree: &mut Tree) {
     let content = bytes(70, 12_345);
     tree.group(&["shallow"], &content);
@@ -193,7 +192,7 @@ fn hard_links_are_one_copy() {
     let members: Vec<_> = group.members.iter().map(|m| (m.path.to_str().expect("plain"), m.linked)).collect();
     assert_eq!(members, [("a", false), ("z", true), ("copy", false)]);
     assert_eq!((summary.duplicate_files, summary.reclaimable_bytes), (3, allocated));
-    // An inode counts once in the size, and each of its names as a file.
+    // An inode counts once in the size, but each of its names counts as a file.
     assert_eq!((summary.files, summary.bytes), (5, 5_000));
     let root = fixture.store.roots().list().expect("roots").remove(0);
     assert_eq!((root.files, root.bytes), (Some(5), Some(5_000)));
@@ -226,7 +225,7 @@ fn hashes_match_independent_implementations() {
 
 #[test]
 fn folder_with_more_entries_than_one_listing_part_is_scanned() {
-    // More entries than are written at once.
+    // More entries than fit in one listing.
     let fixture = Fixture::new();
     for number in 0..1_500 {
         fixture.write(format!("many/{number}"), &bytes(number % 500, 40));

@@ -1,4 +1,4 @@
-//! Links: passed over, or followed if the root says so.
+//! Tests symbolic links: skipped by default, followed if the root is set to.
 
 use std::fs;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ fn symlinks_to_outside_files_and_folders_are_followed_on_request() {
     fixture.assert_groups(&[&["a", "to b", "to f/c"], &["to e", "to f/g/d"]]);
     let again = fixture.scan();
     assert_eq!((again.files, again.read_files, again.new_files, again.removed_files), (5, 0, 0, 0));
-    // What a link leads to changes, goes, and is followed no more.
+    // Targets change or disappear, then links are no longer followed.
     write(&fixture.outside("f/g/new"), &bytes(1, 50));
     fs::remove_file(fixture.outside("b")).expect("removed");
     let summary = fixture.scan();
@@ -95,7 +95,7 @@ fn symlink_cycle_is_listed_and_walked_once() {
     }
     assert_eq!((summary.broken_links, summary.repeated_links, summary.errors), (0, 3, 0), "{summary:?}");
     fixture.assert_files(&["f/a"]);
-    // A circle outside.
+    // A cycle outside of the root.
     let fixture = following();
     write(&fixture.outside("o/a"), &bytes(1, 50));
     std::os::unix::fs::symlink(fixture.outside("o"), fixture.outside("o/self")).expect("a link");
@@ -136,7 +136,7 @@ fn symlink_to_the_parent_of_a_root_skips_the_root() {
     assert_eq!(summary.files, 2);
 }
 
-/// The first by path, whoever gets there first.
+/// The first by path, whatever the timing of workers.
 #[test]
 fn first_of_several_symlinks_to_a_folder_is_walked() {
     for workers in [1, 16] {
@@ -147,7 +147,7 @@ fn first_of_several_symlinks_to_a_folder_is_walked() {
             for name in ["z", "m", "a"] {
                 fixture.symlink(fixture.outside("o"), name);
             }
-            // A part of it.
+            // A link to a subfolder of it.
             fixture.symlink(fixture.outside("o/sub"), "b");
             let summary =
                 fixture.scan_with(&ScanOptions { workers: Some(workers), ..ScanOptions::default() });

@@ -1,7 +1,7 @@
-//! Scans of real folders on a real disk: what they find, what they read, what they leave behind.
+//! Tests scans of real folders on a real disk: what they find, what they read, and what they leave.
 //!
-//! Nothing here waits for time. A scan that is to be caught in the middle is held there by a limit on its reading
-//! that would keep it for hours.
+//! No test relies on timing. A scan that must be caught midway is held there by a rate limit that would keep it for
+//! hours.
 
 #![cfg(target_os = "linux")]
 

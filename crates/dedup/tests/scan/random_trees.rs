@@ -1,4 +1,4 @@
-//! Random trees, changed at random, against a comparison of all bytes.
+//! Tests random trees with random changes against a comparison of all bytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use proptest::prelude::*;
 use crate::brute_force;
 use crate::fixture::{ALGORITHMS, Fixture, KIB, MIB, bytes, rewrite_secretly};
 
-/// Few sizes and few contents of each: most files have a double.
+/// Few sizes with few contents each, so that most files have a duplicate.
 const SIZES: [usize; 9] = [0, 1, 100, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 80 * KIB, MIB - 1, MIB + 1];
 const CONTENTS: u64 = 3;
 const FOLDERS: [&str; 6] = ["", "a", "a/b", "a/b/c", "d", "d/e"];
 
-/// A content: all bytes of a size but one, whose place may be one that edges do not see, are those of another.
+/// Returns a content. Contents of one size differ in one byte, at a position that samples may not cover.
 fn content(size: usize, number: u64) -> Vec<u8> {
     let mut content = bytes(7, size);
     if let Some(byte) = content.get_mut(size * 2 / 5) {
@@ -24,7 +24,7 @@ fn content(size: usize, number: u64) -> Vec<u8> {
     content
 }
 
-/// What is done to a tree. Numbers are taken modulo what there is.
+/// A change to a tree. Numbers are taken modulo the number of files.
 #[derive(Clone, Debug)]
 enum Edit {
     Add {
@@ -33,7 +33,7 @@ enum Edit {
         size: usize,
         content: u64,
     },
-    /// Same size, same time of last change.
+    /// Keeps the size and the modification time.
     Rewrite {
         file: usize,
         content: u64,
@@ -58,12 +58,12 @@ enum Edit {
     RemoveFolder {
         folder: usize,
     },
-    /// A file where a folder was, and the other way round.
+    /// Replaces a folder by a file, or a file by a folder.
     Swap {
         folder: usize,
         content: u64,
     },
-    /// Out of sight, as it is, and back.
+    /// Moves a folder out of the root, or back.
     TakeAway {
         folder: usize,
     },
@@ -99,7 +99,7 @@ fn edit_or_move_away() -> impl Strategy<Value = Edit> {
     ]
 }
 
-/// What cannot be done (a folder is in the way, or nothing is there) is left out.
+/// Edits that cannot be applied, because a folder is in the way or nothing exists, are skipped.
 fn apply(top: &Path, edit: &Edit) {
     let files: Vec<PathBuf> = brute_force::files(top).into_keys().map(|path| top.join(path)).collect();
     let some = |number: usize| files.get(number % files.len().max(1));
@@ -153,7 +153,7 @@ fn apply(top: &Path, edit: &Edit) {
     };
 }
 
-/// Everything but numbers of rows: which files there are, their sizes, and which are the same by which hash.
+/// Files with their sizes, and groups with their hashes, without row ids.
 type Snapshot = (Vec<(PathBuf, u64)>, Vec<(Vec<u8>, u64, u64, Vec<(PathBuf, bool)>)>);
 
 fn snapshot(fixture: &Fixture) -> Snapshot {
@@ -166,7 +166,7 @@ fn snapshot(fixture: &Fixture) -> Snapshot {
     (files, groups.collect())
 }
 
-/// The same tree, seen for the first time.
+/// Scans the same tree with a new store.
 fn scan_with_a_new_store(fixture: &Fixture, options: &ScanOptions) -> Fixture {
     let folder = tempfile::tempdir().expect("a folder");
     let store = crate::fixture::open(folder.path().join("t.db"));
@@ -210,7 +210,7 @@ fn first() -> impl Strategy<Value = Vec<Edit>> {
         .prop_map(|(files, links)| [files, links].concat())
 }
 
-/// Edits, how the tree is then scanned, and whether such a scan was begun before and stopped at once.
+/// Edits, the options of the following scan, and whether such a scan is started and cancelled first.
 type ScanRound = (Vec<Edit>, ScanOptions, bool);
 
 fn check(first: &[Edit], turns: &[ScanRound]) -> Result<(), TestCaseError> {

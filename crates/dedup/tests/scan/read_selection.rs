@@ -1,4 +1,4 @@
-//! Only what can be a duplicate is read, and nothing is read twice.
+//! Tests that only possible duplicates are read, and that no file is read twice.
 
 use gristmill_dedup::{ScanMode, ScanOptions, ScanSummary};
 use gristmill_store::catalog::Algorithm;
@@ -6,14 +6,14 @@ use gristmill_store::catalog::Algorithm;
 use crate::fixture::{Fixture, KIB, MIB, bytes, mode, rewrite_secretly};
 
 const LARGE: usize = 2 * MIB;
-/// Blocks of a large file that are looked at: five of 16 KiB.
+/// Bytes sampled of a large file: five samples of 16 KiB.
 const SAMPLED_BYTES: u64 = 5 * 16 * KIB as u64;
 
-/// Files read through, probed, and bytes of both.
+/// Checks the number of files read in full, of files sampled, and of bytes read.
 #[track_caller]
-fn check(summary: &ScanSummary, read: u64, probed: u64, bytes: u64) {
+fn check(summary: &ScanSummary, read: u64, sampled: u64, bytes: u64) {
     let found = (summary.read_files, summary.sampled_files, summary.read_bytes);
-    assert_eq!(found, (read, probed, bytes), "{summary:?}");
+    assert_eq!(found, (read, sampled, bytes), "{summary:?}");
 }
 
 fn with(algorithm: Algorithm) -> ScanOptions {
@@ -26,7 +26,7 @@ fn file_with_a_unique_size_is_never_opened() {
     let fixture = Fixture::new();
     sizes.iter().for_each(|(name, size)| fixture.write(name, &bytes(1, *size)));
     check(&fixture.scan(), 0, 0, 0);
-    // With one more, that one and its double are; whether small or large.
+    // A second file of a size makes both be read, whether small or large.
     fixture.write("small", &bytes(1, 4_000));
     check(&fixture.scan(), 2, 0, 8_000);
     fixture.write("medium", &bytes(1, 100_000));
@@ -46,7 +46,7 @@ fn empty_files_are_never_opened() {
 fn large_files_that_differ_in_their_samples_are_not_read_whole() {
     let fixture = Fixture::of(&[("a", 1, LARGE), ("b", 2, LARGE), ("c", 3, LARGE)]);
     check(&fixture.scan(), 0, 3, 3 * SAMPLED_BYTES);
-    // Also in the middle and at the quarters, where disk images differ.
+    // Files can also differ at the middle and the quarters, as disk images do.
     let (fixture, content) = (Fixture::new(), bytes(1, LARGE));
     for (name, place) in [("same", 5), ("quarter", LARGE / 4), ("half", LARGE / 2), ("last", LARGE - 1)] {
         let mut content = content.clone();
@@ -54,7 +54,7 @@ fn large_files_that_differ_in_their_samples_are_not_read_whole() {
         fixture.write(name, &content);
     }
     check(&fixture.scan(), 0, 4, 4 * SAMPLED_BYTES);
-    // One that is like another there, and differs elsewhere: those two have to be read.
+    // Two files that agree in all samples and differ elsewhere must be read in full.
     let mut near = content;
     near[5] ^= 1;
     near[LARGE / 3] ^= 1;
@@ -91,7 +91,7 @@ fn only_changed_files_are_read_again() {
     check(&summary, 1, 0, 50);
     assert_eq!(summary.changed_files, 1);
     fixture.assert_groups(&[&["a", "b"], &["d", "e"]]);
-    // Behind our back: the same size, and its time set back.
+    // Rewritten with the same size and modification time.
     rewrite_secretly(&fixture.at("b"), &bytes(2, 50));
     check(&fixture.scan(), 1, 0, 50);
     fixture.assert_groups(&[&["b", "c"], &["d", "e"]]);
@@ -109,7 +109,7 @@ fn hard_links_are_read_once() {
     check(&fixture.scan(), 4, 2, 100 + 2 * SAMPLED_BYTES + 2 * LARGE as u64);
     fixture.assert_groups(&[&["c", "c2", "d"]]);
     check(&fixture.scan(), 0, 0, 0);
-    // Alone with its names: no reason to read it.
+    // The names of one inode are no reason to read it.
     let fixture = Fixture::of(&[("a", 1, 50)]);
     fixture.link("a", "b");
     check(&fixture.scan(), 0, 0, 0);
@@ -125,7 +125,7 @@ fn every_file_option_hashes_files_with_unique_sizes() {
     for path in ["a", "b", "c", "d"] {
         assert_eq!(fixture.row(path).algorithm, Some(Algorithm::Blake3), "{path}");
     }
-    // In one go, too.
+    // Also in a single scan.
     let fixture = Fixture::of(&[("a", 1, 1), ("b", 2, 2), ("c", 3, LARGE), ("d", 3, LARGE)]);
     check(&fixture.scan_with(&every), 4, 0, 3 + 2 * LARGE as u64);
     fixture.assert_groups(&[&["c", "d"]]);
@@ -158,7 +158,7 @@ fn files_hashed_with_the_requested_algorithm_are_not_read_again() {
     fixture.scan_with(&ScanOptions { every_file: true, ..ScanOptions::default() });
     let again = fixture.scan_with(&with(Algorithm::Sha256));
     assert_eq!((again.read_files, again.rehashed_files), (2, 2));
-    // Something has changed, and it is neither of them.
+    // A change that concerns neither of the two.
     fixture.write("alone", &bytes(3, 51));
     let third = fixture.scan_with(&with(Algorithm::Sha256));
     assert_eq!((third.read_files, third.rehashed_files), (0, 0));
@@ -172,11 +172,11 @@ fn new_file_is_compared_with_files_read_earlier() {
     fixture.write("c", &bytes(1, 50));
     check(&fixture.scan(), 1, 0, 50);
     fixture.assert_groups(&[&["a", "c"]]);
-    // One more of a group that is there.
+    // Another file of an existing group.
     fixture.write("d", &bytes(1, 50));
     check(&fixture.scan(), 1, 0, 50);
     fixture.assert_groups(&[&["a", "c", "d"]]);
-    // Two at once, like one that was alone.
+    // Two new files that equal a file without a group.
     fixture.write("e", &bytes(2, 50));
     fixture.write("f", &bytes(2, 50));
     check(&fixture.scan(), 2, 0, 100);
@@ -195,7 +195,7 @@ fn each_scan_mode_does_only_its_part() {
     check(&read, 4, 2, 100 + 2 * SAMPLED_BYTES + 2 * LARGE as u64);
     assert_eq!((read.files, read.folders), (0, 0));
     fixture.assert_groups(&[&["a", "b"], &["c", "d/e"]]);
-    // Looks at what is known, and at nothing else.
+    // A refresh examines only known files.
     fixture.remove("a");
     fixture.write("b", &bytes(2, 51));
     let looked = fixture.scan_with(&mode(ScanMode::Refresh));
@@ -206,7 +206,7 @@ fn each_scan_mode_does_only_its_part() {
     assert_eq!(fixture.scan().new_files, 1);
 }
 
-/// A scan that finds nothing new reads all the same what one that only walked has found.
+/// Applies even if the next scan finds no new files.
 #[test]
 fn files_recorded_by_a_walk_are_read_by_the_next_scan() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 2, 60)]);
@@ -215,7 +215,7 @@ fn files_recorded_by_a_walk_are_read_by_the_next_scan() {
     fixture.scan_with(&mode(ScanMode::Walk));
     let summary = fixture.scan();
     assert_eq!((summary.new_files, summary.read_files, summary.duplicate_groups), (0, 2, 1));
-    // The same for one that only looked at what was known.
+    // The same after a refresh.
     fixture.write("b", &bytes(1, 50));
     fixture.scan_with(&mode(ScanMode::Refresh));
     assert_eq!((fixture.scan().changed_files, fixture.scan().duplicate_files), (0, 3));
@@ -247,14 +247,14 @@ fn returned_file_is_compared_with_files_added_meanwhile() {
     fixture.assert_groups(&[&["c", "f/a"]]);
 }
 
-/// What reading finds is written for the file as it is then. What was known of it before is not.
+/// A result is recorded for the file as it was read, and replaces what was known before.
 #[test]
 fn file_changed_since_the_walk_loses_its_hash_of_another_algorithm() {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50)]);
     fixture.scan();
     fixture.assert_groups(&[&["a", "b"]]);
     rewrite_secretly(&fixture.at("a"), &bytes(2, 50));
-    // Walks nothing: it learns that the file has changed only by reading it.
+    // Does not walk, so it notices the change only by reading the file.
     fixture.scan_with(&ScanOptions { mode: ScanMode::Hash, ..with(Algorithm::Sha256) });
     fixture.assert_groups(&[]);
     fixture.scan_with(&with(Algorithm::Sha256));

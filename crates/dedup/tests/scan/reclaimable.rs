@@ -1,4 +1,4 @@
-//! What counts as reclaimable: allocated bytes of copies that can be removed.
+//! Tests the reclaimable bytes: those allocated to copies that can be removed.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};

@@ -1,4 +1,4 @@
-//! What is removed, and what comes back.
+//! Tests files that are removed and files that return.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use gristmill_store::catalog::{Algorithm, Purged};
 
 use crate::fixture::{Fixture, bytes, mode};
 
-/// New, changed, removed and returned files.
+/// Checks the numbers of new, changed, removed and returned files.
 #[track_caller]
 fn check(summary: &ScanSummary, expected: [u64; 4]) {
     let found = [summary.new_files, summary.changed_files, summary.removed_files, summary.returned_files];
@@ -25,7 +25,7 @@ fn removed_file_keeps_its_row_and_hash() {
     fixture.assert_groups(&[&["b", "c"]]);
     assert!(fixture.files()[Path::new("f/a")].missing);
     assert_eq!(fixture.scan().removed_files, 0, "only once");
-    // Back as it was: known without being read.
+    // Unchanged files are known without being read.
     fixture.move_back("f");
     let summary = fixture.scan();
     check(&summary, [0, 0, 0, 1]);
@@ -92,7 +92,7 @@ fn file_and_folder_can_replace_each_other() {
     fixture.write("c/e", &bytes(1, 50));
     check(&fixture.scan(), [2, 0, 3, 0]);
     fixture.assert_groups(&[&["c/e", "d", "x"]]);
-    // And back.
+    // And the reverse.
     fixture.remove("x");
     fixture.write("x/a", &bytes(1, 50));
     fixture.remove("c");
@@ -138,7 +138,7 @@ fn purge_deletes_rows_of_missing_files() {
     fixture.assert_groups(&[&["c", "f/g/a"]]);
 }
 
-/// The walk has seen it, and it is gone when it is to be read.
+/// The walk has found the file, and it is removed before it is read.
 #[test]
 fn file_removed_before_reading_is_unread_until_the_next_walk() {
     let fixture = Fixture::of(&[
@@ -155,7 +155,11 @@ fn file_removed_before_reading_is_unread_until_the_next_walk() {
     let summary = fixture.scan_with(&mode(ScanMode::Hash));
     assert_eq!((summary.removed_files, summary.errors), (0, 0));
     fixture.assert_groups(&[&["b", "c"]]);
-    assert_eq!(fixture.coverage().unread_files, 4, "a, d, e, and g, whose samples tell nothing alone");
+    assert_eq!(
+        fixture.coverage().unread_files,
+        4,
+        "a, d, e, and g, whose samples have no other to compare with"
+    );
     assert_eq!(fixture.scan().removed_files, 3);
     fixture.assert_files(&["b", "c", "g"]);
     fixture.assert_groups(&[&["b", "c"]]);
@@ -168,7 +172,7 @@ fn file_removed_before_reading_is_unread_until_the_next_walk() {
 fn root_that_becomes_empty_keeps_its_files_unless_allowed() {
     let fixture = Fixture::of(&[("a", 1, 50), ("f/b", 1, 50)]);
     fixture.scan();
-    // As when a disk is not mounted: the folder it was mounted on is there.
+    // Like an unmounted disk, whose mount point still exists.
     fixture.move_away("a");
     fixture.move_away("f");
     let summary = fixture.scan();
@@ -178,18 +182,18 @@ fn root_that_becomes_empty_keeps_its_files_unless_allowed() {
     let unreadable = fixture.store.catalog().unreadable(fixture.root.id, 10).expect("an answer");
     assert_eq!(unreadable.len(), 1);
     assert_eq!(unreadable[0].0.as_os_str(), "");
-    // It is back.
+    // The files return.
     fixture.move_back("f");
     fs::rename(fixture.outside("away/a"), fixture.at("a")).expect("moved");
     let summary = fixture.scan();
     assert_eq!((summary.errors, summary.removed_files), (0, 0));
     assert_eq!(fixture.store.catalog().unreadable(fixture.root.id, 10).expect("an answer"), []);
-    // It really is empty.
+    // The root is really empty.
     fixture.remove("a");
     fixture.remove("f");
     let summary = fixture.scan_with(&ScanOptions { allow_empty: true, ..ScanOptions::default() });
     assert_eq!((summary.errors, summary.removed_files), (0, 2));
-    // From now on nothing is missed.
+    // From now on no file is missing.
     assert_eq!(fixture.scan().errors, 0);
 }
 
@@ -203,7 +207,7 @@ fn missing_root_is_an_error_with_its_path() {
         fixture.try_scan(&roots, &ScanOptions::default(), &std::sync::Arc::default()).expect_err("no root");
     assert!(error.is_user_error() && error.to_string().contains("tree: cannot be read"), "{error}");
     fixture.assert_files(&["a"]);
-    // Nobody holds it.
+    // No scan holds the root.
     fs::rename(fixture.outside("elsewhere"), &fixture.root.path).expect("moved");
     assert_eq!(fixture.scan().removed_files, 0);
 }

@@ -1,4 +1,4 @@
-//! Roots inside each other, beside each other, and by other names.
+//! Tests nested roots, adjacent roots, and roots with several paths.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
@@ -29,7 +29,7 @@ fn root_registered_inside_another_takes_over_its_rows() {
     fixture.scan();
     let before = fixture.files();
     let inner = fixture.register(&fixture.at("in"));
-    // At once, before anybody scans: nothing was lost, nothing is there twice.
+    // Before any scan, no file is lost and none is listed twice.
     assert_eq!(paths(&fixture, &inner), set(&["alone", "b", "deep/c"]));
     assert_eq!(fixture.present(), set(&["a", "in0"]));
     fixture.assert_groups(&[GROUP]);
@@ -60,7 +60,7 @@ fn outer_root_does_not_take_rows_of_an_inner_root() {
     let tree = all(&fixture).into_iter().find(|root| root.id != fixture.root.id).expect("the tree");
     fixture.scan_all(std::slice::from_ref(&tree), &ScanOptions::default());
     write(&fixture.at("beside"), &bytes(1, 50));
-    // What is inside is scanned, too; the store's own files are not what this is about.
+    // Nested roots are scanned too. The files of the store are excluded.
     let filter = gristmill_dedup::Filter { exclude: vec!["t.db*".into()], ..Default::default() };
     let summary = fixture.scan_with(&ScanOptions { filter, ..ScanOptions::default() });
     assert_eq!(summary.roots, [fixture.root.path.clone(), tree.path.clone()]);
@@ -75,7 +75,7 @@ fn outer_root_does_not_take_rows_of_an_inner_root() {
 fn three_nested_roots_each_keep_their_own_files() {
     let fixture = Fixture::of(&FILES);
     fixture.scan();
-    // The innermost first: then the one between takes only what is its own.
+    // The innermost root is registered first, so the middle one takes over only its own files.
     let innermost = fixture.register(&fixture.at("in/deep"));
     let between = fixture.register(&fixture.at("in"));
     for _ in 0..2 {
@@ -99,7 +99,7 @@ fn folder_is_one_root_whatever_path_names_it() {
     }
     assert_eq!(roots::named(&fixture.store, "tree".as_ref()).expect("a root").id, fixture.root.id);
     assert_eq!(all(&fixture).len(), 1);
-    // By a link into it: inside it, and so found twice by nobody.
+    // A path through a link into the root is a path inside it, so no file is found twice.
     let inner = fixture.register(&fixture.outside("alias/in"));
     assert_eq!(inner.path, fixture.at("in"));
     assert_eq!(fixture.scan().files, 5);
@@ -140,7 +140,7 @@ fn hard_links_in_two_roots_are_one_copy() {
     assert_eq!(fixture.store.catalog().groups(&one).expect("groups").total, 1);
 }
 
-/// The other root's file was not worth reading before.
+/// The other root's file had a unique size before.
 #[test]
 fn file_of_another_root_is_read_when_it_becomes_a_candidate() {
     let fixture = Fixture::of(&[("a", 1, 50)]);
@@ -151,7 +151,7 @@ fn file_of_another_root_is_read_when_it_becomes_a_candidate() {
     assert_eq!((summary.read_files, summary.files), (2, 1));
     assert_eq!(fixture.row("a").algorithm, Some(Algorithm::Blake3));
     assert_eq!(fixture.group_list().len(), 1);
-    // One whose folder is gone, with its disk, is left alone.
+    // Files of a root that cannot be reached are not read.
     write(&fixture.outside("other/c"), &bytes(4, 70));
     fixture.write("d", &bytes(4, 70));
     fixture.scan_with(&crate::fixture::mode(gristmill_dedup::ScanMode::Walk));
@@ -190,7 +190,7 @@ fn removing_a_root_deletes_only_its_rows() {
     assert_eq!(all(&fixture).len(), 1);
     fixture.assert_sound();
     assert!(fixture.store.roots().remove(other.id).is_err());
-    // Registered again, it is new.
+    // A root that is registered again is new.
     let other = fixture.register(&fixture.outside("other"));
     assert_eq!(fixture.scan_all(&[other], &ScanOptions::default()).new_files, 2);
 }
@@ -239,7 +239,7 @@ fn root_path_may_be_invalid_utf8() {
     assert_eq!((summary.new_files, summary.read_files, summary.duplicate_groups), (0, 0, 1));
 }
 
-/// Does something while a first scan waits a second for its second file.
+/// Runs `body` while a first scan waits one second for its second file.
 fn while_scanning(fixture: &Fixture, body: impl FnOnce()) {
     let handle = Arc::new(ScanHandle::default());
     let slowly = ScanOptions { io_limit: Some(100), workers: Some(1), ..ScanOptions::default() };
@@ -255,7 +255,7 @@ fn while_scanning(fixture: &Fixture, body: impl FnOnce()) {
     });
 }
 
-/// Two first scans at one time: what each has only once, both together have twice.
+/// Two concurrent first scans: each finds a file once, together they find it twice.
 #[test]
 fn root_scanned_at_the_same_time_is_compared() {
     let fixture = Fixture::of(&[("slow", 1, 100), ("slow too", 1, 100), ("here", 2, 70)]);
@@ -268,7 +268,7 @@ fn root_scanned_at_the_same_time_is_compared() {
     assert_eq!(fixture.groups_under(&fixture.outside("")), groups);
 }
 
-/// What was read of a file whose row somebody else has written meanwhile is not lost on the way.
+/// The result for a file whose row another program has written meanwhile is kept.
 #[test]
 fn file_recorded_meanwhile_by_another_program_is_read() {
     let fixture = Fixture::of(&[("slow", 1, 100), ("slow too", 1, 100)]);

@@ -1,4 +1,4 @@
-//! One file that is found by several paths is one copy, whatever its link count.
+//! Tests that a file found by several paths is one copy, whatever its link count.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -18,7 +18,7 @@ fn scan(fixture: &Fixture, root: &Root) {
     fixture.scan_all(std::slice::from_ref(root), &every_file());
 }
 
-/// Each group: how many copies, how many members, how many of these are other names.
+/// Number of copies, of members, and of members that are further names, for each group.
 fn groups(fixture: &Fixture) -> Vec<(u64, usize, usize)> {
     let linked = |members: &[gristmill_store::catalog::Member]| members.iter().filter(|m| m.linked).count();
     fixture
@@ -28,7 +28,7 @@ fn groups(fixture: &Fixture) -> Vec<(u64, usize, usize)> {
         .collect()
 }
 
-/// Paths of all folders that are listed as identical, and the bytes that removing copies frees.
+/// Paths of all folders listed as identical, and the bytes that removing copies frees.
 fn identical_folders(fixture: &Fixture) -> (Vec<String>, u64) {
     let found = folders::find_identical(&fixture.store, &folders::FolderOptions::default()).expect("folders");
     let paths = |group: &folders::FolderGroup| -> Vec<String> {
@@ -37,10 +37,11 @@ fn identical_folders(fixture: &Fixture) -> (Vec<String>, u64) {
     (found.iter().flat_map(paths).collect(), found.iter().map(|group| group.reclaimable).sum())
 }
 
-/// No duplicates; with a real copy of `file` there are two copies, and the names of the file stand together.
+/// Checks that there are no duplicates, and that a real copy of `file` makes two copies, with the names of the file
+/// next to each other.
 #[track_caller]
 fn check_is_one_file(fixture: &Fixture, file: &Path, names: usize) {
-    assert_eq!(groups(fixture), [], "names of one file are no copies");
+    assert_eq!(groups(fixture), [], "names of one file are not copies");
     assert_eq!(identical_folders(fixture).1, 0);
     let other = fixture.register(&fixture.outside("copy of it"));
     fs::copy(file, fixture.outside("copy of it/copy")).expect("a copy");
@@ -57,7 +58,7 @@ fn file_in_two_roots_by_a_bind_mount_is_one_copy() {
     let Some(_bound) = Mounted::bind(&fixture.root.path, &place) else { return };
     let root = fixture.register(&place);
     fixture.scan_all(&[fixture.root.clone(), root], &ScanOptions::default());
-    assert_eq!(identical_folders(&fixture), (vec![], 0), "a folder is no copy of itself");
+    assert_eq!(identical_folders(&fixture), (vec![], 0), "a folder is not a copy of itself");
     check_is_one_file(&fixture, &fixture.at("in/a"), 2);
 }
 
@@ -66,7 +67,7 @@ fn file_in_one_root_twice_by_a_bind_mount_is_one_copy() {
     let fixture = Fixture::of(&[("in/a", 1, 10_000), ("in/b", 2, 2 * MIB)]);
     let Some(_bound) = Mounted::bind(&fixture.at("in"), &fixture.at("bound")) else { return };
     fixture.scan();
-    assert_eq!(identical_folders(&fixture), (vec![], 0), "a folder is no copy of itself");
+    assert_eq!(identical_folders(&fixture), (vec![], 0), "a folder is not a copy of itself");
     check_is_one_file(&fixture, &fixture.at("in/a"), 2);
 }
 
@@ -108,7 +109,7 @@ fn target_of_a_symlink_to_another_disk_is_one_copy() {
     check_symlink_target_is_one_copy(&fixture);
 }
 
-/// A root has a link to a file in the folder `o`, which becomes a root.
+/// Checks a root with a link to a file in the folder `o`, which then becomes a root.
 fn check_symlink_target_is_one_copy(fixture: &Fixture) {
     fixture.store.roots().follow_links(fixture.root.id, true).expect("a setting");
     let root = fixture.store.roots().at(&fixture.root.path).expect("roots").expect("the root");
@@ -158,11 +159,11 @@ fn files_of_a_disk_and_its_clone_are_two_copies() {
         found.sort_unstable();
         assert_eq!(found, [(2, 2, 0), (2, 4, 2)]);
         let again = fixture.scan_all(&[one.clone(), two], &every_file());
-        assert_eq!(again.read_files, 0, "a clone beside it is no other disk");
+        assert_eq!(again.read_files, 0, "the mounted clone does not change the identity of the disk");
         assert_eq!(groups(&fixture).len(), 2);
     }
     drop(disk);
-    // The clone alone is the disk that it was.
+    // Without its original, the clone still counts as the same disk.
     let Some(_alone) = Mounted::image(&clone, &fixture.outside("two")) else { return };
     assert_eq!(fixture.coverage().absent_roots, [one.path]);
     let two = fixture.register(&fixture.outside("two/in"));
@@ -170,7 +171,7 @@ fn files_of_a_disk_and_its_clone_are_two_copies() {
     assert_eq!((again.failed_roots, again.read_files), (0, 0), "{again:?}");
 }
 
-/// Each layer has inode numbers of its own, and a device number for its files.
+/// Each layer has its own inode numbers, and a device number for its files.
 #[test]
 fn files_of_two_layers_of_an_overlay_are_two_copies() {
     let fixture = Fixture::new();

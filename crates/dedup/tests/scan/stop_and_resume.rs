@@ -1,4 +1,4 @@
-//! Scans that are stopped, killed, or meet another; and the next one, which goes on.
+//! Tests scans that are cancelled, killed or run concurrently, and the scans that resume them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use gristmill_store::roots::Root;
 
 use crate::fixture::{Fixture, KIB, MIB, bytes};
 
-/// At this pace a scan would take days: the test ends only if it stops when it is told to.
+/// At this rate a scan would take days, so the test ends only if the cancellation works.
 pub(crate) fn throttled() -> ScanOptions {
     ScanOptions { io_limit: Some(1), workers: Some(2), ..ScanOptions::default() }
 }
@@ -25,7 +25,7 @@ impl Drop for CancelOnDrop<'_> {
     }
 }
 
-/// Runs a scan until it has come so far, does something meanwhile, and stops it.
+/// Runs a scan until `is_reached`, calls `meanwhile`, and cancels the scan.
 pub(crate) fn stop_when(
     fixture: &Fixture,
     options: &ScanOptions,
@@ -45,7 +45,7 @@ pub(crate) fn stop_roots_when(
     let handle = Arc::new(ScanHandle::default());
     let summary = std::thread::scope(|scope| {
         let scan = scope.spawn(|| fixture.try_scan(roots, options, &handle).expect("a scan"));
-        // Also when something panics, or the scan would go on for days.
+        // Also cancels the scan if something panics.
         let stop = CancelOnDrop(&handle);
         while !is_reached(handle.progress()) {
             assert!(!scan.is_finished(), "the scan ended before it reached the point");
@@ -59,7 +59,7 @@ pub(crate) fn stop_roots_when(
     summary
 }
 
-/// Small files, which are read while walking; large ones for the two rounds after it; folders.
+/// Small files, which are read during the walk; large ones for the two stages after it; folders.
 fn tree() -> Fixture {
     let fixture = Fixture::of(&[("a", 1, 50), ("b", 1, 50), ("large", 1, 8 * MIB), ("f/large", 1, 8 * MIB)]);
     for number in 0..30 {
@@ -69,12 +69,12 @@ fn tree() -> Fixture {
     fixture
 }
 
-/// All that a catalog says of a tree, but for numbers of rows and times.
+/// Everything that a catalog has of a tree, except row ids and times.
 fn snapshot(fixture: &Fixture) -> Vec<String> {
     let rows = fixture.rows().into_iter();
     let rows = rows.map(|(path, row)| {
-        let FileRow { stat, algorithm, samples: edges, failed, .. } = row;
-        format!("{path:?} {stat:?} {algorithm:?} {edges:?} {failed}")
+        let FileRow { stat, algorithm, samples, failed, .. } = row;
+        format!("{path:?} {stat:?} {algorithm:?} {samples:?} {failed}")
     });
     let groups = fixture.group_list().into_iter();
     let groups = groups.map(|group| {
@@ -84,7 +84,7 @@ fn snapshot(fixture: &Fixture) -> Vec<String> {
     rows.chain(groups).collect()
 }
 
-/// The same tree, scanned by nobody else and not disturbed.
+/// Snapshot of the same tree after an uninterrupted scan with a new store.
 fn snapshot_of_an_uninterrupted_scan(fixture: &Fixture) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder");
     let store = crate::fixture::open(folder.path().join("t.db"));
@@ -94,7 +94,7 @@ fn snapshot_of_an_uninterrupted_scan(fixture: &Fixture) -> Vec<String> {
     snapshot(&other)
 }
 
-/// The next scan goes on, and ends as if nothing had been.
+/// Checks that the next scan resumes, and has the same result as an uninterrupted scan.
 #[track_caller]
 fn resumes_to_the_same_result(fixture: &Fixture) -> ScanSummary {
     let summary = fixture.scan();
@@ -104,8 +104,8 @@ fn resumes_to_the_same_result(fixture: &Fixture) -> ScanSummary {
     summary
 }
 
-/// New files are read while they are walked, known ones by a plan. Both come to the same, whatever is left of the first
-/// for the second: names of one file, the largest.
+/// New files are read during the walk, known ones by a plan. Both give the same result, whichever files the walk
+/// defers: hard links, the largest files.
 #[test]
 fn hashing_while_walking_gives_the_same_result_as_a_plan() {
     let unlike_in_the_middle = |seed, size| {
@@ -159,10 +159,11 @@ fn scan_cancelled_while_sampling_is_resumed() {
     resumes_to_the_same_result(&fixture);
 }
 
-/// Stops a scan that reads large files through. They are known before: new ones are read while they are walked.
+/// Cancels a scan while it reads large files in full. They are recorded first, because new files are read during the
+/// walk.
 fn stop_at_contents(fixture: &Fixture) {
     fixture.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
-    // Fast enough for edges, far too slow for contents.
+    // Fast enough for samples, far too slow for contents.
     let options = ScanOptions { io_limit: Some(2 * MIB as u64), workers: Some(1), ..ScanOptions::default() };
     stop_when(fixture, &options, |progress| progress.phase == ScanPhase::Contents, || ());
 }
@@ -171,7 +172,7 @@ fn stop_at_contents(fixture: &Fixture) {
 fn scan_cancelled_while_reading_contents_is_resumed() {
     let fixture = tree();
     stop_at_contents(&fixture);
-    // Folders are looked at again; what was read is not read again.
+    // Folders are walked again, but files are not read again.
     let summary = resumes_to_the_same_result(&fixture);
     assert_eq!((summary.read_files, summary.sampled_files), (2, 0), "{summary:?}");
 }
@@ -181,7 +182,7 @@ fn resumed_scan_walks_all_folders_again() {
     let fixture = Fixture::of(&[("gone", 1, 50), ("f/kept", 1, 50), ("f/changed", 1, 50), ("f/also", 1, 50)]);
     fixture.write("big", &bytes(1, 8 * MIB));
     fixture.write("big too", &bytes(1, 8 * MIB));
-    // All folders were walked; the scan stops while it reads.
+    // All folders were walked; the scan is cancelled while it reads.
     stop_at_contents(&fixture);
     fixture.remove("gone");
     fixture.write("f/changed", &bytes(2, 60));
@@ -192,7 +193,7 @@ fn resumed_scan_walks_all_folders_again() {
     fixture.assert_groups(&[&["f/kept", "f/also"], &["f/changed", "f/new"], &["big", "big too"]]);
 }
 
-/// The rules of folders that were walked before it was stopped hold for those that were not.
+/// The rules of folders that were walked before the cancellation apply to those that were not.
 #[test]
 fn resumed_scan_applies_gitignore_rules() {
     let fixture = Fixture::of(&[("f/a", 1, 50), ("f/b", 1, 50), ("f/x.o", 1, 50), ("f/g/y.o", 1, 50)]);
@@ -226,7 +227,7 @@ fn scan_with_other_options_starts_over() {
 fn restarted_scan_groups_files_read_before() {
     let fixture = Fixture::of(&[("a", 1, 10), ("b", 1, 10), ("c", 1, 60_000), ("d", 1, 60_000)]);
     fixture.scan_with(&ScanOptions { mode: ScanMode::Walk, ..ScanOptions::default() });
-    // In their order: three are read, the last is waited for.
+    // In row order: three files are read, the last one waits for the rate limit.
     let options = ScanOptions { io_limit: Some(1_000), workers: Some(1), ..ScanOptions::default() };
     stop_when(&fixture, &options, |progress| progress.bytes_read >= 60_020, || ());
     fixture.remove("c");
@@ -261,7 +262,7 @@ fn scan_cancelled_at_every_folder_finishes_eventually() {
             while !scan.is_finished() && handle.progress().folders == 0 {
                 std::thread::yield_now();
             }
-            // As soon as it has done something; the last one may arrive.
+            // Cancelled as soon as it has walked a folder; the last scan may finish.
             if stops < 10 {
                 handle.cancel();
             }
@@ -297,7 +298,7 @@ fn second_scan_in_the_same_process_is_refused() {
 
 const STORE: &str = "GRISTMILL_TEST_STORE";
 
-/// Runs one of these tests in a process of its own, on this store.
+/// Runs one of these tests in another process, with this store.
 fn spawn_test(name: &str, fixture: &Fixture) -> Child {
     Command::new(std::env::current_exe().expect("a program"))
         .args(["--exact", name, "--nocapture", "--include-ignored"])
@@ -308,14 +309,14 @@ fn spawn_test(name: &str, fixture: &Fixture) -> Child {
         .expect("a process")
 }
 
-/// The store to work on, for a test that is run by another.
+/// Opens the store named by the environment, for a test that another one runs.
 fn fixture_from_env() -> Option<Fixture> {
     let store = crate::fixture::open(PathBuf::from(std::env::var_os(STORE)?));
     let root = store.roots().list().expect("roots").remove(0);
     Some(Fixture { folder: tempfile::tempdir().expect("a folder"), store, root })
 }
 
-/// Waits until a process says a word. What it says after that is to be kept open, or it fails to say it.
+/// Waits until a process prints a word. The returned reader must be kept, or later output of the process fails.
 fn wait_for(child: &mut Child, word: &str) -> impl Sized + use<> {
     let mut lines = BufReader::new(child.stdout.take().expect("its text")).lines();
     let is_found = lines.by_ref().any(|line| line.expect("a line").contains(word));
@@ -327,7 +328,7 @@ fn print_line(word: &str) {
     writeln!(std::io::stdout(), "\n{word}").expect("written");
 }
 
-/// The other side of the two tests below: scans, and does not come to an end.
+/// Runs in another process for the two tests below: scans until it is stopped or killed.
 #[test]
 #[ignore = "run by other tests"]
 fn scan_without_end() {
@@ -338,7 +339,7 @@ fn scan_without_end() {
         |progress| progress.bytes_read > 0,
         || {
             print_line("reading");
-            // Until whoever started it says so, or is gone.
+            // Until the parent process sends a line or exits.
             let _ = std::io::stdin().lines().next();
         },
     );
@@ -355,10 +356,10 @@ fn scan_held_by_another_process_is_refused_with_its_id() {
     let text = error.to_string();
     assert!(error.is_user_error() && text.contains(&format!("process {} on", other.id())), "{text}");
     assert!(text.contains("tree") && text.contains("being scanned already"), "{text}");
-    // Whatever was asked for.
+    // With any options.
     let restart = ScanOptions { restart: true, ..ScanOptions::default() };
     assert!(fixture.try_scan(roots, &restart, &Arc::default()).is_err());
-    // Of two roots neither is begun.
+    // Of two roots, neither scan is started.
     let beside = fixture.register(&fixture.outside("beside"));
     let both = [beside.clone(), fixture.root.clone()];
     assert!(fixture.try_scan(&both, &ScanOptions::default(), &Arc::default()).is_err());

@@ -1,4 +1,5 @@
-//! What may not be read. Root may read everything, so these run as nobody when they are run by root.
+//! Tests files and folders without read permission. Root can read everything, so when run by root these tests run as
+//! the user nobody.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,18 +11,18 @@ use crate::fixture::{Fixture, MIB, bytes};
 
 const CHILD: &str = "GRISTMILL_TEST_AS_NOBODY";
 
-/// Runs a test as somebody who is not root: here, or by running itself once more.
+/// Runs a test without root privileges: directly, or by running this program again.
 #[track_caller]
 fn without_rights(name: &str, body: impl FnOnce()) {
     if !rustix::process::geteuid().is_root() {
         return body();
     }
     assert!(std::env::var_os(CHILD).is_none(), "still root");
-    // Where the program lies nobody else may look.
+    // Other users cannot read the folder of the test program.
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("tests");
-    // By another process: a file that we have open for writing while another test starts a process is open there, too,
-    // and what is open for writing cannot be run.
+    // Copied by another process: a file that this process has open for writing is inherited by processes that other
+    // tests start, and a program that is open for writing cannot be executed.
     let copied = Command::new("cp").arg(std::env::current_exe().expect("a program")).arg(&program).status();
     assert!(copied.expect("cp").success());
     for path in [folder.path(), &program] {
@@ -66,7 +67,7 @@ fn unreadable_folder_keeps_its_error_and_its_files() {
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].0, "closed");
         assert!(found[0].1.contains("Permission denied"), "{found:?}");
-        // It is tried each time.
+        // Each scan tries again.
         assert_eq!(fixture.scan().errors, 1);
         set_mode(&fixture, "closed", 0o755);
         fixture.remove("closed/deep");
@@ -110,7 +111,7 @@ fn unreadable_file_is_tried_again_by_each_scan() {
         for size in [50, 2 * MIB] {
             let fixture = Fixture::of(&[("a", 1, size), ("b", 1, size), ("c", 1, size), ("alone", 1, 51)]);
             set_mode(&fixture, "a", 0);
-            // Of its size there is no other, so nobody tries.
+            // Its size is unique, so it is never read.
             set_mode(&fixture, "alone", 0);
             for _ in 0..2 {
                 let summary = fixture.scan();
@@ -157,7 +158,7 @@ fn unreadable_file_is_not_counted_as_sampled() {
     });
 }
 
-/// Another name of the inode can be read no better; but one in a folder that is open can, when the first is not.
+/// Another name of the inode has the same permissions, but one in a readable folder can be read when the first cannot.
 #[test]
 fn hard_link_in_an_unreadable_folder_does_not_hide_the_other_name() {
     without_rights("unreadable::hard_link_in_an_unreadable_folder_does_not_hide_the_other_name", || {

@@ -1,4 +1,4 @@
-//! Entries that a walk passes over: two folders are identical only if they are the same in both.
+//! Tests skipped entries: two folders are identical only if these are equal in both.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn groups(fixture: &Fixture) -> Vec<FolderGroup> {
     folders::find_identical(&fixture.store, &options).expect("groups of folders")
 }
 
-/// Whether the only group, A and B, is identical, and how many entries were not scanned.
+/// Checks that A and B are the only group. Returns whether they are identical, and the number of entries not scanned.
 #[track_caller]
 fn only_group(fixture: &Fixture) -> (bool, Option<u64>) {
     let found = groups(fixture);
@@ -52,7 +52,7 @@ fn followed_symlinks_are_compared_by_their_targets() {
     fixture.symlink(fixture.outside("two"), "B/link");
     fixture.scan_all(&roots, &ScanOptions::default());
     assert_eq!(only_group(&fixture), (true, Some(0)));
-    // Links that are not followed, because their target is scanned anyway, are known by it.
+    // Links that are not followed, because their target is scanned anyway, are compared by target.
     fixture.symlink("big", "A/again");
     fixture.symlink("big", "B/again");
     fixture.scan_all(&roots, &ScanOptions::default());
@@ -60,7 +60,7 @@ fn followed_symlinks_are_compared_by_their_targets() {
     fixture.symlink("nowhere", "A/broken");
     for _ in 0..2 {
         fixture.scan_all(&roots, &ScanOptions::default());
-        assert_eq!(only_group(&fixture), (false, Some(3)), "counted scan_with_a_new_store by each scan");
+        assert_eq!(only_group(&fixture), (false, Some(3)), "counted again by each scan");
     }
 }
 

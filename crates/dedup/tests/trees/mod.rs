@@ -1,4 +1,4 @@
-//! Trees written straight into a store: no disk is needed to ask about folders.
+//! Writes trees directly into a store, so that folder queries can be tested without a disk.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -12,15 +12,15 @@ use gristmill_store::catalog::{
 use gristmill_store::scans::{FinishedScan, ScanTotals};
 use gristmill_store::{Durability, Store, UtcTime, WallClock};
 
-/// What is in a file.
+/// Content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FileContent {
     Empty,
-    /// Of this size, hashed to this.
+    /// Size and hash value.
     Hashed(u64, u8),
-    /// Of this size, never hashed.
+    /// Size of a file that was never hashed.
     Unique(u64),
-    /// Could not be read.
+    /// Size of a file that could not be read.
     Unknown(u64),
 }
 
@@ -33,14 +33,14 @@ impl FileContent {
     }
 }
 
-/// A file to be written: where it is in its root, what is in it, its inode (0 for one of its own).
+/// A file to be recorded: path relative to its root, content, and inode (0 for a new one).
 #[derive(Clone, Debug)]
 pub(crate) struct TestFile {
     pub(crate) path: OsString,
     pub(crate) what: FileContent,
     pub(crate) inode: u64,
     pub(crate) ctime_ns: i64,
-    /// Bytes on the disk, if not its size.
+    /// Bytes allocated on the disk, if not equal to the size.
     pub(crate) allocated: Option<u64>,
     pub(crate) links: LinkKind,
 }
@@ -49,7 +49,7 @@ pub(crate) fn file(path: impl Into<OsString>, what: FileContent) -> TestFile {
     TestFile { path: path.into(), what, inode: 0, ctime_ns: 1, allocated: None, links: LinkKind::Unknown }
 }
 
-/// An entry that is passed over: a link with a target, or without one something that is not known.
+/// A skipped entry: a link with a target, or without one an unknown entry.
 pub(crate) fn skipped_entry(name: &str, target: Option<&str>) -> Skipped {
     let sum =
         |text: String| u128::from_str_radix(&blake3::hash(text.as_bytes()).to_hex()[..32], 16).expect("hex");
@@ -58,11 +58,11 @@ pub(crate) fn skipped_entry(name: &str, target: Option<&str>) -> Skipped {
     Skipped { entries: 1, unknown, named: sum(format!("{name}/{target}")), unnamed: sum(target.to_owned()) }
 }
 
-/// A store that lives as long as its folder.
+/// A store in a temporary folder.
 pub(crate) struct CatalogFixture {
     pub(crate) store: Store,
     pub(crate) clock: WallClock,
-    /// Entries that are passed over in folders of the roots that are written next. With None nothing is recorded of them.
+    /// Skipped entries per folder for the roots written next. `None` means that they were not recorded.
     pub(crate) skipped: BTreeMap<PathBuf, Option<Skipped>>,
     _folder: tempfile::TempDir,
     next_inode: u64,
@@ -77,24 +77,24 @@ impl CatalogFixture {
         CatalogFixture { store, clock, skipped: BTreeMap::new(), _folder: folder, next_inode: 1 << 32 }
     }
 
-    /// Writes a root with these files, the folders they need, and `folders` besides. Those of `failed` could not
-    /// be read to their end.
+    /// Records a root with these files, their folders, and also `folders`. The folders in `failed` could not be read
+    /// completely.
     pub(crate) fn root(&mut self, root: &str, files: &[TestFile], folders: &[&str], failed: &[&str]) -> i64 {
         let root = self.store.roots().register(Path::new(root)).expect("a root").id;
-        let wanted = gristmill_store::scans::ScanRequest {
+        let request = gristmill_store::scans::ScanRequest {
             root,
             holder: "test".into(),
             settings: String::new(),
             restart: true,
             is_alive: |_| Some(false),
         };
-        let scan = self.store.scans().begin(wanted).expect("a scan");
+        let scan = self.store.scans().begin(request).expect("a scan");
         let (began, scan) = (scan.clone(), scan.id);
         let mut listings: BTreeMap<PathBuf, Listing> = BTreeMap::new();
         let mut listing = |path: &Path| {
             for above in path.ancestors() {
-                let place = FolderRef { root, id: None, path: above.to_path_buf() };
-                listings.entry(above.to_path_buf()).or_insert_with(|| Listing::new(scan, place));
+                let folder = FolderRef { root, id: None, path: above.to_path_buf() };
+                listings.entry(above.to_path_buf()).or_insert_with(|| Listing::new(scan, folder));
             }
         };
         listing(Path::new(""));
@@ -122,17 +122,17 @@ impl CatalogFixture {
             listing.status = match skipped {
                 _ if has_failed => ListingStatus::Failed("no".into()),
                 Some(_) => ListingStatus::Whole,
-                // As if it was never walked.
+                // As if the folder was never walked.
                 None => ListingStatus::Part,
             };
             listing.skipped = skipped.unwrap_or_default();
         }
-        // Sorted by path, so a folder's row is there before those in it.
+        // Sorted by path, so a folder's row exists before those of its entries.
         self.store.catalog().record(listings.values().cloned().collect()).expect("recorded");
         let mut hashed = Vec::new();
-        self.each_file(root, |path, id| {
+        self.for_each_file(root, |path, id| {
             let (stat, what) = stats[path];
-            let finding = match what {
+            let result = match what {
                 FileContent::Hashed(size, content) => {
                     let mut hash = vec![content; 32];
                     hash[..8].copy_from_slice(&size.to_be_bytes());
@@ -141,25 +141,26 @@ impl CatalogFixture {
                 FileContent::Unknown(_) => ReadResult::Failed("no".into()),
                 FileContent::Empty | FileContent::Unique(_) => return,
             };
-            hashed.push(HashedFile { id, stat, result: finding });
+            hashed.push(HashedFile { id, stat, result });
         });
-        self.store.catalog().record_shared(hashed).expect("settled");
+        self.store.catalog().record_shared(hashed).expect("recorded");
         let bytes = files.iter().map(|file| file.what.size()).sum();
-        let seen = ScanTotals { folders: listings.len() as u64, files: files.len() as u64, bytes, errors: 0 };
-        let finished = FinishedScan { id: began.id, root, totals: seen, walk: None };
+        let totals =
+            ScanTotals { folders: listings.len() as u64, files: files.len() as u64, bytes, errors: 0 };
+        let finished = FinishedScan { id: began.id, root, totals, walk: None };
         self.store.scans().finish(vec![finished], None).expect("finished");
         root
     }
 
-    fn each_file(&self, root: i64, mut visit: impl FnMut(&Path, i64)) {
-        let mut next = vec![self.store.catalog().root_folder(root).expect("its top")];
-        while let Some(place) = next.pop() {
-            let known = self.store.catalog().known_entries(&place, true).expect("its files");
-            known.files.iter().for_each(|(name, file)| visit(&place.path.join(name), file.id));
-            next.extend(known.folders.iter().map(|(name, folder)| FolderRef {
+    fn for_each_file(&self, root: i64, mut visit: impl FnMut(&Path, i64)) {
+        let mut next = vec![self.store.catalog().root_folder(root).expect("its root folder")];
+        while let Some(folder) = next.pop() {
+            let known = self.store.catalog().known_entries(&folder, true).expect("its files");
+            known.files.iter().for_each(|(name, file)| visit(&folder.path.join(name), file.id));
+            next.extend(known.folders.iter().map(|(name, inner)| FolderRef {
                 root,
-                id: Some(folder.id),
-                path: place.path.join(name),
+                id: Some(inner.id),
+                path: folder.path.join(name),
             }));
         }
     }

@@ -1,4 +1,4 @@
-//! What folders have in common, found by looking at every pair: slow, short, and with nothing of the real one in it.
+//! Finds identical and similar folders by comparing every pair: slow, short, and independent of the implementation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,10 +17,9 @@ pub(crate) struct Tree {
 
 #[derive(Clone, Debug)]
 struct Folder {
-    /// Whether it could be read to its end.
+    /// Whether it could be read completely.
     read: bool,
-    /// Names and targets of entries that were passed over; without a target what is there is not known. None if nothing
-    /// was recorded of them.
+    /// Names and targets of skipped entries; without a target an entry is unknown. `None` if they were not recorded.
     skipped: Option<BTreeMap<String, Option<String>>>,
 }
 
@@ -47,7 +46,7 @@ pub(crate) fn tree() -> impl Strategy<Value = Tree> {
         }
         for (folder, name, what, link) in files {
             let folder = folder.get(&tree.folders.keys().cloned().collect::<Vec<_>>()).clone();
-            // Some are names of one inode, which goes with the content.
+            // Some files are names of one inode, which is derived from the content.
             let inode = match what {
                 FileContent::Hashed(size, _) | FileContent::Unique(size) if link < 2 => size * 4 + link,
                 _ => 0,
@@ -58,7 +57,7 @@ pub(crate) fn tree() -> impl Strategy<Value = Tree> {
     })
 }
 
-/// What can be compared. Files that are like no other are told apart by their path.
+/// A comparable content. Unique and unknown contents are identified by their path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Content {
     Same(FileContent),
@@ -67,11 +66,12 @@ enum Content {
     Unknown(PathBuf),
 }
 
-/// Contents of files, folders, and targets of what was passed over if that counts; each with its name when that counts.
+/// Contents of files, subfolders, and targets of skipped entries if these are compared; each with its name if names are
+/// compared.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Shape(Vec<(PathBuf, Content)>, Vec<(PathBuf, Shape)>, Vec<(PathBuf, String)>);
 
-/// What has to be the same.
+/// What is compared.
 #[derive(Clone, Copy)]
 struct Counts {
     names: bool,
@@ -150,12 +150,12 @@ impl Tree {
         self.folders[folder].read.then_some(Shape(files, folders, skipped))
     }
 
-    /// What was passed over in a folder. A folder that could not be read has nothing recorded.
+    /// Skipped entries of a folder, if recorded.
     fn recorded(&self, folder: &Path) -> Option<BTreeMap<String, Option<String>>> {
         self.folders[folder].skipped.clone()
     }
 
-    /// Entries in a folder and below that were passed over.
+    /// Number of skipped entries in and below a folder.
     fn unscanned(&self, folder: &Path) -> Option<u64> {
         let below = self.folders.keys().filter(|path| path.starts_with(folder));
         below.map(|path| self.recorded(path).map(|entries| entries.len() as u64)).sum()
@@ -171,7 +171,7 @@ impl Tree {
         classes.into_values().filter(|class| class.len() > 1).collect()
     }
 
-    /// What the space on the disk of a file belongs to.
+    /// Identifies the inode of a file.
     fn space(&self, path: &Path) -> PathBuf {
         match self.files[path].1 {
             0 => path.to_path_buf(),
@@ -179,12 +179,12 @@ impl Tree {
         }
     }
 
-    /// The space on the disk that files take, by inode.
+    /// Sizes of the files below a folder, by inode.
     fn spaces(&self, folder: &Path) -> BTreeMap<PathBuf, u64> {
         self.below(folder).map(|path| (self.space(path), self.files[path].0.size())).collect()
     }
 
-    /// What is freed if of these folders only the one that takes most is kept: files whose every name is removed.
+    /// Bytes that are freed if only the folder that occupies most space is kept: files all of whose names are removed.
     fn freed(&self, class: &BTreeSet<&PathBuf>) -> u64 {
         let taken = |folder: &Path| self.spaces(folder).values().sum::<u64>();
         let most = class.iter().map(|folder| taken(folder)).max();
@@ -209,7 +209,7 @@ impl Tree {
     }
 }
 
-/// Whether they are identical, paths, files, bytes, reclaimable bytes, entries that were not scanned.
+/// Whether the folders are identical, their paths, files, bytes, reclaimable bytes, and entries not scanned.
 type Set = (bool, BTreeSet<PathBuf>, u64, u64, u64, Option<u64>);
 
 pub(crate) fn listed_groups(found: &[FolderGroup]) -> BTreeSet<Set> {
@@ -247,7 +247,7 @@ pub(crate) fn groups(tree: &Tree, names: bool) -> BTreeSet<Set> {
     sets
 }
 
-/// Paths, matching files, their bytes, and the paths of those that differ.
+/// Paths, matching files, their bytes, and the paths of files that differ.
 type ListedPair = (PathBuf, PathBuf, u64, u64, BTreeSet<PathBuf>);
 
 pub(crate) fn listed_pairs(found: &SimilarFolders) -> BTreeSet<ListedPair> {
@@ -260,7 +260,7 @@ pub(crate) fn listed_pairs(found: &SimilarFolders) -> BTreeSet<ListedPair> {
         let (mut a, mut b) = (pair.a.path.clone(), pair.b.path.clone());
         let mut differ: BTreeSet<PathBuf> = differing;
         if a > b {
-            // The order of rows is not that of names.
+            // Pairs are ordered by row, not by name.
             differ = pair.differing.items.iter().map(|d| pair.b.path.join(&d.b.path)).collect();
             (a, b) = (b, a);
         }
@@ -271,7 +271,7 @@ pub(crate) fn listed_pairs(found: &SimilarFolders) -> BTreeSet<ListedPair> {
 
 pub(crate) fn similar(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<ListedPair> {
     let count = |folder: &Path| tree.below(folder).count() as u64;
-    // One that holds nothing but a folder with files is left to that.
+    // A folder whose files are all in one subfolder is represented by that subfolder.
     let is_branching = |folder: &&PathBuf| {
         count(folder) > 0 && tree.inside(folder).all(|inner| count(inner) < count(folder))
     };
@@ -288,7 +288,7 @@ pub(crate) fn similar(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<L
         }
         _ => 0,
     };
-    // Enough in common, told apart from what is worth telling.
+    // All pairs with enough in common, before the selection of those that are listed.
     let mut enough: BTreeMap<(&PathBuf, &PathBuf), (u64, u64, u64)> = BTreeMap::new();
     for &a in &branching {
         for &b in branching.iter().filter(|&&b| a < b && !b.starts_with(a)) {
@@ -331,7 +331,7 @@ pub(crate) fn similar(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<L
         if is_identical || is_dominated || is_diluted {
             continue;
         }
-        // Of identical folders one stands for all.
+        // One of several identical folders represents them all.
         let representative = |folder: &PathBuf| {
             let class = classes.iter().find(|class| class.contains(folder));
             class.and_then(|class| class.first()).map_or(folder.clone(), |first| (*first).clone())
@@ -351,7 +351,7 @@ pub(crate) fn similar(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<L
             let both = tree.below(x).map(|path| (path.clone(), theirs(path)));
             both.filter(|(_, other)| tree.files.contains_key(other)).collect()
         };
-        // Names are compared where more of them are the same, from inside or outside.
+        // Paths are compared from the level where more of them are equal.
         let (inside, outside) = (in_both(a, b), in_both(x, y));
         let in_both = if inside.len() > outside.len() { inside } else { outside };
         let differing = in_both.into_iter().filter(|(x, y)| tree.content(x) != tree.content(y));
