@@ -192,12 +192,12 @@ impl HashStage {
         let _busy = BusyGuard::new(&self.handle);
         let Some(first) = batch.first() else { return Ok(()) };
         let Some(root) = self.roots.0.get(&first.root) else { return Ok(()) };
-        let folder = root.folder.below(first.path.parent().unwrap_or(Path::new("")), root.follow_links);
+        let folder = root.folder.open_below(first.path.parent().unwrap_or(Path::new("")), root.follow_links);
         let mut found = Vec::with_capacity(batch.len());
         for row in batch {
             let result = match &folder {
                 Ok(folder) => self.hash_one(folder, root.follow_links, row),
-                Err(error) if read::is_gone(error) => Some(not_read(row, ReadResult::Gone)),
+                Err(error) if read::is_missing(error) => Some(not_read(row, ReadResult::Gone)),
                 Err(error) => Some(not_read(row, ReadResult::Failed(error.to_string()))),
             };
             let Some(result) = result else { break };

@@ -97,11 +97,11 @@ pub(crate) fn read_if_cached(
         let result = match scope {
             HashScope::Content(algorithm) => {
                 let content = buffer.get_mut(..usize::try_from(expected.size).ok()?)?;
-                (sys::read_ready(file, content) && throttle.may_read(expected.size))
+                (sys::read_cached(file, content) && throttle.may_read(expected.size))
                     .then(|| ReadResult::Content(algorithm, hash::hash_bytes(algorithm, content)))
             }
             // If the first sample is cached, the others probably are.
-            HashScope::Samples if sys::read_ready(file, buffer.get_mut(..SAMPLE_SIZE)?) => {
+            HashScope::Samples if sys::read_cached(file, buffer.get_mut(..SAMPLE_SIZE)?) => {
                 hash_samples(file, expected.size, buffer, throttle).ok().flatten()
             }
             HashScope::Samples => None,
@@ -137,7 +137,7 @@ fn read_with_retries(
     throttle: &impl Throttle,
 ) -> Option<ReadFile> {
     let unread = |result: ReadResult| ReadFile { stat: *expected, result, racy: false };
-    let failed = |error: &io::Error| match is_gone(error) {
+    let failed = |error: &io::Error| match is_missing(error) {
         true => unread(ReadResult::Gone),
         false => unread(ReadResult::Failed(error.to_string())),
     };
@@ -298,13 +298,13 @@ fn hash_samples(
 
 /// Whether an error means that a file or folder no longer exists: its name is missing, or something else has replaced
 /// it or a folder above it.
-pub(crate) fn is_gone(error: &io::Error) -> bool {
+pub(crate) fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) || sys::is_link_error(error)
 }
 
 /// Opens a file, following symbolic links if its root follows them.
 pub(crate) fn open_file(folder: &Folder, name: &OsStr, follow: bool) -> io::Result<File> {
-    if follow { folder.linked_file(name) } else { folder.file(name) }
+    if follow { folder.open_linked_file(name) } else { folder.open_file(name) }
 }
 
 #[cfg(test)]

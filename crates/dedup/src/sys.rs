@@ -10,9 +10,9 @@ mod linux;
 mod portable;
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{Folder, advise, file_stat, is_link_error, read_ready};
+pub(crate) use linux::{Folder, advise, file_stat, is_link_error, read_cached};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use portable::{Folder, advise, file_stat, is_link_error, read_ready};
+pub(crate) use portable::{Folder, advise, file_stat, is_link_error, read_cached};
 
 use gristmill_store::catalog::{Stat, UNSTABLE_INODES};
 
@@ -86,10 +86,10 @@ mod tests {
     /// Names the methods that both implementations have, for the tests.
     trait SystemFolder: Sized {
         fn open(path: &Path) -> std::io::Result<Self>;
-        fn below(&self, path: &Path, follow: bool) -> std::io::Result<Self>;
+        fn open_below(&self, path: &Path, follow: bool) -> std::io::Result<Self>;
         fn names(&self) -> Vec<(OsString, EntryKind)>;
         fn stat(&self, name: &str, follow: bool) -> std::io::Result<EntryStat>;
-        fn file(&self, name: &str) -> std::io::Result<std::fs::File>;
+        fn open_file(&self, name: &str) -> std::io::Result<std::fs::File>;
     }
 
     macro_rules! impl_system_folder {
@@ -98,8 +98,8 @@ mod tests {
                 fn open(path: &Path) -> std::io::Result<Self> {
                     Self::open(path)
                 }
-                fn below(&self, path: &Path, follow: bool) -> std::io::Result<Self> {
-                    self.below(path, follow)
+                fn open_below(&self, path: &Path, follow: bool) -> std::io::Result<Self> {
+                    self.open_below(path, follow)
                 }
                 fn names(&self) -> Vec<(OsString, EntryKind)> {
                     let mut names = Vec::new();
@@ -114,8 +114,8 @@ mod tests {
                 fn stat(&self, name: &str, follow: bool) -> std::io::Result<EntryStat> {
                     self.stat(OsStr::new(name), follow)
                 }
-                fn file(&self, name: &str) -> std::io::Result<std::fs::File> {
-                    self.file(OsStr::new(name))
+                fn open_file(&self, name: &str) -> std::io::Result<std::fs::File> {
+                    self.open_file(OsStr::new(name))
                 }
             }
         };
@@ -142,33 +142,36 @@ mod tests {
         assert_eq!(names, expected.map(|(name, kind)| (name.into(), kind)));
         assert_eq!(top.stat("link", false).unwrap().kind, EntryKind::Link);
         assert_eq!(top.stat("link", true).unwrap().kind, EntryKind::Folder);
-        let a = top.below(Path::new("a"), false).unwrap();
+        let a = top.open_below(Path::new("a"), false).unwrap();
         let found = a.stat("file", false).unwrap();
         assert_eq!((found.kind, found.stat.size), (EntryKind::File, 5));
         let mut text = String::new();
-        let mut file = a.file("file").unwrap();
+        let mut file = a.open_file("file").unwrap();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "words");
         assert_eq!(file_stat(&file).unwrap().stat, found.stat);
-        assert!(a.file("b").is_err() || file_stat(&a.file("b").unwrap()).unwrap().kind != EntryKind::File);
+        assert!(
+            a.open_file("b").is_err()
+                || file_stat(&a.open_file("b").unwrap()).unwrap().kind != EntryKind::File
+        );
     }
 
     fn symlinks_are_refused_unless_followed<F: SystemFolder>() {
         let folder = tree();
         let top = F::open(folder.path()).unwrap();
-        assert!(top.below(Path::new("link/b"), false).is_err());
-        assert!(top.below(Path::new("link"), false).is_err());
-        assert_eq!(top.below(Path::new("link"), true).unwrap().names().len(), 2);
-        assert!(top.file("link").is_err());
+        assert!(top.open_below(Path::new("link/b"), false).is_err());
+        assert!(top.open_below(Path::new("link"), false).is_err());
+        assert_eq!(top.open_below(Path::new("link"), true).unwrap().names().len(), 2);
+        assert!(top.open_file("link").is_err());
     }
 
     fn missing_entries_are_reported_as_not_found<F: SystemFolder>() {
         let folder = tree();
         let top = F::open(folder.path()).unwrap();
         let gone = std::io::ErrorKind::NotFound;
-        assert_eq!(top.below(Path::new("no"), false).err().unwrap().kind(), gone);
+        assert_eq!(top.open_below(Path::new("no"), false).err().unwrap().kind(), gone);
         assert_eq!(top.stat("no", false).err().unwrap().kind(), gone);
-        assert_eq!(top.file("no").err().unwrap().kind(), gone);
+        assert_eq!(top.open_file("no").err().unwrap().kind(), gone);
     }
 
     test_both_systems! { entries_have_names_kinds_and_stats symlinks_are_refused_unless_followed missing_entries_are_reported_as_not_found }
@@ -181,12 +184,13 @@ mod tests {
         let mut here = linux::Folder::open(folder.path()).unwrap();
         for _ in 0..40 {
             here.make_folder(OsStr::new(&name)).unwrap();
-            here = here.below(Path::new(&name), false).unwrap();
+            here = here.open_below(Path::new(&name), false).unwrap();
             path.push(&name);
         }
         assert!(path.as_os_str().len() > 8_000);
         let top = linux::Folder::open(folder.path()).unwrap();
-        let (deep, found) = (top.below(&path, false).unwrap().own().unwrap(), here.own().unwrap());
+        let (deep, found) =
+            (top.open_below(&path, false).unwrap().own_stat().unwrap(), here.own_stat().unwrap());
         assert_eq!((deep.device, deep.inode), (found.device, found.inode));
     }
 }

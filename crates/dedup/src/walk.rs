@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::filter::{CompiledFilter, Filter, IgnoreRules};
 use crate::hash_stage::{BusyGuard, submit};
 use crate::progress::{ScanHandle, add};
-use crate::read::is_gone;
+use crate::read::is_missing;
 use crate::sys::{EntryKind, Folder};
 use crate::walk_hasher::{NewFile, WalkHasher};
 use gristmill_store::display_path;
@@ -155,7 +155,7 @@ impl Walk {
         let path = &cx.root.path;
         let unreadable = |error: io::Error| Error::Root(path.clone(), format!("cannot be read: {error}"));
         let root_folder = Arc::new(Folder::open(path).map_err(unreadable)?);
-        let device = root_folder.own().map_err(unreadable)?.device;
+        let device = root_folder.own_stat().map_err(unreadable)?.device;
         let inside = |other: &PathBuf| other.strip_prefix(path).ok().map(Path::to_path_buf);
         let nested_roots =
             cx.roots.iter().filter_map(inside).filter(|path| !path.as_os_str().is_empty()).collect();
@@ -245,7 +245,7 @@ impl Walk {
         }
         // Limits the memory for a `.gitignore` file that is huge by mistake or malice.
         const MAX_GITIGNORE_BYTES: u64 = 64 << 10;
-        let text = folder.file(OsStr::new(".gitignore")).and_then(|file| {
+        let text = folder.open_file(OsStr::new(".gitignore")).and_then(|file| {
             let mut bytes = Vec::new();
             io::Read::read_to_end(&mut io::Read::take(file, MAX_GITIGNORE_BYTES), &mut bytes)?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -271,17 +271,17 @@ impl Walk {
         let _busy = BusyGuard::new(&self.cx.handle);
         let (folder, known) = match self.open(&folder_ref, via_link) {
             Ok(folder) => (folder, self.cx.store.catalog().known_entries(&folder_ref, self.has_unusual)?),
-            Err(error) if is_gone(&error) && !folder_ref.path.as_os_str().is_empty() => {
+            Err(error) if is_missing(&error) && !folder_ref.path.as_os_str().is_empty() => {
                 return self.record_missing(&folder_ref, Skipped::default());
             }
             Err(error) => return self.record_failure(folder_ref, &error.to_string()),
         };
         let name = folder_ref.path.file_name().unwrap_or_default();
-        let device = folder.own()?.device;
+        let device = folder.own_stat()?.device;
         if !folder_ref.path.as_os_str().is_empty() && device != self.device && folder.is_virtual() {
             return self.record_foreign(&folder_ref, skipped::unknown(name, EntryKind::Folder));
         }
-        if via_link && self.is_a_root(&folder_ref.path) {
+        if via_link && self.leads_to_root(&folder_ref.path) {
             return self.record_foreign(&folder_ref, self.skipped_link(&folder_ref.path, name));
         }
         if via_link && !self.is_first_visit_by_link(&folder) {
@@ -324,13 +324,13 @@ impl Walk {
         let folders = std::mem::take(&mut visit.folders);
         match read {
             Ok(()) => {
-                let next = visit.end()?;
+                let next = visit.finish()?;
                 self.schedule_follow_ups(ctx, (folders, rules, via_link), next)
             }
             Err(VisitError::Cancelled) => Err(TaskError::cancelled()),
             Err(VisitError::Unreadable(error)) => {
                 let folder_ref = visit.listing.folder.clone();
-                visit.send(ListingStatus::Part)?;
+                visit.send_part(ListingStatus::Part)?;
                 self.record_failure(folder_ref, &error.to_string())
             }
         }
@@ -368,7 +368,7 @@ impl Walk {
             if self.cx.handle.is_cancelled() {
                 break;
             }
-            let folder = new_file.root_folder.below(&new_file.folder, new_file.follow_links);
+            let folder = new_file.root_folder.open_below(&new_file.folder, new_file.follow_links);
             for (new_file, hash) in hasher.hash_all(folder.as_ref().ok(), vec![new_file]) {
                 next.match_samples(hasher, new_file, &hash);
                 hashes.push(hash);
@@ -380,7 +380,7 @@ impl Walk {
     fn hash_whole(&self, new_file: NewFile) -> TaskResult<()> {
         let Some(hasher) = &self.cx.hasher else { return Ok(()) };
         let _busy = BusyGuard::new(&self.cx.handle);
-        let folder = new_file.root_folder.below(&new_file.folder, new_file.follow_links);
+        let folder = new_file.root_folder.open_below(&new_file.folder, new_file.follow_links);
         self.send_hashes(hasher.hash_whole(folder.as_ref().ok(), new_file).into_iter().collect())
     }
 
@@ -392,7 +392,7 @@ impl Walk {
     }
 
     fn open(&self, folder_ref: &FolderRef, via_link: bool) -> io::Result<Folder> {
-        self.root_folder.below(&folder_ref.path, via_link)
+        self.root_folder.open_below(&folder_ref.path, via_link)
     }
 
     /// Records that a folder belongs to another root or to a virtual filesystem.

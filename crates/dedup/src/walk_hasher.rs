@@ -188,7 +188,7 @@ impl WalkHasher {
             }
             let scope = self.scope(&new_file);
             self.count_planned(&new_file, scope);
-            let file = folder.file(&new_file.name).ok();
+            let file = folder.open_file(&new_file.name).ok();
             match file.as_ref().and_then(|file| read::read_if_cached(file, &new_file.stat, scope, &throttle))
             {
                 Some(found) => done.extend(self.record_result(new_file, Some(found))),
@@ -217,7 +217,7 @@ impl WalkHasher {
         for (new_file, file) in pending.drain(..) {
             let scope = self.scope(&new_file);
             let found =
-                read::read_file(file, || folder.file(&new_file.name), &new_file.stat, scope, &throttle);
+                read::read_file(file, || folder.open_file(&new_file.name), &new_file.stat, scope, &throttle);
             done.extend(self.record_result(new_file, found));
         }
     }
@@ -227,7 +227,7 @@ impl WalkHasher {
         let scope = HashScope::Content(self.algorithm);
         self.count_planned(&new_file, scope);
         let found = folder.and_then(|folder| {
-            read::read_file(None, || folder.file(&new_file.name), &new_file.stat, scope, &throttle)
+            read::read_file(None, || folder.open_file(&new_file.name), &new_file.stat, scope, &throttle)
         });
         self.record_result(new_file, found).map(|(_, hash)| hash)
     }

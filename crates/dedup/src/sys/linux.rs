@@ -34,7 +34,7 @@ impl Folder {
     }
 
     /// Opens a folder below this one. Refuses symbolic links on the way unless `follow` is set.
-    pub(crate) fn below(&self, path: &Path, follow: bool) -> io::Result<Self> {
+    pub(crate) fn open_below(&self, path: &Path, follow: bool) -> io::Result<Self> {
         let bytes = path.as_os_str().as_bytes();
         if bytes.is_empty() {
             return Ok(Folder(fs::openat(&self.0, ".", folder_flags(), Mode::empty())?));
@@ -142,13 +142,13 @@ impl Folder {
         Ok(fs::readlinkat(&self.0, name, Vec::new())?.into_bytes())
     }
 
-    pub(crate) fn own(&self) -> io::Result<Stat> {
+    pub(crate) fn own_stat(&self) -> io::Result<Stat> {
         Ok(entry_stat(&fs::fstat(&self.0)?).stat)
     }
 
     /// Opens a file in the folder for reading. Does not wait for the other end of a pipe, does not follow symbolic
     /// links, and preserves the access time if permitted.
-    pub(crate) fn file(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let open = |flags| fs::openat(&self.0, name, flags, Mode::empty());
         // Only the owner of a file may open it without changing its access time.
@@ -159,7 +159,7 @@ impl Folder {
         Ok(File::from(fd))
     }
 
-    pub(crate) fn linked_file(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn open_linked_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         Ok(File::from(fs::openat(&self.0, name, flags, Mode::empty())?))
     }
@@ -194,7 +194,7 @@ pub(crate) fn advise(file: &File, advice: Advice) {
 }
 
 /// Fills the buffer from the beginning of the file, if that is in the page cache. Returns whether it was filled.
-pub(crate) fn read_ready(file: &File, buffer: &mut [u8]) -> bool {
+pub(crate) fn read_cached(file: &File, buffer: &mut [u8]) -> bool {
     let length = buffer.len();
     let mut slices = [IoSliceMut::new(buffer)];
     preadv2(file, &mut slices, 0, ReadWriteFlags::NOWAIT).is_ok_and(|read| read == length)

@@ -25,7 +25,7 @@ impl Folder {
     }
 
     /// Opens a folder below this one. Refuses symbolic links on the way unless `follow` is set.
-    pub(crate) fn below(&self, path: &Path, follow: bool) -> io::Result<Self> {
+    pub(crate) fn open_below(&self, path: &Path, follow: bool) -> io::Result<Self> {
         let mut reached = self.0.clone();
         for part in path.components() {
             reached.push(part);
@@ -66,18 +66,18 @@ impl Folder {
         Ok(fs::read_link(self.0.join(name))?.into_os_string().into_encoded_bytes())
     }
 
-    pub(crate) fn own(&self) -> io::Result<Stat> {
+    pub(crate) fn own_stat(&self) -> io::Result<Stat> {
         Ok(entry_stat(&fs::metadata(&self.0)?).stat)
     }
 
-    pub(crate) fn file(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<File> {
         match self.stat(name, false)?.kind {
-            EntryKind::File => self.linked_file(name),
+            EntryKind::File => self.open_linked_file(name),
             _ => Err(io::Error::other("no longer a regular file")),
         }
     }
 
-    pub(crate) fn linked_file(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn open_linked_file(&self, name: &OsStr) -> io::Result<File> {
         File::open(self.0.join(name))
     }
 }
@@ -98,7 +98,7 @@ pub(crate) fn advise(_: &File, _: Advice) {}
 
 /// Always false: the standard library cannot read only from the page cache.
 #[cfg_attr(test, allow(dead_code, reason = "on Linux only tests use it"))]
-pub(crate) fn read_ready(_: &File, _: &mut [u8]) -> bool {
+pub(crate) fn read_cached(_: &File, _: &mut [u8]) -> bool {
     false
 }
 

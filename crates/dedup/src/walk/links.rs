@@ -27,13 +27,13 @@ pub(super) struct DeferredLink {
 
 impl Walk {
     pub(super) fn is_first_visit_by_link(&self, folder: &Folder) -> bool {
-        folder.own().is_ok_and(|own| {
+        folder.own_stat().is_ok_and(|own| {
             self.visited.lock().unwrap_or_else(PoisonError::into_inner).insert((own.device, own.inode))
         })
     }
 
     /// Whether a link leads to a root, which is walked separately.
-    pub(super) fn is_a_root(&self, path: &Path) -> bool {
+    pub(super) fn leads_to_root(&self, path: &Path) -> bool {
         let found = std::fs::canonicalize(self.cx.root.path.join(path));
         found.is_ok_and(|found| self.cx.roots.contains(&found))
     }
@@ -86,7 +86,7 @@ impl Walk {
             Ok((_, target)) if self.cx.roots.iter().any(|root| target.starts_with(root)) => None,
             Ok((metadata, _)) => Some(metadata.is_dir()),
         };
-        let below = self.root_folder.below(&listing.folder.path, true);
+        let below = self.root_folder.open_below(&listing.folder.path, true);
         if leads.is_none() {
             listing.skipped = self.skipped_link(&path, &name);
         }

@@ -38,5 +38,5 @@ impl Walk {
 /// Whether a filesystem is mounted on a folder, which is the case if its parent is on another device.
 pub(super) fn is_mounted(path: &Path, device: u64) -> bool {
     let parent = path.parent().and_then(|parent| Folder::open(parent).ok());
-    parent.and_then(|parent| parent.own().ok()).is_none_or(|parent| parent.device != device)
+    parent.and_then(|parent| parent.own_stat().ok()).is_none_or(|parent| parent.device != device)
 }

@@ -125,7 +125,7 @@ impl<'a> Visit<'a> {
         }
         self.listing.new_files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         if self.listing.weight() >= PART_ENTRIES {
-            self.send(ListingStatus::Part).map_err(|_| VisitError::Cancelled)?;
+            self.send_part(ListingStatus::Part).map_err(|_| VisitError::Cancelled)?;
         }
         if self.walk.cx.handle.is_cancelled() { Err(VisitError::Cancelled) } else { Ok(()) }
     }
@@ -274,7 +274,7 @@ impl<'a> Visit<'a> {
     }
 
     /// Marks the entries that were not seen as missing. Returns the files to be read next.
-    pub(super) fn end(mut self) -> TaskResult<FollowUps> {
+    pub(super) fn finish(mut self) -> TaskResult<FollowUps> {
         let walk = self.walk;
         if self.may_be_unmounted && self.is_empty && self.had_any && !walk.cx.options.allow_empty {
             let folder_ref = self.listing.folder.clone();
@@ -291,11 +291,11 @@ impl<'a> Visit<'a> {
         let gone = self.unseen_folders.rest().filter(|(_, known)| !known.removed);
         self.listing.missing_folders.extend(gone.map(|(name, _)| name.clone()));
         self.listing.skipped = self.skipped;
-        self.send(if walk.cx.options.only_known { ListingStatus::Known } else { ListingStatus::Whole })?;
+        self.send_part(if walk.cx.options.only_known { ListingStatus::Known } else { ListingStatus::Whole })?;
         Ok(self.follow_ups)
     }
 
-    pub(super) fn send(&mut self, end: ListingStatus) -> TaskResult<()> {
+    pub(super) fn send_part(&mut self, end: ListingStatus) -> TaskResult<()> {
         let mut next = Listing::new(self.walk.cx.scan, self.listing.folder.clone());
         next.filesystem = self.listing.filesystem;
         next.mount_point = self.listing.mount_point;
