@@ -20,7 +20,7 @@ use crate::roots;
 /// States how complete the catalog is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Coverage {
-    /// Whether every file that can be a duplicate was compared, and every root was walked to its end.
+    /// Whether every file that can be a duplicate was compared, and the last scan of every root has finished.
     pub complete: bool,
     /// Files that have the size of another one and were not compared with it, or were read and are in no group yet.
     pub unread_files: u64,

@@ -99,7 +99,7 @@ pub fn find_identical(store: &Store, options: &FolderOptions) -> Result<Vec<Fold
     let tree = Tree::load(store, name_hash)?;
     let classes = FolderClasses::new(&tree, options.match_names, |at| in_roots(&tree, &options.roots, at));
     let links = LinkTable::new(&tree);
-    let places = FolderPaths::new(store)?;
+    let paths = FolderPaths::new(store)?;
     let identical = classes.identical.outermost(&tree).into_iter().map(|members| (true, members));
     let others =
         classes.scanned.outermost(&tree).into_iter().filter(|members| !classes.is_identical(members));
@@ -112,7 +112,7 @@ pub fn find_identical(store: &Store, options: &FolderOptions) -> Result<Vec<Fold
         let freed = if identical { links.freed(&tree, &members) } else { freed::Freed::default() };
         let unscanned = members.iter().map(|&at| tree.skipped(at));
         let folder = |((_, root, path), unscanned)| GroupedFolder { root, path, unscanned };
-        let folders = places.of(&tree, &members)?.into_iter().zip(unscanned).map(folder).collect();
+        let folders = paths.of(&tree, &members)?.into_iter().zip(unscanned).map(folder).collect();
         let (reclaimable, redundant) = (freed.allocated, freed.size);
         found.push((members[0], FolderGroup { identical, folders, files, bytes, reclaimable, redundant }));
     }

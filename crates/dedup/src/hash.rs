@@ -3,7 +3,7 @@
 use gristmill_store::catalog::Algorithm;
 use sha2::Digest;
 
-/// An incremental hash.
+/// An incremental hash of a file content.
 pub(crate) enum Hasher {
     // Boxed, because its state is much larger than those of the others.
     Blake3(Box<blake3::Hasher>),

@@ -86,6 +86,6 @@ pub struct Timings {
     pub contents: f64,
     /// Grouping and counting duplicates.
     pub groups: f64,
-    /// The whole scan.
+    /// The whole scan, from its start to its summary.
     pub total: f64,
 }

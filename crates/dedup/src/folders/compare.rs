@@ -24,7 +24,7 @@ pub struct CappedList<T> {
 pub struct Entry {
     /// Path relative to the folder.
     pub path: PathBuf,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
     /// Modification time, in nanoseconds since 1970.
     pub mtime_ns: i64,
@@ -90,15 +90,15 @@ impl<'a> Comparison<'a> {
     }
 
     /// Returns the lists with paths relative to the folders `a` and `b`, at most `limit` per list.
-    pub(super) fn lists(&self, places: &FolderPaths<'_>, a: &Path, b: &Path, limit: usize) -> Result<Lists> {
+    pub(super) fn lists(&self, paths: &FolderPaths<'_>, a: &Path, b: &Path, limit: usize) -> Result<Lists> {
         let entries = |files: &[u32], folder: &Path| -> Result<Vec<Entry>> {
             let ids: Vec<i64> = files.iter().take(limit).map(|&at| self.tree.files[at as usize].id).collect();
-            let found = places.store.catalog().files_at(&ids)?;
+            let found = paths.store.catalog().files_at(&ids)?;
             if found.len() < ids.len() {
                 return Err(catalog_changed().into());
             }
             let entry = |file: gristmill_store::catalog::FileAt| {
-                let absolute = places.roots.get(&file.root).cloned().unwrap_or_default().join(&file.path);
+                let absolute = paths.roots.get(&file.root).cloned().unwrap_or_default().join(&file.path);
                 let path = absolute.strip_prefix(folder).map_or(file.path, Path::to_path_buf);
                 Entry { path, size: file.stat.size, mtime_ns: file.stat.mtime_ns }
             };

@@ -31,10 +31,10 @@ impl LinkTable {
         // Sorted lists use less memory than sets, and half of a catalog may be a copy of the other half.
         let files = |member: &u32| tree.files[tree.folders[*member as usize].all()].iter();
         let on_disk = |member: &u32| -> u64 {
-            let mut spaces: Vec<_> = files(member).map(|file| (file.inode(), file.allocated)).collect();
-            spaces.sort_unstable();
-            spaces.dedup_by_key(|(space, _)| *space);
-            spaces.iter().map(|(_, allocated)| allocated).sum()
+            let mut inodes: Vec<_> = files(member).map(|file| (file.inode(), file.allocated)).collect();
+            inodes.sort_unstable();
+            inodes.dedup_by_key(|(inode, _)| *inode);
+            inodes.iter().map(|(_, allocated)| allocated).sum()
         };
         let kept = members.iter().rev().max_by_key(|member| on_disk(member));
         let removed = members.iter().filter(|member| Some(*member) != kept);
@@ -53,9 +53,9 @@ impl LinkTable {
     /// Whether removing these names frees their file: it has no other names and was not reached through a symbolic
     /// link. Other paths to a file with link count 1 lead to the same name.
     fn is_freed_with(&self, names: &[&File<NameHash>]) -> bool {
-        let space = names[0].inode();
-        let from = self.names.partition_point(|(other, ..)| *other < space);
-        let all = self.names[from..].iter().take_while(|(other, ..)| *other == space);
+        let inode = names[0].inode();
+        let from = self.names.partition_point(|(other, ..)| *other < inode);
+        let all = self.names[from..].iter().take_while(|(other, ..)| *other == inode);
         let has_one_name = all.clone().all(|(.., is_single)| *is_single);
         has_one_name
             || all.clone().count() == names.len() && !all.clone().any(|(_, via_symlink, _)| *via_symlink)

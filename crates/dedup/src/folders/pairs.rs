@@ -51,10 +51,10 @@ struct Index {
 impl Index {
     fn new(tree: &Tree<NameHash>, popular: usize) -> Self {
         let is_shared = |content: u32| content != UNIQUE && content != UNKNOWN;
-        let mut places: Vec<(u32, u32)> = Vec::new();
-        places.extend(tree.files.iter().filter(|f| is_shared(f.content)).map(|f| (f.content, f.folder)));
-        places.sort_unstable();
-        let contents = places.last().map_or(0, |(content, _)| *content as usize + 1);
+        let mut locations: Vec<(u32, u32)> = Vec::new();
+        locations.extend(tree.files.iter().filter(|f| is_shared(f.content)).map(|f| (f.content, f.folder)));
+        locations.sort_unstable();
+        let contents = locations.last().map_or(0, |(content, _)| *content as usize + 1);
         let mut index = Index {
             entries: Vec::new(),
             starts: vec![0; contents + 1],
@@ -65,12 +65,14 @@ impl Index {
             index.sizes[file.content as usize] = file.size;
         }
         let mut done = 0;
-        for same in places.chunk_by(|a, b| a.0 == b.0) {
+        for same in locations.chunk_by(|a, b| a.0 == b.0) {
             let content = same[0].0 as usize;
             index.starts[done..=content].fill(index.entries.len() as u32);
             done = content + 1;
             let before = index.entries.len();
-            index.entries.extend(same.chunk_by(|a, b| a.1 == b.1).map(|here| (here[0].1, here.len() as u32)));
+            index
+                .entries
+                .extend(same.chunk_by(|a, b| a.1 == b.1).map(|equal| (equal[0].1, equal.len() as u32)));
             if index.entries.len() - before > popular {
                 index.popular[content] = true;
                 index.entries.truncate(before);
@@ -81,10 +83,10 @@ impl Index {
     }
 
     /// Folders that contain a content, from index `from` on.
-    fn places(&self, content: u32, from: u32) -> &[(u32, u32)] {
+    fn folders_with(&self, content: u32, from: u32) -> &[(u32, u32)] {
         let range = self.starts[content as usize] as usize..self.starts[content as usize + 1] as usize;
-        let places = &self.entries[range];
-        &places[places.partition_point(|(folder, _)| *folder < from)..]
+        let locations = &self.entries[range];
+        &locations[locations.partition_point(|(folder, _)| *folder < from)..]
     }
 
     fn is_popular(&self, content: u32) -> bool {
@@ -202,7 +204,7 @@ impl Bounds {
         let Bounds { counts, seen, totals, touched } = self;
         let (count, end) = (tree.folders[a as usize].count(), tree.folders[a as usize].end);
         for same in of_a.chunk_by(|x, y| x == y) {
-            for &(folder, often) in index.places(same[0], end) {
+            for &(folder, often) in index.folders_with(same[0], end) {
                 let slot = &mut counts[folder as usize];
                 if *slot == 0 {
                     seen.push(folder);

@@ -118,9 +118,9 @@ fn distinct_members(tree: &Tree<NameHash>, members: &[u32]) -> Vec<u32> {
     let mut seen = BTreeSet::new();
     let mut is_other = |member: &&u32| {
         let files = &tree.files[tree.folders[**member as usize].all()];
-        let mut spaces: Vec<i64> = files.iter().map(File::inode).collect();
-        spaces.sort_unstable();
-        !files.iter().any(File::has_other_paths) || seen.insert(spaces)
+        let mut inodes: Vec<i64> = files.iter().map(File::inode).collect();
+        inodes.sort_unstable();
+        !files.iter().any(File::has_other_paths) || seen.insert(inodes)
     };
     members.iter().filter(|member| is_other(member)).copied().collect()
 }

@@ -64,9 +64,9 @@ pub struct SimilarFolders {
 /// Two similar folders and their differences.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimilarPair {
-    /// The first folder.
+    /// The folder that comes first in the tree.
     pub a: Side,
-    /// The second folder.
+    /// The folder that comes second in the tree.
     pub b: Side,
     /// Matching files divided by all files of both, in percent. 100 means the same contents, each equally often.
     pub similarity: f64,
@@ -163,7 +163,7 @@ pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFo
     let listing = PairDescriber {
         tree: &tree,
         classes: &classes,
-        places: FolderPaths::new(store)?,
+        paths: FolderPaths::new(store)?,
         all_read: store.scans().is_fully_compared(&[])?,
     };
     for pair in pairs.iter().take(options.limit) {
@@ -176,7 +176,7 @@ pub fn find_similar(store: &Store, options: &SimilarOptions) -> Result<SimilarFo
 struct PairDescriber<'a> {
     tree: &'a Tree<NameHash>,
     classes: &'a FolderClasses,
-    places: FolderPaths<'a>,
+    paths: FolderPaths<'a>,
     /// Whether every file that can have a copy was read.
     all_read: bool,
 }
@@ -185,7 +185,7 @@ impl PairDescriber<'_> {
     fn pair(&self, pair: &Pair, outer: [u32; 2], list: usize) -> Result<SimilarPair> {
         let tree = self.tree;
         let inner = [pair.a, pair.b];
-        let sides = self.places.of(tree, &outer)?;
+        let sides = self.paths.of(tree, &outer)?;
         let comparison = Comparison::new(tree, inner, outer, self.all_read);
         let side = |number: usize, inner: u32| {
             let (at, (_, root, path)) = (outer[number], sides[number].clone());
@@ -206,7 +206,7 @@ impl PairDescriber<'_> {
         };
         let (a, b) = (side(0, inner[0]), side(1, inner[1]));
         let absolute = |number: usize| sides[number].0.join(&sides[number].2);
-        let lists = comparison.lists(&self.places, &absolute(0), &absolute(1), list)?;
+        let lists = comparison.lists(&self.paths, &absolute(0), &absolute(1), list)?;
         let (only_in_a, only_in_b, differing) = lists;
         Ok(SimilarPair {
             differences: self.differences(pair, &a, &b),
@@ -272,7 +272,7 @@ fn select_pairs(tree: &Tree<NameHash>, classes: &FolderClasses, found: &[Pair]) 
         })
     };
     let is_identical = |pair: &Pair| classes.is_identical(&[pair.a, pair.b]);
-    let worth = |pair: &&Pair| !is_identical(pair) && !is_diluted(pair) && !is_dominated(pair);
+    let is_listed = |pair: &&Pair| !is_identical(pair) && !is_diluted(pair) && !is_dominated(pair);
     // Of pairs with identical folders on both sides, only the first is kept.
     let mut seen = HashSet::new();
     let head = |at: u32| classes.identical.members(classes.identical.of(at)).first().copied().unwrap_or(at);
@@ -280,7 +280,7 @@ fn select_pairs(tree: &Tree<NameHash>, classes: &FolderClasses, found: &[Pair]) 
         let (a, b) = (head(pair.a), head(pair.b));
         seen.insert((a.min(b), a.max(b)))
     };
-    found.iter().filter(worth).filter(is_new).copied().collect()
+    found.iter().filter(is_listed).filter(is_new).copied().collect()
 }
 
 /// The outermost folder around `folder` with no further files.

@@ -113,9 +113,9 @@ impl<L> Tree<L> {
         let mut folders = Vec::new();
         let mut files: Vec<File<L>> = Vec::new();
         store.catalog().tree(|node| match node {
-            Node::Extent { folders: some, files: more } => {
-                folders.reserve_exact(some);
-                files.reserve_exact(more);
+            Node::Extent { folders: folder_count, files: file_count } => {
+                folders.reserve_exact(folder_count);
+                files.reserve_exact(file_count);
             }
             Node::Folder(folder) => {
                 nested.observe(folder.root, &folder.path, folder.id);
@@ -215,8 +215,8 @@ fn sort_folders(rows: &[Row]) -> (Vec<Folder>, Vec<u32>) {
         rows.iter().map(|row| row.parent.map_or(NONE, |id| index_of(rows, id).unwrap_or(NONE))).collect();
     // Sorting by parent makes the subfolders of a folder one range.
     let mut by_parent: Vec<u32> = (0..rows.len() as u32).collect();
-    let place = |at: u32| (parents[at as usize], rows[at as usize].path.as_path());
-    by_parent.sort_by(|&a, &b| place(a).cmp(&place(b)));
+    let sort_key = |at: u32| (parents[at as usize], rows[at as usize].path.as_path());
+    by_parent.sort_by(|&a, &b| sort_key(a).cmp(&sort_key(b)));
     let parents = parents.as_slice();
     let inside = |of: u32| {
         let from = by_parent.partition_point(|&at| parents[at as usize] < of);
@@ -225,8 +225,8 @@ fn sort_folders(rows: &[Row]) -> (Vec<Folder>, Vec<u32>) {
     let mut order = vec![NONE; rows.len()];
     let mut folders: Vec<Folder> = Vec::with_capacity(rows.len());
     // Rows without a parent are the folders of roots. A folder whose parent was deleted is dropped.
-    let tops = inside(NONE).filter(|&at| rows[at as usize].parent.is_none());
-    let mut stack: Vec<u32> = tops.collect();
+    let root_rows = inside(NONE).filter(|&at| rows[at as usize].parent.is_none());
+    let mut stack: Vec<u32> = root_rows.collect();
     stack.reverse();
     while let Some(at) = stack.pop() {
         let row = &rows[at as usize];
@@ -347,10 +347,10 @@ impl NestedRoots {
                 continue;
             };
             match rows.iter().position(|row| row.root == inner.root && row.is_root) {
-                Some(top) => {
-                    rows[top].parent = Some(parent);
-                    rows[top].name = inner.name;
-                    rows[top].path = inner.inside.strip_prefix(folder).unwrap_or(&inner.inside).to_path_buf();
+                Some(at) => {
+                    rows[at].parent = Some(parent);
+                    rows[at].name = inner.name;
+                    rows[at].path = inner.inside.strip_prefix(folder).unwrap_or(&inner.inside).to_path_buf();
                 }
                 // The root was never scanned, so the folder around it is not completely known.
                 None => {

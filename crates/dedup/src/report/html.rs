@@ -10,7 +10,7 @@ use gristmill_store::is_invisible;
 pub(super) struct Page(String);
 
 impl Page {
-    /// Appends markup.
+    /// Appends markup of this program, unescaped.
     pub(super) fn raw(&mut self, markup: &'static str) -> &mut Self {
         self.0.push_str(markup);
         self

@@ -153,8 +153,8 @@ fn copies(tree: &Tree<u32>) -> Copies {
     let (is_duplicate, reclaimable) = (vec![false; files.len()], vec![0; files.len()]);
     let mut copies = Copies { is_duplicate, reclaimable, kept: 0, is_further_name: further_names(tree) };
     for group in sorted.chunk_by(|&a, &b| files[a as usize].content == files[b as usize].content) {
-        let spaces = || group.chunk_by(|&a, &b| files[a as usize].inode() == files[b as usize].inode());
-        if spaces().count() < 2 {
+        let inodes = || group.chunk_by(|&a, &b| files[a as usize].inode() == files[b as usize].inode());
+        if inodes().count() < 2 {
             continue;
         }
         group.iter().for_each(|&at| copies.is_duplicate[at as usize] = true);
@@ -162,9 +162,9 @@ fn copies(tree: &Tree<u32>) -> Copies {
         // equals.
         let is_elsewhere = |names: &[u32]| names.iter().any(|&at| files[at as usize].via_symlink);
         let allocated = |names: &[u32]| files[names[0] as usize].allocated;
-        let largest = spaces().max_by_key(|names| (allocated(names), Reverse(names[0])));
-        let largest = largest.filter(|_| !spaces().any(is_elsewhere)).map(|names| names[0]);
-        for names in spaces() {
+        let largest = inodes().max_by_key(|names| (allocated(names), Reverse(names[0])));
+        let largest = largest.filter(|_| !inodes().any(is_elsewhere)).map(|names| names[0]);
+        for names in inodes() {
             if is_elsewhere(names) || Some(names[0]) == largest {
                 copies.kept += allocated(names);
             } else {

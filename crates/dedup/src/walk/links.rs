@@ -42,7 +42,7 @@ impl Walk {
         !self.links.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Describes a link that is not followed by its target.
+    /// Describes a link that is not followed, by its target.
     pub(super) fn skipped_link(&self, path: &Path, name: &OsStr) -> Skipped {
         let target = std::fs::read_link(self.cx.root.path.join(path)).map(PathBuf::into_os_string);
         skipped::link(name, target.ok().as_deref().map(OsStr::as_encoded_bytes))
@@ -65,7 +65,7 @@ impl Walk {
         let mut listing = Listing::new(self.cx.scan, folder_ref);
         let full = self.cx.root.path.join(&path);
         let target = std::fs::canonicalize(&full).and_then(|target| Ok((std::fs::metadata(&full)?, target)));
-        let leads = match target {
+        let target_is_folder = match target {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.cx.counters.record_link(&self.cx.counters.broken_links, &full, "broken symbolic link");
                 None
@@ -87,10 +87,10 @@ impl Walk {
             Ok((metadata, _)) => Some(metadata.is_dir()),
         };
         let below = self.root_folder.open_below(&listing.folder.path, true);
-        if leads.is_none() {
+        if target_is_folder.is_none() {
             listing.skipped = self.skipped_link(&path, &name);
         }
-        let file = match (&below, leads) {
+        let file = match (&below, target_is_folder) {
             (Ok(below), Some(false)) => {
                 below.stat(&name, true).ok().filter(|found| found.kind == EntryKind::File)
             }
@@ -114,14 +114,14 @@ impl Walk {
             }
             (None, known) => {
                 // The target is a special file, or its metadata cannot be read.
-                if leads == Some(false) {
+                if target_is_folder == Some(false) {
                     listing.skipped = skipped::unknown(&name, EntryKind::Unknown);
                 }
                 listing.missing_files.extend(known.filter(|known| !known.missing).map(|known| known.id));
             }
         }
         let mut next = None;
-        match (leads == Some(true), link.folder) {
+        match (target_is_folder == Some(true), link.folder) {
             (true, known) => {
                 let id = known.as_ref().map(|known| known.id);
                 match known {

@@ -48,7 +48,7 @@ pub(super) struct Visit<'a> {
     /// Known entries that were not seen yet.
     unseen_files: Unseen<KnownFile>,
     unseen_folders: Unseen<KnownFolder>,
-    had_any: bool,
+    had_entries: bool,
     is_empty: bool,
     pub(super) listing: Listing,
     pub(super) folders: Vec<Subfolder>,
@@ -72,7 +72,7 @@ impl<'a> Visit<'a> {
         known: KnownEntries,
         rules: Option<&'a IgnoreRules>,
     ) -> Self {
-        let had_any = known.files.iter().any(|(_, file)| !file.missing)
+        let had_entries = known.files.iter().any(|(_, file)| !file.missing)
             || known.folders.iter().any(|(_, folder)| !folder.removed);
         Visit {
             walk,
@@ -80,7 +80,7 @@ impl<'a> Visit<'a> {
             rules,
             unseen_files: Unseen::new(known.files),
             unseen_folders: Unseen::new(known.folders),
-            had_any,
+            had_entries,
             is_empty: true,
             listing: Listing::new(walk.cx.scan, folder_ref.clone()),
             folders: Vec::new(),
@@ -149,14 +149,16 @@ impl<'a> Visit<'a> {
             (EntryKind::Link, _) => {
                 add(&self.walk.cx.counters.links, 1);
                 let is_known = || self.unseen_files.has(&name) || self.unseen_folders.has(&name);
-                let takes = self.matches(&name, true);
-                if self.walk.cx.root.follow_links && takes && (!self.walk.cx.options.only_known || is_known())
+                let is_included = self.matches(&name, true);
+                if self.walk.cx.root.follow_links
+                    && is_included
+                    && (!self.walk.cx.options.only_known || is_known())
                 {
                     self.defer_link(&name);
                     return;
                 }
                 self.skipped += skipped::link(&name, self.folder.link_target(&name).ok().as_deref());
-                if self.walk.cx.root.follow_links && !takes {
+                if self.walk.cx.root.follow_links && !is_included {
                     self.exclude(name);
                 }
             }
@@ -207,8 +209,8 @@ impl<'a> Visit<'a> {
         let known = self.unseen_files.take(&name);
         let only_known = self.walk.cx.options.only_known;
         // A refresh has no filters, so files that the last scan excluded stay excluded.
-        let stays_out = only_known && known.is_some_and(|known| known.excluded);
-        if stays_out || !self.matches(&name, false) || !self.walk.cx.options.filter.matches_stat(&stat) {
+        let stays_excluded = only_known && known.is_some_and(|known| known.excluded);
+        if stays_excluded || !self.matches(&name, false) || !self.walk.cx.options.filter.matches_stat(&stat) {
             self.skipped += skipped::unknown(&name, EntryKind::File);
             if let Some(known) = known
                 && !known.excluded
@@ -240,8 +242,8 @@ impl<'a> Visit<'a> {
             self.listing.foreign_folders.push(name);
             return;
         }
-        let stays_out = only_known && known.is_some_and(|known| known.excluded);
-        if stays_out || !self.matches(&name, true) || elsewhere() {
+        let stays_excluded = only_known && known.is_some_and(|known| known.excluded);
+        if stays_excluded || !self.matches(&name, true) || elsewhere() {
             self.skipped += skipped::unknown(&name, EntryKind::Folder);
             if known.is_some_and(|known| !known.excluded && !known.removed) {
                 self.listing.excluded_folders.push(name);
@@ -276,7 +278,7 @@ impl<'a> Visit<'a> {
     /// Marks the entries that were not seen as missing. Returns the files to be read next.
     pub(super) fn finish(mut self) -> TaskResult<FollowUps> {
         let walk = self.walk;
-        if self.may_be_unmounted && self.is_empty && self.had_any && !walk.cx.options.allow_empty {
+        if self.may_be_unmounted && self.is_empty && self.had_entries && !walk.cx.options.allow_empty {
             let folder_ref = self.listing.folder.clone();
             walk.record_failure(
                 folder_ref,
@@ -285,11 +287,11 @@ impl<'a> Visit<'a> {
             )?;
             return Ok(FollowUps::default());
         }
-        let gone = self.unseen_files.rest().filter(|(_, known)| !known.missing);
-        self.listing.missing_files.extend(gone.map(|(_, known)| known.id));
+        let missing = self.unseen_files.rest().filter(|(_, known)| !known.missing);
+        self.listing.missing_files.extend(missing.map(|(_, known)| known.id));
         self.listing.missing_files.sort_unstable();
-        let gone = self.unseen_folders.rest().filter(|(_, known)| !known.removed);
-        self.listing.missing_folders.extend(gone.map(|(name, _)| name.clone()));
+        let missing = self.unseen_folders.rest().filter(|(_, known)| !known.removed);
+        self.listing.missing_folders.extend(missing.map(|(name, _)| name.clone()));
         self.listing.skipped = self.skipped;
         self.send_part(if walk.cx.options.only_known { ListingStatus::Known } else { ListingStatus::Whole })?;
         Ok(self.follow_ups)
@@ -315,16 +317,18 @@ impl<'a> Visit<'a> {
 
     /// Hashes those new files that can be duplicates of other new files.
     fn hash_new_files(&mut self, hasher: &WalkHasher, number: u64, listing: &mut Listing) {
-        let mut here = Vec::new();
+        let mut in_folder = Vec::new();
         for new_file in self.new_files(hasher, number, listing) {
             let (own, other) = hasher.observe(new_file);
-            here.extend(own);
+            in_folder.extend(own);
             match other {
-                Some(other) if matches!(other.file, FileRef::New(of, _) if of == number) => here.push(other),
+                Some(other) if matches!(other.file, FileRef::New(of, _) if of == number) => {
+                    in_folder.push(other)
+                }
                 other => self.follow_ups.elsewhere.extend(other),
             }
         }
-        for (new_file, hash) in hasher.hash_all(Some(self.folder), here) {
+        for (new_file, hash) in hasher.hash_all(Some(self.folder), in_folder) {
             match (new_file.file, hash) {
                 // Unchanged since it was listed: the hash is written with the row.
                 (
@@ -410,8 +414,8 @@ pub(super) struct FollowUps {
 impl FollowUps {
     /// Adds the large files that can be duplicates of a file whose samples were read.
     pub(super) fn match_samples(&mut self, hasher: &WalkHasher, new_file: NewFile, hash: &FileHash) {
-        if let FileHash { result: ReadResult::Samples(edges), differs: false, .. } = hash {
-            self.whole.extend(hasher.match_samples(new_file, *edges));
+        if let FileHash { result: ReadResult::Samples(samples), differs: false, .. } = hash {
+            self.whole.extend(hasher.match_samples(new_file, *samples));
         }
     }
 }
