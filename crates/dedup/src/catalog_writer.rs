@@ -40,8 +40,8 @@ pub(crate) enum Update {
     Hashes(Vec<FileHash>),
     /// Marks files that were read earlier and have a duplicate.
     Shared(Vec<i64>),
-    /// Marks the first file of each content that turned out to be shared. Sent once at the end, because each of these
-    /// rows is on a different page.
+    /// Marks the first file of each content that turned out to be shared. Sent after the walk and at the end,
+    /// not per file, because each of these rows is on a different page.
     ShareFirstFiles,
     /// Signals the sender when all earlier updates are on disk.
     Flush(mpsc::Sender<()>),

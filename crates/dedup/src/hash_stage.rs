@@ -59,7 +59,7 @@ struct OpenRoot {
     folder: Arc<Folder>,
     follow_links: bool,
     /// Whether this scan covers the root. Files of other roots are read only for comparison. If such a file has changed
-    /// since the last scan of its root, it is left to the next one.
+    /// since the last scan of its root, it is left to the next scan of that root.
     is_scanned: bool,
 }
 
@@ -294,7 +294,7 @@ fn batches(rows: Vec<FileRow>) -> Vec<Vec<FileRow>> {
     batches
 }
 
-/// Counts a worker as busy until it is dropped, and lowers the worker's priority below that of the catalog writer.
+/// Counts a worker as busy until dropped. Lowers the worker's priority, because all workers wait for the catalog writer.
 pub(crate) struct BusyGuard<'a>(&'a ScanHandle);
 
 impl<'a> BusyGuard<'a> {

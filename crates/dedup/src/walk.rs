@@ -107,7 +107,7 @@ pub(crate) struct Walk {
     nested_roots: HashSet<PathBuf>,
     root_folder: Arc<Folder>,
     device: u64,
-    /// Whether the catalog has files of the root with unusual flags.
+    /// Whether the catalog has unusual files of the root. Without any, its known entries are read faster.
     has_unusual: bool,
     /// Whether the folder of the root could not be read, or its disk is not mounted.
     has_failed: AtomicBool,
@@ -172,7 +172,7 @@ impl Walk {
             filesystems,
             counted,
             links,
-            visited: visited,
+            visited,
         };
         Ok(Arc::new(walk))
     }

@@ -498,7 +498,7 @@ fn identical_folders_are_represented_by_one_in_pairs() {
     let mut files = Vec::new();
     for folder in ["a", "b", "c"] {
         files.extend([file(format!("{folder}/1"), X), file(format!("{folder}/2"), Y)]);
-        // Each folder is also similar to its subfolder.
+        // Each folder contains a subfolder that shares a content with it.
         files.extend([file(format!("{folder}/in/3"), Y), file(format!("{folder}/in/4"), Z)]);
     }
     files.push(file("c/more", Unique(1)));

@@ -28,7 +28,7 @@ impl LinkTable {
 
     /// Returns the space that is freed if only the folder that uses most space is kept, the first of equals by path.
     pub(super) fn freed(&self, tree: &Tree<NameHash>, members: &[u32]) -> Freed {
-        // Sorted lists use less memory than sets, and half of a catalog may be a copy of the other half.
+        // Sorted lists, not sets, because half of a catalog may be a copy of the other half.
         let files = |member: &u32| tree.files[tree.folders[*member as usize].all()].iter();
         let on_disk = |member: &u32| -> u64 {
             let mut inodes: Vec<_> = files(member).map(|file| (file.inode(), file.allocated)).collect();

@@ -323,7 +323,7 @@ impl<'a> Visit<'a> {
             in_folder.extend(own);
             match other {
                 Some(other) if matches!(other.file, FileRef::New(of, _) if of == number) => {
-                    in_folder.push(other)
+                    in_folder.push(other);
                 }
                 other => self.follow_ups.elsewhere.extend(other),
             }

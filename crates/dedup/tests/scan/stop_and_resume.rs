@@ -318,7 +318,7 @@ fn fixture_from_env() -> Option<Fixture> {
 
 /// Waits until a process prints a word. The returned reader must be kept, or later output of the process fails.
 fn wait_for(child: &mut Child, word: &str) -> impl Sized + use<> {
-    let mut lines = BufReader::new(child.stdout.take().expect("its text")).lines();
+    let mut lines = BufReader::new(child.stdout.take().expect("its stdout")).lines();
     let is_found = lines.by_ref().any(|line| line.expect("a line").contains(word));
     assert!(is_found, "the process never printed {word:?}");
     lines

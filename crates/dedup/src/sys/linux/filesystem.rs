@@ -37,7 +37,7 @@ pub(super) fn identity(folder: impl AsFd) -> Option<String> {
     Some(identity)
 }
 
-/// Returns the UUID of the filesystem on a block device, if udev has linked it.
+/// Returns the UUID of the filesystem on a block device, if `/dev/disk/by-uuid` lists it.
 fn uuid_of(device: u64) -> Option<String> {
     let named = std::fs::read_dir("/dev/disk/by-uuid").ok()?.flatten();
     let is_it =
