@@ -93,8 +93,8 @@ pub struct GroupedFolder {
 /// so that each pair is identical, and if their skipped entries are known and equal: symbolic links by target, special
 /// files by type. Excluded files and folders are not known. The layout of files matters; names matter only with
 /// [`match_names`](FolderOptions::match_names). A group is not listed if all its folders are inside folders of one
-/// other group, except identical folders inside folders of the second kind. If a bind mount or symbolic link makes the same files appear in several folders, one of these
-/// folders is listed.
+/// other group, except identical folders inside folders of the second kind. If a bind mount or symbolic link makes the
+/// same files appear in several folders, one of these folders is listed.
 pub fn find_identical(store: &Store, options: &FolderOptions) -> Result<Vec<FolderGroup>> {
     let tree = Tree::load(store, name_hash)?;
     let classes = FolderClasses::new(&tree, options.match_names, |at| in_roots(&tree, &options.roots, at));

@@ -294,7 +294,7 @@ fn batches(rows: Vec<FileRow>) -> Vec<Vec<FileRow>> {
     batches
 }
 
-/// Counts a worker as busy until dropped. Lowers the worker's priority, because all workers wait for the catalog writer.
+/// Counts a worker as busy until dropped, and lowers its priority: all workers wait for the catalog writer.
 pub(crate) struct BusyGuard<'a>(&'a ScanHandle);
 
 impl<'a> BusyGuard<'a> {

@@ -15,7 +15,7 @@ fn file_hash(fixture: &Fixture, path: &str, result: ReadResult, racy: bool) -> F
 }
 
 fn record(fixture: &Fixture, hashes: Vec<FileHash>) {
-    fixture.store.catalog().write(Batch { hashes: hashes, ..Batch::default() }).expect("recorded");
+    fixture.store.catalog().write(Batch { hashes, ..Batch::default() }).expect("recorded");
 }
 
 fn slow(algorithm: Algorithm) -> ScanOptions {

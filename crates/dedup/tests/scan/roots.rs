@@ -262,7 +262,7 @@ fn root_scanned_at_the_same_time_is_compared() {
     write(&fixture.outside("other/there"), &bytes(2, 70));
     let other = fixture.register(&fixture.outside("other"));
     while_scanning(&fixture, || {
-        drop(fixture.scan_all(std::slice::from_ref(&other), &ScanOptions::default()))
+        drop(fixture.scan_all(std::slice::from_ref(&other), &ScanOptions::default()));
     });
     let groups = sets(&[&["tree/slow", "tree/slow too"], &["tree/here", "other/there"]]);
     assert_eq!(fixture.groups_under(&fixture.outside("")), groups);

@@ -71,9 +71,9 @@ enum Content {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Shape(Vec<(PathBuf, Content)>, Vec<(PathBuf, Shape)>, Vec<(PathBuf, String)>);
 
-/// What is compared.
+/// The properties that are compared.
 #[derive(Clone, Copy)]
-struct Counts {
+struct Compared {
     names: bool,
     skipped: bool,
 }
@@ -123,9 +123,9 @@ impl Tree {
         self.folders.keys().filter(move |path| path.parent() == Some(folder))
     }
 
-    fn shape(&self, folder: &Path, counts: Counts) -> Option<Shape> {
+    fn shape(&self, folder: &Path, compared: Compared) -> Option<Shape> {
         let name = |path: &Path| {
-            if counts.names { path.file_name().unwrap_or_default().into() } else { PathBuf::new() }
+            if compared.names { path.file_name().unwrap_or_default().into() } else { PathBuf::new() }
         };
         let mut files = Vec::new();
         for path in self.files.keys().filter(|path| path.parent() == Some(folder)) {
@@ -136,10 +136,10 @@ impl Tree {
         }
         let mut folders = Vec::new();
         for path in self.inside(folder) {
-            folders.push((name(path), self.shape(path, counts)?));
+            folders.push((name(path), self.shape(path, compared)?));
         }
         let mut skipped = Vec::new();
-        if counts.skipped {
+        if compared.skipped {
             for (entry, target) in self.recorded(folder)? {
                 skipped.push((name(Path::new(&entry)), target?));
             }
@@ -161,10 +161,10 @@ impl Tree {
         below.map(|path| self.recorded(path).map(|entries| entries.len() as u64)).sum()
     }
 
-    fn classes(&self, counts: Counts) -> Vec<BTreeSet<&PathBuf>> {
+    fn classes(&self, compared: Compared) -> Vec<BTreeSet<&PathBuf>> {
         let mut classes: BTreeMap<Shape, BTreeSet<&PathBuf>> = BTreeMap::new();
         for folder in self.folders.keys().filter(|folder| self.below(folder).next().is_some()) {
-            if let Some(shape) = self.shape(folder, counts) {
+            if let Some(shape) = self.shape(folder, compared) {
                 classes.entry(shape).or_default().insert(folder);
             }
         }
@@ -222,8 +222,8 @@ pub(crate) fn listed_groups(found: &[FolderGroup]) -> BTreeSet<Set> {
 }
 
 pub(crate) fn groups(tree: &Tree, names: bool) -> BTreeSet<Set> {
-    let identical = tree.classes(Counts { names, skipped: true });
-    let scanned = tree.classes(Counts { names, skipped: false });
+    let identical = tree.classes(Compared { names, skipped: true });
+    let scanned = tree.classes(Compared { names, skipped: false });
     let is_inside =
         |path: &Path, class: &BTreeSet<&PathBuf>| class.iter().any(|p| path != *p && path.starts_with(p));
     let mut sets = BTreeSet::new();
@@ -302,7 +302,7 @@ pub(crate) fn similar(tree: &Tree, similarity: u8, popular: usize) -> BTreeSet<L
             }
         }
     }
-    let classes = tree.classes(Counts { names: false, skipped: true });
+    let classes = tree.classes(Compared { names: false, skipped: true });
     let find = |x: &PathBuf, y: &PathBuf| {
         let key = if x < y { (x, y) } else { (y, x) };
         enough.iter().find(|(other, _)| (other.0, other.1) == key).map(|(_, value)| *value)
