@@ -1,43 +1,43 @@
 //! The claimed tasks of one kind: those that wait for a worker of this process, and those that run.
 //!
 //! Owns the order among them. A worker that becomes free takes the most urgent task that waits, whenever it was claimed;
-//! what is given back to the store is the least urgent. The pool holds no tasks, only turns: each takes the task that is
-//! the most urgent when the turn comes, or nothing if that has been given back.
+//! what is dispatched back to the store is the least urgent. The pool holds no tasks, only placeholders: each takes the task that is
+//! the most urgent when the turn comes, or nothing if that has been dispatched back.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::flight::Flight;
+use crate::in_flight::InFlight;
 
 /// Which of two tasks goes first: by queue in the order in which they are served, priority, and number.
 pub(crate) type Urgency = (usize, Reverse<i32>, i64);
 
 /// How many tasks are claimed that may have ended a worker before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Suspicious {
+pub(crate) struct CrashCounts {
     /// Those that crashed at most once.
-    pub(crate) shaken: usize,
+    pub(crate) crashed_once: usize,
     /// Those that crashed more often.
-    pub(crate) suspect: usize,
+    pub(crate) crashed_often: usize,
 }
 
-impl Suspicious {
-    fn counter(&mut self, flight: &Flight) -> Option<&mut usize> {
-        let counter = if flight.task.crashes < 2 { &mut self.shaken } else { &mut self.suspect };
-        flight.may_have_crashed().then_some(counter)
+impl CrashCounts {
+    fn counter(&mut self, claim: &InFlight) -> Option<&mut usize> {
+        let counter = if claim.task.crashes < 2 { &mut self.crashed_once } else { &mut self.crashed_often };
+        claim.may_have_crashed().then_some(counter)
     }
 
-    fn add(&mut self, flight: &Flight) {
-        if let Some(counter) = self.counter(flight) {
+    fn add(&mut self, claim: &InFlight) {
+        if let Some(counter) = self.counter(claim) {
             *counter += 1;
         }
     }
 
     /// Takes one off that was added.
-    pub(crate) fn remove(&mut self, flight: &Flight) {
-        if let Some(counter) = self.counter(flight) {
+    pub(crate) fn remove(&mut self, claim: &InFlight) {
+        if let Some(counter) = self.counter(claim) {
             *counter -= 1;
         }
     }
@@ -46,23 +46,23 @@ impl Suspicious {
 /// The claimed and unsettled tasks of a kind.
 #[derive(Default)]
 pub(crate) struct Claims {
-    all: HashMap<i64, Arc<Flight>>,
+    all: HashMap<i64, Arc<InFlight>>,
     /// The most urgent first. Claims come in this order, so most are added at the end.
-    waiting: VecDeque<(Urgency, Arc<Flight>)>,
-    suspicious: Suspicious,
-    /// Tasks that were given to a worker; some of them have ended since.
-    given: Vec<Arc<Flight>>,
-    /// At this length those that have ended are removed from `given`.
+    waiting: VecDeque<(Urgency, Arc<InFlight>)>,
+    crash_counts: CrashCounts,
+    /// Tasks that were dispatched to a worker; some of them have ended since.
+    dispatched: Vec<Arc<InFlight>>,
+    /// At this length those that have ended are removed from `dispatched`.
     prune_at: usize,
     /// Turns that the pool holds and has not begun.
-    turns: usize,
-    /// Turns that found no task, because it had been given back.
-    empty_turns: u64,
+    placeholders: usize,
+    /// Turns that found no task, because it had been dispatched back.
+    unused_placeholders: u64,
 }
 
 impl Claims {
     /// All claimed tasks.
-    pub(crate) fn all(&self) -> &HashMap<i64, Arc<Flight>> {
+    pub(crate) fn all(&self) -> &HashMap<i64, Arc<InFlight>> {
         &self.all
     }
 
@@ -73,22 +73,22 @@ impl Claims {
 
     /// Whether a task has waited for a worker for at least `time`.
     pub(crate) fn has_waited(&self, time: Duration) -> bool {
-        self.waiting.iter().any(|(_, flight)| flight.claimed_at.elapsed() >= time)
+        self.waiting.iter().any(|(_, claim)| claim.claimed_at.elapsed() >= time)
     }
 
     /// The least urgent task that waits.
-    pub(crate) fn last(&self) -> Option<Urgency> {
+    pub(crate) fn least_urgent(&self) -> Option<Urgency> {
         self.waiting.back().map(|(urgency, _)| *urgency)
     }
 
     /// Adds a claimed task. `rank`: its queue's place in the order in which they are served.
-    pub(crate) fn add(&mut self, rank: usize, flight: &Arc<Flight>) {
-        let task = &flight.task;
-        self.suspicious.add(flight);
-        if let Some(lost) = self.all.insert(task.id, flight.clone()) {
-            self.suspicious.remove(&lost);
+    pub(crate) fn add(&mut self, rank: usize, claim: &Arc<InFlight>) {
+        let task = &claim.task;
+        self.crash_counts.add(claim);
+        if let Some(lost) = self.all.insert(task.id, claim.clone()) {
+            self.crash_counts.remove(&lost);
             // Its claim was lost, and its run can be reached from nowhere else.
-            lost.stop.set();
+            lost.cancel_token.cancel();
         }
         let urgency = (rank, Reverse(task.priority), task.id);
         let place = match self.waiting.back() {
@@ -99,68 +99,68 @@ impl Claims {
         };
         match self.waiting.get_mut(place) {
             // The same task: its earlier claim was lost.
-            Some((other, lost)) if *other == urgency => *lost = flight.clone(),
-            _ => self.waiting.insert(place, (urgency, flight.clone())),
+            Some((other, lost)) if *other == urgency => *lost = claim.clone(),
+            _ => self.waiting.insert(place, (urgency, claim.clone())),
         }
     }
 
-    /// How many turns the pool lacks; they are counted as given.
-    pub(crate) fn lacking_turns(&mut self) -> usize {
-        let lacking = self.waiting.len().saturating_sub(self.turns);
-        self.turns += lacking;
-        lacking
+    /// How many placeholders the pool lacks; they are counted as dispatched.
+    pub(crate) fn missing_placeholders(&mut self) -> usize {
+        let missing = self.waiting.len().saturating_sub(self.placeholders);
+        self.placeholders += missing;
+        missing
     }
 
     /// The task for a turn that has come, if one waits.
-    pub(crate) fn next(&mut self) -> Option<Arc<Flight>> {
-        self.turns = self.turns.saturating_sub(1);
-        let Some((_, flight)) = self.waiting.pop_front() else {
-            self.empty_turns += 1;
+    pub(crate) fn next(&mut self) -> Option<Arc<InFlight>> {
+        self.placeholders = self.placeholders.saturating_sub(1);
+        let Some((_, claim)) = self.waiting.pop_front() else {
+            self.unused_placeholders += 1;
             return None;
         };
-        if self.given.len() >= self.prune_at {
-            self.given.retain(|flight| !flight.has_ended());
-            self.prune_at = 2 * self.given.len() + 16;
+        if self.dispatched.len() >= self.prune_at {
+            self.dispatched.retain(|claim| !claim.has_ended());
+            self.prune_at = 2 * self.dispatched.len() + 16;
         }
-        self.given.push(flight.clone());
-        Some(flight)
+        self.dispatched.push(claim.clone());
+        Some(claim)
     }
 
-    /// How many turns found no task, and how many will find none.
-    pub(crate) fn empty_turns(&self) -> (u64, u64) {
-        (self.empty_turns, self.turns.saturating_sub(self.waiting.len()) as u64)
+    /// How many placeholders found no task, and how many will find none.
+    pub(crate) fn unused_placeholders(&self) -> (u64, u64) {
+        (self.unused_placeholders, self.placeholders.saturating_sub(self.waiting.len()) as u64)
     }
 
     /// Takes up to `count` tasks out of those that wait, the least urgent ones. They stay claimed until that is settled.
-    pub(crate) fn give_back(&mut self, count: usize) -> Vec<Arc<Flight>> {
-        (0..count).map_while(|_| self.waiting.pop_back()).map(|(_, flight)| flight).collect()
+    pub(crate) fn take_least_urgent(&mut self, count: usize) -> Vec<Arc<InFlight>> {
+        (0..count).map_while(|_| self.waiting.pop_back()).map(|(_, claim)| claim).collect()
     }
 
     /// Takes a task out of those that wait. It stays claimed until that is settled.
-    pub(crate) fn withdraw(&mut self, flight: &Arc<Flight>) -> bool {
+    pub(crate) fn remove_waiting(&mut self, claim: &Arc<InFlight>) -> bool {
         let before = self.waiting.len();
-        self.waiting.retain(|(_, other)| !Arc::ptr_eq(other, flight));
+        self.waiting.retain(|(_, other)| !Arc::ptr_eq(other, claim));
         self.waiting.len() < before
     }
 
     /// Removes a task that was settled. The same task may be claimed again if the first claim was lost.
-    pub(crate) fn remove(&mut self, flight: &Flight) {
-        let task = &flight.task;
+    pub(crate) fn remove(&mut self, claim: &InFlight) {
+        let task = &claim.task;
         if self.all.get(&task.id).is_some_and(|other| other.task.token == task.token) {
             self.all.remove(&task.id);
-            self.suspicious.remove(flight);
+            self.crash_counts.remove(claim);
         }
     }
 
     /// How many of them may have ended a worker before.
-    pub(crate) fn suspicious(&self) -> Suspicious {
-        self.suspicious
+    pub(crate) fn crash_counts(&self) -> CrashCounts {
+        self.crash_counts
     }
 
     /// How long all of `workers` workers have been busy; zero if one is free or about to take a task.
     pub(crate) fn busy_for(&self, workers: usize) -> Duration {
         let (mut count, mut last) = (0, None);
-        for start in self.running().filter_map(|flight| flight.started()) {
+        for start in self.running().filter_map(|claim| claim.started()) {
             count += 1;
             last = last.max(Some(start));
         }
@@ -168,19 +168,19 @@ impl Claims {
     }
 
     /// Tasks that have run for at least `time` and whose start is not recorded.
-    pub(crate) fn unrecorded(&self, time: Duration) -> impl Iterator<Item = &Arc<Flight>> {
-        let unrecorded = self.running().filter(|flight| !flight.is_recorded());
-        unrecorded.filter(move |flight| flight.started().is_some_and(|start| start.elapsed() >= time))
+    pub(crate) fn unrecorded(&self, time: Duration) -> impl Iterator<Item = &Arc<InFlight>> {
+        let unrecorded = self.running().filter(|claim| !claim.is_recorded());
+        unrecorded.filter(move |claim| claim.started().is_some_and(|start| start.elapsed() >= time))
     }
 
     /// When the first start has to be recorded, if it may be put off for `time`.
     pub(crate) fn next_record(&self, time: Duration) -> Option<Instant> {
-        let unrecorded = self.running().filter(|flight| !flight.is_recorded());
-        unrecorded.filter_map(|flight| flight.started()).min().map(|start| start + time)
+        let unrecorded = self.running().filter(|claim| !claim.is_recorded());
+        unrecorded.filter_map(|claim| claim.started()).min().map(|start| start + time)
     }
 
-    fn running(&self) -> impl Iterator<Item = &Arc<Flight>> {
-        self.given.iter().filter(|flight| !flight.has_ended())
+    fn running(&self) -> impl Iterator<Item = &Arc<InFlight>> {
+        self.dispatched.iter().filter(|claim| !claim.has_ended())
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    fn claimed(id: i64, priority: i32, at: Instant) -> Arc<Flight> {
+    fn claimed(id: i64, priority: i32, at: Instant) -> Arc<InFlight> {
         let task = ClaimedTask {
             id,
             kind: "k".into(),
@@ -208,7 +208,7 @@ mod tests {
             document_id: None,
             token: WorkerId::new("worker").token(),
         };
-        Arc::new(Flight::new(task, (at, UtcTime::from_micros(0))))
+        Arc::new(InFlight::new(task, (at, UtcTime::from_micros(0))))
     }
 
     #[test]
@@ -218,9 +218,9 @@ mod tests {
         for (rank, priority, id) in [(1, 9, 1), (0, 0, 2), (0, 5, 4), (0, 5, 3)] {
             claims.add(rank, &claimed(id, priority, now));
         }
-        assert_eq!(claims.lacking_turns(), 4);
-        assert_eq!(claims.next().map(|flight| flight.task.id), Some(3));
-        assert_eq!(claims.give_back(1)[0].task.id, 1);
+        assert_eq!(claims.missing_placeholders(), 4);
+        assert_eq!(claims.next().map(|claim| claim.task.id), Some(3));
+        assert_eq!(claims.take_least_urgent(1)[0].task.id, 1);
         assert_eq!((claims.waiting(), claims.all().len()), (2, 4));
     }
 
@@ -239,16 +239,16 @@ mod tests {
     fn tasks_that_may_have_ended_a_worker_are_counted_while_they_are_claimed() {
         let mut claims = Claims::default();
         let now = Instant::now();
-        let flights: Vec<_> = (0..4).map(|id| claimed(id, 0, now)).collect();
-        flights.iter().for_each(|flight| claims.add(0, flight));
-        assert_eq!(claims.suspicious(), Suspicious { shaken: 1, suspect: 2 });
+        let held: Vec<_> = (0..4).map(|id| claimed(id, 0, now)).collect();
+        held.iter().for_each(|claim| claims.add(0, claim));
+        assert_eq!(claims.crash_counts(), CrashCounts { crashed_once: 1, crashed_often: 2 });
         // The same task again, under another claim; then the lost claim is settled.
         let again = claimed(3, 0, now);
         claims.add(0, &again);
-        assert!(flights[3].stop.is_set() && !again.stop.is_set());
-        claims.remove(&flights[3]);
-        assert_eq!(claims.suspicious(), Suspicious { shaken: 1, suspect: 2 });
-        [&flights[1], &flights[2], &again].into_iter().for_each(|flight| claims.remove(flight));
-        assert_eq!(claims.suspicious(), Suspicious::default());
+        assert!(held[3].cancel_token.is_cancelled() && !again.cancel_token.is_cancelled());
+        claims.remove(&held[3]);
+        assert_eq!(claims.crash_counts(), CrashCounts { crashed_once: 1, crashed_often: 2 });
+        [&held[1], &held[2], &again].into_iter().for_each(|claim| claims.remove(claim));
+        assert_eq!(claims.crash_counts(), CrashCounts::default());
     }
 }

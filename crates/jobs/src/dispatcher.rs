@@ -1,7 +1,7 @@
-//! The dispatcher: the one thread that claims and settles.
+//! The dispatcher: the only thread of a runner that claims and settles work.
 //!
-//! Owns the loop. It asks each line in the order of the protocol, sleeps until there is something to do, and
-//! ends when it is told to. What a line does with its rows is the line's affair.
+//! Owns the loop. It polls each source in the order of the protocol, sleeps until there is something to do, and ends
+//! when the runner is stopped. How rows are claimed and settled is up to the sources.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -11,305 +11,307 @@ use std::time::{Duration, Instant};
 use gristmill_store::{ChangeWatcher, UtcTime};
 
 use crate::error::Error;
-use crate::hub::Hub;
-use crate::line::{Line, Look, Turned};
-use crate::renewal::Presence;
+use crate::lease_renewal::Presence;
+use crate::signals::DispatcherSignals;
+use crate::source::{PollMode, PollResult, WorkSource};
 
-/// An idle runner looks by itself this often, at most: nothing should make it miss work, but clocks and
-/// disks have been known to.
-const IDLE: Duration = Duration::from_secs(30);
+/// An idle runner polls at least this often, in case it misses the notification of a change.
+const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How often a line may care for what is old.
-const CARE: Duration = Duration::from_secs(60);
+/// Interval between two calls of [`WorkSource::maintain`].
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Requests to cancel are looked for at most this often, and only after a write.
-const CANCEL_POLL: Duration = Duration::from_millis(100);
+/// Minimum interval between two polls for cancellation requests; polls happen only after a write.
+const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long handlers have to stop after the store has failed for good.
-const LAST_STOP: Duration = Duration::from_secs(1);
+/// How long handlers have to stop after a permanent failure of the store.
+const FATAL_STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often it is checked whether the process of a worker has ended.
-const LIVENESS: Duration = Duration::from_secs(1);
+/// Interval between two checks whether the processes of other workers have ended.
+const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The thread that claims and settles.
+/// State of the dispatcher thread.
 pub(crate) struct Dispatcher {
-    hub: Arc<Hub>,
-    lines: Vec<Box<dyn Line>>,
-    watch: ChangeWatcher,
+    signals: Arc<DispatcherSignals>,
+    sources: Vec<Box<dyn WorkSource>>,
+    watcher: ChangeWatcher,
     presence: Arc<Presence>,
-    recovery: Duration,
+    recovery_interval: Duration,
     next_recovery: Instant,
     next_liveness: Instant,
-    /// Workers whose process had ended when that was last checked.
-    dead: BTreeSet<String>,
-    next_care: Instant,
-    next_look: Instant,
-    /// Something was written since requests to cancel were last looked for.
+    /// Workers whose process had ended at the last liveness check.
+    dead_workers: BTreeSet<String>,
+    next_maintenance: Instant,
+    next_poll: Instant,
+    /// Something was written since the last poll for cancellation requests.
     cancel_poll_due: bool,
     next_cancel_poll: Instant,
-    /// Failures of the store in a row.
+    /// Consecutive failures of the store.
     failures: u32,
-    cancelled: bool,
-    /// The question that the last look is an answer to, once every line has taken it and found nothing.
-    looked_for: u64,
-    /// When the clock was last seen, and what it said.
+    handlers_cancelled: bool,
+    /// The last wait-idle request made before the current poll; acknowledged when the poll finds nothing to do.
+    polled_request: u64,
+    /// The last reading of the wall clock, and when it was taken.
     clock: (Instant, UtcTime),
 }
 
 impl Dispatcher {
     pub(crate) fn new(
-        hub: Arc<Hub>,
-        lines: Vec<Box<dyn Line>>,
-        watch: ChangeWatcher,
+        signals: Arc<DispatcherSignals>,
+        sources: Vec<Box<dyn WorkSource>>,
+        watcher: ChangeWatcher,
         presence: Arc<Presence>,
-        recovery: Duration,
+        recovery_interval: Duration,
     ) -> Self {
         let now = Instant::now();
-        let clock = (now, hub.store.now());
+        let clock = (now, signals.store.now());
         Dispatcher {
             clock,
-            hub,
-            lines,
-            watch,
+            signals,
+            sources,
+            watcher,
             presence,
-            recovery,
+            recovery_interval,
             next_recovery: now,
             next_liveness: now,
-            dead: BTreeSet::new(),
-            next_care: now,
-            next_look: now,
+            dead_workers: BTreeSet::new(),
+            next_maintenance: now,
+            next_poll: now,
             cancel_poll_due: false,
             next_cancel_poll: now,
             failures: 0,
-            cancelled: false,
-            looked_for: 0,
+            handlers_cancelled: false,
+            polled_request: 0,
         }
     }
 
     pub(crate) fn run(mut self) -> Result<(), Error> {
-        let mut look = true;
+        let mut claim = true;
         loop {
-            if look {
-                // Before the look: what is asked during it is answered by the next one.
-                self.looked_for = self.hub.asked();
+            if claim {
+                // Read before the poll: requests made during it are acknowledged by the next one.
+                self.polled_request = self.signals.last_request();
             }
-            let stopping = self.hub.is_stopping();
-            let round = self.round(look, stopping);
-            if stopping && round.is_ok() && self.in_air() == 0 {
+            let stopping = self.signals.is_stopping();
+            let tick = self.tick(claim, stopping);
+            if stopping && tick.is_ok() && self.in_flight() == 0 {
                 self.presence.remove();
                 return Ok(());
             }
-            look = match round {
-                Ok(Round { still, settled }) => {
+            claim = match tick {
+                Ok(TickResult { is_idle, any_settled }) => {
                     self.failures = 0;
-                    let answered = if still && self.in_air() == 0 { self.answer() } else { Ok(()) };
-                    match answered {
-                        // A place may have become free that nobody has looked to fill.
-                        Ok(()) => settled && !look,
-                        Err(error) => self.trouble(&error).map(|()| true)?,
+                    let acked = if is_idle && self.in_flight() == 0 { self.ack_idle() } else { Ok(()) };
+                    match acked {
+                        // A settled task may have freed a worker: poll again.
+                        Ok(()) => any_settled && !claim,
+                        Err(error) => self.on_store_error(&error).map(|()| true)?,
                     }
                 }
-                // What was to be done is still to be done.
-                Err(error) => self.trouble(&error).map(|()| true)?,
+                Err(error) => self.on_store_error(&error).map(|()| true)?,
             };
-            if self.is_over() {
-                return self.leave().inspect(|()| self.presence.remove());
+            if self.advance_stop() {
+                return self.release_all().inspect(|()| self.presence.remove());
             }
-            if !look {
-                look = match self.sleep() {
-                    Ok(look) => look,
-                    Err(error) => self.trouble(&error).map(|()| true)?,
+            if !claim {
+                claim = match self.sleep() {
+                    Ok(claim) => claim,
+                    Err(error) => self.on_store_error(&error).map(|()| true)?,
                 };
             }
         }
     }
 
-    /// Answers callers that wait until all is done. Retries are looked for only if one of them waits for these.
-    fn answer(&self) -> Result<(), gristmill_store::Error> {
-        let mut idle = self.hub.awaits_idle();
-        for line in self.lines.iter().filter(|_| idle) {
-            if line.has_waiting()? {
+    /// Acknowledges callers that wait until the runner is idle. Queries waiting retries only if a caller waits for them.
+    fn ack_idle(&self) -> Result<(), gristmill_store::Error> {
+        let mut idle = self.signals.awaits_idle();
+        for source in self.sources.iter().filter(|_| idle) {
+            if source.has_waiting()? {
                 idle = false;
                 break;
             }
         }
-        self.hub.answer(self.looked_for, idle);
+        self.signals.ack_idle(self.polled_request, idle);
         Ok(())
     }
 
-    /// Says so when the clock has been set back: leases and schedules go by it.
-    fn watch_clock(&mut self) {
-        let (now, time) = (Instant::now(), self.hub.store.now());
+    /// Logs a warning when the wall clock has been set back, because leases and schedules depend on it.
+    fn check_clock(&mut self) {
+        let (now, time) = (Instant::now(), self.signals.store.now());
         let (last, last_time) = std::mem::replace(&mut self.clock, (now, time));
-        if let Some(back) = set_back(now.duration_since(last), last_time, time) {
+        if let Some(back) = clock_set_back(now.duration_since(last), last_time, time) {
             tracing::warn!(
                 ?back,
-                "the clock was set back; leases of workers that are gone last longer by as much, and what is \
-                 scheduled comes later. Nothing is lost"
+                "the clock was set back; leases of dead workers expire later and scheduled tasks start later by \
+                 that much; no task is lost"
             );
         }
     }
 
-    /// One visit to every line.
-    fn round(&mut self, look: bool, stopping: bool) -> Result<Round, gristmill_store::Error> {
-        self.watch_clock();
+    /// Does what is due: liveness check, recovery, cancellations, one poll of every source, maintenance.
+    fn tick(&mut self, claim: bool, stopping: bool) -> Result<TickResult, gristmill_store::Error> {
+        self.check_clock();
         let now = Instant::now();
         if now >= self.next_liveness && !stopping {
-            self.next_liveness = now + LIVENESS;
-            let dead = self.hub.store.workers().dead()?;
-            if !dead.is_subset(&self.dead) {
+            self.next_liveness = now + LIVENESS_INTERVAL;
+            let dead_workers = self.signals.store.workers().dead()?;
+            if !dead_workers.is_subset(&self.dead_workers) {
                 self.next_recovery = now;
             }
-            self.dead = dead;
+            self.dead_workers = dead_workers;
         }
         if now >= self.next_recovery && !stopping {
             self.presence.register()?;
-            self.lines.iter_mut().try_for_each(|line| line.recover())?;
-            self.next_recovery = now + jittered(self.recovery);
+            self.sources.iter_mut().try_for_each(|source| source.recover())?;
+            self.next_recovery = now + jittered(self.recovery_interval);
         }
-        self.cancel_poll_due = (self.cancel_poll_due || look) && self.in_air() > 0;
+        self.cancel_poll_due = (self.cancel_poll_due || claim) && self.in_flight() > 0;
         if self.cancel_poll_due && now >= self.next_cancel_poll {
-            self.lines.iter_mut().try_for_each(|line| line.stop_cancelled())?;
+            self.sources.iter_mut().try_for_each(|source| source.apply_cancellations())?;
             self.cancel_poll_due = false;
-            self.next_cancel_poll = now + CANCEL_POLL;
+            self.next_cancel_poll = now + CANCEL_POLL_INTERVAL;
         }
-        let look = match look && !stopping {
-            false => Look::No,
-            true if self.in_air() > 0 => Look::Soon,
-            true => Look::Now,
+        let mode = match claim && !stopping {
+            false => PollMode::SettleOnly,
+            true if self.in_flight() > 0 => PollMode::ClaimSoon,
+            true => PollMode::ClaimNow,
         };
-        let mut round = Round { still: true, settled: false };
-        for line in &mut self.lines {
-            let turned = line.turn(look)?;
-            round.still &= turned == Turned { settled: 0, claimed: 0, looked: true };
-            round.settled |= turned.settled > 0;
+        let mut tick = TickResult { is_idle: true, any_settled: false };
+        for source in &mut self.sources {
+            let polled = source.poll(mode)?;
+            tick.is_idle &= polled == PollResult { settled: 0, claimed: 0, polled: true };
+            tick.any_settled |= polled.settled > 0;
         }
-        self.presence.set_busy(self.in_air() > 0)?;
-        // When there is time for it; and if there never is, all the same.
-        let due = if round.still { self.next_care } else { self.next_care + CARE };
+        self.presence.set_busy(self.in_flight() > 0)?;
+        // Maintenance waits for an idle tick, for at most one more interval.
+        let due =
+            if tick.is_idle { self.next_maintenance } else { self.next_maintenance + MAINTENANCE_INTERVAL };
         if now >= due && !stopping {
             let mut more = false;
-            for line in &mut self.lines {
-                more |= line.care()?;
+            for source in &mut self.sources {
+                more |= source.maintain()?;
             }
-            self.next_care = now + if more { Duration::from_secs(1) } else { jittered(CARE) };
+            self.next_maintenance =
+                now + if more { Duration::from_secs(1) } else { jittered(MAINTENANCE_INTERVAL) };
         }
-        if look != Look::No {
-            self.next_look = now + jittered(IDLE);
+        if mode != PollMode::SettleOnly {
+            self.next_poll = now + jittered(IDLE_POLL_INTERVAL);
         }
-        Ok(round)
+        Ok(tick)
     }
 
-    /// The store failed. If it may pass, waits a little, longer each time, but not beyond a deadline; if not, this
-    /// is the end, and what can be given back is.
-    fn trouble(&mut self, error: &gristmill_store::Error) -> Result<(), Error> {
+    /// Handles an error of the store. After a transient error it waits with a growing delay, but not beyond the deadline
+    /// of a stop. After any other error it cancels the handlers, releases what it can, and returns the error.
+    fn on_store_error(&mut self, error: &gristmill_store::Error) -> Result<(), Error> {
         if !error.is_transient() {
-            tracing::error!(%error, "the store has failed; the runner ends");
-            self.end_handlers();
-            // Its own failure would add nothing.
-            drop(self.give_back_all());
+            tracing::error!(%error, "the store has failed permanently; the runner ends");
+            self.cancel_handlers();
+            // A second error would add nothing to the first.
+            drop(self.release_sources());
             return Err(error.clone().into());
         }
         self.failures = self.failures.saturating_add(1);
-        tracing::warn!(%error, failures = self.failures, "the store fails; nothing is lost, trying again");
-        self.hub.pause(jittered(Duration::from_millis(50) * 2u32.saturating_pow(self.failures.min(7))));
+        tracing::warn!(%error, failures = self.failures, "an operation on the store failed; retrying, no task is lost");
+        self.signals.pause(jittered(Duration::from_millis(50) * 2u32.saturating_pow(self.failures.min(7))));
         Ok(())
     }
 
-    /// Stops all handlers and waits for them, so that no command outlives the process. Their outcomes cannot be written.
-    fn end_handlers(&mut self) {
-        self.hub.stop(LAST_STOP);
-        self.lines.iter_mut().for_each(|line| line.cancel());
-        let over = Instant::now() + LAST_STOP;
-        while self.lines.iter().any(|line| line.running() > 0) && Instant::now() < over {
-            self.hub.pause(Duration::from_millis(5));
+    /// Cancels all handlers and waits until they end, so that no command outlives the process. Their outcomes cannot be
+    /// stored.
+    fn cancel_handlers(&mut self) {
+        self.signals.stop(FATAL_STOP_TIMEOUT);
+        self.sources.iter_mut().for_each(|source| source.cancel_all());
+        let over = Instant::now() + FATAL_STOP_TIMEOUT;
+        while self.sources.iter().any(|source| source.running() > 0) && Instant::now() < over {
+            self.signals.pause(Duration::from_millis(5));
         }
     }
 
-    fn in_air(&self) -> usize {
-        self.lines.iter().map(|line| line.in_air()).sum()
+    fn in_flight(&self) -> usize {
+        self.sources.iter().map(|source| source.in_flight()).sum()
     }
 
-    /// Whether the time to wait for handlers is over. Tells them to stop when that time has come.
-    fn is_over(&mut self) -> bool {
-        let Some(deadlines) = self.hub.deadlines() else { return false };
+    /// Cancels the handlers at the first deadline of a stop. Returns whether the last deadline has passed.
+    fn advance_stop(&mut self) -> bool {
+        let Some(deadlines) = self.signals.deadlines() else { return false };
         let now = Instant::now();
-        if now >= deadlines.cancel && !self.cancelled {
-            self.cancelled = true;
-            self.lines.iter_mut().for_each(|line| line.cancel());
+        if now >= deadlines.cancel && !self.handlers_cancelled {
+            self.handlers_cancelled = true;
+            self.sources.iter_mut().for_each(|source| source.cancel_all());
         }
-        now >= deadlines.leave
+        now >= deadlines.release
     }
 
-    /// Ends with handlers that may still run: gives back what is claimed, in every line, even if one of them fails.
-    fn leave(&mut self) -> Result<(), Error> {
-        let left = self.in_air();
-        if left > 0 {
-            tracing::warn!(left, "handlers did not stop in time; their tasks go back to the queue");
+    /// Releases all claims while handlers may still run.
+    fn release_all(&mut self) -> Result<(), Error> {
+        let unreleased = self.in_flight();
+        if unreleased > 0 {
+            tracing::warn!(unreleased, "handlers did not stop before the deadline; their tasks are released");
         }
-        self.give_back_all()
+        self.release_sources()
     }
 
-    fn give_back_all(&mut self) -> Result<(), Error> {
+    /// Releases the claims of every source, even if one of them fails.
+    fn release_sources(&mut self) -> Result<(), Error> {
         let mut result = Ok(());
-        for line in &mut self.lines {
-            if let Err(error) = line.leave() {
+        for source in &mut self.sources {
+            if let Err(error) = source.release_all() {
                 result = Err(error.into());
             }
         }
         result
     }
 
-    /// Sleeps until there is something to do. Says whether to look for work.
+    /// Sleeps until there is something to do. Returns whether to claim work.
     fn sleep(&mut self) -> Result<bool, gristmill_store::Error> {
-        self.hub.going_to_sleep();
+        self.signals.mark_asleep();
         let now = Instant::now();
-        let stopping = self.hub.is_stopping();
-        let mut end = wake_at(now, stopping, [self.next_recovery, self.next_look, self.next_liveness]);
+        let stopping = self.signals.is_stopping();
+        let mut end = wake_at(now, stopping, [self.next_recovery, self.next_poll, self.next_liveness]);
         if self.cancel_poll_due {
             end = end.min(self.next_cancel_poll);
         }
-        for line in &self.lines {
-            if let Some(linger) = line.linger() {
-                end = end.min(now + linger);
+        for source in &self.sources {
+            if let Some(flush_after) = source.flush_after() {
+                end = end.min(now + flush_after);
             }
-            if let Some(due) = line.next_due().filter(|_| !stopping) {
-                end = end.min(now + due.since(self.hub.store.now()));
+            if let Some(due) = source.next_due().filter(|_| !stopping) {
+                end = end.min(now + due.since(self.signals.store.now()));
             }
         }
-        if let Some(deadlines) = self.hub.deadlines() {
-            end = end.min(if self.cancelled { deadlines.leave } else { deadlines.cancel });
+        if let Some(deadlines) = self.signals.deadlines() {
+            end = end.min(if self.handlers_cancelled { deadlines.release } else { deadlines.cancel });
         }
-        let changed = self.watch.wait(end.saturating_duration_since(now))?;
-        self.hub.awake();
+        let changed = self.watcher.wait(end.saturating_duration_since(now))?;
+        self.signals.mark_awake();
         let now = Instant::now();
-        let store_now = self.hub.store.now();
-        let due = self.lines.iter().any(|line| line.next_due().is_some_and(|due| due <= store_now));
-        Ok(changed || !stopping && (due || now >= self.next_look || now >= self.next_recovery))
+        let store_now = self.signals.store.now();
+        let due = self.sources.iter().any(|source| source.next_due().is_some_and(|due| due <= store_now));
+        Ok(changed || !stopping && (due || now >= self.next_poll || now >= self.next_recovery))
     }
 }
 
-/// What came of a round.
-struct Round {
-    /// Every line has looked, if it was to, and nothing at all has happened.
-    still: bool,
-    /// Something was written down.
-    settled: bool,
+/// Result of one tick.
+struct TickResult {
+    /// Every source was polled, and none settled or claimed anything.
+    is_idle: bool,
+    /// At least one row was settled.
+    any_settled: bool,
 }
 
-/// When to wake at the latest. A runner that stops neither recovers nor looks for work, so these times do not move on.
-fn wake_at(now: Instant, stopping: bool, looks: [Instant; 3]) -> Instant {
-    looks.into_iter().filter(|_| !stopping).min().unwrap_or(now + IDLE)
+/// The latest time to wake. A runner that stops neither recovers nor claims, so the times in `polls` do not advance.
+fn wake_at(now: Instant, stopping: bool, polls: [Instant; 3]) -> Instant {
+    polls.into_iter().filter(|_| !stopping).min().unwrap_or(now + IDLE_POLL_INTERVAL)
 }
 
-/// How far a clock that said `last` some time ago has been set back, if it now says `time`. Small steps are how a clock
-/// is kept right, and not worth a word.
-fn set_back(passed: Duration, last: UtcTime, time: UtcTime) -> Option<Duration> {
+/// How far the clock was set back, if it showed `last` a duration `passed` ago and shows `time` now. Steps of up to two
+/// seconds are ignored, because time synchronisation makes them.
+fn clock_set_back(passed: Duration, last: UtcTime, time: UtcTime) -> Option<Duration> {
     let back = last.since(time).saturating_add(passed);
     (last > time && back > Duration::from_secs(2)).then_some(back)
 }
 
-/// Between three quarters of it and all of it, so that many workers do not come at one moment.
+/// A random duration between 75% and 100% of `time`, so that workers do not all poll at the same moment.
 fn jittered(time: Duration) -> Duration {
     let random = RandomState::new().hash_one(0u8) as u32;
     time.mul_f64(0.75 + 0.25 * f64::from(random) / f64::from(u32::MAX))
@@ -320,18 +322,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runner_that_stops_does_not_wake_for_work_that_is_due() {
+    fn stopping_runner_does_not_wake_for_due_work() {
         let now = Instant::now();
-        let due = [now, now + IDLE, now + LIVENESS];
+        let due = [now, now + IDLE_POLL_INTERVAL, now + LIVENESS_INTERVAL];
         assert_eq!(wake_at(now, false, due), now);
-        assert_eq!(wake_at(now, true, due), now + IDLE);
+        assert_eq!(wake_at(now, true, due), now + IDLE_POLL_INTERVAL);
     }
 
     #[test]
-    fn a_clock_set_back_is_noticed_and_small_steps_are_not() {
+    fn clock_set_back_by_more_than_two_seconds_is_detected() {
         let check = |passed: u64, last: i64, time: i64, expected: Option<u64>| {
             let at = |seconds: i64| UtcTime::from_micros(seconds * 1_000_000);
-            let found = set_back(Duration::from_secs(passed), at(last), at(time));
+            let found = clock_set_back(Duration::from_secs(passed), at(last), at(time));
             assert_eq!(found, expected.map(Duration::from_secs), "{passed} s, from {last} to {time}");
         };
         check(10, 100, 110, None);

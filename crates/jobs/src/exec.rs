@@ -34,13 +34,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::kind::TaskKind;
 use crate::process_groups::{ProcessGroups, ProcessRecord};
-use crate::work::TaskContext;
+use crate::task_context::TaskContext;
 
 /// The kind's name.
 pub const KIND: &str = "exec";
 
 /// After a command has ended, for output that its own children may still write.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A command, as the payload has it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -104,7 +104,7 @@ pub struct ExecSettings {
     pub workers: usize,
     /// How long one may take, unless its payload says otherwise.
     pub timeout: Option<Duration>,
-    /// How much is kept of each of its two outputs, in bytes: the beginning and the end.
+    /// How much is output of each of its two outputs, in bytes: the beginning and the end.
     pub max_output: usize,
     /// How often, and after how long, it is tried again.
     pub retry: Retry,
@@ -127,9 +127,9 @@ impl Default for ExecSettings {
 /// The kind.
 pub fn kind(settings: ExecSettings) -> TaskKind {
     let (workers, retry, timeout) = (settings.workers, settings.retry, settings.timeout);
-    let swept = Once::new();
+    let orphans_killed = Once::new();
     let handler = move |work: &TaskContext<'_>| {
-        swept.call_once(|| {
+        orphans_killed.call_once(|| {
             ProcessGroups::for_database(work.store().path()).kill_orphans(None);
         });
         run(&settings, work)
@@ -139,9 +139,9 @@ pub fn kind(settings: ExecSettings) -> TaskKind {
     kind
 }
 
-/// What is kept of a command that ended well.
+/// What is output of a command that ended well.
 #[derive(Debug, Serialize)]
-struct Ended<'a> {
+struct CommandResult<'a> {
     exit_code: i32,
     seconds: f64,
     stdout: &'a str,
@@ -159,68 +159,68 @@ fn run(settings: &ExecSettings, work: &TaskContext<'_>) -> TaskResult<()> {
     }
     let start = Instant::now();
     let mut record = groups.record(&name);
-    let mut running = Running::start(&command, settings, work, &record)?;
+    let mut running = RunningCommand::start(&command, settings, work, &record)?;
     record.started(running.child.id());
-    let end = running.watch(work, limit.and_then(|limit| start.checked_add(limit)))?;
+    let end = running.wait(work, limit.and_then(|limit| start.checked_add(limit)))?;
     let (stdout, stderr) = running.output();
-    let fault = |reason: String| Fault { reason, stdout: stdout.clone(), stderr: stderr.clone() };
+    let failure = |reason: String| CommandFailure { reason, stdout: stdout.clone(), stderr: stderr.clone() };
     let status = match end {
-        End::Exited(status) => status,
-        End::Cancelled => return Err(TaskError::cancelled()),
-        End::TimedOut => {
+        WaitOutcome::Exited(status) => status,
+        WaitOutcome::Cancelled => return Err(TaskError::cancelled()),
+        WaitOutcome::TimedOut => {
             let limit = limit.unwrap_or_default();
-            return Err(TaskError::transient(fault(format!("took longer than {limit:?} and was ended"))));
+            return Err(TaskError::transient(failure(format!("took longer than {limit:?} and was ended"))));
         }
     };
-    match judge(&command, status) {
-        Judgement::Done => {
+    match classify(&command, status) {
+        Outcome::Success => {
             let seconds = (start.elapsed().as_secs_f64() * 1_000.0).round() / 1_000.0;
-            work.set_result(&Ended { exit_code: 0, seconds, stdout: &stdout, stderr: &stderr })
+            work.set_result(&CommandResult { exit_code: 0, seconds, stdout: &stdout, stderr: &stderr })
         }
-        Judgement::Again(reason) => Err(TaskError::transient(fault(reason))),
-        Judgement::Never(reason) => Err(TaskError::permanent(fault(reason))),
+        Outcome::Transient(reason) => Err(TaskError::transient(failure(reason))),
+        Outcome::Permanent(reason) => Err(TaskError::permanent(failure(reason))),
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Judgement {
-    Done,
-    Again(String),
-    Never(String),
+enum Outcome {
+    Success,
+    Transient(String),
+    Permanent(String),
 }
 
-fn judge(command: &Command, status: ExitStatus) -> Judgement {
+fn classify(command: &Command, status: ExitStatus) -> Outcome {
     let Some(code) = status.code() else {
         // "signal: 9 (SIGKILL)" and the like.
-        return Judgement::Again(format!("ended by a {status}"));
+        return Outcome::Transient(format!("ended by a {status}"));
     };
     let reason = format!("exit code {code}");
     match code {
-        _ if command.permanent.contains(&code) => Judgement::Never(reason),
-        _ if command.transient.contains(&code) => Judgement::Again(reason),
-        0 => Judgement::Done,
-        75 => Judgement::Again(reason),
-        64..=78 | 126 | 127 => Judgement::Never(reason),
-        _ => Judgement::Again(reason),
+        _ if command.permanent.contains(&code) => Outcome::Permanent(reason),
+        _ if command.transient.contains(&code) => Outcome::Transient(reason),
+        0 => Outcome::Success,
+        75 => Outcome::Transient(reason),
+        64..=78 | 126 | 127 => Outcome::Permanent(reason),
+        _ => Outcome::Transient(reason),
     }
 }
 
 /// A failed command: the reason in the first line, then what it wrote.
 #[derive(Debug)]
-struct Fault {
+struct CommandFailure {
     reason: String,
     stdout: String,
     stderr: String,
 }
 
-impl Fault {
+impl CommandFailure {
     fn outputs(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let outputs = [("stderr", self.stderr.trim_end()), ("stdout", self.stdout.trim_end())];
         outputs.into_iter().filter(|(_, text)| !text.is_empty())
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)?;
         self.outputs().try_for_each(|(name, text)| write!(f, "\n--- {name}\n{text}"))
@@ -230,13 +230,13 @@ impl fmt::Display for Fault {
 /// The last lines of each output of a command that failed; outer `None` if the error is not of a command.
 pub(crate) fn output_of(error: &TaskError) -> Option<Option<String>> {
     let Cause::Error(error) = error.cause() else { return None };
-    let fault = error.downcast_ref::<Fault>()?;
+    let failure = error.downcast_ref::<CommandFailure>()?;
     let parts: Vec<_> =
-        fault.outputs().map(|(name, text)| format!("--- {name}\n{}", last_lines(text))).collect();
+        failure.outputs().map(|(name, text)| format!("--- {name}\n{}", last_lines(text))).collect();
     Some(Some(parts.join("\n")).filter(|text| !text.is_empty()))
 }
 
-/// The last lines of a text, at most 15 and 3,000 characters, with a mark where it is cut.
+/// The last lines of a text, at max_bytes 15 and 3,000 characters, with a mark where it is cut.
 fn last_lines(text: &str) -> String {
     // A line break at the very end begins no line.
     let line = text.trim_end_matches('\n').rmatch_indices('\n').nth(14).map_or(0, |(at, _)| at + 1);
@@ -247,23 +247,23 @@ fn last_lines(text: &str) -> String {
     }
 }
 
-impl Error for Fault {}
+impl Error for CommandFailure {}
 
-enum End {
+enum WaitOutcome {
     Exited(ExitStatus),
     Cancelled,
     TimedOut,
 }
 
 /// A command, started.
-struct Running {
+struct RunningCommand {
     child: Child,
     closed: Receiver<()>,
-    stdout: Arc<Mutex<Kept>>,
-    stderr: Arc<Mutex<Kept>>,
+    stdout: Arc<Mutex<BoundedOutput>>,
+    stderr: Arc<Mutex<BoundedOutput>>,
 }
 
-impl Running {
+impl RunningCommand {
     fn start(
         command: &Command,
         settings: &ExecSettings,
@@ -288,22 +288,22 @@ impl Running {
         }
         let stdin = if command.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
         start.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-        system::alone(&mut start);
-        let child = start.spawn().map_err(|error| not_started(program, command, &error))?;
-        let (tell, closed) = channel();
-        let kept = || Arc::new(Mutex::new(Kept::new(settings.max_output)));
-        let mut running = Running { child, closed, stdout: kept(), stderr: kept() };
-        running.listen(command, tell).inspect_err(|_| {
-            // No thread to listen with: it must not run on unheard.
-            system::make_end(&mut running.child);
+        system::new_process_group(&mut start);
+        let child = start.spawn().map_err(|error| spawn_error(program, command, &error))?;
+        let (on_close, closed) = channel();
+        let output = || Arc::new(Mutex::new(BoundedOutput::new(settings.max_output)));
+        let mut running = RunningCommand { child, closed, stdout: output(), stderr: output() };
+        running.spawn_io_threads(command, on_close).inspect_err(|_| {
+            // No thread to spawn_io_threads with: it must not run on unheard.
+            system::kill(&mut running.child);
             drop(running.child.wait());
         })?;
         Ok(running)
     }
 
-    fn listen(&mut self, command: &Command, tell: Sender<()>) -> TaskResult<()> {
-        gather(self.child.stdout.take(), &self.stdout, tell.clone())?;
-        gather(self.child.stderr.take(), &self.stderr, tell)?;
+    fn spawn_io_threads(&mut self, command: &Command, on_close: Sender<()>) -> TaskResult<()> {
+        spawn_reader(self.child.stdout.take(), &self.stdout, on_close.clone())?;
+        spawn_reader(self.child.stderr.take(), &self.stderr, on_close)?;
         if let (Some(mut pipe), Some(text)) = (self.child.stdin.take(), command.stdin.clone()) {
             // On a thread: a command that does not read must not stop us from watching it. One that reads
             // only a part is content with that.
@@ -313,18 +313,18 @@ impl Running {
     }
 
     /// Waits for its end, or ends it.
-    fn watch(&mut self, work: &TaskContext<'_>, limit: Option<Instant>) -> TaskResult<End> {
+    fn wait(&mut self, work: &TaskContext<'_>, limit: Option<Instant>) -> TaskResult<WaitOutcome> {
         let mut pause = Duration::from_millis(1);
         loop {
             if let Some(status) = self.child.try_wait()? {
-                return Ok(End::Exited(status));
+                return Ok(WaitOutcome::Exited(status));
             }
             let over = limit.is_some_and(|limit| Instant::now() >= limit);
             if over || work.is_cancelled() {
-                self.end(work.grace())?;
-                return Ok(if over { End::TimedOut } else { End::Cancelled });
+                self.terminate(work.grace())?;
+                return Ok(if over { WaitOutcome::TimedOut } else { WaitOutcome::Cancelled });
             }
-            // Both outputs closed means in most cases that it is about to end.
+            // Both outputs closed means in max_bytes cases that it is about to end.
             if let Err(RecvTimeoutError::Disconnected) = self.closed.recv_timeout(pause) {
                 work.wait_cancelled(pause);
             }
@@ -333,33 +333,34 @@ impl Running {
     }
 
     /// Asks it and its children to end; makes them, if they do not.
-    fn end(&mut self, grace: Duration) -> TaskResult<()> {
-        system::ask_to_end(&self.child);
+    fn terminate(&mut self, grace: Duration) -> TaskResult<()> {
+        system::terminate(&self.child);
         let limit = Instant::now() + grace;
-        let pause = crate::flight::Stop::default();
+        let pause = crate::in_flight::CancelToken::default();
         while self.child.try_wait()?.is_none() {
             if Instant::now() >= limit {
-                system::make_end(&mut self.child);
+                system::kill(&mut self.child);
                 self.child.wait()?;
                 break;
             }
             pause.wait(Duration::from_millis(5));
         }
         // Whatever of its children is left.
-        system::make_end(&mut self.child);
+        system::kill(&mut self.child);
         Ok(())
     }
 
     /// What it wrote. A child of its own may hold the pipes open for longer than we wait.
     fn output(&self) -> (String, String) {
-        let limit = Instant::now() + LAST_WORDS;
+        let limit = Instant::now() + OUTPUT_DRAIN_TIMEOUT;
         while let Ok(()) = self.closed.recv_timeout(limit.saturating_duration_since(Instant::now())) {}
-        let text = |kept: &Arc<Mutex<Kept>>| kept.lock().unwrap_or_else(PoisonError::into_inner).text();
+        let text =
+            |output: &Arc<Mutex<BoundedOutput>>| output.lock().unwrap_or_else(PoisonError::into_inner).text();
         (text(&self.stdout), text(&self.stderr))
     }
 }
 
-fn not_started(program: &str, command: &Command, error: &io::Error) -> TaskError {
+fn spawn_error(program: &str, command: &Command, error: &io::Error) -> TaskError {
     let place = command.cwd.as_deref().filter(|cwd| !cwd.is_dir());
     let text = match place {
         Some(cwd) => format!("cannot run {program:?} in {}: there is no such folder", cwd.display()),
@@ -375,21 +376,21 @@ fn not_started(program: &str, command: &Command, error: &io::Error) -> TaskError
     }
 }
 
-/// Reads an output to its end, keeping what is to be kept. It ends when the last process that can write there does,
+/// Reads an output to its end, keeping what is to be output. It ends when the last process that can write there does,
 /// which may be long after the command: a child that the command left behind costs its two threads.
-fn gather(
+fn spawn_reader(
     pipe: Option<impl Read + Send + 'static>,
-    kept: &Arc<Mutex<Kept>>,
-    tell: Sender<()>,
+    output: &Arc<Mutex<BoundedOutput>>,
+    on_close: Sender<()>,
 ) -> TaskResult<()> {
     let Some(mut pipe) = pipe else { return Ok(()) };
-    let kept = kept.clone();
+    let output = output.clone();
     thread("exec-output", move || {
         let mut buffer = vec![0; 16 << 10];
         while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-            kept.lock().unwrap_or_else(PoisonError::into_inner).add(&buffer[..count]);
+            output.lock().unwrap_or_else(PoisonError::into_inner).add(&buffer[..count]);
         }
-        drop(tell);
+        drop(on_close);
     })
 }
 
@@ -400,20 +401,20 @@ fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> TaskResult<()> {
 
 /// The beginning and the end of a text of any length.
 #[derive(Debug)]
-struct Kept {
+struct BoundedOutput {
     half: usize,
     head: Vec<u8>,
     tail: std::collections::VecDeque<u8>,
-    left_out: u64,
+    omitted: u64,
 }
 
-impl Kept {
-    fn new(most: usize) -> Self {
-        Kept {
-            half: most.div_ceil(2),
+impl BoundedOutput {
+    fn new(max_bytes: usize) -> Self {
+        BoundedOutput {
+            half: max_bytes.div_ceil(2),
             head: Vec::new(),
             tail: std::collections::VecDeque::new(),
-            left_out: 0,
+            omitted: 0,
         }
     }
 
@@ -423,16 +424,16 @@ impl Kept {
         self.tail.extend(rest);
         let over = self.tail.len().saturating_sub(self.half);
         self.tail.drain(..over);
-        self.left_out += over as u64;
+        self.omitted += over as u64;
     }
 
     fn text(&self) -> String {
         let tail: Vec<u8> = self.tail.iter().copied().collect();
-        if self.left_out == 0 {
+        if self.omitted == 0 {
             return String::from_utf8_lossy(&[self.head.as_slice(), &tail].concat()).into_owned();
         }
         let (head, tail) = (String::from_utf8_lossy(&self.head), String::from_utf8_lossy(&tail));
-        format!("{head}\n[... {} bytes left out ...]\n{tail}", self.left_out)
+        format!("{head}\n[... {} bytes left out ...]\n{tail}", self.omitted)
     }
 }
 
@@ -446,15 +447,15 @@ mod system {
 
     /// A process group of its own: Ctrl-C on the worker's terminal is for the worker, and what the command
     /// starts can be ended with it.
-    pub(super) fn alone(command: &mut Command) {
+    pub(super) fn new_process_group(command: &mut Command) {
         command.process_group(0);
     }
 
-    pub(super) fn ask_to_end(child: &Child) {
+    pub(super) fn terminate(child: &Child) {
         signal(child, Signal::TERM);
     }
 
-    pub(super) fn make_end(child: &mut Child) {
+    pub(super) fn kill(child: &mut Child) {
         signal(child, Signal::KILL);
     }
 
@@ -470,11 +471,11 @@ mod system {
 mod system {
     use std::process::{Child, Command};
 
-    pub(super) fn alone(_: &mut Command) {}
+    pub(super) fn new_process_group(_: &mut Command) {}
 
-    pub(super) fn ask_to_end(_: &Child) {}
+    pub(super) fn terminate(_: &Child) {}
 
-    pub(super) fn make_end(child: &mut Child) {
+    pub(super) fn kill(child: &mut Child) {
         drop(child.kill());
     }
 }
@@ -485,10 +486,10 @@ mod tests {
 
     #[test]
     fn the_beginning_and_the_end_are_kept() {
-        let check = |most: usize, parts: &[&str], expected: &str| {
-            let mut kept = Kept::new(most);
-            parts.iter().for_each(|part| kept.add(part.as_bytes()));
-            assert_eq!(kept.text(), expected, "{most} of {parts:?}");
+        let check = |max_bytes: usize, parts: &[&str], expected: &str| {
+            let mut output = BoundedOutput::new(max_bytes);
+            parts.iter().for_each(|part| output.add(part.as_bytes()));
+            assert_eq!(output.text(), expected, "{max_bytes} of {parts:?}");
         };
         check(8, &[], "");
         check(8, &["abc"], "abc");
@@ -513,25 +514,25 @@ mod tests {
     fn exit_codes_are_judged_by_rule() {
         use std::os::unix::process::ExitStatusExt;
         let listed = Command { permanent: vec![3, 75], transient: vec![0, 64], ..Command::default() };
-        let check = |command: &Command, raw: i32, expected: fn(String) -> Judgement| {
-            let found = judge(command, ExitStatus::from_raw(raw));
-            let (Judgement::Again(text) | Judgement::Never(text)) = &found else {
-                return assert_eq!(found, Judgement::Done, "{raw}");
+        let check = |command: &Command, raw: i32, expected: fn(String) -> Outcome| {
+            let found = classify(command, ExitStatus::from_raw(raw));
+            let (Outcome::Transient(text) | Outcome::Permanent(text)) = &found else {
+                return assert_eq!(found, Outcome::Success, "{raw}");
             };
             assert_eq!(found, expected(text.clone()), "{raw}");
         };
         let plain = Command::default();
-        check(&plain, 0, |_| Judgement::Done);
+        check(&plain, 0, |_| Outcome::Success);
         for code in [1, 2, 3, 75, 79, 124, 125, 128, 255] {
-            check(&plain, code << 8, Judgement::Again);
+            check(&plain, code << 8, Outcome::Transient);
         }
         for code in [64, 70, 74, 76, 78, 126, 127] {
-            check(&plain, code << 8, Judgement::Never);
+            check(&plain, code << 8, Outcome::Permanent);
         }
-        check(&plain, 9, Judgement::Again);
-        check(&listed, 3 << 8, Judgement::Never);
-        check(&listed, 75 << 8, Judgement::Never);
-        check(&listed, 64 << 8, Judgement::Again);
-        check(&listed, 0, Judgement::Again);
+        check(&plain, 9, Outcome::Transient);
+        check(&listed, 3 << 8, Outcome::Permanent);
+        check(&listed, 75 << 8, Outcome::Permanent);
+        check(&listed, 64 << 8, Outcome::Transient);
+        check(&listed, 0, Outcome::Transient);
     }
 }

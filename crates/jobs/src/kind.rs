@@ -1,6 +1,6 @@
-//! A kind of task: what runs it, and under which rules.
+//! A kind of task: what runs it, and under which settings.
 //!
-//! Owns the rules and their defaults, and the judgement of a failed attempt by its error's class.
+//! Owns the settings and their defaults, and the judgement of a failed attempt by its error's class.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use gristmill_store::dead_letters::DeadLetter;
 use gristmill_store::tasks::{ClaimedTask, Disposition, NewTask, TaskFailure};
 
 use crate::exec;
-use crate::work::TaskContext;
+use crate::task_context::TaskContext;
 
 type Handler = dyn Fn(&TaskContext<'_>) -> TaskResult<()> + Send + Sync;
-type CleanUp = dyn Fn(&DeadLetter) -> TaskResult<()> + Send + Sync;
+type Cleanup = dyn Fn(&DeadLetter) -> TaskResult<()> + Send + Sync;
 type Rebuild = dyn Fn(&DeadLetter) -> Result<NewTask, String> + Send + Sync;
 
 /// How tasks of one kind are run: by which handler, on how many workers, with what patience.
@@ -41,13 +41,13 @@ pub struct TaskKind {
     pub(crate) name: Arc<str>,
     pub(crate) handler: Arc<Handler>,
     pub(crate) workers: usize,
-    pub(crate) at_most: Option<usize>,
+    pub(crate) max_running: Option<usize>,
     pub(crate) lease: Option<Duration>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) logs_starts: bool,
     pub(crate) retry: Retry,
     pub(crate) breaker: Option<Breaker>,
-    pub(crate) clean_up: Option<Arc<CleanUp>>,
+    pub(crate) cleanup: Option<Arc<Cleanup>>,
     pub(crate) rebuild: Option<Arc<Rebuild>>,
     /// The limit that a handler applies by itself, unless a payload says otherwise.
     pub(crate) own_timeout: Option<Duration>,
@@ -67,13 +67,13 @@ impl TaskKind {
             name: name.into(),
             handler: Arc::new(handler),
             workers: std::thread::available_parallelism().map_or(1, usize::from),
-            at_most: None,
+            max_running: None,
             lease: None,
             timeout: None,
             logs_starts: false,
             retry: Retry::exponential(5, Duration::from_secs(1)).max_delay(Duration::from_secs(600)),
             breaker: None,
-            clean_up: None,
+            cleanup: None,
             rebuild: None,
             own_timeout: None,
         }
@@ -94,7 +94,7 @@ impl TaskKind {
     /// How many may be claimed at a time in all processes on the store together.
     #[must_use]
     pub fn max_running(mut self, count: usize) -> Self {
-        self.at_most = Some(count);
+        self.max_running = Some(count);
         self
     }
 
@@ -140,9 +140,9 @@ impl TaskKind {
     #[must_use]
     pub fn on_exhausted(
         mut self,
-        clean_up: impl Fn(&DeadLetter) -> TaskResult<()> + Send + Sync + 'static,
+        cleanup: impl Fn(&DeadLetter) -> TaskResult<()> + Send + Sync + 'static,
     ) -> Self {
-        self.clean_up = Some(Arc::new(clean_up));
+        self.cleanup = Some(Arc::new(cleanup));
         self
     }
 
@@ -157,16 +157,16 @@ impl TaskKind {
     }
 
     /// What a failed attempt means for its task.
-    pub(crate) fn judge(&self, task: &ClaimedTask, error: &TaskError, now: UtcTime) -> Disposition {
+    pub(crate) fn classify(&self, task: &ClaimedTask, error: &TaskError, now: UtcTime) -> Disposition {
         let failed = task.attempts.saturating_add(1);
-        let most = task.max_attempts.unwrap_or_else(|| self.retry.max_attempts());
+        let max_attempts = task.max_attempts.unwrap_or_else(|| self.retry.max_attempts());
         let failure = TaskFailure {
             reason: one_line(error),
             step: error.step().map(str::to_owned),
-            details: Some(details(error, failed, most)),
+            details: Some(details(error, failed, max_attempts)),
             output: exec::output_of(error).unwrap_or_else(|| beyond_first_line(error)),
         };
-        if error.class() == ErrorClass::Permanent || failed >= most {
+        if error.class() == ErrorClass::Permanent || failed >= max_attempts {
             return Disposition::DeadLettered(failure);
         }
         let delay = self.retry.delay(failed).max(error.retry_after().unwrap_or_default());
@@ -187,13 +187,13 @@ fn beyond_first_line(error: &TaskError) -> Option<String> {
     Some(rest.trim_end().to_owned()).filter(|rest| !rest.is_empty())
 }
 
-fn details(error: &TaskError, failed: u32, most: u32) -> String {
+fn details(error: &TaskError, failed: u32, max_attempts: u32) -> String {
     let class = match error.class() {
         ErrorClass::Transient => "transient",
         ErrorClass::Partial => "partial",
         ErrorClass::Permanent => "permanent",
     };
-    let mut text = format!("{error}\nclass: {class}, attempt {failed} of {most}");
+    let mut text = format!("{error}\nclass: {class}, attempt {failed} of {max_attempts}");
     if let Cause::Panic { backtrace, .. } = error.cause() {
         text.push_str(&format!("\n\nbacktrace:\n{backtrace}"));
     }
@@ -205,7 +205,7 @@ fn details(error: &TaskError, failed: u32, most: u32) -> String {
 
 impl fmt::Debug for TaskKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kind")
+        f.debug_struct("TaskKind")
             .field("name", &self.name)
             .field("workers", &self.workers)
             .field("retry", &self.retry)

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use gristmill_store::process;
 
 #[cfg(not(target_os = "linux"))]
-#[path = "process_groups/elsewhere.rs"]
+#[path = "process_groups/unsupported.rs"]
 mod system;
 #[cfg(target_os = "linux")]
 #[path = "process_groups/linux.rs"]
@@ -54,7 +54,7 @@ impl ProcessGroups {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let owner: String = OWNER.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let run = format!("{owner}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let found = Recorded {
+        let found = CommandRecord {
             owner: OWNER.clone(),
             session: system::session(),
             work: work.to_owned(),
@@ -65,7 +65,7 @@ impl ProcessGroups {
         ProcessRecord { run, file }
     }
 
-    fn write(&self, recorded: &Recorded) -> io::Result<(PathBuf, File)> {
+    fn write(&self, recorded: &CommandRecord) -> io::Result<(PathBuf, File)> {
         let path = self.folder.join(format!("{}-{}", boot_of(&recorded.owner), recorded.run));
         // Another process may remove the empty folder in between.
         let mut attempts = 0;
@@ -95,7 +95,7 @@ impl ProcessGroups {
                 drop(fs::remove_file(&path));
                 continue;
             }
-            let recorded = fs::read_to_string(&path).ok().and_then(|text| Recorded::parse(&text));
+            let recorded = fs::read_to_string(&path).ok().and_then(|text| CommandRecord::parse(&text));
             let Some(recorded) = recorded else {
                 // Its worker is about to write it, or was killed or had no room on the disk before it had.
                 if is_old(&path) {
@@ -108,7 +108,7 @@ impl ProcessGroups {
                 left.push((path, recorded));
             }
         }
-        let ended = end_all(left.iter().filter_map(|(_, recorded)| recorded.group_to_end()).collect());
+        let ended = terminate_all(left.iter().filter_map(|(_, recorded)| recorded.running_group()).collect());
         left.iter().for_each(|(path, _)| drop(fs::remove_file(path)));
         drop(fs::remove_dir(&self.folder));
         ended
@@ -181,7 +181,7 @@ fn boot_of(tag: &str) -> String {
 
 /// A recorded command.
 #[derive(Debug, PartialEq, Eq)]
-struct Recorded {
+struct CommandRecord {
     owner: String,
     session: i32,
     work: String,
@@ -190,9 +190,9 @@ struct Recorded {
     leader: Option<(String, u32)>,
 }
 
-impl Recorded {
+impl CommandRecord {
     fn to_text(&self) -> String {
-        let Recorded { owner, session, work, run, leader } = self;
+        let CommandRecord { owner, session, work, run, leader } = self;
         let leader = leader.as_ref().map_or_else(String::new, |(tag, group)| leader_text(tag, *group));
         format!("{owner}\n{session}\n{work}\n{run}\n{leader}")
     }
@@ -202,7 +202,7 @@ impl Recorded {
         let mut next = || lines.next().map(str::to_owned);
         let (owner, session, work, run) = (next()?, next()?.parse().ok()?, next()?, next()?);
         let leader = next().zip(next().and_then(|group| group.parse().ok()));
-        Some(Recorded { owner, session, work, run, leader })
+        Some(CommandRecord { owner, session, work, run, leader })
     }
 
     /// The number of the group, if it is still the recorded one.
@@ -228,7 +228,7 @@ impl Recorded {
     }
 
     /// The number of the group, if it runs and is not our own.
-    fn group_to_end(&self) -> Option<u32> {
+    fn running_group(&self) -> Option<u32> {
         let group = self.group().filter(|group| *group != system::own_group())?;
         tracing::warn!(group, work = self.work, owner = self.owner, "ending a command that was left behind");
         Some(group)
@@ -236,7 +236,7 @@ impl Recorded {
 }
 
 /// Ends groups, children included, all at the same time. Returns how many there were.
-fn end_all(mut groups: Vec<u32>) -> usize {
+fn terminate_all(mut groups: Vec<u32>) -> usize {
     let count = groups.len();
     for kill in [false, true] {
         groups.iter().for_each(|group| system::signal(*group, kill));
@@ -292,8 +292,8 @@ mod tests {
         tag
     }
 
-    fn recorded(owner: &str, child: &Child, work: &str) -> Recorded {
-        Recorded {
+    fn recorded(owner: &str, child: &Child, work: &str) -> CommandRecord {
+        CommandRecord {
             owner: owner.to_owned(),
             session: system::session(),
             work: work.to_owned(),
@@ -313,7 +313,7 @@ mod tests {
         let mut left = command.env(ProcessRecord::RUN_ID_VARIABLE, &run).spawn().unwrap();
         let mut other = command.env(ProcessRecord::RUN_ID_VARIABLE, "another-run").spawn().unwrap();
         let found = recorded(&dead_owner(), &left, "task 1");
-        groups.write(&Recorded { run, leader: None, ..found }).unwrap();
+        groups.write(&CommandRecord { run, leader: None, ..found }).unwrap();
         assert_eq!(groups.kill_orphans(None), 1);
         wait_for_end(&mut left);
         assert!(other.try_wait().unwrap().is_none());
@@ -388,7 +388,7 @@ mod tests {
         let mut other = start("exec sleep 600");
         let found = recorded(&dead_owner(), &other, "task 1");
         let leader = found.leader.as_ref().map(|(tag, group)| (tag.replace(", start ", ", start 1"), *group));
-        groups.write(&Recorded { leader, ..found }).unwrap();
+        groups.write(&CommandRecord { leader, ..found }).unwrap();
         assert_eq!(groups.kill_orphans(None), 0);
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
@@ -408,15 +408,15 @@ mod tests {
     #[test]
     fn records_are_read_as_written() {
         for leader in [None, Some((process::tag(), 7))] {
-            let found = Recorded {
+            let found = CommandRecord {
                 owner: process::tag(),
                 session: 3,
                 work: "task 1".to_owned(),
                 run: "17-1".to_owned(),
                 leader,
             };
-            assert_eq!(Recorded::parse(&found.to_text()), Some(found));
+            assert_eq!(CommandRecord::parse(&found.to_text()), Some(found));
         }
-        assert_eq!(Recorded::parse("process 1 on x"), None);
+        assert_eq!(CommandRecord::parse("process 1 on x"), None);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use gristmill_pool::PoolStats;
 use serde::Serialize;
 
-use crate::bench::Bench;
+use crate::kind_runner::KindRunner;
 
 /// What became of the tasks a runner had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,9 +28,9 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
-    pub(crate) fn of(benches: &[Arc<Bench>]) -> Self {
+    pub(crate) fn of(runners: &[Arc<KindRunner>]) -> Self {
         let mut sum = RunSummary::default();
-        for one in benches.iter().map(|bench| RunSummary::of_one(bench)) {
+        for one in runners.iter().map(|runner| RunSummary::of_one(runner)) {
             sum.completed += one.completed;
             sum.retried += one.retried;
             sum.dead_lettered += one.dead_lettered;
@@ -42,16 +42,16 @@ impl RunSummary {
         sum
     }
 
-    fn of_one(bench: &Bench) -> Self {
-        let counts = &bench.counts;
+    fn of_one(runner: &KindRunner) -> Self {
+        let counts = &runner.counts;
         RunSummary {
             completed: counts.completed.load(Ordering::Relaxed),
             retried: counts.retried.load(Ordering::Relaxed),
-            dead_lettered: counts.buried.load(Ordering::Relaxed),
+            dead_lettered: counts.dead_lettered.load(Ordering::Relaxed),
             released: counts.released.load(Ordering::Relaxed),
             cancelled: counts.cancelled.load(Ordering::Relaxed),
             lost: counts.lost.load(Ordering::Relaxed),
-            unfinished: bench.in_air() as u64,
+            unfinished: runner.in_flight() as u64,
         }
     }
 }
@@ -77,24 +77,24 @@ pub struct TaskKindStats {
 }
 
 impl RunnerStats {
-    pub(crate) fn of(worker: &str, benches: &[Arc<Bench>]) -> Self {
-        let kinds = benches.iter().map(|bench| TaskKindStats {
-            kind: bench.kind.name().to_owned(),
-            tasks: RunSummary::of_one(bench),
-            pool: pool_stats(bench),
+    pub(crate) fn of(worker: &str, runners: &[Arc<KindRunner>]) -> Self {
+        let kinds = runners.iter().map(|runner| TaskKindStats {
+            kind: runner.kind.name().to_owned(),
+            tasks: RunSummary::of_one(runner),
+            pool: pool_stats(runner),
         });
         RunnerStats { worker: worker.to_owned(), kinds: kinds.collect() }
     }
 }
 
 /// The pool's counters of turns that had a task.
-fn pool_stats(bench: &Bench) -> PoolStats {
-    let claims = bench.claims();
-    let (empty, to_come) = claims.empty_turns();
-    let mut stats = bench.pool.stats();
+fn pool_stats(runner: &KindRunner) -> PoolStats {
+    let claims = runner.claims();
+    let (unused, queued_unused) = claims.unused_placeholders();
+    let mut stats = runner.pool.stats();
     drop(claims);
-    stats.submitted = stats.submitted.saturating_sub(empty + to_come);
-    stats.completed = stats.completed.saturating_sub(empty);
-    stats.queued = stats.queued.saturating_sub(to_come as usize);
+    stats.submitted = stats.submitted.saturating_sub(unused + queued_unused);
+    stats.completed = stats.completed.saturating_sub(unused);
+    stats.queued = stats.queued.saturating_sub(queued_unused as usize);
     stats
 }

@@ -1,7 +1,7 @@
 //! What a handler sees of the task it runs.
 //!
-//! Owns the view and nothing else: whether to stop, which attempt this is, what earlier ones noted, what to
-//! keep. The handler's verdict is its return value.
+//! Owns the view and nothing else: whether to stop, which attempt this is, what earlier ones saved, what to
+//! keep. The handler's disposition is its return value.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -13,25 +13,25 @@ use gristmill_store::tasks::{ClaimedTask, check_json};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::flight::Flight;
-use crate::hub::Hub;
+use crate::in_flight::InFlight;
+use crate::signals::DispatcherSignals;
 
 /// A task, while it runs.
 ///
 /// A long handler asks [`is_cancelled`](Self::is_cancelled) from time to time: its lease may be lost, its time over,
 /// or the worker about to stop. It then returns [`TaskError::cancelled`].
 pub struct TaskContext<'a> {
-    pub(crate) flight: &'a Flight,
+    pub(crate) claim: &'a InFlight,
     pub(crate) context: &'a Context,
-    pub(crate) hub: &'a Hub,
+    pub(crate) signals: &'a DispatcherSignals,
     pub(crate) store: &'a Store,
-    pub(crate) kept: RefCell<Option<String>>,
+    pub(crate) task_result: RefCell<Option<String>>,
     pub(crate) checkpointed: Cell<bool>,
 }
 
 impl TaskContext<'_> {
     fn task(&self) -> &ClaimedTask {
-        &self.flight.task
+        &self.claim.task
     }
 
     /// The task's number in the store. The same in every attempt: a key for effects that must happen once.
@@ -83,17 +83,17 @@ impl TaskContext<'_> {
 
     /// Whether to stop: the lease is lost, the time is over, or the worker stops.
     pub fn is_cancelled(&self) -> bool {
-        self.flight.stop.is_set() || self.context.is_cancelled()
+        self.claim.cancel_token.is_cancelled() || self.context.is_cancelled()
     }
 
     /// Waits until the task should stop, at most so long. Says whether it should. For handlers that have
     /// nothing to do but wait; the task's timeout ends the wait too, if a moment late.
     pub fn wait_cancelled(&self, limit: Duration) -> bool {
-        const GLANCE: Duration = Duration::from_millis(20);
+        const POLL_INTERVAL: Duration = Duration::from_millis(20);
         let mut left = limit;
         while !self.context.is_cancelled() && !left.is_zero() {
-            let part = left.min(GLANCE);
-            if self.flight.stop.wait(part) {
+            let part = left.min(POLL_INTERVAL);
+            if self.claim.cancel_token.wait(part) {
                 break;
             }
             left -= part;
@@ -104,9 +104,11 @@ impl TaskContext<'_> {
     /// How long something that was asked to end may take before it is made to: half of what a stop leaves us, else
     /// five seconds, and half a second for a task that is to be cancelled.
     pub(crate) fn grace(&self) -> Duration {
-        let usual = Duration::from_millis(if self.flight.is_cancelled() { 500 } else { 5_000 });
-        let left =
-            self.hub.deadlines().map(|deadlines| deadlines.leave.saturating_duration_since(Instant::now()));
+        let usual = Duration::from_millis(if self.claim.is_cancel_requested() { 500 } else { 5_000 });
+        let left = self
+            .signals
+            .deadlines()
+            .map(|deadlines| deadlines.release.saturating_duration_since(Instant::now()));
         left.map_or(usual, |left| usual.min(left / 2))
     }
 
@@ -115,16 +117,16 @@ impl TaskContext<'_> {
         self.context.remaining()
     }
 
-    /// What an earlier attempt, or this one, noted at a step.
+    /// What an earlier attempt, or this one, saved at a step.
     pub fn checkpoint<T: DeserializeOwned>(&self, step: &str) -> TaskResult<Option<T>> {
         // A claim that is lost finds no checkpoints once the next owner has completed the task: that is no beginning.
-        let noted = self
+        let saved = self
             .store
             .checkpoints()
             .of_claim(self.id(), &self.task().token)
-            .map_err(|error| self.refused(error))?;
-        self.checkpointed.set(self.checkpointed.get() || !noted.is_empty());
-        let Some(found) = noted.into_iter().find(|checkpoint| checkpoint.step == step) else {
+            .map_err(|error| self.checkpoint_error(error))?;
+        self.checkpointed.set(self.checkpointed.get() || !saved.is_empty());
+        let Some(found) = saved.into_iter().find(|checkpoint| checkpoint.step == step) else {
             return Ok(None);
         };
         serde_json::from_str(&found.data).map(Some).map_err(|error| {
@@ -138,15 +140,15 @@ impl TaskContext<'_> {
         let data = serde_json::to_string(data)?;
         self.checkpointed.set(true);
         let saved = self.store.checkpoints().save(self.id(), &self.task().token, step, &data);
-        saved.map_err(|error| self.refused(error))
+        saved.map_err(|error| self.checkpoint_error(error))
     }
 
     /// What an error of a checkpoint means for the handler.
-    fn refused(&self, error: gristmill_store::Error) -> TaskError {
+    fn checkpoint_error(&self, error: gristmill_store::Error) -> TaskError {
         match error {
-            // The row is not ours any more: whatever this attempt comes to will be refused.
+            // The row is not ours any more: whatever this attempt comes to will be checkpoint_error.
             gristmill_store::Error::Conflict(_) => {
-                self.flight.stop.set();
+                self.claim.cancel_token.cancel();
                 TaskError::cancelled()
             }
             error => TaskError::transient(error),
@@ -157,7 +159,7 @@ impl TaskContext<'_> {
     pub fn set_result<T: Serialize + ?Sized>(&self, result: &T) -> TaskResult<()> {
         let text = serde_json::to_string(result)?;
         check_json("the result", &text).map_err(TaskError::permanent)?;
-        *self.kept.borrow_mut() = Some(text);
+        *self.task_result.borrow_mut() = Some(text);
         Ok(())
     }
 
@@ -169,7 +171,7 @@ impl TaskContext<'_> {
 
 impl fmt::Debug for TaskContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Work")
+        f.debug_struct("TaskContext")
             .field("id", &self.id())
             .field("kind", &self.kind())
             .field("attempt", &self.attempt())

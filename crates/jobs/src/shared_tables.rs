@@ -10,7 +10,7 @@ use gristmill_store::thumbnails::{ThumbLimits, ThumbOutcome, ThumbnailRow};
 use gristmill_store::wal::WalRow;
 use gristmill_store::{Error, Store};
 
-use crate::rows::{Flight, RowContext, Table};
+use crate::leased_table::{ClaimedRow, LeasedRows, RowContext};
 
 /// Runs a row and says what it made.
 pub(crate) type Handler<R, M> = Box<dyn Fn(&RowContext<'_, R>) -> TaskResult<M> + Send + Sync>;
@@ -29,9 +29,9 @@ pub struct ThumbnailInfo {
 /// Scan and hash jobs: one at a time.
 pub(crate) struct Jobs(pub(crate) Handler<JobRow, ()>);
 
-impl Table for Jobs {
+impl LeasedRows for Jobs {
     type Row = JobRow;
-    type Made = ();
+    type Output = ();
 
     fn workers(&self) -> usize {
         1
@@ -53,35 +53,40 @@ impl Table for Jobs {
         store.jobs().claim(token, lease)
     }
 
-    fn beat(
+    fn heartbeat(
         &self,
         store: &Store,
-        flight: &Flight<JobRow>,
+        claimed: &ClaimedRow<JobRow>,
         lease: Duration,
     ) -> Result<HeartbeatResult, Error> {
-        let (items, part) = flight.progress();
-        store.jobs().heartbeat(&flight.row.id, &flight.token, lease, part, items)
+        let (items, part) = claimed.progress();
+        store.jobs().heartbeat(&claimed.row.id, &claimed.token, lease, part, items)
     }
 
-    fn run(&self, call: &RowContext<'_, JobRow>, _: &Token) -> TaskResult<()> {
-        (self.0)(call)
+    fn run(&self, context: &RowContext<'_, JobRow>, _: &Token) -> TaskResult<()> {
+        (self.0)(context)
     }
 
-    fn is_held(&self, store: &Store, flight: &Flight<JobRow>) -> Result<bool, Error> {
-        match store.jobs().get(&flight.row.id) {
+    fn is_held(&self, store: &Store, claimed: &ClaimedRow<JobRow>) -> Result<bool, Error> {
+        match store.jobs().get(&claimed.row.id) {
             Err(Error::NotFound(_)) => Ok(false),
             job => job.map(|job| {
-                job.worker_id.as_deref() == Some(flight.token.as_str()) && !job.status.is_terminal()
+                job.worker_id.as_deref() == Some(claimed.token.as_str()) && !job.status.is_terminal()
             }),
         }
     }
 
-    fn finish(&self, store: &Store, flight: &Flight<JobRow>, result: &TaskResult<()>) -> Result<(), Error> {
-        store.jobs().finish(&flight.row.id, &flight.token, outcome(result)).map(drop)
+    fn finish(
+        &self,
+        store: &Store,
+        claimed: &ClaimedRow<JobRow>,
+        result: &TaskResult<()>,
+    ) -> Result<(), Error> {
+        store.jobs().finish(&claimed.row.id, &claimed.token, outcome(result)).map(drop)
     }
 
-    fn release(&self, store: &Store, flight: &Flight<JobRow>) -> Result<(), Error> {
-        store.jobs().release(&flight.row.id, &flight.token).map(drop)
+    fn release(&self, store: &Store, claimed: &ClaimedRow<JobRow>) -> Result<(), Error> {
+        store.jobs().release(&claimed.row.id, &claimed.token).map(drop)
     }
 }
 
@@ -91,9 +96,9 @@ pub(crate) struct Thumbnails {
     pub(crate) limits: ThumbLimits,
 }
 
-impl Table for Thumbnails {
+impl LeasedRows for Thumbnails {
     type Row = ThumbnailRow;
-    type Made = ThumbnailInfo;
+    type Output = ThumbnailInfo;
 
     fn workers(&self) -> usize {
         (self.limits.image as usize).saturating_add(self.limits.video as usize).max(1)
@@ -115,23 +120,23 @@ impl Table for Thumbnails {
         store.thumbnails().claim(token, lease, self.limits)
     }
 
-    fn beat(
+    fn heartbeat(
         &self,
         store: &Store,
-        flight: &Flight<ThumbnailRow>,
+        claimed: &ClaimedRow<ThumbnailRow>,
         lease: Duration,
     ) -> Result<HeartbeatResult, Error> {
-        store.thumbnails().heartbeat(flight.row.id, &flight.token, lease)
+        store.thumbnails().heartbeat(claimed.row.id, &claimed.token, lease)
     }
 
-    fn run(&self, call: &RowContext<'_, ThumbnailRow>, _: &Token) -> TaskResult<ThumbnailInfo> {
-        (self.handler)(call)
+    fn run(&self, context: &RowContext<'_, ThumbnailRow>, _: &Token) -> TaskResult<ThumbnailInfo> {
+        (self.handler)(context)
     }
 
     fn finish(
         &self,
         store: &Store,
-        flight: &Flight<ThumbnailRow>,
+        claimed: &ClaimedRow<ThumbnailRow>,
         result: &TaskResult<ThumbnailInfo>,
     ) -> Result<(), Error> {
         let outcome = match result {
@@ -140,11 +145,11 @@ impl Table for Thumbnails {
             }
             Err(error) => ThumbOutcome::Failed { code: code(error), message: error.to_string() },
         };
-        store.thumbnails().finish(flight.row.id, &flight.token, outcome).map(drop)
+        store.thumbnails().finish(claimed.row.id, &claimed.token, outcome).map(drop)
     }
 
-    fn release(&self, store: &Store, flight: &Flight<ThumbnailRow>) -> Result<(), Error> {
-        store.thumbnails().release(flight.row.id, &flight.token).map(drop)
+    fn release(&self, store: &Store, claimed: &ClaimedRow<ThumbnailRow>) -> Result<(), Error> {
+        store.thumbnails().release(claimed.row.id, &claimed.token).map(drop)
     }
 }
 
@@ -157,9 +162,9 @@ fn code(error: &TaskError) -> String {
 /// Clean-up of thumbnails, a group at a time.
 pub(crate) struct Cleanups(pub(crate) Handler<CleanupRow, ()>);
 
-impl Table for Cleanups {
+impl LeasedRows for Cleanups {
     type Row = CleanupRow;
-    type Made = ();
+    type Output = ();
 
     fn workers(&self) -> usize {
         1
@@ -169,7 +174,7 @@ impl Table for Cleanups {
         "thumbnail_cleanup_jobs"
     }
 
-    fn beats(&self) -> bool {
+    fn has_heartbeat(&self) -> bool {
         false
     }
 
@@ -187,35 +192,40 @@ impl Table for Cleanups {
 
     /// The protocol has no heartbeat for it: deleting some files is over long before a lease is. Whether the row
     /// is still ours is seen when it is finished.
-    fn beat(&self, _: &Store, _: &Flight<CleanupRow>, _: Duration) -> Result<HeartbeatResult, Error> {
+    fn heartbeat(
+        &self,
+        _: &Store,
+        _: &ClaimedRow<CleanupRow>,
+        _: Duration,
+    ) -> Result<HeartbeatResult, Error> {
         Ok(HeartbeatResult::Kept)
     }
 
-    fn run(&self, call: &RowContext<'_, CleanupRow>, _: &Token) -> TaskResult<()> {
-        (self.0)(call)
+    fn run(&self, context: &RowContext<'_, CleanupRow>, _: &Token) -> TaskResult<()> {
+        (self.0)(context)
     }
 
     fn finish(
         &self,
         store: &Store,
-        flight: &Flight<CleanupRow>,
+        claimed: &ClaimedRow<CleanupRow>,
         result: &TaskResult<()>,
     ) -> Result<(), Error> {
-        store.cleanups().finish(flight.row.id, &flight.token, outcome(result)).map(drop)
+        store.cleanups().finish(claimed.row.id, &claimed.token, outcome(result)).map(drop)
     }
 
-    fn release(&self, store: &Store, flight: &Flight<CleanupRow>) -> Result<(), Error> {
-        store.cleanups().release(flight.row.id, &flight.token).map(drop)
+    fn release(&self, store: &Store, claimed: &ClaimedRow<CleanupRow>) -> Result<(), Error> {
+        store.cleanups().release(claimed.row.id, &claimed.token).map(drop)
     }
 }
 
 /// Care of the log: checkpoints that somebody asked for. No handler: the store makes them itself, and writes
 /// down what came of them.
-pub(crate) struct Wal;
+pub(crate) struct WalCheckpoints;
 
-impl Table for Wal {
+impl LeasedRows for WalCheckpoints {
     type Row = WalRow;
-    type Made = ();
+    type Output = ();
 
     fn workers(&self) -> usize {
         1
@@ -225,7 +235,7 @@ impl Table for Wal {
         "wal_maintenance_jobs"
     }
 
-    fn beats(&self) -> bool {
+    fn has_heartbeat(&self) -> bool {
         false
     }
 
@@ -242,23 +252,23 @@ impl Table for Wal {
     }
 
     /// None in the protocol: a checkpoint waits for others no longer than the busy timeout.
-    fn beat(&self, _: &Store, _: &Flight<WalRow>, _: Duration) -> Result<HeartbeatResult, Error> {
+    fn heartbeat(&self, _: &Store, _: &ClaimedRow<WalRow>, _: Duration) -> Result<HeartbeatResult, Error> {
         Ok(HeartbeatResult::Kept)
     }
 
-    fn run(&self, call: &RowContext<'_, WalRow>, token: &Token) -> TaskResult<()> {
-        call.store().wal().run(call.row(), token).map(drop).map_err(TaskError::transient)
+    fn run(&self, context: &RowContext<'_, WalRow>, token: &Token) -> TaskResult<()> {
+        context.store().wal().run(context.row(), token).map(drop).map_err(TaskError::transient)
     }
 
-    fn finish(&self, _: &Store, _: &Flight<WalRow>, result: &TaskResult<()>) -> Result<(), Error> {
+    fn finish(&self, _: &Store, _: &ClaimedRow<WalRow>, result: &TaskResult<()>) -> Result<(), Error> {
         if let Err(error) = result {
             tracing::warn!(%error, "a checkpoint could not be written down; it is tried again when its lease runs out");
         }
         Ok(())
     }
 
-    fn release(&self, store: &Store, flight: &Flight<WalRow>) -> Result<(), Error> {
-        store.wal().release(flight.row.id, &flight.token).map(drop)
+    fn release(&self, store: &Store, claimed: &ClaimedRow<WalRow>) -> Result<(), Error> {
+        store.wal().release(claimed.row.id, &claimed.token).map(drop)
     }
 }
 

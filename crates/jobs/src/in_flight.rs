@@ -1,7 +1,7 @@
-//! Tasks in the air: claimed, and not yet settled.
+//! Tasks in flight: claimed, and not yet settled.
 //!
-//! Owns what one claim has come to: whether its handler was started, whether that is recorded, when its lease was last
-//! renewed; and the signal by which it is told to stop. Who claims and who settles is known elsewhere.
+//! Owns the state of one claim: whether its handler was started, whether that is recorded, when its lease was last
+//! renewed, and the token that cancels it. Claiming and settling are in `task_source`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
@@ -10,85 +10,85 @@ use std::time::{Duration, Instant};
 use gristmill_store::UtcTime;
 use gristmill_store::tasks::ClaimedTask;
 
-/// One claimed task.
+/// One claimed task and the state of its run.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct InFlight {
     pub(crate) task: ClaimedTask,
-    pub(crate) stop: Stop,
+    pub(crate) cancel_token: CancelToken,
     pub(crate) claimed_at: Instant,
     /// When the lease began or was last renewed, by both clocks.
     renewed: Mutex<(Instant, UtcTime)>,
     started: OnceLock<Instant>,
     ended: AtomicBool,
     recorded: AtomicBool,
-    /// Whether its task is to be cancelled.
-    cancelled: AtomicBool,
+    /// Whether the cancellation of the task was requested in the store.
+    cancel_requested: AtomicBool,
 }
 
-impl Flight {
-    /// A task that was claimed just now.
+impl InFlight {
+    /// Creates the state of a task claimed at `now`, by both clocks.
     pub(crate) fn new(task: ClaimedTask, now: (Instant, UtcTime)) -> Self {
-        Flight {
+        InFlight {
             task,
-            stop: Stop::default(),
+            cancel_token: CancelToken::default(),
             claimed_at: now.0,
             renewed: Mutex::new(now),
             started: OnceLock::new(),
             ended: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
-            cancelled: AtomicBool::new(false),
+            cancel_requested: AtomicBool::new(false),
         }
     }
 
-    /// Whether a worker died that had claimed the task: then its next start must be known for certain.
+    /// Whether a worker that had claimed the task died. If so, its next start must be recorded before the handler runs.
     pub(crate) fn may_have_crashed(&self) -> bool {
         self.task.crashes > 0 || self.task.abandoned > 0
     }
 
-    /// Stops it because its task is to be cancelled.
-    pub(crate) fn cancel(&self) {
-        if !self.cancelled.swap(true, Ordering::SeqCst) {
-            tracing::info!(task = self.task.id, "the task is to be cancelled; its run is stopped");
-            self.stop.set();
+    /// Cancels the run because the cancellation of its task was requested.
+    pub(crate) fn request_cancel(&self) {
+        if !self.cancel_requested.swap(true, Ordering::SeqCst) {
+            tracing::info!(task = self.task.id, "cancellation was requested; the handler is cancelled");
+            self.cancel_token.cancel();
         }
     }
 
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::SeqCst)
+    pub(crate) fn is_cancel_requested(&self) -> bool {
+        self.cancel_requested.load(Ordering::SeqCst)
     }
 
-    /// How long ago the lease was last renewed, by the clock that shows more.
+    /// Age of the lease since its last renewal: the longer one of the two clocks' readings.
     pub(crate) fn lease_age(&self, now: (Instant, UtcTime)) -> Duration {
         let (instant, time) = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
         now.0.saturating_duration_since(instant).max(now.1.since(time))
     }
 
-    pub(crate) fn renew(&self, now: (Instant, UtcTime)) {
+    pub(crate) fn set_renewed(&self, now: (Instant, UtcTime)) {
         *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    /// Its handler is started now.
+    /// Records that the handler is started now.
     pub(crate) fn start(&self) {
         self.started.get_or_init(Instant::now);
     }
 
-    /// Its handler has ended. Returns how long it took.
+    /// Records that the handler has ended. Returns how long it ran, if it was started.
     pub(crate) fn end(&self) -> Option<Duration> {
         self.ended.store(true, Ordering::SeqCst);
         self.started().map(|start| start.elapsed())
     }
 
-    /// When its handler was started.
+    /// When the handler was started.
     pub(crate) fn started(&self) -> Option<Instant> {
         self.started.get().copied()
     }
 
-    /// Whether its handler has ended, or will not be started.
+    /// Whether the handler has ended, or will not be started.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// Whether the store knows that it was started.
+    /// Whether the start is recorded in the store.
     pub(crate) fn is_recorded(&self) -> bool {
         self.recorded.load(Ordering::SeqCst)
     }
@@ -98,36 +98,36 @@ impl Flight {
     }
 }
 
-/// A signal that is given once: stop, this is not wanted any more.
+/// Asks work to stop. It cannot be reset.
 #[derive(Debug, Default)]
-pub(crate) struct Stop {
-    set: AtomicBool,
+pub(crate) struct CancelToken {
+    cancelled: AtomicBool,
     lock: Mutex<()>,
-    given: Condvar,
+    changed: Condvar,
 }
 
-impl Stop {
-    pub(crate) fn set(&self) {
-        self.set.store(true, Ordering::SeqCst);
-        // Whoever has looked and is about to wait holds the lock: this waits for it, so that the call is heard.
+impl CancelToken {
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::SeqCst);
+        // A thread that has read the flag and is about to wait holds the lock: taking it ensures that the thread is woken.
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
-        self.given.notify_all();
+        self.changed.notify_all();
     }
 
-    pub(crate) fn is_set(&self) -> bool {
-        self.set.load(Ordering::SeqCst)
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::SeqCst)
     }
 
-    /// Waits for the signal, at most so long. Says whether it was given.
+    /// Waits up to `limit` until the token is cancelled. Returns whether it is.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         let end = Instant::now().checked_add(limit);
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        while !self.is_set() {
+        while !self.is_cancelled() {
             let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return false;
             }
-            guard = self.given.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+            guard = self.changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }

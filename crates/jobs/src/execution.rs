@@ -1,0 +1,205 @@
+//! One task's way through its pool, and the completions where its disposition waits to be written.
+//!
+//! Owns what a handler's end means: `Ok`, an error, a panic, a breaker that is open, a worker that stops. When
+//! verdicts are written is the line's affair.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gristmill_pool::breaker::Permit;
+use gristmill_pool::error::{Cause, catch_panic};
+use gristmill_pool::{Context, ErrorClass, TaskError, TaskResult};
+use gristmill_store::tasks::{ClaimedTask, Disposition, TaskUpdate};
+
+use crate::in_flight::InFlight;
+use crate::kind_runner::KindRunner;
+use crate::signals::DispatcherSignals;
+use crate::task_context::TaskContext;
+
+/// A disposition on its way to the store.
+pub(crate) struct PendingUpdate {
+    pub(crate) runner: usize,
+    pub(crate) claim: Arc<InFlight>,
+    pub(crate) update: TaskUpdate,
+    /// How long the handler took; nothing if it was not started.
+    pub(crate) run_time: Option<Duration>,
+}
+
+impl PendingUpdate {
+    fn new(runner: usize, claim: Arc<InFlight>, disposition: Disposition, checkpointed: bool) -> Self {
+        let ClaimedTask { id, token, .. } = &claim.task;
+        let update = TaskUpdate { id: *id, token: token.clone(), disposition: disposition, checkpointed };
+        PendingUpdate { runner, update, run_time: None, claim }
+    }
+
+    /// A task that is given back.
+    pub(crate) fn released(runner: usize, claim: Arc<InFlight>) -> Self {
+        Self::new(runner, claim, Disposition::Released, false)
+    }
+}
+
+/// Where verdicts wait for the dispatcher.
+#[derive(Default)]
+pub(crate) struct CompletionQueue {
+    pending: Mutex<Vec<PendingUpdate>>,
+    pub(crate) flush_threshold: AtomicUsize,
+}
+
+impl CompletionQueue {
+    fn lock(&self) -> MutexGuard<'_, Vec<PendingUpdate>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    pub(crate) fn take(&self) -> Vec<PendingUpdate> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    pub(crate) fn put_back(&self, mut pending: Vec<PendingUpdate>) {
+        let mut lock = self.lock();
+        pending.append(&mut lock);
+        *lock = pending;
+    }
+
+    /// Puts one in. Says whether the dispatcher should come for it now.
+    fn put(&self, pending: PendingUpdate) -> bool {
+        let mut lock = self.lock();
+        lock.push(pending);
+        let len = lock.len();
+        len == 1 || len >= self.flush_threshold.load(Ordering::SeqCst)
+    }
+}
+
+/// One task on its way through its pool.
+pub(crate) struct Execution {
+    pub(crate) signals: Arc<DispatcherSignals>,
+    pub(crate) completions: Arc<CompletionQueue>,
+    pub(crate) runner: Arc<KindRunner>,
+    pub(crate) index: usize,
+    pub(crate) claim: Arc<InFlight>,
+}
+
+impl Execution {
+    /// Runs the handler, puts its disposition into the completions, and tells the pool how it went.
+    pub(crate) fn run(self, context: &Context) -> TaskResult<()> {
+        let _inside = self.signals.enter();
+        if self.signals.is_stopping() || self.claim.cancel_token.is_cancelled() {
+            self.complete(Disposition::Released, false);
+            return Ok(());
+        }
+        let permit = match self.runner.kind.breaker.as_ref().map(gristmill_pool::Breaker::acquire).transpose()
+        {
+            Ok(permit) => permit,
+            Err(open) => {
+                let wait = open.retry_in.max(Duration::from_millis(100));
+                self.complete(Disposition::Postponed(self.signals.store.now().plus(wait)), false);
+                return Ok(());
+            }
+        };
+        if !self.may_start() {
+            if let Some(permit) = permit {
+                permit.withdraw();
+            }
+            return Ok(());
+        }
+        self.claim.start();
+        let work = TaskContext {
+            claim: &self.claim,
+            context,
+            signals: &self.signals,
+            store: &self.signals.store,
+            task_result: RefCell::default(),
+            checkpointed: Cell::new(self.claim.task.was_started()),
+        };
+        let result = catch_panic(|| (self.runner.kind.handler)(&work))
+            .map_err(|error| as_timeout(error, context, self.runner.kind.timeout));
+        let checkpointed = work.checkpointed.get();
+        let task_result = work.task_result.take();
+        report_to_breaker(permit, &result);
+        self.complete(self.outcome(&result, task_result), checkpointed);
+        // The pool counts a panic, and logs it with its backtrace.
+        result
+    }
+
+    /// Whether the handler may be started. Asks the store where the claim may have been lost unnoticed, because this
+    /// process was stopped; the disposition of a task that may not be started is on its way. Where the start must be known
+    /// for certain, it is logged.
+    fn may_start(&self) -> bool {
+        let (claim, store) = (&self.claim, &self.signals.store);
+        let ClaimedTask { id, token, .. } = &claim.task;
+        let now = (Instant::now(), store.now());
+        let logs = self.runner.kind.logs_starts || claim.may_have_crashed();
+        let is_fresh = claim.lease_age(now) < self.runner.lease / 2;
+        if is_fresh && (!logs || self.runner.start_log.write(*id, token).is_ok()) {
+            return true;
+        }
+        match store.tasks().start(*id, token) {
+            Ok(true) => {
+                claim.set_recorded();
+                true
+            }
+            // Refused again when it is settled, and counted there.
+            Ok(false) => {
+                self.complete(Disposition::Released, false);
+                false
+            }
+            Err(error) => {
+                tracing::warn!(task = id, %error, "a start could not be recorded; trying again later");
+                self.complete(Disposition::Postponed(now.1.plus(Duration::from_secs(1))), false);
+                false
+            }
+        }
+    }
+
+    fn outcome(&self, result: &TaskResult<()>, task_result: Option<String>) -> Disposition {
+        match result {
+            Ok(()) => Disposition::Completed(task_result),
+            // We told it to stop: whatever it says, this was no fair attempt.
+            Err(_) if self.claim.cancel_token.is_cancelled() => Disposition::Released,
+            Err(error) => self.runner.kind.classify(&self.claim.task, error, self.signals.store.now()),
+        }
+    }
+
+    fn complete(&self, disposition: Disposition, checkpointed: bool) {
+        // A run that was stopped says nothing about how long others take.
+        let run_time = self.claim.end().filter(|_| disposition != Disposition::Released);
+        let pending = PendingUpdate {
+            run_time,
+            ..PendingUpdate::new(self.index, self.claim.clone(), disposition, checkpointed)
+        };
+        if self.completions.put(pending) {
+            self.signals.wake();
+        }
+    }
+}
+
+/// A handler that stopped because its time was over failed for that reason, not because somebody stopped it.
+fn as_timeout(error: TaskError, context: &Context, timeout: Option<Duration>) -> TaskError {
+    let over = context.remaining().is_some_and(|left| left.is_zero());
+    match timeout {
+        Some(limit) if over && matches!(error.cause(), Cause::Cancelled) => {
+            let mut timed_out = TaskError::transient(format!("the attempt took longer than its {limit:?}"));
+            if let Some(step) = error.step() {
+                timed_out = timed_out.with_step(step);
+            }
+            timed_out
+        }
+        _ => error,
+    }
+}
+
+/// Failures of what a task calls open the breaker; what was wrong with the task itself does not.
+fn report_to_breaker(permit: Option<Permit>, result: &TaskResult<()>) {
+    let Some(permit) = permit else { return };
+    match result {
+        Err(error) if matches!(error.cause(), Cause::Cancelled) => permit.withdraw(),
+        Err(error) if error.class() != ErrorClass::Permanent => permit.failure(),
+        Err(error) if matches!(error.cause(), Cause::Panic { .. }) => permit.failure(),
+        _ => permit.success(),
+    }
+}
