@@ -1,8 +1,8 @@
 //! The claimed tasks of one kind: those that wait for a worker of this process, and those that run.
 //!
-//! Owns the order among them. A worker that becomes free takes the most urgent task that waits, whenever it was claimed;
-//! what is dispatched back to the store is the least urgent. The pool holds no tasks, only placeholders: each takes the task that is
-//! the most urgent when the turn comes, or nothing if that has been dispatched back.
+//! Owns the order among them. A worker that becomes free takes the most urgent waiting task, whenever it was claimed; the
+//! least urgent ones are released first. The pool's queue holds placeholders instead of tasks: a placeholder takes the
+//! most urgent task when a worker reaches it, or none if that has been released.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use crate::in_flight::InFlight;
 
-/// Which of two tasks goes first: by queue in the order in which they are served, priority, and number.
+/// Sort key of waiting tasks, the most urgent first: position of the queue, priority, number of the task.
 pub(crate) type Urgency = (usize, Reverse<i32>, i64);
 
-/// How many tasks are claimed that may have ended a worker before.
+/// Number of claimed tasks whose worker died before, by how often that happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CrashCounts {
-    /// Those that crashed at most once.
+    /// Tasks that crashed at most once.
     pub(crate) crashed_once: usize,
-    /// Those that crashed more often.
+    /// Tasks that crashed at least twice.
     pub(crate) crashed_often: usize,
 }
 
@@ -35,7 +35,7 @@ impl CrashCounts {
         }
     }
 
-    /// Takes one off that was added.
+    /// Subtracts a task that was added.
     pub(crate) fn remove(&mut self, claim: &InFlight) {
         if let Some(counter) = self.counter(claim) {
             *counter -= 1;
@@ -47,26 +47,26 @@ impl CrashCounts {
 #[derive(Default)]
 pub(crate) struct Claims {
     all: HashMap<i64, Arc<InFlight>>,
-    /// The most urgent first. Claims come in this order, so most are added at the end.
+    /// Sorted, the most urgent first. The store claims in this order, so most tasks are added at the end.
     waiting: VecDeque<(Urgency, Arc<InFlight>)>,
     crash_counts: CrashCounts,
-    /// Tasks that were dispatched to a worker; some of them have ended since.
+    /// Tasks that a worker has taken; some of them have ended since.
     dispatched: Vec<Arc<InFlight>>,
-    /// At this length those that have ended are removed from `dispatched`.
+    /// Length at which ended tasks are removed from `dispatched`.
     prune_at: usize,
-    /// Turns that the pool holds and has not begun.
+    /// Number of placeholders in the pool's queue.
     placeholders: usize,
-    /// Turns that found no task, because it had been dispatched back.
+    /// Number of placeholders that found no task, because it had been released.
     unused_placeholders: u64,
 }
 
 impl Claims {
-    /// All claimed tasks.
+    /// All claimed tasks, by number.
     pub(crate) fn all(&self) -> &HashMap<i64, Arc<InFlight>> {
         &self.all
     }
 
-    /// How many wait for a worker.
+    /// Number of tasks that wait for a worker.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -76,18 +76,18 @@ impl Claims {
         self.waiting.iter().any(|(_, claim)| claim.claimed_at.elapsed() >= time)
     }
 
-    /// The least urgent task that waits.
+    /// Sort key of the least urgent waiting task.
     pub(crate) fn least_urgent(&self) -> Option<Urgency> {
         self.waiting.back().map(|(urgency, _)| *urgency)
     }
 
-    /// Adds a claimed task. `rank`: its queue's place in the order in which they are served.
+    /// Adds a claimed task. `rank`: position of its queue among those that are served.
     pub(crate) fn add(&mut self, rank: usize, claim: &Arc<InFlight>) {
         let task = &claim.task;
         self.crash_counts.add(claim);
         if let Some(lost) = self.all.insert(task.id, claim.clone()) {
             self.crash_counts.remove(&lost);
-            // Its claim was lost, and its run can be reached from nowhere else.
+            // The earlier claim is lost. Cancel its run here, because nothing else refers to it any more.
             lost.cancel_token.cancel();
         }
         let urgency = (rank, Reverse(task.priority), task.id);
@@ -98,20 +98,20 @@ impl Claims {
             _ => self.waiting.len(),
         };
         match self.waiting.get_mut(place) {
-            // The same task: its earlier claim was lost.
+            // The same task, whose earlier claim is lost.
             Some((other, lost)) if *other == urgency => *lost = claim.clone(),
             _ => self.waiting.insert(place, (urgency, claim.clone())),
         }
     }
 
-    /// How many placeholders the pool lacks; they are counted as dispatched.
+    /// Number of placeholders to submit, so that the pool has one for each waiting task. Counts them as submitted.
     pub(crate) fn missing_placeholders(&mut self) -> usize {
         let missing = self.waiting.len().saturating_sub(self.placeholders);
         self.placeholders += missing;
         missing
     }
 
-    /// The task for a turn that has come, if one waits.
+    /// Takes the most urgent task for a placeholder that a worker has reached.
     pub(crate) fn next(&mut self) -> Option<Arc<InFlight>> {
         self.placeholders = self.placeholders.saturating_sub(1);
         let Some((_, claim)) = self.waiting.pop_front() else {
@@ -126,24 +126,24 @@ impl Claims {
         Some(claim)
     }
 
-    /// How many placeholders found no task, and how many will find none.
+    /// Number of placeholders that found no task, and of those that will find none.
     pub(crate) fn unused_placeholders(&self) -> (u64, u64) {
         (self.unused_placeholders, self.placeholders.saturating_sub(self.waiting.len()) as u64)
     }
 
-    /// Takes up to `count` tasks out of those that wait, the least urgent ones. They stay claimed until that is settled.
+    /// Removes up to `count` waiting tasks, the least urgent first. They stay claimed until they are settled.
     pub(crate) fn take_least_urgent(&mut self, count: usize) -> Vec<Arc<InFlight>> {
         (0..count).map_while(|_| self.waiting.pop_back()).map(|(_, claim)| claim).collect()
     }
 
-    /// Takes a task out of those that wait. It stays claimed until that is settled.
+    /// Removes a waiting task, which stays claimed until it is settled. Returns whether it was waiting.
     pub(crate) fn remove_waiting(&mut self, claim: &Arc<InFlight>) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|(_, other)| !Arc::ptr_eq(other, claim));
         self.waiting.len() < before
     }
 
-    /// Removes a task that was settled. The same task may be claimed again if the first claim was lost.
+    /// Removes a settled task, unless it has been claimed again since.
     pub(crate) fn remove(&mut self, claim: &InFlight) {
         let task = &claim.task;
         if self.all.get(&task.id).is_some_and(|other| other.task.token == task.token) {
@@ -152,12 +152,11 @@ impl Claims {
         }
     }
 
-    /// How many of them may have ended a worker before.
     pub(crate) fn crash_counts(&self) -> CrashCounts {
         self.crash_counts
     }
 
-    /// How long all of `workers` workers have been busy; zero if one is free or about to take a task.
+    /// How long all of `workers` workers have been busy; zero if one is free.
     pub(crate) fn busy_for(&self, workers: usize) -> Duration {
         let (mut count, mut last) = (0, None);
         for start in self.running().filter_map(|claim| claim.started()) {
@@ -173,7 +172,7 @@ impl Claims {
         unrecorded.filter(move |claim| claim.started().is_some_and(|start| start.elapsed() >= time))
     }
 
-    /// When the first start has to be recorded, if it may be put off for `time`.
+    /// When the next start must be recorded, if starts are recorded after `time`.
     pub(crate) fn next_record(&self, time: Duration) -> Option<Instant> {
         let unrecorded = self.running().filter(|claim| !claim.is_recorded());
         unrecorded.filter_map(|claim| claim.started()).min().map(|start| start + time)
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_take_the_most_urgent_task_and_the_least_urgent_is_given_back() {
+    fn next_is_the_most_urgent_task_and_the_least_urgent_is_released() {
         let mut claims = Claims::default();
         let now = Instant::now();
         for (rank, priority, id) in [(1, 9, 1), (0, 0, 2), (0, 5, 4), (0, 5, 3)] {
@@ -225,24 +224,24 @@ mod tests {
     }
 
     #[test]
-    fn tasks_that_were_claimed_a_moment_ago_have_not_waited() {
+    fn has_waited_when_any_task_was_claimed_long_enough_ago() {
         let mut claims = Claims::default();
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         claims.add(0, &claimed(1, 0, now));
         assert!(!claims.has_waited(second * 60));
-        // The most urgent one may have come just now, while another has waited.
+        // Any of the tasks counts, not only the most urgent one.
         claims.add(0, &claimed(2, -1, now.checked_sub(second).expect("a clock that has run for a second")));
         assert!(claims.has_waited(second));
     }
 
     #[test]
-    fn tasks_that_may_have_ended_a_worker_are_counted_while_they_are_claimed() {
+    fn crashed_tasks_are_counted_while_they_are_claimed() {
         let mut claims = Claims::default();
         let now = Instant::now();
         let held: Vec<_> = (0..4).map(|id| claimed(id, 0, now)).collect();
         held.iter().for_each(|claim| claims.add(0, claim));
         assert_eq!(claims.crash_counts(), CrashCounts { crashed_once: 1, crashed_often: 2 });
-        // The same task again, under another claim; then the lost claim is settled.
+        // The same task is claimed again, then the lost claim is settled.
         let again = claimed(3, 0, now);
         claims.add(0, &again);
         assert!(held[3].cancel_token.is_cancelled() && !again.cancel_token.is_cancelled());

@@ -1,7 +1,7 @@
-//! Workloads' clean-ups after tasks that were given up.
+//! Calls the clean-ups that kinds register for their dead letters.
 //!
-//! Owns the pool they run on. Which dead_letters are to be cleaned up after stands in the store, so what is not done now is
-//! found again.
+//! Owns the pool that they run on. The store records which dead letters need a clean-up, so one that is not done now is
+//! found again by `maintain`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use gristmill_store::Store;
 use crate::kind::TaskKind;
 use crate::signals::DispatcherSignals;
 
-/// Calls workloads' clean-ups, away from their tasks: however long they take, nothing else waits for them.
+/// Runs clean-ups on their own thread, so that a slow one does not delay tasks.
 pub(crate) struct CleanupPool {
     signals: Arc<DispatcherSignals>,
     pool: Pool<()>,
@@ -25,7 +25,7 @@ impl CleanupPool {
         Ok(CleanupPool { signals, pool })
     }
 
-    /// What finds no room is found again by `care`.
+    /// Submits clean-ups. If the queue is full, `maintain` finds them again.
     pub(crate) fn submit(&self, store: &Store, kind: &Arc<TaskKind>, dead_letters: Vec<i64>) {
         if dead_letters.is_empty() {
             return;
@@ -44,15 +44,15 @@ impl CleanupPool {
     }
 }
 
-/// Cleans up after one letter, unless somebody has done so, or has tried its task again, meanwhile.
+/// Cleans up after one dead letter, unless it was cleaned up or its task was retried meanwhile.
 fn cleanup(store: &Store, kind: &TaskKind, id: i64) {
     let Some(cleanup) = &kind.cleanup else { return };
     let cleaned = || -> TaskResult<()> {
-        let Some(letter) = store.dead_letters().get_cleanup_pending(id)? else { return Ok(()) };
-        cleanup(&letter)?;
+        let Some(dead_letter) = store.dead_letters().get_cleanup_pending(id)? else { return Ok(()) };
+        cleanup(&dead_letter)?;
         Ok(store.dead_letters().mark_cleaned_up(id)?)
     };
     if let Err(error) = catch_panic(cleaned) {
-        tracing::warn!(letter = id, ?error, "a clean-up failed; it is tried again later");
+        tracing::warn!(dead_letter = id, ?error, "a clean-up failed; it is retried later");
     }
 }

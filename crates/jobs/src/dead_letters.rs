@@ -1,6 +1,6 @@
-//! Dead letters, tried again through their kinds.
+//! Retries dead letters.
 //!
-//! Owns how a dead_letter becomes a task. The store does it in one transaction with throwing the dead_letter away.
+//! Owns how a task is rebuilt from its dead letter. The store enqueues it and deletes the dead letter in one transaction.
 
 use gristmill_store::dead_letters::{DeadLetter, DeadLetterFilter};
 use gristmill_store::tasks::{Enqueued, NewTask};
@@ -8,25 +8,26 @@ use gristmill_store::{Error, Store};
 
 use crate::kind::TaskKind;
 
-/// Tries the task of a dead_letter again: made by its kind among `kinds` if that knows how, else as the dead_letter kept
-/// it. The new task has all its attempts before it, and the checkpoints of the old one.
+/// Retries the task of a dead letter. The task is rebuilt by its kind among `kinds` if that has
+/// [`rebuild_with`](TaskKind::rebuild_with), otherwise from the stored payload. It starts with no failed attempts and
+/// with the checkpoints of the old task.
 pub fn retry(store: &Store, kinds: &[TaskKind], dead_letter: i64) -> Result<Enqueued, Error> {
     let found = store.dead_letters().get(dead_letter)?;
     store.dead_letters().retry(dead_letter, rebuild_task(kinds, &found)?)
 }
 
-/// What became of trying many letters again.
+/// Result of [`retry_all`].
 #[derive(Debug, Default)]
 pub struct RetrySummary {
-    /// New tasks, with the letters they came from.
+    /// New tasks, with the numbers of their dead letters.
     pub tasks: Vec<(i64, Enqueued)>,
-    /// Letters that could not be tried again, and why. They stay.
+    /// Dead letters that cannot be retried, with the reason. They are kept.
     pub refused: Vec<(i64, Error)>,
-    /// Letters of messages, which are no tasks. They stay; who knows their broker can publish them again.
+    /// Dead letters of messages, which are not tasks. They are kept: only the broker's client can publish them again.
     pub messages: Vec<i64>,
 }
 
-/// Tries every dead_letter again that the filter lets through. One that cannot be costs only itself.
+/// Retries every dead letter that matches the filter. One that cannot be retried does not affect the others.
 pub fn retry_all(
     store: &Store,
     kinds: &[TaskKind],
@@ -61,16 +62,13 @@ fn rebuild_task(kinds: &[TaskKind], dead_letter: &DeadLetter) -> Result<NewTask,
     let kind = kinds.iter().find(|kind| kind.name() == dead_letter.task_type);
     if let Some(rebuild) = kind.and_then(|kind| kind.rebuild.as_ref()) {
         return rebuild(dead_letter).map_err(|reason| {
-            Error::Invalid(format!(
-                "dead dead_letter {} cannot be made a task again: {reason}",
-                dead_letter.id
-            ))
+            Error::Invalid(format!("cannot retry dead letter {}: {reason}", dead_letter.id))
         });
     }
     dead_letter.task().ok_or_else(|| {
         Error::Invalid(format!(
-            "dead dead_letter {} has no payload (another program wrote it), and the kind {:?} does not say how to \
-             make its task again",
+            "cannot retry dead letter {}: it has no payload, because another program wrote it, and the kind {:?} \
+             cannot rebuild its tasks",
             dead_letter.id, dead_letter.task_type
         ))
     })

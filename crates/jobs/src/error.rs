@@ -1,23 +1,23 @@
-//! Why a runner cannot start, or had to end.
+//! Errors of starting, running and stopping a runner.
 
 use std::fmt;
 use std::sync::Arc;
 
 use gristmill_pool::error::BuildError;
 
-/// What went wrong with a runner.
+/// An error of a runner.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store failed.
+    /// An operation on the store failed.
     Store(gristmill_store::Error),
     /// A pool could not be built.
     Pool(Arc<BuildError>),
-    /// A setting is not legal. Says which, and what is.
+    /// A setting is invalid. The text names it and what is expected.
     Setting(String),
-    /// A thread could not be started, or ended as it should not.
+    /// A thread of the runner could not be started, or panicked.
     Thread(String),
-    /// This method was called inside a handler of the same runner, where it would wait for itself.
+    /// This method was called in a handler of the same runner, where it would wait for itself.
     Inside(&'static str),
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Error {
             Error::Inside(method) => {
                 write!(
                     f,
-                    "{method} was called inside a handler of the same runner, and would wait for itself"
+                    "{method} was called in a handler of the same runner, where it would wait for itself forever"
                 )
             }
         }

@@ -1,7 +1,7 @@
-//! One task's way through its pool, and the completions where its disposition waits to be written.
+//! Runs one task on its pool and queues its outcome for the dispatcher.
 //!
-//! Owns what a handler's end means: `Ok`, an error, a panic, a breaker that is open, a worker that stops. When
-//! verdicts are written is the line's affair.
+//! Owns which outcome follows from the end of a handler: `Ok`, an error, a panic, an open breaker, a worker that stops.
+//! When outcomes are stored is decided in `task_source`.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,12 +18,13 @@ use crate::kind_runner::KindRunner;
 use crate::signals::DispatcherSignals;
 use crate::task_context::TaskContext;
 
-/// A disposition on its way to the store.
+/// The outcome of a task, which the dispatcher has yet to store.
 pub(crate) struct PendingUpdate {
+    /// Index of the kind's [`KindRunner`].
     pub(crate) runner: usize,
     pub(crate) claim: Arc<InFlight>,
     pub(crate) update: TaskUpdate,
-    /// How long the handler took; nothing if it was not started.
+    /// How long the handler ran; `None` if it was not started or was cancelled.
     pub(crate) run_time: Option<Duration>,
 }
 
@@ -34,16 +35,17 @@ impl PendingUpdate {
         PendingUpdate { runner, update, run_time: None, claim }
     }
 
-    /// A task that is given back.
+    /// Releases a task: another worker may claim it at once, and no attempt is counted.
     pub(crate) fn released(runner: usize, claim: Arc<InFlight>) -> Self {
         Self::new(runner, claim, Disposition::Released, false)
     }
 }
 
-/// Where verdicts wait for the dispatcher.
+/// Outcomes that wait for the dispatcher.
 #[derive(Default)]
 pub(crate) struct CompletionQueue {
     pending: Mutex<Vec<PendingUpdate>>,
+    /// At this length the dispatcher is woken and stores them without waiting for more.
     pub(crate) flush_threshold: AtomicUsize,
 }
 
@@ -66,7 +68,7 @@ impl CompletionQueue {
         *lock = pending;
     }
 
-    /// Puts one in. Says whether the dispatcher should come for it now.
+    /// Adds an outcome. Returns whether the dispatcher must be woken.
     fn put(&self, pending: PendingUpdate) -> bool {
         let mut lock = self.lock();
         lock.push(pending);
@@ -75,7 +77,7 @@ impl CompletionQueue {
     }
 }
 
-/// One task on its way through its pool.
+/// One run of a task on its pool.
 pub(crate) struct Execution {
     pub(crate) signals: Arc<DispatcherSignals>,
     pub(crate) completions: Arc<CompletionQueue>,
@@ -85,7 +87,7 @@ pub(crate) struct Execution {
 }
 
 impl Execution {
-    /// Runs the handler, puts its disposition into the completions, and tells the pool how it went.
+    /// Runs the handler, queues the outcome, and returns the handler's result to the pool.
     pub(crate) fn run(self, context: &Context) -> TaskResult<()> {
         let _inside = self.signals.enter();
         if self.signals.is_stopping() || self.claim.cancel_token.is_cancelled() {
@@ -126,9 +128,9 @@ impl Execution {
         result
     }
 
-    /// Whether the handler may be started. Asks the store where the claim may have been lost unnoticed, because this
-    /// process was stopped; the disposition of a task that may not be started is on its way. Where the start must be known
-    /// for certain, it is logged.
+    /// Whether the handler may be started; if not, the outcome is queued. Checks the claim in the store if the lease is
+    /// more than half over, because this process may have been suspended. Writes the start to the start log if it must be
+    /// known before the handler runs.
     fn may_start(&self) -> bool {
         let (claim, store) = (&self.claim, &self.signals.store);
         let ClaimedTask { id, token, .. } = &claim.task;
@@ -143,13 +145,13 @@ impl Execution {
                 claim.set_recorded();
                 true
             }
-            // Refused again when it is settled, and counted there.
+            // The claim is lost: the store refuses this outcome, and the task is counted as lost then.
             Ok(false) => {
                 self.complete(Disposition::Released, false);
                 false
             }
             Err(error) => {
-                tracing::warn!(task = id, %error, "a start could not be recorded; trying again later");
+                tracing::warn!(task = id, %error, "cannot record the start of a task; retrying in 1 s");
                 self.complete(Disposition::Postponed(now.1.plus(Duration::from_secs(1))), false);
                 false
             }
@@ -159,14 +161,14 @@ impl Execution {
     fn outcome(&self, result: &TaskResult<()>, task_result: Option<String>) -> Disposition {
         match result {
             Ok(()) => Disposition::Completed(task_result),
-            // We told it to stop: whatever it says, this was no fair attempt.
+            // An error after cancellation does not count as an attempt.
             Err(_) if self.claim.cancel_token.is_cancelled() => Disposition::Released,
             Err(error) => self.runner.kind.classify(&self.claim.task, error, self.signals.store.now()),
         }
     }
 
     fn complete(&self, disposition: Disposition, checkpointed: bool) {
-        // A run that was stopped says nothing about how long others take.
+        // A cancelled run does not show how long handlers take.
         let run_time = self.claim.end().filter(|_| disposition != Disposition::Released);
         let pending = PendingUpdate {
             run_time,
@@ -178,12 +180,13 @@ impl Execution {
     }
 }
 
-/// A handler that stopped because its time was over failed for that reason, not because somebody stopped it.
+/// Replaces the error of a handler that was cancelled by its timeout with one that names the timeout.
 fn as_timeout(error: TaskError, context: &Context, timeout: Option<Duration>) -> TaskError {
     let over = context.remaining().is_some_and(|left| left.is_zero());
     match timeout {
         Some(limit) if over && matches!(error.cause(), Cause::Cancelled) => {
-            let mut timed_out = TaskError::transient(format!("the attempt took longer than its {limit:?}"));
+            let mut timed_out =
+                TaskError::transient(format!("the attempt exceeded its timeout of {limit:?}"));
             if let Some(step) = error.step() {
                 timed_out = timed_out.with_step(step);
             }
@@ -193,7 +196,8 @@ fn as_timeout(error: TaskError, context: &Context, timeout: Option<Duration>) ->
     }
 }
 
-/// Failures of what a task calls open the breaker; what was wrong with the task itself does not.
+/// Counts transient errors and panics as failures of the breaker; permanent errors, which are the task's own, do not
+/// open it.
 fn report_to_breaker(permit: Option<Permit>, result: &TaskResult<()>) {
     let Some(permit) = permit else { return };
     match result {

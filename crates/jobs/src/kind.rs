@@ -1,6 +1,6 @@
-//! A kind of task: what runs it, and under which settings.
+//! Kinds of tasks: the handler of a kind and its settings.
 //!
-//! Owns the settings and their defaults, and the judgement of a failed attempt by its error's class.
+//! Owns the settings and their defaults, and the outcome of a failed attempt by the class of its error.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ type Handler = dyn Fn(&TaskContext<'_>) -> TaskResult<()> + Send + Sync;
 type Cleanup = dyn Fn(&DeadLetter) -> TaskResult<()> + Send + Sync;
 type Rebuild = dyn Fn(&DeadLetter) -> Result<NewTask, String> + Send + Sync;
 
-/// How tasks of one kind are run: by which handler, on how many workers, with what patience.
+/// Defines how tasks of one kind are run: the handler, the number of workers, timeouts and retries.
 ///
 /// ```
-/// use gristmill_jobs::Kind;
+/// use gristmill_jobs::TaskKind;
 /// use gristmill_pool::Retry;
 /// use std::time::Duration;
 ///
-/// let kind = Kind::new("resize", |work| {
-///     let path: String = work.parse()?;
-///     println!("attempt {} at {path}", work.attempt());
+/// let kind = TaskKind::new("resize", |task| {
+///     let path: String = task.parse()?;
+///     println!("attempt {} at {path}", task.attempt());
 ///     Ok(())
 /// })
 /// .workers(2)
 /// .timeout(Duration::from_secs(60))
-/// .retry(Retry::exponential(5, Duration::from_secs(1)).cap(Duration::from_secs(600)));
+/// .retry(Retry::exponential(5, Duration::from_secs(1)).max_delay(Duration::from_secs(600)));
 /// assert_eq!(kind.name(), "resize");
 /// ```
 #[derive(Clone)]
@@ -49,16 +49,16 @@ pub struct TaskKind {
     pub(crate) breaker: Option<Breaker>,
     pub(crate) cleanup: Option<Arc<Cleanup>>,
     pub(crate) rebuild: Option<Arc<Rebuild>>,
-    /// The limit that a handler applies by itself, unless a payload says otherwise.
+    /// Timeout that the handler applies itself, unless the payload sets another.
     pub(crate) own_timeout: Option<Duration>,
 }
 
 impl TaskKind {
-    /// Tasks of the kind `name`, run by `handler`: as many at a time as there are cores, five attempts with
-    /// waits from a second to ten minutes, no time limit.
+    /// Creates the kind `name`, whose tasks are run by `handler`. Defaults: one worker for each core, five attempts with
+    /// delays from one second to ten minutes, no timeout.
     ///
-    /// The handler's return value decides: `Ok` completes the task; a transient or partial error has it tried
-    /// again later; a permanent one, a panic, or the last attempt makes it a dead letter.
+    /// The handler's return value decides the outcome: `Ok` completes the task; a transient or partial error is retried
+    /// later; a permanent error, a panic, or the last failed attempt makes it a dead letter.
     pub fn new(
         name: &str,
         handler: impl Fn(&TaskContext<'_>) -> TaskResult<()> + Send + Sync + 'static,
@@ -79,64 +79,63 @@ impl TaskKind {
         }
     }
 
-    /// Its name.
+    /// Name of the kind, as tasks in the store have it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many run at a time in this process.
+    /// Sets how many tasks run at a time in this process; default: the number of cores.
     #[must_use]
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = count;
         self
     }
 
-    /// How many may be claimed at a time in all processes on the store together.
+    /// Limits how many tasks are claimed at a time by all processes that use the store; default: no limit.
     #[must_use]
     pub fn max_running(mut self, count: usize) -> Self {
         self.max_running = Some(count);
         self
     }
 
-    /// How long a worker may be silent before its tasks go to others; without this, as the runner says.
+    /// Sets how long a claim is valid without a heartbeat; default: [`lease`](crate::RunnerBuilder::lease) of the runner.
     #[must_use]
     pub fn lease(mut self, length: Duration) -> Self {
         self.lease = Some(length);
         self
     }
 
-    /// How long one attempt may take: longer than nothing, or the runner does not start.
+    /// Limits the duration of one attempt; default: no limit. A runner does not start if it is zero.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
     }
 
-    /// Notes each start in a file before the handler runs, so that it is known even if the process is killed at once.
-    /// Without this a start is recorded when its handler has run for a tenth of a second, unless a worker died with the
-    /// task before.
+    /// Writes each start to a file before the handler runs, so that it is known even if the process is killed at once. By
+    /// default a start is recorded after the handler has run for 100 ms, unless a worker died with the task before.
     #[must_use]
     pub fn log_starts(mut self) -> Self {
         self.logs_starts = true;
         self
     }
 
-    /// How often, and after how long, a failed task is tried again.
+    /// Sets the number of attempts and the delays between them.
     #[must_use]
     pub fn retry(mut self, policy: Retry) -> Self {
         self.retry = policy;
         self
     }
 
-    /// Stops trying for a while what keeps failing. Tasks wait meanwhile; it costs them no attempt.
+    /// Adds a circuit breaker. While it is open, tasks wait in the store, and no attempt is counted.
     #[must_use]
     pub fn breaker(mut self, breaker: Breaker) -> Self {
         self.breaker = Some(breaker);
         self
     }
 
-    /// Called when a task was given up, to put right what it left half-done. It may be called again for the
-    /// same letter, after a crash or when it fails.
+    /// Sets a function that cleans up after a task that has become a dead letter. It is called again for the same dead
+    /// letter if it fails or the process crashes.
     #[must_use]
     pub fn on_exhausted(
         mut self,
@@ -146,7 +145,7 @@ impl TaskKind {
         self
     }
 
-    /// Makes the task again from its dead letter; without this, with the payload that the letter kept.
+    /// Sets how a task is rebuilt from its dead letter; by default it gets the payload that the dead letter has.
     #[must_use]
     pub fn rebuild_with(
         mut self,
@@ -156,7 +155,7 @@ impl TaskKind {
         self
     }
 
-    /// What a failed attempt means for its task.
+    /// Outcome of a task whose attempt failed with `error`.
     pub(crate) fn classify(&self, task: &ClaimedTask, error: &TaskError, now: UtcTime) -> Disposition {
         let failed = task.attempts.saturating_add(1);
         let max_attempts = task.max_attempts.unwrap_or_else(|| self.retry.max_attempts());
@@ -174,7 +173,7 @@ impl TaskKind {
     }
 }
 
-/// Reasons are shown in tables; all of it stands in the details.
+/// The first line of an error, up to 500 characters, for tables; the details have all of it.
 fn one_line(error: &TaskError) -> String {
     let text = error.to_string();
     let line: String = text.lines().next().unwrap_or_default().chars().take(500).collect();
@@ -197,7 +196,7 @@ fn details(error: &TaskError, failed: u32, max_attempts: u32) -> String {
     if let Cause::Panic { backtrace, .. } = error.cause() {
         text.push_str(&format!("\n\nbacktrace:\n{backtrace}"));
     }
-    // Bounded: a dead letter is read by people, and there may be many.
+    // At most 64 KiB, because there may be many dead letters.
     let end = text.char_indices().map(|(at, _)| at).find(|at| *at >= 64 << 10).unwrap_or(text.len());
     text.truncate(end);
     text

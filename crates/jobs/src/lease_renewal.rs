@@ -67,7 +67,8 @@ pub(crate) fn renew_leases(
             continue;
         }
         // A task that was settled meanwhile is not lost.
-        let is_held = runner.claims().all().get(&claim.task.id).is_some_and(|other| Arc::ptr_eq(other, claim));
+        let is_held =
+            runner.claims().all().get(&claim.task.id).is_some_and(|other| Arc::ptr_eq(other, claim));
         if is_held {
             tracing::warn!(task = claim.task.id, ?result, "the lease is lost; the handler is cancelled");
             claim.cancel_token.cancel();

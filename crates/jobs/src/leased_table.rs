@@ -1,7 +1,7 @@
-//! The lines of the protocol: scan and hash jobs, thumbnails, their clean-up, care of the log.
+//! Sources for the tables of the protocol: scan and hash jobs, thumbnails, thumbnail clean-up, WAL checkpoints.
 //!
-//! Owns what they have in common: a row is claimed, run by a handler under a lease, and finished. Their rows are
-//! few and long, so each is claimed and finished by itself. What a table does differently stands in `tables`.
+//! Owns what they have in common: a row is claimed, run by a handler under a lease, and finished. Rows are few and take
+//! long, so each is claimed and finished by its own transaction. What is specific to a table is in `shared_tables`.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,16 +16,16 @@ use crate::in_flight::CancelToken;
 use crate::signals::DispatcherSignals;
 use crate::source::{LeaseRenewer, PollMode, PollResult, WorkSource};
 
-/// A line with nothing to do is asked no more often than this, however busy others are.
+/// A table without claimable rows is polled no more often than this while other sources are busy.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// And this often when it holds a row that cannot be read.
+/// A table with a row that cannot be read is polled at this interval.
 const UNREADABLE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A row of the protocol, while it runs.
+/// A running row of a table of the protocol, passed to its handler.
 ///
-/// A long handler asks [`is_cancelled`](Self::is_cancelled) from time to time: its lease may be lost, its row called
-/// off, or the worker about to stop. It then returns [`TaskError::cancelled`](gristmill_pool::TaskError::cancelled).
+/// A long handler must call [`is_cancelled`](Self::is_cancelled) regularly, and return
+/// [`TaskError::cancelled`](gristmill_pool::TaskError::cancelled) if it is.
 pub struct RowContext<'a, R> {
     row: &'a R,
     claimed: &'a ClaimedRow<R>,
@@ -33,33 +33,33 @@ pub struct RowContext<'a, R> {
 }
 
 impl<R> RowContext<'_, R> {
-    /// The row, as it was when it was claimed.
+    /// The row as it was claimed.
     pub fn row(&self) -> &R {
         self.row
     }
 
-    /// Whether to stop.
+    /// Whether the handler should return: the lease is lost, the row was cancelled, or the worker stops.
     pub fn is_cancelled(&self) -> bool {
         self.claimed.cancel_token.is_cancelled()
     }
 
-    /// Waits until the handler should stop, at most so long. Says whether it should.
+    /// Waits up to `limit` until the row is cancelled. Returns whether it is.
     pub fn wait_cancelled(&self, limit: Duration) -> bool {
         self.claimed.cancel_token.wait(limit)
     }
 
-    /// Notes how far it is: items done, and the part of the whole from 0 to 1. Written with the next heartbeat.
-    pub fn progress(&self, items: u64, part: f64) {
-        let part = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
-        *lock(&self.claimed.progress) = (items, part);
+    /// Sets the progress: items done, and the fraction of the whole from 0 to 1. It is stored by the next heartbeat.
+    pub fn progress(&self, items: u64, fraction: f64) {
+        let fraction = if fraction.is_nan() { 0.0 } else { fraction.clamp(0.0, 1.0) };
+        *lock(&self.claimed.progress) = (items, fraction);
     }
 
-    /// The token of the claim, which writes of the row's owner carry.
+    /// Token of the claim, which the owner's writes to the row must have.
     pub fn token(&self) -> &Token {
         &self.claimed.token
     }
 
-    /// The store the row came from.
+    /// The store that the row was claimed from.
     pub fn store(&self) -> &Store {
         self.store
     }
@@ -71,7 +71,7 @@ impl<R: fmt::Debug> fmt::Debug for RowContext<'_, R> {
     }
 }
 
-/// A claimed row.
+/// A row in flight: claimed, and not yet finished.
 pub(crate) struct ClaimedRow<R> {
     pub(crate) row: R,
     pub(crate) token: Token,
@@ -85,19 +85,18 @@ impl<R> ClaimedRow<R> {
     }
 }
 
-/// What one table does differently.
+/// Operations on the rows of one table.
 pub(crate) trait LeasedRows: Send + Sync + 'static {
     type Row: Send + Sync + 'static;
     type Output: Send + 'static;
 
-    /// How many run at a time in this process.
+    /// Maximum number of rows that run at a time in this process.
     fn workers(&self) -> usize;
     fn name(&self) -> &'static str;
-    /// Whether the protocol has heartbeats for its rows. If not, its leases are long.
+    /// Whether the protocol has heartbeats for its rows. If not, leases are at least 300 seconds long.
     fn has_heartbeat(&self) -> bool {
         true
     }
-    /// The id of a row, as text.
     fn id(row: &Self::Row) -> String;
     fn recover(&self, store: &Store, held: HeldLeases) -> Result<usize, Error>;
     fn claim(&self, store: &Store, token: &Token, lease: Duration) -> Result<Option<Self::Row>, Error>;
@@ -107,7 +106,7 @@ pub(crate) trait LeasedRows: Send + Sync + 'static {
         claimed: &ClaimedRow<Self::Row>,
         lease: Duration,
     ) -> Result<HeartbeatResult, Error>;
-    /// Whether the row is still the claimed's own. A row that was cancelled is not.
+    /// Whether the claim still holds the row. It does not if the row was cancelled.
     fn is_held(&self, _: &Store, _: &ClaimedRow<Self::Row>) -> Result<bool, Error> {
         Ok(true)
     }
@@ -123,10 +122,10 @@ pub(crate) trait LeasedRows: Send + Sync + 'static {
 
 type InFlightRows<R> = Mutex<Vec<Arc<ClaimedRow<R>>>>;
 
-/// How a handler ended; nothing when it never started.
+/// A row and the result of its handler; `None` if that was not started.
 type EndedRow<T> = (Arc<ClaimedRow<<T as LeasedRows>::Row>>, Option<TaskResult<<T as LeasedRows>::Output>>);
 
-/// One table's line.
+/// The source of one table's rows.
 pub(crate) struct LeasedTable<T: LeasedRows> {
     signals: Arc<DispatcherSignals>,
     worker: WorkerId,
@@ -136,7 +135,7 @@ pub(crate) struct LeasedTable<T: LeasedRows> {
     in_flight: Arc<InFlightRows<T::Row>>,
     ended: Arc<Mutex<Vec<EndedRow<T>>>>,
     next_poll: Instant,
-    /// A mode was asked for, and not taken yet.
+    /// A claim was requested and has been deferred.
     poll_pending: bool,
 }
 
@@ -173,14 +172,14 @@ impl<T: LeasedRows> LeasedTable<T> {
         })
     }
 
-    /// Writes down how handlers ended.
+    /// Stores the results of handlers that have ended.
     fn settle(&mut self) -> Result<usize, Error> {
         let mut settled = 0;
         loop {
             let Some((claimed, result)) = lock(&self.ended).pop() else { return Ok(settled) };
             let store = &self.signals.store;
             let written = match &result {
-                // We told it to stop: whatever it says, this was no fair attempt.
+                // An error after cancellation does not count as an attempt.
                 Some(Err(_)) | None if claimed.cancel_token.is_cancelled() || result.is_none() => {
                     self.table.release(store, &claimed)
                 }
@@ -189,9 +188,13 @@ impl<T: LeasedRows> LeasedTable<T> {
             };
             match written {
                 Ok(()) => {}
-                // Somebody else's now, or called off.
+                // Another worker has claimed the row, or it was cancelled.
                 Err(Error::Conflict(reason) | Error::NotFound(reason)) => {
-                    tracing::warn!(table = self.table.name(), reason, "a result was refused");
+                    tracing::warn!(
+                        table = self.table.name(),
+                        reason,
+                        "the store refused the result of a row"
+                    );
                 }
                 Err(error) => {
                     lock(&self.ended).push((claimed, result));
@@ -203,7 +206,7 @@ impl<T: LeasedRows> LeasedTable<T> {
         }
     }
 
-    /// Claims one row after another while there is room.
+    /// Claims rows until every worker has one.
     fn claim(&mut self) -> Result<usize, Error> {
         let mut claimed = 0;
         while lock(&self.in_flight).len() < self.table.workers() {
@@ -228,7 +231,7 @@ impl<T: LeasedRows> LeasedTable<T> {
             let _inside = signals.enter();
             let result = (!signals.is_stopping()).then(|| {
                 let context = RowContext { row: &claimed.row, claimed: &claimed, store: &signals.store };
-                // A panic costs the row, with its reason, and nothing else.
+                // A panic fails this row only.
                 catch_panic(|| table.run(&context, &claimed.token)).inspect_err(|error| {
                     if let Cause::Panic { message, backtrace } = error.cause() {
                         tracing::error!(table = table.name(), message, %backtrace, "a handler panicked");
@@ -239,14 +242,14 @@ impl<T: LeasedRows> LeasedTable<T> {
             signals.wake();
             Ok(())
         });
-        // Refused only by a pool that is closed, when nobody waits for the row any more either.
+        // Fails only if the pool is closed, after the runner has ended.
         drop(self.pool.submit_task(task));
     }
 }
 
 impl<T: LeasedRows> WorkSource for LeasedTable<T> {
     fn recover(&mut self) -> Result<(), Error> {
-        // Only the dispatcher claims and settles, so what is held does not change meanwhile.
+        // Only the dispatcher claims and settles, so the held rows do not change during recovery.
         let claimed: Vec<_> = lock(&self.in_flight).clone();
         let held = HeldLeases::new(
             &self.worker,
@@ -257,7 +260,7 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
             tracing::warn!(
                 table = self.table.name(),
                 recovered,
-                "workers have gone silent; their rows are free again"
+                "leases of dead workers have expired; their rows are released"
             );
         }
         Ok(())
@@ -275,9 +278,9 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
             return Ok(PollResult { settled, claimed: 0, polled: !self.poll_pending || unreadable });
         }
         let claimed = match self.claim() {
-            // A row that somebody else wrote and we cannot read stops this line, for a while, and no other.
+            // A row that another program wrote and that cannot be read pauses this table, and no other source.
             Err(error @ Error::Malformed(_)) => {
-                tracing::error!(table = self.table.name(), %error, "no row can be claimed; looking again later");
+                tracing::error!(table = self.table.name(), %error, "cannot read a claimable row; retrying in 30 s");
                 self.poll_pending = false;
                 self.next_poll = now + UNREADABLE_RETRY_INTERVAL;
                 return Ok(PollResult { settled, claimed: 0, polled: true });
@@ -307,7 +310,7 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
             .collect();
         for claimed in claimed {
             if !self.table.is_held(&self.signals.store, &claimed)? {
-                tracing::info!(table = self.table.name(), "a row was cancelled; its handler is stopped");
+                tracing::info!(table = self.table.name(), "a row was cancelled; its handler is cancelled");
                 claimed.cancel_token.cancel();
             }
         }
@@ -344,7 +347,7 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
     }
 }
 
-/// Keeps the leases of one table's rows.
+/// Renews the leases of one table's rows.
 struct RowLeaseRenewer<T: LeasedRows> {
     store: Store,
     table: Arc<T>,
@@ -360,7 +363,7 @@ impl<T: LeasedRows> LeaseRenewer for RowLeaseRenewer<T> {
 
     fn renew(&mut self) -> Result<(), Error> {
         let interval = self.lease / 10;
-        // Sooner than usual if this fails: the leases go on running.
+        // Retry early if this fails, because the leases have not been renewed.
         self.due = Instant::now() + interval / 4;
         let claimed: Vec<_> = lock(&self.in_flight).clone();
         for claimed in claimed {
@@ -372,7 +375,7 @@ impl<T: LeasedRows> LeaseRenewer for RowLeaseRenewer<T> {
                 tracing::warn!(
                     table = self.table.name(),
                     ?result,
-                    "a lease is lost; its handler is told to stop"
+                    "the lease is lost; the handler is cancelled"
                 );
                 claimed.cancel_token.cancel();
             }

@@ -1,7 +1,7 @@
-//! The runner: how it is set up, started and stopped.
+//! The runner: how it is configured, started and stopped.
 //!
-//! Owns its two threads, one that claims and settles (the dispatcher) and one that keeps leases, and the order of
-//! the sources between them.
+//! Owns its two threads, the dispatcher, which claims and settles, and the heartbeat thread, which renews leases, and the
+//! order in which sources are polled.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,13 +31,13 @@ use crate::source::{LeaseRenewer, WorkSource};
 use crate::stats::{RunSummary, RunnerStats};
 use crate::task_source::{RunnerSettings, TaskSource};
 
-/// Without a lease to keep, the thread for it looks up this often.
+/// The heartbeat thread wakes this often if there are no leases to renew.
 const IDLE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long a stop may take for workers that are about to end.
+/// How long a stop waits for the threads of pools whose tasks have been released.
 const THREAD_EXIT_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// How a runner is set up.
+/// Configures and starts a runner.
 pub struct RunnerBuilder {
     store: Store,
     name: String,
@@ -48,12 +48,12 @@ pub struct RunnerBuilder {
     cleanups: Option<Handler<CleanupRow, ()>>,
 }
 
-/// Durable work on bounded pools. See the [crate](crate).
+/// Entry point for running durable tasks on bounded pools; see the [crate](crate).
 #[derive(Debug)]
 pub struct Runner(());
 
 impl Runner {
-    /// A runner for what lies in `store`.
+    /// Configures a runner of the tasks in `store`.
     pub fn builder(store: Store) -> RunnerBuilder {
         let settings = RunnerSettings {
             queues: vec![DEFAULT_QUEUE.to_owned()],
@@ -75,59 +75,59 @@ impl Runner {
 }
 
 impl RunnerBuilder {
-    /// What the worker's name begins with, for people: a host and a process, say. The rest of it is new with
-    /// every start.
+    /// Sets the beginning of the worker's name, for example a host and a process; default: `pid` and the process id. The
+    /// rest of the name is new with every start.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Which queues to serve, the most important first; `default` without this.
+    /// Sets the queues to serve, the most important first; default: `default`.
     #[must_use]
     pub fn queues<S: Into<String>>(mut self, queues: impl IntoIterator<Item = S>) -> Self {
         self.settings.queues = queues.into_iter().map(Into::into).collect();
         self
     }
 
-    /// How long a worker may be silent before its tasks go to others, unless their kind says otherwise; 300
-    /// seconds without this. Heartbeats come ten times as often.
+    /// Sets how long a claim is valid without a heartbeat, unless the kind sets it; default: 300 seconds, minimum: 100 ms.
+    /// Heartbeats are sent every tenth of it.
     #[must_use]
     pub fn lease(mut self, length: Duration) -> Self {
         self.settings.lease = length;
         self
     }
 
-    /// How many workers may die with a task before it is a poison pill; 3 without this.
+    /// Sets after how many crashes of its worker a task becomes a dead letter (a poison pill); default: 3.
     #[must_use]
     pub fn max_crashes(mut self, count: u32) -> Self {
         self.settings.max_crashes = count;
         self
     }
 
-    /// Forgets finished tasks after this time; `None`, the default, keeps them.
+    /// Deletes finished tasks after this time; `None`, the default, keeps them.
     #[must_use]
     pub fn retain_finished(mut self, time: Option<Duration>) -> Self {
         self.settings.retain_finished = time;
         self
     }
 
-    /// Takes the time of handlers' timeouts from another clock: a
-    /// [`ManualClock`](gristmill_pool::clock::ManualClock) in tests. Leases and schedules go by the store's clock.
+    /// Sets the clock for handlers' timeouts, for example a [`ManualClock`](gristmill_pool::clock::ManualClock) in tests.
+    /// Leases and schedules use the store's clock.
     #[must_use]
     pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
         self.settings.clock = clock.into();
         self
     }
 
-    /// Runs tasks of this kind.
+    /// Registers a kind whose tasks the runner claims.
     #[must_use]
     pub fn kind(mut self, kind: TaskKind) -> Self {
         self.kinds.push(kind);
         self
     }
 
-    /// Runs the scan and hash jobs of the protocol, one at a time. Without this they are left to others.
+    /// Runs the scan and hash jobs of the protocol, one at a time. Without a handler they are not claimed.
     #[must_use]
     pub fn on_job(
         mut self,
@@ -137,8 +137,8 @@ impl RunnerBuilder {
         self
     }
 
-    /// Makes thumbnails, at most so many at a time over all workers. A handler that fails may name the protocol's
-    /// error code (`THUMB_…`) as the failed step.
+    /// Creates thumbnails. `limits` apply to all workers together. A handler that fails may name the protocol's error code
+    /// (`THUMB_…`) as the failed step.
     #[must_use]
     pub fn on_thumbnail(
         mut self,
@@ -149,7 +149,7 @@ impl RunnerBuilder {
         self
     }
 
-    /// Cleans up after groups of thumbnails.
+    /// Cleans up groups of thumbnails. Without a handler the clean-ups are not claimed.
     #[must_use]
     pub fn on_cleanup(
         mut self,
@@ -162,14 +162,14 @@ impl RunnerBuilder {
     fn check(&self) -> Result<(), Error> {
         let setting = |text: String| Err(Error::Setting(text));
         if self.settings.queues.is_empty() {
-            return setting("no queue to serve: name at least one".to_owned());
+            return setting("no queue to serve; expected: at least one".to_owned());
         }
         let leases = self.kinds.iter().filter_map(|kind| kind.lease).chain([self.settings.lease]);
         if let Some(short) = leases.into_iter().find(|lease| *lease < Duration::from_millis(100)) {
-            return setting(format!("a lease of {short:?} is too short; 100 ms or more is legal"));
+            return setting(format!("a lease of {short:?} is too short; expected: 100 ms or more"));
         }
         if self.settings.max_crashes == 0 {
-            return setting("max_crashes is 0; 1 or more is legal".to_owned());
+            return setting("max_crashes is 0; expected: 1 or more".to_owned());
         }
         for (index, kind) in self.kinds.iter().enumerate() {
             let name = kind.name();
@@ -178,24 +178,24 @@ impl RunnerBuilder {
             }
             if [kind.timeout, kind.own_timeout].contains(&Some(Duration::ZERO)) {
                 return setting(format!(
-                    "the kind {name:?} has a timeout of 0s; a longer one, or none, is legal"
+                    "the kind {name:?} has a timeout of 0s; expected: a longer one, or none"
                 ));
             }
             if kind.max_running == Some(0) {
-                return setting(format!("the kind {name:?} may run at most 0 tasks; 1 or more is legal"));
+                return setting(format!("the kind {name:?} may run at most 0 tasks; expected: 1 or more"));
             }
         }
         Ok(())
     }
 
-    /// Starts to work, in threads of its own.
+    /// Checks the settings and starts the runner's threads.
     pub fn start(self) -> Result<RunnerHandle, Error> {
         self.check()?;
         let RunnerBuilder { store, name, settings, kinds, jobs, thumbnails, cleanups } = self;
         let signals = Arc::new(DispatcherSignals::new(store.clone()));
         let worker = WorkerId::new(&name);
         let watcher = store.watch()?;
-        // In the order of the protocol: this is the order in which work is polled for.
+        // In the order of the protocol, which is the order in which sources are polled.
         let mut sources = Sources {
             signals: signals.clone(),
             worker: worker.clone(),
@@ -238,7 +238,7 @@ impl RunnerBuilder {
                 let _inside = signals.enter();
                 let dispatcher =
                     Dispatcher::new(signals.clone(), sources, watcher, presence, recovery_interval);
-                // Whoever waits for the runner has to learn that it is gone, whatever became of it.
+                // Callers that wait for the runner must be woken even if the dispatcher panics.
                 let result = catch_unwind(AssertUnwindSafe(|| dispatcher.run()))
                     .unwrap_or_else(|_| Err(Error::Thread("the dispatcher panicked".to_owned())));
                 heartbeat_stop.cancel();
@@ -260,7 +260,7 @@ impl fmt::Debug for RunnerBuilder {
     }
 }
 
-/// The sources of the protocol, as they are set up.
+/// Collects the sources of the protocol's tables and their lease renewers.
 struct Sources {
     signals: Arc<DispatcherSignals>,
     worker: WorkerId,
@@ -280,13 +280,14 @@ impl Sources {
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-    thread.map_err(|error| Error::Thread(format!("cannot start a thread: {error}")))
+    thread.map_err(|error| Error::Thread(format!("cannot start the thread {name}: {error}")))
 }
 
-/// A runner at work. Dropping it stops it, and waits for what runs; [`stop`](Self::stop) does so with a deadline.
+/// Controls a running runner. Dropping the handle stops the runner and waits until its tasks have ended;
+/// [`stop`](Self::stop) does so with a deadline.
 ///
-/// Inside a handler of the same runner nothing can wait for its end: a drop there stops the runner and returns at once,
-/// and the methods that wait fail with [`Error::Inside`].
+/// A handler of the same runner cannot wait for it: there, a drop stops the runner and returns at once, and the methods
+/// that wait fail with [`Error::Inside`].
 pub struct RunnerHandle {
     signals: Arc<DispatcherSignals>,
     worker: WorkerId,
@@ -295,7 +296,7 @@ pub struct RunnerHandle {
 }
 
 impl RunnerHandle {
-    /// The worker's name, new with this start.
+    /// Name of the worker, which is new with every start.
     pub fn worker(&self) -> &str {
         self.worker.name()
     }
@@ -307,21 +308,21 @@ impl RunnerHandle {
         self.signals.wait_idle(WaitFor::Idle)
     }
 
-    /// Waits until nothing that this runner can claim is due, and nothing runs. Retries that wait for their time are
-    /// not waited for.
+    /// Waits until no task that this runner can claim is due or running. Tasks that wait for a later retry are not waited
+    /// for.
     pub fn wait_no_due_tasks(&self) -> Result<(), Error> {
         self.signals.check_outside_handler("wait_no_due_tasks")?;
         self.signals.wait_idle(WaitFor::NoDueTasks)
     }
 
-    /// Waits, at most so long, for the runner to end by itself, which it does when its store fails for good.
-    /// Nothing when it has not.
+    /// Waits up to `limit` until the runner has ended. It ends by itself only when the store fails permanently. Returns
+    /// `None` if it has not ended.
     pub fn wait_ended(&self, limit: Duration) -> Option<Result<(), Error>> {
         self.signals.wait_ended(Some(limit))
     }
 
-    /// Claims nothing more, lets what runs finish, and returns within the deadline. Its last tenth, at most a
-    /// second, is for handlers to stop in; what has not stopped by then goes back to the queue.
+    /// Stops the runner: nothing more is claimed, running handlers finish, and the call returns within the deadline. In the
+    /// last tenth of it, at most one second, handlers are cancelled; tasks whose handler does not end in time are released.
     pub fn stop(&self, deadline: Duration) -> Result<RunSummary, Error> {
         let end = Instant::now().checked_add(deadline);
         self.signals.stop(deadline);
@@ -329,11 +330,11 @@ impl RunnerHandle {
         let ended = self.signals.wait_ended(None).unwrap_or(Ok(()));
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // Panics are logged where they happen; there is nothing to add here.
+            // A panic has been logged already.
             drop(thread.join());
         }
-        // What still runs has been released: it is not waited for. A moment, one for all of them and within the deadline,
-        // for threads that are about to end.
+        // Tasks that still run have been released and are not waited for. All pools together have a short time, within
+        // the deadline, for threads that are about to end.
         let moment = Instant::now() + THREAD_EXIT_TIMEOUT;
         let end = end.map_or(moment, |end| end.min(moment));
         self.runners.iter().for_each(|runner| runner.pool.cancel());
@@ -343,7 +344,7 @@ impl RunnerHandle {
         ended.map(|()| RunSummary::of(&self.runners))
     }
 
-    /// Counters and durations, by kind.
+    /// Returns the counters of the tasks and pools, by kind.
     pub fn stats(&self) -> RunnerStats {
         RunnerStats::of(self.worker(), &self.runners)
     }
@@ -353,11 +354,11 @@ impl Drop for RunnerHandle {
     fn drop(&mut self) {
         let running = !self.threads.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         if running && self.signals.check_outside_handler("drop").is_err() {
-            // The runner ends by itself when this handler has.
+            // The runner ends after this handler.
             return self.signals.stop(Duration::MAX);
         }
         if running && let Err(error) = self.stop(Duration::MAX) {
-            tracing::error!(%error, "a runner ended with an error");
+            tracing::error!(%error, "the runner ended with an error");
         }
     }
 }
@@ -368,8 +369,8 @@ impl fmt::Debug for RunnerHandle {
     }
 }
 
-/// Keeps leases until told that it is heartbeat_stop. A thread of its own: neither a handler that never yields nor a
-/// dispatcher that waits for the disk keeps it from its work.
+/// Body of the thread `jobs-heartbeat`: renews the leases of every source when they are due. Neither a handler that never
+/// yields nor a dispatcher that waits for the disk can delay it.
 fn renew_leases_until_stopped(mut sources: Vec<Box<dyn LeaseRenewer>>, heartbeat_stop: &CancelToken) {
     loop {
         let next =
@@ -380,7 +381,7 @@ fn renew_leases_until_stopped(mut sources: Vec<Box<dyn LeaseRenewer>>, heartbeat
         let now = Instant::now();
         for source in sources.iter_mut().filter(|source| source.due() <= now) {
             if let Err(error) = source.renew() {
-                tracing::warn!(%error, "leases could not be prolonged; trying again");
+                tracing::warn!(%error, "cannot renew leases; retrying");
             }
         }
     }

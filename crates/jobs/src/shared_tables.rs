@@ -1,4 +1,4 @@
-//! What each table of the protocol does differently: how its rows are claimed, kept and finished.
+//! The tables of the protocol, which other programs share: how the rows of each are claimed, renewed and finished.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use gristmill_store::{Error, Store};
 
 use crate::leased_table::{ClaimedRow, LeasedRows, RowContext};
 
-/// Runs a row and says what it made.
+/// A function that runs a row and returns its output.
 pub(crate) type Handler<R, M> = Box<dyn Fn(&RowContext<'_, R>) -> TaskResult<M> + Send + Sync>;
 
-/// A thumbnail that was made.
+/// Dimensions and size of a created thumbnail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThumbnailInfo {
-    /// In pixels.
+    /// Width in pixels.
     pub width: u32,
-    /// In pixels.
+    /// Height in pixels.
     pub height: u32,
-    /// The size of its file.
+    /// Size of the thumbnail's file in bytes.
     pub bytes_size: u64,
 }
 
-/// Scan and hash jobs: one at a time.
+/// Scan and hash jobs, one at a time.
 pub(crate) struct Jobs(pub(crate) Handler<JobRow, ()>);
 
 impl LeasedRows for Jobs {
@@ -90,7 +90,7 @@ impl LeasedRows for Jobs {
     }
 }
 
-/// Thumbnails, images and videos each within their limit.
+/// Thumbnails, with a limit for images and one for videos.
 pub(crate) struct Thumbnails {
     pub(crate) handler: Handler<ThumbnailRow, ThumbnailInfo>,
     pub(crate) limits: ThumbLimits,
@@ -153,13 +153,13 @@ impl LeasedRows for Thumbnails {
     }
 }
 
-/// The step that a handler names becomes the protocol's code, if it is one.
+/// The protocol's error code: the step that the handler named if it begins with `THUMB_`, otherwise a general one.
 fn code(error: &TaskError) -> String {
     let named = error.step().filter(|step| step.starts_with("THUMB_"));
     named.unwrap_or("THUMB_GENERATION_FAILED").to_owned()
 }
 
-/// Clean-up of thumbnails, a group at a time.
+/// Clean-ups of groups of thumbnails, one group at a time.
 pub(crate) struct Cleanups(pub(crate) Handler<CleanupRow, ()>);
 
 impl LeasedRows for Cleanups {
@@ -190,8 +190,8 @@ impl LeasedRows for Cleanups {
         store.cleanups().claim(token, lease)
     }
 
-    /// The protocol has no heartbeat for it: deleting some files is over long before a lease is. Whether the row
-    /// is still ours is seen when it is finished.
+    /// Does nothing, because the protocol has no heartbeat for clean-ups: deleting files takes much less time than a lease.
+    /// A lost claim is detected when the row is finished.
     fn heartbeat(
         &self,
         _: &Store,
@@ -219,8 +219,7 @@ impl LeasedRows for Cleanups {
     }
 }
 
-/// Care of the log: checkpoints that somebody asked for. No handler: the store makes them itself, and writes
-/// down what came of them.
+/// WAL checkpoints that another program requested. They have no handler: the store makes them and stores their results.
 pub(crate) struct WalCheckpoints;
 
 impl LeasedRows for WalCheckpoints {
@@ -251,7 +250,7 @@ impl LeasedRows for WalCheckpoints {
         store.wal().claim(token, lease)
     }
 
-    /// None in the protocol: a checkpoint waits for others no longer than the busy timeout.
+    /// Does nothing, because the protocol has no heartbeat for checkpoints: one waits for at most the busy timeout.
     fn heartbeat(&self, _: &Store, _: &ClaimedRow<WalRow>, _: Duration) -> Result<HeartbeatResult, Error> {
         Ok(HeartbeatResult::Kept)
     }
@@ -262,7 +261,7 @@ impl LeasedRows for WalCheckpoints {
 
     fn finish(&self, _: &Store, _: &ClaimedRow<WalRow>, result: &TaskResult<()>) -> Result<(), Error> {
         if let Err(error) = result {
-            tracing::warn!(%error, "a checkpoint could not be written down; it is tried again when its lease runs out");
+            tracing::warn!(%error, "cannot store the result of a WAL checkpoint; it is retried when its lease expires");
         }
         Ok(())
     }

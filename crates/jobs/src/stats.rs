@@ -1,4 +1,4 @@
-//! What a runner has done, for people and programs.
+//! Counters of a runner and its kinds.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,22 +8,22 @@ use serde::Serialize;
 
 use crate::kind_runner::KindRunner;
 
-/// What became of the tasks a runner had.
+/// Number of tasks that a runner has claimed, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RunSummary {
-    /// Done.
+    /// Tasks that were completed.
     pub completed: u64,
-    /// Failed, and to be tried again.
+    /// Failed attempts that are followed by a retry.
     pub retried: u64,
-    /// Given up: dead letters.
+    /// Tasks that became dead letters.
     pub dead_lettered: u64,
-    /// Given back untried.
+    /// Tasks that were released without an attempt being counted.
     pub released: u64,
-    /// Cancelled while this runner had them.
+    /// Tasks that were cancelled while this runner held them.
     pub cancelled: u64,
-    /// Lost to another worker: the lease had run out.
+    /// Tasks whose outcome was refused, because the lease had expired and another worker had claimed them.
     pub lost: u64,
-    /// Still with a handler. After a stop: none.
+    /// Tasks that are claimed and not settled; 0 after a stop.
     pub unfinished: u64,
 }
 
@@ -56,23 +56,23 @@ impl RunSummary {
     }
 }
 
-/// A runner's counters.
+/// Counters of a runner, by kind.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunnerStats {
-    /// The worker's name.
+    /// Name of the worker, which is new with every start.
     pub worker: String,
-    /// One for each kind.
+    /// One entry for each registered kind.
     pub kinds: Vec<TaskKindStats>,
 }
 
-/// The counters of one kind.
+/// Counters of one kind's tasks and of its pool.
 #[derive(Clone, Debug, Serialize)]
 pub struct TaskKindStats {
-    /// The kind.
+    /// Name of the kind.
     pub kind: String,
-    /// What became of its tasks.
+    /// Tasks of the kind, by outcome.
     pub tasks: RunSummary,
-    /// How its pool does.
+    /// Counters of the kind's pool, without placeholders that ran no task.
     pub pool: PoolStats,
 }
 
@@ -87,7 +87,7 @@ impl RunnerStats {
     }
 }
 
-/// The pool's counters of turns that had a task.
+/// The pool's counters without placeholders that had or will have no task.
 fn pool_stats(runner: &KindRunner) -> PoolStats {
     let claims = runner.claims();
     let (unused, queued_unused) = claims.unused_placeholders();

@@ -1,7 +1,7 @@
-//! What a handler sees of the task it runs.
+//! The task as its handler sees it.
 //!
-//! Owns the view and nothing else: whether to stop, which attempt this is, what earlier ones saved, what to
-//! keep. The handler's disposition is its return value.
+//! Owns access to the payload, the attempt, cancellation, checkpoints and the result. The handler's return value decides
+//! the outcome.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -16,10 +16,10 @@ use serde::de::DeserializeOwned;
 use crate::in_flight::InFlight;
 use crate::signals::DispatcherSignals;
 
-/// A task, while it runs.
+/// A running task, passed to its handler.
 ///
-/// A long handler asks [`is_cancelled`](Self::is_cancelled) from time to time: its lease may be lost, its time over,
-/// or the worker about to stop. It then returns [`TaskError::cancelled`].
+/// A long handler must call [`is_cancelled`](Self::is_cancelled) regularly, and return [`TaskError::cancelled`] if its
+/// lease is lost, its timeout has expired, or the worker stops.
 pub struct TaskContext<'a> {
     pub(crate) claim: &'a InFlight,
     pub(crate) context: &'a Context,
@@ -34,60 +34,61 @@ impl TaskContext<'_> {
         &self.claim.task
     }
 
-    /// The task's number in the store. The same in every attempt: a key for effects that must happen once.
+    /// Number of the task in the store. It is the same in every attempt, so it can key effects that must happen once.
     pub fn id(&self) -> i64 {
         self.task().id
     }
 
-    /// Its kind.
+    /// Name of the task's kind.
     pub fn kind(&self) -> &str {
         &self.task().kind
     }
 
-    /// Its payload, JSON.
+    /// Payload of the task, as JSON text.
     pub fn payload(&self) -> &str {
         &self.task().payload
     }
 
-    /// Its payload, decoded. One that does not fit is a permanent failure that says where.
+    /// Parses the payload. An error is permanent and names the place in the payload.
     pub fn parse<T: DeserializeOwned>(&self) -> TaskResult<T> {
         serde_json::from_str(self.payload())
-            .map_err(|error| TaskError::permanent(format!("the payload does not fit: {error}")))
+            .map_err(|error| TaskError::permanent(format!("cannot parse the payload: {error}")))
     }
 
-    /// What it is about, if it says.
+    /// Id of the document that the task belongs to, if it was enqueued with one.
     pub fn document_id(&self) -> Option<&str> {
         self.task().document_id.as_deref()
     }
 
-    /// Which start of the task this is, from 1: after failed attempts, after workers that died with it and workers that
-    /// stopped, as far as their starts were recorded.
+    /// Number of this start of the task, from 1. Counts failed attempts, and starts by workers that died or stopped if
+    /// these were recorded.
     pub fn attempt(&self) -> u32 {
         self.task().starts.saturating_add(1)
     }
 
-    /// Whether the task was, or may have been, started before.
+    /// Whether the task was or may have been started before.
     pub fn is_redelivered(&self) -> bool {
         self.task().was_started()
     }
 
-    /// How often it was started by a worker that died.
+    /// Number of starts by workers that died.
     pub fn crashes(&self) -> u32 {
         self.task().crashes
     }
 
-    /// The step at which the last attempt failed, if it named one.
+    /// Step at which the last attempt failed, if its error named one.
     pub fn failed_step(&self) -> Option<&str> {
         self.task().failed_step.as_deref()
     }
 
-    /// Whether to stop: the lease is lost, the time is over, or the worker stops.
+    /// Whether the handler should return: the lease is lost, the timeout has expired, the task was cancelled, or the
+    /// worker stops.
     pub fn is_cancelled(&self) -> bool {
         self.claim.cancel_token.is_cancelled() || self.context.is_cancelled()
     }
 
-    /// Waits until the task should stop, at most so long. Says whether it should. For handlers that have
-    /// nothing to do but wait; the task's timeout ends the wait too, if a moment late.
+    /// Waits up to `limit` until the task is cancelled. Returns whether it is. The task's timeout ends the wait up to
+    /// 20 ms late.
     pub fn wait_cancelled(&self, limit: Duration) -> bool {
         const POLL_INTERVAL: Duration = Duration::from_millis(20);
         let mut left = limit;
@@ -101,8 +102,8 @@ impl TaskContext<'_> {
         self.is_cancelled()
     }
 
-    /// How long something that was asked to end may take before it is made to: half of what a stop leaves us, else
-    /// five seconds, and half a second for a task that is to be cancelled.
+    /// How long a command has to end after SIGTERM: five seconds, or half a second if the task was cancelled, but at most
+    /// half of the time until the deadline of a stop.
     pub(crate) fn grace(&self) -> Duration {
         let usual = Duration::from_millis(if self.claim.is_cancel_requested() { 500 } else { 5_000 });
         let left = self
@@ -112,14 +113,14 @@ impl TaskContext<'_> {
         left.map_or(usual, |left| usual.min(left / 2))
     }
 
-    /// How much of the task's time is left, if its kind has a limit.
+    /// Time left until the timeout, if the kind has one.
     pub fn remaining(&self) -> Option<Duration> {
         self.context.remaining()
     }
 
-    /// What an earlier attempt, or this one, saved at a step.
+    /// Loads the data that an earlier attempt, or this one, saved for `step`.
     pub fn checkpoint<T: DeserializeOwned>(&self, step: &str) -> TaskResult<Option<T>> {
-        // A claim that is lost finds no checkpoints once the next owner has completed the task: that is no beginning.
+        // Checks the claim too: after the next owner has completed the task, it has no checkpoints, as if it were new.
         let saved = self
             .store
             .checkpoints()
@@ -130,12 +131,12 @@ impl TaskContext<'_> {
             return Ok(None);
         };
         serde_json::from_str(&found.data).map(Some).map_err(|error| {
-            TaskError::permanent(format!("the checkpoint of step {step:?} does not fit: {error}"))
+            TaskError::permanent(format!("cannot parse the checkpoint of step {step:?}: {error}"))
         })
     }
 
-    /// Notes that a step is done. When this returns, it is on disk: the next attempt, whoever makes it,
-    /// can go on from here.
+    /// Saves `data` for `step`. It is on disk when this returns, so the next attempt, on any worker, can continue from
+    /// there.
     pub fn save_checkpoint<T: Serialize + ?Sized>(&self, step: &str, data: &T) -> TaskResult<()> {
         let data = serde_json::to_string(data)?;
         self.checkpointed.set(true);
@@ -143,10 +144,10 @@ impl TaskContext<'_> {
         saved.map_err(|error| self.checkpoint_error(error))
     }
 
-    /// What an error of a checkpoint means for the handler.
+    /// The error that the handler gets when a checkpoint cannot be read or written.
     fn checkpoint_error(&self, error: gristmill_store::Error) -> TaskError {
         match error {
-            // The row is not ours any more: whatever this attempt comes to will be checkpoint_error.
+            // The claim is lost: the store will refuse the outcome of this attempt.
             gristmill_store::Error::Conflict(_) => {
                 self.claim.cancel_token.cancel();
                 TaskError::cancelled()
@@ -155,7 +156,7 @@ impl TaskContext<'_> {
         }
     }
 
-    /// Keeps something with the task when it is completed, as JSON.
+    /// Sets the result that is stored with the task, as JSON, when it is completed.
     pub fn set_result<T: Serialize + ?Sized>(&self, result: &T) -> TaskResult<()> {
         let text = serde_json::to_string(result)?;
         check_json("the result", &text).map_err(TaskError::permanent)?;
@@ -163,7 +164,7 @@ impl TaskContext<'_> {
         Ok(())
     }
 
-    /// The store the task came from: to enqueue what follows, say.
+    /// The store that the task was claimed from, for example to enqueue further tasks.
     pub fn store(&self) -> &Store {
         self.store
     }

@@ -40,7 +40,7 @@ const RECORD_START_AFTER: Duration = Duration::from_millis(100);
 /// While claimed tasks wait for a worker, excess ones are looked for at least this often.
 const WAITING_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Checkpoints that belong to no task are kept for this time.
+/// Checkpoints of no task, or of a finished one, are kept for this time.
 const ORPHAN_CHECKPOINT_RETENTION: Duration = Duration::from_secs(86_400);
 
 /// Maximum number of old tasks deleted in one transaction.
@@ -293,7 +293,8 @@ impl TaskSource {
                     claim_ahead.record_duration(*time);
                 }
                 // A task that is released for another one is not counted as released by this runner.
-                let was_not_started = update.disposition == Disposition::Released && claim.started().is_none();
+                let was_not_started =
+                    update.disposition == Disposition::Released && claim.started().is_none();
                 if !was_not_started || self.signals.is_stopping() || *settled != UpdateResult::Done {
                     runner.counts.count(&update.disposition, *settled);
                 }
@@ -411,13 +412,12 @@ impl WorkSource for TaskSource {
     }
 
     fn poll(&mut self, mode: PollMode) -> Result<PollResult, Error> {
-        let claims =  mode != PollMode::SettleOnly;
+        let claims = mode != PollMode::SettleOnly;
         let mut pending = self.completions.take();
         self.release_excess(&mut pending);
         let requests = if claims { self.claim_requests(&pending) } else { Default::default() };
         let starts = self.unrecorded_starts(&pending, RECORD_START_AFTER);
-        if pending.is_empty() && requests.0.is_empty() && requests.1.is_empty() && starts.is_empty()
-        {
+        if pending.is_empty() && requests.0.is_empty() && requests.1.is_empty() && starts.is_empty() {
             return Ok(PollResult { settled: 0, claimed: 0, polled: true });
         }
         // Read before the transaction, so that a lease is never considered younger than it is.
@@ -509,15 +509,15 @@ impl WorkSource for TaskSource {
             }
             _ => Some(FLUSH_INTERVAL),
         };
-        let mut at_most =
+        let mut shorten =
             |time: Duration| flush_after = Some(flush_after.map_or(time, |sooner| sooner.min(time)));
         for runner in &self.runners {
             let claims = runner.claims();
             if let Some(due) = claims.next_record(RECORD_START_AFTER) {
-                at_most(due.saturating_duration_since(now));
+                shorten(due.saturating_duration_since(now));
             }
             if claims.waiting() > 0 {
-                at_most(WAITING_CHECK_INTERVAL);
+                shorten(WAITING_CHECK_INTERVAL);
             }
         }
         flush_after
