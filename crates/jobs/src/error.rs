@@ -29,10 +29,7 @@ impl fmt::Display for Error {
             Error::Setting(text) => f.write_str(text),
             Error::Thread(text) => f.write_str(text),
             Error::Inside(method) => {
-                write!(
-                    f,
-                    "{method} was called in a handler of the same runner, where it would wait for itself forever"
-                )
+                write!(f, "{method} was called in a handler of the same runner, where it would deadlock")
             }
         }
     }

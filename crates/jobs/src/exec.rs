@@ -1,21 +1,22 @@
-//! The kind `exec`: any command as a durable task.
+//! The kind `exec`: runs a command as a durable task.
 //!
-//! Owns how a command is started, watched, stopped and judged. There is no shell in between: what is run is the
-//! list of words in the payload, whatever is in them.
+//! Owns how a command is started, awaited and terminated, and which outcome its exit code has. No shell is involved: the
+//! arguments in the payload are passed to the program unchanged.
 //!
 //! | the command | the task |
 //! |---|---|
-//! | exits with 0 | completed |
-//! | exits with 75 (try again later), 124 (timed out), or any other code | tried again |
-//! | exits with 64 to 78 but 75 (used wrongly), 126, 127 (cannot be run, not found) | a dead letter |
-//! | is killed by a signal, or takes too long | tried again |
-//! | is not there, or may not be run | a dead letter |
+//! | exits with 0 | is completed |
+//! | exits with 75 (temporary failure), 124 (timed out), or a code not listed here | is retried |
+//! | exits with 64 to 78 except 75 (used wrongly), 126 or 127 (cannot be run, not found) | becomes a dead letter |
+//! | is killed by a signal, or exceeds its timeout | is retried |
+//! | does not exist, or cannot be executed | becomes a dead letter |
 //!
-//! The payload's lists `permanent` and `transient` of exit codes come before this rule. The command finds the
-//! task's number in `GRISTMILL_TASK_ID`, the same in every attempt, the number of this start in `GRISTMILL_ATTEMPT`, and
-//! in `GRISTMILL_REDELIVERED` a 1 if it was, or may have been, started before, else 0.
-//! A worker that is itself killed cannot take its commands along. The next attempt on the same machine ends what is
-//! left of them before it starts; that needs Linux.
+//! The lists `permanent` and `transient` of exit codes in the payload take precedence. The command gets the environment
+//! variables `GRISTMILL_TASK_ID` (number of the task, the same in every attempt), `GRISTMILL_ATTEMPT` (number of this
+//! start) and `GRISTMILL_REDELIVERED` (1 if the task was or may have been started before, otherwise 0).
+//!
+//! A worker that is killed leaves its commands running. On Linux, the next attempt on the same machine kills them before
+//! it starts.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -36,54 +37,54 @@ use crate::kind::TaskKind;
 use crate::process_groups::{ProcessGroups, ProcessRecord};
 use crate::task_context::TaskContext;
 
-/// The kind's name.
+/// Name of the kind, as tasks in the store have it.
 pub const KIND: &str = "exec";
 
-/// After a command has ended, for output that its own children may still write.
+/// How long output is read after a command has ended, because its children may still write.
 const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A command, as the payload has it.
+/// The payload of a task of the kind [`KIND`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Command {
-    /// The program and its words.
+    /// The program and its arguments.
     pub argv: Vec<String>,
-    /// The folder to run it in; the worker's own without it.
+    /// Working directory; default: the worker's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathBuf>,
-    /// Variables beside those of the worker.
+    /// Environment variables, in addition to the worker's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// What it reads.
+    /// Text for the standard input; default: empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// How long it may take; as the worker's settings say without it.
+    /// Timeout of one attempt in seconds; default: [`ExecSettings::timeout`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<f64>,
-    /// Exit codes that mean: never again.
+    /// Exit codes that make the task a dead letter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permanent: Vec<i32>,
-    /// Exit codes that mean: try again.
+    /// Exit codes after which the task is retried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transient: Vec<i32>,
 }
 
 impl Command {
-    /// Checks what no system takes: an empty argv, a NUL in a text, a variable without a name, a timeout that is not
-    /// longer than nothing. The error names the field and what is legal.
+    /// Rejects what cannot be run on any system: an empty argv, a NUL character, a variable without a name, a timeout that
+    /// is not positive. The error names the field and what is expected.
     pub fn check(&self) -> Result<(), String> {
         if self.argv.is_empty() {
-            return Err("argv is empty; the program and its words are legal".to_owned());
+            return Err("argv is empty; expected: the program and its arguments".to_owned());
         }
         let argv =
             self.argv.iter().enumerate().map(|(index, word)| (format!("argv[{index}]"), word.as_bytes()));
         let cwd = self.cwd.iter().map(|cwd| ("cwd".to_owned(), cwd.as_os_str().as_encoded_bytes()));
         let env = self.env.iter().map(|(name, value)| (format!("env.{name:?}"), value.as_bytes()));
         if let Some((field, _)) = argv.chain(cwd).chain(env).find(|(_, text)| text.contains(&0)) {
-            return Err(format!("{field} has a NUL character in it, which no command can be given"));
+            return Err(format!("{field} has a NUL character, which cannot be passed to a command"));
         }
         if let Some(name) = self.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
-            return Err(format!("env has the name {name:?}; a name without \"=\" and NUL is legal"));
+            return Err(format!("env has the name {name:?}; expected: a name without \"=\" and NUL"));
         }
         self.timeout().map(drop)
     }
@@ -92,23 +93,23 @@ impl Command {
         let Some(seconds) = self.timeout_seconds else { return Ok(None) };
         match Duration::try_from_secs_f64(seconds) {
             Ok(limit) if !limit.is_zero() => Ok(Some(limit)),
-            _ => Err(format!("timeout_seconds is {seconds}; a number of seconds above 0 is legal")),
+            _ => Err(format!("timeout_seconds is {seconds}; expected: a number of seconds above 0")),
         }
     }
 }
 
-/// How commands are run.
+/// Settings of the kind [`KIND`].
 #[derive(Clone, Debug)]
 pub struct ExecSettings {
-    /// How many at a time.
+    /// Maximum number of commands that run at a time; default: the number of cores.
     pub workers: usize,
-    /// How long one may take, unless its payload says otherwise.
+    /// Timeout of one attempt, unless the payload sets it; default: one hour.
     pub timeout: Option<Duration>,
-    /// How much is output of each of its two outputs, in bytes: the beginning and the end.
+    /// Number of bytes kept of each output, half from the beginning and half from the end; default: 64 KiB.
     pub max_output: usize,
-    /// How often, and after how long, it is tried again.
+    /// Number of attempts and the delays between them; default: 5 attempts, 1 second to 10 minutes.
     pub retry: Retry,
-    /// Variables of the worker that commands do not inherit, such as those with a password.
+    /// Environment variables of the worker that commands do not inherit, such as those with a password.
     pub removed_env: Vec<OsString>,
 }
 
@@ -124,22 +125,22 @@ impl Default for ExecSettings {
     }
 }
 
-/// The kind.
+/// Creates the kind [`KIND`].
 pub fn kind(settings: ExecSettings) -> TaskKind {
     let (workers, retry, timeout) = (settings.workers, settings.retry, settings.timeout);
     let orphans_killed = Once::new();
-    let handler = move |work: &TaskContext<'_>| {
+    let handler = move |task: &TaskContext<'_>| {
         orphans_killed.call_once(|| {
-            ProcessGroups::for_database(work.store().path()).kill_orphans(None);
+            ProcessGroups::for_database(task.store().path()).kill_orphans(None);
         });
-        run(&settings, work)
+        run(&settings, task)
     };
     let mut kind = TaskKind::new(KIND, handler).workers(workers).retry(retry).log_starts();
     kind.own_timeout = timeout;
     kind
 }
 
-/// What is output of a command that ended well.
+/// The stored result of a command that succeeded.
 #[derive(Debug, Serialize)]
 struct CommandResult<'a> {
     exit_code: i32,
@@ -148,20 +149,20 @@ struct CommandResult<'a> {
     stderr: &'a str,
 }
 
-fn run(settings: &ExecSettings, work: &TaskContext<'_>) -> TaskResult<()> {
-    let command: Command = work.parse()?;
+fn run(settings: &ExecSettings, task: &TaskContext<'_>) -> TaskResult<()> {
+    let command: Command = task.parse()?;
     command.check().map_err(TaskError::permanent)?;
     let limit = command.timeout().map_err(TaskError::permanent)?.or(settings.timeout);
-    let groups = ProcessGroups::for_database(work.store().path());
-    let name = format!("task {}", work.id());
-    if work.attempt() > 1 || work.crashes() > 0 {
+    let groups = ProcessGroups::for_database(task.store().path());
+    let name = format!("task {}", task.id());
+    if task.attempt() > 1 || task.crashes() > 0 {
         groups.kill_orphans(Some(&name));
     }
     let start = Instant::now();
     let mut record = groups.record(&name);
-    let mut running = RunningCommand::start(&command, settings, work, &record)?;
+    let mut running = RunningCommand::start(&command, settings, task, &record)?;
     record.started(running.child.id());
-    let end = running.wait(work, limit.and_then(|limit| start.checked_add(limit)))?;
+    let end = running.wait(task, limit.and_then(|limit| start.checked_add(limit)))?;
     let (stdout, stderr) = running.output();
     let failure = |reason: String| CommandFailure { reason, stdout: stdout.clone(), stderr: stderr.clone() };
     let status = match end {
@@ -175,7 +176,7 @@ fn run(settings: &ExecSettings, work: &TaskContext<'_>) -> TaskResult<()> {
     match classify(&command, status) {
         Outcome::Success => {
             let seconds = (start.elapsed().as_secs_f64() * 1_000.0).round() / 1_000.0;
-            work.set_result(&CommandResult { exit_code: 0, seconds, stdout: &stdout, stderr: &stderr })
+            task.set_result(&CommandResult { exit_code: 0, seconds, stdout: &stdout, stderr: &stderr })
         }
         Outcome::Transient(reason) => Err(TaskError::transient(failure(reason))),
         Outcome::Permanent(reason) => Err(TaskError::permanent(failure(reason))),
@@ -191,7 +192,7 @@ enum Outcome {
 
 fn classify(command: &Command, status: ExitStatus) -> Outcome {
     let Some(code) = status.code() else {
-        // "signal: 9 (SIGKILL)" and the like.
+        // Formatted as "signal: 9 (SIGKILL)".
         return Outcome::Transient(format!("ended by a {status}"));
     };
     let reason = format!("exit code {code}");
@@ -205,7 +206,7 @@ fn classify(command: &Command, status: ExitStatus) -> Outcome {
     }
 }
 
-/// A failed command: the reason in the first line, then what it wrote.
+/// The error of a failed command. Its text has the reason in the first line, followed by the output.
 #[derive(Debug)]
 struct CommandFailure {
     reason: String,
@@ -227,7 +228,7 @@ impl fmt::Display for CommandFailure {
     }
 }
 
-/// The last lines of each output of a command that failed; outer `None` if the error is not of a command.
+/// The last lines of each output of a failed command; outer `None` if the error is not a [`CommandFailure`].
 pub(crate) fn output_of(error: &TaskError) -> Option<Option<String>> {
     let Cause::Error(error) = error.cause() else { return None };
     let failure = error.downcast_ref::<CommandFailure>()?;
@@ -238,7 +239,7 @@ pub(crate) fn output_of(error: &TaskError) -> Option<Option<String>> {
 
 /// The last lines of a text, at max_bytes 15 and 3,000 characters, with a mark where it is cut.
 fn last_lines(text: &str) -> String {
-    // A line break at the very end begins no line.
+    // A line break at the end does not begin another line.
     let line = text.trim_end_matches('\n').rmatch_indices('\n').nth(14).map_or(0, |(at, _)| at + 1);
     let character = text.char_indices().rev().nth(2_999).map_or(0, |(at, _)| at);
     match line.max(character) {
@@ -255,7 +256,7 @@ enum WaitOutcome {
     TimedOut,
 }
 
-/// A command, started.
+/// A started command and its collected output.
 struct RunningCommand {
     child: Child,
     closed: Receiver<()>,
@@ -267,22 +268,22 @@ impl RunningCommand {
     fn start(
         command: &Command,
         settings: &ExecSettings,
-        work: &TaskContext<'_>,
+        task: &TaskContext<'_>,
         record: &ProcessRecord,
     ) -> TaskResult<Self> {
-        let Some((program, words)) = command.argv.split_first() else {
-            return Err(TaskError::permanent("argv is empty; the program and its words are legal"));
+        let Some((program, args)) = command.argv.split_first() else {
+            return Err(TaskError::permanent("argv is empty; expected: the program and its arguments"));
         };
         let mut start = std::process::Command::new(program);
-        start.args(words);
+        start.args(args);
         for name in &settings.removed_env {
             start.env_remove(name);
         }
         start.envs(&command.env);
         start.env(ProcessRecord::RUN_ID_VARIABLE, record.run_id());
-        start.env("GRISTMILL_TASK_ID", work.id().to_string());
-        start.env("GRISTMILL_ATTEMPT", work.attempt().to_string());
-        start.env("GRISTMILL_REDELIVERED", if work.is_redelivered() { "1" } else { "0" });
+        start.env("GRISTMILL_TASK_ID", task.id().to_string());
+        start.env("GRISTMILL_ATTEMPT", task.attempt().to_string());
+        start.env("GRISTMILL_REDELIVERED", if task.is_redelivered() { "1" } else { "0" });
         if let Some(cwd) = &command.cwd {
             start.current_dir(cwd);
         }
@@ -294,7 +295,7 @@ impl RunningCommand {
         let output = || Arc::new(Mutex::new(BoundedOutput::new(settings.max_output)));
         let mut running = RunningCommand { child, closed, stdout: output(), stderr: output() };
         running.spawn_io_threads(command, on_close).inspect_err(|_| {
-            // No thread to spawn_io_threads with: it must not run on unheard.
+            // Without threads for its output the command cannot run.
             system::kill(&mut running.child);
             drop(running.child.wait());
         })?;
@@ -305,34 +306,33 @@ impl RunningCommand {
         spawn_reader(self.child.stdout.take(), &self.stdout, on_close.clone())?;
         spawn_reader(self.child.stderr.take(), &self.stderr, on_close)?;
         if let (Some(mut pipe), Some(text)) = (self.child.stdin.take(), command.stdin.clone()) {
-            // On a thread: a command that does not read must not stop us from watching it. One that reads
-            // only a part is content with that.
+            // On a thread, because a command may never read its input. One that reads only a part of it is not an error.
             thread("exec-stdin", move || drop(pipe.write_all(text.as_bytes())))?;
         }
         Ok(())
     }
 
-    /// Waits for its end, or ends it.
-    fn wait(&mut self, work: &TaskContext<'_>, limit: Option<Instant>) -> TaskResult<WaitOutcome> {
+    /// Waits until the command exits, or terminates it when it is cancelled or exceeds its timeout.
+    fn wait(&mut self, task: &TaskContext<'_>, limit: Option<Instant>) -> TaskResult<WaitOutcome> {
         let mut pause = Duration::from_millis(1);
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(WaitOutcome::Exited(status));
             }
             let over = limit.is_some_and(|limit| Instant::now() >= limit);
-            if over || work.is_cancelled() {
-                self.terminate(work.grace())?;
+            if over || task.is_cancelled() {
+                self.terminate(task.grace())?;
                 return Ok(if over { WaitOutcome::TimedOut } else { WaitOutcome::Cancelled });
             }
-            // Both outputs closed means in max_bytes cases that it is about to end.
+            // A command that has closed both outputs is usually about to exit.
             if let Err(RecvTimeoutError::Disconnected) = self.closed.recv_timeout(pause) {
-                work.wait_cancelled(pause);
+                task.wait_cancelled(pause);
             }
             pause = (pause * 2).min(Duration::from_millis(20));
         }
     }
 
-    /// Asks it and its children to end; makes them, if they do not.
+    /// Sends SIGTERM to the command and its children, and SIGKILL after `grace`.
     fn terminate(&mut self, grace: Duration) -> TaskResult<()> {
         system::terminate(&self.child);
         let limit = Instant::now() + grace;
@@ -345,12 +345,12 @@ impl RunningCommand {
             }
             pause.wait(Duration::from_millis(5));
         }
-        // Whatever of its children is left.
+        // Kills children that are left.
         system::kill(&mut self.child);
         Ok(())
     }
 
-    /// What it wrote. A child of its own may hold the pipes open for longer than we wait.
+    /// The collected output. A child of the command may hold the pipes open for longer than this waits.
     fn output(&self) -> (String, String) {
         let limit = Instant::now() + OUTPUT_DRAIN_TIMEOUT;
         while let Ok(()) = self.closed.recv_timeout(limit.saturating_duration_since(Instant::now())) {}
@@ -361,9 +361,9 @@ impl RunningCommand {
 }
 
 fn spawn_error(program: &str, command: &Command, error: &io::Error) -> TaskError {
-    let place = command.cwd.as_deref().filter(|cwd| !cwd.is_dir());
-    let text = match place {
-        Some(cwd) => format!("cannot run {program:?} in {}: there is no such folder", cwd.display()),
+    let missing_cwd = command.cwd.as_deref().filter(|cwd| !cwd.is_dir());
+    let text = match missing_cwd {
+        Some(cwd) => format!("cannot run {program:?} in {}: no such folder", cwd.display()),
         None => format!("cannot run {program:?}: {error}"),
     };
     match error.kind() {
@@ -371,13 +371,13 @@ fn spawn_error(program: &str, command: &Command, error: &io::Error) -> TaskError
         | ErrorKind::PermissionDenied
         | ErrorKind::NotADirectory
         | ErrorKind::InvalidInput => TaskError::permanent(text),
-        // Too many processes, too little memory, a program that is being written.
+        // For example too many processes, too little memory, or a program file that is being written.
         _ => TaskError::transient(text),
     }
 }
 
-/// Reads an output to its end, keeping what is to be output. It ends when the last process that can write there does,
-/// which may be long after the command: a child that the command left behind costs its two threads.
+/// Starts a thread that reads an output to its end. The output ends when the last process that can write to it ends,
+/// possibly long after the command: children that the command leaves running keep its two threads.
 fn spawn_reader(
     pipe: Option<impl Read + Send + 'static>,
     output: &Arc<Mutex<BoundedOutput>>,
@@ -399,7 +399,7 @@ fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> TaskResult<()> {
     started.map(drop).map_err(TaskError::transient)
 }
 
-/// The beginning and the end of a text of any length.
+/// The beginning and the end of an output of any length.
 #[derive(Debug)]
 struct BoundedOutput {
     half: usize,
@@ -437,7 +437,7 @@ impl BoundedOutput {
     }
 }
 
-/// What is particular to the system.
+/// Process groups and signals of Unix.
 #[cfg(unix)]
 mod system {
     use std::os::unix::process::CommandExt;
@@ -445,8 +445,8 @@ mod system {
 
     use rustix::process::{Pid, Signal, kill_process_group};
 
-    /// A process group of its own: Ctrl-C on the worker's terminal is for the worker, and what the command
-    /// starts can be ended with it.
+    /// Starts the command in a new process group: Ctrl-C in the worker's terminal does not reach it, and its children can
+    /// be terminated together with it.
     pub(super) fn new_process_group(command: &mut Command) {
         command.process_group(0);
     }
@@ -461,7 +461,7 @@ mod system {
 
     fn signal(child: &Child, signal: Signal) {
         if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-            // It may have ended a moment ago.
+            // Fails if the group has already ended.
             let _ = kill_process_group(group, signal);
         }
     }
@@ -485,7 +485,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_and_the_end_are_kept() {
+    fn bounded_output_keeps_the_beginning_and_the_end() {
         let check = |max_bytes: usize, parts: &[&str], expected: &str| {
             let mut output = BoundedOutput::new(max_bytes);
             parts.iter().for_each(|part| output.add(part.as_bytes()));
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn last_lines_have_a_mark_where_the_output_is_cut() {
+    fn last_lines_mark_where_the_output_is_cut() {
         let lines = |from: u32, to: u32| (from..=to).map(|line| format!("{line:02}\n")).collect::<String>();
         assert_eq!(last_lines("one\ntwo"), "one\ntwo");
         assert_eq!(last_lines(&lines(1, 15)), lines(1, 15));
@@ -511,7 +511,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn exit_codes_are_judged_by_rule() {
+    fn exit_codes_are_classified_and_payload_lists_take_precedence() {
         use std::os::unix::process::ExitStatusExt;
         let listed = Command { permanent: vec![3, 75], transient: vec![0, 64], ..Command::default() };
         let check = |command: &Command, raw: i32, expected: fn(String) -> Outcome| {

@@ -46,7 +46,7 @@ impl PendingUpdate {
 pub(crate) struct CompletionQueue {
     pending: Mutex<Vec<PendingUpdate>>,
     /// At this length the dispatcher is woken and stores them without waiting for more.
-    pub(crate) flush_threshold: AtomicUsize,
+    pub(crate) threshold: AtomicUsize,
 }
 
 impl CompletionQueue {
@@ -73,7 +73,7 @@ impl CompletionQueue {
         let mut lock = self.lock();
         lock.push(pending);
         let len = lock.len();
-        len == 1 || len >= self.flush_threshold.load(Ordering::SeqCst)
+        len == 1 || len >= self.threshold.load(Ordering::SeqCst)
     }
 }
 
@@ -185,8 +185,7 @@ fn as_timeout(error: TaskError, context: &Context, timeout: Option<Duration>) ->
     let over = context.remaining().is_some_and(|left| left.is_zero());
     match timeout {
         Some(limit) if over && matches!(error.cause(), Cause::Cancelled) => {
-            let mut timed_out =
-                TaskError::transient(format!("the attempt exceeded its timeout of {limit:?}"));
+            let mut timed_out = TaskError::transient(format!("exceeded the timeout of {limit:?}"));
             if let Some(step) = error.step() {
                 timed_out = timed_out.with_step(step);
             }

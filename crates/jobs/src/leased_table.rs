@@ -28,7 +28,7 @@ const UNREADABLE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// [`TaskError::cancelled`](gristmill_pool::TaskError::cancelled) if it is.
 pub struct RowContext<'a, R> {
     row: &'a R,
-    claimed: &'a ClaimedRow<R>,
+    claim: &'a RowClaim<R>,
     store: &'a Store,
 }
 
@@ -40,23 +40,23 @@ impl<R> RowContext<'_, R> {
 
     /// Whether the handler should return: the lease is lost, the row was cancelled, or the worker stops.
     pub fn is_cancelled(&self) -> bool {
-        self.claimed.cancel_token.is_cancelled()
+        self.claim.cancel_token.is_cancelled()
     }
 
     /// Waits up to `limit` until the row is cancelled. Returns whether it is.
     pub fn wait_cancelled(&self, limit: Duration) -> bool {
-        self.claimed.cancel_token.wait(limit)
+        self.claim.cancel_token.wait(limit)
     }
 
     /// Sets the progress: items done, and the fraction of the whole from 0 to 1. It is stored by the next heartbeat.
     pub fn progress(&self, items: u64, fraction: f64) {
         let fraction = if fraction.is_nan() { 0.0 } else { fraction.clamp(0.0, 1.0) };
-        *lock(&self.claimed.progress) = (items, fraction);
+        *lock(&self.claim.progress) = (items, fraction);
     }
 
     /// Token of the claim, which the owner's writes to the row must have.
     pub fn token(&self) -> &Token {
-        &self.claimed.token
+        &self.claim.token
     }
 
     /// The store that the row was claimed from.
@@ -72,14 +72,14 @@ impl<R: fmt::Debug> fmt::Debug for RowContext<'_, R> {
 }
 
 /// A row in flight: claimed, and not yet finished.
-pub(crate) struct ClaimedRow<R> {
+pub(crate) struct RowClaim<R> {
     pub(crate) row: R,
     pub(crate) token: Token,
     cancel_token: CancelToken,
     progress: Mutex<(u64, f64)>,
 }
 
-impl<R> ClaimedRow<R> {
+impl<R> RowClaim<R> {
     pub(crate) fn progress(&self) -> (u64, f64) {
         *lock(&self.progress)
     }
@@ -103,27 +103,27 @@ pub(crate) trait LeasedRows: Send + Sync + 'static {
     fn heartbeat(
         &self,
         store: &Store,
-        claimed: &ClaimedRow<Self::Row>,
+        claim: &RowClaim<Self::Row>,
         lease: Duration,
     ) -> Result<HeartbeatResult, Error>;
     /// Whether the claim still holds the row. It does not if the row was cancelled.
-    fn is_held(&self, _: &Store, _: &ClaimedRow<Self::Row>) -> Result<bool, Error> {
+    fn is_held(&self, _: &Store, _: &RowClaim<Self::Row>) -> Result<bool, Error> {
         Ok(true)
     }
     fn run(&self, context: &RowContext<'_, Self::Row>, token: &Token) -> TaskResult<Self::Output>;
     fn finish(
         &self,
         store: &Store,
-        claimed: &ClaimedRow<Self::Row>,
+        claim: &RowClaim<Self::Row>,
         result: &TaskResult<Self::Output>,
     ) -> Result<(), Error>;
-    fn release(&self, store: &Store, claimed: &ClaimedRow<Self::Row>) -> Result<(), Error>;
+    fn release(&self, store: &Store, claim: &RowClaim<Self::Row>) -> Result<(), Error>;
 }
 
-type InFlightRows<R> = Mutex<Vec<Arc<ClaimedRow<R>>>>;
+type InFlightRows<R> = Mutex<Vec<Arc<RowClaim<R>>>>;
 
 /// A row and the result of its handler; `None` if that was not started.
-type EndedRow<T> = (Arc<ClaimedRow<<T as LeasedRows>::Row>>, Option<TaskResult<<T as LeasedRows>::Output>>);
+type EndedRow<T> = (Arc<RowClaim<<T as LeasedRows>::Row>>, Option<TaskResult<<T as LeasedRows>::Output>>);
 
 /// The source of one table's rows.
 pub(crate) struct LeasedTable<T: LeasedRows> {
@@ -136,7 +136,7 @@ pub(crate) struct LeasedTable<T: LeasedRows> {
     ended: Arc<Mutex<Vec<EndedRow<T>>>>,
     next_poll: Instant,
     /// A claim was requested and has been deferred.
-    poll_pending: bool,
+    deferred: bool,
 }
 
 impl<T: LeasedRows> LeasedTable<T> {
@@ -157,7 +157,7 @@ impl<T: LeasedRows> LeasedTable<T> {
             in_flight: Arc::default(),
             ended: Arc::default(),
             next_poll: Instant::now(),
-            poll_pending: false,
+            deferred: false,
         })
     }
 
@@ -176,32 +176,28 @@ impl<T: LeasedRows> LeasedTable<T> {
     fn settle(&mut self) -> Result<usize, Error> {
         let mut settled = 0;
         loop {
-            let Some((claimed, result)) = lock(&self.ended).pop() else { return Ok(settled) };
+            let Some((claim, result)) = lock(&self.ended).pop() else { return Ok(settled) };
             let store = &self.signals.store;
             let written = match &result {
                 // An error after cancellation does not count as an attempt.
-                Some(Err(_)) | None if claimed.cancel_token.is_cancelled() || result.is_none() => {
-                    self.table.release(store, &claimed)
+                Some(Err(_)) | None if claim.cancel_token.is_cancelled() || result.is_none() => {
+                    self.table.release(store, &claim)
                 }
-                Some(result) => self.table.finish(store, &claimed, result),
+                Some(result) => self.table.finish(store, &claim, result),
                 None => Ok(()),
             };
             match written {
                 Ok(()) => {}
                 // Another worker has claimed the row, or it was cancelled.
                 Err(Error::Conflict(reason) | Error::NotFound(reason)) => {
-                    tracing::warn!(
-                        table = self.table.name(),
-                        reason,
-                        "the store refused the result of a row"
-                    );
+                    tracing::warn!(table = self.table.name(), reason, "the result was refused");
                 }
                 Err(error) => {
-                    lock(&self.ended).push((claimed, result));
+                    lock(&self.ended).push((claim, result));
                     return Err(error);
                 }
             }
-            lock(&self.in_flight).retain(|other| !Arc::ptr_eq(other, &claimed));
+            lock(&self.in_flight).retain(|other| !Arc::ptr_eq(other, &claim));
             settled += 1;
         }
     }
@@ -219,26 +215,26 @@ impl<T: LeasedRows> LeasedTable<T> {
     }
 
     fn dispatch(&self, row: T::Row, token: Token) {
-        let claimed = Arc::new(ClaimedRow {
+        let claim = Arc::new(RowClaim {
             row,
             token,
             cancel_token: CancelToken::default(),
             progress: Mutex::default(),
         });
-        lock(&self.in_flight).push(claimed.clone());
+        lock(&self.in_flight).push(claim.clone());
         let (signals, table, ended) = (self.signals.clone(), self.table.clone(), self.ended.clone());
         let task = Task::new(move |_| {
             let _inside = signals.enter();
             let result = (!signals.is_stopping()).then(|| {
-                let context = RowContext { row: &claimed.row, claimed: &claimed, store: &signals.store };
+                let context = RowContext { row: &claim.row, claim: &claim, store: &signals.store };
                 // A panic fails this row only.
-                catch_panic(|| table.run(&context, &claimed.token)).inspect_err(|error| {
+                catch_panic(|| table.run(&context, &claim.token)).inspect_err(|error| {
                     if let Cause::Panic { message, backtrace } = error.cause() {
                         tracing::error!(table = table.name(), message, %backtrace, "a handler panicked");
                     }
                 })
             });
-            lock(&ended).push((claimed, result));
+            lock(&ended).push((claim, result));
             signals.wake();
             Ok(())
         });
@@ -250,11 +246,8 @@ impl<T: LeasedRows> LeasedTable<T> {
 impl<T: LeasedRows> WorkSource for LeasedTable<T> {
     fn recover(&mut self) -> Result<(), Error> {
         // Only the dispatcher claims and settles, so the held rows do not change during recovery.
-        let claimed: Vec<_> = lock(&self.in_flight).clone();
-        let held = HeldLeases::new(
-            &self.worker,
-            claimed.iter().map(|claimed| (T::id(&claimed.row), &claimed.token)),
-        );
+        let held: Vec<_> = lock(&self.in_flight).clone();
+        let held = HeldLeases::new(&self.worker, held.iter().map(|claim| (T::id(&claim.row), &claim.token)));
         let recovered = self.table.recover(&self.signals.store, held)?;
         if recovered > 0 {
             tracing::warn!(
@@ -268,26 +261,25 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
 
     fn poll(&mut self, mode: PollMode) -> Result<PollResult, Error> {
         let settled = self.settle()?;
-        self.poll_pending =
-            (self.poll_pending || mode != PollMode::SettleOnly) && !self.signals.is_stopping();
+        self.deferred = (self.deferred || mode != PollMode::SettleOnly) && !self.signals.is_stopping();
         let now = Instant::now();
         let early =
             now < self.next_poll && (mode != PollMode::ClaimNow || self.next_poll - now > MIN_POLL_INTERVAL);
-        if !self.poll_pending || early {
+        if !self.deferred || early {
             let unreadable = self.next_poll.saturating_duration_since(now) > MIN_POLL_INTERVAL;
-            return Ok(PollResult { settled, claimed: 0, polled: !self.poll_pending || unreadable });
+            return Ok(PollResult { settled, claimed: 0, polled: !self.deferred || unreadable });
         }
         let claimed = match self.claim() {
             // A row that another program wrote and that cannot be read pauses this table, and no other source.
             Err(error @ Error::Malformed(_)) => {
                 tracing::error!(table = self.table.name(), %error, "cannot read a claimable row; retrying in 30 s");
-                self.poll_pending = false;
+                self.deferred = false;
                 self.next_poll = now + UNREADABLE_RETRY_INTERVAL;
                 return Ok(PollResult { settled, claimed: 0, polled: true });
             }
             claimed => claimed?,
         };
-        self.poll_pending = false;
+        self.deferred = false;
         if claimed == 0 {
             self.next_poll = now + MIN_POLL_INTERVAL;
         }
@@ -303,15 +295,15 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
     }
 
     fn apply_cancellations(&mut self) -> Result<(), Error> {
-        let claimed: Vec<_> = lock(&self.in_flight)
+        let running: Vec<_> = lock(&self.in_flight)
             .iter()
-            .filter(|claimed| !claimed.cancel_token.is_cancelled())
+            .filter(|claim| !claim.cancel_token.is_cancelled())
             .cloned()
             .collect();
-        for claimed in claimed {
-            if !self.table.is_held(&self.signals.store, &claimed)? {
+        for claim in running {
+            if !self.table.is_held(&self.signals.store, &claim)? {
                 tracing::info!(table = self.table.name(), "a row was cancelled; its handler is cancelled");
-                claimed.cancel_token.cancel();
+                claim.cancel_token.cancel();
             }
         }
         Ok(())
@@ -321,11 +313,11 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
         if !lock(&self.ended).is_empty() {
             return Some(Duration::ZERO);
         }
-        self.poll_pending.then(|| self.next_poll.saturating_duration_since(Instant::now()))
+        self.deferred.then(|| self.next_poll.saturating_duration_since(Instant::now()))
     }
 
     fn cancel_all(&mut self) {
-        lock(&self.in_flight).iter().for_each(|claimed| claimed.cancel_token.cancel());
+        lock(&self.in_flight).iter().for_each(|claim| claim.cancel_token.cancel());
     }
 
     fn release_all(&mut self) -> Result<(), Error> {
@@ -333,8 +325,8 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
         let settled = self.settle();
         let left = std::mem::take(&mut *lock(&self.in_flight));
         let mut result = settled.map(drop);
-        for claimed in left {
-            match self.table.release(&self.signals.store, &claimed) {
+        for claim in left {
+            match self.table.release(&self.signals.store, &claim) {
                 Ok(()) | Err(Error::Conflict(_) | Error::NotFound(_)) => {}
                 Err(error) => result = Err(error),
             }
@@ -365,9 +357,9 @@ impl<T: LeasedRows> LeaseRenewer for RowLeaseRenewer<T> {
         let interval = self.lease / 10;
         // Retry early if this fails, because the leases have not been renewed.
         self.due = Instant::now() + interval / 4;
-        let claimed: Vec<_> = lock(&self.in_flight).clone();
-        for claimed in claimed {
-            let result = match self.table.heartbeat(&self.store, &claimed, self.lease) {
+        let held: Vec<_> = lock(&self.in_flight).clone();
+        for claim in held {
+            let result = match self.table.heartbeat(&self.store, &claim, self.lease) {
                 Err(Error::NotFound(_)) => HeartbeatResult::Lost,
                 result => result?,
             };
@@ -375,9 +367,9 @@ impl<T: LeasedRows> LeaseRenewer for RowLeaseRenewer<T> {
                 tracing::warn!(
                     table = self.table.name(),
                     ?result,
-                    "the lease is lost; the handler is cancelled"
+                    "the lease is lost; cancelling the handler"
                 );
-                claimed.cancel_token.cancel();
+                claim.cancel_token.cancel();
             }
         }
         self.due = Instant::now() + interval;

@@ -1,10 +1,10 @@
-//! Records the process groups of running commands, so that a later run can end what a killed worker left behind.
+//! Records the process groups of running commands, so that a later run can kill those that a killed worker left running.
 //!
 //! Owns a folder beside the database with a file for each running command: the worker, what it works on, the run's id and,
-//! once the command is started, the leader of its group. A command whose worker was killed before it could note the
-//! leader is found by the run's id in its environment. A file goes when its command has ended. They outlive a killed process and mean nothing after a
-//! reboot, so they are not synced. A group is ended only if it is certain that it is the recorded one; that can be
-//! seen on Linux only.
+//! once the command is started, the leader of its group. A command whose worker was killed before it wrote the leader is
+//! found by the run's id in its environment. The file is deleted when its command has ended. Files are not synced, because
+//! they are useless after a reboot. A group is killed only if it is certain to be the recorded one, which only Linux
+//! shows.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -24,15 +24,15 @@ mod system;
 mod system;
 
 /// How long a group has to end after SIGTERM, and then after SIGKILL.
-const GRACE: Duration = Duration::from_secs(2);
+const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often it is checked whether a group has ended.
-const POLL: Duration = Duration::from_millis(5);
+/// Interval between two checks whether a group has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A record that is incomplete for longer than this is removed.
-const MAX_INCOMPLETE: Duration = Duration::from_secs(3600);
+/// Incomplete records older than this are deleted.
+const MAX_INCOMPLETE_AGE: Duration = Duration::from_secs(3600);
 
-/// This process.
+/// Tag of this process.
 static OWNER: LazyLock<String> = LazyLock::new(process::tag);
 
 /// The process groups of running commands that use one database.
@@ -42,7 +42,7 @@ pub struct ProcessGroups {
 }
 
 impl ProcessGroups {
-    /// Those of the database at this path. They are recorded in the folder `<database>-commands`.
+    /// Returns the groups of the database at this path. They are recorded in the folder `<database>-commands`.
     pub fn for_database(database: &Path) -> Self {
         let mut folder = gristmill_store::resolve_last_link(database).into_os_string();
         folder.push("-commands");
@@ -67,7 +67,7 @@ impl ProcessGroups {
 
     fn write(&self, recorded: &CommandRecord) -> io::Result<(PathBuf, File)> {
         let path = self.folder.join(format!("{}-{}", boot_of(&recorded.owner), recorded.run));
-        // Another process may remove the empty folder in between.
+        // Another process may remove the empty folder between the two calls.
         let mut attempts = 0;
         let mut file = loop {
             attempts += 1;
@@ -81,8 +81,8 @@ impl ProcessGroups {
         Ok((path, file))
     }
 
-    /// Ends the groups of workers that are dead, and every other group that works on `work`: its run has lost the task.
-    /// Returns how many were ended.
+    /// Kills the groups of dead workers, and every other group that works on `work`, because its run has lost the claim.
+    /// Returns the number of groups.
     pub fn kill_orphans(&self, work: Option<&str>) -> usize {
         let Ok(entries) = fs::read_dir(&self.folder) else { return 0 };
         let boot = boot_of(&OWNER);
@@ -91,13 +91,13 @@ impl ProcessGroups {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let same_machine = |name: &str| name.split('-').next() == boot.split('-').next();
             if !same_machine(&name) {
-                // Of an earlier boot.
+                // Recorded before a reboot.
                 drop(fs::remove_file(&path));
                 continue;
             }
             let recorded = fs::read_to_string(&path).ok().and_then(|text| CommandRecord::parse(&text));
             let Some(recorded) = recorded else {
-                // Its worker is about to write it, or was killed or had no room on the disk before it had.
+                // Its worker is still writing it, was killed before, or the disk was full.
                 if is_old(&path) {
                     drop(fs::remove_file(&path));
                 }
@@ -115,10 +115,10 @@ impl ProcessGroups {
     }
 }
 
-/// Whether a record was last written so long ago that it will not be completed.
+/// Whether a record was last written more than [`MAX_INCOMPLETE_AGE`] ago.
 fn is_old(path: &Path) -> bool {
     let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    written.and_then(|written| written.elapsed().ok()).is_some_and(|age| age > MAX_INCOMPLETE)
+    written.and_then(|written| written.elapsed().ok()).is_some_and(|age| age > MAX_INCOMPLETE_AGE)
 }
 
 fn warn(folder: &Path, error: &io::Error) {
@@ -127,12 +127,12 @@ fn warn(folder: &Path, error: &io::Error) {
         tracing::warn!(
             folder = %folder.display(),
             %error,
-            "commands cannot be recorded; if this process is killed, the next attempt may run beside one"
+            "cannot record a running command; if this process is killed, the command may run beside the next attempt"
         );
     });
 }
 
-/// The record of a command. To be dropped when the command has ended.
+/// The record of one command. Drop it when the command has ended.
 #[derive(Debug)]
 pub struct ProcessRecord {
     run: String,
@@ -140,15 +140,15 @@ pub struct ProcessRecord {
 }
 
 impl ProcessRecord {
-    /// The environment variable with the run's id. The command must have it.
+    /// Environment variable that the command must have, with [`run_id`](Self::run_id) as its value.
     pub const RUN_ID_VARIABLE: &str = "GRISTMILL_RUN_ID";
 
-    /// The value of that variable.
+    /// Id of this run of the command.
     pub fn run_id(&self) -> &str {
         &self.run
     }
 
-    /// Notes the process that was started.
+    /// Adds the started process, which is the leader of its group.
     pub fn started(&mut self, leader: u32) {
         if let Some((path, file)) = &mut self.file {
             let text = leader_text(&process::tag_of(leader), leader);
@@ -163,7 +163,7 @@ impl Drop for ProcessRecord {
     fn drop(&mut self) {
         if let Some((path, _)) = &self.file {
             drop(fs::remove_file(path));
-            // Fails while others are in it.
+            // Fails while the folder has other files.
             path.parent().map(fs::remove_dir);
         }
     }
@@ -179,14 +179,14 @@ fn boot_of(tag: &str) -> String {
     boot.map_or_else(|| "unknown".to_owned(), |(boot, _)| boot.replace('/', "-"))
 }
 
-/// A recorded command.
+/// The contents of a command's record.
 #[derive(Debug, PartialEq, Eq)]
 struct CommandRecord {
     owner: String,
     session: i32,
     work: String,
     run: String,
-    /// Its tag and the number of its group. Nothing, if its worker was killed before it was noted.
+    /// Tag of the leader and number of its group; `None` if the worker was killed before it was written.
     leader: Option<(String, u32)>,
 }
 
@@ -205,7 +205,7 @@ impl CommandRecord {
         Some(CommandRecord { owner, session, work, run, leader })
     }
 
-    /// The number of the group, if it is still the recorded one.
+    /// Number of the group, if it is still the recorded one.
     fn group(&self) -> Option<u32> {
         match &self.leader {
             Some((leader, group)) => self.is_running(leader, *group).then_some(*group),
@@ -213,8 +213,8 @@ impl CommandRecord {
         }
     }
 
-    /// Whether the group with this number is still the recorded one. A number is not given to another process while a
-    /// group has it; so if the leader is gone, its children are known by their session.
+    /// Whether the group with this number is still the recorded one. The system does not reuse a number while a group has
+    /// it, so if the leader has ended, its children are recognised by their session.
     fn is_running(&self, leader: &str, group: u32) -> bool {
         match process::is_alive(leader) {
             None => false,
@@ -227,32 +227,37 @@ impl CommandRecord {
         }
     }
 
-    /// The number of the group, if it runs and is not our own.
+    /// Number of the group, if it runs and is not this process's own.
     fn running_group(&self) -> Option<u32> {
         let group = self.group().filter(|group| *group != system::own_group())?;
-        tracing::warn!(group, work = self.work, owner = self.owner, "ending a command that was left behind");
+        tracing::warn!(
+            group,
+            work = self.work,
+            owner = self.owner,
+            "killing a command that a dead worker left running"
+        );
         Some(group)
     }
 }
 
-/// Ends groups, children included, all at the same time. Returns how many there were.
+/// Terminates groups with all their processes, all at the same time. Returns the number of groups.
 fn terminate_all(mut groups: Vec<u32>) -> usize {
     let count = groups.len();
     for kill in [false, true] {
         groups.iter().for_each(|group| system::signal(*group, kill));
-        let limit = Instant::now() + GRACE;
+        let limit = Instant::now() + TERMINATE_TIMEOUT;
         while !groups.is_empty() && Instant::now() < limit {
             let running = system::groups();
             groups.retain(|group| running.contains(group));
             if !groups.is_empty() {
-                std::thread::park_timeout(POLL);
+                std::thread::park_timeout(POLL_INTERVAL);
             }
         }
     }
     count
 }
 
-/// A process that runs.
+/// A running process of a group.
 struct Member {
     process: u32,
     session: i32,
@@ -266,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// A command with a child in its group; both hold the pipe open.
+    /// Starts a command in its own group, with its standard output piped.
     fn start(script: &str) -> Child {
         let mut command = Command::new("sh");
         command
@@ -303,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn command_whose_worker_was_killed_before_it_noted_the_leader_is_ended() {
+    fn command_is_killed_when_its_worker_died_before_recording_the_leader() {
         let folder = tempfile::tempdir().unwrap();
         let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         let mut command = Command::new("sh");
@@ -323,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_dead_workers_are_ended_with_their_children_and_others_are_not() {
+    fn kill_orphans_kills_groups_of_dead_workers_only() {
         let folder = tempfile::tempdir().unwrap();
         let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         let (mut left, mut living) = (start("sleep 600 & wait"), start("sleep 600 & wait"));
@@ -333,8 +338,8 @@ mod tests {
         assert_eq!(groups.kill_orphans(None), 1);
         wait_for_end(&mut left);
         assert!(living.try_wait().unwrap().is_none());
-        assert_eq!(groups.kill_orphans(Some("task 1")), 0, "it is ended once");
-        // A run that has lost its task to the caller is ended, too.
+        assert_eq!(groups.kill_orphans(Some("task 1")), 0, "it is killed once");
+        // A run that has lost its task to the caller is killed, too.
         assert_eq!(groups.kill_orphans(Some("task 2")), 1);
         wait_for_end(&mut living);
         drop(kept);
@@ -342,21 +347,21 @@ mod tests {
     }
 
     #[test]
-    fn records_that_were_never_completed_are_removed_after_a_while() {
+    fn incomplete_records_are_deleted_when_they_are_old() {
         let folder = tempfile::tempdir().unwrap();
         let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         let kept = groups.record("task 1");
         let (path, _) = kept.file.as_ref().unwrap();
         let names = ["old", "new"].map(|name| path.with_file_name(format!("{}-{name}", boot_of(&OWNER))));
         let files = names.each_ref().map(|name| File::create(name).unwrap());
-        files[0].set_modified(std::time::SystemTime::now() - 2 * MAX_INCOMPLETE).unwrap();
+        files[0].set_modified(std::time::SystemTime::now() - 2 * MAX_INCOMPLETE_AGE).unwrap();
         assert_eq!(groups.kill_orphans(None), 0);
         assert_eq!(names.map(|name| name.exists()), [false, true]);
         assert!(path.exists());
     }
 
     #[test]
-    fn children_whose_leader_is_gone_are_ended() {
+    fn children_are_killed_when_their_leader_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         let mut left = start("sleep 600 & exit 0");
@@ -368,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_ignore_sigterm_are_killed_after_one_grace_period_for_all() {
+    fn commands_that_ignore_sigterm_share_one_grace_period() {
         let folder = tempfile::tempdir().unwrap();
         let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         let mut left: Vec<Child> = (0..5).map(|_| start("trap '' TERM; echo ready; sleep 600")).collect();
@@ -382,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_belongs_to_another_process_now_is_left_alone() {
+    fn group_number_reused_by_another_process_is_not_killed() {
         let folder = tempfile::tempdir().unwrap();
         let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         let mut other = start("exec sleep 600");
@@ -396,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_an_earlier_boot_are_removed() {
+    fn records_of_an_earlier_boot_are_deleted() {
         let folder = tempfile::tempdir().unwrap();
         let groups = ProcessGroups::for_database(&folder.path().join("work.db"));
         fs::create_dir(&groups.folder).unwrap();
@@ -406,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_as_written() {
+    fn record_is_parsed_as_written() {
         for leader in [None, Some((process::tag(), 7))] {
             let found = CommandRecord {
                 owner: process::tag(),

@@ -301,8 +301,8 @@ impl RunnerHandle {
         self.worker.name()
     }
 
-    /// Waits until nothing is due, nothing runs, and nothing waits to be tried again: in the queues and of the kinds of
-    /// this runner. TaskSource that are scheduled for a first run later are not waited for.
+    /// Waits until no task of this runner's queues and kinds is due, running, or waiting for a retry. Tasks scheduled for a
+    /// later first run are not waited for.
     pub fn wait_idle(&self) -> Result<(), Error> {
         self.signals.check_outside_handler("wait_idle")?;
         self.signals.wait_idle(WaitFor::Idle)

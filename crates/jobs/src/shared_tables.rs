@@ -10,7 +10,7 @@ use gristmill_store::thumbnails::{ThumbLimits, ThumbOutcome, ThumbnailRow};
 use gristmill_store::wal::WalRow;
 use gristmill_store::{Error, Store};
 
-use crate::leased_table::{ClaimedRow, LeasedRows, RowContext};
+use crate::leased_table::{LeasedRows, RowClaim, RowContext};
 
 /// A function that runs a row and returns its output.
 pub(crate) type Handler<R, M> = Box<dyn Fn(&RowContext<'_, R>) -> TaskResult<M> + Send + Sync>;
@@ -56,37 +56,32 @@ impl LeasedRows for Jobs {
     fn heartbeat(
         &self,
         store: &Store,
-        claimed: &ClaimedRow<JobRow>,
+        claim: &RowClaim<JobRow>,
         lease: Duration,
     ) -> Result<HeartbeatResult, Error> {
-        let (items, part) = claimed.progress();
-        store.jobs().heartbeat(&claimed.row.id, &claimed.token, lease, part, items)
+        let (items, part) = claim.progress();
+        store.jobs().heartbeat(&claim.row.id, &claim.token, lease, part, items)
     }
 
     fn run(&self, context: &RowContext<'_, JobRow>, _: &Token) -> TaskResult<()> {
         (self.0)(context)
     }
 
-    fn is_held(&self, store: &Store, claimed: &ClaimedRow<JobRow>) -> Result<bool, Error> {
-        match store.jobs().get(&claimed.row.id) {
+    fn is_held(&self, store: &Store, claim: &RowClaim<JobRow>) -> Result<bool, Error> {
+        match store.jobs().get(&claim.row.id) {
             Err(Error::NotFound(_)) => Ok(false),
             job => job.map(|job| {
-                job.worker_id.as_deref() == Some(claimed.token.as_str()) && !job.status.is_terminal()
+                job.worker_id.as_deref() == Some(claim.token.as_str()) && !job.status.is_terminal()
             }),
         }
     }
 
-    fn finish(
-        &self,
-        store: &Store,
-        claimed: &ClaimedRow<JobRow>,
-        result: &TaskResult<()>,
-    ) -> Result<(), Error> {
-        store.jobs().finish(&claimed.row.id, &claimed.token, outcome(result)).map(drop)
+    fn finish(&self, store: &Store, claim: &RowClaim<JobRow>, result: &TaskResult<()>) -> Result<(), Error> {
+        store.jobs().finish(&claim.row.id, &claim.token, outcome(result)).map(drop)
     }
 
-    fn release(&self, store: &Store, claimed: &ClaimedRow<JobRow>) -> Result<(), Error> {
-        store.jobs().release(&claimed.row.id, &claimed.token).map(drop)
+    fn release(&self, store: &Store, claim: &RowClaim<JobRow>) -> Result<(), Error> {
+        store.jobs().release(&claim.row.id, &claim.token).map(drop)
     }
 }
 
@@ -123,10 +118,10 @@ impl LeasedRows for Thumbnails {
     fn heartbeat(
         &self,
         store: &Store,
-        claimed: &ClaimedRow<ThumbnailRow>,
+        claim: &RowClaim<ThumbnailRow>,
         lease: Duration,
     ) -> Result<HeartbeatResult, Error> {
-        store.thumbnails().heartbeat(claimed.row.id, &claimed.token, lease)
+        store.thumbnails().heartbeat(claim.row.id, &claim.token, lease)
     }
 
     fn run(&self, context: &RowContext<'_, ThumbnailRow>, _: &Token) -> TaskResult<ThumbnailInfo> {
@@ -136,7 +131,7 @@ impl LeasedRows for Thumbnails {
     fn finish(
         &self,
         store: &Store,
-        claimed: &ClaimedRow<ThumbnailRow>,
+        claim: &RowClaim<ThumbnailRow>,
         result: &TaskResult<ThumbnailInfo>,
     ) -> Result<(), Error> {
         let outcome = match result {
@@ -145,11 +140,11 @@ impl LeasedRows for Thumbnails {
             }
             Err(error) => ThumbOutcome::Failed { code: code(error), message: error.to_string() },
         };
-        store.thumbnails().finish(claimed.row.id, &claimed.token, outcome).map(drop)
+        store.thumbnails().finish(claim.row.id, &claim.token, outcome).map(drop)
     }
 
-    fn release(&self, store: &Store, claimed: &ClaimedRow<ThumbnailRow>) -> Result<(), Error> {
-        store.thumbnails().release(claimed.row.id, &claimed.token).map(drop)
+    fn release(&self, store: &Store, claim: &RowClaim<ThumbnailRow>) -> Result<(), Error> {
+        store.thumbnails().release(claim.row.id, &claim.token).map(drop)
     }
 }
 
@@ -192,12 +187,7 @@ impl LeasedRows for Cleanups {
 
     /// Does nothing, because the protocol has no heartbeat for clean-ups: deleting files takes much less time than a lease.
     /// A lost claim is detected when the row is finished.
-    fn heartbeat(
-        &self,
-        _: &Store,
-        _: &ClaimedRow<CleanupRow>,
-        _: Duration,
-    ) -> Result<HeartbeatResult, Error> {
+    fn heartbeat(&self, _: &Store, _: &RowClaim<CleanupRow>, _: Duration) -> Result<HeartbeatResult, Error> {
         Ok(HeartbeatResult::Kept)
     }
 
@@ -208,14 +198,14 @@ impl LeasedRows for Cleanups {
     fn finish(
         &self,
         store: &Store,
-        claimed: &ClaimedRow<CleanupRow>,
+        claim: &RowClaim<CleanupRow>,
         result: &TaskResult<()>,
     ) -> Result<(), Error> {
-        store.cleanups().finish(claimed.row.id, &claimed.token, outcome(result)).map(drop)
+        store.cleanups().finish(claim.row.id, &claim.token, outcome(result)).map(drop)
     }
 
-    fn release(&self, store: &Store, claimed: &ClaimedRow<CleanupRow>) -> Result<(), Error> {
-        store.cleanups().release(claimed.row.id, &claimed.token).map(drop)
+    fn release(&self, store: &Store, claim: &RowClaim<CleanupRow>) -> Result<(), Error> {
+        store.cleanups().release(claim.row.id, &claim.token).map(drop)
     }
 }
 
@@ -251,7 +241,7 @@ impl LeasedRows for WalCheckpoints {
     }
 
     /// Does nothing, because the protocol has no heartbeat for checkpoints: one waits for at most the busy timeout.
-    fn heartbeat(&self, _: &Store, _: &ClaimedRow<WalRow>, _: Duration) -> Result<HeartbeatResult, Error> {
+    fn heartbeat(&self, _: &Store, _: &RowClaim<WalRow>, _: Duration) -> Result<HeartbeatResult, Error> {
         Ok(HeartbeatResult::Kept)
     }
 
@@ -259,15 +249,15 @@ impl LeasedRows for WalCheckpoints {
         context.store().wal().run(context.row(), token).map(drop).map_err(TaskError::transient)
     }
 
-    fn finish(&self, _: &Store, _: &ClaimedRow<WalRow>, result: &TaskResult<()>) -> Result<(), Error> {
+    fn finish(&self, _: &Store, _: &RowClaim<WalRow>, result: &TaskResult<()>) -> Result<(), Error> {
         if let Err(error) = result {
             tracing::warn!(%error, "cannot store the result of a WAL checkpoint; it is retried when its lease expires");
         }
         Ok(())
     }
 
-    fn release(&self, store: &Store, claimed: &ClaimedRow<WalRow>) -> Result<(), Error> {
-        store.wal().release(claimed.row.id, &claimed.token).map(drop)
+    fn release(&self, store: &Store, claim: &RowClaim<WalRow>) -> Result<(), Error> {
+        store.wal().release(claim.row.id, &claim.token).map(drop)
     }
 }
 

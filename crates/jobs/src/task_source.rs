@@ -66,7 +66,7 @@ pub(crate) struct TaskSource {
     worker: WorkerId,
     settings: RunnerSettings,
     runners: Vec<Arc<KindRunner>>,
-    claim_aheads: Vec<ClaimAhead>,
+    estimates: Vec<ClaimAhead>,
     completions: Arc<CompletionQueue>,
     cleanup: CleanupPool,
     next_due: Option<UtcTime>,
@@ -81,30 +81,21 @@ impl TaskSource {
     ) -> Result<Self, crate::Error> {
         let start_log = Arc::new(StartLog::new(&signals.store, &worker));
         let mut runners = Vec::with_capacity(kinds.len());
-        let mut claim_aheads = Vec::with_capacity(kinds.len());
+        let mut estimates = Vec::with_capacity(kinds.len());
         for kind in kinds {
             let kind_workers = kind.workers;
             // A task claimed ahead counts towards a limit across processes and would keep others from reaching it.
-            let claim_ahead = ClaimAhead::new(kind_workers, kind.max_running.is_none());
+            let estimate = ClaimAhead::new(kind_workers, kind.max_running.is_none());
             let builder = Pool::builder().name(&*kind.name).workers(kind.workers).keep_failures(0);
             let pool =
-                builder.queue_capacity(claim_ahead.max_claimed()).clock(settings.clock.clone()).build()?;
+                builder.queue_capacity(estimate.max_claimed()).clock(settings.clock.clone()).build()?;
             let lease = kind.lease.unwrap_or(settings.lease);
             runners.push(Arc::new(KindRunner::new(kind, pool, lease, start_log.clone())));
-            claim_aheads.push(claim_ahead);
+            estimates.push(estimate);
         }
         let completions = Arc::new(CompletionQueue::default());
         let cleanup = CleanupPool::new(signals.clone())?;
-        Ok(TaskSource {
-            signals,
-            worker,
-            settings,
-            runners,
-            claim_aheads,
-            completions,
-            cleanup,
-            next_due: None,
-        })
+        Ok(TaskSource { signals, worker, settings, runners, estimates, completions, cleanup, next_due: None })
     }
 
     pub(crate) fn runners(&self) -> &[Arc<KindRunner>] {
@@ -121,7 +112,7 @@ impl TaskSource {
     /// Releases tasks that wait for a worker: all of them when the runner stops, otherwise those above the capacity.
     /// Appends them to `pending`.
     fn release_excess(&self, pending: &mut Vec<PendingUpdate>) {
-        for (index, (runner, claim_ahead)) in self.runners.iter().zip(&self.claim_aheads).enumerate() {
+        for (index, (runner, estimate)) in self.runners.iter().zip(&self.estimates).enumerate() {
             let mut claims = runner.claims();
             if claims.waiting() == 0 {
                 continue;
@@ -131,9 +122,9 @@ impl TaskSource {
             } else {
                 let settled = pending.iter().filter(|pending| pending.runner == index).count();
                 let in_flight = claims.all().len().saturating_sub(settled);
-                let capacity = claim_ahead.capacity(claims.busy_for(runner.kind.workers));
+                let capacity = estimate.capacity(claims.busy_for(runner.kind.workers));
                 // Only if a task has waited: the estimate changes with each slow run, and most tasks start soon.
-                let is_over = in_flight > claim_ahead.release_above(capacity);
+                let is_over = in_flight > estimate.release_above(capacity);
                 if is_over && claims.has_waited(WAITING_CHECK_INTERVAL) { in_flight - capacity } else { 0 }
             };
             let released = claims.take_least_urgent(count);
@@ -185,15 +176,15 @@ impl TaskSource {
     /// are settled by the next transaction.
     fn unsettled(&self, index: usize, pending: &[PendingUpdate]) -> (usize, CrashCounts) {
         let claims = self.runners[index].claims();
-        let (mut in_flight, mut crash_counts) = (claims.all().len(), claims.crash_counts());
+        let (mut in_flight, mut crashes) = (claims.all().len(), claims.crash_counts());
         for PendingUpdate { claim, .. } in pending.iter().filter(|pending| pending.runner == index) {
             let held = claims.all().get(&claim.task.id);
             if held.is_some_and(|held| Arc::ptr_eq(held, claim)) {
                 in_flight -= 1;
-                crash_counts.remove(claim);
+                crashes.remove(claim);
             }
         }
-        (in_flight, crash_counts)
+        (in_flight, crashes)
     }
 
     /// Requests for as many tasks as fit, and for more urgent tasks that replace waiting ones. Sets `next_due` for kinds
@@ -204,12 +195,12 @@ impl TaskSource {
         let unsettled: Vec<(usize, CrashCounts)> =
             (0..self.runners.len()).map(|index| self.unsettled(index, pending)).collect();
         // One at a time in the whole process: if two ran together, it would be unknown which of them crashed it.
-        let crashed_often: usize = unsettled.iter().map(|(_, crash_counts)| crash_counts.crashed_often).sum();
-        for ((runner, claim_ahead), (in_flight, crash_counts)) in
-            self.runners.iter().zip(&self.claim_aheads).zip(unsettled)
+        let crashed_often: usize = unsettled.iter().map(|(_, crashes)| crashes.crashed_often).sum();
+        for ((runner, estimate), (in_flight, crashes)) in
+            self.runners.iter().zip(&self.estimates).zip(unsettled)
         {
             let claims = runner.claims();
-            let capacity = claim_ahead.capacity(claims.busy_for(runner.kind.workers));
+            let capacity = estimate.capacity(claims.busy_for(runner.kind.workers));
             // Tasks that free workers are about to start are not replaced.
             let replaceable = claims.waiting().min(in_flight.saturating_sub(runner.kind.workers));
             let (waiting, least_urgent) = (claims.waiting(), claims.least_urgent());
@@ -238,7 +229,7 @@ impl TaskSource {
                 kind: runner.kind.name.as_ref().to_owned(),
                 limit,
                 max_running: runner.kind.max_running,
-                max_crashed_once: runner.kind.workers.saturating_sub(crash_counts.crashed_once),
+                max_crashed_once: runner.kind.workers.saturating_sub(crashes.crashed_once),
                 max_crashed_often: 1usize.saturating_sub(crashed_often),
                 lease: runner.lease,
                 token: token.clone(),
@@ -248,15 +239,12 @@ impl TaskSource {
                 let token = self.worker.token();
                 requests.extend(self.settings.queues.iter().map(|queue| request(queue, limit, &token)));
             }
-            let max_replacements =
-                replaceable.min(claim_ahead.max_claimed().saturating_sub(in_flight + limit));
-            if let Some((rank, Reverse(priority), _)) =
-                least_urgent.filter(|_| may_replace && max_replacements > 0)
-            {
+            let extra = replaceable.min(estimate.max_claimed().saturating_sub(in_flight + limit));
+            if let Some((rank, Reverse(priority), _)) = least_urgent.filter(|_| may_replace && extra > 0) {
                 let token = self.worker.token();
                 replacements.extend(self.settings.queues.iter().take(rank + 1).enumerate().map(
                     |(nth, queue)| ReplacementClaim {
-                        claim: request(queue, max_replacements, &token),
+                        claim: request(queue, extra, &token),
                         above_priority: (nth == rank).then_some(priority),
                     },
                 ));
@@ -269,12 +257,12 @@ impl TaskSource {
     /// fit. `replaced`: the kind of each replacement.
     fn release_replaced(&self, replaced: &[Arc<str>]) {
         let mut released = Vec::new();
-        for (index, (runner, claim_ahead)) in self.runners.iter().zip(&self.claim_aheads).enumerate() {
+        for (index, (runner, estimate)) in self.runners.iter().zip(&self.estimates).enumerate() {
             let replaced = replaced.iter().filter(|kind| **kind == runner.kind.name).count();
             let mut claims = runner.claims();
             let (in_flight, capacity) =
-                (claims.all().len(), claim_ahead.capacity(claims.busy_for(runner.kind.workers)));
-            if in_flight > claim_ahead.release_above(capacity) {
+                (claims.all().len(), estimate.capacity(claims.busy_for(runner.kind.workers)));
+            if in_flight > estimate.release_above(capacity) {
                 let held = claims.take_least_urgent(replaced.min(in_flight - capacity));
                 released.extend(held.into_iter().map(|claim| PendingUpdate::released(index, claim)));
             }
@@ -284,13 +272,13 @@ impl TaskSource {
 
     /// Removes settled tasks from the claims, counts their outcomes, and submits clean-ups of dead letters.
     fn on_settled(&mut self, pending: &[PendingUpdate], batch: &ClaimBatch) {
-        for (index, (runner, claim_ahead)) in self.runners.iter().zip(&mut self.claim_aheads).enumerate() {
+        for (index, (runner, estimate)) in self.runners.iter().zip(&mut self.estimates).enumerate() {
             let of_kind = pending.iter().zip(&batch.results).filter(|(pending, _)| pending.runner == index);
             let mut claims = runner.claims();
             for (PendingUpdate { update, claim, run_time, .. }, settled) in of_kind {
                 claims.remove(claim);
                 if let Some(time) = run_time {
-                    claim_ahead.record_duration(*time);
+                    estimate.record_duration(*time);
                 }
                 // A task that is released for another one is not counted as released by this runner.
                 let was_not_started =
@@ -387,9 +375,9 @@ impl TaskSource {
     }
 
     /// Sets the number of outcomes that are stored without waiting for more: half of the tasks in flight.
-    fn set_flush_threshold(&self) {
+    fn set_threshold(&self) {
         let in_flight: usize = self.runners.iter().map(|runner| runner.in_flight()).sum();
-        self.completions.flush_threshold.store((in_flight / 2).max(1), Ordering::SeqCst);
+        self.completions.threshold.store((in_flight / 2).max(1), Ordering::SeqCst);
     }
 }
 
@@ -432,7 +420,7 @@ impl WorkSource for TaskSource {
             Err(error) => {
                 tracing::error!(%error, "the store refused a batch of outcomes; storing them one by one");
                 let settled = self.settle_individually(pending)?;
-                self.set_flush_threshold();
+                self.set_threshold();
                 return Ok(PollResult { settled, claimed: 0, polled: false });
             }
         };
@@ -450,7 +438,7 @@ impl WorkSource for TaskSource {
             self.release_replaced(&kinds);
         }
         let polled = PollResult { settled: pending.len(), claimed: count, polled: true };
-        self.set_flush_threshold();
+        self.set_threshold();
         Ok(polled)
     }
 
@@ -504,7 +492,7 @@ impl WorkSource for TaskSource {
         let now = Instant::now();
         let mut flush_after = match self.completions.len() {
             0 => None,
-            pending if pending >= self.completions.flush_threshold.load(Ordering::SeqCst) => {
+            pending if pending >= self.completions.threshold.load(Ordering::SeqCst) => {
                 return Some(Duration::ZERO);
             }
             _ => Some(FLUSH_INTERVAL),

@@ -1,5 +1,5 @@
-//! Tasks that are cancelled while a runner has them: they are cancelled when their run has ended, and not before.
-//! Leases are long, so a heartbeat is not what tells the worker.
+//! Cancelling tasks that a runner holds: a task is cancelled when its run has ended, and not before. Leases are a day long,
+//! so the runner does not learn of the cancellation from a heartbeat.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -27,7 +27,7 @@ impl Fixture {
         Fixture { folder, store }
     }
 
-    /// Another opening of the same file, as another process has it.
+    /// Opens the same file again, as another process does.
     fn other(&self) -> Store {
         open(&self.folder)
     }
@@ -58,19 +58,19 @@ fn open(folder: &TempDir) -> Store {
 }
 
 fn wait_for<T>(receiver: &Receiver<T>) -> T {
-    receiver.recv_timeout(LONG).expect("it should have happened long ago")
+    receiver.recv_timeout(LONG).expect("nothing was received within 60 s")
 }
 
-/// A handler that reports its start, waits to be cancelled, reports that, and ends when it may.
+/// A handler that reports its start, waits until it is cancelled, reports that, and ends when the test sends a message.
 fn gated(
     end: fn() -> TaskResult<()>,
 ) -> (impl Fn(&TaskContext<'_>) -> TaskResult<()>, Receiver<&'static str>, Sender<()>) {
     let (report, reports) = channel();
     let (go, may_go) = channel();
     let (report, may_go) = (Mutex::new(report), Mutex::new(may_go));
-    let handler = move |work: &TaskContext<'_>| {
+    let handler = move |task: &TaskContext<'_>| {
         report.lock().unwrap().send("started").unwrap();
-        assert!(work.wait_cancelled(LONG));
+        assert!(task.wait_cancelled(LONG));
         report.lock().unwrap().send("cancelled").unwrap();
         wait_for(&may_go.lock().unwrap());
         end()
@@ -107,13 +107,13 @@ fn cancelled_task_keeps_its_unique_key_until_its_run_has_ended() {
 }
 
 #[test]
-fn task_that_waits_for_a_worker_is_cancelled_without_a_start() {
+fn task_that_waits_for_a_worker_is_cancelled_without_being_started() {
     let fixture = Fixture::new();
     let first = fixture.put().id;
     let (handler, reports, go) = gated(|| Ok(()));
     let running = fixture.run(handler);
     assert_eq!(wait_for(&reports), "started");
-    // Claimed or not: it does not wait for the first one to end.
+    // Whether it is claimed or not, it does not wait for the first one to end.
     let second = fixture.store.tasks().enqueue(NewTask::new("k", "2")).unwrap().id;
     fixture.other().tasks().cancel(second).unwrap();
     fixture.wait_until(second, TaskStatus::Cancelled);
@@ -127,7 +127,7 @@ fn task_that_waits_for_a_worker_is_cancelled_without_a_start() {
 }
 
 #[test]
-fn worker_that_stops_still_notices_that_its_task_is_to_be_cancelled() {
+fn stopping_runner_still_applies_cancellation_requests() {
     let fixture = Fixture::new();
     let id = fixture.put().id;
     let (handler, reports, go) = gated(|| Err(TaskError::cancelled()));
@@ -142,14 +142,14 @@ fn worker_that_stops_still_notices_that_its_task_is_to_be_cancelled() {
 }
 
 #[test]
-fn handler_of_a_cancelled_job_is_stopped_without_waiting_for_a_heartbeat() {
+fn handler_of_a_cancelled_job_is_cancelled_before_the_next_heartbeat() {
     let fixture = Fixture::new();
     let job = fixture.store.jobs().create(JobKind::Scan, "{}", true).unwrap();
     let (report, reports) = channel();
     let report = Mutex::new(report);
-    let handler = move |call: &gristmill_jobs::RowContext<'_, _>| {
+    let handler = move |context: &gristmill_jobs::RowContext<'_, _>| {
         report.lock().unwrap().send("started").unwrap();
-        assert!(call.wait_cancelled(LONG));
+        assert!(context.wait_cancelled(LONG));
         report.lock().unwrap().send("cancelled").unwrap();
         Err(TaskError::cancelled())
     };
@@ -159,4 +159,20 @@ fn handler_of_a_cancelled_job_is_stopped_without_waiting_for_a_heartbeat() {
     assert_eq!(wait_for(&reports), "cancelled");
     running.stop(LONG).unwrap();
     assert_eq!(fixture.store.jobs().get(&job.id).unwrap().status, JobStatus::Cancelled);
+}
+
+#[test]
+fn wait_cancelled_accepts_the_maximum_duration() {
+    let fixture = Fixture::new();
+    fixture.put();
+    let (started, starts) = channel();
+    let started = Mutex::new(started);
+    let running = fixture.run(move |task| {
+        started.lock().unwrap().send(())?;
+        assert!(task.wait_cancelled(Duration::MAX));
+        Err(TaskError::cancelled())
+    });
+    wait_for(&starts);
+    let summary = running.stop(Duration::from_millis(100)).unwrap();
+    assert_eq!(summary.released, 1);
 }

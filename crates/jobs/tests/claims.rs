@@ -1,5 +1,5 @@
-//! What a runner claims and when: how much ahead of its workers, in which order, and what happens to claims whose process
-//! is killed or whose clock is set.
+//! Claims of a runner: how many ahead of its workers, in which order, and what happens to them when the process is killed
+//! or the clock is set.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
@@ -53,7 +53,7 @@ fn becomes(condition: impl Fn() -> bool) -> bool {
     false
 }
 
-/// A gate that is closed at first, and who stands before it.
+/// A gate that is closed at first, and the number of handlers that wait for it.
 #[derive(Clone, Default)]
 struct Gate {
     open: Arc<AtomicBool>,
@@ -61,9 +61,9 @@ struct Gate {
 }
 
 impl Gate {
-    fn pass(&self, work: &TaskContext<'_>) {
+    fn pass(&self, task: &TaskContext<'_>) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        while !self.open.load(Ordering::SeqCst) && !work.wait_cancelled(Duration::from_millis(1)) {}
+        while !self.open.load(Ordering::SeqCst) && !task.wait_cancelled(Duration::from_millis(1)) {}
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -84,9 +84,9 @@ fn slow_tasks_are_not_claimed_ahead() {
     let seen = most.clone();
     // The handlers of eight workers end together, in waves.
     let wave = Arc::new(std::sync::Barrier::new(8));
-    let kind = TaskKind::new("k", move |work| {
-        seen.fetch_max(running(work.store()), Ordering::SeqCst);
-        work.wait_cancelled(Duration::from_millis(100));
+    let kind = TaskKind::new("k", move |task| {
+        seen.fetch_max(running(task.store()), Ordering::SeqCst);
+        task.wait_cancelled(Duration::from_millis(100));
         wave.wait();
         Ok(())
     });
@@ -96,15 +96,19 @@ fn slow_tasks_are_not_claimed_ahead() {
     assert!((8..=16).contains(&most), "8 workers held {most} tasks that take 100 ms");
 }
 
-/// A runner with one worker that has come to hold tasks ahead, and waits in a task at the gate. Returns the order of runs.
-fn held_ahead(store: &Store, gate: &Gate) -> (gristmill_jobs::RunnerHandle, Arc<Mutex<Vec<i64>>>) {
+/// Starts a runner with one worker, which has claimed tasks ahead and runs a task that waits for the gate. Returns the
+/// order of runs too.
+fn start_with_tasks_claimed_ahead(
+    store: &Store,
+    gate: &Gate,
+) -> (gristmill_jobs::RunnerHandle, Arc<Mutex<Vec<i64>>>) {
     let ids = put(store, 400, 0);
     let (order, stop_at) = (Arc::new(Mutex::new(Vec::new())), ids[200]);
     let (log, before) = (order.clone(), gate.clone());
-    let kind = TaskKind::new("k", move |work| {
-        log.lock().unwrap().push(work.id());
-        if work.id() == stop_at {
-            before.pass(work);
+    let kind = TaskKind::new("k", move |task| {
+        log.lock().unwrap().push(task.id());
+        if task.id() == stop_at {
+            before.pass(task);
         }
         Ok(())
     });
@@ -114,12 +118,12 @@ fn held_ahead(store: &Store, gate: &Gate) -> (gristmill_jobs::RunnerHandle, Arc<
 }
 
 #[test]
-fn urgent_task_waits_for_one_running_task_and_not_for_tasks_claimed_ahead() {
+fn urgent_task_runs_before_tasks_claimed_ahead() {
     let (_folder, store) = fixture();
     let gate = Gate::default();
-    let (runner, order) = held_ahead(&store, &gate);
+    let (runner, order) = start_with_tasks_claimed_ahead(&store, &gate);
     let urgent = put(&store, 1, 9)[0];
-    // Either everything else that waited was given back, or it is claimed, too. A claim is known to the worker before its
+    // Either all waiting tasks have been released, or the urgent one is claimed. The worker knows a claim before its
     // process writes anything else.
     let seen = std::cell::OnceCell::new();
     assert!(becomes(|| {
@@ -135,44 +139,44 @@ fn urgent_task_waits_for_one_running_task_and_not_for_tasks_claimed_ahead() {
 }
 
 #[test]
-fn tasks_that_wait_for_a_busy_worker_are_given_back() {
+fn tasks_that_wait_for_a_busy_worker_are_released() {
     let (_folder, store) = fixture();
     let gate = Gate::default();
-    let (runner, _order) = held_ahead(&store, &gate);
-    let given_back = becomes(|| running(&store) == 1);
-    // 200 have run, and one runs: those that were given back are not its any more.
+    let (runner, _order) = start_with_tasks_claimed_ahead(&store, &gate);
+    let released = becomes(|| running(&store) == 1);
+    // 200 have run, and one runs; released tasks do not count.
     let counts = || {
         let pool = runner.stats().kinds.remove(0).pool;
         (pool.submitted, pool.completed, pool.queued)
     };
     assert_eq!(counts(), (201, 200, 0));
     gate.open();
-    assert!(given_back, "{} tasks are held", running(&store));
+    assert!(released, "{} tasks are held", running(&store));
     runner.wait_idle().unwrap();
     assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Completed, 400)]);
-    // Its summary names what it leaves undone, not what it held for a moment.
+    // Tasks that were released for a short time do not count as released.
     assert!(becomes(|| counts() == (400, 400, 0)), "{:?}", counts());
     let summary = runner.stop(LONG).unwrap();
     assert_eq!((summary.completed, summary.released), (400, 0));
 }
 
-/// Every write is a reason to look for more urgent tasks, and each look may claim as many as wait.
+/// Every write makes the runner poll for more urgent tasks, and each poll may claim as many as are waiting.
 #[test]
-fn more_urgent_tasks_are_claimed_instead_of_waiting_ones_and_not_beside_them() {
+fn more_urgent_tasks_replace_waiting_ones() {
     let (_folder, store) = fixture();
     put(&store, 40, 0);
     let (most, runs) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (seen, count) = (most.clone(), runs.clone());
-    let kind = TaskKind::new("k", move |work| {
-        // From here on it is known how long handlers take.
+    let kind = TaskKind::new("k", move |task| {
+        // After five runs the duration of handlers is known.
         if count.fetch_add(1, Ordering::SeqCst) > 4 {
             for _ in 0..10 {
-                put(work.store(), 2, 1);
-                seen.fetch_max(running(work.store()), Ordering::SeqCst);
-                work.wait_cancelled(Duration::from_millis(5));
+                put(task.store(), 2, 1);
+                seen.fetch_max(running(task.store()), Ordering::SeqCst);
+                task.wait_cancelled(Duration::from_millis(5));
             }
         } else {
-            work.wait_cancelled(Duration::from_millis(60));
+            task.wait_cancelled(Duration::from_millis(60));
         }
         Ok(())
     });
@@ -184,7 +188,7 @@ fn more_urgent_tasks_are_claimed_instead_of_waiting_ones_and_not_beside_them() {
 }
 
 #[test]
-fn clock_set_forward_starts_no_running_task_again() {
+fn running_task_is_not_started_again_when_the_clock_is_set_forward() {
     let folder = tempfile::tempdir().unwrap();
     let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
     let (store, other) = (open(folder.path(), clock.clone()), open(folder.path(), clock.clone()));
@@ -192,16 +196,16 @@ fn clock_set_forward_starts_no_running_task_again() {
     let (gate, starts) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
     let kind = || {
         let (gate, starts) = (gate.clone(), starts.clone());
-        TaskKind::new("k", move |work| {
+        TaskKind::new("k", move |task| {
             starts.fetch_add(1, Ordering::SeqCst);
-            gate.pass(work);
+            gate.pass(task);
             Ok(())
         })
     };
     let first = Runner::builder(store.clone()).kind(kind().workers(2)).start().unwrap();
     assert!(becomes(|| gate.is_waited_for()));
     clock.set(clock.now().plus(Duration::from_secs(3 * 3_600)));
-    // What a second process does when it starts, and what the first one does every few seconds.
+    // A runner recovers tasks when it starts and every few seconds.
     let second = Runner::builder(other).kind(kind().workers(2)).start().unwrap();
     let recovered = store.tasks().recover(3).unwrap();
     std::thread::scope(|scope| {
@@ -217,15 +221,15 @@ fn clock_set_forward_starts_no_running_task_again() {
 
 const CHILD: &str = "GRISTMILL_TEST_CHILD";
 
-/// A process with a runner for tasks of the kind `k`: those with the payload 1 end at once, those with the payload 2 never
-/// do. It prints the number of each that it starts.
+/// Not a test: the body of the processes that [`Process`] starts. It runs tasks of the kind `k`: those with the payload 1
+/// end at once, those with the payload 2 never do. It prints the number of each task that it starts.
 #[test]
 fn child() {
     let Ok(folder) = std::env::var(CHILD) else { return };
     let store = open(Path::new(&folder), WallClock::system());
-    let handler = |work: &TaskContext<'_>| -> TaskResult<()> {
-        println!("started {}", work.id());
-        while work.payload() == "2" {
+    let handler = |task: &TaskContext<'_>| -> TaskResult<()> {
+        println!("started {}", task.id());
+        while task.payload() == "2" {
             std::thread::park();
         }
         Ok(())
@@ -236,7 +240,7 @@ fn child() {
     }
 }
 
-/// Such a process, and the tasks that it has started.
+/// A process with a runner, and the tasks that it has started.
 struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -244,7 +248,7 @@ struct Process {
 }
 
 impl Process {
-    /// Starts one and waits until it runs a task that never ends.
+    /// Starts a process and waits until it runs a task that never ends.
     fn start(folder: &Path, store: &Store) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "child", "--nocapture"]).env(CHILD, folder).stdout(Stdio::piped());
@@ -265,7 +269,7 @@ impl Process {
         Some(id)
     }
 
-    /// Kills it. Returns all that it has started.
+    /// Kills the process. Returns the tasks that it has started.
     fn kill(mut self) -> Vec<i64> {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -279,7 +283,7 @@ fn all(store: &Store) -> Vec<TaskRow> {
 }
 
 #[test]
-fn task_of_a_killed_process_is_run_at_once_by_a_runner_that_starts() {
+fn starting_runner_runs_the_task_of_a_killed_process_at_once() {
     let (folder, store) = fixture();
     let id = store.tasks().enqueue(NewTask::new("k", "2")).unwrap().id;
     Process::start(folder.path(), &store).kill();
@@ -290,13 +294,13 @@ fn task_of_a_killed_process_is_run_at_once_by_a_runner_that_starts() {
 }
 
 #[test]
-fn task_of_a_killed_process_is_taken_over_by_a_runner_that_is_idle() {
+fn idle_runner_runs_the_task_of_a_killed_process() {
     let (folder, store) = fixture();
     let id = store.tasks().enqueue(NewTask::new("k", "2")).unwrap().id;
     let process = Process::start(folder.path(), &store);
     let (done, dones) = channel();
     let done = Mutex::new(done);
-    let kind = TaskKind::new("k", move |work| Ok(done.lock().unwrap().send(work.id())?));
+    let kind = TaskKind::new("k", move |task| Ok(done.lock().unwrap().send(task.id())?));
     let runner = Runner::builder(store).kind(kind).start().unwrap();
     runner.wait_idle().unwrap();
     process.kill();
@@ -304,7 +308,7 @@ fn task_of_a_killed_process_is_taken_over_by_a_runner_that_is_idle() {
 }
 
 #[test]
-fn tasks_that_a_killed_process_had_not_started_are_no_poison_pills() {
+fn claimed_tasks_that_a_killed_process_had_not_started_do_not_count_as_crashed() {
     let (folder, store) = fixture();
     let mut starts: Vec<i64> = Vec::new();
     for round in 0..4 {
@@ -312,7 +316,7 @@ fn tasks_that_a_killed_process_had_not_started_are_no_poison_pills() {
         store.tasks().enqueue(NewTask { priority: -round, ..NewTask::new("k", "2") }).unwrap();
         put(&store, 300, -round);
         starts.extend(Process::start(folder.path(), &store).kill());
-        // Whatever its leases are, they have run out.
+        // Let its leases expire.
         let other = rusqlite::Connection::open(store.path()).unwrap();
         other
             .execute_batch(
@@ -321,7 +325,7 @@ fn tasks_that_a_killed_process_had_not_started_are_no_poison_pills() {
             .unwrap();
         store.tasks().recover(3).unwrap();
     }
-    // The second worker may be killed between the note of a start and the start itself, once in each round.
+    // Once in each round, the second worker may be killed after a start was recorded and before the handler printed it.
     let mut unseen = 0;
     for task in all(&store) {
         let starts = starts.iter().filter(|id| **id == task.id).count();
@@ -331,9 +335,9 @@ fn tasks_that_a_killed_process_had_not_started_are_no_poison_pills() {
     assert!(unseen <= 4, "{unseen} crashes of tasks that were not started");
 }
 
-/// The outcome of a task is refused, and its dead letter too: the runner holds its claim no more.
+/// The store refuses the outcome of a task and its dead letter, so the runner does not hold the claim any more.
 #[test]
-fn claim_that_a_living_worker_does_not_hold_is_freed_when_its_lease_runs_out() {
+fn claim_that_a_living_worker_does_not_hold_is_released_when_its_lease_expires() {
     let folder = tempfile::tempdir().unwrap();
     let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
     let store = open(folder.path(), clock.clone());
@@ -348,9 +352,9 @@ fn claim_that_a_living_worker_does_not_hold_is_freed_when_its_lease_runs_out() {
         .unwrap();
     let (gate, runs) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
     let (before, count) = (gate.clone(), runs.clone());
-    let kind = TaskKind::new("k", move |work| {
-        match work.payload() {
-            "\"long\"" => before.pass(work),
+    let kind = TaskKind::new("k", move |task| {
+        match task.payload() {
+            "\"long\"" => before.pass(task),
             _ => drop(count.fetch_add(1, Ordering::SeqCst)),
         }
         Ok(())
@@ -364,7 +368,7 @@ fn claim_that_a_living_worker_does_not_hold_is_freed_when_its_lease_runs_out() {
     clock.set(clock.now().plus(Duration::from_secs(3_600)));
     let is_run_again = becomes(|| store.tasks().get(refused).unwrap().status == TaskStatus::Completed);
     let (again, held) = (store.tasks().get(refused).unwrap(), store.tasks().get(long).unwrap());
-    // Before anything is asserted: the runner waits for this handler when it is dropped.
+    // Before the assertions, because a drop of the runner waits for this handler.
     gate.open();
     assert!(is_forgotten && is_run_again, "the task is {:?}", again.status);
     assert_eq!((runs.load(Ordering::SeqCst), again.crashes, held.status), (2, 0, TaskStatus::Running));

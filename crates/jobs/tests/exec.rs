@@ -1,4 +1,4 @@
-//! Commands as durable tasks: what their ends mean, what is kept of them, and that none is left behind.
+//! Commands as durable tasks: the outcome for each way a command ends, the stored output, and that none is left running.
 #![cfg(unix)]
 
 use std::path::Path;
@@ -14,17 +14,17 @@ use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(60);
 
-struct House {
+struct Fixture {
     folder: TempDir,
     store: Store,
 }
 
-impl House {
+impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
         let store = Store::options().durability(Durability::Normal).open(path).unwrap();
-        House { folder, store }
+        Fixture { folder, store }
     }
 
     fn path(&self, name: &str) -> String {
@@ -53,23 +53,22 @@ fn once() -> ExecSettings {
     ExecSettings { retry: Retry::linear(1, Duration::ZERO), ..ExecSettings::default() }
 }
 
-/// Runs one command to its end.
-fn run(house: &House, command: &Command, settings: ExecSettings) -> TaskRow {
-    let id = house.enqueue(command);
-    let running = house.start(settings);
+/// Runs one attempt of a command.
+fn run(fixture: &Fixture, command: &Command, settings: ExecSettings) -> TaskRow {
+    let id = fixture.enqueue(command);
+    let running = fixture.start(settings);
     running.wait_no_due_tasks().unwrap();
     running.stop(LONG).unwrap();
-    house.store.tasks().get(id).unwrap()
+    fixture.store.tasks().get(id).unwrap()
 }
 
-fn kept(task: &TaskRow) -> Value {
+fn result(task: &TaskRow) -> Value {
     serde_json::from_str(task.result.as_deref().unwrap()).unwrap()
 }
 
-/// None of them can ever be started; each becomes a dead letter that names the field.
 #[test]
-fn a_command_with_nul_or_without_time_is_a_dead_letter_that_names_the_field() {
-    let house = House::new();
+fn invalid_command_becomes_a_dead_letter_that_names_the_field() {
+    let fixture = Fixture::new();
     let env = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into();
     let cases = [
         (command(&["echo", "a\0b"]), "argv[1] has a NUL character"),
@@ -83,80 +82,80 @@ fn a_command_with_nul_or_without_time_is_a_dead_letter_that_names_the_field() {
     ];
     for (command, reason) in cases {
         assert!(command.check().unwrap_err().contains(reason), "{:?}", command.check());
-        let task = run(&house, &command, ExecSettings::default());
+        let task = run(&fixture, &command, ExecSettings::default());
         assert_eq!((task.status, task.attempts), (TaskStatus::Failed, 1), "{command:?}");
         assert!(task.error_message.as_deref().unwrap().contains(reason), "{:?}", task.error_message);
     }
 }
 
 #[test]
-fn output_and_exit_code_are_kept() {
-    let task = run(&House::new(), &shell("echo out; echo err >&2"), once());
+fn result_has_the_output_and_the_exit_code() {
+    let task = run(&Fixture::new(), &shell("echo out; echo err >&2"), once());
     assert_eq!(task.status, TaskStatus::Completed);
-    let kept = kept(&task);
+    let result = result(&task);
     assert_eq!(
-        (&kept["exit_code"], &kept["stdout"], &kept["stderr"]),
+        (&result["exit_code"], &result["stdout"], &result["stderr"]),
         (&0.into(), &"out\n".into(), &"err\n".into())
     );
 }
 
 #[test]
-fn words_are_words_whatever_is_in_them() {
+fn arguments_are_passed_unchanged_without_a_shell() {
     let words = ["printf", "%s|", "a b", "$HOME", "; echo x", "*", "é\n"];
-    let task = run(&House::new(), &command(&words), once());
-    assert_eq!(kept(&task)["stdout"], "a b|$HOME|; echo x|*|é\n|");
+    let task = run(&Fixture::new(), &command(&words), once());
+    assert_eq!(result(&task)["stdout"], "a b|$HOME|; echo x|*|é\n|");
 }
 
 #[test]
-fn folder_variables_and_input_are_the_payloads() {
-    let house = House::new();
-    let mut asked = shell("pwd; echo $GRIST $GRISTMILL_TASK_ID $GRISTMILL_ATTEMPT; cat");
-    asked.cwd = Some(house.folder.path().to_path_buf());
-    asked.env.insert("GRIST".to_owned(), "corn".to_owned());
-    asked.stdin = Some("flour".to_owned());
-    let task = run(&house, &asked, once());
-    let folder = house.folder.path().canonicalize().unwrap();
-    assert_eq!(kept(&task)["stdout"], format!("{}\ncorn 1 1\nflour", folder.display()));
+fn command_gets_cwd_env_and_stdin_from_its_payload() {
+    let fixture = Fixture::new();
+    let mut command = shell("pwd; echo $COLOR $GRISTMILL_TASK_ID $GRISTMILL_ATTEMPT; cat");
+    command.cwd = Some(fixture.folder.path().to_path_buf());
+    command.env.insert("COLOR".to_owned(), "blue".to_owned());
+    command.stdin = Some("input".to_owned());
+    let task = run(&fixture, &command, once());
+    let folder = fixture.folder.path().canonicalize().unwrap();
+    assert_eq!(result(&task)["stdout"], format!("{}\nblue 1 1\ninput", folder.display()));
 }
 
 #[test]
-fn a_command_that_reads_nothing_is_not_waited_for() {
-    let mut asked = command(&["true"]);
-    asked.stdin = Some("x".repeat(1 << 20));
-    assert_eq!(run(&House::new(), &asked, once()).status, TaskStatus::Completed);
+fn command_that_does_not_read_its_stdin_is_completed() {
+    let mut command = command(&["true"]);
+    command.stdin = Some("x".repeat(1 << 20));
+    assert_eq!(run(&Fixture::new(), &command, once()).status, TaskStatus::Completed);
 }
 
 #[test]
 fn long_output_is_cut_in_the_middle() {
     let settings = ExecSettings { max_output: 10, ..once() };
-    let task = run(&House::new(), &shell("printf abcdefghijklmnopqrstuvwxyz"), settings);
-    assert_eq!(kept(&task)["stdout"], "abcde\n[... 16 bytes left out ...]\nvwxyz");
+    let task = run(&Fixture::new(), &shell("printf abcdefghijklmnopqrstuvwxyz"), settings);
+    assert_eq!(result(&task)["stdout"], "abcde\n[... 16 bytes left out ...]\nvwxyz");
 }
 
 #[test]
-fn a_child_that_holds_the_output_open_does_not_hold_up_the_task() {
-    let house = House::new();
-    let fifo = house.path("end");
+fn task_is_completed_while_a_child_of_the_command_holds_its_output_open() {
+    let fixture = Fixture::new();
+    let fifo = fixture.path("end");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    // The child reads from the pipe until we let it go.
-    let task = run(&house, &shell(&format!("echo here; cat {fifo} & exit 0")), once());
-    assert_eq!((task.status, &kept(&task)["stdout"]), (TaskStatus::Completed, &"here\n".into()));
+    // The child reads from the pipe until the test writes to it.
+    let task = run(&fixture, &shell(&format!("echo here; cat {fifo} & exit 0")), once());
+    assert_eq!((task.status, &result(&task)["stdout"]), (TaskStatus::Completed, &"here\n".into()));
     std::fs::write(&fifo, "").unwrap();
 }
 
-/// Runs a command that fails, with two attempts, and checks what became of it.
+/// Runs the first of two attempts of a command that fails, and checks the task's status and error.
 #[track_caller]
-fn check_failure(asked: &Command, expected: TaskStatus, reason: &str) {
-    let house = House::new();
+fn check_failure(command: &Command, expected: TaskStatus, reason: &str) {
+    let fixture = Fixture::new();
     let retry = Retry::linear(2, LONG).without_jitter();
-    let task = run(&house, asked, ExecSettings { retry, ..ExecSettings::default() });
+    let task = run(&fixture, command, ExecSettings { retry, ..ExecSettings::default() });
     assert_eq!(task.status, expected, "{task:?}");
     let message = task.error_message.unwrap_or_default();
     assert!(message.contains(reason), "{message:?} has no {reason:?}");
 }
 
 #[test]
-fn exit_codes_decide_by_rule() {
+fn exit_code_decides_between_retry_and_dead_letter() {
     check_failure(&shell("exit 1"), TaskStatus::Scheduled, "exit code 1");
     check_failure(&shell("exit 75"), TaskStatus::Scheduled, "exit code 75");
     check_failure(&shell("exit 64"), TaskStatus::Failed, "exit code 64");
@@ -169,72 +168,72 @@ fn exit_codes_decide_by_rule() {
 }
 
 #[test]
-fn what_cannot_be_run_at_all_is_permanent() {
+fn command_that_cannot_be_started_is_a_permanent_error() {
     check_failure(&command(&["/no/such/program"]), TaskStatus::Failed, "\"/no/such/program\"");
     check_failure(&command(&["/"]), TaskStatus::Failed, "cannot run \"/\"");
     check_failure(&command(&[]), TaskStatus::Failed, "argv is empty");
     let nowhere = Command { cwd: Some("/no/such/folder".into()), ..command(&["true"]) };
-    check_failure(&nowhere, TaskStatus::Failed, "there is no such folder");
+    check_failure(&nowhere, TaskStatus::Failed, "no such folder");
     let never = Command { timeout_seconds: Some(-1.0), ..command(&["true"]) };
     check_failure(&never, TaskStatus::Failed, "timeout_seconds is -1");
 }
 
 #[test]
-fn a_payload_with_an_unknown_word_is_refused() {
-    let house = House::new();
+fn payload_with_an_unknown_field_is_refused() {
+    let fixture = Fixture::new();
     let payload = r#"{"argv": ["true"], "timeuot_seconds": 3}"#;
-    let id = house.store.tasks().enqueue(NewTask::new(exec::KIND, payload)).unwrap().id;
-    let running = house.start(once());
+    let id = fixture.store.tasks().enqueue(NewTask::new(exec::KIND, payload)).unwrap().id;
+    let running = fixture.start(once());
     running.wait_idle().unwrap();
-    let message = house.store.tasks().get(id).unwrap().error_message.unwrap();
+    let message = fixture.store.tasks().get(id).unwrap().error_message.unwrap();
     assert!(message.contains("timeuot_seconds"), "{message}");
 }
 
 #[test]
-fn the_dead_letter_has_what_the_command_said() {
-    let house = House::new();
-    run(&house, &shell("echo so far; echo no disk >&2; exit 70"), once());
-    let letter = house.store.dead_letters().get(1).unwrap();
-    assert_eq!(letter.failure_reason, "exit code 70");
-    let details = letter.error_details.unwrap();
+fn dead_letter_has_the_output_of_the_command() {
+    let fixture = Fixture::new();
+    run(&fixture, &shell("echo so far; echo no disk >&2; exit 70"), once());
+    let dead_letter = fixture.store.dead_letters().get(1).unwrap();
+    assert_eq!(dead_letter.failure_reason, "exit code 70");
+    let details = dead_letter.error_details.unwrap();
     assert!(details.contains("--- stderr\nno disk") && details.contains("--- stdout\nso far"), "{details}");
 }
 
-/// Whether a process is there and is not a zombie.
-fn lives(pid: &str) -> bool {
+/// Whether a process exists and is not a zombie.
+fn is_alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
     stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'))
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_command_that_takes_too_long_is_ended_with_its_children() {
-    let house = House::new();
-    let script = format!("cat {0} & echo $! > {1}; wait", house.path("fifo"), house.path("pid"));
-    assert!(std::process::Command::new("mkfifo").arg(house.path("fifo")).status().unwrap().success());
-    let asked = Command { timeout_seconds: Some(0.3), ..shell(&script) };
-    let task = run(&house, &asked, once());
+fn command_that_exceeds_its_timeout_is_killed_with_its_children() {
+    let fixture = Fixture::new();
+    let script = format!("cat {0} & echo $! > {1}; wait", fixture.path("fifo"), fixture.path("pid"));
+    assert!(std::process::Command::new("mkfifo").arg(fixture.path("fifo")).status().unwrap().success());
+    let command = Command { timeout_seconds: Some(0.3), ..shell(&script) };
+    let task = run(&fixture, &command, once());
     assert_eq!(task.status, TaskStatus::Failed);
     assert!(task.error_message.unwrap().contains("took longer than 300ms"));
-    let child = std::fs::read_to_string(house.path("pid")).unwrap();
-    while lives(child.trim()) {
+    let child = std::fs::read_to_string(fixture.path("pid")).unwrap();
+    while is_alive(child.trim()) {
         std::thread::yield_now();
     }
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn stopping_the_worker_ends_the_command_and_frees_the_task() {
-    let house = House::new();
-    let fifo = house.path("started");
+fn stop_terminates_the_command_and_releases_the_task() {
+    let fixture = Fixture::new();
+    let fifo = fixture.path("started");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    let id = house.enqueue(&shell(&format!("echo $$ > {fifo}; exec sleep 600")));
-    let running = house.start(once());
+    let id = fixture.enqueue(&shell(&format!("echo $$ > {fifo}; exec sleep 600")));
+    let running = fixture.start(once());
     let pid = std::fs::read_to_string(&fifo).unwrap();
     running.stop(Duration::from_millis(300)).unwrap();
-    let task = house.store.tasks().get(id).unwrap();
+    let task = fixture.store.tasks().get(id).unwrap();
     assert_eq!((task.status, task.attempts), (TaskStatus::Pending, 0));
-    while lives(pid.trim()) {
+    while is_alive(pid.trim()) {
         std::thread::yield_now();
     }
 }

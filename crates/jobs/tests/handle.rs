@@ -1,4 +1,4 @@
-//! The handle of a runner: stopped, waited for and dropped, from outside and from inside its own handlers.
+//! The handle of a runner: stopping, waiting and dropping, outside and inside of its own handlers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -29,12 +29,12 @@ fn task(store: &Store, id: i64) -> TaskRow {
 }
 
 fn wait_for<T>(receiver: &Receiver<T>) -> T {
-    receiver.recv_timeout(LONG).expect("it should have happened long ago")
+    receiver.recv_timeout(LONG).expect("nothing was received within 60 s")
 }
 
-/// The pools' clock stands still: a stop that waited for a time of its own for each kind would never return.
+/// The pools' clock does not advance: a stop that waited for a timeout of each pool would never return.
 #[test]
-fn stop_waits_for_no_stuck_kind_beyond_its_deadline() {
+fn stop_returns_at_its_deadline_when_handlers_are_stuck() {
     let (_folder, store) = open();
     let (started, has_started) = channel();
     let release = Arc::new(AtomicBool::new(false));
@@ -61,13 +61,13 @@ fn stop_waits_for_no_stuck_kind_beyond_its_deadline() {
     release.store(true, Ordering::SeqCst);
 }
 
-/// What a handler does with the handle of its own runner.
-type Act = fn(RunnerHandle) -> Option<Error>;
+/// A call that a handler makes with the handle of its own runner.
+type Call = fn(RunnerHandle) -> Option<Error>;
 
-/// None of them waits for the handler itself; the runner ends when the handler has.
+/// The runner ends after the handler.
 #[test]
-fn a_handler_that_drops_or_stops_its_own_runner_does_not_wait_for_itself() {
-    let acts: [(&str, Act); 3] = [
+fn drop_stop_and_wait_idle_do_not_deadlock_in_a_handler_of_the_same_runner() {
+    let calls: [(&str, Call); 3] = [
         ("drop", |running| {
             drop(running);
             None
@@ -75,29 +75,29 @@ fn a_handler_that_drops_or_stops_its_own_runner_does_not_wait_for_itself() {
         ("stop", |running| running.stop(LONG).err()),
         ("wait_idle", |running| running.wait_idle().err()),
     ];
-    for (name, act) in acts {
+    for (name, call) in calls {
         let (_folder, store) = open();
         let slot: Arc<Mutex<Option<RunnerHandle>>> = Arc::default();
-        let (handed, has_handed) = channel();
+        let (handle_sent, has_handle) = channel();
         let (done, is_done) = channel();
-        let has_handed = Mutex::new(has_handed);
+        let has_handle = Mutex::new(has_handle);
         let kind = TaskKind::new("k", {
             let slot = slot.clone();
             move |_| {
-                wait_for(&has_handed.lock().unwrap());
+                wait_for(&has_handle.lock().unwrap());
                 let running = slot.lock().unwrap().take().unwrap();
-                done.send(act(running)).unwrap();
+                done.send(call(running)).unwrap();
                 Ok(())
             }
         });
         let id = enqueue(&store, "k");
         *slot.lock().unwrap() = Some(Runner::builder(store.clone()).kind(kind.workers(1)).start().unwrap());
-        handed.send(()).unwrap();
+        handle_sent.send(()).unwrap();
         let error = wait_for(&is_done);
         if name != "drop" {
             assert!(matches!(error, Some(Error::Inside(_))), "{name}: {error:?}");
         }
-        // The runner stops behind its handler's back, and writes down how it ended.
+        // The runner stops in the background, and stores the outcome of the handler.
         while task(&store, id).status != TaskStatus::Completed {
             std::thread::yield_now();
         }
@@ -105,15 +105,15 @@ fn a_handler_that_drops_or_stops_its_own_runner_does_not_wait_for_itself() {
 }
 
 #[test]
-fn wait_idle_waits_for_scheduled_retries_and_not_for_tasks_of_a_later_time() {
+fn wait_idle_waits_for_retries_and_not_for_later_first_runs() {
     let (_folder, store) = open();
     let breaker = Breaker::new(1, Duration::from_millis(50));
     let policy = Retry::linear(3, Duration::from_millis(300)).without_jitter();
-    let flaky = TaskKind::new("flaky", |work| match work.attempt() {
+    let flaky = TaskKind::new("flaky", |task| match task.attempt() {
         1 | 2 => Err(TaskError::transient("busy")),
         _ => Ok(()),
     });
-    let guarded = TaskKind::new("guarded", |work| match (work.payload(), work.attempt()) {
+    let guarded = TaskKind::new("guarded", |task| match (task.payload(), task.attempt()) {
         ("1", 1) => Err(TaskError::transient("down")),
         _ => Ok(()),
     });
@@ -137,9 +137,8 @@ fn wait_idle_waits_for_scheduled_retries_and_not_for_tasks_of_a_later_time() {
     running.stop(LONG).unwrap();
 }
 
-/// `wait_caught_up` is the weaker one: it leaves retries to later.
 #[test]
-fn wait_caught_up_leaves_retries_to_their_time() {
+fn wait_no_due_tasks_does_not_wait_for_retries() {
     let (_folder, store) = open();
     let policy = Retry::linear(2, Duration::from_secs(3_600)).without_jitter();
     let kind = TaskKind::new("k", |_| Err(TaskError::transient("busy"))).retry(policy);
@@ -152,7 +151,7 @@ fn wait_caught_up_leaves_retries_to_their_time() {
 }
 
 #[test]
-fn a_kind_with_a_timeout_of_zero_is_refused() {
+fn start_fails_when_a_kind_has_a_timeout_of_zero() {
     let (_folder, store) = open();
     let exec = gristmill_jobs::exec::ExecSettings { timeout: Some(Duration::ZERO), ..Default::default() };
     for kind in [TaskKind::new("k", |_| Ok(())).timeout(Duration::ZERO), gristmill_jobs::exec::kind(exec)] {

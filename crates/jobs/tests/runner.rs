@@ -1,4 +1,5 @@
-//! The runner on a real store: what each end of a handler means for its task, and who else may have it.
+//! The runner on a real store: the outcome of a task for each result of its handler, retries, stops, lost leases, crashes,
+//! and several runners on one store.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -15,13 +16,13 @@ use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A store in a folder of its own.
-struct House {
+/// A store in a temporary folder.
+struct Fixture {
     folder: TempDir,
     store: Store,
 }
 
-impl House {
+impl Fixture {
     fn new() -> Self {
         Self::with(WallClock::system())
     }
@@ -30,11 +31,11 @@ impl House {
         let folder = tempfile::tempdir().unwrap();
         let options = Store::options().durability(Durability::Normal).clock(clock);
         let store = options.open(folder.path().join("work.db")).unwrap();
-        House { folder, store }
+        Fixture { folder, store }
     }
 
-    /// Another opening of the same file, as another process has it.
-    fn again(&self) -> Store {
+    /// Opens the same file again, as another process does.
+    fn reopen(&self) -> Store {
         Store::options().durability(Durability::Normal).open(self.folder.path().join("work.db")).unwrap()
     }
 
@@ -50,7 +51,7 @@ impl House {
         Runner::builder(self.store.clone()).kind(kind).start().unwrap()
     }
 
-    /// Runs all that is due with this kind.
+    /// Runs all due tasks of this kind.
     fn run_once(&self, kind: TaskKind) {
         let running = self.run(kind);
         running.wait_no_due_tasks().unwrap();
@@ -63,193 +64,201 @@ fn at_once(attempts: u32) -> Retry {
 }
 
 fn wait_for<T>(receiver: &Receiver<T>) -> T {
-    receiver.recv_timeout(LONG).expect("it should have happened long ago")
+    receiver.recv_timeout(LONG).expect("nothing was received within 60 s")
 }
 
-/// Runs one task with a handler that ends like this, and checks what became of the task.
+/// Runs one task with `handler` until it is finished. Checks its status, its failed attempts and the number of dead
+/// letters.
 #[track_caller]
 fn check_end(
     handler: impl Fn(&TaskContext<'_>) -> TaskResult<()> + Send + Sync + 'static,
     attempts: u32,
     expected: (TaskStatus, u32, u64),
-) -> (TaskRow, House) {
-    let house = House::new();
-    let id = house.enqueue("k", "1");
-    let running = house.run(TaskKind::new("k", handler).workers(1).retry(at_once(attempts)));
-    // Retries are due at once; an idle runner has done them all.
-    while !house.task(id).status.is_terminal() {
+) -> (TaskRow, Fixture) {
+    let fixture = Fixture::new();
+    let id = fixture.enqueue("k", "1");
+    let running = fixture.run(TaskKind::new("k", handler).workers(1).retry(at_once(attempts)));
+    // Retries are due at once, so an idle runner has done them all.
+    while !fixture.task(id).status.is_terminal() {
         running.wait_idle().unwrap();
     }
     running.stop(LONG).unwrap();
-    let task = house.task(id);
-    let letters = house.store.dead_letters().count().unwrap();
-    assert_eq!((task.status, task.attempts, letters), expected, "{task:?}");
+    let task = fixture.task(id);
+    let dead_letters = fixture.store.dead_letters().count().unwrap();
+    assert_eq!((task.status, task.attempts, dead_letters), expected, "{task:?}");
     assert_eq!(task.lease_expires_at, None);
-    (task, house)
+    (task, fixture)
 }
 
 #[test]
-fn a_handler_that_succeeds_completes_its_task_with_what_it_kept() {
-    let (task, _house) = check_end(|work| work.set_result(&[work.id()]), 3, (TaskStatus::Completed, 0, 0));
+fn task_is_completed_with_the_result_its_handler_set() {
+    let (task, _fixture) = check_end(|task| task.set_result(&[task.id()]), 3, (TaskStatus::Completed, 0, 0));
     assert_eq!(task.result.as_deref(), Some("[1]"));
 }
 
 #[test]
-fn a_transient_error_is_tried_again_and_counted() {
-    let flaky = |work: &TaskContext<'_>| match work.attempt() {
+fn transient_error_is_retried_and_counted() {
+    let flaky = |task: &TaskContext<'_>| match task.attempt() {
         1 | 2 => Err(TaskError::transient("busy")),
         _ => Ok(()),
     };
-    let (task, _house) = check_end(flaky, 5, (TaskStatus::Completed, 2, 0));
+    let (task, _fixture) = check_end(flaky, 5, (TaskStatus::Completed, 2, 0));
     assert_eq!(task.error_message.as_deref(), Some("busy"));
 }
 
 #[test]
-fn the_last_attempt_makes_a_dead_letter() {
-    let (_, house) =
+fn last_failed_attempt_makes_a_dead_letter() {
+    let (_, fixture) =
         check_end(|_| Err(TaskError::transient("busy").with_hint("wait")), 3, (TaskStatus::Failed, 3, 1));
-    let letter = house.store.dead_letters().get(1).unwrap();
-    assert_eq!((letter.task_id.as_str(), letter.task_type.as_str(), letter.attempt_count), ("1", "k", 3));
-    assert_eq!(letter.failure_reason, "busy (wait)");
-    assert!(letter.first_failure < letter.last_failure, "{letter:?}");
-    let details = letter.error_details.unwrap();
+    let dead_letter = fixture.store.dead_letters().get(1).unwrap();
+    assert_eq!(
+        (dead_letter.task_id.as_str(), dead_letter.task_type.as_str(), dead_letter.attempt_count),
+        ("1", "k", 3)
+    );
+    assert_eq!(dead_letter.failure_reason, "busy (wait)");
+    assert!(dead_letter.first_failure < dead_letter.last_failure, "{dead_letter:?}");
+    let details = dead_letter.error_details.unwrap();
     assert!(details.contains("class: transient, attempt 3 of 3"), "{details}");
 }
 
 #[test]
-fn a_permanent_error_is_not_tried_again() {
+fn permanent_error_is_not_retried() {
     check_end(|_| Err(TaskError::permanent("no such page")), 3, (TaskStatus::Failed, 1, 1));
 }
 
 #[test]
-fn a_payload_that_does_not_fit_is_permanent() {
-    let (task, _house) = check_end(|work| work.parse::<Vec<u8>>().map(drop), 3, (TaskStatus::Failed, 1, 1));
-    assert!(task.error_message.as_deref().unwrap().contains("payload does not fit"), "{task:?}");
+fn payload_of_the_wrong_type_is_a_permanent_error() {
+    let (task, _fixture) = check_end(|task| task.parse::<Vec<u8>>().map(drop), 3, (TaskStatus::Failed, 1, 1));
+    assert!(task.error_message.as_deref().unwrap().contains("cannot parse the payload"), "{task:?}");
 }
 
 #[test]
-fn a_panic_costs_one_task() {
-    let (task, house) = check_end(|_| panic!("over {}", 9_000), 3, (TaskStatus::Failed, 1, 1));
+fn panic_fails_only_its_task() {
+    let (task, fixture) = check_end(|_| panic!("over {}", 9_000), 3, (TaskStatus::Failed, 1, 1));
     let message = task.error_message.unwrap();
     assert!(message.starts_with("panicked: over 9000, at "), "{message}");
-    let next = house.enqueue("k", "2");
-    house.run_once(TaskKind::new("k", |_| Ok(())));
-    assert_eq!(house.task(next).status, TaskStatus::Completed);
+    let next = fixture.enqueue("k", "2");
+    fixture.run_once(TaskKind::new("k", |_| Ok(())));
+    assert_eq!(fixture.task(next).status, TaskStatus::Completed);
 }
 
 #[test]
-fn a_dead_letter_of_a_panic_has_its_place_and_backtrace() {
-    let (_, house) = check_end(|_| panic!("over {}", 9_000), 3, (TaskStatus::Failed, 1, 1));
-    let letter = house.store.dead_letters().get(1).unwrap();
+fn dead_letter_of_a_panic_has_its_location_and_backtrace() {
+    let (_, fixture) = check_end(|_| panic!("over {}", 9_000), 3, (TaskStatus::Failed, 1, 1));
+    let dead_letter = fixture.store.dead_letters().get(1).unwrap();
     let place = concat!(file!(), ":");
-    assert!(letter.failure_reason.starts_with("panicked: over 9000, at "), "{letter:?}");
-    assert!(letter.failure_reason.contains(place), "{} is not in {}", place, letter.failure_reason);
-    let details = letter.error_details.unwrap();
+    assert!(dead_letter.failure_reason.starts_with("panicked: over 9000, at "), "{dead_letter:?}");
+    assert!(dead_letter.failure_reason.contains(place), "{} is not in {}", place, dead_letter.failure_reason);
+    let details = dead_letter.error_details.unwrap();
     assert!(details.contains("class: permanent, attempt 1 of 3"), "{details}");
     let (_, backtrace) = details.split_once("\nbacktrace:\n").unwrap();
-    assert!(backtrace.contains("a_dead_letter_of_a_panic_has_its_place_and_backtrace"), "{backtrace}");
+    assert!(backtrace.contains("dead_letter_of_a_panic_has_its_location_and_backtrace"), "{backtrace}");
 }
 
 #[test]
-fn the_tasks_own_limit_of_attempts_holds() {
-    let house = House::new();
+fn max_attempts_of_a_task_overrides_its_kind() {
+    let fixture = Fixture::new();
     let task = NewTask { max_attempts: Some(1), ..NewTask::new("k", "1") };
-    house.store.tasks().enqueue(task).unwrap();
-    house.run_once(TaskKind::new("k", |_| Err(TaskError::transient("busy"))).retry(at_once(5)));
-    assert_eq!(house.task(1).status, TaskStatus::Failed);
+    fixture.store.tasks().enqueue(task).unwrap();
+    fixture.run_once(TaskKind::new("k", |_| Err(TaskError::transient("busy"))).retry(at_once(5)));
+    assert_eq!(fixture.task(1).status, TaskStatus::Failed);
 }
 
 #[test]
-fn a_partial_failure_goes_on_at_its_checkpoint() {
+fn retry_after_a_partial_error_continues_from_its_checkpoint() {
     let steps = Arc::new(Mutex::new(Vec::new()));
     let seen = steps.clone();
-    let handler = move |work: &TaskContext<'_>| {
-        let note = |step: &str| seen.lock().unwrap().push(format!("{}{step}", work.attempt()));
-        if work.checkpoint::<u32>("upload")?.is_none() {
+    let handler = move |task: &TaskContext<'_>| {
+        let note = |step: &str| seen.lock().unwrap().push(format!("{}{step}", task.attempt()));
+        if task.checkpoint::<u32>("upload")?.is_none() {
             note("upload");
-            work.save_checkpoint("upload", &7)?;
+            task.save_checkpoint("upload", &7)?;
         }
-        if work.attempt() == 1 {
+        if task.attempt() == 1 {
             return Err(TaskError::partial("move", "connection lost"));
         }
-        assert_eq!((work.failed_step(), work.checkpoint::<u32>("upload")?), (Some("move"), Some(7)));
+        assert_eq!((task.failed_step(), task.checkpoint::<u32>("upload")?), (Some("move"), Some(7)));
         note("move");
         Ok(())
     };
-    let (_, house) = check_end(handler, 3, (TaskStatus::Completed, 1, 0));
+    let (_, fixture) = check_end(handler, 3, (TaskStatus::Completed, 1, 0));
     assert_eq!(*steps.lock().unwrap(), ["1upload", "2move"]);
-    assert!(house.store.checkpoints().of(1).unwrap().is_empty(), "a finished task needs none");
+    assert!(
+        fixture.store.checkpoints().of(1).unwrap().is_empty(),
+        "checkpoints of a completed task are deleted"
+    );
 }
 
 #[test]
-fn a_dead_letter_keeps_checkpoints_and_gives_them_to_the_next_task() {
-    let fail = |work: &TaskContext<'_>| {
-        work.save_checkpoint("upload", "page 3")?;
+fn retried_dead_letter_passes_its_checkpoints_to_the_new_task() {
+    let fail = |task: &TaskContext<'_>| {
+        task.save_checkpoint("upload", "page 3")?;
         Err(TaskError::permanent("gone"))
     };
-    let (_, house) = check_end(fail, 3, (TaskStatus::Failed, 1, 1));
+    let (_, fixture) = check_end(fail, 3, (TaskStatus::Failed, 1, 1));
     assert_eq!(
-        house.store.dead_letters().get(1).unwrap().checkpoint.as_deref(),
+        fixture.store.dead_letters().get(1).unwrap().checkpoint.as_deref(),
         Some(r#"{"upload":"page 3"}"#)
     );
-    let again = dead_letters::retry(&house.store, &[], 1).unwrap();
-    assert_eq!(house.store.dead_letters().count().unwrap(), 0);
+    let again = dead_letters::retry(&fixture.store, &[], 1).unwrap();
+    assert_eq!(fixture.store.dead_letters().count().unwrap(), 0);
     let (found, checkpoints) = channel();
-    let kind = TaskKind::new("k", move |work| {
-        found.send(work.checkpoint::<String>("upload")?)?;
+    let kind = TaskKind::new("k", move |task| {
+        found.send(task.checkpoint::<String>("upload")?)?;
         Ok(())
     });
-    house.run_once(kind);
+    fixture.run_once(kind);
     assert_eq!(wait_for(&checkpoints).as_deref(), Some("page 3"));
-    assert_eq!(house.task(again.id).status, TaskStatus::Completed);
+    assert_eq!(fixture.task(again.id).status, TaskStatus::Completed);
 }
 
 #[test]
-fn a_kind_can_rebuild_its_tasks_and_one_that_cannot_costs_only_itself() {
-    let house = House::new();
+fn retry_all_rebuilds_tasks_and_keeps_dead_letters_that_cannot_be_rebuilt() {
+    let fixture = Fixture::new();
     for payload in ["1", "2", "3"] {
-        house.enqueue("k", payload);
+        fixture.enqueue("k", payload);
     }
-    house.run_once(TaskKind::new("k", |_| Err(TaskError::permanent("no"))));
-    let kind = TaskKind::new("k", |_| Ok(())).rebuild_with(|letter| match letter.payload.as_deref() {
-        Some("2") => Err("it is a two".to_owned()),
-        payload => Ok(NewTask::new("k", format!("[{}]", payload.unwrap_or_default()))),
-    });
-    let retried = dead_letters::retry_all(&house.store, &[kind], &DeadLetterFilter::default()).unwrap();
+    fixture.run_once(TaskKind::new("k", |_| Err(TaskError::permanent("no"))));
+    let kind =
+        TaskKind::new("k", |_| Ok(())).rebuild_with(|dead_letter| match dead_letter.payload.as_deref() {
+            Some("2") => Err("it is a two".to_owned()),
+            payload => Ok(NewTask::new("k", format!("[{}]", payload.unwrap_or_default()))),
+        });
+    let retried = dead_letters::retry_all(&fixture.store, &[kind], &DeadLetterFilter::default()).unwrap();
     assert_eq!((retried.tasks.len(), retried.refused.len()), (2, 1));
     assert!(retried.refused[0].1.to_string().contains("it is a two"));
-    assert_eq!(house.store.dead_letters().count().unwrap(), 1);
-    assert_eq!(house.task(4).payload, "[3]");
+    assert_eq!(fixture.store.dead_letters().count().unwrap(), 1);
+    assert_eq!(fixture.task(4).payload, "[3]");
 }
 
 #[test]
-fn a_workloads_clean_up_is_called_until_it_succeeds() {
-    let house = House::new();
-    house.enqueue("k", "1");
+fn clean_up_is_called_until_it_succeeds() {
+    let fixture = Fixture::new();
+    fixture.enqueue("k", "1");
     let calls = Arc::new(AtomicU32::new(0));
     let kind = || {
         let calls = calls.clone();
-        TaskKind::new("k", |_| Err(TaskError::permanent("no"))).workers(1).on_exhausted(move |letter| {
-            assert_eq!(letter.task_id, "1");
+        TaskKind::new("k", |_| Err(TaskError::permanent("no"))).workers(1).on_exhausted(move |dead_letter| {
+            assert_eq!(dead_letter.task_id, "1");
             match calls.fetch_add(1, Ordering::SeqCst) {
                 0 => Err(TaskError::transient("not now")),
                 _ => Ok(()),
             }
         })
     };
-    house.run_once(kind());
-    while !house.store.dead_letters().list_cleanup_pending(&["k".to_owned()], 9).unwrap().is_empty() {
-        // Another start, as after a crash, finds what was left undone.
-        house.run_once(kind());
+    fixture.run_once(kind());
+    while !fixture.store.dead_letters().list_cleanup_pending(&["k".to_owned()], 9).unwrap().is_empty() {
+        // Another start, as after a crash, finds the pending clean-up.
+        fixture.run_once(kind());
     }
     assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
 
 #[test]
-fn an_open_breaker_costs_no_attempt() {
-    let house = House::new();
+fn no_attempt_is_counted_while_the_breaker_is_open() {
+    let fixture = Fixture::new();
     for _ in 0..10 {
-        house.enqueue("k", "1");
+        fixture.enqueue("k", "1");
     }
     let calls = Arc::new(AtomicU32::new(0));
     let counted = calls.clone();
@@ -258,49 +267,47 @@ fn an_open_breaker_costs_no_attempt() {
         Err(TaskError::transient("no route"))
     });
     let kind = kind.workers(1).breaker(Breaker::new(2, LONG)).retry(Retry::linear(9, LONG));
-    house.run_once(kind);
-    assert_eq!(calls.load(Ordering::SeqCst), 2, "the others did not even try");
-    let page = house.store.tasks().list(&Default::default(), None, 99).unwrap();
-    // Those that were claimed when it opened are scheduled again, the others were never claimed.
+    fixture.run_once(kind);
+    assert_eq!(calls.load(Ordering::SeqCst), 2, "the other tasks were not tried");
+    let page = fixture.store.tasks().list(&Default::default(), None, 99).unwrap();
+    // Tasks that were claimed when it opened are postponed; the others were not claimed.
     let waits = |status| matches!(status, TaskStatus::Pending | TaskStatus::Scheduled);
     assert!(page.items.iter().all(|task| waits(task.status)), "{page:?}");
     assert_eq!(page.items.iter().map(|task| task.attempts).sum::<u32>(), 2);
 }
 
 #[test]
-fn a_task_that_takes_too_long_is_tried_again() {
-    let handler = |work: &TaskContext<'_>| {
-        if work.attempt() == 1 {
-            assert!(work.wait_cancelled(LONG));
+fn task_that_exceeds_its_timeout_is_retried() {
+    let handler = |task: &TaskContext<'_>| {
+        if task.attempt() == 1 {
+            assert!(task.wait_cancelled(LONG));
             return Err(TaskError::cancelled());
         }
         Ok(())
     };
-    let house = House::new();
-    house.enqueue("k", "1");
-    let running = house.run(TaskKind::new("k", handler).timeout(Duration::from_millis(20)).retry(at_once(3)));
-    while house.task(1).status != TaskStatus::Completed {
+    let fixture = Fixture::new();
+    fixture.enqueue("k", "1");
+    let running =
+        fixture.run(TaskKind::new("k", handler).timeout(Duration::from_millis(20)).retry(at_once(3)));
+    while fixture.task(1).status != TaskStatus::Completed {
         running.wait_idle().unwrap();
     }
-    let task = house.task(1);
-    assert_eq!(
-        (task.attempts, task.error_message.as_deref()),
-        (1, Some("the attempt took longer than its 20ms"))
-    );
+    let task = fixture.task(1);
+    assert_eq!((task.attempts, task.error_message.as_deref()), (1, Some("exceeded the timeout of 20ms")));
 }
 
-/// A handler that says that it has started and then waits to be told to end, or to stop.
-fn patient(started: Sender<i64>, ends: Receiver<()>) -> TaskKind {
+/// A kind whose handler reports its start and then waits for a message on `ends`, or for its cancellation.
+fn waiting_kind(started: Sender<i64>, ends: Receiver<()>) -> TaskKind {
     let (started, ends) = (Mutex::new(started), Mutex::new(ends));
-    TaskKind::new("k", move |work| {
-        started.lock().unwrap().send(work.id())?;
+    TaskKind::new("k", move |task| {
+        started.lock().unwrap().send(task.id())?;
         loop {
-            if work.is_cancelled() {
+            if task.is_cancelled() {
                 return Err(TaskError::cancelled());
             }
             match ends.lock().unwrap().recv_timeout(Duration::from_millis(1)) {
                 Err(RecvTimeoutError::Timeout) => {}
-                // Told to end, or nobody is left to tell.
+                // The test lets it end, or has dropped the sender.
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
         }
@@ -309,25 +316,25 @@ fn patient(started: Sender<i64>, ends: Receiver<()>) -> TaskKind {
 }
 
 #[test]
-fn stopping_lets_what_runs_finish_and_frees_the_rest() {
-    let house = House::new();
+fn stop_lets_running_tasks_finish_and_releases_the_others() {
+    let fixture = Fixture::new();
     for _ in 0..5 {
-        house.enqueue("k", "1");
+        fixture.enqueue("k", "1");
     }
     let (started, starts) = channel();
     let (end, ends) = channel();
-    let running = house.run(patient(started, ends));
+    let running = fixture.run(waiting_kind(started, ends));
     let first = wait_for(&starts);
     std::thread::scope(|scope| {
         let stop = scope.spawn(|| running.stop(LONG).unwrap());
         end.send(()).unwrap();
-        // Those after the first were not started, or were told to end by nobody: they are free again.
+        // Tasks after the first were not started, or end when the sender is dropped.
         drop(end);
         let summary = stop.join().unwrap();
         assert_eq!(summary.unfinished, 0);
     });
-    assert_eq!(house.task(first).status, TaskStatus::Completed);
-    let page = house.store.tasks().list(&Default::default(), None, 99).unwrap();
+    assert_eq!(fixture.task(first).status, TaskStatus::Completed);
+    let page = fixture.store.tasks().list(&Default::default(), None, 99).unwrap();
     let free = page.items.iter().filter(|task| task.status == TaskStatus::Pending);
     assert!(free.clone().all(|task| task.attempts == 0 && task.crashes == 0 && task.worker_id.is_none()));
     let done = page.items.iter().filter(|task| task.status == TaskStatus::Completed).count();
@@ -335,72 +342,72 @@ fn stopping_lets_what_runs_finish_and_frees_the_rest() {
 }
 
 #[test]
-fn a_handler_that_stops_when_told_gives_its_task_back() {
-    let house = House::new();
-    house.enqueue("k", "1");
+fn task_is_released_when_its_handler_returns_cancelled_during_a_stop() {
+    let fixture = Fixture::new();
+    fixture.enqueue("k", "1");
     let (started, starts) = channel();
     let (_end, ends) = channel();
-    let running = house.run(patient(started, ends));
+    let running = fixture.run(waiting_kind(started, ends));
     wait_for(&starts);
     let summary = running.stop(Duration::from_millis(200)).unwrap();
     assert_eq!((summary.released, summary.retried), (1, 0));
-    let task = house.task(1);
+    let task = fixture.task(1);
     assert_eq!((task.status, task.attempts, task.worker_id), (TaskStatus::Pending, 0, None));
 }
 
 #[test]
-fn a_handler_that_does_not_stop_loses_its_task_at_the_deadline() {
-    let house = House::new();
-    house.enqueue("k", "1");
+fn task_is_released_at_the_deadline_when_its_handler_does_not_stop() {
+    let fixture = Fixture::new();
+    fixture.enqueue("k", "1");
     let (started, starts) = channel();
     let (end, ends) = channel::<()>();
     let (started, ends) = (Mutex::new(started), Mutex::new(ends));
-    let kind = TaskKind::new("k", move |work| {
-        started.lock().unwrap().send(work.id())?;
+    let kind = TaskKind::new("k", move |task| {
+        started.lock().unwrap().send(task.id())?;
         let _ = ends.lock().unwrap().recv();
         Ok(())
     });
-    let running = house.run(kind);
+    let running = fixture.run(kind);
     wait_for(&starts);
     running.stop(Duration::from_millis(100)).unwrap();
-    assert_eq!(house.task(1).status, TaskStatus::Pending, "free for others at once");
-    // Its late success is nobody's business.
+    assert_eq!(fixture.task(1).status, TaskStatus::Pending, "other workers can claim it at once");
+    // Its late success is ignored.
     drop(end);
     drop(running);
-    assert_eq!(house.task(1).status, TaskStatus::Pending);
+    assert_eq!(fixture.task(1).status, TaskStatus::Pending);
 }
 
 #[test]
-fn a_lost_lease_stops_the_handler_and_refuses_its_result() {
-    let house = House::new();
-    let id = house.enqueue("k", "1");
+fn lost_lease_cancels_the_handler_and_its_result_is_refused() {
+    let fixture = Fixture::new();
+    let id = fixture.enqueue("k", "1");
     let (started, starts) = channel();
     let (stopped, stops) = channel();
     let (started, stopped) = (Mutex::new(started), Mutex::new(stopped));
-    let kind = TaskKind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |task| {
         started.lock().unwrap().send(())?;
-        let told = work.wait_cancelled(LONG);
-        stopped.lock().unwrap().send(told)?;
-        Ok(()) // says it is done all the same
+        let cancelled = task.wait_cancelled(LONG);
+        stopped.lock().unwrap().send(cancelled)?;
+        Ok(()) // reports success although it was cancelled
     });
     let running =
-        Runner::builder(house.store.clone()).lease(Duration::from_millis(300)).kind(kind).start().unwrap();
+        Runner::builder(fixture.store.clone()).lease(Duration::from_millis(300)).kind(kind).start().unwrap();
     wait_for(&starts);
-    // Another worker takes it over.
-    let conn = rusqlite::Connection::open(house.store.path()).unwrap();
+    // Another worker has claimed it.
+    let conn = rusqlite::Connection::open(fixture.store.path()).unwrap();
     let sql = "UPDATE tasks SET worker_id = 'other/1', lease_expires_at = '2099-01-01 00:00:00'";
     assert_eq!(conn.execute(sql, []).unwrap(), 1);
-    assert!(wait_for(&stops), "the handler was told to stop");
+    assert!(wait_for(&stops), "the handler was cancelled");
     running.wait_idle().unwrap();
     let summary = running.stop(LONG).unwrap();
     assert_eq!((summary.lost, summary.completed), (1, 0));
-    assert_eq!(house.task(id).worker_id.as_deref(), Some("other/1"));
+    assert_eq!(fixture.task(id).worker_id.as_deref(), Some("other/1"));
 }
 
 #[test]
-fn a_handler_that_never_yields_keeps_its_lease() {
-    let house = House::new();
-    let id = house.enqueue("k", "1");
+fn lease_is_renewed_while_a_handler_never_yields() {
+    let fixture = Fixture::new();
+    let id = fixture.enqueue("k", "1");
     let lease = Duration::from_millis(800);
     let (started, starts) = channel();
     let end = Arc::new(AtomicBool::new(false));
@@ -412,23 +419,23 @@ fn a_handler_that_never_yields_keeps_its_lease() {
         }
         Ok(())
     });
-    let running = Runner::builder(house.store.clone()).lease(lease).kind(kind).start().unwrap();
+    let running = Runner::builder(fixture.store.clone()).lease(lease).kind(kind).start().unwrap();
     wait_for(&starts);
-    let other = house.again();
+    let other = fixture.reopen();
     let begin = other.now();
-    // Several leases long nobody else can have it, however often one looks.
+    // For three times the lease, recovery by another process does not release it.
     while other.now().since(begin) < lease * 3 {
         assert_eq!(other.tasks().recover(3).unwrap(), Default::default());
     }
     end.store(true, Ordering::SeqCst);
     running.wait_idle().unwrap();
-    assert_eq!(house.task(id).status, TaskStatus::Completed);
+    assert_eq!(fixture.task(id).status, TaskStatus::Completed);
 }
 
 /// Claims and starts tasks as a worker that then dies.
 fn die_with(store: &Store, lease: Duration) -> usize {
     let token = WorkerId::new("dead").token();
-    let wanted = ClaimRequest {
+    let request = ClaimRequest {
         queue: "default".into(),
         kind: "k".into(),
         limit: 9,
@@ -438,7 +445,7 @@ fn die_with(store: &Store, lease: Duration) -> usize {
         lease,
         token,
     };
-    let claimed = store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed;
+    let claimed = store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed;
     for task in &claimed {
         assert!(store.tasks().start(task.id, &task.token).unwrap());
     }
@@ -446,79 +453,79 @@ fn die_with(store: &Store, lease: Duration) -> usize {
 }
 
 #[test]
-fn a_dead_workers_task_is_taken_over_and_the_crash_is_no_failed_attempt() {
+fn task_of_a_dead_worker_is_run_again_without_counting_an_attempt() {
     let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
-    let house = House::with(clock.clone());
-    let id = house.enqueue("k", "1");
-    assert_eq!(die_with(&house.store, LONG), 1);
+    let fixture = Fixture::with(clock.clone());
+    let id = fixture.enqueue("k", "1");
+    assert_eq!(die_with(&fixture.store, LONG), 1);
     clock.set(clock.now().plus(LONG));
-    house.run_once(TaskKind::new("k", |work| work.set_result(&(work.attempt(), work.crashes()))));
-    let task = house.task(id);
+    fixture.run_once(TaskKind::new("k", |task| task.set_result(&(task.attempt(), task.crashes()))));
+    let task = fixture.task(id);
     assert_eq!((task.status, task.attempts, task.crashes), (TaskStatus::Completed, 0, 1));
     assert_eq!(task.result.as_deref(), Some("[2,1]"));
     assert_eq!(task.starts, 2);
 }
 
 #[test]
-fn a_poison_pill_goes_to_the_dead_letters() {
+fn task_becomes_a_dead_letter_after_three_crashes() {
     let clock = WallClock::manual(UtcTime::parse("2026-01-19 12:00:00").unwrap());
-    let house = House::with(clock.clone());
-    let id = house.enqueue("k", "1");
+    let fixture = Fixture::with(clock.clone());
+    let id = fixture.enqueue("k", "1");
     for _ in 0..3 {
-        assert_eq!(die_with(&house.store, LONG), 1);
+        assert_eq!(die_with(&fixture.store, LONG), 1);
         clock.set(clock.now().plus(LONG));
-        house.store.tasks().recover(3).unwrap();
+        fixture.store.tasks().recover(3).unwrap();
     }
-    house.run_once(TaskKind::new("k", |_| panic!("it is not to be run again")));
-    assert_eq!(house.task(id).status, TaskStatus::Failed);
-    let letter = house.store.dead_letters().get(1).unwrap();
+    fixture.run_once(TaskKind::new("k", |_| panic!("a poison pill must not be run again")));
+    assert_eq!(fixture.task(id).status, TaskStatus::Failed);
+    let dead_letter = fixture.store.dead_letters().get(1).unwrap();
     assert_eq!(
-        (letter.failure_reason.as_str(), letter.attempt_count),
+        (dead_letter.failure_reason.as_str(), dead_letter.attempt_count),
         ("poison pill: its worker died 3 times", 3)
     );
 }
 
 #[test]
-fn work_is_seen_whoever_brings_it() {
-    let house = House::new();
+fn idle_runner_notices_tasks_of_this_process_other_processes_and_schedules() {
+    let fixture = Fixture::new();
     let (done, dones) = channel();
     let done = Mutex::new(done);
-    let kind = TaskKind::new("k", move |work| {
-        done.lock().unwrap().send(work.payload().to_owned())?;
+    let kind = TaskKind::new("k", move |task| {
+        done.lock().unwrap().send(task.payload().to_owned())?;
         Ok(())
     });
-    let running = house.run(kind);
+    let running = fixture.run(kind);
     running.wait_idle().unwrap();
-    house.enqueue("k", "1");
+    fixture.enqueue("k", "1");
     assert_eq!(wait_for(&dones), "1");
-    // As another process does: nobody rings a bell here. Long before the runner would look by itself, which it does
-    // after 22 seconds at the earliest.
-    house.again().tasks().enqueue(NewTask::new("k", "2")).unwrap();
+    // As another process does, which cannot notify the runner. An idle runner polls after 22 seconds at the earliest, so
+    // it must have noticed the change in the file.
+    fixture.reopen().tasks().enqueue(NewTask::new("k", "2")).unwrap();
     assert_eq!(dones.recv_timeout(Duration::from_secs(15)).as_deref(), Ok("2"));
     let later = NewTask {
-        run_after: Some(house.store.now().plus(Duration::from_millis(30))),
+        run_after: Some(fixture.store.now().plus(Duration::from_millis(30))),
         ..NewTask::new("k", "3")
     };
-    house.store.tasks().enqueue(later).unwrap();
+    fixture.store.tasks().enqueue(later).unwrap();
     assert_eq!(wait_for(&dones), "3");
 }
 
 #[test]
-fn two_runners_share_and_nothing_is_done_twice() {
-    let house = House::new();
+fn two_runners_on_one_store_run_each_task_once() {
+    let fixture = Fixture::new();
     let count = 5_000;
     let tasks = (0..count).map(|n| NewTask::new("k", n.to_string())).collect();
-    house.store.tasks().enqueue_many(tasks).unwrap();
+    fixture.store.tasks().enqueue_many(tasks).unwrap();
     let seen = Arc::new((0..=count).map(|_| AtomicU32::new(0)).collect::<Vec<_>>());
     let kind = || {
         let seen = seen.clone();
-        TaskKind::new("k", move |work| {
-            seen[work.parse::<usize>()?].fetch_add(1, Ordering::SeqCst);
+        TaskKind::new("k", move |task| {
+            seen[task.parse::<usize>()?].fetch_add(1, Ordering::SeqCst);
             Ok(())
         })
     };
-    let other = House { folder: tempfile::tempdir().unwrap(), store: house.again() };
-    let (one, two) = (house.run(kind()), other.run(kind()));
+    let other = Fixture { folder: tempfile::tempdir().unwrap(), store: fixture.reopen() };
+    let (one, two) = (fixture.run(kind()), other.run(kind()));
     assert_ne!(one.worker(), two.worker());
     one.wait_idle().unwrap();
     two.wait_idle().unwrap();
@@ -528,16 +535,16 @@ fn two_runners_share_and_nothing_is_done_twice() {
 }
 
 #[test]
-fn no_more_than_allowed_run_in_all_processes_together() {
-    let house = House::new();
+fn max_running_limits_all_processes_together() {
+    let fixture = Fixture::new();
     for _ in 0..200 {
-        house.enqueue("k", "1");
+        fixture.enqueue("k", "1");
     }
-    let (now, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (now, peak) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let kind = || {
-        let (now, most) = (now.clone(), most.clone());
+        let (now, peak) = (now.clone(), peak.clone());
         TaskKind::new("k", move |_| {
-            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             std::thread::yield_now();
             now.fetch_sub(1, Ordering::SeqCst);
             Ok(())
@@ -545,60 +552,60 @@ fn no_more_than_allowed_run_in_all_processes_together() {
         .workers(4)
         .max_running(2)
     };
-    let other = House { folder: tempfile::tempdir().unwrap(), store: house.again() };
-    let (one, two) = (house.run(kind()), other.run(kind()));
-    let finished = || house.store.tasks().counts().unwrap() == [(TaskStatus::Completed, 200)];
+    let other = Fixture { folder: tempfile::tempdir().unwrap(), store: fixture.reopen() };
+    let (one, two) = (fixture.run(kind()), other.run(kind()));
+    let finished = || fixture.store.tasks().counts().unwrap() == [(TaskStatus::Completed, 200)];
     while !finished() {
         one.wait_idle().unwrap();
         two.wait_idle().unwrap();
     }
-    assert!(most.load(Ordering::SeqCst) <= 2, "{most:?}");
+    assert!(peak.load(Ordering::SeqCst) <= 2, "{peak:?}");
 }
 
 #[test]
-fn queues_are_served_in_order_and_others_left_alone() {
-    let house = House::new();
+fn queues_are_served_in_order_and_other_queues_are_not_claimed() {
+    let fixture = Fixture::new();
     let add = |queue: &str| {
         let task = NewTask { queue: queue.into(), ..NewTask::new("k", format!("{queue:?}")) };
-        house.store.tasks().enqueue(task).unwrap();
+        fixture.store.tasks().enqueue(task).unwrap();
     };
     ["other", "slow", "fast", "slow", "fast"].into_iter().for_each(add);
     let order = Arc::new(Mutex::new(Vec::new()));
     let seen = order.clone();
-    let kind = TaskKind::new("k", move |work| {
-        seen.lock().unwrap().push(work.parse::<String>()?);
+    let kind = TaskKind::new("k", move |task| {
+        seen.lock().unwrap().push(task.parse::<String>()?);
         Ok(())
     });
-    let builder = Runner::builder(house.store.clone()).queues(["fast", "slow"]).kind(kind.workers(1));
+    let builder = Runner::builder(fixture.store.clone()).queues(["fast", "slow"]).kind(kind.workers(1));
     let running = builder.start().unwrap();
     running.wait_idle().unwrap();
     assert_eq!(*order.lock().unwrap(), ["fast", "fast", "slow", "slow"]);
-    assert_eq!(house.task(1).status, TaskStatus::Pending);
+    assert_eq!(fixture.task(1).status, TaskStatus::Pending);
 }
 
 #[test]
-fn starting_and_stopping_under_load_loses_nothing() {
-    let house = House::new();
+fn no_task_is_lost_when_runners_start_and_stop_under_load() {
+    let fixture = Fixture::new();
     let count = 2_000;
     let tasks = (0..count).map(|n| NewTask::new("k", n.to_string())).collect();
-    house.store.tasks().enqueue_many(tasks).unwrap();
+    fixture.store.tasks().enqueue_many(tasks).unwrap();
     let mut completed = 0;
     for round in 0..20 {
-        let running = house.run(TaskKind::new("k", |_| Ok(())).workers(3));
+        let running = fixture.run(TaskKind::new("k", |_| Ok(())).workers(3));
         let deadline = if round % 2 == 0 { LONG } else { Duration::ZERO };
         completed += running.stop(deadline).unwrap().completed;
     }
-    let running = house.run(TaskKind::new("k", |_| Ok(())));
+    let running = fixture.run(TaskKind::new("k", |_| Ok(())));
     running.wait_idle().unwrap();
     completed += running.stop(LONG).unwrap().completed;
-    assert_eq!(house.store.tasks().counts().unwrap(), [(TaskStatus::Completed, count)]);
+    assert_eq!(fixture.store.tasks().counts().unwrap(), [(TaskStatus::Completed, count)]);
     assert_eq!(completed, count);
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused_by_name() {
-    let house = House::new();
-    let builder = || Runner::builder(house.store.clone());
+fn start_fails_with_the_name_of_an_invalid_setting() {
+    let fixture = Fixture::new();
+    let builder = || Runner::builder(fixture.store.clone());
     let check = |result: Result<RunnerHandle, gristmill_jobs::Error>, text: &str| {
         let error = result.expect_err(text).to_string();
         assert!(error.contains(text), "{error}");
@@ -614,8 +621,8 @@ fn settings_that_make_no_sense_are_refused_by_name() {
 
 #[test]
 fn wait_idle_waits_for_tasks_that_an_open_breaker_has_postponed() {
-    let house = House::new();
-    house.store.tasks().enqueue_many((0..6).map(|_| NewTask::new("k", "1")).collect()).unwrap();
+    let fixture = Fixture::new();
+    fixture.store.tasks().enqueue_many((0..6).map(|_| NewTask::new("k", "1")).collect()).unwrap();
     let runs = AtomicUsize::new(0);
     let handler = move |_: &gristmill_jobs::TaskContext<'_>| match runs.fetch_add(1, Ordering::SeqCst) {
         1 => Err(TaskError::transient("down")),
@@ -623,8 +630,8 @@ fn wait_idle_waits_for_tasks_that_an_open_breaker_has_postponed() {
     };
     let kind = TaskKind::new("k", handler).workers(1).retry(Retry::linear(1, Duration::ZERO));
     let kind = kind.breaker(Breaker::new(1, Duration::from_millis(300)));
-    let runner = Runner::builder(house.store.clone()).kind(kind).start().unwrap();
+    let runner = Runner::builder(fixture.store.clone()).kind(kind).start().unwrap();
     runner.wait_idle().unwrap();
-    let counts = house.store.tasks().counts().unwrap();
+    let counts = fixture.store.tasks().counts().unwrap();
     assert_eq!(counts, [(TaskStatus::Completed, 5), (TaskStatus::Failed, 1)]);
 }

@@ -1,4 +1,4 @@
-//! Processes and their groups, as Linux shows them.
+//! Processes and their groups, read from `/proc` on Linux.
 
 use std::os::unix::fs::DirBuilderExt;
 
@@ -6,12 +6,12 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{BTreeSet, Member, Path, fs, io};
 
-/// How often environments are read while one of them is empty: a process has none for a moment while it executes its
-/// program.
-const LOOKS: usize = 100;
+/// Maximum number of times that environments are read while one of them is empty: a process has none for a short time
+/// while it executes its program.
+const MAX_ENVIRONMENT_READS: usize = 100;
 
-/// What `/proc/<process>/stat` says of a process. Group and session are 0 if their leader is outside of this pid
-/// namespace, as in containers; `getpgrp` and `getsid` of rustix do not allow for that.
+/// A process's entry in `/proc/<process>/stat`. Group and session are 0 if their leader is outside of this pid namespace,
+/// as in containers; `getpgrp` and `getsid` of rustix do not support that.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     has_ended: bool,
@@ -25,7 +25,7 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The name before may hold anything, parentheses too. Then: state, parent, group, session.
+        // The name before may contain any character, parentheses too. Then: state, parent, group, session.
         let mut fields = text.rsplit_once(") ")?.1.split(' ');
         let has_ended = matches!(fields.next()?, "Z" | "X");
         let group = fields.nth(1)?.parse().ok()?;
@@ -52,17 +52,17 @@ pub(super) fn own_group() -> u32 {
 pub(super) fn signal(group: u32, kill: bool) {
     let signal = if kill { Signal::KILL } else { Signal::TERM };
     if let Some(group) = i32::try_from(group).ok().and_then(Pid::from_raw) {
-        // It may have ended a moment ago.
+        // Fails if the group has already ended.
         let _ = kill_process_group(group, signal);
     }
 }
 
-/// The processes of a group that have not ended.
+/// Processes of a group that have not ended.
 pub(super) fn members(group: u32) -> Vec<Member> {
     processes().filter_map(|process| member_of(group, process)).collect()
 }
 
-/// The groups that have a process which has not ended.
+/// Groups with a process that has not ended.
 pub(super) fn groups() -> BTreeSet<u32> {
     let stats = processes().filter_map(|process| Stat::read(&process.to_string()));
     stats.filter(|stat| !stat.has_ended).map(|stat| stat.group).collect()
@@ -71,7 +71,7 @@ pub(super) fn groups() -> BTreeSet<u32> {
 /// The leader of a group that has the run's id in its environment.
 pub(super) fn leader_of_run(run: &str, session: i32) -> Option<u32> {
     let variable = format!("{}={run}", super::ProcessRecord::RUN_ID_VARIABLE);
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_ENVIRONMENT_READS {
         let mut has_unreadable = false;
         for process in processes() {
             if member_of(process, process).is_none_or(|leader| leader.session != session) {
@@ -86,7 +86,7 @@ pub(super) fn leader_of_run(run: &str, session: i32) -> Option<u32> {
         if !has_unreadable {
             return None;
         }
-        std::thread::park_timeout(super::POLL);
+        std::thread::park_timeout(super::POLL_INTERVAL);
     }
     None
 }
@@ -102,7 +102,7 @@ fn member_of(group: u32, process: u32) -> Option<Member> {
 }
 
 #[test]
-fn group_and_session_of_a_process_whose_leaders_are_outside_of_the_namespace_are_0() {
+fn group_and_session_are_0_when_their_leaders_are_outside_of_the_namespace() {
     let outside = Stat::parse("24 (a) S (b) S 1 0 0 0 -1 4194560 100");
     assert_eq!(outside, Some(Stat { has_ended: false, group: 0, session: 0 }));
     let ended = Stat::parse("25 (sh) Z 24 25 7 0 -1 4194560 100");
@@ -112,7 +112,7 @@ fn group_and_session_of_a_process_whose_leaders_are_outside_of_the_namespace_are
 }
 
 #[test]
-fn command_that_is_executing_its_program_is_found() {
+fn leader_of_run_finds_a_command_while_it_executes_its_program() {
     use std::os::unix::process::CommandExt;
 
     let run = format!("executing-of-{}", std::process::id());

@@ -1,4 +1,4 @@
-//! Systems that show no other processes here: no group is recognised.
+//! Systems other than Linux, where process groups of other workers cannot be recognised.
 
 use super::{BTreeSet, Member, Path, fs, io};
 

@@ -1,4 +1,4 @@
-//! The log of a round: what handlers and the test have written, in the order in which it happened.
+//! The log of a round: events that handlers and the test append, in the order in which they happen.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -12,20 +12,20 @@ impl Log {
         Log(OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap())
     }
 
-    /// Appends a line by one call, so that lines are not mixed.
+    /// Appends a line with one write, so that lines of several processes are not mixed.
     pub(crate) fn line(&self, line: &str) {
         (&self.0).write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 }
 
-/// One line. Times are microseconds of the wall clock.
+/// One line of the log. Times are microseconds of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A handler was started for a task by a process, with the number of the start.
+    /// A process has started the handler of a task.
     Start { task: i64, process: u32, attempt: u32, at: i64 },
     /// A handler is about to return.
-    End { task: i64, process: u32, end: End, at: i64 },
-    /// A task was enqueued that is not due before a time.
+    End { task: i64, process: u32, outcome: Outcome, at: i64 },
+    /// A task was enqueued that is due at a later time.
     Due { task: i64, at: i64 },
     /// A task was cancelled: at once, or when its run has ended.
     Cancel { task: i64, at_once: bool },
@@ -33,27 +33,27 @@ pub(crate) enum Event {
     Kill { process: u32 },
     /// The runner of a process has returned from its stop.
     Stopped { process: u32 },
-    /// The runs that wait at this gate may end.
+    /// The test opens a gate: the runs that wait at it may end.
     Gate { number: i64 },
-    /// From here on one process with one worker runs.
+    /// From here on one process with one worker for each kind runs.
     Finish,
 }
 
 /// How a handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum Outcome {
     Ok,
     Transient,
     Permanent,
     Cancelled,
 }
 
-impl End {
-    const ALL: [End; 4] = [End::Ok, End::Transient, End::Permanent, End::Cancelled];
+impl Outcome {
+    const ALL: [Outcome; 4] = [Outcome::Ok, Outcome::Transient, Outcome::Permanent, Outcome::Cancelled];
 
-    /// As the log has it.
+    /// The number by which the log names it.
     pub(crate) fn number(self) -> usize {
-        Self::ALL.iter().position(|end| *end == self).unwrap_or_default()
+        Self::ALL.iter().position(|outcome| *outcome == self).unwrap_or_default()
     }
 }
 
@@ -69,7 +69,7 @@ impl Reader {
         Reader { file: File::open(folder.join("log")).unwrap(), rest: Vec::new(), events: Vec::new() }
     }
 
-    /// All events so far.
+    /// Returns all events logged so far.
     pub(crate) fn events(&mut self) -> &[Event] {
         self.file.read_to_end(&mut self.rest).unwrap();
         let whole = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
@@ -91,8 +91,8 @@ fn event(line: &str) -> Option<Event> {
             Event::Start { task, process, attempt, at }
         }
         "end" => {
-            let (task, process, end, at) = (number()?, number()? as u32, number()?, number()?);
-            Event::End { task, process, end: *End::ALL.get(usize::try_from(end).ok()?)?, at }
+            let (task, process, outcome, at) = (number()?, number()? as u32, number()?, number()?);
+            Event::End { task, process, outcome: *Outcome::ALL.get(usize::try_from(outcome).ok()?)?, at }
         }
         "due" => Event::Due { task: number()?, at: number()? },
         "cancel" => Event::Cancel { task: number()?, at_once: number()? == 1 },

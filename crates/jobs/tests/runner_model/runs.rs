@@ -1,26 +1,26 @@
-//! What must be true of the runs of every round: which may be at the same time, when they may begin, and in which order.
+//! Rules for the runs of every round: which may overlap, when they may start, and in which order.
 
 use std::collections::{HashMap, HashSet};
 
 use gristmill_store::tasks::TaskRow;
 
-use crate::log::{End, Event};
-use crate::rules::Round;
+use crate::log::{Event, Outcome};
+use crate::rules::History;
 use crate::{QUEUES, RETRY_DELAY};
 
-/// A run ends with its end in the log, or with its process. A process that is about to be killed counts as ended: others
-/// may have its tasks as soon as it is. Tasks with the same unique key are one.
-pub(crate) fn no_task_runs_beside_itself(round: &Round<'_>) -> Result<(), String> {
+/// A run ends with its end in the log, or with its process. A process that is about to be killed counts as ended, because
+/// others may claim its tasks at once. Tasks with the same unique key count as one.
+pub(crate) fn no_task_runs_twice_at_a_time(history: &History<'_>) -> Result<(), String> {
     let mut first_with_key: HashMap<&str, i64> = HashMap::new();
     let mut same: HashMap<i64, i64> = HashMap::new();
-    for task in round.tasks {
+    for task in history.tasks {
         if let Some(key) = &task.unique_key {
             same.insert(task.id, *first_with_key.entry(key).or_insert(task.id));
         }
     }
     let mut running: HashMap<i64, u32> = HashMap::new();
     let mut dead: HashSet<u32> = HashSet::new();
-    for event in round.events {
+    for event in history.events {
         match event {
             Event::Start { process, .. } if dead.contains(process) => {}
             Event::Start { task, process, .. } => {
@@ -44,11 +44,11 @@ pub(crate) fn no_task_runs_beside_itself(round: &Round<'_>) -> Result<(), String
     Ok(())
 }
 
-/// A stop returns when the runs have ended, and nothing is started afterwards.
-pub(crate) fn no_run_outlasts_the_stop_of_its_process(round: &Round<'_>) -> Result<(), String> {
+/// A stop returns after all runs have ended, and no run is started afterwards.
+pub(crate) fn no_run_outlasts_the_stop_of_its_process(history: &History<'_>) -> Result<(), String> {
     let mut running: HashSet<(i64, u32)> = HashSet::new();
     let mut stopped: HashSet<u32> = HashSet::new();
-    for event in round.events {
+    for event in history.events {
         match event {
             Event::Start { task, process, .. } => {
                 if stopped.contains(process) {
@@ -69,19 +69,19 @@ pub(crate) fn no_run_outlasts_the_stop_of_its_process(round: &Round<'_>) -> Resu
     Ok(())
 }
 
-/// A task is not started before it is due, nor an attempt before the delay after the failed one is over. An outcome that a
-/// killed process may not have written is none.
-pub(crate) fn nothing_starts_early(round: &Round<'_>) -> Result<(), String> {
+/// A task is not started before it is due, nor a retry before its delay is over. Outcomes that a killed process may not
+/// have stored do not count.
+pub(crate) fn nothing_starts_early(history: &History<'_>) -> Result<(), String> {
     let delay = i64::try_from(RETRY_DELAY.as_micros()).unwrap_or(i64::MAX);
-    // The time from which on a task may be started, and the process whose outcome that follows from.
+    // The earliest start of a task, and the process whose outcome determines it.
     let mut due: HashMap<i64, (i64, u32)> = HashMap::new();
-    // The test logs when a task is due after enqueueing it.
-    for event in round.events {
+    // The test logs the due time after it has enqueued the task, so these events are read first.
+    for event in history.events {
         if let Event::Due { task, at } = event {
             due.insert(*task, (*at, 0));
         }
     }
-    for event in round.events {
+    for event in history.events {
         match event {
             Event::Start { task, at, .. } => {
                 if let Some((earliest, _)) = due.remove(task)
@@ -90,7 +90,7 @@ pub(crate) fn nothing_starts_early(round: &Round<'_>) -> Result<(), String> {
                     return Err(format!("task {task} was started {} µs too early", earliest - at));
                 }
             }
-            Event::End { task, process, end: End::Transient, at } => {
+            Event::End { task, process, outcome: Outcome::Transient, at } => {
                 due.insert(*task, (at + delay, *process));
             }
             Event::Kill { process } => due.retain(|_, (_, other)| other != process),
@@ -100,29 +100,28 @@ pub(crate) fn nothing_starts_early(round: &Round<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Nothing but a request to cancel its task cancels a run: stops wait for runs that end in time, and a process that lives
-/// keeps its claims.
-pub(crate) fn only_requests_cancel_runs(round: &Round<'_>) -> Result<(), String> {
+/// A run is cancelled only after a request: stops wait for runs that end in time, and a living process keeps its claims.
+pub(crate) fn only_requests_cancel_runs(history: &History<'_>) -> Result<(), String> {
     let mut requested: HashSet<i64> = HashSet::new();
-    for event in round.events {
+    for event in history.events {
         if let Event::Cancel { task, .. } = event {
             requested.insert(*task);
         }
     }
-    for event in round.events {
-        if let Event::End { task, process, end: End::Cancelled, .. } = event
+    for event in history.events {
+        if let Event::End { task, process, outcome: Outcome::Cancelled, .. } = event
             && !requested.contains(task)
         {
-            return Err(format!("the run of task {task} in {process} was cancelled, without a request"));
+            return Err(format!("the run of task {task} in {process} was cancelled without a request"));
         }
     }
     Ok(())
 }
 
-/// A task that was cancelled at once is not started any more.
-pub(crate) fn cancelled_tasks_do_not_start(round: &Round<'_>) -> Result<(), String> {
+/// A task that was cancelled at once is not started afterwards.
+pub(crate) fn cancelled_tasks_do_not_start(history: &History<'_>) -> Result<(), String> {
     let mut cancelled: HashSet<i64> = HashSet::new();
-    for event in round.events {
+    for event in history.events {
         match event {
             Event::Cancel { task, at_once: true } => drop(cancelled.insert(*task)),
             Event::Start { task, .. } if cancelled.contains(task) => {
@@ -134,11 +133,11 @@ pub(crate) fn cancelled_tasks_do_not_start(round: &Round<'_>) -> Result<(), Stri
     Ok(())
 }
 
-/// One worker starts what was never tried before in the order of queue, priority and number, for each kind.
-pub(crate) fn priorities_are_in_order(round: &Round<'_>) -> Result<(), String> {
-    let finish = round.events.iter().position(|event| *event == Event::Finish).unwrap_or(0);
-    let (before, after) = round.events.split_at(finish);
-    // Tasks that were tried wait for their next attempt, and scheduled ones for their time.
+/// One worker starts the new tasks of each kind in the order of queue, priority and number.
+pub(crate) fn priorities_are_in_order(history: &History<'_>) -> Result<(), String> {
+    let finish = history.events.iter().position(|event| *event == Event::Finish).unwrap_or(0);
+    let (before, after) = history.events.split_at(finish);
+    // Tasks that were started before wait for their next attempt, and scheduled ones until they are due.
     let not_due: HashSet<i64> = before
         .iter()
         .filter_map(|event| match event {
@@ -146,12 +145,12 @@ pub(crate) fn priorities_are_in_order(round: &Round<'_>) -> Result<(), String> {
             _ => None,
         })
         .collect();
-    let tasks: HashMap<i64, &TaskRow> = round.tasks.iter().map(|task| (task.id, task)).collect();
+    let tasks: HashMap<i64, &TaskRow> = history.tasks.iter().map(|task| (task.id, task)).collect();
     let mut last: HashMap<&str, (Option<usize>, i64, i64)> = HashMap::new();
     for event in after {
         let Event::Start { task, attempt: 1, .. } = event else { continue };
         let row = tasks[task];
-        // Claims that a killed process had not started are tried with care, after others.
+        // Tasks that a killed process had claimed are limited and may run after others.
         if not_due.contains(task) || row.abandoned > 0 || row.crashes > 0 {
             continue;
         }

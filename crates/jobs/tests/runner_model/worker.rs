@@ -1,4 +1,4 @@
-//! A process with a runner, which works until its standard input ends.
+//! A process with a runner, which runs until its standard input is closed.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,18 +9,19 @@ use gristmill_jobs::{Runner, TaskContext, TaskKind};
 use gristmill_pool::{Retry, TaskError, TaskResult};
 use gristmill_store::{Durability, Store, WallClock};
 
-use crate::log::{End, Log};
+use crate::log::{Log, Outcome};
 use crate::{KINDS, QUEUES, RETRY_DELAY};
 
-/// The folder of the round, and the number of workers for each kind.
+/// Environment variable with the folder of the round.
 pub(crate) const FOLDER: &str = "GRISTMILL_MODEL_FOLDER";
+/// Environment variable with the number of workers for each kind.
 pub(crate) const WORKERS: &str = "GRISTMILL_MODEL_WORKERS";
 
 pub(crate) fn open(folder: &Path, clock: WallClock) -> Store {
     Store::options().durability(Durability::Normal).clock(clock).open(folder.join("work.db")).unwrap()
 }
 
-/// Runs with the payload `gate N` wait for this file.
+/// The file that runs with the payload `gate N` wait for.
 pub(crate) fn gate(folder: &Path, number: i64) -> PathBuf {
     folder.join(format!("gate{number}"))
 }
@@ -35,29 +36,29 @@ pub(crate) fn run() {
     let mut builder = Runner::builder(store).name(format!("process{process}")).queues(QUEUES);
     for name in KINDS {
         let (log, folder) = (log.clone(), folder.clone());
-        let handler = move |work: &TaskContext<'_>| {
+        let handler = move |task: &TaskContext<'_>| {
             let now = || WallClock::system().now().micros();
-            log.line(&format!("start {} {process} {} {}", work.id(), work.attempt(), now()));
-            let (end, result) = handle(work, &folder);
-            log.line(&format!("end {} {process} {} {}", work.id(), end.number(), now()));
+            log.line(&format!("start {} {process} {} {}", task.id(), task.attempt(), now()));
+            let (outcome, result) = handle(task, &folder);
+            log.line(&format!("end {} {process} {} {}", task.id(), outcome.number(), now()));
             result
         };
         let retry = Retry::linear(3, RETRY_DELAY).without_jitter();
         builder = builder.kind(TaskKind::new(name, handler).workers(workers).retry(retry));
     }
     let runner = builder.start().unwrap();
-    // Nothing is written there; its end is the order to stop.
+    // The test writes nothing to it, and closes it to stop this process.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     runner.stop(Duration::from_secs(20)).unwrap();
     log.line(&format!("stopped {process}"));
 }
 
-/// No run ends early because it is cancelled: then slow runs are slow, whatever happens.
-fn handle(work: &TaskContext<'_>, folder: &Path) -> (End, TaskResult<()>) {
-    if work.kind() == "slow" {
+/// Runs the task. A cancelled run does not end early, so that slow runs are always slow.
+fn handle(task: &TaskContext<'_>, folder: &Path) -> (Outcome, TaskResult<()>) {
+    if task.kind() == "slow" {
         wait(Duration::from_millis(60), || false);
     }
-    let payload = work.payload().trim_matches('"');
+    let payload = task.payload().trim_matches('"');
     if payload == "long" {
         wait(Duration::from_millis(200), || false);
     }
@@ -66,14 +67,14 @@ fn handle(work: &TaskContext<'_>, folder: &Path) -> (End, TaskResult<()>) {
         wait(Duration::MAX, || gate.exists());
     }
     match payload {
-        _ if work.is_cancelled() => (End::Cancelled, Err(TaskError::cancelled())),
-        "fatal" => (End::Permanent, Err(TaskError::permanent("fatal"))),
-        "flaky" if work.attempt() == 1 => (End::Transient, Err(TaskError::transient("flaky"))),
-        _ => (End::Ok, Ok(())),
+        _ if task.is_cancelled() => (Outcome::Cancelled, Err(TaskError::cancelled())),
+        "fatal" => (Outcome::Permanent, Err(TaskError::permanent("fatal"))),
+        "flaky" if task.attempt() == 1 => (Outcome::Transient, Err(TaskError::transient("flaky"))),
+        _ => (Outcome::Ok, Ok(())),
     }
 }
 
-/// Waits for a condition, at most for a time, whether the task is cancelled or not.
+/// Waits up to `limit` for a condition, whether the task is cancelled or not.
 fn wait(limit: Duration, condition: impl Fn() -> bool) {
     let start = std::time::Instant::now();
     while start.elapsed() < limit && !condition() {

@@ -1,4 +1,5 @@
-//! What reviews have found, each as a test named after it.
+//! A runner under faults: lost claims, a busy store, rows that cannot be read, results that cannot be stored, open
+//! breakers, and tasks that crash their worker.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -19,7 +20,7 @@ fn open(folder: &TempDir, clock: WallClock, busy: Duration) -> Store {
     options.open(folder.path().join("work.db")).unwrap()
 }
 
-fn house() -> (TempDir, Store) {
+fn fixture() -> (TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, WallClock::system(), LONG);
     (folder, store)
@@ -34,16 +35,16 @@ fn put(store: &Store, payload: &str) -> i64 {
 }
 
 fn wait_for<T>(receiver: &Receiver<T>) -> T {
-    receiver.recv_timeout(LONG).expect("it should have happened long ago")
+    receiver.recv_timeout(LONG).expect("nothing was received within 60 s")
 }
 
 fn run(store: &Store, kind: TaskKind) -> RunnerHandle {
     Runner::builder(store.clone()).kind(kind).start().unwrap()
 }
 
-/// Claims and starts everything as a worker that then dies.
+/// Claims and starts all tasks as a worker that then dies.
 fn die_with_all(store: &Store, clock: &WallClock) {
-    let wanted = ClaimRequest {
+    let request = ClaimRequest {
         queue: "default".into(),
         kind: "k".into(),
         limit: 9_999,
@@ -53,7 +54,7 @@ fn die_with_all(store: &Store, clock: &WallClock) {
         lease: LONG,
         token: WorkerId::new("dead").token(),
     };
-    for task in store.tasks().settle_and_claim(vec![], vec![wanted]).unwrap().claimed {
+    for task in store.tasks().settle_and_claim(vec![], vec![request]).unwrap().claimed {
         assert!(store.tasks().start(task.id, &task.token).unwrap());
     }
     clock.set(clock.now().plus(LONG));
@@ -61,7 +62,7 @@ fn die_with_all(store: &Store, clock: &WallClock) {
 }
 
 #[test]
-fn a_lost_claim_does_not_take_the_new_claim_of_the_same_task_along() {
+fn settling_a_lost_claim_keeps_the_new_claim_of_the_same_task() {
     let clock = WallClock::manual(noon());
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, clock, LONG);
@@ -70,18 +71,18 @@ fn a_lost_claim_does_not_take_the_new_claim_of_the_same_task_along() {
     let (end, ends) = channel::<()>();
     let (started, ends) = (Mutex::new(started), Mutex::new(ends));
     let runs = AtomicU32::new(0);
-    let kind = TaskKind::new("k", move |work| {
+    let kind = TaskKind::new("k", move |task| {
         let first = runs.fetch_add(1, Ordering::SeqCst) == 0;
         started.lock().unwrap().send(())?;
-        // The first one does not hear that it should stop, until we say so.
+        // The first run ignores its cancellation until the test lets it end.
         let _ = ends.lock().unwrap().recv();
-        assert!(first || !work.is_cancelled());
+        assert!(first || !task.is_cancelled());
         Ok(())
     });
     let running =
         Runner::builder(store.clone()).lease(Duration::from_secs(1)).kind(kind.workers(2)).start().unwrap();
     wait_for(&starts);
-    // Another program frees the row, and we claim it again ourselves.
+    // Another program releases the row, and the same runner claims it again.
     let other = rusqlite::Connection::open(store.path()).unwrap();
     other
         .execute_batch("UPDATE tasks SET status = 'pending', worker_id = NULL, lease_expires_at = NULL")
@@ -93,20 +94,16 @@ fn a_lost_claim_does_not_take_the_new_claim_of_the_same_task_along() {
     let summary = running.stop(LONG).unwrap();
     assert_eq!((summary.completed, summary.lost), (1, 1));
     let task = store.tasks().get(id).unwrap();
-    assert_eq!(
-        (task.status, task.crashes),
-        (TaskStatus::Completed, 0),
-        "a worker that lives has not crashed"
-    );
+    assert_eq!((task.status, task.crashes), (TaskStatus::Completed, 0), "a living worker has not crashed");
 }
 
 #[test]
-fn a_look_that_failed_is_not_forgotten() {
+fn poll_is_repeated_when_the_store_was_busy() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, WallClock::system(), Duration::from_millis(20));
     let running = run(&store, TaskKind::new("k", |_| Ok(())));
     running.wait_idle().unwrap();
-    // Another program brings a task, and holds the lock after that.
+    // Another program enqueues a task, and then holds the write lock.
     let other = rusqlite::Connection::open(store.path()).unwrap();
     other
         .execute_batch(
@@ -116,7 +113,7 @@ fn a_look_that_failed_is_not_forgotten() {
         .unwrap();
     std::thread::scope(|scope| {
         let idle = scope.spawn(|| running.wait_idle().unwrap());
-        // One writer: when these have been refused, so has the runner's look.
+        // The store has one writer: once these writes have failed, so has the runner's poll.
         for _ in 0..3 {
             assert!(matches!(store.tasks().cancel(99), Err(gristmill_store::Error::Busy(_))));
         }
@@ -127,8 +124,8 @@ fn a_look_that_failed_is_not_forgotten() {
 }
 
 #[test]
-fn a_row_that_cannot_be_read_costs_itself() {
-    let (_folder, store) = house();
+fn unreadable_row_becomes_a_dead_letter_and_others_run() {
+    let (_folder, store) = fixture();
     let other = rusqlite::Connection::open(store.path()).unwrap();
     other
         .execute_batch(
@@ -142,24 +139,27 @@ fn a_row_that_cannot_be_read_costs_itself() {
     running.wait_idle().unwrap();
     running.stop(LONG).unwrap();
     assert_eq!(store.tasks().get(good).unwrap().status, TaskStatus::Completed);
-    let letters = store.dead_letters().list(&Default::default(), None, 9).unwrap().items;
-    assert!(!letters.is_empty());
-    assert!(letters.iter().all(|letter| letter.failure_reason.contains("cannot be read")), "{letters:?}");
+    let dead_letters = store.dead_letters().list(&Default::default(), None, 9).unwrap().items;
+    assert!(!dead_letters.is_empty());
+    assert!(
+        dead_letters.iter().all(|dead_letter| dead_letter.failure_reason.contains("cannot be read")),
+        "{dead_letters:?}"
+    );
 }
 
 #[test]
-fn a_result_nested_too_deep_costs_its_task() {
-    let (_folder, store) = house();
+fn task_fails_when_its_result_is_nested_too_deeply() {
+    let (_folder, store) = fixture();
     let (bad, good) = (put(&store, "1"), put(&store, "2"));
-    let kind = TaskKind::new("k", |work| {
-        if work.parse::<u32>()? == 2 {
+    let kind = TaskKind::new("k", |task| {
+        if task.parse::<u32>()? == 2 {
             return Ok(());
         }
         let mut value = serde_json::json!(1);
         for _ in 0..600 {
             value = serde_json::json!([value]);
         }
-        work.set_result(&value)
+        task.set_result(&value)
     });
     let running = run(&store, kind);
     running.wait_idle().unwrap();
@@ -169,8 +169,8 @@ fn a_result_nested_too_deep_costs_its_task() {
 }
 
 #[test]
-fn clean_ups_that_take_long_keep_nothing_else_waiting() {
-    let (_folder, store) = house();
+fn tasks_do_not_wait_for_slow_clean_ups() {
+    let (_folder, store) = fixture();
     let tasks = (0..3_000).map(|_| NewTask::new("k", "1")).collect();
     store.tasks().enqueue_many(tasks).unwrap();
     let (end, ends) = channel::<()>();
@@ -187,8 +187,8 @@ fn clean_ups_that_take_long_keep_nothing_else_waiting() {
 }
 
 #[test]
-fn an_open_breaker_leaves_tasks_where_they_are() {
-    let (_folder, store) = house();
+fn tasks_are_not_claimed_while_the_breaker_is_open() {
+    let (_folder, store) = fixture();
     let tasks = (0..2_000).map(|_| NewTask::new("k", "1")).collect();
     store.tasks().enqueue_many(tasks).unwrap();
     let kind = TaskKind::new("k", |_| Err(TaskError::transient("no route")));
@@ -201,8 +201,8 @@ fn an_open_breaker_leaves_tasks_where_they_are() {
 }
 
 #[test]
-fn a_half_open_breaker_leaves_tasks_where_they_are_while_its_probe_runs() {
-    let (_folder, store) = house();
+fn tasks_are_not_claimed_while_the_probe_of_a_half_open_breaker_runs() {
+    let (_folder, store) = fixture();
     store.tasks().enqueue_many((0..500).map(|_| NewTask::new("k", "1")).collect()).unwrap();
     let (started, starts) = channel();
     let (end, ends) = channel::<()>();
@@ -218,7 +218,7 @@ fn a_half_open_breaker_leaves_tasks_where_they_are_while_its_probe_runs() {
     let breaker = Breaker::new(1, Duration::from_millis(50));
     let running = run(&store, kind.workers(2).breaker(breaker).retry(Retry::linear(9, LONG)));
     wait_for(&starts);
-    // Tasks that were claimed beside it have been given back by then.
+    // Tasks that were claimed together with the probe have been released after this.
     let other = run(&store, TaskKind::new("other", |_| Ok(())));
     for _ in 0..20 {
         store.tasks().enqueue(NewTask::new("other", "1")).unwrap();
@@ -227,11 +227,11 @@ fn a_half_open_breaker_leaves_tasks_where_they_are_while_its_probe_runs() {
     let released = running.stats().kinds[0].tasks.released;
     end.send(()).unwrap();
     running.stop(LONG).unwrap();
-    assert!(released < 10, "{released} tasks were claimed and given back");
+    assert!(released < 10, "{released} tasks were claimed and released");
 }
 
 #[test]
-fn suspects_of_several_queues_and_kinds_run_one_at_a_time() {
+fn tasks_that_crashed_twice_run_one_at_a_time_across_queues_and_kinds() {
     let clock = WallClock::manual(noon());
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, clock.clone(), LONG);
@@ -240,7 +240,7 @@ fn suspects_of_several_queues_and_kinds_run_one_at_a_time() {
     }
     for _ in 0..2 {
         let worker = WorkerId::new("dead");
-        let wanted = |queue: &str, kind: &str| ClaimRequest {
+        let request = |queue: &str, kind: &str| ClaimRequest {
             queue: queue.into(),
             kind: kind.into(),
             limit: 9,
@@ -250,20 +250,24 @@ fn suspects_of_several_queues_and_kinds_run_one_at_a_time() {
             lease: LONG,
             token: worker.token(),
         };
-        let wanted =
-            vec![wanted("default", "k"), wanted("other", "k"), wanted("default", "l"), wanted("other", "l")];
-        let claimed = store.tasks().settle_and_claim(vec![], wanted).unwrap().claimed;
+        let requests = vec![
+            request("default", "k"),
+            request("other", "k"),
+            request("default", "l"),
+            request("other", "l"),
+        ];
+        let claimed = store.tasks().settle_and_claim(vec![], requests).unwrap().claimed;
         assert_eq!(claimed.len(), 4);
         claimed.iter().for_each(|task| assert!(store.tasks().start(task.id, &task.token).unwrap()));
         clock.set(clock.now().plus(LONG));
         store.tasks().recover(3).unwrap();
     }
-    let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (now, peak) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let kind = |name: &str| {
-        let (now, most) = (now.clone(), most.clone());
-        TaskKind::new(name, move |work| {
-            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            work.wait_cancelled(Duration::from_millis(20));
+        let (now, peak) = (now.clone(), peak.clone());
+        TaskKind::new(name, move |task| {
+            peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            task.wait_cancelled(Duration::from_millis(20));
             now.fetch_sub(1, Ordering::SeqCst);
             Ok(())
         })
@@ -272,23 +276,23 @@ fn suspects_of_several_queues_and_kinds_run_one_at_a_time() {
     let runner = Runner::builder(store.clone()).queues(["default", "other"]).kind(kind("k")).kind(kind("l"));
     let running = runner.start().unwrap();
     running.wait_idle().unwrap();
-    assert_eq!(most.load(Ordering::SeqCst), 1, "what may kill its worker is run by itself");
+    assert_eq!(peak.load(Ordering::SeqCst), 1, "what may kill its worker is run by itself");
     assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Completed, 4)]);
 }
 
 #[test]
-fn neighbours_of_a_poison_pill_are_spared() {
+fn tasks_that_crashed_twice_with_others_run_one_at_a_time() {
     let clock = WallClock::manual(noon());
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, clock.clone(), LONG);
     for n in 0..100 {
         put(&store, &n.to_string());
     }
-    // Twice a worker dies that had started all of them.
+    // Two workers die that had started all of them.
     die_with_all(&store, &clock);
     die_with_all(&store, &clock);
-    let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let (running_now, together) = (now, most.clone());
+    let (now, peak) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (running_now, together) = (now, peak.clone());
     let kind = TaskKind::new("k", move |_| {
         together.fetch_max(running_now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         std::thread::yield_now();
@@ -297,29 +301,12 @@ fn neighbours_of_a_poison_pill_are_spared() {
     });
     let running = run(&store, kind.workers(4));
     running.wait_idle().unwrap();
-    assert_eq!(most.load(Ordering::SeqCst), 1, "what may kill its worker is run by itself");
+    assert_eq!(peak.load(Ordering::SeqCst), 1, "what may kill its worker is run by itself");
     assert_eq!(store.tasks().counts().unwrap(), [(TaskStatus::Completed, 100)]);
 }
 
 #[test]
-fn waiting_for_ever_to_be_cancelled_is_no_overflow() {
-    let (_folder, store) = house();
-    put(&store, "1");
-    let (started, starts) = channel();
-    let started = Mutex::new(started);
-    let kind = TaskKind::new("k", move |work| {
-        started.lock().unwrap().send(())?;
-        assert!(work.wait_cancelled(Duration::MAX));
-        Err(TaskError::cancelled())
-    });
-    let running = run(&store, kind);
-    wait_for(&starts);
-    let summary = running.stop(Duration::from_millis(100)).unwrap();
-    assert_eq!(summary.released, 1);
-}
-
-#[test]
-fn a_stop_is_in_time_when_the_store_fails() {
+fn stop_keeps_its_deadline_when_the_store_is_busy() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, WallClock::system(), Duration::from_millis(10));
     put(&store, "1");
@@ -339,5 +326,9 @@ fn a_stop_is_in_time_when_the_store_fails() {
     let error = running.stop(Duration::from_millis(300)).unwrap_err();
     assert!(error.to_string().contains("busy"), "{error}");
     other.execute_batch("ROLLBACK").unwrap();
-    assert_eq!(store.tasks().get(1).unwrap().status, TaskStatus::Running, "its lease will run out");
+    assert_eq!(
+        store.tasks().get(1).unwrap().status,
+        TaskStatus::Running,
+        "recovery releases it when its lease expires"
+    );
 }

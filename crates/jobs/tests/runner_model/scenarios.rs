@@ -1,7 +1,7 @@
-//! Situations that are arranged on purpose, because random operations seldom reach them.
+//! Scenarios: situations that random operations seldom reach.
 //!
-//! Runs wait at gates, so that what is checked does not depend on time: a task with the payload `gate N` runs until the
-//! test opens gate N.
+//! Runs wait at gates, so that the checks do not depend on time: a task with the payload `gate N` runs until the test opens
+//! gate N.
 
 use std::fs;
 use std::time::Duration;
@@ -11,35 +11,35 @@ use gristmill_store::tasks::{CancelOutcome, Enqueued, NewTask, TaskStatus};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::log::Event;
-use crate::play::{Process, Round};
+use crate::round::{Process, Round};
 use crate::rules::MAX_CRASHES;
-use crate::{Scene, worker};
+use crate::{Scenario, worker};
 
-/// Tasks of scenes come before random ones.
+/// Priority of the scenarios' tasks, above that of random ones.
 const PRIORITY: i32 = 5;
 const URGENT: i32 = 9;
 
-/// A process is killed when it has claimed this many tasks and started none of them.
-const MANY: usize = 10;
+/// A process is killed when it holds this many tasks that it has not started.
+const MIN_HELD: usize = 10;
 
 impl Round<'_> {
-    pub(crate) fn scene(&mut self, scene: &Scene) -> Result<(), String> {
-        match *scene {
-            Scene::KillHolding => self.kill_holding(),
-            Scene::KillRunning => self.kill_running(),
-            Scene::StopBusy { nth } => self.stop_busy(nth),
-            Scene::Urgent { late } => self.urgent(late),
-            Scene::Overtake => self.overtake(),
-            Scene::Share { workers } => self.share(workers),
-            Scene::CancelRunning { kind } => self.cancel_running(kind),
-            Scene::ClockAhead => self.clock_ahead(),
+    pub(crate) fn scenario(&mut self, scenario: &Scenario) -> Result<(), String> {
+        match *scenario {
+            Scenario::KillHolding => self.kill_holding(),
+            Scenario::KillRunning => self.kill_running(),
+            Scenario::StopBusy { nth } => self.stop_busy(nth),
+            Scenario::Urgent { late } => self.urgent(late),
+            Scenario::Overtake => self.overtake(),
+            Scenario::Share { workers } => self.share(workers),
+            Scenario::CancelRunning { kind } => self.cancel_running(kind),
+            Scenario::ClockAhead => self.clock_ahead(),
         }
     }
 
-    /// Kills a process when it holds many tasks that it has not started. It is stopped for each look, so that it holds
-    /// them still when it is killed.
+    /// Kills a process when it holds many tasks that it has not started. It is suspended during each check, so that it still
+    /// holds them when it is killed.
     fn kill_holding(&mut self) -> Result<(), String> {
-        self.at_least_one();
+        self.ensure_process();
         let task = task("quick", "ok");
         let mut caught = None;
         self.wait_for("no process holds many tasks", |round| {
@@ -49,7 +49,7 @@ impl Round<'_> {
             }
             for nth in 0..round.processes.len() {
                 signal(&round.processes[nth], Signal::STOP);
-                if round.not_started(nth) >= MANY {
+                if round.not_started(nth) >= MIN_HELD {
                     caught = Some(nth);
                     return Ok(true);
                 }
@@ -63,7 +63,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// How many quick tasks a process holds and has not started.
+    /// Number of quick tasks that a process holds and has not started.
     fn not_started(&mut self, nth: usize) -> usize {
         let (claimed, process) = (self.claimed("quick"), self.processes[nth].id());
         let events = self.reader.events();
@@ -74,9 +74,9 @@ impl Round<'_> {
         claimed.iter().filter(|task| process.holds(task) && !was_started(task.id)).count()
     }
 
-    /// Kills a process when the start of a task that it runs is recorded: the task is run again.
+    /// Kills a process when the start of a task that it runs is recorded, and checks that the task is run again.
     fn kill_running(&mut self) -> Result<(), String> {
-        self.at_least_one();
+        self.ensure_process();
         let gate = self.new_gate();
         let id = self.enqueue(1, &gated("slow", gate))[0];
         self.wait_for("the start of a task is not recorded", |round| {
@@ -89,15 +89,15 @@ impl Round<'_> {
             self.kill(process);
         }
         self.open(gate);
-        self.at_least_one();
+        self.ensure_process();
         self.wait_for("the task of a killed process is not run again", |round| {
             Ok(round.store.tasks().get(id).unwrap().status.is_terminal())
         })
     }
 
-    /// Stops a process while it runs tasks: that these have ended when it has stopped is checked in the log.
+    /// Stops a process while it runs tasks. The rules check in the log that these have ended when it has stopped.
     fn stop_busy(&mut self, nth: usize) -> Result<(), String> {
-        self.at_least_one();
+        self.ensure_process();
         let process = self.processes[nth % self.processes.len()].id();
         let tasks = self.enqueue(12, &task("slow", "long"));
         self.wait_for("none of the long tasks is started", |round| {
@@ -108,8 +108,8 @@ impl Round<'_> {
         self.pick(nth).map_or(Ok(()), |process| self.stop(process))
     }
 
-    /// The urgent task is the next that is started. With several workers that could not be seen: one may take it and write
-    /// that into the log after others.
+    /// Checks that the urgent task is started next. There is one worker, because one of several could take the task first
+    /// and log it after others.
     fn urgent(&mut self, late: bool) -> Result<(), String> {
         while let Some(process) = self.pick(0) {
             self.stop(process)?;
@@ -121,14 +121,14 @@ impl Round<'_> {
         self.enqueue(100, &task("quick", "ok"));
         self.wait_for("the worker is not busy", |round| Ok(round.started_by(held[0]).is_some()))?;
         if late {
-            self.wait_for("tasks that wait for busy workers are not given back", |round| {
+            self.wait_for("tasks that wait for busy workers are not released", |round| {
                 Ok(round.claimed("quick").iter().all(|task| held.contains(&task.id)))
             })?;
         }
         let urgent = NewTask { priority: URGENT, ..NewTask::new("quick", "\"ok\"") };
         let urgent = self.enqueue(1, &urgent)[0];
-        // Either all others are given back, or the urgent task is claimed. A claim is known to the workers before the
-        // process writes anything else.
+        // Either all others are released, or the urgent task is claimed. Workers know a claim before their process writes
+        // anything else.
         let mut seen = None;
         self.wait_for("the urgent task is not claimed", |round| {
             let claimed = round.claimed("quick");
@@ -155,15 +155,14 @@ impl Round<'_> {
         }
     }
 
-    /// More urgent tasks are claimed instead of those that wait, not beside them: whether too many are claimed is checked
-    /// while this waits.
+    /// Checks that more urgent tasks replace waiting ones: `wait_for` fails if a process claims too many.
     fn overtake(&mut self) -> Result<(), String> {
         while let Some(process) = self.pick(0) {
             self.stop(process)?;
         }
         self.start(3);
         let mut tasks = self.enqueue(12, &task("slow", "ok"));
-        // Then it is known how long handlers take, and some are claimed ahead.
+        // Afterwards the duration of handlers is known, and some are claimed ahead.
         self.wait_for("slow tasks do not end", |round| {
             Ok(tasks.iter().any(|id| round.store.tasks().get(*id).unwrap().status.is_terminal()))
         })?;
@@ -176,9 +175,9 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Tasks that the first process has no worker for are run by the second one.
+    /// Checks that a second process runs the tasks that the first one has no worker for.
     fn share(&mut self, workers: usize) -> Result<(), String> {
-        self.exactly_one()?;
+        self.ensure_one_process()?;
         let (first, gate) = (self.processes[0].workers, self.new_gate());
         let tasks = self.enqueue(first + workers, &gated("slow", gate));
         self.wait_for("the first process is not busy", |round| Ok(round.running(&tasks) >= first))?;
@@ -188,9 +187,9 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// The key of the task is free when its run has ended, and not before.
+    /// Checks that the unique key of a cancelled task is free when its run has ended, and not before.
     fn cancel_running(&mut self, kind: &'static str) -> Result<(), String> {
-        self.at_least_one();
+        self.ensure_process();
         let gate = self.new_gate();
         let task = NewTask { unique_key: Some(format!("key {gate}")), ..gated(kind, gate) };
         let enqueue = |round: &Self| round.store.tasks().enqueue(task.clone()).unwrap();
@@ -211,9 +210,9 @@ impl Round<'_> {
         if enqueue(self).created { Ok(()) } else { Err(format!("task {id} has ended, and keeps its key")) }
     }
 
-    /// What a living process runs stays its own, whatever the clock of another process shows.
+    /// Checks that a living process keeps its task when the clock of another process is ahead.
     fn clock_ahead(&mut self) -> Result<(), String> {
-        self.at_least_one();
+        self.ensure_process();
         let gate = self.new_gate();
         let id = self.enqueue(1, &gated("slow", gate))[0];
         self.wait_for("the task is not started", |round| Ok(round.started_by(id).is_some()))?;
@@ -228,14 +227,14 @@ impl Round<'_> {
         Ok(())
     }
 
-    fn at_least_one(&mut self) {
+    fn ensure_process(&mut self) {
         if self.processes.is_empty() {
             self.start(2);
         }
     }
 
-    fn exactly_one(&mut self) -> Result<(), String> {
-        self.at_least_one();
+    fn ensure_one_process(&mut self) -> Result<(), String> {
+        self.ensure_process();
         while self.processes.len() > 1
             && let Some(process) = self.pick(1)
         {
@@ -262,7 +261,7 @@ impl Round<'_> {
         })
     }
 
-    /// How many of these tasks were started.
+    /// Number of these tasks that were started.
     fn running(&mut self, tasks: &[i64]) -> usize {
         tasks.iter().filter(|id| self.started_by(**id).is_some()).count()
     }

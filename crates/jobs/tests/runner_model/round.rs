@@ -1,4 +1,4 @@
-//! Plays the operations of a round with real processes.
+//! Runs the operations of a round with real processes.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,11 +10,11 @@ use gristmill_store::{ChangeWatcher, Store, WallClock};
 use crate::log::{Event, Log, Reader};
 use crate::{KINDS, Op, QUEUES, rules, worker};
 
-/// What a round waits for happens within this time, or never.
-const LIMIT: Duration = Duration::from_secs(30);
+/// How long a round waits for a condition before it fails.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Tasks that are enqueued for later are due after this time.
-const LATER: Duration = Duration::from_millis(150);
+/// Delay of tasks that are enqueued for later.
+const DELAY: Duration = Duration::from_millis(150);
 
 pub(crate) struct Process {
     pub(crate) child: Child,
@@ -40,35 +40,35 @@ pub(crate) struct Round<'a> {
     pub(crate) log: Log,
     pub(crate) reader: Reader,
     pub(crate) processes: Vec<Process>,
-    /// How many gates there were.
+    /// Number of gates created so far.
     pub(crate) gates: i64,
-    watch: ChangeWatcher,
+    watcher: ChangeWatcher,
 }
 
-/// Plays a round and checks it. The error says which rule was broken.
-pub(crate) fn play(ops: &[Op]) -> Result<(), String> {
+/// Runs a round and checks it. The error names the rule that was broken.
+pub(crate) fn run(ops: &[Op]) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let (store, log) = (worker::open(folder.path(), WallClock::system()), Log::open(folder.path()));
-    let (reader, watch) = (Reader::open(folder.path()), store.watch().unwrap());
+    let (reader, watcher) = (Reader::open(folder.path()), store.watch().unwrap());
     let folder = folder.path();
-    let mut round = Round { folder, store, log, reader, processes: Vec::new(), gates: 0, watch };
-    let played = ops.iter().try_for_each(|op| round.op(op)).and_then(|()| round.finish());
-    // Whatever happened, no process is left behind.
+    let mut round = Round { folder, store, log, reader, processes: Vec::new(), gates: 0, watcher };
+    let result = ops.iter().try_for_each(|op| round.op(op)).and_then(|()| round.finish());
+    // No process may be left running, even after an error.
     for process in &mut round.processes {
         let _ = process.child.kill();
         let _ = process.child.wait();
     }
-    played?;
-    let letters = round.store.dead_letters().list(&Default::default(), None, 99_999).unwrap().items;
+    result?;
+    let dead_letters = round.store.dead_letters().list(&Default::default(), None, 99_999).unwrap().items;
     let tasks = round.tasks(&TaskFilter::default());
-    rules::check(round.reader.events(), &tasks, &letters)
+    rules::check(round.reader.events(), &tasks, &dead_letters)
 }
 
 impl Round<'_> {
     fn op(&mut self, op: &Op) -> Result<(), String> {
         match *op {
-            Op::Enqueue { queue, kind, count, priority, end, later } => {
-                let new = NewTask::new(kind, format!("\"{end}\""));
+            Op::Enqueue { queue, kind, count, priority, outcome, later } => {
+                let new = NewTask::new(kind, format!("\"{outcome}\""));
                 let task = NewTask { queue: queue.to_owned(), priority, ..new };
                 match later {
                     true => self.enqueue_for_later(count, &task),
@@ -90,16 +90,16 @@ impl Round<'_> {
             Op::Cancel { nth } => self.cancel(nth),
             Op::Watch { starts } => {
                 let before = self.starts();
-                self.wait_for("none is started", |round| {
+                self.wait_for("no task is started", |round| {
                     Ok(round.starts() >= before.saturating_add(starts) || round.is_done())
                 })?;
             }
-            Op::Scene(ref scene) => self.scene(scene)?,
+            Op::Scenario(ref scenario) => self.scenario(scenario)?,
         }
-        self.claims_are_bounded()
+        self.check_claims_bounded()
     }
 
-    /// Enqueues tasks that are equal. Returns their numbers.
+    /// Enqueues `count` equal tasks. Returns their numbers.
     pub(crate) fn enqueue(&self, count: usize, task: &NewTask) -> Vec<i64> {
         let tasks = (0..count).map(|_| task.clone()).collect();
         let added = self.store.tasks().enqueue_many(tasks).unwrap();
@@ -107,7 +107,7 @@ impl Round<'_> {
     }
 
     fn enqueue_for_later(&self, count: usize, task: &NewTask) {
-        let due = WallClock::system().now().plus(LATER);
+        let due = WallClock::system().now().plus(DELAY);
         for id in self.enqueue(count, &NewTask { run_after: Some(due), ..task.clone() }) {
             self.log.line(&format!("due {id} {}", due.micros()));
         }
@@ -140,15 +140,15 @@ impl Round<'_> {
         process.child.wait().unwrap();
     }
 
-    /// Ends a process in order: it holds nothing afterwards.
+    /// Stops a process and checks that it holds no task afterwards.
     pub(crate) fn stop(&mut self, mut process: Process) -> Result<(), String> {
         drop(process.child.stdin.take());
         let status = process.child.wait().unwrap();
         if !status.success() {
-            return Err(format!("a process that was stopped ended with {status}"));
+            return Err(format!("a stopped process ended with {status}"));
         }
         let mut held = KINDS.iter().flat_map(|kind| self.claimed(kind)).filter(|task| process.holds(task));
-        held.next().map_or(Ok(()), |task| Err(format!("a process that was stopped holds {task:?}")))
+        held.next().map_or(Ok(()), |task| Err(format!("a stopped process holds {task:?}")))
     }
 
     fn cancel(&mut self, nth: usize) {
@@ -158,7 +158,7 @@ impl Round<'_> {
             return;
         }
         let id = tasks[nth % tasks.len()].id;
-        // It may have ended meanwhile.
+        // The task may have ended meanwhile.
         if let Ok(outcome) = self.store.tasks().cancel(id) {
             self.log_cancel(id, outcome);
         }
@@ -172,19 +172,19 @@ impl Round<'_> {
         self.reader.events().iter().filter(|event| matches!(event, Event::Start { .. })).count()
     }
 
-    /// Waits for a condition, and checks meanwhile that no process claims too much.
+    /// Waits for a condition, and checks meanwhile that no process claims too many tasks. `problem` describes the failure.
     pub(crate) fn wait_for(
         &mut self,
-        otherwise: &str,
+        problem: &str,
         mut condition: impl FnMut(&mut Self) -> Result<bool, String>,
     ) -> Result<(), String> {
         let begin = Instant::now();
         while !condition(self)? {
-            if begin.elapsed() > LIMIT {
-                return Err(format!("{} tasks are unfinished, and {otherwise}", self.unfinished()));
+            if begin.elapsed() > TIMEOUT {
+                return Err(format!("{} tasks are unfinished, and {problem}", self.unfinished()));
             }
-            self.claims_are_bounded()?;
-            self.watch.wait(Duration::from_millis(2)).unwrap();
+            self.check_claims_bounded()?;
+            self.watcher.wait(Duration::from_millis(2)).unwrap();
         }
         Ok(())
     }
@@ -198,8 +198,8 @@ impl Round<'_> {
         counts.iter().filter(|(status, _)| !status.is_terminal()).map(|(_, count)| *count as usize).sum()
     }
 
-    /// No process holds much more of the slow kind than it runs.
-    fn claims_are_bounded(&self) -> Result<(), String> {
+    /// Checks that no process holds more than three slow tasks for each worker.
+    fn check_claims_bounded(&self) -> Result<(), String> {
         let claimed = self.claimed(KINDS[1]);
         for process in &self.processes {
             let (workers, count) =
@@ -211,7 +211,8 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Stops every process, and lets one with one worker for each kind do what is left, and some more.
+    /// Stops every process, enqueues some more tasks, and runs all that are left in one process with one worker for each
+    /// kind.
     fn finish(&mut self) -> Result<(), String> {
         while let Some(process) = self.pick(0) {
             self.stop(process)?;
@@ -226,7 +227,7 @@ impl Round<'_> {
         }
         self.log.line("finish");
         self.start(1);
-        self.wait_for("nothing happens any more", |round| Ok(round.is_done()))?;
+        self.wait_for("no progress is made", |round| Ok(round.is_done()))?;
         self.pick(0).map_or(Ok(()), |process| self.stop(process))
     }
 }

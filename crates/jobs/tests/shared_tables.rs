@@ -1,4 +1,4 @@
-//! The lines of the protocol: jobs, thumbnails, clean-up and care of the log, run by their handlers in order.
+//! The tables of the protocol: jobs, thumbnails, thumbnail clean-ups and WAL checkpoints, polled in this order.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -16,13 +16,13 @@ use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn house() -> (TempDir, Store) {
+fn fixture() -> (TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path().join("work.db")).unwrap();
     (folder, store)
 }
 
-/// A file in the catalog, for thumbnails to be of.
+/// Adds a file to the catalog, which thumbnails refer to.
 fn add_file(store: &Store) {
     let conn = rusqlite::Connection::open(store.path()).unwrap();
     conn.execute_batch(
@@ -52,34 +52,34 @@ fn request(mode: WalMode) -> WalRequest {
 }
 
 #[test]
-fn a_job_is_run_with_its_progress_and_finished() {
-    let (_folder, store) = house();
+fn progress_of_a_job_is_stored_by_heartbeats() {
+    let (_folder, store) = fixture();
     let job = store.jobs().create(JobKind::Scan, "{}", true).unwrap();
-    let (beaten, beats) = channel();
-    let beaten = Mutex::new(beaten);
+    let (stored, progress) = channel();
+    let stored = Mutex::new(stored);
     let running = Runner::builder(store.clone())
         .lease(Duration::from_secs(2))
-        .on_job(move |call| {
-            call.progress(7, 0.5);
-            // Until a heartbeat has written it down.
-            while call.store().jobs().get(&call.row().id)?.processed_items != 7 {
-                assert!(!call.is_cancelled());
+        .on_job(move |context| {
+            context.progress(7, 0.5);
+            // Until a heartbeat has stored it.
+            while context.store().jobs().get(&context.row().id)?.processed_items != 7 {
+                assert!(!context.is_cancelled());
             }
-            beaten.lock().unwrap().send(call.store().jobs().get(&call.row().id)?.progress)?;
+            stored.lock().unwrap().send(context.store().jobs().get(&context.row().id)?.progress)?;
             Ok(())
         })
         .start()
         .unwrap();
     running.wait_idle().unwrap();
-    assert_eq!(beats.recv_timeout(LONG).unwrap(), 0.5);
+    assert_eq!(progress.recv_timeout(LONG).unwrap(), 0.5);
     let job = store.jobs().get(&job.id).unwrap();
     assert_eq!((job.status, job.progress, job.lease_expires_at), (JobStatus::Completed, 1.0, None));
 }
 
 #[test]
-fn a_failed_job_says_why_and_a_panic_is_a_failure() {
+fn job_fails_with_the_reason_when_its_handler_fails_or_panics() {
     for (panics, part) in [(false, "no such folder"), (true, "panicked: oh, at ")] {
-        let (_folder, store) = house();
+        let (_folder, store) = fixture();
         let job = store.jobs().create(JobKind::Hash, "{}", true).unwrap();
         let builder = Runner::builder(store.clone()).on_job(move |_| {
             assert!(!panics, "oh");
@@ -94,14 +94,14 @@ fn a_failed_job_says_why_and_a_panic_is_a_failure() {
 }
 
 #[test]
-fn a_stopped_job_is_pending_again_at_once() {
-    let (_folder, store) = house();
+fn job_is_released_when_the_runner_stops() {
+    let (_folder, store) = fixture();
     let job = store.jobs().create(JobKind::Scan, "{}", true).unwrap();
     let (started, starts) = channel();
     let started = Mutex::new(started);
-    let builder = Runner::builder(store.clone()).on_job(move |call| {
+    let builder = Runner::builder(store.clone()).on_job(move |context| {
         started.lock().unwrap().send(())?;
-        assert!(call.wait_cancelled(LONG));
+        assert!(context.wait_cancelled(LONG));
         Err(TaskError::cancelled())
     });
     let running = builder.start().unwrap();
@@ -112,15 +112,15 @@ fn a_stopped_job_is_pending_again_at_once() {
 }
 
 #[test]
-fn a_job_called_off_stops_its_handler_and_stays_called_off() {
-    let (_folder, store) = house();
+fn job_stays_cancelled_when_its_handler_reports_success() {
+    let (_folder, store) = fixture();
     let job = store.jobs().create(JobKind::Scan, "{}", true).unwrap();
     let (started, starts) = channel();
     let started = Mutex::new(started);
-    let builder = Runner::builder(store.clone()).lease(Duration::from_millis(200)).on_job(move |call| {
+    let builder = Runner::builder(store.clone()).lease(Duration::from_millis(200)).on_job(move |context| {
         started.lock().unwrap().send(())?;
-        assert!(call.wait_cancelled(LONG));
-        Ok(()) // says it is done all the same
+        assert!(context.wait_cancelled(LONG));
+        Ok(()) // reports success although it was cancelled
     });
     let running = builder.start().unwrap();
     starts.recv_timeout(LONG).unwrap();
@@ -130,19 +130,20 @@ fn a_job_called_off_stops_its_handler_and_stays_called_off() {
 }
 
 #[test]
-fn thumbnails_are_made_or_failed_with_the_protocols_code() {
-    let (_folder, store) = house();
+fn failed_thumbnail_has_an_error_code_of_the_protocol() {
+    let (_folder, store) = fixture();
     add_file(&store);
     for key in ["good", "bad", "worse"] {
         store.thumbnails().request(thumbnail(key), CAPACITY).unwrap();
     }
-    let builder = Runner::builder(store.clone()).on_thumbnail(ThumbLimits::default(), |call| {
-        match call.row().thumb_key.as_str() {
-            "good" => Ok(ThumbnailInfo { width: 256, height: 128, bytes_size: 999 }),
-            "bad" => Err(TaskError::permanent("no image").with_step("THUMB_DECODE_FAILED")),
-            _ => Err(TaskError::permanent("who knows").with_step("elsewhere")),
-        }
-    });
+    let builder =
+        Runner::builder(store.clone()).on_thumbnail(ThumbLimits::default(), |context| {
+            match context.row().thumb_key.as_str() {
+                "good" => Ok(ThumbnailInfo { width: 256, height: 128, bytes_size: 999 }),
+                "bad" => Err(TaskError::permanent("no image").with_step("THUMB_DECODE_FAILED")),
+                _ => Err(TaskError::permanent("unknown").with_step("other")),
+            }
+        });
     builder.start().unwrap().wait_idle().unwrap();
     let get = |key| store.thumbnails().get(key).unwrap();
     assert_eq!((get("good").status, get("good").width), (ThumbStatus::Ready, Some(256)));
@@ -152,8 +153,8 @@ fn thumbnails_are_made_or_failed_with_the_protocols_code() {
 }
 
 #[test]
-fn a_checkpoint_that_was_asked_for_is_made_without_any_handler() {
-    let (_folder, store) = house();
+fn requested_wal_checkpoint_is_made_without_a_handler() {
+    let (_folder, store) = fixture();
     store.wal().enqueue(request(WalMode::Truncate)).unwrap();
     Runner::builder(store.clone()).start().unwrap().wait_idle().unwrap();
     let row = store.wal().latest().unwrap().unwrap();
@@ -162,10 +163,10 @@ fn a_checkpoint_that_was_asked_for_is_made_without_any_handler() {
 }
 
 #[test]
-fn work_is_looked_for_in_the_order_of_the_protocol() {
-    let (_folder, store) = house();
+fn tables_are_polled_in_the_order_of_the_protocol() {
+    let (_folder, store) = fixture();
     add_file(&store);
-    // Put in the other way round.
+    // Enqueued in the reverse order.
     store.tasks().enqueue(NewTask::new("k", "1")).unwrap();
     store.cleanups().schedule("other", store.now()).unwrap();
     store.thumbnails().request(thumbnail("t"), CAPACITY).unwrap();
@@ -187,19 +188,19 @@ fn work_is_looked_for_in_the_order_of_the_protocol() {
 }
 
 #[test]
-fn cleaning_up_deletes_the_rows_that_are_finished() {
-    let (_folder, store) = house();
+fn clean_up_deletes_the_rows_of_finished_thumbnails() {
+    let (_folder, store) = fixture();
     add_file(&store);
     store.thumbnails().request(thumbnail("t"), CAPACITY).unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let files = seen.clone();
     let builder = Runner::builder(store.clone())
         .on_thumbnail(ThumbLimits::default(), |_| Ok(ThumbnailInfo { width: 1, height: 1, bytes_size: 1 }))
-        .on_cleanup(move |call| {
-            let group = &call.row().group_key;
-            let made = call.store().thumbnails().finished(group)?;
+        .on_cleanup(move |context| {
+            let group = &context.row().group_key;
+            let made = context.store().thumbnails().finished(group)?;
             files.lock().unwrap().extend(made.into_iter().filter_map(|row| row.output_relpath));
-            call.store().cleanups().remove_finished_thumbnails(call.row().id, call.token())?;
+            context.store().cleanups().remove_finished_thumbnails(context.row().id, context.token())?;
             Ok(())
         });
     let running = builder.start().unwrap();
