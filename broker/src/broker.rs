@@ -1,7 +1,6 @@
-//! One broker: its whole life, from a free port to a folder that is gone.
+//! A RabbitMQ broker, from its start to the deletion of its folder.
 //!
-//! Owns the order in which things are started, retried and ended. The command lines of its programs stand in
-//! `command`, what a process is in `node`.
+//! Owns the order in which processes are started, retried and ended. Command lines are in `command`, processes in `process`.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -16,28 +15,28 @@ use crate::error::Error;
 use crate::files::{Files, Login};
 use crate::handshake::speaks_amqp;
 use crate::installation::Installation;
-use crate::node::Process;
 use crate::ports::Ports;
+use crate::process::Process;
+use crate::reaper::Reaper;
 use crate::settings::Settings;
-use crate::watcher::Watcher;
 
-/// A start takes seconds; on a machine that has other things to do, many of them.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of a start or stop, which takes seconds, or minutes on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How often a start is tried again with other ports.
-const ATTEMPTS: usize = 5;
+/// Maximum number of starts, each with other ports.
+const MAX_ATTEMPTS: usize = 5;
 
-/// The last thing a node says as it starts, whatever its log is set to. By then its queues are recovered and its
-/// listeners are open.
-const STARTED: &str = "Starting broker... completed";
+/// Last line that a node prints when it starts, whatever its log level is. Its queues are recovered and its listeners open
+/// by then.
+const STARTED_LINE: &str = "Starting broker... completed";
 
-/// It ends by itself where it cannot have its port, and only there.
-const EPMD_ENDED: &str = "its epmd ended, so that port is in use";
+/// Reason of a failed start. Epmd exits by itself only if its port is in use.
+const EPMD_EXITED: &str = "epmd exited, because its port is in use";
 
-/// A RabbitMQ of one's own on 127.0.0.1.
+/// A RabbitMQ broker on 127.0.0.1 with its own folder, ports, user and password.
 ///
-/// It has a folder, ports, a user and a password of its own. Dropping it kills it and deletes the folder;
-/// where nothing is dropped (a static of a test, a process that is killed) that happens as the process ends.
+/// Dropping it kills it and deletes the folder. If it is not dropped (a static of a test, a killed process), both happen when
+/// this process ends.
 #[derive(Debug)]
 pub struct Broker {
     commands: Commands,
@@ -46,39 +45,42 @@ pub struct Broker {
     ports: Ports,
     node: Option<Process>,
     epmd: Process,
-    watcher: Watcher,
+    reaper: Reaper,
 }
 
 impl Broker {
-    /// Starts one with the defaults. Returns when it accepts connections.
+    /// Starts a broker with the defaults. Returns when it accepts connections.
     pub fn start() -> Result<Broker, Error> {
         Broker::start_with(&Settings::new())
     }
 
-    /// Starts one. Returns when it accepts connections.
+    /// Starts a broker. Returns when it accepts connections.
     pub fn start_with(settings: &Settings) -> Result<Broker, Error> {
-        Broker::on(settings, || Ports::free(settings))
+        Broker::start_on(settings, || Ports::free(settings))
     }
 
-    /// Another process may take a port after it was found free: then other ports are tried.
-    fn on(settings: &Settings, mut ports: impl FnMut() -> Result<Ports, Error>) -> Result<Broker, Error> {
-        let kit = Installation::find()?;
+    /// Starts a broker, with other ports if another process has taken one after it was found free.
+    fn start_on(
+        settings: &Settings,
+        mut ports: impl FnMut() -> Result<Ports, Error>,
+    ) -> Result<Broker, Error> {
+        let installation = Installation::find()?;
         let mut attempt = 1;
         loop {
-            match Broker::attempt(&kit, settings, ports()?) {
-                Err(fault) if attempt < ATTEMPTS && is_about_a_port(&fault) => attempt += 1,
+            match Broker::attempt(&installation, settings, ports()?) {
+                Err(error) if attempt < MAX_ATTEMPTS && is_port_conflict(&error) => attempt += 1,
                 done => return done,
             }
         }
     }
 
-    fn attempt(kit: &Installation, settings: &Settings, ports: Ports) -> Result<Broker, Error> {
+    fn attempt(installation: &Installation, settings: &Settings, ports: Ports) -> Result<Broker, Error> {
         let login = Login::new()?;
         let files = Files::new()?;
-        let mut watcher = Watcher::of(files.folder())?;
-        let mut applications = kit.applications();
+        let mut reaper = Reaper::start(files.folder())?;
+        let mut applications = installation.applications();
         if settings.management {
-            applications.extend(kit.management_plugins()?);
+            applications.extend(installation.management_plugins()?);
         }
         files.link(&applications)?;
         files.write(settings, &login, &ports)?;
@@ -86,153 +88,153 @@ impl Broker {
         if settings.tls {
             crate::tls::write(&files)?;
         }
-        let commands = Commands::new(kit, &files, &ports);
+        let commands = Commands::new(installation, &files, &ports);
         let mut epmd = commands.epmd()?;
-        watcher.tell(&[epmd.id()])?;
-        epmd.go()?;
-        let mut broker = Broker { commands, files, login, ports, node: None, epmd, watcher };
-        broker.boot()?;
+        reaper.set_processes(&[epmd.id()])?;
+        epmd.release()?;
+        let mut broker = Broker { commands, files, login, ports, node: None, epmd, reaper };
+        broker.start_node()?;
         Ok(broker)
     }
 
-    /// Where it is: `amqp://user:password@127.0.0.1:port/%2f`.
+    /// URI of the broker: `amqp://user:password@127.0.0.1:port/%2f`.
     pub fn uri(&self) -> String {
         let Login { user, password } = &self.login;
         format!("amqp://{user}:{password}@{}/%2f", self.address())
     }
 
-    /// The same with TLS, if it has that: `amqps://user:password@localhost:port/%2f`.
+    /// URI of the TLS listener, if there is one: `amqps://user:password@localhost:port/%2f`.
     pub fn tls_uri(&self) -> Option<String> {
         let Login { user, password } = &self.login;
         let port = self.ports.tls?;
         Some(format!("amqps://{user}:{password}@localhost:{port}/%2f"))
     }
 
-    /// The certificate, in PEM, of the authority that signed the broker's, if it has TLS.
+    /// Path of the certificate, in PEM, of the authority that signed the broker's, if it has TLS.
     pub fn ca(&self) -> Option<PathBuf> {
         self.ports.tls.map(|_| self.files.at("ca.pem"))
     }
 
-    /// Where it listens.
+    /// Address of the AMQP listener.
     pub fn address(&self) -> SocketAddr {
         self.ports.amqp_address()
     }
 
-    /// Where it listens for TLS, if it does.
+    /// Address of the TLS listener, if there is one.
     pub fn tls_address(&self) -> Option<SocketAddr> {
         self.ports.tls_address()
     }
 
-    /// The URL of its management API with the user's name and password, if it has the plugin:
-    /// `http://user:password@127.0.0.1:port`.
+    /// URL of the management API with user and password, if the plugin is enabled: `http://user:password@127.0.0.1:port`.
     pub fn management_url(&self) -> Option<String> {
         let Login { user, password } = &self.login;
         self.management_address().map(|address| format!("http://{user}:{password}@{address}"))
     }
 
-    /// The address of its management API, if it has the plugin.
+    /// Address of the management API, if the plugin is enabled.
     pub fn management_address(&self) -> Option<SocketAddr> {
         self.ports.management_address()
     }
 
-    /// The user that was made for it, who may do everything.
+    /// Name of the broker's user, who has all permissions.
     pub fn user(&self) -> &str {
         &self.login.user
     }
 
-    /// That user's password.
+    /// Password of that user.
     pub fn password(&self) -> &str {
         &self.login.password
     }
 
-    /// Its folder: what it keeps, and `log/broker.log`.
+    /// Folder of the broker, with its data and `log/broker.log`.
     pub fn folder(&self) -> &Path {
         self.files.folder()
     }
 
-    /// The number of its process while it runs: Erlang's machine itself, to be measured.
+    /// Id of the broker's process, the Erlang VM, while it runs.
     pub fn id(&self) -> Option<u32> {
         self.node.as_ref().map(Process::id)
     }
 
-    /// Whether it answers the first bytes of AMQP now.
+    /// Whether the broker answers an AMQP protocol header now.
     pub fn answers(&self) -> bool {
         speaks_amqp(self.address()).is_ok()
     }
 
-    /// Kills it with the signal that it cannot see. Nothing is left of the process after this; what it had written
-    /// is there, as the system does not go down with it.
+    /// Kills the broker with SIGKILL and waits until it has ended. What it has written is kept, because the system continues to run.
     pub fn kill(&mut self) {
         if let Some(node) = self.node.take() {
             node.signal(Signal::KILL);
-            self.bury(node);
+            self.reap(node);
         }
     }
 
-    /// Stops it in an orderly way, and waits for that; kills it where it does not stop.
+    /// Stops the broker with SIGTERM and waits until it has ended; kills it after 120 s.
     pub fn stop(&mut self) {
         if let Some(mut node) = self.node.take() {
             node.signal(Signal::CONT);
             node.signal(Signal::TERM);
-            if !node.ends(PATIENCE) {
+            if !node.wait_exit(START_TIMEOUT) {
                 node.signal(Signal::KILL);
             }
-            self.bury(node);
+            self.reap(node);
         }
     }
 
-    /// Starts it again where it was, with all it had kept; one that still runs is stopped first. Returns when its
-    /// queues are recovered and it accepts connections.
+    /// Starts the broker again with its ports and data; one that still runs is stopped first. Returns when its queues are
+    /// recovered and it accepts connections.
     pub fn restart(&mut self) -> Result<(), Error> {
         self.stop();
-        self.boot()
+        self.start_node()
     }
 
-    /// Stops it from doing anything, heartbeats included, while its connections stay open.
+    /// Suspends the broker, heartbeats included, while its connections stay open.
     pub fn pause(&self) {
         if let Some(node) = &self.node {
             node.signal(Signal::STOP);
         }
     }
 
-    /// Lets it go on.
+    /// Continues a paused broker.
     pub fn resume(&self) {
         if let Some(node) = &self.node {
             node.signal(Signal::CONT);
         }
     }
 
-    /// Runs `rabbitmqctl -q` with these words on it, and returns what that says. Takes a second: an Erlang is
-    /// started for it.
-    pub fn ctl<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Result<String, Error> {
-        self.commands.ctl(words)
+    /// Runs `rabbitmqctl -q` with these arguments and returns its output. Takes about a second, because it starts an Erlang VM.
+    pub fn ctl<W: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = W>) -> Result<String, Error> {
+        self.commands.ctl(args)
     }
 
-    fn boot(&mut self) -> Result<(), Error> {
+    fn start_node(&mut self) -> Result<(), Error> {
         let mut node = self.commands.node()?;
-        let watched = self.watcher.tell(&[self.epmd.id(), node.id()]).and_then(|()| node.go());
-        // From here on it is ended with us.
+        let registered =
+            self.reaper.set_processes(&[self.epmd.id(), node.id()]).and_then(|()| node.release());
+        // From here on a drop of the broker kills it.
         let node = self.node.insert(node);
-        watched?;
-        let why = match node.says(STARTED, PATIENCE) {
+        registered?;
+        let why = match node.wait_for_output(STARTED_LINE, START_TIMEOUT) {
             Ok(()) => match speaks_amqp(self.ports.amqp_address()) {
-                Ok(()) if !self.epmd.ends(Duration::ZERO) => return Ok(()),
-                Ok(()) => EPMD_ENDED.to_owned(),
-                Err(error) => format!("it says that it did, and its port says: {error}"),
+                Ok(()) if !self.epmd.wait_exit(Duration::ZERO) => return Ok(()),
+                Ok(()) => EPMD_EXITED.to_owned(),
+                Err(error) => format!("it has started, but does not answer on its port: {error}"),
             },
-            Err(_) if self.epmd.ends(Duration::ZERO) => EPMD_ENDED.to_owned(),
-            Err(RecvTimeoutError::Disconnected) => "it ended".to_owned(),
-            Err(RecvTimeoutError::Timeout) => format!("it kept silent for {} s", PATIENCE.as_secs()),
+            Err(_) if self.epmd.wait_exit(Duration::ZERO) => EPMD_EXITED.to_owned(),
+            Err(RecvTimeoutError::Disconnected) => "it exited".to_owned(),
+            Err(RecvTimeoutError::Timeout) => {
+                format!("it did not start within {} s", START_TIMEOUT.as_secs())
+            }
         };
-        let said = [self.files.tail("log/broker.log", 30), node.last_words(), self.epmd.last_words()];
+        let output = [self.files.tail("log/broker.log", 30), node.recent_output(), self.epmd.recent_output()];
         self.kill();
-        Err(Error::NotStarted { why, log: said.join("\n") })
+        Err(Error::NotStarted { why, log: output.join("\n") })
     }
 
-    /// Removes a process from the watcher's list before its number can be given to another process.
-    fn bury(&mut self, mut node: Process) {
-        // This fails only if the watcher has ended, and then it signals no process.
-        let _ = self.watcher.tell(&[self.epmd.id()]);
+    /// Removes a process from the reaper's list before its number can be given to another process.
+    fn reap(&mut self, mut node: Process) {
+        // This fails only if the reaper has ended, and then it signals no process.
+        let _ = self.reaper.set_processes(&[self.epmd.id()]);
         node.reap();
     }
 }
@@ -241,17 +243,17 @@ impl Drop for Broker {
     fn drop(&mut self) {
         self.kill();
         self.epmd.signal(Signal::KILL);
-        let _ = self.watcher.tell(&[]);
+        let _ = self.reaper.set_processes(&[]);
         self.epmd.reap();
-        // The watcher, dropped after this, deletes the folder.
+        // The reaper, dropped after this, deletes the folder.
     }
 }
 
-/// Whether another start with other ports may do.
-fn is_about_a_port(fault: &Error) -> bool {
-    let words = ["eaddrinuse", "dist_port_already_used", EPMD_ENDED];
-    matches!(fault, Error::NotStarted { why, log }
-        if words.iter().any(|words| why.contains(words) || log.contains(words)))
+/// Whether a start failed because a port is in use.
+fn is_port_conflict(error: &Error) -> bool {
+    let texts = ["eaddrinuse", "dist_port_already_used", EPMD_EXITED];
+    matches!(error, Error::NotStarted { why, log }
+        if texts.iter().any(|text| why.contains(text) || log.contains(text)))
 }
 
 #[cfg(test)]
@@ -261,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_was_taken_meanwhile_is_replaced() {
+    fn start_is_repeated_with_other_ports_when_one_is_taken() {
         let taken = |port: u16| TcpListener::bind(("127.0.0.1", port)).unwrap();
         let mut holders = Vec::new();
         let mut attempts = 0;
@@ -276,7 +278,7 @@ mod tests {
             }
             Ok(ports)
         };
-        let broker = Broker::on(&Settings::new(), ports).unwrap_or_else(|fault| panic!("{fault}"));
+        let broker = Broker::start_on(&Settings::new(), ports).unwrap_or_else(|error| panic!("{error}"));
         assert!(broker.answers());
         assert_eq!(attempts, 4);
     }

@@ -1,49 +1,48 @@
-//! Errors of this crate: why there is no broker, or why it did not do what was asked.
+//! Errors of this crate.
 //!
-//! Owns the words. Each says what, where, and what would be right; a start that failed shows what the broker said
-//! last.
+//! Each names the operation, the file or program, and what to do; a failed start shows the last output of the broker.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What went wrong.
+/// An error of starting or controlling a broker.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no RabbitMQ on this machine.
+    /// RabbitMQ is not installed and was not downloaded.
     Missing,
-    /// There is no folder where tools could be kept.
-    NoFolderForTools,
-    /// RabbitMQ could not be got. Says why.
-    NotGot(String),
-    /// The RabbitMQ of this machine lacks a plugin.
+    /// Neither XDG_CACHE_HOME nor HOME names a folder for tools.
+    NoToolsFolder,
+    /// RabbitMQ could not be downloaded, with the reason.
+    DownloadFailed(String),
+    /// RabbitMQ lacks a plugin.
     NoPlugin {
-        /// The plugin that was asked for.
+        /// Name of the plugin.
         name: String,
-        /// The folder where it should be.
+        /// Folder that should contain it.
         folder: PathBuf,
     },
-    /// The operating system refused something.
+    /// A call of the operating system failed.
     System {
-        /// What was tried.
-        doing: String,
-        /// What the system said.
+        /// The failed operation, as in "cannot ...".
+        action: String,
+        /// The system's error.
         error: io::Error,
     },
-    /// The broker ended, or kept silent, instead of starting.
+    /// The broker exited or did not answer when it was started.
     NotStarted {
-        /// What was seen of it from outside.
+        /// The reason, as seen from outside.
         why: String,
-        /// The last lines of its log and of its output.
+        /// Last lines of its log and output.
         log: String,
     },
-    /// `rabbitmqctl` failed.
+    /// A call of `rabbitmqctl` failed.
     Ctl {
-        /// What it was asked.
-        asked: String,
-        /// What it said.
-        said: String,
+        /// Its arguments.
+        args: String,
+        /// Its output.
+        output: String,
     },
 }
 
@@ -51,25 +50,25 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Missing => f.write_str(
-                "RabbitMQ is not there: `cargo xtask test` gets it, or install the Debian package rabbitmq-server",
+                "RabbitMQ is not installed: run `cargo xtask test`, which downloads it, or install the Debian package rabbitmq-server",
             ),
-            Error::NoFolderForTools => {
-                f.write_str("no place for tools: set XDG_CACHE_HOME or HOME to an absolute path")
+            Error::NoToolsFolder => {
+                f.write_str("no folder for tools: set XDG_CACHE_HOME or HOME to an absolute path")
             }
-            Error::NotGot(why) => write!(
+            Error::DownloadFailed(why) => write!(
                 f,
-                "RabbitMQ could not be got: {why}. The Debian package rabbitmq-server, installed by hand, will do as well"
+                "cannot download RabbitMQ: {why}; alternatively install the Debian package rabbitmq-server"
             ),
             Error::NoPlugin { name, folder } => write!(
                 f,
-                "RabbitMQ has no plugin {name} in {}: the Debian package rabbitmq-server has it; remove what is installed or install that",
+                "RabbitMQ has no plugin {name} in {}: install the Debian package rabbitmq-server, which has it, or remove the installed RabbitMQ",
                 folder.display()
             ),
-            Error::System { doing, error } => write!(f, "cannot {doing}: {error}"),
+            Error::System { action, error } => write!(f, "cannot {action}: {error}"),
             Error::NotStarted { why, log } => {
-                write!(f, "RabbitMQ did not start: {why}. The last it said:\n{log}")
+                write!(f, "RabbitMQ did not start: {why}. Its last output:\n{log}")
             }
-            Error::Ctl { asked, said } => write!(f, "`rabbitmqctl {asked}` failed:\n{said}"),
+            Error::Ctl { args, output } => write!(f, "`rabbitmqctl {args}` failed:\n{output}"),
         }
     }
 }
@@ -83,18 +82,18 @@ impl std::error::Error for Error {
     }
 }
 
-/// An error of the system becomes a fault once it is known what was tried.
-pub(crate) trait OrFault<T> {
-    fn or_fault(self, doing: &str) -> Result<T, Error>;
-    fn or_fault_at(self, doing: &str, path: &Path) -> Result<T, Error>;
+/// Adds the failed operation to an error of the system.
+pub(crate) trait IoContext<T> {
+    fn context(self, action: &str) -> Result<T, Error>;
+    fn context_at(self, action: &str, path: &Path) -> Result<T, Error>;
 }
 
-impl<T> OrFault<T> for io::Result<T> {
-    fn or_fault(self, doing: &str) -> Result<T, Error> {
-        self.map_err(|error| Error::System { doing: doing.to_owned(), error })
+impl<T> IoContext<T> for io::Result<T> {
+    fn context(self, action: &str) -> Result<T, Error> {
+        self.map_err(|error| Error::System { action: action.to_owned(), error })
     }
 
-    fn or_fault_at(self, doing: &str, path: &Path) -> Result<T, Error> {
-        self.map_err(|error| Error::System { doing: format!("{doing} {}", path.display()), error })
+    fn context_at(self, action: &str, path: &Path) -> Result<T, Error> {
+        self.map_err(|error| Error::System { action: format!("{action} {}", path.display()), error })
     }
 }

@@ -1,34 +1,33 @@
-//! Getting RabbitMQ without installing it: Debian's packages, downloaded and unpacked into a folder.
+//! Downloads RabbitMQ without installing it: Debian's packages, unpacked into a folder.
 //!
-//! Owns that folder. It appears there whole or not at all: everything is done beside it, under a name of its own,
-//! and renamed at the end, so neither a broken download nor two runs at once leave something that passes for a
-//! good one. Only what the system lacks is downloaded.
+//! Owns that folder. It is filled under a temporary name and renamed at the end, so neither a failed download nor two
+//! concurrent runs leave an incomplete folder. Packages that the system has are not downloaded.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::error::{Error, OrFault};
+use crate::error::{Error, IoContext};
 use crate::files;
 
-/// The broker; and for benchmarks, the client in C that consumes with one connection and no framework.
+/// The broker, and for benchmarks a consumer in C with one connection and no framework.
 const PACKAGES: [&str; 2] = ["rabbitmq-server", "amqp-tools"];
 
-/// The last file that is written.
+/// Name of the file that is written last.
 const MARKER: &str = "complete";
 
-/// The root of what was unpacked in a folder, if all of it is there.
+/// Root of the unpacked packages in a folder, if that is complete.
 pub(crate) fn complete(folder: &Path) -> Option<PathBuf> {
     folder.join(MARKER).is_file().then(|| folder.join("root"))
 }
 
-/// Fills the folder. Returns the root of what was unpacked.
+/// Downloads and unpacks the packages into a folder. Returns the root of the unpacked packages.
 pub(crate) fn fetch(folder: &Path) -> Result<PathBuf, Error> {
-    let beside = folder.with_file_name(format!("rabbitmq.{}", files::random_word()?));
-    std::fs::create_dir_all(&beside).or_fault_at("make", &beside)?;
-    let fetched = fill(&beside).and_then(|()| put_in_place(&beside, folder));
-    // What failed, or was already fetched by another run, is not needed.
-    let _ = std::fs::remove_dir_all(&beside);
-    fetched
+    let staging = folder.with_file_name(format!("rabbitmq.{}", files::random_word()?));
+    std::fs::create_dir_all(&staging).context_at("make", &staging)?;
+    let result = fill(&staging).and_then(|()| move_into_place(&staging, folder));
+    // A failed download, or one that another run has completed first, is deleted.
+    let _ = std::fs::remove_dir_all(&staging);
+    result
 }
 
 fn fill(folder: &Path) -> Result<(), Error> {
@@ -40,34 +39,35 @@ fn fill(folder: &Path) -> Result<(), Error> {
             unpack(&package, &root)?;
         }
     }
-    std::fs::remove_dir_all(&packages).or_fault_at("remove", &packages)?;
+    std::fs::remove_dir_all(&packages).context_at("remove", &packages)?;
     let marker = folder.join(MARKER);
-    std::fs::write(&marker, PACKAGES.join("\n")).or_fault_at("write", &marker)
+    std::fs::write(&marker, PACKAGES.join("\n")).context_at("write", &marker)
 }
 
-/// Lists of packages go out of date; a first attempt without fetching them is quick where they are not. The second
-/// has lists of its own, so that it changes nothing of the system and needs no root.
+/// Tries the system's package lists first, which is fast if they are current. The second attempt updates its own lists, so
+/// that it changes nothing of the system and needs no root.
 fn download(into: &Path) -> Result<(), Error> {
     for part in ["archives/partial", "lists/partial"] {
         let part = into.join(part);
-        std::fs::create_dir_all(&part).or_fault_at("make", &part)?;
+        std::fs::create_dir_all(&part).context_at("make", &part)?;
     }
     let own_lists = format!("Dir::State::lists={}", into.join("lists").display());
     let install = ["install", "--yes", "--no-install-recommends", "--download-only"];
     let install = [&install[..], &PACKAGES].concat();
-    let with_own_lists = |words: &[&str]| apt_get(into, &[words, &["-o", &own_lists]].concat());
+    let with_own_lists = |args: &[&str]| apt_get(into, &[args, &["-o", &own_lists]].concat());
     if apt_get(into, &install)? || (with_own_lists(&["update"])? && with_own_lists(&install)?) {
         return Ok(());
     }
-    Err(Error::NotGot("apt-get could not download it; its output above says why".to_owned()))
+    Err(Error::DownloadFailed("apt-get could not download it; see its output above".to_owned()))
 }
 
-fn apt_get(into: &Path, words: &[&str]) -> Result<bool, Error> {
+fn apt_get(into: &Path, args: &[&str]) -> Result<bool, Error> {
     let mut command = Command::new("apt-get");
-    command.args(words).arg("-o").arg(format!("Dir::Cache={}", into.display()));
-    // The lock is root's alone, and guards folders that we do not write.
+    command.args(args).arg("-o").arg(format!("Dir::Cache={}", into.display()));
+    // Only root may lock, and the locks protect folders that are not written here.
     command.args(["-o", "Debug::NoLocking=1"]).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-    let status = command.status().map_err(|error| Error::NotGot(format!("cannot start apt-get: {error}")))?;
+    let status =
+        command.status().map_err(|error| Error::DownloadFailed(format!("cannot start apt-get: {error}")))?;
     Ok(status.success())
 }
 
@@ -76,28 +76,28 @@ fn unpack(package: &Path, root: &Path) -> Result<(), Error> {
         Command::new("dpkg-deb").arg("--extract").args([package, root]).stdin(Stdio::null()).status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Error::NotGot(format!("dpkg-deb of {}: {status}", package.display()))),
-        Err(error) => Err(Error::NotGot(format!("cannot start dpkg-deb: {error}"))),
+        Ok(status) => Err(Error::DownloadFailed(format!("dpkg-deb of {}: {status}", package.display()))),
+        Err(error) => Err(Error::DownloadFailed(format!("cannot start dpkg-deb: {error}"))),
     }
 }
 
-fn put_in_place(beside: &Path, folder: &Path) -> Result<PathBuf, Error> {
-    let rename = || std::fs::rename(beside, folder);
+fn move_into_place(staging: &Path, folder: &Path) -> Result<PathBuf, Error> {
+    let rename = || std::fs::rename(staging, folder);
     let mut renamed = rename();
     if renamed.is_err() && complete(folder).is_none() {
-        // Something lies there that is not whole, which a rename does not replace.
+        // Removes an incomplete folder, which a rename does not replace.
         let _ = std::fs::remove_dir_all(folder);
         renamed = rename();
     }
     match complete(folder) {
         Some(root) => Ok(root),
-        None => renamed.or_fault_at("put RabbitMQ into", folder).map(|()| folder.join("root")),
+        None => renamed.context_at("put RabbitMQ into", folder).map(|()| folder.join("root")),
     }
 }
 
 fn files_in(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let entries = std::fs::read_dir(folder).or_fault_at("list", folder)?;
-    entries.map(|entry| Ok(entry.or_fault_at("list", folder)?.path())).collect()
+    let entries = std::fs::read_dir(folder).context_at("list", folder)?;
+    entries.map(|entry| Ok(entry.context_at("list", folder)?.path())).collect()
 }
 
 #[cfg(test)]
@@ -106,30 +106,30 @@ mod tests {
 
     fn folder() -> PathBuf {
         let folder = std::env::temp_dir().join(format!("gristmill-fetch-{}", files::random_word().unwrap()));
-        std::fs::create_dir_all(folder.join("beside/root")).unwrap();
-        std::fs::write(folder.join("beside").join(MARKER), "").unwrap();
+        std::fs::create_dir_all(folder.join("staging/root")).unwrap();
+        std::fs::write(folder.join("staging").join(MARKER), "").unwrap();
         folder
     }
 
     #[test]
-    fn what_is_not_whole_is_replaced() {
+    fn incomplete_folder_is_replaced() {
         let folder = folder();
         let place = folder.join("rabbitmq");
         std::fs::create_dir_all(place.join("root/half")).unwrap();
         assert_eq!(complete(&place), None);
-        let root = put_in_place(&folder.join("beside"), &place).unwrap();
+        let root = move_into_place(&folder.join("staging"), &place).unwrap();
         assert_eq!(complete(&place), Some(root.clone()));
         assert!(!root.join("half").exists());
         std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn who_comes_second_uses_what_the_first_has_put_there() {
+    fn complete_folder_of_a_concurrent_run_is_kept() {
         let folder = folder();
         let place = folder.join("rabbitmq");
         std::fs::create_dir_all(place.join("root/first")).unwrap();
         std::fs::write(place.join(MARKER), "").unwrap();
-        let root = put_in_place(&folder.join("beside"), &place).unwrap();
+        let root = move_into_place(&folder.join("staging"), &place).unwrap();
         assert!(root.join("first").exists());
         std::fs::remove_dir_all(folder).unwrap();
     }

@@ -1,18 +1,18 @@
-//! A broker's folder and the files it starts with.
+//! A broker's folder and the files that the node reads when it starts.
 //!
-//! Owns the layout and the configuration. The folder is the user's alone: a password and a cookie lie in it. Who
-//! deletes it is `watcher`.
+//! Owns the layout and the configuration. Only the user can read the folder, because it has a password and a cookie. It is
+//! deleted by `reaper`.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, OrFault};
+use crate::error::{Error, IoContext};
 use crate::ports::Ports;
 use crate::settings::Settings;
 
-/// Who may speak to a broker.
+/// User and password of a broker.
 #[derive(Clone, Debug)]
 pub(crate) struct Login {
     pub(crate) user: String,
@@ -21,31 +21,31 @@ pub(crate) struct Login {
 
 impl Login {
     pub(crate) fn new() -> Result<Login, Error> {
-        Ok(Login { user: format!("miller-{}", &random_word()?[..8]), password: random_word()? })
+        Ok(Login { user: format!("test-{}", &random_word()?[..8]), password: random_word()? })
     }
 }
 
-/// Has quorum queues report their counts every 200 ms, and the management API take them over every second, which is the least.
-/// The default of both is 5 s. No lines of rabbitmq.conf set these.
-const QUICK_STATISTICS: &str = "[
+/// Makes quorum queues report their counts every 200 ms, and the management API collect them every second, which is the
+/// minimum. Both defaults are 5 s. rabbitmq.conf cannot set these.
+const FAST_STATISTICS: &str = "[
   {rabbit, [{quorum_tick_interval, 200}]},
   {rabbitmq_management, [{sample_retention_policies,
     [{global, [{600, 1}]}, {basic, [{600, 1}]}, {detailed, [{600, 1}]}]}]}
 ].
 ";
 
-/// Where the pieces of a broker lie.
+/// Paths of a broker's files.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     folder: PathBuf,
 }
 
 impl Files {
-    /// Makes a new folder that only its owner can read.
+    /// Creates a new folder that only its owner can read.
     pub(crate) fn new() -> Result<Files, Error> {
         let folder = std::env::temp_dir().join(format!("gristmill-broker-{}", random_word()?));
-        let folder = std::path::absolute(&folder).or_fault_at("find", &folder)?;
-        DirBuilder::new().mode(0o700).create(&folder).or_fault_at("make", &folder)?;
+        let folder = std::path::absolute(&folder).context_at("find", &folder)?;
+        DirBuilder::new().mode(0o700).create(&folder).context_at("make", &folder)?;
         Ok(Files { folder })
     }
 
@@ -57,29 +57,29 @@ impl Files {
         self.folder.join(name)
     }
 
-    /// Writes what a node reads as it starts.
+    /// Writes the files that a node reads when it starts.
     pub(crate) fn write(&self, settings: &Settings, login: &Login, ports: &Ports) -> Result<(), Error> {
         self.put("rabbitmq.conf", &configuration(settings, login, ports, &self.folder))?;
         let plugins = if settings.management { "rabbitmq_management" } else { "" };
         self.put("plugins", &format!("[{plugins}].\n"))?;
         if settings.management {
-            self.put("advanced.config", QUICK_STATISTICS)?;
+            self.put("advanced.config", FAST_STATISTICS)?;
         }
         self.put(".erlang.cookie", &random_word()?)
     }
 
-    /// Where the node finds its own code: links to the applications of the kit.
+    /// Folder with links to the applications of the installation, where the node finds its code.
     pub(crate) fn applications(&self) -> PathBuf {
         self.at("applications")
     }
 
-    /// Makes those links.
+    /// Creates those links.
     pub(crate) fn link(&self, applications: &[PathBuf]) -> Result<(), Error> {
         let folder = self.applications();
-        std::fs::create_dir(&folder).or_fault_at("make", &folder)?;
+        std::fs::create_dir(&folder).context_at("make", &folder)?;
         for application in applications {
             let link = folder.join(application.file_name().unwrap_or_default());
-            symlink(application, &link).or_fault_at("make", &link)?;
+            symlink(application, &link).context_at("make", &link)?;
         }
         Ok(())
     }
@@ -89,10 +89,10 @@ impl Files {
         let mut options = OpenOptions::new();
         // Erlang refuses a cookie that others can read.
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
-        file.and_then(|mut file| file.write_all(text.as_bytes())).or_fault_at("write", &path)
+        file.and_then(|mut file| file.write_all(text.as_bytes())).context_at("write", &path)
     }
 
-    /// The end of a file of the broker, for a person to read. Empty where there is none.
+    /// The last lines of a file of the broker; empty if there is none.
     pub(crate) fn tail(&self, name: &str, lines: usize) -> String {
         let text = std::fs::read(self.at(name)).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -106,7 +106,7 @@ fn configuration(settings: &Settings, login: &Login, ports: &Ports, folder: &Pat
         format!("listeners.tcp.1 = 127.0.0.1:{}", ports.amqp),
         format!("default_user = {}", login.user),
         format!("default_pass = {}", login.password),
-        // The default is a share of the machine's memory, which blocks every publisher on a disk that is nearly full.
+        // The default is a share of the memory, which would block publishers if the disk is nearly full.
         "disk_free_limit.absolute = 50MB".to_owned(),
         "log.file = broker.log".to_owned(),
         "log.console = false".to_owned(),
@@ -126,20 +126,20 @@ fn configuration(settings: &Settings, login: &Login, ports: &Ports, folder: &Pat
         lines.extend([
             "management.tcp.ip = 127.0.0.1".to_owned(),
             format!("management.tcp.port = {port}"),
-            // Classic queues.
+            // For classic queues.
             "collect_statistics_interval = 200".to_owned(),
         ]);
     }
-    // Of two lines for one setting the later counts, so the caller's go last.
+    // Of two lines for one setting the last one applies, so the caller's lines follow.
     lines.extend(settings.lines.iter().cloned());
     lines.join("\n") + "\n"
 }
 
-/// Thirty-two random letters and digits.
+/// Returns 32 random hexadecimal digits.
 pub(crate) fn random_word() -> Result<String, Error> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
-        .or_fault("read /dev/urandom")?;
+        .context("read /dev/urandom")?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

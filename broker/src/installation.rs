@@ -1,8 +1,7 @@
-//! Where RabbitMQ and its Erlang are on this machine, and how a program of theirs is called.
+//! Finds RabbitMQ and Erlang on this machine, and defines how their programs are called.
 //!
-//! Owns the lookup: what is installed goes first, then what we got ourselves (`fetch`). Versions are found by
-//! looking. The scripts that Debian ships are not used: they have the places of an installed Erlang written into
-//! them, and a shell between us and the broker would be what a signal reaches.
+//! Owns the lookup: an installed RabbitMQ first, then a downloaded one (`fetch`). Debian's scripts are not used, because they
+//! contain the paths of an installed Erlang, and signals would reach their shell instead of the broker.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -15,16 +14,16 @@ use crate::{fetch, tools};
 #[derive(Clone, Debug)]
 pub struct Installation {
     root: PathBuf,
-    /// The folder of RabbitMQ: `plugins`, `escript`.
+    /// Folder of RabbitMQ, with `plugins` and `escript`.
     rabbitmq: PathBuf,
-    /// The folder of Erlang: `lib`, and beside it the runtime.
+    /// Folder of Erlang, with `lib` and the runtime.
     erlang: PathBuf,
-    /// Where the runtime's own programs are.
+    /// Folder of the runtime's programs.
     programs: PathBuf,
 }
 
 impl Installation {
-    /// The RabbitMQ that is installed, else the one that [`Kit::get`] has got.
+    /// Finds the installed RabbitMQ, or the one that [`Installation::install`] has downloaded.
     pub fn find() -> Result<Installation, Error> {
         let installed = Installation::under(Path::new("/"));
         let ours =
@@ -32,20 +31,20 @@ impl Installation {
         installed.or_else(ours).ok_or(Error::Missing)
     }
 
-    /// The same, and where there is none, one is downloaded into our folder for tools. That takes apt-get and some
-    /// 35 MB, needs no root, and installs and starts nothing.
+    /// Finds RabbitMQ, or downloads it into the folder for tools. A download needs apt-get and about 35 MB, but no root; nothing
+    /// is installed or started.
     pub fn install() -> Result<Installation, Error> {
-        if let Ok(kit) = Installation::find() {
-            return Ok(kit);
+        if let Ok(installation) = Installation::find() {
+            return Ok(installation);
         }
         let root = fetch::fetch(&tools()?.join("rabbitmq"))?;
         Installation::under(&root).ok_or_else(|| {
-            Error::NotGot(format!("what was unpacked in {} is no RabbitMQ that we know", root.display()))
+            Error::DownloadFailed(format!("{} has no RabbitMQ in Debian's layout", root.display()))
         })
     }
 
-    /// The kit of a root folder, as Debian lays it out. Erlang may be installed where RabbitMQ is not: then only
-    /// the rest was downloaded.
+    /// The installation under a root folder with Debian's layout. If Erlang is installed and RabbitMQ is not, only the rest was
+    /// downloaded.
     fn under(root: &Path) -> Option<Installation> {
         let rabbitmq = last_with_prefix(&root.join("usr/lib/rabbitmq/lib"), "rabbitmq_server-")?;
         let erlangs = [root, Path::new("/")].map(|root| root.join("usr/lib/erlang"));
@@ -61,7 +60,7 @@ impl Installation {
         })
     }
 
-    /// A command-line client of the kit, or of the system: `amqp-consume` and its like.
+    /// A command-line client such as `amqp-consume`, of the installation or of the system.
     pub fn tool(&self, name: &str) -> Option<Command> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut folders = std::iter::once(self.root.join("usr/bin")).chain(std::env::split_paths(&path));
@@ -71,37 +70,36 @@ impl Installation {
         Some(command)
     }
 
-    /// Libraries of Erlang that were unpacked while Erlang itself is installed.
+    /// Libraries of Erlang that were downloaded while Erlang itself is installed.
     pub(crate) fn more_libraries(&self) -> Option<PathBuf> {
         let unpacked = self.root.join("usr/lib/erlang/lib");
         (unpacked.is_dir() && !unpacked.starts_with(&self.erlang)).then_some(unpacked)
     }
 
-    /// The program that becomes Erlang's machine: the same process, no shell between.
+    /// The program that becomes the Erlang VM, in the same process, without a shell.
     pub(crate) fn erlang(&self) -> Program {
         Program { path: self.programs.join("erlexec"), environment: self.environment() }
     }
 
-    /// The program by which the nodes of a machine find each other.
+    /// The program epmd, by which the Erlang nodes of a machine find each other.
     pub(crate) fn epmd(&self) -> Program {
         Program { path: self.programs.join("epmd"), environment: self.environment() }
     }
 
-    /// The file of `rabbitmqctl`, which Erlang runs.
+    /// The escript of `rabbitmqctl`.
     pub(crate) fn ctl(&self) -> PathBuf {
         self.rabbitmq.join("escript/rabbitmqctl")
     }
 
-    /// The applications that RabbitMQ is made of, without its plugins, which lie in the same folder. Erlang looks
-    /// for each module in one folder after another, and most of them are plugins': with those left out, a broker
-    /// starts in half the time.
+    /// Applications of RabbitMQ without its plugins, which are in the same folder. Erlang searches the folders for each module;
+    /// without the plugins, a broker starts in half the time.
     pub(crate) fn applications(&self) -> Vec<PathBuf> {
         let is_plugin =
             |path: &PathBuf| has_prefix(path, "rabbitmq_") && !has_prefix(path, "rabbitmq_prelaunch");
         entries_of(&self.rabbitmq.join("plugins")).filter(|path| !is_plugin(path)).collect()
     }
 
-    /// The plugin rabbitmq_management and the plugins that it needs. Debian's package has them all.
+    /// The plugin rabbitmq_management and the plugins that it needs, all of which are in Debian's package.
     pub(crate) fn management_plugins(&self) -> Result<Vec<PathBuf>, Error> {
         let folder = self.rabbitmq.join("plugins");
         let found = |name: &&str| {
@@ -116,8 +114,8 @@ impl Installation {
             .collect()
     }
 
-    /// Everything that a program of the kit finds in its environment; nothing of ours gets there by itself, since
-    /// a stray `RABBITMQ_…` or `ERL_…` of the caller's shell would change the broker.
+    /// The whole environment of a program. Nothing is inherited, because a `RABBITMQ_…` or `ERL_…` variable of the caller's shell
+    /// would change the broker.
     fn environment(&self) -> Vec<(&'static str, OsString)> {
         let mut environment = vec![
             ("ROOTDIR", self.erlang.clone().into()),
@@ -137,7 +135,7 @@ impl Installation {
         }
     }
 
-    /// Where the shared libraries are that came with the kit. The system's own need no telling.
+    /// Folders of the downloaded shared libraries; `None` for those of the system.
     fn library_path(&self) -> Option<OsString> {
         if self.root == Path::new("/") {
             return None;
@@ -149,7 +147,7 @@ impl Installation {
     }
 }
 
-/// A program of the kit and the whole of its environment.
+/// A program of the installation and its whole environment.
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) environment: Vec<(&'static str, OsString)>,
@@ -177,6 +175,6 @@ fn contains(name: &OsStr, part: &str) -> bool {
 }
 
 pub(crate) fn joined(folders: &[PathBuf]) -> OsString {
-    // A folder with a colon in its name cannot be passed to Erlang, which then fails with its own error.
+    // If a folder has a colon in its name, Erlang gets none and fails with its own error.
     std::env::join_paths(folders).unwrap_or_default()
 }

@@ -1,12 +1,12 @@
-//! A real RabbitMQ for tests, benchmarks and crash runs: started, killed, stopped, paused and started again at
-//! will, and a proxy that breaks the connections to it.
+//! A real RabbitMQ broker for tests, benchmarks and crash runs, which can be killed, stopped, paused and restarted, and a proxy
+//! that breaks the connections to it.
 //!
-//! Owns where RabbitMQ comes from ([`Kit`]) and every process it starts of it ([`Broker`]). A broker has a folder,
-//! ports, a user and a cluster of one of its own, so that any number of them run beside each other and beside one
-//! that is installed here. Nothing of it outlives the process that started it, however that ends.
+//! Owns where RabbitMQ comes from ([`Installation`]) and every process of it ([`Broker`]). Each broker has its own folder,
+//! ports, user and single-node cluster, so any number of them run at the same time, also beside an installed one. None of it
+//! outlives the process that started it, even if that is killed.
 //!
-//! For development only: no crate under `crates/` may depend on it except for its tests. It speaks no AMQP beyond
-//! the first eight bytes.
+//! For development only: no crate under `crates/` may depend on it except for its tests. It speaks only the first eight bytes
+//! of AMQP.
 
 mod broker;
 mod command;
@@ -15,14 +15,14 @@ mod fetch;
 mod files;
 mod handshake;
 mod installation;
-mod node;
 mod ports;
+mod process;
 mod proxy;
+mod reaper;
 mod settings;
 #[cfg(feature = "tls")]
 mod tls;
 mod tools;
-mod watcher;
 
 pub use broker::Broker;
 pub use error::Error;

@@ -1,38 +1,36 @@
-//! Free ports of 127.0.0.1.
+//! Chooses free ports of 127.0.0.1.
 //!
-//! Owns the choice. Nothing reserves a port, so another process may take one before the broker does; `broker` then tries
-//! again with others.
+//! Ports are not reserved, so another process may take one before the broker does; `broker` then retries with others.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
-use crate::error::{Error, OrFault};
+use crate::error::{Error, IoContext};
 use crate::files;
 use crate::settings::Settings;
 
-/// Below those that the system hands out by itself (from 32768 on Linux). A client that keeps calling a killed
-/// broker at such a port is sooner or later given that very port to call from, reaches itself, and holds the port
-/// when the broker wants it back.
-const FIRST: u16 = 12_000;
-const COUNT: u16 = 20_000;
+/// Ports below those that the system assigns to clients (from 32768 on Linux). A client that reconnects to a killed broker
+/// at an assignable port would eventually get that port as its own, connect to itself, and keep the port from the broker.
+const FIRST_PORT: u16 = 12_000;
+const PORT_COUNT: u16 = 20_000;
 
-const ATTEMPTS: usize = 1_000;
+const MAX_ATTEMPTS: usize = 1_000;
 
-/// What one broker listens on.
+/// Ports of one broker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ports {
     pub(crate) amqp: u16,
     pub(crate) tls: Option<u16>,
-    /// The HTTP API of the plugin rabbitmq_management.
+    /// Port of the HTTP API of the plugin rabbitmq_management.
     pub(crate) management: Option<u16>,
-    /// Where other Erlang nodes find this one, which is to say `rabbitmqctl`.
+    /// Port where other Erlang nodes, such as `rabbitmqctl`, connect to the broker's node.
     pub(crate) node: u16,
-    /// Where they ask for it.
+    /// Port of epmd, where they look up the node.
     pub(crate) epmd: u16,
 }
 
 impl Ports {
     pub(crate) fn free(settings: &Settings) -> Result<Ports, Error> {
-        // All are held until each is found, so that none is given twice.
+        // All are bound until the last one is found, so that they differ.
         let held = [free()?, free()?, free()?, free()?, free()?];
         let [amqp, tls, management, node, epmd] = held.each_ref().map(|(port, _)| *port);
         let tls = settings.tls.then_some(tls);
@@ -53,20 +51,19 @@ impl Ports {
     }
 }
 
-/// A listener on a port of that kind, for those who can use it at once.
+/// Binds a free port. Returns its number and the listener.
 pub(crate) fn free() -> Result<(u16, TcpListener), Error> {
     let mut last = None;
-    for _ in 0..ATTEMPTS {
+    for _ in 0..MAX_ATTEMPTS {
         let word = files::random_word()?;
-        let number = u32::from_str_radix(&word[..8], 16).unwrap_or_default() % u32::from(COUNT);
-        let port = FIRST + u16::try_from(number).unwrap_or_default();
+        let number = u32::from_str_radix(&word[..8], 16).unwrap_or_default() % u32::from(PORT_COUNT);
+        let port = FIRST_PORT + u16::try_from(number).unwrap_or_default();
         match TcpListener::bind(at(port)) {
             Ok(listener) => return Ok((port, listener)),
             Err(error) => last = Some(error),
         }
     }
-    Err(last.unwrap_or_else(|| std::io::ErrorKind::AddrInUse.into()))
-        .or_fault("find a free port on 127.0.0.1")
+    Err(last.unwrap_or_else(|| std::io::ErrorKind::AddrInUse.into())).context("find a free port on 127.0.0.1")
 }
 
 fn at(port: u16) -> SocketAddr {

@@ -1,6 +1,6 @@
-//! A wire that can be cut: a TCP proxy on 127.0.0.1 between a client and a broker.
+//! A TCP proxy on 127.0.0.1 between a client and a broker, whose connections can be cut and stalled.
 //!
-//! Owns its connections, two threads for each. It knows nothing of what goes through it.
+//! Owns its connections, two threads for each. It does not interpret the bytes.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,182 +9,183 @@ use std::thread::JoinHandle;
 
 use crate::ports;
 
-/// A proxy to one address. Dropping it closes everything.
+/// A proxy to one address. Dropping it closes its port and its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    wire: Arc<Wire>,
-    door: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Wire {
+struct Shared {
     target: SocketAddr,
     state: Mutex<State>,
-    /// When the state has changed.
+    /// Notified when the state has changed.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    over: bool,
+    closed: bool,
     cut: bool,
     stalled: bool,
     accepted: usize,
-    open: Vec<Line>,
+    open: Vec<Connection>,
 }
 
-/// A connection that is open: both ends, to close them by.
+/// An open connection: the client's and the broker's stream.
 #[derive(Debug)]
-struct Line {
+struct Connection {
     number: usize,
     ends: [TcpStream; 2],
-    /// Whether one of its two ways is at its end.
+    /// Whether one direction has ended.
     half_closed: bool,
-    /// Whether the client's end is closed and the broker's is not to know.
+    /// Whether the client's stream is closed, and the broker must not notice.
     half_open: bool,
 }
 
-impl Line {
+impl Connection {
     fn close(&self) {
         for end in &self.ends {
-            // An end that is closed already is what is wanted.
+            // Fails if it is closed already.
             let _ = end.shutdown(Shutdown::Both);
         }
     }
 }
 
 impl Proxy {
-    /// Opens a port; what connects to it is connected to the target.
+    /// Opens a port and forwards each connection to the target.
     pub fn to(target: SocketAddr) -> io::Result<Proxy> {
         let (_, listener) = ports::free().map_err(io::Error::other)?;
         let address = listener.local_addr()?;
-        let wire = Wire { target, state: Mutex::default(), changed: Condvar::new() };
-        let wire = Arc::new(wire);
-        let door = std::thread::spawn({
-            let wire = Arc::clone(&wire);
-            move || wire.accept(&listener)
+        let shared = Shared { target, state: Mutex::default(), changed: Condvar::new() };
+        let shared = Arc::new(shared);
+        let acceptor = std::thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.accept(&listener)
         });
-        Ok(Proxy { address, wire, door: Some(door) })
+        Ok(Proxy { address, shared, acceptor: Some(acceptor) })
     }
 
-    /// Where it listens.
+    /// Address that the proxy listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A broker's URI with our address in the place of the broker's. A name stays: a certificate is for it.
+    /// Returns a broker's URI with the proxy's address. The host name `localhost` is kept, because certificates are issued for it.
     pub fn uri(&self, uri: &str) -> String {
-        swapped(uri, self.address)
+        replace_address(uri, self.address)
     }
 
-    /// Closes all connections now, and each that is opened until [`Proxy::mend`].
+    /// Closes all connections now, and each new one until [`Proxy::restore`].
     pub fn cut(&self) {
-        let mut state = self.wire.lock();
+        let mut state = self.shared.lock();
         state.cut = true;
         state.close_all();
         drop(state);
-        self.wire.changed.notify_all();
+        self.shared.changed.notify_all();
     }
 
-    /// Closes the clients' ends of all connections and keeps the broker's open: the broker notices by its heartbeat alone.
+    /// Closes the clients' streams and keeps the broker's open: the broker notices only by its heartbeat.
     pub fn cut_unnoticed(&self) {
-        let mut state = self.wire.lock();
-        for line in &mut state.open {
-            line.half_open = true;
-            let _ = line.ends[0].shutdown(Shutdown::Both);
+        let mut state = self.shared.lock();
+        for connection in &mut state.open {
+            connection.half_open = true;
+            let _ = connection.ends[0].shutdown(Shutdown::Both);
         }
     }
 
-    /// Lets connections be opened again.
+    /// Accepts connections again.
     pub fn restore(&self) {
-        self.wire.lock().cut = false;
+        self.shared.lock().cut = false;
     }
 
-    /// Holds back every byte, both ways, while connections stay open and can be opened.
+    /// Holds back every byte in both directions, while connections stay open and new ones are accepted.
     pub fn stall(&self) {
-        self.wire.lock().stalled = true;
+        self.shared.lock().stalled = true;
     }
 
-    /// Lets bytes flow again, those first that were held back.
+    /// Forwards bytes again, beginning with those that were held back.
     pub fn flow(&self) {
-        self.wire.lock().stalled = false;
-        self.wire.changed.notify_all();
+        self.shared.lock().stalled = false;
+        self.shared.changed.notify_all();
     }
 
-    /// How many connections it has put through so far, those that are closed again among them.
+    /// Number of connections forwarded so far, closed ones included.
     pub fn connections(&self) -> usize {
-        self.wire.lock().accepted
+        self.shared.lock().accepted
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        let mut state = self.wire.lock();
-        state.over = true;
+        let mut state = self.shared.lock();
+        state.closed = true;
         state.close_all();
         drop(state);
-        self.wire.changed.notify_all();
-        // A connection wakes the thread that accepts.
+        self.shared.changed.notify_all();
+        // A connection wakes the accepting thread.
         let _ = TcpStream::connect(self.address);
-        if let Some(door) = self.door.take() {
-            let _ = door.join();
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
         }
     }
 }
 
 impl State {
     fn close_all(&mut self) {
-        for line in self.open.drain(..) {
-            line.close();
+        for connection in self.open.drain(..) {
+            connection.close();
         }
     }
 }
 
-impl Wire {
+impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         while let Ok((client, _)) = listener.accept() {
-            if self.lock().over {
+            if self.lock().closed {
                 return;
             }
-            // A client that could not be connected to the target sees its connection closed.
-            let _ = self.put_through(client);
+            // If the target cannot be reached, the client's connection is closed.
+            let _ = self.connect(client);
         }
     }
 
-    fn put_through(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
+    fn connect(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
         if self.lock().cut {
             return Ok(());
         }
         let broker = TcpStream::connect(self.target)?;
         client.set_nodelay(true)?;
         broker.set_nodelay(true)?;
-        let ways = [(client.try_clone()?, broker.try_clone()?), (broker.try_clone()?, client.try_clone()?)];
+        let directions =
+            [(client.try_clone()?, broker.try_clone()?), (broker.try_clone()?, client.try_clone()?)];
         let mut state = self.lock();
-        // It may have been cut while we called the broker.
-        if state.cut || state.over {
+        // The proxy may have been cut meanwhile.
+        if state.cut || state.closed {
             return Ok(());
         }
         let number = state.accepted;
         state.accepted += 1;
-        state.open.push(Line { number, ends: [client, broker], half_closed: false, half_open: false });
+        state.open.push(Connection { number, ends: [client, broker], half_closed: false, half_open: false });
         drop(state);
-        for ((from, to), is_from_client) in ways.into_iter().zip([true, false]) {
-            let wire = Arc::clone(self);
+        for ((from, to), is_from_client) in directions.into_iter().zip([true, false]) {
+            let shared = Arc::clone(self);
             std::thread::spawn(move || {
-                let is_broken = wire.pump(&from, &to, number, is_from_client).is_err();
-                wire.close(number, is_broken);
+                let is_broken = shared.copy(&from, &to, number, is_from_client).is_err();
+                shared.close(number, is_broken);
             });
         }
         Ok(())
     }
 
-    /// Carries bytes one way until there are no more. An end is passed on as what it is: the other way may go on.
-    fn pump(
+    /// Copies bytes in one direction until it ends. The end is forwarded, because the other direction may continue.
+    fn copy(
         &self,
         mut from: &TcpStream,
         mut to: &TcpStream,
@@ -196,7 +197,7 @@ impl Wire {
             let read = from.read(&mut buffer);
             self.wait_for_flow(number);
             if self.is_half_open(number) {
-                // The client's end is closed: nothing more comes from it, and what comes for it is thrown away.
+                // The client's stream is closed: nothing more arrives from it, and bytes for it are discarded.
                 match read {
                     Ok(1..) => continue,
                     _ if is_from_client => {
@@ -215,26 +216,29 @@ impl Wire {
     }
 
     fn is_half_open(&self, number: usize) -> bool {
-        self.lock().open.iter().any(|line| line.number == number && line.half_open)
+        self.lock().open.iter().any(|connection| connection.number == number && connection.half_open)
     }
 
     fn wait_for_close(&self, number: usize) {
-        let is_open =
-            |state: &mut State| state.open.iter().any(|line| line.number == number && !line.half_closed);
+        let is_open = |state: &mut State| {
+            state.open.iter().any(|connection| connection.number == number && !connection.half_closed)
+        };
         drop(self.changed.wait_while(self.lock(), is_open));
     }
 
     fn wait_for_flow(&self, number: usize) {
-        let is_open = |state: &State| state.open.iter().any(|line| line.number == number);
+        let is_open = |state: &State| state.open.iter().any(|connection| connection.number == number);
         let held = |state: &mut State| state.stalled && is_open(state);
         let state = self.changed.wait_while(self.lock(), held);
         drop(state);
     }
 
-    /// One way is at its end. The line is closed with the second, or at once where it is broken.
+    /// Called when one direction has ended. Closes the connection with the second one, or at once after an error.
     fn close(&self, number: usize, is_broken: bool) {
         let mut state = self.lock();
-        let Some(place) = state.open.iter().position(|line| line.number == number) else { return };
+        let Some(place) = state.open.iter().position(|connection| connection.number == number) else {
+            return;
+        };
         if state.open[place].half_closed || is_broken {
             state.open.swap_remove(place).close();
         } else {
@@ -245,7 +249,7 @@ impl Wire {
     }
 }
 
-fn swapped(uri: &str, address: SocketAddr) -> String {
+fn replace_address(uri: &str, address: SocketAddr) -> String {
     let (scheme, rest) = uri.split_once("://").unwrap_or(("amqp", uri));
     let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
     let (login, host) =
@@ -261,11 +265,11 @@ mod tests {
 
     #[track_caller]
     fn check(uri: &str, expected: &str) {
-        assert_eq!(swapped(uri, "127.0.0.1:12345".parse().unwrap()), expected);
+        assert_eq!(replace_address(uri, "127.0.0.1:12345".parse().unwrap()), expected);
     }
 
     #[test]
-    fn a_uri_keeps_all_but_the_address() {
+    fn replace_address_keeps_everything_else() {
         check("amqp://user:word@10.0.0.1:5672/%2f", "amqp://user:word@127.0.0.1:12345/%2f");
         check("amqps://user:w%40rd@localhost:5671/%2f?x=1", "amqps://user:w%40rd@localhost:12345/%2f?x=1");
         check("amqp://10.0.0.1", "amqp://127.0.0.1:12345");

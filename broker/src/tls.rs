@@ -1,6 +1,6 @@
-//! Certificates for one broker: an authority of its own, and by it one for `localhost` and 127.0.0.1.
+//! Certificates of one broker: an authority, and a certificate for `localhost` and 127.0.0.1 that it signs.
 //!
-//! Owns three files. The authority's key is used once and written nowhere.
+//! Owns three files. The key of the authority is used once and not stored.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::files::Files;
 
 pub(crate) fn write(files: &Files) -> Result<(), Error> {
-    let [ca, certificate, key] = made().map_err(|error| Error::System {
-        doing: "make certificates".to_owned(),
+    let [ca, certificate, key] = generate().map_err(|error| Error::System {
+        action: "make certificates".to_owned(),
         error: std::io::Error::other(error),
     })?;
     files.put("ca.pem", &ca)?;
@@ -17,15 +17,15 @@ pub(crate) fn write(files: &Files) -> Result<(), Error> {
     files.put("server.key", &key)
 }
 
-fn made() -> Result<[String; 3], rcgen::Error> {
-    let mut of_ca = CertificateParams::new([])?;
-    of_ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    of_ca.distinguished_name.push(DnType::CommonName, "Gristmill's tests");
-    let key_of_ca = KeyPair::generate()?;
-    let ca = of_ca.self_signed(&key_of_ca)?.pem();
+fn generate() -> Result<[String; 3], rcgen::Error> {
+    let mut ca_params = CertificateParams::new([])?;
+    ca_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    ca_params.distinguished_name.push(DnType::CommonName, "Gristmill's tests");
+    let ca_key = KeyPair::generate()?;
+    let ca = ca_params.self_signed(&ca_key)?.pem();
     let key = KeyPair::generate()?;
-    let mut of_server = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
-    of_server.distinguished_name.push(DnType::CommonName, "localhost");
-    let certificate = of_server.signed_by(&key, &Issuer::new(of_ca, key_of_ca))?;
+    let mut server_params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
+    server_params.distinguished_name.push(DnType::CommonName, "localhost");
+    let certificate = server_params.signed_by(&key, &Issuer::new(ca_params, ca_key))?;
     Ok([ca, certificate.pem(), key.serialize_pem()])
 }

@@ -1,4 +1,4 @@
-//! A broker's life, on a real one: started, killed, started again, paused, left behind.
+//! A real broker: started, killed, restarted, paused, orphaned.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{processes_at_home_in, until};
+use common::{processes_of, until};
 use gristmill_broker::{Broker, Error, Settings};
 
 fn start() -> Broker {
@@ -16,7 +16,7 @@ fn start() -> Broker {
 }
 
 fn with(settings: &Settings) -> Broker {
-    Broker::start_with(settings).unwrap_or_else(|fault| panic!("{fault}"))
+    Broker::start_with(settings).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[track_caller]
@@ -26,52 +26,52 @@ fn refuses(broker: &Broker) {
 }
 
 #[test]
-fn what_is_durable_survives_a_kill_and_a_stop() {
+fn durable_objects_survive_a_kill_and_a_stop() {
     let mut broker = start();
     assert!(broker.answers());
     let uri = broker.uri();
-    broker.ctl(["add_vhost", "granary"]).unwrap();
-    // A client that holds its end open must not keep the port from the next node.
+    broker.ctl(["add_vhost", "vhost-a"]).unwrap();
+    // An open connection of a client must not keep the next node from using the port.
     let _client = TcpStream::connect(broker.address()).unwrap();
 
     broker.kill();
     assert_eq!(broker.id(), None);
     refuses(&broker);
-    let fault = broker.ctl(["list_vhosts"]).unwrap_err();
-    assert!(matches!(fault, Error::Ctl { .. }), "{fault}");
+    let error = broker.ctl(["list_vhosts"]).unwrap_err();
+    assert!(matches!(error, Error::Ctl { .. }), "{error}");
     broker.restart().unwrap();
-    assert!(broker.ctl(["list_vhosts"]).unwrap().contains("granary"));
+    assert!(broker.ctl(["list_vhosts"]).unwrap().contains("vhost-a"));
 
     broker.stop();
     refuses(&broker);
     broker.restart().unwrap();
     assert!(broker.answers());
-    assert!(broker.ctl(["list_vhosts"]).unwrap().contains("granary"));
+    assert!(broker.ctl(["list_vhosts"]).unwrap().contains("vhost-a"));
     assert_eq!(broker.uri(), uri);
 }
 
 #[test]
-fn two_at_once_know_nothing_of_each_other() {
+fn two_brokers_at_a_time_are_independent() {
     let one = start();
     let mut other = with(&Settings::new().line("disk_free_limit.absolute = 51MB"));
     assert_ne!(one.address(), other.address());
-    one.ctl(["add_vhost", "granary"]).unwrap();
-    assert!(!other.ctl(["list_vhosts"]).unwrap().contains("granary"));
+    one.ctl(["add_vhost", "vhost-a"]).unwrap();
+    assert!(!other.ctl(["list_vhosts"]).unwrap().contains("vhost-a"));
     let limit = ["eval", "application:get_env(rabbit, disk_free_limit)."];
     assert!(one.ctl(limit).unwrap().contains("50MB"));
-    assert!(other.ctl(limit).unwrap().contains("51MB"), "the caller's line goes before ours");
+    assert!(other.ctl(limit).unwrap().contains("51MB"), "the caller's line overrides the default");
     other.kill();
     assert!(one.answers());
     let folders = [one.folder().to_owned(), other.folder().to_owned()];
     drop((one, other));
     for folder in folders {
         assert!(!folder.exists());
-        assert_eq!(processes_at_home_in(&folder), 0);
+        assert_eq!(processes_of(&folder), 0);
     }
 }
 
 #[test]
-fn one_that_is_paused_keeps_its_connections_and_says_nothing() {
+fn paused_broker_keeps_its_connections_and_does_not_answer() {
     let mut broker = start();
     broker.pause();
     let mut client = TcpStream::connect(broker.address()).unwrap();
@@ -83,7 +83,7 @@ fn one_that_is_paused_keeps_its_connections_and_says_nothing() {
     client.set_read_timeout(None).unwrap();
     client.read_exact(&mut answer).unwrap();
     assert_eq!(answer, [1], "a frame with a method");
-    // Neither waits for somebody who is paused.
+    // Neither stop nor kill waits for a paused broker to continue.
     broker.pause();
     broker.stop();
     broker.restart().unwrap();
@@ -92,19 +92,19 @@ fn one_that_is_paused_keeps_its_connections_and_says_nothing() {
 }
 
 #[test]
-fn a_start_that_fails_shows_why() {
-    let fault = Broker::start_with(&Settings::new().line("no.such.setting = 1")).unwrap_err();
-    assert!(fault.to_string().contains("no.such.setting"), "{fault}");
+fn failed_start_shows_the_reason() {
+    let error = Broker::start_with(&Settings::new().line("no.such.setting = 1")).unwrap_err();
+    assert!(error.to_string().contains("no.such.setting"), "{error}");
 }
 
 #[cfg(feature = "tls")]
 #[test]
-fn one_with_tls_has_a_second_port_and_a_certificate() {
+fn broker_with_tls_has_a_second_port_and_a_certificate() {
     let broker = with(&Settings::new().tls());
     assert!(broker.tls_uri().unwrap().starts_with("amqps://"));
     let ca = std::fs::read_to_string(broker.ca().unwrap()).unwrap();
     assert!(ca.starts_with("-----BEGIN CERTIFICATE-----"), "{ca}");
-    // Whoever does not speak TLS there is told so, in TLS: an alert.
+    // A client that does not speak TLS there gets a TLS alert.
     let mut client = TcpStream::connect(broker.tls_address().unwrap()).unwrap();
     client.write_all(b"AMQP\x00\x00\x09\x01").unwrap();
     let mut answer = [0];
@@ -114,7 +114,7 @@ fn one_with_tls_has_a_second_port_and_a_certificate() {
 }
 
 #[test]
-fn one_with_the_management_plugin_answers_http_on_one_loopback_address() {
+fn management_plugin_answers_http_on_one_loopback_address() {
     let broker = with(&Settings::new().management());
     let address = broker.management_address().unwrap();
     let mut client = TcpStream::connect(address).unwrap();
@@ -128,19 +128,19 @@ fn one_with_the_management_plugin_answers_http_on_one_loopback_address() {
     assert_eq!(TcpStream::connect(other).unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
 
-/// Set where a test of this file has started it again to leave a broker behind.
+/// Environment variable of the processes that [`spawn_parent`] starts.
 const ORPHAN: &str = "GRISTMILL_BROKER_ORPHAN";
 
-fn parent_of_an_orphan() -> Child {
+fn spawn_parent() -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "leaves_a_broker_behind", "--ignored", "--nocapture"]).env(ORPHAN, "1");
+    command.args(["--exact", "orphaned_broker_process", "--ignored", "--nocapture"]).env(ORPHAN, "1");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// Not a test of its own: the process that the next one kills.
+/// Not a test: the body of the process that the next test kills.
 #[test]
-#[ignore = "run by nothing_outlives_the_process_that_started_it"]
-fn leaves_a_broker_behind() {
+#[ignore = "run by broker_is_killed_and_deleted_when_its_process_ends"]
+fn orphaned_broker_process() {
     static BROKER: OnceLock<Broker> = OnceLock::new();
     if std::env::var_os(ORPHAN).is_none() {
         return;
@@ -150,20 +150,20 @@ fn leaves_a_broker_behind() {
 }
 
 #[test]
-fn nothing_outlives_the_process_that_started_it() {
+fn broker_is_killed_and_deleted_when_its_process_ends() {
     for is_killed in [true, false] {
-        let mut parent = parent_of_an_orphan();
+        let mut parent = spawn_parent();
         let mut lines = BufReader::new(parent.stdout.take().unwrap()).lines().map(Result::unwrap);
         let folder = lines.find_map(|line| Some(line.strip_prefix("folder=")?.to_owned())).unwrap();
-        assert!(processes_at_home_in(folder.as_ref()) >= 2, "the node and its epmd");
+        assert!(processes_of(folder.as_ref()) >= 2, "the node and its epmd");
         if is_killed {
             parent.kill().unwrap();
         } else {
-            // It ends by itself, and its static is not dropped.
+            // The process exits by itself, and its static is not dropped.
             drop(parent.stdin.take());
         }
         parent.wait().unwrap();
-        until("its processes are gone", || processes_at_home_in(folder.as_ref()) == 0);
-        until("its folder is gone", || !std::fs::exists(&folder).unwrap());
+        until("its processes have ended", || processes_of(folder.as_ref()) == 0);
+        until("its folder is deleted", || !std::fs::exists(&folder).unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! The wire that can be cut, with an echo at its other end.
+//! The proxy in front of an echo server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use gristmill_broker::Proxy;
 
-/// Somebody who says back what was said, to each who calls. The thread ends with the process.
-fn proxy_to_an_echo() -> Proxy {
+/// A proxy to a server that sends back what it receives. The server's thread ends with the process.
+fn proxy_to_echo_server() -> Proxy {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -18,19 +18,19 @@ fn proxy_to_an_echo() -> Proxy {
     Proxy::to(address).unwrap()
 }
 
-fn call(proxy: &Proxy) -> TcpStream {
+fn connect(proxy: &Proxy) -> TcpStream {
     TcpStream::connect(proxy.address()).unwrap()
 }
 
 #[track_caller]
 fn echoes(client: &mut TcpStream) {
-    client.write_all(b"grist").unwrap();
+    client.write_all(b"bytes").unwrap();
     let mut answer = [0; 5];
     client.read_exact(&mut answer).unwrap();
-    assert_eq!(answer, *b"grist");
+    assert_eq!(answer, *b"bytes");
 }
 
-/// Whether it is over as a connection ends: with an end, or with a reset where something was under way.
+/// Checks that the connection is closed, or reset if bytes were in flight.
 #[track_caller]
 fn is_closed(client: &mut TcpStream) {
     match client.read(&mut [0]) {
@@ -40,23 +40,23 @@ fn is_closed(client: &mut TcpStream) {
 }
 
 #[test]
-fn a_cut_closes_all_and_refuses_until_it_is_mended() {
-    let proxy = proxy_to_an_echo();
-    let mut clients = [call(&proxy), call(&proxy)];
+fn cut_closes_all_connections_and_new_ones_until_restored() {
+    let proxy = proxy_to_echo_server();
+    let mut clients = [connect(&proxy), connect(&proxy)];
     clients.iter_mut().for_each(echoes);
     proxy.cut();
     clients.iter_mut().for_each(is_closed);
-    is_closed(&mut call(&proxy));
+    is_closed(&mut connect(&proxy));
     assert_eq!(proxy.connections(), 2);
     proxy.restore();
-    echoes(&mut call(&proxy));
+    echoes(&mut connect(&proxy));
     assert_eq!(proxy.connections(), 3);
 }
 
 #[test]
-fn a_stall_holds_bytes_back_and_loses_none() {
-    let proxy = proxy_to_an_echo();
-    let mut client = call(&proxy);
+fn stall_holds_bytes_back_and_loses_none() {
+    let proxy = proxy_to_echo_server();
+    let mut client = connect(&proxy);
     echoes(&mut client);
     proxy.stall();
     client.write_all(b"one").unwrap();
@@ -68,7 +68,7 @@ fn a_stall_holds_bytes_back_and_loses_none() {
     let mut answer = [0; 6];
     client.read_exact(&mut answer).unwrap();
     assert_eq!(answer, *b"onetwo");
-    // Who is stalled can be cut all the same.
+    // A stalled connection can be cut.
     proxy.stall();
     client.write_all(b"three").unwrap();
     proxy.cut();
@@ -76,29 +76,29 @@ fn a_stall_holds_bytes_back_and_loses_none() {
 }
 
 #[test]
-fn an_end_is_passed_on_after_all_that_was_said() {
-    let proxy = proxy_to_an_echo();
-    let mut client = call(&proxy);
-    client.write_all(b"grist").unwrap();
+fn end_of_a_direction_is_forwarded_after_its_bytes() {
+    let proxy = proxy_to_echo_server();
+    let mut client = connect(&proxy);
+    client.write_all(b"bytes").unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
     let mut answer = Vec::new();
     client.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer, b"grist");
+    assert_eq!(answer, b"bytes");
 }
 
 #[test]
-fn a_target_that_is_gone_is_seen_as_a_connection_that_closes() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let proxy = Proxy::to(nobody).unwrap();
-    is_closed(&mut call(&proxy));
+fn connection_is_closed_when_the_target_refuses() {
+    let closed_port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let proxy = Proxy::to(closed_port).unwrap();
+    is_closed(&mut connect(&proxy));
     assert_eq!(proxy.connections(), 0);
 }
 
 #[test]
-fn a_proxy_that_is_dropped_closes_its_connections_and_its_port() {
-    let proxy = proxy_to_an_echo();
+fn drop_closes_the_connections_and_the_port() {
+    let proxy = proxy_to_echo_server();
     let address = proxy.address();
-    let mut client = call(&proxy);
+    let mut client = connect(&proxy);
     echoes(&mut client);
     drop(proxy);
     is_closed(&mut client);

@@ -1,22 +1,22 @@
-//! What the tests look at from outside.
+//! Helpers that observe other processes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Waits for something that another process does and that nobody tells us.
+/// Waits up to a minute for a condition that another process brings about.
 #[track_caller]
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
+    while !condition() {
         assert!(Instant::now() < limit, "not within a minute: {what}");
         std::thread::park_timeout(Duration::from_millis(10));
     }
 }
 
-/// How many processes live in a broker's folder, whoever started them.
-pub(crate) fn processes_at_home_in(folder: &Path) -> usize {
+/// Number of processes whose `HOME` is a broker's folder.
+pub(crate) fn processes_of(folder: &Path) -> usize {
     let home = format!("HOME={}", folder.display());
-    let lives_there = |entry: std::fs::DirEntry| {
+    let has_home = |entry: std::fs::DirEntry| {
         let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|variable| variable == home.as_bytes())
     };
@@ -24,7 +24,7 @@ pub(crate) fn processes_at_home_in(folder: &Path) -> usize {
         .unwrap()
         .filter_map(Result::ok)
         .filter(|entry| entry.path().is_dir())
-        .map(lives_there)
-        .filter(|lives| *lives)
+        .map(has_home)
+        .filter(|has_home| *has_home)
         .count()
 }
