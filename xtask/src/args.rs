@@ -1,6 +1,6 @@
-//! What was typed after `cargo xtask`.
+//! Parses the arguments of `cargo xtask`.
 //!
-//! Owns the grammar of the commands. It looks at nothing but its arguments: no file, no environment.
+//! Owns the grammar of the commands. It reads only its arguments, no files or environment variables.
 
 mod help;
 
@@ -9,10 +9,10 @@ use std::str::FromStr;
 
 use self::help::{BENCH_HELP, CHECK_HELP, CRASH_HELP, FUZZ_HELP, HELP, PROVE_HELP, TEST_HELP};
 use crate::check::{self, CHECKERS, Checker};
-use crate::fault::Fault;
-use crate::proofs::Proof;
+use crate::error::Error;
+use crate::model_check::ModelCheck;
 
-/// One chore, understood.
+/// A parsed command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Help(&'static str),
@@ -24,49 +24,49 @@ pub(crate) enum Command {
     Bench(Vec<OsString>),
 }
 
-/// How much of the whole test run is wanted.
+/// Options of `cargo xtask test`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestOptions {
     pub(crate) fast: bool,
     pub(crate) fail_fast: bool,
 }
 
-/// Which proofs are wanted, and how thorough.
+/// Options of `cargo xtask prove`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProveOptions {
     pub(crate) full: bool,
-    pub(crate) only: Option<Proof>,
+    pub(crate) only: Option<ModelCheck>,
 }
 
-/// Which randomised checker to run, and how long.
+/// Options of `cargo xtask check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckOptions {
     pub(crate) checker: &'static Checker,
-    /// The checker's own number without it.
+    /// Number of rounds; default: the checker's.
     pub(crate) rounds: Option<u64>,
-    /// A random one without it.
+    /// Seed of the first round; default: random.
     pub(crate) seed: Option<u64>,
 }
 
-/// Which crash run is wanted. What is not said is the crash run's own choice.
+/// Options of `cargo xtask crash`. An option that is not set is chosen by the crash run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CrashOptions {
-    pub(crate) victim: Victim,
+    pub(crate) target: CrashTarget,
     pub(crate) disk: Disk,
     pub(crate) rounds: Option<u32>,
     pub(crate) seed: Option<u64>,
 }
 
-/// How long is fuzzed: the full run, unless something else is said.
+/// Options of `cargo xtask fuzz`; default: the full run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FuzzOptions {
     pub(crate) short: bool,
     pub(crate) executions: Option<u64>,
 }
 
-/// Who is killed in a crash run.
+/// The program that a crash run kills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Victim {
+pub(crate) enum CrashTarget {
     #[default]
     Jobs,
     Scan,
@@ -74,44 +74,44 @@ pub(crate) enum Victim {
     Consume,
 }
 
-impl Victim {
-    /// As `crash` and what is typed after it.
+impl CrashTarget {
+    /// The command and its first argument, as they are typed.
     fn command(self) -> &'static str {
         match self {
-            Victim::Jobs => "crash",
-            Victim::Scan => "crash scan",
-            Victim::Import => "crash import",
-            Victim::Consume => "crash consume",
+            CrashTarget::Jobs => "crash",
+            CrashTarget::Scan => "crash scan",
+            CrashTarget::Import => "crash import",
+            CrashTarget::Consume => "crash consume",
         }
     }
 }
 
-/// What is wrong with the disk in a crash run of jobs.
+/// The fault of the disk in a crash run of jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Disk {
     #[default]
-    Sound,
+    Healthy,
     Full,
     Failing,
 }
 
 impl Disk {
-    const ALL: [Disk; 3] = [Disk::Sound, Disk::Full, Disk::Failing];
+    const ALL: [Disk; 3] = [Disk::Healthy, Disk::Full, Disk::Failing];
 
-    /// As it is typed.
+    /// The name, as it is typed after `--fault`.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Disk::Sound => "none",
+            Disk::Healthy => "none",
             Disk::Full => "enospc",
             Disk::Failing => "eio",
         }
     }
 }
 
-/// Understands the words after `cargo xtask`.
-pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Command, Fault> {
-    let words: Vec<OsString> = words.collect();
-    let Some((name, rest)) = words.split_first() else {
+/// Parses the arguments after `cargo xtask`.
+pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Error> {
+    let args: Vec<OsString> = args.collect();
+    let Some((name, rest)) = args.split_first() else {
         return Ok(Command::Help(HELP));
     };
     match name.to_str() {
@@ -122,149 +122,157 @@ pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Command, Fa
         Some("crash") => parse_crash(rest),
         Some("fuzz") => parse_fuzz(rest),
         Some("bench") => Ok(parse_bench(rest)),
-        _ => Err(Fault::User(format!(
-            "no command {name:?}; there are test, prove, check, crash, fuzz, bench and help (see `cargo xtask --help`)"
+        _ => Err(Error::User(format!(
+            "no command {name:?}; expected: test, prove, check, crash, fuzz, bench or help (see `cargo xtask --help`)"
         ))),
     }
 }
 
-fn parse_test(words: &[OsString]) -> Result<Command, Fault> {
+fn parse_test(args: &[OsString]) -> Result<Command, Error> {
     let mut options = TestOptions::default();
-    for word in words {
-        match word.to_str() {
+    for arg in args {
+        match arg.to_str() {
             Some("--fast") => options.fast = true,
             Some("--fail-fast") => options.fail_fast = true,
             Some("--help" | "-h") => return Ok(Command::Help(TEST_HELP)),
-            _ => return Err(unknown("test", word, "--fast, --fail-fast and --help")),
+            _ => return Err(unknown_argument("test", arg, "--fast, --fail-fast and --help")),
         }
     }
     Ok(Command::Test(options))
 }
 
-fn parse_prove(words: &[OsString]) -> Result<Command, Fault> {
+fn parse_prove(args: &[OsString]) -> Result<Command, Error> {
     let mut options = ProveOptions::default();
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        match word.to_str() {
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
             Some("--full") => options.full = true,
-            Some("--only") => options.only = Some(proof(words.next())?),
+            Some("--only") => options.only = Some(parse_model_check(args.next())?),
             Some("--help" | "-h") => return Ok(Command::Help(PROVE_HELP)),
-            _ => return Err(unknown("prove", word, "--full, --only NAME and --help")),
+            _ => return Err(unknown_argument("prove", arg, "--full, --only NAME and --help")),
         }
     }
     Ok(Command::Prove(options))
 }
 
-fn parse_check(words: &[OsString]) -> Result<Command, Fault> {
-    let mut words = words.iter();
-    let Some(name) = words.next() else {
-        return Err(Fault::User(format!("check: no checker named; there are: {}", check::names())));
+fn parse_check(args: &[OsString]) -> Result<Command, Error> {
+    let mut args = args.iter();
+    let Some(name) = args.next() else {
+        return Err(Error::User(format!(
+            "check: the checker is missing; expected one of: {}",
+            check::names()
+        )));
     };
     if name == "--help" || name == "-h" {
         return Ok(Command::Help(CHECK_HELP));
     }
     let Some(checker) = CHECKERS.iter().find(|checker| name == checker.name) else {
-        return Err(Fault::User(format!("check: no checker {name:?}; there are: {}", check::names())));
+        return Err(Error::User(format!("check: no checker {name:?}; expected one of: {}", check::names())));
     };
     let mut options = CheckOptions { checker, rounds: None, seed: None };
-    while let Some(word) = words.next() {
-        match word.to_str() {
-            Some("--rounds") => options.rounds = Some(number("check: --rounds", words.next())?),
-            Some("--seed") => options.seed = Some(number("check: --seed", words.next())?),
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--rounds") => options.rounds = Some(parse_number("check: --rounds", args.next())?),
+            Some("--seed") => options.seed = Some(parse_number("check: --seed", args.next())?),
             Some("--help" | "-h") => return Ok(Command::Help(CHECK_HELP)),
-            _ => return Err(unknown("check", word, "--rounds N, --seed S and --help")),
+            _ => return Err(unknown_argument("check", arg, "--rounds N, --seed S and --help")),
         }
     }
     Ok(Command::Check(options))
 }
 
-fn parse_crash(words: &[OsString]) -> Result<Command, Fault> {
-    let mut words = words.iter();
-    let victim = match words.next().map(|word| (word, word.to_str())) {
-        Some((_, Some("jobs"))) => Victim::Jobs,
-        Some((_, Some("scan"))) => Victim::Scan,
-        Some((_, Some("import"))) => Victim::Import,
-        Some((_, Some("consume"))) => Victim::Consume,
+fn parse_crash(args: &[OsString]) -> Result<Command, Error> {
+    let mut args = args.iter();
+    let target = match args.next().map(|arg| (arg, arg.to_str())) {
+        Some((_, Some("jobs"))) => CrashTarget::Jobs,
+        Some((_, Some("scan"))) => CrashTarget::Scan,
+        Some((_, Some("import"))) => CrashTarget::Import,
+        Some((_, Some("consume"))) => CrashTarget::Consume,
         Some((_, Some("--help" | "-h"))) => return Ok(Command::Help(CRASH_HELP)),
-        Some((word, _)) => {
-            let text =
-                format!("crash: nothing called {word:?} to crash; there are jobs, scan, import and consume");
-            return Err(Fault::User(text));
+        Some((arg, _)) => {
+            let text = format!("crash: no crash run {arg:?}; expected: jobs, scan, import or consume");
+            return Err(Error::User(text));
         }
         None => {
-            let text = "crash: say what to crash; there are jobs, scan, import and consume";
-            return Err(Fault::User(text.to_owned()));
+            let text = "crash: the name of the crash run is missing; expected: jobs, scan, import or consume";
+            return Err(Error::User(text.to_owned()));
         }
     };
-    let mut options = CrashOptions { victim, ..CrashOptions::default() };
-    while let Some(word) = words.next() {
-        match word.to_str() {
-            Some("--rounds") => options.rounds = Some(number("crash: --rounds", words.next())?),
-            Some("--seed") => options.seed = Some(number("crash: --seed", words.next())?),
-            Some("--fault") if victim == Victim::Jobs => options.disk = disk(words.next())?,
+    let mut options = CrashOptions { target, ..CrashOptions::default() };
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--rounds") => options.rounds = Some(parse_number("crash: --rounds", args.next())?),
+            Some("--seed") => options.seed = Some(parse_number("crash: --seed", args.next())?),
+            Some("--fault") if target == CrashTarget::Jobs => options.disk = parse_disk(args.next())?,
             Some("--help" | "-h") => return Ok(Command::Help(CRASH_HELP)),
-            _ if victim != Victim::Jobs => {
-                return Err(unknown(victim.command(), word, "--rounds N, --seed S and --help"));
+            _ if target != CrashTarget::Jobs => {
+                return Err(unknown_argument(target.command(), arg, "--rounds N, --seed S and --help"));
             }
             _ => {
-                return Err(unknown(victim.command(), word, "--rounds N, --seed S, --fault NAME and --help"));
+                return Err(unknown_argument(
+                    target.command(),
+                    arg,
+                    "--rounds N, --seed S, --fault NAME and --help",
+                ));
             }
         }
     }
     Ok(Command::Crash(options))
 }
 
-fn parse_fuzz(words: &[OsString]) -> Result<Command, Fault> {
+fn parse_fuzz(args: &[OsString]) -> Result<Command, Error> {
     let mut options = FuzzOptions::default();
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        match word.to_str() {
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
             Some("--short") if options.executions.is_none() => options.short = true,
             Some("--executions") if !options.short => {
-                options.executions = Some(number("fuzz: --executions", words.next())?);
+                options.executions = Some(parse_number("fuzz: --executions", args.next())?);
             }
             Some("--help" | "-h") => return Ok(Command::Help(FUZZ_HELP)),
-            _ => return Err(unknown("fuzz", word, "--short or --executions N, and --help")),
+            _ => return Err(unknown_argument("fuzz", arg, "--short or --executions N, and --help")),
         }
     }
     Ok(Command::Fuzz(options))
 }
 
-fn number<T: FromStr>(option: &str, word: Option<&OsString>) -> Result<T, Fault> {
-    let read = word.and_then(|word| word.to_str()).and_then(|word| word.parse().ok());
+fn parse_number<T: FromStr>(option: &str, arg: Option<&OsString>) -> Result<T, Error> {
+    let read = arg.and_then(|arg| arg.to_str()).and_then(|arg| arg.parse().ok());
     read.ok_or_else(|| {
-        let found = word.map_or_else(|| "nothing".to_owned(), |word| format!("{word:?}"));
-        Fault::User(format!("{option} wants a whole number from 0 on, not {found}"))
+        let found = arg.map_or_else(|| "nothing".to_owned(), |arg| format!("{arg:?}"));
+        Error::User(format!("{option} is {found}; expected: a whole number from 0 on"))
     })
 }
 
-fn disk(name: Option<&OsString>) -> Result<Disk, Fault> {
+fn parse_disk(name: Option<&OsString>) -> Result<Disk, Error> {
     let Some(name) = name else {
-        return Err(Fault::User("crash: --fault wants a name: none, enospc or eio".to_owned()));
+        return Err(Error::User("crash: --fault needs a name; expected: none, enospc or eio".to_owned()));
     };
     let known = Disk::ALL.into_iter().find(|disk| name == disk.name());
-    known.ok_or_else(|| Fault::User(format!("crash: no fault {name:?}; there are none, enospc and eio")))
+    known.ok_or_else(|| Error::User(format!("crash: no fault {name:?}; expected: none, enospc or eio")))
 }
 
-/// Only a first `--help` is ours: after the name, every word belongs to the benchmark.
-fn parse_bench(words: &[OsString]) -> Command {
-    match words.first().and_then(|word| word.to_str()) {
+/// Only a first `--help` is for xtask: after the name, every argument is passed to the benchmark.
+fn parse_bench(args: &[OsString]) -> Command {
+    match args.first().and_then(|arg| arg.to_str()) {
         Some("--help" | "-h") => Command::Help(BENCH_HELP),
-        _ => Command::Bench(words.to_vec()),
+        _ => Command::Bench(args.to_vec()),
     }
 }
 
-fn proof(name: Option<&OsString>) -> Result<Proof, Fault> {
+fn parse_model_check(name: Option<&OsString>) -> Result<ModelCheck, Error> {
     let Some(name) = name else {
-        return Err(Fault::User("prove: --only wants a name: shuttle, loom or miri".to_owned()));
+        return Err(Error::User("prove: --only needs a name; expected: shuttle, loom or miri".to_owned()));
     };
-    let known = Proof::ALL.into_iter().find(|proof| name == proof.name());
-    known.ok_or_else(|| Fault::User(format!("prove: no proof {name:?}; there are shuttle, loom and miri")))
+    let known = ModelCheck::ALL.into_iter().find(|model_check| name == model_check.name());
+    known.ok_or_else(|| {
+        Error::User(format!("prove: no model checker {name:?}; expected: shuttle, loom or miri"))
+    })
 }
 
-fn unknown(command: &str, word: &OsString, legal: &str) -> Fault {
-    Fault::User(format!(
-        "{command}: {word:?} is not understood; {command} takes {legal} (see `cargo xtask {command} --help`)"
+fn unknown_argument(command: &str, arg: &OsString, expected: &str) -> Error {
+    Error::User(format!(
+        "{command}: unknown argument {arg:?}; expected: {expected} (see `cargo xtask {command} --help`)"
     ))
 }
 
@@ -272,7 +280,7 @@ fn unknown(command: &str, word: &OsString, legal: &str) -> Fault {
 mod tests {
     use super::*;
 
-    fn parse_line(line: &str) -> Result<Command, Fault> {
+    fn parse_line(line: &str) -> Result<Command, Error> {
         parse(line.split_whitespace().map(OsString::from))
     }
 
@@ -281,36 +289,37 @@ mod tests {
         assert_eq!(parse_line(line).as_ref(), Ok(expected), "cargo xtask {line}");
     }
 
-    /// Every rejected line must name what was wrong and what would be right.
+    /// Checks that the error of a rejected line names the wrong argument and what is expected.
     #[track_caller]
-    fn check_rejected(line: &str, wrong: &str, legal: &str) {
-        let Err(fault) = parse_line(line) else {
+    fn check_rejected(line: &str, wrong: &str, expected: &str) {
+        let Err(error) = parse_line(line) else {
             panic!("cargo xtask {line} was accepted");
         };
-        let text = fault.to_string();
-        assert!(text.contains(wrong) && text.contains(legal), "cargo xtask {line} said: {text}");
-        assert_eq!(fault.exit_code(), 1, "cargo xtask {line}");
+        let text = error.to_string();
+        assert!(text.contains(wrong) && text.contains(expected), "cargo xtask {line}: {text}");
+        assert_eq!(error.exit_code(), 1, "cargo xtask {line}");
     }
 
     #[test]
-    fn lines_that_are_understood() {
+    fn valid_arguments_are_parsed() {
         let test = |fast, fail_fast| Command::Test(TestOptions { fast, fail_fast });
         let prove = |full, only| Command::Prove(ProveOptions { full, only });
-        let crash =
-            |disk, rounds, seed| Command::Crash(CrashOptions { victim: Victim::Jobs, disk, rounds, seed });
+        let crash = |disk, rounds, seed| {
+            Command::Crash(CrashOptions { target: CrashTarget::Jobs, disk, rounds, seed })
+        };
         let scan = |rounds, seed| {
-            Command::Crash(CrashOptions { victim: Victim::Scan, disk: Disk::Sound, rounds, seed })
+            Command::Crash(CrashOptions { target: CrashTarget::Scan, disk: Disk::Healthy, rounds, seed })
         };
         let import = |rounds, seed| {
-            Command::Crash(CrashOptions { victim: Victim::Import, disk: Disk::Sound, rounds, seed })
+            Command::Crash(CrashOptions { target: CrashTarget::Import, disk: Disk::Healthy, rounds, seed })
         };
         let consume = |rounds, seed| {
-            Command::Crash(CrashOptions { victim: Victim::Consume, disk: Disk::Sound, rounds, seed })
+            Command::Crash(CrashOptions { target: CrashTarget::Consume, disk: Disk::Healthy, rounds, seed })
         };
         let fuzz = |short, executions| Command::Fuzz(FuzzOptions { short, executions });
         let check_import =
             |rounds, seed| Command::Check(CheckOptions { checker: &CHECKERS[0], rounds, seed });
-        let bench = |words: &[&str]| Command::Bench(words.iter().map(OsString::from).collect());
+        let bench = |args: &[&str]| Command::Bench(args.iter().map(OsString::from).collect());
 
         check("", &Command::Help(HELP));
         check("--help", &Command::Help(HELP));
@@ -319,16 +328,16 @@ mod tests {
         check("test --fail-fast --fast", &test(true, true));
         check("test --fast -h", &Command::Help(TEST_HELP));
         check("prove", &prove(false, None));
-        check("prove --full --only loom", &prove(true, Some(Proof::Loom)));
-        check("prove --only miri", &prove(false, Some(Proof::Miri)));
+        check("prove --full --only loom", &prove(true, Some(ModelCheck::Loom)));
+        check("prove --only miri", &prove(false, Some(ModelCheck::Miri)));
         check("prove --help", &Command::Help(PROVE_HELP));
         check("check --help", &Command::Help(CHECK_HELP));
         check("check import", &check_import(None, None));
         check("check import --rounds 9 --seed 4", &check_import(Some(9), Some(4)));
         check("check import --seed 4 -h", &Command::Help(CHECK_HELP));
         check("crash --help", &Command::Help(CRASH_HELP));
-        check("crash jobs", &crash(Disk::Sound, None, None));
-        check("crash jobs --rounds 1000 --seed 7", &crash(Disk::Sound, Some(1000), Some(7)));
+        check("crash jobs", &crash(Disk::Healthy, None, None));
+        check("crash jobs --rounds 1000 --seed 7", &crash(Disk::Healthy, Some(1000), Some(7)));
         check("crash jobs --fault enospc", &crash(Disk::Full, None, None));
         check("crash jobs --fault eio --rounds 5 -h", &Command::Help(CRASH_HELP));
         check("crash scan", &scan(None, None));
@@ -348,30 +357,38 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_not() {
+    fn invalid_arguments_are_rejected_with_what_is_expected() {
         check_rejected("tests", "\"tests\"", "test, prove, check, crash, fuzz, bench");
-        check_rejected("check", "no checker named", "import");
+        check_rejected("check", "the checker is missing", "import");
         check_rejected("check exports", "\"exports\"", "import");
         check_rejected("check import --round 5", "\"--round\"", "--rounds N, --seed S");
         check_rejected("check import --rounds", "check: --rounds", "a whole number");
-        check_rejected("crash", "what to crash", "jobs");
-        check_rejected("crash pool", "\"pool\"", "jobs, scan, import and consume");
+        check_rejected("crash", "is missing", "jobs");
+        check_rejected("crash pool", "\"pool\"", "jobs, scan, import or consume");
         check_rejected("crash scan --fault eio", "\"--fault\"", "--rounds N, --seed S");
-        check_rejected("crash import --fault eio", "crash import: \"--fault\"", "--rounds N, --seed S");
-        check_rejected("crash consume --fault eio", "crash consume: \"--fault\"", "--rounds N, --seed S");
+        check_rejected(
+            "crash import --fault eio",
+            "crash import: unknown argument \"--fault\"",
+            "--rounds N, --seed S",
+        );
+        check_rejected(
+            "crash consume --fault eio",
+            "crash consume: unknown argument \"--fault\"",
+            "--rounds N, --seed S",
+        );
         check_rejected("crash jobs --round 5", "\"--round\"", "--rounds N, --seed S, --fault NAME");
         check_rejected("crash jobs --rounds many", "\"many\"", "a whole number");
         check_rejected("crash jobs --seed", "nothing", "a whole number");
-        check_rejected("crash jobs --fault fire", "\"fire\"", "none, enospc and eio");
-        check_rejected("crash jobs --fault", "wants a name", "none, enospc or eio");
+        check_rejected("crash jobs --fault fire", "\"fire\"", "none, enospc or eio");
+        check_rejected("crash jobs --fault", "needs a name", "none, enospc or eio");
         check_rejected("fuzz parse", "\"parse\"", "--short or --executions N");
         check_rejected("fuzz --short --executions 5", "\"--executions\"", "--short or --executions N");
         check_rejected("fuzz --executions all", "fuzz: --executions", "a whole number");
         check_rejected("test --quick", "\"--quick\"", "--fast, --fail-fast");
         check_rejected("test prove", "\"prove\"", "--fast, --fail-fast");
         check_rejected("prove --fast", "\"--fast\"", "--full, --only NAME");
-        check_rejected("prove --only", "wants a name", "shuttle, loom or miri");
-        check_rejected("prove --only --full", "\"--full\"", "shuttle, loom and miri");
-        check_rejected("prove --only tsan", "\"tsan\"", "shuttle, loom and miri");
+        check_rejected("prove --only", "needs a name", "shuttle, loom or miri");
+        check_rejected("prove --only --full", "\"--full\"", "shuttle, loom or miri");
+        check_rejected("prove --only tsan", "\"tsan\"", "shuttle, loom or miri");
     }
 }

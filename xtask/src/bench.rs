@@ -1,57 +1,56 @@
-//! Benchmarks: builds the benches in release and hands the words over.
+//! The command `cargo xtask bench`: builds the benchmarks in release mode and passes the arguments on.
 //!
-//! Owns nothing but the call, and the programs that have to be there for it. Which benchmarks exist and what they print
-//! is known in `benches/` alone.
+//! Owns the call and the tools that it needs. The benchmarks and their output are defined in `benches/`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::fault::Fault;
-use crate::needs;
-use crate::workspace::{Workspace, succeeds};
+use crate::error::Error;
+use crate::tools;
+use crate::workspace::{Workspace, run_program};
 
-/// Runs a benchmark, or lists the names when none is given.
-pub(crate) fn run(workspace: &Workspace, words: &[OsString]) -> Result<ExitCode, Fault> {
+/// Runs a benchmark, or lists the names if none is given.
+pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode, Error> {
     let mut command = workspace.cargo(["run", "--quiet", "--release", "-p", "gristmill-benches", "--"]);
-    match words {
+    match args {
         [] => command.arg("--list"),
-        words => command.args(words),
+        args => command.args(args),
     };
-    match words.first().and_then(|name| name.to_str()) {
+    match args.first().and_then(|name| name.to_str()) {
         Some("dedup") => {
-            if wants_peers(words) {
-                needs::set_up_peers(workspace)?;
+            if wants_peers(args) {
+                tools::set_up_dedup_peers(workspace)?;
             }
-            command.env("PATH", needs::path_with_tools()?);
+            command.env("PATH", tools::path_with_tools()?);
         }
         Some("import") => {
-            if wants_peers(words) {
-                needs::set_up_import_peers(workspace)?;
+            if wants_peers(args) {
+                tools::set_up_import_peers(workspace)?;
             }
-            command.env("PATH", needs::path_with_python()?);
+            command.env("PATH", tools::path_with_python()?);
         }
         Some("amqp") => {
-            if !wants_help(words) {
-                needs::set_up_broker(workspace)?;
+            if !wants_help(args) {
+                tools::set_up_broker(workspace)?;
             }
-            if wants_peers(words) {
-                needs::set_up_amqp_peers(workspace)?;
+            if wants_peers(args) {
+                tools::set_up_amqp_peers(workspace)?;
             }
-            command.env("PATH", needs::path_with_python()?);
+            command.env("PATH", tools::path_with_python()?);
         }
         _ => {}
     }
-    Ok(if succeeds(&mut command)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if run_program(&mut command)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A quick look makes do with the peers that are there, and a choice of peers with those that were chosen: none of them
-/// is worth half an hour of building to somebody who did not ask for it.
-fn wants_peers(words: &[OsString]) -> bool {
-    !wants_help(words) && !words.iter().any(|word| word == "--quick" || word == "--peers")
+/// Whether missing peers are installed, which takes up to half an hour. With `--quick` or `--peers` nothing is
+/// installed.
+fn wants_peers(args: &[OsString]) -> bool {
+    !wants_help(args) && !args.iter().any(|arg| arg == "--quick" || arg == "--peers")
 }
 
-fn wants_help(words: &[OsString]) -> bool {
-    words.iter().any(|word| word == "--help" || word == "-h")
+fn wants_help(args: &[OsString]) -> bool {
+    args.iter().any(|arg| arg == "--help" || arg == "-h")
 }
 
 #[cfg(test)]

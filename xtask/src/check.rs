@@ -1,8 +1,8 @@
 //! Randomised checkers: random sequences of operations, compared with a model in memory.
 //!
-//! Owns which checkers there are, which test each of them is, and how rounds and seed reach it. A checker is an ordinary
-//! integration test: `cargo test` runs a few rounds of it with fixed seeds, and this command runs many. What is generated
-//! and what must hold is defined in the test.
+//! Owns the list of checkers, the test that each of them is, and how rounds and seed are passed to it. A checker is an
+//! ordinary integration test: `cargo test` runs a few rounds of it with fixed seeds, and this command runs many. What is
+//! generated and which rules hold is defined in the test.
 
 use std::hash::{BuildHasher, RandomState};
 use std::process::{Command, ExitCode};
@@ -10,21 +10,21 @@ use std::process::{Command, ExitCode};
 use gristmill_check::{ROUNDS_VARIABLE, SEED_VARIABLE};
 
 use crate::args::CheckOptions;
-use crate::fault::Fault;
+use crate::error::Error;
 use crate::step::{Outcome, Step, program, run_all};
 use crate::workspace::Workspace;
 
-/// One checker.
+/// A randomised checker.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Checker {
-    /// The word after `cargo xtask check`.
+    /// Name after `cargo xtask check`.
     pub(crate) name: &'static str,
-    /// Its step in the table at the end.
+    /// Name of its step in the table at the end.
     step: &'static str,
     package: &'static str,
-    /// The integration test.
+    /// Name of the integration test.
     test: &'static str,
-    /// Rounds when none are asked for: a few minutes in a dev build.
+    /// Default number of rounds: a few minutes in a dev build.
     rounds: u64,
 }
 
@@ -52,19 +52,19 @@ pub(crate) const CHECKERS: &[Checker] = &[
     },
 ];
 
-/// The names of all checkers, for messages.
+/// Names of all checkers, for messages.
 pub(crate) fn names() -> String {
     CHECKERS.iter().map(|checker| checker.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The command `cargo xtask check NAME`.
+/// Runs `cargo xtask check NAME`.
 pub(crate) fn run(workspace: &Workspace, options: CheckOptions) -> ExitCode {
     let seed = options.seed.unwrap_or_else(random_seed);
     let step = Step::new(options.checker.step, move || check(workspace, options, seed));
     run_all(vec![step], false)
 }
 
-fn check(workspace: &Workspace, options: CheckOptions, seed: u64) -> Result<Outcome, Fault> {
+fn check(workspace: &Workspace, options: CheckOptions, seed: u64) -> Result<Outcome, Error> {
     let rounds = options.rounds.unwrap_or(options.checker.rounds);
     println!("{rounds} rounds from seed {seed}");
     let mut command = command(workspace, options.checker);
@@ -83,13 +83,13 @@ fn random_seed() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workspace::shown;
+    use crate::workspace::display;
 
     #[test]
     fn every_checker_is_a_test_of_its_package() {
         let workspace = Workspace::find().unwrap();
         for checker in CHECKERS {
-            let line = shown(&command(&workspace, checker));
+            let line = display(&command(&workspace, checker));
             let expected =
                 format!("cargo test --quiet -p {} --test {} -- --nocapture", checker.package, checker.test);
             assert_eq!(line, expected);

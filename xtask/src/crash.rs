@@ -1,79 +1,79 @@
-//! Crash runs: real workers, scans, imports and consumers killed at random, on sound and on bad disks.
+//! Crash runs: real workers, scans, imports and consumers that are killed at random, on healthy and on faulty disks.
 //!
-//! Owns how `gristmill-crash` is built and called, and how much of it the whole test run has. What is killed when,
-//! and what must be true afterwards, is known in `crash/` alone.
+//! Owns how `gristmill-crash` is built and called, and the number of rounds in the whole test run. What is killed and which
+//! rules hold afterwards is defined in `crash/`.
 
 use std::process::{Command, ExitCode};
 
-use crate::args::{CrashOptions, Disk, Victim};
-use crate::fault::Fault;
-use crate::needs;
+use crate::args::{CrashOptions, CrashTarget, Disk};
+use crate::error::Error;
 use crate::step::{Outcome, Step, program, run_all};
-use crate::workspace::{Workspace, ending, shown, watched};
+use crate::tools;
+use crate::workspace::{Workspace, describe_exit, display, run_reading_stdout};
 
-/// How a crash run says that this machine does not allow it: this exit code, and a line that begins so.
-const NOT_HERE: i32 = 3;
-const NOT_DONE: &str = "NOT DONE: ";
+/// Exit code, and beginning of the line, by which a crash run reports that this machine does not support it.
+const NOT_DONE_CODE: i32 = 3;
+const NOT_DONE_PREFIX: &str = "NOT DONE: ";
 
-/// Of each victim and disk, the rounds in the whole test run.
-const ROUNDS: [(Victim, Disk, u32); 6] = [
-    (Victim::Jobs, Disk::Sound, 50),
-    (Victim::Jobs, Disk::Full, 5),
-    (Victim::Jobs, Disk::Failing, 10),
-    (Victim::Scan, Disk::Sound, 50),
-    (Victim::Import, Disk::Sound, 36),
-    (Victim::Consume, Disk::Sound, 6),
+/// Rounds in the whole test run, by target and disk.
+const ROUNDS: [(CrashTarget, Disk, u32); 6] = [
+    (CrashTarget::Jobs, Disk::Healthy, 50),
+    (CrashTarget::Jobs, Disk::Full, 5),
+    (CrashTarget::Jobs, Disk::Failing, 10),
+    (CrashTarget::Scan, Disk::Healthy, 50),
+    (CrashTarget::Import, Disk::Healthy, 36),
+    (CrashTarget::Consume, Disk::Healthy, 6),
 ];
 
 impl CrashOptions {
     fn step(self) -> &'static str {
-        match (self.victim, self.disk) {
-            (Victim::Jobs, Disk::Sound) => "crash jobs",
-            (Victim::Jobs, Disk::Full) => "crash enospc",
-            (Victim::Jobs, Disk::Failing) => "crash eio",
-            (Victim::Scan, _) => "crash scan",
-            (Victim::Import, _) => "crash import",
-            (Victim::Consume, _) => "crash consume",
+        match (self.target, self.disk) {
+            (CrashTarget::Jobs, Disk::Healthy) => "crash jobs",
+            (CrashTarget::Jobs, Disk::Full) => "crash enospc",
+            (CrashTarget::Jobs, Disk::Failing) => "crash eio",
+            (CrashTarget::Scan, _) => "crash scan",
+            (CrashTarget::Import, _) => "crash import",
+            (CrashTarget::Consume, _) => "crash consume",
         }
     }
 }
 
-/// The commands `cargo xtask crash jobs`, and the same of `scan`, `import` and `consume`.
+/// Runs `cargo xtask crash` with `jobs`, `scan`, `import` or `consume`.
 pub(crate) fn run(workspace: &Workspace, options: CrashOptions) -> ExitCode {
     let step = Step::new(options.step(), || crash(workspace, options));
     run_all(vec![step], false)
 }
 
-/// What the whole test run has of it.
+/// The crash runs of the whole test run.
 pub(crate) fn steps(workspace: &Workspace) -> Vec<Step<'_>> {
-    let step = |(victim, disk, rounds): (Victim, Disk, u32)| {
-        let options = CrashOptions { victim, disk, rounds: Some(rounds), seed: None };
+    let step = |(target, disk, rounds): (CrashTarget, Disk, u32)| {
+        let options = CrashOptions { target, disk, rounds: Some(rounds), seed: None };
         Step::new(options.step(), move || crash(workspace, options))
     };
     ROUNDS.into_iter().map(step).collect()
 }
 
-fn crash(workspace: &Workspace, options: CrashOptions) -> Result<Outcome, Fault> {
-    if options.victim != Victim::Jobs {
-        // The program that is killed lies beside the one that kills.
+fn crash(workspace: &Workspace, options: CrashOptions) -> Result<Outcome, Error> {
+    if options.target != CrashTarget::Jobs {
+        // The killed program must be in the same folder as the one that kills.
         let built = program(&mut workspace.cargo(["build", "--quiet", "-p", "gristmill"]))?;
         if built != Outcome::Passed {
             return Ok(built);
         }
     }
-    if options.victim == Victim::Consume {
-        needs::set_up_broker(workspace)?;
+    if options.target == CrashTarget::Consume {
+        tools::set_up_broker(workspace)?;
     }
-    judged(&mut command(workspace, options))
+    run_and_classify(&mut command(workspace, options))
 }
 
 fn command(workspace: &Workspace, options: CrashOptions) -> Command {
     let mut command = workspace.cargo(["run", "--quiet", "-p", "gristmill-crash", "--"]);
-    match options.victim {
-        Victim::Jobs => command.args(["run", "--fault", options.disk.name()]),
-        Victim::Scan => command.arg("scan"),
-        Victim::Import => command.arg("import"),
-        Victim::Consume => command.arg("consume"),
+    match options.target {
+        CrashTarget::Jobs => command.args(["run", "--fault", options.disk.name()]),
+        CrashTarget::Scan => command.arg("scan"),
+        CrashTarget::Import => command.arg("import"),
+        CrashTarget::Consume => command.arg("consume"),
     };
     if let Some(rounds) = options.rounds {
         command.args(["--rounds", &rounds.to_string()]);
@@ -84,18 +84,18 @@ fn command(workspace: &Workspace, options: CrashOptions) -> Command {
     command
 }
 
-/// A run that could not be done here is neither passed nor failed, and says why.
-fn judged(command: &mut Command) -> Result<Outcome, Fault> {
-    let line = shown(command);
+/// Runs the command. A run that this machine does not support has neither passed nor failed, and the reason is reported.
+fn run_and_classify(command: &mut Command) -> Result<Outcome, Error> {
+    let line = display(command);
     println!("{line}");
     let mut why = None;
-    let status = watched(command, |line| {
-        why = why.take().or_else(|| line.strip_prefix(NOT_DONE).map(str::to_owned));
+    let status = run_reading_stdout(command, |line| {
+        why = why.take().or_else(|| line.strip_prefix(NOT_DONE_PREFIX).map(str::to_owned));
     })?;
     Ok(match (status.success(), status.code(), why) {
         (true, ..) => Outcome::Passed,
-        (false, Some(NOT_HERE), Some(why)) => Outcome::NotDone("NOT DONE", why),
-        _ => Outcome::Failed(format!("`{line}`: {}", ending(status))),
+        (false, Some(NOT_DONE_CODE), Some(why)) => Outcome::NotDone("NOT DONE", why),
+        _ => Outcome::Failed(format!("`{line}`: {}", describe_exit(status))),
     })
 }
 
@@ -106,26 +106,27 @@ mod tests {
     #[track_caller]
     fn check(options: CrashOptions, expected: &str) {
         let workspace = Workspace::find().unwrap();
-        assert_eq!(shown(&command(&workspace, options)), expected);
+        assert_eq!(display(&command(&workspace, options)), expected);
     }
 
     #[test]
-    fn only_what_was_said_is_handed_over() {
+    fn only_given_options_are_passed_on() {
         let line = "cargo run --quiet -p gristmill-crash -- run --fault";
         check(CrashOptions::default(), &format!("{line} none"));
-        let options = CrashOptions { victim: Victim::Jobs, disk: Disk::Full, rounds: Some(7), seed: Some(9) };
+        let options =
+            CrashOptions { target: CrashTarget::Jobs, disk: Disk::Full, rounds: Some(7), seed: Some(9) };
         check(options, &format!("{line} enospc --rounds 7 --seed 9"));
-        let options = CrashOptions { victim: Victim::Scan, disk: Disk::Sound, ..options };
+        let options = CrashOptions { target: CrashTarget::Scan, disk: Disk::Healthy, ..options };
         check(options, "cargo run --quiet -p gristmill-crash -- scan --rounds 7 --seed 9");
-        let options = CrashOptions { victim: Victim::Import, seed: None, ..options };
+        let options = CrashOptions { target: CrashTarget::Import, seed: None, ..options };
         check(options, "cargo run --quiet -p gristmill-crash -- import --rounds 7");
-        let options = CrashOptions { victim: Victim::Consume, rounds: None, ..options };
+        let options = CrashOptions { target: CrashTarget::Consume, rounds: None, ..options };
         check(options, "cargo run --quiet -p gristmill-crash -- consume");
     }
 
     #[track_caller]
-    fn check_judged(script: &str, expected: &Outcome) {
-        let outcome = judged(Command::new("sh").args(["-c", script])).unwrap();
+    fn check_classified(script: &str, expected: &Outcome) {
+        let outcome = run_and_classify(Command::new("sh").args(["-c", script])).unwrap();
         match (&outcome, expected) {
             (Outcome::Failed(_), Outcome::Failed(_)) => {}
             _ => assert_eq!(&outcome, expected, "{script}"),
@@ -133,15 +134,15 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_not_allowed_here_has_not_failed() {
+    fn unsupported_run_is_not_done_and_not_failed() {
         let failed = Outcome::Failed(String::new());
-        check_judged("echo all is well", &Outcome::Passed);
-        check_judged("echo NOT WELL; exit 1", &failed);
-        check_judged(
+        check_classified("echo ok", &Outcome::Passed);
+        check_classified("echo failed; exit 1", &failed);
+        check_classified(
             "echo NOT DONE: no strace; exit 3",
             &Outcome::NotDone("NOT DONE", "no strace".to_owned()),
         );
-        check_judged("exit 3", &failed);
-        check_judged("echo NOT DONE: no strace; exit 1", &failed);
+        check_classified("exit 3", &failed);
+        check_classified("echo NOT DONE: no strace; exit 1", &failed);
     }
 }

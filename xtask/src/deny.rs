@@ -1,93 +1,95 @@
 //! The two steps of cargo-deny: the rules of `deny.toml`, and known vulnerabilities.
 //!
-//! Owns the reading of what cargo-deny says. The rules need no network. Advisories need their database; the
-//! one excuse for not checking them is that it cannot be reached and no copy of it is here. Every other
-//! trouble fails the step, so that a broken configuration never passes for a missing network.
+//! Owns the interpretation of cargo-deny's output. The rules need no network. Advisories are NOT CHECKED only if their database
+//! is unreachable and no copy of it exists. Every other error fails the step, so that a broken configuration is not mistaken
+//! for a missing network.
 
 use std::process::{Command, Output};
 
-use crate::fault::Fault;
-use crate::needs;
+use crate::error::Error;
 use crate::step::{Outcome, program};
-use crate::workspace::{Workspace, captured, shown};
+use crate::tools;
+use crate::workspace::{Workspace, display, run_captured};
 
-/// Licences, duplicates and sources.
-pub(crate) fn rules(workspace: &Workspace) -> Result<Outcome, Fault> {
+/// Checks licences, duplicates and sources.
+pub(crate) fn rules(workspace: &Workspace) -> Result<Outcome, Error> {
     program(&mut cargo_deny(workspace, &["check", "licenses", "bans", "sources"])?)
 }
 
-/// Known vulnerabilities, unsound and unmaintained crates, yanked versions.
-pub(crate) fn advisories(workspace: &Workspace) -> Result<Outcome, Fault> {
-    let first = reading(&mut cargo_deny(workspace, &["check", "advisories"])?)?;
-    if first != Reading::Unreachable {
-        return Ok(judged(first));
+/// Checks for known vulnerabilities, unsound and unmaintained crates, and yanked versions.
+pub(crate) fn advisories(workspace: &Workspace) -> Result<Outcome, Error> {
+    let first = check_advisories(&mut cargo_deny(workspace, &["check", "advisories"])?)?;
+    if first != AdvisoryCheck::Unreachable {
+        return Ok(outcome(first));
     }
-    println!("the database cannot be reached: trying a copy fetched earlier");
-    match reading(&mut cargo_deny(workspace, &["--offline", "check", "advisories"])?)? {
-        Reading::Clean => Ok(Outcome::PassedBut("on a copy of the database fetched earlier".to_owned())),
-        Reading::NoCopy => Ok(Outcome::NotDone("NOT CHECKED", "database unreachable".to_owned())),
-        other => Ok(judged(other)),
+    println!("the database is unreachable; trying a copy fetched earlier");
+    match check_advisories(&mut cargo_deny(workspace, &["--offline", "check", "advisories"])?)? {
+        AdvisoryCheck::Clean => {
+            Ok(Outcome::PassedBut("on a copy of the database fetched earlier".to_owned()))
+        }
+        AdvisoryCheck::NoCopy => Ok(Outcome::NotDone("NOT CHECKED", "database unreachable".to_owned())),
+        other => Ok(outcome(other)),
     }
 }
 
-fn judged(reading: Reading) -> Outcome {
-    match reading {
-        Reading::Clean => Outcome::Passed,
-        Reading::Findings => Outcome::Failed("see the findings above".to_owned()),
-        Reading::Unreachable | Reading::NoCopy | Reading::Broken => {
-            Outcome::Failed("cargo-deny could not check; its error stands above".to_owned())
+fn outcome(check_advisories: AdvisoryCheck) -> Outcome {
+    match check_advisories {
+        AdvisoryCheck::Clean => Outcome::Passed,
+        AdvisoryCheck::Findings => Outcome::Failed("see the findings above".to_owned()),
+        AdvisoryCheck::Unreachable | AdvisoryCheck::NoCopy | AdvisoryCheck::Broken => {
+            Outcome::Failed("cargo-deny could not check; see its error above".to_owned())
         }
     }
 }
 
-fn cargo_deny(workspace: &Workspace, arguments: &[&str]) -> Result<Command, Fault> {
-    let path = needs::cargo_deny(workspace)
-        .ok_or_else(|| Fault::System("cargo-deny is not there; the step set-up gets it".to_owned()))?;
+fn cargo_deny(workspace: &Workspace, arguments: &[&str]) -> Result<Command, Error> {
+    let path = tools::cargo_deny(workspace)
+        .ok_or_else(|| Error::System("cargo-deny is missing; the step set-up installs it".to_owned()))?;
     Ok(workspace.program(path, arguments))
 }
 
-/// Runs cargo-deny in a language we can read, and passes on what it says.
-fn reading(command: &mut Command) -> Result<Reading, Fault> {
-    println!("{}", shown(command));
+/// Runs cargo-deny with English messages, prints its output, and interprets it.
+fn check_advisories(command: &mut Command) -> Result<AdvisoryCheck, Error> {
+    println!("{}", display(command));
     // git translates its messages, and would ask for a password on the terminal.
     command.envs([("LC_ALL", "C"), ("GIT_TERMINAL_PROMPT", "0"), ("CARGO_TERM_COLOR", "never")]);
-    let Output { status, stdout, stderr } = captured(command)?;
+    let Output { status, stdout, stderr } = run_captured(command)?;
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     eprint!("{stderr}");
     print!("{stdout}");
-    Ok(read(status.success(), &stdout, &stderr))
+    Ok(parse_output(status.success(), &stdout, &stderr))
 }
 
-/// What a run of `cargo deny check advisories` came to.
+/// Result of `cargo deny check advisories`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reading {
+enum AdvisoryCheck {
     Clean,
     Findings,
-    /// The database could not be fetched for want of a network.
+    /// The database could not be fetched, because the network is unreachable.
     Unreachable,
-    /// Offline, and no copy of the database here.
+    /// cargo-deny ran offline, and there is no copy of the database.
     NoCopy,
-    /// Anything else: no git, a bad `deny.toml`, a damaged or stale copy.
+    /// Any other error: no git, a bad `deny.toml`, a damaged or stale copy.
     Broken,
 }
 
-/// Standard output holds the verdict alone, and only when the check came to its end. So it is asked first:
-/// the text of an advisory, which goes to standard error, may quote any message.
-fn read(success: bool, stdout: &str, stderr: &str) -> Reading {
+/// Interprets the output. Standard output is read first: it has only the result, and only if the check was completed, while
+/// advisories on standard error may quote any message.
+fn parse_output(success: bool, stdout: &str, stderr: &str) -> AdvisoryCheck {
     if success {
-        return Reading::Clean;
+        return AdvisoryCheck::Clean;
     }
     if stdout.lines().any(|line| line.trim() == "advisories FAILED") {
-        return Reading::Findings;
+        return AdvisoryCheck::Findings;
     }
     let logged = |text: &str| stderr.lines().any(|line| line.contains("[ERROR]") && line.contains(text));
     let fatal = |start: &str| stderr.lines().any(|line| line.starts_with(start));
     if logged("failed to fetch advisory database") && fatal("fatal: unable to access ") {
-        Reading::Unreachable
+        AdvisoryCheck::Unreachable
     } else if logged("failed to get 'FETCH_HEAD' metadata") && fatal("fatal: cannot change to ") {
-        Reading::NoCopy
+        AdvisoryCheck::NoCopy
     } else {
-        Reading::Broken
+        AdvisoryCheck::Broken
     }
 }
 
@@ -95,7 +97,7 @@ fn read(success: bool, stdout: &str, stderr: &str) -> Reading {
 mod tests {
     use super::*;
 
-    /// Texts that cargo-deny 0.20.2 really wrote to standard error; only paths are changed.
+    /// Output that cargo-deny 0.20.2 wrote to standard error, with changed paths.
     macro_rules! captured {
         ($name:literal) => {
             include_str!(concat!("../captured/", $name, ".txt"))
@@ -103,44 +105,49 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(success: bool, stdout: &str, stderr: &str, expected: Reading) {
-        assert_eq!(read(success, stdout, stderr), expected, "{stdout}{stderr}");
+    fn check(success: bool, stdout: &str, stderr: &str, expected: AdvisoryCheck) {
+        assert_eq!(parse_output(success, stdout, stderr), expected, "{stdout}{stderr}");
     }
 
     #[test]
-    fn a_check_that_came_to_its_end() {
-        check(true, "advisories ok\n", "", Reading::Clean);
-        check(false, "advisories FAILED\n", captured!("finding"), Reading::Findings);
+    fn completed_check_is_clean_or_has_findings() {
+        check(true, "advisories ok\n", "", AdvisoryCheck::Clean);
+        check(false, "advisories FAILED\n", captured!("finding"), AdvisoryCheck::Findings);
     }
 
     #[test]
-    fn a_finding_that_quotes_a_missing_network_is_still_a_finding() {
-        check(false, "advisories FAILED\n", captured!("finding-quoting"), Reading::Findings);
+    fn finding_that_quotes_a_network_error_is_a_finding() {
+        check(false, "advisories FAILED\n", captured!("finding-quoting"), AdvisoryCheck::Findings);
     }
 
     #[test]
-    fn no_network() {
-        check(false, "", captured!("clone-without-network"), Reading::Unreachable);
-        check(false, "", captured!("fetch-without-network"), Reading::Unreachable);
-        check(false, "", captured!("clone-refused"), Reading::Unreachable);
-        check(false, "", captured!("offline-without-copy"), Reading::NoCopy);
+    fn network_errors_make_the_database_unreachable() {
+        check(false, "", captured!("clone-without-network"), AdvisoryCheck::Unreachable);
+        check(false, "", captured!("fetch-without-network"), AdvisoryCheck::Unreachable);
+        check(false, "", captured!("clone-refused"), AdvisoryCheck::Unreachable);
+        check(false, "", captured!("offline-without-copy"), AdvisoryCheck::NoCopy);
     }
 
     #[test]
-    fn other_trouble_is_no_excuse() {
-        check(false, "", captured!("clone-without-git"), Reading::Broken);
-        check(false, "", captured!("clone-of-nothing"), Reading::Broken);
-        check(false, "", captured!("offline-damaged-copy"), Reading::Broken);
-        check(false, "", captured!("offline-stale-copy"), Reading::Broken);
-        check(false, "", captured!("bad-configuration"), Reading::Broken);
-        check(false, "", "", Reading::Broken);
+    fn other_errors_are_broken() {
+        check(false, "", captured!("clone-without-git"), AdvisoryCheck::Broken);
+        check(false, "", captured!("clone-of-nothing"), AdvisoryCheck::Broken);
+        check(false, "", captured!("offline-damaged-copy"), AdvisoryCheck::Broken);
+        check(false, "", captured!("offline-stale-copy"), AdvisoryCheck::Broken);
+        check(false, "", captured!("bad-configuration"), AdvisoryCheck::Broken);
+        check(false, "", "", AdvisoryCheck::Broken);
     }
 
     #[test]
-    fn only_an_unreachable_database_excuses() {
-        assert_eq!(judged(Reading::Clean), Outcome::Passed);
-        for reading in [Reading::Findings, Reading::Unreachable, Reading::NoCopy, Reading::Broken] {
-            assert!(matches!(judged(reading), Outcome::Failed(_)), "{reading:?}");
+    fn only_a_clean_check_passes() {
+        assert_eq!(outcome(AdvisoryCheck::Clean), Outcome::Passed);
+        for result in [
+            AdvisoryCheck::Findings,
+            AdvisoryCheck::Unreachable,
+            AdvisoryCheck::NoCopy,
+            AdvisoryCheck::Broken,
+        ] {
+            assert!(matches!(outcome(result), Outcome::Failed(_)), "{result:?}");
         }
     }
 }

@@ -1,26 +1,26 @@
-//! Fuzzing: what reads strangers' bytes, with bytes that nobody would think of.
+//! Fuzzing of the parsers and of type inference.
 //!
-//! Owns how the targets in `fuzz/` are built and run, and how many executions each gets. What must hold for any bytes
-//! stands in the targets. Without a sanitizer: all of it is safe Rust, so what is looked for are panics and wrong
-//! answers, and a sanitizer would only make that slower.
+//! Owns how the targets in `fuzz/` are built and run, and the number of executions of each. Which rules hold for any input is
+//! defined in the targets. No sanitizer is used: all of it is safe Rust, so the errors to find are panics and wrong results,
+//! and a sanitizer would only be slower.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use crate::args::FuzzOptions;
-use crate::fault::Fault;
-use crate::needs;
+use crate::error::Error;
 use crate::step::{Outcome, Step, run_all};
-use crate::workspace::{Workspace, answers, shown, watched_errors};
+use crate::tools;
+use crate::workspace::{Workspace, display, run_reading_stderr, runs};
 
-/// Executions of all targets together: in the full run 10 million for JSONL, and 10 million for what a broker sends.
-const SHORT: u64 = 800_000;
-const FULL: u64 = 20_000_000;
+/// Executions of all targets together. Of the full run 10 million are for JSONL, and 10 million for a broker's bytes.
+const SHORT_EXECUTIONS: u64 = 800_000;
+const FULL_EXECUTIONS: u64 = 20_000_000;
 
-/// The targets; how many of [`SHARES`] executions are theirs: one of `infer` loads a database and reads it back, and takes
-/// as long as a hundred others; and the longest input. Long ones are slow, and find nothing more: blocks of `cut` have up
-/// to 256 bytes, a thousand brackets with their ends are too deep for `parse`, and 40 tables in each other, with a length
-/// for each, for `tables` and `properties`.
+/// Name of each target, its share of [`TOTAL_SHARES`] executions, and the maximum length of its input. An execution of `infer`
+/// loads a database and reads it back, which takes as long as a hundred others. Longer inputs are slow and find no more:
+/// blocks of `cut` have up to 256 bytes, a thousand nested brackets are too deep for `parse`, and 40 nested tables for
+/// `tables` and `properties`.
 const TARGETS: [(&str, u64, usize); 8] = [
     ("cut", 30, 600),
     ("parse", 68, 2_100),
@@ -31,41 +31,42 @@ const TARGETS: [(&str, u64, usize); 8] = [
     ("tables", 20, 800),
     ("uris", 10, 200),
 ];
-const SHARES: u64 = 200;
+const TOTAL_SHARES: u64 = 200;
 
-/// An execution that takes longer than this, in seconds, hangs; memory is in MiB.
-const LONGEST: u64 = 10;
-const MEMORY: u64 = 1024;
+/// An execution that takes longer counts as a hang.
+const TIMEOUT_SECONDS: u64 = 10;
+const MAX_MEMORY_MIB: u64 = 1024;
 
-/// The command `cargo xtask fuzz`.
+/// Runs `cargo xtask fuzz`.
 pub(crate) fn run(workspace: &Workspace, options: FuzzOptions) -> ExitCode {
-    let get = Step::new("set-up", || needs::set_up_fuzz(workspace));
-    run_all(vec![get, step(workspace, options)], false)
+    let set_up = Step::new("set-up", || tools::set_up_fuzz(workspace));
+    run_all(vec![set_up, step(workspace, options)], false)
 }
 
-/// It as a step of a run.
+/// Fuzzing as a step of a run.
 pub(crate) fn step(workspace: &Workspace, options: FuzzOptions) -> Step<'_> {
     Step::new("fuzz", move || fuzz(workspace, options))
 }
 
-fn fuzz(workspace: &Workspace, options: FuzzOptions) -> Result<Outcome, Fault> {
-    let missing = |why: &str| Ok(Outcome::NotDone("NOT RUN", why.to_owned()));
+fn fuzz(workspace: &Workspace, options: FuzzOptions) -> Result<Outcome, Error> {
+    let not_run = |why: &str| Ok(Outcome::NotDone("NOT RUN", why.to_owned()));
     if !has_nightly(workspace) {
-        return missing("no nightly toolchain (rustup toolchain install nightly)");
+        return not_run("no nightly toolchain (rustup toolchain install nightly)");
     }
-    if needs::cargo_fuzz(workspace).is_none() {
-        return missing("cargo-fuzz is not there, and could not be installed");
+    if tools::cargo_fuzz(workspace).is_none() {
+        return not_run("cargo-fuzz is missing and could not be installed");
     }
-    let executions = options.executions.unwrap_or(if options.short { SHORT } else { FULL });
+    let executions =
+        options.executions.unwrap_or(if options.short { SHORT_EXECUTIONS } else { FULL_EXECUTIONS });
     let mut counts = Vec::new();
-    for (target, share, longest) in TARGETS {
-        let wanted = (executions * share / SHARES).max(1);
-        match judged(target, &mut command(workspace, (target, longest), wanted)?)? {
-            Verdict::Ran(count) if count >= wanted => counts.push((target, count)),
-            Verdict::Ran(count) => {
-                return Ok(Outcome::Failed(format!("{target} ended after {count} of {wanted} executions")));
+    for (target, share, max_len) in TARGETS {
+        let planned = (executions * share / TOTAL_SHARES).max(1);
+        match run_target(target, &mut command(workspace, (target, max_len), planned)?)? {
+            FuzzOutcome::Ran(count) if count >= planned => counts.push((target, count)),
+            FuzzOutcome::Ran(count) => {
+                return Ok(Outcome::Failed(format!("{target} ended after {count} of {planned} executions")));
             }
-            Verdict::Failed(why) => return Ok(Outcome::Failed(why)),
+            FuzzOutcome::Failed(why) => return Ok(Outcome::Failed(why)),
         }
     }
     println!();
@@ -76,69 +77,70 @@ fn fuzz(workspace: &Workspace, options: FuzzOptions) -> Result<Outcome, Fault> {
     Ok(Outcome::Passed)
 }
 
-/// Asking whether a toolchain is there must not install it.
+/// Whether a nightly toolchain is installed. The check must not install it.
 pub(crate) fn has_nightly(workspace: &Workspace) -> bool {
     let mut command = workspace.program("cargo", ["+nightly", "--version"]);
-    answers(command.env("RUSTUP_AUTO_INSTALL", "0"))
+    runs(command.env("RUSTUP_AUTO_INSTALL", "0"))
 }
 
-/// Runs a target so many times. What it finds interesting is kept under the target folder, for the next run to begin
-/// with; an input that fails, under `fuzz/artifacts`.
+/// The command that runs a target. Inputs that reach new code are kept under the target folder for the next run; an input
+/// that fails is kept under `fuzz/artifacts`.
 fn command(
     workspace: &Workspace,
-    (target, longest): (&str, usize),
+    (target, max_len): (&str, usize),
     executions: u64,
-) -> Result<Command, Fault> {
+) -> Result<Command, Error> {
     let build = workspace.target().join("fuzz");
     let corpus = build.join("corpus").join(target);
     std::fs::create_dir_all(&corpus)
-        .map_err(|error| Fault::System(format!("cannot make {}: {error}", corpus.display())))?;
-    let words = ["+nightly", "fuzz", "run", "--fuzz-dir", "fuzz", "--sanitizer", "none", "--target-dir"];
-    let mut command = workspace.program("cargo", words);
+        .map_err(|error| Error::System(format!("cannot create {}: {error}", corpus.display())))?;
+    let args = ["+nightly", "fuzz", "run", "--fuzz-dir", "fuzz", "--sanitizer", "none", "--target-dir"];
+    let mut command = workspace.program("cargo", args);
     command.arg(build).arg(target).arg(corpus).arg(seeds(workspace, target));
     command.args(["--", "-verbosity=0", "-print_final_stats=1"]);
-    command.args([format!("-runs={executions}"), format!("-timeout={LONGEST}")]);
-    command.args([format!("-max_len={longest}"), format!("-rss_limit_mb={MEMORY}")]);
-    command.env("PATH", needs::path_with_tools()?);
+    command.args([format!("-runs={executions}"), format!("-timeout={TIMEOUT_SECONDS}")]);
+    command.args([format!("-max_len={max_len}"), format!("-rss_limit_mb={MAX_MEMORY_MIB}")]);
+    command.env("PATH", tools::path_with_tools()?);
     Ok(command)
 }
 
-/// Inputs to begin with.
+/// Folder of a target's initial inputs.
 fn seeds(workspace: &Workspace, target: &str) -> PathBuf {
     workspace.root().join("fuzz").join("seeds").join(target)
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    /// So many executions, all well.
+enum FuzzOutcome {
+    /// Number of executions, none of which failed.
     Ran(u64),
     Failed(String),
 }
 
-fn judged(target: &str, command: &mut Command) -> Result<Verdict, Fault> {
-    let line = shown(command);
+fn run_target(target: &str, command: &mut Command) -> Result<FuzzOutcome, Error> {
+    let line = display(command);
     println!("{line}");
-    let (mut count, mut kept) = (0, None);
-    let status = watched_errors(command, |line| {
-        // Words that it thinks would do well in a dictionary are many, and of no use to people.
+    let (mut count, mut artifact) = (0, None);
+    let status = run_reading_stderr(command, |line| {
+        // Suggestions for a dictionary are not printed.
         if !line.starts_with(['"', '#']) {
             eprintln!("{line}");
         }
-        count = after(line, "stat::number_of_executed_units:").and_then(|n| n.parse().ok()).unwrap_or(count);
-        kept = kept.take().or_else(|| after(line, "Test unit written to").map(str::to_owned));
+        count =
+            text_after(line, "stat::number_of_executed_units:").and_then(|n| n.parse().ok()).unwrap_or(count);
+        artifact = artifact.take().or_else(|| text_after(line, "Test unit written to").map(str::to_owned));
     })?;
-    Ok(match (status.success(), kept) {
-        (true, None) => Verdict::Ran(count),
-        (_, Some(kept)) => {
-            Verdict::Failed(format!("{target} failed after {count} executions; the input is in {kept}"))
-        }
-        (false, None) => Verdict::Failed(format!("`{line}`")),
+    Ok(match (status.success(), artifact) {
+        (true, None) => FuzzOutcome::Ran(count),
+        (_, Some(artifact)) => FuzzOutcome::Failed(format!(
+            "{target} failed after {count} executions; the input is in {artifact}"
+        )),
+        (false, None) => FuzzOutcome::Failed(format!("`{line}`")),
     })
 }
 
-/// What stands behind these words.
-fn after<'a>(line: &'a str, words: &str) -> Option<&'a str> {
-    line.split_once(words).map(|(_, rest)| rest.trim())
+/// The text that follows `text` in a line.
+fn text_after<'a>(line: &'a str, text: &str) -> Option<&'a str> {
+    line.split_once(text).map(|(_, rest)| rest.trim())
 }
 
 #[cfg(test)]
@@ -146,30 +148,30 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(script: &str, expected: &Verdict) {
-        let verdict = judged("cut", Command::new("sh").args(["-c", script])).unwrap();
-        match (&verdict, expected) {
-            (Verdict::Failed(found), Verdict::Failed(part)) => {
+    fn check(script: &str, expected: &FuzzOutcome) {
+        let outcome = run_target("cut", Command::new("sh").args(["-c", script])).unwrap();
+        match (&outcome, expected) {
+            (FuzzOutcome::Failed(found), FuzzOutcome::Failed(part)) => {
                 assert!(found.contains(part.as_str()), "{found}");
             }
-            _ => assert_eq!(&verdict, expected, "{script}"),
+            _ => assert_eq!(&outcome, expected, "{script}"),
         }
     }
 
     #[test]
-    fn what_libfuzzer_says_is_understood() {
+    fn output_of_libfuzzer_is_parsed() {
         let ran = "echo 'stat::number_of_executed_units: 2000' >&2";
-        check(ran, &Verdict::Ran(2_000));
-        check("true", &Verdict::Ran(0));
-        check(&format!("{ran}; exit 1"), &Verdict::Failed("sh -c".to_owned()));
-        let kept =
+        check(ran, &FuzzOutcome::Ran(2_000));
+        check("true", &FuzzOutcome::Ran(0));
+        check(&format!("{ran}; exit 1"), &FuzzOutcome::Failed("sh -c".to_owned()));
+        let artifact =
             "echo \"artifact_prefix='a/'; Test unit written to fuzz/artifacts/cut/crash-1\" >&2; exit 77";
-        check(kept, &Verdict::Failed("the input is in fuzz/artifacts/cut/crash-1".to_owned()));
+        check(artifact, &FuzzOutcome::Failed("the input is in fuzz/artifacts/cut/crash-1".to_owned()));
     }
 
     #[test]
-    fn each_target_has_its_share_and_its_seeds() {
-        assert_eq!(TARGETS.iter().map(|(_, share, _)| share).sum::<u64>(), SHARES);
+    fn every_target_has_a_share_and_seeds() {
+        assert_eq!(TARGETS.iter().map(|(_, share, _)| share).sum::<u64>(), TOTAL_SHARES);
         let workspace = Workspace::find().unwrap();
         for (target, ..) in TARGETS {
             let seeds = seeds(&workspace, target);

@@ -1,40 +1,39 @@
-//! The house's own chores, run as `cargo xtask`: the whole test run, the concurrency proofs, the crash runs,
-//! fuzzing, the benchmarks.
+//! Development commands, run as `cargo xtask`: tests, model checking, randomised checkers, crash runs, fuzzing, benchmarks.
 //!
-//! `main` owns the translation of a verdict into an exit code. It decides nothing itself, and nothing here is
-//! part of the product: no crate under `crates/` may depend on it.
+//! `main` only translates a result into an exit code. Nothing here is part of the product: no crate under `crates/` may
+//! depend on it.
 
 mod args;
 mod bench;
 mod check;
 mod crash;
 mod deny;
-mod fault;
+mod error;
 mod fuzz;
-mod needs;
-mod proofs;
+mod model_check;
 mod step;
 mod suite;
 mod table;
+mod tools;
 mod workspace;
 
 use std::process::ExitCode;
 
 use args::Command;
-use fault::Fault;
+use error::Error;
 use workspace::Workspace;
 
 fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
-        Err(fault) => {
-            eprintln!("xtask: {fault}");
-            ExitCode::from(fault.exit_code())
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::from(error.exit_code())
         }
     }
 }
 
-fn run() -> Result<ExitCode, Fault> {
+fn run() -> Result<ExitCode, Error> {
     let command = args::parse(std::env::args_os().skip(1))?;
     let workspace = Workspace::find()?;
     match command {
@@ -43,7 +42,7 @@ fn run() -> Result<ExitCode, Fault> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Test(options) => Ok(suite::run(&workspace, options)),
-        Command::Prove(options) => Ok(proofs::run(&workspace, options)),
+        Command::Prove(options) => Ok(model_check::run(&workspace, options)),
         Command::Check(options) => Ok(check::run(&workspace, options)),
         Command::Crash(options) => Ok(crash::run(&workspace, options)),
         Command::Fuzz(options) => Ok(fuzz::run(&workspace, options)),

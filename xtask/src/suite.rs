@@ -1,17 +1,16 @@
-//! The whole test run: which steps, in which order.
+//! The whole test run: its steps and their order.
 //!
-//! Owns the list and the cargo commands in it. Proofs, crash runs, fuzzing, dependencies and set-up have modules of their
-//! own.
+//! Owns the list and its cargo commands. Model checking, crash runs, fuzzing, dependencies and set-up have their own modules.
 
 use std::process::ExitCode;
 
 use crate::args::{FuzzOptions, ProveOptions, TestOptions};
-use crate::fault::Fault;
+use crate::error::Error;
 use crate::step::{Outcome, Step, program, run_all};
 use crate::workspace::Workspace;
-use crate::{crash, deny, fuzz, needs, proofs};
+use crate::{crash, deny, fuzz, model_check, tools};
 
-/// The command `cargo xtask test`.
+/// Runs `cargo xtask test`.
 pub(crate) fn run(workspace: &Workspace, options: TestOptions) -> ExitCode {
     run_all(steps(workspace, options), options.fail_fast)
 }
@@ -28,10 +27,10 @@ fn steps(workspace: &Workspace, options: TestOptions) -> Vec<Step<'_>> {
     if options.fast {
         return everyday;
     }
-    let mut all = vec![Step::new("set-up", || needs::set_up(workspace))];
+    let mut all = vec![Step::new("set-up", || tools::set_up(workspace))];
     all.extend(everyday);
     all.push(Step::new("docs", || docs(workspace)));
-    all.extend(proofs::steps(workspace, ProveOptions::default()));
+    all.extend(model_check::steps(workspace, ProveOptions::default()));
     all.extend(crash::steps(workspace));
     all.push(fuzz::step(workspace, FuzzOptions { short: true, executions: None }));
     all.push(Step::new("dependencies", || deny::rules(workspace)));
@@ -39,19 +38,18 @@ fn steps(workspace: &Workspace, options: TestOptions) -> Vec<Step<'_>> {
     all
 }
 
-fn cargo(workspace: &Workspace, line: &str) -> Result<Outcome, Fault> {
+fn cargo(workspace: &Workspace, line: &str) -> Result<Outcome, Error> {
     program(&mut workspace.cargo(line.split(' ')))
 }
 
-/// Ignored tests run as well: a slow test may be left out by hand, never by the whole run. And one failing
-/// test hides no other.
-fn tests(workspace: &Workspace) -> Result<Outcome, Fault> {
-    // Not nextest, which gives every test a process of its own: tests of one file share a RabbitMQ.
+/// Runs all tests, ignored ones included. A failing test does not stop the others.
+fn tests(workspace: &Workspace) -> Result<Outcome, Error> {
+    // Not with nextest, which runs every test in its own process: the tests of one file share a RabbitMQ.
     let kinds = "--lib --bins --tests --no-fail-fast";
     cargo(workspace, &format!("test --workspace --all-features {kinds} -- --include-ignored"))
 }
 
-fn docs(workspace: &Workspace) -> Result<Outcome, Fault> {
+fn docs(workspace: &Workspace) -> Result<Outcome, Error> {
     let mut command = workspace.cargo(["doc", "--workspace", "--no-deps", "--all-features"]);
     program(command.env("RUSTDOCFLAGS", "-D warnings"))
 }
@@ -68,13 +66,13 @@ mod tests {
     }
 
     #[test]
-    fn the_steps_of_a_run() {
+    fn fast_run_has_only_the_everyday_steps() {
         let everyday = ["format", "lints", "tests", "doc tests"];
-        let proofs = ["docs", "shuttle", "loom", "miri"];
+        let model_checks = ["docs", "shuttle", "loom", "miri"];
         let crashes =
             ["crash jobs", "crash enospc", "crash eio", "crash scan", "crash import", "crash consume"];
         let rest = ["fuzz", "dependencies", "advisories"];
         check(true, &everyday);
-        check(false, &[&["set-up"], &everyday[..], &proofs[..], &crashes[..], &rest[..]].concat());
+        check(false, &[&["set-up"], &everyday[..], &model_checks[..], &crashes[..], &rest[..]].concat());
     }
 }

@@ -1,23 +1,21 @@
-//! The table at the end of a run, and its last line.
-//!
-//! Owns how results look. It decides nothing: exit codes belong to `step`.
+//! Formats the table at the end of a run and its summary.
 
 use std::fmt::Write;
 
-use crate::step::{Done, Outcome};
+use crate::step::{FinishedStep, Outcome};
 
-/// The table, the remarks under it and the summary, ready to print.
-pub(crate) fn drawn(done: &[Done]) -> String {
+/// The table, the notes below it, and the summary.
+pub(crate) fn render(done: &[FinishedStep]) -> String {
     let name_width = widest(done.iter().map(|step| step.name), "step");
-    let verdict_width = widest(done.iter().map(verdict), "result");
-    let mut text = format!("{:name_width$}  {:verdict_width$}  {:>7}\n", "step", "result", "seconds");
+    let status_width = widest(done.iter().map(status), "result");
+    let mut text = format!("{:name_width$}  {:status_width$}  {:>7}\n", "step", "result", "seconds");
     for step in done {
-        let seconds = step.took.as_secs_f64();
+        let seconds = step.duration.as_secs_f64();
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{:name_width$}  {:verdict_width$}  {seconds:>7.1}", step.name, verdict(step));
+        let _ = writeln!(text, "{:name_width$}  {:status_width$}  {seconds:>7.1}", step.name, status(step));
     }
     text.push('\n');
-    for line in done.iter().filter_map(remark) {
+    for line in done.iter().filter_map(note) {
         text.push_str(&line);
         text.push('\n');
     }
@@ -26,29 +24,29 @@ pub(crate) fn drawn(done: &[Done]) -> String {
     text
 }
 
-/// The result of a step in a word or two.
-pub(crate) fn verdict(step: &Done) -> &'static str {
+/// The status of a step, as the table shows it.
+pub(crate) fn status(step: &FinishedStep) -> &'static str {
     match &step.result {
         Ok(Outcome::Passed | Outcome::PassedBut(_)) => "passed",
         Ok(Outcome::Failed(_)) => "FAILED",
-        Ok(Outcome::NotDone(verdict, _)) => verdict,
+        Ok(Outcome::NotDone(status, _)) => status,
         Err(_) => "BROKEN",
     }
 }
 
-fn remark(step: &Done) -> Option<String> {
+fn note(step: &FinishedStep) -> Option<String> {
     let why = match &step.result {
         Ok(Outcome::Passed) => return None,
         Ok(Outcome::PassedBut(why) | Outcome::Failed(why) | Outcome::NotDone(_, why)) => why.clone(),
-        Err(fault) => fault.to_string(),
+        Err(error) => error.to_string(),
     };
-    Some(format!("{}: {}, {why}", step.name, verdict(step)))
+    Some(format!("{}: {}, {why}", step.name, status(step)))
 }
 
-/// Such as `9 passed, 0 failed`; steps that were not done are added when there are any.
-fn summary(done: &[Done]) -> String {
-    let count = |wanted: fn(&Done) -> bool| done.iter().filter(|step| wanted(step)).count();
-    let failed = count(Done::failed);
+/// The summary, such as `9 passed, 0 failed`; steps that were not done are added if there are any.
+fn summary(done: &[FinishedStep]) -> String {
+    let count = |matches: fn(&FinishedStep) -> bool| done.iter().filter(|step| matches(step)).count();
+    let failed = count(FinishedStep::failed);
     let not_done = count(|step| matches!(step.result, Ok(Outcome::NotDone(..))));
     let passed = done.len() - failed - not_done;
     match not_done {
@@ -57,8 +55,8 @@ fn summary(done: &[Done]) -> String {
     }
 }
 
-fn widest<'a>(words: impl Iterator<Item = &'a str>, heading: &str) -> usize {
-    words.map(|word| word.chars().count()).max().unwrap_or(0).max(heading.len())
+fn widest<'a>(texts: impl Iterator<Item = &'a str>, heading: &str) -> usize {
+    texts.map(|text| text.chars().count()).max().unwrap_or(0).max(heading.len())
 }
 
 #[cfg(test)]
@@ -66,19 +64,19 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::fault::Fault;
+    use crate::error::Error;
 
-    fn done(name: &'static str, result: Result<Outcome, Fault>, millis: u64) -> Done {
-        Done { name, result, took: Duration::from_millis(millis) }
+    fn done(name: &'static str, result: Result<Outcome, Error>, millis: u64) -> FinishedStep {
+        FinishedStep { name, result, duration: Duration::from_millis(millis) }
     }
 
     #[test]
-    fn every_kind_of_result() {
+    fn table_shows_every_status_and_its_note() {
         let steps = [
             done("format", Ok(Outcome::Passed), 412),
             done("tests", Ok(Outcome::PassedBut("without nextest".to_owned())), 61_250),
             done("docs", Ok(Outcome::Failed("`cargo doc`".to_owned())), 3_000),
-            done("set-up", Err(Fault::System("cannot start `x`".to_owned())), 0),
+            done("set-up", Err(Error::System("cannot start `x`".to_owned())), 0),
             done("advisories", Ok(Outcome::NotDone("NOT CHECKED", "database unreachable".to_owned())), 90),
         ];
         let expected = "\
@@ -95,11 +93,11 @@ set-up: BROKEN, cannot start `x`
 advisories: NOT CHECKED, database unreachable
 2 passed, 2 failed, 1 not done
 ";
-        assert_eq!(drawn(&steps), expected);
+        assert_eq!(render(&steps), expected);
     }
 
     #[test]
-    fn the_summary_is_short_when_all_was_done() {
+    fn summary_omits_not_done_when_all_was_done() {
         let steps = [done("format", Ok(Outcome::Passed), 0), done("tests", Ok(Outcome::Passed), 0)];
         assert_eq!(summary(&steps), "2 passed, 0 failed");
     }

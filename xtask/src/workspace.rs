@@ -1,14 +1,14 @@
-//! Where the house stands: its root, its target folder, and how cargo is called in it.
+//! The workspace: its root, its target folder, and how cargo and other programs are run in it.
 //!
-//! Owns the paths and the environment of the programs we start. It does not read cargo's configuration
-//! files: every step builds under `CARGO_TARGET_DIR`, else under `target/` of the root, and nowhere else.
+//! Owns the paths and the environment of these programs. It does not read cargo's configuration files: every step builds
+//! under `CARGO_TARGET_DIR`, or under `target/` of the root if that is not set.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 
-use crate::fault::Fault;
+use crate::error::Error;
 
 /// The checkout that `cargo xtask` was called in.
 #[derive(Debug)]
@@ -18,20 +18,20 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    pub(crate) fn find() -> Result<Self, Fault> {
-        // Cargo tells where our manifest is as it starts us. The path we were built with is second best:
-        // checkouts that share a target folder share this program too.
+    pub(crate) fn find() -> Result<Self, Error> {
+        // Cargo sets the manifest's folder when it starts xtask. The folder at build time is only a fallback: checkouts that share
+        // a target folder share this program, too.
         let here =
             std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let here = PathBuf::from(here);
         let root = here.parent().filter(|root| root.join("Cargo.toml").is_file()).ok_or_else(|| {
-            Fault::User(format!("no Cargo.toml above {}; run `cargo xtask` in the checkout", here.display()))
+            Error::User(format!("no Cargo.toml above {}; run `cargo xtask` in the checkout", here.display()))
         })?;
         let target = std::env::var_os("CARGO_TARGET_DIR").filter(|path| !path.is_empty());
         let target = target.map_or_else(|| root.join("target"), PathBuf::from);
-        // Steps run at the root, so a relative folder must be pinned to where the user stands now.
+        // Steps run at the root, so a relative folder is resolved against the current one.
         let target = std::path::absolute(&target).map_err(|error| {
-            Fault::System(format!("cannot make CARGO_TARGET_DIR {} absolute: {error}", target.display()))
+            Error::System(format!("cannot resolve CARGO_TARGET_DIR {}: {error}", target.display()))
         })?;
         Ok(Workspace { root: root.to_path_buf(), target })
     }
@@ -44,12 +44,12 @@ impl Workspace {
         &self.target
     }
 
-    /// A cargo of the same toolchain that built us.
+    /// Cargo of the toolchain that built xtask.
     pub(crate) fn cargo<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         self.program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), arguments)
     }
 
-    /// Any program, at the root of the workspace.
+    /// A program that runs at the root of the workspace.
     pub(crate) fn program<S: AsRef<OsStr>>(
         &self,
         program: impl AsRef<OsStr>,
@@ -61,79 +61,89 @@ impl Workspace {
     }
 }
 
-/// `RUSTFLAGS` of the caller with more behind it: proofs must not lose somebody's linker.
+/// The caller's `RUSTFLAGS` followed by more flags, so that settings such as the linker are kept.
 pub(crate) fn rustflags_with(more: &str) -> String {
-    joined(std::env::var("RUSTFLAGS").ok().as_deref(), more)
+    append_flags(std::env::var("RUSTFLAGS").ok().as_deref(), more)
 }
 
-fn joined(given: Option<&str>, more: &str) -> String {
-    match given {
-        Some(given) if !given.is_empty() => format!("{given} {more}"),
+fn append_flags(flags: Option<&str>, more: &str) -> String {
+    match flags {
+        Some(flags) if !flags.is_empty() => format!("{flags} {more}"),
         _ => more.to_owned(),
     }
 }
 
-/// The command as somebody would type it.
-pub(crate) fn shown(command: &Command) -> String {
+/// The command as it is typed.
+pub(crate) fn display(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
-    let words = std::iter::once(program).chain(command.get_args());
-    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    let args = std::iter::once(program).chain(command.get_args());
+    args.map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs a program to its end, its output going where ours goes.
-pub(crate) fn succeeds(command: &mut Command) -> Result<bool, Fault> {
-    Ok(command.status().map_err(|error| not_started(command, &error))?.success())
+/// Runs a program with inherited output. Returns whether it succeeded.
+pub(crate) fn run_program(command: &mut Command) -> Result<bool, Error> {
+    Ok(command.status().map_err(|error| start_error(command, &error))?.success())
 }
 
-/// Runs a program silently and keeps what it said.
-pub(crate) fn captured(command: &mut Command) -> Result<Output, Fault> {
-    command.stdin(Stdio::null()).output().map_err(|error| not_started(command, &error))
+/// Runs a program and returns its output.
+pub(crate) fn run_captured(command: &mut Command) -> Result<Output, Error> {
+    command.stdin(Stdio::null()).output().map_err(|error| start_error(command, &error))
 }
 
-/// Whether a program is there at all and answers.
-pub(crate) fn answers(command: &mut Command) -> bool {
-    captured(command).is_ok_and(|output| output.status.success())
+/// Whether a program can be started and succeeds.
+pub(crate) fn runs(command: &mut Command) -> bool {
+    run_captured(command).is_ok_and(|output| output.status.success())
 }
 
-/// Runs a program, passing its standard output on line by line and showing each line to `see`.
-pub(crate) fn watched(command: &mut Command, mut see: impl FnMut(&str)) -> Result<ExitStatus, Fault> {
-    let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| not_started(command, &error))?;
+/// Runs a program, prints its standard output, and passes each line to `on_line`.
+pub(crate) fn run_reading_stdout(
+    command: &mut Command,
+    mut on_line: impl FnMut(&str),
+) -> Result<ExitStatus, Error> {
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| start_error(command, &error))?;
     let output = child.stdout.take();
-    each_line(command, output, |line| {
+    for_each_line(command, output, |line| {
         println!("{line}");
-        see(line);
+        on_line(line);
     })?;
-    child.wait().map_err(|error| lost(command, &error))
+    child.wait().map_err(|error| read_error(command, &error))
 }
 
-/// Runs a program, showing each line of its standard error to `see` alone.
-pub(crate) fn watched_errors(command: &mut Command, see: impl FnMut(&str)) -> Result<ExitStatus, Fault> {
-    let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| not_started(command, &error))?;
+/// Runs a program and passes each line of its standard error to `on_line`, without printing it.
+pub(crate) fn run_reading_stderr(
+    command: &mut Command,
+    on_line: impl FnMut(&str),
+) -> Result<ExitStatus, Error> {
+    let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| start_error(command, &error))?;
     let errors = child.stderr.take();
-    each_line(command, errors, see)?;
-    child.wait().map_err(|error| lost(command, &error))
+    for_each_line(command, errors, on_line)?;
+    child.wait().map_err(|error| read_error(command, &error))
 }
 
-fn each_line(command: &Command, from: Option<impl Read>, mut see: impl FnMut(&str)) -> Result<(), Fault> {
-    let from = from.ok_or_else(|| Fault::System("no output to read".to_owned()))?;
+fn for_each_line(
+    command: &Command,
+    from: Option<impl Read>,
+    mut on_line: impl FnMut(&str),
+) -> Result<(), Error> {
+    let from = from.ok_or_else(|| Error::System("no output to read".to_owned()))?;
     for line in BufReader::new(from).split(b'\n') {
-        let line = line.map_err(|error| lost(command, &error))?;
-        see(&String::from_utf8_lossy(&line));
+        let line = line.map_err(|error| read_error(command, &error))?;
+        on_line(&String::from_utf8_lossy(&line));
     }
     Ok(())
 }
 
-/// How a program ended, in words.
-pub(crate) fn ending(status: ExitStatus) -> String {
+/// How a program ended: its exit code or signal.
+pub(crate) fn describe_exit(status: ExitStatus) -> String {
     status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}"))
 }
 
-fn not_started(command: &Command, error: &std::io::Error) -> Fault {
-    Fault::System(format!("cannot start `{}`: {error}", shown(command)))
+fn start_error(command: &Command, error: &std::io::Error) -> Error {
+    Error::System(format!("cannot start `{}`: {error}", display(command)))
 }
 
-fn lost(command: &Command, error: &std::io::Error) -> Fault {
-    Fault::System(format!("lost contact with `{}`: {error}", shown(command)))
+fn read_error(command: &Command, error: &std::io::Error) -> Error {
+    Error::System(format!("cannot read the output of `{}`: {error}", display(command)))
 }
 
 #[cfg(test)]
@@ -141,23 +151,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_of_the_caller_stay_in_front() {
-        assert_eq!(joined(None, "--cfg loom"), "--cfg loom");
-        assert_eq!(joined(Some(""), "--cfg loom"), "--cfg loom");
-        assert_eq!(joined(Some("-Clinker=x"), "--cfg loom"), "-Clinker=x --cfg loom");
+    fn flags_of_the_caller_come_first() {
+        assert_eq!(append_flags(None, "--cfg loom"), "--cfg loom");
+        assert_eq!(append_flags(Some(""), "--cfg loom"), "--cfg loom");
+        assert_eq!(append_flags(Some("-Clinker=x"), "--cfg loom"), "-Clinker=x --cfg loom");
     }
 
     #[test]
-    fn a_command_is_shown_as_typed() {
+    fn command_is_displayed_as_typed() {
         let mut command = Command::new("/somewhere/bin/cargo");
         command.args(["test", "--doc"]);
-        assert_eq!(shown(&command), "cargo test --doc");
+        assert_eq!(display(&command), "cargo test --doc");
     }
 
     #[test]
-    fn a_program_that_is_missing_is_a_fault_of_the_system() {
-        let fault = succeeds(&mut Command::new("no-such-program-anywhere")).unwrap_err();
-        assert_eq!(fault.exit_code(), 2);
-        assert!(fault.to_string().contains("no-such-program-anywhere"), "{fault}");
+    fn missing_program_is_a_system_error() {
+        let error = run_program(&mut Command::new("no-such-program-anywhere")).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("no-such-program-anywhere"), "{error}");
     }
 }

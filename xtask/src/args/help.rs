@@ -1,50 +1,50 @@
-//! The help: a text for each command.
+//! Help texts of the commands.
 
 pub(crate) const HELP: &str = "\
-The house's own chores.
+Development commands of Gristmill.
 
 Usage: cargo xtask COMMAND [OPTIONS]
 
 Commands:
-  test    the whole test run: format, lints, tests, docs, proofs, crashes, dependencies
-  prove   the concurrency proofs of crates/pool
-  check   random operations, compared with a model in memory
-  crash   real workers, scans, imports and consumers, killed at random, on sound and on bad disks
-  fuzz    parsers and inference, fed with any bytes
-  bench   benchmarks against named peers
-  help    this text; `cargo xtask COMMAND --help` for one command
+  test    Run the whole test run: format, lints, tests, docs, model checks, crashes, dependencies
+  prove   Check the concurrency of crates/pool with shuttle, loom and miri
+  check   Compare random operations with a model in memory
+  crash   Kill real workers, scans, imports and consumers at random, on healthy and faulty disks
+  fuzz    Fuzz the parsers and type inference
+  bench   Run benchmarks against named peers
+  help    Print this help; `cargo xtask COMMAND --help` prints that of a command
 
 Examples:
-  cargo xtask test                   everything, as continuous integration runs it
-  cargo xtask test --fast            what to run before each commit
-  cargo xtask prove --full           many more schedules, takes long
-  cargo xtask check import           thousands of random sequences of imports
-  cargo xtask check dedup            thousands of random trees, edits and scans
-  cargo xtask crash jobs             kills workers 50 times and looks at what is left
-  cargo xtask crash scan             kills scans and compares what they come to in the end
-  cargo xtask crash import           kills imports: all of the old or all of the new is there
-  cargo xtask crash consume          kills consumers of RabbitMQ, and RabbitMQ: no message is lost
-  cargo xtask fuzz                   ten million inputs that nobody would think of
-  cargo xtask bench                  the names of the benchmarks
+  cargo xtask test                   Run everything, as continuous integration does
+  cargo xtask test --fast            Run what belongs before each commit
+  cargo xtask prove --full           Check many more schedules; takes long
+  cargo xtask check import           Run thousands of random sequences of imports
+  cargo xtask check dedup            Run thousands of random trees, edits and scans
+  cargo xtask crash jobs             Kill workers 50 times and check the database
+  cargo xtask crash scan             Kill scans and compare the result with an undisturbed one
+  cargo xtask crash import           Kill imports; each table must be the old or the new one
+  cargo xtask crash consume          Kill consumers and RabbitMQ, and check that no message is lost
+  cargo xtask fuzz                   Run 20 million inputs
+  cargo xtask bench                  List the benchmarks
 
-Exit codes: 0 all is well, 1 something for you to put right, 2 the system failed
+Exit codes: 0 success, 1 a failed test or a user error, 2 a system error
 ";
 
 pub(crate) const TEST_HELP: &str = "\
-The whole test run, with a table of the steps at the end.
+Run the whole test run, and print a table of its steps.
 
 Usage: cargo xtask test [--fast] [--fail-fast]
 
 Options:
-  --fast        only format, lints, tests and doc tests
-  --fail-fast   stop at the first step that fails; without it the later steps still run
-  -h, --help    this text
+  --fast        Run only format, lints, tests and doc tests
+  --fail-fast   Stop at the first step that fails, instead of running the later ones
+  -h, --help    Print this help
 
 Steps:
-  set-up        gets what the tests need and is not there: cargo-deny, strace, cargo-fuzz
+  set-up        Install missing tools: cargo-deny, strace, cargo-fuzz, RabbitMQ
   format        cargo fmt --check
   lints         cargo clippy, warnings are errors
-  tests         cargo test, ignored tests as well
+  tests         cargo test, ignored tests included
   doc tests     cargo test --doc
   docs          cargo doc, warnings are errors
   shuttle, loom, miri   as in `cargo xtask prove`
@@ -54,7 +54,7 @@ Steps:
   crash consume   as in `cargo xtask crash consume`, 6 rounds
   fuzz          as in `cargo xtask fuzz --short`
   dependencies  cargo deny: licences, duplicates, sources
-  advisories    cargo deny: known vulnerabilities; NOT CHECKED when their database is out of reach
+  advisories    cargo deny: known vulnerabilities; NOT CHECKED if their database is unreachable
 
 Examples:
   cargo xtask test
@@ -62,19 +62,19 @@ Examples:
 ";
 
 pub(crate) const PROVE_HELP: &str = "\
-The concurrency proofs of crates/pool.
+Check the concurrency of crates/pool.
 
 Usage: cargo xtask prove [--full] [--only NAME]
 
 Options:
-  --full        20000 schedules per shuttle test instead of 200
-  --only NAME   one proof: shuttle, loom or miri
-  -h, --help    this text
+  --full        Run 20000 schedules per shuttle test instead of 200
+  --only NAME   Run one model checker: shuttle, loom or miri
+  -h, --help    Print this help
 
-Proofs:
-  shuttle   the pool's own scenarios under random schedules
-  loom      its smallest building blocks under every schedule
-  miri      its unit tests without undefined behaviour; needs the miri component of a toolchain
+Model checkers:
+  shuttle   Run the pool's scenarios under random schedules
+  loom      Run its smallest building blocks under every schedule
+  miri      Run its unit tests and detect undefined behaviour; needs the component miri
 
 Examples:
   cargo xtask prove
@@ -87,18 +87,18 @@ Run a randomised checker for many rounds. `cargo test` runs a few rounds of each
 Usage: cargo xtask check NAME [--rounds N] [--seed S]
 
 Checkers:
-  import   random sequences of create, append, upsert, replace and resume, with missing keys, values
+  import   Random sequences of create, append, upsert, replace and resume, with missing keys, values
            of changing types and names of changing case, compared with the tables that a model in
            memory expects
-  dedup    random trees, edits, links, roots and disks that come and go, scans that are stopped or
-           killed, compared with a naive walk that compares all bytes. Run by root, it mounts disks
-  runner   tasks of random kinds and priorities in several processes that are killed and stopped,
-           against rules: no task runs beside itself, crashes are starts, nothing is lost
+  dedup    Random trees, edits, links, roots and disks that come and go, scans that are stopped or
+           killed, compared with a naive walk that compares all bytes. As root, it mounts disks
+  runner   Tasks of random kinds and priorities in several processes that are killed and stopped,
+           checked against rules: no task runs twice at a time, a crash is a start, no task is lost
 
 Options:
-  --rounds N   number of rounds, instead of the checker's own
-  --seed S     seed of the first round; a later round has the next one. Random without it
-  -h, --help   this text
+  --rounds N   Number of rounds; default: 5000 for import, 3000 for dedup, 150 for runner
+  --seed S     Seed of the first round; each later round has the next one; default: random
+  -h, --help   Print this help
 
 A round that fails prints its seed and its operations, reduced as far as the failure remains. Repeat
 it with --rounds 1 --seed S.
@@ -111,26 +111,26 @@ Examples:
 ";
 
 pub(crate) const CRASH_HELP: &str = "\
-Real processes, killed with kill -9 at random moments, and a look at what is left.
+Kill real processes with SIGKILL at random moments, and check what is left.
 
-jobs: workers on one database are killed, or stopped until their leases have run out. Afterwards:
-every acknowledged task has come to its end, with one effect per key, nothing was finished twice or
-by somebody who had lost it, the database is sound, and the tasks of the dead were taken over within
-two lease lengths.
+jobs: Kill workers on one database, or suspend them until their leases have expired. Afterwards
+every acknowledged task is finished, with one effect per key; no task was finished twice or by a
+worker that had lost it; the database is sound; and tasks of dead workers were claimed within two
+lease lengths.
 
-scan: scans of made-up trees, first ones and ones after changes, are killed up to four times each
-and gone on with. Afterwards: the catalog is that of a scan which nobody disturbed, row for row, and
-nothing that was committed before a kill was walked or read again.
+scan: Kill scans of generated trees, first scans and later ones, up to four times each, and resume
+them. Afterwards the catalog equals that of an undisturbed scan, row for row, and nothing that was
+committed before a kill was walked or read again.
 
-import: imports into new databases and into ones that are there are killed, interrupted, cut short
-by failing calls and full disks, run into each other, and gone on with. Afterwards, at any moment:
-each table is the old one or the new one, row for row, `_imports` says which, and no file is loaded
-twice; a new database is complete or not there; nothing else is left.
+import: Kill and interrupt imports into new and existing databases, let calls fail and disks fill
+up, run imports concurrently, and resume them. At any moment each table is the old or the new one,
+row for row, `_imports` names which, and no file is loaded twice; a new database is complete or does
+not exist; no other file is left.
 
-consume: consumers of RabbitMQ's queues (into tables, as tasks, by commands), several at once, are
-killed or told to end while messages come, and now and then the broker is killed. Afterwards: every
-message that the broker had confirmed is done, or, if it is a bad one, a dead letter that says why;
-nothing was done that nobody had sent, nothing more often than can be helped, and nothing is left.
+consume: Kill or stop consumers of RabbitMQ's queues (into tables, as tasks, by commands), several
+at a time, while messages arrive, and sometimes kill the broker. Afterwards every message that the
+broker confirmed was handled or, if it is a bad one, is a dead letter with the reason; no message
+was handled that was not sent, none was repeated more often than necessary, and none is left.
 
 Usage: cargo xtask crash jobs [--rounds N] [--seed S] [--fault NAME]
        cargo xtask crash scan [--rounds N] [--seed S]
@@ -138,16 +138,16 @@ Usage: cargo xtask crash jobs [--rounds N] [--seed S] [--fault NAME]
        cargo xtask crash consume [--rounds N] [--seed S]
 
 Options:
-  --rounds N     how often somebody is killed or stopped, or the disk is filled; 50 without it
-  --seed S       the choices of an earlier run again, as it printed them; moments still vary
-  --fault NAME   jobs: what is wrong with the disk:
-                   none     nothing, the default
-                   enospc   it is full now and then: a small tmpfs; needs the right to mount one
-                   eio      reads, writes and syncs fail now and then; needs strace
-  -h, --help     this text
+  --rounds N     Number of kills, stops or disk faults; default: 50
+  --seed S       Repeat the choices of an earlier run, which printed its seed; times still vary
+  --fault NAME   Fault of the disk, for jobs only; default: none
+                   none     a healthy disk
+                   enospc   full at times: a small tmpfs; needs the right to mount one
+                   eio      reads, writes and syncs fail at times; needs strace
+  -h, --help     Print this help
 
-Where the machine does not allow a fault, the run is NOT DONE and says why. Files of a run in which
-something was found are kept, and their folder is named. RabbitMQ is got if it is not there.
+If the machine does not support a fault, the run is NOT DONE, with the reason. The files of a run
+that fails are kept, and their folder is printed. RabbitMQ is downloaded if it is missing.
 
 Examples:
   cargo xtask crash jobs
@@ -160,43 +160,43 @@ Examples:
 ";
 
 pub(crate) const FUZZ_HELP: &str = "\
-What reads strangers' bytes, fed with bytes that nobody would think of, by cargo-fuzz (libFuzzer).
+Fuzz the parsers and type inference with cargo-fuzz (libFuzzer).
 
 Usage: cargo xtask fuzz [--short | --executions N]
 
 Options:
-  --short          800000 executions of all targets together, a minute, instead of 20 million
-  --executions N   so many
-  -h, --help       this text
+  --short          Run 800000 executions of all targets together, about a minute
+  --executions N   Run N executions of all targets together; default: 20 million
+  -h, --help       Print this help
 
 Targets:
-  cut         files cut into blocks: no byte is lost, a line that is too long costs only itself
-  parse       lines into rows: no panic, and serde_json reads the same
-  infer       rows into tables: each value comes out of the database as it went in
-  frames      a broker's frames: read the same in any pieces; a handshake ends
-  methods     a broker's methods: read or refused
-  properties  properties of messages: written as they came, also through JSON
-  tables      tables of headers: written as they came, type by type, also through JSON
-  uris        a broker's addresses: read or refused, and no password is repeated
+  cut         files cut into blocks: no byte is lost; a line that is too long affects no other
+  parse       lines into rows: no panic, and the same values as serde_json
+  infer       rows into tables: each value is read from the database as it was written
+  frames      a broker's frames: the result does not depend on the pieces; a handshake ends
+  methods     a broker's methods: parsed or refused
+  properties  properties of messages: encoded as they were decoded, also through JSON
+  tables      header tables: encoded as they were decoded, type by type, also through JSON
+  uris        a broker's URIs: parsed or refused, and no error contains a password
 
 Of 20 million executions the first three have 3, 6.8 and 0.2 million, the others 4, 1, 2, 2
 and 1 million.
 
-An input that fails is kept under fuzz/artifacts, and its path is told. Needs a nightly toolchain;
-where there is none, the run is NOT RUN. cargo-fuzz is installed if it is not there.
+An input that fails is kept under fuzz/artifacts, and its path is printed. Fuzzing needs a nightly
+toolchain; without one it is NOT RUN. cargo-fuzz is installed if it is missing.
 
 Examples:
   cargo xtask fuzz
   cargo xtask fuzz --executions 100000000
-  cargo +nightly fuzz run parse fuzz/artifacts/parse/crash-…      one input again
+  cargo +nightly fuzz run parse fuzz/artifacts/parse/crash-…      repeat one input
 ";
 
 pub(crate) const BENCH_HELP: &str = "\
-Benchmarks against named peers, in a release build.
+Run a benchmark against named peers, in a release build.
 
 Usage: cargo xtask bench [NAME [ARGS...]]
 
-Without NAME it lists the names. ARGS go to the benchmark as they are.
+Without NAME the benchmarks are listed. ARGS are passed to the benchmark.
 
 Examples:
   cargo xtask bench
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_fits_a_terminal() {
+    fn help_is_at_most_100_columns_wide() {
         for line in [HELP, TEST_HELP, PROVE_HELP, CHECK_HELP, CRASH_HELP, FUZZ_HELP, BENCH_HELP]
             .iter()
             .flat_map(|text| text.lines())
