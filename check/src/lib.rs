@@ -1,20 +1,20 @@
 //! Support for randomised checkers: tests that compare random operations with a model in memory.
 //!
-//! Owns the loop over seeds, the random choices and the reduction of a failing case. It knows nothing of what is checked.
+//! Owns the loop over seeds, the random choices and the reduction of a failing case, but not what is checked.
 //! A checker is an integration test that calls [`run`]. `cargo test` runs a few rounds with fixed seeds; `cargo xtask
 //! check NAME` sets the number of rounds and the first seed through the environment.
 
 use std::ops::Range;
 
-/// The number of rounds, as `cargo xtask check` sets it in the environment.
+/// Environment variable with the number of rounds, which `cargo xtask check` sets.
 pub const ROUNDS_VARIABLE: &str = "GRISTMILL_CHECK_ROUNDS";
-/// The seed of the first round; each later round has the next one.
+/// Environment variable with the seed of the first round; each later round has the next one.
 pub const SEED_VARIABLE: &str = "GRISTMILL_CHECK_SEED";
 
 /// Runs `round` with one seed after the other, and panics at the first error.
 ///
-/// `name` is the checker's name in `cargo xtask check`; `rounds` is the number of rounds when the environment names none.
-/// The error of a round says what was done and what differs; the seed and the command that repeats it are added here.
+/// `name` is the checker's name in `cargo xtask check`; `rounds` is the number of rounds if the environment sets none. The
+/// error of a round describes its operations and the difference; the seed and the command that repeats it are added here.
 ///
 /// # Panics
 ///
@@ -43,19 +43,19 @@ fn variable(name: &str) -> Option<u64> {
     }
 }
 
-/// Random choices that follow from a seed (SplitMix64), the same with every version of every library.
+/// A random number generator with a seed (SplitMix64), which does not depend on the version of a library.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Choices that follow from this seed.
+    /// Creates a generator whose numbers follow from `seed`.
     pub fn new(seed: u64) -> Self {
-        // Neighbouring seeds would give sequences that are shifted by one.
+        // Mixed, because consecutive seeds would give sequences that are shifted by one.
         let mut mixed = Rng(seed);
         Rng(mixed.number())
     }
 
-    /// Any number.
+    /// Returns a random 64-bit number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -63,30 +63,30 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number in a range that is not empty.
+    /// Returns a number in `range`, which must not be empty.
     pub fn within(&mut self, range: Range<usize>) -> usize {
         let count = (range.end - range.start) as u64;
         range.start + usize::try_from(self.number() % count).unwrap_or(0)
     }
 
-    /// True in `percent` of 100 cases.
+    /// Returns true with a probability of `percent` out of 100.
     pub fn percent(&mut self, percent: usize) -> bool {
         self.within(0..100) < percent
     }
 
-    /// One of several items.
+    /// Returns one of the items.
     ///
     /// # Panics
     ///
-    /// When there are none.
+    /// When there are no items.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.within(0..items.len())]
     }
 }
 
-/// Removes items while `fails` stays true of the rest, and returns what cannot be reduced further.
+/// Removes items while `fails` is true of the rest, and returns those that cannot be reduced further.
 ///
-/// Tries runs of items first, from half of them down to single ones. `fails` must be true of all items together.
+/// Removes runs of items, first of half of them, finally of single ones. `fails` must be true of all items together.
 pub fn reduce<T: Clone>(items: &[T], mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let mut kept = items.to_vec();
     let mut length = kept.len().div_ceil(2);
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn same_seed_makes_the_same_choices() {
+    fn same_seed_gives_the_same_numbers() {
         let draw = |seed| {
             let mut rng = Rng::new(seed);
             std::array::from_fn::<usize, 8, _>(|_| rng.within(10..20))
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn reduce_keeps_only_what_the_failure_needs() {
+    fn reduce_keeps_only_items_that_the_failure_needs() {
         let all: Vec<u32> = (0..50).collect();
         let reduced = reduce(&all, |items| items.contains(&3) && items.contains(&41));
         assert_eq!(reduced, [3, 41]);
@@ -130,8 +130,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "cargo xtask check letters --rounds 1 --seed 3")]
+    #[should_panic(expected = "cargo xtask check example --rounds 1 --seed 3")]
     fn failing_round_names_its_seed() {
-        run("letters", 10, |seed| if seed == 3 { Err("difference".to_owned()) } else { Ok(()) });
+        run("example", 10, |seed| if seed == 3 { Err("difference".to_owned()) } else { Ok(()) });
     }
 }

@@ -1,4 +1,4 @@
-//! Frames of a broker: any bytes, in any pieces, and no panic; what is read does not depend on the pieces.
+//! Frames of a broker: no bytes cause a panic, and the result does not depend on the pieces in which they arrive.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Inference: rows of all kinds of values are loaded, in many small blocks, and each value comes out of the database as it
-//! went in, whatever the type is that its column got.
+//! Type inference: rows with values of all types are loaded in many small blocks, and each value is read from the database
+//! as it was written, whatever type its column has.
 
 #![no_main]
 
@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 use gristmill_fuzz::{is_halfway, row};
-use gristmill_jsonl::import::control::Control;
-use gristmill_jsonl::import::import;
-use gristmill_jsonl::import::options::{Options, Target};
 use gristmill_jsonl::__fuzz::{Member, Value};
+use gristmill_jsonl::import::control::ImportHandle;
+use gristmill_jsonl::import::import;
+use gristmill_jsonl::import::options::{ImportOptions, Target};
 use libfuzzer_sys::fuzz_target;
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 use tempfile::TempDir;
 
-/// In memory where there is such a place: it is written anew each time.
-static PLACE: LazyLock<TempDir> = LazyLock::new(|| {
+/// In memory if possible, because the files are written anew for each input.
+static TEMP_FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
     let builder = || tempfile::Builder::new().prefix("gristmill-fuzz-").to_owned();
     let shared = Path::new("/dev/shm");
     builder().tempdir_in(shared).or_else(|_| builder().tempdir()).expect("a folder")
@@ -27,23 +27,24 @@ static PLACE: LazyLock<TempDir> = LazyLock::new(|| {
 const KEYS: [&str; 8] = ["_key", "id", "a", "A", "b", "a_b", "größe", "quo\\\"te"];
 
 fuzz_target!(|data: &[u8]| {
-    let [block, flatten, recipe @ ..] = data else { return };
-    let lines = Baker { recipe, text: String::new() }.bake();
+    let [block, flatten, input @ ..] = data else { return };
+    let lines = LineGenerator { input, text: String::new() }.generate();
     let (flatten, exact_numbers) = (usize::from(flatten % 3), flatten & 128 == 0);
     let expected: Vec<Option<Vec<Member>>> =
         lines.lines().filter(|line| !line.is_empty()).map(|line| row(line, flatten)).collect();
-    let (file, database): (PathBuf, PathBuf) = (PLACE.path().join("t.jsonl"), PLACE.path().join("t.db"));
+    let (file, database): (PathBuf, PathBuf) =
+        (TEMP_FOLDER.path().join("t.jsonl"), TEMP_FOLDER.path().join("t.db"));
     let _ = std::fs::remove_file(&database);
     std::fs::write(&file, &lines).expect("a file");
     let block = usize::from(*block) * 8 + 1;
-    let options = Options { workers: 1, block, flatten, exact_numbers, ..Options::default() };
+    let options = ImportOptions { workers: 1, block, flatten, exact_numbers, ..ImportOptions::default() };
     let target = Target::Database(database.clone());
     let summary =
-        import(&[file], &target, &options, &Arc::new(Control::default())).expect("it can be loaded");
+        import(&[file], &target, &options, &Arc::new(ImportHandle::default())).expect("the import succeeds");
     let good: Vec<&Vec<Member>> = expected.iter().flatten().collect();
     assert_eq!(summary.rejected, (expected.len() - good.len()) as u64, "{:?}", summary.examples);
 
-    // Columns come in the order in which their keys were first seen.
+    // Columns are in the order in which their keys first occur.
     let mut columns: Vec<&Vec<String>> = Vec::new();
     for (path, _) in good.iter().copied().flatten() {
         if !columns.contains(&path) {
@@ -66,15 +67,15 @@ fuzz_target!(|data: &[u8]| {
             let kind = &summary.files[0].columns[index];
             assert!(
                 is_same(value, found, &kind.1, (&lines, exact_numbers)),
-                "{value:?} came out as {found:?} of {kind:?}: {lines}"
+                "{value:?} is stored as {found:?} of {kind:?}: {lines}"
             );
         }
     }
     assert!(rows.next().expect("the end").is_none(), "a row too many: {lines}");
 });
 
-/// Whether what came out is what went in, as a column of this type says it. `lines`: how it was written. Unless numbers are
-/// to be exact, doubles are rounded.
+/// Whether `found` is `value` as a column of type `kind` stores it. `lines`: the input. Unless `is_exact`, doubles are
+/// rounded.
 fn is_same(value: &Value, found: ValueRef<'_>, kind: &str, (lines, is_exact): (&str, bool)) -> bool {
     let in_text = kind == "TEXT";
     match (value, found) {
@@ -83,12 +84,12 @@ fn is_same(value: &Value, found: ValueRef<'_>, kind: &str, (lines, is_exact): (&
             in_text && value.as_bytes() == found
         }
         (Value::Bool(value), ValueRef::Text(found)) => in_text && found == value.to_string().as_bytes(),
-        // In a column of text a number is what was written.
+        // A text column stores a number as it was written.
         (Value::Int(value), ValueRef::Text(found)) => {
-            in_text && written(found, lines).is_some_and(|found| found.parse() == Ok(*value))
+            in_text && text_in_lines(found, lines).is_some_and(|found| found.parse() == Ok(*value))
         }
         (Value::Real(value), ValueRef::Text(found)) => {
-            in_text && written(found, lines).is_some_and(|found| found.parse() == Ok(*value))
+            in_text && text_in_lines(found, lines).is_some_and(|found| found.parse() == Ok(*value))
         }
         (Value::Bool(value), ValueRef::Integer(found)) => {
             matches!(kind, "BOOLEAN" | "INTEGER" | "NUMERIC") && found == i64::from(*value)
@@ -101,7 +102,7 @@ fn is_same(value: &Value, found: ValueRef<'_>, kind: &str, (lines, is_exact): (&
         (Value::Decimal(raw), ValueRef::Real(found)) => {
             matches!(kind, "REAL" | "NUMERIC") && raw.parse() == Ok(found) && (!is_exact || is_halfway(raw))
         }
-        // SQLite has no zero below zero, and keeps a whole number as one where it may.
+        // SQLite has no negative zero, and stores a whole number as an integer if the column allows it.
         (Value::Real(value), ValueRef::Real(found)) => matches!(kind, "REAL" | "NUMERIC") && *value == found,
         (Value::Real(value), ValueRef::Integer(found)) => {
             kind == "NUMERIC" && value.fract() == 0.0 && *value as i128 == i128::from(found)
@@ -110,21 +111,21 @@ fn is_same(value: &Value, found: ValueRef<'_>, kind: &str, (lines, is_exact): (&
     }
 }
 
-/// A text that stands somewhere in the lines.
-fn written<'a>(found: &'a [u8], lines: &str) -> Option<&'a str> {
+/// The text, if it occurs in the lines.
+fn text_in_lines<'a>(found: &'a [u8], lines: &str) -> Option<&'a str> {
     str::from_utf8(found).ok().filter(|found| lines.contains(found))
 }
 
-/// Makes lines of any bytes.
-struct Baker<'a> {
-    recipe: &'a [u8],
+/// Generates lines of JSON from arbitrary bytes.
+struct LineGenerator<'a> {
+    input: &'a [u8],
     text: String,
 }
 
-impl Baker<'_> {
-    fn bake(mut self) -> String {
+impl LineGenerator<'_> {
+    fn generate(mut self) -> String {
         while let Some(members) = self.byte() {
-            // An empty or a bad line now and then.
+            // Sometimes an empty or an invalid line.
             match members {
                 250 => self.text.push('\n'),
                 251 => self.text.push_str("{\"cut\":\n"),
@@ -138,8 +139,8 @@ impl Baker<'_> {
     }
 
     fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.recipe.split_first()?;
-        self.recipe = rest;
+        let (first, rest) = self.input.split_first()?;
+        self.input = rest;
         Some(*first)
     }
 

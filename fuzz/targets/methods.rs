@@ -1,4 +1,4 @@
-//! Methods of a broker: any payload is read or refused, and what both sides can say is written as it was read.
+//! Methods of a broker: any payload is parsed or refused, and methods that clients send too are encoded as decoded.
 
 #![no_main]
 

@@ -1,19 +1,19 @@
-//! Parsing: any bytes, and no panic; and a line is a row when serde_json takes it for an object, with the same values.
+//! Parsing: no bytes cause a panic, and a line is a row if serde_json parses it as an object, with the same values.
 //!
-//! Where the two differ on purpose: of keys that are there twice we take none, we read a thousand levels deep, and what
-//! stays JSON is not looked into for halves of surrogate pairs.
+//! Intended differences: an object with a duplicate key is rejected, a thousand levels of nesting are accepted, and values
+//! that stay JSON are not checked for lone surrogates.
 
 #![no_main]
 
 use std::collections::BTreeMap;
 
 use gristmill_fuzz::{depth, is_halfway, row};
-use gristmill_jsonl::Reason;
 use gristmill_jsonl::__fuzz::{Member, Value, parse};
+use gristmill_jsonl::ParseErrorKind;
 use libfuzzer_sys::fuzz_target;
 
-/// Near the limit each of the two counts in its own way.
-const DEEP: usize = 990;
+/// Depth above which a line may be rejected, because the two parsers count levels differently.
+const DEPTH_MARGIN: usize = 990;
 
 fuzz_target!(|data: &[u8]| {
     let [form, bytes @ ..] = data else { return };
@@ -21,9 +21,9 @@ fuzz_target!(|data: &[u8]| {
     let parsed = parse(bytes, flatten, &[]);
     let rows: BTreeMap<usize, &Vec<Member>> =
         parsed.rows.iter().map(|(number, row)| (*number, row)).collect();
-    let bad: BTreeMap<usize, (usize, &Reason)> =
+    let bad: BTreeMap<usize, (usize, &ParseErrorKind)> =
         parsed.bad.iter().map(|(number, at, reason)| (*number, (*at, reason))).collect();
-    assert_eq!(rows.len() + bad.len() + parsed.blank, parsed.lines, "each line is one thing");
+    assert_eq!(rows.len() + bad.len() + parsed.blank, parsed.lines, "each line is a row, an error or blank");
 
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let lines = text.split_inclusive(|byte| *byte == b'\n');
@@ -31,14 +31,14 @@ fuzz_target!(|data: &[u8]| {
     for (number, line) in lines.enumerate() {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let told = bad.get(&number);
-        assert!(told.is_none_or(|(at, _)| *at <= line.len()), "a place behind the line");
+        let error = bad.get(&number);
+        assert!(error.is_none_or(|(at, _)| *at <= line.len()), "a position after the end of the line");
         let Ok(line) = str::from_utf8(line) else {
-            assert!(matches!(told, Some((_, Reason::NotUtf8))), "bytes that are no text: {told:?}");
+            assert!(matches!(error, Some((_, ParseErrorKind::NotUtf8))), "invalid UTF-8: {error:?}");
             continue;
         };
         if line.bytes().all(|byte| matches!(byte, b' ' | b'\t' | b'\r')) {
-            assert!(told.is_none() && !rows.contains_key(&number), "a blank line");
+            assert!(error.is_none() && !rows.contains_key(&number), "a blank line");
             continue;
         }
         match (row(line, flatten), rows.get(&number)) {
@@ -46,12 +46,12 @@ fuzz_target!(|data: &[u8]| {
             (Some(expected), Some(found)) => {
                 assert!(same(&expected, found), "{expected:?} is read as {found:?}")
             }
-            (Some(_), None) if depth(line) > DEEP => {}
-            (expected, found) => panic!("{line:?}: serde_json {expected:?}, we {found:?} {told:?}"),
+            (Some(_), None) if depth(line) > DEPTH_MARGIN => {}
+            (expected, found) => panic!("{line:?}: serde_json {expected:?}, parser {found:?} {error:?}"),
         }
     }
 
-    // Leaving languages out makes no good line a bad one.
+    // A selection of languages makes no valid line invalid.
     if form & 4 != 0 {
         let localised = parse(bytes, flatten, &["en", "de"]);
         assert_eq!((localised.lines, localised.blank), (parsed.lines, parsed.blank));
@@ -60,7 +60,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The same to the bit: no zero is another.
+/// Whether two rows are equal; doubles are compared bit by bit, so 0.0 and -0.0 differ.
 fn same(expected: &[Member], found: &[Member]) -> bool {
     let is = |(a, b): (&Member, &Member)| match (&a.1, &b.1) {
         (Value::Real(x), Value::Real(y)) => a.0 == b.0 && x.to_bits() == y.to_bits(),

@@ -1,4 +1,4 @@
-//! Headers of messages: properties that can be read are written as they came, and survive as JSON.
+//! Properties of messages: those that can be decoded are encoded to the same bytes, also through JSON.
 
 #![no_main]
 

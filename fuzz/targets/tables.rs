@@ -1,4 +1,4 @@
-//! Tables of headers: what can be read is written as it came, type by type, and survives as JSON.
+//! Header tables: those that can be decoded are encoded to the same bytes, type by type, also through JSON.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Addresses of brokers: any text is read or refused, what is shown leads to the same place, and no error repeats a password.
+//! URIs of brokers: any text is parsed or refused, the displayed form parses to the same address, and no error contains a
+//! password.
 
 #![no_main]
 
