@@ -1,6 +1,7 @@
 //! A RabbitMQ broker, from its start to the deletion of its folder.
 //!
-//! Owns the order in which processes are started, retried and ended. Command lines are in `command`, processes in `process`.
+//! Owns the order in which processes are started, retried and ended. Command lines are in `command`, processes in
+//! `process`.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -26,8 +27,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum number of starts, each with other ports.
 const MAX_ATTEMPTS: usize = 5;
 
-/// Last line that a node prints when it starts, whatever its log level is. Its queues are recovered and its listeners open
-/// by then.
+/// Last line that a node prints when it starts, whatever its log level is. Its queues are recovered and its listeners
+/// open by then.
 const STARTED_LINE: &str = "Starting broker... completed";
 
 /// Reason of a failed start. Epmd exits by itself only if its port is in use.
@@ -35,8 +36,8 @@ const EPMD_EXITED: &str = "epmd exited, because its port is in use";
 
 /// A RabbitMQ broker on 127.0.0.1 with its own folder, ports, user and password.
 ///
-/// Dropping it kills it and deletes the folder. If it is not dropped (a static of a test, a killed process), both happen when
-/// this process ends.
+/// Dropping it kills it and deletes the folder. If it is not dropped (a static of a test, a killed process), both
+/// happen when this process ends.
 #[derive(Debug)]
 pub struct Broker {
     commands: Commands,
@@ -125,7 +126,8 @@ impl Broker {
         self.ports.tls_address()
     }
 
-    /// URL of the management API with user and password, if the plugin is enabled: `http://user:password@127.0.0.1:port`.
+    /// URL of the management API with user and password, if the plugin is enabled:
+    /// `http://user:password@127.0.0.1:port`.
     pub fn management_url(&self) -> Option<String> {
         let Login { user, password } = &self.login;
         self.management_address().map(|address| format!("http://{user}:{password}@{address}"))
@@ -161,7 +163,8 @@ impl Broker {
         speaks_amqp(self.address()).is_ok()
     }
 
-    /// Kills the broker with SIGKILL and waits until it has ended. What it has written is kept, because the system continues to run.
+    /// Kills the broker with SIGKILL and waits until it has ended. What it has written is kept, because the system
+    /// continues to run.
     pub fn kill(&mut self) {
         if let Some(node) = self.node.take() {
             node.signal(Signal::KILL);
@@ -181,8 +184,8 @@ impl Broker {
         }
     }
 
-    /// Starts the broker again with its ports and data; one that still runs is stopped first. Returns when its queues are
-    /// recovered and it accepts connections.
+    /// Starts the broker again with its ports and data; one that still runs is stopped first. Returns when its queues
+    /// are recovered and it accepts connections.
     pub fn restart(&mut self) -> Result<(), Error> {
         self.stop();
         self.start_node()
@@ -202,7 +205,8 @@ impl Broker {
         }
     }
 
-    /// Runs `rabbitmqctl -q` with these arguments and returns its output. Takes about a second, because it starts an Erlang VM.
+    /// Runs `rabbitmqctl -q` with these arguments and returns its output. Takes about a second, because it starts an
+    /// Erlang VM.
     pub fn ctl<W: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = W>) -> Result<String, Error> {
         self.commands.ctl(args)
     }

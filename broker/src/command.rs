@@ -1,6 +1,7 @@
 //! The command lines and the environment of a broker's programs.
 //!
-//! Owns what RabbitMQ's scripts do otherwise: the calls of the node, epmd and `rabbitmqctl`. It does not wait for a node.
+//! Owns what RabbitMQ's scripts do otherwise: the calls of the node, epmd and `rabbitmqctl`. It does not wait for a
+//! node.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -12,8 +13,8 @@ use crate::installation::{Installation, joined};
 use crate::ports::Ports;
 use crate::process::Process;
 
-/// Arguments of the Erlang VM as in RabbitMQ's script, except that its threads are not bound to processors: several brokers
-/// and the tests share these, and bound threads would wait for each other.
+/// Arguments of the Erlang VM as in RabbitMQ's script, except that its threads are not bound to processors: several
+/// brokers and the tests share these, and bound threads would wait for each other.
 const MACHINE: &str = "+W w +MBas ageffcbf +MHas ageffcbf +MBlmbcs 512 +MHlmbcs 512 +MMmcs 30 \
      +P 1048576 +t 5000000 +zdbbl 128000 +sbwt none +sbwtdcpu none +sbwtdio none +B i";
 
@@ -26,7 +27,6 @@ const CTL: &str =
 /// Restricts connections between Erlang nodes to this machine.
 const LOCAL: &str = "-kernel inet_dist_use_interface {127,0,0,1}";
 
-/// Starts the programs of one broker.
 #[derive(Debug)]
 pub(crate) struct Commands {
     installation: Installation,
@@ -73,7 +73,6 @@ impl Commands {
         Process::start(self.installation.epmd(), &self.environment, &args)
     }
 
-    /// Starts the RabbitMQ node.
     pub(crate) fn node(&self) -> Result<Process, Error> {
         let args: Vec<OsString> = [BOOT, MACHINE, LOCAL]
             .iter()

@@ -44,8 +44,8 @@ fn fill(folder: &Path) -> Result<(), Error> {
     std::fs::write(&marker, PACKAGES.join("\n")).context_at("write", &marker)
 }
 
-/// Tries the system's package lists first, which is fast if they are current. The second attempt updates its own lists, so
-/// that it changes nothing of the system and needs no root.
+/// Tries the system's package lists first, which is fast if they are current. The second attempt updates its own lists,
+/// so that it changes nothing of the system and needs no root.
 fn download(into: &Path) -> Result<(), Error> {
     for part in ["archives/partial", "lists/partial"] {
         let part = into.join(part);

@@ -1,7 +1,7 @@
 //! A broker's folder and the files that the node reads when it starts.
 //!
-//! Owns the layout and the configuration. Only the user can read the folder, because it has a password and a cookie. It is
-//! deleted by `reaper`.
+//! Owns the layout and the configuration. Only the user can read the folder, because it has a password and a cookie. It
+//! is deleted by `reaper`.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
@@ -12,7 +12,6 @@ use crate::error::{Error, IoContext};
 use crate::ports::Ports;
 use crate::settings::Settings;
 
-/// User and password of a broker.
 #[derive(Clone, Debug)]
 pub(crate) struct Login {
     pub(crate) user: String,
@@ -34,7 +33,6 @@ const FAST_STATISTICS: &str = "[
 ].
 ";
 
-/// Paths of a broker's files.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     folder: PathBuf,
@@ -73,7 +71,6 @@ impl Files {
         self.at("applications")
     }
 
-    /// Creates those links.
     pub(crate) fn link(&self, applications: &[PathBuf]) -> Result<(), Error> {
         let folder = self.applications();
         std::fs::create_dir(&folder).context_at("make", &folder)?;

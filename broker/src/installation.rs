@@ -1,7 +1,7 @@
 //! Finds RabbitMQ and Erlang on this machine, and defines how their programs are called.
 //!
-//! Owns the lookup: an installed RabbitMQ first, then a downloaded one (`fetch`). Debian's scripts are not used, because they
-//! contain the paths of an installed Erlang, and signals would reach their shell instead of the broker.
+//! Owns the lookup: an installed RabbitMQ first, then a downloaded one (`fetch`). Debian's scripts are not used,
+//! because they contain the paths of an installed Erlang, and signals would reach their shell instead of the broker.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -31,8 +31,8 @@ impl Installation {
         installed.or_else(ours).ok_or(Error::Missing)
     }
 
-    /// Finds RabbitMQ, or downloads it into the folder for tools. A download needs apt-get and about 35 MB, but no root; nothing
-    /// is installed or started.
+    /// Finds RabbitMQ, or downloads it into the folder for tools. A download needs apt-get and about 35 MB, but no
+    /// root; nothing is installed or started.
     pub fn install() -> Result<Installation, Error> {
         if let Ok(installation) = Installation::find() {
             return Ok(installation);
@@ -43,8 +43,8 @@ impl Installation {
         })
     }
 
-    /// The installation under a root folder with Debian's layout. If Erlang is installed and RabbitMQ is not, only the rest was
-    /// downloaded.
+    /// The installation under a root folder with Debian's layout. If Erlang is installed and RabbitMQ is not, only the
+    /// rest was downloaded.
     fn under(root: &Path) -> Option<Installation> {
         let rabbitmq = last_with_prefix(&root.join("usr/lib/rabbitmq/lib"), "rabbitmq_server-")?;
         let erlangs = [root, Path::new("/")].map(|root| root.join("usr/lib/erlang"));
@@ -91,8 +91,8 @@ impl Installation {
         self.rabbitmq.join("escript/rabbitmqctl")
     }
 
-    /// Applications of RabbitMQ without its plugins, which are in the same folder. Erlang searches the folders for each module;
-    /// without the plugins, a broker starts in half the time.
+    /// Applications of RabbitMQ without its plugins, which are in the same folder. Erlang searches the folders for each
+    /// module; without the plugins, a broker starts in half the time.
     pub(crate) fn applications(&self) -> Vec<PathBuf> {
         let is_plugin =
             |path: &PathBuf| has_prefix(path, "rabbitmq_") && !has_prefix(path, "rabbitmq_prelaunch");
@@ -114,8 +114,8 @@ impl Installation {
             .collect()
     }
 
-    /// The whole environment of a program. Nothing is inherited, because a `RABBITMQ_…` or `ERL_…` variable of the caller's shell
-    /// would change the broker.
+    /// The whole environment of a program. Nothing is inherited, because a `RABBITMQ_…` or `ERL_…` variable of the
+    /// caller's shell would change the broker.
     fn environment(&self) -> Vec<(&'static str, OsString)> {
         let mut environment = vec![
             ("ROOTDIR", self.erlang.clone().into()),

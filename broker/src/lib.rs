@@ -1,12 +1,12 @@
-//! A real RabbitMQ broker for tests, benchmarks and crash runs, which can be killed, stopped, paused and restarted, and a proxy
-//! that breaks the connections to it.
+//! A real RabbitMQ broker for tests, benchmarks and crash runs, which can be killed, stopped, paused and restarted, and
+//! a proxy that breaks the connections to it.
 //!
-//! Owns where RabbitMQ comes from ([`Installation`]) and every process of it ([`Broker`]). Each broker has its own folder,
-//! ports, user and single-node cluster, so any number of them run at the same time, also beside an installed one. None of it
-//! outlives the process that started it, even if that is killed.
+//! Owns where RabbitMQ comes from ([`Installation`]) and every process of it ([`Broker`]). Each broker has its own
+//! folder, ports, user and single-node cluster, so any number of them run at the same time, also beside an installed
+//! one. None of it outlives the process that started it, even if that is killed.
 //!
-//! For development only: no crate under `crates/` may depend on it except for its tests. It speaks only the first eight bytes
-//! of AMQP.
+//! For development only: no crate under `crates/` may depend on it except for its tests. It speaks only the first eight
+//! bytes of AMQP.
 
 mod broker;
 mod command;

@@ -8,14 +8,14 @@ use crate::error::{Error, IoContext};
 use crate::files;
 use crate::settings::Settings;
 
-/// Ports below those that the system assigns to clients (from 32768 on Linux). A client that reconnects to a killed broker
-/// at an assignable port would eventually get that port as its own, connect to itself, and keep the port from the broker.
+/// Ports below those that the system assigns to clients (from 32768 on Linux). A client that reconnects to a killed
+/// broker at an assignable port would eventually get that port as its own, connect to itself, and keep the port from
+/// the broker.
 const FIRST_PORT: u16 = 12_000;
 const PORT_COUNT: u16 = 20_000;
 
 const MAX_ATTEMPTS: usize = 1_000;
 
-/// Ports of one broker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ports {
     pub(crate) amqp: u16,

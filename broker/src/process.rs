@@ -1,7 +1,7 @@
 //! Processes of a broker: how each is started, read and signalled.
 //!
-//! Owns the order in which a process is started, so that none runs before the reaper knows it. Whether a failed start is
-//! retried is decided in `broker`.
+//! Owns the order in which a process is started, so that none runs before the reaper knows it. Whether a failed start
+//! is retried is decided in `broker`.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -17,14 +17,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::error::{Error, IoContext};
 use crate::installation::Program;
 
-/// Waits for a line before it executes the program: a process that the reaper does not know yet does nothing, and exits when
-/// this process does.
+/// Waits for a line before it executes the program: a process that the reaper does not know yet does nothing, and exits
+/// when this process does.
 const GATE: &str = r#"read -r go && exec "$@" </dev/null"#;
 
-/// Number of output lines kept of a process. Erlang prints the reason of an exit, followed by two reports of what ended.
+/// Number of output lines kept of a process. Erlang prints the reason of an exit, followed by two reports of what
+/// ended.
 const MAX_RECENT_LINES: usize = 100;
 
-/// A started process and its output.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -100,7 +100,6 @@ impl Process {
         }
     }
 
-    /// Reaps the process after its exit.
     pub(crate) fn reap(&mut self) {
         let _ = self.child.wait();
     }

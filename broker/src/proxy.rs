@@ -73,7 +73,8 @@ impl Proxy {
         self.address
     }
 
-    /// Returns a broker's URI with the proxy's address. The host name `localhost` is kept, because certificates are issued for it.
+    /// Returns a broker's URI with the proxy's address. The host name `localhost` is kept, because certificates are
+    /// issued for it.
     pub fn uri(&self, uri: &str) -> String {
         replace_address(uri, self.address)
     }

@@ -1,9 +1,9 @@
 //! A shell process that kills the broker's processes when this process has ended, even if it was killed.
 //!
-//! Owns the deletion of a broker's folder, and the killing of its processes if this process cannot do it. The shell reads a
-//! pipe that only this process writes to. Each line names the processes that run now; the end of the pipe means that this
-//! process has ended. It kills only processes that were named and have the broker's environment, because the id of one that
-//! ended may have been reused.
+//! Owns the deletion of a broker's folder, and the killing of its processes if this process cannot do it. The shell
+//! reads a pipe that only this process writes to. Each line names the processes that run now; the end of the pipe means
+//! that this process has ended. It kills only processes that were named and have the broker's environment, because the
+//! id of one that ended may have been reused.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -12,8 +12,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::error::{Error, IoContext};
 
-/// `$1` is the folder, which is `HOME` in the environment of each process. A process that has ended, reaped or not, has no
-/// environment.
+/// `$1` is the folder, which is `HOME` in the environment of each process. A process that has ended, reaped or not, has
+/// no environment.
 const SCRIPT: &str = r#"
 trap '' HUP INT QUIT TERM
 processes=
@@ -28,7 +28,6 @@ done
 rm -rf "$1" || { sleep 1; rm -rf "$1"; }
 "#;
 
-/// Handle of the shell process.
 #[derive(Debug)]
 pub(crate) struct Reaper {
     shell: Child,

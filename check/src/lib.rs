@@ -13,8 +13,9 @@ pub const SEED_VARIABLE: &str = "GRISTMILL_CHECK_SEED";
 
 /// Runs `round` with one seed after the other, and panics at the first error.
 ///
-/// `name` is the checker's name in `cargo xtask check`; `rounds` is the number of rounds if the environment sets none. The
-/// error of a round describes its operations and the difference; the seed and the command that repeats it are added here.
+/// `name` is the checker's name in `cargo xtask check`; `rounds` is the number of rounds if the environment sets none.
+/// The error of a round describes its operations and the difference; the seed and the command that repeats it are added
+/// here.
 ///
 /// # Panics
 ///
@@ -86,7 +87,7 @@ impl Rng {
 
 /// Removes items while `fails` is true of the rest, and returns those that cannot be reduced further.
 ///
-/// Removes runs of items, first of half of them, finally of single ones. `fails` must be true of all items together.
+/// Removes runs of items, from half of them down to single ones. `fails` must be true of all items together.
 pub fn reduce<T: Clone>(items: &[T], mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let mut kept = items.to_vec();
     let mut length = kept.len().div_ceil(2);

@@ -93,7 +93,8 @@ fn number(raw: &str) -> Value {
 const MAX_DIGITS: usize = 800;
 
 /// Whether the number is rounded from a double that is exactly halfway between two numbers of as many digits:
-/// 922331234580067.3 is the double 922331234580067.25, which may be printed with a 2 or a 3 at the end. Both are accepted.
+/// 922331234580067.3 is the double 922331234580067.25, which may be printed with a 2 or a 3 at the end. Both are
+/// accepted.
 pub fn is_halfway(raw: &str) -> bool {
     let written = digits_of(raw);
     let Ok(double) = raw.parse::<f64>() else { return false };

@@ -1,5 +1,5 @@
-//! Type inference: rows with values of all types are loaded in many small blocks, and each value is read from the database
-//! as it was written, whatever type its column has.
+//! Type inference: rows with values of all types are loaded in many small blocks, and each value is read from the
+//! database as it was written, whatever type its column has.
 
 #![no_main]
 

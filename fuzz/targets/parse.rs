@@ -1,7 +1,7 @@
 //! Parsing: no bytes cause a panic, and a line is a row if serde_json parses it as an object, with the same values.
 //!
-//! Intended differences: an object with a duplicate key is rejected, a thousand levels of nesting are accepted, and values
-//! that stay JSON are not checked for lone surrogates.
+//! Intended differences: an object with a duplicate key is rejected, a thousand levels of nesting are accepted, and
+//! values that stay JSON are not checked for lone surrogates.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! URIs of brokers: any text is parsed or refused, the displayed form parses to the same address, and no error contains a
-//! password.
+//! URIs of brokers: any text is parsed or refused, the displayed form parses to the same address, and no error contains
+//! a password.
 
 #![no_main]
 

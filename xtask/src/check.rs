@@ -1,8 +1,8 @@
 //! Randomised checkers: random sequences of operations, compared with a model in memory.
 //!
 //! Owns the list of checkers, the test that each of them is, and how rounds and seed are passed to it. A checker is an
-//! ordinary integration test: `cargo test` runs a few rounds of it with fixed seeds, and this command runs many. What is
-//! generated and which rules hold is defined in the test.
+//! ordinary integration test: `cargo test` runs a few rounds of it with fixed seeds, and this command runs many. What
+//! is generated and which rules hold is defined in the test.
 
 use std::hash::{BuildHasher, RandomState};
 use std::process::{Command, ExitCode};
@@ -14,7 +14,6 @@ use crate::error::Error;
 use crate::step::{Outcome, Step, program, run_all};
 use crate::workspace::Workspace;
 
-/// A randomised checker.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Checker {
     /// Name after `cargo xtask check`.

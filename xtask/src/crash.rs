@@ -1,7 +1,7 @@
 //! Crash runs: real workers, scans, imports and consumers that are killed at random, on healthy and on faulty disks.
 //!
-//! Owns how `gristmill-crash` is built and called, and the number of rounds in the whole test run. What is killed and which
-//! rules hold afterwards is defined in `crash/`.
+//! Owns how `gristmill-crash` is built and called, and the number of rounds in the whole test run. What is killed and
+//! which rules hold afterwards is defined in `crash/`.
 
 use std::process::{Command, ExitCode};
 
@@ -9,7 +9,7 @@ use crate::args::{CrashOptions, CrashTarget, Disk};
 use crate::error::Error;
 use crate::step::{Outcome, Step, program, run_all};
 use crate::tools;
-use crate::workspace::{Workspace, describe_exit, display, run_reading_stdout};
+use crate::workspace::{Workspace, describe_exit, display, watch_stdout};
 
 /// Exit code, and beginning of the line, by which a crash run reports that this machine does not support it.
 const NOT_DONE_CODE: i32 = 3;
@@ -84,12 +84,13 @@ fn command(workspace: &Workspace, options: CrashOptions) -> Command {
     command
 }
 
-/// Runs the command. A run that this machine does not support has neither passed nor failed, and the reason is reported.
+/// Runs the command. A run that this machine does not support has neither passed nor failed, and the reason is
+/// reported.
 fn run_and_classify(command: &mut Command) -> Result<Outcome, Error> {
     let line = display(command);
     println!("{line}");
     let mut why = None;
-    let status = run_reading_stdout(command, |line| {
+    let status = watch_stdout(command, |line| {
         why = why.take().or_else(|| line.strip_prefix(NOT_DONE_PREFIX).map(str::to_owned));
     })?;
     Ok(match (status.success(), status.code(), why) {

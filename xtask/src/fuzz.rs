@@ -1,8 +1,8 @@
 //! Fuzzing of the parsers and of type inference.
 //!
-//! Owns how the targets in `fuzz/` are built and run, and the number of executions of each. Which rules hold for any input is
-//! defined in the targets. No sanitizer is used: all of it is safe Rust, so the errors to find are panics and wrong results,
-//! and a sanitizer would only be slower.
+//! Owns how the targets in `fuzz/` are built and run, and the number of executions of each. Which rules hold for any
+//! input is defined in the targets. No sanitizer is used: all of it is safe Rust, so the errors to find are panics and
+//! wrong results, and a sanitizer would only be slower.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -11,16 +11,16 @@ use crate::args::FuzzOptions;
 use crate::error::Error;
 use crate::step::{Outcome, Step, run_all};
 use crate::tools;
-use crate::workspace::{Workspace, display, run_reading_stderr, runs};
+use crate::workspace::{Workspace, display, runs, watch_stderr};
 
 /// Executions of all targets together. Of the full run 10 million are for JSONL, and 10 million for a broker's bytes.
 const SHORT_EXECUTIONS: u64 = 800_000;
 const FULL_EXECUTIONS: u64 = 20_000_000;
 
-/// Name of each target, its share of [`TOTAL_SHARES`] executions, and the maximum length of its input. An execution of `infer`
-/// loads a database and reads it back, which takes as long as a hundred others. Longer inputs are slow and find no more:
-/// blocks of `cut` have up to 256 bytes, a thousand nested brackets are too deep for `parse`, and 40 nested tables for
-/// `tables` and `properties`.
+/// Name of each target, its share of [`TOTAL_SHARES`] executions, and the maximum length of its input. An execution of
+/// `infer` loads a database and reads it back, which takes as long as a hundred others. Longer inputs are slow and find
+/// no more: blocks of `cut` have up to 256 bytes, a thousand nested brackets are too deep for `parse`, and 40 nested
+/// tables for `tables` and `properties`.
 const TARGETS: [(&str, u64, usize); 8] = [
     ("cut", 30, 600),
     ("parse", 68, 2_100),
@@ -83,8 +83,8 @@ pub(crate) fn has_nightly(workspace: &Workspace) -> bool {
     runs(command.env("RUSTUP_AUTO_INSTALL", "0"))
 }
 
-/// The command that runs a target. Inputs that reach new code are kept under the target folder for the next run; an input
-/// that fails is kept under `fuzz/artifacts`.
+/// The command that runs a target. Inputs that reach new code are kept under the target folder for the next run; an
+/// input that fails is kept under `fuzz/artifacts`.
 fn command(
     workspace: &Workspace,
     (target, max_len): (&str, usize),
@@ -120,7 +120,7 @@ fn run_target(target: &str, command: &mut Command) -> Result<FuzzOutcome, Error>
     let line = display(command);
     println!("{line}");
     let (mut count, mut artifact) = (0, None);
-    let status = run_reading_stderr(command, |line| {
+    let status = watch_stderr(command, |line| {
         // Suggestions for a dictionary are not printed.
         if !line.starts_with(['"', '#']) {
             eprintln!("{line}");

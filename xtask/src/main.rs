@@ -1,4 +1,5 @@
-//! Development commands, run as `cargo xtask`: tests, model checking, randomised checkers, crash runs, fuzzing, benchmarks.
+//! Development commands, run as `cargo xtask`: tests, model checking, randomised checkers, crash runs, fuzzing,
+//! benchmarks.
 //!
 //! `main` only translates a result into an exit code. Nothing here is part of the product: no crate under `crates/` may
 //! depend on it.

@@ -1,15 +1,15 @@
 //! Model checking of crates/pool with shuttle, loom and miri.
 //!
-//! Owns how each is built and run, with its own target folder because its flags would invalidate the ordinary build. What is
-//! checked is defined in the pool's tests. ThreadSanitizer is not used: the standard library of a toolchain is not
-//! instrumented, so the sanitizer reports races in correct uses of a Mutex.
+//! Owns how each is built and run, with its own target folder because its flags would invalidate the ordinary build.
+//! What is checked is defined in the pool's tests. ThreadSanitizer is not used: the standard library of a toolchain is
+//! not instrumented, so the sanitizer reports races in correct uses of a Mutex.
 
 use std::process::{Command, ExitCode};
 
 use crate::args::ProveOptions;
 use crate::error::Error;
 use crate::step::{Outcome, Step, run_all};
-use crate::workspace::{Workspace, display, run_reading_stdout, runs, rustflags_with};
+use crate::workspace::{Workspace, display, runs, rustflags_with, watch_stdout};
 
 /// Number of schedules for each shuttle test.
 const SHORT_SCHEDULES: u32 = 200;
@@ -103,7 +103,7 @@ fn run_tests(command: &mut Command) -> Result<Outcome, Error> {
     let line = display(command);
     println!("{line}");
     let mut passed = 0;
-    let success = run_reading_stdout(command, |line| passed += tests_passed(line))?.success();
+    let success = watch_stdout(command, |line| passed += tests_passed(line))?.success();
     Ok(match (success, passed) {
         (false, _) => Outcome::Failed(format!("`{line}`")),
         (true, 0) => Outcome::Failed(format!("`{line}` ran no test")),

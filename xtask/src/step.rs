@@ -21,7 +21,6 @@ pub(crate) enum Outcome {
     NotDone(&'static str, String),
 }
 
-/// A named step of a run.
 pub(crate) struct Step<'a> {
     name: &'static str,
     work: Box<dyn FnOnce() -> Result<Outcome, Error> + 'a>,

@@ -1,6 +1,7 @@
 //! The whole test run: its steps and their order.
 //!
-//! Owns the list and its cargo commands. Model checking, crash runs, fuzzing, dependencies and set-up have their own modules.
+//! Owns the list and its cargo commands. Model checking, crash runs, fuzzing, dependencies and set-up have their own
+//! modules.
 
 use std::process::ExitCode;
 

@@ -1,7 +1,7 @@
 //! Tools that the tests and benchmarks need beyond a Rust toolchain, and how missing ones are installed.
 //!
-//! Owns the tables of tools. The folder for tools and the download of RabbitMQ are in `gristmill_broker`. A tool that is
-//! installed is used in any version. Nothing is installed for a run that does not use it. Packages of the system are
+//! Owns the tables of tools. The folder for tools and the download of RabbitMQ are in `gristmill_broker`. A tool that
+//! is installed is used in any version. Nothing is installed for a run that does not use it. Packages of the system are
 //! installed only by root with apt-get; without them, the steps that need them are reported as not done.
 
 use std::ffi::OsString;
@@ -150,7 +150,8 @@ fn install_rabbitmq(_workspace: &Workspace) -> Result<(), Error> {
     Installation::install().map(drop).map_err(|error| Error::System(error.to_string()))
 }
 
-/// Installs a crate's program into the folder for tools. Returns whether that succeeded; cargo prints the reason if not.
+/// Installs a crate's program into the folder for tools. Returns whether that succeeded; cargo prints the reason if
+/// not.
 fn install_crate(workspace: &Workspace, name: &str, version: &str) -> Result<bool, Error> {
     let mut install = workspace.cargo(["install", "--locked", name, "--version", version]);
     install.arg("--root").arg(tools_folder()?).arg("--target-dir").arg(workspace.target().join("tools"));
@@ -203,7 +204,8 @@ pub(crate) fn set_up_dedup_peers(workspace: &Workspace) -> Result<(), Error> {
     Ok(())
 }
 
-/// Python packages of the peers of `bench import`. The extension, which writes SQLite, must match the version of DuckDB.
+/// Python packages of the peers of `bench import`. The extension, which writes SQLite, must match the version of
+/// DuckDB.
 const IMPORT_PACKAGES: &[&str] =
     &["duckdb==1.5.5", "duckdb-extension-sqlite-scanner==1.5.5", "sqlite-utils==4.2.1", "orjson==3.13.0"];
 
@@ -220,8 +222,8 @@ pub(crate) fn set_up_import_peers(workspace: &Workspace) -> Result<(), Error> {
 /// Python packages of the peers of `bench amqp`.
 const AMQP_PACKAGES: &[&str] = &["pika==1.4.4"];
 
-/// Installs the Python peers of the benchmark `amqp`, likewise. It builds those in Rust itself, and `amqp-consume` comes with
-/// RabbitMQ.
+/// Installs the Python peers of the benchmark `amqp`, likewise. It builds those in Rust itself, and `amqp-consume`
+/// comes with RabbitMQ.
 pub(crate) fn set_up_amqp_peers(workspace: &Workspace) -> Result<(), Error> {
     install_python_packages(workspace, AMQP_PACKAGES)
 }
@@ -284,7 +286,6 @@ pub(crate) fn path_with_tools() -> Result<OsString, Error> {
     std::env::join_paths(folders).map_err(|error| Error::User(format!("PATH: {error}")))
 }
 
-/// The folder for tools.
 fn tools_folder() -> Result<PathBuf, Error> {
     gristmill_broker::tools().map_err(|error| Error::User(format!("{error}, or put cargo-deny on the PATH")))
 }

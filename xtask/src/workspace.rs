@@ -1,7 +1,7 @@
 //! The workspace: its root, its target folder, and how cargo and other programs are run in it.
 //!
-//! Owns the paths and the environment of these programs. It does not read cargo's configuration files: every step builds
-//! under `CARGO_TARGET_DIR`, or under `target/` of the root if that is not set.
+//! Owns the paths and the environment of these programs. It does not read cargo's configuration files: every step
+//! builds under `CARGO_TARGET_DIR`, or under `target/` of the root if that is not set.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -19,8 +19,8 @@ pub(crate) struct Workspace {
 
 impl Workspace {
     pub(crate) fn find() -> Result<Self, Error> {
-        // Cargo sets the manifest's folder when it starts xtask. The folder at build time is only a fallback: checkouts that share
-        // a target folder share this program, too.
+        // Cargo sets the manifest's folder when it starts xtask. The folder at build time is only a fallback: checkouts
+        // that share a target folder share this program, too.
         let here =
             std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let here = PathBuf::from(here);
@@ -96,13 +96,13 @@ pub(crate) fn runs(command: &mut Command) -> bool {
 }
 
 /// Runs a program, prints its standard output, and passes each line to `on_line`.
-pub(crate) fn run_reading_stdout(
+pub(crate) fn watch_stdout(
     command: &mut Command,
     mut on_line: impl FnMut(&str),
 ) -> Result<ExitStatus, Error> {
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| start_error(command, &error))?;
     let output = child.stdout.take();
-    for_each_line(command, output, |line| {
+    each_line(command, output, |line| {
         println!("{line}");
         on_line(line);
     })?;
@@ -110,21 +110,14 @@ pub(crate) fn run_reading_stdout(
 }
 
 /// Runs a program and passes each line of its standard error to `on_line`, without printing it.
-pub(crate) fn run_reading_stderr(
-    command: &mut Command,
-    on_line: impl FnMut(&str),
-) -> Result<ExitStatus, Error> {
+pub(crate) fn watch_stderr(command: &mut Command, on_line: impl FnMut(&str)) -> Result<ExitStatus, Error> {
     let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| start_error(command, &error))?;
     let errors = child.stderr.take();
-    for_each_line(command, errors, on_line)?;
+    each_line(command, errors, on_line)?;
     child.wait().map_err(|error| read_error(command, &error))
 }
 
-fn for_each_line(
-    command: &Command,
-    from: Option<impl Read>,
-    mut on_line: impl FnMut(&str),
-) -> Result<(), Error> {
+fn each_line(command: &Command, from: Option<impl Read>, mut on_line: impl FnMut(&str)) -> Result<(), Error> {
     let from = from.ok_or_else(|| Error::System("no output to read".to_owned()))?;
     for line in BufReader::new(from).split(b'\n') {
         let line = line.map_err(|error| read_error(command, &error))?;

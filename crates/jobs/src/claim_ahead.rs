@@ -1,8 +1,8 @@
 //! Estimates how many tasks to claim ahead of the workers.
 //!
-//! The estimate follows the duration of handlers: enough tasks are claimed that workers do not wait for the disk, and no
-//! more than they start within 50 ms. Other processes cannot run a task that this process holds, and a more urgent task
-//! claimed by another process cannot overtake it.
+//! The estimate follows the duration of handlers: enough tasks are claimed that workers do not wait for the disk, and
+//! no more than they start within 50 ms. Other processes cannot run a task that this process holds, and a more urgent
+//! task claimed by another process cannot overtake it.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ impl ClaimAhead {
         ClaimAhead { workers, claims_ahead, mean: None }
     }
 
-    /// How many tasks may be claimed and unsettled: one for each worker, and those claimed ahead. `busy_for`: how long all
-    /// workers have been busy.
+    /// How many tasks may be claimed and unsettled: one for each worker, and those claimed ahead. `busy_for`: how long
+    /// all workers have been busy.
     pub(crate) fn capacity(&self, busy_for: Duration) -> usize {
         let Some(mean) = self.mean.filter(|_| self.claims_ahead) else { return self.workers };
         let each = mean.max(busy_for.as_secs_f64()).max(1e-9);
@@ -39,8 +39,8 @@ impl ClaimAhead {
         self.workers + (ahead as usize).min(MAX_CLAIMED_AHEAD)
     }
 
-    /// Tasks above this number are released. It exceeds a large capacity by half, because the capacity is an estimate and
-    /// each released task costs two writes.
+    /// Tasks above this number are released. It exceeds a large capacity by half, because the capacity is an estimate
+    /// and each released task costs two writes.
     pub(crate) fn release_above(&self, capacity: usize) -> usize {
         if capacity > 2 * self.workers { capacity + capacity / 2 } else { capacity }
     }
@@ -50,7 +50,6 @@ impl ClaimAhead {
         2 * (self.workers + MAX_CLAIMED_AHEAD)
     }
 
-    /// Records how long a handler took.
     pub(crate) fn record_duration(&mut self, time: Duration) {
         let time = time.as_secs_f64();
         self.mean = Some(self.mean.map_or(time, |mean| mean + (time - mean) * MEAN_WEIGHT));

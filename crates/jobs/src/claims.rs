@@ -1,8 +1,8 @@
 //! The claimed tasks of one kind: those that wait for a worker of this process, and those that run.
 //!
-//! Owns the order among them. A worker that becomes free takes the most urgent waiting task, whenever it was claimed; the
-//! least urgent ones are released first. The pool's queue holds placeholders instead of tasks: a placeholder takes the
-//! most urgent task when a worker reaches it, or none if that has been released.
+//! Owns the order among them. A worker that becomes free takes the most urgent waiting task, whenever it was claimed;
+//! the least urgent ones are released first. The pool's queue holds placeholders instead of tasks: a placeholder takes
+//! the most urgent task when a worker reaches it, or none if that has been released.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -35,7 +35,6 @@ impl CrashCounts {
         }
     }
 
-    /// Subtracts a task that was added.
     pub(crate) fn remove(&mut self, claim: &InFlight) {
         if let Some(counter) = self.counter(claim) {
             *counter -= 1;
@@ -61,12 +60,10 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// All claimed tasks, by number.
     pub(crate) fn all(&self) -> &HashMap<i64, Arc<InFlight>> {
         &self.all
     }
 
-    /// Number of tasks that wait for a worker.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }

@@ -1,6 +1,7 @@
 //! Retries dead letters.
 //!
-//! Owns how a task is rebuilt from its dead letter. The store enqueues it and deletes the dead letter in one transaction.
+//! Owns how a task is rebuilt from its dead letter. The store enqueues it and deletes the dead letter in one
+//! transaction.
 
 use gristmill_store::dead_letters::{DeadLetter, DeadLetterFilter};
 use gristmill_store::tasks::{Enqueued, NewTask};
@@ -43,9 +44,8 @@ pub fn retry_all(
                 summary.messages.push(dead_letter.id);
                 continue;
             }
-            match rebuild_task(kinds, dead_letter)
-                .and_then(|task| store.dead_letters().retry(dead_letter.id, task))
-            {
+            let retried = rebuild_task(kinds, dead_letter);
+            match retried.and_then(|task| store.dead_letters().retry(dead_letter.id, task)) {
                 Ok(enqueued) => summary.tasks.push((dead_letter.id, enqueued)),
                 Err(error) if error.is_user_error() => summary.refused.push((dead_letter.id, error)),
                 Err(error) => return Err(error),

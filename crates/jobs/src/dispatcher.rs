@@ -30,7 +30,6 @@ const FATAL_STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval between two checks whether the processes of other workers have ended.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// State of the dispatcher thread.
 pub(crate) struct Dispatcher {
     signals: Arc<DispatcherSignals>,
     sources: Vec<Box<dyn WorkSource>>,
@@ -46,7 +45,7 @@ pub(crate) struct Dispatcher {
     /// Something was written since the last poll for cancellation requests.
     cancel_poll_due: bool,
     next_cancel_poll: Instant,
-    /// Consecutive failures of the store.
+    /// Number of consecutive failures of the store.
     failures: u32,
     handlers_cancelled: bool,
     /// The last wait-idle request made before the current poll; acknowledged when the poll finds nothing to do.
@@ -122,7 +121,8 @@ impl Dispatcher {
         }
     }
 
-    /// Acknowledges callers that wait until the runner is idle. Queries waiting retries only if a caller waits for them.
+    /// Acknowledges callers that wait until the runner is idle. Queries waiting retries only if a caller waits for
+    /// them.
     fn ack_idle(&self) -> Result<(), gristmill_store::Error> {
         let mut idle = self.signals.awaits_idle();
         for source in self.sources.iter().filter(|_| idle) {
@@ -200,8 +200,8 @@ impl Dispatcher {
         Ok(tick)
     }
 
-    /// Handles an error of the store. After a transient error it waits with a growing delay, but not beyond the deadline
-    /// of a stop. After any other error it cancels the handlers, releases what it can, and returns the error.
+    /// Handles an error of the store. After a transient error it waits with a growing delay, but not beyond the
+    /// deadline of a stop. After any other error it cancels the handlers, releases what it can, and returns the error.
     fn on_store_error(&mut self, error: &gristmill_store::Error) -> Result<(), Error> {
         if !error.is_transient() {
             tracing::error!(%error, "the store has failed permanently; the runner ends");
@@ -291,7 +291,6 @@ impl Dispatcher {
     }
 }
 
-/// Result of one tick.
 struct TickResult {
     /// Every source was polled, and none settled or claimed anything.
     is_idle: bool,

@@ -18,7 +18,7 @@ pub enum Error {
     /// A thread of the runner could not be started, or panicked.
     Thread(String),
     /// This method was called in a handler of the same runner, where it would wait for itself.
-    Inside(&'static str),
+    CalledInHandler(&'static str),
 }
 
 impl fmt::Display for Error {
@@ -28,7 +28,7 @@ impl fmt::Display for Error {
             Error::Pool(error) => error.fmt(f),
             Error::Setting(text) => f.write_str(text),
             Error::Thread(text) => f.write_str(text),
-            Error::Inside(method) => {
+            Error::CalledInHandler(method) => {
                 write!(f, "{method} was called in a handler of the same runner, where it would deadlock")
             }
         }
@@ -40,7 +40,7 @@ impl std::error::Error for Error {
         match self {
             Error::Store(error) => Some(error),
             Error::Pool(error) => Some(error.as_ref()),
-            Error::Setting(_) | Error::Thread(_) | Error::Inside(_) => None,
+            Error::Setting(_) | Error::Thread(_) | Error::CalledInHandler(_) => None,
         }
     }
 }

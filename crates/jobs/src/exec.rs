@@ -1,7 +1,7 @@
 //! The kind `exec`: runs a command as a durable task.
 //!
-//! Owns how a command is started, awaited and terminated, and which outcome its exit code has. No shell is involved: the
-//! arguments in the payload are passed to the program unchanged.
+//! Owns how a command is started, awaited and terminated, and which outcome its exit code has. No shell is involved:
+//! the arguments in the payload are passed to the program unchanged.
 //!
 //! | the command | the task |
 //! |---|---|
@@ -15,8 +15,8 @@
 //! variables `GRISTMILL_TASK_ID` (number of the task, the same in every attempt), `GRISTMILL_ATTEMPT` (number of this
 //! start) and `GRISTMILL_REDELIVERED` (1 if the task was or may have been started before, otherwise 0).
 //!
-//! A worker that is killed leaves its commands running. On Linux, the next attempt on the same machine kills them before
-//! it starts.
+//! A worker that is killed leaves its commands running. On Linux, the next attempt on the same machine kills them
+//! before it starts.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -70,8 +70,8 @@ pub struct Command {
 }
 
 impl Command {
-    /// Rejects what cannot be run on any system: an empty argv, a NUL character, a variable without a name, a timeout that
-    /// is not positive. The error names the field and what is expected.
+    /// Rejects what cannot be run on any system: an empty argv, a NUL character, a variable without a name, a timeout
+    /// that is not positive. The error names the field and what is expected.
     pub fn check(&self) -> Result<(), String> {
         if self.argv.is_empty() {
             return Err("argv is empty; expected: the program and its arguments".to_owned());
@@ -306,7 +306,8 @@ impl RunningCommand {
         spawn_reader(self.child.stdout.take(), &self.stdout, on_close.clone())?;
         spawn_reader(self.child.stderr.take(), &self.stderr, on_close)?;
         if let (Some(mut pipe), Some(text)) = (self.child.stdin.take(), command.stdin.clone()) {
-            // On a thread, because a command may never read its input. One that reads only a part of it is not an error.
+            // On a thread, because a command may never read its input. One that reads only a part of it is not an
+            // error.
             thread("exec-stdin", move || drop(pipe.write_all(text.as_bytes())))?;
         }
         Ok(())
@@ -445,8 +446,8 @@ mod system {
 
     use rustix::process::{Pid, Signal, kill_process_group};
 
-    /// Starts the command in a new process group: Ctrl-C in the worker's terminal does not reach it, and its children can
-    /// be terminated together with it.
+    /// Starts the command in a new process group: Ctrl-C in the worker's terminal does not reach it, and its children
+    /// can be terminated together with it.
     pub(super) fn new_process_group(command: &mut Command) {
         command.process_group(0);
     }

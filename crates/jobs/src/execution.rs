@@ -31,7 +31,7 @@ pub(crate) struct PendingUpdate {
 impl PendingUpdate {
     fn new(runner: usize, claim: Arc<InFlight>, disposition: Disposition, checkpointed: bool) -> Self {
         let ClaimedTask { id, token, .. } = &claim.task;
-        let update = TaskUpdate { id: *id, token: token.clone(), disposition: disposition, checkpointed };
+        let update = TaskUpdate { id: *id, token: token.clone(), disposition, checkpointed };
         PendingUpdate { runner, update, run_time: None, claim }
     }
 
@@ -41,7 +41,6 @@ impl PendingUpdate {
     }
 }
 
-/// Outcomes that wait for the dispatcher.
 #[derive(Default)]
 pub(crate) struct CompletionQueue {
     pending: Mutex<Vec<PendingUpdate>>,
@@ -129,8 +128,8 @@ impl Execution {
     }
 
     /// Whether the handler may be started; if not, the outcome is queued. Checks the claim in the store if the lease is
-    /// more than half over, because this process may have been suspended. Writes the start to the start log if it must be
-    /// known before the handler runs.
+    /// more than half over, because this process may have been suspended. Writes the start to the start log if it must
+    /// be known before the handler runs.
     fn may_start(&self) -> bool {
         let (claim, store) = (&self.claim, &self.signals.store);
         let ClaimedTask { id, token, .. } = &claim.task;
@@ -170,11 +169,8 @@ impl Execution {
     fn complete(&self, disposition: Disposition, checkpointed: bool) {
         // A cancelled run does not show how long handlers take.
         let run_time = self.claim.end().filter(|_| disposition != Disposition::Released);
-        let pending = PendingUpdate {
-            run_time,
-            ..PendingUpdate::new(self.index, self.claim.clone(), disposition, checkpointed)
-        };
-        if self.completions.put(pending) {
+        let pending = PendingUpdate::new(self.index, self.claim.clone(), disposition, checkpointed);
+        if self.completions.put(PendingUpdate { run_time, ..pending }) {
             self.signals.wake();
         }
     }

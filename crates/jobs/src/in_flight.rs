@@ -78,7 +78,6 @@ impl InFlight {
         self.started().map(|start| start.elapsed())
     }
 
-    /// When the handler was started.
     pub(crate) fn started(&self) -> Option<Instant> {
         self.started.get().copied()
     }
@@ -109,7 +108,8 @@ pub(crate) struct CancelToken {
 impl CancelToken {
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::SeqCst);
-        // A thread that has read the flag and is about to wait holds the lock: taking it ensures that the thread is woken.
+        // A thread that has read the flag and is about to wait holds the lock: taking it ensures that the thread is
+        // woken.
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
     }

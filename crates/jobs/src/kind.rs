@@ -54,8 +54,8 @@ pub struct TaskKind {
 }
 
 impl TaskKind {
-    /// Creates the kind `name`, whose tasks are run by `handler`. Defaults: one worker for each core, five attempts with
-    /// delays from one second to ten minutes, no timeout.
+    /// Creates the kind `name`, whose tasks are run by `handler`. Defaults: one worker for each core, five attempts
+    /// with delays from one second to ten minutes, no timeout.
     ///
     /// The handler's return value decides the outcome: `Ok` completes the task; a transient or partial error is retried
     /// later; a permanent error, a panic, or the last failed attempt makes it a dead letter.
@@ -98,7 +98,8 @@ impl TaskKind {
         self
     }
 
-    /// Sets how long a claim is valid without a heartbeat; default: [`lease`](crate::RunnerBuilder::lease) of the runner.
+    /// Sets how long a claim is valid without a heartbeat; default: [`lease`](crate::RunnerBuilder::lease) of the
+    /// runner.
     #[must_use]
     pub fn lease(mut self, length: Duration) -> Self {
         self.lease = Some(length);
@@ -112,8 +113,8 @@ impl TaskKind {
         self
     }
 
-    /// Writes each start to a file before the handler runs, so that it is known even if the process is killed at once. By
-    /// default a start is recorded after the handler has run for 100 ms, unless a worker died with the task before.
+    /// Writes each start to a file before the handler runs, so that it is known even if the process is killed at once.
+    /// By default a start is recorded after the handler has run for 100 ms, unless a worker died with the task before.
     #[must_use]
     pub fn log_starts(mut self) -> Self {
         self.logs_starts = true;

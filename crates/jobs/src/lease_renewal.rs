@@ -13,7 +13,6 @@ use crate::in_flight::InFlight;
 use crate::kind_runner::KindRunner;
 use crate::source::LeaseRenewer;
 
-/// Renews the leases of one kind's tasks.
 pub(crate) struct TaskLeaseRenewer {
     store: Store,
     runner: Arc<KindRunner>,
@@ -85,7 +84,6 @@ pub(crate) struct Presence {
     lease: Duration,
     interval: Duration,
     renewed: Mutex<Option<Instant>>,
-    /// Whether the worker holds a claim.
     busy: AtomicBool,
 }
 

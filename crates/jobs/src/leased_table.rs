@@ -85,7 +85,6 @@ impl<R> RowClaim<R> {
     }
 }
 
-/// Operations on the rows of one table.
 pub(crate) trait LeasedRows: Send + Sync + 'static {
     type Row: Send + Sync + 'static;
     type Output: Send + 'static;
@@ -215,12 +214,8 @@ impl<T: LeasedRows> LeasedTable<T> {
     }
 
     fn dispatch(&self, row: T::Row, token: Token) {
-        let claim = Arc::new(RowClaim {
-            row,
-            token,
-            cancel_token: CancelToken::default(),
-            progress: Mutex::default(),
-        });
+        let cancel_token = CancelToken::default();
+        let claim = Arc::new(RowClaim { row, token, cancel_token, progress: Mutex::default() });
         lock(&self.in_flight).push(claim.clone());
         let (signals, table, ended) = (self.signals.clone(), self.table.clone(), self.ended.clone());
         let task = Task::new(move |_| {
@@ -295,11 +290,8 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
     }
 
     fn apply_cancellations(&mut self) -> Result<(), Error> {
-        let running: Vec<_> = lock(&self.in_flight)
-            .iter()
-            .filter(|claim| !claim.cancel_token.is_cancelled())
-            .cloned()
-            .collect();
+        let mut running = lock(&self.in_flight).clone();
+        running.retain(|claim| !claim.cancel_token.is_cancelled());
         for claim in running {
             if !self.table.is_held(&self.signals.store, &claim)? {
                 tracing::info!(table = self.table.name(), "a row was cancelled; its handler is cancelled");

@@ -1,10 +1,11 @@
-//! Records the process groups of running commands, so that a later run can kill those that a killed worker left running.
+//! Records the process groups of running commands, so that a later run can kill those that a killed worker left
+//! running.
 //!
-//! Owns a folder beside the database with a file for each running command: the worker, what it works on, the run's id and,
-//! once the command is started, the leader of its group. A command whose worker was killed before it wrote the leader is
-//! found by the run's id in its environment. The file is deleted when its command has ended. Files are not synced, because
-//! they are useless after a reboot. A group is killed only if it is certain to be the recorded one, which only Linux
-//! shows.
+//! Owns a folder beside the database with a file for each running command: the worker, what it works on, the run's id
+//! and, once the command is started, the leader of its group. A command whose worker was killed before it wrote the
+//! leader is found by the run's id in its environment. The file is deleted when its command has ended. Files are not
+//! synced, because they are useless after a reboot. A group is killed only if it is certain to be the recorded one,
+//! which only Linux shows.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -81,8 +82,8 @@ impl ProcessGroups {
         Ok((path, file))
     }
 
-    /// Kills the groups of dead workers, and every other group that works on `work`, because its run has lost the claim.
-    /// Returns the number of groups.
+    /// Kills the groups of dead workers, and every other group that works on `work`, because its run has lost the
+    /// claim. Returns the number of groups.
     pub fn kill_orphans(&self, work: Option<&str>) -> usize {
         let Ok(entries) = fs::read_dir(&self.folder) else { return 0 };
         let boot = boot_of(&OWNER);
@@ -213,8 +214,8 @@ impl CommandRecord {
         }
     }
 
-    /// Whether the group with this number is still the recorded one. The system does not reuse a number while a group has
-    /// it, so if the leader has ended, its children are recognised by their session.
+    /// Whether the group with this number is still the recorded one. The system does not reuse a number while a group
+    /// has it, so if the leader has ended, its children are recognised by their session.
     fn is_running(&self, leader: &str, group: u32) -> bool {
         match process::is_alive(leader) {
             None => false,
@@ -230,12 +231,7 @@ impl CommandRecord {
     /// Number of the group, if it runs and is not this process's own.
     fn running_group(&self) -> Option<u32> {
         let group = self.group().filter(|group| *group != system::own_group())?;
-        tracing::warn!(
-            group,
-            work = self.work,
-            owner = self.owner,
-            "killing a command that a dead worker left running"
-        );
+        tracing::warn!(group, work = self.work, owner = self.owner, "killing an orphaned command");
         Some(group)
     }
 }

@@ -1,7 +1,7 @@
 //! The runner: how it is configured, started and stopped.
 //!
-//! Owns its two threads, the dispatcher, which claims and settles, and the heartbeat thread, which renews leases, and the
-//! order in which sources are polled.
+//! Owns its two threads, the dispatcher, which claims and settles, and the heartbeat thread, which renews leases, and
+//! the order in which sources are polled.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +48,7 @@ pub struct RunnerBuilder {
     cleanups: Option<Handler<CleanupRow, ()>>,
 }
 
-/// Entry point for running durable tasks on bounded pools; see the [crate](crate).
+/// Entry point for running durable tasks on bounded pools; see the [crate] documentation.
 #[derive(Debug)]
 pub struct Runner(());
 
@@ -75,8 +75,8 @@ impl Runner {
 }
 
 impl RunnerBuilder {
-    /// Sets the beginning of the worker's name, for example a host and a process; default: `pid` and the process id. The
-    /// rest of the name is new with every start.
+    /// Sets the beginning of the worker's name, for example a host and a process; default: `pid` and the process id.
+    /// The rest of the name is new with every start.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
@@ -90,8 +90,8 @@ impl RunnerBuilder {
         self
     }
 
-    /// Sets how long a claim is valid without a heartbeat, unless the kind sets it; default: 300 seconds, minimum: 100 ms.
-    /// Heartbeats are sent every tenth of it.
+    /// Sets how long a claim is valid without a heartbeat, unless the kind sets it; default: 300 seconds, minimum: 100
+    /// ms. Heartbeats are sent every tenth of it.
     #[must_use]
     pub fn lease(mut self, length: Duration) -> Self {
         self.settings.lease = length;
@@ -112,8 +112,8 @@ impl RunnerBuilder {
         self
     }
 
-    /// Sets the clock for handlers' timeouts, for example a [`ManualClock`](gristmill_pool::clock::ManualClock) in tests.
-    /// Leases and schedules use the store's clock.
+    /// Sets the clock for handlers' timeouts, for example a [`ManualClock`](gristmill_pool::clock::ManualClock) in
+    /// tests. Leases and schedules use the store's clock.
     #[must_use]
     pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
         self.settings.clock = clock.into();
@@ -137,8 +137,8 @@ impl RunnerBuilder {
         self
     }
 
-    /// Creates thumbnails. `limits` apply to all workers together. A handler that fails may name the protocol's error code
-    /// (`THUMB_…`) as the failed step.
+    /// Creates thumbnails. `limits` apply to all workers together. A handler that fails may name the protocol's error
+    /// code (`THUMB_…`) as the failed step.
     #[must_use]
     pub fn on_thumbnail(
         mut self,
@@ -287,7 +287,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 /// [`stop`](Self::stop) does so with a deadline.
 ///
 /// A handler of the same runner cannot wait for it: there, a drop stops the runner and returns at once, and the methods
-/// that wait fail with [`Error::Inside`].
+/// that wait fail with [`Error::CalledInHandler`].
 pub struct RunnerHandle {
     signals: Arc<DispatcherSignals>,
     worker: WorkerId,
@@ -301,15 +301,15 @@ impl RunnerHandle {
         self.worker.name()
     }
 
-    /// Waits until no task of this runner's queues and kinds is due, running, or waiting for a retry. Tasks scheduled for a
-    /// later first run are not waited for.
+    /// Waits until no task of this runner's queues and kinds is due, running, or waiting for a retry. Tasks scheduled
+    /// for a later first run are not waited for.
     pub fn wait_idle(&self) -> Result<(), Error> {
         self.signals.check_outside_handler("wait_idle")?;
         self.signals.wait_idle(WaitFor::Idle)
     }
 
-    /// Waits until no task that this runner can claim is due or running. Tasks that wait for a later retry are not waited
-    /// for.
+    /// Waits until no task that this runner can claim is due or running. Tasks that wait for a later retry are not
+    /// waited for.
     pub fn wait_no_due_tasks(&self) -> Result<(), Error> {
         self.signals.check_outside_handler("wait_no_due_tasks")?;
         self.signals.wait_idle(WaitFor::NoDueTasks)
@@ -321,8 +321,9 @@ impl RunnerHandle {
         self.signals.wait_ended(Some(limit))
     }
 
-    /// Stops the runner: nothing more is claimed, running handlers finish, and the call returns within the deadline. In the
-    /// last tenth of it, at most one second, handlers are cancelled; tasks whose handler does not end in time are released.
+    /// Stops the runner: nothing more is claimed, running handlers finish, and the call returns within the deadline. In
+    /// the last tenth of it, at most one second, handlers are cancelled; tasks whose handler does not end in time are
+    /// released.
     pub fn stop(&self, deadline: Duration) -> Result<RunSummary, Error> {
         let end = Instant::now().checked_add(deadline);
         self.signals.stop(deadline);
@@ -369,8 +370,8 @@ impl fmt::Debug for RunnerHandle {
     }
 }
 
-/// Body of the thread `jobs-heartbeat`: renews the leases of every source when they are due. Neither a handler that never
-/// yields nor a dispatcher that waits for the disk can delay it.
+/// Body of the thread `jobs-heartbeat`: renews the leases of every source when they are due. Neither a handler that
+/// never yields nor a dispatcher that waits for the disk can delay it.
 fn renew_leases_until_stopped(mut sources: Vec<Box<dyn LeaseRenewer>>, heartbeat_stop: &CancelToken) {
     loop {
         let next =

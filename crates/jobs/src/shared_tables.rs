@@ -12,7 +12,6 @@ use gristmill_store::{Error, Store};
 
 use crate::leased_table::{LeasedRows, RowClaim, RowContext};
 
-/// A function that runs a row and returns its output.
 pub(crate) type Handler<R, M> = Box<dyn Fn(&RowContext<'_, R>) -> TaskResult<M> + Send + Sync>;
 
 /// Dimensions and size of a created thumbnail.
@@ -185,8 +184,8 @@ impl LeasedRows for Cleanups {
         store.cleanups().claim(token, lease)
     }
 
-    /// Does nothing, because the protocol has no heartbeat for clean-ups: deleting files takes much less time than a lease.
-    /// A lost claim is detected when the row is finished.
+    /// Does nothing, because the protocol has no heartbeat for clean-ups: deleting files takes much less time than a
+    /// lease. A lost claim is detected when the row is finished.
     fn heartbeat(&self, _: &Store, _: &RowClaim<CleanupRow>, _: Duration) -> Result<HeartbeatResult, Error> {
         Ok(HeartbeatResult::Kept)
     }

@@ -40,7 +40,6 @@ struct State {
     ended: Option<Result<(), Error>>,
 }
 
-/// The condition that a caller waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitFor {
     /// No claimable task is due, and none runs.
@@ -83,7 +82,6 @@ impl DispatcherSignals {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the dispatcher if it is asleep.
     pub(crate) fn wake(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
             ChangeWatcher::wake(&self.store);
@@ -107,8 +105,8 @@ impl DispatcherSignals {
         self.state().deadlines
     }
 
-    /// Stops the runner: no handler is started any more, and running ones have until `deadline`. The earliest deadline of
-    /// several calls applies.
+    /// Stops the runner: no handler is started any more, and running ones have until `deadline`. The earliest deadline
+    /// of several calls applies.
     pub(crate) fn stop(&self, deadline: Duration) {
         let now = Instant::now();
         // As in a pool's shutdown: the last tenth, at most a second, is for cancelled handlers to end.
@@ -138,12 +136,10 @@ impl DispatcherSignals {
         }
     }
 
-    /// Returns the number of the last wait request.
     pub(crate) fn last_request(&self) -> u64 {
         self.state().last_request
     }
 
-    /// Whether a caller waits for [`WaitFor::Idle`].
     pub(crate) fn awaits_idle(&self) -> bool {
         self.state().await_idle > 0
     }
@@ -190,7 +186,7 @@ impl DispatcherSignals {
 
     /// Fails in this runner's own handlers and threads, where `method` would wait for itself.
     pub(crate) fn check_outside_handler(&self, method: &'static str) -> Result<(), Error> {
-        if INSIDE.get() == self.address() { Err(Error::Inside(method)) } else { Ok(()) }
+        if INSIDE.get() == self.address() { Err(Error::CalledInHandler(method)) } else { Ok(()) }
     }
 
     /// Stores the dispatcher's result and wakes the waiting callers.

@@ -1,7 +1,7 @@
 //! The interface of a source of work, as the dispatcher uses it.
 //!
-//! Sources are polled in the order of the protocol: scan and hash jobs, thumbnails, thumbnail clean-up, WAL checkpoints,
-//! then tasks.
+//! Sources are polled in the order of the protocol: scan and hash jobs, thumbnails, thumbnail clean-up, WAL
+//! checkpoints, then tasks.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,8 @@ pub(crate) trait WorkSource: Send {
         Ok(false)
     }
 
-    /// Whether a row waits for a retry, or is due and cannot be claimed yet. Rows scheduled for a later first run do not
-    /// count.
+    /// Whether a row waits for a retry, or is due and cannot be claimed yet. Rows scheduled for a later first run do
+    /// not count.
     fn has_waiting(&self) -> Result<bool, Error> {
         Ok(false)
     }
@@ -40,7 +40,6 @@ pub(crate) trait WorkSource: Send {
     /// How long the outcomes of ended handlers may wait, so that one transaction stores several.
     fn flush_after(&self) -> Option<Duration>;
 
-    /// Cancels all handlers.
     fn cancel_all(&mut self);
 
     /// Releases all claimed rows without waiting for their handlers.
@@ -55,7 +54,6 @@ pub(crate) trait WorkSource: Send {
     fn lease(&self) -> Duration;
 }
 
-/// Whether a poll claims work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollMode {
     /// Nothing is claimed.
@@ -66,12 +64,9 @@ pub(crate) enum PollMode {
     ClaimNow,
 }
 
-/// Result of one poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PollResult {
-    /// Number of rows settled.
     pub(crate) settled: usize,
-    /// Number of rows claimed.
     pub(crate) claimed: usize,
     /// False if a requested claim was deferred.
     pub(crate) polled: bool,

@@ -1,7 +1,7 @@
 //! The task as its handler sees it.
 //!
-//! Owns access to the payload, the attempt, cancellation, checkpoints and the result. The handler's return value decides
-//! the outcome.
+//! Owns access to the payload, the attempt, cancellation, checkpoints and the result. The handler's return value
+//! decides the outcome.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -102,8 +102,8 @@ impl TaskContext<'_> {
         self.is_cancelled()
     }
 
-    /// How long a command has to end after SIGTERM: five seconds, or half a second if the task was cancelled, but at most
-    /// half of the time until the deadline of a stop.
+    /// How long a command has to end after SIGTERM: five seconds, or half a second if the task was cancelled, but at
+    /// most half of the time until the deadline of a stop.
     pub(crate) fn grace(&self) -> Duration {
         let usual = Duration::from_millis(if self.claim.is_cancel_requested() { 500 } else { 5_000 });
         let left = self

@@ -1,8 +1,8 @@
 //! Durable tasks: claimed in batches, run on one pool for each kind, settled in batches.
 //!
-//! Owns the tasks in flight. One transaction stores the outcomes of all tasks that have ended and claims as many as fit,
-//! so a task costs a fraction of a commit. The start of a handler is recorded by such a transaction too, once it has run
-//! for 100 ms: most tasks have ended by then, and their outcome implies that they were started.
+//! Owns the tasks in flight. One transaction stores the outcomes of all tasks that have ended and claims as many as
+//! fit, so a task costs a fraction of a commit. The start of a handler is recorded by such a transaction too, once it
+//! has run for 100 ms: most tasks have ended by then, and their outcome implies that they were started.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -60,7 +60,6 @@ pub(crate) struct RunnerSettings {
     pub(crate) clock: gristmill_pool::clock::Clock,
 }
 
-/// The source of durable tasks.
 pub(crate) struct TaskSource {
     signals: Arc<DispatcherSignals>,
     worker: WorkerId,
@@ -83,9 +82,8 @@ impl TaskSource {
         let mut runners = Vec::with_capacity(kinds.len());
         let mut estimates = Vec::with_capacity(kinds.len());
         for kind in kinds {
-            let kind_workers = kind.workers;
             // A task claimed ahead counts towards a limit across processes and would keep others from reaching it.
-            let estimate = ClaimAhead::new(kind_workers, kind.max_running.is_none());
+            let estimate = ClaimAhead::new(kind.workers, kind.max_running.is_none());
             let builder = Pool::builder().name(&*kind.name).workers(kind.workers).keep_failures(0);
             let pool =
                 builder.queue_capacity(estimate.max_claimed()).clock(settings.clock.clone()).build()?;
@@ -172,8 +170,8 @@ impl TaskSource {
         Ok(batch)
     }
 
-    /// Number of claimed tasks of a kind, and of those whose worker crashed before. Tasks in `pending` do not count: they
-    /// are settled by the next transaction.
+    /// Number of claimed tasks of a kind, and of those whose worker crashed before. Tasks in `pending` do not count:
+    /// they are settled by the next transaction.
     fn unsettled(&self, index: usize, pending: &[PendingUpdate]) -> (usize, CrashCounts) {
         let claims = self.runners[index].claims();
         let (mut in_flight, mut crashes) = (claims.all().len(), claims.crash_counts());
@@ -187,8 +185,8 @@ impl TaskSource {
         (in_flight, crashes)
     }
 
-    /// Requests for as many tasks as fit, and for more urgent tasks that replace waiting ones. Sets `next_due` for kinds
-    /// that must wait for their breaker.
+    /// Requests for as many tasks as fit, and for more urgent tasks that replace waiting ones. Sets `next_due` for
+    /// kinds that must wait for their breaker.
     fn claim_requests(&mut self, pending: &[PendingUpdate]) -> (Vec<ClaimRequest>, Vec<ReplacementClaim>) {
         let (mut requests, mut replacements) = (Vec::new(), Vec::new());
         self.next_due = None;
@@ -213,7 +211,7 @@ impl TaskSource {
                     (limit, may_replace) = (0, false);
                     self.next_due = Some(self.signals.store.now().plus(BREAKER_POLL_INTERVAL));
                 }
-                // One task, which becomes the probe.
+                // One, which becomes the probe.
                 Some(BreakerState::HalfOpen) => {
                     let is_probe_wanted =
                         waiting == 0 && runner.kind.breaker.as_ref().is_some_and(Breaker::would_permit);
@@ -253,8 +251,8 @@ impl TaskSource {
         (requests, replacements)
     }
 
-    /// Releases the least urgent waiting tasks, one for each replacement that was claimed, where more tasks are claimed than
-    /// fit. `replaced`: the kind of each replacement.
+    /// Releases the least urgent waiting tasks, one for each replacement that was claimed, where more tasks are claimed
+    /// than fit. `replaced`: the kind of each replacement.
     fn release_replaced(&self, replaced: &[Arc<str>]) {
         let mut released = Vec::new();
         for (index, (runner, estimate)) in self.runners.iter().zip(&self.estimates).enumerate() {
@@ -295,8 +293,8 @@ impl TaskSource {
         }
     }
 
-    /// Stores outcomes one by one, because the store refused them together. A task whose outcome cannot be stored becomes a
-    /// dead letter with the reason.
+    /// Stores outcomes one by one, because the store refused them together. A task whose outcome cannot be stored
+    /// becomes a dead letter with the reason.
     fn settle_individually(&mut self, pending: Vec<PendingUpdate>) -> Result<usize, Error> {
         let mut rest = pending.into_iter();
         let mut settled = 0;
@@ -383,8 +381,8 @@ impl TaskSource {
 
 impl WorkSource for TaskSource {
     fn recover(&mut self) -> Result<(), Error> {
-        // Renew this worker's leases first: after a suspend, or when the clock was set forward, they have expired by the
-        // wall clock, which is all that other processes see.
+        // Renew this worker's leases first: after a suspend, or when the clock was set forward, they have expired by
+        // the wall clock, which is all that other processes see.
         for runner in &self.runners {
             renew_leases(&self.signals.store, runner, |_| true)?;
         }
@@ -492,9 +490,7 @@ impl WorkSource for TaskSource {
         let now = Instant::now();
         let mut flush_after = match self.completions.len() {
             0 => None,
-            pending if pending >= self.completions.threshold.load(Ordering::SeqCst) => {
-                return Some(Duration::ZERO);
-            }
+            len if len >= self.completions.threshold.load(Ordering::SeqCst) => return Some(Duration::ZERO),
             _ => Some(FLUSH_INTERVAL),
         };
         let mut shorten =
@@ -526,8 +522,7 @@ impl WorkSource for TaskSource {
                 .all()
                 .values()
                 .filter(|claim| !pending.iter().any(|pending| Arc::ptr_eq(&pending.claim, claim)));
-            let left: Vec<PendingUpdate> =
-                left.map(|claim| PendingUpdate::released(index, claim.clone())).collect();
+            let left: Vec<_> = left.map(|claim| PendingUpdate::released(index, claim.clone())).collect();
             drop(claims);
             pending.extend(left);
         }

@@ -1,5 +1,5 @@
-//! Cancelling tasks that a runner holds: a task is cancelled when its run has ended, and not before. Leases are a day long,
-//! so the runner does not learn of the cancellation from a heartbeat.
+//! Cancelling tasks that a runner holds: a task is cancelled when its run has ended, and not before. Leases are a day
+//! long, so the runner does not learn of the cancellation from a heartbeat.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,5 +1,5 @@
-//! Claims of a runner: how many ahead of its workers, in which order, and what happens to them when the process is killed
-//! or the clock is set.
+//! Claims of a runner: how many ahead of its workers, in which order, and what happens to them when the process is
+//! killed or the clock is set.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
@@ -221,8 +221,8 @@ fn running_task_is_not_started_again_when_the_clock_is_set_forward() {
 
 const CHILD: &str = "GRISTMILL_TEST_CHILD";
 
-/// Not a test: the body of the processes that [`Process`] starts. It runs tasks of the kind `k`: those with the payload 1
-/// end at once, those with the payload 2 never do. It prints the number of each task that it starts.
+/// Not a test: the body of the processes that [`Process`] starts. It runs tasks of the kind `k`: those with the payload
+/// 1 end at once, those with the payload 2 never do. It prints the number of each task that it starts.
 #[test]
 fn child() {
     let Ok(folder) = std::env::var(CHILD) else { return };

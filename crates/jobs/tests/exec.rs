@@ -1,4 +1,5 @@
-//! Commands as durable tasks: the outcome for each way a command ends, the stored output, and that none is left running.
+//! Commands as durable tasks: the outcome for each way a command ends, the stored output, and that none is left
+//! running.
 #![cfg(unix)]
 
 use std::path::Path;

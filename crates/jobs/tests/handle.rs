@@ -95,7 +95,7 @@ fn drop_stop_and_wait_idle_do_not_deadlock_in_a_handler_of_the_same_runner() {
         handle_sent.send(()).unwrap();
         let error = wait_for(&is_done);
         if name != "drop" {
-            assert!(matches!(error, Some(Error::Inside(_))), "{name}: {error:?}");
+            assert!(matches!(error, Some(Error::CalledInHandler(_))), "{name}: {error:?}");
         }
         // The runner stops in the background, and stores the outcome of the handler.
         while task(&store, id).status != TaskStatus::Completed {

@@ -1,5 +1,5 @@
-//! The runner on a real store: the outcome of a task for each result of its handler, retries, stops, lost leases, crashes,
-//! and several runners on one store.
+//! The runner on a real store: the outcome of a task for each result of its handler, retries, stops, lost leases,
+//! crashes, and several runners on one store.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -498,8 +498,8 @@ fn idle_runner_notices_tasks_of_this_process_other_processes_and_schedules() {
     running.wait_idle().unwrap();
     fixture.enqueue("k", "1");
     assert_eq!(wait_for(&dones), "1");
-    // As another process does, which cannot notify the runner. An idle runner polls after 22 seconds at the earliest, so
-    // it must have noticed the change in the file.
+    // As another process does, which cannot notify the runner. An idle runner polls after 22 seconds at the earliest,
+    // so it must have noticed the change in the file.
     fixture.reopen().tasks().enqueue(NewTask::new("k", "2")).unwrap();
     assert_eq!(dones.recv_timeout(Duration::from_secs(15)).as_deref(), Ok("2"));
     let later = NewTask {

@@ -10,8 +10,8 @@ use super::{BTreeSet, Member, Path, fs, io};
 /// while it executes its program.
 const MAX_ENVIRONMENT_READS: usize = 100;
 
-/// A process's entry in `/proc/<process>/stat`. Group and session are 0 if their leader is outside of this pid namespace,
-/// as in containers; `getpgrp` and `getsid` of rustix do not support that.
+/// A process's entry in `/proc/<process>/stat`. Group and session are 0 if their leader is outside of this pid
+/// namespace, as in containers; `getpgrp` and `getsid` of rustix do not support that.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     has_ended: bool,

@@ -1,8 +1,9 @@
 //! Random operations on runners in several real processes, checked against rules of which task may run when.
 //!
-//! A round enqueues tasks of random kinds, durations and priorities, starts, kills and stops processes, and finishes the
-//! remaining tasks in one process with one worker. Handlers log each start and end. Each round also has every scenario
-//! once, at a random place: situations that random operations seldom reach. `cargo xtask check runner` runs many rounds.
+//! A round enqueues tasks of random kinds, durations and priorities, starts, kills and stops processes, and finishes
+//! the remaining tasks in one process with one worker. Handlers log each start and end. Each round also has every
+//! scenario once, at a random place: situations that random operations seldom reach. `cargo xtask check runner` runs
+//! many rounds.
 
 #![cfg(unix)]
 
@@ -67,8 +68,8 @@ pub(crate) enum Scenario {
     KillRunning,
     /// A process is stopped while it runs tasks.
     StopBusy { nth: usize },
-    /// An urgent task is enqueued while all workers are busy and less urgent tasks wait: in the process or, if `late`, in
-    /// the store, because they were released.
+    /// An urgent task is enqueued while all workers are busy and less urgent tasks wait: in the process or, if `late`,
+    /// in the store, because they were released.
     Urgent { late: bool },
     /// Slow tasks of growing urgency are enqueued while all workers are busy and less urgent ones wait.
     Overtake,
@@ -139,7 +140,8 @@ fn runners_in_several_processes_obey_all_rules() {
         let ops = random_ops(&mut Rng::new(seed));
         let Err(error) = round::run(&ops) else { return Ok(()) };
         eprintln!("seed {seed}: {error}");
-        // Processes are not deterministic, so the reduced case is one that failed too, not necessarily for the same reason.
+        // Processes are not deterministic, so the reduced case is one that failed too, not necessarily for the same
+        // reason.
         let begin = Instant::now();
         let fails = |ops: &[Op]| begin.elapsed() < REDUCTION_TIMEOUT && round::run(ops).is_err();
         let shorter = gristmill_check::reduce(&ops, fails);

@@ -172,7 +172,8 @@ impl Round<'_> {
         self.reader.events().iter().filter(|event| matches!(event, Event::Start { .. })).count()
     }
 
-    /// Waits for a condition, and checks meanwhile that no process claims too many tasks. `problem` describes the failure.
+    /// Waits for a condition, and checks meanwhile that no process claims too many tasks. `problem` describes the
+    /// failure.
     pub(crate) fn wait_for(
         &mut self,
         problem: &str,
@@ -211,8 +212,8 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Stops every process, enqueues some more tasks, and runs all that are left in one process with one worker for each
-    /// kind.
+    /// Stops every process, enqueues some more tasks, and runs all that are left in one process with one worker for
+    /// each kind.
     fn finish(&mut self) -> Result<(), String> {
         while let Some(process) = self.pick(0) {
             self.stop(process)?;

@@ -80,8 +80,8 @@ impl History<'_> {
     }
 }
 
-/// A task is completed only after a run that succeeded, cancelled only after a request, and failed only if its payload asks
-/// for it or it is a poison pill.
+/// A task is completed only after a run that succeeded, cancelled only after a request, and failed only if its payload
+/// asks for it or it is a poison pill.
 fn every_task_is_finished_correctly(history: &History<'_>) -> Result<(), String> {
     for task in history.tasks {
         let fatal = task.payload.contains("fatal");
@@ -113,8 +113,9 @@ fn dead_letters_match_failed_tasks(history: &History<'_>) -> Result<(), String> 
     }
 }
 
-/// A dead letter was started at least as often as it has failed attempts, and a poison pill as often as it has crashes. The
-/// start of a task that may have crashed is recorded just before the handler logs it, so one kill may be between the two.
+/// A dead letter was started at least as often as it has failed attempts, and a poison pill as often as it has crashes.
+/// The start of a task that may have crashed is recorded just before the handler logs it, so one kill may be between
+/// the two.
 fn dead_letters_were_attempted(history: &History<'_>) -> Result<(), String> {
     for task in history.tasks.iter().filter(|task| task.status == TaskStatus::Failed) {
         let ((all, in_killed), poison) = (history.starts(task), history.is_poison(task));
@@ -133,8 +134,8 @@ fn dead_letters_were_attempted(history: &History<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// A crash is a start by a process that was killed. The start is recorded just before the handler logs it, so one kill may
-/// be between the two.
+/// A crash is a start by a process that was killed. The start is recorded just before the handler logs it, so one kill
+/// may be between the two.
 fn crashes_match_starts_in_killed_processes(history: &History<'_>) -> Result<(), String> {
     let unseen: u32 =
         history.tasks.iter().map(|task| task.crashes.saturating_sub(history.starts(task).1)).sum();
@@ -150,8 +151,8 @@ fn crashes_match_starts_in_killed_processes(history: &History<'_>) -> Result<(),
     Ok(())
 }
 
-/// The store counts only starts that happened, and misses only those of killed processes. The attempt number that handlers
-/// see does not decrease.
+/// The store counts only starts that happened, and misses only those of killed processes. The attempt number that
+/// handlers see does not decrease.
 fn stored_starts_match_the_log(history: &History<'_>) -> Result<(), String> {
     for task in history.tasks {
         let (all, in_killed) = history.starts(task);

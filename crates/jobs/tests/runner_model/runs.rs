@@ -8,8 +8,8 @@ use crate::log::{Event, Outcome};
 use crate::rules::History;
 use crate::{QUEUES, RETRY_DELAY};
 
-/// A run ends with its end in the log, or with its process. A process that is about to be killed counts as ended, because
-/// others may claim its tasks at once. Tasks with the same unique key count as one.
+/// A run ends with its end in the log, or with its process. A process that is about to be killed counts as ended,
+/// because others may claim its tasks at once. Tasks with the same unique key count as one.
 pub(crate) fn no_task_runs_twice_at_a_time(history: &History<'_>) -> Result<(), String> {
     let mut first_with_key: HashMap<&str, i64> = HashMap::new();
     let mut same: HashMap<i64, i64> = HashMap::new();
@@ -100,7 +100,8 @@ pub(crate) fn nothing_starts_early(history: &History<'_>) -> Result<(), String> 
     Ok(())
 }
 
-/// A run is cancelled only after a request: stops wait for runs that end in time, and a living process keeps its claims.
+/// A run is cancelled only after a request: stops wait for runs that end in time, and a living process keeps its
+/// claims.
 pub(crate) fn only_requests_cancel_runs(history: &History<'_>) -> Result<(), String> {
     let mut requested: HashSet<i64> = HashSet::new();
     for event in history.events {

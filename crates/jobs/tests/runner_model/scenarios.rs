@@ -1,7 +1,7 @@
 //! Scenarios: situations that random operations seldom reach.
 //!
-//! Runs wait at gates, so that the checks do not depend on time: a task with the payload `gate N` runs until the test opens
-//! gate N.
+//! Runs wait at gates, so that the checks do not depend on time: a task with the payload `gate N` runs until the test
+//! opens gate N.
 
 use std::fs;
 use std::time::Duration;
@@ -36,8 +36,8 @@ impl Round<'_> {
         }
     }
 
-    /// Kills a process when it holds many tasks that it has not started. It is suspended during each check, so that it still
-    /// holds them when it is killed.
+    /// Kills a process when it holds many tasks that it has not started. It is suspended during each check, so that it
+    /// still holds them when it is killed.
     fn kill_holding(&mut self) -> Result<(), String> {
         self.ensure_process();
         let task = task("quick", "ok");
@@ -108,8 +108,8 @@ impl Round<'_> {
         self.pick(nth).map_or(Ok(()), |process| self.stop(process))
     }
 
-    /// Checks that the urgent task is started next. There is one worker, because one of several could take the task first
-    /// and log it after others.
+    /// Checks that the urgent task is started next. There is one worker, because one of several could take the task
+    /// first and log it after others.
     fn urgent(&mut self, late: bool) -> Result<(), String> {
         while let Some(process) = self.pick(0) {
             self.stop(process)?;
@@ -127,8 +127,8 @@ impl Round<'_> {
         }
         let urgent = NewTask { priority: URGENT, ..NewTask::new("quick", "\"ok\"") };
         let urgent = self.enqueue(1, &urgent)[0];
-        // Either all others are released, or the urgent task is claimed. Workers know a claim before their process writes
-        // anything else.
+        // Either all others are released, or the urgent task is claimed. Workers know a claim before their process
+        // writes anything else.
         let mut seen = None;
         self.wait_for("the urgent task is not claimed", |round| {
             let claimed = round.claimed("quick");
