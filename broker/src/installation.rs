@@ -26,9 +26,9 @@ impl Installation {
     /// Finds the installed RabbitMQ, or the one that [`Installation::install`] has downloaded.
     pub fn find() -> Result<Installation, Error> {
         let installed = Installation::under(Path::new("/"));
-        let ours =
+        let downloaded =
             || fetch::complete(&tools().ok()?.join("rabbitmq")).and_then(|root| Installation::under(&root));
-        installed.or_else(ours).ok_or(Error::Missing)
+        installed.or_else(downloaded).ok_or(Error::Missing)
     }
 
     /// Finds RabbitMQ, or downloads it into the folder for tools. A download needs apt-get and about 35 MB, but no

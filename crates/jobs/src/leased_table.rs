@@ -245,11 +245,8 @@ impl<T: LeasedRows> WorkSource for LeasedTable<T> {
         let held = HeldLeases::new(&self.worker, held.iter().map(|claim| (T::id(&claim.row), &claim.token)));
         let recovered = self.table.recover(&self.signals.store, held)?;
         if recovered > 0 {
-            tracing::warn!(
-                table = self.table.name(),
-                recovered,
-                "leases of dead workers have expired; their rows are released"
-            );
+            let table = self.table.name();
+            tracing::warn!(table, recovered, "released rows of workers that died or did not renew leases");
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use gristmill_store::{Error, UtcTime};
 
 /// Claims rows, runs them on its pools, and settles them.
 pub(crate) trait WorkSource: Send {
-    /// Releases rows whose lease has expired.
+    /// Releases rows whose worker has died or has not renewed its lease.
     fn recover(&mut self) -> Result<(), Error>;
 
     /// Stores the outcomes of handlers that have ended, then claims as many rows as fit if `mode` asks for it.

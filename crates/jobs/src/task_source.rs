@@ -392,7 +392,7 @@ impl WorkSource for TaskSource {
             self.signals.store.tasks().recover_by(self.settings.max_crashes, self.held_leases())?;
         if recovered.freed > 0 || !recovered.poisoned.is_empty() {
             let (freed, poisoned) = (recovered.freed, recovered.poisoned.len());
-            tracing::warn!(freed, poisoned, "leases of dead workers have expired; their tasks are released");
+            tracing::warn!(freed, poisoned, "released tasks of workers that died or did not renew leases");
         }
         Ok(())
     }
