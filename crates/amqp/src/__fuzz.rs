@@ -30,7 +30,7 @@ pub fn frames(sizes: &[u8], bytes: &[u8]) {
     assert_eq!(whole, replay::read(&endpoint, pieces), "pieces are read differently");
     // A broker that has our answers gets no more of them than it sent frames: each has at least eight bytes.
     assert!(whole.sent.len() <= bytes.len() * 16, "{} bytes make {} answered", bytes.len(), whole.sent.len());
-    replay::shake_hands(&endpoint, bytes);
+    replay::handshake(&endpoint, bytes);
 }
 
 /// A method is read or refused. What both sides can say is written as it was read.

@@ -17,16 +17,16 @@ const MAX_BYTES: usize = 16 << 20;
 const MAX_REQUESTS: usize = 200;
 /// How long the broker has to take in the last acknowledgements. It forgets those of a quorum queue that still wait their
 /// turn when the channel closes.
-const SETTLE: Duration = Duration::from_millis(250);
+const ACK_SETTLE_TIME: Duration = Duration::from_millis(250);
 /// How long the broker may take to answer the end of the channel.
-const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Takes messages from one queue.
 pub(crate) struct Browser {
     channel: Channel,
     queue: Arc<str>,
     /// Requests that are not answered yet.
-    asked: usize,
+    requested: usize,
     /// The size of the largest body so far.
     largest: usize,
     /// Messages that are neither acknowledged nor given back, by their numbers.
@@ -36,7 +36,7 @@ pub(crate) struct Browser {
 impl Browser {
     pub(crate) async fn open(connection: &Connection, queue: &str) -> Result<Self, Error> {
         let channel = Channel::open(connection).await?;
-        Ok(Self { channel, queue: queue.into(), asked: 0, largest: 0, held: BTreeSet::new() })
+        Ok(Self { channel, queue: queue.into(), requested: 0, largest: 0, held: BTreeSet::new() })
     }
 
     /// How many messages may be in memory at a time, by the largest seen so far; few before the first.
@@ -48,13 +48,13 @@ impl Browser {
     }
 
     /// Requests that are not answered yet.
-    pub(crate) fn asked(&self) -> usize {
-        self.asked
+    pub(crate) fn requested(&self) -> usize {
+        self.requested
     }
 
     /// Asks for one message.
-    pub(crate) fn ask(&mut self) {
-        self.asked += 1;
+    pub(crate) fn request(&mut self) {
+        self.requested += 1;
         self.channel.send(&Outgoing::Get { queue: &self.queue });
     }
 
@@ -63,11 +63,11 @@ impl Browser {
         loop {
             match self.channel.next().await? {
                 Event::Message(received) => {
-                    self.asked = self.asked.saturating_sub(1);
+                    self.requested = self.requested.saturating_sub(1);
                     return Ok(Some(self.delivery(received)));
                 }
-                Event::Answer(Incoming::GetEmpty) => {
-                    self.asked = self.asked.saturating_sub(1);
+                Event::Reply(Incoming::GetEmpty) => {
+                    self.requested = self.requested.saturating_sub(1);
                     return Ok(None);
                 }
                 _ => {}
@@ -92,8 +92,8 @@ impl Browser {
         for tag in &self.held {
             self.channel.send(&Outgoing::Nack { tag: *tag, multiple: false, requeue: true });
         }
-        tokio::time::sleep(SETTLE).await;
-        self.channel.close(CLOSE_WITHIN).await;
+        tokio::time::sleep(ACK_SETTLE_TIME).await;
+        self.channel.close(CLOSE_TIMEOUT).await;
     }
 }
 
@@ -101,18 +101,18 @@ impl Browser {
 pub(crate) async fn peek(connection: &Connection, queue: &str, limit: usize) -> Result<Vec<Delivery>, Error> {
     let mut browser = Browser::open(connection, queue).await?;
     let mut found = Vec::new();
-    let mut asked = 0;
+    let mut requested = 0;
     loop {
-        while asked < limit && browser.asked() < browser.window() {
-            browser.ask();
-            asked += 1;
+        while requested < limit && browser.requested() < browser.window() {
+            browser.request();
+            requested += 1;
         }
-        if browser.asked() == 0 {
+        if browser.requested() == 0 {
             break;
         }
         match browser.next().await? {
             Some((_, delivery)) => found.push(delivery),
-            None => asked = limit,
+            None => requested = limit,
         }
     }
     browser.close().await;

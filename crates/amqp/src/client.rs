@@ -3,18 +3,18 @@
 use crate::{
     browse,
     consumer::Consumer,
-    crew::{Crew, Once},
     delivery::Delivery,
     dispatcher::{Dispatcher, Parts},
     error::Error,
-    link::{AtStart, Link, State},
-    moves::Mover,
+    handler_pool::{Deduplicator, HandlerPool},
     net::Channel,
     permissions::{self, MissingPermission, Permission},
-    positions::{self, Keeper},
+    positions::{self, PositionWriter},
     publisher::Publisher,
+    reconnect::{ConnectionState, ManagedConnection, StartupErrors},
+    republish::Republisher,
     starts::{self, StartStore, Starts},
-    stats::{ClientStats, Counters, Seen, StatsHandle},
+    stats::{ClientStats, ConsumerView, Counters, StatsHandle},
     topology::{self, Binding, Exchange, Queue, Topology},
     transfer::{self, Transfer, Transferred},
     uri::Endpoint,
@@ -33,16 +33,16 @@ use tokio::{
 /// Consumers at work, and a way to publish. Dropped without [`shutdown`](Self::shutdown) it ends at once: what was not
 /// acknowledged the broker delivers again.
 pub struct Client {
-    consuming: Link,
-    publishing: Link,
+    consuming: ManagedConnection,
+    publishing: ManagedConnection,
     publisher: Publisher,
-    consumers: Vec<Running>,
+    consumers: Vec<ConsumerHandle>,
     /// Tasks that look after things now and then.
-    chores: Vec<AbortHandle>,
+    background: Vec<AbortHandle>,
 }
 
-struct Running {
-    seen: Seen,
+struct ConsumerHandle {
+    view: ConsumerView,
     stop: Option<oneshot::Sender<Duration>>,
     task: JoinHandle<()>,
 }
@@ -56,16 +56,16 @@ pub struct ClientBuilder {
     topology: Topology,
     consumers: Vec<Consumer>,
     store: Option<Store>,
-    start_within: Duration,
-    confirm_within: Duration,
+    connect_timeout: Duration,
+    confirm_timeout: Duration,
     in_flight: usize,
 }
 
 /// How many messages one consumer may be moving at a time.
-const MOVES: usize = 1000;
+const MAX_REPUBLISHING: usize = 1000;
 
 /// How often the broker is asked how many messages wait.
-const ASK_FOR_LAG: Duration = Duration::from_secs(5);
+const LAG_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 impl ClientBuilder {
     /// Another node of the same cluster, to go to when the others do not answer.
@@ -113,13 +113,13 @@ impl ClientBuilder {
 
     /// How long to wait for the first connection; 30 s, unless set. Later ones are waited for as long as it takes.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
-        self.start_within = limit;
+        self.connect_timeout = limit;
         self
     }
 
     /// How long a message may be on its way before its publisher is told that it is not confirmed; 30 s, unless set.
     pub fn confirm_timeout(mut self, limit: Duration) -> Self {
-        self.confirm_within = limit;
+        self.confirm_timeout = limit;
         self
     }
 
@@ -134,61 +134,64 @@ impl ClientBuilder {
         self.resolve().map(|_| ())
     }
 
-    fn resolve(&self) -> Result<(Vec<Endpoint>, Topology, Vec<crate::consumer::Set>), Error> {
+    fn resolve(&self) -> Result<(Vec<Endpoint>, Topology, Vec<crate::consumer::ConsumerConfig>), Error> {
         let endpoints = self.uris.iter().map(|uri| uri.parse()).collect::<Result<Vec<_>, _>>()?;
         let mut topology = self.topology.clone();
         topology.check()?;
         if self.in_flight == 0 {
             return Err(Error::Declaration("in_flight is 0; 1 is the least".to_owned()));
         }
-        let mut sets = Vec::with_capacity(self.consumers.len());
+        let mut configs = Vec::with_capacity(self.consumers.len());
         for consumer in &self.consumers {
-            let set = consumer.resolve(&mut topology, self.store.is_some()).map_err(Error::Declaration)?;
-            if sets.iter().any(|other: &crate::consumer::Set| other.name == set.name) {
-                return Err(Error::Declaration(format!("two consumers are called {}", set.name)));
+            let config = consumer.resolve(&mut topology, self.store.is_some()).map_err(Error::Declaration)?;
+            if configs.iter().any(|other: &crate::consumer::ConsumerConfig| other.name == config.name) {
+                return Err(Error::Declaration(format!("two consumers are called {}", config.name)));
             }
-            sets.push(set);
+            configs.push(config);
         }
         topology.check()?;
-        Ok((endpoints, topology, sets))
+        Ok((endpoints, topology, configs))
     }
 
     /// Checks everything, connects, declares, and consumes. Returns when every consumer does.
     pub async fn start(mut self) -> Result<Client, Error> {
-        let (endpoints, _, sets) = self.resolve()?;
+        let (endpoints, _, configs) = self.resolve()?;
         let nodes = endpoints.len();
         let endpoints: Arc<[Endpoint]> = endpoints.into();
         // Two connections: a broker that is short of memory stops reading from those that publish, and
         // acknowledgements must get through all the same.
-        let publishing =
-            Link::start(Arc::clone(&endpoints), format!("{} (publishing)", self.name), AtStart::Return);
-        let consuming = match sets.is_empty() {
+        let publishing = ManagedConnection::start(
+            Arc::clone(&endpoints),
+            format!("{} (publishing)", self.name),
+            StartupErrors::Return,
+        );
+        let consuming = match configs.is_empty() {
             true => publishing.clone(),
-            false => Link::start(endpoints, self.name.clone(), AtStart::Warn),
+            false => ManagedConnection::start(endpoints, self.name.clone(), StartupErrors::Warn),
         };
-        consuming.first(nodes, self.start_within).await?;
-        publishing.first(nodes, self.start_within).await?;
-        let (connection, _) = consuming.up().await?;
-        let queues: Vec<Arc<str>> = sets.iter().map(|set| Arc::clone(&set.queue)).collect();
+        consuming.wait_for_first(nodes, self.connect_timeout).await?;
+        publishing.wait_for_first(nodes, self.connect_timeout).await?;
+        let (connection, _) = consuming.connected().await?;
+        let queues: Vec<Arc<str>> = configs.iter().map(|config| Arc::clone(&config.queue)).collect();
         self.topology.find_kinds(&connection, &queues).await?;
-        let (_, topology, sets) = self.resolve()?;
-        permissions::declare(&topology, &sets, &connection).await?;
-        self.consumers.iter().zip(&sets).for_each(|(consumer, set)| consumer.warn(set));
-        let publisher = Publisher::start(publishing.clone(), self.in_flight, self.confirm_within);
+        let (_, topology, configs) = self.resolve()?;
+        permissions::declare(&topology, &configs, &connection).await?;
+        self.consumers.iter().zip(&configs).for_each(|(consumer, config)| consumer.warn(config));
+        let publisher = Publisher::start(publishing.clone(), self.in_flight, self.confirm_timeout);
         let mut client =
-            Client { consuming, publishing, publisher, consumers: Vec::new(), chores: Vec::new() };
-        let mut firsts = Vec::new();
-        for set in sets {
-            let needed = Arc::new(topology.around(&set.queue).and(&set.dead_topology));
-            let set = Arc::new(set);
-            let position = match self.store.as_ref().filter(|_| set.keep_position) {
-                Some(store) => Some(Keeper::start(&set, store.clone(), &connection).await?),
+            Client { consuming, publishing, publisher, consumers: Vec::new(), background: Vec::new() };
+        let mut ready_signals = Vec::new();
+        for config in configs {
+            let needed = Arc::new(topology.for_queue(&config.queue).merge(&config.dead_letter_topology));
+            let config = Arc::new(config);
+            let position = match self.store.as_ref().filter(|_| config.store_position) {
+                Some(store) => Some(PositionWriter::start(&config, store.clone(), &connection).await?),
                 None => None,
             };
-            firsts.push(client.employ(set, &needed, self.store.as_ref(), position)?);
+            ready_signals.push(client.spawn_consumer(config, &needed, self.store.as_ref(), position)?);
         }
-        for (first, queue) in firsts.into_iter().zip(queues) {
-            first.await.unwrap_or(Err(Error::Closed)).map_err(|error| {
+        for (ready, queue) in ready_signals.into_iter().zip(queues) {
+            ready.await.unwrap_or(Err(Error::Closed)).map_err(|error| {
                 match permissions::is_refusal(&error) {
                     // Everything is declared: it may not consume.
                     true => permissions::error(
@@ -200,11 +203,12 @@ impl ClientBuilder {
                 }
             })?;
         }
-        let again = tokio::spawn(declare_again(client.consuming.clone(), topology));
-        client.chores.push(again.abort_handle());
+        let redeclaring = tokio::spawn(redeclare(client.consuming.clone(), topology));
+        client.background.push(redeclaring.abort_handle());
         if !client.consumers.is_empty() {
-            let seen: Vec<Seen> = client.consumers.iter().map(|running| running.seen.clone()).collect();
-            client.chores.push(tokio::spawn(watch_lag(client.consuming.clone(), seen)).abort_handle());
+            let views: Vec<ConsumerView> =
+                client.consumers.iter().map(|consumer| consumer.view.clone()).collect();
+            client.background.push(tokio::spawn(watch_lag(client.consuming.clone(), views)).abort_handle());
         }
         Ok(client)
     }
@@ -219,63 +223,67 @@ impl Client {
             topology: Topology::default(),
             consumers: Vec::new(),
             store: None,
-            start_within: Duration::from_secs(30),
-            confirm_within: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(30),
+            confirm_timeout: Duration::from_secs(30),
             in_flight: 1000,
         }
     }
 
-    fn employ(
+    fn spawn_consumer(
         &mut self,
-        set: Arc<crate::consumer::Set>,
+        config: Arc<crate::consumer::ConsumerConfig>,
         topology: &Arc<Topology>,
         store: Option<&Store>,
-        position: Option<(Keeper, Option<u64>)>,
+        position: Option<(PositionWriter, Option<u64>)>,
     ) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
-        let (crew, results) = Crew::start(&set)?;
+        let (pool, results) = HandlerPool::start(&config)?;
         let counters = Arc::new(Counters::default());
         if let Some((_, Some(first))) = &position {
             counters.began_at.store(first.saturating_add(1), Relaxed);
         }
-        let once = match (set.once_within, store) {
+        let dedup = match (config.dedup_window, store) {
             (Some(window), Some(store)) => {
-                Some(Arc::new(Once::new(store.clone(), format!("amqp:{}", set.queue), window)))
+                Some(Arc::new(Deduplicator::new(store.clone(), format!("amqp:{}", config.queue), window)))
             }
             _ => None,
         };
-        if let Some(once) = &once {
-            self.chores.push(tokio::spawn(forget(Arc::clone(once))).abort_handle());
+        if let Some(dedup) = &dedup {
+            self.background.push(tokio::spawn(prune_processed_ids(Arc::clone(dedup))).abort_handle());
         }
-        let starts = store.map(|store| StartStore::new(store.clone(), &set.queue, set.max_starts));
+        let starts = store.map(|store| StartStore::new(store.clone(), &config.queue, config.max_starts));
         if let Some(starts) = &starts {
-            self.chores.push(tokio::spawn(starts::prune(starts.clone())).abort_handle());
+            self.background.push(tokio::spawn(starts::prune(starts.clone())).abort_handle());
         }
-        let mover = Mover {
-            set: Arc::clone(&set),
-            patient: Publisher::start(self.publishing.clone(), MOVES, Duration::MAX),
-            link: self.publishing.clone(),
+        let republisher = Republisher {
+            config: Arc::clone(&config),
+            publisher: Publisher::start(self.publishing.clone(), MAX_REPUBLISHING, Duration::MAX),
+            broker: self.publishing.clone(),
             store: store.cloned(),
-            missing: Arc::default(),
-            rooms: Arc::default(),
+            target_missing: Arc::default(),
+            declared_retry_queues: Arc::default(),
             postponed: Arc::clone(&counters.postponed),
         };
         let dispatcher = Dispatcher::new(Parts {
-            set: Arc::clone(&set),
-            link: self.consuming.clone(),
+            config: Arc::clone(&config),
+            broker: self.consuming.clone(),
             topology: Arc::clone(topology),
-            mover,
-            once,
+            republisher,
+            dedup,
             starts: Starts::new(starts),
             counters: Arc::clone(&counters),
-            crew: crew.clone(),
+            pool: pool.clone(),
             results,
             position,
         });
-        let (stop, stopped) = oneshot::channel();
-        let (first, at_first) = oneshot::channel();
-        let task = tokio::spawn(dispatcher.run(Some(first), stopped));
-        self.consumers.push(Running { seen: Seen { set, counters, crew }, stop: Some(stop), task });
-        Ok(at_first)
+        let (stop, stop_requested) = oneshot::channel();
+        let (report_ready, ready) = oneshot::channel();
+        let task = tokio::spawn(dispatcher.run(Some(report_ready), stop_requested));
+        self.consumers.push(ConsumerHandle {
+            view: ConsumerView { config, counters, pool },
+            stop: Some(stop),
+            task,
+        });
+        Ok(ready)
     }
 
     /// A way to publish.
@@ -293,24 +301,24 @@ impl Client {
         StatsHandle {
             consuming: self.consuming.watch(),
             publishing: self.publishing.watch(),
-            consumers: self.consumers.iter().map(|running| running.seen.clone()).collect(),
+            consumers: self.consumers.iter().map(|consumer| consumer.view.clone()).collect(),
         }
     }
 
     /// How many messages wait in a queue, and how many consumers it has.
     pub async fn queue_depth(&self, queue: &str) -> Result<(u32, u32), Error> {
-        let mut channel = Channel::open(&self.publishing.up().await?.0).await?;
+        let mut channel = Channel::open(&self.publishing.connected().await?.0).await?;
         topology::depth(&mut channel, queue).await
     }
 
     /// For each consumer the offset of the last message that its stream has now; none for a stream that is empty, and for
     /// queues of other kinds.
     pub async fn stream_ends(&self) -> Result<Vec<Option<u64>>, Error> {
-        let (connection, _) = self.consuming.up().await?;
+        let (connection, _) = self.consuming.connected().await?;
         let mut ends = Vec::with_capacity(self.consumers.len());
-        for running in &self.consumers {
-            ends.push(match running.seen.set.is_stream {
-                true => positions::end(&connection, &running.seen.set.queue).await?,
+        for consumer in &self.consumers {
+            ends.push(match consumer.view.config.is_stream {
+                true => positions::end(&connection, &consumer.view.config.queue).await?,
                 false => None,
             });
         }
@@ -319,12 +327,12 @@ impl Client {
 
     /// The first messages of a queue, which stay in it. The broker counts this as a delivery of each.
     pub async fn peek(&self, queue: &str, limit: usize) -> Result<Vec<Delivery>, Error> {
-        browse::peek(&self.publishing.up().await?.0, queue, limit).await
+        browse::peek(&self.publishing.connected().await?.0, queue, limit).await
     }
 
     /// Deletes the messages of a queue that are ready, and returns their number.
     pub async fn purge(&self, queue: &str) -> Result<u32, Error> {
-        let mut channel = Channel::open(&self.publishing.up().await?.0).await?;
+        let mut channel = Channel::open(&self.publishing.connected().await?.0).await?;
         match channel.call(&Outgoing::QueuePurge { queue }).await? {
             Incoming::PurgeOk { messages } => Ok(messages),
             _ => Err(Error::Message("the broker gave an answer to another question".to_owned())),
@@ -338,15 +346,15 @@ impl Client {
         transfer: &Transfer,
         cancelled: impl Future<Output = ()>,
     ) -> (Transferred, Result<(), Error>) {
-        let mut mover = transfer::Mover::new(&self.publishing, &self.publisher, transfer);
-        let result = mover.run(cancelled).await;
-        (mover.progress, result)
+        let mut run = transfer::TransferRun::new(&self.publishing, &self.publisher, transfer);
+        let result = run.run(cancelled).await;
+        (run.progress, result)
     }
 
     /// Fails when a consumer has ended by itself, which only a defect brings about: its messages wait for ever.
     pub fn check_running(&self) -> Result<(), Error> {
-        match self.consumers.iter().find(|running| running.task.is_finished()) {
-            Some(running) => Err(Error::ConsumerPanicked { consumer: running.seen.set.name.clone() }),
+        match self.consumers.iter().find(|consumer| consumer.task.is_finished()) {
+            Some(consumer) => Err(Error::ConsumerPanicked { consumer: consumer.view.config.name.clone() }),
             None => Ok(()),
         }
     }
@@ -354,20 +362,20 @@ impl Client {
     /// Stops consuming, finishes what runs within the deadline, acknowledges it, and gives the rest back to the queues.
     /// How it went, in the end.
     pub async fn shutdown(mut self, deadline: Duration) -> ClientStats {
-        for running in &mut self.consumers {
-            if let Some(stop) = running.stop.take() {
+        for consumer in &mut self.consumers {
+            if let Some(stop) = consumer.stop.take() {
                 let _ = stop.send(deadline);
             }
         }
-        for running in &mut self.consumers {
-            let _ = (&mut running.task).await;
+        for consumer in &mut self.consumers {
+            let _ = (&mut consumer.task).await;
         }
         let stats = self.stats();
-        for link in [&self.consuming, &self.publishing] {
-            if let State::Up(connection, _) = link.state() {
+        for broker in [&self.consuming, &self.publishing] {
+            if let ConnectionState::Connected(connection, _) = broker.state() {
                 connection.close(Duration::from_secs(2)).await;
             }
-            link.end();
+            broker.stop();
         }
         stats
     }
@@ -375,19 +383,19 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        for running in &self.consumers {
-            running.task.abort();
+        for consumer in &self.consumers {
+            consumer.task.abort();
         }
-        self.chores.iter().for_each(AbortHandle::abort);
+        self.background.iter().for_each(AbortHandle::abort);
     }
 }
 
 /// Declares everything on every connection but the first, on which it is declared before anything begins.
-async fn declare_again(link: Link, topology: Topology) {
+async fn redeclare(broker: ManagedConnection, topology: Topology) {
     let mut declared = 1;
-    while let Ok((connection, count)) = link.up().await {
+    while let Ok((connection, count)) = broker.connected().await {
         if count != declared {
-            topology.declare_what_can_be(&connection).await;
+            topology.declare_each(&connection).await;
             declared = count;
         }
         connection.ended().await;
@@ -395,19 +403,19 @@ async fn declare_again(link: Link, topology: Topology) {
 }
 
 /// Forgets, now and then, ids that were seen too long ago to matter.
-async fn forget(once: Arc<Once>) {
-    const AT_A_TIME: usize = 5000;
-    let wait = (once.window / 4).clamp(Duration::from_secs(1), Duration::from_secs(600));
+async fn prune_processed_ids(dedup: Arc<Deduplicator>) {
+    const PRUNE_BATCH: usize = 5000;
+    let wait = (dedup.window / 4).clamp(Duration::from_secs(1), Duration::from_secs(600));
     loop {
         tokio::time::sleep(wait).await;
         loop {
-            let once = Arc::clone(&once);
+            let dedup = Arc::clone(&dedup);
             let pruned = move || {
-                once.release_left()?;
-                once.store.processed_ids().prune(&once.scope, once.window, AT_A_TIME)
+                dedup.release_pending()?;
+                dedup.store.processed_ids().prune(&dedup.scope, dedup.window, PRUNE_BATCH)
             };
             match tokio::task::spawn_blocking(pruned).await {
-                Ok(Ok(count)) if count == AT_A_TIME => {}
+                Ok(Ok(count)) if count == PRUNE_BATCH => {}
                 Ok(Err(error)) => {
                     tracing::warn!(%error, "ids of old messages cannot be forgotten; tried again later");
                     break;
@@ -419,36 +427,36 @@ async fn forget(once: Arc<Once>) {
 }
 
 /// Asks the broker now and then how many messages wait.
-async fn watch_lag(link: Link, consumers: Vec<Seen>) {
+async fn watch_lag(broker: ManagedConnection, consumers: Vec<ConsumerView>) {
     let mut warned: Vec<String> = Vec::new();
     loop {
-        for seen in &consumers {
+        for view in &consumers {
             // A channel for each: the broker closes it over a queue that is not there.
             let asked = async {
-                let mut channel = Channel::open(&link.up().await?.0).await?;
-                topology::depth(&mut channel, &seen.set.queue).await
+                let mut channel = Channel::open(&broker.connected().await?.0).await?;
+                topology::depth(&mut channel, &view.config.queue).await
             };
             match asked.await {
                 Ok((messages, consumers)) => {
-                    seen.counters.lag.store(u64::from(messages) + 1, Relaxed);
-                    let is_alone = consumers <= 1 || !seen.set.waits_for_old_consumer();
-                    if !is_alone && !warned.contains(&seen.set.name) {
-                        warned.push(seen.set.name.clone());
+                    view.counters.lag.store(u64::from(messages) + 1, Relaxed);
+                    let is_alone = consumers <= 1 || !view.config.waits_for_old_consumer();
+                    if !is_alone && !warned.contains(&view.config.name) {
+                        warned.push(view.config.name.clone());
                         tracing::warn!(
-                            consumer = seen.set.name,
-                            queue = &*seen.set.queue,
+                            consumer = view.config.name,
+                            queue = &*view.config.queue,
                             consumers,
                             "several consumers take messages from a queue whose order is to be kept: each keeps the order \
                              of its own messages only. A queue with the argument x-single-active-consumer has one at a time"
                         );
                     } else if is_alone {
-                        warned.retain(|name| *name != seen.set.name);
+                        warned.retain(|name| *name != view.config.name);
                     }
                 }
                 Err(Error::Closed) => return,
-                Err(_) => seen.counters.lag.store(0, Relaxed),
+                Err(_) => view.counters.lag.store(0, Relaxed),
             }
         }
-        tokio::time::sleep(ASK_FOR_LAG).await;
+        tokio::time::sleep(LAG_POLL_INTERVAL).await;
     }
 }

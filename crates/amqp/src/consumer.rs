@@ -2,9 +2,9 @@
 
 use crate::{
     delivery::Delivery,
-    moves::longest_waiting_room,
+    republish::longest_retry_queue_name,
     sizing::{Sizing, cores},
-    topology::{Binding, Exchange, Queue, Topology, name_is_good},
+    topology::{Binding, Exchange, Queue, Topology, check_name},
 };
 use gristmill_pool::{Retry, TaskResult};
 use serde::de::DeserializeOwned;
@@ -35,7 +35,7 @@ pub struct Consumer {
     queue: String,
     name: String,
     event: Option<String>,
-    work: Option<Work>,
+    handler: Option<Handler>,
     workers: usize,
     prefetch: usize,
     order: Option<OrderBy>,
@@ -43,16 +43,16 @@ pub struct Consumer {
     retry: Option<Retry>,
     retry_in_place: Option<Retry>,
     probe_delay: (Duration, Duration),
-    dead: Option<(String, String)>,
+    dead_letter_target: Option<(String, String)>,
     max_starts: u32,
-    once_within: Option<Duration>,
-    keep_letters: bool,
+    dedup_window: Option<Duration>,
+    store_dead_letters: bool,
     offset: Option<Offset>,
-    keep_position: bool,
+    store_position: bool,
     rewind: bool,
     exclusive: bool,
-    broker_timeout: Option<Duration>,
-    handler_limit: Option<Duration>,
+    consumer_timeout: Option<Duration>,
+    handler_timeout: Option<Duration>,
     handler_records_starts: bool,
 }
 
@@ -81,14 +81,14 @@ pub enum Offset {
 
 type Future = Pin<Box<dyn std::future::Future<Output = TaskResult<()>> + Send>>;
 
-type Awaits = dyn Fn(Delivery) -> Future + Send + Sync;
-type Blocks = dyn Fn(&Delivery) -> TaskResult<()> + Send + Sync;
+type AsyncHandler = dyn Fn(Delivery) -> Future + Send + Sync;
+type BlockingHandler = dyn Fn(&Delivery) -> TaskResult<()> + Send + Sync;
 
 /// What is done with a message.
 #[derive(Clone)]
-pub(crate) enum Work {
-    Async(Arc<Awaits>),
-    Blocking(Arc<Blocks>),
+pub(crate) enum Handler {
+    Async(Arc<AsyncHandler>),
+    Blocking(Arc<BlockingHandler>),
 }
 
 /// How a message is tried again unless its consumer says otherwise: twelve times in all, after 1, 2, 4 minutes and so on,
@@ -111,7 +111,7 @@ impl Consumer {
             queue: queue.into(),
             name: name.into(),
             event: None,
-            work: None,
+            handler: None,
             workers: 0,
             prefetch: 0,
             order: None,
@@ -119,16 +119,16 @@ impl Consumer {
             retry: None,
             retry_in_place: None,
             probe_delay: PROBE_DELAY,
-            dead: None,
+            dead_letter_target: None,
             max_starts: MAX_STARTS,
-            once_within: None,
-            keep_letters: false,
+            dedup_window: None,
+            store_dead_letters: false,
             offset: None,
-            keep_position: false,
+            store_position: false,
             rewind: false,
             exclusive: false,
-            broker_timeout: Some(BROKER_TIMEOUT),
-            handler_limit: None,
+            consumer_timeout: Some(BROKER_TIMEOUT),
+            handler_timeout: None,
             handler_records_starts: false,
         }
     }
@@ -145,7 +145,7 @@ impl Consumer {
         F: Fn(Delivery) -> Fut + Send + Sync + 'static,
         Fut: std::future::Future<Output = TaskResult<()>> + Send + 'static,
     {
-        self.work = Some(Work::Async(Arc::new(move |delivery| Box::pin(handler(delivery)))));
+        self.handler = Some(Handler::Async(Arc::new(move |delivery| Box::pin(handler(delivery)))));
         self
     }
 
@@ -168,7 +168,7 @@ impl Consumer {
     where
         F: Fn(&Delivery) -> TaskResult<()> + Send + Sync + 'static,
     {
-        self.work = Some(Work::Blocking(Arc::new(handler)));
+        self.handler = Some(Handler::Blocking(Arc::new(handler)));
         self
     }
 
@@ -213,7 +213,7 @@ impl Consumer {
     /// How long an attempt may take of a handler that keeps a limit of its own, for comparison with the
     /// [broker's](Self::broker_timeout).
     pub fn handler_timeout(mut self, limit: Duration) -> Self {
-        self.handler_limit = Some(limit);
+        self.handler_timeout = Some(limit);
         self
     }
 
@@ -221,7 +221,7 @@ impl Consumer {
     /// is set up otherwise; `None` if it waits without limit. It cannot be asked for that. A [timeout](Self::timeout) that is
     /// longer is warned of, and so is, once, a message that is not acknowledged after two thirds of it.
     pub fn consumer_timeout(mut self, limit: Option<Duration>) -> Self {
-        self.broker_timeout = limit;
+        self.consumer_timeout = limit;
         self
     }
 
@@ -255,7 +255,7 @@ impl Consumer {
     /// Where dead letters go. Unless this says otherwise, a fanout exchange and a queue, both named like the queue
     /// with `.dead` behind, are declared for them.
     pub fn dead_letters(mut self, exchange: impl Into<String>, key: impl Into<String>) -> Self {
-        self.dead = Some((exchange.into(), key.into()));
+        self.dead_letter_target = Some((exchange.into(), key.into()));
         self
     }
 
@@ -278,13 +278,13 @@ impl Consumer {
 
     /// Skips a message whose id was done within this time. Needs a [store](crate::Builder::store).
     pub fn dedup_window(mut self, window: Duration) -> Self {
-        self.once_within = Some(window);
+        self.dedup_window = Some(window);
         self
     }
 
     /// Also puts dead letters into the [store](crate::Builder::store)'s.
     pub fn store_dead_letters(mut self) -> Self {
-        self.keep_letters = true;
+        self.store_dead_letters = true;
         self
     }
 
@@ -299,7 +299,7 @@ impl Consumer {
     /// continues with the first message that was not finished, and [`offset`](Self::offset) is where it begins the first
     /// time. Queues of other kinds have no position.
     pub fn store_position(mut self) -> Self {
-        self.keep_position = true;
+        self.store_position = true;
         self
     }
 
@@ -317,62 +317,65 @@ impl Consumer {
     }
 
     /// Checks it, fills in what was left open, and adds what it needs to be at the broker.
-    pub(crate) fn resolve(&self, topology: &mut Topology, has_store: bool) -> Result<Set, String> {
-        name_is_good("queue", &self.queue)?;
-        name_is_good("queue", &longest_waiting_room(&self.queue))?;
-        name_is_good("consumer", &self.name)?;
-        let wrong = |what: &str| Err(format!("consumer {}: {what}", self.name));
-        let Some(work) = self.work.clone() else {
-            return wrong("it has no handler; give it one with handle or handle_blocking");
+    pub(crate) fn resolve(&self, topology: &mut Topology, has_store: bool) -> Result<ConsumerConfig, String> {
+        check_name("queue", &self.queue)?;
+        check_name("queue", &longest_retry_queue_name(&self.queue))?;
+        check_name("consumer", &self.name)?;
+        let invalid = |what: &str| Err(format!("consumer {}: {what}", self.name));
+        let Some(handler) = self.handler.clone() else {
+            return invalid("it has no handler; give it one with handle or handle_blocking");
         };
-        if (self.once_within.is_some() || self.keep_letters) && !has_store {
-            return wrong("once_within and keep_letters need a store; give the builder one");
+        if (self.dedup_window.is_some() || self.store_dead_letters) && !has_store {
+            return invalid("once_within and keep_letters need a store; give the builder one");
         }
         if self.timeout.is_some_and(|limit| limit.is_zero()) {
-            return wrong("its timeout is 0; leave it out for none");
+            return invalid("its timeout is 0; leave it out for none");
         }
-        if self.once_within.is_some_and(|window| window.is_zero()) {
-            return wrong("once_within is 0: nothing can have been seen before");
+        if self.dedup_window.is_some_and(|window| window.is_zero()) {
+            return invalid("once_within is 0: nothing can have been seen before");
         }
         if self.exclusive
             && topology.queue(&self.queue).and_then(Queue::kind).is_some_and(|kind| kind != "classic")
         {
-            return wrong(
+            return invalid(
                 "only a classic queue can be consumed exclusively; others have x-single-active-consumer",
             );
         }
         if self.max_starts == 0 {
-            return wrong("max_starts is 0; 1 is the least");
+            return invalid("max_starts is 0; 1 is the least");
         }
         let Some(queue) = topology.queue(&self.queue) else {
-            return wrong(&format!("queue {} is not declared; declare it, or as existing", self.queue));
+            return invalid(&format!("queue {} is not declared; declare it, or as existing", self.queue));
         };
         if let Some(kind) = queue.kind().filter(|kind| self.rewind && *kind != "stream") {
-            return wrong(&format!("--rewind is for streams, and queue {} is a {kind} one", self.queue));
+            return invalid(&format!("--rewind is for streams, and queue {} is a {kind} one", self.queue));
         }
         let is_stream = match (queue.kind(), &self.offset) {
             (Some("stream"), _) => true,
             (Some(kind), Some(_)) => {
-                return wrong(&format!("an offset is for streams, and queue {} is a {kind} one", self.queue));
+                return invalid(&format!(
+                    "an offset is for streams, and queue {} is a {kind} one",
+                    self.queue
+                ));
             }
             (Some(_), None) => false,
             (None, offset) => offset.is_some(),
         };
-        if self.keep_position && is_stream && !has_store {
-            return wrong(&format!(
+        if self.store_position && is_stream && !has_store {
+            return invalid(&format!(
                 "queue {} is a stream, and its position is kept in a store; give the builder one",
                 self.queue
             ));
         }
         let kind = queue.kind().map(str::to_owned);
         let sizing = Sizing::of(self.workers, self.prefetch, cores(), |_, _, _| {});
-        let dead = match &self.dead {
+        let dead = match &self.dead_letter_target {
             Some(dead) => dead.clone(),
             None => (format!("{}.dead", self.queue), String::new()),
         };
-        name_is_good("queue", &format!("{}.dead", self.queue))?;
+        check_name("queue", &format!("{}.dead", self.queue))?;
         let declared = topology.exchanges.iter().any(|exchange| exchange.name == dead.0);
-        match (&self.dead, declared) {
+        match (&self.dead_letter_target, declared) {
             (_, true) => {}
             (Some(_), false) if dead.0.is_empty() => {}
             // It must be there. Found missing only by publishing to it, it would cost the channel each time.
@@ -383,19 +386,19 @@ impl Consumer {
                 topology.bindings.push(Binding::new(&dead.0, &dead.0, ""));
             }
         }
-        let dead_topology = topology.behind(&dead.0);
+        let dead_letter_topology = topology.for_exchange(&dead.0);
         let in_place = self.order.is_some() || sizing.workers == 1 || is_stream;
         let single_active = queue_is_single_active(topology, &self.queue);
-        let broker_timeout = self.broker_timeout;
+        let consumer_timeout = self.consumer_timeout;
         let retry = match in_place {
             true => self.retry_in_place.or(self.retry).unwrap_or(DEFAULT_RETRY_IN_PLACE),
             false => self.retry.unwrap_or(DEFAULT_RETRY),
         };
-        Ok(Set {
+        Ok(ConsumerConfig {
             queue: self.queue.as_str().into(),
             name: self.name.clone(),
             event: self.event.clone(),
-            work,
+            handler,
             sizing,
             in_place,
             kind,
@@ -404,15 +407,15 @@ impl Consumer {
             timeout: self.timeout,
             retry: retry.without_jitter(),
             probe_delay: self.probe_delay,
-            broker_timeout,
-            dead,
-            dead_topology,
+            consumer_timeout,
+            dead_letter_target: dead,
+            dead_letter_topology,
             max_starts: self.max_starts,
             handler_records_starts: self.handler_records_starts,
-            once_within: self.once_within,
-            keep_letters: self.keep_letters,
+            dedup_window: self.dedup_window,
+            store_dead_letters: self.store_dead_letters,
             offset: self.offset.clone().unwrap_or_default(),
-            keep_position: self.keep_position && is_stream,
+            store_position: self.store_position && is_stream,
             rewind: self.rewind,
             exclusive: self.exclusive,
             single_active,
@@ -420,11 +423,11 @@ impl Consumer {
     }
 
     /// Warns of what may not be meant, once: as it starts.
-    pub(crate) fn warn(&self, set: &Set) {
+    pub(crate) fn warn(&self, config: &ConsumerConfig) {
         Sizing::of(self.workers, self.prefetch, cores(), |what, asked, given| {
             tracing::warn!(consumer = self.name, what, asked, given, "more than is allowed; clamped");
         });
-        if set.kind.is_none() && !set.is_stream {
+        if config.kind.is_none() && !config.is_stream {
             tracing::warn!(
                 consumer = self.name,
                 queue = self.queue,
@@ -432,12 +435,13 @@ impl Consumer {
                  drained: then give the offset where it begins the first time"
             );
         }
-        self.check_broker_timeout();
+        self.warn_if_handler_outlasts_broker();
     }
 
     /// Warns where the broker takes a message back before its handler must be done.
-    fn check_broker_timeout(&self) {
-        let (Some(limit), Some(broker)) = (self.timeout.or(self.handler_limit), self.broker_timeout) else {
+    fn warn_if_handler_outlasts_broker(&self) {
+        let (Some(limit), Some(broker)) = (self.timeout.or(self.handler_timeout), self.consumer_timeout)
+        else {
             return;
         };
         if limit >= broker {
@@ -467,11 +471,11 @@ impl fmt::Debug for Consumer {
 }
 
 /// A consumer, checked and complete.
-pub(crate) struct Set {
+pub(crate) struct ConsumerConfig {
     pub(crate) queue: Arc<str>,
     pub(crate) name: String,
     pub(crate) event: Option<String>,
-    pub(crate) work: Work,
+    pub(crate) handler: Handler,
     pub(crate) sizing: Sizing,
     /// Messages are tried again in their place: the order of those behind must stay.
     pub(crate) in_place: bool,
@@ -483,24 +487,24 @@ pub(crate) struct Set {
     pub(crate) retry: Retry,
     pub(crate) probe_delay: (Duration, Duration),
     /// How long the broker waits for an acknowledgement.
-    pub(crate) broker_timeout: Option<Duration>,
-    pub(crate) dead: (String, String),
+    pub(crate) consumer_timeout: Option<Duration>,
+    pub(crate) dead_letter_target: (String, String),
     /// What is declared again when dead letters find no queue.
-    pub(crate) dead_topology: Topology,
+    pub(crate) dead_letter_topology: Topology,
     pub(crate) max_starts: u32,
     /// Starts are recorded by the handler.
     pub(crate) handler_records_starts: bool,
-    pub(crate) once_within: Option<Duration>,
-    pub(crate) keep_letters: bool,
+    pub(crate) dedup_window: Option<Duration>,
+    pub(crate) store_dead_letters: bool,
     pub(crate) offset: Offset,
-    pub(crate) keep_position: bool,
+    pub(crate) store_position: bool,
     pub(crate) rewind: bool,
     pub(crate) exclusive: bool,
     /// The queue is declared here to give messages to one consumer at a time.
     pub(crate) single_active: bool,
 }
 
-impl Set {
+impl ConsumerConfig {
     /// Whether order is kept by this consumer alone, so that two must not consume at once. The broker sees to that itself for
     /// exclusive consumers, and for queues with a single active consumer.
     pub(crate) fn waits_for_old_consumer(&self) -> bool {

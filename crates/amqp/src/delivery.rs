@@ -77,16 +77,16 @@ impl Delivery {
     pub(crate) fn new(queue: &Arc<str>, mut received: Box<Received>) -> Self {
         let unreadable = received.malformed.as_ref().map(|malformed| format!("its properties: {malformed}"));
         let headers = &received.properties.headers;
-        let again = has_returned(headers, queue);
+        let has_returned_here = has_returned(headers, queue);
         let count = |name| {
             headers.get(name).and_then(crate::FieldValue::as_int).unwrap_or(0).clamp(0, u32::MAX.into())
                 as u32
         };
-        let failed = if again { count(header::FAILED) } else { 0 };
+        let failed = if has_returned_here { count(header::FAILED) } else { 0 };
         // Only the broker's: on a first delivery it is what the publisher wrote.
         let deliveries = if received.redelivered { count("x-delivery-count") } else { 0 };
         let expires_at = expires_at(&received.properties, queue);
-        if again {
+        if has_returned_here {
             // It comes by the way of a queue of Gristmill; its own way is in its headers.
             let text = |name| {
                 let text = headers.get(name).and_then(crate::FieldValue::as_str);
@@ -217,7 +217,7 @@ impl Delivery {
     /// The id that distinguishes it from other messages: bytes that are no UTF-8 are not the text that they are shown as.
     pub fn identity(&self) -> Option<String> {
         let id = self.message_id()?;
-        Some(if self.0.received.properties.has_odd_id() { format!("\u{1a}{id}") } else { id.to_owned() })
+        Some(if self.0.received.properties.has_non_utf8_id() { format!("\u{1a}{id}") } else { id.to_owned() })
     }
 
     pub(crate) fn failed(&self) -> u32 {
@@ -235,8 +235,8 @@ impl Delivery {
 
     /// Whether its time was over when it came, as far as that is known: it was put off, and its time began before. The time of
     /// another begins with this delivery. The broker has not let it expire, so it has one attempt at least.
-    pub(crate) fn came_too_late(&self) -> bool {
-        self.expires_within(Duration::ZERO) && carried_deadline(self.headers(), self.queue()).is_some()
+    pub(crate) fn expired_on_arrival(&self) -> bool {
+        self.expires_within(Duration::ZERO) && deadline_from_headers(self.headers(), self.queue()).is_some()
     }
 
     /// Whether its time is over after this wait.
@@ -283,14 +283,14 @@ fn has_returned(headers: &Headers, queue: &str) -> bool {
 /// When a message expires. One that was put off carries that; for another its time begins now, because how long it was in
 /// its queue is not known.
 fn expires_at(properties: &Properties, queue: &str) -> Option<u64> {
-    carried_deadline(&properties.headers, queue).or_else(|| {
-        let lasts: u64 = properties.expiration.as_ref()?.parse().ok()?;
-        now().checked_add(lasts)
+    deadline_from_headers(&properties.headers, queue).or_else(|| {
+        let ttl_ms: u64 = properties.expiration.as_ref()?.parse().ok()?;
+        now().checked_add(ttl_ms)
     })
 }
 
 /// When a message expires that was put off from this queue.
-fn carried_deadline(headers: &Headers, queue: &str) -> Option<u64> {
+fn deadline_from_headers(headers: &Headers, queue: &str) -> Option<u64> {
     let at = headers.get(header::EXPIRES_AT).filter(|_| has_returned(headers, queue))?;
     u64::try_from(at.as_int()?).ok()
 }

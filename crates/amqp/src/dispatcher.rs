@@ -3,103 +3,103 @@
 //! One task owns all of a consumer's state and puts everything that happens in order: deliveries, results, moves, the
 //! loss of a channel, the end. Workers share nothing with it but their results.
 
-mod course;
+mod ack_timeout;
 mod errors;
 mod expiry;
-mod give_back;
-mod lost_runs;
+mod follow_up;
 mod offsets;
-mod overdue;
-mod pace;
 mod pause;
+mod prefetch;
+mod redelivery;
+mod requeue_on_pause;
+mod run_loop;
 mod session;
+mod settle_on_stop;
 mod sink;
-mod steps;
 mod suspects;
-mod takeover;
 
 use crate::{
-    consumer::{OrderBy, Set},
-    crew::{Crew, Job, Leave, Once, Ran, RunStart, job},
+    adaptive_prefetch::AdaptivePrefetch,
+    consumer::{ConsumerConfig, OrderBy},
     delivery::Delivery,
     error::Error,
     fingerprint::Fingerprint,
-    lanes::{Key, Lanes},
-    link::Link,
-    moves::{Mover, Reason},
+    handler_pool::{CancelToken, Deduplicator, HandlerOutcome, HandlerPool, Job, RunStart, job},
+    keyed_queue::{Key, KeyedQueue},
     net::Received,
     orphans::Orphans,
-    pacing::Pacing,
-    positions::Keeper,
+    positions::PositionWriter,
+    reconnect::ManagedConnection,
+    republish::{Reason, Republisher},
     sink_gate::SinkGate,
     starts::{DeferredStart, StartRecorded, Starts},
     stats::Counters,
     topology::Topology,
 };
-use errors::{is_timeout, shown};
+use ack_timeout::AckTimeout;
+use errors::{error_text, is_timeout};
+use follow_up::{FollowUp, FollowUps};
 use gristmill_pool::{ErrorClass, Outcome, Results, TaskError, error::Cause};
 use gristmill_store::message_runs::RunKey;
 use offsets::{Offsets, offset_of};
-use overdue::Overdue;
 use pause::{Pause, SinkFailures};
+use redelivery::{RunOutcome, RunPlace};
 use session::Session;
 use std::{
     collections::HashMap,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
-use steps::{Step, Steps};
 use suspects::Suspects;
-use takeover::{Ended, Place};
 
 /// How often is looked whether another consumer is done with a message of the same id.
 const IN_PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Dispatcher {
-    set: Arc<Set>,
-    link: Link,
+    config: Arc<ConsumerConfig>,
+    broker: ManagedConnection,
     topology: Arc<Topology>,
-    mover: Mover,
-    once: Option<Arc<Once>>,
-    crew: Crew,
-    results: Results<Ran>,
+    republisher: Republisher,
+    dedup: Option<Arc<Deduplicator>>,
+    pool: HandlerPool,
+    results: Results<HandlerOutcome>,
     counters: Arc<Counters>,
     session: Option<Session>,
-    lanes: Lanes<Flight>,
+    keyed_queue: KeyedQueue<InFlight>,
     suspects: Suspects,
     /// Made ready for a worker when there was no room for it.
-    held: Option<(Job, Flight)>,
+    overflow: Option<(Job, InFlight)>,
     /// In the pool, by their numbers there.
-    flights: HashMap<u64, Flight>,
+    in_pool: HashMap<u64, InFlight>,
     /// Being moved, or waiting for another attempt in their place.
-    steps: Steps,
+    follow_ups: FollowUps,
     /// Whether the sink works, and what waits for it.
-    pause: Pause<Flight>,
+    pause: Pause<InFlight>,
     /// Those of a lost channel.
-    orphans: Orphans<Place, Ended>,
+    orphans: Orphans<RunPlace, RunOutcome>,
     starts: Starts,
     /// In a stream: what is not done, and what comes next.
     offsets: Offsets,
-    pacing: Pacing,
-    overdue: Overdue,
+    adaptive_prefetch: AdaptivePrefetch,
+    ack_timeout: AckTimeout,
     /// When it was last looked at how fast handlers are.
-    measured: Instant,
+    measured_at: Instant,
     /// Consumers of the queue beside this one: the fewest of all times that it began.
-    others: Option<u32>,
-    keeper: Option<Keeper>,
+    other_consumers: Option<u32>,
+    position_writer: Option<PositionWriter>,
     /// Nothing more is to be started.
-    closing: Leave,
+    stopping: CancelToken,
 }
 
 /// A delivery between the broker and its end.
 #[derive(Clone)]
-struct Flight {
+struct InFlight {
     delivery: Delivery,
     tag: u64,
     key: Option<Key>,
     offset: Option<u64>,
     /// Revoked when its channel is lost: it can then not be acknowledged through it.
-    leave: Leave,
+    cancel: CancelToken,
     /// Its row among the starts that are counted, where it may have been started before.
     run: Option<RunKey>,
     recorded: Option<StartRecorded>,
@@ -112,81 +112,82 @@ struct Flight {
 
 /// What a consumer is made of.
 pub(crate) struct Parts {
-    pub(crate) set: Arc<Set>,
-    pub(crate) link: Link,
+    pub(crate) config: Arc<ConsumerConfig>,
+    pub(crate) broker: ManagedConnection,
     pub(crate) topology: Arc<Topology>,
-    pub(crate) mover: Mover,
-    pub(crate) once: Option<Arc<Once>>,
+    pub(crate) republisher: Republisher,
+    pub(crate) dedup: Option<Arc<Deduplicator>>,
     pub(crate) starts: Starts,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) crew: Crew,
-    pub(crate) results: Results<Ran>,
+    pub(crate) pool: HandlerPool,
+    pub(crate) results: Results<HandlerOutcome>,
     /// What keeps the position in a stream, and where that begins.
-    pub(crate) position: Option<(Keeper, Option<u64>)>,
+    pub(crate) position: Option<(PositionWriter, Option<u64>)>,
 }
 
 impl Dispatcher {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { set, link, topology, mover, once, starts, counters, crew, results, position } = parts;
-        let pacing = Pacing::new(&set.sizing);
-        let (keeper, next) = position.unzip();
+        let Parts { config, broker, topology, republisher, dedup, starts, counters, pool, results, position } =
+            parts;
+        let adaptive_prefetch = AdaptivePrefetch::new(&config.sizing);
+        let (position_writer, next) = position.unzip();
         let offsets = Offsets::from(next.flatten());
-        let pause = Pause::new(set.probe_delay.0, set.probe_delay.1);
-        let overdue = Overdue::new(set.broker_timeout);
+        let pause = Pause::new(config.probe_delay.0, config.probe_delay.1);
+        let ack_timeout = AckTimeout::new(config.consumer_timeout);
         Self {
-            set,
-            link,
+            config,
+            broker,
             topology,
-            mover,
-            once,
-            crew,
+            republisher,
+            dedup,
+            pool,
             results,
             counters,
             session: None,
-            lanes: Lanes::default(),
+            keyed_queue: KeyedQueue::default(),
             suspects: Suspects::default(),
-            held: None,
-            flights: HashMap::new(),
-            steps: Steps::default(),
+            overflow: None,
+            in_pool: HashMap::new(),
+            follow_ups: FollowUps::default(),
             pause,
             orphans: Orphans::default(),
             starts,
             offsets,
-            keeper,
-            pacing,
-            overdue,
-            measured: Instant::now(),
-            others: None,
-            closing: Leave::default(),
+            position_writer,
+            adaptive_prefetch,
+            ack_timeout,
+            measured_at: Instant::now(),
+            other_consumers: None,
+            stopping: CancelToken::default(),
         }
     }
 
     /// A delivery has come.
-    fn take_in(&mut self, received: Box<Received>) -> Result<(), Error> {
+    fn on_delivery(&mut self, received: Box<Received>) -> Result<(), Error> {
         let Some(session) = &mut self.session else { return Ok(()) };
         let tag = received.tag;
-        if !session.ledger.open(tag) {
+        if !session.acks.track(tag) {
             let text = format!("the broker gave delivery {tag} a number that is not the next");
             return Err(Error::Channel { code: 541, text });
         }
-        let leave = session.leave.clone();
-        let delivery = Delivery::new(&self.set.queue, received);
+        let cancel = session.cancel.clone();
+        let delivery = Delivery::new(&self.config.queue, received);
         self.counters.received.fetch_add(1, Relaxed);
         self.counters.postponed.received(delivery.headers());
         if delivery.is_redelivered() {
             self.counters.redelivered.fetch_add(1, Relaxed);
         }
         // Only a stream's: anybody can put a header of that name on a message.
-        let offset = self.set.is_stream.then(|| offset_of(&delivery)).flatten();
+        let offset = self.config.is_stream.then(|| offset_of(&delivery)).flatten();
         let is_finished = offset.is_some_and(|offset| !self.offsets.deliver(offset));
         let key = self.key_of(&delivery);
         let sink_failures = SinkFailures::new(delivery.failed_alone());
-        let flight = Flight {
+        let message = InFlight {
             delivery,
             tag,
             key,
             offset,
-            leave,
+            cancel,
             run: None,
             recorded: None,
             fingerprint: None,
@@ -194,278 +195,290 @@ impl Dispatcher {
             sink_failures,
         };
         if is_finished {
-            self.finish(&Flight { key: None, ..flight });
+            self.finish(&InFlight { key: None, ..message });
             return Ok(());
         }
-        if self.closing.is_revoked() {
-            self.settle_known(flight);
+        if self.stopping.is_cancelled() {
+            self.settle_if_known_run(message);
             return Ok(());
         }
-        if let Some(flight) = self.recognise(flight) {
-            match self.due_in(&flight) {
-                Some(delay) => self.wait(flight, delay, None::<fn()>),
-                None => self.admit(flight),
+        if let Some(message) = self.match_redelivery(message) {
+            match self.remaining_retry_delay(&message) {
+                Some(delay) => self.wait_in_place(message, delay, None::<fn()>),
+                None => self.admit(message),
             }
         }
         Ok(())
     }
 
     /// It is to run, unless something speaks against it.
-    fn admit(&mut self, flight: Flight) {
+    fn admit(&mut self, message: InFlight) {
         // By a way of its own, and so without its lane: it never runs.
-        if let Some(why) = flight.delivery.unreadable().map(str::to_owned) {
-            return self.bury(Flight { key: None, ..flight }, Reason::Unreadable, why);
+        if let Some(why) = message.delivery.unreadable().map(str::to_owned) {
+            return self.dead_letter(InFlight { key: None, ..message }, Reason::Unreadable, why);
         }
-        if flight.delivery.came_too_late() {
-            return self.expire(&Flight { key: None, ..flight });
+        if message.delivery.expired_on_arrival() {
+            return self.expire(&InFlight { key: None, ..message });
         }
-        self.lanes.add(flight.key.clone(), flight);
+        self.keyed_queue.push(message.key.clone(), message);
     }
 
     fn key_of(&self, delivery: &Delivery) -> Option<Key> {
-        match &self.set.order {
+        match &self.config.order {
             Some(OrderBy::RoutingKey) => Some(delivery.routing_key().into()),
             Some(OrderBy::Header(name)) => delivery.headers().get(name).map(|value| value.to_string().into()),
             // One worker: all in one line, also behind one that waits for its next attempt.
-            None if self.set.sizing.workers == 1 => Some("".into()),
+            None if self.config.sizing.workers == 1 => Some("".into()),
             // Two of the same id at once would both not have been seen before.
-            None if self.set.once_within.is_some() => delivery.identity().map(Key::from),
+            None if self.config.dedup_window.is_some() => delivery.identity().map(Key::from),
             None => None,
         }
     }
 
     /// Hands workers what they have room for.
-    fn feed(&mut self) {
+    fn dispatch(&mut self) {
         if self.pause.is_paused() {
-            return self.feed_probe();
+            return self.dispatch_probe();
         }
-        self.feed_recovered();
+        self.requeue_recovered();
         loop {
-            let (job, flight) = match self.held.take() {
-                Some(held) => held,
+            let (job, message) = match self.overflow.take() {
+                Some(overflow) => overflow,
                 None => {
-                    let Some(mut flight) = self.suspects.next(&mut self.lanes) else { return };
-                    (self.job(&mut flight, self.pause.gate().clone()), flight)
+                    let Some(mut message) = self.suspects.next(&mut self.keyed_queue) else { return };
+                    (self.job(&mut message, self.pause.gate().clone()), message)
                 }
             };
-            match self.crew.submit(job) {
-                Ok(number) => self.submitted(number, flight),
+            match self.pool.submit(job) {
+                Ok(number) => self.submitted(number, message),
                 Err(Some(job)) => {
-                    self.held = Some((job, flight));
+                    self.overflow = Some((job, message));
                     return;
                 }
                 // The pool is closed: it stays with the broker.
-                Err(None) => self.release(&flight),
+                Err(None) => self.release(&message),
             }
         }
     }
 
-    fn submitted(&mut self, number: u64, flight: Flight) {
-        self.suspects.started(&flight);
-        self.flights.insert(number, flight);
+    fn submitted(&mut self, number: u64, message: InFlight) {
+        self.suspects.started(&message);
+        self.in_pool.insert(number, message);
     }
 
-    fn job(&self, flight: &mut Flight, gate: SinkGate) -> Job {
-        let leave = [flight.leave.clone(), self.closing.clone()];
-        let by_handler = self.set.handler_records_starts;
-        let start = flight.run.zip(self.starts.store().cloned()).map(|(key, store)| {
-            let recorded = flight.recorded.get_or_insert_default().clone();
+    fn job(&self, message: &mut InFlight, gate: SinkGate) -> Job {
+        let cancel = [message.cancel.clone(), self.stopping.clone()];
+        let by_handler = self.config.handler_records_starts;
+        let start = message.run.zip(self.starts.store().cloned()).map(|(key, store)| {
+            let recorded = message.recorded.get_or_insert_default().clone();
             Box::new(RunStart { store, key, recorded, by_handler })
         });
         if let Some(start) = start.as_ref().filter(|_| by_handler) {
             let RunStart { store, key, recorded, .. } = RunStart::clone(start);
-            flight.delivery.defer_start(DeferredStart::new(store, key, recorded, flight.suspect));
+            message.delivery.defer_start(DeferredStart::new(store, key, recorded, message.suspect));
         }
-        job(&self.set, flight.delivery.clone(), leave, gate, start, self.once.as_ref())
+        job(&self.config, message.delivery.clone(), cancel, gate, start, self.dedup.as_ref())
     }
 
     /// A worker is done with one.
-    fn settle(&mut self, outcome: Outcome<Ran>) {
+    fn settle(&mut self, outcome: Outcome<HandlerOutcome>) {
         let number = outcome.task.id.get();
-        let Some(mut flight) = self.flights.remove(&number) else { return };
-        self.suspects.ended(&flight);
+        let Some(mut message) = self.in_pool.remove(&number) else { return };
+        self.suspects.ended(&message);
         match &outcome.result {
-            Ok(Ran::Done { started } | Ran::Duplicate { started }) => {
+            Ok(HandlerOutcome::Done { started } | HandlerOutcome::Duplicate { started }) => {
                 self.sink_worked(number, Some(*started));
             }
-            Ok(Ran::Seen | Ran::InProgress | Ran::Skipped | Ran::OverLimit(_)) => self.pause.not_run(number),
+            Ok(
+                HandlerOutcome::AlreadyDone
+                | HandlerOutcome::InProgress
+                | HandlerOutcome::Skipped
+                | HandlerOutcome::OverLimit(_),
+            ) => self.pause.run_skipped(number),
             Err(failure) => {
                 if is_timeout(&failure.error) {
                     self.counters.timed_out.fetch_add(1, Relaxed);
                 }
-                if let Some(fault) = self.sink_failed(number, &mut flight, &failure.error) {
-                    return self.wait_for_sink(flight, number, fault, &failure.error);
+                if let Some(fault) = self.sink_failed(number, &mut message, &failure.error) {
+                    return self.wait_for_sink(message, number, fault, &failure.error);
                 }
             }
         }
         match outcome.result {
-            Ok(Ran::Skipped) => self.skipped(flight, number),
-            Ok(Ran::InProgress) if self.is_given_back(&flight) => self.skipped(flight, number),
-            Ok(Ran::InProgress) => self.wait(flight, IN_PROGRESS_DELAY, None::<fn()>),
-            Ok(Ran::OverLimit(starts)) => self.over_limit(flight, number, starts),
-            Ok(ran @ (Ran::Done { .. } | Ran::Duplicate { .. } | Ran::Seen)) => {
-                let is_done = matches!(ran, Ran::Done { .. });
+            Ok(HandlerOutcome::Skipped) => self.skipped(message, number),
+            Ok(HandlerOutcome::InProgress) if self.will_be_redelivered(&message) => {
+                self.skipped(message, number)
+            }
+            Ok(HandlerOutcome::InProgress) => self.wait_in_place(message, IN_PROGRESS_DELAY, None::<fn()>),
+            Ok(HandlerOutcome::OverLimit(starts)) => self.over_limit(message, number, starts),
+            Ok(
+                ran @ (HandlerOutcome::Done { .. }
+                | HandlerOutcome::Duplicate { .. }
+                | HandlerOutcome::AlreadyDone),
+            ) => {
+                let is_done = matches!(ran, HandlerOutcome::Done { .. });
                 let counter = if is_done { &self.counters.done } else { &self.counters.skipped };
                 counter.fetch_add(1, Relaxed);
-                self.keep_outcome(&flight, Place::Worker(number), || Ended::Done);
-                self.finish(&flight);
+                self.keep_outcome(&message, RunPlace::Worker(number), || RunOutcome::Done);
+                self.finish(&message);
             }
             Err(failure) if matches!(failure.error.cause(), Cause::Cancelled) => {
-                self.interrupt(&flight);
-                self.release(&flight);
+                self.interrupt(&message);
+                self.release(&message);
             }
             Err(failure) => {
                 let error = failure.error;
-                let ended = || Ended::Failed(Box::new(flight.clone()), Arc::clone(&error));
-                match self.keep_outcome(&flight, Place::Worker(number), ended) {
-                    true => self.release(&flight),
-                    false => self.failed(flight, &error),
+                let ended = || RunOutcome::Failed(Box::new(message.clone()), Arc::clone(&error));
+                match self.keep_outcome(&message, RunPlace::Worker(number), ended) {
+                    true => self.release(&message),
+                    false => self.failed(message, &error),
                 }
             }
         }
     }
 
     /// The consumer itself ended the run, as it stops, and gives the message back.
-    fn interrupt(&mut self, flight: &Flight) {
-        self.take_back(flight);
-        self.starts.put_back(flight.run);
+    fn interrupt(&mut self, message: &InFlight) {
+        self.undo_start(message);
+        self.starts.release_row(message.run);
     }
 
     /// The run has ended, by no fault of the message: its start does not count, if it has recorded one.
-    fn take_back(&mut self, flight: &Flight) {
-        if flight.recorded.as_ref().is_some_and(StartRecorded::take) {
-            self.starts.take_back(flight.run);
+    fn undo_start(&mut self, message: &InFlight) {
+        if message.recorded.as_ref().is_some_and(StartRecorded::take) {
+            self.starts.undo_start(message.run);
         }
     }
 
     /// Whether the broker has the message back, or gets it back when this consumer has stopped.
-    fn is_given_back(&self, flight: &Flight) -> bool {
-        flight.leave.is_revoked() || self.closing.is_revoked()
+    fn will_be_redelivered(&self, message: &InFlight) -> bool {
+        message.cancel.is_cancelled() || self.stopping.is_cancelled()
     }
 
     /// It was not started: its channel was lost before a worker took it, or the consumer pauses or stops.
-    fn skipped(&mut self, flight: Flight, number: u64) {
-        if self.is_given_back(&flight) {
-            self.forget(&flight, Place::Worker(number));
-            self.starts.put_back(flight.run);
-            return self.release(&flight);
+    fn skipped(&mut self, message: InFlight, number: u64) {
+        if self.will_be_redelivered(&message) {
+            self.forget_run(&message, RunPlace::Worker(number));
+            self.starts.release_row(message.run);
+            return self.release(&message);
         }
         // A new delivery has taken its place, or consuming was paused.
-        self.lanes.put_back(flight);
+        self.keyed_queue.push_front(message);
     }
 
-    fn over_limit(&mut self, flight: Flight, number: u64, starts: u32) {
-        if flight.leave.is_revoked() {
-            self.forget(&flight, Place::Worker(number));
-            self.starts.put_back(flight.run);
-            return self.release(&flight);
+    fn over_limit(&mut self, message: InFlight, number: u64, starts: u32) {
+        if message.cancel.is_cancelled() {
+            self.forget_run(&message, RunPlace::Worker(number));
+            self.starts.release_row(message.run);
+            return self.release(&message);
         }
         let why = format!(
             "started again {starts} times without getting to its end: it may end the process that runs it"
         );
-        self.bury(flight, Reason::Starts, why);
+        self.dead_letter(message, Reason::Starts, why);
     }
 
     /// It is done here: to be acknowledged, and the next of its lane may start.
-    fn finish(&mut self, flight: &Flight) {
-        self.release(flight);
-        self.starts.end(flight.run);
-        if let Some(offset) = flight.offset {
+    fn finish(&mut self, message: &InFlight) {
+        self.release(message);
+        self.starts.finish(message.run);
+        if let Some(offset) = message.offset {
             self.offsets.finish(offset);
         }
         match &mut self.session {
-            Some(session) if !flight.leave.is_revoked() => session.ledger.done(flight.tag),
+            Some(session) if !message.cancel.is_cancelled() => session.acks.mark_done(message.tag),
             // The broker has it back, and will send it again.
             _ => {}
         }
     }
 
-    fn release(&mut self, flight: &Flight) {
-        self.lanes.release(flight.key.as_ref());
+    fn release(&mut self, message: &InFlight) {
+        self.keyed_queue.release_key(message.key.as_ref());
     }
 
-    fn failed(&mut self, flight: Flight, error: &TaskError) {
-        let why = shown(error);
-        let passing = matches!(error.class(), ErrorClass::Transient | ErrorClass::Partial);
-        let failed = flight.delivery.failed().saturating_add(1);
-        if !passing {
-            return self.bury(flight, Reason::Permanent, why);
+    fn failed(&mut self, message: InFlight, error: &TaskError) {
+        let why = error_text(error);
+        let is_transient = matches!(error.class(), ErrorClass::Transient | ErrorClass::Partial);
+        let failed = message.delivery.failed().saturating_add(1);
+        if !is_transient {
+            return self.dead_letter(message, Reason::Permanent, why);
         }
-        if failed >= self.set.retry.max_attempts() {
-            return self.bury(flight, Reason::Attempts, why);
+        if failed >= self.config.retry.max_attempts() {
+            return self.dead_letter(message, Reason::Attempts, why);
         }
-        let delay = error.retry_after().unwrap_or_default().max(self.set.retry.delay(failed));
-        if flight.delivery.expires_within(delay) {
-            return self.expire(&flight);
+        let delay = error.retry_after().unwrap_or_default().max(self.config.retry.delay(failed));
+        if message.delivery.expires_within(delay) {
+            return self.expire(&message);
         }
         self.counters.retried.fetch_add(1, Relaxed);
         tracing::warn!(
-            consumer = self.set.name,
-            id = flight.delivery.message_id(),
-            attempt = flight.delivery.attempt(),
-            of = self.set.retry.max_attempts(),
+            consumer = self.config.name,
+            id = message.delivery.message_id(),
+            attempt = message.delivery.attempt(),
+            of = self.config.retry.max_attempts(),
             again_after = ?delay,
             error = why,
             "a message failed; it is tried again"
         );
-        match self.stays_in_place(&flight) {
-            true => self.try_again(flight, why, delay),
-            false => self.begin(flight, Step::PutOff { why, delay }),
+        match self.retries_in_place(&message) {
+            true => self.retry_in_place(message, why, delay),
+            false => self.start_follow_up(message, FollowUp::RetryLater { why, delay }),
         }
     }
 
     /// Whether a message waits here for another attempt, and not in a queue. What falls back into a stream would come to all who
     /// read it; a queue that was there already may be one.
-    fn stays_in_place(&self, flight: &Flight) -> bool {
-        let maybe_stream = || self.set.kind.is_none() && offset_of(&flight.delivery).is_some();
-        self.set.in_place || maybe_stream()
+    fn retries_in_place(&self, message: &InFlight) -> bool {
+        let maybe_stream = || self.config.kind.is_none() && offset_of(&message.delivery).is_some();
+        self.config.in_place || maybe_stream()
     }
 
-    fn bury(&mut self, flight: Flight, reason: Reason, why: String) {
+    fn dead_letter(&mut self, message: InFlight, reason: Reason, why: String) {
         tracing::error!(
-            consumer = self.set.name,
-            id = flight.delivery.message_id(),
-            attempt = flight.delivery.attempt(),
+            consumer = self.config.name,
+            id = message.delivery.message_id(),
+            attempt = message.delivery.attempt(),
             ?reason,
             error = why,
             "a message is given up; it goes to the dead letters"
         );
-        self.begin(flight, Step::Bury { reason, why });
+        self.start_follow_up(message, FollowUp::DeadLetter { reason, why });
     }
 
     /// The channel is lost: what waits is the broker's again, what runs continues and is known when it comes again.
-    fn lose(&mut self, error: &Error) {
+    fn on_channel_lost(&mut self, error: &Error) {
         let Some(session) = self.session.take() else { return };
-        session.leave.revoke();
-        self.forget_waiting();
+        session.cancel.cancel();
+        self.discard_waiting();
         self.orphan_all();
         self.counters.lost.fetch_add(1, Relaxed);
         self.counters.consuming.store(false, Relaxed);
-        tracing::warn!(consumer = self.set.name, %error, running = self.flights.len(), "consuming was interrupted");
+        tracing::warn!(consumer = self.config.name, %error, running = self.in_pool.len(), "consuming was interrupted");
     }
 
-    fn forget_waiting(&mut self) {
-        if let Some((_, flight)) = self.held.take() {
-            self.starts.put_back(flight.run);
-            self.release(&flight);
+    fn discard_waiting(&mut self) {
+        if let Some((_, message)) = self.overflow.take() {
+            self.starts.release_row(message.run);
+            self.release(&message);
         }
-        for flight in self.suspects.clear().into_iter().chain(self.pause.take_waiting()) {
-            self.starts.put_back(flight.run);
-            self.release(&flight);
+        for message in self.suspects.clear().into_iter().chain(self.pause.take_waiting()) {
+            self.starts.release_row(message.run);
+            self.release(&message);
         }
         let starts = &mut self.starts;
-        self.lanes.clear(|flight| flight.key.clone(), |flight| starts.put_back(flight.run));
+        self.keyed_queue
+            .discard_waiting(|message| message.key.clone(), |message| starts.release_row(message.run));
     }
 
-    fn show(&self) {
+    fn update_gauges(&self) {
         self.counters.waiting.store(self.waiting() as u64, Relaxed);
-        let under_way = self.flights.len() + self.steps.len();
+        let under_way = self.in_pool.len() + self.follow_ups.len();
         self.counters.in_flight.store(under_way as u64, Relaxed);
-        if self.set.is_stream {
+        if self.config.is_stream {
             let position = self.offsets.position();
             self.counters.position.store(position.map_or(0, |at| at.saturating_add(1)), Relaxed);
-            if let Some(keeper) = &self.keeper {
-                keeper.note(position);
+            if let Some(position_writer) = &self.position_writer {
+                position_writer.record(position);
             }
         }
     }
@@ -474,7 +487,7 @@ impl Dispatcher {
 impl Drop for Dispatcher {
     /// Ended without a word: nothing more is begun. What was not acknowledged the broker delivers again.
     fn drop(&mut self) {
-        self.closing.revoke();
-        self.crew.cancel();
+        self.stopping.cancel();
+        self.pool.cancel();
     }
 }

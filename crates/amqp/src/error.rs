@@ -105,7 +105,7 @@ impl Error {
 
 impl Error {
     /// The same once more: a connection ends once, and everybody who used it is told why.
-    pub(crate) fn again(&self) -> Self {
+    pub(crate) fn duplicate(&self) -> Self {
         match self {
             Self::Io { to, source } => {
                 let source = io::Error::new(source.kind(), source.to_string());

@@ -9,7 +9,7 @@ use crate::{
     delivery::Delivery,
     wire::{
         properties::Properties,
-        table::{Field, FieldValue, Headers, latin},
+        table::{Field, FieldValue, Headers, to_latin1},
     },
 };
 use bytes::Bytes;
@@ -40,7 +40,7 @@ pub(crate) fn properties(properties: &Properties) -> Json {
     let mut object = Map::new();
     for (name, bit, text) in properties.texts() {
         let Some(text) = text else { continue };
-        let value = match latin(text).filter(|_| properties.latin & bit != 0) {
+        let value = match to_latin1(text).filter(|_| properties.latin & bit != 0) {
             Some(bytes) => json!({"hex": hex(&bytes)}),
             None => text.as_str().into(),
         };

@@ -34,28 +34,28 @@
 
 #[doc(hidden)]
 pub mod __fuzz;
+mod acks;
+mod adaptive_prefetch;
 mod browse;
 mod client;
 mod consumer;
-mod crew;
 mod delivery;
 mod dispatcher;
 mod error;
 mod fingerprint;
+mod handler_pool;
 mod json_form;
-mod lanes;
-mod ledger;
-mod link;
+mod keyed_queue;
 mod message;
-mod moves;
 mod net;
 mod orphans;
-mod pacing;
 mod permissions;
 mod positions;
 mod postponed;
 mod publisher;
 mod queue_kind;
+mod reconnect;
+mod republish;
 mod sink_gate;
 mod sizing;
 mod starts;
@@ -71,9 +71,9 @@ pub use consumer::{Consumer, DEFAULT_RETRY, DEFAULT_RETRY_IN_PLACE, Offset, Orde
 pub use delivery::{Delivery, header};
 pub use error::Error;
 pub use message::Message;
-pub use moves::derived_queue_names;
 pub use permissions::{MissingPermission, MissingPermissions, Permission};
 pub use publisher::Publisher;
+pub use republish::derived_queue_names;
 #[doc(inline)]
 pub use stats::ClientStats;
 pub use topology::{Binding, Exchange, Queue};

@@ -99,25 +99,25 @@ impl Message {
     /// A message as [`Delivery::to_json`] wrote it, on its way to a queue, where it begins anew.
     pub fn from_json(json: &serde_json::Value, queue: &str) -> Result<Self, Error> {
         let read = json_form::read(json).map_err(Error::Message)?;
-        Ok(Self::anew(queue, &read.exchange, &read.key, read.properties, read.body))
+        Ok(Self::requeued(queue, &read.exchange, &read.key, read.properties, read.body))
     }
 
     /// A message that was given up or stored, on its way to a queue, where it begins anew: without what Gristmill and the
     /// broker noted about its failures. (The broker drops a message that expires twice in one queue by its `x-death`.)
     /// Its first exchange and routing key stay visible to a consumer of that queue.
-    pub(crate) fn anew(
+    pub(crate) fn requeued(
         queue: &str,
         exchange: &str,
         key: &str,
         mut properties: Properties,
         body: Bytes,
     ) -> Self {
-        take_user(&mut properties);
+        move_user_id_to_header(&mut properties);
         let headers = &mut properties.headers;
         let route = |name| headers.get(name).and_then(FieldValue::as_str).filter(|text| text.len() <= 255);
         let exchange = route(header::EXCHANGE).unwrap_or(exchange).to_owned();
         let key = route(header::ROUTING_KEY).unwrap_or(key).to_owned();
-        headers.retain(is_the_messages_own);
+        headers.retain(is_publisher_header);
         if !exchange.is_empty() || key != queue {
             headers.set(header::QUEUE, queue);
             headers.set(header::EXCHANGE, exchange);
@@ -128,9 +128,9 @@ impl Message {
 
     /// A message that was delivered, on its way somewhere else: the same but for what would make the broker refuse
     /// it, or send it where nobody wants it.
-    pub(crate) fn moved(delivery: &Delivery, exchange: &str, key: &str) -> Self {
+    pub(crate) fn republished(delivery: &Delivery, exchange: &str, key: &str) -> Self {
         let mut properties = delivery.properties().clone();
-        take_user(&mut properties);
+        move_user_id_to_header(&mut properties);
         // In a queue where it waits it must not expire by itself: a header says when it does. Its copies for others it has had.
         properties.expiration = None;
         let stale = [header::REASON, header::EXPIRES_AT, header::SINK_FAILED_SINCE, header::FAILED_ALONE];
@@ -147,17 +147,17 @@ impl Message {
 }
 
 /// The broker refuses a message whose user is not the one that is connected: the name becomes a header.
-fn take_user(properties: &mut Properties) {
+fn move_user_id_to_header(properties: &mut Properties) {
     if let Some(user) = properties.user_id.take() {
         properties.headers.set(header::USER, user);
     }
 }
 
 /// Whether a header is neither a note of Gristmill about a failure nor one of the broker about deliveries.
-fn is_the_messages_own(name: &str) -> bool {
-    const BROKERS: [&str; 5] = ["CC", "BCC", "x-death", "x-delivery-count", "x-stream-offset"];
+fn is_publisher_header(name: &str) -> bool {
+    const BROKER_HEADERS: [&str; 5] = ["CC", "BCC", "x-death", "x-delivery-count", "x-stream-offset"];
     let kept = [header::USER, header::HEADERS_DROPPED];
     let is_note = name.starts_with("x-gristmill-") && !kept.contains(&name);
     let is_death = name.starts_with("x-first-death-") || name.starts_with("x-last-death-");
-    !is_note && !is_death && !BROKERS.contains(&name)
+    !is_note && !is_death && !BROKER_HEADERS.contains(&name)
 }

@@ -34,13 +34,13 @@ use tokio::{
 #[derive(Clone)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
-    _last: Arc<Last>,
+    _close_on_drop: Arc<CloseOnDrop>,
 }
 
 /// Ends the connection when nobody is left to use it. The two tasks hold only `Shared`.
-struct Last(Arc<Shared>);
+struct CloseOnDrop(Arc<Shared>);
 
-impl Drop for Last {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.end(Error::Closed);
     }
@@ -51,54 +51,54 @@ struct Shared {
     name: String,
     user: String,
     vhost: String,
-    out: Mutex<Out>,
+    out: Mutex<OutBuffer>,
     /// There is something to write.
     written: Notify,
     /// There is room again in `out`.
     drained: Notify,
-    channels: Mutex<BTreeMap<u16, Slot>>,
+    channels: Mutex<BTreeMap<u16, ChannelEntry>>,
     /// Why the broker reads nothing more, while it does not.
     blocked: watch::Sender<Option<String>>,
     ended: watch::Sender<Option<Arc<Error>>>,
     /// We have said good-bye.
-    leaving: AtomicBool,
-    agreed: Agreed,
+    is_closing: AtomicBool,
+    tune: TuneParams,
 }
 
 /// What both sides agreed on.
 #[derive(Debug, Clone, Copy)]
-struct Agreed {
+struct TuneParams {
     channel_max: u16,
     frame_max: usize,
     heartbeat: Duration,
 }
 
 #[derive(Default)]
-struct Out {
+struct OutBuffer {
     buffer: BytesMut,
     ended: bool,
 }
 
 /// A channel as the connection sees it.
-enum Slot {
-    Open(mpsc::UnboundedSender<Event>, Gate),
+enum ChannelEntry {
+    Open(mpsc::UnboundedSender<Event>, SendGate),
     /// We have closed it; its number is free when the broker says so too. Whoever waits for that is told by there being
     /// nobody to tell.
     Closing {
-        _told: mpsc::UnboundedSender<Event>,
+        _events: mpsc::UnboundedSender<Event>,
     },
     /// The broker has closed it; its number is free when its owner has seen that, and not before: what the owner
     /// still says would reach whoever had the number next.
-    Gone,
+    ClosedByBroker,
 }
 
 /// Whether a channel can still be spoken through. Shut and looked at under the lock of `out`, so that nothing goes out
 /// behind the end of a channel: the broker closes the whole connection over that.
 #[derive(Clone, Default)]
-struct Gate(Arc<AtomicBool>);
+struct SendGate(Arc<AtomicBool>);
 
-impl Gate {
-    fn is_shut(&self) -> bool {
+impl SendGate {
+    fn is_closed(&self) -> bool {
         self.0.load(Relaxed)
     }
 }
@@ -110,22 +110,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Connection {
     /// How often each side must let the other hear from it.
     pub(crate) fn heartbeat(&self) -> Duration {
-        self.shared.agreed.heartbeat
+        self.shared.tune.heartbeat
     }
 
     /// Connects, and is let in.
-    pub(crate) async fn open(endpoint: &Endpoint, called: &str) -> Result<Self, Error> {
-        let limit = endpoint.connect_within;
+    pub(crate) async fn open(endpoint: &Endpoint, connection_name: &str) -> Result<Self, Error> {
+        let limit = endpoint.connect_timeout;
         let opening = async {
             let io = |source| Error::Io { to: endpoint.to_string(), source };
             let address = (endpoint.host.as_str(), endpoint.port);
             let stream = tokio::net::TcpStream::connect(address).await.map_err(io)?;
             stream.set_nodelay(true).map_err(io)?;
             match &endpoint.tls {
-                None => Self::over(stream, endpoint, called).await,
+                None => Self::start(stream, endpoint, connection_name).await,
                 Some(files) => {
                     let stream = crate::tls::connect(stream, endpoint, files).await?;
-                    Self::over(stream, endpoint, called).await
+                    Self::start(stream, endpoint, connection_name).await
                 }
             }
         };
@@ -138,16 +138,16 @@ impl Connection {
         }
     }
 
-    async fn over<S>(mut stream: S, endpoint: &Endpoint, called: &str) -> Result<Self, Error>
+    async fn start<S>(mut stream: S, endpoint: &Endpoint, connection_name: &str) -> Result<Self, Error>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (agreed, rest) = handshake::shake(&mut stream, endpoint, called).await?;
-        let shared = Arc::new(Shared::new(endpoint, agreed));
+        let (tune, rest) = handshake::perform(&mut stream, endpoint, connection_name).await?;
+        let shared = Arc::new(Shared::new(endpoint, tune));
         let (read, write) = tokio::io::split(stream);
         tokio::spawn(reader::run(Arc::clone(&shared), read, rest));
         tokio::spawn(writer::run(Arc::clone(&shared), write));
-        Ok(Self { _last: Arc::new(Last(Arc::clone(&shared))), shared })
+        Ok(Self { _close_on_drop: Arc::new(CloseOnDrop(Arc::clone(&shared))), shared })
     }
 
     /// Waits for the end, and says why.
@@ -173,7 +173,7 @@ impl Connection {
 
     /// Says good-bye. Returns when the broker has answered, which is after everything sent before.
     pub(crate) async fn close(&self, within: Duration) {
-        self.shared.leaving.store(true, Relaxed);
+        self.shared.is_closing.store(true, Relaxed);
         self.shared.send(0, &Outgoing::Close { code: 200, text: "" });
         let _ = tokio::time::timeout(within, self.ended()).await;
         self.shared.end(Error::Closed);
@@ -181,7 +181,7 @@ impl Connection {
 }
 
 impl Shared {
-    fn new(endpoint: &Endpoint, agreed: Agreed) -> Self {
+    fn new(endpoint: &Endpoint, tune: TuneParams) -> Self {
         Shared {
             name: endpoint.to_string(),
             user: endpoint.user.clone(),
@@ -192,8 +192,8 @@ impl Shared {
             channels: Mutex::default(),
             blocked: watch::Sender::new(None),
             ended: watch::Sender::new(None),
-            leaving: AtomicBool::new(false),
-            agreed,
+            is_closing: AtomicBool::new(false),
+            tune,
         }
     }
 
@@ -202,7 +202,7 @@ impl Shared {
     }
 
     /// The last word on a channel.
-    fn send_last(&self, channel: u16, method: &Outgoing<'_>, gate: &Gate) {
+    fn send_final(&self, channel: u16, method: &Outgoing<'_>, gate: &SendGate) {
         self.write(Some(gate), |out| {
             frame::put_method(out, channel, method);
             gate.0.store(true, Relaxed);
@@ -210,9 +210,9 @@ impl Shared {
     }
 
     /// Adds to what is to be written. All that gathers until the writer comes by goes out in one piece.
-    fn write(&self, gate: Option<&Gate>, put: impl FnOnce(&mut BytesMut)) {
+    fn write(&self, gate: Option<&SendGate>, put: impl FnOnce(&mut BytesMut)) {
         let mut out = lock(&self.out);
-        if out.ended || gate.is_some_and(Gate::is_shut) {
+        if out.ended || gate.is_some_and(SendGate::is_closed) {
             return;
         }
         put(&mut out.buffer);
@@ -240,7 +240,7 @@ impl Shared {
 
     fn reason(&self) -> Error {
         match self.ended.borrow().as_deref() {
-            Some(reason) => reason.again(),
+            Some(reason) => reason.duplicate(),
             None => Error::Channel { code: 541, text: "the channel is closed".to_owned() },
         }
     }

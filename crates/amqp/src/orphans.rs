@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 /// How long the outcome of a run is kept for the delivery that it belongs to. A broker that did not notice the loss of the
 /// connection delivers the message again after some heartbeats.
-const KEEP: Duration = Duration::from_secs(300);
+const OUTCOME_RETENTION: Duration = Duration::from_secs(300);
 
 /// Where a run is, or what became of it.
 #[derive(Debug)]
@@ -36,13 +36,13 @@ impl<P: PartialEq, E> Orphans<P, E> {
     }
 
     /// Whether a run has ended whose message was not delivered again and may still be.
-    pub(crate) fn has_ended(&self, now: Instant) -> bool {
-        let is_kept = |at: &Instant| now.duration_since(*at) < KEEP;
+    pub(crate) fn has_outcomes(&self, now: Instant) -> bool {
+        let is_kept = |at: &Instant| now.duration_since(*at) < OUTCOME_RETENTION;
         self.0.values().flatten().any(|orphan| matches!(orphan, Orphan::Ended(_, at) if is_kept(at)))
     }
 
     /// A channel is lost: these runs have none any more. Outcomes of earlier runs stay.
-    pub(crate) fn lose(&mut self, running: impl Iterator<Item = (Fingerprint, P)>) {
+    pub(crate) fn detach(&mut self, running: impl Iterator<Item = (Fingerprint, P)>) {
         self.0.retain(|_, orphans| {
             orphans.retain(|orphan| matches!(orphan, Orphan::Ended(..)));
             !orphans.is_empty()
@@ -53,7 +53,13 @@ impl<P: PartialEq, E> Orphans<P, E> {
     }
 
     /// A run has ended before a delivery took it over. Its outcome is kept, or, without one, it is forgotten.
-    pub(crate) fn end(&mut self, fingerprint: &Fingerprint, place: &P, outcome: Option<E>, now: Instant) {
+    pub(crate) fn run_ended(
+        &mut self,
+        fingerprint: &Fingerprint,
+        place: &P,
+        outcome: Option<E>,
+        now: Instant,
+    ) {
         let Some(orphans) = self.0.get_mut(fingerprint) else { return };
         let is_it = |orphan: &Orphan<P, E>| matches!(orphan, Orphan::Running(running) if running == place);
         let Some(at) = orphans.iter().position(is_it) else { return };
@@ -78,9 +84,8 @@ impl<P: PartialEq, E> Orphans<P, E> {
     }
 
     /// Forgets outcomes whose messages were not delivered again for long, and gives them back.
-    pub(crate) fn forget_old(&mut self, now: Instant) -> Vec<E> {
-        let is_old =
-            |orphan: &Orphan<P, E>| matches!(orphan, Orphan::Ended(_, at) if now.duration_since(*at) >= KEEP);
+    pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<E> {
+        let is_old = |orphan: &Orphan<P, E>| matches!(orphan, Orphan::Ended(_, at) if now.duration_since(*at) >= OUTCOME_RETENTION);
         let mut old = Vec::new();
         self.0.retain(|_, orphans| {
             if orphans.iter().any(is_old) {
@@ -116,23 +121,23 @@ mod tests {
     #[test]
     fn each_run_is_taken_over_once_and_what_has_ended_first() {
         let (mut orphans, now) = (Orphans::default(), Instant::now());
-        orphans.lose([(ONE, 1), (ONE, 2), (TWO, 3)].into_iter());
-        orphans.end(&ONE, &2, Some("done"), now);
-        orphans.end(&TWO, &3, None, now);
-        assert!(orphans.has_ended(now) && !orphans.has_ended(now + KEEP));
+        orphans.detach([(ONE, 1), (ONE, 2), (TWO, 3)].into_iter());
+        orphans.run_ended(&ONE, &2, Some("done"), now);
+        orphans.run_ended(&TWO, &3, None, now);
+        assert!(orphans.has_outcomes(now) && !orphans.has_outcomes(now + OUTCOME_RETENTION));
         let all: Vec<_> = (0..3).map(|_| shown(&orphans.adopt(&ONE))).collect();
         assert_eq!(all, ["ended done", "running 1", "none"]);
         assert_eq!(shown(&orphans.adopt(&TWO)), "none");
-        assert!(orphans.is_empty() && !orphans.has_ended(now));
+        assert!(orphans.is_empty() && !orphans.has_outcomes(now));
     }
 
     #[test]
     fn outcomes_are_forgotten_after_a_while_and_runs_are_not() {
         let (mut orphans, now) = (Orphans::default(), Instant::now());
-        orphans.lose([(ONE, 1), (TWO, 2)].into_iter());
-        orphans.end(&ONE, &1, Some("done"), now);
-        assert!(orphans.forget_old(now).is_empty());
-        assert_eq!(orphans.forget_old(now + KEEP), ["done"]);
+        orphans.detach([(ONE, 1), (TWO, 2)].into_iter());
+        orphans.run_ended(&ONE, &1, Some("done"), now);
+        assert!(orphans.take_expired(now).is_empty());
+        assert_eq!(orphans.take_expired(now + OUTCOME_RETENTION), ["done"]);
         assert_eq!(shown(&orphans.adopt(&ONE)), "none");
         assert_eq!(shown(&orphans.adopt(&TWO)), "running 2");
     }
@@ -140,9 +145,9 @@ mod tests {
     #[test]
     fn a_second_loss_keeps_outcomes_and_counts_each_run_once() {
         let (mut orphans, now) = (Orphans::default(), Instant::now());
-        orphans.lose([(ONE, 1), (TWO, 2)].into_iter());
-        orphans.end(&ONE, &1, Some("done"), now);
-        orphans.lose([(TWO, 2)].into_iter());
+        orphans.detach([(ONE, 1), (TWO, 2)].into_iter());
+        orphans.run_ended(&ONE, &1, Some("done"), now);
+        orphans.detach([(TWO, 2)].into_iter());
         assert_eq!(shown(&orphans.adopt(&ONE)), "ended done");
         assert_eq!(
             (shown(&orphans.adopt(&TWO)), shown(&orphans.adopt(&TWO))),

@@ -5,10 +5,10 @@
 //! was refused something, because each look is an error in the broker's log.
 
 use crate::{
-    consumer::Set,
+    consumer::ConsumerConfig,
     error::Error,
-    moves::retry_queues,
     net::{Channel, Connection},
+    republish::retry_queues,
     topology::Topology,
     wire::properties::Properties,
 };
@@ -59,7 +59,7 @@ pub struct MissingPermissions {
 }
 
 /// How long the broker may take to refuse a publication.
-const REFUSE_WITHIN: Duration = Duration::from_secs(10);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The exchange without a name, as RabbitMQ calls it where it checks rights.
 const DEFAULT_EXCHANGE: &str = "amq.default";
 
@@ -98,13 +98,14 @@ fn pattern(names: &BTreeSet<String>) -> String {
         return "^$".to_owned();
     }
     let escaped = |name: &String| {
-        let special =
-            |letter: char| !letter.is_alphanumeric() && !matches!(letter, '-' | '_' | ' ' | '/' | ':');
-        name.chars().fold(String::new(), |mut text, letter| {
-            if special(letter) {
+        let special = |character: char| {
+            !character.is_alphanumeric() && !matches!(character, '-' | '_' | ' ' | '/' | ':')
+        };
+        name.chars().fold(String::new(), |mut text, character| {
+            if special(character) {
                 text.push('\\');
             }
-            text.push(letter);
+            text.push(character);
             text
         })
     };
@@ -114,7 +115,7 @@ fn pattern(names: &BTreeSet<String>) -> String {
 /// Declares everything, and finds what the user lacks for it and for these consumers.
 pub(crate) async fn declare(
     topology: &Topology,
-    consumers: &[Set],
+    consumers: &[ConsumerConfig],
     connection: &Connection,
 ) -> Result<(), Error> {
     let mut missing = match topology.declare(connection).await {
@@ -122,10 +123,10 @@ pub(crate) async fn declare(
         Err(Error::MissingPermissions(rights)) => rights.missing,
         Err(error) => return Err(error),
     };
-    for set in consumers {
-        let unknown = topology.declares_nothing() && !may_make_retry_queues(set, connection).await?;
+    for config in consumers {
+        let unknown = topology.declares_nothing() && !may_declare_retry_queues(config, connection).await?;
         if unknown || topology.is_restricted() {
-            missing.extend(of_consumer(set, connection).await?);
+            missing.extend(missing_for_consumer(config, connection).await?);
         }
     }
     match missing.is_empty() {
@@ -138,7 +139,7 @@ pub(crate) async fn declare(
 pub(crate) fn error(
     connection: &Connection,
     mut missing: Vec<MissingPermission>,
-    consumers: &[Set],
+    consumers: &[ConsumerConfig],
 ) -> Error {
     missing.sort();
     missing.dedup();
@@ -147,10 +148,10 @@ pub(crate) fn error(
         .map(|right| of(right).collect::<BTreeSet<_>>());
     // A binding is read from its exchange, and the broker reads a queue with dead letters in the user's name.
     needed[2].extend(of(Permission::Configure));
-    for set in consumers {
-        let dead = MissingPermission::new(Permission::Write, "exchange", &set.dead.0).name;
+    for config in consumers {
+        let dead = MissingPermission::new(Permission::Write, "exchange", &config.dead_letter_target.0).name;
         needed[1].extend([DEFAULT_EXCHANGE.to_owned(), dead]);
-        needed[2].insert(set.queue.to_string());
+        needed[2].insert(config.queue.to_string());
     }
     let (user, vhost) = connection.user();
     Error::MissingPermissions(Box::new(MissingPermissions {
@@ -162,16 +163,19 @@ pub(crate) fn error(
 }
 
 /// What a consumer needs beside its queue: queues for retries, and rights to publish to them and to the dead letters.
-async fn of_consumer(set: &Set, connection: &Connection) -> Result<Vec<MissingPermission>, Error> {
+async fn missing_for_consumer(
+    config: &ConsumerConfig,
+    connection: &Connection,
+) -> Result<Vec<MissingPermission>, Error> {
     let mut missing = Vec::new();
-    if !set.in_place {
-        let topology = Topology { queues: retry_queues(set), ..Topology::default() };
+    if !config.in_place {
+        let topology = Topology { queues: retry_queues(config), ..Topology::default() };
         match topology.declare(connection).await {
             Err(Error::MissingPermissions(rights)) => missing.extend(rights.missing),
             other => other?,
         }
     }
-    for exchange in ["", &set.dead.0] {
+    for exchange in ["", &config.dead_letter_target.0] {
         if !may_write(connection, exchange).await? {
             missing.push(MissingPermission::new(Permission::Write, "exchange", exchange));
         }
@@ -181,8 +185,10 @@ async fn of_consumer(set: &Set, connection: &Connection) -> Result<Vec<MissingPe
 
 /// Whether the user may declare a consumer's retry queues. Asked by a declaration that the broker never carries out: it
 /// looks at the right first, and then at the arguments.
-async fn may_make_retry_queues(set: &Set, connection: &Connection) -> Result<bool, Error> {
-    let Some(queue) = retry_queues(set).into_iter().next().filter(|_| !set.in_place) else { return Ok(true) };
+async fn may_declare_retry_queues(config: &ConsumerConfig, connection: &Connection) -> Result<bool, Error> {
+    let Some(queue) = retry_queues(config).into_iter().next().filter(|_| !config.in_place) else {
+        return Ok(true);
+    };
     let impossible = queue.argument("x-message-ttl", -1i64);
     match (Topology { queues: vec![impossible], ..Topology::default() }).declare(connection).await {
         Err(Error::MissingPermissions(_)) => Ok(false),
@@ -204,7 +210,7 @@ async fn may_write(connection: &Connection, exchange: &str) -> Result<bool, Erro
             }
         }
     };
-    match tokio::time::timeout(REFUSE_WITHIN, closed).await {
+    match tokio::time::timeout(REFUSAL_TIMEOUT, closed).await {
         Ok(Error::Channel { code: 403, .. }) => Ok(false),
         Ok(Error::Channel { .. }) | Err(_) => Ok(true),
         Ok(error) => Err(error),

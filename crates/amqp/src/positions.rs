@@ -4,10 +4,10 @@
 //! at the end, never for each message: after a kill, the last moments are read again.
 
 use crate::{
-    consumer::{Offset, Set},
+    consumer::{ConsumerConfig, Offset},
     error::Error,
-    link::TRY_AGAIN,
     net::{Channel, Connection, Event, Received},
+    reconnect::BACKOFF,
     topology,
     wire::{
         method::Outgoing,
@@ -21,19 +21,19 @@ use tokio::{sync::watch, task::JoinHandle};
 /// How often a position is written while it changes.
 const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 /// How long the broker may take to deliver a message of a stream that is not empty.
-const FIRST_WITHIN: Duration = Duration::from_secs(30);
+const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long nothing comes from a stream before it is asked whether it is empty.
-const EMPTY_AFTER: Duration = Duration::from_secs(3);
+const EMPTY_CHECK_DELAY: Duration = Duration::from_secs(3);
 /// How often, and after how long, is looked again for a position that is behind the end: a replica on another node may not have
 /// all messages yet.
-const LOOKS_AGAIN: u32 = 2;
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const END_RECHECKS: u32 = 2;
+const END_RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the last position may take to be written.
-const LAST_WITHIN: Duration = Duration::from_secs(10);
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the positions of one consumer are kept.
 #[derive(Clone)]
-struct Place {
+struct PositionStore {
     store: Store,
     /// The virtual host and the queue: streams of the same name are others elsewhere.
     stream: String,
@@ -41,31 +41,31 @@ struct Place {
 }
 
 /// Writes the positions of one consumer.
-pub(crate) struct Keeper {
+pub(crate) struct PositionWriter {
     position: watch::Sender<Option<u64>>,
     task: JoinHandle<()>,
 }
 
-impl Keeper {
+impl PositionWriter {
     /// Where a consumer begins, and what keeps its positions from then on.
     pub(crate) async fn start(
-        set: &Arc<Set>,
+        config: &Arc<ConsumerConfig>,
         store: Store,
         connection: &Connection,
     ) -> Result<(Self, Option<u64>), Error> {
-        let stream = format!("{}/{}", connection.user().1, set.queue);
-        let place = Place { store, stream, consumer: set.name.clone() };
-        let first = begin(set, &place, connection).await?;
+        let stream = format!("{}/{}", connection.user().1, config.queue);
+        let store = PositionStore { store, stream, consumer: config.name.clone() };
+        let first = starting_offset(config, &store, connection).await?;
         let (position, changes) = watch::channel(first);
         // A consumer of what comes next has a position before the first message comes.
         if let Some(first) = first {
-            place.write(first).await?;
+            store.write(first).await?;
         }
-        Ok((Self { position, task: tokio::spawn(keep(place, changes)) }, first))
+        Ok((Self { position, task: tokio::spawn(write_positions(store, changes)) }, first))
     }
 
     /// Notes a position, to be written soon.
-    pub(crate) fn note(&self, position: Option<u64>) {
+    pub(crate) fn record(&self, position: Option<u64>) {
         self.position.send_if_modified(|known| {
             let changed = position.is_some() && *known != position;
             if changed {
@@ -79,55 +79,55 @@ impl Keeper {
     pub(crate) async fn close(self) {
         let Self { position, task } = self;
         drop(position);
-        if tokio::time::timeout(LAST_WITHIN, task).await.is_err() {
+        if tokio::time::timeout(FINAL_WRITE_TIMEOUT, task).await.is_err() {
             tracing::error!("the last position in a stream could not be written; messages are read again");
         }
     }
 }
 
-impl Place {
+impl PositionStore {
     async fn write(&self, offset: u64) -> Result<(), Error> {
-        let place = self.clone();
-        let write = move || place.store.positions().record(&place.stream, &place.consumer, offset);
+        let store = self.clone();
+        let write = move || store.store.positions().record(&store.stream, &store.consumer, offset);
         tokio::task::spawn_blocking(write).await.unwrap_or(Ok(())).map_err(Error::Store)
     }
 
     async fn read(&self) -> Result<Option<u64>, Error> {
-        let place = self.clone();
-        let read = move || place.store.positions().get(&place.stream, &place.consumer);
+        let store = self.clone();
+        let read = move || store.store.positions().get(&store.stream, &store.consumer);
         tokio::task::spawn_blocking(read).await.unwrap_or(Ok(None)).map_err(Error::Store)
     }
 }
 
 /// Writes positions until there are no more. Warns, once, of a position that another consumer has written.
-async fn keep(place: Place, mut changes: watch::Receiver<Option<u64>>) {
+async fn write_positions(store: PositionStore, mut changes: watch::Receiver<Option<u64>>) {
     let (mut written, mut failed) = (*changes.borrow_and_update(), 0);
     let mut is_alone = true;
     loop {
         let is_last = changes.changed().await.is_err();
         let position = *changes.borrow_and_update();
         if let Some(offset) = position.filter(|_| position != written) {
-            if is_alone && written.is_some() && place.read().await.is_ok_and(|stored| stored != written) {
+            if is_alone && written.is_some() && store.read().await.is_ok_and(|stored| stored != written) {
                 is_alone = false;
                 tracing::warn!(
-                    stream = place.stream,
-                    consumer = place.consumer,
+                    stream = store.stream,
+                    consumer = store.consumer,
                     "another consumer with this name reads the stream and keeps its position in the same database: both handle \
                      every message, and messages may be left out after a restart. Give each a name of its own (--name)"
                 );
             }
-            match place.write(offset).await {
+            match store.write(offset).await {
                 Ok(()) => (written, failed) = (position, 0),
                 Err(error) => {
                     failed += 1;
-                    tracing::error!(stream = place.stream, %error, "a position in a stream cannot be written");
+                    tracing::error!(stream = store.stream, %error, "a position in a stream cannot be written");
                 }
             }
         }
         if is_last && (written == position || failed > 3) {
             return;
         }
-        let wait = if failed > 0 { TRY_AGAIN.delay(failed) } else { WRITE_INTERVAL };
+        let wait = if failed > 0 { BACKOFF.delay(failed) } else { WRITE_INTERVAL };
         match is_last {
             true => tokio::time::sleep(wait).await,
             // The last one is written at once.
@@ -143,19 +143,23 @@ async fn closed(changes: &watch::Receiver<Option<u64>>) {
 }
 
 /// Whether a position is behind the end of its stream: the stream was deleted and made anew since the position was reached.
-pub(crate) async fn is_behind_end(set: &Set, position: u64, connection: &Connection) -> Result<bool, Error> {
-    let mut next = next(set, connection).await?;
-    for _ in 0..LOOKS_AGAIN {
+pub(crate) async fn is_past_end(
+    config: &ConsumerConfig,
+    position: u64,
+    connection: &Connection,
+) -> Result<bool, Error> {
+    let mut next = next(config, connection).await?;
+    for _ in 0..END_RECHECKS {
         if position <= next {
             return Ok(false);
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
-        next = self::next(set, connection).await?;
+        tokio::time::sleep(END_RECHECK_INTERVAL).await;
+        next = self::next(config, connection).await?;
     }
     if position > next {
         tracing::warn!(
-            consumer = set.name,
-            queue = &*set.queue,
+            consumer = config.name,
+            queue = &*config.queue,
             position,
             next,
             "the position is behind the end of the stream, which was made anew; read from its beginning"
@@ -165,23 +169,27 @@ pub(crate) async fn is_behind_end(set: &Set, position: u64, connection: &Connect
 }
 
 /// The offset of the next message that is published to a stream.
-async fn next(set: &Set, connection: &Connection) -> Result<u64, Error> {
-    Ok(end(connection, &set.queue).await?.map_or(0, |last| last.saturating_add(1)))
+async fn next(config: &ConsumerConfig, connection: &Connection) -> Result<u64, Error> {
+    Ok(end(connection, &config.queue).await?.map_or(0, |last| last.saturating_add(1)))
 }
 
 /// The offset to begin with, where it is known before the first message: a stored one, a number, or the end.
-async fn begin(set: &Set, place: &Place, connection: &Connection) -> Result<Option<u64>, Error> {
-    let stored = if set.rewind { None } else { place.read().await? };
+async fn starting_offset(
+    config: &ConsumerConfig,
+    store: &PositionStore,
+    connection: &Connection,
+) -> Result<Option<u64>, Error> {
+    let stored = if config.rewind { None } else { store.read().await? };
     if let Some(stored) = stored {
-        return Ok(Some(if is_behind_end(set, stored, connection).await? { 0 } else { stored }));
+        return Ok(Some(if is_past_end(config, stored, connection).await? { 0 } else { stored }));
     }
-    let next = next(set, connection).await?;
-    match &set.offset {
+    let next = next(config, connection).await?;
+    match &config.offset {
         Offset::Next => Ok(Some(next)),
         Offset::Number(number) if *number > next => {
             tracing::warn!(
-                consumer = set.name,
-                queue = &*set.queue,
+                consumer = config.name,
+                queue = &*config.queue,
                 offset = number,
                 next,
                 "the offset is beyond the end of the stream; read from its end"
@@ -221,9 +229,9 @@ async fn first(
     connection: &Connection,
     queue: &str,
 ) -> Result<Option<Box<Received>>, Error> {
-    let until = tokio::time::Instant::now() + FIRST_WITHIN;
+    let until = tokio::time::Instant::now() + FIRST_MESSAGE_TIMEOUT;
     loop {
-        match tokio::time::timeout(EMPTY_AFTER, channel.next()).await {
+        match tokio::time::timeout(EMPTY_CHECK_DELAY, channel.next()).await {
             Ok(event) => {
                 if let Event::Message(received) = event? {
                     return Ok(Some(received));

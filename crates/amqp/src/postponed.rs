@@ -3,7 +3,7 @@
 //! Owns the mark that such a message carries. The broker counts a message in no queue while it hands it over from the queue
 //! where it waited, so that only the consumer itself knows that it is still to come.
 
-use crate::{delivery::header, link::later, wire::table::Headers};
+use crate::{delivery::header, reconnect::deadline_after, wire::table::Headers};
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 /// the broker cannot return it. The broker tries again after three minutes where the queue was full.
 const OVERDUE_AFTER: Duration = Duration::from_secs(600);
 /// How often is looked for such messages.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const OVERDUE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// At most this many of them are kept, the latest.
 const MAX_OVERDUE: usize = 100_000;
 
@@ -28,31 +28,31 @@ pub(crate) struct Postponed {
     last: AtomicU64,
     /// No message is out.
     is_empty: AtomicBool,
-    out: Mutex<Out>,
+    outstanding: Mutex<Outstanding>,
 }
 
 /// Messages that have not come back, by their numbers.
 #[derive(Default)]
-struct Out {
+struct Outstanding {
     /// With the time from which on they are overdue.
     expected: HashMap<u64, Instant>,
     overdue: BTreeSet<u64>,
-    looked_at: Option<Instant>,
+    checked_at: Option<Instant>,
 }
 
-impl Out {
+impl Outstanding {
     fn remove(&mut self, number: u64) {
         if self.expected.remove(&number).is_none() {
             self.overdue.remove(&number);
         }
     }
 
-    fn look_for_overdue(&mut self) {
+    fn move_overdue(&mut self) {
         let now = Instant::now();
-        if self.looked_at.is_some_and(|at| now.duration_since(at) < LOOK_EVERY) {
+        if self.checked_at.is_some_and(|at| now.duration_since(at) < OVERDUE_CHECK_INTERVAL) {
             return;
         }
-        self.looked_at = Some(now);
+        self.checked_at = Some(now);
         self.overdue.extend(self.expected.extract_if(|_, until| *until <= now).map(|(number, _)| number));
         while self.overdue.len() > MAX_OVERDUE {
             self.overdue.pop_first();
@@ -67,7 +67,7 @@ impl Default for Postponed {
             run: format!("{}-{now:x}", std::process::id()),
             last: AtomicU64::new(0),
             is_empty: AtomicBool::new(true),
-            out: Mutex::default(),
+            outstanding: Mutex::default(),
         }
     }
 }
@@ -77,14 +77,14 @@ impl Postponed {
     pub(crate) fn mark(&self, headers: &mut Headers, delay: Duration) -> u64 {
         let number = self.last.fetch_add(1, Relaxed) + 1;
         headers.set(header::POSTPONED, format!("{}:{number}", self.run));
-        let until = later(delay.saturating_add(OVERDUE_AFTER));
-        self.update(|out| out.expected.insert(number, until));
+        let until = deadline_after(delay.saturating_add(OVERDUE_AFTER));
+        self.update(|outstanding| outstanding.expected.insert(number, until));
         number
     }
 
     /// The message was not moved.
     pub(crate) fn cancel(&self, number: u64) {
-        self.update(|out| out.remove(number));
+        self.update(|outstanding| outstanding.remove(number));
     }
 
     /// A message has come: it may be one that is out.
@@ -95,20 +95,20 @@ impl Postponed {
         let mark = headers.get(header::POSTPONED).and_then(crate::FieldValue::as_str);
         let number = mark.and_then(|mark| mark.strip_prefix(&self.run)?.strip_prefix(':')?.parse().ok());
         if let Some(number) = number {
-            self.update(|out| out.remove(number));
+            self.update(|outstanding| outstanding.remove(number));
         }
     }
 
     /// How many are expected to come back, and how many are overdue.
     pub(crate) fn count(&self) -> (u64, u64) {
-        self.update(|out| (out.expected.len() as u64, out.overdue.len() as u64))
+        self.update(|outstanding| (outstanding.expected.len() as u64, outstanding.overdue.len() as u64))
     }
 
-    fn update<T>(&self, change: impl FnOnce(&mut Out) -> T) -> T {
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        out.look_for_overdue();
-        let changed = change(&mut out);
-        self.is_empty.store(out.expected.is_empty() && out.overdue.is_empty(), Relaxed);
+    fn update<T>(&self, change: impl FnOnce(&mut Outstanding) -> T) -> T {
+        let mut outstanding = self.outstanding.lock().unwrap_or_else(PoisonError::into_inner);
+        outstanding.move_overdue();
+        let changed = change(&mut outstanding);
+        self.is_empty.store(outstanding.expected.is_empty() && outstanding.overdue.is_empty(), Relaxed);
         changed
     }
 }

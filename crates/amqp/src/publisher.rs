@@ -5,9 +5,9 @@
 
 use crate::{
     error::Error,
-    link::{Link, later},
     message::Message,
     net::{Channel, Event, Received, Returned},
+    reconnect::{ManagedConnection, deadline_after},
     wire::method::Outgoing,
 };
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -20,35 +20,35 @@ use tokio::{
 #[derive(Clone)]
 pub struct Publisher {
     requests: mpsc::UnboundedSender<Request>,
-    room: Arc<Semaphore>,
-    within: Duration,
+    permits: Arc<Semaphore>,
+    confirm_timeout: Duration,
 }
 
 struct Request {
     message: Message,
-    until: Instant,
-    within: Duration,
-    answer: oneshot::Sender<Result<(), Error>>,
-    _room: OwnedSemaphorePermit,
+    deadline: Instant,
+    confirm_timeout: Duration,
+    reply: oneshot::Sender<Result<(), Error>>,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Publisher {
-    pub(crate) fn start(link: Link, in_flight: usize, within: Duration) -> Self {
+    pub(crate) fn start(broker: ManagedConnection, in_flight: usize, confirm_timeout: Duration) -> Self {
         let (requests, incoming) = mpsc::unbounded_channel();
         tokio::spawn(
-            Desk {
-                link,
+            PublisherTask {
+                broker,
                 incoming,
                 pending: VecDeque::new(),
                 sent: 0,
                 first: 1,
                 closed: false,
-                alone: 0,
+                one_by_one: 0,
                 window: usize::MAX,
             }
             .run(),
         );
-        Self { requests, room: Arc::new(Semaphore::new(in_flight)), within }
+        Self { requests, permits: Arc::new(Semaphore::new(in_flight)), confirm_timeout }
     }
 
     /// Publishes a message. `Ok` says that the broker has it: on disk, for a message that is kept and a queue that
@@ -59,12 +59,12 @@ impl Publisher {
 
     /// Publishes many, as many at a time as may be on their way. One result for each, in order.
     pub async fn publish_all(&self, messages: impl IntoIterator<Item = Message>) -> Vec<Result<(), Error>> {
-        let mut begun = Vec::new();
+        let mut sent_messages = Vec::new();
         for message in messages {
-            begun.push(self.send(message).await);
+            sent_messages.push(self.send(message).await);
         }
-        let mut results = Vec::with_capacity(begun.len());
-        for one in begun {
+        let mut results = Vec::with_capacity(sent_messages.len());
+        for one in sent_messages {
             results.push(match one {
                 Ok(confirmed) => confirmed.await,
                 Err(error) => Err(error),
@@ -80,26 +80,27 @@ impl Publisher {
         message: Message,
     ) -> Result<impl Future<Output = Result<(), Error>> + Send + use<>, Error> {
         message.check()?;
-        let within = self.within;
-        let room = Arc::clone(&self.room).acquire_owned();
+        let confirm_timeout = self.confirm_timeout;
+        let permit = Arc::clone(&self.permits).acquire_owned();
         // The broker may block publishers for hours. Who publishes learns of it.
-        let room =
-            tokio::time::timeout_at(later(within), room).await.map_err(|_| Error::Unconfirmed(within))?;
-        let room = room.map_err(|_| Error::Closed)?;
-        let (answer, answered) = oneshot::channel();
-        let until = later(within);
-        let request = Request { message, until, within, answer, _room: room };
+        let permit = tokio::time::timeout_at(deadline_after(confirm_timeout), permit)
+            .await
+            .map_err(|_| Error::Unconfirmed(confirm_timeout))?;
+        let permit = permit.map_err(|_| Error::Closed)?;
+        let (reply, replied) = oneshot::channel();
+        let deadline = deadline_after(confirm_timeout);
+        let request = Request { message, deadline, confirm_timeout, reply, _permit: permit };
         self.requests.send(request).map_err(|_| Error::Closed)?;
-        Ok(async move { answered.await.unwrap_or(Err(Error::Closed)) })
+        Ok(async move { replied.await.unwrap_or(Err(Error::Closed)) })
     }
 }
 
 /// How many are sent at a time after a channel was closed over one of them.
-const FEW: usize = 8;
+const REDUCED_WINDOW: usize = 8;
 
 /// The task that holds the channel.
-struct Desk {
-    link: Link,
+struct PublisherTask {
+    broker: ManagedConnection,
     incoming: mpsc::UnboundedReceiver<Request>,
     /// In the order they were sent in, or are to be.
     pending: VecDeque<Pending>,
@@ -110,7 +111,7 @@ struct Desk {
     /// Nobody can publish any more; what is on its way still arrives.
     closed: bool,
     /// So many are to be sent one by one: one of them has closed a channel, and it is not known which.
-    alone: usize,
+    one_by_one: usize,
     /// How many may be on their way on this channel. Few after one that closed a channel: all the others are sent twice.
     window: usize,
 }
@@ -121,40 +122,40 @@ struct Pending {
     returned: Option<Error>,
 }
 
-enum Over {
+enum ServeEnd {
     Lost(Error),
-    Ended,
+    Finished,
 }
 
-impl Desk {
+impl PublisherTask {
     async fn run(mut self) {
         let mut failed = 0;
         loop {
             let opened = tokio::select! {
-                opened = open(self.link.clone()) => opened,
+                opened = open(self.broker.clone()) => opened,
                 () = self.wait_for_timeouts() => return,
             };
-            let over = match opened {
+            let end = match opened {
                 Ok(channel) => {
                     failed = 0;
                     self.serve(channel).await
                 }
-                Err(error) => Over::Lost(error),
+                Err(error) => ServeEnd::Lost(error),
             };
-            let error = match over {
-                Over::Ended | Over::Lost(Error::Closed) => return,
-                Over::Lost(error) => error,
+            let error = match end {
+                ServeEnd::Finished | ServeEnd::Lost(Error::Closed) => return,
+                ServeEnd::Lost(error) => error,
             };
             if self.pending.is_empty() {
                 tracing::debug!(%error, "publishing was interrupted");
             } else {
                 tracing::warn!(%error, unconfirmed = self.pending.len(), "publishing was interrupted");
             }
-            self.blame(&error);
+            self.fail_culprit(&error);
             self.pending.retain(|pending| pending.request.is_some());
             (self.sent, self.first) = (0, 1);
             failed += 1;
-            let wait = crate::link::TRY_AGAIN.delay(failed);
+            let wait = crate::reconnect::BACKOFF.delay(failed);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = self.wait_for_timeouts() => return,
@@ -165,10 +166,10 @@ impl Desk {
     /// Keeps promises of time while there is no channel. Returns when nobody can publish any more and nothing is left.
     async fn wait_for_timeouts(&mut self) {
         while !self.is_over() {
-            let until = self.next_timeout();
+            let deadline = self.next_timeout();
             tokio::select! {
                 request = self.incoming.recv(), if !self.closed => self.add(request),
-                () = sleep_until(until) => self.time_out(),
+                () = sleep_until(deadline) => self.time_out(),
             }
         }
     }
@@ -180,62 +181,62 @@ impl Desk {
     /// A channel that the broker closed over what was published (an exchange that is not there) says which by its
     /// words alone: whoever published to that exchange is told, and the others are sent again. Where the words do not
     /// say, they are sent again one by one, and then it is clear.
-    fn blame(&mut self, error: &Error) {
+    fn fail_culprit(&mut self, error: &Error) {
         let Error::Channel { code, text } = error else { return };
-        self.window = FEW;
-        let guilty = |pending: &Pending| {
+        self.window = REDUCED_WINDOW;
+        let is_culprit = |pending: &Pending| {
             let exchange = pending.request.as_ref().map(|request| request.message.exchange.as_str());
             exchange.is_some_and(|exchange| !exchange.is_empty() && text.contains(&format!("'{exchange}'")))
         };
         let mut found = false;
         for pending in self.pending.iter_mut().take(self.sent) {
-            if guilty(pending)
+            if is_culprit(pending)
                 && let Some(request) = pending.request.take()
             {
                 found = true;
-                let _ = request.answer.send(Err(Error::Channel { code: *code, text: text.clone() }));
+                let _ = request.reply.send(Err(Error::Channel { code: *code, text: text.clone() }));
             }
         }
         if !found && self.sent == 1 {
             let only = self.pending.front_mut().and_then(|pending| pending.request.take());
             if let Some(request) = only {
-                let _ = request.answer.send(Err(Error::Channel { code: *code, text: text.clone() }));
+                let _ = request.reply.send(Err(Error::Channel { code: *code, text: text.clone() }));
             }
         } else if !found {
-            self.alone = self.sent;
+            self.one_by_one = self.sent;
         }
     }
 
-    async fn serve(&mut self, mut channel: Channel) -> Over {
+    async fn serve(&mut self, mut channel: Channel) -> ServeEnd {
         while !self.is_over() {
             if let Err(error) = self.send_rest(&channel) {
-                return Over::Lost(error);
+                return ServeEnd::Lost(error);
             }
-            let until = self.next_timeout();
-            let room = channel.room();
+            let deadline = self.next_timeout();
+            let writable = channel.writable();
             tokio::select! {
                 biased;
                 event = channel.next() => match event {
                     Ok(event) => {
-                        self.hear(event);
+                        self.on_event(event);
                         while let Some(event) = channel.try_next() {
                             match event {
-                                Ok(event) => self.hear(event),
-                                Err(error) => return Over::Lost(error),
+                                Ok(event) => self.on_event(event),
+                                Err(error) => return ServeEnd::Lost(error),
                             }
                         }
                     }
-                    Err(error) => return Over::Lost(error),
+                    Err(error) => return ServeEnd::Lost(error),
                 },
                 request = self.incoming.recv(), if !self.closed => self.add(request),
-                () = room, if self.sent < self.pending.len().min(self.window) && self.alone == 0 => {}
-                () = sleep_until(until) => self.time_out(),
+                () = writable, if self.sent < self.pending.len().min(self.window) && self.one_by_one == 0 => {}
+                () = sleep_until(deadline) => self.time_out(),
             }
             while let Ok(request) = self.incoming.try_recv() {
                 self.add(Some(request));
             }
         }
-        Over::Ended
+        ServeEnd::Finished
     }
 
     fn add(&mut self, request: Option<Request>) {
@@ -246,7 +247,7 @@ impl Desk {
     }
 
     fn send_rest(&mut self, channel: &Channel) -> Result<(), Error> {
-        while self.alone == 0 || self.sent == 0 {
+        while self.one_by_one == 0 || self.sent == 0 {
             let Some(pending) = self.pending.get_mut(self.sent).filter(|_| self.sent < self.window) else {
                 break;
             };
@@ -259,15 +260,15 @@ impl Desk {
                 Ok(false) => break,
                 Ok(true) => {
                     self.sent += 1;
-                    self.alone = self.alone.saturating_sub(1);
-                    if self.alone > 0 {
+                    self.one_by_one = self.one_by_one.saturating_sub(1);
+                    if self.one_by_one > 0 {
                         break;
                     }
                 }
                 Err(error @ Error::Message(_)) => {
                     let request = self.pending.remove(self.sent).and_then(|pending| pending.request);
                     if let Some(request) = request {
-                        let _ = request.answer.send(Err(error));
+                        let _ = request.reply.send(Err(error));
                     }
                 }
                 Err(error) => return Err(error),
@@ -276,7 +277,7 @@ impl Desk {
         Ok(())
     }
 
-    fn hear(&mut self, event: Event) {
+    fn on_event(&mut self, event: Event) {
         match event {
             // It comes before the confirmation of its message, and does not say which that is. One that says the same
             // and goes to the same place is as good.
@@ -295,17 +296,17 @@ impl Desk {
                     pending.returned = Some(Error::Unroutable { exchange, key, text });
                 }
             }
-            Event::Confirmed { tag, multiple, taken } => {
+            Event::Confirmed { tag, multiple, acked } => {
                 let Some(at) = tag.checked_sub(self.first).map(|at| at as usize) else { return };
                 let from = if multiple { 0 } else { at };
                 for pending in self.pending.iter_mut().take(self.sent.min(at + 1)).skip(from) {
                     if let Some(request) = pending.request.take() {
                         let result = match pending.returned.take() {
                             Some(error) => Err(error),
-                            None if taken => Ok(()),
+                            None if acked => Ok(()),
                             None => Err(Error::Nacked),
                         };
-                        let _ = request.answer.send(result);
+                        let _ = request.reply.send(result);
                     }
                 }
                 self.window = self.window.saturating_mul(2);
@@ -321,16 +322,16 @@ impl Desk {
 
     fn next_timeout(&self) -> Option<Instant> {
         // They are in the order they came in, and all may take as long.
-        self.pending.iter().find_map(|pending| pending.request.as_ref()).map(|request| request.until)
+        self.pending.iter().find_map(|pending| pending.request.as_ref()).map(|request| request.deadline)
     }
 
     fn time_out(&mut self) {
         let now = Instant::now();
         for pending in &mut self.pending {
             match &pending.request {
-                Some(request) if request.until <= now => {
+                Some(request) if request.deadline <= now => {
                     if let Some(request) = pending.request.take() {
-                        let _ = request.answer.send(Err(Error::Unconfirmed(request.within)));
+                        let _ = request.reply.send(Err(Error::Unconfirmed(request.confirm_timeout)));
                     }
                 }
                 Some(_) => break,
@@ -349,16 +350,16 @@ fn is_alike(message: &Message, returned: &Received) -> bool {
     message.exchange == returned.exchange && message.key == returned.key && message.body == returned.body
 }
 
-async fn open(link: Link) -> Result<Channel, Error> {
-    let (connection, _) = link.up().await?;
+async fn open(broker: ManagedConnection) -> Result<Channel, Error> {
+    let (connection, _) = broker.connected().await?;
     let mut channel = Channel::open(&connection).await?;
     channel.call(&Outgoing::ConfirmSelect).await?;
     Ok(channel)
 }
 
-pub(crate) async fn sleep_until(until: Option<Instant>) {
-    match until {
-        Some(until) => tokio::time::sleep_until(until).await,
+pub(crate) async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }

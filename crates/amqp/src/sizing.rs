@@ -1,11 +1,11 @@
 //! How many workers, how many messages ahead: the defaults and their bounds.
 
 /// At most so many workers, whatever was asked for.
-pub(crate) const MOST_WORKERS: usize = 200;
+pub(crate) const MAX_WORKERS: usize = 200;
 /// At most so many messages ahead when nothing was asked for.
-const MOST_AUTOMATIC: usize = 500;
+const MAX_DEFAULT_PREFETCH: usize = 500;
 /// At most so many messages ahead, whatever was asked for.
-pub(crate) const MOST_PREFETCH: usize = 1000;
+pub(crate) const MAX_PREFETCH: usize = 1000;
 
 /// What a consumer works with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) struct Sizing {
     /// The most messages ahead.
     pub(crate) prefetch: u16,
     /// Whether the caller chose the prefetch: then it is also the first.
-    pub(crate) is_given: bool,
+    pub(crate) is_explicit: bool,
     /// Deliveries that wait for a worker in the pool.
     pub(crate) queue: usize,
 }
@@ -28,21 +28,21 @@ impl Sizing {
         mut clamped: impl FnMut(&'static str, usize, usize),
     ) -> Self {
         let given = match workers {
-            0 => cores.saturating_mul(4).clamp(1, MOST_WORKERS),
-            asked => asked.min(MOST_WORKERS),
+            0 => cores.saturating_mul(4).clamp(1, MAX_WORKERS),
+            asked => asked.min(MAX_WORKERS),
         };
         let asked = if workers == 0 { cores.saturating_mul(4) } else { workers };
         if given < asked {
             clamped("workers", asked, given);
         }
         let ahead = match prefetch {
-            0 => (given * 10).min(MOST_AUTOMATIC),
-            asked => asked.min(MOST_PREFETCH),
+            0 => (given * 10).min(MAX_DEFAULT_PREFETCH),
+            asked => asked.min(MAX_PREFETCH),
         };
         if ahead < prefetch {
             clamped("prefetch", prefetch, ahead);
         }
-        Self { workers: given, prefetch: ahead as u16, is_given: prefetch != 0, queue: given * 2 }
+        Self { workers: given, prefetch: ahead as u16, is_explicit: prefetch != 0, queue: given * 2 }
     }
 }
 
@@ -55,12 +55,17 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(cores: usize, asked: (usize, usize), given: (usize, u16, usize), told: &[(&str, usize, usize)]) {
+    fn check(
+        cores: usize,
+        asked: (usize, usize),
+        given: (usize, u16, usize),
+        expected_clamps: &[(&str, usize, usize)],
+    ) {
         let mut clamped = Vec::new();
         let sizing =
             Sizing::of(asked.0, asked.1, cores, |what, asked, given| clamped.push((what, asked, given)));
         assert_eq!((sizing.workers, sizing.prefetch, sizing.queue), given, "{cores} cores, {asked:?}");
-        assert_eq!(clamped, told, "{cores} cores, {asked:?}");
+        assert_eq!(clamped, expected_clamps, "{cores} cores, {asked:?}");
     }
 
     #[test]

@@ -24,11 +24,11 @@ use tokio::{
 };
 
 /// Rows of messages that ended are deleted in batches of this size.
-const END_TOGETHER: usize = 256;
+const DELETE_BATCH: usize = 256;
 /// Rows of messages that ended are deleted within this time.
-const END_WITHIN: Duration = Duration::from_secs(1);
+const DELETE_INTERVAL: Duration = Duration::from_secs(1);
 /// Rows that nothing was written to for this long belong to messages that ended elsewhere.
-const FORGET_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
+const ROW_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// At most this many rows are read when a channel is opened, and deleted at a time.
 const MAX_ROWS: usize = 100_000;
 
@@ -42,7 +42,7 @@ pub(crate) struct StartStore {
 
 /// Whether a message may be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Start {
+pub(crate) enum StartDecision {
     Allowed,
     /// This many starts came to no end, which is the limit.
     OverLimit(u32),
@@ -85,7 +85,7 @@ impl DeferredStart {
         starts.iter().for_each(|start| start.recorded.set());
         let keys = starts.iter().map(|start| start.key).collect();
         for (start, recorded) in starts.iter().zip(first.store.start_all(keys)) {
-            if let Start::OverLimit(limit) = recorded {
+            if let StartDecision::OverLimit(limit) = recorded {
                 start.over_limit.store(limit, Relaxed);
             }
         }
@@ -103,34 +103,34 @@ impl StartStore {
     }
 
     /// Commits a start. Blocks. A store that cannot be written does not keep the message from its handler.
-    pub(crate) fn start(&self, key: RunKey) -> Start {
+    pub(crate) fn start(&self, key: RunKey) -> StartDecision {
         match self.store.message_runs().start(&self.scope, key, self.limit) {
-            Ok(Some(_)) => Start::Allowed,
-            Ok(None) => Start::OverLimit(self.limit),
+            Ok(Some(_)) => StartDecision::Allowed,
+            Ok(None) => StartDecision::OverLimit(self.limit),
             Err(error) => {
                 tracing::warn!(scope = &*self.scope, %error, "the start of a message cannot be counted; it is started");
-                Start::Allowed
+                StartDecision::Allowed
             }
         }
     }
 
     /// Commits starts together. Blocks.
-    fn start_all(&self, keys: Vec<RunKey>) -> Vec<Start> {
+    fn start_all(&self, keys: Vec<RunKey>) -> Vec<StartDecision> {
         let count = keys.len();
         match self.store.message_runs().start_all(&self.scope, keys, self.limit) {
             Ok(counts) => counts
                 .into_iter()
-                .map(|count| count.map_or(Start::OverLimit(self.limit), |_| Start::Allowed))
+                .map(|count| count.map_or(StartDecision::OverLimit(self.limit), |_| StartDecision::Allowed))
                 .collect(),
             Err(error) => {
                 tracing::warn!(scope = &*self.scope, %error, "starts of messages cannot be counted; they are started");
-                vec![Start::Allowed; count]
+                vec![StartDecision::Allowed; count]
             }
         }
     }
 
     /// Records that an attempt in place has failed. Blocks.
-    pub(crate) fn fail(&self, key: RunKey, failed: u32, error: String) {
+    pub(crate) fn record_failure(&self, key: RunKey, failed: u32, error: String) {
         if let Err(error) = self.store.message_runs().fail(&self.scope, key, failed, error) {
             tracing::warn!(scope = &*self.scope, %error, "a failed attempt cannot be recorded; a restart forgets it");
         }
@@ -145,7 +145,7 @@ impl StartStore {
     }
 
     /// Deletes rows of messages that ended. Blocks.
-    fn end(&self, keys: Vec<RunKey>) -> Deletion {
+    fn delete(&self, keys: Vec<RunKey>) -> Deletion {
         let deleted = self.store.message_runs().finish(&self.scope, keys.clone());
         if let Err(error) = &deleted {
             tracing::warn!(scope = &*self.scope, %error, "starts of messages that ended cannot be deleted yet");
@@ -154,14 +154,14 @@ impl StartStore {
     }
 
     /// Takes back starts that are no crashes. Blocks.
-    pub(crate) fn take_back(&self, keys: Vec<RunKey>) {
+    pub(crate) fn undo_starts(&self, keys: Vec<RunKey>) {
         if let Err(error) = self.store.message_runs().undo_starts(&self.scope, keys) {
             tracing::warn!(scope = &*self.scope, %error, "starts that were interrupted cannot be taken back");
         }
     }
 
     fn prune(&self) {
-        if let Err(error) = self.store.message_runs().prune(FORGET_AFTER, MAX_ROWS) {
+        if let Err(error) = self.store.message_runs().prune(ROW_RETENTION, MAX_ROWS) {
             tracing::debug!(%error, "old starts of messages cannot be deleted");
         }
     }
@@ -169,7 +169,7 @@ impl StartStore {
 
 /// What is known of a message that may have been started before.
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct KnownRun {
     starts: u32,
     failed: u32,
     /// How long ago its last attempt had failed, at this time.
@@ -185,9 +185,9 @@ struct Deletion {
 /// What a consumer knows of starts: the rows of its queue, and which of them its messages have.
 pub(crate) struct Starts {
     store: Option<StartStore>,
-    known: HashMap<RunKey, Known>,
+    known: HashMap<RunKey, KnownRun>,
     /// Rows of messages in hand, and of those that ended until they are deleted. Equal messages have a row each.
-    taken: HashSet<RunKey>,
+    assigned: HashSet<RunKey>,
     ended: Vec<RunKey>,
     ended_since: Option<Instant>,
     interrupted: Vec<RunKey>,
@@ -202,7 +202,7 @@ impl Starts {
         Self {
             store,
             known: HashMap::new(),
-            taken: HashSet::new(),
+            assigned: HashSet::new(),
             ended: Vec::new(),
             ended_since: None,
             interrupted: Vec::new(),
@@ -218,25 +218,26 @@ impl Starts {
     /// Replaces what is known by what the store holds now.
     pub(crate) fn refresh(&mut self, rows: Vec<MessageRun>) {
         let now = Instant::now();
-        let known = |run: MessageRun| Known { starts: run.starts, failed: run.failed, age: (run.age, now) };
+        let known =
+            |run: MessageRun| KnownRun { starts: run.starts, failed: run.failed, age: (run.age, now) };
         self.known = rows.into_iter().map(|run| (run.key, known(run))).collect();
     }
 
     /// Gives a message that may have been started before its row. Nothing where nothing is counted.
-    pub(crate) fn take(&mut self, fingerprint: Fingerprint) -> Option<RunKey> {
+    pub(crate) fn assign_row(&mut self, fingerprint: Fingerprint) -> Option<RunKey> {
         self.store.as_ref()?;
-        self.note_deletions();
+        self.apply_deletions();
         let mut key = RunKey { fingerprint, copy: 0 };
-        while !self.taken.insert(key) {
+        while !self.assigned.insert(key) {
             key.copy += 1;
         }
         Some(key)
     }
 
     /// The message is not in hand any more, and has not ended.
-    pub(crate) fn put_back(&mut self, key: Option<RunKey>) {
+    pub(crate) fn release_row(&mut self, key: Option<RunKey>) {
         if let Some(key) = key {
-            self.taken.remove(&key);
+            self.assigned.remove(&key);
         }
     }
 
@@ -261,13 +262,13 @@ impl Starts {
     }
 
     /// An attempt in place has failed. What is to be written, off this thread.
-    pub(crate) fn fail(&mut self, key: RunKey, failed: u32) -> Option<StartStore> {
-        self.known.insert(key, Known { starts: 0, failed, age: (Duration::ZERO, Instant::now()) });
+    pub(crate) fn attempt_failed(&mut self, key: RunKey, failed: u32) -> Option<StartStore> {
+        self.known.insert(key, KnownRun { starts: 0, failed, age: (Duration::ZERO, Instant::now()) });
         self.store.clone()
     }
 
     /// The message has ended: its row is deleted soon, and no equal message has it before.
-    pub(crate) fn end(&mut self, key: Option<RunKey>) {
+    pub(crate) fn finish(&mut self, key: Option<RunKey>) {
         let Some(key) = key else { return };
         self.known.remove(&key);
         self.ended.push(key);
@@ -275,7 +276,7 @@ impl Starts {
     }
 
     /// The run has ended, by no fault of the message, and will be started again.
-    pub(crate) fn take_back(&mut self, key: Option<RunKey>) {
+    pub(crate) fn undo_start(&mut self, key: Option<RunKey>) {
         if let Some(key) = key {
             self.interrupted.push(key);
             self.ended_since.get_or_insert_with(Instant::now);
@@ -283,12 +284,12 @@ impl Starts {
     }
 
     /// Rows that were deleted may be given to other messages. Those that could not be are deleted later.
-    fn note_deletions(&mut self) {
+    fn apply_deletions(&mut self) {
         while let Ok(Deletion { keys, is_done }) = self.deletions.1.try_recv() {
             self.has_failed = !is_done;
             if is_done {
                 for key in &keys {
-                    self.taken.remove(key);
+                    self.assigned.remove(key);
                     // The store may have been read between the end of the message and the deletion.
                     self.known.remove(key);
                 }
@@ -301,9 +302,9 @@ impl Starts {
 
     /// Deletes rows of messages that ended, if they are many or have waited long, or `now`.
     pub(crate) fn flush(&mut self, now: bool) -> Option<JoinHandle<()>> {
-        self.note_deletions();
-        let is_due = (self.ended.len() >= END_TOGETHER && !self.has_failed)
-            || self.ended_since.is_some_and(|since| since.elapsed() >= END_WITHIN);
+        self.apply_deletions();
+        let is_due = (self.ended.len() >= DELETE_BATCH && !self.has_failed)
+            || self.ended_since.is_some_and(|since| since.elapsed() >= DELETE_INTERVAL);
         let has_any = !self.ended.is_empty() || !self.interrupted.is_empty();
         let store = self.store.clone().filter(|_| has_any && (is_due || now))?;
         self.ended_since = None;
@@ -311,8 +312,8 @@ impl Starts {
         let deletions = self.deletions.0.clone();
         Some(tokio::task::spawn_blocking(move || {
             // The consumer may have ended.
-            let _ = deletions.send(store.end(ended));
-            store.take_back(interrupted);
+            let _ = deletions.send(store.delete(ended));
+            store.undo_starts(interrupted);
         }))
     }
 }
@@ -343,7 +344,7 @@ mod tests {
     #[test]
     fn without_a_store_nothing_is_counted() {
         let mut starts = Starts::new(None);
-        assert_eq!(starts.take([1; 16]), None);
+        assert_eq!(starts.assign_row([1; 16]), None);
         assert!(!starts.is_suspect(None));
         assert!(starts.flush(true).is_none());
     }
@@ -353,11 +354,11 @@ mod tests {
         let (mut starts, _folder) = starts(3);
         let key = |copy| RunKey { fingerprint: [1; 16], copy };
         starts.refresh(vec![row(key(1), 1, 2)]);
-        assert_eq!((starts.take([1; 16]), starts.take([1; 16])), (Some(key(0)), Some(key(1))));
+        assert_eq!((starts.assign_row([1; 16]), starts.assign_row([1; 16])), (Some(key(0)), Some(key(1))));
         assert_eq!((starts.is_suspect(Some(key(0))), starts.is_suspect(Some(key(1)))), (false, true));
         assert_eq!((starts.failed(Some(key(0))), starts.failed(Some(key(1)))), (0, 2));
-        starts.put_back(Some(key(1)));
-        assert_eq!(starts.take([1; 16]), Some(key(1)));
+        starts.release_row(Some(key(1)));
+        assert_eq!(starts.assign_row([1; 16]), Some(key(1)));
     }
 
     #[tokio::test]
@@ -366,11 +367,11 @@ mod tests {
         let key = |copy| Some(RunKey { fingerprint: [1; 16], copy });
         let store = starts.store().unwrap().clone();
         let (file, elsewhere) = (folder.path().join("starts.db"), folder.path().join("elsewhere.db"));
-        assert_eq!(starts.take([1; 16]), key(0));
-        assert_eq!(store.start(key(0).unwrap()), Start::Allowed);
+        assert_eq!(starts.assign_row([1; 16]), key(0));
+        assert_eq!(store.start(key(0).unwrap()), StartDecision::Allowed);
         let row = store.load();
-        starts.end(key(0));
-        assert_eq!(starts.take([1; 16]), key(1));
+        starts.finish(key(0));
+        assert_eq!(starts.assign_row([1; 16]), key(1));
         // What the store held before does not come back with it.
         starts.refresh(row);
         // The first deletion fails.
@@ -382,16 +383,16 @@ mod tests {
             if is_missing {
                 std::fs::rename(&elsewhere, &file).unwrap();
             }
-            assert_eq!(starts.take([1; 16]), key(next));
+            assert_eq!(starts.assign_row([1; 16]), key(next));
         }
         assert!(starts.known.is_empty());
-        assert_eq!(store.start(key(0).unwrap()), Start::Allowed);
+        assert_eq!(store.start(key(0).unwrap()), StartDecision::Allowed);
     }
 
     #[test]
     fn with_a_limit_of_one_everything_delivered_before_is_suspect() {
         let (mut starts, _folder) = starts(1);
-        let key = starts.take([1; 16]);
+        let key = starts.assign_row([1; 16]);
         assert!(starts.is_suspect(key));
     }
 }

@@ -1,6 +1,8 @@
 //! How it goes: one snapshot for people, programs and Prometheus.
 
-use crate::{consumer::Set, crew::Crew, link::State, postponed::Postponed};
+use crate::{
+    consumer::ConsumerConfig, handler_pool::HandlerPool, postponed::Postponed, reconnect::ConnectionState,
+};
 use gristmill_pool::stats::KindStats;
 use serde::Serialize;
 use std::{
@@ -94,27 +96,27 @@ pub struct ConsumerStats {
 /// Tells how a [`Client`](crate::Client) goes, also while it is being shut down.
 #[derive(Clone)]
 pub struct StatsHandle {
-    pub(crate) consuming: watch::Receiver<State>,
-    pub(crate) publishing: watch::Receiver<State>,
-    pub(crate) consumers: Vec<Seen>,
+    pub(crate) consuming: watch::Receiver<ConnectionState>,
+    pub(crate) publishing: watch::Receiver<ConnectionState>,
+    pub(crate) consumers: Vec<ConsumerView>,
 }
 
 impl StatsHandle {
     /// How it goes now.
     pub fn stats(&self) -> ClientStats {
         let (connected, connections) = match &*self.consuming.borrow() {
-            State::Up(connection, count) => (!connection.has_ended(), *count),
-            State::Down(_, _, count) => (false, *count),
+            ConnectionState::Connected(connection, count) => (!connection.has_ended(), *count),
+            ConnectionState::Disconnected(_, _, count) => (false, *count),
         };
         let blocked = match &*self.publishing.borrow() {
-            State::Up(connection, _) => connection.blocked().borrow().clone(),
-            State::Down(..) => None,
+            ConnectionState::Connected(connection, _) => connection.blocked().borrow().clone(),
+            ConnectionState::Disconnected(..) => None,
         };
         ClientStats {
             connected,
             connections,
             blocked,
-            consumers: self.consumers.iter().map(Seen::stats).collect(),
+            consumers: self.consumers.iter().map(ConsumerView::stats).collect(),
         }
     }
 }
@@ -165,23 +167,23 @@ impl Counters {
 
 /// A consumer as statistics see it.
 #[derive(Clone)]
-pub(crate) struct Seen {
-    pub(crate) set: Arc<Set>,
+pub(crate) struct ConsumerView {
+    pub(crate) config: Arc<ConsumerConfig>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) crew: Crew,
+    pub(crate) pool: HandlerPool,
 }
 
-impl Seen {
+impl ConsumerView {
     pub(crate) fn stats(&self) -> ConsumerStats {
-        let Self { set, counters, crew } = self;
-        let pool = crew.stats();
+        let Self { config, counters, pool } = self;
+        let pool = pool.stats();
         let (postponed, overdue) = counters.postponed.count();
         ConsumerStats {
-            name: set.name.clone(),
-            queue: set.queue.to_string(),
-            event: set.event.clone(),
+            name: config.name.clone(),
+            queue: config.queue.to_string(),
+            event: config.event.clone(),
             consuming: counters.consuming.load(Relaxed),
-            workers: set.sizing.workers,
+            workers: config.sizing.workers,
             prefetch: counters.prefetch.load(Relaxed) as u16,
             received: counters.received.load(Relaxed),
             redelivered: counters.redelivered.load(Relaxed),

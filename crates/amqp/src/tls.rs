@@ -53,10 +53,10 @@ fn config(files: &TlsFiles) -> Result<ClientConfig, Error> {
         .with_root_certificates(roots);
     match (&files.certificate, &files.key) {
         (Some(certificate), Some(key)) => {
-            let key_of_ours = PrivateKeyDer::from_pem_file(key)
+            let private_key = PrivateKeyDer::from_pem_file(key)
                 .map_err(|error| Error::Tls(format!("{}: {error}", key.display())))?;
             builder
-                .with_client_auth_cert(certificates(certificate)?, key_of_ours)
+                .with_client_auth_cert(certificates(certificate)?, private_key)
                 .map_err(|error| Error::Tls(format!("{}: {error}", certificate.display())))
         }
         _ => Ok(builder.with_no_client_auth()),
@@ -64,11 +64,11 @@ fn config(files: &TlsFiles) -> Result<ClientConfig, Error> {
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let wrong = |error: &dyn std::fmt::Display| Error::Tls(format!("{}: {error}", file.display()));
-    let found = CertificateDer::pem_file_iter(file).map_err(|error| wrong(&error))?;
-    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| wrong(&error))?;
+    let error_in_file = |error: &dyn std::fmt::Display| Error::Tls(format!("{}: {error}", file.display()));
+    let found = CertificateDer::pem_file_iter(file).map_err(|error| error_in_file(&error))?;
+    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| error_in_file(&error))?;
     if found.is_empty() {
-        return Err(wrong(&"there is no certificate in it"));
+        return Err(error_in_file(&"there is no certificate in it"));
     }
     Ok(found)
 }

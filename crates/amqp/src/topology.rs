@@ -94,7 +94,7 @@ pub struct Queue {
     found_kind: Option<&'static str>,
 }
 
-const KIND: &str = "x-queue-type";
+const QUEUE_TYPE: &str = "x-queue-type";
 
 impl Queue {
     /// Replicated, on disk, and counts how often it delivered a message: what [`Queue::new`] makes too.
@@ -123,7 +123,7 @@ impl Queue {
     }
 
     fn of_kind(name: impl Into<String>, kind: &str) -> Self {
-        let arguments = Headers::new().with(KIND, kind);
+        let arguments = Headers::new().with(QUEUE_TYPE, kind);
         Self { name: name.into(), flags: flag::DURABLE, arguments, found_kind: None }
     }
 
@@ -166,7 +166,7 @@ impl Queue {
     }
 
     fn declared_kind(&self) -> Option<&str> {
-        self.arguments.get(KIND).and_then(crate::FieldValue::as_str)
+        self.arguments.get(QUEUE_TYPE).and_then(crate::FieldValue::as_str)
     }
 
     /// Whether the broker gives its messages to one consumer at a time.
@@ -191,14 +191,14 @@ impl Queue {
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
 pub struct Binding {
-    to: Bound,
+    to: Destination,
     exchange: String,
     key: String,
     arguments: Headers,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Bound {
+enum Destination {
     Queue(String),
     Exchange(String),
 }
@@ -207,7 +207,7 @@ impl Binding {
     /// Messages of the exchange with this key to the queue.
     pub fn new(queue: impl Into<String>, exchange: impl Into<String>, key: impl Into<String>) -> Self {
         Self {
-            to: Bound::Queue(queue.into()),
+            to: Destination::Queue(queue.into()),
             exchange: exchange.into(),
             key: key.into(),
             arguments: Headers::new(),
@@ -216,7 +216,7 @@ impl Binding {
 
     /// Messages of the exchange with this key to another exchange.
     pub fn to_exchange(to: impl Into<String>, exchange: impl Into<String>, key: impl Into<String>) -> Self {
-        Self { to: Bound::Exchange(to.into()), ..Self::new("", exchange, key) }
+        Self { to: Destination::Exchange(to.into()), ..Self::new("", exchange, key) }
     }
 
     /// For exchanges that match headers.
@@ -233,14 +233,14 @@ pub(crate) struct Topology {
     pub(crate) queues: Vec<Queue>,
     pub(crate) bindings: Vec<Binding>,
     /// What the user may not declare, and exists: only looked for from then on. Shared by all parts.
-    pub(crate) refused: Refused,
+    pub(crate) refused: RefusedDeclarations,
 }
 
 /// Declarations that the broker refused for want of a right.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Refused(Arc<Mutex<HashSet<Declaration>>>);
+pub(crate) struct RefusedDeclarations(Arc<Mutex<HashSet<Declaration>>>);
 
-impl Refused {
+impl RefusedDeclarations {
     fn names(&self) -> MutexGuard<'_, HashSet<Declaration>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -282,17 +282,17 @@ impl Topology {
 
     /// The part that a consumer of this queue needs: the queue, what is bound to it, and what those exchanges are bound
     /// to. What another consumer needs may be broken without being this one's trouble.
-    pub(crate) fn around(&self, queue: &str) -> Self {
+    pub(crate) fn for_queue(&self, queue: &str) -> Self {
         let queues = self.queue(queue).cloned().into_iter().collect();
         let mut part = Self { queues, refused: self.refused.clone(), ..Self::default() };
-        let mut wanted = vec![Bound::Queue(queue.to_owned())];
+        let mut wanted = vec![Destination::Queue(queue.to_owned())];
         while let Some(to) = wanted.pop() {
             for binding in self.bindings.iter().filter(|binding| binding.to == to) {
                 if part.bindings.contains(binding) {
                     continue;
                 }
                 part.bindings.push(binding.clone());
-                wanted.push(Bound::Exchange(binding.exchange.clone()));
+                wanted.push(Destination::Exchange(binding.exchange.clone()));
                 let known = part.exchanges.iter().any(|exchange| exchange.name == binding.exchange);
                 let exchange = self.exchanges.iter().find(|exchange| exchange.name == binding.exchange);
                 part.exchanges.extend(exchange.filter(|_| !known).cloned());
@@ -302,12 +302,13 @@ impl Topology {
     }
 
     /// The exchange, and the queues that it brings messages to.
-    pub(crate) fn behind(&self, exchange: &str) -> Self {
+    pub(crate) fn for_exchange(&self, exchange: &str) -> Self {
         let bindings: Vec<Binding> =
             self.bindings.iter().filter(|binding| binding.exchange == exchange).cloned().collect();
-        let bound =
-            |queue: &&Queue| bindings.iter().any(|binding| binding.to == Bound::Queue(queue.name.clone()));
-        let to_queue = |binding: &Binding| matches!(binding.to, Bound::Queue(_));
+        let bound = |queue: &&Queue| {
+            bindings.iter().any(|binding| binding.to == Destination::Queue(queue.name.clone()))
+        };
+        let to_queue = |binding: &Binding| matches!(binding.to, Destination::Queue(_));
         Self {
             exchanges: self.exchanges.iter().filter(|known| known.name == exchange).cloned().collect(),
             queues: self.queues.iter().filter(bound).cloned().collect(),
@@ -317,7 +318,7 @@ impl Topology {
     }
 
     /// This and that.
-    pub(crate) fn and(mut self, other: &Self) -> Self {
+    pub(crate) fn merge(mut self, other: &Self) -> Self {
         let new = |exchange: &&Exchange| !self.exchanges.contains(exchange);
         let exchanges: Vec<_> = other.exchanges.iter().filter(new).cloned().collect();
         self.exchanges.extend(exchanges);
@@ -328,7 +329,7 @@ impl Topology {
 
     /// Each thing by itself: what cannot be declared does not keep the others from it. For connections after the first;
     /// at the first, somebody waits who can put it right.
-    pub(crate) async fn declare_what_can_be(&self, connection: &Connection) {
+    pub(crate) async fn declare_each(&self, connection: &Connection) {
         let mut alone: Vec<Self> = Vec::new();
         let empty = || Self { refused: self.refused.clone(), ..Self::default() };
         let exchange = |exchange: &Exchange| Self { exchanges: vec![exchange.clone()], ..empty() };
@@ -346,22 +347,22 @@ impl Topology {
 
     /// What makes no sense, said before anything connects.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        self.faults().map_err(Error::Declaration)
+        self.validate().map_err(Error::Declaration)
     }
 
-    fn faults(&self) -> Result<(), String> {
+    fn validate(&self) -> Result<(), String> {
         for exchange in &self.exchanges {
-            name_is_good("exchange", &exchange.name)?;
+            check_name("exchange", &exchange.name)?;
             if exchange.name.starts_with("amq.") && exchange.flags & flag::PASSIVE == 0 {
                 return Err(format!("exchange {}: names with amq. are the broker's own", exchange.name));
             }
         }
         for queue in &self.queues {
-            name_is_good("queue", &queue.name)?;
+            check_name("queue", &queue.name)?;
             queue.check()?;
         }
-        once("exchange", self.exchanges.iter().map(|exchange| exchange.name.as_str()))?;
-        once("queue", self.queues.iter().map(|queue| queue.name.as_str()))?;
+        check_unique("exchange", self.exchanges.iter().map(|exchange| exchange.name.as_str()))?;
+        check_unique("queue", self.queues.iter().map(|queue| queue.name.as_str()))?;
         let has_exchange = |name: &str| {
             name.starts_with("amq.") || self.exchanges.iter().any(|exchange| exchange.name == name)
         };
@@ -372,11 +373,11 @@ impl Topology {
                     binding.exchange
                 ));
             }
-            let (what, name, there) = match &binding.to {
-                Bound::Queue(name) => ("queue", name, self.queue(name).is_some()),
-                Bound::Exchange(name) => ("exchange", name, has_exchange(name)),
+            let (what, name, is_declared) = match &binding.to {
+                Destination::Queue(name) => ("queue", name, self.queue(name).is_some()),
+                Destination::Exchange(name) => ("exchange", name, has_exchange(name)),
             };
-            if !there {
+            if !is_declared {
                 return Err(format!(
                     "a binding names {what} {name}, which is not declared; declare it, or \
                                     as existing"
@@ -410,15 +411,15 @@ impl Topology {
         // A channel for all of them; the broker closes it over a declaration that does not fit.
         let mut channel = None;
         let mut missing = Vec::new();
-        for step in self.steps() {
+        for step in self.declarations() {
             let known = self.refused.names().contains(&step.declaration);
             if !known {
                 match step.call(&mut channel, connection, false).await {
                     Err(error) if permissions::is_refusal(&error) => {
-                        missing.extend(step.right_to_bind(&error, &self.refused));
+                        missing.extend(step.missing_for_binding(&error, &self.refused));
                     }
                     // What it binds may not be made.
-                    Err(Error::Channel { code: 404, .. }) if step.needs_one_of(&missing) => continue,
+                    Err(Error::Channel { code: 404, .. }) if step.depends_on(&missing) => continue,
                     other => {
                         other?;
                         continue;
@@ -426,7 +427,7 @@ impl Topology {
                 }
             }
             match step.call(&mut channel, connection, true).await {
-                Err(Error::Channel { code: 404, .. }) => missing.extend(step.right_to_configure()),
+                Err(Error::Channel { code: 404, .. }) => missing.extend(step.missing_configure()),
                 other => other?,
             }
             if self.refused.names().insert(step.declaration.clone()) {
@@ -442,11 +443,11 @@ impl Topology {
         }
     }
 
-    fn steps(&self) -> impl Iterator<Item = Step<'_>> {
+    fn declarations(&self) -> impl Iterator<Item = DeclareStep<'_>> {
         let exchanges = self.exchanges.iter().map(|exchange| {
             let Exchange { name, kind, flags, arguments } = exchange;
             let method = |flags| Outgoing::ExchangeDeclare { name, kind, flags, arguments };
-            Step {
+            DeclareStep {
                 declaration: Declaration::Exchange(name.clone()),
                 method: method(*flags),
                 passive: Some(method(flag::PASSIVE)),
@@ -455,7 +456,7 @@ impl Topology {
         let queues = self.queues.iter().map(|queue| {
             let Queue { name, flags, arguments, .. } = queue;
             let method = |flags| Outgoing::QueueDeclare { name, flags, arguments };
-            Step {
+            DeclareStep {
                 declaration: Declaration::Queue(name.clone()),
                 method: method(*flags),
                 passive: Some(method(flag::PASSIVE)),
@@ -464,27 +465,27 @@ impl Topology {
         let bindings = self.bindings.iter().map(|binding| {
             let Binding { to, exchange, key, arguments } = binding;
             let (name, method) = match to {
-                Bound::Queue(queue) => (queue, Outgoing::QueueBind { queue, exchange, key, arguments }),
-                Bound::Exchange(to) => {
+                Destination::Queue(queue) => (queue, Outgoing::QueueBind { queue, exchange, key, arguments }),
+                Destination::Exchange(to) => {
                     (to, Outgoing::ExchangeBind { destination: to, source: exchange, key, arguments })
                 }
             };
             let declaration = Declaration::Binding(exchange.clone(), name.clone());
-            Step { declaration, method, passive: None }
+            DeclareStep { declaration, method, passive: None }
         });
         exchanges.chain(queues).chain(bindings)
     }
 }
 
 /// One declaration.
-struct Step<'a> {
+struct DeclareStep<'a> {
     declaration: Declaration,
     method: Outgoing<'a>,
     /// How it is looked for, if it can be.
     passive: Option<Outgoing<'a>>,
 }
 
-impl Step<'_> {
+impl DeclareStep<'_> {
     /// Declares it, or looks for it, on the channel there is. The channel is gone after an error.
     async fn call(
         &self,
@@ -503,7 +504,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn right_to_configure(&self) -> Option<MissingPermission> {
+    fn missing_configure(&self) -> Option<MissingPermission> {
         match &self.declaration {
             Declaration::Exchange(name) => {
                 Some(MissingPermission::new(Permission::Configure, "exchange", name))
@@ -514,7 +515,7 @@ impl Step<'_> {
     }
 
     /// Whether it binds what does not exist and may not be declared.
-    fn needs_one_of(&self, missing: &[MissingPermission]) -> bool {
+    fn depends_on(&self, missing: &[MissingPermission]) -> bool {
         let Declaration::Binding(exchange, to) = &self.declaration else { return false };
         missing
             .iter()
@@ -523,7 +524,7 @@ impl Step<'_> {
 
     /// What is missing for a binding, which cannot be looked for. That of dead letters is taken to exist where their queue
     /// does, and may not be declared.
-    fn right_to_bind(&self, error: &Error, refused: &Refused) -> Option<MissingPermission> {
+    fn missing_for_binding(&self, error: &Error, refused: &RefusedDeclarations) -> Option<MissingPermission> {
         let exists = |queue: &str| refused.names().contains(&Declaration::Queue(queue.to_owned()));
         match &self.declaration {
             Declaration::Binding(exchange, to) if exchange != to || !exists(to) => {
@@ -546,7 +547,7 @@ pub(crate) async fn depth(channel: &mut Channel, name: &str) -> Result<(u32, u32
     }
 }
 
-pub(crate) fn name_is_good(what: &str, name: &str) -> Result<(), String> {
+pub(crate) fn check_name(what: &str, name: &str) -> Result<(), String> {
     match name.len() {
         0 => Err(format!("a{} {what} has no name", if what.starts_with('e') { "n" } else { "" })),
         1..=255 if name.contains('\0') => Err(format!("{what} {name:?}: a name has no NUL in it")),
@@ -555,7 +556,7 @@ pub(crate) fn name_is_good(what: &str, name: &str) -> Result<(), String> {
     }
 }
 
-fn once<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), String> {
+fn check_unique<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), String> {
     let mut seen = std::collections::HashSet::new();
     for name in names {
         if !seen.insert(name) {

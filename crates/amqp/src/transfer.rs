@@ -4,8 +4,8 @@
 //! queues. Messages that are not wanted are held until the end and go back to their queue, where their order may change.
 
 use crate::{
-    browse::Browser, delivery::Delivery, error::Error, link::Link, message::Message, net::Channel,
-    publisher::Publisher, topology,
+    browse::Browser, delivery::Delivery, error::Error, message::Message, net::Channel, publisher::Publisher,
+    reconnect::ManagedConnection, topology,
 };
 use serde::Serialize;
 use std::{
@@ -14,14 +14,14 @@ use std::{
 };
 use tokio::{task::JoinSet, time::Instant};
 
-type Wanted = dyn Fn(&Delivery) -> bool + Send + Sync;
+type Filter = dyn Fn(&Delivery) -> bool + Send + Sync;
 
 /// Which messages to move, and where to.
 #[must_use]
 pub struct Transfer {
     source: String,
     target: String,
-    wanted: Box<Wanted>,
+    filter: Box<Filter>,
     limit: Option<u64>,
     dry_run: bool,
 }
@@ -51,7 +51,7 @@ const MAX_HELD: u64 = 1_000_000;
 /// Connections that may be lost one after the other without a message moved.
 const MAX_INTERRUPTIONS: u32 = 5;
 /// How often the broker is asked whether it has returned the messages of a lost connection to their queue.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Transfer {
     /// All messages of a queue to another.
@@ -59,15 +59,15 @@ impl Transfer {
         Self {
             source: source.into(),
             target: target.into(),
-            wanted: Box::new(|_| true),
+            filter: Box::new(|_| true),
             limit: None,
             dry_run: false,
         }
     }
 
     /// Only those that this is true of.
-    pub fn only(mut self, wanted: impl Fn(&Delivery) -> bool + Send + Sync + 'static) -> Self {
-        self.wanted = Box::new(wanted);
+    pub fn only(mut self, filter: impl Fn(&Delivery) -> bool + Send + Sync + 'static) -> Self {
+        self.filter = Box::new(filter);
         self
     }
 
@@ -85,8 +85,8 @@ impl Transfer {
 }
 
 /// Moves messages through one connection and its publisher.
-pub(crate) struct Mover<'a> {
-    pub(crate) link: &'a Link,
+pub(crate) struct TransferRun<'a> {
+    pub(crate) broker: &'a ManagedConnection,
     pub(crate) publisher: &'a Publisher,
     pub(crate) transfer: &'a Transfer,
     pub(crate) progress: Transferred,
@@ -94,9 +94,13 @@ pub(crate) struct Mover<'a> {
     fault: Option<Error>,
 }
 
-impl<'a> Mover<'a> {
-    pub(crate) fn new(link: &'a Link, publisher: &'a Publisher, transfer: &'a Transfer) -> Self {
-        Self { link, publisher, transfer, progress: Transferred::default(), fault: None }
+impl<'a> TransferRun<'a> {
+    pub(crate) fn new(
+        broker: &'a ManagedConnection,
+        publisher: &'a Publisher,
+        transfer: &'a Transfer,
+    ) -> Self {
+        Self { broker, publisher, transfer, progress: Transferred::default(), fault: None }
     }
 
     /// Moves what is in the source now, until `cancelled` is done. What arrives meanwhile stays.
@@ -110,7 +114,9 @@ impl<'a> Mover<'a> {
             self.depth(target).await?;
             self.depth(source).await
         };
-        let Some(at_start) = unless(cancelled.as_mut(), at_start).await else { return self.cancel() };
+        let Some(at_start) = unless_cancelled(cancelled.as_mut(), at_start).await else {
+            return self.cancel();
+        };
         let mut left = at_start?;
         self.progress.at_start = left;
         let mut failures = 0;
@@ -129,7 +135,7 @@ impl<'a> Mover<'a> {
                 return Err(self.fault.take().unwrap_or(lost));
             }
             tracing::warn!(error = %lost, source, target, "moving was interrupted; it continues");
-            let Some(depth) = unless(cancelled.as_mut(), self.depth_after_loss()).await else {
+            let Some(depth) = unless_cancelled(cancelled.as_mut(), self.depth_after_loss()).await else {
                 return self.cancel();
             };
             left = depth?.min(self.progress.at_start);
@@ -161,7 +167,7 @@ impl<'a> Mover<'a> {
     }
 
     async fn depth(&self, queue: &str) -> Result<u64, Error> {
-        let mut channel = Channel::open(&self.link.up().await?.0).await?;
+        let mut channel = Channel::open(&self.broker.connected().await?.0).await?;
         topology::depth(&mut channel, queue).await.map(|(messages, _)| u64::from(messages))
     }
 
@@ -169,14 +175,14 @@ impl<'a> Mover<'a> {
     /// has noticed the loss, which it does by its heartbeats; another consumer may have taken some.
     async fn depth_after_loss(&self) -> Result<u64, Error> {
         let Transferred { at_start, moved, .. } = self.progress;
-        let heartbeat = self.link.up().await?.0.heartbeat();
+        let heartbeat = self.broker.connected().await?.0.heartbeat();
         // A broker closes a connection that has been silent for two heartbeats.
         let until = Instant::now() + (heartbeat * 4).max(Duration::from_secs(5));
         loop {
             match self.depth(&self.transfer.source).await {
                 Ok(depth) if depth + moved >= at_start || Instant::now() >= until => return Ok(depth),
                 Err(error) if !error.is_transient() || Instant::now() >= until => return Err(error),
-                Ok(_) | Err(_) => tokio::time::sleep(ASK_AGAIN).await,
+                Ok(_) | Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }
@@ -187,18 +193,18 @@ impl<'a> Mover<'a> {
         left: u64,
         mut cancelled: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Error> {
-        let opening = async { Browser::open(&self.link.up().await?.0, &self.transfer.source).await };
-        let Some(browser) = unless(cancelled.as_mut(), opening).await else { return self.cancel() };
+        let opening = async { Browser::open(&self.broker.connected().await?.0, &self.transfer.source).await };
+        let Some(browser) = unless_cancelled(cancelled.as_mut(), opening).await else { return self.cancel() };
         let mut browser = browser?;
         let mut publications: JoinSet<(u64, Result<(), Error>)> = JoinSet::new();
         let (mut left, mut held) = (left, 0);
         let lost = loop {
             let is_over = self.progress.cancelled || self.fault.is_some();
             while left > 0 && !is_over && self.has_room(&browser, publications.len(), held) {
-                browser.ask();
+                browser.request();
                 left -= 1;
             }
-            if browser.asked() == 0 && publications.is_empty() {
+            if browser.requested() == 0 && publications.is_empty() {
                 break None;
             }
             tokio::select! {
@@ -234,7 +240,7 @@ impl<'a> Mover<'a> {
         if let Some(error) = lost {
             // They arrive all the same, and stay in the source too.
             let arriving = async { while publications.join_next().await.is_some() {} };
-            if !self.progress.cancelled && unless(cancelled, arriving).await.is_none() {
+            if !self.progress.cancelled && unless_cancelled(cancelled, arriving).await.is_none() {
                 self.progress.cancelled = true;
             }
             return Err(error);
@@ -250,9 +256,9 @@ impl<'a> Mover<'a> {
     }
 
     fn has_room(&self, browser: &Browser, publications: usize, held: u64) -> bool {
-        let asked = browser.asked() as u64;
-        let wanted = self.transfer.limit.is_none_or(|limit| self.progress.matched + asked < limit);
-        wanted && held + asked < MAX_HELD && browser.asked() + publications < browser.window()
+        let requested = browser.requested() as u64;
+        let below_limit = self.transfer.limit.is_none_or(|limit| self.progress.matched + requested < limit);
+        below_limit && held + requested < MAX_HELD && browser.requested() + publications < browser.window()
     }
 
     /// What is published for a message that is wanted.
@@ -262,11 +268,11 @@ impl<'a> Mover<'a> {
             self.progress.unreadable += 1;
             return None;
         }
-        if !(self.transfer.wanted)(delivery) {
+        if !(self.transfer.filter)(delivery) {
             return None;
         }
         self.progress.matched += 1;
-        Some(Message::anew(
+        Some(Message::requeued(
             &self.transfer.target,
             delivery.exchange(),
             delivery.routing_key(),
@@ -277,7 +283,7 @@ impl<'a> Mover<'a> {
 }
 
 /// The output of `work`, unless it is cancelled before.
-async fn unless<T>(
+async fn unless_cancelled<T>(
     cancelled: Pin<&mut impl Future<Output = ()>>,
     work: impl Future<Output = T>,
 ) -> Option<T> {

@@ -22,7 +22,7 @@ pub struct Endpoint {
     pub(crate) password: String,
     pub(crate) vhost: String,
     pub(crate) heartbeat: Duration,
-    pub(crate) connect_within: Duration,
+    pub(crate) connect_timeout: Duration,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) external: bool,
 }
@@ -38,7 +38,7 @@ pub(crate) struct TlsFiles {
 
 /// Short enough to notice a dead network within half a minute, long enough for a busy broker.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What may stand behind the question mark.
 const PARAMETERS: [&str; 8] = [
@@ -99,15 +99,15 @@ fn parse(given: &str) -> Result<Endpoint, String> {
         Some(_) => return Err("a virtual host with a slash in its name is written with %2f".into()),
         None => (rest, "/".to_owned()),
     };
-    let (login, place) = match authority.rsplit_once('@') {
-        Some((login, place)) => (Some(login), place),
+    let (login, host_port) = match authority.rsplit_once('@') {
+        Some((login, host_port)) => (Some(login), host_port),
         None => (None, authority),
     };
     let (user, password) = match login.map(|login| login.split_once(':').unwrap_or((login, ""))) {
         Some((user, password)) => (decode(user, "the user")?, decode(password, "the password")?),
         None => ("guest".to_owned(), "guest".to_owned()),
     };
-    let (host, port) = place_of(place)?;
+    let (host, port) = split_host_port(host_port)?;
     let port = match port {
         Some(port) => port.parse().ok().filter(|port| *port != 0).ok_or("the port is not 1 to 65535")?,
         None if tls.is_some() => 5671,
@@ -120,7 +120,7 @@ fn parse(given: &str) -> Result<Endpoint, String> {
         password,
         vhost,
         heartbeat: HEARTBEAT,
-        connect_within: CONNECT_WITHIN,
+        connect_timeout: CONNECT_TIMEOUT,
         tls: None,
         external: false,
     };
@@ -128,7 +128,7 @@ fn parse(given: &str) -> Result<Endpoint, String> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         // A name that is not known may be a part of a password that should have been escaped.
         let known = PARAMETERS.iter().find(|known| **known == name).copied();
-        set(&mut endpoint, &mut tls, name, &decode(value, known.unwrap_or("a parameter"))?)?;
+        set_parameter(&mut endpoint, &mut tls, name, &decode(value, known.unwrap_or("a parameter"))?)?;
     }
     if tls.as_ref().is_some_and(|tls| tls.certificate.is_some() != tls.key.is_some()) {
         return Err("certfile and keyfile come together".into());
@@ -137,8 +137,8 @@ fn parse(given: &str) -> Result<Endpoint, String> {
     Ok(endpoint)
 }
 
-fn place_of(place: &str) -> Result<(String, Option<&str>), String> {
-    let (host, port) = match place.strip_prefix('[') {
+fn split_host_port(host_port: &str) -> Result<(String, Option<&str>), String> {
+    let (host, port) = match host_port.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or("an address in [ ] has no end")?;
             match rest {
@@ -146,20 +146,25 @@ fn place_of(place: &str) -> Result<(String, Option<&str>), String> {
                 _ => (host, Some(rest.strip_prefix(':').ok_or("behind an address in [ ] comes :port")?)),
             }
         }
-        None => match place.split_once(':') {
+        None => match host_port.split_once(':') {
             Some((host, port)) => (host, Some(port)),
-            None => (place, None),
+            None => (host_port, None),
         },
     };
     let host = if host.is_empty() { "localhost".to_owned() } else { decode(host, "the host")? };
     Ok((host, port))
 }
 
-fn set(endpoint: &mut Endpoint, tls: &mut Option<TlsFiles>, name: &str, value: &str) -> Result<(), String> {
+fn set_parameter(
+    endpoint: &mut Endpoint,
+    tls: &mut Option<TlsFiles>,
+    name: &str,
+    value: &str,
+) -> Result<(), String> {
     let number = || value.parse::<u64>().map_err(|_| format!("{name} is not a whole number"));
-    let needs_tls = |tls: &mut Option<TlsFiles>, set: fn(&mut TlsFiles, String)| match tls {
+    let needs_tls = |tls: &mut Option<TlsFiles>, set_parameter: fn(&mut TlsFiles, String)| match tls {
         Some(tls) => {
-            set(tls, value.to_owned());
+            set_parameter(tls, value.to_owned());
             Ok(())
         }
         None => Err(format!("{name} is for amqps://")),
@@ -176,7 +181,7 @@ fn set(endpoint: &mut Endpoint, tls: &mut Option<TlsFiles>, name: &str, value: &
         },
         "connection_timeout" => match number()? {
             0 => return Err("connection_timeout must be at least 1 millisecond".into()),
-            milliseconds => endpoint.connect_within = Duration::from_millis(milliseconds),
+            milliseconds => endpoint.connect_timeout = Duration::from_millis(milliseconds),
         },
         "auth_mechanism" => match value.to_ascii_lowercase().as_str() {
             "plain" => endpoint.external = false,

@@ -4,9 +4,9 @@ use gristmill_pool::{TaskError, error::Cause};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// An error as text.
-pub(super) fn shown(error: &TaskError) -> String {
-    let shown = catch_unwind(AssertUnwindSafe(|| error.to_string()));
-    shown.unwrap_or_else(|_| "an error that panics when it is shown".to_owned())
+pub(super) fn error_text(error: &TaskError) -> String {
+    let error_text = catch_unwind(AssertUnwindSafe(|| error.to_string()));
+    error_text.unwrap_or_else(|_| "an error that panics when it is shown".to_owned())
 }
 
 /// Whether a handler reports that it took too long: an [`std::io::Error`] of that kind is its error or a cause of it. Timeouts
@@ -50,9 +50,9 @@ mod tests {
     #[test]
     fn error_that_panics_is_an_error_like_others() {
         let error = TaskError::transient(Hostile);
-        assert_eq!(shown(&error), "an error that panics when it is shown");
+        assert_eq!(error_text(&error), "an error that panics when it is shown");
         assert!(!is_timeout(&error));
         let error = TaskError::transient(io::Error::new(io::ErrorKind::TimedOut, "slow"));
-        assert!(is_timeout(&error) && shown(&error).contains("slow"));
+        assert!(is_timeout(&error) && error_text(&error).contains("slow"));
     }
 }

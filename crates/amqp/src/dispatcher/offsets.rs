@@ -71,11 +71,12 @@ impl Offsets {
 
 impl Dispatcher {
     /// The stream was deleted and made anew: its messages are others, though their offsets are the same.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn restart_stream(&mut self) {
         self.offsets = Offsets { since: self.offsets.since, ..Offsets::from(Some(0)) };
         self.orphans = Orphans::default();
-        for flight in self.flights.values_mut().chain(self.steps.flights().map(|(_, flight)| flight)) {
-            flight.offset = None;
+        for message in self.in_pool.values_mut().chain(self.follow_ups.messages().map(|(_, message)| message))
+        {
+            message.offset = None;
         }
     }
 }

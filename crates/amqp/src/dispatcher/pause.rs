@@ -6,7 +6,7 @@
 //! | state   | event                                                   | next                                      |
 //! |---------|---------------------------------------------------------|-------------------------------------------|
 //! | running | the sink is unavailable                                 | paused; the message waits                 |
-//! | running | the sink fails with a message, [`SUSPICIOUS`] in a row  | paused; the message waits                 |
+//! | running | the sink fails with a message, [`PAUSE_AFTER_FAILURES`] in a row  | paused; the message waits                 |
 //! | running | the sink fails with a message, fewer in a row           | running; the message waits for evidence   |
 //! | running | a message is handled that was started after the failures| running; what waits runs again            |
 //! | running | no evidence within the first delay                      | running; one that waits runs again        |
@@ -39,7 +39,7 @@ use tokio::time::Instant;
 
 /// Failures of the sink in a row, also of one message, after which consuming pauses. The first ones may be the fault of their
 /// messages.
-const SUSPICIOUS: usize = 5;
+const PAUSE_AFTER_FAILURES: usize = 5;
 /// Failures with one message after which, in a pause, the others are tried first, and one that failed alone is at fault.
 const MAX_PROBES: u32 = 3;
 /// A message that has failed with the sink for this long is at fault, though no other message could be tried.
@@ -53,8 +53,8 @@ pub(super) struct Pause<T> {
     waiting: VecDeque<T>,
     /// The run that is the probe.
     probe: Option<(u64, Permit)>,
-    /// The ends of failures in a row, the latest [`SUSPICIOUS`]: the sink has worked for no run that was started later.
-    in_a_row: VecDeque<u64>,
+    /// The ends of failures in a row, the latest [`PAUSE_AFTER_FAILURES`]: the sink has worked for no run that was started later.
+    consecutive_failures: VecDeque<u64>,
     /// The sink was unavailable in this pause: only a probe ends it.
     was_unavailable: bool,
     /// The run that was submitted last of those that the sink worked for.
@@ -80,7 +80,7 @@ pub(super) struct SinkFailures {
     /// The sink worked for a run that was started after one that failed with this message, or submitted after it.
     failed_alone: bool,
     /// It is at fault because it has failed for [`MAX_BLOCKED`].
-    is_overdue: bool,
+    failed_too_long: bool,
 }
 
 impl SinkFailures {
@@ -98,8 +98,8 @@ impl SinkFailures {
         self.first.as_ref().map(|first| first.at.elapsed())
     }
 
-    pub(super) fn is_overdue(&self) -> bool {
-        self.is_overdue
+    pub(super) fn failed_too_long(&self) -> bool {
+        self.failed_too_long
     }
 }
 
@@ -112,7 +112,7 @@ struct FirstFailure {
 }
 
 /// A message with which the sink failed.
-pub(super) struct Tried<'a> {
+pub(super) struct FailedMessage<'a> {
     pub(super) failures: &'a mut SinkFailures,
     /// How long the sink has failed with it, where that began before it was postponed.
     pub(super) failed_for: Duration,
@@ -148,7 +148,7 @@ impl<T> Pause<T> {
             longest_delay: longest,
             waiting: VecDeque::new(),
             probe: None,
-            in_a_row: VecDeque::new(),
+            consecutive_failures: VecDeque::new(),
             was_unavailable: false,
             last_worked: 0,
             worked_since: 0,
@@ -203,15 +203,15 @@ impl<T> Pause<T> {
         item
     }
 
-    /// Leave to run a probe, if it is time: with the message that `fresh` finds, else with one that waits.
-    pub(super) fn take_probe(&mut self, fresh: impl FnOnce() -> Option<T>) -> Option<(T, Permit)> {
+    /// CancelToken to run a probe, if it is time: with the message that `untried` finds, else with one that waits.
+    pub(super) fn take_probe(&mut self, untried: impl FnOnce() -> Option<T>) -> Option<(T, Permit)> {
         if self.probe.is_some() {
             return None;
         }
         match self.breaker.acquire() {
             Ok(permit) => {
                 self.due = None;
-                match fresh().or_else(|| self.waiting.pop_front()) {
+                match untried().or_else(|| self.waiting.pop_front()) {
                     Some(item) => Some((item, permit)),
                     None => {
                         permit.withdraw();
@@ -227,12 +227,12 @@ impl<T> Pause<T> {
     }
 
     /// This run is the probe.
-    pub(super) fn probes(&mut self, number: u64, permit: Permit) {
+    pub(super) fn set_probe(&mut self, number: u64, permit: Permit) {
         self.probe = Some((number, permit));
     }
 
     /// A run was not started, or cancelled: it says nothing about the sink.
-    pub(super) fn not_run(&mut self, number: u64) {
+    pub(super) fn run_skipped(&mut self, number: u64) {
         if let Some((_, permit)) = self.probe.take_if(|(probe, _)| *probe == number) {
             permit.withdraw();
         }
@@ -244,7 +244,7 @@ impl<T> Pause<T> {
         if let Some(started) = started {
             self.last_worked = self.last_worked.max(number);
             self.worked_since = self.worked_since.max(started);
-            self.in_a_row.retain(|ended| *ended > started);
+            self.consecutive_failures.retain(|ended| *ended > started);
         }
         if let Some((_, permit)) = self.probe.take_if(|(probe, _)| *probe == number) {
             permit.success();
@@ -252,7 +252,7 @@ impl<T> Pause<T> {
                 return self.resume();
             }
         }
-        if !self.in_a_row.is_empty() || self.was_unavailable {
+        if !self.consecutive_failures.is_empty() || self.was_unavailable {
             return Change::None;
         }
         match self.is_paused() {
@@ -271,7 +271,7 @@ impl<T> Pause<T> {
     }
 
     fn resume(&mut self) -> Change {
-        self.in_a_row.clear();
+        self.consecutive_failures.clear();
         self.was_unavailable = false;
         self.due = None;
         self.gate.open();
@@ -281,7 +281,7 @@ impl<T> Pause<T> {
 
     /// What waits may run again: the sink works.
     pub(super) fn take_recovered(&mut self) -> VecDeque<T> {
-        match self.in_a_row.is_empty() && !self.is_paused() {
+        match self.consecutive_failures.is_empty() && !self.is_paused() {
             true => self.take_waiting(),
             false => VecDeque::new(),
         }
@@ -293,9 +293,9 @@ impl<T> Pause<T> {
         (number, ended): (u64, u64),
         error: &TaskError,
         dependency: Dependency,
-        message: Tried<'_>,
+        message: FailedMessage<'_>,
     ) -> (Fault, Change) {
-        let Tried { failures, failed_for, can_move } = message;
+        let FailedMessage { failures, failed_for, can_move } = message;
         let now = Instant::now();
         let is_certain = dependency == Dependency::Unavailable;
         let probe = self.probe.take_if(|(probe, _)| *probe == number);
@@ -326,7 +326,7 @@ impl<T> Pause<T> {
         }
         self.count(ended, is_certain);
         self.due = Some(now + self.first_delay);
-        if !is_certain && self.in_a_row.len() < SUSPICIOUS {
+        if !is_certain && self.consecutive_failures.len() < PAUSE_AFTER_FAILURES {
             return (Fault::Sink, Change::None);
         }
         self.gate.close();
@@ -349,19 +349,19 @@ impl<T> Pause<T> {
         let first =
             **failures.first.get_or_insert_with(|| Box::new(FirstFailure { at: Instant::now(), run, ended }));
         failures.count += 1;
-        failures.is_overdue = first.at.elapsed().max(failed_for) >= MAX_BLOCKED;
+        failures.failed_too_long = first.at.elapsed().max(failed_for) >= MAX_BLOCKED;
         let worked_since = self.worked_since >= first.ended;
         failures.failed_alone |= worked_since || self.last_worked > first.run;
-        if failures.is_overdue {
+        if failures.failed_too_long {
             return true;
         }
         let is_repeated = failures.count > 1 && worked_since && !self.is_paused();
         let only_alone = failures.failed_alone && self.others_failed <= self.worked_since;
-        let is_known = only_alone && failures.count >= MAX_PROBES && self.is_paused() == was_probe;
-        if is_repeated || is_known {
+        let is_proven = only_alone && failures.count >= MAX_PROBES && self.is_paused() == was_probe;
+        if is_repeated || is_proven {
             *failures = SinkFailures::new(true);
         }
-        is_repeated || is_known
+        is_repeated || is_proven
     }
 
     /// Counts a failure, unless the sink has worked since.
@@ -370,10 +370,10 @@ impl<T> Pause<T> {
         if ended <= self.worked_since {
             return;
         }
-        if self.in_a_row.len() == SUSPICIOUS {
-            self.in_a_row.pop_front();
+        if self.consecutive_failures.len() == PAUSE_AFTER_FAILURES {
+            self.consecutive_failures.pop_front();
         }
-        self.in_a_row.push_back(ended);
+        self.consecutive_failures.push_back(ended);
     }
 }
 

@@ -3,39 +3,39 @@
 //! Every other message runs beside them. One that is killed along twice becomes a suspect itself, and then runs when no other
 //! suspect does.
 
-use super::Flight;
-use crate::lanes::Lanes;
+use super::InFlight;
+use crate::keyed_queue::KeyedQueue;
 use std::collections::VecDeque;
 
 #[derive(Default)]
 pub(super) struct Suspects {
-    waiting: VecDeque<Flight>,
+    waiting: VecDeque<InFlight>,
     running: usize,
 }
 
 impl Suspects {
     /// The next flight to start.
-    pub(super) fn next(&mut self, lanes: &mut Lanes<Flight>) -> Option<Flight> {
+    pub(super) fn next(&mut self, keyed_queue: &mut KeyedQueue<InFlight>) -> Option<InFlight> {
         if self.running == 0
-            && let Some(flight) = self.waiting.pop_front()
+            && let Some(message) = self.waiting.pop_front()
         {
-            return Some(flight);
+            return Some(message);
         }
         loop {
-            let flight = lanes.next()?;
-            if !flight.suspect || self.running == 0 {
-                return Some(flight);
+            let message = keyed_queue.pop()?;
+            if !message.suspect || self.running == 0 {
+                return Some(message);
             }
-            self.waiting.push_back(flight);
+            self.waiting.push_back(message);
         }
     }
 
-    pub(super) fn started(&mut self, flight: &Flight) {
-        self.running += usize::from(flight.suspect);
+    pub(super) fn started(&mut self, message: &InFlight) {
+        self.running += usize::from(message.suspect);
     }
 
-    pub(super) fn ended(&mut self, flight: &Flight) {
-        self.running -= usize::from(flight.suspect);
+    pub(super) fn ended(&mut self, message: &InFlight) {
+        self.running -= usize::from(message.suspect);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -43,7 +43,7 @@ impl Suspects {
     }
 
     /// Gives back all that wait.
-    pub(super) fn clear(&mut self) -> Vec<Flight> {
+    pub(super) fn clear(&mut self) -> Vec<InFlight> {
         self.waiting.drain(..).collect()
     }
 }

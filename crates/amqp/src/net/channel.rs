@@ -3,7 +3,7 @@
 //! What is sent through it goes to this channel of this connection or nowhere: an acknowledgement cannot reach
 //! another, because there is no way to say so.
 
-use super::{Connection, Gate, Last, Shared, Slot, lock, writer::ENOUGH};
+use super::{ChannelEntry, CloseOnDrop, Connection, SendGate, Shared, lock, writer::OUT_BUFFER_CAPACITY};
 use crate::{
     error::Error,
     wire::{
@@ -18,16 +18,16 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 /// How long an answer may take. The heartbeat finds dead brokers; this finds one that lives and does not answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Channel {
     number: u16,
     shared: Arc<Shared>,
-    _last: Arc<Last>,
+    _close_on_drop: Arc<CloseOnDrop>,
     events: mpsc::UnboundedReceiver<Event>,
     /// What came while an answer was waited for.
-    before: VecDeque<Event>,
-    gate: Gate,
+    queued: VecDeque<Event>,
+    gate: SendGate,
     /// Closed in order: its number may be somebody else's by now.
     closed: bool,
 }
@@ -37,10 +37,10 @@ pub(crate) struct Channel {
 pub(crate) enum Event {
     Message(Box<Received>),
     Returned(Box<Returned>),
-    Confirmed { tag: u64, multiple: bool, taken: bool },
+    Confirmed { tag: u64, multiple: bool, acked: bool },
     Cancelled,
     Closed { code: u16, text: String },
-    Answer(Incoming),
+    Reply(Incoming),
 }
 
 /// A message that nobody takes.
@@ -67,25 +67,32 @@ impl Channel {
     pub(crate) async fn open(connection: &Connection) -> Result<Self, Error> {
         let shared = Arc::clone(&connection.shared);
         let (sender, events) = mpsc::unbounded_channel();
-        let gate = Gate::default();
+        let gate = SendGate::default();
         let number = {
             let mut channels = lock(&shared.channels);
-            let taken = |number: &u16| !channels.contains_key(number);
-            let free = (1..=shared.agreed.channel_max).find(taken);
+            let acked = |number: &u16| !channels.contains_key(number);
+            let free = (1..=shared.tune.channel_max).find(acked);
             let number = free.ok_or_else(|| Error::Channel {
                 code: 506,
-                text: format!("all {} channels of the connection are in use", shared.agreed.channel_max),
+                text: format!("all {} channels of the connection are in use", shared.tune.channel_max),
             })?;
             // Under the lock that `end` clears them with: a slot put in afterwards would never be told.
             if shared.ended.borrow().is_some() {
                 return Err(shared.reason());
             }
-            channels.insert(number, Slot::Open(sender, gate.clone()));
+            channels.insert(number, ChannelEntry::Open(sender, gate.clone()));
             number
         };
-        let last = Arc::clone(&connection._last);
-        let mut channel =
-            Self { number, shared, _last: last, events, before: VecDeque::new(), gate, closed: false };
+        let last = Arc::clone(&connection._close_on_drop);
+        let mut channel = Self {
+            number,
+            shared,
+            _close_on_drop: last,
+            events,
+            queued: VecDeque::new(),
+            gate,
+            closed: false,
+        };
         channel.call(&Outgoing::ChannelOpen).await?;
         Ok(channel)
     }
@@ -96,18 +103,18 @@ impl Channel {
         let answered = async {
             loop {
                 match self.events.recv().await {
-                    Some(Event::Answer(answer)) => return Ok(answer),
+                    Some(Event::Reply(answer)) => return Ok(answer),
                     Some(Event::Closed { code, text }) => return Err(Error::Channel { code, text }),
-                    Some(other) => self.before.push_back(other),
+                    Some(other) => self.queued.push_back(other),
                     None => return Err(self.shared.reason()),
                 }
             }
         };
-        match tokio::time::timeout(ANSWER_WITHIN, answered).await {
+        match tokio::time::timeout(REPLY_TIMEOUT, answered).await {
             Ok(answer) => answer,
             Err(_) => {
                 // Its answer, should it come, would be taken for the next one's.
-                let text = format!("the broker did not answer within {} s", ANSWER_WITHIN.as_secs());
+                let text = format!("the broker did not answer within {} s", REPLY_TIMEOUT.as_secs());
                 Err(Error::Channel { code: 541, text })
             }
         }
@@ -115,26 +122,26 @@ impl Channel {
 
     /// The next thing that happens. Losing the channel is an error, and the last thing.
     pub(crate) async fn next(&mut self) -> Result<Event, Error> {
-        let event = match self.before.pop_front() {
+        let event = match self.queued.pop_front() {
             Some(event) => Some(event),
             None => self.events.recv().await,
         };
-        self.seen(event)
+        self.into_result(event)
     }
 
     /// What has happened already.
     pub(crate) fn try_next(&mut self) -> Option<Result<Event, Error>> {
-        if let Some(event) = self.before.pop_front() {
-            return Some(self.seen(Some(event)));
+        if let Some(event) = self.queued.pop_front() {
+            return Some(self.into_result(Some(event)));
         }
         match self.events.try_recv() {
-            Ok(event) => Some(self.seen(Some(event))),
+            Ok(event) => Some(self.into_result(Some(event))),
             Err(mpsc::error::TryRecvError::Empty) => None,
-            Err(mpsc::error::TryRecvError::Disconnected) => Some(self.seen(None)),
+            Err(mpsc::error::TryRecvError::Disconnected) => Some(self.into_result(None)),
         }
     }
 
-    fn seen(&mut self, event: Option<Event>) -> Result<Event, Error> {
+    fn into_result(&mut self, event: Option<Event>) -> Result<Event, Error> {
         match event {
             Some(Event::Closed { code, text }) => Err(Error::Channel { code, text }),
             Some(event) => Ok(event),
@@ -157,7 +164,7 @@ impl Channel {
         properties: &Properties,
         body: &[u8],
     ) -> Result<bool, Error> {
-        let frame_max = self.shared.agreed.frame_max;
+        let frame_max = self.shared.tune.frame_max;
         let mut out = bytes::BytesMut::with_capacity(body.len() + 512);
         frame::put_method(&mut out, self.number, &Outgoing::Publish { exchange, key, mandatory });
         let before = out.len();
@@ -172,7 +179,7 @@ impl Channel {
             out.truncate(before);
             frame::put_content(&mut out, self.number, properties, body, frame_max);
         }
-        if self.gate.is_shut() || !has_room(&self.shared) {
+        if self.gate.is_closed() || !has_room(&self.shared) {
             return Ok(false);
         }
         // Shut since: then `next` says so, and it is sent again elsewhere.
@@ -181,14 +188,14 @@ impl Channel {
     }
 
     /// Waits until there is room to publish. That a channel is closed, it does not say.
-    pub(crate) fn room(&self) -> impl Future<Output = ()> + use<> {
+    pub(crate) fn writable(&self) -> impl Future<Output = ()> + use<> {
         let (shared, gate) = (Arc::clone(&self.shared), self.gate.clone());
         async move {
             loop {
                 let drained = shared.drained.notified();
                 tokio::pin!(drained);
                 drained.as_mut().enable();
-                if has_room(&shared) && !gate.is_shut() {
+                if has_room(&shared) && !gate.is_closed() {
                     return;
                 }
                 drained.await;
@@ -198,26 +205,26 @@ impl Channel {
 
     /// Closes it and waits until the broker has seen everything that was said before.
     pub(crate) async fn close(mut self, within: Duration) {
-        self.begin_to_close();
+        self.start_close();
         let seen = async { while self.next().await.is_ok() {} };
         let _ = tokio::time::timeout(within, seen).await;
     }
 
     /// From here on the number is the connection's business: it is free when the broker has answered.
-    fn begin_to_close(&mut self) {
+    fn start_close(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
         let mut channels = lock(&self.shared.channels);
         match channels.remove(&self.number) {
-            Some(Slot::Open(events, gate)) => {
-                channels.insert(self.number, Slot::Closing { _told: events });
+            Some(ChannelEntry::Open(events, gate)) => {
+                channels.insert(self.number, ChannelEntry::Closing { _events: events });
                 // Under the lock: behind the answer to the broker's own close it would be one word too many.
-                self.shared.send_last(self.number, &Outgoing::ChannelClose, &gate);
+                self.shared.send_final(self.number, &Outgoing::ChannelClose, &gate);
             }
             // The broker closed it; the number was kept for us, and only for us to see.
-            Some(Slot::Gone) | None => {}
-            Some(closing @ Slot::Closing { .. }) => {
+            Some(ChannelEntry::ClosedByBroker) | None => {}
+            Some(closing @ ChannelEntry::Closing { .. }) => {
                 channels.insert(self.number, closing);
             }
         }
@@ -225,11 +232,11 @@ impl Channel {
 }
 
 fn has_room(shared: &Shared) -> bool {
-    lock(&shared.out).buffer.len() < ENOUGH
+    lock(&shared.out).buffer.len() < OUT_BUFFER_CAPACITY
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.begin_to_close();
+        self.start_close();
     }
 }

@@ -1,6 +1,6 @@
 //! The first words of a connection: who we are, and what both sides can bear.
 
-use super::Agreed;
+use super::TuneParams;
 use crate::{
     error::Error,
     uri::Endpoint,
@@ -15,61 +15,63 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// What a frame may take before anything was agreed on.
-const FIRST_FRAMES: usize = 1 << 17;
+const MAX_HANDSHAKE_FRAME: usize = 1 << 17;
 /// RabbitMQ's own default.
 const FRAME_MAX: u32 = 1 << 17;
 const CHANNEL_MAX: u16 = 2047;
 
 /// Gives back what was agreed on, and bytes that came after it.
-pub(super) async fn shake<S>(
+pub(super) async fn perform<S>(
     stream: &mut S,
     endpoint: &Endpoint,
-    called: &str,
-) -> Result<(Agreed, BytesMut), Error>
+    connection_name: &str,
+) -> Result<(TuneParams, BytesMut), Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut talk = Talk { stream, endpoint, buffer: BytesMut::with_capacity(8192) };
-    talk.write(frame::GREETING).await?;
+    let mut handshake = Handshake { stream, endpoint, buffer: BytesMut::with_capacity(8192) };
+    handshake.write(frame::PROTOCOL_HEADER).await?;
     let mechanism = if endpoint.external { "EXTERNAL" } else { "PLAIN" };
-    match talk.read().await? {
+    match handshake.read().await? {
         Incoming::Start { mechanisms } if mechanisms.split(' ').any(|one| one == mechanism) => {}
         Incoming::Start { mechanisms } => {
-            return Err(talk.wrong(format!("it lets in by {mechanisms}, not by {mechanism}")));
+            return Err(handshake.protocol_error(format!("it lets in by {mechanisms}, not by {mechanism}")));
         }
-        other => return Err(talk.unexpected(&other)),
+        other => return Err(handshake.unexpected(&other)),
     }
     let response = match endpoint.external {
         true => String::new(),
         false => format!("\0{}\0{}", endpoint.user, endpoint.password),
     };
-    let properties = properties(called);
-    talk.say(&Outgoing::StartOk { properties: &properties, mechanism, response: response.as_bytes() })
+    let properties = properties(connection_name);
+    handshake
+        .send(&Outgoing::StartOk { properties: &properties, mechanism, response: response.as_bytes() })
         .await?;
-    let agreed = match talk.read().await? {
+    let tune = match handshake.read().await? {
         Incoming::Tune { channel_max, frame_max, heartbeat } => {
-            agree(endpoint, channel_max, frame_max, heartbeat)
+            negotiate(endpoint, channel_max, frame_max, heartbeat)
         }
-        other => return Err(talk.unexpected(&other)),
+        other => return Err(handshake.unexpected(&other)),
     };
-    talk.say(&Outgoing::TuneOk {
-        channel_max: agreed.channel_max,
-        frame_max: agreed.frame_max as u32,
-        heartbeat: agreed.heartbeat.as_secs() as u16,
-    })
-    .await?;
-    talk.say(&Outgoing::Open { vhost: &endpoint.vhost }).await?;
-    match talk.read().await? {
-        Incoming::OpenOk => Ok((agreed, talk.buffer)),
-        other => Err(talk.unexpected(&other)),
+    handshake
+        .send(&Outgoing::TuneOk {
+            channel_max: tune.channel_max,
+            frame_max: tune.frame_max as u32,
+            heartbeat: tune.heartbeat.as_secs() as u16,
+        })
+        .await?;
+    handshake.send(&Outgoing::Open { vhost: &endpoint.vhost }).await?;
+    match handshake.read().await? {
+        Incoming::OpenOk => Ok((tune, handshake.buffer)),
+        other => Err(handshake.unexpected(&other)),
     }
 }
 
 /// The smaller of what each side can bear, where 0 says that it does not mind. A heartbeat there always is.
-fn agree(endpoint: &Endpoint, channel_max: u16, frame_max: u32, heartbeat: u16) -> Agreed {
+fn negotiate(endpoint: &Endpoint, channel_max: u16, frame_max: u32, heartbeat: u16) -> TuneParams {
     let smaller = |ours: u32, theirs: u32| if theirs == 0 { ours } else { ours.min(theirs) };
     let ours = endpoint.heartbeat.as_secs() as u32;
-    Agreed {
+    TuneParams {
         channel_max: smaller(CHANNEL_MAX.into(), channel_max.into()) as u16,
         // 4,096 is the least that the protocol knows.
         frame_max: smaller(FRAME_MAX, frame_max).max(4096) as usize,
@@ -78,8 +80,8 @@ fn agree(endpoint: &Endpoint, channel_max: u16, frame_max: u32, heartbeat: u16) 
 }
 
 /// What the broker's own tools show of us, and what it may send us.
-fn properties(called: &str) -> Headers {
-    let can = Headers::new()
+fn properties(connection_name: &str) -> Headers {
+    let capabilities = Headers::new()
         .with("authentication_failure_close", true)
         .with("basic.nack", true)
         .with("connection.blocked", true)
@@ -89,18 +91,18 @@ fn properties(called: &str) -> Headers {
         .with("product", "Gristmill")
         .with("version", env!("CARGO_PKG_VERSION"))
         .with("platform", "Rust")
-        .with("connection_name", called)
-        .with("capabilities", can)
+        .with("connection_name", connection_name)
+        .with("capabilities", capabilities)
 }
 
-struct Talk<'a, S> {
+struct Handshake<'a, S> {
     stream: &'a mut S,
     endpoint: &'a Endpoint,
     buffer: BytesMut,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Talk<'_, S> {
-    async fn say(&mut self, method: &Outgoing<'_>) -> Result<(), Error> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
+    async fn send(&mut self, method: &Outgoing<'_>) -> Result<(), Error> {
         let mut out = BytesMut::new();
         frame::put_method(&mut out, 0, method);
         self.write(&out).await
@@ -117,8 +119,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<'_, S> {
 
     async fn read(&mut self) -> Result<Incoming, Error> {
         loop {
-            let cut = frame::cut(&mut self.buffer, FIRST_FRAMES);
-            match cut.map_err(|malformed| self.wrong(malformed.to_string()))? {
+            let cut = frame::cut(&mut self.buffer, MAX_HANDSHAKE_FRAME);
+            match cut.map_err(|malformed| self.protocol_error(malformed.to_string()))? {
                 None => {
                     let read = self.stream.read_buf(&mut self.buffer).await;
                     match read.map_err(|source| Error::Io { to: self.endpoint.to_string(), source })? {
@@ -128,7 +130,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<'_, S> {
                 }
                 Some(frame) => match frame.content {
                     Content::Method(payload) => {
-                        return Incoming::read(&payload).map_err(|error| self.wrong(error.to_string()));
+                        return Incoming::read(&payload)
+                            .map_err(|error| self.protocol_error(error.to_string()));
                     }
                     _ => continue,
                 },
@@ -142,7 +145,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<'_, S> {
         Error::Io { to: self.endpoint.to_string(), source }
     }
 
-    fn wrong(&self, what: String) -> Error {
+    fn protocol_error(&self, what: String) -> Error {
         Error::Protocol { to: self.endpoint.to_string(), what }
     }
 
@@ -153,7 +156,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<'_, S> {
                 code: closing.code,
                 text: closing.text.clone(),
             },
-            _ => self.wrong("an answer that does not belong here".to_owned()),
+            _ => self.protocol_error("an answer that does not belong here".to_owned()),
         }
     }
 }

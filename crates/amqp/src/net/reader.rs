@@ -1,7 +1,7 @@
 //! The task that reads: cuts frames, puts messages together, and hands each channel what is its own.
 
 use super::{
-    Shared, Slot,
+    ChannelEntry, Shared,
     channel::{Event, Received, Returned},
     lock,
 };
@@ -19,18 +19,18 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Bodies up to here are copied out of what was read; a larger one keeps its part of it. A small message that is
 /// held for long would otherwise hold a whole buffer.
-const COPIED: usize = 4096;
+const MAX_COPIED_BODY: usize = 4096;
 
 /// What a frame may take. Not what was agreed on: RabbitMQ adds headers of its own to messages (`x-death`) and does not look
 /// whether they still fit.
-const LARGEST: usize = 16 << 20;
+const MAX_FRAME_BYTES: usize = 16 << 20;
 
 pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut stream: R, mut buffer: BytesMut) {
-    let patience = shared.agreed.heartbeat * 2;
+    let silence_timeout = shared.tune.heartbeat * 2;
     let mut ended = shared.ended.subscribe();
     let mut reader = Reader::new(Arc::clone(&shared));
     loop {
-        if let Err(why) = reader.take_all(&mut buffer) {
+        if let Err(why) = reader.read_frames(&mut buffer) {
             shared.end(why);
             return;
         }
@@ -38,8 +38,8 @@ pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut stream: R
         tokio::select! {
             biased;
             _ = ended.wait_for(Option::is_some) => return,
-            read = tokio::time::timeout(patience, stream.read_buf(&mut buffer)) => match read {
-                Err(_) => shared.end(Error::HeartbeatTimeout { to: shared.name.clone(), after: patience }),
+            read = tokio::time::timeout(silence_timeout, stream.read_buf(&mut buffer)) => match read {
+                Err(_) => shared.end(Error::HeartbeatTimeout { to: shared.name.clone(), after: silence_timeout }),
                 Ok(Err(source)) => shared.end(Error::Io { to: shared.name.clone(), source }),
                 Ok(Ok(0)) => {
                     let source = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the broker hung up");
@@ -54,11 +54,11 @@ pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut stream: R
 pub(super) struct Reader {
     shared: Arc<Shared>,
     /// Incomplete messages with their channels: seldom more than one.
-    half: Vec<(u16, Half)>,
+    partial: Vec<(u16, PartialMessage)>,
 }
 
 /// A message of which parts are missing.
-struct Half {
+struct PartialMessage {
     received: Box<Received>,
     /// Why, if the broker returns it to its publisher.
     returned: Option<String>,
@@ -70,32 +70,34 @@ struct Half {
 
 impl Reader {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, half: Vec::new() }
+        Self { shared, partial: Vec::new() }
     }
 
-    pub(super) fn take_all(&mut self, buffer: &mut BytesMut) -> Result<(), Error> {
-        while let Some(frame) = frame::cut(buffer, LARGEST).map_err(|malformed| self.wrong(&malformed))? {
-            self.take(frame)?;
+    pub(super) fn read_frames(&mut self, buffer: &mut BytesMut) -> Result<(), Error> {
+        while let Some(frame) =
+            frame::cut(buffer, MAX_FRAME_BYTES).map_err(|malformed| self.protocol_error(&malformed))?
+        {
+            self.on_frame(frame)?;
         }
         Ok(())
     }
 
-    fn wrong(&self, malformed: &Malformed) -> Error {
+    fn protocol_error(&self, malformed: &Malformed) -> Error {
         Error::Protocol { to: self.shared.name.clone(), what: malformed.to_string() }
     }
 
-    fn take(&mut self, frame: Frame) -> Result<(), Error> {
+    fn on_frame(&mut self, frame: Frame) -> Result<(), Error> {
         match frame.content {
             Content::Heartbeat => Ok(()),
             Content::Method(payload) => {
-                let method = Incoming::read(&payload).map_err(|malformed| self.wrong(&malformed))?;
+                let method = Incoming::read(&payload).map_err(|malformed| self.protocol_error(&malformed))?;
                 match frame.channel {
                     0 => self.connection(method),
                     channel => {
-                        match Half::begin(method) {
-                            Ok(half) => {
+                        match PartialMessage::begin(method) {
+                            Ok(partial) => {
                                 self.forget(channel);
-                                self.half.push((channel, half));
+                                self.partial.push((channel, partial));
                             }
                             Err(method) => self.channel(channel, method),
                         }
@@ -104,25 +106,25 @@ impl Reader {
                 }
             }
             Content::Header(payload) => {
-                let Some((at, half)) = self.half(frame.channel) else { return Ok(()) };
-                match frame::header(&payload, &mut half.received.properties) {
+                let Some((at, partial)) = self.partial(frame.channel) else { return Ok(()) };
+                match frame::header(&payload, &mut partial.received.properties) {
                     Ok((size, malformed)) => {
-                        half.missing = size;
-                        half.has_header = true;
-                        half.received.malformed = malformed;
+                        partial.missing = size;
+                        partial.has_header = true;
+                        partial.received.malformed = malformed;
                     }
-                    Err(malformed) => return Err(self.wrong(&malformed)),
+                    Err(malformed) => return Err(self.protocol_error(&malformed)),
                 }
                 self.complete(at);
                 Ok(())
             }
             Content::Body(payload) => {
-                if let Some((at, half)) = self.half(frame.channel) {
-                    let Some(missing) = half.missing.checked_sub(payload.len() as u64) else {
-                        return Err(self.wrong(&Malformed("body: it is longer than was announced")));
+                if let Some((at, partial)) = self.partial(frame.channel) {
+                    let Some(missing) = partial.missing.checked_sub(payload.len() as u64) else {
+                        return Err(self.protocol_error(&Malformed("body: it is longer than was announced")));
                     };
-                    half.missing = missing;
-                    half.add(payload);
+                    partial.missing = missing;
+                    partial.add(payload);
                     self.complete(at);
                 }
                 Ok(())
@@ -131,21 +133,21 @@ impl Reader {
     }
 
     /// The incomplete message of a channel, and its place.
-    fn half(&mut self, channel: u16) -> Option<(usize, &mut Half)> {
-        let at = self.half.iter().position(|(of, _)| *of == channel)?;
-        self.half.get_mut(at).map(|(_, half)| (at, half))
+    fn partial(&mut self, channel: u16) -> Option<(usize, &mut PartialMessage)> {
+        let at = self.partial.iter().position(|(of, _)| *of == channel)?;
+        self.partial.get_mut(at).map(|(_, partial)| (at, partial))
     }
 
     fn forget(&mut self, channel: u16) {
-        self.half.retain(|(of, _)| *of != channel);
+        self.partial.retain(|(of, _)| *of != channel);
     }
 
     /// Hands on a message whose last part has come.
     fn complete(&mut self, at: usize) {
-        if self.half.get(at).is_none_or(|(_, half)| half.missing > 0 || !half.has_header) {
+        if self.partial.get(at).is_none_or(|(_, partial)| partial.missing > 0 || !partial.has_header) {
             return;
         }
-        let (channel, Half { mut received, returned, parts, .. }) = self.half.swap_remove(at);
+        let (channel, PartialMessage { mut received, returned, parts, .. }) = self.partial.swap_remove(at);
         if let Some(parts) = parts {
             received.body = parts.freeze();
         }
@@ -153,7 +155,7 @@ impl Reader {
             None => Event::Message(received),
             Some(text) => Event::Returned(Box::new(Returned { text, message: *received })),
         };
-        self.tell(channel, event);
+        self.deliver(channel, event);
     }
 
     fn connection(&mut self, method: Incoming) -> Result<(), Error> {
@@ -163,8 +165,8 @@ impl Reader {
                 let to = self.shared.name.clone();
                 return Err(Error::ConnectionRefused { to, code: closing.code, text: closing.text });
             }
-            Incoming::CloseOk if self.shared.leaving.load(Relaxed) => return Err(Error::Closed),
-            Incoming::CloseOk => return Err(self.wrong(&Malformed("answer: nobody asked for it"))),
+            Incoming::CloseOk if self.shared.is_closing.load(Relaxed) => return Err(Error::Closed),
+            Incoming::CloseOk => return Err(self.protocol_error(&Malformed("answer: nobody asked for it"))),
             Incoming::Blocked(why) => {
                 self.shared.blocked.send_replace(Some(why));
             }
@@ -181,17 +183,17 @@ impl Reader {
             Incoming::ChannelClose(closing) => {
                 self.forget(channel);
                 let mut channels = lock(&self.shared.channels);
-                match channels.insert(channel, Slot::Gone) {
-                    Some(Slot::Open(events, gate)) => {
-                        self.shared.send_last(channel, &Outgoing::ChannelCloseOk, &gate);
+                match channels.insert(channel, ChannelEntry::ClosedByBroker) {
+                    Some(ChannelEntry::Open(events, gate)) => {
+                        self.shared.send_final(channel, &Outgoing::ChannelCloseOk, &gate);
                         let _ = events.send(Event::Closed { code: closing.code, text: closing.text });
                     }
                     // Both sides closed it at once. Ours is answered too, and frees the number.
-                    Some(closing @ Slot::Closing { .. }) => {
+                    Some(closing @ ChannelEntry::Closing { .. }) => {
                         channels.insert(channel, closing);
                         self.shared.send(channel, &Outgoing::ChannelCloseOk);
                     }
-                    Some(Slot::Gone) | None => {
+                    Some(ChannelEntry::ClosedByBroker) | None => {
                         channels.remove(&channel);
                     }
                 }
@@ -199,32 +201,32 @@ impl Reader {
             Incoming::ChannelCloseOk => {
                 self.forget(channel);
                 let mut channels = lock(&self.shared.channels);
-                if matches!(channels.get(&channel), Some(Slot::Closing { .. })) {
+                if matches!(channels.get(&channel), Some(ChannelEntry::Closing { .. })) {
                     channels.remove(&channel);
                 }
             }
             // RabbitMQ has not sent it for many years, but it must be answered.
             Incoming::ChannelFlow(active) => self.shared.send(channel, &Outgoing::ChannelFlowOk(active)),
             Incoming::Ack { tag, multiple } => {
-                self.tell(channel, Event::Confirmed { tag, multiple, taken: true });
+                self.deliver(channel, Event::Confirmed { tag, multiple, acked: true });
             }
             Incoming::Nack { tag, multiple } => {
-                self.tell(channel, Event::Confirmed { tag, multiple, taken: false });
+                self.deliver(channel, Event::Confirmed { tag, multiple, acked: false });
             }
-            Incoming::Cancel => self.tell(channel, Event::Cancelled),
-            answer => self.tell(channel, Event::Answer(answer)),
+            Incoming::Cancel => self.deliver(channel, Event::Cancelled),
+            answer => self.deliver(channel, Event::Reply(answer)),
         }
     }
 
     /// A channel that is gone, or never was, is told nothing.
-    fn tell(&self, channel: u16, event: Event) {
-        if let Some(Slot::Open(events, _)) = lock(&self.shared.channels).get(&channel) {
+    fn deliver(&self, channel: u16, event: Event) {
+        if let Some(ChannelEntry::Open(events, _)) = lock(&self.shared.channels).get(&channel) {
             let _ = events.send(event);
         }
     }
 }
 
-impl Half {
+impl PartialMessage {
     /// The method that a message begins with; other methods are given back.
     fn begin(method: Incoming) -> Result<Self, Incoming> {
         let (received, returned) = match method {
@@ -237,7 +239,13 @@ impl Half {
             }
             other => return Err(other),
         };
-        Ok(Half { received: Box::new(received), returned, has_header: false, missing: 0, parts: None })
+        Ok(PartialMessage {
+            received: Box::new(received),
+            returned,
+            has_header: false,
+            missing: 0,
+            parts: None,
+        })
     }
 
     fn add(&mut self, part: Bytes) {
@@ -246,7 +254,7 @@ impl Half {
         }
         let body = &mut self.received.body;
         if body.is_empty() {
-            *body = if part.len() <= COPIED { Bytes::copy_from_slice(&part) } else { part };
+            *body = if part.len() <= MAX_COPIED_BODY { Bytes::copy_from_slice(&part) } else { part };
             return;
         }
         let mut parts = BytesMut::with_capacity(body.len() + part.len());

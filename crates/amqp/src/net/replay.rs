@@ -1,6 +1,6 @@
 //! Bytes of a broker, read as a connection reads them, without a socket. For the fuzz targets.
 
-use super::{Agreed, Gate, Shared, Slot, handshake, lock, reader::Reader};
+use super::{ChannelEntry, SendGate, Shared, TuneParams, handshake, lock, reader::Reader};
 use crate::uri::Endpoint;
 use bytes::BytesMut;
 use std::{
@@ -20,27 +20,27 @@ const CHANNELS: u16 = 3;
 
 /// What the channels were told, in order; what goes back to the broker; and why the connection ended, if it did.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Replayed {
+pub(crate) struct Replay {
     pub(crate) events: Vec<String>,
     pub(crate) sent: Vec<u8>,
     pub(crate) error: Option<String>,
 }
 
 /// Reads bytes that come after the handshake, in these pieces.
-pub(crate) fn read<'a>(endpoint: &Endpoint, pieces: impl Iterator<Item = &'a [u8]>) -> Replayed {
-    let agreed = Agreed { channel_max: CHANNELS, frame_max: 4096, heartbeat: Duration::from_secs(10) };
-    let shared = Arc::new(Shared::new(endpoint, agreed));
+pub(crate) fn read<'a>(endpoint: &Endpoint, pieces: impl Iterator<Item = &'a [u8]>) -> Replay {
+    let tune = TuneParams { channel_max: CHANNELS, frame_max: 4096, heartbeat: Duration::from_secs(10) };
+    let shared = Arc::new(Shared::new(endpoint, tune));
     let mut receivers = Vec::new();
     for number in 1..=CHANNELS {
         let (sender, receiver) = mpsc::unbounded_channel();
         receivers.push(receiver);
-        lock(&shared.channels).insert(number, Slot::Open(sender, Gate::default()));
+        lock(&shared.channels).insert(number, ChannelEntry::Open(sender, SendGate::default()));
     }
     let mut reader = Reader::new(Arc::clone(&shared));
     let (mut buffer, mut error) = (BytesMut::new(), None);
     for piece in pieces {
         buffer.extend_from_slice(piece);
-        if let Err(why) = reader.take_all(&mut buffer) {
+        if let Err(why) = reader.read_frames(&mut buffer) {
             error = Some(why.to_string());
             break;
         }
@@ -52,13 +52,13 @@ pub(crate) fn read<'a>(endpoint: &Endpoint, pieces: impl Iterator<Item = &'a [u8
         }
     }
     let sent = lock(&shared.out).buffer.to_vec();
-    Replayed { events, sent, error }
+    Replay { events, sent, error }
 }
 
 /// Shakes hands with a broker that says this. True: it let us in.
-pub(crate) fn shake_hands(endpoint: &Endpoint, said: &[u8]) -> bool {
-    let mut said = Said(said);
-    let mut shaking = pin!(handshake::shake(&mut said, endpoint, "replay"));
+pub(crate) fn handshake(endpoint: &Endpoint, said: &[u8]) -> bool {
+    let mut said = ScriptedBroker(said);
+    let mut shaking = pin!(handshake::perform(&mut said, endpoint, "replay"));
     let mut context = Context::from_waker(Waker::noop());
     loop {
         // The stream is always ready; what is pending is only a task that has run for its share of time.
@@ -69,9 +69,9 @@ pub(crate) fn shake_hands(endpoint: &Endpoint, said: &[u8]) -> bool {
 }
 
 /// A broker that has said all it will, and takes whatever it is sent.
-struct Said<'a>(&'a [u8]);
+struct ScriptedBroker<'a>(&'a [u8]);
 
-impl AsyncRead for Said<'_> {
+impl AsyncRead for ScriptedBroker<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -85,7 +85,7 @@ impl AsyncRead for Said<'_> {
     }
 }
 
-impl AsyncWrite for Said<'_> {
+impl AsyncWrite for ScriptedBroker<'_> {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Poll::Ready(Ok(bytes.len()))
     }

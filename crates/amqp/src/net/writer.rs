@@ -7,17 +7,16 @@ use std::{io, sync::Arc, time::Duration};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 /// Above this, publishers wait for room.
-pub(super) const ENOUGH: usize = 4 << 20;
+pub(super) const OUT_BUFFER_CAPACITY: usize = 4 << 20;
 
 /// How long the last words may take.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) async fn run<W: AsyncWrite + Unpin>(shared: Arc<Shared>, mut stream: W) {
     let mut buffer = BytesMut::with_capacity(64 << 10);
     let mut over = shared.ended.subscribe();
     loop {
-        let idle =
-            tokio::time::timeout(shared.agreed.heartbeat / 2, shared.written.notified()).await.is_err();
+        let idle = tokio::time::timeout(shared.tune.heartbeat / 2, shared.written.notified()).await.is_err();
         let ended = {
             let mut out = lock(&shared.out);
             std::mem::swap(&mut out.buffer, &mut buffer);
@@ -38,7 +37,7 @@ pub(super) async fn run<W: AsyncWrite + Unpin>(shared: Arc<Shared>, mut stream: 
             biased;
             written = &mut write => written,
             () = async { drop(over.wait_for(Option::is_some).await) } => {
-                tokio::time::timeout(LAST_WORDS, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+                tokio::time::timeout(FINAL_WRITE_TIMEOUT, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
             }
         };
         let failed = written.is_err();
@@ -46,11 +45,11 @@ pub(super) async fn run<W: AsyncWrite + Unpin>(shared: Arc<Shared>, mut stream: 
             shared.end(Error::Io { to: shared.name.clone(), source });
         }
         if ended || failed {
-            let _ = tokio::time::timeout(LAST_WORDS, stream.shutdown()).await;
+            let _ = tokio::time::timeout(FINAL_WRITE_TIMEOUT, stream.shutdown()).await;
             return;
         }
         buffer.clear();
-        if buffer.capacity() > ENOUGH * 2 {
+        if buffer.capacity() > OUT_BUFFER_CAPACITY * 2 {
             buffer = BytesMut::with_capacity(64 << 10);
         }
         shared.drained.notify_waiters();

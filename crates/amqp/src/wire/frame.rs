@@ -8,7 +8,7 @@ use super::{
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// What a connection opens with.
-pub(crate) const GREETING: &[u8; 8] = b"AMQP\x00\x00\x09\x01";
+pub(crate) const PROTOCOL_HEADER: &[u8; 8] = b"AMQP\x00\x00\x09\x01";
 
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
@@ -17,7 +17,7 @@ const HEARTBEAT: u8 = 8;
 const END: u8 = 0xCE;
 
 /// Bytes of a frame around its payload.
-pub(crate) const AROUND: usize = 8;
+pub(crate) const FRAME_OVERHEAD: usize = 8;
 
 /// One frame, its payload not yet looked at.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +37,7 @@ pub(crate) enum Content {
 /// Takes the next frame off the front, if all of it is there. `largest` is what was agreed on.
 pub(crate) fn cut(buffer: &mut BytesMut, largest: usize) -> Result<Option<Frame>, Malformed> {
     let greets = buffer.starts_with(b"AMQP");
-    if greets && buffer.len() >= GREETING.len() {
+    if greets && buffer.len() >= PROTOCOL_HEADER.len() {
         return Err(Malformed("greeting: the server speaks another version of AMQP"));
     }
     if greets || buffer.len() < 7 {
@@ -46,10 +46,10 @@ pub(crate) fn cut(buffer: &mut BytesMut, largest: usize) -> Result<Option<Frame>
     let kind = buffer[0];
     let channel = u16::from_be_bytes([buffer[1], buffer[2]]);
     let size = u32::from_be_bytes([buffer[3], buffer[4], buffer[5], buffer[6]]) as usize;
-    if size + AROUND > largest {
+    if size + FRAME_OVERHEAD > largest {
         return Err(Malformed("frame: it is larger than was agreed on"));
     }
-    if buffer.len() < size + AROUND {
+    if buffer.len() < size + FRAME_OVERHEAD {
         return Ok(None);
     }
     if buffer[7 + size] != END {
@@ -102,7 +102,7 @@ pub(crate) fn put_content(
         out.put_u64(body.len() as u64);
         properties.write(out);
     });
-    for part in body.chunks(largest - AROUND) {
+    for part in body.chunks(largest - FRAME_OVERHEAD) {
         put_frame(out, BODY, channel, |out| out.put_slice(part));
     }
 }

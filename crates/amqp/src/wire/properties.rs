@@ -1,6 +1,6 @@
 //! What a message carries beside its body: fourteen optional properties, one of which is the table of headers.
 
-use super::table::{Cursor, Field, Headers, Malformed, latin, put_short, put_short_bytes, put_table};
+use super::table::{Cursor, Field, Headers, Malformed, put_short, put_short_bytes, put_table, to_latin1};
 use bytes::{BufMut, BytesMut};
 
 /// The properties of a message. All are optional.
@@ -64,7 +64,7 @@ impl Properties {
         macro_rules! text {
             ($bit:expr, $field:ident) => {
                 if has($bit) {
-                    let (text, odd) = cursor.short_or_latin()?;
+                    let (text, odd) = cursor.short_with_encoding()?;
                     self.latin |= if odd { $bit } else { 0 };
                     self.$field = Some(text);
                 }
@@ -130,7 +130,7 @@ impl Properties {
     }
 
     /// Whether the message's id came as bytes that are no UTF-8.
-    pub(crate) fn has_odd_id(&self) -> bool {
+    pub(crate) fn has_non_utf8_id(&self) -> bool {
         self.latin & MESSAGE_ID != 0
     }
 
@@ -169,7 +169,7 @@ impl Properties {
 
     /// The first of its texts that is longer than the protocol can say.
     pub(crate) fn too_long(&self) -> Option<&'static str> {
-        let long = |bit: u16, text: &str| match latin(text).filter(|_| self.latin & bit != 0) {
+        let long = |bit: u16, text: &str| match to_latin1(text).filter(|_| self.latin & bit != 0) {
             Some(bytes) => bytes.len() > 255,
             None => text.len() > 255,
         };
@@ -187,7 +187,7 @@ impl Properties {
 fn put_text(out: &mut BytesMut, flags: &mut u16, latins: u16, bit: u16, text: &Option<String>) {
     let Some(text) = text else { return };
     *flags |= bit;
-    match latin(text).filter(|_| latins & bit != 0) {
+    match to_latin1(text).filter(|_| latins & bit != 0) {
         Some(bytes) => put_short_bytes(out, &bytes),
         None => put_short(out, text),
     }

@@ -107,7 +107,7 @@ impl fmt::Display for FieldValue {
             Self::RawText(bytes) | Self::Bytes(bytes) => f.write_str(&String::from_utf8_lossy(bytes)),
             Self::Time(seconds) => write!(f, "{seconds}"),
             Self::Void => Ok(()),
-            Self::DeepTable(_) | Self::DeepArray(_) => write!(f, "(nested deeper than {DEEPEST})"),
+            Self::DeepTable(_) | Self::DeepArray(_) => write!(f, "(nested deeper than {MAX_DEPTH})"),
             Self::Array(values) => {
                 for (at, value) in values.iter().enumerate() {
                     write!(f, "{}{value}", if at == 0 { "" } else { "," })?;
@@ -161,7 +161,7 @@ pub(crate) struct Field {
 impl Field {
     /// The bytes of the name in a frame.
     pub(crate) fn name_bytes(&self) -> Cow<'_, [u8]> {
-        match latin(&self.name).filter(|_| self.is_latin) {
+        match to_latin1(&self.name).filter(|_| self.is_latin) {
             Some(bytes) => bytes.into(),
             None => self.name.as_bytes().into(),
         }
@@ -202,7 +202,7 @@ impl Headers {
 
     /// The same with a name that may be no UTF-8.
     pub(crate) fn push_bytes(&mut self, name: &[u8], value: FieldValue) {
-        let (name, is_latin) = text_or_latin(name);
+        let (name, is_latin) = decode_text(name);
         self.0.push(Field { name, is_latin, value });
     }
 
@@ -240,7 +240,7 @@ impl Headers {
 
 /// How deep tables and arrays are read. The broker's own are two deep; without a bound a hostile message would decide
 /// how much stack is used. What lies deeper is kept as bytes, so that it costs nothing else of the message.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// Reads the protocol's values from bytes, front to back.
 #[derive(Clone)]
@@ -285,12 +285,12 @@ impl<'a> Cursor<'a> {
 
     /// Text of up to 255 bytes.
     pub(crate) fn short(&mut self) -> Result<String, Malformed> {
-        Ok(self.short_or_latin()?.0)
+        Ok(self.short_with_encoding()?.0)
     }
 
     /// The same, and whether it was read as Latin-1.
-    pub(crate) fn short_or_latin(&mut self) -> Result<(String, bool), Malformed> {
-        self.short_bytes().map(text_or_latin)
+    pub(crate) fn short_with_encoding(&mut self) -> Result<(String, bool), Malformed> {
+        self.short_bytes().map(decode_text)
     }
 
     fn short_bytes(&mut self) -> Result<&'a [u8], Malformed> {
@@ -338,8 +338,8 @@ impl<'a> Cursor<'a> {
                 }
             }
             b'x' => FieldValue::Bytes(Bytes::copy_from_slice(self.long()?)),
-            b'A' if depth == DEEPEST => FieldValue::DeepArray(Bytes::copy_from_slice(self.long()?)),
-            b'F' if depth == DEEPEST => FieldValue::DeepTable(Bytes::copy_from_slice(self.long()?)),
+            b'A' if depth == MAX_DEPTH => FieldValue::DeepArray(Bytes::copy_from_slice(self.long()?)),
+            b'F' if depth == MAX_DEPTH => FieldValue::DeepTable(Bytes::copy_from_slice(self.long()?)),
             b'A' => {
                 let mut inside = Cursor::new(self.long()?);
                 let mut values = Vec::new();
@@ -358,7 +358,7 @@ impl<'a> Cursor<'a> {
 
 /// The protocol does not say in which encoding texts are; what is not UTF-8 is taken for Latin-1, in which any bytes are
 /// text, and different bytes are different text. And whether that was so.
-fn text_or_latin(bytes: &[u8]) -> (String, bool) {
+fn decode_text(bytes: &[u8]) -> (String, bool) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (text.to_owned(), false),
         Err(_) => (bytes.iter().map(|byte| char::from(*byte)).collect(), true),
@@ -366,8 +366,8 @@ fn text_or_latin(bytes: &[u8]) -> (String, bool) {
 }
 
 /// As Latin-1, if it is.
-pub(crate) fn latin(text: &str) -> Option<Vec<u8>> {
-    text.chars().map(|letter| u8::try_from(letter).ok()).collect()
+pub(crate) fn to_latin1(text: &str) -> Option<Vec<u8>> {
+    text.chars().map(|character| u8::try_from(character).ok()).collect()
 }
 
 /// Text of up to 255 bytes. Longer is refused where names are checked; here it would break the frame.

@@ -115,7 +115,7 @@ proptest! {
             match frame.content {
                 Content::Header(payload) => header = Some(frame::header(&payload, &mut found).unwrap()),
                 Content::Body(part) => {
-                    prop_assert!(part.len() + frame::AROUND <= largest);
+                    prop_assert!(part.len() + frame::FRAME_OVERHEAD <= largest);
                     read.extend_from_slice(&part);
                 }
                 other => panic!("{other:?}"),

@@ -32,10 +32,10 @@ impl Fixture {
         Run { started: self.pause.gate().for_probe().start().expect("a probe starts"), ..run }
     }
 
-    fn probe(&mut self, fresh: Option<&'static str>) -> Option<(&'static str, Run)> {
-        let (message, permit) = self.pause.take_probe(|| fresh)?;
+    fn probe(&mut self, untried: Option<&'static str>) -> Option<(&'static str, Run)> {
+        let (message, permit) = self.pause.take_probe(|| untried)?;
         let run = self.start();
-        self.pause.probes(run.number, permit);
+        self.pause.set_probe(run.number, permit);
         Some((message, run))
     }
 
@@ -44,7 +44,7 @@ impl Fixture {
     }
 
     fn fail(&mut self, run: Run, what: Dependency, failures: &mut SinkFailures) -> (Fault, Change) {
-        let message = Tried { failures, failed_for: Duration::ZERO, can_move: true };
+        let message = FailedMessage { failures, failed_for: Duration::ZERO, can_move: true };
         let run = (run.number, self.pause.gate().advance());
         self.pause.failed(run, &TaskError::transient("x"), what, message)
     }
@@ -86,7 +86,7 @@ fn probe_that_was_not_run_leaves_its_place_to_another() {
     let mut fixture = Fixture::new();
     fixture.fail_new("a", Dependency::Unavailable);
     let (_, run) = fixture.probe(None).expect("a probe");
-    fixture.pause.not_run(run.number);
+    fixture.pause.run_skipped(run.number);
     assert!(fixture.pause.is_paused());
     let (message, run) = fixture.probe(Some("b")).expect("another probe");
     assert_eq!((message, fixture.worked(run)), ("b", Change::Resumed));
@@ -95,7 +95,7 @@ fn probe_that_was_not_run_leaves_its_place_to_another() {
 #[test]
 fn failures_with_several_messages_in_a_row_pause() {
     let mut fixture = Fixture::new();
-    for number in 1..SUSPICIOUS {
+    for number in 1..PAUSE_AFTER_FAILURES {
         let (fault, change, _) = fixture.fail_new("a", Dependency::Failed);
         assert_eq!((fault, change), (Fault::Sink, Change::None), "{number}");
     }
@@ -138,14 +138,14 @@ fn run_that_was_submitted_before_a_failure_and_started_after_it_is_evidence() {
 #[test]
 fn failures_with_evidence_between_them_are_not_in_a_row() {
     let mut fixture = Fixture::new();
-    for _ in 0..2 * SUSPICIOUS {
+    for _ in 0..2 * PAUSE_AFTER_FAILURES {
         let (bad, behind) = (fixture.start(), fixture.start());
         let ended = fixture.pause.gate().advance();
         let behind = fixture.start_late(behind);
         // Its result is read first.
         fixture.worked(behind);
         let failures = &mut SinkFailures::default();
-        let message = Tried { failures, failed_for: Duration::ZERO, can_move: true };
+        let message = FailedMessage { failures, failed_for: Duration::ZERO, can_move: true };
         let bad = (bad.number, ended);
         let failed = fixture.pause.failed(bad, &TaskError::transient("x"), Dependency::Failed, message);
         assert_eq!(failed, (Fault::Sink, Change::None));
@@ -159,7 +159,7 @@ fn evidence_that_comes_late_ends_a_pause_but_for_an_unavailable_sink() {
     for what in [Dependency::Failed, Dependency::Unavailable] {
         let mut fixture = Fixture::new();
         let early = fixture.start();
-        for _ in 0..SUSPICIOUS {
+        for _ in 0..PAUSE_AFTER_FAILURES {
             fixture.fail_new("bad", what);
         }
         let late = fixture.start();
@@ -230,7 +230,7 @@ fn six_failures(what: Dependency, others: Others, can_move: bool, mut failures: 
             true => fixture.probe(Some("x")).expect("a probe").1,
             false => fixture.start(),
         };
-        let message = Tried { failures: &mut failures, failed_for: Duration::ZERO, can_move };
+        let message = FailedMessage { failures: &mut failures, failed_for: Duration::ZERO, can_move };
         let ended = (run.number, fixture.pause.gate().advance());
         match fixture.pause.failed(ended, &TaskError::transient("x"), what, message).0 {
             Fault::Sink => {}
@@ -284,18 +284,18 @@ fn failure_of_the_sink_uses_an_attempt_only_with_evidence() {
 #[test]
 fn messages_that_failed_alone_before_pause_and_are_at_fault_after_their_probes() {
     let mut fixture = Fixture::new();
-    let mut failures: [_; SUSPICIOUS] = std::array::from_fn(|_| SinkFailures::new(true));
+    let mut failures: [_; PAUSE_AFTER_FAILURES] = std::array::from_fn(|_| SinkFailures::new(true));
     for (number, failures) in failures.iter_mut().enumerate() {
         let run = fixture.start();
         let (fault, change) = fixture.fail(run, Dependency::Failed, failures);
-        let expected = if number + 1 == SUSPICIOUS { Change::Paused } else { Change::None };
+        let expected = if number + 1 == PAUSE_AFTER_FAILURES { Change::Paused } else { Change::None };
         assert_eq!((fault, change), (Fault::Sink, expected));
     }
     for count in 2..=MAX_PROBES {
         for (number, failures) in failures.iter_mut().enumerate() {
             let (_, run) = fixture.probe(Some("x")).expect("a probe");
             // Others wait until the last one is at fault.
-            let is_last = number + 1 == SUSPICIOUS;
+            let is_last = number + 1 == PAUSE_AFTER_FAILURES;
             fixture.pause.take_waiting();
             if !is_last {
                 fixture.pause.park("x");
@@ -315,7 +315,7 @@ fn messages_that_failed_alone_before_pause_and_are_at_fault_after_their_probes()
 fn probe_that_fails_by_itself_ends_the_pause_and_is_no_evidence() {
     let mut fixture = Fixture::new();
     let (_, _, mut failures) = fixture.fail_new("a", Dependency::Failed);
-    for _ in 1..SUSPICIOUS {
+    for _ in 1..PAUSE_AFTER_FAILURES {
         fixture.fail_new("others", Dependency::Failed);
     }
     let (_, probe) = fixture.probe(Some("bad")).expect("a probe");
@@ -327,7 +327,7 @@ fn probe_that_fails_by_itself_ends_the_pause_and_is_no_evidence() {
 #[test]
 fn message_that_fails_as_the_probe_again_and_again_waits_elsewhere() {
     let mut fixture = Fixture::new();
-    for _ in 0..SUSPICIOUS {
+    for _ in 0..PAUSE_AFTER_FAILURES {
         fixture.fail_new("others", Dependency::Failed);
     }
     let mut failures = SinkFailures::default();

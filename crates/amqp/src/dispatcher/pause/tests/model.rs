@@ -34,7 +34,7 @@ enum Ending {
     FailedByItself,
 }
 
-struct World {
+struct Model {
     pause: Pause<usize>,
     messages: Vec<Message>,
     ready: VecDeque<usize>,
@@ -46,12 +46,12 @@ struct World {
     /// The latest failure of the sink, and the latest start of a run that it worked for.
     last_failed: u64,
     last_worked: u64,
-    blamed: u32,
+    at_fault: u32,
 }
 
-impl World {
+impl Model {
     fn new(poison: &[bool], sink_is_down: bool) -> Self {
-        let mut world = Self {
+        let mut model = Self {
             pause: Pause::new(Duration::ZERO, Duration::ZERO),
             messages: Vec::new(),
             ready: VecDeque::new(),
@@ -62,10 +62,10 @@ impl World {
             sink_is_down,
             last_failed: 0,
             last_worked: 0,
-            blamed: 0,
+            at_fault: 0,
         };
-        poison.iter().for_each(|is_poison| world.publish(*is_poison));
-        world
+        poison.iter().for_each(|is_poison| model.publish(*is_poison));
+        model
     }
 
     fn publish(&mut self, is_poison: bool) {
@@ -80,7 +80,7 @@ impl World {
     }
 
     /// What the dispatcher does after each event.
-    fn feed(&mut self) {
+    fn dispatch(&mut self) {
         let has_room = self.queued.len() < POOL_CAPACITY;
         if self.pause.is_paused() {
             let ready = &mut self.ready;
@@ -88,7 +88,7 @@ impl World {
             match has_room {
                 true => {
                     let number = self.submit(message, true);
-                    self.pause.probes(number, permit);
+                    self.pause.set_probe(number, permit);
                 }
                 false => {
                     permit.withdraw();
@@ -152,7 +152,7 @@ impl World {
         let (run, ending) = self.results.remove(which % self.results.len());
         match ending {
             Ending::Skipped => {
-                self.pause.not_run(run.number);
+                self.pause.run_skipped(run.number);
                 self.ready.push_front(run.message);
             }
             Ending::Done => {
@@ -173,7 +173,8 @@ impl World {
 
     fn fail(&mut self, run: Run, ended: u64) {
         let message = &mut self.messages[run.message];
-        let tried = Tried { failures: &mut message.failures, failed_for: Duration::ZERO, can_move: true };
+        let tried =
+            FailedMessage { failures: &mut message.failures, failed_for: Duration::ZERO, can_move: true };
         let error = TaskError::dependency_failed("500");
         match self.pause.failed((run.number, ended), &error, Dependency::Failed, tried).0 {
             Fault::Sink => self.pause.park(run.message),
@@ -183,7 +184,7 @@ impl World {
                 self.ready.push_back(run.message);
             }
             Fault::Message => {
-                self.blamed += 1;
+                self.at_fault += 1;
                 message.attempts += 1;
                 message.failures = SinkFailures::new(message.failures.failed_alone());
                 match message.is_poison && message.attempts >= ATTEMPTS {
@@ -203,7 +204,7 @@ impl World {
             _ => self.settle(which),
         }
         if event % 2 == 0 {
-            self.feed();
+            self.dispatch();
         }
     }
 
@@ -220,7 +221,7 @@ impl World {
     /// Every event has its turn.
     fn run_fairly(&mut self, rounds: usize) {
         for _ in 0..rounds {
-            self.feed();
+            self.dispatch();
             self.start();
             self.end(0);
             self.settle(0);
@@ -247,18 +248,18 @@ proptest! {
         poison in prop::collection::vec(prop::bool::weighted(0.7), 1..40),
         steps in steps(),
     ) {
-        let mut world = World::new(&poison, false);
-        steps.into_iter().for_each(|step| world.step(step));
-        world.finish_what_runs();
-        let is_known_to_work = world.last_worked >= world.last_failed;
-        prop_assert!(!is_known_to_work || !world.pause.is_paused());
+        let mut model = Model::new(&poison, false);
+        steps.into_iter().for_each(|step| model.step(step));
+        model.finish_what_runs();
+        let is_known_to_work = model.last_worked >= model.last_failed;
+        prop_assert!(!is_known_to_work || !model.pause.is_paused());
         // One message at a time shows again that the sink works.
         for _ in 0..50 {
-            world.publish(false);
-            world.run_fairly(100);
+            model.publish(false);
+            model.run_fairly(100);
         }
-        world.run_fairly(500);
-        prop_assert!(world.unsettled().is_empty(), "{:?}", world.unsettled());
+        model.run_fairly(500);
+        prop_assert!(model.unsettled().is_empty(), "{:?}", model.unsettled());
     }
 
     /// No message is at fault while the sink is down, also if it has failed by itself, and all are handled when it works.
@@ -268,15 +269,15 @@ proptest! {
         down in steps(),
         up in steps(),
     ) {
-        let mut world = World::new(&vec![false; fails_first.len()], true);
-        for (message, fails_first) in world.messages.iter_mut().zip(fails_first) {
+        let mut model = Model::new(&vec![false; fails_first.len()], true);
+        for (message, fails_first) in model.messages.iter_mut().zip(fails_first) {
             message.fails_first = fails_first;
         }
-        down.into_iter().for_each(|step| world.step(step));
-        prop_assert_eq!(world.blamed, 0);
-        world.sink_is_down = false;
-        up.into_iter().for_each(|step| world.step(step));
-        world.run_fairly(5000);
-        prop_assert!(world.unsettled().is_empty(), "{:?}", world.unsettled());
+        down.into_iter().for_each(|step| model.step(step));
+        prop_assert_eq!(model.at_fault, 0);
+        model.sink_is_down = false;
+        up.into_iter().for_each(|step| model.step(step));
+        model.run_fairly(5000);
+        prop_assert!(model.unsettled().is_empty(), "{:?}", model.unsettled());
     }
 }

@@ -4,14 +4,14 @@
 //! goes wrong in between makes two of it, never none.
 
 use crate::{
-    consumer::Set,
-    crew::Leave,
+    consumer::ConsumerConfig,
     delivery::{Delivery, header},
     error::Error,
-    link::{Link, TRY_AGAIN},
+    handler_pool::CancelToken,
     message::Message,
     postponed::Postponed,
     publisher::Publisher,
+    reconnect::{BACKOFF, ManagedConnection},
     topology::{Queue, Topology},
     wire::{
         properties::Properties,
@@ -30,24 +30,24 @@ use std::{
 
 /// Moves the messages of one consumer.
 #[derive(Clone)]
-pub(crate) struct Mover {
-    pub(crate) set: Arc<Set>,
+pub(crate) struct Republisher {
+    pub(crate) config: Arc<ConsumerConfig>,
     /// Waits for confirmation as long as it takes, a blocked broker included. What is given up and sent again would
     /// arrive as often as it was sent.
-    pub(crate) patient: Publisher,
-    pub(crate) link: Link,
+    pub(crate) publisher: Publisher,
+    pub(crate) broker: ManagedConnection,
     pub(crate) store: Option<Store>,
     /// An exchange was found missing: looked for before anything more is published to it, because that costs the
     /// channel, and all that is under way on it is sent twice.
-    pub(crate) missing: Arc<AtomicBool>,
+    pub(crate) target_missing: Arc<AtomicBool>,
     /// Messages that are expected back.
     pub(crate) postponed: Arc<Postponed>,
     /// Queues where messages wait that are known to be there, by their delays.
-    pub(crate) rooms: Arc<tokio::sync::Mutex<HashSet<u64>>>,
+    pub(crate) declared_retry_queues: Arc<tokio::sync::Mutex<HashSet<u64>>>,
 }
 
 /// How a message waits in another queue.
-pub(crate) struct Wait {
+pub(crate) struct RetryRequest {
     pub(crate) why: String,
     pub(crate) delay: Duration,
     /// The failed attempts that it comes back with.
@@ -68,7 +68,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Permanent => "permanent",
             Self::Attempts => "attempts",
@@ -79,19 +79,24 @@ impl Reason {
 }
 
 /// How long a queue has to begin, before the first message is put into it.
-const BEGIN: Duration = Duration::from_millis(500);
+const QUEUE_START_DELAY: Duration = Duration::from_millis(500);
 /// After so long without a confirmation somebody should know.
-const SLOW: Duration = Duration::from_secs(10);
+const SLOW_CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest text of an error that is carried along.
-const LONGEST: usize = 2000;
+const MAX_ERROR_BYTES: usize = 2000;
 
-impl Mover {
+impl Republisher {
     /// To the queue where it waits. False: its channel was lost meanwhile, and it comes again from there.
-    pub(crate) async fn wait_elsewhere(&self, delivery: &Delivery, wait: Wait, leave: &Leave) -> bool {
-        let Wait { why, delay, failed, sink_failed_since, failed_alone } = wait;
-        let wait = steps(delay);
-        let waiting = waiting_room(&self.set.queue, wait);
-        let mut message = self.marked(delivery, "", &waiting.name, &why);
+    pub(crate) async fn retry_later(
+        &self,
+        delivery: &Delivery,
+        wait: RetryRequest,
+        cancel: &CancelToken,
+    ) -> bool {
+        let RetryRequest { why, delay, failed, sink_failed_since, failed_alone } = wait;
+        let wait = round_up_delay(delay);
+        let waiting = retry_queue(&self.config.queue, wait);
+        let mut message = self.with_failure_headers(delivery, "", &waiting.name, &why);
         message.properties.headers.set(header::FAILED, i64::from(failed));
         if failed_alone {
             message.properties.headers.set(header::FAILED_ALONE, 1);
@@ -103,106 +108,120 @@ impl Mover {
                 .set(header::SINK_FAILED_SINCE, i64::try_from(since).unwrap_or(i64::MAX));
         }
         let waited_before = delivery.headers().get(header::FAILED).is_some();
-        put_death_aside(&mut message.properties.headers, waited_before);
+        preserve_x_death(&mut message.properties.headers, waited_before);
         if let Some(at) = delivery.expires_at() {
             message.properties.headers.set(header::EXPIRES_AT, i64::try_from(at).unwrap_or(i64::MAX));
         }
         let topology = Topology { queues: vec![waiting], ..Topology::default() };
-        self.open_room(&topology, wait).await;
+        self.declare_retry_queue(&topology, wait).await;
         // Before it is published: it may come back before the confirmation.
         let number = self.postponed.mark(&mut message.properties.headers, delay);
-        let arrived = self.arrive(message, &topology, leave).await;
-        if !arrived {
+        let confirmed = self.publish_until_confirmed(message, &topology, cancel).await;
+        if !confirmed {
             self.postponed.cancel(number);
         }
-        arrived
+        confirmed
     }
 
     /// Makes the queue where messages wait, once, and gives it time to begin. RabbitMQ 3.10 forgets to hand over what a
     /// queue took in in its first moments: 3 in 175 new ones kept their messages until somebody looked.
-    async fn open_room(&self, topology: &Topology, wait: u64) {
-        let mut rooms = self.rooms.lock().await;
-        if rooms.contains(&wait) {
+    async fn declare_retry_queue(&self, topology: &Topology, wait: u64) {
+        let mut declared_retry_queues = self.declared_retry_queues.lock().await;
+        if declared_retry_queues.contains(&wait) {
             return;
         }
         // First the one that is there whenever another is.
         let shortest =
-            Topology { queues: vec![waiting_room(&self.set.queue, SHORTEST)], ..Topology::default() };
-        let has_shortest = wait == SHORTEST || rooms.contains(&SHORTEST) || self.declare(&shortest).await;
+            Topology { queues: vec![retry_queue(&self.config.queue, MIN_DELAY_MS)], ..Topology::default() };
+        let has_shortest = wait == MIN_DELAY_MS
+            || declared_retry_queues.contains(&MIN_DELAY_MS)
+            || self.declare(&shortest).await;
         if has_shortest && self.declare(topology).await {
-            tokio::time::sleep(BEGIN).await;
-            rooms.insert(wait);
+            tokio::time::sleep(QUEUE_START_DELAY).await;
+            declared_retry_queues.insert(wait);
         }
     }
 
     /// To the dead letters.
-    pub(crate) async fn bury(&self, delivery: &Delivery, reason: Reason, why: &str, leave: &Leave) -> bool {
-        let (exchange, key) = &self.set.dead;
-        let mut message = self.marked(delivery, exchange, key, why);
+    pub(crate) async fn dead_letter(
+        &self,
+        delivery: &Delivery,
+        reason: Reason,
+        why: &str,
+        cancel: &CancelToken,
+    ) -> bool {
+        let (exchange, key) = &self.config.dead_letter_target;
+        let mut message = self.with_failure_headers(delivery, exchange, key, why);
         let failed = match reason {
             Reason::Permanent | Reason::Attempts => i64::from(delivery.failed()) + 1,
             Reason::Starts | Reason::Unreadable => i64::from(delivery.failed()),
         };
         message.properties.headers.set(header::FAILED, failed);
-        message.properties.headers.set(header::REASON, reason.word());
-        self.keep(delivery, reason, why, failed, leave).await
-            && self.arrive(message, &self.set.dead_topology, leave).await
+        message.properties.headers.set(header::REASON, reason.as_str());
+        self.store_dead_letter(delivery, reason, why, failed, cancel).await
+            && self.publish_until_confirmed(message, &self.config.dead_letter_topology, cancel).await
     }
 
-    fn marked(&self, delivery: &Delivery, exchange: &str, key: &str, why: &str) -> Message {
-        let mut message = Message::moved(delivery, exchange, key);
+    fn with_failure_headers(&self, delivery: &Delivery, exchange: &str, key: &str, why: &str) -> Message {
+        let mut message = Message::republished(delivery, exchange, key);
         let headers = &mut message.properties.headers;
-        headers.set(header::CONSUMER, self.set.name.as_str());
-        headers.set(header::ERROR, shortened(why));
+        headers.set(header::CONSUMER, self.config.name.as_str());
+        headers.set(header::ERROR, truncated(why));
         headers.set(header::FAILED_AT, jiff::Timestamp::now().to_string());
         message
     }
 
     /// Publishes it until it has arrived, or its channel is lost.
-    async fn arrive(&self, mut message: Message, topology: &Topology, leave: &Leave) -> bool {
-        let (mut failed, mut bare) = (0, 0);
+    async fn publish_until_confirmed(
+        &self,
+        mut message: Message,
+        topology: &Topology,
+        cancel: &CancelToken,
+    ) -> bool {
+        let (mut failed, mut reductions) = (0, 0);
         loop {
-            if self.missing.load(Relaxed) && !self.look_for(topology, failed, leave).await {
+            if self.target_missing.load(Relaxed) && !self.declare_until_found(topology, failed, cancel).await
+            {
                 return false;
             }
             let error = match self.publish(message.clone()).await {
                 Ok(()) => return true,
                 // It came with as many headers as there can be, and ours are too many: ours are worth more than a
                 // message that can be put nowhere.
-                Err(Error::Message(_)) if bare < 2 => {
-                    bare += 1;
-                    if bare == 2 {
+                Err(Error::Message(_)) if reductions < 2 => {
+                    reductions += 1;
+                    if reductions == 2 {
                         message.properties = Properties { delivery_mode: Some(2), ..Properties::default() };
                     }
-                    message.properties.headers = only_ours(&message.properties.headers);
+                    message.properties.headers = only_gristmill_headers(&message.properties.headers);
                     continue;
                 }
                 Err(error) => error,
             };
-            if leave.is_revoked() {
+            if cancel.is_cancelled() {
                 return false;
             }
             failed += 1;
             if matches!(error, Error::Channel { code: 404, .. }) {
-                self.missing.store(true, Relaxed);
+                self.target_missing.store(true, Relaxed);
             }
             // A queue that is not there yet, or no more. Nobody is to be troubled with that.
             if matches!(error, Error::Unroutable { .. }) && self.declare(topology).await && failed == 1 {
-                tokio::time::sleep(BEGIN).await;
+                tokio::time::sleep(QUEUE_START_DELAY).await;
                 continue;
             }
             // A queue that was made a moment ago refuses messages until it has a leader: that is no news.
             if failed > 3 {
                 tracing::error!(
-                    consumer = self.set.name,
+                    consumer = self.config.name,
                     exchange = message.exchange,
                     key = message.key,
                     %error,
                     "a message cannot be moved; it is kept unacknowledged and tried again"
                 );
             }
-            tokio::time::sleep(TRY_AGAIN.delay(failed)).await;
-            if leave.is_revoked() {
+            tokio::time::sleep(BACKOFF.delay(failed)).await;
+            if cancel.is_cancelled() {
                 return false;
             }
         }
@@ -211,13 +230,13 @@ impl Mover {
     /// Publishes it, and says so when that takes long: the messages that wait behind it are held as well.
     async fn publish(&self, message: Message) -> Result<(), Error> {
         let to = (message.exchange.clone(), message.key.clone());
-        let publish = self.patient.publish(message);
+        let publish = self.publisher.publish(message);
         tokio::pin!(publish);
         loop {
             tokio::select! {
                 published = &mut publish => return published,
-                () = tokio::time::sleep(SLOW) => tracing::warn!(
-                    consumer = self.set.name,
+                () = tokio::time::sleep(SLOW_CONFIRM_INTERVAL) => tracing::warn!(
+                    consumer = self.config.name,
                     exchange = to.0,
                     key = to.1,
                     "the broker does not confirm a message that is moved; it is waited for"
@@ -227,61 +246,79 @@ impl Mover {
     }
 
     /// Waits until what is missing is there. False: the channel of the message was lost meanwhile.
-    async fn look_for(&self, topology: &Topology, failed: u32, leave: &Leave) -> bool {
+    async fn declare_until_found(&self, topology: &Topology, failed: u32, cancel: &CancelToken) -> bool {
         let mut tries = failed;
         while !self.declare(topology).await {
             tries += 1;
-            tokio::time::sleep(TRY_AGAIN.delay(tries)).await;
-            if leave.is_revoked() {
+            tokio::time::sleep(BACKOFF.delay(tries)).await;
+            if cancel.is_cancelled() {
                 return false;
             }
         }
-        self.missing.store(false, Relaxed);
+        self.target_missing.store(false, Relaxed);
         true
     }
 
     async fn declare(&self, topology: &Topology) -> bool {
-        let declared = async { topology.declare(&self.link.up().await?.0).await };
+        let declared = async { topology.declare(&self.broker.connected().await?.0).await };
         match declared.await {
             Ok(()) => true,
             Err(error) => {
-                tracing::error!(consumer = self.set.name, %error, "cannot declare a queue");
+                tracing::error!(consumer = self.config.name, %error, "cannot declare a queue");
                 false
             }
         }
     }
 
     /// Puts it into the store's dead letters, if that was asked for.
-    async fn keep(&self, delivery: &Delivery, reason: Reason, why: &str, failed: i64, leave: &Leave) -> bool {
-        let Some(store) = self.store.clone().filter(|_| self.set.keep_letters) else { return true };
-        let letter = letter(&store, delivery, reason, why, failed);
+    async fn store_dead_letter(
+        &self,
+        delivery: &Delivery,
+        reason: Reason,
+        why: &str,
+        failed: i64,
+        cancel: &CancelToken,
+    ) -> bool {
+        let Some(store) = self.store.clone().filter(|_| self.config.store_dead_letters) else { return true };
+        let new_dead_letter = new_dead_letter(&store, delivery, reason, why, failed);
         let mut tries = 0;
         loop {
-            let (store, letter) = (store.clone(), letter.clone());
-            let kept = tokio::task::spawn_blocking(move || store.dead_letters().insert(letter)).await;
+            let (store, new_dead_letter) = (store.clone(), new_dead_letter.clone());
+            let kept =
+                tokio::task::spawn_blocking(move || store.dead_letters().insert(new_dead_letter)).await;
             let error = match kept {
                 Ok(Ok(_)) => return true,
                 Ok(Err(error)) => error.to_string(),
                 Err(error) => error.to_string(),
             };
             tries += 1;
-            tracing::error!(consumer = self.set.name, error, "a dead letter cannot be stored; tried again");
-            tokio::time::sleep(TRY_AGAIN.delay(tries)).await;
-            if leave.is_revoked() {
+            tracing::error!(
+                consumer = self.config.name,
+                error,
+                "a dead letter cannot be stored; tried again"
+            );
+            tokio::time::sleep(BACKOFF.delay(tries)).await;
+            if cancel.is_cancelled() {
                 return false;
             }
         }
     }
 }
 
-fn letter(store: &Store, delivery: &Delivery, reason: Reason, why: &str, failed: i64) -> NewDeadLetter {
+fn new_dead_letter(
+    store: &Store,
+    delivery: &Delivery,
+    reason: Reason,
+    why: &str,
+    failed: i64,
+) -> NewDeadLetter {
     let now = store.now();
-    let details = serde_json::json!({ "reason": reason.word(), "error": why });
+    let details = serde_json::json!({ "reason": reason.as_str(), "error": why });
     NewDeadLetter {
         message_id: delivery.message_id().unwrap_or_default().to_owned(),
         kind: format!("amqp:{}", delivery.queue()),
         queue: delivery.queue().to_owned(),
-        reason: shortened(why),
+        reason: truncated(why),
         attempts: failed.clamp(0, u32::MAX.into()) as u32,
         first_failure: now,
         last_failure: now,
@@ -291,14 +328,14 @@ fn letter(store: &Store, delivery: &Delivery, reason: Reason, why: &str, failed:
 }
 
 /// The shortest delay, in milliseconds, and how often it is doubled for the longest: some 36 hours.
-const SHORTEST: u64 = 125;
-const STEPS: u32 = 20;
+const MIN_DELAY_MS: u64 = 125;
+const MAX_DOUBLINGS: u32 = 20;
 
 /// A delay, rounded up to ⅛, ¼, ½, 1, 2, 4 … seconds: there is a queue for each.
-fn steps(delay: Duration) -> u64 {
-    let wanted = delay.as_millis().min(u128::from(SHORTEST << STEPS)) as u64;
-    let mut step = SHORTEST;
-    while step < wanted {
+fn round_up_delay(delay: Duration) -> u64 {
+    let millis = delay.as_millis().min(u128::from(MIN_DELAY_MS << MAX_DOUBLINGS)) as u64;
+    let mut step = MIN_DELAY_MS;
+    while step < millis {
         step *= 2;
     }
     step
@@ -308,30 +345,30 @@ fn steps(delay: Duration) -> u64 {
 /// where messages wait for another attempt. The first of the latter exists whenever another does: who does not find it
 /// need not ask about the others. (The broker logs each question about a queue that does not exist as an error.)
 pub fn derived_queue_names(queue: &str) -> impl Iterator<Item = String> {
-    let waiting = (0..=STEPS).map(move |step| waiting_room(queue, SHORTEST << step).name);
+    let waiting = (0..=MAX_DOUBLINGS).map(move |step| retry_queue(queue, MIN_DELAY_MS << step).name);
     std::iter::once(format!("{queue}.dead")).chain(waiting)
 }
 
 /// The queues where messages of a consumer wait, by its retry policy.
-pub(crate) fn retry_queues(set: &Set) -> Vec<Queue> {
-    let delays = (1..set.retry.max_attempts()).map(|failed| steps(set.retry.delay(failed)));
+pub(crate) fn retry_queues(config: &ConsumerConfig) -> Vec<Queue> {
+    let delays = (1..config.retry.max_attempts()).map(|failed| round_up_delay(config.retry.delay(failed)));
     // Delays grow up to a bound: many attempts have few delays.
     let mut delays: std::collections::BTreeSet<u64> = delays.collect();
     if !delays.is_empty() {
-        delays.insert(SHORTEST);
+        delays.insert(MIN_DELAY_MS);
     }
-    delays.into_iter().map(|delay| waiting_room(&set.queue, delay)).collect()
+    delays.into_iter().map(|delay| retry_queue(&config.queue, delay)).collect()
 }
 
 /// The name that must not be too long.
-pub(crate) fn longest_waiting_room(queue: &str) -> String {
-    waiting_room(queue, steps(Duration::MAX)).name
+pub(crate) fn longest_retry_queue_name(queue: &str) -> String {
+    retry_queue(queue, round_up_delay(Duration::MAX)).name
 }
 
 /// A queue out of which messages fall back into theirs when their time is over. A queue for each delay: in one queue a
 /// message with a long one would hold back those behind it. The broker hands them over with confirmation of its own
 /// (`at-least-once`), so that its end in between loses none.
-fn waiting_room(queue: &str, milliseconds: u64) -> Queue {
+fn retry_queue(queue: &str, milliseconds: u64) -> Queue {
     Queue::quorum(format!("{queue}.retry.{milliseconds}"))
         .argument("x-message-ttl", milliseconds as i64)
         .argument("x-dead-letter-exchange", "")
@@ -342,14 +379,14 @@ fn waiting_room(queue: &str, milliseconds: u64) -> Queue {
 
 /// Keeps `x-death` under another name. A message that has expired in its queue before, as `x-death` says, would not be put
 /// into it again but dropped. What the broker notes about the queues where messages wait is not kept.
-fn put_death_aside(headers: &mut Headers, waited_before: bool) {
+fn preserve_x_death(headers: &mut Headers, waited_before: bool) {
     if let Some(death) = headers.remove("x-death").filter(|_| !waited_before) {
         headers.set(header::DEATH, death);
     }
 }
 
-fn only_ours(headers: &Headers) -> Headers {
-    const OURS: [&str; 12] = [
+fn only_gristmill_headers(headers: &Headers) -> Headers {
+    const GRISTMILL_HEADERS: [&str; 12] = [
         header::ERROR,
         header::FAILED,
         header::EXPIRES_AT,
@@ -365,16 +402,17 @@ fn only_ours(headers: &Headers) -> Headers {
     ];
     // By name and size: others can write such names, too.
     let small = |value: &FieldValue| match value {
-        FieldValue::Text(text) => text.len() <= LONGEST,
+        FieldValue::Text(text) => text.len() <= MAX_ERROR_BYTES,
         value => value.as_int().is_some(),
     };
-    let ours = headers.iter().filter(|(name, value)| OURS.contains(name) && small(value));
-    let kept = ours.map(|(name, value)| (name.to_owned(), value.clone()));
+    let kept_headers =
+        headers.iter().filter(|(name, value)| GRISTMILL_HEADERS.contains(name) && small(value));
+    let kept = kept_headers.map(|(name, value)| (name.to_owned(), value.clone()));
     kept.fold(Headers::new(), |all, (name, value)| all.with(name, value)).with(header::HEADERS_DROPPED, true)
 }
 
-fn shortened(text: &str) -> String {
-    let mut end = text.len().min(LONGEST);
+fn truncated(text: &str) -> String {
+    let mut end = text.len().min(MAX_ERROR_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -387,20 +425,21 @@ mod tests {
 
     #[test]
     fn delays_are_rounded_up() {
-        let check = |milliseconds, want| assert_eq!(steps(Duration::from_millis(milliseconds)), want);
+        let check =
+            |milliseconds, want| assert_eq!(round_up_delay(Duration::from_millis(milliseconds)), want);
         check(0, 125);
         check(125, 125);
         check(126, 250);
         check(1000, 1000);
         check(1001, 2000);
         check(300_000, 512_000);
-        assert_eq!(steps(Duration::MAX), 125 << 20);
+        assert_eq!(round_up_delay(Duration::MAX), 125 << 20);
     }
 
     #[test]
     fn long_errors_are_cut_between_letters() {
-        assert_eq!(shortened("short"), "short");
-        let long = "ä".repeat(LONGEST);
-        assert!(shortened(&long).len() <= LONGEST && shortened(&long).ends_with('ä'));
+        assert_eq!(truncated("short"), "short");
+        let long = "ä".repeat(MAX_ERROR_BYTES);
+        assert!(truncated(&long).len() <= MAX_ERROR_BYTES && truncated(&long).ends_with('ä'));
     }
 }

@@ -8,44 +8,49 @@ use super::{Dispatcher, session::Session};
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 /// How long a quorum queue has to take in acknowledgements before their channel is closed.
-pub(super) const SETTLE: Duration = Duration::from_millis(250);
+pub(super) const ACK_SETTLE_TIME: Duration = Duration::from_millis(250);
 
 impl Dispatcher {
     /// The channel to be closed, when a long pause has begun and more than one message waits. Nothing runs then.
-    pub(super) fn give_back(&mut self) -> Option<Session> {
-        let is_idle = self.flights.is_empty() && self.steps.len() == 0;
+    pub(super) fn requeue_on_long_pause(&mut self) -> Option<Session> {
+        let is_idle = self.in_pool.is_empty() && self.follow_ups.len() == 0;
         if !is_idle || !self.holds_one_message() || self.waiting() <= 1 {
             return None;
         }
-        self.session.as_ref().filter(|session| session.prefetch > 1 && session.is_settled(SETTLE))?;
+        self.session
+            .as_ref()
+            .filter(|session| session.prefetch > 1 && session.is_settled(ACK_SETTLE_TIME))?;
         let session = self.session.take()?;
-        session.leave.revoke();
+        session.cancel.cancel();
         tracing::info!(
-            consumer = self.set.name,
-            queue = &*self.set.queue,
+            consumer = self.config.name,
+            queue = &*self.config.queue,
             messages = self.waiting(),
             "the pause is long; messages that wait go back to the queue, and one is kept for probes"
         );
-        self.forget_waiting();
+        self.discard_waiting();
         self.counters.consuming.store(false, Relaxed);
         Some(session)
     }
 
     /// Whether one message in hand is enough: consuming is paused, and has been for as long as probes are apart at most.
     pub(super) fn holds_one_message(&self) -> bool {
-        let is_long = self.pause.since().is_some_and(|since| since.elapsed() >= self.set.probe_delay.1);
-        is_long && !self.set.is_stream && !self.set.has_fixed_prefetch()
+        let is_long = self.pause.since().is_some_and(|since| since.elapsed() >= self.config.probe_delay.1);
+        is_long && !self.config.is_stream && !self.config.has_fixed_prefetch()
     }
 
     /// Messages in hand that wait for a worker or for the sink.
     pub(super) fn waiting(&self) -> usize {
-        self.lanes.len() + self.suspects.len() + usize::from(self.held.is_some()) + self.pause.waiting()
+        self.keyed_queue.len()
+            + self.suspects.len()
+            + usize::from(self.overflow.is_some())
+            + self.pause.waiting()
     }
 }
 
 impl Session {
     /// Whether the broker knows of everything that is done, and for long enough.
     fn is_settled(&self, for_long: Duration) -> bool {
-        self.ledger.untold() == 0 && self.told_at.is_none_or(|told| told.elapsed() >= for_long)
+        self.acks.pending() == 0 && self.acked_at.is_none_or(|acked| acked.elapsed() >= for_long)
     }
 }

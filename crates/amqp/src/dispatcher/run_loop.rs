@@ -2,10 +2,10 @@
 
 use super::{
     Dispatcher,
-    give_back::SETTLE,
+    requeue_on_pause::ACK_SETTLE_TIME,
     session::{self, Session},
 };
-use crate::link::later;
+use crate::reconnect::deadline_after;
 use crate::{
     error::Error,
     net::Event,
@@ -23,104 +23,105 @@ use std::{
 use tokio::{sync::oneshot, time::MissedTickBehavior};
 
 /// How many deliveries and results are taken at a time before the others have their turn.
-const AT_A_TIME: usize = 256;
+const MAX_BATCH: usize = 256;
 /// How often the loop runs where nothing happens: what is done now and then is done then.
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the broker may take to hear the last of it.
-pub(super) const GOOD_BYE: Duration = Duration::from_secs(2);
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) type Opening = Pin<Box<dyn Future<Output = Result<(Session, Vec<MessageRun>), Error>> + Send>>;
+pub(super) type OpeningSession =
+    Pin<Box<dyn Future<Output = Result<(Session, Vec<MessageRun>), Error>> + Send>>;
 
 impl Dispatcher {
     /// Consumes until it is told to stop, and how long that may take.
     pub(crate) async fn run(
         mut self,
-        mut first: Option<oneshot::Sender<Result<(), Error>>>,
+        mut started: Option<oneshot::Sender<Result<(), Error>>>,
         mut stop: oneshot::Receiver<Duration>,
     ) {
         let mut failed = 0;
-        let mut ticks = tokio::time::interval(TICK);
+        let mut ticks = tokio::time::interval(TICK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut opening = self.opening(failed);
+        let mut opening = self.open_session(failed);
         let deadline = loop {
-            let tell_by = self.session.as_ref().and_then(|session| session.tell_by);
+            let flush_by = self.session.as_ref().and_then(|session| session.flush_by);
             tokio::select! {
                 biased;
                 deadline = &mut stop => break deadline.unwrap_or_default(),
                 outcome = self.results.next_async() => self.settle_all(outcome).await,
-                end = self.steps.next() => self.stepped(end),
+                end = self.follow_ups.next() => self.on_follow_up_end(end),
                 event = next_event(&mut self.session) => {
-                    if let Err(error) = event.and_then(|event| self.hear_all(event)) {
-                        self.lose(&error);
-                        self.explain(&error);
+                    if let Err(error) = event.and_then(|event| self.on_events(event)) {
+                        self.on_channel_lost(&error);
+                        self.explain_timeout(&error);
                         if matches!(error, Error::Cancelled { .. }) {
                             self.offsets.forget_finished();
                         }
                         failed = if matches!(error, Error::Cancelled { .. } | Error::Channel { .. }) { 1 } else { 0 };
-                        opening = self.opening(failed);
+                        opening = self.open_session(failed);
                     }
                 }
                 opened = &mut opening, if self.session.is_none() => match opened {
                     Ok((session, runs)) => {
                         failed = 0;
-                        if session.is_made_anew {
-                            self.begin_anew();
+                        if session.was_recreated {
+                            self.restart_stream();
                         }
                         self.offsets.begin();
                         self.starts.refresh(runs);
-                        self.overdue.restart();
+                        self.ack_timeout.restart();
                         self.counters.prefetch.store(session.prefetch.into(), Relaxed);
                         // Fewer than at first: one of them was about to end then.
-                        self.others = Some(self.others.map_or(session.others, |others| others.min(session.others)));
+                        self.other_consumers = Some(self.other_consumers.map_or(session.other_consumers, |other_consumers| other_consumers.min(session.other_consumers)));
                         self.session = Some(session);
                         self.counters.consuming.store(true, Relaxed);
                         tracing::info!(
-                            consumer = self.set.name,
-                            queue = &*self.set.queue,
-                            workers = self.set.sizing.workers,
+                            consumer = self.config.name,
+                            queue = &*self.config.queue,
+                            workers = self.config.sizing.workers,
                             prefetch = self.counters.prefetch.load(Relaxed),
                             "consuming"
                         );
-                        first.take().map(|first| first.send(Ok(())));
+                        started.take().map(|started| started.send(Ok(())));
                     }
                     Err(error) => {
                         // Before the first success somebody waits who can put it right.
-                        if !error.is_transient() && let Some(first) = first.take() {
-                            let _ = first.send(Err(error));
+                        if !error.is_transient() && let Some(started) = started.take() {
+                            let _ = started.send(Err(error));
                             return;
                         }
                         failed += 1;
-                        tracing::warn!(consumer = self.set.name, %error, failed, "cannot consume yet");
-                        opening = self.opening(failed);
+                        tracing::warn!(consumer = self.config.name, %error, failed, "cannot consume yet");
+                        opening = self.open_session(failed);
                     }
                 },
-                () = sleep_until(tell_by) => {}
+                () = sleep_until(flush_by) => {}
                 () = sleep_until(self.pause.due()) => {}
                 _ = ticks.tick() => {}
             }
-            self.feed();
-            self.adapt();
-            self.tell(false);
-            self.report_overdue();
-            if let Some(session) = self.give_back() {
-                opening = self.reopening(session);
+            self.dispatch();
+            self.adapt_prefetch();
+            self.flush_acks(false);
+            self.warn_before_ack_timeout();
+            if let Some(session) = self.requeue_on_long_pause() {
+                opening = self.reopen_session(session);
             }
             drop(self.starts.flush(false));
-            self.show();
+            self.update_gauges();
         };
         drop(opening);
         self.stop(deadline).await;
     }
 
-    pub(super) fn opening(&self, failed: u32) -> Opening {
-        let opening = session::Opening {
-            set: Arc::clone(&self.set),
-            link: self.link.clone(),
+    pub(super) fn open_session(&self, failed: u32) -> OpeningSession {
+        let opening = session::SessionOptions {
+            config: Arc::clone(&self.config),
+            broker: self.broker.clone(),
             topology: Arc::clone(&self.topology),
             resume: self.offsets.resume(),
-            is_again: self.offsets.has_begun(),
-            prefetch: self.first_prefetch(),
-            others: self.others,
+            was_open_before: self.offsets.has_begun(),
+            prefetch: self.initial_prefetch(),
+            other_consumers: self.other_consumers,
             failed,
         };
         let starts = self.starts.store().cloned();
@@ -134,63 +135,63 @@ impl Dispatcher {
     }
 
     /// Closes a channel, which returns what it holds to the queue, and opens another.
-    fn reopening(&self, session: Session) -> Opening {
-        let opening = self.opening(0);
+    fn reopen_session(&self, session: Session) -> OpeningSession {
+        let opening = self.open_session(0);
         Box::pin(async move {
-            session.channel.close(GOOD_BYE).await;
+            session.channel.close(CLOSE_TIMEOUT).await;
             opening.await
         })
     }
 
     /// This one, and all that are there already: the fewer turns of the loop, the better.
-    async fn settle_all(&mut self, outcome: Option<Outcome<crate::crew::Ran>>) {
+    async fn settle_all(&mut self, outcome: Option<Outcome<crate::handler_pool::HandlerOutcome>>) {
         let mut next = outcome;
-        for _ in 0..AT_A_TIME {
+        for _ in 0..MAX_BATCH {
             match next {
                 Some(outcome) => self.settle(outcome),
                 None => return,
             }
-            next = already(&mut self.results).await;
+            next = try_next_result(&mut self.results).await;
         }
         if let Some(outcome) = next {
             self.settle(outcome);
         }
     }
 
-    pub(super) fn hear_all(&mut self, event: Event) -> Result<(), Error> {
-        self.hear(event)?;
-        for _ in 0..AT_A_TIME {
+    pub(super) fn on_events(&mut self, event: Event) -> Result<(), Error> {
+        self.on_event(event)?;
+        for _ in 0..MAX_BATCH {
             let Some(event) = self.session.as_mut().and_then(|session| session.channel.try_next()) else {
                 break;
             };
-            self.hear(event?)?;
+            self.on_event(event?)?;
         }
         Ok(())
     }
 
-    fn hear(&mut self, event: Event) -> Result<(), Error> {
+    fn on_event(&mut self, event: Event) -> Result<(), Error> {
         match event {
             Event::Message(received) => {
-                self.pacing.received(received.body.len());
-                self.take_in(received)
+                self.adaptive_prefetch.received(received.body.len());
+                self.on_delivery(received)
             }
-            Event::Answer(Incoming::Other(60, 31)) => {
-                if let Some(session) = self.session.as_mut().filter(|_| !self.closing.is_revoked()) {
-                    session.cancelled(&self.set);
+            Event::Reply(Incoming::Other(60, 31)) => {
+                if let Some(session) = self.session.as_mut().filter(|_| !self.stopping.is_cancelled()) {
+                    session.cancelled(&self.config);
                     self.counters.prefetch.store(session.prefetch.into(), Relaxed);
                 }
                 Ok(())
             }
-            Event::Cancelled => Err(Error::Cancelled { queue: self.set.queue.to_string() }),
+            Event::Cancelled => Err(Error::Cancelled { queue: self.config.queue.to_string() }),
             _ => Ok(()),
         }
     }
 
-    pub(super) fn tell(&mut self, at_end: bool) {
-        let idle = self.flights.is_empty();
+    pub(super) fn flush_acks(&mut self, at_end: bool) {
+        let idle = self.in_pool.is_empty();
         if let Some(session) = &mut self.session {
-            let told = session.tell(idle, at_end);
-            self.counters.acknowledged.fetch_add(told as u64, Relaxed);
+            let acked = session.flush_acks(idle, at_end);
+            self.counters.acknowledged.fetch_add(acked as u64, Relaxed);
         }
     }
 
@@ -198,71 +199,71 @@ impl Dispatcher {
     /// the channel is closed: those messages come again. It answers everything else meanwhile, so that nothing tells
     /// when it is through; it takes milliseconds.
     pub(super) fn is_settling(&self) -> bool {
-        let is_classic = self.set.kind.as_deref() == Some("classic");
+        let is_classic = self.config.kind.as_deref() == Some("classic");
         !is_classic && self.session.is_some() && self.counters.acknowledged.load(Relaxed) > 0
     }
 
     /// Takes nothing more, finishes what runs, acknowledges it, and gives the rest back.
     async fn stop(mut self, deadline: Duration) {
-        self.closing.revoke();
+        self.stopping.cancel();
         if let Some(session) = &self.session {
             session.channel.send(&Outgoing::Cancel { tag: &session.tag });
         }
-        self.forget_waiting();
+        self.discard_waiting();
         // What waits for another attempt here has it elsewhere.
-        for flight in self.steps.stop_waiting() {
-            self.starts.put_back(flight.run);
+        for message in self.follow_ups.stop_waiting() {
+            self.starts.release_row(message.run);
         }
-        let until = later(deadline);
+        let until = deadline_after(deadline);
         let deadline = until.saturating_duration_since(tokio::time::Instant::now());
-        let shutdown = tokio::spawn(self.crew.clone().shutdown(deadline));
+        let shutdown = tokio::spawn(self.pool.clone().shutdown(deadline));
         let mut running = true;
-        while running || !self.steps.has_no_moves() {
-            let tell_by = self.session.as_ref().and_then(|session| session.tell_by);
+        while running || !self.follow_ups.has_no_moves() {
+            let flush_by = self.session.as_ref().and_then(|session| session.flush_by);
             tokio::select! {
                 biased;
                 outcome = self.results.next_async(), if running => match outcome {
                     Some(outcome) => self.settle_all(Some(outcome)).await,
                     None => running = false,
                 },
-                end = self.steps.next() => self.stepped(end),
+                end = self.follow_ups.next() => self.on_follow_up_end(end),
                 event = next_event(&mut self.session) => {
-                    if let Err(error) = event.and_then(|event| self.hear_all(event))
+                    if let Err(error) = event.and_then(|event| self.on_events(event))
                         && !matches!(error, Error::Cancelled { .. })
                     {
-                        self.lose(&error);
+                        self.on_channel_lost(&error);
                     }
                 }
-                () = sleep_until(tell_by) => {}
+                () = sleep_until(flush_by) => {}
                 // The pool keeps the deadline by itself; moves must not outlast it.
                 () = tokio::time::sleep_until(until), if !running => break,
             }
-            self.tell(false);
-            self.show();
+            self.flush_acks(false);
+            self.update_gauges();
         }
         let _ = shutdown.await;
-        self.settle_lost(until).await;
-        self.tell(true);
+        self.settle_orphans(until).await;
+        self.flush_acks(true);
         // What still runs has been ended here: that is no crash.
-        for (_, flight) in std::mem::take(&mut self.flights) {
-            self.interrupt(&flight);
+        for (_, message) in std::mem::take(&mut self.in_pool) {
+            self.interrupt(&message);
         }
-        self.steps.recorded().await;
+        self.follow_ups.recorded().await;
         if let Some(flushed) = self.starts.flush(true) {
             let _ = flushed.await;
         }
         if self.is_settling() {
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(ACK_SETTLE_TIME).await;
         }
-        self.steps.abort_moves();
+        self.follow_ups.abort_moves();
         if let Some(session) = self.session.take() {
             // Closing gives back what was not acknowledged, in its place in the queue.
-            session.channel.close(GOOD_BYE).await;
+            session.channel.close(CLOSE_TIMEOUT).await;
         }
         self.counters.consuming.store(false, Relaxed);
-        self.show();
-        if let Some(keeper) = self.keeper.take() {
-            keeper.close().await;
+        self.update_gauges();
+        if let Some(position_writer) = self.position_writer.take() {
+            position_writer.close().await;
         }
     }
 }
@@ -275,7 +276,7 @@ pub(super) async fn next_event(session: &mut Option<Session>) -> Result<Event, E
 }
 
 /// The next result, if it is there.
-async fn already<T>(results: &mut Results<T>) -> Option<Outcome<T>> {
+async fn try_next_result<T>(results: &mut Results<T>) -> Option<Outcome<T>> {
     std::future::poll_fn(|context| {
         let next = pin!(results.next_async());
         Poll::Ready(match next.poll(context) {

@@ -1,11 +1,11 @@
 //! The pool that runs handlers: tokio tasks for those that await, threads for those that block.
 
 use crate::{
-    consumer::{Set, Work},
+    consumer::{ConsumerConfig, Handler},
     delivery::Delivery,
     error::Error,
     sink_gate::SinkGate,
-    starts::{Start, StartRecorded, StartStore},
+    starts::{StartDecision, StartRecorded, StartStore},
 };
 use gristmill_pool::{
     AsyncPool, Pool, PoolStats, ResultOrder as Order, Results, Task, TaskError, TaskResult,
@@ -24,11 +24,11 @@ use tracing::Instrument;
 
 /// What became of a message that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ran {
+pub(crate) enum HandlerOutcome {
     /// It was handled by a run that was started at this time of the sink's clock.
     Done { started: u64 },
     /// It was done before, and is not done again. Nothing was started.
-    Seen,
+    AlreadyDone,
     /// The handler has found that it was done before, in a run that was started at this time of the sink's clock.
     Duplicate { started: u64 },
     /// One with the same id is being handled, perhaps by another process.
@@ -40,53 +40,53 @@ pub(crate) enum Ran {
 }
 
 #[derive(Clone)]
-pub(crate) enum Crew {
-    Tasks(AsyncPool<Ran>),
-    Threads(Pool<Ran>),
+pub(crate) enum HandlerPool {
+    Tasks(AsyncPool<HandlerOutcome>),
+    Threads(Pool<HandlerOutcome>),
 }
 
 /// A message on its way to a worker.
 pub(crate) enum Job {
-    Task(Task<Ran, gristmill_pool::TokioTasks>),
-    Thread(Task<Ran>),
+    Task(Task<HandlerOutcome, gristmill_pool::TokioTasks>),
+    Thread(Task<HandlerOutcome>),
 }
 
 /// Whether work is still to be started.
 #[derive(Clone, Default)]
-pub(crate) struct Leave(Arc<AtomicBool>);
+pub(crate) struct CancelToken(Arc<AtomicBool>);
 
-impl Leave {
-    pub(crate) fn revoke(&self) {
+impl CancelToken {
+    pub(crate) fn cancel(&self) {
         self.0.store(true, Relaxed);
     }
 
-    pub(crate) fn is_revoked(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.0.load(Relaxed)
     }
 }
 
 /// Ids of messages that were done.
-pub(crate) struct Once {
+pub(crate) struct Deduplicator {
     pub(crate) store: Store,
     pub(crate) scope: String,
     pub(crate) window: Duration,
     /// Ids whose claims could not be released. The process lives, so that nothing else ends these claims.
-    left: Mutex<Vec<String>>,
+    unreleased: Mutex<Vec<String>>,
 }
 
-impl Once {
+impl Deduplicator {
     pub(crate) fn new(store: Store, scope: String, window: Duration) -> Self {
-        Self { store, scope, window, left: Mutex::default() }
+        Self { store, scope, window, unreleased: Mutex::default() }
     }
 
     /// Claims a message, or says why it is not to be handled.
-    fn claim(self: &Arc<Self>, id: String) -> TaskResult<Result<ClaimedId, Ran>> {
-        self.release_left().map_err(TaskError::unavailable)?;
+    fn claim(self: &Arc<Self>, id: String) -> TaskResult<Result<ClaimedId, HandlerOutcome>> {
+        self.release_pending().map_err(TaskError::unavailable)?;
         let claim = self.store.processed_ids().claim(&self.scope, &id, self.window);
         Ok(match claim.map_err(TaskError::unavailable)? {
-            ClaimResult::Claimed => Ok(ClaimedId { once: Arc::clone(self), id: Some(id) }),
-            ClaimResult::AlreadyProcessed => Err(Ran::Seen),
-            ClaimResult::InProgress => Err(Ran::InProgress),
+            ClaimResult::Claimed => Ok(ClaimedId { dedup: Arc::clone(self), id: Some(id) }),
+            ClaimResult::AlreadyProcessed => Err(HandlerOutcome::AlreadyDone),
+            ClaimResult::InProgress => Err(HandlerOutcome::InProgress),
         })
     }
 
@@ -94,36 +94,36 @@ impl Once {
     fn release(&self, id: String) {
         if let Err(error) = self.store.processed_ids().release(&self.scope, &id) {
             tracing::warn!(id, %error, "the claim on a message cannot be released yet");
-            self.left().push(id);
+            self.unreleased().push(id);
         }
     }
 
     /// Releases the claims that could not be released before. No other claim is made meanwhile. Blocks.
-    pub(crate) fn release_left(&self) -> Result<(), gristmill_store::Error> {
-        let mut left = self.left();
-        while let Some(id) = left.last() {
+    pub(crate) fn release_pending(&self) -> Result<(), gristmill_store::Error> {
+        let mut unreleased = self.unreleased();
+        while let Some(id) = unreleased.last() {
             self.store.processed_ids().release(&self.scope, id)?;
-            left.pop();
+            unreleased.pop();
         }
         Ok(())
     }
 
-    fn left(&self) -> MutexGuard<'_, Vec<String>> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unreleased(&self) -> MutexGuard<'_, Vec<String>> {
+        self.unreleased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The claim on a message's id. Dropped before the message is done, it is released.
 struct ClaimedId {
-    once: Arc<Once>,
+    dedup: Arc<Deduplicator>,
     id: Option<String>,
 }
 
 impl ClaimedId {
     /// The message is done: its id is recorded.
-    fn done(mut self) -> TaskResult<()> {
+    fn complete(mut self) -> TaskResult<()> {
         let Some(id) = self.id.take() else { return Ok(()) };
-        let recorded = self.once.store.processed_ids().record(&self.once.scope, vec![id.clone()]);
+        let recorded = self.dedup.store.processed_ids().record(&self.dedup.scope, vec![id.clone()]);
         if recorded.is_err() {
             self.id = Some(id);
         }
@@ -134,8 +134,8 @@ impl ClaimedId {
 impl Drop for ClaimedId {
     fn drop(&mut self) {
         let Some(id) = self.id.take() else { return };
-        let once = Arc::clone(&self.once);
-        let release = move || once.release(id);
+        let dedup = Arc::clone(&self.dedup);
+        let release = move || dedup.release(id);
         // The store blocks.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(release)),
@@ -144,23 +144,23 @@ impl Drop for ClaimedId {
     }
 }
 
-impl Crew {
-    pub(crate) fn start(set: &Set) -> Result<(Self, Results<Ran>), Error> {
+impl HandlerPool {
+    pub(crate) fn start(config: &ConsumerConfig) -> Result<(Self, Results<HandlerOutcome>), Error> {
         let mut builder = Pool::builder()
-            .name(set.name.clone())
-            .workers(set.sizing.workers)
-            .queue_capacity(set.sizing.queue)
+            .name(config.name.clone())
+            .workers(config.sizing.workers)
+            .queue_capacity(config.sizing.queue)
             // What failed is read from its result, and kept nowhere else.
             .keep_failures(0);
-        if let Some(limit) = set.timeout {
+        if let Some(limit) = config.timeout {
             builder = builder.timeout(limit);
         }
-        Ok(match set.work {
-            Work::Async(_) => {
+        Ok(match config.handler {
+            Handler::Async(_) => {
                 let (pool, results) = builder.build_async_with_results(Order::AsCompleted)?;
                 (Self::Tasks(pool), results)
             }
-            Work::Blocking(_) => {
+            Handler::Blocking(_) => {
                 let (pool, results) = builder.build_with_results(Order::AsCompleted)?;
                 (Self::Threads(pool), results)
             }
@@ -169,7 +169,7 @@ impl Crew {
 
     /// Gives the pool a message, or the message back if there is no room. Its number in the pool.
     pub(crate) fn submit(&self, job: Job) -> Result<u64, Option<Job>> {
-        let full = |refusal: SubmitErrorKind| refusal == SubmitErrorKind::Full;
+        let full = |kind: SubmitErrorKind| kind == SubmitErrorKind::Full;
         match (self, job) {
             (Self::Tasks(pool), Job::Task(task)) => match pool.try_submit(task) {
                 Ok(id) => Ok(id.get()),
@@ -225,87 +225,87 @@ pub(crate) struct RunStart {
 
 impl RunStart {
     /// Commits the start, unless the handler does. Blocks.
-    fn begin(&self) -> Start {
+    fn record(&self) -> StartDecision {
         if self.by_handler {
-            return Start::Allowed;
+            return StartDecision::Allowed;
         }
         self.recorded.set();
         self.store.start(self.key)
     }
 
     /// Blocks.
-    fn take_back(&self) {
+    fn undo(&self) {
         if self.recorded.take() {
-            self.store.take_back(vec![self.key]);
+            self.store.undo_starts(vec![self.key]);
         }
     }
 }
 
 /// What a run does in the store, for a message that may have been started or handled before.
-struct Stored {
+struct StoreAccess {
     start: Option<Box<RunStart>>,
-    once: Option<(Arc<Once>, String)>,
+    dedup: Option<(Arc<Deduplicator>, String)>,
 }
 
 /// Makes a message into what a worker runs.
 pub(crate) fn job(
-    set: &Arc<Set>,
+    config: &Arc<ConsumerConfig>,
     delivery: Delivery,
-    leave: [Leave; 2],
+    cancel: [CancelToken; 2],
     gate: SinkGate,
     start: Option<Box<RunStart>>,
-    once: Option<&Arc<Once>>,
+    dedup: Option<&Arc<Deduplicator>>,
 ) -> Job {
     // Looked up by id: what has none cannot have been seen before.
-    let once = once.and_then(|once| delivery.identity().map(|id| (Arc::clone(once), id)));
+    let dedup = dedup.and_then(|dedup| delivery.identity().map(|id| (Arc::clone(dedup), id)));
     // Boxed, because few messages have any of it and a job is moved several times.
-    let stored = (start.is_some() || once.is_some()).then(|| Box::new(Stored { start, once }));
-    match &set.work {
-        Work::Async(work) => {
-            let (work, set) = (Arc::clone(work), Arc::clone(set));
+    let access = (start.is_some() || dedup.is_some()).then(|| Box::new(StoreAccess { start, dedup }));
+    match &config.handler {
+        Handler::Async(handler) => {
+            let (handler, config) = (Arc::clone(handler), Arc::clone(config));
             Job::Task(Task::future(move |context| async move {
-                if leave.iter().any(Leave::is_revoked) {
-                    return Ok(Ran::Skipped);
+                if cancel.iter().any(CancelToken::is_cancelled) {
+                    return Ok(HandlerOutcome::Skipped);
                 }
-                let Some(started) = gate.start() else { return Ok(Ran::Skipped) };
-                let span = span(&set, &delivery, context.worker());
+                let Some(started) = gate.start() else { return Ok(HandlerOutcome::Skipped) };
+                let span = span(&config, &delivery, context.worker());
                 // The handler's own closure is part of the work: it runs in the span, and only if anything does.
-                let work = async { work(delivery.clone()).await };
-                let result = match stored {
-                    None => work.instrument(span).await.map(|()| ran(&delivery, started)),
-                    Some(stored) => {
-                        Box::pin(run_async(work, &delivery, started, *stored).instrument(span)).await
+                let handler = async { handler(delivery.clone()).await };
+                let result = match access {
+                    None => handler.instrument(span).await.map(|()| success_outcome(&delivery, started)),
+                    Some(access) => {
+                        Box::pin(run_async(handler, &delivery, started, *access).instrument(span)).await
                     }
                 };
                 if !context.is_cancelled() {
-                    record(&gate, context.task_id(), &result);
+                    record_sink_failure(&gate, context.task_id(), &result);
                 }
                 result
             }))
         }
-        Work::Blocking(work) => {
-            let (work, set) = (Arc::clone(work), Arc::clone(set));
+        Handler::Blocking(handler) => {
+            let (handler, config) = (Arc::clone(handler), Arc::clone(config));
             Job::Thread(Task::new(move |context| {
-                if leave.iter().any(Leave::is_revoked) {
-                    return Ok(Ran::Skipped);
+                if cancel.iter().any(CancelToken::is_cancelled) {
+                    return Ok(HandlerOutcome::Skipped);
                 }
-                let Some(started) = gate.start() else { return Ok(Ran::Skipped) };
-                let _guard = span(&set, &delivery, context.worker()).entered();
-                let work = || work(&delivery);
-                let result = match stored {
-                    None => work().map(|()| ran(&delivery, started)),
-                    Some(stored) => {
-                        let Stored { start, once } = *stored;
-                        let result = run_blocking(work, &delivery, started, start.as_deref(), once);
+                let Some(started) = gate.start() else { return Ok(HandlerOutcome::Skipped) };
+                let _guard = span(&config, &delivery, context.worker()).entered();
+                let handler = || handler(&delivery);
+                let result = match access {
+                    None => handler().map(|()| success_outcome(&delivery, started)),
+                    Some(access) => {
+                        let StoreAccess { start, dedup } = *access;
+                        let result = run_blocking(handler, &delivery, started, start.as_deref(), dedup);
                         if let Some(start) = start.filter(|_| !context.is_cancelled() && has_failed(&result))
                         {
-                            start.take_back();
+                            start.undo();
                         }
                         result
                     }
                 };
                 if !context.is_cancelled() {
-                    record(&gate, context.task_id(), &result);
+                    record_sink_failure(&gate, context.task_id(), &result);
                 }
                 result
             }))
@@ -314,70 +314,71 @@ pub(crate) fn job(
 }
 
 /// Records when a run failed with the sink. Not for a run that the pool has ended: its result is the pool's.
-fn record(gate: &SinkGate, id: TaskId, result: &TaskResult<Ran>) {
+fn record_sink_failure(gate: &SinkGate, id: TaskId, result: &TaskResult<HandlerOutcome>) {
     if result.as_ref().is_err_and(|error| error.dependency().is_some()) {
         gate.record(id.get());
     }
 }
 
 fn run_blocking(
-    work: impl FnOnce() -> TaskResult<()>,
+    handler: impl FnOnce() -> TaskResult<()>,
     delivery: &Delivery,
     started: u64,
     start: Option<&RunStart>,
-    once: Option<(Arc<Once>, String)>,
-) -> TaskResult<Ran> {
-    let claimed = match once.map(|(once, id)| once.claim(id)).transpose()? {
-        Some(Err(ran)) => return Ok(ran),
+    dedup: Option<(Arc<Deduplicator>, String)>,
+) -> TaskResult<HandlerOutcome> {
+    let claimed = match dedup.map(|(dedup, id)| dedup.claim(id)).transpose()? {
+        Some(Err(outcome)) => return Ok(outcome),
         claimed => claimed.and_then(Result::ok),
     };
     if let Some(start) = start
-        && let Start::OverLimit(starts) = start.begin()
+        && let StartDecision::OverLimit(starts) = start.record()
     {
-        return Ok(Ran::OverLimit(starts));
+        return Ok(HandlerOutcome::OverLimit(starts));
     }
-    work()?;
+    handler()?;
     if let Some(starts) = delivery.over_limit() {
-        return Ok(Ran::OverLimit(starts));
+        return Ok(HandlerOutcome::OverLimit(starts));
     }
-    claimed.map_or(Ok(()), ClaimedId::done)?;
-    Ok(ran(delivery, started))
+    claimed.map_or(Ok(()), ClaimedId::complete)?;
+    Ok(success_outcome(delivery, started))
 }
 
 async fn run_async(
-    work: impl Future<Output = TaskResult<()>>,
+    handler: impl Future<Output = TaskResult<()>>,
     delivery: &Delivery,
     started: u64,
-    Stored { start, once }: Stored,
-) -> TaskResult<Ran> {
+    StoreAccess { start, dedup }: StoreAccess,
+) -> TaskResult<HandlerOutcome> {
     // The store blocks; its group commit is what makes that bearable.
-    let claimed = match once {
-        Some((once, id)) => {
-            let claim = tokio::task::spawn_blocking(move || once.claim(id));
+    let claimed = match dedup {
+        Some((dedup, id)) => {
+            let claim = tokio::task::spawn_blocking(move || dedup.claim(id));
             match claim.await.map_err(TaskError::transient)?? {
                 Ok(claimed) => Some(claimed),
-                Err(ran) => return Ok(ran),
+                Err(outcome) => return Ok(outcome),
             }
         }
         None => None,
     };
     if let Some(start) = start.clone().filter(|start| !start.by_handler)
-        && let Ok(Start::OverLimit(starts)) = tokio::task::spawn_blocking(move || start.begin()).await
+        && let Ok(StartDecision::OverLimit(starts)) =
+            tokio::task::spawn_blocking(move || start.record()).await
     {
-        return Ok(Ran::OverLimit(starts));
+        return Ok(HandlerOutcome::OverLimit(starts));
     }
-    let mut result = work.await;
+    let mut result = handler.await;
     if let Some(starts) = delivery.over_limit() {
-        return Ok(Ran::OverLimit(starts));
+        return Ok(HandlerOutcome::OverLimit(starts));
     }
     if let Some(claimed) = claimed.filter(|_| result.is_ok()) {
-        let done = tokio::task::spawn_blocking(move || claimed.done()).await;
+        let done = tokio::task::spawn_blocking(move || claimed.complete()).await;
         result = done.map_err(TaskError::transient).flatten();
     }
     if let Some(start) = start.filter(|_| has_failed(&result)) {
-        let _ = tokio::task::spawn_blocking(move || start.take_back()).await;
+        let _ = tokio::task::spawn_blocking(move || start.undo()).await;
     }
-    result.map(|()| ran(delivery, started))
+    result.map(|()| success_outcome(delivery, started))
 }
 
 /// Whether the handler has ended with an error. Its start is taken back before anything follows from the error, because only a
@@ -388,15 +389,19 @@ fn has_failed<T>(result: &TaskResult<T>) -> bool {
     result.as_ref().is_err_and(has_failed)
 }
 
-fn ran(delivery: &Delivery, started: u64) -> Ran {
-    if delivery.is_duplicate() { Ran::Duplicate { started } } else { Ran::Done { started } }
+fn success_outcome(delivery: &Delivery, started: u64) -> HandlerOutcome {
+    if delivery.is_duplicate() {
+        HandlerOutcome::Duplicate { started }
+    } else {
+        HandlerOutcome::Done { started }
+    }
 }
 
 /// What a handler logs says which message, which worker and which trace it is about.
-fn span(set: &Set, delivery: &Delivery, worker: usize) -> tracing::Span {
+fn span(config: &ConsumerConfig, delivery: &Delivery, worker: usize) -> tracing::Span {
     tracing::info_span!(
         "message",
-        consumer = set.name,
+        consumer = config.name,
         worker,
         id = delivery.message_id(),
         attempt = delivery.attempt(),
@@ -413,16 +418,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (file, elsewhere) = (folder.path().join("once.db"), folder.path().join("elsewhere.db"));
         let store = Store::open(&file).unwrap();
-        let once = || Arc::new(Once::new(store.clone(), "q".to_owned(), Duration::from_secs(60)));
-        let (once, other) = (once(), once());
-        let claim = |once: &Arc<Once>, id: &str| once.claim(id.to_owned()).unwrap();
-        let (Ok(first), Ok(second)) = (claim(&once, "1"), claim(&once, "2")) else { panic!("both are free") };
+        let dedup = || Arc::new(Deduplicator::new(store.clone(), "q".to_owned(), Duration::from_secs(60)));
+        let (dedup, other) = (dedup(), dedup());
+        let claim = |dedup: &Arc<Deduplicator>, id: &str| dedup.claim(id.to_owned()).unwrap();
+        let (Ok(first), Ok(second)) = (claim(&dedup, "1"), claim(&dedup, "2")) else {
+            panic!("both are free")
+        };
         // The store fails when the messages are done.
         std::fs::rename(&file, &elsewhere).unwrap();
-        assert!(first.done().is_err() && second.done().is_err());
+        assert!(first.complete().is_err() && second.complete().is_err());
         std::fs::rename(&elsewhere, &file).unwrap();
-        let is_claimed = |claim: Result<ClaimedId, Ran>| claim.is_ok();
-        assert!(is_claimed(claim(&once, "1")));
+        let is_claimed = |claim: Result<ClaimedId, HandlerOutcome>| claim.is_ok();
+        assert!(is_claimed(claim(&dedup, "1")));
         // Also for those who handle the other message now.
         assert!(is_claimed(claim(&other, "2")));
     }

@@ -7,19 +7,19 @@
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct AckTracker {
     /// How many have been forgotten at the front; tags count from 1.
-    before: u64,
+    forgotten: u64,
     states: VecDeque<State>,
     /// Done and not yet told.
-    untold: usize,
+    pending: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
     Done,
-    Told,
+    Acked,
 }
 
 /// What to tell the broker.
@@ -30,11 +30,11 @@ pub(crate) struct Ack {
     pub(crate) multiple: bool,
 }
 
-impl Ledger {
+impl AckTracker {
     /// A delivery has come. Tags come in order, without gaps; false: this one does not.
     #[must_use]
-    pub(crate) fn open(&mut self, tag: u64) -> bool {
-        let expected = self.before + 1 + self.states.len() as u64;
+    pub(crate) fn track(&mut self, tag: u64) -> bool {
+        let expected = self.forgotten + 1 + self.states.len() as u64;
         if tag == expected {
             self.states.push_back(State::Open);
         }
@@ -42,47 +42,47 @@ impl Ledger {
     }
 
     /// It is done: to be acknowledged.
-    pub(crate) fn done(&mut self, tag: u64) {
-        let Some(at) = tag.checked_sub(self.before + 1) else { return };
+    pub(crate) fn mark_done(&mut self, tag: u64) {
+        let Some(at) = tag.checked_sub(self.forgotten + 1) else { return };
         if let Some(state @ State::Open) = self.states.get_mut(at as usize) {
             *state = State::Done;
-            self.untold += 1;
+            self.pending += 1;
         }
     }
 
     /// It was rejected: it is not to be acknowledged.
-    pub(crate) fn rejected(&mut self, tag: u64) {
-        let Some(at) = tag.checked_sub(self.before + 1) else { return };
+    pub(crate) fn mark_rejected(&mut self, tag: u64) {
+        let Some(at) = tag.checked_sub(self.forgotten + 1) else { return };
         if let Some(state @ State::Open) = self.states.get_mut(at as usize) {
-            *state = State::Told;
+            *state = State::Acked;
         }
         // Where everything is rejected there is never anything to tell.
-        while self.states.front() == Some(&State::Told) {
+        while self.states.front() == Some(&State::Acked) {
             self.states.pop_front();
-            self.before += 1;
+            self.forgotten += 1;
         }
     }
 
     /// How many wait to be told.
-    pub(crate) fn untold(&self) -> usize {
-        self.untold
+    pub(crate) fn pending(&self) -> usize {
+        self.pending
     }
 
     /// The latest delivery.
-    pub(crate) fn last(&self) -> u64 {
-        self.before + self.states.len() as u64
+    pub(crate) fn last_tag(&self) -> u64 {
+        self.forgotten + self.states.len() as u64
     }
 
     /// The oldest delivery that is not done.
-    pub(crate) fn oldest(&self) -> Option<u64> {
+    pub(crate) fn oldest_unfinished(&self) -> Option<u64> {
         let at = self.states.iter().position(|state| *state == State::Open)?;
-        Some(self.before + 1 + at as u64)
+        Some(self.forgotten + 1 + at as u64)
     }
 
     /// How many deliveries after this one the broker has not been told of.
     pub(crate) fn outstanding_after(&self, tag: u64) -> usize {
-        let from = usize::try_from(tag.saturating_sub(self.before)).unwrap_or(usize::MAX);
-        self.states.iter().skip(from).filter(|state| **state != State::Told).count()
+        let from = usize::try_from(tag.saturating_sub(self.forgotten)).unwrap_or(usize::MAX);
+        self.states.iter().skip(from).filter(|state| **state != State::Acked).count()
     }
 
     /// How many are not done.
@@ -92,30 +92,30 @@ impl Ledger {
     }
 
     /// Everything there is to tell.
-    pub(crate) fn tell(&mut self, mut say: impl FnMut(Ack)) {
-        if self.untold == 0 {
+    pub(crate) fn drain(&mut self, mut send: impl FnMut(Ack)) {
+        if self.pending == 0 {
             return;
         }
         let (mut last, mut count) = (None, 0);
-        while let Some(state @ (State::Done | State::Told)) = self.states.front() {
+        while let Some(state @ (State::Done | State::Acked)) = self.states.front() {
             let done = *state == State::Done;
             self.states.pop_front();
-            self.before += 1;
+            self.forgotten += 1;
             if done {
-                (last, count) = (Some(self.before), count + 1);
+                (last, count) = (Some(self.forgotten), count + 1);
             }
         }
         if let Some(tag) = last {
-            say(Ack { tag, multiple: count > 1 });
+            send(Ack { tag, multiple: count > 1 });
         }
-        if self.untold > count {
+        if self.pending > count {
             for (at, state) in self.states.iter_mut().enumerate().filter(|(_, state)| **state == State::Done)
             {
-                *state = State::Told;
-                say(Ack { tag: self.before + 1 + at as u64, multiple: false });
+                *state = State::Acked;
+                send(Ack { tag: self.forgotten + 1 + at as u64, multiple: false });
             }
         }
-        self.untold = 0;
+        self.pending = 0;
     }
 }
 
@@ -126,14 +126,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[track_caller]
-    fn check(open: u64, done: &[u64], told: &[(u64, bool)]) {
-        let mut ledger = Ledger::default();
-        (1..=open).for_each(|tag| assert!(ledger.open(tag)));
-        assert!(!ledger.open(open) && !ledger.open(open + 2));
-        done.iter().for_each(|tag| ledger.done(*tag));
-        let mut acks = Vec::new();
-        ledger.tell(|ack| acks.push((ack.tag, ack.multiple)));
-        assert_eq!(acks, told, "{open} open, done: {done:?}");
+    fn check(open: u64, done: &[u64], expected: &[(u64, bool)]) {
+        let mut acks = AckTracker::default();
+        (1..=open).for_each(|tag| assert!(acks.track(tag)));
+        assert!(!acks.track(open) && !acks.track(open + 2));
+        done.iter().for_each(|tag| acks.mark_done(*tag));
+        let mut sent = Vec::new();
+        acks.drain(|ack| sent.push((ack.tag, ack.multiple)));
+        assert_eq!(sent, expected, "{open} open, done: {done:?}");
     }
 
     #[test]
@@ -150,39 +150,39 @@ mod tests {
 
     #[test]
     fn a_rejected_one_is_never_acknowledged_by_its_own_number() {
-        let mut ledger = Ledger::default();
-        (1..=4).for_each(|tag| assert!(ledger.open(tag)));
-        ledger.done(1);
-        ledger.rejected(2);
-        ledger.rejected(4);
-        let mut acks = Vec::new();
-        ledger.tell(|ack| acks.push((ack.tag, ack.multiple)));
-        ledger.done(4);
-        ledger.done(3);
-        ledger.tell(|ack| acks.push((ack.tag, ack.multiple)));
-        assert_eq!(acks, [(1, false), (3, false)]);
+        let mut acks = AckTracker::default();
+        (1..=4).for_each(|tag| assert!(acks.track(tag)));
+        acks.mark_done(1);
+        acks.mark_rejected(2);
+        acks.mark_rejected(4);
+        let mut sent = Vec::new();
+        acks.drain(|ack| sent.push((ack.tag, ack.multiple)));
+        acks.mark_done(4);
+        acks.mark_done(3);
+        acks.drain(|ack| sent.push((ack.tag, ack.multiple)));
+        assert_eq!(sent, [(1, false), (3, false)]);
     }
 
     #[test]
     fn rejected_ones_are_forgotten_though_nothing_is_to_be_told() {
-        let mut ledger = Ledger::default();
+        let mut acks = AckTracker::default();
         for tag in 1..=1000 {
-            assert!(ledger.open(tag));
-            ledger.rejected(tag);
-            ledger.tell(|ack| panic!("{ack:?}"));
+            assert!(acks.track(tag));
+            acks.mark_rejected(tag);
+            acks.drain(|ack| panic!("{ack:?}"));
         }
-        assert_eq!((ledger.states.len(), ledger.last()), (0, 1000));
+        assert_eq!((acks.states.len(), acks.last_tag()), (0, 1000));
     }
 
     proptest! {
         /// Against a broker that is a set: never past an unfinished one, never twice, and in the end all.
         #[test]
         fn a_broker_would_agree(steps in prop::collection::vec((0u8..4, any::<prop::sample::Index>()), 1..300)) {
-            let mut ledger = Ledger::default();
+            let mut acks = AckTracker::default();
             let (mut outstanding, mut running) = (BTreeSet::new(), Vec::new());
             let mut next = 1;
-            let hear = |ledger: &mut Ledger, outstanding: &mut BTreeSet<u64>, running: &[u64]| {
-                ledger.tell(|ack| {
+            let apply = |acks: &mut AckTracker, outstanding: &mut BTreeSet<u64>, running: &[u64]| {
+                acks.drain(|ack| {
                     assert!(outstanding.contains(&ack.tag), "{} is not outstanding", ack.tag);
                     let settled: Vec<u64> = match ack.multiple {
                         true => outstanding.range(..=ack.tag).copied().collect(),
@@ -197,25 +197,25 @@ mod tests {
             for (step, index) in steps {
                 match step {
                     0 | 1 => {
-                        assert!(ledger.open(next));
+                        assert!(acks.track(next));
                         outstanding.insert(next);
                         running.push(next);
                         next += 1;
                     }
                     2 if !running.is_empty() => {
                         let tag = running.swap_remove(index.index(running.len()));
-                        ledger.done(tag);
+                        acks.mark_done(tag);
                     }
-                    _ => hear(&mut ledger, &mut outstanding, &running),
+                    _ => apply(&mut acks, &mut outstanding, &running),
                 }
-                prop_assert_eq!(ledger.unfinished(), running.len());
+                prop_assert_eq!(acks.unfinished(), running.len());
             }
             for tag in running.drain(..) {
-                ledger.done(tag);
+                acks.mark_done(tag);
             }
-            hear(&mut ledger, &mut outstanding, &[]);
+            apply(&mut acks, &mut outstanding, &[]);
             prop_assert!(outstanding.is_empty());
-            prop_assert_eq!(ledger.untold(), 0);
+            prop_assert_eq!(acks.pending(), 0);
         }
     }
 }

@@ -10,50 +10,54 @@ use tokio::sync::watch;
 
 /// A handle of a connection that comes back.
 #[derive(Clone)]
-pub(crate) struct Link {
-    state: watch::Receiver<State>,
+pub(crate) struct ManagedConnection {
+    state: watch::Receiver<ConnectionState>,
     /// When the last of these goes, or says so, the task ends.
-    life: Arc<watch::Sender<()>>,
+    stop: Arc<watch::Sender<()>>,
 }
 
 #[derive(Clone)]
-pub(crate) enum State {
+pub(crate) enum ConnectionState {
     /// Not connected: why the last attempt failed or the last connection ended, how many attempts have failed, and how many
     /// connections there were.
-    Down(Option<Arc<Error>>, u32, u64),
+    Disconnected(Option<Arc<Error>>, u32, u64),
     /// Connected, and for the how-manieth time.
-    Up(Connection, u64),
+    Connected(Connection, u64),
 }
 
 /// From a tenth of a second to five: a broker that is back is found within seconds, and one that is not is not
 /// stormed. With jitter: a broker that comes back has many consumers.
-pub(crate) const TRY_AGAIN: Retry =
+pub(crate) const BACKOFF: Retry =
     Retry::exponential(u32::MAX, Duration::from_millis(100)).max_delay(Duration::from_secs(5));
 /// What lasted so long was a connection; what did not is one more failure.
-const STEADY: Duration = Duration::from_secs(5);
+const STABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// Whether transient failures before the first connection are logged as warnings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtStart {
+pub(crate) enum StartupErrors {
     /// A service that waits for its broker says so.
     Warn,
-    /// The caller of [`Link::first`] gets the last failure as an error.
+    /// The caller of [`ManagedConnection::first`] gets the last failure as an error.
     Return,
 }
 
-impl Link {
-    pub(crate) fn start(endpoints: Arc<[Endpoint]>, called: String, at_start: AtStart) -> Self {
-        let (state, watching) = watch::channel(State::Down(None, 0, 0));
-        let (life, over) = watch::channel(());
-        tokio::spawn(keep(endpoints, called, at_start, state, over));
-        Self { state: watching, life: Arc::new(life) }
+impl ManagedConnection {
+    pub(crate) fn start(
+        endpoints: Arc<[Endpoint]>,
+        connection_name: String,
+        startup_errors: StartupErrors,
+    ) -> Self {
+        let (state, watching) = watch::channel(ConnectionState::Disconnected(None, 0, 0));
+        let (stop, stopped) = watch::channel(());
+        tokio::spawn(reconnect_loop(endpoints, connection_name, startup_errors, state, stopped));
+        Self { state: watching, stop: Arc::new(stop) }
     }
 
     /// The connection, as soon as there is one.
-    pub(crate) async fn up(&self) -> Result<(Connection, u64), Error> {
+    pub(crate) async fn connected(&self) -> Result<(Connection, u64), Error> {
         let mut state = self.state.clone();
         loop {
-            if let State::Up(connection, count) = &*state.borrow_and_update()
+            if let ConnectionState::Connected(connection, count) = &*state.borrow_and_update()
                 && !connection.has_ended()
             {
                 return Ok((connection.clone(), *count));
@@ -64,104 +68,105 @@ impl Link {
 
     /// The first connection. What cannot pass is told when all `nodes` were asked: nobody waits for a wrong password to
     /// become right.
-    pub(crate) async fn first(&self, nodes: usize, within: Duration) -> Result<(), Error> {
+    pub(crate) async fn wait_for_first(&self, nodes: usize, within: Duration) -> Result<(), Error> {
         let mut state = self.state.clone();
         let mut last = None;
         let connected = async {
             loop {
                 match &*state.borrow_and_update() {
-                    State::Up(..) => return Ok(()),
-                    State::Down(Some(error), failed, _)
+                    ConnectionState::Connected(..) => return Ok(()),
+                    ConnectionState::Disconnected(Some(error), failed, _)
                         if !error.is_transient() && *failed as usize >= nodes =>
                     {
-                        return Err(error.again());
+                        return Err(error.duplicate());
                     }
-                    State::Down(why, ..) => last = why.clone(),
+                    ConnectionState::Disconnected(why, ..) => last = why.clone(),
                 }
                 state.changed().await.map_err(|_| Error::Closed)?;
             }
         };
         match tokio::time::timeout(within, connected).await {
             Ok(connected) => connected,
-            Err(_) => Err(last.map_or(Error::Closed, |error| error.again())),
+            Err(_) => Err(last.map_or(Error::Closed, |error| error.duplicate())),
         }
     }
 
     /// How it stands now.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> ConnectionState {
         self.state.borrow().clone()
     }
 
     /// No more connections.
-    pub(crate) fn end(&self) {
-        self.life.send_replace(());
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(());
     }
 
     /// A way to see how it stands that does not keep it alive.
-    pub(crate) fn watch(&self) -> watch::Receiver<State> {
+    pub(crate) fn watch(&self) -> watch::Receiver<ConnectionState> {
         self.state.clone()
     }
 }
 
 /// So long from now. Whoever asks for for ever gets a year.
-pub(crate) fn later(wait: Duration) -> tokio::time::Instant {
-    const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-    tokio::time::Instant::now() + wait.min(LONGEST)
+pub(crate) fn deadline_after(wait: Duration) -> tokio::time::Instant {
+    const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
+    tokio::time::Instant::now() + wait.min(MAX_WAIT)
 }
 
-async fn keep(
+async fn reconnect_loop(
     endpoints: Arc<[Endpoint]>,
-    called: String,
-    at_start: AtStart,
-    state: watch::Sender<State>,
-    mut over: watch::Receiver<()>,
+    connection_name: String,
+    startup_errors: StartupErrors,
+    state: watch::Sender<ConnectionState>,
+    mut stopped: watch::Receiver<()>,
 ) {
     let (mut failed, mut connected, mut is_warned) = (0_u32, 0, false);
     // Consumers of one cluster do not all begin with its first node.
-    let mut turn = std::process::id() as usize;
+    let mut node = std::process::id() as usize;
     loop {
-        let endpoint = &endpoints[turn % endpoints.len()];
-        turn += 1;
+        let endpoint = &endpoints[node % endpoints.len()];
+        node += 1;
         let opened = tokio::select! {
-            opened = Connection::open(endpoint, &called) => opened,
-            _ = over.changed() => return,
+            opened = Connection::open(endpoint, &connection_name) => opened,
+            _ = stopped.changed() => return,
         };
         let error = match opened {
             Err(error) => Arc::new(error),
             Ok(connection) => {
                 connected += 1;
-                tracing::info!(broker = %endpoint, connection = called, "connected");
+                tracing::info!(broker = %endpoint, connection = connection_name, "connected");
                 let since = tokio::time::Instant::now();
-                state.send_replace(State::Up(connection.clone(), connected));
+                state.send_replace(ConnectionState::Connected(connection.clone(), connected));
                 let error = tokio::select! {
                     error = connection.ended() => error,
-                    _ = over.changed() => return,
+                    _ = stopped.changed() => return,
                 };
                 // We closed it ourselves.
                 if matches!(*error, Error::Closed) {
                     return;
                 }
-                if since.elapsed() >= STEADY {
+                if since.elapsed() >= STABLE_AFTER {
                     (failed, is_warned) = (0, false);
                 }
                 error
             }
         };
-        let wait = TRY_AGAIN.delay(failed + 1);
+        let wait = BACKOFF.delay(failed + 1);
         failed = failed.saturating_add(1);
         // Before the first connection, an error that is not transient is returned at once by `first`.
-        let is_returned = connected == 0 && (at_start == AtStart::Return || !error.is_transient());
+        let is_returned =
+            connected == 0 && (startup_errors == StartupErrors::Return || !error.is_transient());
         // Once, and then every 20th time.
         if (!is_warned && !is_returned) || failed.is_multiple_of(20) {
             is_warned = true;
-            tracing::warn!(broker = %endpoint, connection = called, %error, failed, "not connected; it is tried again");
+            tracing::warn!(broker = %endpoint, connection = connection_name, %error, failed, "not connected; it is tried again");
         } else {
-            tracing::debug!(broker = %endpoint, connection = called, %error, try_again_in = ?wait, "not connected");
+            tracing::debug!(broker = %endpoint, connection = connection_name, %error, try_again_in = ?wait, "not connected");
         }
-        state.send_replace(State::Down(Some(error), failed, connected));
+        state.send_replace(ConnectionState::Disconnected(Some(error), failed, connected));
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            _ = over.changed() => return,
+            _ = stopped.changed() => return,
         }
     }
 }

@@ -8,37 +8,37 @@ use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
 
 /// How often it is looked for one.
-const OBSERVE_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The part of the `consumer_timeout` after which a message is reported.
-const REPORTED_AFTER: f64 = 2.0 / 3.0;
+const WARN_FRACTION: f64 = 2.0 / 3.0;
 /// Notes in the time after which a message is reported, about.
-const NOTES: u32 = 8;
+const OBSERVATIONS_PER_LIMIT: u32 = 8;
 
-pub(super) struct Overdue {
+pub(super) struct AckTimeout {
     /// A message is reported after this time; none where the broker waits without limit.
     limit: Option<Duration>,
     /// The last delivery at these times, of the channel there is.
-    notes: VecDeque<(Instant, u64)>,
+    observations: VecDeque<(Instant, u64)>,
     observed: Option<Instant>,
     is_reported: bool,
 }
 
-impl Overdue {
-    pub(super) fn new(broker_timeout: Option<Duration>) -> Self {
-        let limit = broker_timeout.map(|timeout| timeout.mul_f64(REPORTED_AFTER));
-        Self { limit, notes: VecDeque::new(), observed: None, is_reported: false }
+impl AckTimeout {
+    pub(super) fn new(consumer_timeout: Option<Duration>) -> Self {
+        let limit = consumer_timeout.map(|timeout| timeout.mul_f64(WARN_FRACTION));
+        Self { limit, observations: VecDeque::new(), observed: None, is_reported: false }
     }
 
     /// Deliveries are numbered anew: there is another channel.
     pub(super) fn restart(&mut self) {
-        self.notes.clear();
+        self.observations.clear();
     }
 
     /// Whether it is time to look.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.limit.is_some()
             && !self.is_reported
-            && self.observed.is_none_or(|before| now.duration_since(before) >= OBSERVE_INTERVAL);
+            && self.observed.is_none_or(|before| now.duration_since(before) >= CHECK_INTERVAL);
         if is_due {
             self.observed = Some(now);
         }
@@ -48,39 +48,46 @@ impl Overdue {
     /// Whether the oldest delivery that is not done is to be reported, which happens once. `last` is the latest delivery.
     fn observe(&mut self, now: Instant, last: u64, oldest: Option<u64>) -> bool {
         let Some(limit) = self.limit.filter(|_| !self.is_reported) else { return false };
-        if self.notes.back().is_none_or(|(then, _)| now.duration_since(*then) >= limit / NOTES) {
-            self.notes.push_back((now, last));
+        if self
+            .observations
+            .back()
+            .is_none_or(|(then, _)| now.duration_since(*then) >= limit / OBSERVATIONS_PER_LIMIT)
+        {
+            self.observations.push_back((now, last));
         }
         // The latest note that is old enough counts.
         let is_old = |(then, _): &(Instant, u64)| now.duration_since(*then) >= limit;
-        while self.notes.get(1).is_some_and(is_old) {
-            self.notes.pop_front();
+        while self.observations.get(1).is_some_and(is_old) {
+            self.observations.pop_front();
         }
-        let noted = self.notes.front().filter(|note| is_old(note)).map(|(_, tag)| *tag);
-        self.is_reported = noted.zip(oldest).is_some_and(|(noted, oldest)| oldest <= noted);
+        let observed_tag =
+            self.observations.front().filter(|observation| is_old(observation)).map(|(_, tag)| *tag);
+        self.is_reported =
+            observed_tag.zip(oldest).is_some_and(|(observed_tag, oldest)| oldest <= observed_tag);
         self.is_reported
     }
 }
 
 impl Dispatcher {
     /// Reports a message whose handler has run for two thirds of the broker's consumer timeout. In a pause no handler runs.
-    pub(super) fn report_overdue(&mut self) {
+    pub(super) fn warn_before_ack_timeout(&mut self) {
         let now = Instant::now();
-        if !self.overdue.is_due(now) || self.pause.is_paused() {
+        if !self.ack_timeout.is_due(now) || self.pause.is_paused() {
             return;
         }
         let Some(session) = &self.session else { return };
-        let oldest = session.ledger.oldest();
-        if !self.overdue.observe(now, session.ledger.last(), oldest) {
+        let oldest = session.acks.oldest_unfinished();
+        if !self.ack_timeout.observe(now, session.acks.last_tag(), oldest) {
             return;
         }
         let is_it = |tag: u64| Some(tag) == oldest;
-        let running = self.flights.values().find(|flight| is_it(flight.tag) && !flight.leave.is_revoked());
+        let running =
+            self.in_pool.values().find(|message| is_it(message.tag) && !message.cancel.is_cancelled());
         tracing::warn!(
-            consumer = self.set.name,
-            queue = &*self.set.queue,
-            id = running.and_then(|flight| flight.delivery.message_id()),
-            consumer_timeout = ?self.set.broker_timeout.unwrap_or_default(),
+            consumer = self.config.name,
+            queue = &*self.config.queue,
+            id = running.and_then(|message| message.delivery.message_id()),
+            consumer_timeout = ?self.config.consumer_timeout.unwrap_or_default(),
             "a message is not acknowledged after two thirds of the broker's consumer_timeout. At its end the broker takes the \
              messages of this consumer back and delivers them again; what runs continues, and its outcome is used then. Raise \
              consumer_timeout at the broker, and give the consumer the new value, or lower the handler's timeout"
@@ -97,7 +104,7 @@ mod tests {
         let start = Instant::now();
         let minutes = |count: u64| start + Duration::from_secs(count * 60);
         // At each minute: the latest delivery, and the oldest that is not done.
-        for (steps, expected) in [
+        for (observations, expected) in [
             (vec![(0, 1, Some(1)), (19, 1, Some(1))], 0),
             (vec![(0, 1, Some(1)), (20, 1, Some(1)), (21, 1, Some(1)), (50, 1, Some(1))], 1),
             // It came later than the note.
@@ -106,12 +113,13 @@ mod tests {
             // Others are delivered and done meanwhile.
             (vec![(0, 1, Some(1)), (10, 500, Some(400)), (20, 900, Some(890)), (30, 1_000, None)], 0),
         ] {
-            let mut overdue = Overdue::new(Some(Duration::from_secs(30 * 60)));
-            let reported =
-                steps.iter().filter(|(at, last, oldest)| overdue.observe(minutes(*at), *last, *oldest));
-            assert_eq!(reported.count(), expected, "{steps:?}");
+            let mut ack_timeout = AckTimeout::new(Some(Duration::from_secs(30 * 60)));
+            let reported = observations
+                .iter()
+                .filter(|(at, last, oldest)| ack_timeout.observe(minutes(*at), *last, *oldest));
+            assert_eq!(reported.count(), expected, "{observations:?}");
         }
-        let mut unlimited = Overdue::new(None);
+        let mut unlimited = AckTimeout::new(None);
         assert!(!unlimited.observe(minutes(0), 1, Some(1)) && !unlimited.observe(minutes(900), 1, Some(1)));
     }
 }

@@ -1,0 +1,219 @@
+//! What happens to a message after its handler: it is moved elsewhere, or waits for another attempt in its place.
+//!
+//! Each step is a task that knows its number only. The flight stays here, where a new delivery can take it over.
+
+use super::{
+    Dispatcher, InFlight,
+    redelivery::{RunOutcome, RunPlace},
+};
+use crate::{
+    reconnect::deadline_after,
+    republish::{Reason, RetryRequest},
+};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+use tokio::{sync::oneshot, task::JoinSet};
+
+/// What is done with a message.
+#[derive(Clone)]
+pub(super) enum FollowUp {
+    RetryLater {
+        why: String,
+        delay: Duration,
+    },
+    /// The same, without using up an attempt.
+    Postpone {
+        why: String,
+        delay: Duration,
+    },
+    DeadLetter {
+        reason: Reason,
+        why: String,
+    },
+    /// Waits in its place: it keeps its lane, and no worker.
+    WaitInPlace,
+}
+
+/// A step that is over, by its number, and whether a message that was moved has arrived.
+#[derive(Clone, Copy)]
+pub(super) struct FollowUpEnd {
+    number: u64,
+    confirmed: bool,
+}
+
+#[derive(Default)]
+pub(super) struct FollowUps {
+    last: u64,
+    messages: HashMap<u64, (InFlight, FollowUp)>,
+    moves: JoinSet<FollowUpEnd>,
+    waits: JoinSet<FollowUpEnd>,
+    /// Failed attempts that are being recorded.
+    records: JoinSet<()>,
+}
+
+impl FollowUps {
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Whether nothing is being moved.
+    pub(super) fn has_no_moves(&self) -> bool {
+        self.moves.is_empty()
+    }
+
+    pub(super) async fn next(&mut self) -> FollowUpEnd {
+        tokio::select! {
+            end = next_of(&mut self.moves) => end,
+            end = next_of(&mut self.waits) => end,
+        }
+    }
+
+    /// The flights of all steps, by their numbers.
+    pub(super) fn messages(&mut self) -> impl Iterator<Item = (u64, &mut InFlight)> {
+        self.messages.iter_mut().map(|(number, (message, _))| (*number, message))
+    }
+
+    pub(super) fn message(&mut self, number: u64) -> Option<&mut InFlight> {
+        self.messages.get_mut(&number).map(|(message, _)| message)
+    }
+
+    /// Ends all waits. Their flights are given back.
+    pub(super) fn stop_waiting(&mut self) -> Vec<InFlight> {
+        self.waits.abort_all();
+        let waiting = |(_, follow_up): &(InFlight, FollowUp)| matches!(follow_up, FollowUp::WaitInPlace);
+        let numbers: Vec<u64> =
+            self.messages.iter().filter(|(_, entry)| waiting(entry)).map(|(number, _)| *number).collect();
+        numbers.iter().filter_map(|number| self.messages.remove(number)).map(|(message, _)| message).collect()
+    }
+
+    /// Waits until every failed attempt is recorded.
+    pub(super) async fn recorded(&mut self) {
+        while self.records.join_next().await.is_some() {}
+    }
+
+    pub(super) fn abort_moves(&mut self) {
+        self.moves.abort_all();
+    }
+}
+
+impl Dispatcher {
+    /// Begins a step.
+    pub(super) fn start_follow_up(&mut self, message: InFlight, follow_up: FollowUp) {
+        self.follow_ups.last += 1;
+        let number = self.follow_ups.last;
+        self.follow_ups.messages.insert(number, (message.clone(), follow_up.clone()));
+        let (republisher, counters) = (self.republisher.clone(), Arc::clone(&self.counters));
+        let sink_failed_since = message.sink_failed_since();
+        let failed_too_long = message.sink_failures.failed_too_long();
+        let failed_alone = message.sink_failures.failed_alone();
+        let InFlight { delivery, cancel, .. } = message;
+        match follow_up {
+            FollowUp::RetryLater { why, delay } => {
+                let failed = delivery.failed().saturating_add(1);
+                // A message that is at fault for its time alone stays at fault.
+                let sink_failed_since = sink_failed_since.filter(|_| failed_too_long);
+                let wait = RetryRequest { why, delay, failed, sink_failed_since, failed_alone };
+                self.follow_ups.moves.spawn(async move {
+                    let confirmed = republisher.retry_later(&delivery, wait, &cancel).await;
+                    FollowUpEnd { number, confirmed }
+                })
+            }
+            FollowUp::Postpone { why, delay } => {
+                let failed = delivery.failed();
+                let wait = RetryRequest { why, delay, failed, sink_failed_since, failed_alone };
+                self.follow_ups.moves.spawn(async move {
+                    let confirmed = republisher.retry_later(&delivery, wait, &cancel).await;
+                    FollowUpEnd { number, confirmed }
+                })
+            }
+            FollowUp::DeadLetter { reason, why } => self.follow_ups.moves.spawn(async move {
+                let confirmed = republisher.dead_letter(&delivery, reason, &why, &cancel).await;
+                if confirmed {
+                    counters.rejected.fetch_add(1, Relaxed);
+                }
+                FollowUpEnd { number, confirmed }
+            }),
+            // Only `try_again` waits.
+            FollowUp::WaitInPlace => return,
+        };
+    }
+
+    /// Has a message wait in its place for its next attempt. That it failed is recorded before.
+    pub(super) fn retry_in_place(&mut self, mut message: InFlight, why: String, delay: Duration) {
+        message.delivery = message.delivery.with_failures(message.delivery.failed().saturating_add(1));
+        let failed = message.delivery.failed();
+        let fingerprint = *message.fingerprint();
+        message.run = message.run.or_else(|| self.starts.assign_row(fingerprint));
+        let record = message.run.and_then(|run| Some((self.starts.attempt_failed(run, failed)?, run)));
+        let record = record.map(|(store, run)| move || store.record_failure(run, failed, why));
+        self.wait_in_place(message, delay, record);
+    }
+
+    /// Has a message wait in its place, after `record` has run where writing blocks nothing.
+    pub(super) fn wait_in_place<F>(&mut self, message: InFlight, delay: Duration, record: Option<F>)
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        self.follow_ups.last += 1;
+        let number = self.follow_ups.last;
+        self.follow_ups.messages.insert(number, (message, FollowUp::WaitInPlace));
+        while self.follow_ups.records.try_join_next().is_some() {}
+        let is_recorded = record.map(|record| {
+            let (recorded, is_recorded) = oneshot::channel();
+            self.follow_ups.records.spawn_blocking(move || {
+                record();
+                let _ = recorded.send(());
+            });
+            is_recorded
+        });
+        let due = deadline_after(delay);
+        self.follow_ups.waits.spawn(async move {
+            // Before the next start is counted.
+            if let Some(is_recorded) = is_recorded {
+                let _ = is_recorded.await;
+            }
+            tokio::time::sleep_until(due).await;
+            FollowUpEnd { number, confirmed: false }
+        });
+    }
+
+    /// A step is over.
+    pub(super) fn on_follow_up_end(&mut self, end: FollowUpEnd) {
+        let FollowUpEnd { number, confirmed } = end;
+        let Some((message, follow_up)) = self.follow_ups.messages.remove(&number) else { return };
+        let is_lost = message.cancel.is_cancelled();
+        let place = RunPlace::FollowUp(number);
+        match (follow_up, confirmed) {
+            (FollowUp::WaitInPlace, _) if is_lost || self.stopping.is_cancelled() => {
+                self.forget_run(&message, place);
+                self.starts.release_row(message.run);
+                self.release(&message);
+            }
+            (FollowUp::WaitInPlace, _) => self.keyed_queue.push_front(message),
+            (_, true) => {
+                self.keep_outcome(&message, place, || RunOutcome::Done);
+                self.finish(&message);
+            }
+            (_, false) if is_lost => {
+                self.forget_run(&message, place);
+                self.starts.release_row(message.run);
+                self.release(&message);
+            }
+            // A new delivery has taken the place of the one whose channel was lost.
+            (follow_up, false) => self.start_follow_up(message, follow_up),
+        }
+    }
+}
+
+async fn next_of<T: 'static>(tasks: &mut JoinSet<T>) -> T {
+    loop {
+        match tasks.join_next().await {
+            Some(Ok(done)) => return done,
+            Some(Err(_)) => {}
+            None => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Deliveries of messages that this consumer had before: of runs that it still has, and of starts that it counts.
+//!
+//! When a channel is lost, what runs continues. The broker delivers its message again, and that delivery takes the place of
+//! the lost one: the message is not run beside itself, and the outcome of its run is used.
+
+use super::{Dispatcher, InFlight};
+use crate::{
+    fingerprint::{Fingerprint, fingerprint},
+    orphans::Orphan,
+};
+use gristmill_pool::TaskError;
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// Where a delivery is whose channel was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunPlace {
+    /// In the pool, by its number there.
+    Worker(u64),
+    /// In a step after its handler, by its number.
+    FollowUp(u64),
+}
+
+/// What became of a run before its message was delivered again.
+pub(super) enum RunOutcome {
+    /// Done, or moved elsewhere: only to be acknowledged.
+    Done,
+    Failed(Box<InFlight>, Arc<TaskError>),
+}
+
+impl InFlight {
+    pub(super) fn fingerprint(&mut self) -> &Fingerprint {
+        self.fingerprint.get_or_insert_with(|| fingerprint(&self.delivery, self.offset))
+    }
+}
+
+impl Dispatcher {
+    /// Looks whether a delivery is of a message that was here before. Nothing is left of it to start when a run takes it.
+    pub(super) fn match_redelivery(&mut self, mut message: InFlight) -> Option<InFlight> {
+        // A stream does not say what it delivers again: all that a process may have had in hand when it ended.
+        let is_known = match message.offset {
+            Some(_) => !self.orphans.is_empty() || message.tag <= u64::from(self.config.sizing.prefetch),
+            None => message.delivery.is_redelivered(),
+        };
+        let may_matter = !self.orphans.is_empty() || self.starts.store().is_some();
+        if !is_known || !may_matter {
+            return Some(message);
+        }
+        let fingerprint = *message.fingerprint();
+        message = self.adopt(message)?;
+        // It is never started.
+        if message.delivery.unreadable().is_some() {
+            return Some(message);
+        }
+        message.run = self.starts.assign_row(fingerprint);
+        message.suspect = self.starts.is_suspect(message.run);
+        let failed = self.starts.failed(message.run);
+        if failed > message.delivery.failed() {
+            message.delivery = message.delivery.with_failures(failed);
+        }
+        Some(message)
+    }
+
+    /// The delivery belongs to a run that was here before. Given back where there is no such run.
+    pub(super) fn adopt(&mut self, mut message: InFlight) -> Option<InFlight> {
+        for ended in self.orphans.take_expired(Instant::now()) {
+            if let RunOutcome::Failed(run, _) = ended {
+                self.starts.release_row(run.run);
+            }
+        }
+        match self.orphans.adopt(message.fingerprint()) {
+            Some(Orphan::Running(place)) => return self.attach_to_run(place, message),
+            Some(Orphan::Ended(RunOutcome::Done, _)) => self.finish(&InFlight { key: None, ..message }),
+            Some(Orphan::Ended(RunOutcome::Failed(run, error), _)) => {
+                self.fail_redelivered(*run, message, &error)
+            }
+            None => return Some(message),
+        }
+        None
+    }
+
+    /// How long a message that failed in its place, before a restart, waits for its next attempt. Its lane is taken then; one
+    /// whose lane is taken already runs in its turn.
+    pub(super) fn remaining_retry_delay(&mut self, message: &InFlight) -> Option<Duration> {
+        let failed_ago = self.starts.failed_ago(message.run)?;
+        let delay = self.config.retry.delay(message.delivery.failed()).checked_sub(failed_ago)?;
+        let is_waiting = !delay.is_zero() && !message.delivery.expires_within(delay);
+        (is_waiting && message.key.as_ref().is_none_or(|key| self.keyed_queue.reserve_key(key)))
+            .then_some(delay)
+    }
+
+    /// The delivery takes the place of the lost one of a run. Given back where there is no such run.
+    fn attach_to_run(&mut self, place: RunPlace, message: InFlight) -> Option<InFlight> {
+        let run = match place {
+            RunPlace::Worker(number) => self.in_pool.get_mut(&number),
+            RunPlace::FollowUp(number) => self.follow_ups.message(number),
+        };
+        let Some(run) = run else { return Some(message) };
+        tracing::debug!(
+            consumer = self.config.name,
+            id = run.delivery.message_id(),
+            "a message was delivered again while it runs here; its run continues"
+        );
+        (run.tag, run.cancel) = (message.tag, message.cancel);
+        run.delivery = match run.delivery.failed() {
+            failed if failed > message.delivery.failed() => message.delivery.with_failures(failed),
+            _ => message.delivery,
+        };
+        None
+    }
+
+    /// The run failed while there was no channel; now there is a delivery to settle.
+    fn fail_redelivered(&mut self, run: InFlight, message: InFlight, error: &TaskError) {
+        let mut message = InFlight { tag: message.tag, cancel: message.cancel, suspect: false, ..run };
+        if message.key.as_ref().is_some_and(|key| !self.keyed_queue.reserve_key(key)) {
+            // Another of its key runs already. Where it goes from here needs no lane but for another attempt in place,
+            // which then comes when the lane is free.
+            let failed = message.delivery.failed().saturating_add(1);
+            if self.config.in_place && failed < self.config.retry.max_attempts() {
+                message.delivery = message.delivery.with_failures(failed);
+                return self.keyed_queue.push(message.key.clone(), message);
+            }
+            message.key = None;
+        }
+        self.failed(message, error);
+    }
+
+    /// Keeps the outcome of a run whose channel was lost for the next delivery of its message. False: its channel is not
+    /// lost.
+    pub(super) fn keep_outcome(
+        &mut self,
+        message: &InFlight,
+        place: RunPlace,
+        outcome: impl FnOnce() -> RunOutcome,
+    ) -> bool {
+        let is_lost = message.cancel.is_cancelled();
+        if is_lost && let Some(fingerprint) = &message.fingerprint {
+            self.orphans.run_ended(fingerprint, &place, Some(outcome()), Instant::now());
+        }
+        is_lost
+    }
+
+    /// A run whose channel was lost came to nothing: the next delivery of its message starts it anew.
+    pub(super) fn forget_run(&mut self, message: &InFlight, place: RunPlace) {
+        if let Some(fingerprint) = &message.fingerprint {
+            self.orphans.run_ended(fingerprint, &place, None, Instant::now());
+        }
+    }
+
+    /// The channel of all runs is lost.
+    pub(super) fn orphan_all(&mut self) {
+        let workers = self.in_pool.iter_mut().map(|(number, message)| (RunPlace::Worker(*number), message));
+        let follow_ups =
+            self.follow_ups.messages().map(|(number, message)| (RunPlace::FollowUp(number), message));
+        let running: Vec<_> =
+            workers.chain(follow_ups).map(|(place, message)| (*message.fingerprint(), place)).collect();
+        self.orphans.detach(running.into_iter());
+    }
+}
