@@ -1,7 +1,7 @@
-//! What the fuzz targets in `fuzz/` check, for them alone. Not part of what this crate promises.
+//! Checks for the fuzz targets in `fuzz/`. Not part of the public API.
 //!
-//! Each function takes any bytes and panics when something does not hold that must hold for all of them. What is written
-//! is compared as bytes: a number that is not a number is not equal to itself.
+//! Each function takes any bytes and panics if an invariant does not hold. Output is compared as bytes, because NaN is
+//! not equal to itself.
 
 use crate::{
     json_form,
@@ -16,9 +16,9 @@ use crate::{
 };
 use bytes::BytesMut;
 
-/// A connection reads the same, whatever pieces its bytes come in; and a handshake ends.
+/// Checks that a connection reads the same in any pieces, and that a handshake ends.
 pub fn frames(sizes: &[u8], bytes: &[u8]) {
-    let endpoint: Endpoint = "amqp://localhost".parse().expect("a plain address");
+    let endpoint: Endpoint = "amqp://localhost".parse().expect("a valid URI");
     let whole = replay::read(&endpoint, std::iter::once(bytes));
     let mut rest = bytes;
     let mut sizes = sizes.iter().cycle().map(|size| usize::from(*size) + 1);
@@ -28,12 +28,17 @@ pub fn frames(sizes: &[u8], bytes: &[u8]) {
         (!piece.is_empty()).then_some(piece)
     });
     assert_eq!(whole, replay::read(&endpoint, pieces), "pieces are read differently");
-    // A broker that has our answers gets no more of them than it sent frames: each has at least eight bytes.
-    assert!(whole.sent.len() <= bytes.len() * 16, "{} bytes make {} answered", bytes.len(), whole.sent.len());
+    // Bounds the bytes sent for the bytes received: each frame has at least eight bytes.
+    assert!(
+        whole.sent.len() <= bytes.len() * 16,
+        "{} bytes received cause {} bytes sent",
+        bytes.len(),
+        whole.sent.len()
+    );
     replay::handshake(&endpoint, bytes);
 }
 
-/// A method is read or refused. What both sides can say is written as it was read.
+/// Checks that a method is read or refused, and that methods of both directions are written as read.
 pub fn method(payload: &[u8]) {
     let Ok(method) = Incoming::read(payload) else { return };
     let again = match &method {
@@ -46,20 +51,20 @@ pub fn method(payload: &[u8]) {
     };
     let mut out = BytesMut::new();
     again.write(&mut out);
-    let found = Incoming::read(&out).expect("what we write can be read");
-    // Text that is no UTF-8 is read as Latin-1, and can be too long when it is written as UTF-8.
+    let found = Incoming::read(&out).expect("written bytes can be read");
+    // Text that is not UTF-8 is read as Latin-1, and may be too long as UTF-8.
     if !matches!(&method, Incoming::Close(closing) if !closing.text.is_ascii()) {
         assert_eq!(found, method);
     }
 }
 
-/// The header of a message goes out as it came, to its type and its order, also through its JSON.
+/// Checks that the properties of a message are written as read, with types and order, also through JSON.
 pub fn properties(payload: &[u8]) {
     let mut properties = Properties::default();
     let Ok((_, None)) = frame::header(payload, &mut properties) else { return };
     let written = bytes_of(&properties);
     let mut again = Properties::default();
-    again.read(&mut Cursor::new(&written)).expect("what we write can be read");
+    again.read(&mut Cursor::new(&written)).expect("written bytes can be read");
     assert_eq!(bytes_of(&again), written, "{properties:?} is written as {again:?}");
     assert!(written.len() <= payload.len(), "{} bytes become {}", payload.len(), written.len());
     assert_eq!(again.too_long(), None, "{properties:?}");
@@ -70,13 +75,13 @@ pub fn properties(payload: &[u8]) {
     assert_eq!(bytes_of(&restored), written, "{json}");
 }
 
-/// A table goes out as it came; through JSON too, but for the bits of what is not a number.
+/// Checks that a table is written as read; through JSON too, except for the bits of NaN.
 pub fn table(bytes: &[u8]) {
     let Ok(table) = Cursor::new(bytes).table() else { return };
     let mut written = BytesMut::new();
     put_table(&mut written, &table);
     assert!(written.len() <= bytes.len(), "{} bytes become {}", bytes.len(), written.len());
-    let again = Cursor::new(&written).table().expect("what we write can be read");
+    let again = Cursor::new(&written).table().expect("written bytes can be read");
     let mut twice = BytesMut::new();
     put_table(&mut twice, &again);
     assert_eq!(written, twice, "{table:?} is read as {again:?}");
@@ -93,9 +98,10 @@ pub fn table(bytes: &[u8]) {
     assert_eq!(restored_bytes, written, "{json}");
 }
 
-/// An address is read or refused. As it is shown it leads to the same place, and the password is in neither.
+/// Checks that a URI is parsed or refused, that its displayed form names the same endpoint, and that the password is in
+/// neither.
 pub fn uri(text: &str) {
-    /// Nothing that we say of addresses has this in it.
+    /// Occurs in no message about URIs.
     const SECRET: &str = "x7Qz9Kw2";
     match text.parse::<Endpoint>() {
         Ok(endpoint) => {
@@ -108,7 +114,7 @@ pub fn uri(text: &str) {
         }
         Err(why) => assert!(!why.to_string().contains(SECRET), "{why}"),
     }
-    // A password may stand anywhere, also where its letters should have been escaped.
+    // A password may be anywhere, also where it should have been escaped.
     for at in (0..=text.len()).filter(|at| text.is_char_boundary(*at)) {
         let (before, after) = text.split_at(at);
         if let Err(why) = format!("{before}{SECRET}{after}").parse::<Endpoint>() {

@@ -1,17 +1,17 @@
-//! Which deliveries of one channel are done, and how to tell the broker in the fewest words.
+//! Tracks which deliveries of one channel are done, and batches their acknowledgements.
 //!
-//! Pure data. The rule: a delivery is acknowledged only when it is done. Those at the front are acknowledged together;
-//! those done behind one that is not are acknowledged one by one, so that a slow message does not hold back the
-//! broker from sending more. A ledger belongs to one channel and dies with it.
+//! Pure data. A delivery is acknowledged only when it is done. Those at the front are acknowledged with one `multiple`
+//! ack; those done behind an unfinished one are acknowledged singly, so that a slow message does not use up the
+//! prefetch. A tracker belongs to one channel.
 
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
 pub(crate) struct AckTracker {
-    /// How many have been forgotten at the front; tags count from 1.
+    /// Number of acknowledged deliveries dropped at the front. Delivery tags count from 1.
     forgotten: u64,
     states: VecDeque<State>,
-    /// Done and not yet told.
+    /// Deliveries that are done and not acknowledged.
     pending: usize,
 }
 
@@ -22,16 +22,16 @@ enum State {
     Acked,
 }
 
-/// What to tell the broker.
+/// One `basic.ack` to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ack {
     pub(crate) tag: u64,
-    /// And all before it that were not told of yet.
+    /// Whether it also acknowledges all earlier deliveries.
     pub(crate) multiple: bool,
 }
 
 impl AckTracker {
-    /// A delivery has come. Tags come in order, without gaps; false: this one does not.
+    /// Adds a delivery. Tags are consecutive; returns false if this one is not the next.
     #[must_use]
     pub(crate) fn track(&mut self, tag: u64) -> bool {
         let expected = self.forgotten + 1 + self.states.len() as u64;
@@ -41,7 +41,7 @@ impl AckTracker {
         tag == expected
     }
 
-    /// It is done: to be acknowledged.
+    /// Marks a delivery as done, to be acknowledged.
     pub(crate) fn mark_done(&mut self, tag: u64) {
         let Some(at) = tag.checked_sub(self.forgotten + 1) else { return };
         if let Some(state @ State::Open) = self.states.get_mut(at as usize) {
@@ -50,48 +50,48 @@ impl AckTracker {
         }
     }
 
-    /// It was rejected: it is not to be acknowledged.
+    /// Marks a delivery as rejected: it is never acknowledged.
     pub(crate) fn mark_rejected(&mut self, tag: u64) {
         let Some(at) = tag.checked_sub(self.forgotten + 1) else { return };
         if let Some(state @ State::Open) = self.states.get_mut(at as usize) {
             *state = State::Acked;
         }
-        // Where everything is rejected there is never anything to tell.
+        // `drain` does not run where every delivery is rejected.
         while self.states.front() == Some(&State::Acked) {
             self.states.pop_front();
             self.forgotten += 1;
         }
     }
 
-    /// How many wait to be told.
+    /// Number of deliveries to be acknowledged.
     pub(crate) fn pending(&self) -> usize {
         self.pending
     }
 
-    /// The latest delivery.
+    /// Tag of the latest delivery.
     pub(crate) fn last_tag(&self) -> u64 {
         self.forgotten + self.states.len() as u64
     }
 
-    /// The oldest delivery that is not done.
+    /// Tag of the oldest delivery that is not done.
     pub(crate) fn oldest_unfinished(&self) -> Option<u64> {
         let at = self.states.iter().position(|state| *state == State::Open)?;
         Some(self.forgotten + 1 + at as u64)
     }
 
-    /// How many deliveries after this one the broker has not been told of.
+    /// Number of deliveries after `tag` that are neither acknowledged nor rejected.
     pub(crate) fn outstanding_after(&self, tag: u64) -> usize {
         let from = usize::try_from(tag.saturating_sub(self.forgotten)).unwrap_or(usize::MAX);
         self.states.iter().skip(from).filter(|state| **state != State::Acked).count()
     }
 
-    /// How many are not done.
+    /// Number of deliveries that are not done.
     #[cfg(test)]
     pub(crate) fn unfinished(&self) -> usize {
         self.states.iter().filter(|state| **state == State::Open).count()
     }
 
-    /// Everything there is to tell.
+    /// Passes every due acknowledgement to `send`, in order.
     pub(crate) fn drain(&mut self, mut send: impl FnMut(Ack)) {
         if self.pending == 0 {
             return;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told() {
+    fn acks_cover_done_deliveries_only() {
         check(3, &[], &[]);
         check(3, &[1], &[(1, false)]);
         check(3, &[1, 2, 3], &[(3, true)]);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_one_is_never_acknowledged_by_its_own_number() {
+    fn rejected_delivery_is_never_acknowledged_singly() {
         let mut acks = AckTracker::default();
         (1..=4).for_each(|tag| assert!(acks.track(tag)));
         acks.mark_done(1);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn rejected_ones_are_forgotten_though_nothing_is_to_be_told() {
+    fn rejected_deliveries_are_dropped_without_a_drain() {
         let mut acks = AckTracker::default();
         for tag in 1..=1000 {
             assert!(acks.track(tag));
@@ -175,9 +175,10 @@ mod tests {
     }
 
     proptest! {
-        /// Against a broker that is a set: never past an unfinished one, never twice, and in the end all.
+        /// Model: a broker as a set of outstanding tags. No ack covers an unfinished delivery, none is sent twice, and
+        /// in the end all are acknowledged.
         #[test]
-        fn a_broker_would_agree(steps in prop::collection::vec((0u8..4, any::<prop::sample::Index>()), 1..300)) {
+        fn acks_match_a_model_broker(steps in prop::collection::vec((0u8..4, any::<prop::sample::Index>()), 1..300)) {
             let mut acks = AckTracker::default();
             let (mut outstanding, mut running) = (BTreeSet::new(), Vec::new());
             let mut next = 1;

@@ -1,31 +1,31 @@
-//! How many messages the broker sends ahead: as many as handlers get through in a moment, and not more bytes than a bound.
+//! Chooses the prefetch: as many messages as the workers handle in 200 ms, within a bound on bytes.
 //!
-//! Pure data. A message that waits here is kept from other consumers, and its time at the broker runs: with handlers that
-//! take minutes, hardly more messages are ahead than there are workers.
+//! Pure data. A prefetched message is kept from other consumers, and the broker's timeout for it runs. With handlers
+//! that take minutes, the prefetch is hardly larger than the number of workers.
 
 use crate::sizing::Sizing;
 use std::time::Duration;
 
-/// Messages ahead are what the workers get through in this time.
+/// Messages that the workers handle in this time are prefetched.
 const PREFETCH_WINDOW: Duration = Duration::from_millis(200);
-/// The bodies of messages in hand take about this many bytes at most; one message may be larger.
+/// Approximate maximum of the bytes in prefetched bodies; one message may be larger.
 const MAX_BYTES: f64 = 64.0 * 1024.0 * 1024.0;
-/// At most this many messages come first, until their size is known.
+/// Maximum initial prefetch, until message sizes are known.
 const MAX_INITIAL: u32 = 16;
-/// The weight of a new message in the mean size.
+/// Weight of a new message in the mean size.
 const SIZE_WEIGHT: f64 = 1.0 / 16.0;
-/// A change of the prefetch by less than this factor is not worth it.
+/// Factors by which the prefetch must grow or shrink to be changed.
 const MIN_GROWTH_FACTOR: u32 = 2;
 const MIN_SHRINK_FACTOR: u32 = 3;
 
 #[derive(Debug)]
 pub(crate) struct AdaptivePrefetch {
     workers: u32,
-    /// The highest prefetch.
+    /// Upper bound of the prefetch.
     max_prefetch: u32,
     bytes: Option<f64>,
     handler: Option<Duration>,
-    /// Attempts that were measured before, and how long they took together, in nanoseconds.
+    /// Attempts measured before, and their total duration in nanoseconds.
     measured: (u64, u128),
 }
 
@@ -35,13 +35,14 @@ impl AdaptivePrefetch {
         Self { workers, max_prefetch, bytes: None, handler: None, measured: (0, 0) }
     }
 
-    /// A message of this size has come.
+    /// Updates the mean message size.
     pub(crate) fn received(&mut self, bytes: usize) {
         let bytes = bytes as f64;
         self.bytes = Some(self.bytes.map_or(bytes, |mean| mean + (bytes - mean) * SIZE_WEIGHT));
     }
 
-    /// How many attempts have been measured so far, and their mean duration. What the latest took counts.
+    /// Updates the handler duration from the number and mean duration of all attempts so far; only the latest attempts
+    /// count.
     pub(crate) fn measure(&mut self, count: u64, mean: Duration) {
         let total = mean.as_nanos() * u128::from(count);
         let (count_before, total_before) = self.measured;
@@ -53,7 +54,7 @@ impl AdaptivePrefetch {
         }
     }
 
-    /// The prefetch to begin with: what is known to be right, else what was given, else some more than the workers.
+    /// Prefetch of a new channel: by measurement, else as configured, else a few more than the workers.
     pub(crate) fn initial(&self, is_explicit: bool) -> u16 {
         let first = match (self.handler, is_explicit) {
             (Some(_), _) => self.target(),
@@ -65,14 +66,14 @@ impl AdaptivePrefetch {
         first.clamp(1, u32::from(u16::MAX)) as u16
     }
 
-    /// The prefetch that is worth a change from this one.
+    /// Returns a prefetch that is worth changing to, if any.
     pub(crate) fn adjusted(&self, current: u16) -> Option<u16> {
         self.bytes?;
         let (target, current) = (self.target(), u32::from(current));
         let is_enough_for_workers = current >= self.with_reserve(0);
         let grows = target >= current * MIN_GROWTH_FACTOR
             || (target > current && (target == self.max_prefetch || !is_enough_for_workers));
-        // As long as no handler has ended, only bytes make it smaller.
+        // Until a handler has ended, only message sizes make it smaller.
         let is_known = self.handler.is_some() || self.limit_by_bytes(current) < current;
         let shrinks = target * MIN_SHRINK_FACTOR <= current && is_known;
         (grows || shrinks).then_some(target.min(u32::from(u16::MAX)) as u16)
@@ -89,7 +90,7 @@ impl AdaptivePrefetch {
         self.limit_by_bytes(self.with_reserve(ahead).min(self.max_prefetch)).max(1)
     }
 
-    /// The workers, and those ahead; a quarter more than the workers at least, so that none waits for the broker.
+    /// Adds messages ahead to the workers: at least a quarter of the workers, so that none waits for the broker.
     fn with_reserve(&self, ahead: u32) -> u32 {
         self.workers.saturating_add(ahead.max(self.workers / 4).max(1))
     }
@@ -112,7 +113,7 @@ mod tests {
         AdaptivePrefetch::new(&Sizing { workers, prefetch, is_explicit: false, queue: workers * 2 })
     }
 
-    /// The wanted prefetch for a number of workers, a duration of handlers and a size of messages.
+    /// Target prefetch for a number of workers, a handler duration and a message size.
     fn target(workers: usize, prefetch: u16, millis: u64, bytes: usize) -> u32 {
         let mut adaptive = adaptive(workers, prefetch);
         adaptive.received(bytes);
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_handlers_have_many_ahead_and_slow_ones_hardly_any() {
+    fn prefetch_is_large_for_fast_handlers_and_small_for_slow_ones() {
         assert_eq!(target(8, 80, 0, 100), 80);
         assert_eq!(target(8, 80, 10, 100), 80);
         assert_eq!(target(8, 80, 100, 100), 24);
@@ -129,19 +130,19 @@ mod tests {
         assert_eq!(target(8, 80, 3_600_000, 100), 10);
         assert_eq!(target(1, 10, 3_600_000, 100), 2);
         assert_eq!(target(4, 1000, 1, 100), 804);
-        // What was given is the bound, below the workers too.
+        // The configured prefetch is the bound, also below the number of workers.
         assert_eq!((target(8, 3, 0, 100), target(8, 3, 60_000, 100)), (3, 3));
     }
 
     #[test]
-    fn bytes_in_hand_are_bounded_and_one_message_is_always_allowed() {
+    fn prefetched_bytes_are_bounded_and_one_message_is_always_allowed() {
         assert_eq!(target(50, 500, 0, MIB), 64);
         assert_eq!(target(50, 500, 0, 16 * MIB), 4);
         assert_eq!(target(50, 500, 0, 500 * MIB), 1);
     }
 
     #[test]
-    fn it_begins_small_and_changes_by_factors() {
+    fn prefetch_starts_small_and_changes_by_factors() {
         let mut adaptive = adaptive(8, 80);
         assert_eq!((adaptive.initial(false), adaptive.initial(true)), (10, 80));
         assert_eq!(self::adaptive(200, 500).initial(false), 16);
@@ -151,28 +152,28 @@ mod tests {
         adaptive.measure(100, Duration::from_micros(50));
         assert_eq!(adaptive.adjusted(10), Some(80));
         assert_eq!(adaptive.adjusted(80), None);
-        // The latest count, not all: 100 that took 50 us, then 10 of a second.
+        // Only the latest count: 100 that took 50 µs, then 10 that took a second.
         adaptive.measure(110, Duration::from_nanos((100 * 50_000 + 10 * 1_000_000_000) / 110));
         assert_eq!(adaptive.adjusted(80), Some(10));
         assert_eq!(adaptive.adjusted(25), None);
     }
 
     #[test]
-    fn as_long_as_no_handler_has_ended_only_bytes_make_it_smaller() {
+    fn only_message_size_shrinks_the_prefetch_before_a_handler_has_ended() {
         let mut small = adaptive(8, 80);
         small.received(10);
         assert_eq!(small.adjusted(80), None);
         let mut large = adaptive(8, 80);
         large.received(16 * MIB);
         assert_eq!(large.adjusted(80), Some(4));
-        // There are more workers than came first.
+        // There are more workers than the initial prefetch.
         let mut many = adaptive(20, 200);
         many.received(10);
         assert_eq!((many.initial(false), many.adjusted(16)), (16, Some(25)));
     }
 
     #[test]
-    fn the_next_channel_begins_with_what_is_known() {
+    fn next_channel_starts_with_the_measured_prefetch() {
         let mut slow = adaptive(1, 10);
         slow.received(10);
         slow.measure(3, Duration::from_secs(60));

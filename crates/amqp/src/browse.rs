@@ -1,7 +1,7 @@
-//! Messages taken from a queue one by one, without consuming: to be shown, moved or given back.
+//! Takes messages from a queue one by one with `basic.get`: to show, move or return them.
 //!
-//! Owns the requests that are on their way, and their bound. A message that is not acknowledged goes back to its queue
-//! when the channel closes.
+//! Owns the open requests and their bound. A message that is not acknowledged returns to its queue when the channel
+//! closes.
 
 use crate::{
     delivery::Delivery,
@@ -11,25 +11,25 @@ use crate::{
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// Bytes of bodies that may be on their way at a time.
+/// Maximum bytes of bodies in flight.
 const MAX_BYTES: usize = 16 << 20;
-/// Requests that may be on their way at a time.
+/// Maximum number of open requests.
 const MAX_REQUESTS: usize = 200;
-/// How long the broker has to take in the last acknowledgements. It forgets those of a quorum queue that still wait their
-/// turn when the channel closes.
+/// Time that the broker gets to process the last acknowledgements. It forgets those of a quorum queue that are still
+/// waiting when the channel closes.
 const ACK_SETTLE_TIME: Duration = Duration::from_millis(250);
-/// How long the broker may take to answer the end of the channel.
+/// Maximum wait for the broker to confirm the end of the channel.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Takes messages from one queue.
 pub(crate) struct Browser {
     channel: Channel,
     queue: Arc<str>,
-    /// Requests that are not answered yet.
+    /// Number of open requests.
     requested: usize,
-    /// The size of the largest body so far.
+    /// Size of the largest body so far, in bytes.
     largest: usize,
-    /// Messages that are neither acknowledged nor given back, by their numbers.
+    /// Delivery tags of messages that are neither acknowledged nor returned.
     held: BTreeSet<u64>,
 }
 
@@ -39,7 +39,7 @@ impl Browser {
         Ok(Self { channel, queue: queue.into(), requested: 0, largest: 0, held: BTreeSet::new() })
     }
 
-    /// How many messages may be in memory at a time, by the largest seen so far; few before the first.
+    /// Maximum number of messages in memory, by the largest so far; few before the first.
     pub(crate) fn window(&self) -> usize {
         match self.largest {
             0 => 8,
@@ -47,18 +47,18 @@ impl Browser {
         }
     }
 
-    /// Requests that are not answered yet.
+    /// Number of open requests.
     pub(crate) fn requested(&self) -> usize {
         self.requested
     }
 
-    /// Asks for one message.
+    /// Requests one message.
     pub(crate) fn request(&mut self) {
         self.requested += 1;
         self.channel.send(&Outgoing::Get { queue: &self.queue });
     }
 
-    /// The answer to the oldest request: a message with its number, or none if the queue is empty.
+    /// Waits for the reply to the oldest request: a message with its tag, or none if the queue is empty.
     pub(crate) async fn next(&mut self) -> Result<Option<(u64, Delivery)>, Error> {
         loop {
             match self.channel.next().await? {
@@ -87,7 +87,7 @@ impl Browser {
         self.channel.send(&Outgoing::Ack { tag, multiple: false });
     }
 
-    /// Gives all back that is not acknowledged. One by one: a quorum queue reverses the order of several.
+    /// Returns all unacknowledged messages to the queue. One by one: a quorum queue reverses the order of several.
     pub(crate) async fn close(self) {
         for tag in &self.held {
             self.channel.send(&Outgoing::Nack { tag: *tag, multiple: false, requeue: true });
@@ -97,7 +97,7 @@ impl Browser {
     }
 }
 
-/// The first messages of a queue, which stay in it.
+/// Returns the first messages of a queue without removing them.
 pub(crate) async fn peek(connection: &Connection, queue: &str, limit: usize) -> Result<Vec<Delivery>, Error> {
     let mut browser = Browser::open(connection, queue).await?;
     let mut found = Vec::new();

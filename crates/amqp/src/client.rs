@@ -1,4 +1,4 @@
-//! What users hold: declarations that become consumers at work, and how these are watched and stopped.
+//! The client: starts declared consumers, publishes, and reports and stops them.
 
 use crate::{
     browse,
@@ -30,14 +30,14 @@ use tokio::{
     task::{AbortHandle, JoinHandle},
 };
 
-/// Consumers at work, and a way to publish. Dropped without [`shutdown`](Self::shutdown) it ends at once: what was not
-/// acknowledged the broker delivers again.
+/// Running consumers and a publisher. Dropped without [`shutdown`](Self::shutdown) it stops at once, and the broker
+/// redelivers what was not acknowledged.
 pub struct Client {
     consuming: ManagedConnection,
     publishing: ManagedConnection,
     publisher: Publisher,
     consumers: Vec<ConsumerHandle>,
-    /// Tasks that look after things now and then.
+    /// Periodic tasks: redeclaring, pruning, querying the lag.
     background: Vec<AbortHandle>,
 }
 
@@ -47,7 +47,7 @@ struct ConsumerHandle {
     task: JoinHandle<()>,
 }
 
-/// Settings of a [`Client`].
+/// Settings and declarations of a [`Client`].
 #[derive(Clone)]
 #[must_use]
 pub struct ClientBuilder {
@@ -61,75 +61,75 @@ pub struct ClientBuilder {
     in_flight: usize,
 }
 
-/// How many messages one consumer may be moving at a time.
+/// Maximum number of messages that one consumer republishes at a time.
 const MAX_REPUBLISHING: usize = 1000;
 
-/// How often the broker is asked how many messages wait.
+/// Interval between queries for the number of ready messages.
 const LAG_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 impl ClientBuilder {
-    /// Another node of the same cluster, to go to when the others do not answer.
+    /// Adds another node of the same cluster, tried when the others do not answer.
     pub fn uri(mut self, uri: impl Into<String>) -> Self {
         self.uris.push(uri.into());
         self
     }
 
-    /// What the broker's own tools show this program as.
+    /// Sets the connection name that the broker's tools show.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// An exchange to be there.
+    /// Declares an exchange.
     pub fn exchange(mut self, exchange: Exchange) -> Self {
         self.topology.exchanges.push(exchange);
         self
     }
 
-    /// A queue to be there.
+    /// Declares a queue that consumers and bindings can name.
     pub fn queue(mut self, queue: Queue) -> Self {
         self.topology.queues.push(queue);
         self
     }
 
-    /// A binding to be there.
+    /// Declares a binding between declared items.
     pub fn bind(mut self, binding: Binding) -> Self {
         self.topology.bindings.push(binding);
         self
     }
 
-    /// A consumer of a queue that is declared here.
+    /// Adds a consumer of a declared queue.
     pub fn consumer(mut self, consumer: Consumer) -> Self {
         self.consumers.push(consumer);
         self
     }
 
-    /// Where ids of messages that are done are kept, dead letters, and starts of messages that came to no end. Without a store
-    /// a message that ends its process is delivered again without limit.
+    /// Sets the store for ids of handled messages, dead letters, stream positions and unfinished starts. Without a
+    /// store, a message that crashes its process is redelivered without limit.
     pub fn store(mut self, store: Store) -> Self {
         self.store = Some(store);
         self
     }
 
-    /// How long to wait for the first connection; 30 s, unless set. Later ones are waited for as long as it takes.
+    /// Sets how long to wait for the first connection; 30 s by default. Later ones are waited for without limit.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// How long a message may be on its way before its publisher is told that it is not confirmed; 30 s, unless set.
+    /// Sets how long [`Publisher`] waits for a confirmation; 30 s by default.
     pub fn confirm_timeout(mut self, limit: Duration) -> Self {
         self.confirm_timeout = limit;
         self
     }
 
-    /// How many messages may be on their way at a time; 1,000, unless set.
+    /// Sets how many published messages may be unconfirmed at a time; 1,000 by default.
     pub fn max_in_flight(mut self, count: usize) -> Self {
         self.in_flight = count;
         self
     }
 
-    /// Looks for what makes no sense, without connecting to anything.
+    /// Checks the declarations without connecting.
     pub fn check(&self) -> Result<(), Error> {
         self.resolve().map(|_| ())
     }
@@ -139,13 +139,13 @@ impl ClientBuilder {
         let mut topology = self.topology.clone();
         topology.check()?;
         if self.in_flight == 0 {
-            return Err(Error::Declaration("in_flight is 0; 1 is the least".to_owned()));
+            return Err(Error::Declaration("max_in_flight is 0; expected: at least 1".to_owned()));
         }
         let mut configs = Vec::with_capacity(self.consumers.len());
         for consumer in &self.consumers {
             let config = consumer.resolve(&mut topology, self.store.is_some()).map_err(Error::Declaration)?;
             if configs.iter().any(|other: &crate::consumer::ConsumerConfig| other.name == config.name) {
-                return Err(Error::Declaration(format!("two consumers are called {}", config.name)));
+                return Err(Error::Declaration(format!("two consumers have the name {}", config.name)));
             }
             configs.push(config);
         }
@@ -153,13 +153,13 @@ impl ClientBuilder {
         Ok((endpoints, topology, configs))
     }
 
-    /// Checks everything, connects, declares, and consumes. Returns when every consumer does.
+    /// Checks the declarations, connects, declares, and starts the consumers. Returns when every consumer consumes.
     pub async fn start(mut self) -> Result<Client, Error> {
         let (endpoints, _, configs) = self.resolve()?;
         let nodes = endpoints.len();
         let endpoints: Arc<[Endpoint]> = endpoints.into();
-        // Two connections: a broker that is short of memory stops reading from those that publish, and
-        // acknowledgements must get through all the same.
+        // Two connections: a broker that is short of memory stops reading from connections that publish, and
+        // acknowledgements must still reach it.
         let publishing = ManagedConnection::start(
             Arc::clone(&endpoints),
             format!("{} (publishing)", self.name),
@@ -193,7 +193,7 @@ impl ClientBuilder {
         for (ready, queue) in ready_signals.into_iter().zip(queues) {
             ready.await.unwrap_or(Err(Error::Closed)).map_err(|error| {
                 match permissions::is_refusal(&error) {
-                    // Everything is declared: it may not consume.
+                    // Everything is declared, so the right to read is missing.
                     true => permissions::error(
                         &connection,
                         vec![MissingPermission::new(Permission::Read, "queue", &queue)],
@@ -215,7 +215,7 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// Settings of a client of the broker that this URI names: `amqp://user:password@host:port/vhost`.
+    /// Creates settings for a broker URI: `amqp://user:password@host:port/vhost`.
     pub fn builder(uri: impl Into<String>) -> ClientBuilder {
         ClientBuilder {
             uris: vec![uri.into()],
@@ -286,17 +286,17 @@ impl Client {
         Ok(ready)
     }
 
-    /// A way to publish.
+    /// Returns a handle for publishing. Clones share one channel.
     pub fn publisher(&self) -> Publisher {
         self.publisher.clone()
     }
 
-    /// How it goes.
+    /// Takes a snapshot of the statistics.
     pub fn stats(&self) -> ClientStats {
         self.stats_handle().stats()
     }
 
-    /// Somebody who can say how it goes, also while it is being shut down.
+    /// Returns a handle that reads the statistics, also during [`shutdown`](Self::shutdown).
     pub fn stats_handle(&self) -> StatsHandle {
         StatsHandle {
             consuming: self.consuming.watch(),
@@ -305,14 +305,14 @@ impl Client {
         }
     }
 
-    /// How many messages wait in a queue, and how many consumers it has.
+    /// Returns the number of ready messages and of consumers of a queue.
     pub async fn queue_depth(&self, queue: &str) -> Result<(u32, u32), Error> {
         let mut channel = Channel::open(&self.publishing.connected().await?.0).await?;
         topology::depth(&mut channel, queue).await
     }
 
-    /// For each consumer the offset of the last message that its stream has now; none for a stream that is empty, and for
-    /// queues of other kinds.
+    /// Returns for each consumer the offset of the last message in its stream; none for an empty stream and for queues
+    /// of other kinds.
     pub async fn stream_ends(&self) -> Result<Vec<Option<u64>>, Error> {
         let (connection, _) = self.consuming.connected().await?;
         let mut ends = Vec::with_capacity(self.consumers.len());
@@ -325,22 +325,22 @@ impl Client {
         Ok(ends)
     }
 
-    /// The first messages of a queue, which stay in it. The broker counts this as a delivery of each.
+    /// Returns the first messages of a queue without removing them. The broker counts this as a delivery of each.
     pub async fn peek(&self, queue: &str, limit: usize) -> Result<Vec<Delivery>, Error> {
         browse::peek(&self.publishing.connected().await?.0, queue, limit).await
     }
 
-    /// Deletes the messages of a queue that are ready, and returns their number.
+    /// Deletes the ready messages of a queue and returns their number.
     pub async fn purge(&self, queue: &str) -> Result<u32, Error> {
         let mut channel = Channel::open(&self.publishing.connected().await?.0).await?;
         match channel.call(&Outgoing::QueuePurge { queue }).await? {
             Incoming::PurgeOk { messages } => Ok(messages),
-            _ => Err(Error::Message("the broker gave an answer to another question".to_owned())),
+            _ => Err(Error::Message("the broker sent an unexpected reply".to_owned())),
         }
     }
 
-    /// Moves messages from one queue to another until `cancelled` is done: each is confirmed in its new queue before it is
-    /// removed from the old one. Returns how far it has come, also where it failed.
+    /// Moves messages from one queue to another until `cancelled` completes: each is confirmed in its new queue before
+    /// it is removed from the old one. Returns the progress, also after a failure.
     pub async fn transfer(
         &self,
         transfer: &Transfer,
@@ -351,7 +351,7 @@ impl Client {
         (run.progress, result)
     }
 
-    /// Fails when a consumer has ended by itself, which only a defect brings about: its messages wait for ever.
+    /// Returns an error if the task of a consumer has panicked: its queue is no longer consumed.
     pub fn check_running(&self) -> Result<(), Error> {
         match self.consumers.iter().find(|consumer| consumer.task.is_finished()) {
             Some(consumer) => Err(Error::ConsumerPanicked { consumer: consumer.view.config.name.clone() }),
@@ -359,8 +359,8 @@ impl Client {
         }
     }
 
-    /// Stops consuming, finishes what runs within the deadline, acknowledges it, and gives the rest back to the queues.
-    /// How it went, in the end.
+    /// Stops consuming, finishes running handlers until the deadline, acknowledges them, and requeues the rest. Returns
+    /// the final statistics.
     pub async fn shutdown(mut self, deadline: Duration) -> ClientStats {
         for consumer in &mut self.consumers {
             if let Some(stop) = consumer.stop.take() {
@@ -390,7 +390,7 @@ impl Drop for Client {
     }
 }
 
-/// Declares everything on every connection but the first, on which it is declared before anything begins.
+/// Declares everything again on each connection after the first.
 async fn redeclare(broker: ManagedConnection, topology: Topology) {
     let mut declared = 1;
     while let Ok((connection, count)) = broker.connected().await {
@@ -402,7 +402,7 @@ async fn redeclare(broker: ManagedConnection, topology: Topology) {
     }
 }
 
-/// Forgets, now and then, ids that were seen too long ago to matter.
+/// Deletes ids older than the deduplication window, periodically.
 async fn prune_processed_ids(dedup: Arc<Deduplicator>) {
     const PRUNE_BATCH: usize = 5000;
     let wait = (dedup.window / 4).clamp(Duration::from_secs(1), Duration::from_secs(600));
@@ -417,7 +417,7 @@ async fn prune_processed_ids(dedup: Arc<Deduplicator>) {
             match tokio::task::spawn_blocking(pruned).await {
                 Ok(Ok(count)) if count == PRUNE_BATCH => {}
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, "ids of old messages cannot be forgotten; tried again later");
+                    tracing::warn!(%error, "cannot delete ids of old messages; retried later");
                     break;
                 }
                 _ => break,
@@ -426,12 +426,12 @@ async fn prune_processed_ids(dedup: Arc<Deduplicator>) {
     }
 }
 
-/// Asks the broker now and then how many messages wait.
+/// Queries the number of ready messages periodically.
 async fn watch_lag(broker: ManagedConnection, consumers: Vec<ConsumerView>) {
     let mut warned: Vec<String> = Vec::new();
     loop {
         for view in &consumers {
-            // A channel for each: the broker closes it over a queue that is not there.
+            // Own channel for each query, because the broker closes it if the queue is missing.
             let asked = async {
                 let mut channel = Channel::open(&broker.connected().await?.0).await?;
                 topology::depth(&mut channel, &view.config.queue).await
@@ -446,8 +446,8 @@ async fn watch_lag(broker: ManagedConnection, consumers: Vec<ConsumerView>) {
                             consumer = view.config.name,
                             queue = &*view.config.queue,
                             consumers,
-                            "several consumers take messages from a queue whose order is to be kept: each keeps the order \
-                             of its own messages only. A queue with the argument x-single-active-consumer has one at a time"
+                            "several consumers receive messages from a queue that this consumer reads in order: each keeps only \
+                             the order of its own messages. Declare the queue with x-single-active-consumer to have one at a time"
                         );
                     } else if is_alone {
                         warned.retain(|name| *name != view.config.name);

@@ -1,4 +1,4 @@
-//! What a user declares about a consumer, and the one place where that becomes what it works with.
+//! Declares consumers, and resolves a declaration into the configuration that a consumer runs with.
 
 use crate::{
     delivery::Delivery,
@@ -10,12 +10,12 @@ use gristmill_pool::{Retry, TaskResult};
 use serde::de::DeserializeOwned;
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
-/// A consumer: a queue, a handler for its messages, and how many of them at a time.
+/// Declaration of a consumer: a queue, a handler for its messages, and how they are handled.
 ///
-/// The handler's result decides. `Ok`: done, and acknowledged. An error that is
-/// [transient](gristmill_pool::Class::Transient): tried again later, while others are handled. An error of a
-/// [dependency](gristmill_pool::Dependency): consuming is paused until that works again. Any other error, a panic or the last
-/// attempt: to the dead letters, with the reason.
+/// The handler's result decides. `Ok`: the message is acknowledged. A
+/// [transient](gristmill_pool::ErrorClass::Transient) error: it is retried later, while others are handled. An error of
+/// a [dependency](gristmill_pool::Dependency): consuming pauses until the dependency works again. Any other error, a
+/// panic or the last attempt: it becomes a dead letter with the reason.
 ///
 /// ```
 /// use gristmill_amqp::Consumer;
@@ -56,26 +56,26 @@ pub struct Consumer {
     handler_records_starts: bool,
 }
 
-/// What keeps messages in order.
+/// Key by which messages are kept in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderBy {
-    /// The value of this header. Messages without it are in nobody's way.
+    /// Value of this header. Messages without it are not ordered.
     Header(String),
-    /// The routing key.
+    /// Routing key of the message.
     RoutingKey,
 }
 
-/// Where in a stream to begin.
+/// Where a consumer begins in a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Offset {
-    /// With its oldest message.
+    /// Oldest message of the stream.
     First,
-    /// With its newest part.
+    /// Last chunk of the stream.
     Last,
-    /// With what comes from now on.
+    /// Messages published from now on.
     #[default]
     Next,
-    /// With the message of this number.
+    /// Message with this offset.
     Number(u64),
 }
 
@@ -84,28 +84,28 @@ type Future = Pin<Box<dyn std::future::Future<Output = TaskResult<()>> + Send>>;
 type AsyncHandler = dyn Fn(Delivery) -> Future + Send + Sync;
 type BlockingHandler = dyn Fn(&Delivery) -> TaskResult<()> + Send + Sync;
 
-/// What is done with a message.
+/// Handler of a consumer.
 #[derive(Clone)]
 pub(crate) enum Handler {
     Async(Arc<AsyncHandler>),
     Blocking(Arc<BlockingHandler>),
 }
 
-/// How a message is tried again unless its consumer says otherwise: twelve times in all, after 1, 2, 4 minutes and so on,
-/// then every hour.
+/// Default retry policy: twelve attempts, after 1, 2, 4 minutes and so on, up to an hour.
 pub const DEFAULT_RETRY: Retry =
     Retry::exponential(12, Duration::from_secs(60)).max_delay(Duration::from_secs(60 * 60));
-/// How a message is tried again in its place, where those behind it wait: five times in all, after 1, 2, 4 and 8 seconds.
+/// Default retry policy in place, where messages behind wait: five attempts, after 1, 2, 4 and 8 seconds.
 pub const DEFAULT_RETRY_IN_PLACE: Retry = Retry::exponential(5, Duration::from_secs(1));
-/// When a sink that fails is tried again: after a second, then later and later, at last every minute.
+/// Default delays between probes of a failing sink, first and longest.
 const PROBE_DELAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Below the 20 after which RabbitMQ 4 throws a message of a quorum queue away by itself: ours goes to the dead letters.
+/// Default limit of starts, below the 20 deliveries after which RabbitMQ 4 drops a message of a quorum queue: here it
+/// becomes a dead letter.
 const MAX_STARTS: u32 = 15;
-/// How long RabbitMQ waits for an acknowledgement, unless it is set up otherwise.
-const BROKER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// Default `consumer_timeout` of RabbitMQ.
+const DEFAULT_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 impl Consumer {
-    /// Takes messages from this queue, by this name in logs and statistics, and at the broker.
+    /// Declares a consumer of `queue`. `name` identifies it in logs, statistics and at the broker.
     pub fn new(queue: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             queue: queue.into(),
@@ -127,19 +127,19 @@ impl Consumer {
             store_position: false,
             rewind: false,
             exclusive: false,
-            consumer_timeout: Some(BROKER_TIMEOUT),
+            consumer_timeout: Some(DEFAULT_CONSUMER_TIMEOUT),
             handler_timeout: None,
             handler_records_starts: false,
         }
     }
 
-    /// What its messages are about: a label in logs and statistics.
+    /// Sets the type of its messages, a label in statistics.
     pub fn event(mut self, kind: impl Into<String>) -> Self {
         self.event = Some(kind.into());
         self
     }
 
-    /// Does this with each message, on tokio's threads: for work that awaits.
+    /// Sets an async handler, which runs on tokio's threads.
     pub fn handle<F, Fut>(mut self, handler: F) -> Self
     where
         F: Fn(Delivery) -> Fut + Send + Sync + 'static,
@@ -149,7 +149,8 @@ impl Consumer {
         self
     }
 
-    /// [`handle`](Self::handle), with the payload decoded from JSON. One that cannot be is a dead letter at once.
+    /// Like [`handle`](Self::handle), with the payload decoded from JSON. A payload that cannot be decoded becomes a
+    /// dead letter at once.
     pub fn handle_json<T, F, Fut>(self, handler: F) -> Self
     where
         T: DeserializeOwned + Send,
@@ -163,7 +164,7 @@ impl Consumer {
         })
     }
 
-    /// Does this with each message, on threads of its own: for work that blocks or computes.
+    /// Sets a blocking handler, which runs on its own threads.
     pub fn handle_blocking<F>(mut self, handler: F) -> Self
     where
         F: Fn(&Delivery) -> TaskResult<()> + Send + Sync + 'static,
@@ -172,7 +173,7 @@ impl Consumer {
         self
     }
 
-    /// [`handle_blocking`](Self::handle_blocking), with the payload decoded from JSON.
+    /// Like [`handle_blocking`](Self::handle_blocking), with the payload decoded from JSON.
     pub fn handle_blocking_json<T, F>(self, handler: F) -> Self
     where
         T: DeserializeOwned,
@@ -181,180 +182,186 @@ impl Consumer {
         self.handle_blocking(move |delivery| handler(delivery.json()?, delivery))
     }
 
-    /// How many messages at a time: 0, the default, is four a core; at most 200. 1 keeps the queue's order: a message that
-    /// is tried again is tried again in its place, and the next waits.
+    /// Sets how many messages are handled at a time, at most 200. The default, 0, is four per core. 1 keeps the queue's
+    /// order: a failed message is retried in place, and the next waits.
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = count;
         self
     }
 
-    /// At most how many messages the broker sends ahead: 0, the default, is ten a worker, at most 500; at most 1,000. It
-    /// begins with this number where one is given, else with hardly more than the workers, and follows how long handlers
-    /// take: with handlers that take seconds hardly more messages than workers are ahead. Bodies of messages in hand take
-    /// some 64 MiB at most, or one message. Where order is kept it changes only with the channel.
+    /// Sets the maximum prefetch, at most 1,000. The default, 0, is ten per worker, at most 500. The prefetch starts at
+    /// a given number, else hardly above the number of workers, and follows how long handlers take: with handlers that
+    /// take seconds it stays near the number of workers. Prefetched bodies take some 64 MiB at most, or one message.
+    /// Where order is kept it changes only with the channel.
     pub fn prefetch(mut self, count: usize) -> Self {
         self.prefetch = count;
         self
     }
 
-    /// Keeps the order of messages with the same key, while those with other keys run beside them. One that is
-    /// tried again is tried again in its place, and those behind it wait.
+    /// Keeps the order of messages with the same key, while other keys are handled in parallel. A failed message is
+    /// retried in place, and those behind it wait.
     pub fn order_by(mut self, order: OrderBy) -> Self {
         self.order = Some(order);
         self
     }
 
-    /// How long one attempt may take; then it has failed, and is tried again.
+    /// Sets the maximum duration of an attempt; one that takes longer has failed and is retried.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
     }
 
-    /// How long an attempt may take of a handler that keeps a limit of its own, for comparison with the
-    /// [broker's](Self::broker_timeout).
+    /// States the timeout that the handler enforces itself, to be compared with the [broker's](Self::consumer_timeout).
     pub fn handler_timeout(mut self, limit: Duration) -> Self {
         self.handler_timeout = Some(limit);
         self
     }
 
-    /// How long the broker waits for an acknowledgement: its `consumer_timeout`, or that of the queue, 30 minutes unless it
-    /// is set up otherwise; `None` if it waits without limit. It cannot be asked for that. A [timeout](Self::timeout) that is
-    /// longer is warned of, and so is, once, a message that is not acknowledged after two thirds of it.
+    /// States how long the broker waits for an acknowledgement: its `consumer_timeout` or that of the queue, 30 minutes
+    /// by default; `None` if it waits without limit. The broker cannot be queried for it. A longer
+    /// [timeout](Self::timeout) causes a warning, and so does, once, a message that is unacknowledged after two thirds
+    /// of it.
     pub fn consumer_timeout(mut self, limit: Option<Duration>) -> Self {
         self.consumer_timeout = limit;
         self
     }
 
-    /// How often and when a message is tried again: [`DEFAULT_RETRY`], or [`DEFAULT_RETRY_IN_PLACE`] where order is kept,
-    /// unless this says otherwise. (Delays are rounded up to ⅛, ¼, ½, 1, 2, 4 … seconds: each is a queue
-    /// of its own at the broker. Jitter is not needed: they hold no worker.)
+    /// Sets the retry policy: [`DEFAULT_RETRY`] by default, or [`DEFAULT_RETRY_IN_PLACE`] where order is kept. Delays
+    /// are rounded up to ⅛, ¼, ½, 1, 2, 4 … seconds, because each is a queue at the broker. They hold no worker and
+    /// have no jitter.
     pub fn retry(mut self, policy: Retry) -> Self {
         self.retry = Some(policy);
         self
     }
 
-    /// The same for messages that are tried again in their place: where order is kept, and in streams.
+    /// Sets the retry policy for messages that are retried in place: where order is kept, and in streams.
     pub fn retry_in_place(mut self, policy: Retry) -> Self {
         self.retry_in_place = Some(policy);
         self
     }
 
-    /// When a message is tried as a probe while the sink fails: after `first`, then after twice as long each time, at most
-    /// `longest`. 1 second and 1 minute, unless this says otherwise.
+    /// Sets when a message probes a failing sink: after `first`, then after twice as long each time, at most `longest`.
+    /// The defaults are 1 second and 1 minute.
     ///
-    /// Consuming is paused when handlers fail with [`TaskError::unavailable`](gristmill_pool::TaskError::unavailable), or
-    /// several in a row with [`TaskError::dependency_failed`](gristmill_pool::TaskError::dependency_failed): messages keep
-    /// their places and their attempts, and one at a time is tried until one is handled. A message that alone makes the
-    /// sink fail, while others are handled, uses its attempts. When a pause has lasted for `longest`, messages that wait go back
-    /// to the queue for other consumers, and one is kept for probes; where order is kept, all stay.
+    /// Consuming pauses when a handler fails with [`TaskError::unavailable`](gristmill_pool::TaskError::unavailable),
+    /// or several in a row with [`TaskError::dependency_failed`](gristmill_pool::TaskError::dependency_failed):
+    /// messages keep their places and their attempts, and one at a time is tried until one is handled. A message for
+    /// which alone the sink fails, while others are handled, uses its attempts. When a pause has lasted for `longest`,
+    /// waiting messages go back to the queue for other consumers, and one is kept for probes; where order is kept, all
+    /// stay.
     pub fn probe_delay(mut self, first: Duration, longest: Duration) -> Self {
         self.probe_delay = (first.max(Duration::from_millis(1)), longest.max(first));
         self
     }
 
-    /// Where dead letters go. Unless this says otherwise, a fanout exchange and a queue, both named like the queue
-    /// with `.dead` behind, are declared for them.
+    /// Sets where dead letters are published. By default a fanout exchange and a queue are declared for them, both
+    /// named `QUEUE.dead`.
     pub fn dead_letters(mut self, exchange: impl Into<String>, key: impl Into<String>) -> Self {
         self.dead_letter_target = Some((exchange.into(), key.into()));
         self
     }
 
-    /// How often a message may be started again without getting to its end, before it is taken for one that ends its
-    /// process and becomes a dead letter: 15, unless this says otherwise. Deliveries that were not started do not count.
-    /// Needs a [store](crate::Builder::store), where the starts are counted; without one there is no limit. (RabbitMQ 4 has
-    /// one of its own for quorum queues: it throws away, or dead-letters, what it has delivered 20 times, unless the queue
-    /// has another `delivery-limit`.)
+    /// Sets how often a message may be started without finishing before it becomes a dead letter, because it may crash
+    /// its process; 15 by default. Deliveries that were not started do not count. The starts are counted in the
+    /// [store](crate::ClientBuilder::store); without one there is no limit. (RabbitMQ 4 has its own limit for quorum
+    /// queues: it drops or dead-letters what it has delivered 20 times, unless the queue has another `delivery-limit`.)
     pub fn max_starts(mut self, count: u32) -> Self {
         self.max_starts = count;
         self
     }
 
-    /// Says that the handler calls [`Delivery::record_starts`] when the work on a message begins, as where it collects
-    /// messages before. Otherwise a message is started when its handler is called.
+    /// Declares that the handler calls [`Delivery::record_starts`] when it begins to work on a message, for example
+    /// after collecting a batch. Otherwise a message is started when its handler is called.
     pub fn handler_records_starts(mut self) -> Self {
         self.handler_records_starts = true;
         self
     }
 
-    /// Skips a message whose id was done within this time. Needs a [store](crate::Builder::store).
+    /// Skips a message whose id was handled within this time. Needs a [store](crate::ClientBuilder::store).
     pub fn dedup_window(mut self, window: Duration) -> Self {
         self.dedup_window = Some(window);
         self
     }
 
-    /// Also puts dead letters into the [store](crate::Builder::store)'s.
+    /// Also inserts dead letters into the [store](crate::ClientBuilder::store).
     pub fn store_dead_letters(mut self) -> Self {
         self.store_dead_letters = true;
         self
     }
 
-    /// Where to begin in a stream: [`Offset::Next`], unless this says otherwise. After a lost connection it continues where it
-    /// was. Whether a queue that exists is a stream is asked of the broker; where that does not tell, this says so.
+    /// Sets where to begin in a stream; [`Offset::Next`] by default. After a lost connection the consumer resumes where
+    /// it was. The broker is asked whether an existing queue is a stream; if it does not say, setting an offset
+    /// declares that it is.
     pub fn offset(mut self, offset: Offset) -> Self {
         self.offset = Some(offset);
         self
     }
 
-    /// Keeps the position in a stream in the [store](crate::Builder::store), by the consumer's name: after a restart it
-    /// continues with the first message that was not finished, and [`offset`](Self::offset) is where it begins the first
-    /// time. Queues of other kinds have no position.
+    /// Stores the position in a stream in the [store](crate::ClientBuilder::store), by the consumer's name: after a
+    /// restart it resumes at the first unfinished message, and [`offset`](Self::offset) applies only the first time.
+    /// Other queues have no position.
     pub fn store_position(mut self) -> Self {
         self.store_position = true;
         self
     }
 
-    /// Begins where [`offset`](Self::offset) says though a position is stored.
+    /// Begins at [`offset`](Self::offset) although a position is stored.
     pub fn rewind(mut self) -> Self {
         self.rewind = true;
         self
     }
 
-    /// Nobody else may consume from the queue. Classic queues only: the broker looks away with others, whose argument
-    /// `x-single-active-consumer` does it.
+    /// Excludes other consumers of the queue. Only for classic queues: the broker ignores it for others, which have the
+    /// argument `x-single-active-consumer`.
     pub fn exclusive(mut self) -> Self {
         self.exclusive = true;
         self
     }
 
-    /// Checks it, fills in what was left open, and adds what it needs to be at the broker.
+    /// Checks the declaration, applies defaults, and adds what it needs to the topology.
     pub(crate) fn resolve(&self, topology: &mut Topology, has_store: bool) -> Result<ConsumerConfig, String> {
         check_name("queue", &self.queue)?;
         check_name("queue", &longest_retry_queue_name(&self.queue))?;
         check_name("consumer", &self.name)?;
         let invalid = |what: &str| Err(format!("consumer {}: {what}", self.name));
         let Some(handler) = self.handler.clone() else {
-            return invalid("it has no handler; give it one with handle or handle_blocking");
+            return invalid("no handler; set one with handle or handle_blocking");
         };
         if (self.dedup_window.is_some() || self.store_dead_letters) && !has_store {
-            return invalid("once_within and keep_letters need a store; give the builder one");
+            return invalid(
+                "dedup_window and store_dead_letters need a store; set one with ClientBuilder::store",
+            );
         }
         if self.timeout.is_some_and(|limit| limit.is_zero()) {
-            return invalid("its timeout is 0; leave it out for none");
+            return invalid("timeout is 0; omit it for no timeout");
         }
         if self.dedup_window.is_some_and(|window| window.is_zero()) {
-            return invalid("once_within is 0: nothing can have been seen before");
+            return invalid("dedup_window is 0; expected: more than 0");
         }
         if self.exclusive
             && topology.queue(&self.queue).and_then(Queue::kind).is_some_and(|kind| kind != "classic")
         {
             return invalid(
-                "only a classic queue can be consumed exclusively; others have x-single-active-consumer",
+                "only a classic queue can be consumed exclusively; use x-single-active-consumer for others",
             );
         }
         if self.max_starts == 0 {
-            return invalid("max_starts is 0; 1 is the least");
+            return invalid("max_starts is 0; expected: at least 1");
         }
         let Some(queue) = topology.queue(&self.queue) else {
-            return invalid(&format!("queue {} is not declared; declare it, or as existing", self.queue));
+            return invalid(&format!(
+                "queue {} is not declared; declare it, or add it with Queue::existing",
+                self.queue
+            ));
         };
         if let Some(kind) = queue.kind().filter(|kind| self.rewind && *kind != "stream") {
-            return invalid(&format!("--rewind is for streams, and queue {} is a {kind} one", self.queue));
+            return invalid(&format!("--rewind needs a stream, but queue {} is a {kind} queue", self.queue));
         }
         let is_stream = match (queue.kind(), &self.offset) {
             (Some("stream"), _) => true,
             (Some(kind), Some(_)) => {
                 return invalid(&format!(
-                    "an offset is for streams, and queue {} is a {kind} one",
+                    "an offset needs a stream, but queue {} is a {kind} queue",
                     self.queue
                 ));
             }
@@ -363,7 +370,7 @@ impl Consumer {
         };
         if self.store_position && is_stream && !has_store {
             return invalid(&format!(
-                "queue {} is a stream, and its position is kept in a store; give the builder one",
+                "queue {} is a stream, whose position needs a store; set one with ClientBuilder::store",
                 self.queue
             ));
         }
@@ -378,7 +385,7 @@ impl Consumer {
         match (&self.dead_letter_target, declared) {
             (_, true) => {}
             (Some(_), false) if dead.0.is_empty() => {}
-            // It must be there. Found missing only by publishing to it, it would cost the channel each time.
+            // It must exist: publishing to a missing exchange would close the channel each time.
             (Some(_), false) => topology.exchanges.push(Exchange::existing(&dead.0)),
             (None, false) => {
                 topology.exchanges.push(Exchange::fanout(&dead.0));
@@ -422,23 +429,29 @@ impl Consumer {
         })
     }
 
-    /// Warns of what may not be meant, once: as it starts.
+    /// Logs warnings about doubtful settings, at the start.
     pub(crate) fn warn(&self, config: &ConsumerConfig) {
         Sizing::of(self.workers, self.prefetch, cores(), |what, asked, given| {
-            tracing::warn!(consumer = self.name, what, asked, given, "more than is allowed; clamped");
+            tracing::warn!(
+                consumer = self.name,
+                what,
+                asked,
+                given,
+                "value above the maximum; the maximum is used"
+            );
         });
         if config.kind.is_none() && !config.is_stream {
             tracing::warn!(
                 consumer = self.name,
                 queue = self.queue,
-                "the broker does not tell what kind the queue has. If it is a stream, its position is not kept and it is never \
-                 drained: then give the offset where it begins the first time"
+                "the broker does not report the kind of the queue. If it is a stream, its position is not stored and it never counts \
+                 as drained; in that case set the offset where it begins the first time"
             );
         }
         self.warn_if_handler_outlasts_broker();
     }
 
-    /// Warns where the broker takes a message back before its handler must be done.
+    /// Warns if the broker redelivers a message before its handler must have finished.
     fn warn_if_handler_outlasts_broker(&self) {
         let (Some(limit), Some(broker)) = (self.timeout.or(self.handler_timeout), self.consumer_timeout)
         else {
@@ -449,9 +462,8 @@ impl Consumer {
                 consumer = self.name,
                 timeout = ?limit,
                 consumer_timeout = ?broker,
-                "a handler may take longer than the broker waits for an acknowledgement (its consumer_timeout): it then takes \
-                 the messages of this consumer back and delivers them again. Raise consumer_timeout at the broker, or lower the \
-                 handler's timeout"
+                "a handler may take longer than the broker waits for an acknowledgement (its consumer_timeout); the broker then \
+                 redelivers the messages of this consumer. Raise consumer_timeout at the broker, or lower the handler's timeout"
             );
         }
     }
@@ -470,17 +482,17 @@ impl fmt::Debug for Consumer {
     }
 }
 
-/// A consumer, checked and complete.
+/// Configuration of a consumer, checked and complete.
 pub(crate) struct ConsumerConfig {
     pub(crate) queue: Arc<str>,
     pub(crate) name: String,
     pub(crate) event: Option<String>,
     pub(crate) handler: Handler,
     pub(crate) sizing: Sizing,
-    /// Messages are tried again in their place: the order of those behind must stay.
+    /// Messages are retried in place, because the order of those behind must stay.
     pub(crate) in_place: bool,
     pub(crate) is_stream: bool,
-    /// Of a queue that is declared here.
+    /// Kind of the queue, as declared or found.
     pub(crate) kind: Option<String>,
     pub(crate) order: Option<OrderBy>,
     pub(crate) timeout: Option<Duration>,
@@ -489,10 +501,10 @@ pub(crate) struct ConsumerConfig {
     /// How long the broker waits for an acknowledgement.
     pub(crate) consumer_timeout: Option<Duration>,
     pub(crate) dead_letter_target: (String, String),
-    /// What is declared again when dead letters find no queue.
+    /// Declared again when a dead letter cannot be routed.
     pub(crate) dead_letter_topology: Topology,
     pub(crate) max_starts: u32,
-    /// Starts are recorded by the handler.
+    /// Whether the handler records starts.
     pub(crate) handler_records_starts: bool,
     pub(crate) dedup_window: Option<Duration>,
     pub(crate) store_dead_letters: bool,
@@ -500,19 +512,19 @@ pub(crate) struct ConsumerConfig {
     pub(crate) store_position: bool,
     pub(crate) rewind: bool,
     pub(crate) exclusive: bool,
-    /// The queue is declared here to give messages to one consumer at a time.
+    /// The queue is declared with a single active consumer.
     pub(crate) single_active: bool,
 }
 
 impl ConsumerConfig {
-    /// Whether order is kept by this consumer alone, so that two must not consume at once. The broker sees to that itself for
-    /// exclusive consumers, and for queues with a single active consumer.
+    /// Whether order depends on this consumer alone, so that two must not consume at once. The broker ensures that
+    /// itself for exclusive consumers and for queues with a single active consumer.
     pub(crate) fn waits_for_old_consumer(&self) -> bool {
         let is_ordered = self.order.is_some() || self.sizing.workers == 1;
         is_ordered && !self.is_stream && !self.exclusive && !self.single_active
     }
 
-    /// Whether the prefetch stays as it is as long as the channel lasts: while it is changed, another consumer could become the
+    /// Whether the prefetch is fixed for the life of a channel: during a change another consumer could become the
     /// active or the exclusive one.
     pub(crate) fn has_fixed_prefetch(&self) -> bool {
         self.order.is_some()

@@ -1,4 +1,4 @@
-//! A message as its handler sees it.
+//! A delivered message as its handler sees it, and the headers that Gristmill sets.
 
 use crate::{
     net::Received,
@@ -17,46 +17,46 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Headers that Gristmill sets on messages that it moves.
+/// Names of headers that Gristmill sets on messages that it republishes.
 pub mod header {
-    /// How often a handler has failed on it.
+    /// Number of failed attempts.
     pub const FAILED: &str = "x-gristmill-failed";
-    /// When a message that has an `expiration` expires, in milliseconds since 1970; set when it is tried again.
+    /// When a message with an `expiration` expires, in milliseconds since 1970; set when it is retried.
     pub const EXPIRES_AT: &str = "x-gristmill-expires-at";
-    /// Since when the sink has failed with a message that was postponed for that, in milliseconds since 1970.
+    /// When the sink began to fail for a message that was postponed for it, in milliseconds since 1970.
     pub const SINK_FAILED_SINCE: &str = "x-gristmill-sink-failed-since";
-    /// 1 on a message that is tried again, if the sink failed with it and worked for another message that was started later.
+    /// 1 on a message that is retried, if the sink failed for it and worked for another message that started later.
     pub const FAILED_ALONE: &str = "x-gristmill-failed-alone";
-    /// The queue it was taken from.
+    /// Name of the queue that delivered the message.
     pub const QUEUE: &str = "x-gristmill-queue";
-    /// The exchange it was first published to.
+    /// Exchange to which the message was first published.
     pub const EXCHANGE: &str = "x-gristmill-exchange";
-    /// The routing key it was first published with.
+    /// Routing key with which the message was first published.
     pub const ROUTING_KEY: &str = "x-gristmill-routing-key";
-    /// The consumer that gave it up or put it off.
+    /// Name of the consumer that republished the message.
     pub const CONSUMER: &str = "x-gristmill-consumer";
-    /// Of a message that waits for another attempt: the run of the consumer that expects it back, and its number there.
+    /// On a message in a retry queue: the run of the consumer that expects it back, and its number there.
     pub const POSTPONED: &str = "x-gristmill-postponed";
-    /// Of a dead letter: `permanent`, `attempts`, `starts` or `unreadable`.
+    /// On a dead letter: `permanent`, `attempts`, `starts` or `unreadable`.
     pub const REASON: &str = "x-gristmill-reason";
-    /// What the last failure said.
+    /// Text of the last error, at most 2,000 bytes.
     pub const ERROR: &str = "x-gristmill-error";
-    /// When the last failure was, in UTC.
+    /// Time of the last failure, in UTC.
     pub const FAILED_AT: &str = "x-gristmill-failed-at";
-    /// Who the broker had checked it was published by. (It refuses one that is not who moves it.)
+    /// The `user_id` property of the original: the broker refuses it on a message of another user.
     pub const USER: &str = "x-gristmill-user-id";
-    /// Its own headers were so many that there was no room for ours: they are gone.
+    /// True on a message whose own headers were dropped, because they left no room for these.
     pub const HEADERS_DROPPED: &str = "x-gristmill-headers-dropped";
-    /// The `x-death` that a message had before it waited for another attempt: with it, the broker would drop a message
-    /// that has expired in its queue before.
+    /// The `x-death` header from before the message was in a retry queue: with it, the broker would drop a message that
+    /// has expired in its queue before.
     pub const DEATH: &str = "x-gristmill-x-death";
-    /// W3C trace context.
+    /// W3C trace context of the message.
     pub const TRACEPARENT: &str = "traceparent";
-    /// W3C trace context, what vendors add.
+    /// Vendor-specific part of the W3C trace context.
     pub const TRACESTATE: &str = "tracestate";
 }
 
-/// A message that was delivered. Clones share it.
+/// A delivered message. Clones share it.
 #[derive(Clone)]
 pub struct Delivery(Arc<Inner>);
 
@@ -69,13 +69,14 @@ struct Inner {
     expires_at: Option<u64>,
     unreadable: Option<String>,
     is_duplicate: AtomicBool,
-    /// Set where the handler records its start.
+    /// Set if the handler records its start.
     start: OnceLock<Box<DeferredStart>>,
 }
 
 impl Delivery {
     pub(crate) fn new(queue: &Arc<str>, mut received: Box<Received>) -> Self {
-        let unreadable = received.malformed.as_ref().map(|malformed| format!("its properties: {malformed}"));
+        let unreadable =
+            received.malformed.as_ref().map(|malformed| format!("unreadable properties: {malformed}"));
         let headers = &received.properties.headers;
         let has_returned_here = has_returned(headers, queue);
         let count = |name| {
@@ -83,14 +84,14 @@ impl Delivery {
                 as u32
         };
         let failed = if has_returned_here { count(header::FAILED) } else { 0 };
-        // Only the broker's: on a first delivery it is what the publisher wrote.
+        // Only from the broker: on a first delivery the publisher may have set it.
         let deliveries = if received.redelivered { count("x-delivery-count") } else { 0 };
         let expires_at = expires_at(&received.properties, queue);
         if has_returned_here {
-            // It comes by the way of a queue of Gristmill; its own way is in its headers.
+            // It came through a retry queue; its original route is in its headers.
             let text = |name| {
                 let text = headers.get(name).and_then(crate::FieldValue::as_str);
-                // Names of exchanges and routing keys are never longer: Gristmill did not write such a header.
+                // Names of exchanges and routing keys are never longer, so Gristmill did not write such a header.
                 text.filter(|text| text.len() <= 255).map(str::to_owned)
             };
             let (exchange, key) = (text(header::EXCHANGE), text(header::ROUTING_KEY));
@@ -109,68 +110,68 @@ impl Delivery {
         }))
     }
 
-    /// What it says.
+    /// Body of the message.
     pub fn body(&self) -> &Bytes {
         &self.0.received.body
     }
 
-    /// What it says, as JSON. What cannot be decoded can never be: the error is permanent.
+    /// Decodes the body from JSON. A failure is a permanent error.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, TaskError> {
         serde_json::from_slice(self.body())
-            .map_err(|error| TaskError::permanent(format!("the payload cannot be decoded: {error}")))
+            .map_err(|error| TaskError::permanent(format!("cannot decode the payload: {error}")))
     }
 
-    /// Everything beside the body.
+    /// Properties of the message, including its headers.
     pub fn properties(&self) -> &Properties {
         &self.0.received.properties
     }
 
-    /// Its headers.
+    /// Headers of the message.
     pub fn headers(&self) -> &Headers {
         &self.0.received.properties.headers
     }
 
-    /// The id its publisher gave it; an empty one is none.
+    /// Message id set by the publisher; an empty one counts as none.
     pub fn message_id(&self) -> Option<&str> {
         self.0.received.properties.message_id.as_deref().filter(|id| !id.is_empty())
     }
 
-    /// The queue it came from.
+    /// Name of the queue that delivered it.
     pub fn queue(&self) -> &str {
         &self.0.queue
     }
 
-    /// The exchange it was published to.
+    /// Exchange to which it was published.
     pub fn exchange(&self) -> &str {
         &self.0.received.exchange
     }
 
-    /// The routing key it was published with.
+    /// Routing key with which it was published.
     pub fn routing_key(&self) -> &str {
         &self.0.received.key
     }
 
-    /// The how-manieth attempt this is: 1 is the first.
+    /// Number of this attempt, counting from 1.
     pub fn attempt(&self) -> u32 {
         self.0.failed.saturating_add(1)
     }
 
-    /// Whether it was delivered before, to a consumer that did not get to its end.
+    /// Whether it was delivered before and not acknowledged.
     pub fn is_redelivered(&self) -> bool {
         self.0.received.redelivered
     }
 
-    /// How often a quorum queue has delivered it before, whether it was started or not. Other queues do not count.
+    /// Number of earlier deliveries by a quorum queue, whether started or not. Other queues do not count.
     pub fn deliveries_before(&self) -> u32 {
         self.0.deliveries
     }
 
-    /// The W3C trace context that it carries.
+    /// W3C trace context in the headers.
     pub fn traceparent(&self) -> Option<&str> {
         self.headers().get(header::TRACEPARENT).and_then(crate::FieldValue::as_str)
     }
 
-    /// All of it as JSON: exchange, routing key, every property, every header with its type, and the body.
+    /// Formats the message as JSON: exchange, routing key, every property, every header with its type, and the body.
     /// [`Message::from_json`](crate::Message::from_json) reads it.
     pub fn to_json(&self) -> serde_json::Value {
         crate::json_form::write(self)
@@ -181,28 +182,28 @@ impl Delivery {
         self.unreadable()
     }
 
-    /// The handler has found that the message was handled before, and has not done it again: it counts as skipped.
+    /// Marks the message as handled before: it counts as skipped.
     pub fn set_duplicate(&self) {
         self.0.is_duplicate.store(true, Relaxed);
     }
 
-    /// Records that the work on these messages of one consumer begins, for a handler that
-    /// [records starts](crate::Consumer::handler_records_starts). Blocks. Of each message whether it may be handled; one that
-    /// may not has been started too often, and its handler returns `Ok` without doing anything.
+    /// Records that the handler begins to work on these messages of one consumer, for a handler that [records
+    /// starts](crate::Consumer::handler_records_starts). Blocks. Returns for each message whether it may be handled;
+    /// for one that was started too often the handler returns `Ok` without doing anything.
     pub fn record_starts(deliveries: &[Delivery]) -> Vec<bool> {
         let starts: Vec<_> = deliveries.iter().filter_map(|one| one.0.start.get().map(Box::as_ref)).collect();
         DeferredStart::record_all(&starts);
         deliveries.iter().map(|one| one.over_limit().is_none()).collect()
     }
 
-    /// Whether no other message should be handled together with this one: it failed before, or may have ended its process.
+    /// Whether this message should be handled alone: it failed before, or may have crashed its process.
     pub fn runs_alone(&self) -> bool {
         self.attempt() > 1 || self.0.start.get().is_some_and(|start| start.is_suspect)
     }
 
-    /// Has the handler record the start.
+    /// Lets the handler record the start.
     pub(crate) fn defer_start(&self, start: DeferredStart) {
-        // The same as before, if it is handled again.
+        // It is already set when the message is handled again.
         let _ = self.0.start.set(Box::new(start));
     }
 
@@ -214,7 +215,8 @@ impl Delivery {
         self.0.is_duplicate.load(Relaxed)
     }
 
-    /// The id that distinguishes it from other messages: bytes that are no UTF-8 are not the text that they are shown as.
+    /// Message id for deduplication. An id that is not UTF-8 is marked, so that it differs from the text it is shown
+    /// as.
     pub fn identity(&self) -> Option<String> {
         let id = self.message_id()?;
         Some(if self.0.received.properties.has_non_utf8_id() { format!("\u{1a}{id}") } else { id.to_owned() })
@@ -233,31 +235,31 @@ impl Delivery {
         self.0.expires_at
     }
 
-    /// Whether its time was over when it came, as far as that is known: it was put off, and its time began before. The time of
-    /// another begins with this delivery. The broker has not let it expire, so it has one attempt at least.
+    /// Whether it had expired when it was delivered, as far as is known: it was in a retry queue with a deadline. Other
+    /// messages get their time from this delivery: the broker did not expire them, so they have at least one attempt.
     pub(crate) fn expired_on_arrival(&self) -> bool {
         self.expires_within(Duration::ZERO) && deadline_from_headers(self.headers(), self.queue()).is_some()
     }
 
-    /// Whether its time is over after this wait.
+    /// Whether it expires within this time.
     pub(crate) fn expires_within(&self, wait: Duration) -> bool {
         self.0.expires_at.is_some_and(|at| u128::from(at) <= u128::from(now()) + wait.as_millis())
     }
 
-    /// Since when the sink has failed with it, in milliseconds since 1970, if it was postponed for that.
+    /// When the sink began to fail for it, in milliseconds since 1970, if it was postponed for that.
     pub(crate) fn sink_failed_since(&self) -> Option<u64> {
         let since = self.headers().get(header::SINK_FAILED_SINCE)?;
         let since = since.as_int().filter(|_| has_returned(self.headers(), self.queue()))?;
         u64::try_from(since).ok()
     }
 
-    /// Whether the sink failed with it and worked for another message, before it was moved to be tried again.
+    /// Whether the sink failed for it and worked for another message, before it was republished.
     pub(crate) fn failed_alone(&self) -> bool {
         let note = self.headers().get(header::FAILED_ALONE).and_then(crate::FieldValue::as_int);
         note == Some(1) && has_returned(self.headers(), self.queue())
     }
 
-    /// The same message with this many failed attempts behind it.
+    /// Copies the message with this number of failed attempts.
     pub(crate) fn with_failures(&self, failed: u32) -> Self {
         let Inner { queue, received, deliveries, expires_at, unreadable, .. } = &*self.0;
         Self(Arc::new(Inner {
@@ -273,15 +275,14 @@ impl Delivery {
     }
 }
 
-/// Whether a message was put off from this very queue and is on its way through it again. A dead letter that is read or
-/// put back begins anew.
+/// Whether a message came from a retry queue of this queue. A dead letter that is read or requeued starts over.
 fn has_returned(headers: &Headers, queue: &str) -> bool {
     let from = headers.get(header::QUEUE).and_then(crate::FieldValue::as_str);
     from == Some(queue) && headers.get(header::REASON).is_none()
 }
 
-/// When a message expires. One that was put off carries that; for another its time begins now, because how long it was in
-/// its queue is not known.
+/// When a message expires. A retried message carries its deadline; for others the time starts now, because the time in
+/// the queue is unknown.
 fn expires_at(properties: &Properties, queue: &str) -> Option<u64> {
     deadline_from_headers(&properties.headers, queue).or_else(|| {
         let ttl_ms: u64 = properties.expiration.as_ref()?.parse().ok()?;
@@ -289,13 +290,13 @@ fn expires_at(properties: &Properties, queue: &str) -> Option<u64> {
     })
 }
 
-/// When a message expires that was put off from this queue.
+/// Deadline in the headers of a message that returned from a retry queue.
 fn deadline_from_headers(headers: &Headers, queue: &str) -> Option<u64> {
     let at = headers.get(header::EXPIRES_AT).filter(|_| has_returned(headers, queue))?;
     u64::try_from(at.as_int()?).ok()
 }
 
-/// Milliseconds since 1970.
+/// Current time in milliseconds since 1970.
 pub(crate) fn now() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))

@@ -1,7 +1,7 @@
-//! One consumer at work: takes deliveries in, hands them to workers, and tells the broker what became of them.
+//! Runs one consumer: receives deliveries, dispatches them to workers, and acknowledges, retries or dead-letters them.
 //!
-//! One task owns all of a consumer's state and puts everything that happens in order: deliveries, results, moves, the
-//! loss of a channel, the end. Workers share nothing with it but their results.
+//! One task owns all state of a consumer and orders all events: deliveries, results, republications, a lost channel,
+//! the stop. Workers share only their results with it.
 
 mod ack_timeout;
 mod errors;
@@ -52,7 +52,7 @@ use std::{
 };
 use suspects::Suspects;
 
-/// How often is looked whether another consumer is done with a message of the same id.
+/// Delay before a message is retried whose id another consumer is handling.
 const IN_PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Dispatcher {
@@ -67,50 +67,50 @@ pub(crate) struct Dispatcher {
     session: Option<Session>,
     keyed_queue: KeyedQueue<InFlight>,
     suspects: Suspects,
-    /// Made ready for a worker when there was no room for it.
+    /// A job that did not fit into the pool's queue.
     overflow: Option<(Job, InFlight)>,
-    /// In the pool, by their numbers there.
+    /// Messages in the pool, by their numbers there.
     in_pool: HashMap<u64, InFlight>,
-    /// Being moved, or waiting for another attempt in their place.
+    /// Messages being republished, or waiting in place for another attempt.
     follow_ups: FollowUps,
-    /// Whether the sink works, and what waits for it.
+    /// Whether the sink works, and the messages that wait for it.
     pause: Pause<InFlight>,
-    /// Those of a lost channel.
+    /// Runs whose channel was lost.
     orphans: Orphans<RunPlace, RunOutcome>,
     starts: Starts,
-    /// In a stream: what is not done, and what comes next.
+    /// Of a stream: unfinished offsets, and the next offset.
     offsets: Offsets,
     adaptive_prefetch: AdaptivePrefetch,
     ack_timeout: AckTimeout,
-    /// When it was last looked at how fast handlers are.
+    /// When handler durations were last measured.
     measured_at: Instant,
-    /// Consumers of the queue beside this one: the fewest of all times that it began.
+    /// Other consumers of the queue: the smallest count seen when a channel was opened.
     other_consumers: Option<u32>,
     position_writer: Option<PositionWriter>,
-    /// Nothing more is to be started.
+    /// Cancelled when the consumer stops: no more runs start.
     stopping: CancelToken,
 }
 
-/// A delivery between the broker and its end.
+/// A delivery that has not been settled.
 #[derive(Clone)]
 struct InFlight {
     delivery: Delivery,
     tag: u64,
     key: Option<Key>,
     offset: Option<u64>,
-    /// Revoked when its channel is lost: it can then not be acknowledged through it.
+    /// Cancelled when its channel is lost, because it then cannot be acknowledged.
     cancel: CancelToken,
-    /// Its row among the starts that are counted, where it may have been started before.
+    /// Row of its counted starts, if it may have been started before.
     run: Option<RunKey>,
     recorded: Option<StartRecorded>,
-    /// What it is known by; computed when it is delivered again, or its channel is lost.
+    /// Computed when it is redelivered or its channel is lost.
     fingerprint: Option<Fingerprint>,
-    /// It may be what ended a process.
+    /// Whether it may have crashed a process.
     suspect: bool,
     sink_failures: SinkFailures,
 }
 
-/// What a consumer is made of.
+/// Parts that a [`Dispatcher`] is built from.
 pub(crate) struct Parts {
     pub(crate) config: Arc<ConsumerConfig>,
     pub(crate) broker: ManagedConnection,
@@ -121,7 +121,7 @@ pub(crate) struct Parts {
     pub(crate) counters: Arc<Counters>,
     pub(crate) pool: HandlerPool,
     pub(crate) results: Results<HandlerOutcome>,
-    /// What keeps the position in a stream, and where that begins.
+    /// Writes the position in a stream, and the offset to start from.
     pub(crate) position: Option<(PositionWriter, Option<u64>)>,
 }
 
@@ -162,12 +162,12 @@ impl Dispatcher {
         }
     }
 
-    /// A delivery has come.
+    /// Handles a new delivery.
     fn on_delivery(&mut self, received: Box<Received>) -> Result<(), Error> {
         let Some(session) = &mut self.session else { return Ok(()) };
         let tag = received.tag;
         if !session.acks.track(tag) {
-            let text = format!("the broker gave delivery {tag} a number that is not the next");
+            let text = format!("the broker sent delivery tag {tag} out of sequence");
             return Err(Error::Channel { code: 541, text });
         }
         let cancel = session.cancel.clone();
@@ -177,7 +177,7 @@ impl Dispatcher {
         if delivery.is_redelivered() {
             self.counters.redelivered.fetch_add(1, Relaxed);
         }
-        // Only a stream's: anybody can put a header of that name on a message.
+        // Only of a stream, because a publisher can set a header of that name.
         let offset = self.config.is_stream.then(|| offset_of(&delivery)).flatten();
         let is_finished = offset.is_some_and(|offset| !self.offsets.deliver(offset));
         let key = self.key_of(&delivery);
@@ -211,9 +211,9 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// It is to run, unless something speaks against it.
+    /// Queues a message for a worker, unless it is unreadable or expired.
     fn admit(&mut self, message: InFlight) {
-        // By a way of its own, and so without its lane: it never runs.
+        // Without its key, because it never runs.
         if let Some(why) = message.delivery.unreadable().map(str::to_owned) {
             return self.dead_letter(InFlight { key: None, ..message }, Reason::Unreadable, why);
         }
@@ -227,15 +227,15 @@ impl Dispatcher {
         match &self.config.order {
             Some(OrderBy::RoutingKey) => Some(delivery.routing_key().into()),
             Some(OrderBy::Header(name)) => delivery.headers().get(name).map(|value| value.to_string().into()),
-            // One worker: all in one line, also behind one that waits for its next attempt.
+            // One worker: one order for all messages, also behind one that waits for a retry.
             None if self.config.sizing.workers == 1 => Some("".into()),
-            // Two of the same id at once would both not have been seen before.
+            // Two messages with the same id must not run at once, or both would count as new.
             None if self.config.dedup_window.is_some() => delivery.identity().map(Key::from),
             None => None,
         }
     }
 
-    /// Hands workers what they have room for.
+    /// Submits messages until the pool's queue is full.
     fn dispatch(&mut self) {
         if self.pause.is_paused() {
             return self.dispatch_probe();
@@ -255,7 +255,7 @@ impl Dispatcher {
                     self.overflow = Some((job, message));
                     return;
                 }
-                // The pool is closed: it stays with the broker.
+                // The pool is closed: the broker redelivers the message.
                 Err(None) => self.release(&message),
             }
         }
@@ -280,7 +280,7 @@ impl Dispatcher {
         job(&self.config, message.delivery.clone(), cancel, gate, start, self.dedup.as_ref())
     }
 
-    /// A worker is done with one.
+    /// Handles the result of a run.
     fn settle(&mut self, outcome: Outcome<HandlerOutcome>) {
         let number = outcome.task.id.get();
         let Some(mut message) = self.in_pool.remove(&number) else { return };
@@ -337,32 +337,32 @@ impl Dispatcher {
         }
     }
 
-    /// The consumer itself ended the run, as it stops, and gives the message back.
+    /// Undoes the start of a run that this consumer ended as it stops.
     fn interrupt(&mut self, message: &InFlight) {
         self.undo_start(message);
         self.starts.release_row(message.run);
     }
 
-    /// The run has ended, by no fault of the message: its start does not count, if it has recorded one.
+    /// Undoes the recorded start of a run that ended without a crash.
     fn undo_start(&mut self, message: &InFlight) {
         if message.recorded.as_ref().is_some_and(StartRecorded::take) {
             self.starts.undo_start(message.run);
         }
     }
 
-    /// Whether the broker has the message back, or gets it back when this consumer has stopped.
+    /// Whether the broker redelivers the message: its channel is lost, or this consumer is stopping.
     fn will_be_redelivered(&self, message: &InFlight) -> bool {
         message.cancel.is_cancelled() || self.stopping.is_cancelled()
     }
 
-    /// It was not started: its channel was lost before a worker took it, or the consumer pauses or stops.
+    /// Handles a run that was not started: its channel was lost first, or the consumer is paused or stopping.
     fn skipped(&mut self, message: InFlight, number: u64) {
         if self.will_be_redelivered(&message) {
             self.forget_run(&message, RunPlace::Worker(number));
             self.starts.release_row(message.run);
             return self.release(&message);
         }
-        // A new delivery has taken its place, or consuming was paused.
+        // A redelivery has replaced it, or consuming was paused.
         self.keyed_queue.push_front(message);
     }
 
@@ -372,13 +372,11 @@ impl Dispatcher {
             self.starts.release_row(message.run);
             return self.release(&message);
         }
-        let why = format!(
-            "started again {starts} times without getting to its end: it may end the process that runs it"
-        );
+        let why = format!("started {starts} times without finishing: it may crash the process that runs it");
         self.dead_letter(message, Reason::Starts, why);
     }
 
-    /// It is done here: to be acknowledged, and the next of its lane may start.
+    /// Marks a message as done, to be acknowledged, and frees its key.
     fn finish(&mut self, message: &InFlight) {
         self.release(message);
         self.starts.finish(message.run);
@@ -387,7 +385,7 @@ impl Dispatcher {
         }
         match &mut self.session {
             Some(session) if !message.cancel.is_cancelled() => session.acks.mark_done(message.tag),
-            // The broker has it back, and will send it again.
+            // The broker redelivers it.
             _ => {}
         }
     }
@@ -418,7 +416,7 @@ impl Dispatcher {
             of = self.config.retry.max_attempts(),
             again_after = ?delay,
             error = why,
-            "a message failed; it is tried again"
+            "a message failed; it will be retried"
         );
         match self.retries_in_place(&message) {
             true => self.retry_in_place(message, why, delay),
@@ -426,8 +424,8 @@ impl Dispatcher {
         }
     }
 
-    /// Whether a message waits here for another attempt, and not in a queue. What falls back into a stream would come to all who
-    /// read it; a queue that was there already may be one.
+    /// Whether a message waits for its retry here and not in a retry queue. A message returned to a stream would reach
+    /// all its readers, and a queue of unknown kind may be a stream.
     fn retries_in_place(&self, message: &InFlight) -> bool {
         let maybe_stream = || self.config.kind.is_none() && offset_of(&message.delivery).is_some();
         self.config.in_place || maybe_stream()
@@ -440,12 +438,13 @@ impl Dispatcher {
             attempt = message.delivery.attempt(),
             ?reason,
             error = why,
-            "a message is given up; it goes to the dead letters"
+            "a message failed permanently; it becomes a dead letter"
         );
         self.start_follow_up(message, FollowUp::DeadLetter { reason, why });
     }
 
-    /// The channel is lost: what waits is the broker's again, what runs continues and is known when it comes again.
+    /// Handles the loss of the channel: waiting messages are redelivered by the broker, running ones continue and are
+    /// matched to their redelivery.
     fn on_channel_lost(&mut self, error: &Error) {
         let Some(session) = self.session.take() else { return };
         session.cancel.cancel();
@@ -485,7 +484,7 @@ impl Dispatcher {
 }
 
 impl Drop for Dispatcher {
-    /// Ended without a word: nothing more is begun. What was not acknowledged the broker delivers again.
+    /// Starts nothing more. The broker redelivers what was not acknowledged.
     fn drop(&mut self) {
         self.stopping.cancel();
         self.pool.cancel();

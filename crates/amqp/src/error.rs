@@ -1,101 +1,102 @@
-//! What can go wrong, in words that name what, where and what would be right.
+//! Errors of this crate: what failed, where, and what is expected.
 
 use std::{fmt, io, time::Duration};
 
-/// Why something with a broker did not work.
+/// An error of a connection, a declaration or a publication.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// A URI that names no broker. (It is not repeated here: it may hold a password.)
+    /// Invalid broker URI. (The URI is not in the error: it may have a password.)
     Uri {
-        /// What is wrong with it.
+        /// Why the URI is invalid.
         why: String,
     },
-    /// What was declared makes no sense; nothing was connected to.
+    /// Invalid declarations; no connection was made.
     Declaration(String),
-    /// Certificates or keys.
+    /// Invalid or unreadable certificates or keys.
     Tls(String),
-    /// The network.
+    /// A network operation failed.
     Io {
-        /// Which broker.
+        /// URI of the broker without the password.
         to: String,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Nothing came for too long, not even a heartbeat.
+    /// Nothing was received within two heartbeat intervals.
     HeartbeatTimeout {
-        /// Which broker.
+        /// URI of the broker without the password.
         to: String,
-        /// For how long.
+        /// Time without data.
         after: Duration,
     },
-    /// The broker closed the connection, or did not open it.
+    /// The broker closed the connection or refused it.
     ConnectionRefused {
-        /// Which broker.
+        /// URI of the broker without the password.
         to: String,
-        /// The protocol's number of the reason: 403 is access, 530 a virtual host that is not there.
+        /// AMQP reply code: 403 is access refused, 530 a missing virtual host.
         code: u16,
-        /// The broker's words.
+        /// Reply text of the broker.
         text: String,
     },
-    /// The broker closed a channel: something was asked for that it does not do.
+    /// The broker closed a channel because of an invalid request.
     Channel {
-        /// The protocol's number of the reason: 404 is not there, 406 is there but different.
+        /// AMQP reply code: 404 is not found, 406 exists with other properties.
         code: u16,
-        /// The broker's words.
+        /// Reply text of the broker.
         text: String,
     },
-    /// The broker ended the consumer: its queue was deleted, or its node went away.
+    /// The broker cancelled the consumer: its queue was deleted, or its node stopped.
     Cancelled {
-        /// Which queue.
+        /// Name of the queue.
         queue: String,
     },
-    /// The other side does not speak AMQP 0-9-1.
+    /// The server does not speak AMQP 0-9-1.
     Protocol {
-        /// Which broker.
+        /// URI of the broker without the password.
         to: String,
-        /// What it said.
+        /// Description of the invalid data.
         what: String,
     },
-    /// No queue took the message.
+    /// No queue is bound for the message.
     Unroutable {
-        /// The exchange it was published to.
+        /// Exchange of the message.
         exchange: String,
-        /// Its routing key.
+        /// Routing key of the message.
         key: String,
-        /// The broker's words.
+        /// Reply text of the broker.
         text: String,
     },
-    /// The broker did not take the message on: a queue is full, or its node fails.
+    /// The broker refused the message: a queue is full, or its node fails.
     Nacked,
-    /// The broker said nothing within the time allowed. The message may be there or not.
+    /// The broker did not confirm within this time. The message may have arrived or not.
     Unconfirmed(Duration),
-    /// A message that the protocol cannot carry.
+    /// The protocol cannot carry the message, or a reply was unexpected.
     Message(String),
-    /// It was told to end.
+    /// The client has been shut down.
     Closed,
-    /// A consumer has ended by itself: its task panicked. The broker delivers its messages again.
+    /// The task of a consumer panicked. The broker redelivers its messages.
     ConsumerPanicked {
-        /// The name of the consumer.
+        /// Name of the consumer.
         consumer: String,
     },
-    /// The user lacks rights at the broker.
+    /// The user lacks permissions at the broker.
     MissingPermissions(Box<crate::permissions::MissingPermissions>),
-    /// The store.
+    /// An operation of the store failed.
     Store(gristmill_store::Error),
-    /// The pool.
+    /// The pool could not be built.
     Pool(gristmill_pool::error::BuildError),
 }
 
 impl Error {
-    /// Whether the same might work later: a network, a broker that restarts. What is not, a person must put right.
+    /// Whether a later attempt may succeed: a network error, a broker that restarts. Other errors need a change by the
+    /// user.
     pub fn is_transient(&self) -> bool {
         match self {
-            // A certificate that is not trusted today is not tomorrow.
+            // An untrusted certificate stays untrusted.
             Self::Io { source, .. } => source.kind() != io::ErrorKind::InvalidData,
             Self::HeartbeatTimeout { .. } | Self::Cancelled { .. } => true,
             Self::Nacked | Self::Unconfirmed(_) => true,
-            // 320: an operator closed it; 541: the broker failed inside. 405, 506: a resource is in use or short.
+            // 320: closed by an operator; 541: internal error of the broker; 405, 506: a resource is in use or short.
             Self::ConnectionRefused { code, .. } => matches!(code, 320 | 541 | 506),
             Self::Channel { code, .. } => matches!(code, 405 | 506 | 541 | 311),
             _ => false,
@@ -104,7 +105,7 @@ impl Error {
 }
 
 impl Error {
-    /// The same once more: a connection ends once, and everybody who used it is told why.
+    /// Copies the error: a connection ends once, and all its users get the reason.
     pub(crate) fn duplicate(&self) -> Self {
         match self {
             Self::Io { to, source } => {
@@ -128,13 +129,13 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Uri { why } => {
-                write!(f, "the broker's URI: {why}; like amqp://user:password@host:5672/vhost")
+                write!(f, "invalid broker URI: {why}; expected: amqp://user:password@host:5672/vhost")
             }
             Self::Declaration(what) => f.write_str(what),
             Self::Tls(what) => write!(f, "TLS: {what}"),
             Self::Io { to, source } => write!(f, "{to}: {source}"),
             Self::HeartbeatTimeout { to, after } => {
-                write!(f, "{to}: not a sign of life for {} s", after.as_secs())
+                write!(f, "{to}: no data and no heartbeat for {} s", after.as_secs())
             }
             Self::ConnectionRefused { to, code, text } => {
                 write!(f, "{to}: {text}")?;
@@ -144,22 +145,20 @@ impl fmt::Display for Error {
                 Ok(())
             }
             Self::Channel { text, .. } => f.write_str(text),
-            Self::Cancelled { queue } => write!(f, "the broker ended the consumer of queue {queue}"),
+            Self::Cancelled { queue } => write!(f, "the broker cancelled the consumer of queue {queue}"),
             Self::Protocol { to, what } => write!(f, "{to}: {what}; is this an AMQP 0-9-1 broker?"),
-            Self::Unroutable { exchange, key, text } => write!(
-                f,
-                "no queue takes messages of exchange `{exchange}` with routing key `{key}` ({text})"
-            ),
-            Self::Nacked => f.write_str("the broker did not take the message: is a queue full?"),
+            Self::Unroutable { exchange, key, text } => {
+                write!(f, "no queue is bound to exchange `{exchange}` for routing key `{key}` ({text})")
+            }
+            Self::Nacked => f.write_str("the broker refused the message; a queue may be full"),
             Self::Unconfirmed(after) => {
                 write!(f, "the broker did not confirm the message within {} s", after.as_secs())
             }
             Self::Message(what) => f.write_str(what),
-            Self::Closed => f.write_str("it was told to end"),
+            Self::Closed => f.write_str("the client has been shut down"),
             Self::ConsumerPanicked { consumer } => write!(
                 f,
-                "consumer {consumer} has ended by a panic, and its messages go back to the queue. This is a defect: please report \
-                 it, with what was logged"
+                "consumer {consumer} panicked, and its messages go back to the queue. This is a defect; please report it with the log"
             ),
             Self::MissingPermissions(rights) => rights.fmt(f),
             Self::Store(error) => error.fmt(f),

@@ -1,4 +1,4 @@
-//! What a message is known by when it is delivered again: a hash of all that its publisher wrote.
+//! Identifies a redelivered message by a hash of everything its publisher wrote.
 
 use crate::{delivery::Delivery, wire::table::Headers};
 use bytes::BytesMut;
@@ -6,10 +6,10 @@ use bytes::BytesMut;
 /// 128 bits of BLAKE3. Equal messages have equal fingerprints.
 pub(crate) type Fingerprint = [u8; 16];
 
-/// Headers that brokers write when they deliver.
+/// Headers that brokers add on delivery.
 const COUNTERS: [&str; 3] = ["x-delivery-count", "x-acquired-count", "x-stream-offset"];
 
-/// The fingerprint of a message: of its place in a stream, else of its content without what the broker counts.
+/// Hashes the offset of a message in a stream, else its content without the broker's counters.
 pub(crate) fn fingerprint(delivery: &Delivery, offset: Option<u64>) -> Fingerprint {
     let mut hasher = blake3::Hasher::new();
     let mut part = |bytes: &[u8]| {
@@ -24,7 +24,7 @@ pub(crate) fn fingerprint(delivery: &Delivery, offset: Option<u64>) -> Fingerpri
             let mut properties = delivery.properties().clone();
             let mut headers: Vec<_> =
                 properties.headers.iter().filter(|(name, _)| !COUNTERS.contains(name)).collect();
-            // A broker may write headers in another order when it adds one.
+            // A broker may reorder headers when it adds one.
             headers.sort_by_key(|(name, _)| *name);
             let sorted = headers.into_iter().map(|(name, value)| (name.to_owned(), value.clone()));
             properties.headers = sorted.fold(Headers::new(), |all, (name, value)| all.with(name, value));
@@ -32,7 +32,7 @@ pub(crate) fn fingerprint(delivery: &Delivery, offset: Option<u64>) -> Fingerpri
             properties.write(&mut bytes);
             part(&bytes);
             part(delivery.body());
-            // Its properties are taken for none.
+            // Unreadable properties are empty, so the reason is hashed instead.
             if let Some(why) = delivery.unreadable() {
                 part(why.as_bytes());
             }
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_message_has_the_same_fingerprint_however_often_it_is_delivered() {
+    fn fingerprint_is_the_same_for_every_delivery_of_a_message() {
         let first = of("body", &[("b", 1), ("a", 2)], Some("id"), false);
         assert_eq!(first, of("body", &[("x-delivery-count", 3), ("a", 2), ("b", 1)], Some("id"), true));
         assert_ne!(first, of("body", &[("b", 1), ("a", 3)], Some("id"), true));

@@ -1,4 +1,4 @@
-//! The pool that runs handlers: tokio tasks for those that await, threads for those that block.
+//! Runs handlers on a pool: async handlers as tokio tasks, blocking handlers on threads.
 
 use crate::{
     consumer::{ConsumerConfig, Handler},
@@ -22,20 +22,20 @@ use std::{
 };
 use tracing::Instrument;
 
-/// What became of a message that did not fail.
+/// Outcome of a handler run that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandlerOutcome {
-    /// It was handled by a run that was started at this time of the sink's clock.
+    /// Handled by a run that started at this time of the sink clock.
     Done { started: u64 },
-    /// It was done before, and is not done again. Nothing was started.
+    /// Handled before, so no run was started.
     AlreadyDone,
-    /// The handler has found that it was done before, in a run that was started at this time of the sink's clock.
+    /// The handler found that it was handled before; the run started at this time of the sink clock.
     Duplicate { started: u64 },
-    /// One with the same id is being handled, perhaps by another process.
+    /// A message with the same id is being handled, perhaps by another process.
     InProgress,
-    /// It was not started: its channel is lost, or its consumer pauses or stops.
+    /// Not started: its channel is lost, or its consumer is paused or stopping.
     Skipped,
-    /// It was not started: this many starts of it came to no end.
+    /// Not started: this many earlier starts did not finish.
     OverLimit(u32),
 }
 
@@ -45,13 +45,13 @@ pub(crate) enum HandlerPool {
     Threads(Pool<HandlerOutcome>),
 }
 
-/// A message on its way to a worker.
+/// A message prepared for a worker.
 pub(crate) enum Job {
     Task(Task<HandlerOutcome, gristmill_pool::TokioTasks>),
     Thread(Task<HandlerOutcome>),
 }
 
-/// Whether work is still to be started.
+/// Tells work that has not started that it must not start.
 #[derive(Clone, Default)]
 pub(crate) struct CancelToken(Arc<AtomicBool>);
 
@@ -65,12 +65,12 @@ impl CancelToken {
     }
 }
 
-/// Ids of messages that were done.
+/// Skips messages whose id was handled within a window, by ids recorded in the store.
 pub(crate) struct Deduplicator {
     pub(crate) store: Store,
     pub(crate) scope: String,
     pub(crate) window: Duration,
-    /// Ids whose claims could not be released. The process lives, so that nothing else ends these claims.
+    /// Ids whose claims could not be released. While the process runs, only this list releases them.
     unreleased: Mutex<Vec<String>>,
 }
 
@@ -79,7 +79,7 @@ impl Deduplicator {
         Self { store, scope, window, unreleased: Mutex::default() }
     }
 
-    /// Claims a message, or says why it is not to be handled.
+    /// Claims a message id, or returns why the message must not be handled.
     fn claim(self: &Arc<Self>, id: String) -> TaskResult<Result<ClaimedId, HandlerOutcome>> {
         self.release_pending().map_err(TaskError::unavailable)?;
         let claim = self.store.processed_ids().claim(&self.scope, &id, self.window);
@@ -90,15 +90,16 @@ impl Deduplicator {
         })
     }
 
-    /// Releases a claim, or keeps its id to try again. Blocks.
+    /// Releases a claim, or keeps its id to retry. Blocks.
     fn release(&self, id: String) {
         if let Err(error) = self.store.processed_ids().release(&self.scope, &id) {
-            tracing::warn!(id, %error, "the claim on a message cannot be released yet");
+            tracing::warn!(id, %error, "cannot release the claim on a message id; retried before the next claim");
             self.unreleased().push(id);
         }
     }
 
-    /// Releases the claims that could not be released before. No other claim is made meanwhile. Blocks.
+    /// Releases the claims that could not be released before. Holds the lock, so that no claim is made meanwhile.
+    /// Blocks.
     pub(crate) fn release_pending(&self) -> Result<(), gristmill_store::Error> {
         let mut unreleased = self.unreleased();
         while let Some(id) = unreleased.last() {
@@ -113,14 +114,14 @@ impl Deduplicator {
     }
 }
 
-/// The claim on a message's id. Dropped before the message is done, it is released.
+/// A claim on a message id. It is released when dropped before [`complete`](Self::complete).
 struct ClaimedId {
     dedup: Arc<Deduplicator>,
     id: Option<String>,
 }
 
 impl ClaimedId {
-    /// The message is done: its id is recorded.
+    /// Records the id of a message that was handled.
     fn complete(mut self) -> TaskResult<()> {
         let Some(id) = self.id.take() else { return Ok(()) };
         let recorded = self.dedup.store.processed_ids().record(&self.dedup.scope, vec![id.clone()]);
@@ -136,7 +137,7 @@ impl Drop for ClaimedId {
         let Some(id) = self.id.take() else { return };
         let dedup = Arc::clone(&self.dedup);
         let release = move || dedup.release(id);
-        // The store blocks.
+        // The store blocks, so an async caller releases on another thread.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(release)),
             Err(_) => release(),
@@ -150,7 +151,7 @@ impl HandlerPool {
             .name(config.name.clone())
             .workers(config.sizing.workers)
             .queue_capacity(config.sizing.queue)
-            // What failed is read from its result, and kept nowhere else.
+            // The dispatcher reads failures from the results; the pool keeps none.
             .keep_failures(0);
         if let Some(limit) = config.timeout {
             builder = builder.timeout(limit);
@@ -167,7 +168,7 @@ impl HandlerPool {
         })
     }
 
-    /// Gives the pool a message, or the message back if there is no room. Its number in the pool.
+    /// Submits a message and returns its number in the pool, or gives the message back if the queue is full.
     pub(crate) fn submit(&self, job: Job) -> Result<u64, Option<Job>> {
         let full = |kind: SubmitErrorKind| kind == SubmitErrorKind::Full;
         match (self, job) {
@@ -192,7 +193,7 @@ impl HandlerPool {
         }
     }
 
-    /// Starts nothing more, and stops what can be stopped.
+    /// Starts no more runs and cancels those that can be cancelled.
     pub(crate) fn cancel(&self) {
         match self {
             Self::Tasks(pool) => pool.cancel(),
@@ -200,7 +201,7 @@ impl HandlerPool {
         }
     }
 
-    /// Lets what runs finish within the deadline.
+    /// Waits for running handlers until the deadline.
     pub(crate) async fn shutdown(self, deadline: Duration) {
         match self {
             Self::Tasks(pool) => {
@@ -213,13 +214,13 @@ impl HandlerPool {
     }
 }
 
-/// The start of a run of a message that may have been started before.
+/// A start to be counted, of a message that may have been started before.
 #[derive(Clone)]
 pub(crate) struct RunStart {
     pub(crate) store: StartStore,
     pub(crate) key: RunKey,
     pub(crate) recorded: StartRecorded,
-    /// The handler records it.
+    /// Whether the handler records the start itself.
     pub(crate) by_handler: bool,
 }
 
@@ -233,7 +234,7 @@ impl RunStart {
         self.store.start(self.key)
     }
 
-    /// Blocks.
+    /// Takes the start back. Blocks.
     fn undo(&self) {
         if self.recorded.take() {
             self.store.undo_starts(vec![self.key]);
@@ -241,13 +242,13 @@ impl RunStart {
     }
 }
 
-/// What a run does in the store, for a message that may have been started or handled before.
+/// Store operations of a run whose message may have been started or handled before.
 struct StoreAccess {
     start: Option<Box<RunStart>>,
     dedup: Option<(Arc<Deduplicator>, String)>,
 }
 
-/// Makes a message into what a worker runs.
+/// Builds the pool task that runs the handler for a message.
 pub(crate) fn job(
     config: &Arc<ConsumerConfig>,
     delivery: Delivery,
@@ -256,9 +257,9 @@ pub(crate) fn job(
     start: Option<Box<RunStart>>,
     dedup: Option<&Arc<Deduplicator>>,
 ) -> Job {
-    // Looked up by id: what has none cannot have been seen before.
+    // A message without an id cannot be deduplicated.
     let dedup = dedup.and_then(|dedup| delivery.identity().map(|id| (Arc::clone(dedup), id)));
-    // Boxed, because few messages have any of it and a job is moved several times.
+    // Boxed, because few messages have any and a job is moved several times.
     let access = (start.is_some() || dedup.is_some()).then(|| Box::new(StoreAccess { start, dedup }));
     match &config.handler {
         Handler::Async(handler) => {
@@ -269,7 +270,8 @@ pub(crate) fn job(
                 }
                 let Some(started) = gate.start() else { return Ok(HandlerOutcome::Skipped) };
                 let span = span(&config, &delivery, context.worker());
-                // The handler's own closure is part of the work: it runs in the span, and only if anything does.
+                // The closure that makes the future is part of the handler: it runs inside the span, and only if the
+                // handler runs.
                 let handler = async { handler(delivery.clone()).await };
                 let result = match access {
                     None => handler.instrument(span).await.map(|()| success_outcome(&delivery, started)),
@@ -313,7 +315,7 @@ pub(crate) fn job(
     }
 }
 
-/// Records when a run failed with the sink. Not for a run that the pool has ended: its result is the pool's.
+/// Records when a run failed because of the sink. Not called for a run that the pool ended: the pool makes its result.
 fn record_sink_failure(gate: &SinkGate, id: TaskId, result: &TaskResult<HandlerOutcome>) {
     if result.as_ref().is_err_and(|error| error.dependency().is_some()) {
         gate.record(id.get());
@@ -350,7 +352,7 @@ async fn run_async(
     started: u64,
     StoreAccess { start, dedup }: StoreAccess,
 ) -> TaskResult<HandlerOutcome> {
-    // The store blocks; its group commit is what makes that bearable.
+    // The store blocks, so it runs on other threads; its group commit batches these writes.
     let claimed = match dedup {
         Some((dedup, id)) => {
             let claim = tokio::task::spawn_blocking(move || dedup.claim(id));
@@ -381,8 +383,8 @@ async fn run_async(
     result.map(|()| success_outcome(delivery, started))
 }
 
-/// Whether the handler has ended with an error. Its start is taken back before anything follows from the error, because only a
-/// start without an end is counted. What the pool ended the consumer takes back.
+/// Whether the handler returned an error. Its start is undone before the error is acted on, because only a start
+/// without an end counts. Starts of runs that the pool ended are undone by the dispatcher.
 fn has_failed<T>(result: &TaskResult<T>) -> bool {
     let has_failed =
         |error: &TaskError| error.dependency().is_some() || matches!(error.cause(), Cause::Error(_));
@@ -397,7 +399,7 @@ fn success_outcome(delivery: &Delivery, started: u64) -> HandlerOutcome {
     }
 }
 
-/// What a handler logs says which message, which worker and which trace it is about.
+/// Adds consumer, worker, message id, attempt and trace to what the handler logs.
 fn span(config: &ConsumerConfig, delivery: &Delivery, worker: usize) -> tracing::Span {
     tracing::info_span!(
         "message",
@@ -414,9 +416,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claim_that_could_not_be_released_is_released_before_the_next() {
+    fn failed_release_is_retried_before_the_next_claim() {
         let folder = tempfile::tempdir().unwrap();
-        let (file, elsewhere) = (folder.path().join("once.db"), folder.path().join("elsewhere.db"));
+        let (file, elsewhere) = (folder.path().join("dedup.db"), folder.path().join("elsewhere.db"));
         let store = Store::open(&file).unwrap();
         let dedup = || Arc::new(Deduplicator::new(store.clone(), "q".to_owned(), Duration::from_secs(60)));
         let (dedup, other) = (dedup(), dedup());
@@ -424,13 +426,13 @@ mod tests {
         let (Ok(first), Ok(second)) = (claim(&dedup, "1"), claim(&dedup, "2")) else {
             panic!("both are free")
         };
-        // The store fails when the messages are done.
+        // The store fails when the messages are completed.
         std::fs::rename(&file, &elsewhere).unwrap();
         assert!(first.complete().is_err() && second.complete().is_err());
         std::fs::rename(&elsewhere, &file).unwrap();
         let is_claimed = |claim: Result<ClaimedId, HandlerOutcome>| claim.is_ok();
         assert!(is_claimed(claim(&dedup, "1")));
-        // Also for those who handle the other message now.
+        // Another deduplicator can claim the other message too.
         assert!(is_claimed(claim(&other, "2")));
     }
 }

@@ -1,9 +1,9 @@
-//! Messages as JSON: every property, and every header with its type, so that a stored message can be published again.
+//! Formats messages as JSON with every property, and every header with its type, so that a stored message can be
+//! published again.
 //!
-//! Owns the format. `properties` has those that are set, by their names in AMQP. `headers` is a list of
-//! `{"name", "type", "value"}`, in the order of the message. The body is `payload` where it is text, else
-//! `payload_hex`. Text that is not UTF-8 is `{"hex": "…"}`. Letters of earlier versions have headers as an object
-//! of texts, and no properties.
+//! `properties` has those that are set, by their AMQP names. `headers` is a list of `{"name", "type", "value"}`, in the
+//! order of the message. The body is `payload` if it is text, else `payload_hex`. Text that is not UTF-8 is `{"hex":
+//! "…"}`. Dead letters of earlier versions have headers as an object of texts, and no properties.
 
 use crate::{
     delivery::Delivery,
@@ -15,7 +15,7 @@ use crate::{
 use bytes::Bytes;
 use serde_json::{Map, Value as Json, json};
 
-/// A message that was read from its JSON.
+/// A message read from JSON.
 pub(crate) struct Restored {
     pub(crate) exchange: String,
     pub(crate) key: String,
@@ -103,7 +103,7 @@ fn typed(value: &FieldValue) -> Map<String, Json> {
     object
 }
 
-/// JSON has no infinities, and no number that is none: these are text.
+/// JSON has no infinities and no NaN: these are text.
 fn real(value: f64) -> Json {
     if value.is_finite() { json!(value) } else { value.to_string().into() }
 }
@@ -116,13 +116,13 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Reads a message; the error names the part that is not what this module writes.
+/// Reads a message; the error names the invalid part.
 pub(crate) fn read(json: &Json) -> Result<Restored, String> {
     let text = |name: &str| json[name].as_str().map(str::to_owned);
     let body = match (&json["payload"], &json["payload_hex"]) {
         (Json::String(text), _) => Bytes::from(text.clone().into_bytes()),
         (_, Json::String(hex)) => unhex(hex).ok_or("payload_hex is not hexadecimal")?.into(),
-        _ => return Err("it has neither payload nor payload_hex".to_owned()),
+        _ => return Err("neither payload nor payload_hex is present".to_owned()),
     };
     let mut properties = match &json["properties"] {
         Json::Null => Properties { delivery_mode: Some(2), ..Properties::default() },
@@ -145,8 +145,8 @@ pub(crate) fn read(json: &Json) -> Result<Restored, String> {
 
 pub(crate) fn read_properties(json: &Json) -> Result<Properties, String> {
     let mut properties = Properties::default();
-    for (name, value) in json.as_object().ok_or("properties is no object")? {
-        let wrong = || format!("the property {name} is {value}");
+    for (name, value) in json.as_object().ok_or("properties is not an object")? {
+        let wrong = || format!("property {name} has the invalid value {value}");
         match name.as_str() {
             "delivery_mode" => properties.delivery_mode = Some(number(value).ok_or_else(wrong)?),
             "priority" => properties.priority = Some(number(value).ok_or_else(wrong)?),
@@ -168,7 +168,7 @@ pub(crate) fn read_properties(json: &Json) -> Result<Properties, String> {
 
 pub(crate) fn read_headers(json: &Json) -> Result<Headers, String> {
     let mut headers = Headers::new();
-    for entry in json.as_array().ok_or("headers is no list")? {
+    for entry in json.as_array().ok_or("headers is not a list")? {
         let name = match &entry["name"] {
             Json::String(name) => Some(name.clone().into_bytes()),
             raw => raw["hex"].as_str().and_then(unhex),
@@ -213,11 +213,11 @@ fn read_value(entry: &Json) -> Result<FieldValue, String> {
     };
     match entry["type"].as_str() {
         Some("array") => {
-            let values = value.as_array().ok_or("an array is no list")?;
+            let values = value.as_array().ok_or("the value of an array is not a list")?;
             Ok(FieldValue::Array(values.iter().map(read_value).collect::<Result<_, _>>()?))
         }
         Some("table") => Ok(FieldValue::Table(read_headers(value)?)),
-        _ => read().ok_or_else(|| format!("a header's value is {entry}")),
+        _ => read().ok_or_else(|| format!("invalid header value: {entry}")),
     }
 }
 
@@ -258,7 +258,7 @@ mod tests {
             FieldValue::UInt32(u32::MAX),
             FieldValue::Float(0.1),
             FieldValue::Double(0.1),
-            // A reader that rounds a little wrong gives another one back.
+            // A parser that rounds slightly wrong returns a different number.
             FieldValue::Double(5.518_027_000_319_834e250),
             FieldValue::Double(f64::NEG_INFINITY),
             FieldValue::Decimal(2, 314),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_message_holds_every_property_and_header_with_its_type() {
+    fn stored_message_keeps_every_property_and_header_with_its_type() {
         let text = |text: &str| Some(text.to_owned());
         let mut properties = Properties {
             content_type: text("application/json"),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_kept_by_an_older_version_is_read() {
+    fn message_stored_by_an_older_version_is_read() {
         let old = json!({"exchange": "", "routing_key": "orders", "headers": {"a": "1"}, "payload": "x"});
         let read = read(&old).unwrap();
         assert_eq!(read.properties.headers.get("a"), Some(&FieldValue::Text("1".to_owned())));
@@ -317,12 +317,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_kept_message_is_named() {
+    fn invalid_json_message_is_refused_with_the_reason() {
         for (json, expected) in [
             (json!({}), "neither payload"),
             (json!({"payload_hex": "f"}), "not hexadecimal"),
-            (json!({"payload": "", "properties": {"priority": 256}}), "the property priority is 256"),
-            (json!({"payload": "", "properties": {"colour": "red"}}), "the property colour"),
+            (
+                json!({"payload": "", "properties": {"priority": 256}}),
+                "property priority has the invalid value 256",
+            ),
+            (json!({"payload": "", "properties": {"colour": "red"}}), "property colour"),
             (json!({"payload": "", "headers": [{"name": "a", "type": "int8", "value": 200}]}), "200"),
             (json!({"payload": "", "headers": [{"type": "void"}]}), "no name"),
         ] {

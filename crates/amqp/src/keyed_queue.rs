@@ -1,19 +1,19 @@
-//! Order by key: of each key one at a time, in order; different keys beside each other.
+//! Orders messages by key: one of each key at a time, in order, with different keys in parallel.
 //!
-//! Pure data. Holds what waits for its key, and what is ready to be started, first come first.
+//! Pure data. Holds messages that are ready to start, first in first out, and messages that wait for their key.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
     sync::Arc,
 };
 
-/// What orders messages: a header's value, a routing key, a message id.
+/// Ordering key: a header value, a routing key or a message id.
 pub(crate) type Key = Arc<str>;
 
 #[derive(Debug)]
 pub(crate) struct KeyedQueue<T> {
     ready: VecDeque<T>,
-    /// A key is here while one of it is ready or running; with it, who waits behind.
+    /// Has a key while one of its messages is ready or running, with the messages that wait behind it.
     blocked: HashMap<Key, VecDeque<T>>,
     waiting: usize,
 }
@@ -39,17 +39,17 @@ impl<T> KeyedQueue<T> {
         }
     }
 
-    /// The next to start.
+    /// Takes the next message to start.
     pub(crate) fn pop(&mut self) -> Option<T> {
         self.ready.pop_front()
     }
 
-    /// One that was taken is to be started after all, before anything else.
+    /// Returns a message that was taken, to be started before any other.
     pub(crate) fn push_front(&mut self, item: T) {
         self.ready.push_front(item);
     }
 
-    /// The one of this key that was taken is over: the next of it may start.
+    /// Frees a key whose message has finished: the next of that key becomes ready.
     pub(crate) fn release_key(&mut self, key: Option<&Key>) {
         let Some(key) = key else { return };
         let Some(waiting_items) = self.blocked.get_mut(key) else { return };
@@ -64,12 +64,12 @@ impl<T> KeyedQueue<T> {
         }
     }
 
-    /// How many wait, ready or not.
+    /// Number of messages, ready or waiting for their key.
     pub(crate) fn len(&self) -> usize {
         self.ready.len() + self.waiting
     }
 
-    /// Takes a key for one that was not added. False: the key is taken.
+    /// Reserves a key for a message that is not in the queue. Returns false if the key is in use.
     pub(crate) fn reserve_key(&mut self, key: &Key) -> bool {
         match self.blocked.entry(Key::clone(key)) {
             Entry::Vacant(waiting_items) => {
@@ -80,7 +80,7 @@ impl<T> KeyedQueue<T> {
         }
     }
 
-    /// Forgets all that waits, and calls `forget` with each. Keys of what is running stay taken.
+    /// Drops all messages in the queue and calls `discard` with each. Keys of running messages stay in use.
     pub(crate) fn discard_waiting(
         &mut self,
         key_of: impl Fn(&T) -> Option<Key>,
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_key_one_at_a_time() {
+    fn messages_of_one_key_run_one_at_a_time() {
         let mut queue = KeyedQueue::default();
         queue.push(key(1), "a1");
         queue.push(key(1), "a2");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_frees_its_key_and_what_runs_keeps_it() {
+    fn discarded_messages_free_their_key_and_running_ones_keep_it() {
         let mut queue = KeyedQueue::default();
         queue.push(key(1), ("running", 1));
         queue.push(key(2), ("ready", 2));
@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_key_in_order_and_never_two_at_once(keys in prop::collection::vec(0u8..5, 1..100), picks in any::<u64>()) {
+        fn each_key_is_in_order_and_never_runs_twice_at_once(keys in prop::collection::vec(0u8..5, 1..100), picks in any::<u64>()) {
             let mut queue = KeyedQueue::default();
             for (number, name) in keys.iter().enumerate() {
                 queue.push(key(*name), (*name, number));

@@ -1,9 +1,10 @@
-//! RabbitMQ consumers on worker pools: many messages on few workers, and none of them lost.
+//! Consumes and publishes RabbitMQ messages: handlers run on worker pools, and a message is acknowledged only after its
+//! handler has finished.
 //!
-//! A [`Client`] declares what is to be at the broker ([`Exchange`], [`Queue`], [`Binding`]), runs a [`Consumer`] for each
-//! queue, and publishes through a [`Publisher`]. A message is acknowledged when its handler is done and not before;
-//! one that fails is tried again later; one that cannot be done goes to the dead letters with the reason. When the
-//! connection is lost all of it comes back by itself.
+//! A [`Client`] declares exchanges, queues and bindings ([`Exchange`], [`Queue`], [`Binding`]), runs a [`Consumer`] for
+//! each queue, and publishes through a [`Publisher`]. A message whose handler fails is retried later; one that cannot
+//! be handled becomes a dead letter with the reason. After a lost connection the client reconnects, declares and
+//! consumes again.
 //!
 //! ```no_run
 //! use gristmill_amqp::{Binding, Client, Consumer, Exchange, Message, Queue};
@@ -26,7 +27,7 @@
 //!     .start()
 //!     .await?;
 //! client.publisher().publish(Message::new("shop", "order.created", r#"{"id": 17}"#)).await?;
-//! // …until somebody wants it to end:
+//! // Until the program stops:
 //! client.shutdown(Duration::from_secs(30)).await;
 //! # Ok(())
 //! # }

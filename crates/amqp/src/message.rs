@@ -12,7 +12,7 @@ use crate::{
 use bytes::Bytes;
 use serde::Serialize;
 
-/// A message to be published: where to, what it says, and what it carries beside.
+/// A message to be published: its route, body and properties.
 ///
 /// ```
 /// use gristmill_amqp::Message;
@@ -27,54 +27,55 @@ use serde::Serialize;
 pub struct Message {
     pub(crate) exchange: String,
     pub(crate) key: String,
-    /// Everything beside the body. Kept through a restart of the broker, unless this says otherwise.
+    /// Properties and headers. The default is persistent: the message survives a restart of the broker.
     pub properties: Properties,
     pub(crate) body: Bytes,
 }
 
 impl Message {
-    /// To an exchange, with a routing key.
+    /// Creates a message for an exchange and a routing key.
     pub fn new(exchange: impl Into<String>, key: impl Into<String>, body: impl Into<Bytes>) -> Self {
         let properties = Properties { delivery_mode: Some(2), ..Properties::default() };
         Self { exchange: exchange.into(), key: key.into(), properties, body: body.into() }
     }
 
-    /// Straight to a queue.
+    /// Creates a message for a queue, through the default exchange.
     pub fn to_queue(queue: impl Into<String>, body: impl Into<Bytes>) -> Self {
         Self::new("", queue, body)
     }
 
-    /// To an exchange, with a routing key; what it says as JSON.
+    /// Creates a message for an exchange and a routing key, with a body encoded as JSON.
     pub fn json(
         exchange: impl Into<String>,
         key: impl Into<String>,
         body: &impl Serialize,
     ) -> Result<Self, Error> {
-        let body = serde_json::to_vec(body).map_err(|error| Error::Message(format!("not JSON: {error}")))?;
+        let body = serde_json::to_vec(body)
+            .map_err(|error| Error::Message(format!("cannot encode the body as JSON: {error}")))?;
         let mut message = Self::new(exchange, key, body);
         message.properties.content_type = Some("application/json".to_owned());
         Ok(message)
     }
 
-    /// An id, by which a consumer can tell that it has seen it before.
+    /// Sets the message id, by which a consumer recognises duplicates.
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.properties.message_id = Some(id.into());
         self
     }
 
-    /// What happened: the type of the event.
+    /// Sets the type of the event.
     pub fn event(mut self, kind: impl Into<String>) -> Self {
         self.properties.kind = Some(kind.into());
         self
     }
 
-    /// A header.
+    /// Sets a header, replacing one of that name.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<FieldValue>) -> Self {
         self.properties.headers.set(name, value);
         self
     }
 
-    /// Carries the trace on of the message that this one comes of.
+    /// Copies the trace context of the delivery that caused this message.
     pub fn in_trace_of(mut self, delivery: &Delivery) -> Self {
         for name in [header::TRACEPARENT, header::TRACESTATE] {
             if let Some(value) = delivery.headers().get(name) {
@@ -84,10 +85,10 @@ impl Message {
         self
     }
 
-    /// What the protocol cannot carry.
+    /// Checks lengths that the protocol limits.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.exchange.len() > 255 || self.key.len() > 255 {
-            let what = "the name of an exchange and a routing key have at most 255 bytes";
+            let what = "the exchange name or the routing key has more than 255 bytes";
             return Err(Error::Message(what.to_owned()));
         }
         match self.properties.too_long() {
@@ -96,15 +97,15 @@ impl Message {
         }
     }
 
-    /// A message as [`Delivery::to_json`] wrote it, on its way to a queue, where it begins anew.
+    /// Reads a message that [`Delivery::to_json`] wrote, addressed to a queue, with its attempts reset.
     pub fn from_json(json: &serde_json::Value, queue: &str) -> Result<Self, Error> {
         let read = json_form::read(json).map_err(Error::Message)?;
         Ok(Self::requeued(queue, &read.exchange, &read.key, read.properties, read.body))
     }
 
-    /// A message that was given up or stored, on its way to a queue, where it begins anew: without what Gristmill and the
-    /// broker noted about its failures. (The broker drops a message that expires twice in one queue by its `x-death`.)
-    /// Its first exchange and routing key stay visible to a consumer of that queue.
+    /// Copies a stored message or dead letter, addressed to a queue, without what Gristmill and the broker noted about
+    /// its failures. (By its `x-death` the broker would drop a message that expires twice in one queue.) Its first
+    /// exchange and routing key stay visible to a consumer of that queue.
     pub(crate) fn requeued(
         queue: &str,
         exchange: &str,
@@ -126,12 +127,11 @@ impl Message {
         Self { exchange: String::new(), key: queue.to_owned(), properties, body }
     }
 
-    /// A message that was delivered, on its way somewhere else: the same but for what would make the broker refuse
-    /// it, or send it where nobody wants it.
+    /// Copies a delivery for another route, without properties that would make the broker refuse or misroute it.
     pub(crate) fn republished(delivery: &Delivery, exchange: &str, key: &str) -> Self {
         let mut properties = delivery.properties().clone();
         move_user_id_to_header(&mut properties);
-        // In a queue where it waits it must not expire by itself: a header says when it does. Its copies for others it has had.
+        // It must not expire in a retry queue: a header has its deadline. CC and BCC copies were delivered already.
         properties.expiration = None;
         let stale = [header::REASON, header::EXPIRES_AT, header::SINK_FAILED_SINCE, header::FAILED_ALONE];
         for name in ["CC", "BCC", "x-delivery-count", "x-stream-offset"].into_iter().chain(stale) {
@@ -146,14 +146,14 @@ impl Message {
     }
 }
 
-/// The broker refuses a message whose user is not the one that is connected: the name becomes a header.
+/// Moves the user id to a header, because the broker refuses a message whose user is not the connected one.
 fn move_user_id_to_header(properties: &mut Properties) {
     if let Some(user) = properties.user_id.take() {
         properties.headers.set(header::USER, user);
     }
 }
 
-/// Whether a header is neither a note of Gristmill about a failure nor one of the broker about deliveries.
+/// Whether a header is the publisher's: neither Gristmill's about a failure nor the broker's about deliveries.
 fn is_publisher_header(name: &str) -> bool {
     const BROKER_HEADERS: [&str; 5] = ["CC", "BCC", "x-death", "x-delivery-count", "x-stream-offset"];
     let kept = [header::USER, header::HEADERS_DROPPED];

@@ -1,7 +1,7 @@
-//! One connection to one broker: a task that reads, a task that writes, and channels that share them.
+//! One connection to one broker: a reading task, a writing task, and channels that share them.
 //!
-//! Owns sockets, heartbeats and the rule by which a connection ends: once, with one reason, which every channel
-//! is told. It never connects again; that is `link`'s. No frame of the other side, in whatever order, panics here.
+//! Owns sockets, heartbeats and the rule that a connection ends once, with one reason that every channel gets. It never
+//! reconnects; `reconnect` does. No frame from the broker, in any order, causes a panic.
 
 mod channel;
 mod handshake;
@@ -30,14 +30,14 @@ use tokio::{
     sync::{Notify, mpsc, watch},
 };
 
-/// A way to the broker. When the last handle goes, channels included, the connection ends.
+/// Handle of a connection, which ends when the last handle or channel is dropped.
 #[derive(Clone)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     _close_on_drop: Arc<CloseOnDrop>,
 }
 
-/// Ends the connection when nobody is left to use it. The two tasks hold only `Shared`.
+/// Ends the connection when dropped. The two tasks hold only `Shared`.
 struct CloseOnDrop(Arc<Shared>);
 
 impl Drop for CloseOnDrop {
@@ -47,25 +47,25 @@ impl Drop for CloseOnDrop {
 }
 
 struct Shared {
-    /// Without the password.
+    /// URI of the broker without the password.
     name: String,
     user: String,
     vhost: String,
     out: Mutex<OutBuffer>,
-    /// There is something to write.
+    /// Signalled when `out` has data to write.
     written: Notify,
-    /// There is room again in `out`.
+    /// Signalled when `out` has been written.
     drained: Notify,
     channels: Mutex<BTreeMap<u16, ChannelEntry>>,
-    /// Why the broker reads nothing more, while it does not.
+    /// Why the broker has blocked the connection, while it has.
     blocked: watch::Sender<Option<String>>,
     ended: watch::Sender<Option<Arc<Error>>>,
-    /// We have said good-bye.
+    /// Whether this client has sent `connection.close`.
     is_closing: AtomicBool,
     tune: TuneParams,
 }
 
-/// What both sides agreed on.
+/// Parameters negotiated with the broker.
 #[derive(Debug, Clone, Copy)]
 struct TuneParams {
     channel_max: u16,
@@ -79,21 +79,21 @@ struct OutBuffer {
     ended: bool,
 }
 
-/// A channel as the connection sees it.
+/// State of a channel number.
 enum ChannelEntry {
     Open(mpsc::UnboundedSender<Event>, SendGate),
-    /// We have closed it; its number is free when the broker says so too. Whoever waits for that is told by there being
-    /// nobody to tell.
+    /// Closed here; the number is free when the broker has confirmed. Dropping this sender tells the channel that it
+    /// is.
     Closing {
         _events: mpsc::UnboundedSender<Event>,
     },
-    /// The broker has closed it; its number is free when its owner has seen that, and not before: what the owner
-    /// still says would reach whoever had the number next.
+    /// Closed by the broker; the number is free only when its owner has seen that, or the owner's next method would
+    /// reach another channel.
     ClosedByBroker,
 }
 
-/// Whether a channel can still be spoken through. Shut and looked at under the lock of `out`, so that nothing goes out
-/// behind the end of a channel: the broker closes the whole connection over that.
+/// Whether a channel may send. Closed and read under the lock of `out`, so that nothing is sent after the end of a
+/// channel: the broker would close the whole connection.
 #[derive(Clone, Default)]
 struct SendGate(Arc<AtomicBool>);
 
@@ -108,12 +108,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Connection {
-    /// How often each side must let the other hear from it.
+    /// Negotiated heartbeat interval.
     pub(crate) fn heartbeat(&self) -> Duration {
         self.shared.tune.heartbeat
     }
 
-    /// Connects, and is let in.
+    /// Connects and authenticates.
     pub(crate) async fn open(endpoint: &Endpoint, connection_name: &str) -> Result<Self, Error> {
         let limit = endpoint.connect_timeout;
         let opening = async {
@@ -132,7 +132,10 @@ impl Connection {
         match tokio::time::timeout(limit, opening).await {
             Ok(opened) => opened,
             Err(_) => {
-                let source = std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time");
+                let source = std::io::Error::new(
+                    std::io::ErrorKind::TimedOut,
+                    "no answer within the connection timeout",
+                );
                 Err(Error::Io { to: endpoint.to_string(), source })
             }
         }
@@ -150,14 +153,14 @@ impl Connection {
         Ok(Self { _close_on_drop: Arc::new(CloseOnDrop(Arc::clone(&shared))), shared })
     }
 
-    /// Waits for the end, and says why.
+    /// Waits for the end of the connection, and returns the reason.
     pub(crate) async fn ended(&self) -> Arc<Error> {
         let mut ended = self.shared.ended.subscribe();
         let reason = ended.wait_for(Option::is_some).await;
         reason.ok().and_then(|reason| reason.clone()).unwrap_or_else(|| Arc::new(Error::Closed))
     }
 
-    /// The user that is connected, and the virtual host.
+    /// User and virtual host of the connection.
     pub(crate) fn user(&self) -> (&str, &str) {
         (&self.shared.user, &self.shared.vhost)
     }
@@ -166,12 +169,12 @@ impl Connection {
         self.shared.ended.borrow().is_some()
     }
 
-    /// Why the broker reads nothing more, while it does not.
+    /// Watches why the broker has blocked the connection.
     pub(crate) fn blocked(&self) -> watch::Receiver<Option<String>> {
         self.shared.blocked.subscribe()
     }
 
-    /// Says good-bye. Returns when the broker has answered, which is after everything sent before.
+    /// Closes the connection. Returns when the broker has answered, after everything sent before.
     pub(crate) async fn close(&self, within: Duration) {
         self.shared.is_closing.store(true, Relaxed);
         self.shared.send(0, &Outgoing::Close { code: 200, text: "" });
@@ -201,7 +204,7 @@ impl Shared {
         self.write(None, |out| frame::put_method(out, channel, method));
     }
 
-    /// The last word on a channel.
+    /// Sends the last method of a channel and closes its gate.
     fn send_final(&self, channel: u16, method: &Outgoing<'_>, gate: &SendGate) {
         self.write(Some(gate), |out| {
             frame::put_method(out, channel, method);
@@ -209,7 +212,7 @@ impl Shared {
         });
     }
 
-    /// Adds to what is to be written. All that gathers until the writer comes by goes out in one piece.
+    /// Appends to the output buffer. The writer sends everything in the buffer at once.
     fn write(&self, gate: Option<&SendGate>, put: impl FnOnce(&mut BytesMut)) {
         let mut out = lock(&self.out);
         if out.ended || gate.is_some_and(SendGate::is_closed) {
@@ -220,7 +223,7 @@ impl Shared {
         self.written.notify_one();
     }
 
-    /// The first reason stays.
+    /// Ends the connection. The first reason is kept.
     fn end(&self, why: Error) {
         let first = self.ended.send_if_modified(|ended| {
             let first = ended.is_none();
@@ -231,7 +234,7 @@ impl Shared {
         });
         if first {
             lock(&self.out).ended = true;
-            // Their receivers learn of it by there being nobody to send.
+            // Dropping the senders tells the channels.
             lock(&self.channels).clear();
             self.written.notify_one();
             self.drained.notify_waiters();

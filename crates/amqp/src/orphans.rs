@@ -1,7 +1,7 @@
-//! Runs whose channel was lost, and what became of them: the next delivery of the same message takes the run over instead
-//! of starting another.
+//! Keeps runs whose channel was lost, with their outcomes: the next delivery of the same message takes the run over
+//! instead of starting another.
 //!
-//! Pure data. Equal messages are exchangeable: each run is taken over by at most one delivery.
+//! Pure data. Equal messages are interchangeable: each run is taken over by at most one delivery.
 
 use crate::fingerprint::Fingerprint;
 use std::{
@@ -10,11 +10,11 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// How long the outcome of a run is kept for the delivery that it belongs to. A broker that did not notice the loss of the
-/// connection delivers the message again after some heartbeats.
+/// How long an outcome is kept for the redelivery of its message. A broker that did not notice the loss of the
+/// connection redelivers after some heartbeats.
 const OUTCOME_RETENTION: Duration = Duration::from_secs(300);
 
-/// Where a run is, or what became of it.
+/// A run without a channel: where it runs, or its outcome and when it ended.
 #[derive(Debug)]
 pub(crate) enum Orphan<P, E> {
     Running(P),
@@ -35,13 +35,13 @@ impl<P: PartialEq, E> Orphans<P, E> {
         self.0.is_empty()
     }
 
-    /// Whether a run has ended whose message was not delivered again and may still be.
+    /// Whether an outcome is kept whose message may still be redelivered.
     pub(crate) fn has_outcomes(&self, now: Instant) -> bool {
         let is_kept = |at: &Instant| now.duration_since(*at) < OUTCOME_RETENTION;
         self.0.values().flatten().any(|orphan| matches!(orphan, Orphan::Ended(_, at) if is_kept(at)))
     }
 
-    /// A channel is lost: these runs have none any more. Outcomes of earlier runs stay.
+    /// Adds the runs of a lost channel. Outcomes of earlier runs stay.
     pub(crate) fn detach(&mut self, running: impl Iterator<Item = (Fingerprint, P)>) {
         self.0.retain(|_, orphans| {
             orphans.retain(|orphan| matches!(orphan, Orphan::Ended(..)));
@@ -52,7 +52,7 @@ impl<P: PartialEq, E> Orphans<P, E> {
         }
     }
 
-    /// A run has ended before a delivery took it over. Its outcome is kept, or, without one, it is forgotten.
+    /// Records that a run ended before a delivery took it over. Without an outcome the run is forgotten.
     pub(crate) fn run_ended(
         &mut self,
         fingerprint: &Fingerprint,
@@ -65,7 +65,7 @@ impl<P: PartialEq, E> Orphans<P, E> {
         let Some(at) = orphans.iter().position(is_it) else { return };
         orphans.remove(at);
         if let Some(outcome) = outcome {
-            // What has ended is taken over first: the delivery can be acknowledged at once.
+            // Ended runs are taken over first: their delivery can be acknowledged at once.
             orphans.push_front(Orphan::Ended(outcome, now));
         }
         if orphans.is_empty() {
@@ -73,7 +73,7 @@ impl<P: PartialEq, E> Orphans<P, E> {
         }
     }
 
-    /// The run that this delivery belongs to.
+    /// Takes out the run that this delivery belongs to.
     pub(crate) fn adopt(&mut self, fingerprint: &Fingerprint) -> Option<Orphan<P, E>> {
         let orphans = self.0.get_mut(fingerprint)?;
         let orphan = orphans.pop_front();
@@ -83,7 +83,7 @@ impl<P: PartialEq, E> Orphans<P, E> {
         orphan
     }
 
-    /// Forgets outcomes whose messages were not delivered again for long, and gives them back.
+    /// Takes out outcomes whose messages were not redelivered in time.
     pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<E> {
         let is_old = |orphan: &Orphan<P, E>| matches!(orphan, Orphan::Ended(_, at) if now.duration_since(*at) >= OUTCOME_RETENTION);
         let mut old = Vec::new();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_run_is_taken_over_once_and_what_has_ended_first() {
+    fn each_run_is_taken_over_once_and_ended_runs_first() {
         let (mut orphans, now) = (Orphans::default(), Instant::now());
         orphans.detach([(ONE, 1), (ONE, 2), (TWO, 3)].into_iter());
         orphans.run_ended(&ONE, &2, Some("done"), now);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_are_forgotten_after_a_while_and_runs_are_not() {
+    fn outcomes_expire_and_running_runs_do_not() {
         let (mut orphans, now) = (Orphans::default(), Instant::now());
         orphans.detach([(ONE, 1), (TWO, 2)].into_iter());
         orphans.run_ended(&ONE, &1, Some("done"), now);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_loss_keeps_outcomes_and_counts_each_run_once() {
+    fn second_loss_keeps_outcomes_and_adds_each_run_once() {
         let (mut orphans, now) = (Orphans::default(), Instant::now());
         orphans.detach([(ONE, 1), (TWO, 2)].into_iter());
         orphans.run_ended(&ONE, &1, Some("done"), now);

@@ -1,8 +1,8 @@
-//! Rights of the user at the broker: what is missing for a consumer, found before it starts.
+//! Finds permissions that the user lacks at the broker, before a consumer starts.
 //!
-//! Owns how a right is found missing without a side effect, and the command that grants it. Queues and exchanges that
-//! exist need no right to be declared: they are looked for instead. Rights to write are only looked at for a user who
-//! was refused something, because each look is an error in the broker's log.
+//! Tests for a permission without a side effect, and prints the command that grants it. Existing queues and exchanges
+//! need no permission to be declared: they are looked up instead. Permissions to write are tested only for a user who
+//! was refused something, because each test is an error in the broker's log.
 
 use crate::{
     consumer::ConsumerConfig,
@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{collections::BTreeSet, fmt, time::Duration};
 
-/// A kind of right, in RabbitMQ's words.
+/// A kind of permission, in RabbitMQ's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // They are RabbitMQ's own words.
 pub enum Permission {
@@ -33,34 +33,34 @@ impl fmt::Display for Permission {
     }
 }
 
-/// A right that the user does not have.
+/// A permission that the user does not have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MissingPermission {
-    /// Which.
+    /// Kind of the permission.
     pub permission: Permission,
-    /// `queue` or `exchange`.
+    /// Kind of the item: `queue` or `exchange`.
     pub kind: &'static str,
-    /// The name of the queue or exchange. RabbitMQ calls the exchange without a name `amq.default`.
+    /// Name of the queue or exchange. RabbitMQ calls the default exchange `amq.default`.
     pub name: String,
 }
 
-/// Rights that a user does not have, and the command that grants them.
+/// Permissions that a user does not have, and the command that grants them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissingPermissions {
-    /// The user that is connected.
+    /// Name of the connected user.
     pub user: String,
-    /// The virtual host.
+    /// Name of the virtual host.
     pub vhost: String,
-    /// The rights, each once.
+    /// Missing permissions, each once.
     pub missing: Vec<MissingPermission>,
-    /// Names that the program needs: to configure, to write and to read.
+    /// Names that the program needs to configure, to write and to read.
     needed: [BTreeSet<String>; 3],
 }
 
-/// How long the broker may take to refuse a publication.
+/// Maximum wait for the broker to refuse a publication.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// The exchange without a name, as RabbitMQ calls it where it checks rights.
+/// Name of the default exchange where RabbitMQ checks permissions.
 const DEFAULT_EXCHANGE: &str = "amq.default";
 
 impl MissingPermission {
@@ -72,7 +72,7 @@ impl MissingPermission {
 
 impl fmt::Display for MissingPermissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "user {} of virtual host {} lacks rights: ", self.user, self.vhost)?;
+        write!(f, "user {} of virtual host {} lacks permissions: ", self.user, self.vhost)?;
         for (at, MissingPermission { permission: right, kind, name }) in self.missing.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
             let why = if *right == Permission::Configure { ", which does not exist" } else { "" };
@@ -81,18 +81,18 @@ impl fmt::Display for MissingPermissions {
         let [configure, write, read] = self.needed.each_ref().map(pattern);
         write!(
             f,
-            ". The rights that are needed are granted by: rabbitmqctl set_permissions -p '{}' '{}' '{configure}' '{write}' \
-             '{read}' (it replaces those that `rabbitmqctl list_user_permissions '{}'` shows)",
+            ". Grant them with: rabbitmqctl set_permissions -p '{}' '{}' '{configure}' '{write}' '{read}' \
+             (it replaces those that `rabbitmqctl list_user_permissions '{}'` shows)",
             self.vhost, self.user, self.user
         )?;
         if self.missing.iter().any(|one| one.permission == Permission::Configure) {
-            f.write_str(". A queue that exists needs no right to configure")?;
+            f.write_str(". An existing queue needs no permission to configure")?;
         }
         Ok(())
     }
 }
 
-/// A regular expression for exactly these names.
+/// Builds a regular expression that matches exactly these names.
 fn pattern(names: &BTreeSet<String>) -> String {
     if names.is_empty() {
         return "^$".to_owned();
@@ -135,7 +135,7 @@ pub(crate) async fn declare(
     }
 }
 
-/// An error that names these rights, and all that the consumers need.
+/// Builds an error that names these permissions and all that the consumers need.
 pub(crate) fn error(
     connection: &Connection,
     mut missing: Vec<MissingPermission>,
@@ -146,7 +146,7 @@ pub(crate) fn error(
     let of = |right| missing.iter().filter(move |one| one.permission == right).map(|one| one.name.clone());
     let mut needed = [Permission::Configure, Permission::Write, Permission::Read]
         .map(|right| of(right).collect::<BTreeSet<_>>());
-    // A binding is read from its exchange, and the broker reads a queue with dead letters in the user's name.
+    // Binding needs read access to the exchange, and the broker reads a queue with dead letters in the user's name.
     needed[2].extend(of(Permission::Configure));
     for config in consumers {
         let dead = MissingPermission::new(Permission::Write, "exchange", &config.dead_letter_target.0).name;
@@ -162,7 +162,8 @@ pub(crate) fn error(
     }))
 }
 
-/// What a consumer needs beside its queue: queues for retries, and rights to publish to them and to the dead letters.
+/// Finds what a consumer lacks besides its queue: retry queues, and permissions to publish to them and to the dead
+/// letters.
 async fn missing_for_consumer(
     config: &ConsumerConfig,
     connection: &Connection,
@@ -183,8 +184,8 @@ async fn missing_for_consumer(
     Ok(missing)
 }
 
-/// Whether the user may declare a consumer's retry queues. Asked by a declaration that the broker never carries out: it
-/// looks at the right first, and then at the arguments.
+/// Whether the user may declare a consumer's retry queues. Tested by a declaration with an invalid argument, which the
+/// broker checks after the permission.
 async fn may_declare_retry_queues(config: &ConsumerConfig, connection: &Connection) -> Result<bool, Error> {
     let Some(queue) = retry_queues(config).into_iter().next().filter(|_| !config.in_place) else {
         return Ok(true);
@@ -197,8 +198,8 @@ async fn may_declare_retry_queues(config: &ConsumerConfig, connection: &Connecti
     }
 }
 
-/// Whether the user may publish to an exchange. Asked by a message that the broker never takes: it looks at the right
-/// first, and then at the expiration, which is no number.
+/// Whether the user may publish to an exchange. Tested by a message with an invalid expiration, which the broker checks
+/// after the permission.
 async fn may_write(connection: &Connection, exchange: &str) -> Result<bool, Error> {
     let mut channel = Channel::open(connection).await?;
     let refused = Properties { expiration: Some("-".to_owned()), ..Properties::default() };
@@ -217,7 +218,8 @@ async fn may_write(connection: &Connection, exchange: &str) -> Result<bool, Erro
     }
 }
 
-/// Whether an error is about a right of the user. The broker has the same code for a queue that another has alone.
+/// Whether an error is about a permission. The broker uses the same code for a queue that is exclusive to another
+/// connection.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::Channel { code: 403, text } if text.contains("refused for user"))
 }
@@ -227,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_matches_names_as_they_are() {
+    fn pattern_matches_names_literally() {
         let names = |names: &[&str]| pattern(&names.iter().map(|name| (*name).to_owned()).collect());
         assert_eq!(names(&[]), "^$");
         assert_eq!(names(&["b", "a.dead"]), "^(a\\.dead|b)$");

@@ -1,7 +1,7 @@
-//! Positions in streams: where a consumer begins, and what it has finished, kept in the store.
+//! Stores positions in streams: where a consumer begins, and what it has finished.
 //!
-//! A position is the lowest offset that is not finished; everything before it is. It is written a few times a second and
-//! at the end, never for each message: after a kill, the last moments are read again.
+//! A position is the lowest unfinished offset. It is written a few times a second and at the end, not for each message:
+//! after a kill, the last moments are read again.
 
 use crate::{
     consumer::{ConsumerConfig, Offset},
@@ -18,24 +18,24 @@ use gristmill_store::Store;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinHandle};
 
-/// How often a position is written while it changes.
+/// Interval between writes of a changing position.
 const WRITE_INTERVAL: Duration = Duration::from_millis(200);
-/// How long the broker may take to deliver a message of a stream that is not empty.
+/// Maximum wait for the first message of a stream that is not empty.
 const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long nothing comes from a stream before it is asked whether it is empty.
+/// Wait without a message before the broker is asked whether the stream is empty.
 const EMPTY_CHECK_DELAY: Duration = Duration::from_secs(3);
-/// How often, and after how long, is looked again for a position that is behind the end: a replica on another node may not have
+/// Number of rechecks, and interval between them, for a position past the end: a replica on another node may not have
 /// all messages yet.
 const END_RECHECKS: u32 = 2;
 const END_RECHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the last position may take to be written.
+/// Maximum time for writing the last position.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the positions of one consumer are kept.
+/// Reads and writes the position of one consumer in the store.
 #[derive(Clone)]
 struct PositionStore {
     store: Store,
-    /// The virtual host and the queue: streams of the same name are others elsewhere.
+    /// Virtual host and queue: streams of the same name on other virtual hosts are different.
     stream: String,
     consumer: String,
 }
@@ -47,7 +47,7 @@ pub(crate) struct PositionWriter {
 }
 
 impl PositionWriter {
-    /// Where a consumer begins, and what keeps its positions from then on.
+    /// Starts the writer, and returns it with the offset where the consumer begins.
     pub(crate) async fn start(
         config: &Arc<ConsumerConfig>,
         store: Store,
@@ -57,14 +57,14 @@ impl PositionWriter {
         let store = PositionStore { store, stream, consumer: config.name.clone() };
         let first = starting_offset(config, &store, connection).await?;
         let (position, changes) = watch::channel(first);
-        // A consumer of what comes next has a position before the first message comes.
+        // A consumer that begins at the end has a position before the first message arrives.
         if let Some(first) = first {
             store.write(first).await?;
         }
         Ok((Self { position, task: tokio::spawn(write_positions(store, changes)) }, first))
     }
 
-    /// Notes a position, to be written soon.
+    /// Sets the position that is written next.
     pub(crate) fn record(&self, position: Option<u64>) {
         self.position.send_if_modified(|known| {
             let changed = position.is_some() && *known != position;
@@ -75,12 +75,12 @@ impl PositionWriter {
         });
     }
 
-    /// Writes the last position.
+    /// Writes the last position and ends the task.
     pub(crate) async fn close(self) {
         let Self { position, task } = self;
         drop(position);
         if tokio::time::timeout(FINAL_WRITE_TIMEOUT, task).await.is_err() {
-            tracing::error!("the last position in a stream could not be written; messages are read again");
+            tracing::error!("cannot write the last position in a stream; messages will be read again");
         }
     }
 }
@@ -99,7 +99,7 @@ impl PositionStore {
     }
 }
 
-/// Writes positions until there are no more. Warns, once, of a position that another consumer has written.
+/// Writes positions until the sender is dropped. Warns, once, about a position that another consumer has written.
 async fn write_positions(store: PositionStore, mut changes: watch::Receiver<Option<u64>>) {
     let (mut written, mut failed) = (*changes.borrow_and_update(), 0);
     let mut is_alone = true;
@@ -112,15 +112,15 @@ async fn write_positions(store: PositionStore, mut changes: watch::Receiver<Opti
                 tracing::warn!(
                     stream = store.stream,
                     consumer = store.consumer,
-                    "another consumer with this name reads the stream and keeps its position in the same database: both handle \
-                     every message, and messages may be left out after a restart. Give each a name of its own (--name)"
+                    "another consumer with this name reads the stream and stores its position in the same database: both handle \
+                     every message, and messages may be skipped after a restart. Give each consumer its own name (--name)"
                 );
             }
             match store.write(offset).await {
                 Ok(()) => (written, failed) = (position, 0),
                 Err(error) => {
                     failed += 1;
-                    tracing::error!(stream = store.stream, %error, "a position in a stream cannot be written");
+                    tracing::error!(stream = store.stream, %error, "cannot write a position in a stream; retried");
                 }
             }
         }
@@ -130,19 +130,19 @@ async fn write_positions(store: PositionStore, mut changes: watch::Receiver<Opti
         let wait = if failed > 0 { BACKOFF.delay(failed) } else { WRITE_INTERVAL };
         match is_last {
             true => tokio::time::sleep(wait).await,
-            // The last one is written at once.
+            // The last position is written at once.
             false => drop(tokio::time::timeout(wait, closed(&changes)).await),
         }
     }
 }
 
-/// Waits until no more positions come.
+/// Waits until the sender of positions is dropped.
 async fn closed(changes: &watch::Receiver<Option<u64>>) {
     let mut changes = changes.clone();
     while changes.changed().await.is_ok() {}
 }
 
-/// Whether a position is behind the end of its stream: the stream was deleted and made anew since the position was reached.
+/// Whether a position is past the end of its stream: the stream was deleted and recreated since.
 pub(crate) async fn is_past_end(
     config: &ConsumerConfig,
     position: u64,
@@ -162,18 +162,18 @@ pub(crate) async fn is_past_end(
             queue = &*config.queue,
             position,
             next,
-            "the position is behind the end of the stream, which was made anew; read from its beginning"
+            "the position is past the end of the stream, which was recreated; reading from its beginning"
         );
     }
     Ok(position > next)
 }
 
-/// The offset of the next message that is published to a stream.
+/// Offset of the next message published to a stream.
 async fn next(config: &ConsumerConfig, connection: &Connection) -> Result<u64, Error> {
     Ok(end(connection, &config.queue).await?.map_or(0, |last| last.saturating_add(1)))
 }
 
-/// The offset to begin with, where it is known before the first message: a stored one, a number, or the end.
+/// Offset to begin with, if known before the first message: the stored one, a number, or the end.
 async fn starting_offset(
     config: &ConsumerConfig,
     store: &PositionStore,
@@ -192,7 +192,7 @@ async fn starting_offset(
                 queue = &*config.queue,
                 offset = number,
                 next,
-                "the offset is beyond the end of the stream; read from its end"
+                "the offset is past the end of the stream; reading from its end"
             );
             Ok(Some(next))
         }
@@ -201,11 +201,10 @@ async fn starting_offset(
     }
 }
 
-/// The offset of the last message of a stream; none if it is empty.
+/// Offset of the last message of a stream; none if it is empty.
 ///
-/// AMQP 0-9-1 has no question for it, and the count of messages that a declaration tells is seconds old. So the last chunk
-/// of the stream is read: the broker delivers all of its messages in one step, and answers the next question after
-/// them.
+/// AMQP 0-9-1 cannot query it, and the message count of a declaration is seconds old. So the last chunk of the stream
+/// is read: the broker delivers all its messages in one step, before it answers the next request.
 pub(crate) async fn end(connection: &Connection, queue: &str) -> Result<Option<u64>, Error> {
     let mut channel = Channel::open(connection).await?;
     channel.call(&Outgoing::Qos { prefetch: u16::MAX }).await?;
@@ -223,7 +222,7 @@ pub(crate) async fn end(connection: &Connection, queue: &str) -> Result<Option<u
     Ok(Some(last))
 }
 
-/// The first message that comes; none if the stream is empty: nothing comes, and the broker counts none.
+/// Waits for the first message; none if the stream is empty: nothing arrives and the broker counts no message.
 async fn first(
     channel: &mut Channel,
     connection: &Connection,
@@ -241,7 +240,7 @@ async fn first(
                 return Ok(None);
             }
             Err(_) if tokio::time::Instant::now() > until => {
-                let text = format!("the broker delivered no message of the stream {queue}");
+                let text = format!("the broker delivered no message of stream {queue} within 30 s");
                 return Err(Error::Message(text));
             }
             Err(_) => {}
@@ -253,7 +252,7 @@ fn offset(queue: &str, received: &Received) -> Result<u64, Error> {
     let offset = received.properties.headers.get("x-stream-offset").and_then(FieldValue::as_int);
     offset.and_then(|offset| u64::try_from(offset).ok()).ok_or_else(|| {
         Error::Declaration(format!(
-            "queue {queue} is no stream: its messages have no offsets; leave out the offset"
+            "queue {queue} is not a stream: its messages have no offsets; omit the offset"
         ))
     })
 }

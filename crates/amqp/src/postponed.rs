@@ -1,7 +1,7 @@
-//! Messages that a consumer has moved to wait for another attempt, until they come back to it.
+//! Counts messages that a consumer has moved to a retry queue until they return.
 //!
-//! Owns the mark that such a message carries. The broker counts a message in no queue while it hands it over from the queue
-//! where it waited, so that only the consumer itself knows that it is still to come.
+//! Owns the header that marks such a message. While the broker moves a message from its retry queue back, it counts it
+//! in no queue, so only the consumer knows of it.
 
 use crate::{delivery::header, reconnect::deadline_after, wire::table::Headers};
 use std::{
@@ -14,27 +14,27 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// A message that has not come back for this long after its wait is overdue: another consumer of the queue has received it, or
-/// the broker cannot return it. The broker tries again after three minutes where the queue was full.
+/// A message that has not returned this long after its delay is overdue: another consumer of the queue received it, or
+/// the broker cannot return it. If the queue was full, the broker retries after three minutes.
 const OVERDUE_AFTER: Duration = Duration::from_secs(600);
-/// How often is looked for such messages.
+/// Interval between checks for overdue messages.
 const OVERDUE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// At most this many of them are kept, the latest.
+/// Maximum number of overdue messages that are kept, the latest.
 const MAX_OVERDUE: usize = 100_000;
 
 pub(crate) struct Postponed {
-    /// Distinguishes the messages of this run from those of others.
+    /// Identifies this run of the consumer in the header.
     run: String,
     last: AtomicU64,
-    /// No message is out.
+    /// Whether no message is outstanding.
     is_empty: AtomicBool,
     outstanding: Mutex<Outstanding>,
 }
 
-/// Messages that have not come back, by their numbers.
+/// Messages that have not returned, by number.
 #[derive(Default)]
 struct Outstanding {
-    /// With the time from which on they are overdue.
+    /// With the time at which they become overdue.
     expected: HashMap<u64, Instant>,
     overdue: BTreeSet<u64>,
     checked_at: Option<Instant>,
@@ -73,7 +73,8 @@ impl Default for Postponed {
 }
 
 impl Postponed {
-    /// Marks a message that is moved, and expects it back after this time. Its number is for [`cancel`](Self::cancel).
+    /// Marks a message that is moved and expects it back after `delay`. Returns its number for
+    /// [`cancel`](Self::cancel).
     pub(crate) fn mark(&self, headers: &mut Headers, delay: Duration) -> u64 {
         let number = self.last.fetch_add(1, Relaxed) + 1;
         headers.set(header::POSTPONED, format!("{}:{number}", self.run));
@@ -82,12 +83,12 @@ impl Postponed {
         number
     }
 
-    /// The message was not moved.
+    /// Removes a message that was not moved after all.
     pub(crate) fn cancel(&self, number: u64) {
         self.update(|outstanding| outstanding.remove(number));
     }
 
-    /// A message has come: it may be one that is out.
+    /// Removes a received message if it is an outstanding one.
     pub(crate) fn received(&self, headers: &Headers) {
         if self.is_empty.load(Relaxed) {
             return;
@@ -99,7 +100,7 @@ impl Postponed {
         }
     }
 
-    /// How many are expected to come back, and how many are overdue.
+    /// Returns the number of expected and of overdue messages.
     pub(crate) fn count(&self) -> (u64, u64) {
         self.update(|outstanding| (outstanding.expected.len() as u64, outstanding.overdue.len() as u64))
     }
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_is_expected_until_it_comes_back_or_was_not_moved() {
+    fn message_is_expected_until_it_returns_or_was_not_moved() {
         let (one, other) =
             (Postponed::default(), Postponed { run: "other".to_owned(), ..Postponed::default() });
         let marked = |postponed: &Postponed| {
@@ -133,7 +134,7 @@ mod tests {
             one.received(headers);
             assert_eq!(one.count(), (2, 0));
         }
-        // Also if it comes twice.
+        // A second copy is ignored.
         one.received(&first);
         one.received(&first);
         assert_eq!(one.count(), (1, 0));
@@ -142,9 +143,8 @@ mod tests {
         assert_eq!((one.count(), other.count()), ((0, 0), (1, 0)));
     }
 
-    /// Another consumer of the queue has received it.
     #[tokio::test(start_paused = true)]
-    async fn message_that_does_not_come_back_is_overdue_after_a_while() {
+    async fn message_that_does_not_return_becomes_overdue() {
         let (postponed, minute) = (Postponed::default(), Duration::from_secs(60));
         let advance = |minutes: u32| tokio::time::advance(minute * minutes);
         let mut headers = Headers::new();
@@ -153,10 +153,10 @@ mod tests {
         assert_eq!(postponed.count(), (1, 0));
         advance(2).await;
         assert_eq!(postponed.count(), (0, 1));
-        // It may come late.
+        // A message can return late.
         postponed.received(&headers);
         assert_eq!(postponed.count(), (0, 0));
-        // What is kept of them is bounded.
+        // The number kept is bounded.
         for _ in 0..MAX_OVERDUE + 5 {
             postponed.mark(&mut Headers::new(), minute);
         }

@@ -1,7 +1,7 @@
-//! Publishing: every message is confirmed by the broker, or its publisher is told that it was not.
+//! Publishes messages with publisher confirms: each is confirmed by the broker, or its publisher gets an error.
 //!
-//! Owns which messages are on their way. Their number is bounded; those that a lost connection leaves unconfirmed
-//! are sent again on the next, so a message can arrive twice and is not lost.
+//! Owns the unconfirmed messages. Their number is bounded. Those that a lost connection leaves unconfirmed are sent
+//! again on the next, so a message can arrive twice but is not lost.
 
 use crate::{
     error::Error,
@@ -16,7 +16,7 @@ use tokio::{
     time::Instant,
 };
 
-/// Publishes messages and sees that they arrive. Clones share one channel, and one bound.
+/// Publishes messages and reports their confirmation. Clones share one channel and one bound on unconfirmed messages.
 #[derive(Clone)]
 pub struct Publisher {
     requests: mpsc::UnboundedSender<Request>,
@@ -51,13 +51,13 @@ impl Publisher {
         Self { requests, permits: Arc::new(Semaphore::new(in_flight)), confirm_timeout }
     }
 
-    /// Publishes a message. `Ok` says that the broker has it: on disk, for a message that is kept and a queue that
-    /// is durable. A message that no queue takes is [`Error::Unroutable`]. Waits while too many are on their way.
+    /// Publishes a message. `Ok` means that the broker has it: on disk, for a persistent message and a durable queue. A
+    /// message that no queue takes is [`Error::Unroutable`]. Waits while too many are unconfirmed.
     pub async fn publish(&self, message: Message) -> Result<(), Error> {
         self.send(message).await?.await
     }
 
-    /// Publishes many, as many at a time as may be on their way. One result for each, in order.
+    /// Publishes many messages concurrently. Returns one result for each, in order.
     pub async fn publish_all(&self, messages: impl IntoIterator<Item = Message>) -> Vec<Result<(), Error>> {
         let mut sent_messages = Vec::new();
         for message in messages {
@@ -73,8 +73,7 @@ impl Publisher {
         results
     }
 
-    /// Hands a message over when there is room, and gives back a future of its confirmation. For who has many, and
-    /// wants to know of each.
+    /// Sends a message once the bound allows it, and returns a future of its confirmation.
     pub async fn send(
         &self,
         message: Message,
@@ -82,7 +81,7 @@ impl Publisher {
         message.check()?;
         let confirm_timeout = self.confirm_timeout;
         let permit = Arc::clone(&self.permits).acquire_owned();
-        // The broker may block publishers for hours. Who publishes learns of it.
+        // The broker may block publishers for hours; the timeout reports that.
         let permit = tokio::time::timeout_at(deadline_after(confirm_timeout), permit)
             .await
             .map_err(|_| Error::Unconfirmed(confirm_timeout))?;
@@ -95,29 +94,30 @@ impl Publisher {
     }
 }
 
-/// How many are sent at a time after a channel was closed over one of them.
+/// Window after a channel was closed because of a message.
 const REDUCED_WINDOW: usize = 8;
 
-/// The task that holds the channel.
+/// Task that owns the channel and the unconfirmed messages.
 struct PublisherTask {
     broker: ManagedConnection,
     incoming: mpsc::UnboundedReceiver<Request>,
-    /// In the order they were sent in, or are to be.
+    /// Messages in the order in which they were sent or will be.
     pending: VecDeque<Pending>,
-    /// How many at the front of `pending` were sent on this channel.
+    /// Number of messages at the front of `pending` that were sent on this channel.
     sent: usize,
-    /// The number that the broker gives the first of `pending`.
+    /// Delivery tag of the first of `pending`.
     first: u64,
-    /// Nobody can publish any more; what is on its way still arrives.
+    /// Set when all publishers are dropped; unconfirmed messages are still confirmed.
     closed: bool,
-    /// So many are to be sent one by one: one of them has closed a channel, and it is not known which.
+    /// Number of messages to be sent one by one: one of them closed a channel, and it is unknown which.
     one_by_one: usize,
-    /// How many may be on their way on this channel. Few after one that closed a channel: all the others are sent twice.
+    /// Maximum number of unconfirmed messages on this channel. Small after a closed channel, because all unconfirmed
+    /// ones are sent twice.
     window: usize,
 }
 
 struct Pending {
-    /// None: answered, but its number still counts.
+    /// None after the reply; its tag still counts.
     request: Option<Request>,
     returned: Option<Error>,
 }
@@ -147,9 +147,9 @@ impl PublisherTask {
                 ServeEnd::Lost(error) => error,
             };
             if self.pending.is_empty() {
-                tracing::debug!(%error, "publishing was interrupted");
+                tracing::debug!(%error, "publishing interrupted");
             } else {
-                tracing::warn!(%error, unconfirmed = self.pending.len(), "publishing was interrupted");
+                tracing::warn!(%error, unconfirmed = self.pending.len(), "publishing interrupted");
             }
             self.fail_culprit(&error);
             self.pending.retain(|pending| pending.request.is_some());
@@ -163,7 +163,7 @@ impl PublisherTask {
         }
     }
 
-    /// Keeps promises of time while there is no channel. Returns when nobody can publish any more and nothing is left.
+    /// Enforces timeouts while there is no channel. Returns when all publishers are dropped and nothing is unconfirmed.
     async fn wait_for_timeouts(&mut self) {
         while !self.is_over() {
             let deadline = self.next_timeout();
@@ -178,9 +178,9 @@ impl PublisherTask {
         self.closed && self.pending.iter().all(|pending| pending.request.is_none())
     }
 
-    /// A channel that the broker closed over what was published (an exchange that is not there) says which by its
-    /// words alone: whoever published to that exchange is told, and the others are sent again. Where the words do not
-    /// say, they are sent again one by one, and then it is clear.
+    /// Fails the messages that closed the channel. The broker names only the missing exchange, in its text: messages to
+    /// it fail and the others are sent again. If the text names none, all are sent again one by one to find the
+    /// culprit.
     fn fail_culprit(&mut self, error: &Error) {
         let Error::Channel { code, text } = error else { return };
         self.window = REDUCED_WINDOW;
@@ -279,8 +279,8 @@ impl PublisherTask {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            // It comes before the confirmation of its message, and does not say which that is. One that says the same
-            // and goes to the same place is as good.
+            // A returned message comes before its confirmation and without its tag. Any pending message that is equal
+            // to it will do.
             Event::Returned(returned) => {
                 let sent = self.sent;
                 let find = |same: fn(&Message, &Received) -> bool| {
@@ -321,7 +321,7 @@ impl PublisherTask {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        // They are in the order they came in, and all may take as long.
+        // All have the same timeout, so the first expires first.
         self.pending.iter().find_map(|pending| pending.request.as_ref()).map(|request| request.deadline)
     }
 
@@ -345,7 +345,7 @@ fn is_same(message: &Message, returned: &Received) -> bool {
     is_alike(message, returned) && returned.malformed.is_none() && returned.properties == message.properties
 }
 
-/// For properties that are not equal to themselves once they have been away: a number that is none.
+/// Ignores the properties: a NaN in a header is not equal to itself.
 fn is_alike(message: &Message, returned: &Received) -> bool {
     message.exchange == returned.exchange && message.key == returned.key && message.body == returned.body
 }

@@ -1,8 +1,8 @@
 //! Finds the kind of a queue that exists: classic, quorum or stream.
 //!
-//! AMQP 0-9-1 has no question for it. RabbitMQ refuses a consumer whose arguments the queue's kind does not have, and names
-//! the kind in its answer. No kind has both arguments that are sent here, so that no consumer is ever added. Only the right
-//! to read is needed, which a consumer has anyway. Each question is one error in the broker's log.
+//! AMQP 0-9-1 cannot query it. RabbitMQ refuses a consumer whose arguments the queue's kind does not have, and names
+//! the kind in its reply. No kind has both arguments sent here, so no consumer is ever added. Only the permission to
+//! read is needed, which a consumer has anyway. Each query is one error in the broker's log.
 
 use crate::{
     error::Error,
@@ -11,10 +11,10 @@ use crate::{
 };
 use std::time::Duration;
 
-/// The kind of a queue; none where the broker does not name it, or the queue cannot be consumed from.
+/// Returns the kind of a queue; none if the broker does not name it, or the queue cannot be consumed from.
 pub(crate) async fn find(connection: &Connection, queue: &str) -> Result<Option<&'static str>, Error> {
     let mut channel = Channel::open(connection).await?;
-    // A broker that knows neither argument would add the consumer: it then has one message for a moment.
+    // A broker that knows neither argument would add the consumer: it then holds one message briefly.
     channel.call(&Outgoing::Qos { prefetch: 1 }).await?;
     let arguments = Headers::new().with("x-stream-offset", "next").with("x-priority", 0_i64);
     let consume = Outgoing::Consume { queue, tag: "gristmill.kind", flags: 0, arguments: &arguments };
@@ -28,7 +28,7 @@ pub(crate) async fn find(connection: &Connection, queue: &str) -> Result<Option<
     }
 }
 
-/// The kind that the broker's text names, as in `… of queue type rabbit_stream_queue`.
+/// Kind named in the broker's text, as in `… of queue type rabbit_stream_queue`.
 fn named_in(text: &str) -> Option<&'static str> {
     let (_, kind) = text.rsplit_once(" of queue type ")?;
     ["classic", "quorum", "stream"].into_iter().find(|known| kind.contains(known))
@@ -46,7 +46,7 @@ mod tests {
         for kind in ["classic", "quorum", "stream"] {
             assert_eq!(named_in(&text(&format!(" of queue type rabbit_{kind}_queue"))), Some(kind));
         }
-        // A queue's name is no kind.
+        // The name of a queue is not its kind.
         assert_eq!(named_in(&text("")), None);
         assert_eq!(named_in(&text(" of queue type rabbit_mqtt_qos0_queue")), None);
     }

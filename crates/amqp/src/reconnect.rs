@@ -1,43 +1,41 @@
-//! A connection that comes back: tries the brokers in turn until one takes it, and again when it is lost.
+//! Keeps a connection to a broker: tries the nodes in turn, and reconnects with back-off when it is lost.
 //!
-//! Owns when to try again. Gives up only when it is told to, or, before the first success, when its caller stops
-//! waiting.
+//! Owns the back-off. Stops only when it is stopped or, before the first success, when its caller stops waiting.
 
 use crate::{error::Error, net::Connection, uri::Endpoint};
 use gristmill_pool::Retry;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 
-/// A handle of a connection that comes back.
+/// Handle of a connection that is reconnected until it is stopped.
 #[derive(Clone)]
 pub(crate) struct ManagedConnection {
     state: watch::Receiver<ConnectionState>,
-    /// When the last of these goes, or says so, the task ends.
+    /// Sending, or dropping the last handle, ends the reconnect task.
     stop: Arc<watch::Sender<()>>,
 }
 
 #[derive(Clone)]
 pub(crate) enum ConnectionState {
-    /// Not connected: why the last attempt failed or the last connection ended, how many attempts have failed, and how many
-    /// connections there were.
+    /// Why the last attempt or connection failed, the number of failed attempts, and the number of connections so far.
     Disconnected(Option<Arc<Error>>, u32, u64),
-    /// Connected, and for the how-manieth time.
+    /// The connection, and the number of connections so far.
     Connected(Connection, u64),
 }
 
-/// From a tenth of a second to five: a broker that is back is found within seconds, and one that is not is not
-/// stormed. With jitter: a broker that comes back has many consumers.
+/// Back-off from 100 ms to 5 s, with jitter because many consumers reconnect at once. A broker that is back is found
+/// within seconds.
 pub(crate) const BACKOFF: Retry =
     Retry::exponential(u32::MAX, Duration::from_millis(100)).max_delay(Duration::from_secs(5));
-/// What lasted so long was a connection; what did not is one more failure.
+/// A connection that lasted this long resets the back-off.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// Whether transient failures before the first connection are logged as warnings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartupErrors {
-    /// A service that waits for its broker says so.
+    /// Log a warning: a service is waiting for its broker.
     Warn,
-    /// The caller of [`ManagedConnection::first`] gets the last failure as an error.
+    /// The caller of [`ManagedConnection::wait_for_first`] gets the last failure as an error.
     Return,
 }
 
@@ -53,7 +51,7 @@ impl ManagedConnection {
         Self { state: watching, stop: Arc::new(stop) }
     }
 
-    /// The connection, as soon as there is one.
+    /// Waits for a connection, and returns it with its number.
     pub(crate) async fn connected(&self) -> Result<(Connection, u64), Error> {
         let mut state = self.state.clone();
         loop {
@@ -66,8 +64,7 @@ impl ManagedConnection {
         }
     }
 
-    /// The first connection. What cannot pass is told when all `nodes` were asked: nobody waits for a wrong password to
-    /// become right.
+    /// Waits for the first connection. An error that is not transient is returned once all `nodes` were tried.
     pub(crate) async fn wait_for_first(&self, nodes: usize, within: Duration) -> Result<(), Error> {
         let mut state = self.state.clone();
         let mut last = None;
@@ -91,23 +88,23 @@ impl ManagedConnection {
         }
     }
 
-    /// How it stands now.
+    /// Returns the current state.
     pub(crate) fn state(&self) -> ConnectionState {
         self.state.borrow().clone()
     }
 
-    /// No more connections.
+    /// Ends the reconnect task.
     pub(crate) fn stop(&self) {
         self.stop.send_replace(());
     }
 
-    /// A way to see how it stands that does not keep it alive.
+    /// Watches the state without keeping the connection alive.
     pub(crate) fn watch(&self) -> watch::Receiver<ConnectionState> {
         self.state.clone()
     }
 }
 
-/// So long from now. Whoever asks for for ever gets a year.
+/// Deadline `wait` from now, capped at one year.
 pub(crate) fn deadline_after(wait: Duration) -> tokio::time::Instant {
     const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
     tokio::time::Instant::now() + wait.min(MAX_WAIT)
@@ -121,7 +118,7 @@ async fn reconnect_loop(
     mut stopped: watch::Receiver<()>,
 ) {
     let (mut failed, mut connected, mut is_warned) = (0_u32, 0, false);
-    // Consumers of one cluster do not all begin with its first node.
+    // Start at a different node in each process, so that consumers spread over a cluster.
     let mut node = std::process::id() as usize;
     loop {
         let endpoint = &endpoints[node % endpoints.len()];
@@ -141,7 +138,7 @@ async fn reconnect_loop(
                     error = connection.ended() => error,
                     _ = stopped.changed() => return,
                 };
-                // We closed it ourselves.
+                // This client closed the connection.
                 if matches!(*error, Error::Closed) {
                     return;
                 }
@@ -156,10 +153,10 @@ async fn reconnect_loop(
         // Before the first connection, an error that is not transient is returned at once by `first`.
         let is_returned =
             connected == 0 && (startup_errors == StartupErrors::Return || !error.is_transient());
-        // Once, and then every 20th time.
+        // Warn once, and then at every 20th failure.
         if (!is_warned && !is_returned) || failed.is_multiple_of(20) {
             is_warned = true;
-            tracing::warn!(broker = %endpoint, connection = connection_name, %error, failed, "not connected; it is tried again");
+            tracing::warn!(broker = %endpoint, connection = connection_name, %error, failed, "not connected; retrying");
         } else {
             tracing::debug!(broker = %endpoint, connection = connection_name, %error, try_again_in = ?wait, "not connected");
         }

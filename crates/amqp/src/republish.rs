@@ -1,7 +1,7 @@
-//! Messages on their way elsewhere: to wait for another attempt, or to the dead letters.
+//! Republishes messages of a consumer: to a retry queue, or to the dead letters.
 //!
-//! A message is moved by publishing it and waiting for the confirmation; only then is the original acknowledged. What
-//! goes wrong in between makes two of it, never none.
+//! The copy is published and confirmed before the original is acknowledged, so a failure in between leaves two copies
+//! and never none.
 
 use crate::{
     consumer::ConsumerConfig,
@@ -28,37 +28,37 @@ use std::{
     time::Duration,
 };
 
-/// Moves the messages of one consumer.
+/// Republishes the messages of one consumer.
 #[derive(Clone)]
 pub(crate) struct Republisher {
     pub(crate) config: Arc<ConsumerConfig>,
-    /// Waits for confirmation as long as it takes, a blocked broker included. What is given up and sent again would
-    /// arrive as often as it was sent.
+    /// Waits for confirmations without a timeout, also while the broker is blocked: a message that is given up and sent
+    /// again would arrive once for each time that it was sent.
     pub(crate) publisher: Publisher,
     pub(crate) broker: ManagedConnection,
     pub(crate) store: Option<Store>,
-    /// An exchange was found missing: looked for before anything more is published to it, because that costs the
-    /// channel, and all that is under way on it is sent twice.
+    /// The target exchange was missing. It is declared before the next publication, because publishing to a missing
+    /// exchange closes the channel and everything in flight on it is sent twice.
     pub(crate) target_missing: Arc<AtomicBool>,
-    /// Messages that are expected back.
+    /// Messages that are expected to return from a retry queue.
     pub(crate) postponed: Arc<Postponed>,
-    /// Queues where messages wait that are known to be there, by their delays.
+    /// Delays, in milliseconds, whose retry queues are known to exist.
     pub(crate) declared_retry_queues: Arc<tokio::sync::Mutex<HashSet<u64>>>,
 }
 
-/// How a message waits in another queue.
+/// How a message waits in a retry queue.
 pub(crate) struct RetryRequest {
     pub(crate) why: String,
     pub(crate) delay: Duration,
-    /// The failed attempts that it comes back with.
+    /// Number of failed attempts that the message returns with.
     pub(crate) failed: u32,
-    /// Since when the sink has failed with it, in milliseconds since 1970, where that is still to count.
+    /// When the sink began to fail for it, in milliseconds since 1970, if that is to count after it returns.
     pub(crate) sink_failed_since: Option<u64>,
-    /// The sink failed with it and worked for another message.
+    /// Whether the sink failed for it and worked for another message.
     pub(crate) failed_alone: bool,
 }
 
-/// Why a message is given up, in a word for programs.
+/// Why a message became a dead letter: the value of the header `x-gristmill-reason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
     Permanent,
@@ -78,15 +78,16 @@ impl Reason {
     }
 }
 
-/// How long a queue has to begin, before the first message is put into it.
+/// Wait between declaring a queue and publishing the first message to it.
 const QUEUE_START_DELAY: Duration = Duration::from_millis(500);
-/// After so long without a confirmation somebody should know.
+/// Interval between warnings about a missing confirmation.
 const SLOW_CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
-/// The longest text of an error that is carried along.
+/// Maximum length of an error text in a header, in bytes.
 const MAX_ERROR_BYTES: usize = 2000;
 
 impl Republisher {
-    /// To the queue where it waits. False: its channel was lost meanwhile, and it comes again from there.
+    /// Publishes a message to a retry queue. Returns false if the message's channel was lost meanwhile: the broker
+    /// delivers it again.
     pub(crate) async fn retry_later(
         &self,
         delivery: &Delivery,
@@ -114,7 +115,7 @@ impl Republisher {
         }
         let topology = Topology { queues: vec![waiting], ..Topology::default() };
         self.declare_retry_queue(&topology, wait).await;
-        // Before it is published: it may come back before the confirmation.
+        // Before it is published, because it may return before the confirmation.
         let number = self.postponed.mark(&mut message.properties.headers, delay);
         let confirmed = self.publish_until_confirmed(message, &topology, cancel).await;
         if !confirmed {
@@ -123,14 +124,14 @@ impl Republisher {
         confirmed
     }
 
-    /// Makes the queue where messages wait, once, and gives it time to begin. RabbitMQ 3.10 forgets to hand over what a
-    /// queue took in in its first moments: 3 in 175 new ones kept their messages until somebody looked.
+    /// Declares a retry queue once and waits until it works. RabbitMQ 3.10 does not dead-letter messages that a queue
+    /// took in its first moments: 3 of 175 new queues kept their messages until they were inspected.
     async fn declare_retry_queue(&self, topology: &Topology, wait: u64) {
         let mut declared_retry_queues = self.declared_retry_queues.lock().await;
         if declared_retry_queues.contains(&wait) {
             return;
         }
-        // First the one that is there whenever another is.
+        // The shortest retry queue exists whenever another does; see `derived_queue_names`.
         let shortest =
             Topology { queues: vec![retry_queue(&self.config.queue, MIN_DELAY_MS)], ..Topology::default() };
         let has_shortest = wait == MIN_DELAY_MS
@@ -142,7 +143,8 @@ impl Republisher {
         }
     }
 
-    /// To the dead letters.
+    /// Publishes a message as a dead letter, after storing it if that is configured. Returns false if its channel was
+    /// lost.
     pub(crate) async fn dead_letter(
         &self,
         delivery: &Delivery,
@@ -171,7 +173,7 @@ impl Republisher {
         message
     }
 
-    /// Publishes it until it has arrived, or its channel is lost.
+    /// Publishes until the broker confirms. Returns false if the channel of the original is lost.
     async fn publish_until_confirmed(
         &self,
         mut message: Message,
@@ -186,8 +188,8 @@ impl Republisher {
             }
             let error = match self.publish(message.clone()).await {
                 Ok(()) => return true,
-                // It came with as many headers as there can be, and ours are too many: ours are worth more than a
-                // message that can be put nowhere.
+                // The headers of the message leave no room for those of Gristmill. Drop the message's headers, then all
+                // properties, rather than keep a message that cannot be published.
                 Err(Error::Message(_)) if reductions < 2 => {
                     reductions += 1;
                     if reductions == 2 {
@@ -205,19 +207,19 @@ impl Republisher {
             if matches!(error, Error::Channel { code: 404, .. }) {
                 self.target_missing.store(true, Relaxed);
             }
-            // A queue that is not there yet, or no more. Nobody is to be troubled with that.
+            // A missing queue is declared without a log line.
             if matches!(error, Error::Unroutable { .. }) && self.declare(topology).await && failed == 1 {
                 tokio::time::sleep(QUEUE_START_DELAY).await;
                 continue;
             }
-            // A queue that was made a moment ago refuses messages until it has a leader: that is no news.
+            // A new quorum queue refuses messages until it has a leader, so the first failures are not logged.
             if failed > 3 {
                 tracing::error!(
                     consumer = self.config.name,
                     exchange = message.exchange,
                     key = message.key,
                     %error,
-                    "a message cannot be moved; it is kept unacknowledged and tried again"
+                    "cannot republish a message; it stays unacknowledged and is retried"
                 );
             }
             tokio::time::sleep(BACKOFF.delay(failed)).await;
@@ -227,7 +229,7 @@ impl Republisher {
         }
     }
 
-    /// Publishes it, and says so when that takes long: the messages that wait behind it are held as well.
+    /// Publishes, and warns while no confirmation comes: messages behind it in order wait too.
     async fn publish(&self, message: Message) -> Result<(), Error> {
         let to = (message.exchange.clone(), message.key.clone());
         let publish = self.publisher.publish(message);
@@ -239,13 +241,13 @@ impl Republisher {
                     consumer = self.config.name,
                     exchange = to.0,
                     key = to.1,
-                    "the broker does not confirm a message that is moved; it is waited for"
+                    "the broker has not confirmed a republished message yet; still waiting"
                 ),
             }
         }
     }
 
-    /// Waits until what is missing is there. False: the channel of the message was lost meanwhile.
+    /// Declares until it succeeds. Returns false if the channel of the original was lost.
     async fn declare_until_found(&self, topology: &Topology, failed: u32, cancel: &CancelToken) -> bool {
         let mut tries = failed;
         while !self.declare(topology).await {
@@ -270,7 +272,7 @@ impl Republisher {
         }
     }
 
-    /// Puts it into the store's dead letters, if that was asked for.
+    /// Stores the dead letter if that is configured. Returns false if the channel of the original was lost.
     async fn store_dead_letter(
         &self,
         delivery: &Delivery,
@@ -292,11 +294,7 @@ impl Republisher {
                 Err(error) => error.to_string(),
             };
             tries += 1;
-            tracing::error!(
-                consumer = self.config.name,
-                error,
-                "a dead letter cannot be stored; tried again"
-            );
+            tracing::error!(consumer = self.config.name, error, "cannot store a dead letter; retried");
             tokio::time::sleep(BACKOFF.delay(tries)).await;
             if cancel.is_cancelled() {
                 return false;
@@ -327,11 +325,11 @@ fn new_dead_letter(
     }
 }
 
-/// The shortest delay, in milliseconds, and how often it is doubled for the longest: some 36 hours.
+/// Shortest retry delay in milliseconds, and how often it is doubled for the longest: about 36 hours.
 const MIN_DELAY_MS: u64 = 125;
 const MAX_DOUBLINGS: u32 = 20;
 
-/// A delay, rounded up to ⅛, ¼, ½, 1, 2, 4 … seconds: there is a queue for each.
+/// Rounds a delay up to ⅛, ¼, ½, 1, 2, 4 … seconds. Each of these has its own retry queue.
 fn round_up_delay(delay: Duration) -> u64 {
     let millis = delay.as_millis().min(u128::from(MIN_DELAY_MS << MAX_DOUBLINGS)) as u64;
     let mut step = MIN_DELAY_MS;
@@ -341,18 +339,18 @@ fn round_up_delay(delay: Duration) -> u64 {
     step
 }
 
-/// The queues that a consumer of this one may have made beside it: where its dead letters are, unless they go elsewhere, and
-/// where messages wait for another attempt. The first of the latter exists whenever another does: who does not find it
-/// need not ask about the others. (The broker logs each question about a queue that does not exist as an error.)
+/// Names of the queues that a consumer of `queue` may have declared: its dead letters, unless they go elsewhere, and
+/// its retry queues. The first retry queue exists whenever another does, so if it does not exist the others need not be
+/// queried. (The broker logs each query for a missing queue as an error.)
 pub fn derived_queue_names(queue: &str) -> impl Iterator<Item = String> {
     let waiting = (0..=MAX_DOUBLINGS).map(move |step| retry_queue(queue, MIN_DELAY_MS << step).name);
     std::iter::once(format!("{queue}.dead")).chain(waiting)
 }
 
-/// The queues where messages of a consumer wait, by its retry policy.
+/// Retry queues of a consumer, by its retry policy.
 pub(crate) fn retry_queues(config: &ConsumerConfig) -> Vec<Queue> {
     let delays = (1..config.retry.max_attempts()).map(|failed| round_up_delay(config.retry.delay(failed)));
-    // Delays grow up to a bound: many attempts have few delays.
+    // Delays are capped, so many attempts share few queues.
     let mut delays: std::collections::BTreeSet<u64> = delays.collect();
     if !delays.is_empty() {
         delays.insert(MIN_DELAY_MS);
@@ -360,14 +358,14 @@ pub(crate) fn retry_queues(config: &ConsumerConfig) -> Vec<Queue> {
     delays.into_iter().map(|delay| retry_queue(&config.queue, delay)).collect()
 }
 
-/// The name that must not be too long.
+/// Longest name of a retry queue of `queue`, for the length check.
 pub(crate) fn longest_retry_queue_name(queue: &str) -> String {
     retry_queue(queue, round_up_delay(Duration::MAX)).name
 }
 
-/// A queue out of which messages fall back into theirs when their time is over. A queue for each delay: in one queue a
-/// message with a long one would hold back those behind it. The broker hands them over with confirmation of its own
-/// (`at-least-once`), so that its end in between loses none.
+/// Retry queue that dead-letters expired messages back to `queue`. Each delay has its own queue, because a message
+/// with a long delay would block those behind it. The broker dead-letters with confirmation (`at-least-once`), so a
+/// crash in between loses none.
 fn retry_queue(queue: &str, milliseconds: u64) -> Queue {
     Queue::quorum(format!("{queue}.retry.{milliseconds}"))
         .argument("x-message-ttl", milliseconds as i64)
@@ -377,8 +375,8 @@ fn retry_queue(queue: &str, milliseconds: u64) -> Queue {
         .argument("x-overflow", "reject-publish")
 }
 
-/// Keeps `x-death` under another name. A message that has expired in its queue before, as `x-death` says, would not be put
-/// into it again but dropped. What the broker notes about the queues where messages wait is not kept.
+/// Moves `x-death` to another header. With it the broker would drop a message that expired in its queue before instead
+/// of returning it. Entries that the broker writes for retry queues are dropped.
 fn preserve_x_death(headers: &mut Headers, waited_before: bool) {
     if let Some(death) = headers.remove("x-death").filter(|_| !waited_before) {
         headers.set(header::DEATH, death);
@@ -400,7 +398,7 @@ fn only_gristmill_headers(headers: &Headers) -> Headers {
         header::FAILED_AT,
         header::POSTPONED,
     ];
-    // By name and size: others can write such names, too.
+    // By name and size, because publishers can set the same names.
     let small = |value: &FieldValue| match value {
         FieldValue::Text(text) => text.len() <= MAX_ERROR_BYTES,
         value => value.as_int().is_some(),
@@ -424,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_are_rounded_up() {
+    fn delays_are_rounded_up_to_powers_of_two() {
         let check =
             |milliseconds, want| assert_eq!(round_up_delay(Duration::from_millis(milliseconds)), want);
         check(0, 125);
@@ -437,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn long_errors_are_cut_between_letters() {
+    fn long_errors_are_truncated_at_a_character_boundary() {
         assert_eq!(truncated("short"), "short");
         let long = "ä".repeat(MAX_ERROR_BYTES);
         assert!(truncated(&long).len() <= MAX_ERROR_BYTES && truncated(&long).ends_with('ä'));

@@ -1,8 +1,8 @@
-//! What the runs of a consumer share about its sink: whether they may start, and a clock that advances when one of them fails
-//! with the sink.
+//! Shared by the runs of a consumer: whether they may start, and a clock that advances when a run fails because of the
+//! sink.
 //!
-//! A run whose start is not before the end of a failed run was started after that failure. The order in which runs are
-//! submitted, or in which their results are read, does not show that: both wait in queues.
+//! A run that starts at or after the end time of a failed run started after that failure. The order of submission or of
+//! reading results does not show that, because both wait in queues.
 
 use std::{
     collections::HashMap,
@@ -22,17 +22,17 @@ pub(crate) struct SinkGate {
 struct Shared {
     is_closed: AtomicBool,
     now: AtomicU64,
-    /// When runs ended that failed with the sink, by their numbers, until their results are read.
+    /// End times of runs that failed with the sink, by number, until their results are read.
     failed: Mutex<HashMap<u64, u64>>,
 }
 
 impl SinkGate {
-    /// The gate of a probe, which may start while the gate is closed.
+    /// Returns the gate for a probe, which may start while the gate is closed.
     pub(crate) fn for_probe(&self) -> Self {
         Self { is_probe: true, ..self.clone() }
     }
 
-    /// Nothing more is started but probes.
+    /// Closes the gate: only probes start.
     pub(crate) fn close(&self) {
         self.shared.is_closed.store(true, Ordering::Relaxed);
     }
@@ -45,7 +45,7 @@ impl SinkGate {
         self.shared.is_closed.load(Ordering::Relaxed)
     }
 
-    /// The time at which a run starts. None: it may not.
+    /// Start time of a run; none if it may not start.
     pub(crate) fn start(&self) -> Option<u64> {
         (self.is_probe || !self.is_closed()).then(|| self.now())
     }
@@ -54,7 +54,7 @@ impl SinkGate {
         self.shared.now.load(Ordering::Acquire)
     }
 
-    /// Advances the clock: the sink has failed. The new time is the end of the run.
+    /// Advances the clock because the sink failed. Returns the new time, the end of the run.
     pub(crate) fn advance(&self) -> u64 {
         self.shared.now.fetch_add(1, Ordering::AcqRel) + 1
     }
@@ -65,7 +65,7 @@ impl SinkGate {
         self.failed().insert(number, ended);
     }
 
-    /// Takes out when a run ended that failed with the sink. None: the pool ended it, by a timeout for example.
+    /// Takes out the end time of a run that failed with the sink. None if the pool ended it, for example by a timeout.
     pub(crate) fn take(&self, number: u64) -> Option<u64> {
         self.failed().remove(&number)
     }

@@ -1,26 +1,27 @@
-//! How many workers, how many messages ahead: the defaults and their bounds.
+//! Defaults and bounds of the number of workers and the prefetch.
 
-/// At most so many workers, whatever was asked for.
+/// Maximum number of workers.
 pub(crate) const MAX_WORKERS: usize = 200;
-/// At most so many messages ahead when nothing was asked for.
+/// Maximum default prefetch.
 const MAX_DEFAULT_PREFETCH: usize = 500;
-/// At most so many messages ahead, whatever was asked for.
+/// Maximum prefetch.
 pub(crate) const MAX_PREFETCH: usize = 1000;
 
-/// What a consumer works with.
+/// Resolved sizes of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizing {
     pub(crate) workers: usize,
-    /// The most messages ahead.
+    /// Upper bound of the prefetch.
     pub(crate) prefetch: u16,
-    /// Whether the caller chose the prefetch: then it is also the first.
+    /// Whether the prefetch was set: then it is also the initial one.
     pub(crate) is_explicit: bool,
-    /// Deliveries that wait for a worker in the pool.
+    /// Capacity of the pool's queue.
     pub(crate) queue: usize,
 }
 
 impl Sizing {
-    /// 0 asks for the default. Calls `clamped` with what was asked for and what is given, where they differ.
+    /// Resolves the sizes; 0 means the default. Calls `clamped` with the requested and the used value where they
+    /// differ.
     pub(crate) fn of(
         workers: usize,
         prefetch: usize,
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn by_the_number_of_cores() {
+    fn defaults_follow_the_number_of_cores() {
         check(1, (0, 0), (4, 40, 8), &[]);
         check(2, (0, 0), (8, 80, 16), &[]);
         check(8, (0, 0), (32, 320, 64), &[]);
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn as_asked_for_on_any_number_of_cores() {
+    fn explicit_sizes_are_used_up_to_the_maximum() {
         for cores in [1, 2, 8, 32, 128] {
             check(cores, (1, 0), (1, 10, 2), &[]);
             check(cores, (1, 1), (1, 1, 2), &[]);

@@ -1,8 +1,8 @@
-//! Starts of messages that came to no end, and attempts that failed in place, counted over restarts in the store.
+//! Counts starts of messages that did not finish, and failed attempts in place, across restarts, in the store.
 //!
-//! A message that is delivered for the first time has no row. One that is delivered again may have been started before: its
-//! start is committed before its handler runs, and its row is deleted when it has ended. So a crash costs only messages
-//! that were running. Without a store nothing is counted.
+//! A message on its first delivery has no row. One that is redelivered may have been started before: its start is
+//! committed before its handler runs, and its row is deleted when it has finished. So a crash only counts against
+//! messages that were running. Without a store nothing is counted.
 
 use crate::fingerprint::Fingerprint;
 use gristmill_store::{
@@ -23,16 +23,16 @@ use tokio::{
     time::Instant,
 };
 
-/// Rows of messages that ended are deleted in batches of this size.
+/// Rows of finished messages that are deleted together.
 const DELETE_BATCH: usize = 256;
-/// Rows of messages that ended are deleted within this time.
+/// Maximum time before rows of finished messages are deleted.
 const DELETE_INTERVAL: Duration = Duration::from_secs(1);
-/// Rows that nothing was written to for this long belong to messages that ended elsewhere.
+/// Rows not written for this long belong to messages that another consumer finished.
 const ROW_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
-/// At most this many rows are read when a channel is opened, and deleted at a time.
+/// Maximum number of rows read when a channel is opened, and deleted at a time.
 const MAX_ROWS: usize = 100_000;
 
-/// Where the starts of one queue's messages are counted.
+/// Counts the starts of one queue's messages in the store.
 #[derive(Clone)]
 pub(crate) struct StartStore {
     store: Store,
@@ -44,33 +44,33 @@ pub(crate) struct StartStore {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StartDecision {
     Allowed,
-    /// This many starts came to no end, which is the limit.
+    /// The limit of starts that did not finish is reached.
     OverLimit(u32),
 }
 
-/// Whether the run of a message that is under way has recorded its start. Shared with the run.
+/// Whether the current run of a message has recorded its start. Shared with the run.
 #[derive(Clone, Default)]
 pub(crate) struct StartRecorded(Arc<AtomicBool>);
 
 impl StartRecorded {
-    /// Before the start is committed: one that may be committed is taken back.
+    /// Set before the start is committed, so that a start that may be committed is undone.
     pub(crate) fn set(&self) {
         self.0.store(true, Relaxed);
     }
 
-    /// Whether there is a start to take back, which there is once.
+    /// Whether a start is to be undone; true only once.
     pub(crate) fn take(&self) -> bool {
         self.0.swap(false, Relaxed)
     }
 }
 
-/// A start that the handler itself records, when the work on its message begins.
+/// A start that the handler records when it begins to work on its message.
 pub(crate) struct DeferredStart {
     store: StartStore,
     key: RunKey,
     recorded: StartRecorded,
     pub(crate) is_suspect: bool,
-    /// The limit, where it is reached: the message is not to be handled.
+    /// The limit if it is reached, else 0.
     over_limit: AtomicU32,
 }
 
@@ -79,7 +79,7 @@ impl DeferredStart {
         Self { store, key, recorded, is_suspect, over_limit: AtomicU32::new(0) }
     }
 
-    /// Commits these starts of one consumer together, as far as they are allowed. Blocks.
+    /// Commits these starts of one consumer together, as far as the limit allows. Blocks.
     pub(crate) fn record_all(starts: &[&Self]) {
         let Some(first) = starts.first() else { return };
         starts.iter().for_each(|start| start.recorded.set());
@@ -91,7 +91,7 @@ impl DeferredStart {
         }
     }
 
-    /// The limit of starts, where it keeps the message from being handled.
+    /// Returns the limit if it prevents the message from being handled.
     pub(crate) fn over_limit(&self) -> Option<u32> {
         Some(self.over_limit.load(Relaxed)).filter(|limit| *limit > 0)
     }
@@ -102,13 +102,13 @@ impl StartStore {
         Self { store, scope: format!("amqp:{queue}").into(), limit }
     }
 
-    /// Commits a start. Blocks. A store that cannot be written does not keep the message from its handler.
+    /// Commits a start. If the store cannot be written, the message is started anyway. Blocks.
     pub(crate) fn start(&self, key: RunKey) -> StartDecision {
         match self.store.message_runs().start(&self.scope, key, self.limit) {
             Ok(Some(_)) => StartDecision::Allowed,
             Ok(None) => StartDecision::OverLimit(self.limit),
             Err(error) => {
-                tracing::warn!(scope = &*self.scope, %error, "the start of a message cannot be counted; it is started");
+                tracing::warn!(scope = &*self.scope, %error, "cannot count the start of a message; it is started anyway");
                 StartDecision::Allowed
             }
         }
@@ -123,7 +123,7 @@ impl StartStore {
                 .map(|count| count.map_or(StartDecision::OverLimit(self.limit), |_| StartDecision::Allowed))
                 .collect(),
             Err(error) => {
-                tracing::warn!(scope = &*self.scope, %error, "starts of messages cannot be counted; they are started");
+                tracing::warn!(scope = &*self.scope, %error, "cannot count starts of messages; they are started anyway");
                 vec![StartDecision::Allowed; count]
             }
         }
@@ -132,68 +132,68 @@ impl StartStore {
     /// Records that an attempt in place has failed. Blocks.
     pub(crate) fn record_failure(&self, key: RunKey, failed: u32, error: String) {
         if let Err(error) = self.store.message_runs().fail(&self.scope, key, failed, error) {
-            tracing::warn!(scope = &*self.scope, %error, "a failed attempt cannot be recorded; a restart forgets it");
+            tracing::warn!(scope = &*self.scope, %error, "cannot record a failed attempt; it is lost in a restart");
         }
     }
 
-    /// What is known of messages that have not ended. Blocks.
+    /// Reads the rows of messages that have not finished. Blocks.
     pub(crate) fn load(&self) -> Vec<MessageRun> {
         self.store.message_runs().list(&self.scope, MAX_ROWS).unwrap_or_else(|error| {
-            tracing::warn!(scope = &*self.scope, %error, "starts that were counted before cannot be read");
+            tracing::warn!(scope = &*self.scope, %error, "cannot read the counted starts");
             Vec::new()
         })
     }
 
-    /// Deletes rows of messages that ended. Blocks.
+    /// Deletes the rows of finished messages. Blocks.
     fn delete(&self, keys: Vec<RunKey>) -> Deletion {
         let deleted = self.store.message_runs().finish(&self.scope, keys.clone());
         if let Err(error) = &deleted {
-            tracing::warn!(scope = &*self.scope, %error, "starts of messages that ended cannot be deleted yet");
+            tracing::warn!(scope = &*self.scope, %error, "cannot delete the starts of finished messages; retried");
         }
         Deletion { keys, is_done: deleted.is_ok() }
     }
 
-    /// Takes back starts that are no crashes. Blocks.
+    /// Undoes starts of runs that did not crash. Blocks.
     pub(crate) fn undo_starts(&self, keys: Vec<RunKey>) {
         if let Err(error) = self.store.message_runs().undo_starts(&self.scope, keys) {
-            tracing::warn!(scope = &*self.scope, %error, "starts that were interrupted cannot be taken back");
+            tracing::warn!(scope = &*self.scope, %error, "cannot undo interrupted starts");
         }
     }
 
     fn prune(&self) {
         if let Err(error) = self.store.message_runs().prune(ROW_RETENTION, MAX_ROWS) {
-            tracing::debug!(%error, "old starts of messages cannot be deleted");
+            tracing::debug!(%error, "cannot delete old starts of messages");
         }
     }
 }
 
-/// What is known of a message that may have been started before.
+/// Row of a message that may have been started before.
 #[derive(Debug, Clone, Copy)]
 struct KnownRun {
     starts: u32,
     failed: u32,
-    /// How long ago its last attempt had failed, at this time.
+    /// Time since its last failed attempt, as of this instant.
     age: (Duration, Instant),
 }
 
-/// Rows of messages that ended, and whether they were deleted.
+/// Rows of finished messages, and whether they were deleted.
 struct Deletion {
     keys: Vec<RunKey>,
     is_done: bool,
 }
 
-/// What a consumer knows of starts: the rows of its queue, and which of them its messages have.
+/// Rows of one consumer's queue, and which of its messages have them.
 pub(crate) struct Starts {
     store: Option<StartStore>,
     known: HashMap<RunKey, KnownRun>,
-    /// Rows of messages in hand, and of those that ended until they are deleted. Equal messages have a row each.
+    /// Rows of unacknowledged messages, and of finished ones until they are deleted. Equal messages have a row each.
     assigned: HashSet<RunKey>,
     ended: Vec<RunKey>,
     ended_since: Option<Instant>,
     interrupted: Vec<RunKey>,
-    /// Deletions that are over.
+    /// Completed deletions.
     deletions: (UnboundedSender<Deletion>, UnboundedReceiver<Deletion>),
-    /// The last deletion failed: the next waits for its time, however many rows there are.
+    /// After a failed deletion the next waits for its interval, whatever the number of rows.
     has_failed: bool,
 }
 
@@ -215,7 +215,7 @@ impl Starts {
         self.store.as_ref()
     }
 
-    /// Replaces what is known by what the store holds now.
+    /// Replaces the known rows by those in the store.
     pub(crate) fn refresh(&mut self, rows: Vec<MessageRun>) {
         let now = Instant::now();
         let known =
@@ -223,7 +223,7 @@ impl Starts {
         self.known = rows.into_iter().map(|run| (run.key, known(run))).collect();
     }
 
-    /// Gives a message that may have been started before its row. Nothing where nothing is counted.
+    /// Assigns a row to a message that may have been started before. None without a store.
     pub(crate) fn assign_row(&mut self, fingerprint: Fingerprint) -> Option<RunKey> {
         self.store.as_ref()?;
         self.apply_deletions();
@@ -234,40 +234,40 @@ impl Starts {
         Some(key)
     }
 
-    /// The message is not in hand any more, and has not ended.
+    /// Releases the row of a message that goes back to the broker unfinished.
     pub(crate) fn release_row(&mut self, key: Option<RunKey>) {
         if let Some(key) = key {
             self.assigned.remove(&key);
         }
     }
 
-    /// The failed attempts of a message.
+    /// Number of failed attempts of a message.
     pub(crate) fn failed(&self, key: Option<RunKey>) -> u32 {
         key.and_then(|key| self.known.get(&key)).map_or(0, |known| known.failed)
     }
 
-    /// How long ago the last attempt of a message failed, if one has.
+    /// Time since the last failed attempt of a message, if any.
     pub(crate) fn failed_ago(&self, key: Option<RunKey>) -> Option<Duration> {
         let known = key.and_then(|key| self.known.get(&key)).filter(|known| known.failed > 0)?;
         let (age, then) = known.age;
         Some(age.saturating_add(then.elapsed()))
     }
 
-    /// Whether a message may be what ended its process: a start that was committed came to no end. Where one start is the
-    /// limit, every message that was delivered before may be.
+    /// Whether a message may have crashed its process: a committed start did not finish. With a limit of one start,
+    /// every redelivered message is a suspect.
     pub(crate) fn is_suspect(&self, key: Option<RunKey>) -> bool {
         let starts = key.and_then(|key| self.known.get(&key)).map_or(0, |known| known.starts);
         let limit = self.store.as_ref().map_or(u32::MAX, |store| store.limit);
         key.is_some() && starts >= 1.min(limit - 1)
     }
 
-    /// An attempt in place has failed. What is to be written, off this thread.
+    /// Notes that an attempt in place has failed. Returns the store that records it on another thread.
     pub(crate) fn attempt_failed(&mut self, key: RunKey, failed: u32) -> Option<StartStore> {
         self.known.insert(key, KnownRun { starts: 0, failed, age: (Duration::ZERO, Instant::now()) });
         self.store.clone()
     }
 
-    /// The message has ended: its row is deleted soon, and no equal message has it before.
+    /// Deletes the row of a finished message soon. No equal message gets the row before.
     pub(crate) fn finish(&mut self, key: Option<RunKey>) {
         let Some(key) = key else { return };
         self.known.remove(&key);
@@ -275,7 +275,7 @@ impl Starts {
         self.ended_since.get_or_insert_with(Instant::now);
     }
 
-    /// The run has ended, by no fault of the message, and will be started again.
+    /// Undoes the start of a run that was interrupted and will be started again.
     pub(crate) fn undo_start(&mut self, key: Option<RunKey>) {
         if let Some(key) = key {
             self.interrupted.push(key);
@@ -283,14 +283,14 @@ impl Starts {
         }
     }
 
-    /// Rows that were deleted may be given to other messages. Those that could not be are deleted later.
+    /// Frees deleted rows for other messages. Rows that could not be deleted are deleted later.
     fn apply_deletions(&mut self) {
         while let Ok(Deletion { keys, is_done }) = self.deletions.1.try_recv() {
             self.has_failed = !is_done;
             if is_done {
                 for key in &keys {
                     self.assigned.remove(key);
-                    // The store may have been read between the end of the message and the deletion.
+                    // The store may have been read before the deletion.
                     self.known.remove(key);
                 }
             } else {
@@ -300,7 +300,7 @@ impl Starts {
         }
     }
 
-    /// Deletes rows of messages that ended, if they are many or have waited long, or `now`.
+    /// Deletes rows of finished messages if there are many, if they have waited long, or `now`.
     pub(crate) fn flush(&mut self, now: bool) -> Option<JoinHandle<()>> {
         self.apply_deletions();
         let is_due = (self.ended.len() >= DELETE_BATCH && !self.has_failed)
@@ -311,14 +311,14 @@ impl Starts {
         let (ended, interrupted) = (std::mem::take(&mut self.ended), std::mem::take(&mut self.interrupted));
         let deletions = self.deletions.0.clone();
         Some(tokio::task::spawn_blocking(move || {
-            // The consumer may have ended.
+            // The dispatcher may have ended.
             let _ = deletions.send(store.delete(ended));
             store.undo_starts(interrupted);
         }))
     }
 }
 
-/// Deletes rows that are too old to matter, every hour.
+/// Deletes rows past their retention, every hour.
 pub(crate) async fn prune(store: StartStore) {
     loop {
         let store = store.clone();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_store_nothing_is_counted() {
+    fn nothing_is_counted_without_a_store() {
         let mut starts = Starts::new(None);
         assert_eq!(starts.assign_row([1; 16]), None);
         assert!(!starts.is_suspect(None));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_messages_have_a_row_each_and_one_that_was_started_before_is_suspect() {
+    fn equal_messages_have_a_row_each_and_started_ones_are_suspect() {
         let (mut starts, _folder) = starts(3);
         let key = |copy| RunKey { fingerprint: [1; 16], copy };
         starts.refresh(vec![row(key(1), 1, 2)]);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn row_of_a_message_that_ended_is_given_to_an_equal_one_when_it_is_deleted() {
+    async fn row_is_reused_for_an_equal_message_once_deleted() {
         let (mut starts, folder) = starts(1);
         let key = |copy| Some(RunKey { fingerprint: [1; 16], copy });
         let store = starts.store().unwrap().clone();
@@ -372,7 +372,7 @@ mod tests {
         let row = store.load();
         starts.finish(key(0));
         assert_eq!(starts.assign_row([1; 16]), key(1));
-        // What the store held before does not come back with it.
+        // A row read before the deletion does not come back.
         starts.refresh(row);
         // The first deletion fails.
         for (is_missing, next) in [(true, 2), (false, 0)] {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_limit_of_one_everything_delivered_before_is_suspect() {
+    fn every_redelivered_message_is_suspect_with_a_limit_of_one() {
         let (mut starts, _folder) = starts(1);
         let key = starts.assign_row([1; 16]);
         assert!(starts.is_suspect(key));

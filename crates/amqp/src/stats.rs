@@ -1,4 +1,4 @@
-//! How it goes: one snapshot for people, programs and Prometheus.
+//! Statistics of a client and its consumers, as a snapshot and in the Prometheus text format.
 
 use crate::{
     consumer::ConsumerConfig, handler_pool::HandlerPool, postponed::Postponed, reconnect::ConnectionState,
@@ -14,86 +14,86 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// How a [`Client`](crate::Client) goes, at one moment.
+/// Statistics of a [`Client`](crate::Client) at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ClientStats {
-    /// Whether there is a connection.
+    /// Whether the client is connected to a broker.
     pub connected: bool,
-    /// Connections so far.
+    /// Number of connections so far, including the current one.
     pub connections: u64,
-    /// Why the broker takes no messages from us, while it does not.
+    /// Why the broker has blocked publishing, while it has.
     pub blocked: Option<String>,
-    /// Each consumer.
+    /// Statistics of each consumer, in the order of declaration.
     pub consumers: Vec<ConsumerStats>,
 }
 
-/// How one consumer goes.
+/// Statistics of one consumer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ConsumerStats {
-    /// Its name.
+    /// Name of the consumer.
     pub name: String,
-    /// Its queue.
+    /// Name of its queue.
     pub queue: String,
-    /// What its messages are about.
+    /// Type of its messages, as declared with [`Consumer::event`](crate::Consumer::event).
     pub event: Option<String>,
-    /// Whether it is consuming now.
+    /// Whether it consumes from the broker now.
     pub consuming: bool,
-    /// How many messages at a time.
+    /// Maximum number of messages handled at a time.
     pub workers: usize,
-    /// How many the broker sends ahead now; it follows how long handlers take.
+    /// Current prefetch; it follows how long handlers take.
     pub prefetch: u16,
-    /// Messages delivered.
+    /// Number of deliveries, including redeliveries.
     pub received: u64,
-    /// Of these, delivered before to somebody who did not get to their end.
+    /// Deliveries that were delivered before and not acknowledged.
     pub redelivered: u64,
-    /// Messages whose handler was done with them.
+    /// Messages whose handler succeeded.
     pub done: u64,
-    /// Messages acknowledged, whatever became of them.
+    /// Messages acknowledged, whatever their outcome.
     pub acknowledged: u64,
-    /// Attempts that failed and are made again.
+    /// Failed attempts that are retried.
     pub retried: u64,
-    /// Messages given up.
+    /// Messages that became dead letters.
     pub rejected: u64,
-    /// Messages that were done before and not done again.
+    /// Messages skipped because they were handled before.
     pub skipped: u64,
-    /// Why consuming is paused, while it is: how the sink fails.
+    /// Error of the sink, while consuming is paused.
     pub paused: Option<String>,
-    /// Times that consuming was paused.
+    /// Number of pauses so far.
     pub pauses: u64,
     /// Attempts that failed because of the sink.
     pub sink_failures: u64,
-    /// Messages whose `expiration` was over before their next attempt.
+    /// Messages that expired before their next attempt.
     pub expired: u64,
-    /// Handlers that panicked.
+    /// Number of handler runs that panicked.
     pub panicked: u64,
-    /// Handlers that took too long, by the consumer's timeout or by one of their own: an [`std::io::Error`] of the kind
+    /// Handler runs that timed out, by the consumer's timeout or by their own: an [`std::io::Error`] of the kind
     /// `TimedOut`.
     pub timed_out: u64,
-    /// Times that its channel was lost.
+    /// Number of times that its channel was lost.
     pub interrupted: u64,
-    /// Messages that were moved to wait for another attempt, and are expected back.
+    /// Messages in retry queues that are expected back.
     pub postponed: u64,
-    /// Those that did not come back within ten minutes after their wait, at most 100,000: another consumer of the queue has
-    /// received them, or the broker cannot return them.
+    /// Messages that did not return within ten minutes after their delay, at most 100,000: another consumer of the
+    /// queue received them, or the broker cannot return them.
     pub overdue: u64,
-    /// Messages with a worker, or on their way elsewhere.
+    /// Messages with a worker, or being republished.
     pub in_flight: u64,
-    /// Messages here that wait for a worker.
+    /// Delivered messages that wait for a worker.
     pub waiting: u64,
-    /// Of a consumer of a stream: the lowest offset that is not finished.
+    /// Lowest unfinished offset, for a consumer of a stream.
     pub position: Option<u64>,
-    /// Of a consumer of a stream: the offset where it began, if that was known before the first message.
+    /// Offset where a consumer of a stream began, if it was known before the first message.
     #[serde(skip)]
     pub began_at: Option<u64>,
-    /// Messages at the broker that wait to be delivered, when it last was asked.
+    /// Messages ready in the queue when the broker was last queried.
     pub lag: Option<u64>,
-    /// How long handlers take.
+    /// Duration statistics of its handler.
     pub handler: Option<KindStats>,
 }
 
-/// Tells how a [`Client`](crate::Client) goes, also while it is being shut down.
+/// Reads the statistics of a [`Client`](crate::Client), also while it shuts down.
 #[derive(Clone)]
 pub struct StatsHandle {
     pub(crate) consuming: watch::Receiver<ConnectionState>,
@@ -102,7 +102,7 @@ pub struct StatsHandle {
 }
 
 impl StatsHandle {
-    /// How it goes now.
+    /// Takes a snapshot of the statistics.
     pub fn stats(&self) -> ClientStats {
         let (connected, connections) = match &*self.consuming.borrow() {
             ConnectionState::Connected(connection, count) => (!connection.has_ended(), *count),
@@ -121,7 +121,7 @@ impl StatsHandle {
     }
 }
 
-/// What a consumer counts.
+/// Counters of one consumer.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) consuming: AtomicBool,
@@ -133,7 +133,7 @@ pub(crate) struct Counters {
     pub(crate) retried: AtomicU64,
     pub(crate) rejected: AtomicU64,
     pub(crate) skipped: AtomicU64,
-    /// Handlers that reported a timeout of their own.
+    /// Handler runs that reported their own timeout.
     pub(crate) timed_out: AtomicU64,
     paused: Mutex<Option<String>>,
     pauses: AtomicU64,
@@ -143,16 +143,16 @@ pub(crate) struct Counters {
     pub(crate) postponed: Arc<Postponed>,
     pub(crate) in_flight: AtomicU64,
     pub(crate) waiting: AtomicU64,
-    /// One more than the lowest offset that is not finished; 0: not known.
+    /// One more than the lowest unfinished offset; 0: unknown.
     pub(crate) position: AtomicU64,
-    /// One more than the offset where it began.
+    /// One more than the offset where it began; 0: unknown.
     pub(crate) began_at: AtomicU64,
-    /// One more than the lag; 0: not asked yet.
+    /// One more than the lag; 0: unknown.
     pub(crate) lag: AtomicU64,
 }
 
 impl Counters {
-    /// Consuming is paused for this reason, or is not any more.
+    /// Sets why consuming is paused, or that it is not.
     pub(crate) fn set_paused(&self, why: Option<String>) {
         if why.is_some() {
             self.pauses.fetch_add(1, Relaxed);
@@ -165,7 +165,7 @@ impl Counters {
     }
 }
 
-/// A consumer as statistics see it.
+/// Parts of a consumer that its statistics are read from.
 #[derive(Clone)]
 pub(crate) struct ConsumerView {
     pub(crate) config: Arc<ConsumerConfig>,
@@ -212,7 +212,7 @@ impl ConsumerView {
 }
 
 impl ClientStats {
-    /// The same in the text format of Prometheus.
+    /// Formats the statistics in the Prometheus text format.
     pub fn prometheus(&self) -> String {
         let mut text = String::new();
         let mut metric = |name: &str,
@@ -234,20 +234,28 @@ impl ClientStats {
         let seconds = |pick: fn(&KindStats) -> u64| {
             move |one: &ConsumerStats| one.handler.as_ref().map(|handler| pick(handler) as f64 / 1e9)
         };
-        metric("consuming", "gauge", "Whether it is consuming.", &|one| {
+        metric("consuming", "gauge", "Whether the consumer consumes.", &|one| {
             Some(f64::from(u8::from(one.consuming)))
         });
-        metric("workers", "gauge", "Messages at a time.", &|one| Some(one.workers as f64));
-        metric("prefetch", "gauge", "Messages sent ahead.", &|one| Some(f64::from(one.prefetch)));
-        metric("messages_total", "counter", "Messages delivered.", &|one| Some(one.received as f64));
-        metric("redelivered_total", "counter", "Messages delivered again.", &|one| {
-            Some(one.redelivered as f64)
+        metric("workers", "gauge", "Maximum number of messages handled at a time.", &|one| {
+            Some(one.workers as f64)
         });
-        metric("done_total", "counter", "Messages done.", &|one| Some(one.done as f64));
+        metric("prefetch", "gauge", "Current prefetch.", &|one| Some(f64::from(one.prefetch)));
+        metric("messages_total", "counter", "Deliveries, including redeliveries.", &|one| {
+            Some(one.received as f64)
+        });
+        metric("redelivered_total", "counter", "Redeliveries.", &|one| Some(one.redelivered as f64));
+        metric("done_total", "counter", "Messages handled.", &|one| Some(one.done as f64));
         metric("acks_total", "counter", "Messages acknowledged.", &|one| Some(one.acknowledged as f64));
-        metric("retries_total", "counter", "Attempts made again.", &|one| Some(one.retried as f64));
-        metric("rejects_total", "counter", "Messages given up.", &|one| Some(one.rejected as f64));
-        metric("skipped_total", "counter", "Messages done before.", &|one| Some(one.skipped as f64));
+        metric("retries_total", "counter", "Failed attempts that are retried.", &|one| {
+            Some(one.retried as f64)
+        });
+        metric("rejects_total", "counter", "Messages that became dead letters.", &|one| {
+            Some(one.rejected as f64)
+        });
+        metric("skipped_total", "counter", "Messages skipped because they were handled before.", &|one| {
+            Some(one.skipped as f64)
+        });
         metric("paused", "gauge", "Whether consuming is paused because the sink fails.", &|one| {
             Some(f64::from(u8::from(one.paused.is_some())))
         });
@@ -258,42 +266,44 @@ impl ClientStats {
         metric("expired_total", "counter", "Messages that expired between attempts.", &|one| {
             Some(one.expired as f64)
         });
-        metric("panics_total", "counter", "Handlers that panicked.", &|one| Some(one.panicked as f64));
-        metric("timeouts_total", "counter", "Handlers that took too long.", &|one| {
+        metric("panics_total", "counter", "Handler runs that panicked.", &|one| Some(one.panicked as f64));
+        metric("timeouts_total", "counter", "Handler runs that timed out.", &|one| {
             Some(one.timed_out as f64)
         });
-        metric("interruptions_total", "counter", "Channels lost.", &|one| Some(one.interrupted as f64));
-        metric("postponed", "gauge", "Messages that wait for another attempt.", &|one| {
-            Some(one.postponed as f64)
-        });
-        metric("overdue", "gauge", "Messages that did not come back for another attempt.", &|one| {
+        metric("interruptions_total", "counter", "Lost channels.", &|one| Some(one.interrupted as f64));
+        metric("postponed", "gauge", "Messages in retry queues.", &|one| Some(one.postponed as f64));
+        metric("overdue", "gauge", "Messages that did not return from a retry queue in time.", &|one| {
             Some(one.overdue as f64)
         });
-        metric("in_flight", "gauge", "Messages under way.", &|one| Some(one.in_flight as f64));
-        metric("waiting", "gauge", "Messages waiting for a worker.", &|one| Some(one.waiting as f64));
-        metric("lag", "gauge", "Messages waiting at the broker.", &|one| one.lag.map(|lag| lag as f64));
+        metric("in_flight", "gauge", "Messages with a worker or being republished.", &|one| {
+            Some(one.in_flight as f64)
+        });
+        metric("waiting", "gauge", "Delivered messages that wait for a worker.", &|one| {
+            Some(one.waiting as f64)
+        });
+        metric("lag", "gauge", "Messages ready in the queue.", &|one| one.lag.map(|lag| lag as f64));
         metric(
             "handler_seconds_p50",
             "gauge",
-            "Half of the handlers took no longer.",
+            "Median handler duration in seconds.",
             &seconds(|one| one.p50_ns),
         );
         metric(
             "handler_seconds_p95",
             "gauge",
-            "95 % of the handlers took no longer.",
+            "95th percentile of handler durations in seconds.",
             &seconds(|one| one.p95_ns),
         );
         metric(
             "handler_seconds_p99",
             "gauge",
-            "99 % of the handlers took no longer.",
+            "99th percentile of handler durations in seconds.",
             &seconds(|one| one.p99_ns),
         );
         let connection = [
-            ("connected", "gauge", "Whether there is a connection.", u64::from(self.connected)),
-            ("blocked", "gauge", "Whether the broker takes no messages.", u64::from(self.blocked.is_some())),
-            ("connections_total", "counter", "Connections made.", self.connections),
+            ("connected", "gauge", "Whether the client is connected.", u64::from(self.connected)),
+            ("blocked", "gauge", "Whether the broker blocks publishing.", u64::from(self.blocked.is_some())),
+            ("connections_total", "counter", "Connections so far.", self.connections),
         ];
         for (name, kind, help, value) in connection {
             let _ = writeln!(

@@ -1,4 +1,4 @@
-//! TLS: whom we trust, and who we are. There is no way to trust everybody.
+//! TLS connections: trusted authorities and client certificates. Verification cannot be turned off.
 
 use crate::{
     error::Error,
@@ -16,7 +16,7 @@ use tokio_rustls::{
     },
 };
 
-/// Files are read each time: certificates are renewed while a consumer runs.
+/// Connects with TLS. Files are read each time, because certificates are renewed while a consumer runs.
 pub(crate) async fn connect(
     stream: TcpStream,
     endpoint: &Endpoint,
@@ -25,7 +25,7 @@ pub(crate) async fn connect(
     let config = config(files)?;
     let name = files.server_name.clone().unwrap_or_else(|| endpoint.host.clone());
     let server = ServerName::try_from(name)
-        .map_err(|_| Error::Tls(format!("{} has no name that a certificate could be for", endpoint.host)))?;
+        .map_err(|_| Error::Tls(format!("{} is not a name that a certificate can have", endpoint.host)))?;
     let connector = TlsConnector::from(Arc::new(config));
     connector.connect(server, stream).await.map_err(|source| Error::Io { to: endpoint.to_string(), source })
 }
@@ -44,7 +44,7 @@ fn config(files: &TlsFiles) -> Result<ClientConfig, Error> {
     }
     if roots.is_empty() {
         return Err(Error::Tls(
-            "no certificate authority is trusted: name a file of them with ?cacertfile=".to_owned(),
+            "no certificate authority is trusted; name a file of them with ?cacertfile=".to_owned(),
         ));
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -68,7 +68,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found = CertificateDer::pem_file_iter(file).map_err(|error| error_in_file(&error))?;
     let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| error_in_file(&error))?;
     if found.is_empty() {
-        return Err(error_in_file(&"there is no certificate in it"));
+        return Err(error_in_file(&"the file has no certificate"));
     }
     Ok(found)
 }

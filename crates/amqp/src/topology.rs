@@ -1,5 +1,4 @@
-//! What there is to be at the broker: exchanges, queues and what binds them. Checked before anything connects,
-//! declared on every connection.
+//! Exchanges, queues and bindings at the broker: checked before connecting, declared on every connection.
 
 use crate::{
     error::Error,
@@ -17,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-/// An exchange to be there.
+/// Declaration of an exchange.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
 pub struct Exchange {
@@ -28,96 +27,97 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Any kind by its name; plugins bring their own.
+    /// Declares an exchange of any kind, including those of plugins.
     pub fn new(name: impl Into<String>, kind: impl Into<String>) -> Self {
         Self { name: name.into(), kind: kind.into(), flags: flag::DURABLE, arguments: Headers::new() }
     }
 
-    /// To queues whose binding has the message's routing key.
+    /// Direct exchange: routes to queues bound with exactly the routing key.
     pub fn direct(name: impl Into<String>) -> Self {
         Self::new(name, "direct")
     }
 
-    /// To queues whose binding matches the routing key, with `*` for a word and `#` for any.
+    /// Topic exchange: routes to queues whose binding matches the routing key, with `*` for one word and `#` for any
+    /// number.
     pub fn topic(name: impl Into<String>) -> Self {
         Self::new(name, "topic")
     }
 
-    /// To all queues that are bound.
+    /// Fanout exchange: routes to all bound queues.
     pub fn fanout(name: impl Into<String>) -> Self {
         Self::new(name, "fanout")
     }
 
-    /// To queues whose binding matches the message's headers.
+    /// Headers exchange: routes to queues whose binding matches the headers.
     pub fn headers(name: impl Into<String>) -> Self {
         Self::new(name, "headers")
     }
 
-    /// One that is there already, whatever it is: only looked for.
+    /// Expects an existing exchange of any kind, and checks only that it exists.
     pub fn existing(name: impl Into<String>) -> Self {
         Self { flags: flag::PASSIVE, ..Self::direct(name) }
     }
 
-    /// Goes when the broker restarts.
+    /// Deleted when the broker restarts.
     pub fn transient(mut self) -> Self {
         self.flags &= !flag::DURABLE;
         self
     }
 
-    /// Goes when its last binding goes.
+    /// Deleted with its last binding.
     pub fn auto_delete(mut self) -> Self {
         self.flags |= flag::EXCHANGE_AUTO_DELETE;
         self
     }
 
-    /// Only other exchanges publish to it.
+    /// Accepts messages from other exchanges only.
     pub fn internal(mut self) -> Self {
         self.flags |= flag::INTERNAL;
         self
     }
 
-    /// What the broker knows beyond these.
+    /// Sets a broker-specific argument.
     pub fn argument(mut self, name: impl Into<String>, value: impl Into<crate::FieldValue>) -> Self {
         self.arguments.set(name, value);
         self
     }
 }
 
-/// A queue to be there.
+/// Declaration of a queue.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
 pub struct Queue {
     pub(crate) name: String,
     flags: u8,
     pub(crate) arguments: Headers,
-    /// The kind that a queue which is not declared here was found to have.
+    /// Kind that an existing queue was found to have.
     found_kind: Option<&'static str>,
 }
 
 const QUEUE_TYPE: &str = "x-queue-type";
 
 impl Queue {
-    /// Replicated, on disk, and counts how often it delivered a message: what [`Queue::new`] makes too.
+    /// Quorum queue: replicated, on disk, and counts deliveries of each message. [`Queue::new`] makes one too.
     pub fn quorum(name: impl Into<String>) -> Self {
         Self::of_kind(name, "quorum")
     }
 
-    /// On one node.
+    /// Classic queue: on one node.
     pub fn classic(name: impl Into<String>) -> Self {
         Self::of_kind(name, "classic")
     }
 
-    /// A log that is read, not emptied. A consumer of it begins [where it says](crate::Consumer::offset).
+    /// Stream: a log that is read and not emptied. A consumer begins at its [offset](crate::Consumer::offset).
     pub fn stream(name: impl Into<String>) -> Self {
         Self::of_kind(name, "stream")
     }
 
-    /// A quorum queue.
+    /// Declares a quorum queue, like [`Queue::quorum`].
     pub fn new(name: impl Into<String>) -> Self {
         Self::quorum(name)
     }
 
-    /// One that is there already, whatever it is: only looked for.
+    /// Expects an existing queue of any kind, and checks only that it exists.
     pub fn existing(name: impl Into<String>) -> Self {
         Self { name: name.into(), flags: flag::PASSIVE, arguments: Headers::new(), found_kind: None }
     }
@@ -127,25 +127,25 @@ impl Queue {
         Self { name: name.into(), flags: flag::DURABLE, arguments, found_kind: None }
     }
 
-    /// Goes when the broker restarts. Classic queues only.
+    /// Deleted when the broker restarts. Classic queues only.
     pub fn transient(mut self) -> Self {
         self.flags &= !flag::DURABLE;
         self
     }
 
-    /// Only for one connection, and goes with it. Classic queues only.
+    /// Used by one connection and deleted with it. Classic queues only.
     pub fn exclusive(mut self) -> Self {
         self.flags |= flag::EXCLUSIVE;
         self
     }
 
-    /// Goes when its last consumer goes. Classic queues only.
+    /// Deleted with its last consumer. Classic queues only.
     pub fn auto_delete(mut self) -> Self {
         self.flags |= flag::QUEUE_AUTO_DELETE;
         self
     }
 
-    /// At most so many messages. Above it publishers are refused (and told so), rather than messages dropped.
+    /// Limits the number of messages. At the limit publications are refused, so that no message is dropped.
     pub fn max_length(self, messages: u32) -> Self {
         let queue = self.argument("x-max-length", i64::from(messages));
         match queue.kind() {
@@ -154,13 +154,13 @@ impl Queue {
         }
     }
 
-    /// What the broker knows beyond these.
+    /// Sets a broker-specific argument.
     pub fn argument(mut self, name: impl Into<String>, value: impl Into<crate::FieldValue>) -> Self {
         self.arguments.set(name, value);
         self
     }
 
-    /// The kind that it is declared with, or was found to have.
+    /// Kind as declared or found.
     pub(crate) fn kind(&self) -> Option<&str> {
         self.declared_kind().or(self.found_kind)
     }
@@ -169,7 +169,7 @@ impl Queue {
         self.arguments.get(QUEUE_TYPE).and_then(crate::FieldValue::as_str)
     }
 
-    /// Whether the broker gives its messages to one consumer at a time.
+    /// Whether the broker delivers to one consumer at a time.
     pub(crate) fn has_single_active_consumer(&self) -> bool {
         matches!(self.arguments.get("x-single-active-consumer"), Some(crate::FieldValue::Bool(true)))
     }
@@ -179,7 +179,7 @@ impl Queue {
             self.flags & (flag::EXCLUSIVE | flag::QUEUE_AUTO_DELETE) != 0 || self.flags & flag::DURABLE == 0;
         match self.declared_kind() {
             Some(kind @ ("quorum" | "stream")) if special => Err(format!(
-                "queue {}: a {kind} queue cannot be transient, exclusive or auto-deleted; a classic one can",
+                "queue {}: a {kind} queue cannot be transient, exclusive or auto-deleted; use a classic queue",
                 self.name
             )),
             _ => Ok(()),
@@ -187,7 +187,7 @@ impl Queue {
     }
 }
 
-/// What brings messages of an exchange to a queue, or to another exchange.
+/// Binding of an exchange to a queue or to another exchange.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
 pub struct Binding {
@@ -204,7 +204,7 @@ enum Destination {
 }
 
 impl Binding {
-    /// Messages of the exchange with this key to the queue.
+    /// Binds an exchange to a queue for this routing key.
     pub fn new(queue: impl Into<String>, exchange: impl Into<String>, key: impl Into<String>) -> Self {
         Self {
             to: Destination::Queue(queue.into()),
@@ -214,29 +214,29 @@ impl Binding {
         }
     }
 
-    /// Messages of the exchange with this key to another exchange.
+    /// Binds an exchange to another exchange for this routing key.
     pub fn to_exchange(to: impl Into<String>, exchange: impl Into<String>, key: impl Into<String>) -> Self {
         Self { to: Destination::Exchange(to.into()), ..Self::new("", exchange, key) }
     }
 
-    /// For exchanges that match headers.
+    /// Sets an argument, for headers exchanges.
     pub fn argument(mut self, name: impl Into<String>, value: impl Into<crate::FieldValue>) -> Self {
         self.arguments.set(name, value);
         self
     }
 }
 
-/// All of it.
+/// All declarations of a client.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Topology {
     pub(crate) exchanges: Vec<Exchange>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) bindings: Vec<Binding>,
-    /// What the user may not declare, and exists: only looked for from then on. Shared by all parts.
+    /// Existing items that the user may not declare: from then on only looked up. Shared by all parts.
     pub(crate) refused: RefusedDeclarations,
 }
 
-/// Declarations that the broker refused for want of a right.
+/// Declarations that the broker refused for a missing permission.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RefusedDeclarations(Arc<Mutex<HashSet<Declaration>>>);
 
@@ -246,12 +246,12 @@ impl RefusedDeclarations {
     }
 }
 
-/// A thing to be declared, by its name.
+/// Item to be declared, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Declaration {
     Exchange(String),
     Queue(String),
-    /// From the exchange to the queue or exchange.
+    /// Source exchange, and destination queue or exchange.
     Binding(String, String),
 }
 
@@ -273,15 +273,15 @@ impl Topology {
         Ok(())
     }
 
-    /// Adds a queue unless one of that name is there.
+    /// Adds a queue unless one of that name is declared.
     pub(crate) fn add_queue(&mut self, queue: Queue) {
         if self.queue(&queue.name).is_none() {
             self.queues.push(queue);
         }
     }
 
-    /// The part that a consumer of this queue needs: the queue, what is bound to it, and what those exchanges are bound
-    /// to. What another consumer needs may be broken without being this one's trouble.
+    /// Declarations that a consumer of this queue needs: the queue and everything bound to it. Broken declarations of
+    /// other consumers do not affect it.
     pub(crate) fn for_queue(&self, queue: &str) -> Self {
         let queues = self.queue(queue).cloned().into_iter().collect();
         let mut part = Self { queues, refused: self.refused.clone(), ..Self::default() };
@@ -301,7 +301,7 @@ impl Topology {
         part
     }
 
-    /// The exchange, and the queues that it brings messages to.
+    /// Declarations of an exchange and the queues bound to it.
     pub(crate) fn for_exchange(&self, exchange: &str) -> Self {
         let bindings: Vec<Binding> =
             self.bindings.iter().filter(|binding| binding.exchange == exchange).cloned().collect();
@@ -317,7 +317,7 @@ impl Topology {
         }
     }
 
-    /// This and that.
+    /// Adds the declarations of `other`.
     pub(crate) fn merge(mut self, other: &Self) -> Self {
         let new = |exchange: &&Exchange| !self.exchanges.contains(exchange);
         let exchanges: Vec<_> = other.exchanges.iter().filter(new).cloned().collect();
@@ -327,8 +327,8 @@ impl Topology {
         self
     }
 
-    /// Each thing by itself: what cannot be declared does not keep the others from it. For connections after the first;
-    /// at the first, somebody waits who can put it right.
+    /// Declares each item separately, so that a failure does not prevent the others. For connections after the first;
+    /// at the first, the caller gets the error.
     pub(crate) async fn declare_each(&self, connection: &Connection) {
         let mut alone: Vec<Self> = Vec::new();
         let empty = || Self { refused: self.refused.clone(), ..Self::default() };
@@ -340,12 +340,12 @@ impl Topology {
         alone.extend(self.bindings.iter().map(binding));
         for one in alone {
             if let Err(error) = one.declare(connection).await {
-                tracing::warn!(%error, "cannot be declared again");
+                tracing::warn!(%error, "cannot declare again");
             }
         }
     }
 
-    /// What makes no sense, said before anything connects.
+    /// Checks the declarations, before connecting.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.validate().map_err(Error::Declaration)
     }
@@ -354,7 +354,10 @@ impl Topology {
         for exchange in &self.exchanges {
             check_name("exchange", &exchange.name)?;
             if exchange.name.starts_with("amq.") && exchange.flags & flag::PASSIVE == 0 {
-                return Err(format!("exchange {}: names with amq. are the broker's own", exchange.name));
+                return Err(format!(
+                    "exchange {}: names that begin with amq. are reserved by the broker",
+                    exchange.name
+                ));
             }
         }
         for queue in &self.queues {
@@ -379,14 +382,12 @@ impl Topology {
             };
             if !is_declared {
                 return Err(format!(
-                    "a binding names {what} {name}, which is not declared; declare it, or \
-                                    as existing"
+                    "a binding names {what} {name}, which is not declared; declare it, or add it as existing"
                 ));
             }
             if !has_exchange(&binding.exchange) {
                 return Err(format!(
-                    "a binding of {what} {name} names exchange {}, which is not declared; \
-                                    declare it, or as existing",
+                    "a binding of {what} {name} names exchange {}, which is not declared; declare it, or add it as existing",
                     binding.exchange
                 ));
             }
@@ -394,21 +395,21 @@ impl Topology {
         Ok(())
     }
 
-    /// Whether all of it must exist: nothing tells whether the user may declare.
+    /// Whether every item must exist already, so that no declaration shows the user's permissions.
     pub(crate) fn declares_nothing(&self) -> bool {
         let exchanges = self.exchanges.iter().map(|exchange| exchange.flags);
         exchanges.chain(self.queues.iter().map(|queue| queue.flags)).all(|flags| flags & flag::PASSIVE != 0)
     }
 
-    /// Whether the user was refused a declaration.
+    /// Whether the broker refused a declaration.
     pub(crate) fn is_restricted(&self) -> bool {
         !self.refused.names().is_empty()
     }
 
-    /// Makes it so. What exists, and is the same, is left alone. What the user has no right to declare must exist; if it
-    /// does not, the error names every right that is missing.
+    /// Declares everything. Equal items that exist are unchanged. Items that the user may not declare must exist;
+    /// otherwise the error names every missing permission.
     pub(crate) async fn declare(&self, connection: &Connection) -> Result<(), Error> {
-        // A channel for all of them; the broker closes it over a declaration that does not fit.
+        // One channel for all declarations; the broker closes it when a declaration does not match.
         let mut channel = None;
         let mut missing = Vec::new();
         for step in self.declarations() {
@@ -418,7 +419,7 @@ impl Topology {
                     Err(error) if permissions::is_refusal(&error) => {
                         missing.extend(step.missing_for_binding(&error, &self.refused));
                     }
-                    // What it binds may not be made.
+                    // Its queue or exchange is missing for a permission.
                     Err(Error::Channel { code: 404, .. }) if step.depends_on(&missing) => continue,
                     other => {
                         other?;
@@ -431,7 +432,7 @@ impl Topology {
                 other => other?,
             }
             if self.refused.names().insert(step.declaration.clone()) {
-                tracing::info!(what = ?step.declaration, "may not be declared, and exists; it is taken as it is");
+                tracing::info!(what = ?step.declaration, "no permission to declare it, but it exists; it is used as it is");
             }
         }
         if let Some(channel) = channel {
@@ -477,16 +478,16 @@ impl Topology {
     }
 }
 
-/// One declaration.
+/// One declaration, as a method call.
 struct DeclareStep<'a> {
     declaration: Declaration,
     method: Outgoing<'a>,
-    /// How it is looked for, if it can be.
+    /// Passive form of the method, if there is one.
     passive: Option<Outgoing<'a>>,
 }
 
 impl DeclareStep<'_> {
-    /// Declares it, or looks for it, on the channel there is. The channel is gone after an error.
+    /// Declares the item or looks it up, on the open channel. An error closes the channel.
     async fn call(
         &self,
         channel: &mut Option<Channel>,
@@ -514,7 +515,7 @@ impl DeclareStep<'_> {
         }
     }
 
-    /// Whether it binds what does not exist and may not be declared.
+    /// Whether it binds an item that is missing and may not be declared.
     fn depends_on(&self, missing: &[MissingPermission]) -> bool {
         let Declaration::Binding(exchange, to) = &self.declaration else { return false };
         missing
@@ -522,8 +523,8 @@ impl DeclareStep<'_> {
             .any(|one| one.permission == Permission::Configure && (one.name == *exchange || one.name == *to))
     }
 
-    /// What is missing for a binding, which cannot be looked for. That of dead letters is taken to exist where their queue
-    /// does, and may not be declared.
+    /// Permission that a binding lacks. A binding cannot be looked up; that of the dead letters is assumed to exist
+    /// where their queue exists and may not be declared.
     fn missing_for_binding(&self, error: &Error, refused: &RefusedDeclarations) -> Option<MissingPermission> {
         let exists = |queue: &str| refused.names().contains(&Declaration::Queue(queue.to_owned()));
         match &self.declaration {
@@ -538,21 +539,21 @@ impl DeclareStep<'_> {
     }
 }
 
-/// How many messages are ready in a queue, and how many consumers it has.
+/// Returns the number of ready messages and of consumers of a queue.
 pub(crate) async fn depth(channel: &mut Channel, name: &str) -> Result<(u32, u32), Error> {
     let arguments = &Headers::new();
     match channel.call(&Outgoing::QueueDeclare { name, flags: flag::PASSIVE, arguments }).await? {
         Incoming::DeclareOk { messages, consumers, .. } => Ok((messages, consumers)),
-        _ => Err(Error::Message("the broker gave an answer to another question".to_owned())),
+        _ => Err(Error::Message("the broker sent an unexpected reply".to_owned())),
     }
 }
 
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), String> {
     match name.len() {
         0 => Err(format!("a{} {what} has no name", if what.starts_with('e') { "n" } else { "" })),
-        1..=255 if name.contains('\0') => Err(format!("{what} {name:?}: a name has no NUL in it")),
+        1..=255 if name.contains('\0') => Err(format!("{what} {name:?}: the name contains NUL")),
         1..=255 => Ok(()),
-        long => Err(format!("{what} {name}: its name has {long} bytes; 255 is the most")),
+        long => Err(format!("{what} {name}: the name has {long} bytes; expected: at most 255")),
     }
 }
 

@@ -1,7 +1,7 @@
-//! Messages moved from one queue to another: each is published, confirmed, and only then removed from its old queue.
+//! Moves messages from one queue to another: each is published, confirmed, and only then removed from its old queue.
 //!
-//! A process that is killed at any instant loses none; a message that was confirmed and not yet removed is then in both
-//! queues. Messages that are not wanted are held until the end and go back to their queue, where their order may change.
+//! A kill at any time loses no message; one that was confirmed and not yet removed is then in both queues. Messages
+//! that do not match are held until the end and return to their queue, where their order may change.
 
 use crate::{
     browse::Browser, delivery::Delivery, error::Error, message::Message, net::Channel, publisher::Publisher,
@@ -16,7 +16,7 @@ use tokio::{task::JoinSet, time::Instant};
 
 type Filter = dyn Fn(&Delivery) -> bool + Send + Sync;
 
-/// Which messages to move, and where to.
+/// Selects the messages to move, and their target.
 #[must_use]
 pub struct Transfer {
     source: String,
@@ -26,35 +26,36 @@ pub struct Transfer {
     dry_run: bool,
 }
 
-/// How far a [`Transfer`] has come.
+/// Progress of a [`Transfer`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Transferred {
-    /// Messages that were in the source at the start.
+    /// Number of ready messages in the source at the start.
     pub at_start: u64,
-    /// Messages that were looked at. Those that a lost connection gave back are counted again.
+    /// Messages examined. Those that a lost connection returned are counted again.
     pub examined: u64,
-    /// Of these, wanted.
+    /// Examined messages that match the filter.
     pub matched: u64,
-    /// Of these, confirmed in the target and removed from the source.
+    /// Matching messages confirmed in the target and removed from the source.
     pub moved: u64,
     /// Messages that stay because their properties cannot be read.
     pub unreadable: u64,
-    /// Times that the connection was lost. Messages that were confirmed then may be in both queues.
+    /// Number of lost connections. Messages confirmed at that time may be in both queues.
     pub interrupted: u64,
-    /// It was cancelled before its end.
+    /// Whether it was cancelled before its end.
     pub cancelled: bool,
 }
 
-/// Messages that are not wanted and are held unacknowledged, at most. Each costs the broker some hundred bytes of memory.
+/// Maximum number of messages that do not match and are held unacknowledged. Each costs the broker some hundred bytes
+/// of memory.
 const MAX_HELD: u64 = 1_000_000;
-/// Connections that may be lost one after the other without a message moved.
+/// Maximum number of connections lost in a row without a message moved.
 const MAX_INTERRUPTIONS: u32 = 5;
-/// How often the broker is asked whether it has returned the messages of a lost connection to their queue.
+/// Interval between queries whether the broker has requeued the messages of a lost connection.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Transfer {
-    /// All messages of a queue to another.
+    /// Moves all messages of a queue to another.
     pub fn new(source: impl Into<String>, target: impl Into<String>) -> Self {
         Self {
             source: source.into(),
@@ -65,32 +66,32 @@ impl Transfer {
         }
     }
 
-    /// Only those that this is true of.
+    /// Moves only messages for which this returns true.
     pub fn only(mut self, filter: impl Fn(&Delivery) -> bool + Send + Sync + 'static) -> Self {
         self.filter = Box::new(filter);
         self
     }
 
-    /// At most this number of messages.
+    /// Limits the number of messages moved.
     pub fn limit(mut self, count: u64) -> Self {
         self.limit = Some(count);
         self
     }
 
-    /// Moves nothing: counts the messages that would be moved.
+    /// Counts the matching messages without moving them.
     pub fn dry_run(mut self) -> Self {
         self.dry_run = true;
         self
     }
 }
 
-/// Moves messages through one connection and its publisher.
+/// Runs one transfer through one connection and its publisher.
 pub(crate) struct TransferRun<'a> {
     pub(crate) broker: &'a ManagedConnection,
     pub(crate) publisher: &'a Publisher,
     pub(crate) transfer: &'a Transfer,
     pub(crate) progress: Transferred,
-    /// The target does not take more, or there is no more time.
+    /// Error that ends the transfer, for example a publication that failed.
     fault: Option<Error>,
 }
 
@@ -103,7 +104,7 @@ impl<'a> TransferRun<'a> {
         Self { broker, publisher, transfer, progress: Transferred::default(), fault: None }
     }
 
-    /// Moves what is in the source now, until `cancelled` is done. What arrives meanwhile stays.
+    /// Moves what is in the source now, until `cancelled` completes. Messages that arrive meanwhile stay.
     pub(crate) async fn run(&mut self, cancelled: impl Future<Output = ()>) -> Result<(), Error> {
         let Transfer { source, target, .. } = self.transfer;
         if source == target {
@@ -134,7 +135,7 @@ impl<'a> TransferRun<'a> {
             if !lost.is_transient() || failures > MAX_INTERRUPTIONS || self.fault.is_some() {
                 return Err(self.fault.take().unwrap_or(lost));
             }
-            tracing::warn!(error = %lost, source, target, "moving was interrupted; it continues");
+            tracing::warn!(error = %lost, source, target, "the move was interrupted; it continues");
             let Some(depth) = unless_cancelled(cancelled.as_mut(), self.depth_after_loss()).await else {
                 return self.cancel();
             };
@@ -147,8 +148,8 @@ impl<'a> TransferRun<'a> {
         self.fault.take().map_or(Ok(()), Err)
     }
 
-    /// The last pass is over. `seen` were moved before it or looked at in it. After a lost connection these may be fewer than
-    /// there were at the start. Those whose acknowledgement was lost are counted twice, so that more may be missing.
+    /// Checks the last pass. `seen` messages were moved before it or examined in it. After a lost connection these may
+    /// be fewer than at the start. Messages whose acknowledgement was lost are counted twice, so more may be missing.
     fn end(&mut self, seen: u64) -> Result<(), Error> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
@@ -160,8 +161,8 @@ impl<'a> TransferRun<'a> {
             return Ok(());
         }
         Err(Error::Message(format!(
-            "at least {missing} messages of queue {} were not looked at: after the connection was lost they were not in the queue. Another \
-             consumer has taken them, or the broker has not noticed the loss. Move again to look at those that are back",
+            "at least {missing} messages of queue {} were not examined: after the connection was lost they were not in the queue. \
+             Another consumer received them, or the broker has not noticed the loss. Repeat the move to examine the others",
             self.transfer.source
         )))
     }
@@ -171,12 +172,12 @@ impl<'a> TransferRun<'a> {
         topology::depth(&mut channel, queue).await.map(|(messages, _)| u64::from(messages))
     }
 
-    /// Messages in the source after the connection was lost. The broker returns those that the lost channel held as soon as it
-    /// has noticed the loss, which it does by its heartbeats; another consumer may have taken some.
+    /// Number of messages in the source after a lost connection. The broker requeues those of the lost channel when it
+    /// notices the loss, by its heartbeats; another consumer may have received some.
     async fn depth_after_loss(&self) -> Result<u64, Error> {
         let Transferred { at_start, moved, .. } = self.progress;
         let heartbeat = self.broker.connected().await?.0.heartbeat();
-        // A broker closes a connection that has been silent for two heartbeats.
+        // A broker closes a connection after two heartbeats without data.
         let until = Instant::now() + (heartbeat * 4).max(Duration::from_secs(5));
         loop {
             match self.depth(&self.transfer.source).await {
@@ -187,7 +188,7 @@ impl<'a> TransferRun<'a> {
         }
     }
 
-    /// Looks at up to `left` messages through one channel.
+    /// Examines up to `left` messages through one channel.
     async fn pass(
         &mut self,
         left: u64,
@@ -220,7 +221,7 @@ impl<'a> TransferRun<'a> {
                         Err(error) => self.fault = self.fault.take().or(Some(error)),
                     }
                 }
-                // Also where nothing was asked for: the loss of the connection is noticed here.
+                // Also without open requests, to notice a lost connection.
                 answer = browser.next() => match answer {
                     Ok(Some((tag, delivery))) => {
                         let publication = self.publication(&delivery).filter(|_| !self.transfer.dry_run);
@@ -238,7 +239,7 @@ impl<'a> TransferRun<'a> {
             }
         };
         if let Some(error) = lost {
-            // They arrive all the same, and stay in the source too.
+            // Messages being published still arrive, and stay in the source too.
             let arriving = async { while publications.join_next().await.is_some() {} };
             if !self.progress.cancelled && unless_cancelled(cancelled, arriving).await.is_none() {
                 self.progress.cancelled = true;
@@ -247,7 +248,7 @@ impl<'a> TransferRun<'a> {
         }
         if held >= MAX_HELD && left > 0 {
             let what = format!(
-                "{MAX_HELD} messages that do not match are held, and no more can be; {left} were not looked at"
+                "{MAX_HELD} messages that do not match are held, which is the maximum; {left} were not examined"
             );
             self.fault = self.fault.take().or(Some(Error::Message(what)));
         }
@@ -261,7 +262,7 @@ impl<'a> TransferRun<'a> {
         below_limit && held + requested < MAX_HELD && browser.requested() + publications < browser.window()
     }
 
-    /// What is published for a message that is wanted.
+    /// Returns the message to publish if the delivery matches.
     fn publication(&mut self, delivery: &Delivery) -> Option<Message> {
         self.progress.examined += 1;
         if delivery.unreadable().is_some() {
@@ -282,7 +283,7 @@ impl<'a> TransferRun<'a> {
     }
 }
 
-/// The output of `work`, unless it is cancelled before.
+/// Returns the output of `work`, or none if it is cancelled first.
 async fn unless_cancelled<T>(
     cancelled: Pin<&mut impl Future<Output = ()>>,
     work: impl Future<Output = T>,

@@ -1,6 +1,6 @@
-//! Where a broker is and how to be let in: `amqp://user:password@host:port/vhost?…`.
+//! Broker URIs: `amqp://user:password@host:port/vhost?…`.
 //!
-//! Owns every way in which an endpoint is shown, and shows a password in none of them.
+//! Formats endpoints, and never shows a password.
 
 use crate::error::Error;
 use std::{fmt, path::PathBuf, time::Duration};
@@ -10,8 +10,8 @@ use std::{fmt, path::PathBuf, time::Duration};
 /// ```
 /// use gristmill_amqp::Endpoint;
 ///
-/// let endpoint: Endpoint = "amqps://miller:secret@mill.example/grain?heartbeat=5".parse()?;
-/// assert_eq!(endpoint.to_string(), "amqps://miller@mill.example:5671/grain");
+/// let endpoint: Endpoint = "amqps://shop:secret@broker.example/orders?heartbeat=5".parse()?;
+/// assert_eq!(endpoint.to_string(), "amqps://shop@broker.example:5671/orders");
 /// # Ok::<(), gristmill_amqp::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Endpoint {
     pub(crate) external: bool,
 }
 
-/// What the URI says about TLS.
+/// TLS settings of the URI.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TlsFiles {
     pub(crate) authorities: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub(crate) struct TlsFiles {
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What may stand behind the question mark.
+/// Known query parameters.
 const PARAMETERS: [&str; 8] = [
     "heartbeat",
     "connection_timeout",
@@ -53,7 +53,7 @@ const PARAMETERS: [&str; 8] = [
 ];
 
 impl Endpoint {
-    /// The virtual host.
+    /// Name of the virtual host.
     pub fn virtual_host(&self) -> &str {
         &self.vhost
     }
@@ -83,7 +83,7 @@ impl std::str::FromStr for Endpoint {
     }
 }
 
-/// The error never repeats what was given: a password may stand anywhere in it.
+/// Parses a URI. The error never repeats the input: a password may be anywhere in it.
 fn parse(given: &str) -> Result<Endpoint, String> {
     let (scheme, rest) = given.split_once("://").ok_or("it does not begin with amqp:// or amqps://")?;
     let mut tls = match scheme.to_ascii_lowercase().as_str() {
@@ -93,10 +93,10 @@ fn parse(given: &str) -> Result<Endpoint, String> {
     };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, vhost) = match rest.split_once('/') {
-        // `amqp://host/` names the host with the empty name, by the letter of the rules; nobody means it.
+        // By the specification `amqp://host/` names a virtual host with an empty name; it is read as `/`.
         Some((authority, "")) | Some((authority, "%2f" | "%2F")) => (authority, "/".to_owned()),
         Some((authority, vhost)) if !vhost.contains('/') => (authority, decode(vhost, "the virtual host")?),
-        Some(_) => return Err("a virtual host with a slash in its name is written with %2f".into()),
+        Some(_) => return Err("write a slash in the virtual host as %2f".into()),
         None => (rest, "/".to_owned()),
     };
     let (login, host_port) = match authority.rsplit_once('@') {
@@ -109,7 +109,7 @@ fn parse(given: &str) -> Result<Endpoint, String> {
     };
     let (host, port) = split_host_port(host_port)?;
     let port = match port {
-        Some(port) => port.parse().ok().filter(|port| *port != 0).ok_or("the port is not 1 to 65535")?,
+        Some(port) => port.parse().ok().filter(|port| *port != 0).ok_or("the port must be 1 to 65535")?,
         None if tls.is_some() => 5671,
         None => 5672,
     };
@@ -126,12 +126,12 @@ fn parse(given: &str) -> Result<Endpoint, String> {
     };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        // A name that is not known may be a part of a password that should have been escaped.
+        // An unknown name may be part of a password that should have been escaped.
         let known = PARAMETERS.iter().find(|known| **known == name).copied();
         set_parameter(&mut endpoint, &mut tls, name, &decode(value, known.unwrap_or("a parameter"))?)?;
     }
     if tls.as_ref().is_some_and(|tls| tls.certificate.is_some() != tls.key.is_some()) {
-        return Err("certfile and keyfile come together".into());
+        return Err("certfile and keyfile must be given together".into());
     }
     endpoint.tls = tls;
     Ok(endpoint)
@@ -140,10 +140,10 @@ fn parse(given: &str) -> Result<Endpoint, String> {
 fn split_host_port(host_port: &str) -> Result<(String, Option<&str>), String> {
     let (host, port) = match host_port.strip_prefix('[') {
         Some(rest) => {
-            let (host, rest) = rest.split_once(']').ok_or("an address in [ ] has no end")?;
+            let (host, rest) = rest.split_once(']').ok_or("an address in [ ] is not closed")?;
             match rest {
                 "" => (host, None),
-                _ => (host, Some(rest.strip_prefix(':').ok_or("behind an address in [ ] comes :port")?)),
+                _ => (host, Some(rest.strip_prefix(':').ok_or("only :port may follow an address in [ ]")?)),
             }
         }
         None => match host_port.split_once(':') {
@@ -167,13 +167,13 @@ fn set_parameter(
             set_parameter(tls, value.to_owned());
             Ok(())
         }
-        None => Err(format!("{name} is for amqps://")),
+        None => Err(format!("{name} needs amqps://")),
     };
     match name {
         "heartbeat" => match number()? {
             0 => {
                 return Err(
-                    "heartbeat must be 1 to 3600 seconds: without it a dead network goes unnoticed".into()
+                    "heartbeat must be 1 to 3600 seconds: without it a dead network is not detected".into()
                 );
             }
             seconds @ 1..=3600 => endpoint.heartbeat = Duration::from_secs(seconds),
@@ -194,11 +194,10 @@ fn set_parameter(
         "server_name_indication" => needs_tls(tls, |tls, value| tls.server_name = Some(value))?,
         "verify" if value == "verify_peer" => needs_tls(tls, |_, _| ())?,
         "verify" => {
-            return Err("verify must be verify_peer; for a certificate of your own name its authority \
-                        with cacertfile"
+            return Err("verify must be verify_peer; for a self-signed certificate name its authority with cacertfile"
                 .into());
         }
-        _ => return Err(format!("a parameter is not one of {}", PARAMETERS.join(", "))),
+        _ => return Err(format!("unknown parameter; expected: {}", PARAMETERS.join(", "))),
     }
     Ok(())
 }
@@ -243,25 +242,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_understood() {
+    fn valid_uris_are_parsed() {
         check("amqp://", "amqp://guest@localhost:5672/%2f");
-        check("amqp://mill", "amqp://guest@mill:5672/%2f");
-        check("AMQP://mill:1", "amqp://guest@mill:1/%2f");
-        check("amqps://mill", "amqps://guest@mill:5671/%2f");
-        check("amqp://a:b@mill/grain", "amqp://a@mill:5672/grain");
-        check("amqp://a:b@mill/", "amqp://a@mill:5672/%2f");
-        check("amqp://a:b@mill/%2fgrain", "amqp://a@mill:5672/%2fgrain");
+        check("amqp://host", "amqp://guest@host:5672/%2f");
+        check("AMQP://host:1", "amqp://guest@host:1/%2f");
+        check("amqps://host", "amqps://guest@host:5671/%2f");
+        check("amqp://a:b@host/vhost", "amqp://a@host:5672/vhost");
+        check("amqp://a:b@host/", "amqp://a@host:5672/%2f");
+        check("amqp://a:b@host/%2fvhost", "amqp://a@host:5672/%2fvhost");
         check("amqp://a%40b:p%3a%2f%40@[::1]:77/x", "amqp://a%40b@[::1]:77/x");
-        check("amqp://a:p@ss@mill", "amqp://a@mill:5672/%2f");
-        check("amqp://mill%2f%40:1", "amqp://guest@mill%2f%40:1/%2f");
+        check("amqp://a:p@ss@host", "amqp://a@host:5672/%2f");
+        check("amqp://host%2f%40:1", "amqp://guest@host%2f%40:1/%2f");
         check("amqp://[fe80::1%25eth0]", "amqp://guest@[fe80::1%25eth0]:5672/%2f");
-        check("amqp://mill?heartbeat=5&connection_timeout=100", "amqp://guest@mill:5672/%2f");
+        check("amqp://host?heartbeat=5&connection_timeout=100", "amqp://guest@host:5672/%2f");
     }
 
     #[test]
-    fn an_error_repeats_no_part_of_a_password_that_is_not_escaped() {
+    fn error_repeats_no_part_of_an_unescaped_password() {
         for given in
-            ["amqp://a:b?secret%zz=%@mill", "amqp://a:b?secret=%@mill", "amqp://a:b?heartbeat&secret=1@mill"]
+            ["amqp://a:b?secret%zz=%@host", "amqp://a:b?secret=%@host", "amqp://a:b?heartbeat&secret=1@host"]
         {
             let error = given.parse::<Endpoint>().unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");
@@ -269,8 +268,8 @@ mod tests {
     }
 
     #[test]
-    fn the_password_is_decoded_and_never_shown() {
-        let endpoint: Endpoint = "amqp://a:p%3a%2f%40@mill".parse().unwrap();
+    fn password_is_decoded_and_never_shown() {
+        let endpoint: Endpoint = "amqp://a:p%3a%2f%40@host".parse().unwrap();
         assert_eq!(endpoint.password, "p:/@");
         let shown = format!("{endpoint} {endpoint:?} {endpoint:#?}");
         assert!(!shown.contains("p:/@") && !shown.contains("p%3a"), "{shown}");
@@ -284,18 +283,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_and_why() {
-        refused("http://a:secret@mill", "amqp://");
-        refused("a:secret@mill", "amqp://");
-        refused("amqp://a:secret@mill:0", "port");
-        refused("amqp://a:secret@mill:secret", "port");
-        refused("amqp://a:secret@mill/a/b", "%2f");
-        refused("amqp://a:secret%zz@mill", "the password has a %");
-        refused("amqp://a:secret@mill?heartbeat=0", "heartbeat");
-        refused("amqp://a:secret@mill?heartbeat=secret", "heartbeat");
-        refused("amqp://a:secret@mill?cacertfile=x", "amqps");
-        refused("amqps://a:secret@mill?certfile=x", "keyfile");
-        refused("amqps://a:secret@mill?verify=verify_none", "cacertfile");
-        refused("amqps://a:secret@mill?secret=1", "parameter");
+    fn invalid_uris_are_refused_with_the_reason() {
+        refused("http://a:secret@host", "amqp://");
+        refused("a:secret@host", "amqp://");
+        refused("amqp://a:secret@host:0", "port");
+        refused("amqp://a:secret@host:secret", "port");
+        refused("amqp://a:secret@host/a/b", "%2f");
+        refused("amqp://a:secret%zz@host", "the password has a %");
+        refused("amqp://a:secret@host?heartbeat=0", "heartbeat");
+        refused("amqp://a:secret@host?heartbeat=secret", "heartbeat");
+        refused("amqp://a:secret@host?cacertfile=x", "amqps");
+        refused("amqps://a:secret@host?certfile=x", "keyfile");
+        refused("amqps://a:secret@host?verify=verify_none", "cacertfile");
+        refused("amqps://a:secret@host?secret=1", "parameter");
     }
 }

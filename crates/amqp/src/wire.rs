@@ -1,4 +1,4 @@
-//! AMQP 0-9-1 as bytes. Pure: no sockets, no time, no tasks.
+//! Encodes and decodes AMQP 0-9-1. Pure: no sockets, no time, no tasks.
 
 pub(crate) mod frame;
 pub(crate) mod method;

@@ -1,23 +1,23 @@
-//! Reports a message that is not acknowledged long after it was delivered, before the broker's `consumer_timeout` is over.
+//! Warns about a message that is still unacknowledged when two thirds of the broker's `consumer_timeout` have passed.
 //!
-//! Deliveries are numbered, and the last number is noted with the time now and then, so that no delivery needs a time of its
-//! own.
+//! Delivery tags are sequential, and the latest tag is noted with the time at intervals, so that no delivery needs its
+//! own timestamp.
 
 use super::Dispatcher;
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
 
-/// How often it is looked for one.
+/// Interval between checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The part of the `consumer_timeout` after which a message is reported.
+/// Fraction of the `consumer_timeout` after which a message is reported.
 const WARN_FRACTION: f64 = 2.0 / 3.0;
-/// Notes in the time after which a message is reported, about.
+/// Approximate number of observations within the limit.
 const OBSERVATIONS_PER_LIMIT: u32 = 8;
 
 pub(super) struct AckTimeout {
-    /// A message is reported after this time; none where the broker waits without limit.
+    /// Age at which a message is reported; none if the broker waits without limit.
     limit: Option<Duration>,
-    /// The last delivery at these times, of the channel there is.
+    /// Latest delivery tag of the current channel at these times.
     observations: VecDeque<(Instant, u64)>,
     observed: Option<Instant>,
     is_reported: bool,
@@ -29,12 +29,12 @@ impl AckTimeout {
         Self { limit, observations: VecDeque::new(), observed: None, is_reported: false }
     }
 
-    /// Deliveries are numbered anew: there is another channel.
+    /// Clears the observations, because a new channel numbers its deliveries from 1.
     pub(super) fn restart(&mut self) {
         self.observations.clear();
     }
 
-    /// Whether it is time to look.
+    /// Whether the next check is due.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.limit.is_some()
             && !self.is_reported
@@ -45,7 +45,7 @@ impl AckTimeout {
         is_due
     }
 
-    /// Whether the oldest delivery that is not done is to be reported, which happens once. `last` is the latest delivery.
+    /// Whether the oldest unfinished delivery is to be reported, which happens once. `last` is the latest delivery.
     fn observe(&mut self, now: Instant, last: u64, oldest: Option<u64>) -> bool {
         let Some(limit) = self.limit.filter(|_| !self.is_reported) else { return false };
         if self
@@ -55,7 +55,7 @@ impl AckTimeout {
         {
             self.observations.push_back((now, last));
         }
-        // The latest note that is old enough counts.
+        // The latest observation that is old enough counts.
         let is_old = |(then, _): &(Instant, u64)| now.duration_since(*then) >= limit;
         while self.observations.get(1).is_some_and(is_old) {
             self.observations.pop_front();
@@ -69,7 +69,8 @@ impl AckTimeout {
 }
 
 impl Dispatcher {
-    /// Reports a message whose handler has run for two thirds of the broker's consumer timeout. In a pause no handler runs.
+    /// Warns about a message whose handler has run for two thirds of the consumer timeout. While paused no handler
+    /// runs.
     pub(super) fn warn_before_ack_timeout(&mut self) {
         let now = Instant::now();
         if !self.ack_timeout.is_due(now) || self.pause.is_paused() {
@@ -88,9 +89,9 @@ impl Dispatcher {
             queue = &*self.config.queue,
             id = running.and_then(|message| message.delivery.message_id()),
             consumer_timeout = ?self.config.consumer_timeout.unwrap_or_default(),
-            "a message is not acknowledged after two thirds of the broker's consumer_timeout. At its end the broker takes the \
-             messages of this consumer back and delivers them again; what runs continues, and its outcome is used then. Raise \
-             consumer_timeout at the broker, and give the consumer the new value, or lower the handler's timeout"
+            "a message is unacknowledged after two thirds of the broker's consumer_timeout. When it expires, the broker redelivers \
+             the messages of this consumer; running handlers continue and their outcome is used. Raise consumer_timeout at the \
+             broker and tell the consumer the new value, or lower the handler's timeout"
         );
     }
 }
@@ -100,17 +101,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delivery_that_is_not_done_after_two_thirds_of_the_timeout_is_reported_once() {
+    fn unfinished_delivery_is_reported_once_after_two_thirds_of_the_timeout() {
         let start = Instant::now();
         let minutes = |count: u64| start + Duration::from_secs(count * 60);
-        // At each minute: the latest delivery, and the oldest that is not done.
+        // At each minute: the latest delivery, and the oldest unfinished one.
         for (observations, expected) in [
             (vec![(0, 1, Some(1)), (19, 1, Some(1))], 0),
             (vec![(0, 1, Some(1)), (20, 1, Some(1)), (21, 1, Some(1)), (50, 1, Some(1))], 1),
-            // It came later than the note.
+            // Delivered after the observation.
             (vec![(0, 1, Some(1)), (10, 5, Some(2)), (20, 5, Some(2)), (29, 9, Some(2))], 0),
             (vec![(0, 1, Some(1)), (10, 5, Some(2)), (20, 5, Some(2)), (30, 9, Some(2))], 1),
-            // Others are delivered and done meanwhile.
+            // Other messages are delivered and finished meanwhile.
             (vec![(0, 1, Some(1)), (10, 500, Some(400)), (20, 900, Some(890)), (30, 1_000, None)], 0),
         ] {
             let mut ack_timeout = AckTimeout::new(Some(Duration::from_secs(30 * 60)));

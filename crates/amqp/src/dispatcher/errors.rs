@@ -1,16 +1,16 @@
-//! What a handler's error says. It is the handler's own type, and may panic when it is asked.
+//! Reads handler errors, whose own `Display` and `source` may panic.
 
 use gristmill_pool::{TaskError, error::Cause};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// An error as text.
+/// Returns the text of an error, or a fixed text if formatting it panics.
 pub(super) fn error_text(error: &TaskError) -> String {
     let error_text = catch_unwind(AssertUnwindSafe(|| error.to_string()));
-    error_text.unwrap_or_else(|_| "an error that panics when it is shown".to_owned())
+    error_text.unwrap_or_else(|_| "the handler's error panicked while it was formatted".to_owned())
 }
 
-/// Whether a handler reports that it took too long: an [`std::io::Error`] of that kind is its error or a cause of it. Timeouts
-/// of the pool are counted there.
+/// Whether a handler reports a timeout: an [`std::io::Error`] of the kind `TimedOut` is its error or a source of it.
+/// The pool counts its own timeouts.
 pub(super) fn is_timeout(error: &TaskError) -> bool {
     let Cause::Error(error) = error.cause() else { return false };
     let has_timed_out = || {
@@ -37,20 +37,20 @@ mod tests {
 
     impl fmt::Display for Hostile {
         fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-            panic!("as it is shown");
+            panic!("in Display");
         }
     }
 
     impl Error for Hostile {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
-            panic!("as it is asked for its cause");
+            panic!("in source");
         }
     }
 
     #[test]
-    fn error_that_panics_is_an_error_like_others() {
+    fn error_whose_methods_panic_is_handled() {
         let error = TaskError::transient(Hostile);
-        assert_eq!(error_text(&error), "an error that panics when it is shown");
+        assert_eq!(error_text(&error), "the handler's error panicked while it was formatted");
         assert!(!is_timeout(&error));
         let error = TaskError::transient(io::Error::new(io::ErrorKind::TimedOut, "slow"));
         assert!(is_timeout(&error) && error_text(&error).contains("slow"));

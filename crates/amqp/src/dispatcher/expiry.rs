@@ -1,11 +1,11 @@
-//! Messages whose time is over.
+//! Rejects messages that expire before their next attempt.
 
 use super::{Dispatcher, InFlight};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Dispatcher {
-    /// Rejects a message whose time is over before its next attempt. The broker then does with it what it does with messages
-    /// that expire in the queue: it goes to the queue's dead-letter exchange, or nowhere.
+    /// Rejects a message that expires before its next attempt. The broker treats it like a message that expires in the
+    /// queue: it goes to the queue's dead-letter exchange, or is dropped.
     pub(super) fn expire(&mut self, message: &InFlight) {
         self.release(message);
         self.starts.finish(message.run);

@@ -1,6 +1,7 @@
-//! What happens to a message after its handler: it is moved elsewhere, or waits for another attempt in its place.
+//! Follow-ups after a handler: a message is republished, or waits in place for another attempt.
 //!
-//! Each step is a task that knows its number only. The flight stays here, where a new delivery can take it over.
+//! Each follow-up is a task that knows only its number. The message stays here, where a redelivery can replace its
+//! delivery.
 
 use super::{
     Dispatcher, InFlight,
@@ -17,14 +18,14 @@ use std::{
 };
 use tokio::{sync::oneshot, task::JoinSet};
 
-/// What is done with a message.
+/// Action on a message after its handler.
 #[derive(Clone)]
 pub(super) enum FollowUp {
     RetryLater {
         why: String,
         delay: Duration,
     },
-    /// The same, without using up an attempt.
+    /// Like `RetryLater`, without using an attempt.
     Postpone {
         why: String,
         delay: Duration,
@@ -33,11 +34,11 @@ pub(super) enum FollowUp {
         reason: Reason,
         why: String,
     },
-    /// Waits in its place: it keeps its lane, and no worker.
+    /// Waits in place: it keeps its key and occupies no worker.
     WaitInPlace,
 }
 
-/// A step that is over, by its number, and whether a message that was moved has arrived.
+/// A finished follow-up, and whether the republished message was confirmed.
 #[derive(Clone, Copy)]
 pub(super) struct FollowUpEnd {
     number: u64,
@@ -49,8 +50,8 @@ pub(super) struct FollowUps {
     last: u64,
     messages: HashMap<u64, (InFlight, FollowUp)>,
     moves: JoinSet<FollowUpEnd>,
-    waits: JoinSet<FollowUpEnd>,
-    /// Failed attempts that are being recorded.
+    delayed_retries: JoinSet<FollowUpEnd>,
+    /// Writes of failed attempts that are in progress.
     records: JoinSet<()>,
 }
 
@@ -59,7 +60,7 @@ impl FollowUps {
         self.messages.len()
     }
 
-    /// Whether nothing is being moved.
+    /// Whether no message is being republished.
     pub(super) fn has_no_moves(&self) -> bool {
         self.moves.is_empty()
     }
@@ -67,11 +68,11 @@ impl FollowUps {
     pub(super) async fn next(&mut self) -> FollowUpEnd {
         tokio::select! {
             end = next_of(&mut self.moves) => end,
-            end = next_of(&mut self.waits) => end,
+            end = next_of(&mut self.delayed_retries) => end,
         }
     }
 
-    /// The flights of all steps, by their numbers.
+    /// Messages of all follow-ups, by number.
     pub(super) fn messages(&mut self) -> impl Iterator<Item = (u64, &mut InFlight)> {
         self.messages.iter_mut().map(|(number, (message, _))| (*number, message))
     }
@@ -80,9 +81,9 @@ impl FollowUps {
         self.messages.get_mut(&number).map(|(message, _)| message)
     }
 
-    /// Ends all waits. Their flights are given back.
+    /// Ends all waits in place and returns their messages.
     pub(super) fn stop_waiting(&mut self) -> Vec<InFlight> {
-        self.waits.abort_all();
+        self.delayed_retries.abort_all();
         let waiting = |(_, follow_up): &(InFlight, FollowUp)| matches!(follow_up, FollowUp::WaitInPlace);
         let numbers: Vec<u64> =
             self.messages.iter().filter(|(_, entry)| waiting(entry)).map(|(number, _)| *number).collect();
@@ -100,7 +101,7 @@ impl FollowUps {
 }
 
 impl Dispatcher {
-    /// Begins a step.
+    /// Starts a follow-up.
     pub(super) fn start_follow_up(&mut self, message: InFlight, follow_up: FollowUp) {
         self.follow_ups.last += 1;
         let number = self.follow_ups.last;
@@ -113,7 +114,7 @@ impl Dispatcher {
         match follow_up {
             FollowUp::RetryLater { why, delay } => {
                 let failed = delivery.failed().saturating_add(1);
-                // A message that is at fault for its time alone stays at fault.
+                // A message at fault because it failed for too long stays at fault.
                 let sink_failed_since = sink_failed_since.filter(|_| failed_too_long);
                 let wait = RetryRequest { why, delay, failed, sink_failed_since, failed_alone };
                 self.follow_ups.moves.spawn(async move {
@@ -136,12 +137,12 @@ impl Dispatcher {
                 }
                 FollowUpEnd { number, confirmed }
             }),
-            // Only `try_again` waits.
+            // Only `wait_in_place` starts a wait.
             FollowUp::WaitInPlace => return,
         };
     }
 
-    /// Has a message wait in its place for its next attempt. That it failed is recorded before.
+    /// Makes a message wait in place for its next attempt, after its failure is recorded.
     pub(super) fn retry_in_place(&mut self, mut message: InFlight, why: String, delay: Duration) {
         message.delivery = message.delivery.with_failures(message.delivery.failed().saturating_add(1));
         let failed = message.delivery.failed();
@@ -152,7 +153,7 @@ impl Dispatcher {
         self.wait_in_place(message, delay, record);
     }
 
-    /// Has a message wait in its place, after `record` has run where writing blocks nothing.
+    /// Makes a message wait in place, after `record` has run on a thread where it may block.
     pub(super) fn wait_in_place<F>(&mut self, message: InFlight, delay: Duration, record: Option<F>)
     where
         F: FnOnce() + Send + 'static,
@@ -170,8 +171,8 @@ impl Dispatcher {
             is_recorded
         });
         let due = deadline_after(delay);
-        self.follow_ups.waits.spawn(async move {
-            // Before the next start is counted.
+        self.follow_ups.delayed_retries.spawn(async move {
+            // Recorded before the next start is counted.
             if let Some(is_recorded) = is_recorded {
                 let _ = is_recorded.await;
             }
@@ -180,7 +181,7 @@ impl Dispatcher {
         });
     }
 
-    /// A step is over.
+    /// Handles the end of a follow-up.
     pub(super) fn on_follow_up_end(&mut self, end: FollowUpEnd) {
         let FollowUpEnd { number, confirmed } = end;
         let Some((message, follow_up)) = self.follow_ups.messages.remove(&number) else { return };
@@ -202,7 +203,7 @@ impl Dispatcher {
                 self.starts.release_row(message.run);
                 self.release(&message);
             }
-            // A new delivery has taken the place of the one whose channel was lost.
+            // A redelivery has replaced the lost delivery.
             (follow_up, false) => self.start_follow_up(message, follow_up),
         }
     }

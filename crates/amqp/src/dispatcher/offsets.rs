@@ -1,4 +1,4 @@
-//! In a stream: which messages are not finished, and where to go on.
+//! Tracks unfinished offsets of a stream, and the offset to resume from.
 
 use super::Dispatcher;
 use crate::{delivery::Delivery, orphans::Orphans};
@@ -6,29 +6,29 @@ use std::collections::BTreeSet;
 
 #[derive(Default)]
 pub(super) struct Offsets {
-    /// Delivered and not finished, also those whose channel was lost.
+    /// Delivered and unfinished, also those of a lost channel.
     open: BTreeSet<u64>,
-    /// The one after all that were delivered.
+    /// The offset after all delivered ones.
     next: Option<u64>,
-    /// When it began to read, in seconds since 1970.
+    /// When reading began, in seconds since 1970.
     since: Option<u64>,
 }
 
-/// Where in a stream to go on.
+/// Where to resume in a stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Resume {
     At(u64),
-    /// Nothing has come yet; what came meanwhile must.
+    /// Nothing was delivered yet: resume at this time, so that messages published meanwhile are read.
     Since(u64),
 }
 
 impl Offsets {
-    /// Begins with this offset, if it is known.
+    /// Starts at this offset, if it is known.
     pub(super) fn from(next: Option<u64>) -> Self {
         Self { next, ..Self::default() }
     }
 
-    /// Whether it began to read.
+    /// Whether reading has begun.
     pub(super) fn has_begun(&self) -> bool {
         self.since.is_some()
     }
@@ -37,7 +37,7 @@ impl Offsets {
         self.open.remove(&offset);
     }
 
-    /// The lowest offset that is not finished.
+    /// Lowest unfinished offset.
     pub(super) fn position(&self) -> Option<u64> {
         self.open.first().copied().or(self.next)
     }
@@ -46,7 +46,7 @@ impl Offsets {
         self.position().map(Resume::At).or(self.since.map(Resume::Since))
     }
 
-    /// A message is delivered. False: it was finished here. A new channel delivers everything from the position on.
+    /// Adds a delivery. Returns false if it was finished here: a new channel redelivers everything from the position.
     pub(super) fn deliver(&mut self, offset: u64) -> bool {
         let is_finished = self.next.is_some_and(|next| offset < next) && !self.open.contains(&offset);
         if !is_finished {
@@ -56,7 +56,7 @@ impl Offsets {
         !is_finished
     }
 
-    /// Forgets what was finished from the position on: the stream may be another when it is read again.
+    /// Forgets finished offsets after the position, because the stream may have been recreated when it is read again.
     pub(super) fn forget_finished(&mut self) {
         self.next = self.position();
         self.open.clear();
@@ -64,13 +64,14 @@ impl Offsets {
 
     pub(super) fn begin(&mut self) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        // A few seconds before: the broker's clock may be behind ours.
+        // A few seconds earlier, because the broker's clock may be behind.
         self.since.get_or_insert(now.map_or(0, |now| now.as_secs().saturating_sub(5)));
     }
 }
 
 impl Dispatcher {
-    /// The stream was deleted and made anew: its messages are others, though their offsets are the same.
+    /// Restarts at offset 0 of a stream that was deleted and recreated: its messages are different ones at the same
+    /// offsets.
     pub(super) fn restart_stream(&mut self) {
         self.offsets = Offsets { since: self.offsets.since, ..Offsets::from(Some(0)) };
         self.orphans = Orphans::default();
@@ -81,7 +82,7 @@ impl Dispatcher {
     }
 }
 
-/// The offset that a delivery carries. Anybody can put a header of that name on a message.
+/// Offset in the header of a delivery. A publisher can set a header of that name.
 pub(super) fn offset_of(delivery: &Delivery) -> Option<u64> {
     delivery
         .headers()
@@ -95,12 +96,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_finished_behind_an_open_message_is_known_when_it_is_delivered_again() {
+    fn offsets_finished_after_an_open_one_are_skipped_when_redelivered() {
         let mut offsets = Offsets::default();
         assert!((3..10).all(|offset| offsets.deliver(offset)));
         (4..8).for_each(|offset| offsets.finish(offset));
         assert_eq!(offsets.position(), Some(3));
-        // A new channel begins at the position. What was not finished, waiting or running, is delivered anew.
+        // A new channel starts at the position. Unfinished messages are redelivered.
         let again: Vec<u64> = (3..12).filter(|offset| offsets.deliver(*offset)).collect();
         assert_eq!(again, [3, 8, 9, 10, 11]);
         again.into_iter().for_each(|offset| offsets.finish(offset));
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_a_stream_that_may_be_another() {
+    fn finished_offsets_are_forgotten_for_a_recreated_stream() {
         let mut offsets = Offsets::from(Some(3));
         assert!((3..10).all(|offset| offsets.deliver(offset)));
         (4..8).for_each(|offset| offsets.finish(offset));

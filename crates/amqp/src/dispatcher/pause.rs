@@ -1,12 +1,12 @@
 //! Pauses a consumer while its sink fails: the server, database or disk that its handler needs.
 //!
-//! Owns which failures are the sink's, the messages that wait for the sink with their attempts untouched, and when one
-//! of them runs as a probe. Starts and moves nothing itself.
+//! Decides which failures are the sink's, holds the messages that wait for the sink with their attempts unused, and
+//! decides when one of them runs as a probe. It starts and moves nothing itself.
 //!
 //! | state   | event                                                   | next                                      |
 //! |---------|---------------------------------------------------------|-------------------------------------------|
 //! | running | the sink is unavailable                                 | paused; the message waits                 |
-//! | running | the sink fails with a message, [`PAUSE_AFTER_FAILURES`] in a row  | paused; the message waits                 |
+//! | running | the sink fails, [`PAUSE_AFTER_FAILURES`] times in a row | paused; the message waits                 |
 //! | running | the sink fails with a message, fewer in a row           | running; the message waits for evidence   |
 //! | running | a message is handled that was started after the failures| running; what waits runs again            |
 //! | running | no evidence within the first delay                      | running; one that waits runs again        |
@@ -23,13 +23,13 @@
 //! |         | [`MAX_PROBES`] times with this one                      | others wait, else running                 |
 //! | probing | the probe was not started                               | paused; another may be the probe          |
 //!
-//! "In a row" and "after" are by the clock of the [`SinkGate`]: a message counts as handled after a failure if its run was started
-//! when the failed run had ended, in whatever order they were submitted and their results are read.
+//! "In a row" and "after" use the clock of the [`SinkGate`]: a message counts as handled after a failure if its run
+//! started when the failed run had ended, in whatever order they were submitted and their results are read.
 //!
-//! A failure of the sink is a message's fault only with evidence, and each attempt that a message uses needs new evidence. A
-//! message has failed alone if a message was handled that was started after its failure, or submitted after its run. That
-//! counts again as long as the sink fails with no other messages: there may be none left that could show that the
-//! sink works. A run that fails by itself may not have used the sink: it ends a pause, and is no evidence. Neither are the
+//! A failure of the sink is a message's fault only with evidence, and each attempt that a message uses needs new
+//! evidence. A message has failed alone if a message was handled that started after its failure, or was submitted after
+//! its run. That keeps counting while the sink fails for no other message, because there may be none left to show that
+//! the sink works. A run that fails by itself may not have used the sink: it ends a pause but is no evidence. Nor are
 //! attempts that a message has used by failing by itself.
 
 use crate::sink_gate::SinkGate;
@@ -37,54 +37,55 @@ use gristmill_pool::{Breaker, Dependency, TaskError, breaker::BreakerState, brea
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
 
-/// Failures of the sink in a row, also of one message, after which consuming pauses. The first ones may be the fault of their
-/// messages.
+/// Consecutive failures of the sink, also of one message, after which consuming pauses. The first ones may be the fault
+/// of their messages.
 const PAUSE_AFTER_FAILURES: usize = 5;
-/// Failures with one message after which, in a pause, the others are tried first, and one that failed alone is at fault.
+/// Failures of one message after which, in a pause, others are tried first, and one that failed alone is at fault.
 const MAX_PROBES: u32 = 3;
-/// A message that has failed with the sink for this long is at fault, though no other message could be tried.
+/// Time after which a message that keeps failing with the sink is at fault, though no other message could be tried.
 const MAX_BLOCKED: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) struct Pause<T> {
     breaker: Breaker,
     first_delay: Duration,
     longest_delay: Duration,
-    /// Messages that failed with the sink, in the order in which they failed.
+    /// Messages that wait for the sink, in the order in which they failed.
     waiting: VecDeque<T>,
-    /// The run that is the probe.
+    /// Number and permit of the probe that runs.
     probe: Option<(u64, Permit)>,
-    /// The ends of failures in a row, the latest [`PAUSE_AFTER_FAILURES`]: the sink has worked for no run that was started later.
+    /// End times of consecutive failures, the latest [`PAUSE_AFTER_FAILURES`]: the sink has worked for no run that
+    /// started later.
     consecutive_failures: VecDeque<u64>,
-    /// The sink was unavailable in this pause: only a probe ends it.
+    /// Whether the sink was unavailable in this pause: then only a probe ends it.
     was_unavailable: bool,
-    /// The run that was submitted last of those that the sink worked for.
+    /// Number of the latest submitted run that the sink worked for.
     last_worked: u64,
-    /// The latest start of a run that the sink worked for.
+    /// Latest start time of a run that the sink worked for.
     worked_since: u64,
-    /// The latest end of a run with which the sink was unavailable, or failed with a message that has not failed alone.
+    /// Latest end time of a run for which the sink was unavailable, or failed with a message that has not failed alone.
     others_failed: u64,
-    /// When one that waits is tried again.
+    /// When a waiting message is tried again.
     due: Option<Instant>,
-    /// Closed while consuming is paused: what waits in the pool is not started.
+    /// Closed while consuming is paused, so that runs queued in the pool do not start.
     gate: SinkGate,
     /// When consuming was paused.
     since: Option<Instant>,
 }
 
-/// What is known of a message's failures with the sink.
+/// Failures of the sink with one message.
 #[derive(Clone, Default)]
 pub(super) struct SinkFailures {
-    /// Of those that may be the message's fault, as their number.
+    /// First failure that may be the message's fault, and the number of such failures.
     first: Option<Box<FirstFailure>>,
     count: u32,
-    /// The sink worked for a run that was started after one that failed with this message, or submitted after it.
+    /// The sink worked for a run that started after a failure of this message, or was submitted after it.
     failed_alone: bool,
     /// It is at fault because it has failed for [`MAX_BLOCKED`].
     failed_too_long: bool,
 }
 
 impl SinkFailures {
-    /// Of a message with which the sink has not failed in this attempt.
+    /// For a message with which the sink has not failed in this attempt.
     pub(super) fn new(failed_alone: bool) -> Self {
         Self { failed_alone, ..Self::default() }
     }
@@ -93,7 +94,7 @@ impl SinkFailures {
         self.failed_alone
     }
 
-    /// How long ago the first failure was.
+    /// Time since the first failure.
     pub(super) fn lasted(&self) -> Option<Duration> {
         self.first.as_ref().map(|first| first.at.elapsed())
     }
@@ -106,17 +107,17 @@ impl SinkFailures {
 #[derive(Clone, Copy)]
 struct FirstFailure {
     at: Instant,
-    /// The run, and when it ended by the clock of the gate.
+    /// The run, and its end by the clock of the gate.
     run: u64,
     ended: u64,
 }
 
-/// A message with which the sink failed.
+/// A message for which the sink failed.
 pub(super) struct FailedMessage<'a> {
     pub(super) failures: &'a mut SinkFailures,
-    /// How long the sink has failed with it, where that began before it was postponed.
+    /// How long the sink had failed for it before it was postponed.
     pub(super) failed_for: Duration,
-    /// It may wait elsewhere, because there is no order to keep.
+    /// Whether it may wait in a retry queue, because no order is kept.
     pub(super) can_move: bool,
 }
 
@@ -125,22 +126,22 @@ pub(super) struct FailedMessage<'a> {
 pub(super) enum Fault {
     /// The sink's: the message waits for it.
     Sink,
-    /// The sink's, as far as is known. The message waits elsewhere, so that others can be tried.
+    /// The sink's, as far as is known. The message waits in a retry queue, so that others can be tried.
     SinkOrMessage,
     Message,
 }
 
-/// What an event has changed.
+/// Change of the pause by an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     None,
     Paused,
-    /// The pause is over.
+    /// Consuming resumes.
     Resumed,
 }
 
 impl<T> Pause<T> {
-    /// Probes after `first` of a pause, then later and later, at most `longest` apart.
+    /// Probes after `first`, then with growing delays of at most `longest`.
     pub(super) fn new(first: Duration, longest: Duration) -> Self {
         Self {
             breaker: Breaker::with_backoff(first, longest),
@@ -159,7 +160,7 @@ impl<T> Pause<T> {
         }
     }
 
-    /// What a run asks before it starts, and what orders runs and failures.
+    /// Gate that each run passes before it starts, with the clock that orders runs and failures.
     pub(super) fn gate(&self) -> &SinkGate {
         &self.gate
     }
@@ -168,7 +169,7 @@ impl<T> Pause<T> {
         self.gate.is_closed()
     }
 
-    /// When consuming was paused, while it is.
+    /// When consuming was paused, if it is.
     pub(super) fn since(&self) -> Option<Instant> {
         self.since
     }
@@ -177,22 +178,22 @@ impl<T> Pause<T> {
         self.waiting.len()
     }
 
-    /// When something is to be tried again by itself.
+    /// When a probe or a waiting message is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due.filter(|_| self.probe.is_none())
     }
 
-    /// A message that failed with the sink waits for it.
+    /// Adds a message that waits for the sink.
     pub(super) fn park(&mut self, item: T) {
         self.waiting.push_back(item);
     }
 
-    /// Takes out all that waits.
+    /// Takes out all waiting messages.
     pub(super) fn take_waiting(&mut self) -> VecDeque<T> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// One that waits, if consuming is not paused and there was no evidence in time.
+    /// Takes out one waiting message, if consuming is not paused and there was no evidence in time.
     pub(super) fn take_due(&mut self) -> Option<T> {
         let is_due = !self.is_paused() && self.due.is_some_and(|due| due <= Instant::now());
         if !is_due {
@@ -203,7 +204,7 @@ impl<T> Pause<T> {
         item
     }
 
-    /// CancelToken to run a probe, if it is time: with the message that `untried` finds, else with one that waits.
+    /// Returns a permit for a probe if one is due, with the message from `untried`, else a waiting one.
     pub(super) fn take_probe(&mut self, untried: impl FnOnce() -> Option<T>) -> Option<(T, Permit)> {
         if self.probe.is_some() {
             return None;
@@ -226,20 +227,20 @@ impl<T> Pause<T> {
         }
     }
 
-    /// This run is the probe.
+    /// Sets the run that is the probe.
     pub(super) fn set_probe(&mut self, number: u64, permit: Permit) {
         self.probe = Some((number, permit));
     }
 
-    /// A run was not started, or cancelled: it says nothing about the sink.
+    /// Notes a run that was not started or was cancelled: it is no evidence about the sink.
     pub(super) fn run_skipped(&mut self, number: u64) {
         if let Some((_, permit)) = self.probe.take_if(|(probe, _)| *probe == number) {
             permit.withdraw();
         }
     }
 
-    /// The sink worked for a run that was started at this time. Without one, the run failed by itself, or the pool ended it: it
-    /// shows nothing about failures.
+    /// Notes that the sink worked for a run that started at this time. Without a time, the run failed by itself or the
+    /// pool ended it, and it is no evidence.
     pub(super) fn worked(&mut self, number: u64, started: Option<u64>) -> Change {
         if let Some(started) = started {
             self.last_worked = self.last_worked.max(number);
@@ -279,7 +280,7 @@ impl<T> Pause<T> {
         Change::Resumed
     }
 
-    /// What waits may run again: the sink works.
+    /// Takes out the waiting messages if the sink works.
     pub(super) fn take_recovered(&mut self) -> VecDeque<T> {
         match self.consecutive_failures.is_empty() && !self.is_paused() {
             true => self.take_waiting(),
@@ -287,7 +288,7 @@ impl<T> Pause<T> {
         }
     }
 
-    /// A run failed with the sink, and ended at this time of the clock: whose fault that is.
+    /// Notes a run that failed with the sink and ended at this time of the clock. Returns whose fault it is.
     pub(super) fn failed(
         &mut self,
         (number, ended): (u64, u64),
@@ -305,7 +306,7 @@ impl<T> Pause<T> {
             self.others_failed = self.others_failed.max(ended);
         }
         match probe {
-            // No message waits for the sink any more.
+            // No other message waits for the sink.
             Some((_, permit)) if is_message && self.waiting.is_empty() => {
                 permit.success();
                 return (Fault::Message, self.resume());
@@ -338,7 +339,7 @@ impl<T> Pause<T> {
         (Fault::Sink, Change::Paused)
     }
 
-    /// Counts a failure of the sink or of the message, and returns whether it is the message's. The next needs new evidence then.
+    /// Counts a failure of one message and returns whether it is the message's fault. The next then needs new evidence.
     fn is_at_fault(
         &self,
         failures: &mut SinkFailures,
@@ -364,7 +365,7 @@ impl<T> Pause<T> {
         is_repeated || is_proven
     }
 
-    /// Counts a failure, unless the sink has worked since.
+    /// Counts a consecutive failure, unless the sink has worked since.
     fn count(&mut self, ended: u64, is_certain: bool) {
         self.was_unavailable |= is_certain;
         if ended <= self.worked_since {

@@ -1,14 +1,14 @@
-//! The prefetch of a consumer at work follows its handlers.
+//! Adapts the prefetch of a running consumer to how long its handlers take.
 
 use super::Dispatcher;
 use crate::error::Error;
 use std::time::{Duration, Instant};
 
-/// Between two looks at how fast handlers are.
+/// Interval between measurements of handler durations.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Dispatcher {
-    /// The prefetch of the next channel.
+    /// Prefetch of the next channel.
     pub(super) fn initial_prefetch(&self) -> u16 {
         match self.config.is_stream {
             true => self.config.sizing.prefetch,
@@ -19,9 +19,10 @@ impl Dispatcher {
         }
     }
 
-    /// Changes the prefetch where another is much better.
+    /// Requests another prefetch where it is much better.
     pub(super) fn adapt_prefetch(&mut self) {
-        // In a pause one message may be in hand. More would go back to the queue, and come again as if none had failed.
+        // In a pause one message may be held. Changing the prefetch would requeue more, and they would return as if
+        // none had failed.
         if self.config.is_stream || self.in_pool.is_empty() || self.pause.is_paused() {
             return;
         }
@@ -40,7 +41,7 @@ impl Dispatcher {
         }
     }
 
-    /// Says what can be done about a channel that the broker closed over a message that took too long.
+    /// Logs what to do about a channel that the broker closed because a message was unacknowledged for too long.
     pub(super) fn explain_timeout(&self, error: &Error) {
         if !matches!(error, Error::Channel { code: 406, text } if text.contains("timed out")) {
             return;
@@ -49,15 +50,15 @@ impl Dispatcher {
             true => tracing::info!(
                 consumer = self.config.name,
                 queue = &*self.config.queue,
-                "consuming is paused for longer than the broker's consumer_timeout, so the broker took its messages back; it \
-                 delivers them again, and they keep their attempts"
+                "consuming is paused for longer than the broker's consumer_timeout; the broker redelivers its messages, which keep \
+                 their attempts"
             ),
             false => tracing::warn!(
                 consumer = self.config.name,
                 queue = &*self.config.queue,
-                "a message was not acknowledged within the broker's consumer_timeout, so the broker took its messages back; \
-                 what runs continues, and its outcome is used when its message is delivered again. Raise consumer_timeout at \
-                 the broker, or lower the handler's timeout or the prefetch"
+                "a message was not acknowledged within the broker's consumer_timeout, so the broker redelivers this consumer's \
+                 messages; running handlers continue and their outcome is used. Raise consumer_timeout at the broker, or \
+                 lower the handler's timeout or the prefetch"
             ),
         }
     }

@@ -1,7 +1,7 @@
-//! Deliveries of messages that this consumer had before: of runs that it still has, and of starts that it counts.
+//! Matches redeliveries to runs that this consumer still has, and to starts that it counts.
 //!
-//! When a channel is lost, what runs continues. The broker delivers its message again, and that delivery takes the place of
-//! the lost one: the message is not run beside itself, and the outcome of its run is used.
+//! When a channel is lost, its runs continue. The broker redelivers their messages, and each redelivery replaces the
+//! lost delivery of its run: the message does not run twice at once, and the outcome of its run is used.
 
 use super::{Dispatcher, InFlight};
 use crate::{
@@ -17,13 +17,13 @@ use tokio::time::Instant;
 pub(super) enum RunPlace {
     /// In the pool, by its number there.
     Worker(u64),
-    /// In a step after its handler, by its number.
+    /// In a follow-up after its handler, by its number.
     FollowUp(u64),
 }
 
-/// What became of a run before its message was delivered again.
+/// Outcome of a run that ended before its message was redelivered.
 pub(super) enum RunOutcome {
-    /// Done, or moved elsewhere: only to be acknowledged.
+    /// Handled or republished: only to be acknowledged.
     Done,
     Failed(Box<InFlight>, Arc<TaskError>),
 }
@@ -35,9 +35,10 @@ impl InFlight {
 }
 
 impl Dispatcher {
-    /// Looks whether a delivery is of a message that was here before. Nothing is left of it to start when a run takes it.
+    /// Matches a delivery to an earlier one of the same message. Returns none if a run takes it over.
     pub(super) fn match_redelivery(&mut self, mut message: InFlight) -> Option<InFlight> {
-        // A stream does not say what it delivers again: all that a process may have had in hand when it ended.
+        // A stream does not mark redeliveries: each of the first deliveries may have been in flight when a process
+        // ended.
         let is_known = match message.offset {
             Some(_) => !self.orphans.is_empty() || message.tag <= u64::from(self.config.sizing.prefetch),
             None => message.delivery.is_redelivered(),
@@ -48,7 +49,7 @@ impl Dispatcher {
         }
         let fingerprint = *message.fingerprint();
         message = self.adopt(message)?;
-        // It is never started.
+        // An unreadable message is never started.
         if message.delivery.unreadable().is_some() {
             return Some(message);
         }
@@ -61,7 +62,7 @@ impl Dispatcher {
         Some(message)
     }
 
-    /// The delivery belongs to a run that was here before. Given back where there is no such run.
+    /// Gives the delivery to the run that it belongs to, or returns it if there is none.
     pub(super) fn adopt(&mut self, mut message: InFlight) -> Option<InFlight> {
         for ended in self.orphans.take_expired(Instant::now()) {
             if let RunOutcome::Failed(run, _) = ended {
@@ -79,8 +80,8 @@ impl Dispatcher {
         None
     }
 
-    /// How long a message that failed in its place, before a restart, waits for its next attempt. Its lane is taken then; one
-    /// whose lane is taken already runs in its turn.
+    /// Time until the next attempt of a message that failed in place before a restart. Reserves its key; if the key is
+    /// in use, the message waits its turn instead.
     pub(super) fn remaining_retry_delay(&mut self, message: &InFlight) -> Option<Duration> {
         let failed_ago = self.starts.failed_ago(message.run)?;
         let delay = self.config.retry.delay(message.delivery.failed()).checked_sub(failed_ago)?;
@@ -89,7 +90,7 @@ impl Dispatcher {
             .then_some(delay)
     }
 
-    /// The delivery takes the place of the lost one of a run. Given back where there is no such run.
+    /// Replaces the lost delivery of a run, or returns the delivery if the run is gone.
     fn attach_to_run(&mut self, place: RunPlace, message: InFlight) -> Option<InFlight> {
         let run = match place {
             RunPlace::Worker(number) => self.in_pool.get_mut(&number),
@@ -99,7 +100,7 @@ impl Dispatcher {
         tracing::debug!(
             consumer = self.config.name,
             id = run.delivery.message_id(),
-            "a message was delivered again while it runs here; its run continues"
+            "a message was redelivered while it runs here; its run continues"
         );
         (run.tag, run.cancel) = (message.tag, message.cancel);
         run.delivery = match run.delivery.failed() {
@@ -109,12 +110,12 @@ impl Dispatcher {
         None
     }
 
-    /// The run failed while there was no channel; now there is a delivery to settle.
+    /// Settles a run that failed while there was no channel.
     fn fail_redelivered(&mut self, run: InFlight, message: InFlight, error: &TaskError) {
         let mut message = InFlight { tag: message.tag, cancel: message.cancel, suspect: false, ..run };
         if message.key.as_ref().is_some_and(|key| !self.keyed_queue.reserve_key(key)) {
-            // Another of its key runs already. Where it goes from here needs no lane but for another attempt in place,
-            // which then comes when the lane is free.
+            // Another message of its key runs already. Only another attempt in place needs the key, and it waits until
+            // the key is free.
             let failed = message.delivery.failed().saturating_add(1);
             if self.config.in_place && failed < self.config.retry.max_attempts() {
                 message.delivery = message.delivery.with_failures(failed);
@@ -125,8 +126,8 @@ impl Dispatcher {
         self.failed(message, error);
     }
 
-    /// Keeps the outcome of a run whose channel was lost for the next delivery of its message. False: its channel is not
-    /// lost.
+    /// Keeps the outcome of a run whose channel was lost for the redelivery of its message. Returns false if its
+    /// channel is not lost.
     pub(super) fn keep_outcome(
         &mut self,
         message: &InFlight,
@@ -140,14 +141,14 @@ impl Dispatcher {
         is_lost
     }
 
-    /// A run whose channel was lost came to nothing: the next delivery of its message starts it anew.
+    /// Forgets a run without an outcome: the redelivery of its message starts a new run.
     pub(super) fn forget_run(&mut self, message: &InFlight, place: RunPlace) {
         if let Some(fingerprint) = &message.fingerprint {
             self.orphans.run_ended(fingerprint, &place, None, Instant::now());
         }
     }
 
-    /// The channel of all runs is lost.
+    /// Orphans all runs, because their channel is lost.
     pub(super) fn orphan_all(&mut self) {
         let workers = self.in_pool.iter_mut().map(|(number, message)| (RunPlace::Worker(*number), message));
         let follow_ups =

@@ -1,4 +1,4 @@
-//! The loop: what happens next, whatever it is.
+//! The dispatcher's event loop, from opening the first session to the stop.
 
 use super::{
     Dispatcher,
@@ -22,18 +22,18 @@ use std::{
 };
 use tokio::{sync::oneshot, time::MissedTickBehavior};
 
-/// How many deliveries and results are taken at a time before the others have their turn.
+/// Maximum number of deliveries or results handled before other events.
 const MAX_BATCH: usize = 256;
-/// How often the loop runs where nothing happens: what is done now and then is done then.
+/// Interval of loop iterations without events, for periodic work.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the broker may take to hear the last of it.
+/// Maximum wait for the broker to confirm the end of a channel.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) type OpeningSession =
     Pin<Box<dyn Future<Output = Result<(Session, Vec<MessageRun>), Error>> + Send>>;
 
 impl Dispatcher {
-    /// Consumes until it is told to stop, and how long that may take.
+    /// Consumes until `stop` receives the deadline for stopping.
     pub(crate) async fn run(
         mut self,
         mut started: Option<oneshot::Sender<Result<(), Error>>>,
@@ -71,7 +71,7 @@ impl Dispatcher {
                         self.starts.refresh(runs);
                         self.ack_timeout.restart();
                         self.counters.prefetch.store(session.prefetch.into(), Relaxed);
-                        // Fewer than at first: one of them was about to end then.
+                        // Keep the smallest count: another consumer may have been about to end.
                         self.other_consumers = Some(self.other_consumers.map_or(session.other_consumers, |other_consumers| other_consumers.min(session.other_consumers)));
                         self.session = Some(session);
                         self.counters.consuming.store(true, Relaxed);
@@ -85,7 +85,7 @@ impl Dispatcher {
                         started.take().map(|started| started.send(Ok(())));
                     }
                     Err(error) => {
-                        // Before the first success somebody waits who can put it right.
+                        // Before the first success the caller waits for this error and can fix its cause.
                         if !error.is_transient() && let Some(started) = started.take() {
                             let _ = started.send(Err(error));
                             return;
@@ -134,7 +134,7 @@ impl Dispatcher {
         })
     }
 
-    /// Closes a channel, which returns what it holds to the queue, and opens another.
+    /// Closes a channel, which requeues its messages, and opens another.
     fn reopen_session(&self, session: Session) -> OpeningSession {
         let opening = self.open_session(0);
         Box::pin(async move {
@@ -143,7 +143,7 @@ impl Dispatcher {
         })
     }
 
-    /// This one, and all that are there already: the fewer turns of the loop, the better.
+    /// Handles this result and all that are ready, to save loop iterations.
     async fn settle_all(&mut self, outcome: Option<Outcome<crate::handler_pool::HandlerOutcome>>) {
         let mut next = outcome;
         for _ in 0..MAX_BATCH {
@@ -195,22 +195,22 @@ impl Dispatcher {
         }
     }
 
-    /// A quorum queue takes acknowledgements one after the other, and RabbitMQ forgets those that still wait their turn when
-    /// the channel is closed: those messages come again. It answers everything else meanwhile, so that nothing tells
-    /// when it is through; it takes milliseconds.
+    /// Whether acknowledgements may still be in progress. A quorum queue processes them one after the other, and
+    /// RabbitMQ forgets those that wait when the channel is closed: the messages are redelivered. It answers other
+    /// requests meanwhile, so nothing shows when it has finished; it takes milliseconds.
     pub(super) fn is_settling(&self) -> bool {
         let is_classic = self.config.kind.as_deref() == Some("classic");
         !is_classic && self.session.is_some() && self.counters.acknowledged.load(Relaxed) > 0
     }
 
-    /// Takes nothing more, finishes what runs, acknowledges it, and gives the rest back.
+    /// Stops consuming, finishes running handlers until the deadline, acknowledges them, and requeues the rest.
     async fn stop(mut self, deadline: Duration) {
         self.stopping.cancel();
         if let Some(session) = &self.session {
             session.channel.send(&Outgoing::Cancel { tag: &session.tag });
         }
         self.discard_waiting();
-        // What waits for another attempt here has it elsewhere.
+        // A message that waits for a retry in place is retried by another consumer.
         for message in self.follow_ups.stop_waiting() {
             self.starts.release_row(message.run);
         }
@@ -235,7 +235,7 @@ impl Dispatcher {
                     }
                 }
                 () = sleep_until(flush_by) => {}
-                // The pool keeps the deadline by itself; moves must not outlast it.
+                // The pool enforces the deadline for runs; republications must not outlast it.
                 () = tokio::time::sleep_until(until), if !running => break,
             }
             self.flush_acks(false);
@@ -244,7 +244,7 @@ impl Dispatcher {
         let _ = shutdown.await;
         self.settle_orphans(until).await;
         self.flush_acks(true);
-        // What still runs has been ended here: that is no crash.
+        // Runs that were ended here did not crash.
         for (_, message) in std::mem::take(&mut self.in_pool) {
             self.interrupt(&message);
         }
@@ -257,7 +257,7 @@ impl Dispatcher {
         }
         self.follow_ups.abort_moves();
         if let Some(session) = self.session.take() {
-            // Closing gives back what was not acknowledged, in its place in the queue.
+            // Closing requeues unacknowledged messages in their place in the queue.
             session.channel.close(CLOSE_TIMEOUT).await;
         }
         self.counters.consuming.store(false, Relaxed);
@@ -275,7 +275,7 @@ pub(super) async fn next_event(session: &mut Option<Session>) -> Result<Event, E
     }
 }
 
-/// The next result, if it is there.
+/// Returns the next result if one is ready.
 async fn try_next_result<T>(results: &mut Results<T>) -> Option<Outcome<T>> {
     std::future::poll_fn(|context| {
         let next = pin!(results.next_async());

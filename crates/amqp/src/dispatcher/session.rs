@@ -1,4 +1,4 @@
-//! One channel's worth of consuming: how it is opened, and what it has told the broker.
+//! One channel that consumes: how it is opened, acknowledged and given another prefetch.
 
 use super::offsets::Resume;
 use crate::{
@@ -23,58 +23,59 @@ pub(super) struct Session {
     pub(super) acks: AckTracker,
     pub(super) cancel: CancelToken,
     pub(super) tag: String,
-    /// By when what is done is to be told.
+    /// Time by which finished deliveries are acknowledged.
     pub(super) flush_by: Option<Instant>,
     /// When acknowledgements were last sent to the broker.
     pub(super) acked_at: Option<Instant>,
-    /// How many messages the broker sends ahead.
+    /// Maximum number of unacknowledged messages.
     pub(super) prefetch: u16,
     change: Change,
-    /// How many consumers this channel had before: part of their tags.
+    /// Number of earlier consumers of this channel: part of the consumer tag.
     generation: u32,
-    /// The last delivery of the consumers before.
+    /// Last delivery tag of the previous consumer of this channel.
     last_of_previous: u64,
-    /// Consumers of the queue beside this one, when it began.
+    /// Other consumers of the queue when this one began.
     pub(super) other_consumers: u32,
-    /// The stream ends before the position that was to be resumed: it was deleted and made anew, and is read from its beginning.
+    /// The position is past the end of the stream, which was deleted and recreated: it is read from its beginning.
     pub(super) was_recreated: bool,
 }
 
-/// How far a change of the prefetch is. The prefetch of a consumer cannot be changed: another consumer takes its place. What
-/// the broker is about to deliver to a consumer that is cancelled it puts back into the queue, behind others; so the consumer
-/// is cancelled when it has all that the broker may send.
+/// Progress of a prefetch change. A consumer's prefetch is fixed, so another consumer replaces it on the channel.
+/// Messages that the broker is about to deliver to a cancelled consumer return to the queue behind others; so the
+/// consumer is cancelled only when it has everything that its prefetch allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     None,
-    /// Wished for since then.
+    /// Requested at this time.
     Requested(Instant),
-    /// The consumer is cancelled, and the broker has not confirmed that.
+    /// The consumer is being cancelled; waits for the broker's confirmation.
     Cancelling(u16),
 }
 
-/// What a session is opened with.
+/// Options for opening a session.
 pub(super) struct SessionOptions {
     pub(super) config: Arc<ConsumerConfig>,
     pub(super) broker: ManagedConnection,
     pub(super) topology: Arc<Topology>,
     pub(super) resume: Option<Resume>,
-    /// This consumer had a channel before.
+    /// Whether this consumer had a channel before.
     pub(super) was_open_before: bool,
     pub(super) prefetch: u16,
-    /// Consumers of the queue beside this one: the fewest of all times that it began.
+    /// Other consumers of the queue: the smallest count seen when a channel was opened.
     pub(super) other_consumers: Option<u32>,
-    /// How often opening one has failed: then not at once.
+    /// Number of failed attempts to open; with any, it waits first.
     pub(super) failed: u32,
 }
 
-/// So long may an acknowledgement wait for company.
+/// Maximum wait of an acknowledgement for others to join it.
 const ACK_INTERVAL: Duration = Duration::from_millis(5);
-/// So many are told of at once, unless the broker sends few ahead: then it must know sooner.
+/// Acknowledgements that are sent without waiting; fewer with a small prefetch.
 const ACK_BATCH: usize = 64;
-/// Acknowledgements are held back for at most this long when the prefetch is to change, and again after that.
+/// Maximum time that acknowledgements are held back for a prefetch change, and interval before they are held back
+/// again.
 const MAX_ACK_HOLD: Duration = Duration::from_millis(20);
 const PREFETCH_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the broker is asked whether it has noticed the loss of a connection.
+/// Interval between queries whether the broker has noticed a lost connection.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Session {
@@ -94,7 +95,7 @@ impl Session {
             tokio::time::sleep(BACKOFF.delay(failed)).await;
         }
         let (connection, _) = broker.connected().await?;
-        // Each time: a queue may have been deleted underneath, and its bindings with it.
+        // Each time, because a queue may have been deleted, and its bindings with it.
         topology.declare(&connection).await?;
         let mut channel = Channel::open(&connection).await?;
         let other_consumers = match config.waits_for_old_consumer() {
@@ -145,14 +146,14 @@ impl Session {
         })
     }
 
-    /// Tells the broker that a message is to be thrown away, or given to the queue's dead-letter exchange.
+    /// Rejects a message: the broker drops it, or sends it to the queue's dead-letter exchange.
     pub(super) fn reject(&mut self, tag: u64) {
-        // Acknowledgements of several at once must not come behind it.
+        // A later `multiple` acknowledgement must not cover it.
         self.acks.mark_rejected(tag);
         self.channel.send(&Outgoing::Nack { tag, multiple: false, requeue: false });
     }
 
-    /// Has the prefetch changed as soon as the broker may send nothing more.
+    /// Changes the prefetch as soon as the broker may send nothing more.
     pub(super) fn request_prefetch(&mut self, prefetch: u16) {
         let is_new = match self.change {
             Change::None => true,
@@ -168,8 +169,8 @@ impl Session {
         }
     }
 
-    /// Until when acknowledgements wait, so that the broker comes to the end of what it may send. Not for long: where there are
-    /// few messages it does not.
+    /// Time until which acknowledgements are held back, so that the broker exhausts the prefetch. It is short, because
+    /// with few messages the broker does not.
     fn acks_held_until(&self) -> Option<Instant> {
         match self.change {
             Change::Requested(since) => Some(since + MAX_ACK_HOLD).filter(|until| Instant::now() < *until),
@@ -177,15 +178,10 @@ impl Session {
         }
     }
 
-    /// The broker has confirmed that the consumer is cancelled: consumes with the new prefetch.
+    /// Consumes with the new prefetch after the broker has confirmed the cancellation.
     pub(super) fn cancelled(&mut self, config: &ConsumerConfig) {
         let Change::Cancelling(prefetch) = self.change else { return };
-        tracing::debug!(
-            consumer = config.name,
-            from = self.prefetch,
-            to = prefetch,
-            "the prefetch is changed"
-        );
+        tracing::debug!(consumer = config.name, from = self.prefetch, to = prefetch, "prefetch changed");
         (self.change, self.prefetch) = (Change::None, prefetch);
         self.last_of_previous = self.acks.last_tag();
         self.generation += 1;
@@ -195,7 +191,7 @@ impl Session {
         self.channel.send(&Outgoing::Consume { queue: &config.queue, tag: &self.tag, flags: 0, arguments });
     }
 
-    /// Tells the broker what is done, if it is enough, or time, or `now`, or the end. How many that were.
+    /// Acknowledges finished deliveries, if there are enough, if it is time, `now`, or `at_end`. Returns their number.
     pub(super) fn flush_acks(&mut self, now: bool, at_end: bool) -> usize {
         let pending = self.acks.pending();
         if pending == 0 {
@@ -218,15 +214,15 @@ impl Session {
     }
 }
 
-/// Waits, before an ordered consumer begins again, until the broker has noticed that its old connection is lost. Until then
-/// later messages would be delivered before those that the old consumer has. How many other consumers there are.
+/// Waits until the broker has noticed that the old connection of an ordered consumer is lost: until then later messages
+/// would be delivered before those of the old consumer. Returns the number of other consumers.
 async fn wait_for_old_consumer(
     config: &ConsumerConfig,
     channel: &mut Channel,
     other_consumers: Option<u32>,
     heartbeat: Duration,
 ) -> Result<u32, Error> {
-    // A broker closes a connection that has been silent for two heartbeats.
+    // A broker closes a connection after two heartbeats without data.
     let until = Instant::now() + (heartbeat * 4).max(Duration::from_secs(5));
     loop {
         let (_, consumers) = topology::depth(channel, &config.queue).await?;
@@ -239,7 +235,7 @@ async fn wait_for_old_consumer(
                 consumer = config.name,
                 queue = &*config.queue,
                 consumers,
-                "another consumer takes messages from a queue whose order is to be kept"
+                "another consumer receives messages from a queue that this consumer reads in order"
             );
             return Ok(consumers);
         }

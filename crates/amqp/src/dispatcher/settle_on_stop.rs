@@ -1,8 +1,9 @@
-//! Runs that end while the consumer stops, and whose channel is lost: by the broker's `consumer_timeout`, or with the connection.
+//! Acknowledges runs that end while the consumer stops and whose channel is lost, by the broker's `consumer_timeout` or
+//! with the connection.
 //!
-//! The broker delivers their messages again. Without a channel nothing would acknowledge them, and the next consumer would handle
-//! them again. So when everything has ended another channel is opened for a moment. It is not opened before: the messages that
-//! the broker sends ahead would be held, by a consumer that handles none of them, for as long as a handler runs.
+//! The broker redelivers their messages. Without a channel they would not be acknowledged, and the next consumer would
+//! handle them again, so another channel is opened briefly after everything has ended. It is not opened earlier,
+//! because the messages that the broker prefetches to it would be held, unhandled, for as long as a handler runs.
 
 use super::{
     Dispatcher, InFlight,
@@ -12,11 +13,11 @@ use super::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long messages are waited for. Another consumer may have taken them.
+/// Maximum wait for redeliveries. Another consumer may receive them.
 const REDELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Dispatcher {
-    /// Settles what is delivered while the consumer stops, if it is of a run that was here. Everything else goes back to the
+    /// Settles a delivery that arrives while the consumer stops, if it belongs to a known run. Others go back to the
     /// queue.
     pub(super) fn settle_if_known_run(&mut self, message: InFlight) {
         let is_redelivered = message.delivery.is_redelivered() || message.offset.is_some();
@@ -25,9 +26,9 @@ impl Dispatcher {
         }
     }
 
-    /// Waits for the messages of runs that have ended without a channel, and settles them.
+    /// Waits for redeliveries of runs that ended without a channel, and settles them.
     pub(super) async fn settle_orphans(&mut self, until: Instant) {
-        // The position in a stream is kept without acknowledgements.
+        // A stream needs no acknowledgements: its position is stored.
         let now = Instant::now();
         if self.config.is_stream || !self.orphans.has_outcomes(now) {
             return;
@@ -35,7 +36,7 @@ impl Dispatcher {
         let until = (now + REDELIVERY_TIMEOUT).min(until.max(now + CLOSE_TIMEOUT));
         self.flush_acks(true);
         let is_settling = self.is_settling();
-        // Its consumer is cancelled.
+        // The consumer of the old channel is cancelled.
         if let Some(session) = self.session.take() {
             if is_settling {
                 tokio::time::sleep(ACK_SETTLE_TIME).await;
@@ -50,7 +51,7 @@ impl Dispatcher {
         match self.open_session(0).await {
             Ok((session, _)) => self.session = Some(session),
             Err(error) => {
-                tracing::debug!(consumer = self.config.name, %error, "messages that were handled cannot be acknowledged");
+                tracing::debug!(consumer = self.config.name, %error, "cannot open a channel to acknowledge handled messages");
                 return;
             }
         }

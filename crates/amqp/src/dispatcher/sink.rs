@@ -1,4 +1,4 @@
-//! What runs say about the sink, and which message is tried while it fails.
+//! Applies run results to the pause, and chooses the message that probes a failing sink.
 
 use super::{
     Dispatcher, InFlight, error_text,
@@ -11,7 +11,7 @@ use gristmill_pool::{Dependency, TaskError, error::Cause};
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 impl InFlight {
-    /// Since when the sink has failed with the message, in milliseconds since 1970.
+    /// When the sink began to fail for the message, in milliseconds since 1970.
     pub(super) fn sink_failed_since(&self) -> Option<u64> {
         let here = || {
             let lasted = u64::try_from(self.sink_failures.lasted()?.as_millis()).ok()?;
@@ -22,7 +22,7 @@ impl InFlight {
 }
 
 impl Dispatcher {
-    /// Has messages run again that waited for the sink, if it works or there was no evidence in time.
+    /// Requeues messages that waited for the sink, if it works or there was no evidence in time.
     pub(super) fn requeue_recovered(&mut self) {
         for message in self.pause.take_recovered().into_iter().rev() {
             self.keyed_queue.push_front(message);
@@ -32,7 +32,7 @@ impl Dispatcher {
         }
     }
 
-    /// Hands one message to a worker to find out whether the sink works again, when it is time.
+    /// Dispatches one message as a probe of the sink, when it is due.
     pub(super) fn dispatch_probe(&mut self) {
         let (overflow, keyed_queue, suspects) =
             (&mut self.overflow, &mut self.keyed_queue, &mut self.suspects);
@@ -43,7 +43,7 @@ impl Dispatcher {
                 self.pause.set_probe(number, permit);
                 self.submitted(number, message);
             }
-            // All workers are busy with what was started before the pause.
+            // All workers are busy with runs from before the pause.
             Err(job) => {
                 permit.withdraw();
                 match job {
@@ -54,15 +54,15 @@ impl Dispatcher {
         }
     }
 
-    /// The sink worked for a run that was started at this time. Without one, the run shows nothing about failures.
+    /// Notes that the sink worked for a run that started at this time. Without a time the run is no evidence.
     pub(super) fn sink_worked(&mut self, number: u64, started: Option<u64>) {
         if self.pause.worked(number, started) == Change::Resumed {
             self.counters.set_paused(None);
-            tracing::warn!(consumer = self.config.name, "the sink works again; consuming is resumed");
+            tracing::warn!(consumer = self.config.name, "the sink works again; consuming resumes");
         }
     }
 
-    /// What a failure says about the sink: nothing, or whose fault it is if not the message's.
+    /// Notes a failure. Returns whose fault it is if the sink may have failed, and none if it is the message's fault.
     pub(super) fn sink_failed(
         &mut self,
         number: u64,
@@ -98,7 +98,7 @@ impl Dispatcher {
                 tracing::warn!(
                     consumer = self.config.name,
                     error = why,
-                    "the sink fails; consuming is paused, and one message is tried from time to time"
+                    "the sink fails; consuming is paused, and one message at a time probes it"
                 );
                 self.counters.set_paused(Some(why));
             }
@@ -106,22 +106,23 @@ impl Dispatcher {
                 self.counters.set_paused(None);
                 tracing::warn!(
                     consumer = self.config.name,
-                    "no message waits for the sink any more; consuming is resumed"
+                    "no message waits for the sink any more; consuming resumes"
                 );
             }
         }
         (fault != Fault::Message).then_some(fault)
     }
 
-    /// The message keeps its attempts and waits until the sink works. Its run has ended, so its start is taken back.
+    /// Makes a message wait until the sink works. It keeps its attempts, and its start is undone because its run has
+    /// ended.
     pub(super) fn wait_for_sink(&mut self, message: InFlight, number: u64, fault: Fault, error: &TaskError) {
         tracing::debug!(
             consumer = self.config.name,
             id = message.delivery.message_id(),
             error = error_text(error),
-            "the sink failed with a message, which waits"
+            "the sink failed for a message, which waits"
         );
-        // The worker has taken back the start of a run that said so itself.
+        // The worker has already undone the start of a run that returned the error itself.
         self.undo_start(&message);
         match fault {
             _ if self.will_be_redelivered(&message) => {

@@ -1,7 +1,7 @@
-//! Messages that may have ended their process run one at a time, so that the next end names the guilty one.
+//! Runs messages that may have crashed their process one at a time, so that the next crash identifies the culprit.
 //!
-//! Every other message runs beside them. One that is killed along twice becomes a suspect itself, and then runs when no other
-//! suspect does.
+//! Other messages run in parallel. A message that is running in two crashes becomes a suspect itself, and then runs
+//! while no other suspect does.
 
 use super::InFlight;
 use crate::keyed_queue::KeyedQueue;
@@ -14,7 +14,7 @@ pub(super) struct Suspects {
 }
 
 impl Suspects {
-    /// The next flight to start.
+    /// Takes the next message to start.
     pub(super) fn next(&mut self, keyed_queue: &mut KeyedQueue<InFlight>) -> Option<InFlight> {
         if self.running == 0
             && let Some(message) = self.waiting.pop_front()
@@ -42,7 +42,7 @@ impl Suspects {
         self.waiting.len()
     }
 
-    /// Gives back all that wait.
+    /// Takes out all waiting suspects.
     pub(super) fn clear(&mut self) -> Vec<InFlight> {
         self.waiting.drain(..).collect()
     }

@@ -1,7 +1,6 @@
 //! One channel of a connection, owned by one task.
 //!
-//! What is sent through it goes to this channel of this connection or nowhere: an acknowledgement cannot reach
-//! another, because there is no way to say so.
+//! Methods sent through it reach this channel of this connection only, so an acknowledgement cannot reach another.
 
 use super::{ChannelEntry, CloseOnDrop, Connection, SendGate, Shared, lock, writer::OUT_BUFFER_CAPACITY};
 use crate::{
@@ -17,7 +16,7 @@ use bytes::Bytes;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
-/// How long an answer may take. The heartbeat finds dead brokers; this finds one that lives and does not answer.
+/// Maximum wait for a reply. The heartbeat detects dead brokers; this detects one that is alive and does not reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Channel {
@@ -25,14 +24,14 @@ pub(crate) struct Channel {
     shared: Arc<Shared>,
     _close_on_drop: Arc<CloseOnDrop>,
     events: mpsc::UnboundedReceiver<Event>,
-    /// What came while an answer was waited for.
+    /// Events that came while a reply was waited for.
     queued: VecDeque<Event>,
     gate: SendGate,
-    /// Closed in order: its number may be somebody else's by now.
+    /// Closed here: another channel may have its number.
     closed: bool,
 }
 
-/// What a channel is told.
+/// Events of a channel.
 #[derive(Debug)]
 pub(crate) enum Event {
     Message(Box<Received>),
@@ -43,14 +42,14 @@ pub(crate) enum Event {
     Reply(Incoming),
 }
 
-/// A message that nobody takes.
+/// A message that could not be routed.
 #[derive(Debug)]
 pub(crate) struct Returned {
     pub(crate) text: String,
     pub(crate) message: Received,
 }
 
-/// A message as it came.
+/// A received message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Received {
     pub(crate) tag: u64,
@@ -58,7 +57,7 @@ pub(crate) struct Received {
     pub(crate) exchange: String,
     pub(crate) key: String,
     pub(crate) properties: Properties,
-    /// What is wrong with its properties, if they cannot be read.
+    /// Why its properties cannot be read, if they cannot.
     pub(crate) malformed: Option<Malformed>,
     pub(crate) body: Bytes,
 }
@@ -76,7 +75,7 @@ impl Channel {
                 code: 506,
                 text: format!("all {} channels of the connection are in use", shared.tune.channel_max),
             })?;
-            // Under the lock that `end` clears them with: a slot put in afterwards would never be told.
+            // Under the lock with which `end` clears them: an entry added later would never be notified.
             if shared.ended.borrow().is_some() {
                 return Err(shared.reason());
             }
@@ -97,7 +96,7 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Says something and waits for its answer.
+    /// Sends a method and waits for its reply.
     pub(crate) async fn call(&mut self, method: &Outgoing<'_>) -> Result<Incoming, Error> {
         self.send(method);
         let answered = async {
@@ -113,14 +112,14 @@ impl Channel {
         match tokio::time::timeout(REPLY_TIMEOUT, answered).await {
             Ok(answer) => answer,
             Err(_) => {
-                // Its answer, should it come, would be taken for the next one's.
+                // A late reply would be taken as that of the next method.
                 let text = format!("the broker did not answer within {} s", REPLY_TIMEOUT.as_secs());
                 Err(Error::Channel { code: 541, text })
             }
         }
     }
 
-    /// The next thing that happens. Losing the channel is an error, and the last thing.
+    /// Waits for the next event. The loss of the channel is an error, and the last event.
     pub(crate) async fn next(&mut self) -> Result<Event, Error> {
         let event = match self.queued.pop_front() {
             Some(event) => Some(event),
@@ -129,7 +128,7 @@ impl Channel {
         self.into_result(event)
     }
 
-    /// What has happened already.
+    /// Returns the next event if there is one.
     pub(crate) fn try_next(&mut self) -> Option<Result<Event, Error>> {
         if let Some(event) = self.queued.pop_front() {
             return Some(self.into_result(Some(event)));
@@ -149,13 +148,14 @@ impl Channel {
         }
     }
 
-    /// Says something that is not answered.
+    /// Sends a method without waiting for a reply.
     pub(crate) fn send(&self, method: &Outgoing<'_>) {
         self.shared.write(Some(&self.gate), |out| frame::put_method(out, self.number, method));
     }
 
-    /// Publishes, if there is [room](Self::room). What the protocol cannot carry is refused here: the broker would close
-    /// the channel over it. False: there is no room, or the channel is closed, and [`next`](Self::next) says why.
+    /// Publishes a message if the output buffer has [room](Self::writable). A message that the protocol cannot carry is
+    /// an error, because the broker would close the channel. Returns false if there is no room, or if the channel is
+    /// closed: then [`next`](Self::next) returns why.
     pub(crate) fn publish(
         &self,
         exchange: &str,
@@ -171,7 +171,7 @@ impl Channel {
         frame::put_content(&mut out, self.number, properties, &[], frame_max);
         if out.len() - before > frame_max {
             return Err(Error::Message(format!(
-                "the message's headers take {} bytes, and the broker takes up to {frame_max}",
+                "the message's headers take {} bytes; the broker accepts at most {frame_max}",
                 out.len() - before
             )));
         }
@@ -182,12 +182,12 @@ impl Channel {
         if self.gate.is_closed() || !has_room(&self.shared) {
             return Ok(false);
         }
-        // Shut since: then `next` says so, and it is sent again elsewhere.
+        // If the gate was closed since, `next` returns why and the message is sent on the next channel.
         self.shared.write(Some(&self.gate), |all| all.extend_from_slice(&out));
         Ok(true)
     }
 
-    /// Waits until there is room to publish. That a channel is closed, it does not say.
+    /// Waits until the output buffer has room. Does not report a closed channel.
     pub(crate) fn writable(&self) -> impl Future<Output = ()> + use<> {
         let (shared, gate) = (Arc::clone(&self.shared), self.gate.clone());
         async move {
@@ -203,14 +203,14 @@ impl Channel {
         }
     }
 
-    /// Closes it and waits until the broker has seen everything that was said before.
+    /// Closes the channel and waits until the broker has processed everything sent before.
     pub(crate) async fn close(mut self, within: Duration) {
         self.start_close();
         let seen = async { while self.next().await.is_ok() {} };
         let _ = tokio::time::timeout(within, seen).await;
     }
 
-    /// From here on the number is the connection's business: it is free when the broker has answered.
+    /// Sends `channel.close`. The number is free when the broker has replied.
     fn start_close(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
             return;
@@ -219,10 +219,10 @@ impl Channel {
         match channels.remove(&self.number) {
             Some(ChannelEntry::Open(events, gate)) => {
                 channels.insert(self.number, ChannelEntry::Closing { _events: events });
-                // Under the lock: behind the answer to the broker's own close it would be one word too many.
+                // Under the lock, because nothing may be sent after the reply to the broker's own close.
                 self.shared.send_final(self.number, &Outgoing::ChannelClose, &gate);
             }
-            // The broker closed it; the number was kept for us, and only for us to see.
+            // The broker closed it, and the number was kept until now.
             Some(ChannelEntry::ClosedByBroker) | None => {}
             Some(closing @ ChannelEntry::Closing { .. }) => {
                 channels.insert(self.number, closing);

@@ -1,4 +1,4 @@
-//! The first words of a connection: who we are, and what both sides can bear.
+//! The connection handshake: authentication, and negotiation of limits and heartbeat.
 
 use super::TuneParams;
 use crate::{
@@ -14,13 +14,13 @@ use bytes::BytesMut;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// What a frame may take before anything was agreed on.
+/// Maximum frame size before negotiation.
 const MAX_HANDSHAKE_FRAME: usize = 1 << 17;
-/// RabbitMQ's own default.
+/// Maximum frame size offered: RabbitMQ's default.
 const FRAME_MAX: u32 = 1 << 17;
 const CHANNEL_MAX: u16 = 2047;
 
-/// Gives back what was agreed on, and bytes that came after it.
+/// Performs the handshake. Returns the negotiated parameters and bytes received after it.
 pub(super) async fn perform<S>(
     stream: &mut S,
     endpoint: &Endpoint,
@@ -35,7 +35,9 @@ where
     match handshake.read().await? {
         Incoming::Start { mechanisms } if mechanisms.split(' ').any(|one| one == mechanism) => {}
         Incoming::Start { mechanisms } => {
-            return Err(handshake.protocol_error(format!("it lets in by {mechanisms}, not by {mechanism}")));
+            return Err(handshake.protocol_error(format!(
+                "it offers the authentication mechanisms {mechanisms}, not {mechanism}"
+            )));
         }
         other => return Err(handshake.unexpected(&other)),
     }
@@ -67,19 +69,19 @@ where
     }
 }
 
-/// The smaller of what each side can bear, where 0 says that it does not mind. A heartbeat there always is.
+/// Takes the smaller limit of both sides, where 0 means no limit. The heartbeat is never off.
 fn negotiate(endpoint: &Endpoint, channel_max: u16, frame_max: u32, heartbeat: u16) -> TuneParams {
     let smaller = |ours: u32, theirs: u32| if theirs == 0 { ours } else { ours.min(theirs) };
     let ours = endpoint.heartbeat.as_secs() as u32;
     TuneParams {
         channel_max: smaller(CHANNEL_MAX.into(), channel_max.into()) as u16,
-        // 4,096 is the least that the protocol knows.
+        // 4,096 is the minimum of the protocol.
         frame_max: smaller(FRAME_MAX, frame_max).max(4096) as usize,
         heartbeat: Duration::from_secs(smaller(ours, heartbeat.into()).into()),
     }
 }
 
-/// What the broker's own tools show of us, and what it may send us.
+/// Client properties: what the broker's tools show, and the extensions that it may use.
 fn properties(connection_name: &str) -> Headers {
     let capabilities = Headers::new()
         .with("authentication_failure_close", true)
@@ -140,7 +142,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
     }
 
     fn closed(&self) -> Error {
-        let what = "closed while being opened: its log says why";
+        let what = "closed during the handshake; see the broker's log";
         let source = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, what);
         Error::Io { to: self.endpoint.to_string(), source }
     }
@@ -156,7 +158,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
                 code: closing.code,
                 text: closing.text.clone(),
             },
-            _ => self.protocol_error("an answer that does not belong here".to_owned()),
+            _ => self.protocol_error("an unexpected method in the handshake".to_owned()),
         }
     }
 }

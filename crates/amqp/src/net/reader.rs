@@ -1,4 +1,4 @@
-//! The task that reads: cuts frames, puts messages together, and hands each channel what is its own.
+//! The reading task: splits frames, assembles messages, and passes events to their channels.
 
 use super::{
     ChannelEntry, Shared,
@@ -17,12 +17,12 @@ use bytes::{Bytes, BytesMut};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Bodies up to here are copied out of what was read; a larger one keeps its part of it. A small message that is
-/// held for long would otherwise hold a whole buffer.
+/// Maximum size of bodies that are copied; larger ones keep their part of the read buffer. A small message held for
+/// long would otherwise hold a whole buffer.
 const MAX_COPIED_BODY: usize = 4096;
 
-/// What a frame may take. Not what was agreed on: RabbitMQ adds headers of its own to messages (`x-death`) and does not look
-/// whether they still fit.
+/// Maximum frame size accepted. Larger than negotiated, because RabbitMQ adds headers to messages (`x-death`) without
+/// checking that they still fit.
 const MAX_FRAME_BYTES: usize = 16 << 20;
 
 pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut stream: R, mut buffer: BytesMut) {
@@ -42,7 +42,7 @@ pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut stream: R
                 Err(_) => shared.end(Error::HeartbeatTimeout { to: shared.name.clone(), after: silence_timeout }),
                 Ok(Err(source)) => shared.end(Error::Io { to: shared.name.clone(), source }),
                 Ok(Ok(0)) => {
-                    let source = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the broker hung up");
+                    let source = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the broker closed the connection");
                     shared.end(Error::Io { to: shared.name.clone(), source });
                 }
                 Ok(Ok(_)) => {}
@@ -53,18 +53,18 @@ pub(super) async fn run<R: AsyncRead + Unpin>(shared: Arc<Shared>, mut stream: R
 
 pub(super) struct Reader {
     shared: Arc<Shared>,
-    /// Incomplete messages with their channels: seldom more than one.
+    /// Incomplete messages by channel; rarely more than one.
     partial: Vec<(u16, PartialMessage)>,
 }
 
 /// A message of which parts are missing.
 struct PartialMessage {
     received: Box<Received>,
-    /// Why, if the broker returns it to its publisher.
+    /// Reason, if the broker returns it to its publisher.
     returned: Option<String>,
     has_header: bool,
     missing: u64,
-    /// The body so far, if it comes in several frames.
+    /// Body so far, if it has several frames.
     parts: Option<BytesMut>,
 }
 
@@ -121,7 +121,9 @@ impl Reader {
             Content::Body(payload) => {
                 if let Some((at, partial)) = self.partial(frame.channel) {
                     let Some(missing) = partial.missing.checked_sub(payload.len() as u64) else {
-                        return Err(self.protocol_error(&Malformed("body: it is longer than was announced")));
+                        return Err(
+                            self.protocol_error(&Malformed("body: longer than announced in the header"))
+                        );
                     };
                     partial.missing = missing;
                     partial.add(payload);
@@ -132,7 +134,7 @@ impl Reader {
         }
     }
 
-    /// The incomplete message of a channel, and its place.
+    /// Returns the incomplete message of a channel, and its index.
     fn partial(&mut self, channel: u16) -> Option<(usize, &mut PartialMessage)> {
         let at = self.partial.iter().position(|(of, _)| *of == channel)?;
         self.partial.get_mut(at).map(|(_, partial)| (at, partial))
@@ -142,7 +144,7 @@ impl Reader {
         self.partial.retain(|(of, _)| *of != channel);
     }
 
-    /// Hands on a message whose last part has come.
+    /// Delivers a message whose last part has arrived.
     fn complete(&mut self, at: usize) {
         if self.partial.get(at).is_none_or(|(_, partial)| partial.missing > 0 || !partial.has_header) {
             return;
@@ -166,7 +168,9 @@ impl Reader {
                 return Err(Error::ConnectionRefused { to, code: closing.code, text: closing.text });
             }
             Incoming::CloseOk if self.shared.is_closing.load(Relaxed) => return Err(Error::Closed),
-            Incoming::CloseOk => return Err(self.protocol_error(&Malformed("answer: nobody asked for it"))),
+            Incoming::CloseOk => {
+                return Err(self.protocol_error(&Malformed("reply: close-ok without a close")));
+            }
             Incoming::Blocked(why) => {
                 self.shared.blocked.send_replace(Some(why));
             }
@@ -188,7 +192,7 @@ impl Reader {
                         self.shared.send_final(channel, &Outgoing::ChannelCloseOk, &gate);
                         let _ = events.send(Event::Closed { code: closing.code, text: closing.text });
                     }
-                    // Both sides closed it at once. Ours is answered too, and frees the number.
+                    // Both sides closed it at once. The reply to our close frees the number.
                     Some(closing @ ChannelEntry::Closing { .. }) => {
                         channels.insert(channel, closing);
                         self.shared.send(channel, &Outgoing::ChannelCloseOk);
@@ -218,7 +222,7 @@ impl Reader {
         }
     }
 
-    /// A channel that is gone, or never was, is told nothing.
+    /// Sends an event to a channel, if it is open.
     fn deliver(&self, channel: u16, event: Event) {
         if let Some(ChannelEntry::Open(events, _)) = lock(&self.shared.channels).get(&channel) {
             let _ = events.send(event);
@@ -227,7 +231,7 @@ impl Reader {
 }
 
 impl PartialMessage {
-    /// The method that a message begins with; other methods are given back.
+    /// Begins a message with this method; returns methods that do not begin one.
     fn begin(method: Incoming) -> Result<Self, Incoming> {
         let (received, returned) = match method {
             Incoming::Deliver { tag, redelivered, exchange, key }

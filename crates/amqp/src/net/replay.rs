@@ -1,4 +1,4 @@
-//! Bytes of a broker, read as a connection reads them, without a socket. For the fuzz targets.
+//! Reads bytes of a broker as a connection does, without a socket. For the fuzz targets.
 
 use super::{ChannelEntry, SendGate, Shared, TuneParams, handshake, lock, reader::Reader};
 use crate::uri::Endpoint;
@@ -15,10 +15,10 @@ use tokio::{
     sync::mpsc,
 };
 
-/// How many channels are open.
+/// Number of open channels.
 const CHANNELS: u16 = 3;
 
-/// What the channels were told, in order; what goes back to the broker; and why the connection ended, if it did.
+/// Events of the channels in order, bytes sent to the broker, and why the connection ended, if it did.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Replay {
     pub(crate) events: Vec<String>,
@@ -26,7 +26,7 @@ pub(crate) struct Replay {
     pub(crate) error: Option<String>,
 }
 
-/// Reads bytes that come after the handshake, in these pieces.
+/// Reads bytes that follow the handshake, in these pieces.
 pub(crate) fn read<'a>(endpoint: &Endpoint, pieces: impl Iterator<Item = &'a [u8]>) -> Replay {
     let tune = TuneParams { channel_max: CHANNELS, frame_max: 4096, heartbeat: Duration::from_secs(10) };
     let shared = Arc::new(Shared::new(endpoint, tune));
@@ -55,20 +55,20 @@ pub(crate) fn read<'a>(endpoint: &Endpoint, pieces: impl Iterator<Item = &'a [u8
     Replay { events, sent, error }
 }
 
-/// Shakes hands with a broker that says this. True: it let us in.
+/// Performs the handshake with a broker that sends these bytes. Returns whether it succeeded.
 pub(crate) fn handshake(endpoint: &Endpoint, said: &[u8]) -> bool {
     let mut said = ScriptedBroker(said);
     let mut shaking = pin!(handshake::perform(&mut said, endpoint, "replay"));
     let mut context = Context::from_waker(Waker::noop());
     loop {
-        // The stream is always ready; what is pending is only a task that has run for its share of time.
+        // The stream is always ready; pending only means that the task has used its time budget.
         if let Poll::Ready(shaken) = shaking.as_mut().poll(&mut context) {
             return shaken.is_ok();
         }
     }
 }
 
-/// A broker that has said all it will, and takes whatever it is sent.
+/// A broker that sends fixed bytes and accepts everything.
 struct ScriptedBroker<'a>(&'a [u8]);
 
 impl AsyncRead for ScriptedBroker<'_> {

@@ -1,4 +1,4 @@
-//! The task that writes: whatever has gathered, in one piece, and a heartbeat when nothing has.
+//! The writing task: writes the output buffer, and a heartbeat when it is empty.
 
 use super::{Shared, lock};
 use crate::{error::Error, wire::frame};
@@ -6,10 +6,10 @@ use bytes::BytesMut;
 use std::{io, sync::Arc, time::Duration};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-/// Above this, publishers wait for room.
+/// Buffer size above which publishers wait.
 pub(super) const OUT_BUFFER_CAPACITY: usize = 4 << 20;
 
-/// How long the last words may take.
+/// Maximum time for the last write of a connection.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) async fn run<W: AsyncWrite + Unpin>(shared: Arc<Shared>, mut stream: W) {
@@ -25,9 +25,8 @@ pub(super) async fn run<W: AsyncWrite + Unpin>(shared: Arc<Shared>, mut stream: 
         if idle && buffer.is_empty() {
             frame::put_heartbeat(&mut buffer);
         }
-        // What was said before the end is still written: the last acknowledgements may be among it. However long that
-        // takes: a broker that is short of memory reads nothing for hours, and says so. That it is dead, the reader
-        // notices.
+        // Data queued before the end is still written: it may have the last acknowledgements. There is no timeout,
+        // because a broker that is short of memory reads nothing for hours. The reader detects a dead broker.
         let write = async {
             stream.write_all(&buffer).await?;
             stream.flush().await

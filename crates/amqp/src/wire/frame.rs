@@ -1,4 +1,4 @@
-//! Frames: how methods, headers and bodies are cut out of a stream of bytes, and put into one.
+//! Splits a byte stream into frames, and writes methods, headers and bodies as frames.
 
 use super::{
     method::Outgoing,
@@ -7,7 +7,7 @@ use super::{
 };
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// What a connection opens with.
+/// Protocol header that opens a connection.
 pub(crate) const PROTOCOL_HEADER: &[u8; 8] = b"AMQP\x00\x00\x09\x01";
 
 const METHOD: u8 = 1;
@@ -16,10 +16,10 @@ const BODY: u8 = 3;
 const HEARTBEAT: u8 = 8;
 const END: u8 = 0xCE;
 
-/// Bytes of a frame around its payload.
+/// Bytes of a frame besides its payload.
 pub(crate) const FRAME_OVERHEAD: usize = 8;
 
-/// One frame, its payload not yet looked at.
+/// One frame with an undecoded payload.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Frame {
     pub(crate) channel: u16,
@@ -34,26 +34,26 @@ pub(crate) enum Content {
     Heartbeat,
 }
 
-/// Takes the next frame off the front, if all of it is there. `largest` is what was agreed on.
+/// Splits the next frame off the front, if it is complete. `largest` is the maximum frame size.
 pub(crate) fn cut(buffer: &mut BytesMut, largest: usize) -> Result<Option<Frame>, Malformed> {
-    let greets = buffer.starts_with(b"AMQP");
-    if greets && buffer.len() >= PROTOCOL_HEADER.len() {
-        return Err(Malformed("greeting: the server speaks another version of AMQP"));
+    let is_protocol_header = buffer.starts_with(b"AMQP");
+    if is_protocol_header && buffer.len() >= PROTOCOL_HEADER.len() {
+        return Err(Malformed("protocol header: the server speaks another version of AMQP"));
     }
-    if greets || buffer.len() < 7 {
+    if is_protocol_header || buffer.len() < 7 {
         return Ok(None);
     }
     let kind = buffer[0];
     let channel = u16::from_be_bytes([buffer[1], buffer[2]]);
     let size = u32::from_be_bytes([buffer[3], buffer[4], buffer[5], buffer[6]]) as usize;
     if size + FRAME_OVERHEAD > largest {
-        return Err(Malformed("frame: it is larger than was agreed on"));
+        return Err(Malformed("frame: larger than the maximum"));
     }
     if buffer.len() < size + FRAME_OVERHEAD {
         return Ok(None);
     }
     if buffer[7 + size] != END {
-        return Err(Malformed("frame: it has no end"));
+        return Err(Malformed("frame: end byte missing"));
     }
     buffer.advance(7);
     let payload = buffer.split_to(size).freeze();
@@ -63,13 +63,13 @@ pub(crate) fn cut(buffer: &mut BytesMut, largest: usize) -> Result<Option<Frame>
         HEADER => Content::Header(payload),
         BODY => Content::Body(payload),
         HEARTBEAT => Content::Heartbeat,
-        _ => return Err(Malformed("frame: of a kind that is not known")),
+        _ => return Err(Malformed("frame: unknown type")),
     };
     Ok(Some(Frame { channel, content }))
 }
 
-/// Reads a header: the properties, and how long the body is. Properties that cannot be read are the message's fault, not the
-/// connection's: they cost the message.
+/// Reads a content header: the properties and the length of the body. Properties that cannot be read are an error of
+/// the message and not of the connection.
 pub(crate) fn header(
     payload: &[u8],
     properties: &mut Properties,
@@ -88,7 +88,7 @@ pub(crate) fn put_method(out: &mut BytesMut, channel: u16, method: &Outgoing<'_>
     put_frame(out, METHOD, channel, |out| method.write(out));
 }
 
-/// Header and body, in as many frames as it takes.
+/// Writes header and body, in as many frames as needed.
 pub(crate) fn put_content(
     out: &mut BytesMut,
     channel: u16,

@@ -1,12 +1,12 @@
-//! The methods of AMQP 0-9-1 that Gristmill speaks, and RabbitMQ's additions to them.
+//! Methods of AMQP 0-9-1 that Gristmill uses, and RabbitMQ's extensions.
 //!
-//! Owns their numbers and their layout. What a broker may send and we have no use for is read as
-//! [`Incoming::Other`]: a newer broker must not break an older consumer.
+//! Defines their numbers and layout. Methods without a use here are read as [`Incoming::Other`], so that a newer broker
+//! does not break an older consumer.
 
 use super::table::{Cursor, Headers, Malformed, put_long, put_short, put_table};
 use bytes::{BufMut, BytesMut};
 
-/// What comes from the broker.
+/// Method received from the broker.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Incoming {
     Start {
@@ -42,14 +42,14 @@ pub(crate) enum Incoming {
         exchange: String,
         key: String,
     },
-    /// An answer to `Get`: a message.
+    /// Reply to `Get` with a message.
     GetOk {
         tag: u64,
         redelivered: bool,
         exchange: String,
         key: String,
     },
-    /// An answer to `Get`: the queue is empty.
+    /// Reply to `Get`: the queue is empty.
     GetEmpty,
     PurgeOk {
         messages: u32,
@@ -67,11 +67,11 @@ pub(crate) enum Incoming {
         tag: u64,
         multiple: bool,
     },
-    /// An answer without content that matters: the two numbers of the method.
+    /// Another method, by class and method number.
     Other(u16, u16),
 }
 
-/// Why a broker closes something.
+/// Reply code and text of a close method.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Closing {
     pub(crate) code: u16,
@@ -142,7 +142,7 @@ impl Closing {
     }
 }
 
-/// What goes to the broker.
+/// Method sent to the broker.
 #[derive(Debug)]
 pub(crate) enum Outgoing<'a> {
     StartOk { properties: &'a Headers, mechanism: &'a str, response: &'a [u8] },
@@ -169,18 +169,18 @@ pub(crate) enum Outgoing<'a> {
     ConfirmSelect,
 }
 
-/// Flags of declarations.
+/// Flag bits of declare and consume methods.
 pub(crate) mod flag {
     pub(crate) const PASSIVE: u8 = 1;
     pub(crate) const DURABLE: u8 = 2;
-    /// Of queues: only for this connection.
+    /// Of queues: used by this connection only.
     pub(crate) const EXCLUSIVE: u8 = 4;
-    /// Of exchanges, where queues have `EXCLUSIVE`.
+    /// Of exchanges, in the place of `EXCLUSIVE`.
     pub(crate) const EXCHANGE_AUTO_DELETE: u8 = 4;
     pub(crate) const QUEUE_AUTO_DELETE: u8 = 8;
     /// Of exchanges: only other exchanges publish to it.
     pub(crate) const INTERNAL: u8 = 8;
-    /// Of consumers: nobody else from this queue.
+    /// Of consumers: excludes other consumers of the queue.
     pub(crate) const CONSUME_EXCLUSIVE: u8 = 4;
 }
 

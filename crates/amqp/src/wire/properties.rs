@@ -1,37 +1,37 @@
-//! What a message carries beside its body: fourteen optional properties, one of which is the table of headers.
+//! Properties of a message: fourteen optional fields, one of which is the table of headers.
 
 use super::table::{Cursor, Field, Headers, Malformed, put_short, put_short_bytes, put_table, to_latin1};
 use bytes::{BufMut, BytesMut};
 
-/// The properties of a message. All are optional.
+/// Properties of a message, named as in AMQP. All are optional.
 #[derive(Debug, Clone, Default, PartialEq)]
-#[allow(missing_docs)] // They are the protocol's own, and named as it names them.
+#[allow(missing_docs)] // Defined by the protocol.
 pub struct Properties {
     pub content_type: Option<String>,
     pub content_encoding: Option<String>,
     pub headers: Headers,
-    /// 2: the broker keeps the message through a restart. What [`Message`](crate::Message) makes is kept.
+    /// 2: persistent, so the message survives a restart of the broker. The default of [`Message`](crate::Message).
     pub delivery_mode: Option<u8>,
     pub priority: Option<u8>,
     pub correlation_id: Option<String>,
     pub reply_to: Option<String>,
-    /// How long the broker keeps it waiting, in milliseconds, as text.
+    /// Time to live in the queue, in milliseconds, as text.
     pub expiration: Option<String>,
     pub message_id: Option<String>,
     /// Seconds since 1970.
     pub timestamp: Option<u64>,
-    /// What happened: the type of the event.
+    /// Type of the event (`type` in AMQP).
     pub kind: Option<String>,
-    /// The broker refuses a message whose user is not the one that is connected.
+    /// Must be the connected user, or the broker refuses the message.
     pub user_id: Option<String>,
     pub app_id: Option<String>,
-    /// Of AMQP 0-8; the broker hands it on.
+    /// Reserved since AMQP 0-9; the broker passes it on.
     pub cluster_id: Option<String>,
-    /// Which of the texts came as bytes that are no UTF-8, by their flags: they go out as they came.
+    /// Flags of the texts that came as bytes that are not UTF-8: they are written as they came.
     pub(crate) latin: u16,
 }
 
-// The bits of the first word, highest first; the lowest says that another word follows.
+// Bits of the flags word, highest first; the lowest means that another word follows.
 const CONTENT_TYPE: u16 = 1 << 15;
 const CONTENT_ENCODING: u16 = 1 << 14;
 const HEADERS: u16 = 1 << 13;
@@ -49,7 +49,7 @@ const CLUSTER_ID: u16 = 1 << 2;
 const MORE: u16 = 1;
 
 impl Properties {
-    /// Reads the properties of a header into `self`, which must be empty, and leaves it empty if they cannot be read.
+    /// Reads properties into `self`, which must be empty and stays empty after an error.
     pub(crate) fn read(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Malformed> {
         self.fill(cursor).inspect_err(|_| *self = Self::default())
     }
@@ -129,12 +129,12 @@ impl Properties {
         out[at..at + 2].copy_from_slice(&flags.to_be_bytes());
     }
 
-    /// Whether the message's id came as bytes that are no UTF-8.
+    /// Whether the message id came as bytes that are not UTF-8.
     pub(crate) fn has_non_utf8_id(&self) -> bool {
         self.latin & MESSAGE_ID != 0
     }
 
-    /// Its texts, each with its name in AMQP and its flag.
+    /// Text properties, each with its AMQP name and flag.
     pub(crate) fn texts(&self) -> [(&'static str, u16, &Option<String>); 10] {
         [
             ("content_type", CONTENT_TYPE, &self.content_type),
@@ -150,7 +150,7 @@ impl Properties {
         ]
     }
 
-    /// The text of this name in AMQP, and its flag.
+    /// Text property of this AMQP name, and its flag.
     pub(crate) fn text_mut(&mut self, name: &str) -> Option<(&mut Option<String>, u16)> {
         Some(match name {
             "content_type" => (&mut self.content_type, CONTENT_TYPE),
@@ -167,7 +167,7 @@ impl Properties {
         })
     }
 
-    /// The first of its texts that is longer than the protocol can say.
+    /// Name of the first text that is longer than the protocol allows.
     pub(crate) fn too_long(&self) -> Option<&'static str> {
         let long = |bit: u16, text: &str| match to_latin1(text).filter(|_| self.latin & bit != 0) {
             Some(bytes) => bytes.len() > 255,

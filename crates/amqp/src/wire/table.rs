@@ -1,12 +1,12 @@
-//! Field tables: what headers and arguments are made of, and the simple values of the protocol.
+//! Field tables, which headers and arguments consist of, and the basic values of the protocol.
 //!
-//! Reading is total: whatever bytes come, the answer is a value or a [`Malformed`], never a panic, and never a
-//! reservation of memory that the bytes at hand do not back.
+//! Any bytes are read as a value or as [`Malformed`], without a panic and without allocating more memory than the input
+//! backs.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use std::{borrow::Cow, fmt};
 
-/// Bytes that are not what the protocol says stands here.
+/// Bytes that do not follow the protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
@@ -16,54 +16,54 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// A value in a table of headers or arguments.
+/// A value in a field table.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum FieldValue {
-    /// True or false.
+    /// Boolean value, true or false.
     Bool(bool),
-    /// A whole number of 64 bits: the type for new messages. [`as_int`](Self::as_int) reads any width.
+    /// Signed 64-bit integer: the type for new messages. [`as_int`](Self::as_int) reads any width.
     Int(i64),
-    /// A signed number of 8 bits.
+    /// Signed 8-bit integer value.
     Int8(i8),
-    /// An unsigned number of 8 bits.
+    /// Unsigned 8-bit integer value.
     UInt8(u8),
-    /// A signed number of 16 bits.
+    /// Signed 16-bit integer value.
     Int16(i16),
-    /// An unsigned number of 16 bits.
+    /// Unsigned 16-bit integer value.
     UInt16(u16),
-    /// A signed number of 32 bits.
+    /// Signed 32-bit integer value.
     Int32(i32),
-    /// An unsigned number of 32 bits.
+    /// Unsigned 32-bit integer value.
     UInt32(u32),
-    /// A floating-point number of 32 bits.
+    /// 32-bit floating-point value.
     Float(f32),
-    /// A floating-point number of 64 bits.
+    /// 64-bit floating-point value.
     Double(f64),
-    /// A decimal number: its digits, and how many of them stand behind the point.
+    /// Decimal number: the number of digits after the point, and the digits.
     Decimal(u8, i32),
-    /// Text.
+    /// Text that is valid UTF-8.
     Text(String),
-    /// Text that is not UTF-8.
+    /// Text that is not valid UTF-8.
     RawText(Bytes),
-    /// Bytes.
+    /// Byte array without an encoding.
     Bytes(Bytes),
-    /// Several values.
+    /// Array of values of any type.
     Array(Vec<FieldValue>),
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     Time(u64),
-    /// A table in a table.
+    /// Nested table with its own names.
     Table(Headers),
-    /// Nothing.
+    /// Field without a value.
     Void,
-    /// A table more than 32 levels deep: its bytes, not looked into and handed on as they came.
+    /// Table nested deeper than 32 levels: its bytes, not decoded and passed on unchanged.
     DeepTable(Bytes),
-    /// An array more than 32 levels deep: its bytes, not looked into and handed on as they came.
+    /// Array nested deeper than 32 levels: its bytes, not decoded and passed on unchanged.
     DeepArray(Bytes),
 }
 
 impl FieldValue {
-    /// The text, if it is one.
+    /// Returns the text, if it is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -71,7 +71,7 @@ impl FieldValue {
         }
     }
 
-    /// The whole number, of any width, if it is one.
+    /// Returns the integer, of any width, if it is one.
     pub fn as_int(&self) -> Option<i64> {
         match *self {
             Self::Int(number) => Some(number),
@@ -87,7 +87,7 @@ impl FieldValue {
 }
 
 impl fmt::Display for FieldValue {
-    /// As one would write it in an environment variable.
+    /// Formats the value as for an environment variable.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bool(value) => write!(f, "{value}"),
@@ -145,21 +145,21 @@ values_from! {
     Headers => FieldValue::Table,
 }
 
-/// Names and values, in order: the headers of a message, or the arguments of a declaration.
+/// Names and values in order: the headers of a message, or the arguments of a declaration.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Headers(Vec<Field>);
 
-/// A name and its value.
+/// One field: a name and its value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Field {
     pub(crate) name: String,
-    /// The name came as bytes that are no UTF-8, read as Latin-1: it goes out as it came.
+    /// The name came as bytes that are not UTF-8, read as Latin-1: it is written as it came.
     pub(crate) is_latin: bool,
     pub(crate) value: FieldValue,
 }
 
 impl Field {
-    /// The bytes of the name in a frame.
+    /// Bytes of the name in a frame.
     pub(crate) fn name_bytes(&self) -> Cow<'_, [u8]> {
         match to_latin1(&self.name).filter(|_| self.is_latin) {
             Some(bytes) => bytes.into(),
@@ -169,12 +169,12 @@ impl Field {
 }
 
 impl Headers {
-    /// None yet.
+    /// Creates a table without fields.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds one, or replaces the one of that name.
+    /// Sets a field, replacing one of that name.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<FieldValue>) {
         let (name, value) = (name.into(), value.into());
         match self.0.iter_mut().find(|field| field.name == name) {
@@ -183,63 +183,63 @@ impl Headers {
         }
     }
 
-    /// [`set`](Self::set), for chains.
+    /// Sets a field and returns the table, for chaining.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, value: impl Into<FieldValue>) -> Self {
         self.set(name, value);
         self
     }
 
-    /// The value of that name.
+    /// Returns the first value of that name.
     pub fn get(&self, name: &str) -> Option<&FieldValue> {
         self.0.iter().find(|field| field.name == name).map(|field| &field.value)
     }
 
-    /// Adds one behind the others, as it came: another may have that name.
+    /// Appends a field as received: another may have that name.
     pub(crate) fn push(&mut self, name: String, value: FieldValue) {
         self.0.push(Field { name, is_latin: false, value });
     }
 
-    /// The same with a name that may be no UTF-8.
+    /// Appends a field whose name may not be UTF-8.
     pub(crate) fn push_bytes(&mut self, name: &[u8], value: FieldValue) {
         let (name, is_latin) = decode_text(name);
         self.0.push(Field { name, is_latin, value });
     }
 
-    /// All of them, in order, with how their names are written.
+    /// All fields in order, with the encoding of their names.
     pub(crate) fn fields(&self) -> &[Field] {
         &self.0
     }
 
-    /// Keeps those that are wanted.
-    pub(crate) fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
-        self.0.retain(|field| wanted(&field.name));
+    /// Keeps the fields whose names match.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.0.retain(|field| keep(&field.name));
     }
 
-    /// Takes one out.
+    /// Removes and returns the first field of that name.
     pub fn remove(&mut self, name: &str) -> Option<FieldValue> {
         let at = self.0.iter().position(|field| field.name == name)?;
         Some(self.0.remove(at).value)
     }
 
-    /// All of them, in order.
+    /// Iterates over names and values in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &FieldValue)> {
         self.0.iter().map(|field| (field.name.as_str(), &field.value))
     }
 
-    /// How many there are.
+    /// Number of fields, counting repeated names.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// How deep tables and arrays are read. The broker's own are two deep; without a bound a hostile message would decide
-/// how much stack is used. What lies deeper is kept as bytes, so that it costs nothing else of the message.
+/// Maximum nesting depth that is decoded. The broker's own tables are two deep; without a bound a hostile message would
+/// decide how much stack is used. Deeper values are kept as bytes, so that the rest of the message is unaffected.
 const MAX_DEPTH: usize = 32;
 
 /// Reads the protocol's values from bytes, front to back.
@@ -258,13 +258,13 @@ impl<'a> Cursor<'a> {
     }
 
     pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or(Malformed("frame: it ends too early"))?;
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or(Malformed("frame: ends too early"))?;
         self.rest = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        Ok(self.take(N)?.try_into().expect("as many as were taken"))
+        Ok(self.take(N)?.try_into().expect("exactly N bytes were taken"))
     }
 
     pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
@@ -283,12 +283,12 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// Text of up to 255 bytes.
+    /// Reads text of up to 255 bytes.
     pub(crate) fn short(&mut self) -> Result<String, Malformed> {
         Ok(self.short_with_encoding()?.0)
     }
 
-    /// The same, and whether it was read as Latin-1.
+    /// Like `short`, with whether it was read as Latin-1.
     pub(crate) fn short_with_encoding(&mut self) -> Result<(String, bool), Malformed> {
         self.short_bytes().map(decode_text)
     }
@@ -351,13 +351,13 @@ impl<'a> Cursor<'a> {
             b'T' => FieldValue::Time(self.u64()?),
             b'F' => FieldValue::Table(self.table_at(depth + 1)?),
             b'V' => FieldValue::Void,
-            _ => return Err(Malformed("table: a value of a kind that is not known")),
+            _ => return Err(Malformed("table: value of an unknown type")),
         })
     }
 }
 
-/// The protocol does not say in which encoding texts are; what is not UTF-8 is taken for Latin-1, in which any bytes are
-/// text, and different bytes are different text. And whether that was so.
+/// Decodes text, whose encoding the protocol does not specify. What is not UTF-8 is read as Latin-1, in which any bytes
+/// are text and different bytes are different text. Returns whether that was so.
 fn decode_text(bytes: &[u8]) -> (String, bool) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (text.to_owned(), false),
@@ -365,12 +365,13 @@ fn decode_text(bytes: &[u8]) -> (String, bool) {
     }
 }
 
-/// As Latin-1, if it is.
+/// Encodes text as Latin-1, if possible.
 pub(crate) fn to_latin1(text: &str) -> Option<Vec<u8>> {
     text.chars().map(|character| u8::try_from(character).ok()).collect()
 }
 
-/// Text of up to 255 bytes. Longer is refused where names are checked; here it would break the frame.
+/// Writes text of up to 255 bytes. Longer text is refused where names are checked; here it is cut, because it would
+/// break the frame.
 pub(crate) fn put_short(out: &mut BytesMut, text: &str) {
     put_short_bytes(out, text.as_bytes());
 }
@@ -386,7 +387,7 @@ pub(crate) fn put_long(out: &mut BytesMut, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
-/// Writes what `inside` writes, with its length before it.
+/// Writes what `inside` writes, preceded by its length.
 pub(crate) fn put_measured(out: &mut BytesMut, inside: impl FnOnce(&mut BytesMut)) {
     let at = out.len();
     out.put_u32(0);

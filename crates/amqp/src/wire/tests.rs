@@ -1,4 +1,4 @@
-//! What is written is read again as it was; and no bytes whatever do harm.
+//! Round trips: what is written is read unchanged, and no input causes a panic.
 
 use super::{
     frame::{self, Content},
@@ -72,7 +72,7 @@ fn properties() -> impl Strategy<Value = Properties> {
     })
 }
 
-/// Everything that bytes from outside go through.
+/// All decoding that received bytes go through.
 fn read_all(bytes: &[u8], largest: usize) {
     let mut buffer = BytesMut::from(bytes);
     while let Ok(Some(frame)) = frame::cut(&mut buffer, largest) {
@@ -128,16 +128,16 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..600), largest in 8usize..4096) {
+    fn arbitrary_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..600), largest in 8usize..4096) {
         read_all(&bytes, largest);
         let _ = Incoming::read(&bytes);
         let _ = frame::header(&bytes, &mut Properties::default());
         let _ = Cursor::new(&bytes).table();
     }
 
-    /// Frames that are right but for a byte here and there get further in.
+    /// Nearly valid frames reach more of the decoder.
     #[test]
-    fn damaged_frames_are_survived(
+    fn damaged_frames_cause_no_panic(
         properties in properties(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cut in any::<prop::sample::Index>(),
@@ -155,7 +155,7 @@ proptest! {
 }
 
 #[test]
-fn a_frame_comes_in_any_pieces() {
+fn frame_is_read_when_complete_in_any_pieces() {
     let mut whole = BytesMut::new();
     frame::put_method(&mut whole, 3, &Outgoing::ChannelOpen);
     frame::put_heartbeat(&mut whole);
@@ -169,22 +169,22 @@ fn a_frame_comes_in_any_pieces() {
 }
 
 #[test]
-fn what_no_frame_may_be() {
+fn invalid_frames_are_refused_with_the_reason() {
     let check = |bytes: &[u8], why: &str| {
         let error = frame::cut(&mut BytesMut::from(bytes), 4096).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     };
     check(b"AMQP\x00\x01\x00\x00", "version");
-    // As long as it may be a greeting, it is not taken for a frame.
+    // While it may be a protocol header, it is not read as a frame.
     for end in 0..8 {
         assert_eq!(frame::cut(&mut BytesMut::from(&b"AMQP\xff\xff\xff\xff"[..end]), 4096), Ok(None), "{end}");
     }
     check(&[1, 0, 0, 0xff, 0xff, 0xff, 0xff], "larger");
-    check(&[1, 0, 0, 0, 0, 0, 0, 0], "no end");
-    check(&[9, 0, 0, 0, 0, 0, 0, 0xce], "kind");
+    check(&[1, 0, 0, 0, 0, 0, 0, 0], "end byte");
+    check(&[9, 0, 0, 0, 0, 0, 0, 0xce], "unknown type");
 }
 
-/// A value nested in this number of arrays or tables.
+/// Value nested in this number of arrays or tables.
 fn nested(depth: usize, is_table: bool) -> FieldValue {
     (0..depth).fold(FieldValue::Int(7), |inner, _| match is_table {
         true => FieldValue::Table(Headers::new().with("in", inner)),
@@ -207,7 +207,7 @@ fn headers_nested_deeper_than_32_are_kept_as_bytes_with_all_properties() {
             assert_eq!(found == sent, is_read, "{depth}");
             let shown = found.headers.get("deep").unwrap().to_string();
             assert_eq!(shown.contains("(nested deeper than 32)"), !is_read, "{shown}");
-            // It goes out as it came.
+            // It is written as it came.
             let mut again = BytesMut::new();
             found.write(&mut again);
             assert_eq!(again, out, "{depth}");
@@ -216,8 +216,8 @@ fn headers_nested_deeper_than_32_are_kept_as_bytes_with_all_properties() {
 }
 
 #[test]
-fn header_names_that_are_not_utf8_go_out_as_they_came() {
-    // As UTF-8 this name would have more bytes than a name may have.
+fn header_names_that_are_not_utf8_are_written_unchanged() {
+    // As UTF-8 this name would be longer than a name may be.
     let mut table = vec![200];
     table.extend([0xe9; 200]);
     table.push(b'V');
@@ -258,7 +258,7 @@ fn values_keep_their_type_when_they_are_written_again() {
 }
 
 #[test]
-fn whole_numbers_of_any_width_are_read_as_one() {
+fn integers_of_any_width_are_read_by_as_int() {
     let values = [
         (FieldValue::Int8(-1), -1),
         (FieldValue::UInt8(255), 255),

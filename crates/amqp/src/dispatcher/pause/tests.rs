@@ -1,10 +1,10 @@
-//! The states of a pause, one by one and at random.
+//! State transitions of a pause, one by one and against a random model.
 
 mod model;
 
 use super::*;
 
-/// Messages by their names, and runs numbered as they are submitted.
+/// A pause whose messages are names and whose runs are numbered as submitted.
 struct Fixture {
     pause: Pause<&'static str>,
     runs: u64,
@@ -27,7 +27,7 @@ impl Fixture {
         Run { number: self.runs, started: self.pause.gate().for_probe().start().expect("a probe starts") }
     }
 
-    /// A run that was submitted before, and is started now.
+    /// A run that was submitted earlier and starts now.
     fn start_late(&self, run: Run) -> Run {
         Run { started: self.pause.gate().for_probe().start().expect("a probe starts"), ..run }
     }
@@ -49,7 +49,7 @@ impl Fixture {
         self.pause.failed(run, &TaskError::transient("x"), what, message)
     }
 
-    /// Fails with a message that has not failed before, and has that wait.
+    /// Fails with a new message, which then waits.
     fn fail_new(&mut self, message: &'static str, what: Dependency) -> (Fault, Change, SinkFailures) {
         let run = self.start();
         let mut failures = SinkFailures::default();
@@ -73,7 +73,7 @@ fn unavailable_sink_pauses_at_once_and_one_probe_at_a_time_runs() {
         assert_eq!(failed, (Fault::Sink, Change::None));
         fixture.pause.park("a");
     }
-    // One that has not failed is tried first.
+    // A message that has not failed is tried first.
     let (message, run) = fixture.probe(Some("b")).expect("a probe");
     assert_eq!(message, "b");
     assert_eq!(fixture.worked(run), Change::Resumed);
@@ -82,7 +82,7 @@ fn unavailable_sink_pauses_at_once_and_one_probe_at_a_time_runs() {
 }
 
 #[test]
-fn probe_that_was_not_run_leaves_its_place_to_another() {
+fn skipped_probe_is_replaced_by_another() {
     let mut fixture = Fixture::new();
     fixture.fail_new("a", Dependency::Unavailable);
     let (_, run) = fixture.probe(None).expect("a probe");
@@ -93,7 +93,7 @@ fn probe_that_was_not_run_leaves_its_place_to_another() {
 }
 
 #[test]
-fn failures_with_several_messages_in_a_row_pause() {
+fn consecutive_failures_pause_consuming() {
     let mut fixture = Fixture::new();
     for number in 1..PAUSE_AFTER_FAILURES {
         let (fault, change, _) = fixture.fail_new("a", Dependency::Failed);
@@ -104,11 +104,11 @@ fn failures_with_several_messages_in_a_row_pause() {
 }
 
 #[test]
-fn message_that_fails_again_after_others_were_handled_is_at_fault() {
+fn message_is_at_fault_when_it_fails_again_after_others_were_handled() {
     let mut fixture = Fixture::new();
     let before = fixture.start();
     let (_, _, mut failures) = fixture.fail_new("bad", Dependency::Failed);
-    // It was under way when the sink failed: that shows nothing.
+    // It was running when the sink failed: no evidence.
     fixture.worked(before);
     assert!(fixture.pause.take_recovered().is_empty());
     let after = fixture.start();
@@ -116,13 +116,13 @@ fn message_that_fails_again_after_others_were_handled_is_at_fault() {
     assert_eq!(fixture.pause.take_recovered(), ["bad"]);
     let run = fixture.start();
     assert_eq!(fixture.fail(run, Dependency::Failed, &mut failures), (Fault::Message, Change::None));
-    // A sink that is not there says nothing about a message.
+    // An unavailable sink is no evidence about a message.
     let failed = fixture.fail(run, Dependency::Unavailable, &mut failures);
     assert_eq!(failed, (Fault::Sink, Change::Paused));
 }
 
 #[test]
-fn run_that_was_submitted_before_a_failure_and_started_after_it_is_evidence() {
+fn run_submitted_before_a_failure_and_started_after_it_is_evidence() {
     let mut fixture = Fixture::new();
     let (bad, behind) = (fixture.start(), fixture.start());
     let mut failures = SinkFailures::default();
@@ -155,7 +155,7 @@ fn failures_with_evidence_between_them_are_not_in_a_row() {
 }
 
 #[test]
-fn evidence_that_comes_late_ends_a_pause_but_for_an_unavailable_sink() {
+fn late_evidence_ends_a_pause_unless_the_sink_was_unavailable() {
     for what in [Dependency::Failed, Dependency::Unavailable] {
         let mut fixture = Fixture::new();
         let early = fixture.start();
@@ -169,7 +169,7 @@ fn evidence_that_comes_late_ends_a_pause_but_for_an_unavailable_sink() {
         let is_over = what == Dependency::Failed;
         assert_eq!(fixture.worked(late), if is_over { Change::Resumed } else { Change::None });
         assert_eq!(fixture.pause.is_paused(), !is_over);
-        // The probe ends like any other run then.
+        // The probe then ends like any other run.
         let failed = fixture.fail(probe, what, &mut SinkFailures::default());
         assert_eq!(failed, (Fault::Sink, Change::None));
         assert_eq!(fixture.pause.is_paused(), !is_over);
@@ -177,7 +177,7 @@ fn evidence_that_comes_late_ends_a_pause_but_for_an_unavailable_sink() {
 }
 
 #[test]
-fn run_that_the_pool_ended_is_no_evidence() {
+fn run_ended_by_the_pool_is_no_evidence() {
     let mut fixture = Fixture::new();
     fixture.fail_new("bad", Dependency::Failed);
     let run = fixture.start();
@@ -186,7 +186,7 @@ fn run_that_the_pool_ended_is_no_evidence() {
 }
 
 #[test]
-fn message_that_alone_fails_again_and_again_while_others_are_handled_is_at_fault() {
+fn message_is_at_fault_when_it_alone_keeps_failing_while_others_are_handled() {
     for others_fail in [false, true] {
         let mut fixture = Fixture::new();
         let mut failures = SinkFailures::default();
@@ -211,7 +211,7 @@ enum Others {
     NoneLeft,
 }
 
-/// What six failures with one message come to.
+/// Result of six failures with one message.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sum {
     attempts: u32,
@@ -255,7 +255,7 @@ fn six_failures(what: Dependency, others: Others, can_move: bool, mut failures: 
     Sum { is_paused: fixture.pause.is_paused(), ..sum }
 }
 
-/// Messages that have failed by themselves wait for the sink like those that have not.
+/// Messages that have failed by themselves wait for the sink like others.
 #[test]
 fn failure_of_the_sink_uses_an_attempt_only_with_evidence() {
     use Dependency::{Failed, Unavailable};
@@ -270,10 +270,10 @@ fn failure_of_the_sink_uses_an_attempt_only_with_evidence() {
             check(Unavailable, Others::Work, failed_alone, uses(0));
             check(Unavailable, Others::Fail, failed_alone, waits(0));
             check(Unavailable, Others::NoneLeft, failed_alone, waits(0));
-            // Each second failure: one that shows nothing, and one after evidence.
+            // Every second failure: one without evidence, then one after evidence.
             check(Failed, Others::Work, failed_alone, uses(3));
         }
-        // The third failure is the fifth in a row: those that follow are probes.
+        // The third failure is the fifth in a row: the following ones are probes.
         check(Failed, Others::Fail, false, waits(if can_move { 3 } else { 0 }));
         check(Failed, Others::Fail, true, waits(if can_move { 3 } else { 0 }));
         check(Failed, Others::NoneLeft, false, waits(if can_move { 1 } else { 0 }));
@@ -282,7 +282,7 @@ fn failure_of_the_sink_uses_an_attempt_only_with_evidence() {
 }
 
 #[test]
-fn messages_that_failed_alone_before_pause_and_are_at_fault_after_their_probes() {
+fn messages_that_failed_alone_pause_and_are_at_fault_after_their_probes() {
     let mut fixture = Fixture::new();
     let mut failures: [_; PAUSE_AFTER_FAILURES] = std::array::from_fn(|_| SinkFailures::new(true));
     for (number, failures) in failures.iter_mut().enumerate() {
@@ -325,7 +325,7 @@ fn probe_that_fails_by_itself_ends_the_pause_and_is_no_evidence() {
 }
 
 #[test]
-fn message_that_fails_as_the_probe_again_and_again_waits_elsewhere() {
+fn message_that_keeps_failing_as_probe_moves_to_a_retry_queue() {
     let mut fixture = Fixture::new();
     for _ in 0..PAUSE_AFTER_FAILURES {
         fixture.fail_new("others", Dependency::Failed);
@@ -339,7 +339,7 @@ fn message_that_fails_as_the_probe_again_and_again_waits_elsewhere() {
 }
 
 #[test]
-fn message_without_evidence_runs_again_by_itself() {
+fn message_runs_again_when_no_evidence_comes_in_time() {
     let mut fixture = Fixture::new();
     fixture.fail_new("a", Dependency::Failed);
     assert!(fixture.pause.due().is_some());
@@ -348,7 +348,7 @@ fn message_without_evidence_runs_again_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn message_that_fails_for_a_day_is_at_fault_without_evidence() {
+async fn message_is_at_fault_after_failing_for_a_day_without_evidence() {
     let mut fixture = Fixture::new();
     let (_, _, mut failures) = fixture.fail_new("a", Dependency::Failed);
     tokio::time::advance(MAX_BLOCKED).await;

@@ -1,4 +1,4 @@
-//! A consumer without a broker: messages, a pool and results in any order, against a sink that works or is down.
+//! Model of a consumer: messages, a pool and results in any order, with a sink that works or is down.
 
 use super::super::*;
 use proptest::prelude::*;
@@ -11,14 +11,14 @@ const ATTEMPTS: u32 = 2;
 #[derive(Default)]
 struct Message {
     is_poison: bool,
-    /// Its first attempt fails by itself, whatever the sink does.
+    /// Its first attempt fails by itself, independent of the sink.
     fails_first: bool,
     attempts: u32,
     failures: SinkFailures,
     is_settled: bool,
 }
 
-/// A run in the pool, and whether it asks the gate.
+/// A run in the pool, and whether it is a probe.
 #[derive(Clone, Copy)]
 struct Run {
     number: u64,
@@ -43,7 +43,7 @@ struct Model {
     running: Vec<Run>,
     results: Vec<(Run, Ending)>,
     sink_is_down: bool,
-    /// The latest failure of the sink, and the latest start of a run that it worked for.
+    /// End of the latest failure, and latest start of a run that the sink worked for.
     last_failed: u64,
     last_worked: u64,
     at_fault: u32,
@@ -79,7 +79,7 @@ impl Model {
         self.last_run
     }
 
-    /// What the dispatcher does after each event.
+    /// Repeats what the dispatcher does after each event.
     fn dispatch(&mut self) {
         let has_room = self.queued.len() < POOL_CAPACITY;
         if self.pause.is_paused() {
@@ -178,7 +178,7 @@ impl Model {
         let error = TaskError::dependency_failed("500");
         match self.pause.failed((run.number, ended), &error, Dependency::Failed, tried).0 {
             Fault::Sink => self.pause.park(run.message),
-            // It comes back from another queue, as a new delivery.
+            // It returns from a retry queue as a new delivery.
             Fault::SinkOrMessage => {
                 message.failures = SinkFailures::new(message.failures.failed_alone());
                 self.ready.push_back(run.message);
@@ -199,7 +199,7 @@ impl Model {
         match event {
             0 | 1 => self.start(),
             2 => self.end(which),
-            // Mostly in order.
+            // Results are mostly read in order.
             3 => self.settle(0),
             _ => self.settle(which),
         }
@@ -208,7 +208,7 @@ impl Model {
         }
     }
 
-    /// Has everything happen that is under way, and starts nothing.
+    /// Finishes everything that runs, and starts nothing.
     fn finish_what_runs(&mut self) {
         while !self.running.is_empty() {
             self.end(0);
@@ -218,7 +218,7 @@ impl Model {
         }
     }
 
-    /// Every event has its turn.
+    /// Gives every event the same chance.
     fn run_fairly(&mut self, rounds: usize) {
         for _ in 0..rounds {
             self.dispatch();
@@ -241,8 +241,8 @@ fn steps() -> impl Strategy<Value = Vec<(u8, usize)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// The sink works, and some messages fail each time: those become dead letters, and all others are handled. Nothing is
-    /// paused after a message was handled that was started after the last failure.
+    /// The sink works and some messages fail each time: those become dead letters, and all others are handled. Nothing
+    /// is paused after a message was handled that started after the last failure.
     #[test]
     fn messages_that_fail_a_sink_that_works_become_dead_letters(
         poison in prop::collection::vec(prop::bool::weighted(0.7), 1..40),
@@ -253,7 +253,7 @@ proptest! {
         model.finish_what_runs();
         let is_known_to_work = model.last_worked >= model.last_failed;
         prop_assert!(!is_known_to_work || !model.pause.is_paused());
-        // One message at a time shows again that the sink works.
+        // One more message at a time shows that the sink works.
         for _ in 0..50 {
             model.publish(false);
             model.run_fairly(100);
@@ -262,7 +262,8 @@ proptest! {
         prop_assert!(model.unsettled().is_empty(), "{:?}", model.unsettled());
     }
 
-    /// No message is at fault while the sink is down, also if it has failed by itself, and all are handled when it works.
+    /// No message is at fault while the sink is down, also if it has failed by itself, and all are handled once it
+    /// works.
     #[test]
     fn messages_keep_their_attempts_while_the_sink_is_down(
         fails_first in prop::collection::vec(prop::bool::ANY, 1..40),
