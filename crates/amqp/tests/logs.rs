@@ -1,4 +1,4 @@
-//! What is logged. In a process of its own: tracing remembers for all threads who listens.
+//! Log lines of a client. In its own process, because tracing caches its subscribers for all threads.
 
 use gristmill_amqp::{Client, Consumer, Message, Queue};
 use gristmill_broker::{Broker, Proxy};
@@ -12,11 +12,11 @@ use std::{
 const SECONDS: Duration = Duration::from_secs(10);
 const QUICK: Retry = Retry::exponential(3, Duration::from_millis(10));
 
-/// Everything that is logged, at every level.
+/// Collects log lines of every level.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<u8>>>);
+struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Heard {
+impl Write for LogBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -28,17 +28,17 @@ impl Write for Heard {
 }
 
 #[test]
-fn logs_name_worker_and_trace_and_never_a_password() {
+fn logs_have_worker_and_trace_and_never_a_password() {
     let broker = Broker::start().unwrap();
-    let heard = Heard::default();
-    let writer = heard.clone();
+    let buffer = LogBuffer::default();
+    let writer = buffer.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
     let guard = tracing::subscriber::set_default(subscriber);
-    // On this thread alone, so that all of it is heard.
+    // On this thread only, so that all lines are collected.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     runtime.block_on(async {
@@ -47,9 +47,9 @@ fn logs_name_worker_and_trace_and_never_a_password() {
         let queue = Queue::new(orders);
         let seen = Arc::clone(&log);
         let consumer =
-            Consumer::new(orders, "talks").retry(QUICK).workers(5000).prefetch(5000).handle(
+            Consumer::new(orders, "logging").retry(QUICK).workers(5000).prefetch(5000).handle(
                 move |delivery| {
-                    tracing::info!("a word of the handler");
+                    tracing::info!("line of the handler");
                     seen.lock().unwrap().push(delivery.traceparent().map(str::to_owned));
                     async move {
                         if delivery.attempt() == 1 { Err(TaskError::transient("not now")) } else { Ok(()) }
@@ -76,21 +76,21 @@ fn logs_name_worker_and_trace_and_never_a_password() {
             .await;
         two.shutdown(SECONDS).await;
         let _ = Client::builder(broker.uri().replace(broker.user(), "nobody")).start().await;
-        // The trace goes along through the retry.
+        // The retry keeps the trace context.
         assert_eq!(*log.lock().unwrap(), [Some(trace.to_owned()), Some(trace.to_owned())]);
     });
     drop(guard);
-    let text = String::from_utf8(heard.0.lock().unwrap().clone()).unwrap();
-    let word = text.lines().find(|line| line.contains("a word of the handler")).unwrap();
+    let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+    let line = text.lines().find(|line| line.contains("line of the handler")).unwrap();
     assert!(
-        word.contains("worker=") && word.contains("consumer=\"talks\"") && word.contains(trace),
-        "{word}"
+        line.contains("worker=") && line.contains("consumer=\"logging\"") && line.contains(trace),
+        "{line}"
     );
     assert!(text.contains("what=\"workers\" asked=5000 given=200"), "{text}");
     assert!(text.contains("what=\"prefetch\" asked=5000 given=1000"), "{text}");
     assert!(text.contains("consuming was interrupted"), "{text}");
     assert!(
-        text.contains("several consumers take messages from a queue whose order is to be kept"),
+        text.contains("several consumers receive messages from a queue that this consumer reads in order"),
         "{text}"
     );
     assert!(text.contains("longer than the broker waits for an acknowledgement"), "{text}");
@@ -100,7 +100,7 @@ fn logs_name_worker_and_trace_and_never_a_password() {
 async fn until(what: &str, mut is: impl FnMut() -> bool) {
     let since = Instant::now();
     while !is() {
-        assert!(since.elapsed() < Duration::from_secs(90), "waited in vain for: {what}");
+        assert!(since.elapsed() < Duration::from_secs(90), "timed out waiting for: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

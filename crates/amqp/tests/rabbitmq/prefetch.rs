@@ -1,6 +1,6 @@
-//! The prefetch follows the handlers, and the broker's timeout for them costs no message.
+//! The prefetch follows handler durations, and the broker's consumer timeout loses no message.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Client, Message, Queue};
 use gristmill_broker::Broker;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 const SECONDS: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_handlers_hold_hardly_more_messages_than_workers() {
+async fn prefetch_is_near_the_workers_with_slow_handlers() {
     let (orders, started, gate) = (name("slow"), Log::default(), Gate::default());
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 200).await;
@@ -23,12 +23,12 @@ async fn slow_handlers_hold_hardly_more_messages_than_workers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fast_handlers_have_many_messages_ahead_and_none_comes_twice() {
+async fn prefetch_grows_with_fast_handlers_without_redeliveries() {
     for queue in [Queue::quorum(name("fast")), Queue::classic(name("fast"))] {
         let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
         let log = Log::default();
         fill(&queue, &orders, 5000).await;
-        let consumer = noting(&orders, &log).workers(4);
+        let consumer = recording(&orders, &log).workers(4);
         let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
         let mut most = 0;
         until("all handled", async || {
@@ -45,9 +45,9 @@ async fn fast_handlers_have_many_messages_ahead_and_none_comes_twice() {
     }
 }
 
-/// The broker closes the channel, and delivers the message again, as often as it likes: its handler runs once.
+/// The broker closes the channel and redelivers the message repeatedly, while its handler runs once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_longer_than_the_brokers_timeout_runs_once_and_is_done() {
+async fn handler_longer_than_the_consumer_timeout_runs_once() {
     let broker = Broker::start().unwrap();
     let settings = "application:set_env(rabbit, consumer_timeout, 1000), \
                     application:set_env(rabbit, channel_tick_interval, 200).";

@@ -1,6 +1,6 @@
 //! Consumers whose sink fails: the service that their handlers need.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Client, Consumer, Message, Queue, header};
 use gristmill_broker::Broker;
 use gristmill_pool::{Retry, TaskError, TaskResult};
@@ -86,7 +86,7 @@ async fn messages_keep_their_attempts_while_the_sink_is_unavailable() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn message_that_alone_fails_the_sink_uses_its_attempts_and_holds_up_nobody() {
+async fn message_for_which_alone_the_sink_fails_uses_its_attempts() {
     for is_ordered in [false, true] {
         let orders = name("poison");
         let queue = Queue::new(&orders);
@@ -95,7 +95,7 @@ async fn message_that_alone_fails_the_sink_uses_its_attempts_and_holds_up_nobody
             let (starts, done) = (starts.clone(), done.clone());
             move |number: usize, attempt| {
                 starts.add((number, attempt));
-                // Each tenth message times out whatever the server does with the others.
+                // Every tenth message times out, independent of the others.
                 match number % 10 == 3 {
                     true => Err(TaskError::dependency_failed("timeout")),
                     false => {
@@ -107,39 +107,39 @@ async fn message_that_alone_fails_the_sink_uses_its_attempts_and_holds_up_nobody
         };
         let mut consumer = consumer(&orders, handler);
         if is_ordered {
-            consumer = consumer.order_by(gristmill_amqp::OrderBy::Header("lane".to_owned()));
+            consumer = consumer.order_by(gristmill_amqp::OrderBy::Header("account".to_owned()));
         }
         let message = |number: usize| {
             gristmill_amqp::Message::to_queue(&orders, number.to_string())
-                .header("lane", (number % 7).to_string())
+                .header("account", (number % 7).to_string())
         };
         fill_with(&queue, (0..50).map(message).collect()).await;
         let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
         let mut done = done.reaches(45).await;
         done.sort_unstable();
         assert_eq!(done, (0..50).filter(|number| number % 10 != 3).collect::<Vec<_>>());
-        // Where no message is handled that was started after the failures, those that failed wait for one.
+        // Failed messages wait until a message is handled that started after the failures.
         until("5 dead letters", async || {
             client.publisher().publish(message(50)).await.unwrap();
             client.queue_depth(&format!("{orders}.dead")).await.is_ok_and(|(depth, _)| depth == 5)
         })
         .await;
         client.shutdown(SECONDS).await;
-        for letter in take_all(&format!("{orders}.dead"), 5).await {
-            assert_eq!(number(&letter) % 10, 3);
-            let of = |name| letter.headers().get(name).map(ToString::to_string).unwrap_or_default();
+        for dead_letter in take_all(&format!("{orders}.dead"), 5).await {
+            assert_eq!(number(&dead_letter) % 10, 3);
+            let of = |name| dead_letter.headers().get(name).map(ToString::to_string).unwrap_or_default();
             assert_eq!((of(header::REASON), of(header::FAILED)), ("attempts".to_owned(), "2".to_owned()));
         }
-        // A message that was given up was started at least as often as it had attempts.
+        // A dead letter was started at least as often as it had attempts.
         for number in [3, 13, 23, 33, 43] {
             assert!(starts.all().iter().filter(|(started, _)| *started == number).count() >= 2);
         }
     }
 }
 
-/// Those behind it in the pool were handed to the pool before it failed, and started after that.
+/// Messages behind it were submitted before it failed and started after that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn message_is_at_fault_when_those_behind_it_in_the_pool_are_handled() {
+async fn message_is_at_fault_when_messages_behind_it_in_the_pool_are_handled() {
     const COUNT: usize = 6;
     let orders = name("behind");
     let queue = Queue::new(&orders);
@@ -182,7 +182,7 @@ async fn message_is_at_fault_when_those_behind_it_in_the_pool_are_handled() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn prefetched_messages_that_all_fail_the_sink_do_not_block_those_behind() {
+async fn messages_behind_a_failing_prefetch_are_handled() {
     let orders = name("all-poison");
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 12).await;
@@ -197,7 +197,7 @@ async fn prefetched_messages_that_all_fail_the_sink_do_not_block_those_behind() 
             }
         }
     };
-    // As many as fail are sent ahead.
+    // The prefetch equals the number of failing messages.
     let consumer = consumer(&orders, handler).prefetch(8);
     let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
     let mut done = done.reaches(4).await;
@@ -206,9 +206,9 @@ async fn prefetched_messages_that_all_fail_the_sink_do_not_block_those_behind() 
     client.shutdown(SECONDS).await;
 }
 
-/// A message that is postponed comes back as a new delivery: what it carries says since when it has failed.
+/// A postponed message returns as a new delivery: a header has the time since which it fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn message_that_fails_the_sink_for_a_day_is_at_fault_though_it_was_postponed() {
+async fn message_that_fails_for_a_day_is_at_fault_although_postponed() {
     let orders = name("day");
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 1).await;
@@ -237,7 +237,7 @@ async fn message_that_fails_the_sink_for_a_day_is_at_fault_though_it_was_postpon
     let first = postponed()[0];
     assert!(postponed().iter().all(|since| *since == first), "{:?}", postponed());
     assert_eq!(client.stats().consumers[0].retried, 0);
-    // The same a day later.
+    // The same message a day later.
     let day_before = first - 24 * 60 * 60 * 1000;
     let message = gristmill_amqp::Message::to_queue(&orders, "1")
         .header(header::QUEUE, orders.as_str())
@@ -245,13 +245,13 @@ async fn message_that_fails_the_sink_for_a_day_is_at_fault_though_it_was_postpon
     client.publisher().publish(message).await.unwrap();
     depth_is(&client, &format!("{orders}.dead"), 1).await;
     client.shutdown(SECONDS).await;
-    let letters = take_all(&format!("{orders}.dead"), 1).await;
-    assert_eq!(number(&letters[0]), 1);
-    assert!(letters[0].headers().get(header::SINK_FAILED_SINCE).is_none());
+    let dead_letters = take_all(&format!("{orders}.dead"), 1).await;
+    assert_eq!(number(&dead_letters[0]), 1);
+    assert!(dead_letters[0].headers().get(header::SINK_FAILED_SINCE).is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn order_is_kept_over_a_pause() {
+async fn order_is_kept_across_a_pause() {
     let orders = name("pause-order");
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 20).await;
@@ -284,7 +284,7 @@ async fn order_is_kept_over_a_pause() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn paused_consumer_gives_its_messages_back_when_it_stops() {
+async fn paused_consumer_requeues_its_messages_when_it_stops() {
     let orders = name("pause-stop");
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 30).await;
@@ -298,7 +298,7 @@ async fn paused_consumer_gives_its_messages_back_when_it_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_that_wait_in_a_long_pause_go_back_to_the_queue_for_others() {
+async fn waiting_messages_are_requeued_in_a_long_pause() {
     let orders = name("long-pause");
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 20).await;
@@ -316,10 +316,10 @@ async fn messages_that_wait_in_a_long_pause_go_back_to_the_queue_for_others() {
     };
     let paused = consumer(&orders, handler).prefetch(20);
     let client = builder().queue(queue.clone()).consumer(paused).start().await.unwrap();
-    // The probe alone is held.
+    // Only the probe is held.
     depth_is(&client, &orders, 19).await;
     let others = Log::default();
-    let other = builder().queue(queue).consumer(noting(&orders, &others)).start().await.unwrap();
+    let other = builder().queue(queue).consumer(recording(&orders, &others)).start().await.unwrap();
     let mut all = others.reaches(19).await;
     other.shutdown(SECONDS).await;
     service.set_down(false);
@@ -328,7 +328,7 @@ async fn messages_that_wait_in_a_long_pause_go_back_to_the_queue_for_others() {
     all.sort_unstable();
     assert_eq!(all, (0..20).collect::<Vec<_>>());
     assert!(probe.iter().all(|(_, attempt)| *attempt == 1), "{probe:?}");
-    // What comes then is handled with as many ahead as before.
+    // Later messages are handled with a larger prefetch again.
     fill(&Queue::new(&orders), &orders, 100).await;
     done.reaches(101).await;
     let stats = client.shutdown(SECONDS).await;
@@ -338,7 +338,7 @@ async fn messages_that_wait_in_a_long_pause_go_back_to_the_queue_for_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pause_longer_than_the_brokers_timeout_costs_neither_an_attempt_nor_a_start() {
+async fn pause_longer_than_the_consumer_timeout_uses_no_attempt_or_start() {
     let broker = Broker::start().unwrap();
     let settings = "application:set_env(rabbit, consumer_timeout, 1000), \
                     application:set_env(rabbit, channel_tick_interval, 200).";
@@ -378,7 +378,7 @@ async fn pause_longer_than_the_brokers_timeout_costs_neither_an_attempt_nor_a_st
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_that_failed_by_themselves_keep_their_other_attempts_while_the_sink_fails() {
+async fn messages_that_failed_before_keep_their_attempts_while_the_sink_fails() {
     for is_ordered in [false, true] {
         let orders = name("failed-before");
         let queue = Queue::new(&orders);
@@ -417,9 +417,9 @@ async fn messages_that_failed_by_themselves_keep_their_other_attempts_while_the_
     }
 }
 
-/// A handler that finds that a message was handled before has asked the sink.
+/// A handler that finds a duplicate has used the sink.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn duplicate_that_a_handler_finds_ends_a_pause() {
+async fn duplicate_found_by_a_handler_ends_a_pause() {
     let (orders, service) = (name("duplicates"), Service::default());
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 50).await;

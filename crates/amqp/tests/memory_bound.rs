@@ -1,5 +1,5 @@
-//! Memory under a flood: what a consumer holds does not grow with what waits for it. In a process of its own, so that
-//! nothing else is measured.
+//! Memory of a consumer does not grow with the length of its queue. In its own process, so that nothing else is
+//! measured.
 
 use gristmill_amqp::{Client, Consumer, Message, Queue};
 use gristmill_broker::Broker;
@@ -11,19 +11,19 @@ use std::{
     time::Duration,
 };
 
-/// How many the broker sends ahead.
+/// Prefetch of the consumer.
 const PREFETCH: usize = 500;
-/// What everything else may take, in MiB.
+/// Allowance for everything else, in MiB.
 const SLACK: usize = 16;
 
-/// What this process holds, in MiB.
+/// Resident memory of this process, in MiB.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() / 1024
 }
 
-/// So many wait, of this size: much more than the broker sends ahead.
+/// Handles a queue that is much longer than the prefetch, and checks the peak memory.
 async fn flood(broker: &Broker, messages: usize, size: usize) {
     let name = format!("flood-{size}");
     let queue = Queue::quorum(&name);
@@ -43,7 +43,7 @@ async fn flood(broker: &Broker, messages: usize, size: usize) {
             if count % 200 == 0 {
                 most.fetch_max(resident(), Relaxed);
             }
-            // Slower than they come.
+            // Slower than messages arrive.
             async move {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 Ok(())
@@ -61,10 +61,10 @@ async fn flood(broker: &Broker, messages: usize, size: usize) {
     client.shutdown(Duration::from_secs(10)).await;
 }
 
-/// Small ones, which are copied out of what was read, and larger ones, which keep their part of it.
+/// Small bodies, which are copied out of the read buffer, and larger ones, which keep their part of it.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_stays_flat() {
+async fn memory_is_bounded_by_the_prefetch() {
     let broker = Broker::start().unwrap();
     flood(&broker, 50_000, 4096).await;
     flood(&broker, 7_500, 20_000).await;

@@ -1,7 +1,7 @@
-//! Messages that nobody would send who means well.
+//! Malformed and malicious messages.
 
-use super::raw::Hand;
-use crate::bed::*;
+use crate::fixture::*;
+use crate::raw_amqp::RawClient;
 use gristmill_amqp::{Consumer, Error, FieldValue, Headers, Message, Queue, header};
 use gristmill_broker::Proxy;
 use gristmill_pool::{Retry, TaskError};
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 const SECONDS: Duration = Duration::from_secs(10);
 
-/// To the brim, so that there is no room for ours.
-const BRIM: usize = 130_900;
+/// Size of headers that leave no room for those of Gristmill, in bytes.
+const MAX_HEADER_BYTES: usize = 130_900;
 
-/// Headers that look like ours were kept whatever they were, and then there was no room: as many of such messages as are sent
-/// ahead, and the consumer stood still for ever.
+/// Regression: headers with Gristmill's names were kept whatever their size, and the message could not be republished:
+/// a prefetch of such messages stopped the consumer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn headers_by_our_names_cannot_make_a_message_unmovable() {
+async fn headers_with_gristmill_names_do_not_prevent_republishing() {
     let orders = name("forged");
     let queue = Queue::quorum(&orders);
-    let text = || FieldValue::from("x".repeat(BRIM));
-    let bytes = || FieldValue::Bytes(vec![0xff; BRIM].into());
-    let table = || FieldValue::from(Headers::new().with("a", "x".repeat(BRIM)));
+    let text = || FieldValue::from("x".repeat(MAX_HEADER_BYTES));
+    let bytes = || FieldValue::Bytes(vec![0xff; MAX_HEADER_BYTES].into());
+    let table = || FieldValue::from(Headers::new().with("a", "x".repeat(MAX_HEADER_BYTES)));
     let array = || FieldValue::Array(vec![text()]);
     let mut messages = Vec::new();
     for (name, value) in [
@@ -70,19 +70,19 @@ async fn headers_by_our_names_cannot_make_a_message_unmovable() {
     let dead = format!("{orders}.dead");
     depth_is(&client, &dead, bad as u32).await;
     client.shutdown(SECONDS).await;
-    for letter in take_all(&dead, bad).await {
-        assert_eq!(letter.body(), "never");
-        assert_eq!(letter.headers().get(header::REASON), Some(&FieldValue::from("permanent")));
-        assert_eq!(letter.headers().get(header::QUEUE), Some(&FieldValue::from(orders.as_str())));
-        let error = letter.headers().get(header::ERROR).and_then(FieldValue::as_str).unwrap_or_default();
+    for dead_letter in take_all(&dead, bad).await {
+        assert_eq!(dead_letter.body(), "never");
+        assert_eq!(dead_letter.headers().get(header::REASON), Some(&FieldValue::from("permanent")));
+        assert_eq!(dead_letter.headers().get(header::QUEUE), Some(&FieldValue::from(orders.as_str())));
+        let error = dead_letter.headers().get(header::ERROR).and_then(FieldValue::as_str).unwrap_or_default();
         assert!(error.contains("never"), "{error}");
     }
 }
 
-/// The broker adds headers of its own (`x-death`) and does not look whether they still fit into what was agreed on: one such
-/// message, and all consumers of the client connected again and again.
+/// Regression: the broker adds headers (`x-death`) beyond the negotiated frame size; one such message made all
+/// consumers of the client reconnect repeatedly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_header_that_grew_at_the_broker_is_read() {
+async fn header_enlarged_by_the_broker_is_read() {
     let (first, grown, other) = (name("first"), name("grown"), name("other"));
     let (sizes, log) = (Log::default(), Log::default());
     let consumer = {
@@ -103,11 +103,11 @@ async fn a_header_that_grew_at_the_broker_is_read() {
         )
         .queue(Queue::classic(&other))
         .consumer(consumer)
-        .consumer(noting(&other, &log))
+        .consumer(recording(&other, &log))
         .start()
         .await
         .unwrap();
-    // The largest that can be published.
+    // Find the largest header that can be published.
     let mut size = 131_072;
     loop {
         let message = Message::to_queue(&first, "x").header("h", "x".repeat(size));
@@ -126,17 +126,17 @@ async fn a_header_that_grew_at_the_broker_is_read() {
     assert!(stats.consumers.iter().all(|consumer| consumer.interrupted == 0), "{stats:?}");
 }
 
-/// A header that only streams have: after the next cut the consumer asked an ordinary queue to go on from there, was refused,
-/// and never came back.
+/// Regression: with a stream header on an ordinary message, the consumer asked an ordinary queue to resume at an offset
+/// after the next cut, and was refused for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_offset_on_an_ordinary_message_means_nothing() {
+async fn stream_offset_header_on_an_ordinary_queue_is_ignored() {
     for kind in [Queue::quorum, Queue::classic] {
         let orders = name("offset");
         let queue = kind(orders.clone());
         let (log, proxy) = (Log::default(), Proxy::to(broker().address()).unwrap());
         let client = gristmill_amqp::Client::builder(proxy.uri(&broker().uri()))
             .queue(queue.clone())
-            .consumer(noting(&orders, &log))
+            .consumer(recording(&orders, &log))
             .start()
             .await
             .unwrap();
@@ -146,23 +146,23 @@ async fn an_offset_on_an_ordinary_message_means_nothing() {
         proxy.cut();
         proxy.restore();
         fill_with(&queue, vec![Message::to_queue(&orders, "1")]).await;
-        // The cut may take the acknowledgement with it; then the first message comes again.
+        // The cut may lose the acknowledgement; then the first message is redelivered.
         until("the next message", async || log.all().contains(&1)).await;
         client.shutdown(SECONDS).await;
     }
 }
 
-/// An empty id is none. The store refused to remember it, and the handler ran again and again until all were dead letters.
+/// Regression: the store refused an empty id, and the handler ran until the message was a dead letter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_empty_id_is_none() {
+async fn empty_message_id_counts_as_none() {
     let orders = name("no-id");
     let queue = Queue::quorum(&orders);
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path().join("seen.db")).unwrap();
+    let store = Store::open(folder.path().join("ids.db")).unwrap();
     let messages = (0..5).map(|number| Message::to_queue(&orders, number.to_string()).id(""));
     fill_with(&queue, messages.collect()).await;
     let log = Log::default();
-    let consumer = noting(&orders, &log).dedup_window(Duration::from_secs(60));
+    let consumer = recording(&orders, &log).dedup_window(Duration::from_secs(60));
     let client = builder().queue(queue).store(store).consumer(consumer).start().await.unwrap();
     until("acknowledged", async || client.stats().consumers[0].acknowledged == 5).await;
     let stats = client.shutdown(SECONDS).await;
@@ -175,10 +175,10 @@ async fn an_empty_id_is_none() {
     );
 }
 
-/// Text that is no UTF-8 grew when it was written again: a long one could not be moved at all, and a short one came out as
-/// other bytes, which no reader in another language found again.
+/// Regression: text that is not UTF-8 grew when written again: a long one could not be republished, and a short one had
+/// other bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ids_of_any_bytes_are_moved_as_they_are() {
+async fn ids_of_any_bytes_are_republished_unchanged() {
     let orders = name("bytes");
     let queue = Queue::quorum(&orders);
     let log = Log::default();
@@ -191,7 +191,7 @@ async fn ids_of_any_bytes_are_moved_as_they_are() {
             .handle(move |delivery| {
                 log.add(delivery.body().clone());
                 async move {
-                    // By the waiting room, and then to the dead letters.
+                    // Through the retry queue, and then to the dead letters.
                     match &delivery.body()[..] {
                         b"bad" => Err(TaskError::transient("no")),
                         _ => Ok(()),
@@ -200,7 +200,7 @@ async fn ids_of_any_bytes_are_moved_as_they_are() {
             })
     };
     let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
-    let mut hand = Hand::new().await;
+    let mut raw = RawClient::new().await;
     let mut sent: Vec<(Vec<u8>, Vec<u8>)> = vec![
         (vec![0xff; 16], (0x80..0x90).collect()),
         (vec![0xff; 255], vec![0xfe; 255]),
@@ -209,17 +209,17 @@ async fn ids_of_any_bytes_are_moved_as_they_are() {
         (b"plain".to_vec(), "schön".as_bytes().to_vec()),
     ];
     for (correlation, id) in &sent {
-        hand.publish(&orders, correlation, id, b"bad").await;
+        raw.publish(&orders, correlation, id, b"bad").await;
     }
     for _ in 0..5 {
-        hand.publish(&orders, b"c", b"i", b"good").await;
+        raw.publish(&orders, b"c", b"i", b"good").await;
     }
     log.reaches(15).await;
     let dead = format!("{orders}.dead");
     depth_is(&client, &dead, 5).await;
     let mut found = Vec::new();
     for _ in 0..5 {
-        found.push(hand.take(&dead).await);
+        found.push(raw.take(&dead).await);
     }
     sent.sort_unstable();
     found.sort_unstable();
@@ -227,35 +227,36 @@ async fn ids_of_any_bytes_are_moved_as_they_are() {
     client.shutdown(SECONDS).await;
 }
 
-/// Two ids that were no UTF-8 became the same, and the second message was acknowledged without having been run.
-async fn both_are_run(first: &[u8], second: &[u8]) {
+/// Regression: two ids that are not UTF-8 were read as equal, and the second message was acknowledged without being
+/// handled.
+async fn check_both_are_handled(first: &[u8], second: &[u8]) {
     let orders = name("binary-ids");
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path().join("seen.db")).unwrap();
+    let store = Store::open(folder.path().join("ids.db")).unwrap();
     let log = Log::default();
-    let consumer = noting(&orders, &log).dedup_window(Duration::from_secs(60));
+    let consumer = recording(&orders, &log).dedup_window(Duration::from_secs(60));
     let client =
         builder().queue(Queue::quorum(&orders)).store(store).consumer(consumer).start().await.unwrap();
-    let mut hand = Hand::new().await;
+    let mut raw = RawClient::new().await;
     for (number, id) in [("0", first), ("1", second), ("2", first)] {
-        hand.publish(&orders, b"c", id, number.as_bytes()).await;
+        raw.publish(&orders, b"c", id, number.as_bytes()).await;
     }
     until("acknowledged", async || client.stats().consumers[0].acknowledged == 3).await;
     let stats = client.shutdown(SECONDS).await;
     let mut seen = log.all();
     seen.sort_unstable();
-    // The third has the first one's id.
+    // The third has the id of the first.
     assert_eq!((seen, stats.consumers[0].skipped), (vec![0, 1], 1), "{first:x?} and {second:x?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn different_bytes_are_different_ids() {
-    both_are_run(b"\xff\x01", b"\xfe\x01").await;
-    both_are_run(&[0xff; 16], &[0xff; 15]).await;
+    check_both_are_handled(b"\xff\x01", b"\xfe\x01").await;
+    check_both_are_handled(&[0xff; 16], &[0xff; 15]).await;
 }
 
-/// What is not UTF-8 is read as Latin-1, and one byte then says what two bytes of another id say in UTF-8.
+/// Text that is not UTF-8 is read as Latin-1, in which one byte is the same text as two bytes of UTF-8.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_id_of_bytes_is_not_that_of_the_text_it_is_read_as() {
-    both_are_run(b"\xff", "ÿ".as_bytes()).await;
+async fn non_utf8_id_differs_from_the_text_it_is_read_as() {
+    check_both_are_handled(b"\xff", "ÿ".as_bytes()).await;
 }

@@ -1,6 +1,6 @@
-//! Lost connections, and many consumers on one.
+//! Recovery of several consumers after a lost connection.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Client, ClientBuilder, Consumer, Message, Queue};
 use gristmill_broker::Proxy;
 use std::time::Duration;
@@ -11,22 +11,22 @@ fn behind(proxy: &Proxy) -> ClientBuilder {
     Client::builder(format!("{}?heartbeat=1", proxy.uri(&broker().uri())))
 }
 
-/// After a cut each consumer declared all there is to be, and what could not be declared for one kept all from consuming.
+/// Regression: after a cut each consumer declared everything, and one failing declaration stopped all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_declared_again_is_its_own_consumers_trouble() {
+async fn failed_redeclaration_affects_only_its_consumer() {
     let (broken, whole) = (name("broken"), name("whole"));
     let (log, none) = (Log::default(), Log::default());
     let proxy = Proxy::to(broker().address()).unwrap();
     let client = behind(&proxy)
         .queue(Queue::classic(&broken))
         .queue(Queue::quorum(&whole))
-        .consumer(noting(&broken, &none))
-        .consumer(noting(&whole, &log))
+        .consumer(recording(&broken, &none))
+        .consumer(recording(&whole, &log))
         .start()
         .await
         .unwrap();
     proxy.cut();
-    // Another kind by that name: it can never be declared as it was.
+    // A queue of another kind with that name: it can never be declared as before.
     broker().ctl(["delete_queue", &broken]).unwrap();
     fill(&Queue::quorum(&broken), &broken, 1).await;
     fill(&Queue::quorum(&whole), &whole, 10).await;
@@ -39,10 +39,9 @@ async fn what_cannot_be_declared_again_is_its_own_consumers_trouble() {
     assert_eq!((none.len(), stats.consumers[0].consuming), (0, false));
 }
 
-/// What comes again was once counted by putting it at the end of its queue. A full one took it not, nothing was
-/// acknowledged meanwhile, and so it stayed full for ever.
+/// Regression: redeliveries were counted by republishing them to their queue, which deadlocked when it was full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_comes_again_from_a_full_queue_is_run() {
+async fn redelivery_from_a_full_queue_is_handled() {
     let orders = name("full");
     let queue = Queue::classic(&orders).max_length(20);
     let (log, started, gate) = (Log::default(), Log::default(), Gate::default());
@@ -83,14 +82,19 @@ async fn what_comes_again_from_a_full_queue_is_run() {
     depth_is(&publishing, &orders, 0).await;
 }
 
-/// A reader that had seen nothing yet began again with what comes next: what had come while it was away it never saw.
+/// Regression: a stream consumer that had received nothing began at the end after a reconnect, and skipped messages
+/// published meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_reader_of_a_stream_misses_nothing() {
+async fn idle_stream_consumer_misses_no_message_after_a_cut() {
     let orders = name("idle");
     let queue = Queue::stream(&orders);
     let (log, proxy) = (Log::default(), Proxy::to(broker().address()).unwrap());
-    let client =
-        behind(&proxy).queue(queue.clone()).consumer(noting(&orders, &log).workers(1)).start().await.unwrap();
+    let client = behind(&proxy)
+        .queue(queue.clone())
+        .consumer(recording(&orders, &log).workers(1))
+        .start()
+        .await
+        .unwrap();
     proxy.cut();
     until("the loss noticed", async || !client.stats().consumers[0].consuming).await;
     fill_with(&queue, vec![Message::to_queue(&orders, "0")]).await;
@@ -101,15 +105,15 @@ async fn an_idle_reader_of_a_stream_misses_nothing() {
     client.shutdown(SECONDS).await;
 }
 
-/// A channel that had been closed in order was closed once more when it was let go of, and its number was somebody else's by
-/// then: of forty starts with twelve consumers, one succeeded.
+/// Regression: a closed channel was closed again when dropped, after its number was reused: of forty starts with twelve
+/// consumers, one succeeded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_consumers_of_one_client() {
+async fn many_consumers_of_one_client_start_and_reconnect() {
     let queues: Vec<String> = (0..12).map(|_| name("many")).collect();
     let logs: Vec<Log<usize>> = queues.iter().map(|_| Log::default()).collect();
     let all = |mut builder: ClientBuilder| {
         for (queue, log) in queues.iter().zip(&logs) {
-            let consumer = noting(queue, log).dead_letters("amq.fanout", "");
+            let consumer = recording(queue, log).dead_letters("amq.fanout", "");
             builder = builder.queue(Queue::classic(queue)).consumer(consumer);
         }
         builder
@@ -125,7 +129,7 @@ async fn many_consumers_of_one_client() {
         until("all consume", async || client.stats().consumers.iter().all(|consumer| consumer.consuming))
             .await;
         for (queue, log) in queues.iter().zip(&logs) {
-            // One each: none forgotten, none twice.
+            // Exactly one consumer each.
             until(&format!("one consumer of {queue}"), async || {
                 publishing.queue_depth(queue).await.is_ok_and(|(_, consumers)| consumers == 1)
             })

@@ -1,13 +1,13 @@
-//! Messages that are moved from one queue to another.
+//! Messages moved from one queue to another.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Client, Queue, Transfer};
 use gristmill_broker::Proxy;
 use tokio::sync::oneshot;
 
-/// The broker keeps what the lost channel holds until it misses the heartbeats.
+/// The broker holds the messages of the lost channel until heartbeats are missed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_wanted_messages_are_moved_though_the_broker_has_not_noticed_a_cut() {
+async fn all_matching_messages_are_moved_when_the_broker_misses_a_cut() {
     let (from, to) = (name("from"), name("to"));
     fill(&Queue::quorum(&from), &from, 5000).await;
     fill(&Queue::quorum(&to), &to, 0).await;
@@ -31,9 +31,9 @@ async fn all_wanted_messages_are_moved_though_the_broker_has_not_noticed_a_cut()
     assert_eq!(left.iter().filter(|delivery| number(delivery) % 2 == 1).count(), 0, "{progress:?}");
 }
 
-/// Another consumer has taken messages that were there at the start. They are more than those whose acknowledgement the cut lost.
+/// Another consumer received messages that were there at the start: more than those whose acknowledgement was lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_that_were_not_looked_at_after_a_cut_are_an_error() {
+async fn messages_not_examined_after_a_cut_are_an_error() {
     let (from, to, started, gate) = (name("from"), name("to"), Log::default(), Gate::default());
     fill(&Queue::quorum(&from), &from, 5000).await;
     fill(&Queue::quorum(&to), &to, 0).await;
@@ -59,7 +59,7 @@ async fn messages_that_were_not_looked_at_after_a_cut_are_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn move_can_be_cancelled_while_there_is_no_connection() {
+async fn transfer_can_be_cancelled_without_a_connection() {
     let (from, to) = (name("from"), name("to"));
     fill(&Queue::quorum(&from), &from, 1000).await;
     fill(&Queue::quorum(&to), &to, 0).await;

@@ -1,6 +1,6 @@
-//! Order: with one worker, and by key.
+//! Order of messages with one worker, and by key.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Client, Consumer, Message, OrderBy, Queue};
 use gristmill_broker::Proxy;
 use gristmill_pool::{Retry, TaskError};
@@ -22,20 +22,20 @@ async fn one_worker_keeps_the_queues_order() {
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 2000).await;
     let log = Log::default();
-    let client = builder().queue(queue).consumer(noting(&orders, &log).workers(1)).start().await.unwrap();
+    let client = builder().queue(queue).consumer(recording(&orders, &log).workers(1)).start().await.unwrap();
     assert_eq!(log.reaches(2000).await, (0..2000).collect::<Vec<_>>());
     client.shutdown(SECONDS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_worker_keeps_it_through_failures_too() {
+async fn one_worker_keeps_the_order_when_messages_fail() {
     let orders = name("one");
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 20).await;
     let (tries, done) = (Log::default(), Log::default());
     let consumer = {
         let (tries, done) = (tries.clone(), done.clone());
-        Consumer::new(&orders, "stumbles").workers(1).retry(QUICK).handle_blocking(move |delivery| {
+        Consumer::new(&orders, "retries").workers(1).retry(QUICK).handle_blocking(move |delivery| {
             let number = number(delivery);
             tries.add((number, delivery.attempt()));
             match delivery.attempt() {
@@ -58,7 +58,7 @@ async fn one_worker_keeps_it_through_failures_too() {
     assert_eq!(client.shutdown(SECONDS).await.consumers[0].retried, 5);
 }
 
-/// Messages with a key in a header, or as the routing key.
+/// Message with a key in a header, or as the routing key.
 fn keyed(queue: &str, exchange: &str, key: usize, number: usize) -> Message {
     Message::new(
         exchange,
@@ -69,7 +69,7 @@ fn keyed(queue: &str, exchange: &str, key: usize, number: usize) -> Message {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_key_in_order_and_keys_beside_each_other() {
+async fn each_key_is_in_order_while_keys_run_in_parallel() {
     for order in [OrderBy::Header("account".into()), OrderBy::RoutingKey] {
         let (orders, exchange) = (name("keys"), name("keys"));
         let queue = Queue::new(&orders);
@@ -92,7 +92,7 @@ async fn of_a_key_in_order_and_keys_beside_each_other() {
                             tokio::task::yield_now().await;
                         }
                         now.fetch_sub(1, Relaxed);
-                        // Some fail at first: those behind them wait.
+                        // Some fail at first, and those behind them wait.
                         if number(&delivery).is_multiple_of(11) && delivery.attempt() == 1 {
                             return Err(TaskError::transient("not now"));
                         }
@@ -128,7 +128,7 @@ async fn of_a_key_in_order_and_keys_beside_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_waits_is_in_nobodys_way() {
+async fn waiting_key_does_not_block_other_keys() {
     let orders = name("waits");
     let queue = Queue::new(&orders);
     let messages = (0..100).map(|number| keyed(&orders, "", usize::from(number != 0 && number != 1), number));
@@ -156,7 +156,7 @@ async fn a_key_that_waits_is_in_nobodys_way() {
     client.shutdown(SECONDS).await;
 }
 
-/// A consumer of one worker that waits at a gate.
+/// Consumer with one worker that waits at a gate.
 fn one_at_a_time(queue: &str, started: &Log<usize>, done: &Log<usize>, gate: &Gate) -> Consumer {
     let (started, done, gate) = (started.clone(), done.clone(), gate.clone());
     Consumer::new(queue, "half").workers(1).prefetch(3).handle(move |delivery| {
@@ -170,9 +170,9 @@ fn one_at_a_time(queue: &str, started: &Log<usize>, done: &Log<usize>, gate: &Ga
     })
 }
 
-/// The broker does not see the end of the connection: it keeps the messages that it sent, and has others for the new one.
+/// The broker keeps the messages that it sent on the old connection, and has others for the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_worker_keeps_the_order_after_a_loss_that_the_broker_does_not_see() {
+async fn one_worker_keeps_the_order_when_the_broker_misses_a_lost_connection() {
     for queue in [Queue::quorum(name("half")), Queue::classic(name("half"))] {
         let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
         fill(&queue, &orders, 10).await;
@@ -191,12 +191,12 @@ async fn one_worker_keeps_the_order_after_a_loss_that_the_broker_does_not_see() 
     }
 }
 
-/// A consumer that is gone since is not waited for as if it was still there: the old connection is.
+/// The consumer waits for its old connection to end, not for a number of consumers that included the other one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_worker_keeps_the_order_after_a_loss_though_another_consumer_was_there_at_first() {
+async fn one_worker_keeps_the_order_after_another_consumer_has_left() {
     let orders = name("half");
     let queue = Queue::quorum(&orders);
-    let other = noting(&orders, &Log::default());
+    let other = recording(&orders, &Log::default());
     let other = builder().queue(queue.clone()).consumer(other).start().await.unwrap();
     let (started, done, gate) = (Log::default(), Log::default(), Gate::default());
     let consumer = one_at_a_time(&orders, &started, &done, &gate);

@@ -1,6 +1,6 @@
-//! Messages that are given up.
+//! Messages that become dead letters.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Consumer, Delivery, Message, Queue, header};
 use gristmill_pool::{Retry, TaskError};
 use gristmill_store::{Store, dead_letters::DeadLetterFilter};
@@ -14,7 +14,7 @@ fn header_of(delivery: &Delivery, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_the_reason_in_headers() {
+async fn dead_letter_has_the_reason_in_headers() {
     #[derive(serde::Deserialize)]
     struct Order {
         what: String,
@@ -26,47 +26,48 @@ async fn with_the_reason_in_headers() {
     let messages =
         texts.iter().enumerate().map(|(id, text)| Message::to_queue(&orders, *text).id(id.to_string()));
     fill_with(&queue, messages.collect()).await;
-    let consumer =
-        Consumer::new(&orders, "grave").workers(2).retry(QUICK).handle_json(|order: Order, _| async move {
+    let consumer = Consumer::new(&orders, "rejecting").workers(2).retry(QUICK).handle_json(
+        |order: Order, _| async move {
             match order.what.as_str() {
                 "transient" => Err(TaskError::transient("still not")),
                 "permanent" => Err(TaskError::permanent("never")),
                 _ => panic!("oh no"),
             }
-        });
+        },
+    );
     let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
     let dead = format!("{orders}.dead");
     depth_is(&client, &dead, 5).await;
     let stats = client.shutdown(SECONDS).await;
     let stats = &stats.consumers[0];
     assert_eq!((stats.rejected, stats.retried, stats.panicked), (5, 2, 1));
-    let mut letters = take_all(&dead, 5).await;
-    letters.sort_by_key(|letter| letter.message_id().unwrap().to_owned());
-    let reasons: Vec<_> = letters
+    let mut dead_letters = take_all(&dead, 5).await;
+    dead_letters.sort_by_key(|dead_letter| dead_letter.message_id().unwrap().to_owned());
+    let reasons: Vec<_> = dead_letters
         .iter()
-        .map(|letter| (header_of(letter, header::REASON), header_of(letter, header::FAILED)))
+        .map(|dead_letter| (header_of(dead_letter, header::REASON), header_of(dead_letter, header::FAILED)))
         .collect();
     let expected =
         [("attempts", "3"), ("permanent", "1"), ("permanent", "1"), ("permanent", "1"), ("permanent", "1")];
     assert_eq!(reasons, expected.map(|(reason, failed)| (reason.to_owned(), failed.to_owned())));
-    let errors: Vec<_> = letters.iter().map(|letter| header_of(letter, header::ERROR)).collect();
-    for (error, part) in
-        errors.iter().zip(["still not", "never", "oh no", "cannot be decoded", "missing field"])
+    let errors: Vec<_> =
+        dead_letters.iter().map(|dead_letter| header_of(dead_letter, header::ERROR)).collect();
+    for (error, part) in errors.iter().zip(["still not", "never", "oh no", "cannot decode", "missing field"])
     {
         assert!(error.contains(part), "{error}");
     }
-    for (letter, text) in letters.iter().zip(texts) {
-        assert_eq!(letter.body(), text);
-        assert_eq!(header_of(letter, header::QUEUE), orders);
-        assert_eq!(header_of(letter, header::CONSUMER), "grave");
-        assert!(!header_of(letter, header::FAILED_AT).is_empty());
+    for (dead_letter, text) in dead_letters.iter().zip(texts) {
+        assert_eq!(dead_letter.body(), text);
+        assert_eq!(header_of(dead_letter, header::QUEUE), orders);
+        assert_eq!(header_of(dead_letter, header::CONSUMER), "rejecting");
+        assert!(!header_of(dead_letter, header::FAILED_AT).is_empty());
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn also_in_the_stores_dead_letters() {
+async fn dead_letter_is_also_stored_when_configured() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path().join("letters.db")).unwrap();
+    let store = Store::open(folder.path().join("dead_letters.db")).unwrap();
     let orders = name("kept");
     let queue = Queue::new(&orders);
     let bytes: &[u8] = &[0xff, 0xfe];
@@ -80,67 +81,67 @@ async fn also_in_the_stores_dead_letters() {
     .await;
     let consumer = Consumer::new(&orders, "keeps")
         .store_dead_letters()
-        .handle_blocking(|_| Err(TaskError::permanent("it does not want to")));
+        .handle_blocking(|_| Err(TaskError::permanent("refused")));
     let client = builder().queue(queue).consumer(consumer).store(store.clone()).start().await.unwrap();
     depth_is(&client, &format!("{orders}.dead"), 2).await;
     client.shutdown(SECONDS).await;
-    let mut letters = store.dead_letters().list(&DeadLetterFilter::default(), None, 10).unwrap().items;
-    letters.sort_by_key(|letter| letter.task_id.clone());
-    assert_eq!(letters.len(), 2);
-    assert_eq!(letters[0].task_type, format!("amqp:{orders}"));
-    assert!(letters[0].failure_reason.contains("it does not want to"));
-    let text = format!("{:?}{:?}", letters[0].checkpoint, letters[1].checkpoint);
+    let mut dead_letters = store.dead_letters().list(&DeadLetterFilter::default(), None, 10).unwrap().items;
+    dead_letters.sort_by_key(|dead_letter| dead_letter.task_id.clone());
+    assert_eq!(dead_letters.len(), 2);
+    assert_eq!(dead_letters[0].task_type, format!("amqp:{orders}"));
+    assert!(dead_letters[0].failure_reason.contains("refused"));
+    let text = format!("{:?}{:?}", dead_letters[0].checkpoint, dead_letters[1].checkpoint);
     assert!(text.contains("mine") && text.contains("fffe"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn to_an_exchange_of_ones_own() {
-    let (orders, graves) = (name("own"), name("graves"));
+async fn dead_letters_go_to_a_configured_target() {
+    let (orders, dead_queue) = (name("own"), name("dead-queue"));
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 3).await;
     let consumer = Consumer::new(&orders, "own")
-        .dead_letters("", &graves)
+        .dead_letters("", &dead_queue)
         .handle(|_| async { Err(TaskError::permanent("no")) });
     let client =
-        builder().queue(queue).queue(Queue::classic(&graves)).consumer(consumer).start().await.unwrap();
-    depth_is(&client, &graves, 3).await;
+        builder().queue(queue).queue(Queue::classic(&dead_queue)).consumer(consumer).start().await.unwrap();
+    depth_is(&client, &dead_queue, 3).await;
     assert!(client.queue_depth(&format!("{orders}.dead")).await.is_err());
     client.shutdown(SECONDS).await;
 }
 
-/// Nowhere to go is no reason to be lost.
+/// A dead letter that cannot be routed is not lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kept_while_there_is_no_place_for_them() {
-    let (orders, graves) = (name("homeless"), name("graves"));
+async fn dead_letter_is_kept_until_its_queue_exists() {
+    let (orders, dead_queue) = (name("unroutable"), name("dead-queue"));
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 2).await;
     let log = Log::default();
     let consumer = {
         let log = log.clone();
-        Consumer::new(&orders, "homeless").dead_letters("", &graves).handle(move |delivery| {
+        Consumer::new(&orders, "unroutable").dead_letters("", &dead_queue).handle(move |delivery| {
             log.add(number(&delivery));
             async { Err(TaskError::permanent("no")) }
         })
     };
     let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
     log.reaches(2).await;
-    // Now there is one.
-    let helper = builder().queue(Queue::classic(&graves)).start().await.unwrap();
-    depth_is(&helper, &graves, 2).await;
+    // The dead-letter queue exists now.
+    let helper = builder().queue(Queue::classic(&dead_queue)).start().await.unwrap();
+    depth_is(&helper, &dead_queue, 2).await;
     client.shutdown(SECONDS).await;
     depth_is(&helper, &orders, 0).await;
 }
 
-/// One in a hundred is bad: each is tried so often and no more, ends in the dead letters, and costs no good one.
+/// One message in a hundred fails: each is tried as often as it may be, becomes a dead letter, and affects no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn poison_costs_itself() {
+async fn failing_messages_do_not_affect_others() {
     let orders = name("poison");
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 5000).await;
     let (tries, done) = (Log::default(), Log::default());
     let consumer = {
         let (tries, done) = (tries.clone(), done.clone());
-        Consumer::new(&orders, "brave").workers(8).retry(QUICK).handle(move |delivery| {
+        Consumer::new(&orders, "poison").workers(8).retry(QUICK).handle(move |delivery| {
             let (tries, done) = (tries.clone(), done.clone());
             async move {
                 let number = number(&delivery);
@@ -178,26 +179,26 @@ async fn poison_costs_itself() {
     let often = |number: usize| if number.is_multiple_of(300) { 3 } else { 1 };
     let expected: Vec<usize> = bad.iter().flat_map(|number| vec![*number; often(*number)]).collect();
     assert_eq!(tries, expected);
-    let mut letters: Vec<usize> = take_all(&dead, bad.len()).await.iter().map(number).collect();
-    letters.sort_unstable();
-    assert_eq!(letters, bad);
+    let mut dead_letters: Vec<usize> = take_all(&dead, bad.len()).await.iter().map(number).collect();
+    dead_letters.sort_unstable();
+    assert_eq!(dead_letters, bad);
     let asking = self::client().await;
     assert_eq!(asking.queue_depth(&orders).await.unwrap().0, 0);
 }
 
-/// With headers to the brim there is no room for ours; it is moved without its own.
+/// Its headers leave no room for those of Gristmill, so it is republished without its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_more_headers_than_can_be_carried() {
-    let orders = name("brim");
+async fn dead_letter_drops_headers_that_do_not_fit() {
+    let orders = name("full-headers");
     let queue = Queue::new(&orders);
-    fill_with(&queue, vec![Message::to_queue(&orders, "body").header("brim", "x".repeat(130_900))]).await;
-    let consumer = Consumer::new(&orders, "brim").handle(|_| async { Err(TaskError::permanent("no")) });
+    fill_with(&queue, vec![Message::to_queue(&orders, "body").header("full", "x".repeat(130_900))]).await;
+    let consumer = Consumer::new(&orders, "full").handle(|_| async { Err(TaskError::permanent("no")) });
     let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
     let dead = format!("{orders}.dead");
     depth_is(&client, &dead, 1).await;
     client.shutdown(SECONDS).await;
-    let letters = take_all(&dead, 1).await;
-    assert_eq!(letters[0].body(), "body");
-    assert_eq!(header_of(&letters[0], header::HEADERS_DROPPED), "true");
-    assert_eq!(header_of(&letters[0], header::REASON), "permanent");
+    let dead_letters = take_all(&dead, 1).await;
+    assert_eq!(dead_letters[0].body(), "body");
+    assert_eq!(header_of(&dead_letters[0], header::HEADERS_DROPPED), "true");
+    assert_eq!(header_of(&dead_letters[0], header::REASON), "permanent");
 }

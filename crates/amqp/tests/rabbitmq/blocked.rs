@@ -1,6 +1,6 @@
-//! A broker that is short of memory and takes no messages. It is one of their own, and one test at a time has it.
+//! A broker that is short of memory and blocks publishing. These tests share their own broker, one at a time.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Client, Consumer, Error, Message, Queue};
 use gristmill_broker::Broker;
 use gristmill_pool::{Retry, TaskError};
@@ -15,7 +15,7 @@ async fn own_broker() -> MutexGuard<'static, Broker> {
     BROKER.get_or_init(start).lock().await
 }
 
-/// While it is there, the broker takes nothing.
+/// Blocks publishing at the broker until dropped.
 struct Alarm<'a>(&'a Broker);
 
 impl<'a> Alarm<'a> {
@@ -31,16 +31,15 @@ impl Drop for Alarm<'_> {
     }
 }
 
-/// What was not confirmed in time was moved again, each time, and all of it arrived when the broker took messages again: one
-/// message was tried ten times over.
+/// Regression: unconfirmed messages were republished again and again, and all copies arrived when the broker unblocked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_message_is_moved_once() {
+async fn message_is_republished_once_while_the_broker_blocks() {
     let broker = own_broker().await;
     let (orders, spare) = (name("moved"), name("spare"));
     let (log, gate) = (Log::default(), Gate::default());
     let consumer = {
         let (log, gate) = (log.clone(), gate.clone());
-        // 4,096 s: what waits stays where it can be counted.
+        // 4,096 s, so that the message stays in a queue where it can be counted.
         let retry = Retry::exponential(5, Duration::from_secs(4096));
         Consumer::new(&orders, "moved").workers(2).retry(retry).handle(move |delivery| {
             let (log, gate) = (log.clone(), gate.clone());
@@ -61,7 +60,7 @@ async fn one_message_is_moved_once() {
         .unwrap();
     let waiting = format!("{orders}.retry.4096000");
     let publish = async |queue: &str| client.publisher().publish(Message::to_queue(queue, "x")).await;
-    // The first makes the queue where it waits.
+    // The first message declares the retry queue.
     until("a queue with a leader", async || publish(&orders).await.is_ok()).await;
     gate.open(1);
     depth_is(&client, &waiting, 1).await;
@@ -75,14 +74,14 @@ async fn one_message_is_moved_once() {
     .await;
     gate.open(1);
     until("it failed", async || client.stats().consumers[0].retried == 2).await;
-    // Time in which it could have been given up, and moved again, four times.
+    // Time in which it could have been republished four times.
     for _ in 0..4 {
         assert!(matches!(publish(&spare).await, Err(Error::Unconfirmed(_))));
     }
     assert_eq!(client.stats().consumers[0].in_flight, 1);
     drop(alarm);
     until("it was moved", async || client.stats().consumers[0].acknowledged == 2).await;
-    // Behind all that went out before.
+    // After everything sent before.
     until("it is no more blocked", async || publish(&spare).await.is_ok()).await;
     until("it waits", async || client.queue_depth(&waiting).await.is_ok_and(|(depth, _)| depth >= 2)).await;
     assert_eq!(client.queue_depth(&waiting).await.unwrap().0, 2);
@@ -90,10 +89,10 @@ async fn one_message_is_moved_once() {
     client.shutdown(SECONDS).await;
 }
 
-/// A broker that takes nothing does not read, and so nothing could be written: that was taken for a dead connection after two
-/// heartbeats, and all that was under way was sent again on the next.
+/// Regression: a blocked broker does not read, and the failed writes were taken for a dead connection after two
+/// heartbeats; everything in flight was sent again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_connection_outlives_its_heartbeats() {
+async fn blocked_connection_outlives_its_heartbeats() {
     const MESSAGES: u32 = 600;
     let broker = own_broker().await;
     let orders = name("long");
@@ -105,12 +104,12 @@ async fn the_connection_outlives_its_heartbeats() {
         .unwrap();
     let alarm = Alarm::raise(&broker);
     let (publisher, to) = (client.publisher(), orders.clone());
-    // More than sockets hold.
+    // More than socket buffers hold.
     let publishing = tokio::spawn(async move {
         publisher.publish_all((0..MESSAGES).map(|_| Message::to_queue(&to, vec![b'y'; 20_000]))).await
     });
     until("it is blocked", async || client.stats().blocked.is_some()).await;
-    // Six heartbeats in which nothing is to happen.
+    // Six heartbeats in which nothing may happen.
     tokio::time::sleep(Duration::from_secs(6)).await;
     let stats = client.stats();
     assert_eq!((stats.connected, stats.connections), (true, 1));
@@ -126,12 +125,11 @@ async fn the_connection_outlives_its_heartbeats() {
     client.shutdown(SECONDS).await;
 }
 
-/// With more to send than there was room for, it waited for the room and for nothing else: who published was told nothing, for
-/// as long as the broker blocked.
+/// Regression: with more to send than the buffer holds, publishers got no error while the broker was blocked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_publishes_is_told_in_time() {
+async fn publishers_time_out_while_the_broker_blocks() {
     let broker = own_broker().await;
-    let orders = name("told");
+    let orders = name("timeouts");
     let client = Client::builder(broker.uri())
         .queue(Queue::classic(&orders))
         .confirm_timeout(Duration::from_secs(1))
@@ -140,24 +138,26 @@ async fn who_publishes_is_told_in_time() {
         .unwrap();
     let alarm = Alarm::raise(&broker);
     let (publisher, to) = (client.publisher(), orders.clone());
-    // More than sockets and our own buffer hold.
+    // More than socket buffers and the output buffer hold.
     let publishing = tokio::spawn(async move {
         publisher.publish_all((0..900).map(|_| Message::to_queue(&to, vec![b'y'; 30_000]))).await
     });
     until("it is blocked", async || client.stats().blocked.is_some()).await;
-    until("all are told", async || publishing.is_finished()).await;
+    until("all results", async || publishing.is_finished()).await;
     let results = publishing.await.unwrap();
     let late = |result: &Result<(), Error>| matches!(result, Err(Error::Unconfirmed(_)));
     assert!(results.iter().all(|result| result.is_ok() || late(result)), "{results:?}");
-    // Those that the broker had read before it said so may be there.
+    // Messages that the broker read before it blocked may be confirmed.
     assert!(results.iter().filter(|result| late(result)).count() > 100, "{results:?}");
-    // And whoever comes now is told, too.
+    // A later publisher gets the error too.
     let late_too = client.publisher().publish(Message::to_queue(&orders, "x")).await;
     assert!(late(&late_too), "{late_too:?}");
     let stats = client.stats();
     assert_eq!((stats.blocked.is_some(), stats.connections), (true, 1));
     drop(alarm);
-    until("it goes on", async || client.publisher().publish(Message::to_queue(&orders, "x")).await.is_ok())
-        .await;
+    until("publishing to resume", async || {
+        client.publisher().publish(Message::to_queue(&orders, "x")).await.is_ok()
+    })
+    .await;
     client.shutdown(SECONDS).await;
 }

@@ -1,13 +1,13 @@
-//! Users who may not do everything.
+//! Users with restricted permissions.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Binding, Client, Consumer, Error, Exchange, Message, Offset, Queue};
 use gristmill_pool::{Retry, TaskError};
 use std::time::Duration;
 
 const SECONDS: Duration = Duration::from_secs(10);
 
-/// A user with these rights: to configure, to write, to read.
+/// Adds a user with permissions to configure, write and read, and returns its URI.
 fn user(what: &str, rights: [&str; 3]) -> String {
     let user = name(what);
     broker().ctl(["add_user", &user, "secret"]).unwrap();
@@ -22,19 +22,19 @@ fn failing(queue: &str) -> Consumer {
         .handle(|_| async { Err(TaskError::transient("not now")) })
 }
 
-/// What a consumer needs, made by a user who may make it.
-async fn made(queue: &str) -> Client {
+/// Declares what a consumer needs, as a user who may.
+async fn declared(queue: &str) -> Client {
     let client = builder().queue(Queue::quorum(queue)).consumer(failing(queue)).start().await.unwrap();
     client.publisher().publish(Message::to_queue(queue, "first")).await.unwrap();
     depth_is(&client, &format!("{queue}.dead"), 1).await;
     client.shutdown(SECONDS).await;
-    crate::bed::client().await
+    crate::fixture::client().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_without_configure_right_consumes_retries_and_dead_letters_what_exists() {
+async fn user_without_configure_permission_consumes_retries_and_dead_letters() {
     let orders = name("no-configure");
-    let helper = made(&orders).await;
+    let helper = declared(&orders).await;
     let uri = user("reader", ["^$", ".*", ".*"]);
     for queue in [Queue::existing(&orders), Queue::quorum(&orders)] {
         let client = Client::builder(&uri).queue(queue).consumer(failing(&orders)).start().await.unwrap();
@@ -56,7 +56,7 @@ async fn refused(uri: &str, queue: Queue, consumer: Consumer) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn missing_rights_are_named_at_start_with_the_command_that_grants_them() {
+async fn missing_permissions_are_named_at_start_with_the_command_that_grants_them() {
     let orders = name("no-rights");
     let helper = builder().queue(Queue::quorum(&orders)).start().await.unwrap();
     let uri = user("nobody", ["^$", "^$", ".*"]);
@@ -73,7 +73,7 @@ async fn missing_rights_are_named_at_start_with_the_command_that_grants_them() {
     ] {
         assert!(text.contains(&expected), "no {expected:?} in {text}");
     }
-    // With the rights that the command grants, it starts.
+    // With the permissions that the command grants, it starts.
     let command = text.split("rabbitmqctl ").nth(1).unwrap().split(" (it replaces").next().unwrap();
     let words: Vec<&str> = command.split(' ').map(|word| word.trim_matches('\'')).collect();
     broker().ctl(&words).unwrap();
@@ -83,11 +83,11 @@ async fn missing_rights_are_named_at_start_with_the_command_that_grants_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_missing_right_to_configure_is_named_to_a_user_who_may_bind() {
+async fn missing_configure_permission_is_named_for_a_user_who_may_bind() {
     let orders = name("no-dead");
     let helper = builder().queue(Queue::quorum(&orders)).start().await.unwrap();
     let uri = user("no-configure", ["^$", ".*", ".*"]);
-    // The queue alone is not enough: dead letters are published to the exchange.
+    // The queue alone is not enough, because dead letters are published to the exchange.
     for has_queue in [false, true] {
         if has_queue {
             fill(&Queue::quorum(format!("{orders}.dead")), "unused", 0).await;
@@ -114,9 +114,9 @@ async fn refused_or_started(uri: &str, orders: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_missing_right_to_read_or_to_bind_is_named() {
+async fn missing_read_or_bind_permission_is_named() {
     let orders = name("no-read");
-    let helper = made(&orders).await;
+    let helper = declared(&orders).await;
     let uri = user("writer", [".*", ".*", "\\.dead$"]);
     let text = refused(&uri, Queue::existing(&orders), failing(&orders)).await;
     assert!(text.contains(&format!("read on queue {orders}")), "{text}");
@@ -132,7 +132,7 @@ async fn a_missing_right_to_read_or_to_bind_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_missing_retry_queue_is_named_though_nothing_is_declared() {
+async fn missing_retry_queue_is_named_when_nothing_is_declared() {
     let orders = name("no-retry-queue");
     let helper = builder().queue(Queue::quorum(&orders)).start().await.unwrap();
     let uri = user("elsewhere", ["^$", ".*", ".*"]);
@@ -143,7 +143,7 @@ async fn a_missing_retry_queue_is_named_though_nothing_is_declared() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_existing_stream_is_recognised_by_a_user_who_may_only_read_and_write() {
+async fn existing_stream_is_recognised_without_configure_permission() {
     let (orders, uri) = (name("kind"), user("kind-reader", ["^$", ".*", ".*"]));
     let queue_of = |kind| format!("{orders}.{kind}");
     for queue in [
@@ -155,7 +155,7 @@ async fn an_existing_stream_is_recognised_by_a_user_who_may_only_read_and_write(
     }
     for (kind, is_stream) in [("stream", true), ("quorum", false), ("classic", false)] {
         let start = |offset: Option<Offset>| {
-            let made = noting(&queue_of(kind), &Log::default()).workers(1).dead_letters("amq.fanout", "");
+            let made = recording(&queue_of(kind), &Log::default()).workers(1).dead_letters("amq.fanout", "");
             let consumer = offset.into_iter().fold(made, Consumer::offset);
             Client::builder(&uri).queue(Queue::existing(queue_of(kind))).consumer(consumer).start()
         };
@@ -171,7 +171,7 @@ async fn an_existing_stream_is_recognised_by_a_user_who_may_only_read_and_write(
         match start(Some(Offset::First)).await {
             Ok(client) => assert!(is_stream, "{:?}", client.shutdown(SECONDS).await),
             Err(error) => {
-                let text = format!("queue {} is a {kind} one", queue_of(kind));
+                let text = format!("queue {} is a {kind} queue", queue_of(kind));
                 assert!(!is_stream && error.to_string().contains(&text), "{error}");
             }
         }

@@ -1,6 +1,6 @@
-//! Streams: read, not emptied.
+//! Consumers of streams.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Client, Consumer, Offset, Queue};
 use gristmill_broker::Proxy;
 use gristmill_pool::{Retry, TaskError};
@@ -9,13 +9,13 @@ use std::time::Duration;
 const SECONDS: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn from_where_it_says_as_often_as_one_likes() {
+async fn stream_is_read_from_the_given_offset_repeatedly() {
     let orders = name("stream");
     let queue = Queue::stream(&orders);
     fill(&queue, &orders, 300).await;
     for (offset, first) in [(Offset::First, 0), (Offset::Number(120), 120), (Offset::First, 0)] {
         let log = Log::default();
-        let consumer = noting(&orders, &log).workers(1).offset(offset.clone());
+        let consumer = recording(&orders, &log).workers(1).offset(offset.clone());
         let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
         assert_eq!(log.reaches(300 - first).await, (first..300).collect::<Vec<_>>(), "{offset:?}");
         client.shutdown(SECONDS).await;
@@ -23,7 +23,7 @@ async fn from_where_it_says_as_often_as_one_likes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn goes_on_where_it_was_after_a_cut() {
+async fn reading_resumes_at_the_position_after_a_cut() {
     let orders = name("stream");
     let queue = Queue::stream(&orders);
     fill(&queue, &orders, 1000).await;
@@ -50,7 +50,7 @@ async fn goes_on_where_it_was_after_a_cut() {
     proxy.restore();
     until("its end", async || log.all().last() == Some(&999)).await;
     let seen = log.all();
-    // What was not acknowledged comes again; nothing is left out, and it did not begin at the beginning.
+    // Unacknowledged messages are redelivered; none is skipped, and reading did not start over.
     assert!(seen.len() < 1000 + 100, "{}", seen.len());
     let mut sorted = seen.clone();
     sorted.sort_unstable();
@@ -60,23 +60,23 @@ async fn goes_on_where_it_was_after_a_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_of_a_stream_is_the_offset_of_its_last_message() {
+async fn stream_end_is_the_offset_of_its_last_message() {
     let orders = name("stream-end");
     let queue = Queue::stream(&orders);
     let mut published = 0;
     for count in [0, 1, 1, 7, 3000, 1] {
         fill(&queue, &orders, count).await;
         published += count as u64;
-        let consumer = noting(&orders, &Log::default()).offset(Offset::First);
+        let consumer = recording(&orders, &Log::default()).offset(Offset::First);
         let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
         assert_eq!(client.stream_ends().await.unwrap(), [published.checked_sub(1)]);
         client.shutdown(SECONDS).await;
     }
 }
 
-/// What comes behind it was done before the cut.
+/// Messages after the running one were handled before the cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_behind_one_that_runs_are_not_run_again_after_a_cut() {
+async fn messages_after_a_running_one_are_not_handled_again_after_a_cut() {
     let orders = name("stream");
     let queue = Queue::stream(&orders);
     fill(&queue, &orders, 500).await;
@@ -112,18 +112,18 @@ async fn messages_behind_one_that_runs_are_not_run_again_after_a_cut() {
     until("the last one", async || client.stats().consumers[0].done == 501).await;
     let mut seen = log.all();
     seen.sort_unstable();
-    // The number of the last one is 0.
+    // The last message has the number 0.
     assert_eq!(seen, [0].into_iter().chain(0..500).collect::<Vec<_>>());
     assert_eq!(client.shutdown(SECONDS).await.consumers[0].position, Some(501));
 }
 
-/// Its offsets begin again, and are other messages.
+/// Its offsets start over and are different messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stream_that_is_deleted_and_made_anew_is_read_from_its_beginning() {
+async fn recreated_stream_is_read_from_its_beginning() {
     let (orders, log) = (name("stream"), Log::default());
     let queue = Queue::stream(&orders);
     fill(&queue, &orders, 300).await;
-    let consumer = noting(&orders, &log).offset(Offset::First);
+    let consumer = recording(&orders, &log).offset(Offset::First);
     let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
     log.reaches(300).await;
     broker().ctl(["delete_queue", &orders]).unwrap();

@@ -1,6 +1,6 @@
-//! Messages that are tried again.
+//! Messages that are retried.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Binding, Consumer, Exchange, FieldValue, Headers, Message, Queue, header};
 use gristmill_pool::{Retry, TaskError};
 use std::time::Duration;
@@ -9,13 +9,13 @@ const SECONDS: Duration = Duration::from_secs(10);
 const QUICK: Retry = Retry::exponential(4, Duration::from_millis(10));
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failure_waits_at_the_broker_and_holds_up_nobody() {
+async fn failed_message_waits_at_the_broker_without_blocking_others() {
     let (orders, shop) = (name("again"), name("shop"));
     let (log, done) = (Log::default(), Log::default());
     let consumer = {
         let (log, done) = (log.clone(), done.clone());
-        // As many workers and messages ahead as there are failures: were they held, nothing else could run.
-        Consumer::new(&orders, "stumbles").workers(2).prefetch(2).retry(QUICK).handle(move |delivery| {
+        // As many failures as workers and prefetched messages: if they were held, nothing else could run.
+        Consumer::new(&orders, "retries").workers(2).prefetch(2).retry(QUICK).handle(move |delivery| {
             let (log, done) = (log.clone(), done.clone());
             async move {
                 let text = std::str::from_utf8(delivery.body())?.to_owned();
@@ -47,7 +47,7 @@ async fn a_failure_waits_at_the_broker_and_holds_up_nobody() {
     }
     let done = done.reaches(54).await;
     assert!(done[50..].iter().all(|text| text.starts_with("bad")), "{done:?}");
-    // Each attempt saw what the first saw: where it was sent, and what it carries.
+    // Each attempt has the route and headers of the first.
     for ((text, attempt, exchange), key, mine) in log.all() {
         assert_eq!((exchange.as_str(), key.as_str()), (shop.as_str(), "key"), "{text} {attempt}");
         assert_eq!(mine, Some("kept".into()), "{text} {attempt}");
@@ -58,10 +58,10 @@ async fn a_failure_waits_at_the_broker_and_holds_up_nobody() {
     assert_eq!(stats.consumers[0].acknowledged, 50 + 4 * 3);
 }
 
-/// The broker drops a message that it would put into a queue again in which the message has expired before, as the
-/// header `x-death` says, unless a consumer rejected it since.
+/// The broker drops a message that it would return to a queue in which the message has expired before, by its
+/// `x-death`, unless a consumer rejected it since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_expired_in_its_queue_before_is_tried_again() {
+async fn message_that_expired_in_its_queue_before_is_retried() {
     for classic in [false, true] {
         let orders = name("expired");
         let queue = if classic { Queue::classic(&orders) } else { Queue::quorum(&orders) };
@@ -91,14 +91,14 @@ async fn a_message_that_expired_in_its_queue_before_is_tried_again() {
         let message = Message::to_queue(&orders, "1").header("x-death", deaths.clone());
         client.publisher().publish(message).await.unwrap();
         let came = log.reaches(3).await;
-        // The broker's note of the way that the message came is kept under another name.
+        // The original `x-death` is kept under another name.
         assert_eq!(came, [(1, None), (2, Some(deaths.clone())), (3, Some(deaths))]);
         client.shutdown(SECONDS).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_takes_too_long_is_tried_again() {
+async fn timed_out_handler_is_retried() {
     for blocking in [false, true] {
         let orders = name("late");
         let queue = Queue::new(&orders);
@@ -125,7 +125,7 @@ async fn a_handler_that_takes_too_long_is_tried_again() {
                 consumer.handle_blocking(move |delivery| {
                     if number(delivery) == 1 && delivery.attempt() == 1 {
                         block_for(Duration::from_millis(300));
-                        // It has noticed itself that it was too late.
+                        // The handler has noticed its timeout itself.
                         return Err(TaskError::transient("too late"));
                     }
                     log.add(number(delivery));
@@ -147,26 +147,26 @@ async fn a_handler_that_takes_too_long_is_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_broker_would_refuse_to_take_back_is_moved_all_the_same() {
-    let (orders, other) = (name("fussy"), name("other"));
+async fn message_is_retried_despite_properties_the_broker_would_refuse() {
+    let (orders, other) = (name("restricted"), name("other"));
     let queue = Queue::new(&orders);
     let user = broker().user().to_owned();
-    let mut message = Message::to_queue(&orders, "fussy");
+    let mut message = Message::to_queue(&orders, "restricted");
     message.properties.user_id = Some(user.clone());
     message.properties.expiration = Some("60000".into());
     message.properties.headers.set("CC", gristmill_amqp::FieldValue::Array(vec![other.as_str().into()]));
     let client = builder().queue(queue.clone()).queue(Queue::new(&other)).start().await.unwrap();
     client.publisher().publish(message).await.unwrap();
     depth_is(&client, &other, 1).await;
-    // By somebody else: the broker would not believe that he is who published it.
-    broker().ctl(["add_user", "miller", "miller"]).unwrap();
-    broker().ctl(["set_permissions", "miller", ".*", ".*", ".*"]).unwrap();
+    // As another user, whom the broker does not accept as publisher of this user id.
+    broker().ctl(["add_user", "retrier", "retrier"]).unwrap();
+    broker().ctl(["set_permissions", "retrier", ".*", ".*", ".*"]).unwrap();
     let uri =
-        broker().uri().replace(&format!("{}:{}", broker().user(), broker().password()), "miller:miller");
+        broker().uri().replace(&format!("{}:{}", broker().user(), broker().password()), "retrier:retrier");
     let log = Log::default();
     let consumer = {
         let log = log.clone();
-        Consumer::new(&orders, "miller").workers(2).retry(QUICK).handle(move |delivery| {
+        Consumer::new(&orders, "retrier").workers(2).retry(QUICK).handle(move |delivery| {
             let log = log.clone();
             async move {
                 if delivery.attempt() < 3 {
@@ -177,15 +177,15 @@ async fn what_the_broker_would_refuse_to_take_back_is_moved_all_the_same() {
             }
         })
     };
-    let miller = gristmill_amqp::Client::builder(uri).queue(queue).consumer(consumer).start().await.unwrap();
+    let retrier = gristmill_amqp::Client::builder(uri).queue(queue).consumer(consumer).start().await.unwrap();
     assert_eq!(log.reaches(1).await, [Some(user)]);
-    miller.shutdown(SECONDS).await;
-    // No copy of it went where the first had gone a copy.
+    retrier.shutdown(SECONDS).await;
+    // The retry sent no second copy to the CC queue.
     assert_eq!(client.queue_depth(&other).await.unwrap().0, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_expires_before_its_next_attempt_expires_as_at_the_broker() {
+async fn message_that_expires_before_its_retry_is_dead_lettered_by_the_broker() {
     for workers in [1, 2] {
         let (orders, expired, log) = (name("short"), name("expired"), Log::default());
         let queue = Queue::quorum(&orders)
@@ -213,7 +213,7 @@ async fn a_message_that_expires_before_its_next_attempt_expires_as_at_the_broker
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_retry_keeps_the_time_that_a_message_has() {
+async fn retry_keeps_the_deadline_of_a_message() {
     let (orders, log) = (name("lasts"), Log::default());
     let queue = Queue::quorum(&orders);
     let mut message = Message::to_queue(&orders, "x");
@@ -235,13 +235,13 @@ async fn a_retry_keeps_the_time_that_a_message_has() {
     client.shutdown(SECONDS).await;
 }
 
-/// The broker delivers such a message to a consumer that has room for it, and else throws it away.
+/// The broker delivers such a message to a consumer with free prefetch, and otherwise drops it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn message_that_expires_at_once_is_handled_where_it_is_delivered() {
+async fn message_with_zero_expiration_is_handled_when_delivered() {
     for queue in [Queue::quorum(name("at-once")), Queue::classic(name("at-once"))] {
         let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
         let log = Log::default();
-        let client = builder().queue(queue).consumer(noting(&orders, &log)).start().await.unwrap();
+        let client = builder().queue(queue).consumer(recording(&orders, &log)).start().await.unwrap();
         for number in 0..20 {
             let mut message = Message::to_queue(&orders, number.to_string());
             message.properties.expiration = Some("0".to_owned());

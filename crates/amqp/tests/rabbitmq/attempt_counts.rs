@@ -1,6 +1,6 @@
-//! Who counts, and what counts.
+//! Attempt counts of dead letters that are read or published again.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Consumer, FieldValue, Message, Queue, header};
 use gristmill_pool::{Retry, TaskError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 const SECONDS: Duration = Duration::from_secs(10);
 const QUICK: Retry = Retry::exponential(3, Duration::from_millis(10));
 
-/// Fails at everything, and notes which attempt it was.
+/// Consumer that always fails and records the attempt.
 fn failing(queue: &str, log: &Log<u32>) -> Consumer {
     let log = log.clone();
     Consumer::new(queue, name("failing")).workers(2).retry(QUICK).handle(move |delivery| {
@@ -17,9 +17,9 @@ fn failing(queue: &str, log: &Log<u32>) -> Consumer {
     })
 }
 
-/// Attempts that were made for another queue were taken for its own: a consumer of dead letters began at the last.
+/// Regression: attempts made for another queue counted, so a consumer of dead letters started with the last attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_letter_begins_anew_where_it_is_read() {
+async fn dead_letter_starts_at_attempt_one_where_it_is_consumed() {
     let orders = name("orders");
     let dead = format!("{orders}.dead");
     let (first, second) = (Log::default(), Log::default());
@@ -37,9 +37,9 @@ async fn a_dead_letter_begins_anew_where_it_is_read() {
     assert_eq!((first.all(), second.all()), (vec![1, 2, 3], vec![1, 2, 3]));
 }
 
-/// A letter that somebody has put back, with all that it carries, was buried at its first failure.
+/// Regression: a dead letter published again with all its headers became a dead letter at its first failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_letter_that_is_put_back_begins_anew() {
+async fn republished_dead_letter_starts_at_attempt_one() {
     let orders = name("back");
     let dead = format!("{orders}.dead");
     let log = Log::default();
@@ -50,10 +50,10 @@ async fn a_letter_that_is_put_back_begins_anew() {
         client.publisher().publish(message.clone()).await.unwrap();
         depth_is(&client, &dead, 1).await;
         assert_eq!(log.all(), [1, 2, 3].repeat(round));
-        let letter = take_all(&dead, 1).await.remove(0);
-        assert_eq!(letter.headers().get(header::FAILED), Some(&FieldValue::from(3i64)));
-        // As it is, as a shovel would.
-        message.properties = letter.properties().clone();
+        let dead_letter = take_all(&dead, 1).await.remove(0);
+        assert_eq!(dead_letter.headers().get(header::FAILED), Some(&FieldValue::from(3i64)));
+        // Unchanged, as a shovel would publish it.
+        message.properties = dead_letter.properties().clone();
     }
     client.shutdown(SECONDS).await;
 }

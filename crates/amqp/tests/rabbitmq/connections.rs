@@ -1,13 +1,13 @@
-//! Connections that are lost in every way, and come back by themselves.
+//! Connections that are lost in several ways, and are restored.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Binding, Client, Consumer, Exchange, Message, OrderBy, Queue};
 use gristmill_broker::{Broker, Proxy, Settings};
 use std::time::Duration;
 
 const SECONDS: Duration = Duration::from_secs(10);
 
-/// A consumer behind a proxy, and a client that publishes past it.
+/// Client with a consumer, connected through a proxy.
 async fn behind(proxy: &Proxy, queue: &Queue, consumer: Consumer) -> Client {
     let uri = format!("{}?heartbeat=1", proxy.uri(&broker().uri()));
     Client::builder(uri).queue(queue.clone()).consumer(consumer).start().await.unwrap()
@@ -25,14 +25,14 @@ fn contains_all(seen: &[usize], count: usize) -> bool {
     (0..count).all(|number| seen.contains(&number))
 }
 
-/// A network that is cut, and one that falls silent without a word.
+/// A connection that is cut, and one that goes silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_is_cut_or_silent() {
+async fn consumer_recovers_from_a_cut_or_silent_network() {
     for silent in [false, true] {
         let orders = name("cut");
         let queue = Queue::new(&orders);
         let (log, proxy) = (Log::default(), Proxy::to(broker().address()).unwrap());
-        let consuming = behind(&proxy, &queue, noting(&orders, &log)).await;
+        let consuming = behind(&proxy, &queue, recording(&orders, &log)).await;
         let publishing = client().await;
         for round in 0..3 {
             publish(&publishing, &orders, round * 100..round * 100 + 50).await;
@@ -43,7 +43,7 @@ async fn a_network_that_is_cut_or_silent() {
             }
             publish(&publishing, &orders, round * 100 + 50..round * 100 + 100).await;
             if silent {
-                // Only missed heartbeats can tell.
+                // Only missed heartbeats show the loss.
                 until("the loss noticed", async || client_is_down(&consuming)).await;
                 proxy.flow();
                 proxy.cut();
@@ -63,14 +63,14 @@ fn client_is_down(client: &Client) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_deleted_underneath_is_declared_and_bound_again() {
+async fn deleted_queue_is_declared_and_bound_again() {
     let (orders, shop) = (name("deleted"), name("shop"));
     let log = Log::default();
     let client = builder()
         .exchange(Exchange::fanout(&shop))
         .queue(Queue::classic(&orders))
         .bind(Binding::new(&orders, &shop, ""))
-        .consumer(noting(&orders, &log))
+        .consumer(recording(&orders, &log))
         .start()
         .await
         .unwrap();
@@ -85,9 +85,10 @@ async fn a_queue_deleted_underneath_is_declared_and_bound_again() {
     client.shutdown(SECONDS).await;
 }
 
-/// Each has its own channel: what breaks one is nothing to the other, neither when it breaks nor when all connect again.
+/// Each consumer has its own channel: a failure of one does not affect the other, neither at once nor after a
+/// reconnect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_of_one_consumer_stops_no_other() {
+async fn error_of_one_consumer_does_not_stop_others() {
     let (broken, whole) = (name("broken"), name("whole"));
     let (log, seen) = (Log::default(), Log::default());
     fill(&Queue::classic(&broken), &broken, 1).await;
@@ -95,13 +96,13 @@ async fn an_error_of_one_consumer_stops_no_other() {
     let client = Client::builder(format!("{}?heartbeat=1", proxy.uri(&broker().uri())))
         .queue(Queue::existing(&broken))
         .queue(Queue::new(&whole))
-        .consumer(noting(&broken, &seen))
-        .consumer(noting(&whole, &log))
+        .consumer(recording(&broken, &seen))
+        .consumer(recording(&whole, &log))
         .start()
         .await
         .unwrap();
     seen.reaches(1).await;
-    // It is only looked for, and so does not come back.
+    // It is expected to exist, so it is not declared again.
     broker().ctl(["delete_queue", &broken]).unwrap();
     until("the first lost it", async || !client.stats().consumers[0].consuming).await;
     let other = self::client().await;
@@ -118,16 +119,16 @@ async fn an_error_of_one_consumer_stops_no_other() {
     let stats = client.stats();
     assert_eq!((stats.consumers[0].consuming, stats.consumers[1].consuming), (false, true));
     assert_eq!((stats.consumers[1].interrupted, stats.connections), (1, 2));
-    // Somebody has put it right.
+    // The queue is declared again by another client.
     fill(&Queue::classic(&broken), &broken, 1).await;
     seen.reaches(2).await;
     client.shutdown(SECONDS).await;
 }
 
-/// What waited for a worker when the channel was lost is not started; its copy from the new channel is. What ran is not
+/// A message that waited for a worker when the channel was lost is not started; its redelivery is. A running one is not
 /// started again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_lost_channel_left_is_started_once() {
+async fn messages_of_a_lost_channel_are_started_once() {
     let orders = name("stale");
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 40).await;
@@ -153,17 +154,17 @@ async fn what_a_lost_channel_left_is_started_once() {
     gate.open(1000);
     until("forty acknowledged", async || client.stats().consumers[0].acknowledged == 40).await;
     let started = started.all();
-    // The two that ran when it was lost, and the others of the new channel.
+    // The two that were running, and the redeliveries of the others.
     assert_eq!(started.iter().filter(|(_, before)| *before == 0).count(), 2, "{started:?}");
     assert_eq!(started.iter().filter(|(_, before)| *before == 1).count(), 38, "{started:?}");
     client.shutdown(SECONDS).await;
     depth_is(&self::client().await, &orders, 0).await;
 }
 
-/// A message that runs when its channel is lost is not run beside itself: the outcome of its run is used for its next
-/// delivery, whether that comes before the run ends or after.
+/// A message that is running when its channel is lost does not run twice at once: the outcome is used for its
+/// redelivery, whether that comes before the run ends or after.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_outcome_of_a_run_is_used_for_the_next_delivery_of_its_message() {
+async fn outcome_of_a_run_is_used_for_the_redelivery_of_its_message() {
     for ends_first in [false, true] {
         let orders = name("taken");
         let queue = Queue::new(&orders);
@@ -191,9 +192,9 @@ async fn the_outcome_of_a_run_is_used_for_the_next_delivery_of_its_message() {
     }
 }
 
-/// A key that is busy with a message of a lost channel is busy: what comes again behind it waits.
+/// A key stays in use by a message of a lost channel, and redeliveries of that key wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn order_by_key_holds_through_a_lost_channel() {
+async fn order_by_key_is_kept_after_a_lost_channel() {
     let orders = name("keys");
     let queue = Queue::new(&orders);
     let messages =
@@ -231,9 +232,9 @@ async fn order_by_key_holds_through_a_lost_channel() {
     client.shutdown(SECONDS).await;
 }
 
-/// A broker that is short of memory takes nothing; consuming and acknowledging go on, publishing waits.
+/// A broker that is short of memory blocks publishing; consuming and acknowledging continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blocked_connection_holds_up_publishing_alone() {
+async fn blocked_connection_delays_publishing_only() {
     let broker = Broker::start().unwrap();
     let (orders, log) = (name("blocked"), Log::default());
     let queue = Queue::classic(&orders);
@@ -241,7 +242,7 @@ async fn a_blocked_connection_holds_up_publishing_alone() {
     publish(&publishing, &orders, 0..100).await;
     broker.ctl(["set_vm_memory_high_watermark", "0.0000001"]).unwrap();
     let consuming =
-        Client::builder(broker.uri()).queue(queue).consumer(noting(&orders, &log)).start().await.unwrap();
+        Client::builder(broker.uri()).queue(queue).consumer(recording(&orders, &log)).start().await.unwrap();
     log.reaches(100).await;
     until("acknowledged", async || consuming.stats().consumers[0].acknowledged == 100).await;
     let publisher = publishing.publisher();
@@ -249,25 +250,25 @@ async fn a_blocked_connection_holds_up_publishing_alone() {
     let (publisher, to) = (publishing.publisher(), orders.clone());
     let waiting_too =
         tokio::spawn(async move { publisher.publish(Message::to_queue(to, "100")).await.is_ok() });
-    until("told that it is blocked", async || publishing.stats().blocked.is_some()).await;
+    until("the blocked notification", async || publishing.stats().blocked.is_some()).await;
     assert!(!waiting_too.is_finished());
     broker.ctl(["set_vm_memory_high_watermark", "0.4"]).unwrap();
     assert!(!waiting.await.unwrap());
     assert!(waiting_too.await.unwrap());
     log.reaches(101).await;
-    until("told that it is over", async || publishing.stats().blocked.is_none()).await;
+    until("the unblocked notification", async || publishing.stats().blocked.is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_node_when_one_does_not_answer() {
+async fn another_node_is_used_when_one_does_not_answer() {
     let (orders, log) = (name("cluster"), Log::default());
-    // The first two are no brokers: nobody there, and somebody who hangs up.
+    // The first two are no brokers: a closed port, and a peer that closes the connection.
     let proxy = Proxy::to("127.0.0.1:1".parse().unwrap()).unwrap();
     let client = Client::builder("amqp://127.0.0.1:1")
         .uri(proxy.uri(&broker().uri()))
         .uri(broker().uri())
         .queue(Queue::new(&orders))
-        .consumer(noting(&orders, &log))
+        .consumer(recording(&orders, &log))
         .start()
         .await
         .unwrap();
@@ -277,7 +278,7 @@ async fn another_node_when_one_does_not_answer() {
 }
 
 #[tokio::test]
-async fn what_cannot_become_right_is_told_at_once() {
+async fn permanent_errors_are_returned_at_once() {
     let wrong = broker().uri().replace(broker().password(), "wrong");
     let error = Client::builder(wrong).start().await.err().unwrap();
     assert!(error.to_string().contains("ACCESS_REFUSED"), "{error}");
@@ -287,20 +288,20 @@ async fn what_cannot_become_right_is_told_at_once() {
     let error =
         Client::builder("amqp://127.0.0.1:1").connect_timeout(Duration::from_millis(300)).start().await;
     assert!(error.err().unwrap().to_string().contains("refused"));
-    let unknown = Consumer::new("is-not-there", "lost").handle(|_| async { Ok(()) });
+    let unknown = Consumer::new("is-not-there", "missing").handle(|_| async { Ok(()) });
     let error =
         builder().queue(Queue::existing("is-not-there")).consumer(unknown).start().await.err().unwrap();
     assert!(error.to_string().contains("NOT_FOUND"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_with_whom_one_trusts_and_nobody_else() {
+async fn tls_connects_to_trusted_brokers_only() {
     let broker = Broker::start_with(&Settings::new().tls()).unwrap();
     let (orders, log) = (name("tls"), Log::default());
     let trusting = format!("{}?cacertfile={}", broker.tls_uri().unwrap(), broker.ca().unwrap().display());
     let client = Client::builder(&trusting)
         .queue(Queue::new(&orders))
-        .consumer(noting(&orders, &log))
+        .consumer(recording(&orders, &log))
         .start()
         .await
         .unwrap();
@@ -314,7 +315,7 @@ async fn tls_with_whom_one_trusts_and_nobody_else() {
     refused(&broker.tls_uri().unwrap(), "certificate").await;
     refused(&format!("{trusting}&server_name_indication=other.example"), "certificate").await;
     refused(&format!("{}?cacertfile=/nowhere.pem", broker.tls_uri().unwrap()), "nowhere.pem").await;
-    // To a port without TLS, and without TLS to a port with it.
+    // TLS to a plain port.
     refused(
         &trusting
             .replace(&broker.tls_address().unwrap().port().to_string(), &broker.address().port().to_string()),

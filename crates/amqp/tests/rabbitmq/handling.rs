@@ -1,6 +1,6 @@
-//! Messages that are done: handled, acknowledged, and gone.
+//! Messages that are handled and acknowledged.
 
-use crate::bed::*;
+use crate::fixture::*;
 use gristmill_amqp::{Binding, Client, Consumer, Exchange, Message, Queue};
 use gristmill_store::Store;
 use std::{
@@ -15,7 +15,7 @@ use std::{
 const SECONDS: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_an_exchange_to_a_typed_handler() {
+async fn message_reaches_a_typed_handler_through_an_exchange() {
     #[derive(serde::Deserialize, Clone)]
     struct Order {
         id: u64,
@@ -44,16 +44,16 @@ async fn through_an_exchange_to_a_typed_handler() {
     depth_is(&self::client().await, &orders, 0).await;
 }
 
-/// The same on every kind of queue, with handlers of both kinds.
+/// On every kind of queue, with async and blocking handlers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_message_once_and_the_queue_empty() {
+async fn each_message_is_handled_once_and_the_queue_is_empty() {
     for (kind, blocking) in [("quorum", false), ("classic", false), ("quorum", true), ("classic", true)] {
         let orders = name(kind);
         let queue = if kind == "quorum" { Queue::quorum(&orders) } else { Queue::classic(&orders) };
         fill(&queue, &orders, 2000).await;
         let log = Log::default();
         let consumer = match blocking {
-            false => noting(&orders, &log),
+            false => recording(&orders, &log),
             true => {
                 let log = log.clone();
                 Consumer::new(&orders, "threads").handle_blocking(move |delivery| {
@@ -74,7 +74,7 @@ async fn every_message_once_and_the_queue_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acknowledged_only_when_done() {
+async fn message_is_acknowledged_only_after_its_handler_finished() {
     let orders = name("unfinished");
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 20).await;
@@ -84,7 +84,7 @@ async fn acknowledged_only_when_done() {
         Consumer::new(&orders, "dies").workers(4).prefetch(20).handle(move |delivery| {
             let (log, gate) = (log.clone(), gate.clone());
             async move {
-                // 3 is never done, all others are.
+                // 3 never finishes, all others do.
                 if number(&delivery) == 3 {
                     gate.pass().await;
                 }
@@ -96,7 +96,7 @@ async fn acknowledged_only_when_done() {
     let client = builder().queue(queue.clone()).consumer(consumer).start().await.unwrap();
     log.reaches(19).await;
     until("19 acknowledged", async || client.stats().consumers[0].acknowledged == 19).await;
-    // As a crash would: without a word.
+    // Ends abruptly, like a crash.
     drop(client);
     let left = take_all(&orders, 1).await;
     assert_eq!(number(&left[0]), 3);
@@ -105,7 +105,7 @@ async fn acknowledged_only_when_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_message_does_not_hold_back_the_others() {
+async fn slow_message_does_not_block_the_others() {
     let orders = name("slow");
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 500).await;
@@ -124,7 +124,7 @@ async fn a_slow_message_does_not_hold_back_the_others() {
         })
     };
     let client = builder().queue(queue).consumer(consumer).start().await.unwrap();
-    // A hundred times as many as the broker sends ahead, past one that is not done.
+    // A hundred times the prefetch, past one unfinished message.
     assert!(!log.reaches(499).await.contains(&0));
     gate.open(1);
     log.reaches(500).await;
@@ -132,21 +132,21 @@ async fn a_slow_message_does_not_hold_back_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_at_a_time_than_workers() {
+async fn at_most_as_many_messages_as_workers_run_at_a_time() {
     let orders = name("crowd");
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 200).await;
     let (now, most, log) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), Log::default());
     // The first three wait for each other.
-    let (begun, together) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Barrier::new(3)));
+    let (started_count, together) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Barrier::new(3)));
     let consumer = {
         let (now, most, log) = (Arc::clone(&now), Arc::clone(&most), log.clone());
         Consumer::new(&orders, "crowd").workers(3).handle(move |delivery| {
             let (now, most, log) = (Arc::clone(&now), Arc::clone(&most), log.clone());
-            let (begun, together) = (Arc::clone(&begun), Arc::clone(&together));
+            let (started_count, together) = (Arc::clone(&started_count), Arc::clone(&together));
             async move {
                 most.fetch_max(now.fetch_add(1, Relaxed) + 1, Relaxed);
-                if begun.fetch_add(1, Relaxed) < 3 {
+                if started_count.fetch_add(1, Relaxed) < 3 {
                     together.wait().await;
                 }
                 tokio::task::yield_now().await;
@@ -163,22 +163,22 @@ async fn no_more_at_a_time_than_workers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_id_seen_before_is_skipped() {
+async fn message_with_a_handled_id_is_skipped() {
     let folder = tempfile::tempdir().unwrap();
-    let (orders, log) = (name("once"), Log::default());
+    let (orders, log) = (name("dedup"), Log::default());
     let queue = Queue::new(&orders);
     let with_ids = |ids: &[usize]| {
         let one = |id: &usize| Message::to_queue(&orders, id.to_string()).id(format!("id-{id}"));
         ids.iter().map(one).collect::<Vec<_>>()
     };
-    // Some twice, at once and in different runs; one without an id, twice.
+    // Some repeated, within one run and across runs; one without an id, twice.
     let runs = [with_ids(&[1, 2, 1, 1, 3]), with_ids(&[2, 4, 3]), vec![Message::to_queue(&orders, "9"); 2]];
     let mut skipped = 0;
     for messages in runs {
-        let store = Store::open(folder.path().join("seen.db")).unwrap();
+        let store = Store::open(folder.path().join("ids.db")).unwrap();
         let total = messages.len();
         fill_with(&queue, messages).await;
-        let consumer = noting(&orders, &log).dedup_window(Duration::from_secs(3600));
+        let consumer = recording(&orders, &log).dedup_window(Duration::from_secs(3600));
         let client = builder().queue(queue.clone()).consumer(consumer).store(store).start().await.unwrap();
         until("all acknowledged", async || client.stats().consumers[0].acknowledged == total as u64).await;
         skipped += client.shutdown(SECONDS).await.consumers[0].skipped;
@@ -190,15 +190,15 @@ async fn an_id_seen_before_is_skipped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blocking_handler_skips_what_it_has_seen_too() {
+async fn blocking_handler_skips_handled_ids() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path().join("seen.db")).unwrap();
-    let (orders, log) = (name("once"), Log::default());
+    let store = Store::open(folder.path().join("ids.db")).unwrap();
+    let (orders, log) = (name("dedup"), Log::default());
     let queue = Queue::new(&orders);
     let message = Message::to_queue(&orders, "7").id("seven");
     fill_with(&queue, vec![message; 3]).await;
     let seen = log.clone();
-    let consumer = Consumer::new(&orders, "once").dedup_window(SECONDS).handle_blocking(move |delivery| {
+    let consumer = Consumer::new(&orders, "dedup").dedup_window(SECONDS).handle_blocking(move |delivery| {
         seen.add(number(delivery));
         Ok(())
     });
@@ -209,7 +209,7 @@ async fn a_blocking_handler_skips_what_it_has_seen_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn statistics_and_metrics_say_how_it_goes() {
+async fn statistics_and_metrics_report_progress() {
     let orders = name("stats");
     let queue = Queue::new(&orders);
     fill(&queue, &orders, 30).await;
@@ -245,8 +245,8 @@ async fn statistics_and_metrics_say_how_it_goes() {
 }
 
 #[tokio::test]
-async fn nothing_is_connected_to_for_what_makes_no_sense() {
-    // Nobody listens there, and nobody is asked.
+async fn invalid_declarations_are_refused_without_connecting() {
+    // No broker listens there, and none is contacted.
     let nowhere = || Client::builder("amqp://127.0.0.1:1");
     let handled = |consumer: Consumer| consumer.handle(|_| async { Ok(()) });
     let check = |builder: gristmill_amqp::ClientBuilder, want: &str| {
@@ -263,8 +263,8 @@ async fn nothing_is_connected_to_for_what_makes_no_sense() {
     check(nowhere().consumer(handled(Consumer::new("a", "c"))), "queue a is not declared");
     check(nowhere().queue(Queue::new("a")).consumer(Consumer::new("a", "c")), "no handler");
     check(nowhere().queue(Queue::new("a")).consumer(handled(Consumer::new("a", ""))), "no name");
-    let once = handled(Consumer::new("a", "c")).dedup_window(SECONDS);
-    check(nowhere().queue(Queue::new("a")).consumer(once), "store");
+    let dedup = handled(Consumer::new("a", "c")).dedup_window(SECONDS);
+    check(nowhere().queue(Queue::new("a")).consumer(dedup), "store");
     let twice = nowhere().queue(Queue::new("a")).consumer(handled(Consumer::new("a", "c")));
     check(twice.consumer(handled(Consumer::new("a", "c"))), "two consumers");
     check(Client::builder("http://somewhere"), "amqp://");
@@ -272,7 +272,7 @@ async fn nothing_is_connected_to_for_what_makes_no_sense() {
 }
 
 #[tokio::test]
-async fn what_the_broker_has_otherwise_is_said() {
+async fn mismatch_with_the_broker_is_reported() {
     let orders = name("other");
     fill(&Queue::classic(&orders), &orders, 0).await;
     let error = builder().queue(Queue::quorum(&orders)).start().await.err().unwrap();
@@ -282,7 +282,7 @@ async fn what_the_broker_has_otherwise_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn message_that_another_consumer_is_handling_is_not_run_beside_it() {
+async fn message_with_an_id_in_progress_elsewhere_waits() {
     let orders = name("in-progress");
     let queue = Queue::new(&orders);
     let folder = tempfile::tempdir().unwrap();
@@ -291,7 +291,7 @@ async fn message_that_another_consumer_is_handling_is_not_run_beside_it() {
     let mut clients = Vec::new();
     for _ in 0..2 {
         let (gate, starts) = (gate.clone(), starts.clone());
-        // One message each: both are under way at the same time.
+        // One message for each consumer, handled at the same time.
         let consumer =
             Consumer::new(&orders, name("shares")).dedup_window(SECONDS * 100).prefetch(1).workers(2).handle(
                 move |delivery| {

@@ -1,4 +1,4 @@
-//! What the tests share: a broker, names of their own, and waiting for what is to happen.
+//! Shared by the tests: a broker, unique names, consumers that record, and waiting for conditions.
 
 use gristmill_amqp::{Client, ClientBuilder, Consumer, Delivery, Message, Queue};
 use gristmill_broker::Broker;
@@ -11,13 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One for all tests that do nothing to it. It ends with the process.
+/// Broker for all tests that do not change it. It ends with the process.
 pub(crate) fn broker() -> &'static Broker {
     static BROKER: OnceLock<Broker> = OnceLock::new();
     BROKER.get_or_init(|| Broker::start().unwrap_or_else(|fault| panic!("{fault}")))
 }
 
-/// A name that no other test has.
+/// Returns a name that no other test uses.
 pub(crate) fn name(what: &str) -> String {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     format!("{what}-{}", COUNT.fetch_add(1, Relaxed))
@@ -27,7 +27,7 @@ pub(crate) fn builder() -> ClientBuilder {
     Client::builder(broker().uri())
 }
 
-/// A client that only publishes and asks.
+/// Client without consumers.
 pub(crate) async fn client_of(uri: &str) -> Client {
     Client::builder(uri).start().await.unwrap()
 }
@@ -36,7 +36,7 @@ pub(crate) async fn client() -> Client {
     client_of(&broker().uri()).await
 }
 
-/// A queue with messages `0` to `count`-1 in it.
+/// Declares a queue and publishes messages `0` to `count - 1` to it.
 pub(crate) async fn fill(queue: &Queue, name: &str, count: usize) {
     fill_with(queue, (0..count).map(|number| Message::to_queue(name, number.to_string())).collect()).await;
 }
@@ -53,7 +53,7 @@ pub(crate) fn number(delivery: &Delivery) -> usize {
     std::str::from_utf8(delivery.body()).unwrap().parse().unwrap()
 }
 
-/// What handlers saw, in order.
+/// Entries recorded by handlers, in order.
 #[derive(Clone)]
 pub(crate) struct Log<T>(Arc<Mutex<Vec<T>>>);
 
@@ -76,23 +76,23 @@ impl<T: Clone> Log<T> {
         self.0.lock().unwrap().len()
     }
 
-    /// Waits until there are so many.
+    /// Waits until there are at least `count` entries.
     pub(crate) async fn reaches(&self, count: usize) -> Vec<T> {
         until(&format!("{count} entries"), async || self.len() >= count).await;
         self.all()
     }
 }
 
-/// A consumer of numbers that notes them.
-pub(crate) fn noting(queue: &str, log: &Log<usize>) -> Consumer {
+/// Consumer that records the numbers in its messages.
+pub(crate) fn recording(queue: &str, log: &Log<usize>) -> Consumer {
     let log = log.clone();
-    Consumer::new(queue, name("noting")).handle(move |delivery| {
+    Consumer::new(queue, name("recording")).handle(move |delivery| {
         log.add(number(&delivery));
         async { Ok(()) }
     })
 }
 
-/// A consumer of numbers that notes them when they start and waits at a gate. It rejects the number `rejected`.
+/// Consumer that records numbers when they start and waits at a gate. It rejects the number `rejected`.
 pub(crate) fn gated(queue: &str, started: &Log<usize>, gate: &Gate, rejected: Option<usize>) -> Consumer {
     let (started, gate) = (started.clone(), gate.clone());
     Consumer::new(queue, name("gated")).workers(4).handle(move |delivery| {
@@ -108,10 +108,10 @@ pub(crate) fn gated(queue: &str, started: &Log<usize>, gate: &Gate, rejected: Op
     })
 }
 
-/// Limits the wait for what never happens.
+/// Limit for conditions that never become true.
 const MAX_WAIT: Duration = Duration::from_secs(90);
 
-/// Waits for something that is to become true. The limit is for what never does.
+/// Waits until a condition is true, at most [`MAX_WAIT`].
 #[track_caller]
 pub(crate) fn until<F>(what: &str, mut is: F) -> impl Future<Output = ()>
 where
@@ -121,13 +121,13 @@ where
     async move {
         let since = Instant::now();
         while !is().await {
-            assert!(since.elapsed() < MAX_WAIT, "{place}: waited in vain for: {what}");
+            assert!(since.elapsed() < MAX_WAIT, "{place}: timed out waiting for: {what}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 }
 
-/// Waits until this many messages are ready in the queue.
+/// Waits until this number of messages is ready in the queue.
 #[track_caller]
 pub(crate) fn depth_is(client: &Client, queue: &str, messages: u32) -> impl Future<Output = ()> {
     let place = std::panic::Location::caller();
@@ -141,14 +141,14 @@ pub(crate) fn depth_is(client: &Client, queue: &str, messages: u32) -> impl Futu
             let consumers = client.stats().consumers;
             assert!(
                 since.elapsed() < MAX_WAIT,
-                "{place}: waited in vain for {messages} messages in {queue}; last seen: {seen:?}; {consumers:?}"
+                "{place}: timed out waiting for {messages} messages in {queue}; last: {seen:?}; {consumers:?}"
             );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 }
 
-/// Takes what is in a queue.
+/// Consumes `count` messages of a queue.
 pub(crate) async fn take_all(queue: &str, count: usize) -> Vec<Delivery> {
     let log = Log::default();
     let taken = log.clone();
@@ -163,7 +163,7 @@ pub(crate) async fn take_all(queue: &str, count: usize) -> Vec<Delivery> {
     all
 }
 
-/// A gate that handlers wait at.
+/// Gate at which handlers wait.
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<tokio::sync::Semaphore>);
 
@@ -183,7 +183,7 @@ impl Gate {
     }
 }
 
-/// Work that blocks its thread for so long.
+/// Blocks the thread for this time.
 pub(crate) fn block_for(time: Duration) {
     let (_never, nothing) = std::sync::mpsc::channel::<()>();
     let _ = nothing.recv_timeout(time);

@@ -1,5 +1,5 @@
-//! Compares what a real broker sends with the seeds of the fuzz targets. After a new version of the broker they are
-//! written anew: `GRISTMILL_WRITE_SEEDS=1 cargo test -p gristmill-amqp --test record`.
+//! Compares frames of a real broker with the seeds of the fuzz targets. For a new broker version, write them again:
+//! `GRISTMILL_WRITE_SEEDS=1 cargo test -p gristmill-amqp --test seed_recording`.
 
 use gristmill_amqp::{Client, Consumer, Message, Queue};
 use gristmill_broker::Broker;
@@ -16,30 +16,30 @@ use tokio::{
     sync::mpsc,
 };
 
-/// Inputs are no longer than this, as `cargo xtask fuzz` sets it.
-const LONGEST: usize = 1_150;
+/// Maximum seed length in bytes, as `cargo xtask fuzz` sets it.
+const MAX_SEED_BYTES: usize = 1_150;
 
 const QUICK: Retry = Retry::exponential(4, Duration::from_millis(10));
 
 type Recorded = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// Passes bytes on, and keeps those of the broker, by connection.
+/// Forwards bytes, and records those of the broker by connection.
 async fn pass(client: TcpStream, broker: TcpStream, recorded: Recorded) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_broker, mut to_broker) = broker.into_split();
     tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_broker).await });
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let mut buffer = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from_broker.read(&mut buffer).await {
-        heard.extend_from_slice(&buffer[..count]);
+        received.extend_from_slice(&buffer[..count]);
         if to_client.write_all(&buffer[..count]).await.is_err() {
             break;
         }
     }
-    recorded.lock().unwrap().push(heard);
+    recorded.lock().unwrap().push(received);
 }
 
-/// The frames of a stream: kind, whole frame, payload.
+/// Splits a stream into frames: kind, whole frame, payload.
 fn frames(mut stream: &[u8]) -> Vec<(u8, &[u8], &[u8])> {
     let mut frames = Vec::new();
     while let [kind, _, _, a, b, c, d, ..] = *stream {
@@ -52,7 +52,7 @@ fn frames(mut stream: &[u8]) -> Vec<(u8, &[u8], &[u8])> {
 }
 
 #[test]
-fn seeds_hold_every_method_and_set_of_properties_that_a_broker_sends() {
+fn seeds_cover_every_method_and_property_set_of_a_broker() {
     let broker = Broker::start().unwrap();
     let recorded = Recorded::default();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -93,7 +93,7 @@ fn seeds_hold_every_method_and_set_of_properties_that_a_broker_sends() {
         }
         let _unroutable = client.publisher().publish(Message::to_queue("nowhere", "x")).await;
         client.shutdown(Duration::from_secs(10)).await;
-        // What a connection has sent is kept when it ends.
+        // The bytes of a connection are recorded when it ends.
         while let Ok(pass) = passes.try_recv() {
             pass.await.unwrap();
         }
@@ -105,11 +105,11 @@ fn seeds_hold_every_method_and_set_of_properties_that_a_broker_sends() {
     }
 }
 
-/// Seeds by their names.
+/// Seeds by file name.
 type Seeds = BTreeMap<String, Vec<u8>>;
 
 fn seeds(streams: &[Vec<u8>]) -> Seeds {
-    // Equal shapes once: methods by their numbers, headers by the properties that they have.
+    // One seed per shape: methods by their numbers, headers by the properties that they have.
     let mut seeds = Seeds::new();
     for (number, stream) in streams.iter().enumerate() {
         let mut part = Vec::new();
@@ -124,7 +124,7 @@ fn seeds(streams: &[Vec<u8>]) -> Seeds {
                 }
                 _ => None,
             };
-            if !part.is_empty() && part.len() + frame.len() > LONGEST {
+            if !part.is_empty() && part.len() + frame.len() > MAX_SEED_BYTES {
                 parts += 1;
                 seeds.insert(format!("frames/real_{number}_{parts}"), std::mem::take(&mut part));
             }
@@ -146,7 +146,7 @@ fn write(seeds: &Seeds) {
     }
 }
 
-/// Lengths differ from run to run, and so do frames: they hold times and generated names.
+/// Compares shapes only: lengths and frames differ between runs, because they have times and generated names.
 fn compare(seeds: &Seeds) {
     let shape = |name: &str| name.rsplit_once('_').map(|(shape, _)| shape.to_owned());
     let kept = std::fs::read_dir(folder().join("properties")).unwrap();

@@ -1,6 +1,6 @@
-//! Starts that came to no end are counted, deliveries are not.
+//! Unfinished starts are counted, deliveries are not.
 
-use crate::{bed::*, review::raw::Hand};
+use crate::{fixture::*, raw_amqp::RawClient};
 use gristmill_amqp::{Client, Consumer, Delivery, FieldValue, Message, OrderBy, Queue, header};
 use gristmill_broker::Proxy;
 use gristmill_pool::{Retry, TaskError};
@@ -10,10 +10,10 @@ use std::time::Duration;
 const SECONDS: Duration = Duration::from_secs(10);
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
-/// A database that every life of a consumer opens again.
-struct Home(tempfile::TempDir);
+/// Database that each run of a consumer opens again.
+struct Database(tempfile::TempDir);
 
-impl Home {
+impl Database {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -22,7 +22,7 @@ impl Home {
         Store::open(self.0.path().join("starts.db")).unwrap()
     }
 
-    /// The same at another time.
+    /// Opens the database with another clock.
     fn store_at(&self, clock: &WallClock) -> Store {
         Store::options().clock(clock.clone()).open(self.0.path().join("starts.db")).unwrap()
     }
@@ -36,80 +36,88 @@ async fn dead_letters(client: &Client, queue: &str) -> u32 {
     client.queue_depth(&dead(queue)).await.map_or(0, |(depth, _)| depth)
 }
 
-/// Runs lives of a consumer, each of which ends without a word while message 0 runs, until message 0 is a dead letter. Then
-/// the others may end. How often message 0 was started.
-async fn kill_until_given_up(queue: &Queue, orders: &str, shape: impl Fn(Consumer) -> Consumer) -> usize {
-    let home = Home::new();
-    let (killer, done) = (Log::default(), Log::default());
-    let innocents = client().await.queue_depth(orders).await.unwrap().0 as usize - 1;
+/// Runs a consumer again and again, each time ending it abruptly while message 0 runs, until message 0 is a dead
+/// letter. Then the others finish. Returns how often message 0 was started.
+async fn crash_until_dead_lettered(
+    queue: &Queue,
+    orders: &str,
+    configure: impl Fn(Consumer) -> Consumer,
+) -> usize {
+    let database = Database::new();
+    let (crashes, done) = (Log::default(), Log::default());
+    let others = client().await.queue_depth(orders).await.unwrap().0 as usize - 1;
     loop {
-        let calm = Gate::default();
+        let gate = Gate::default();
         let consumer = {
-            let (killer, done, calm) = (killer.clone(), done.clone(), calm.clone());
-            Consumer::new(orders, "dies").workers(4).prefetch(8).max_starts(3).handle(move |delivery| {
-                let (killer, done, calm) = (killer.clone(), done.clone(), calm.clone());
+            let (crashes, done, gate) = (crashes.clone(), done.clone(), gate.clone());
+            Consumer::new(orders, "crashes").workers(4).prefetch(8).max_starts(3).handle(move |delivery| {
+                let (crashes, done, gate) = (crashes.clone(), done.clone(), gate.clone());
                 async move {
                     if number(&delivery) == 0 {
-                        killer.add(());
+                        crashes.add(());
                         std::future::pending::<()>().await;
                     }
-                    calm.pass().await;
+                    gate.pass().await;
                     done.add(number(&delivery));
                     Ok(())
                 }
             })
         };
-        let lives = killer.len();
-        let builder = builder().queue(queue.clone()).consumer(shape(consumer)).store(home.store());
+        let crashes_before = crashes.len();
+        let builder = builder().queue(queue.clone()).consumer(configure(consumer)).store(database.store());
         let client = builder.start().await.unwrap();
         until("message 0 started or given up", async || {
-            killer.len() > lives || dead_letters(&client, orders).await > 0
+            crashes.len() > crashes_before || dead_letters(&client, orders).await > 0
         })
         .await;
-        if killer.len() > lives {
-            assert!(killer.len() < 10, "{queue:?}: it comes again without end");
-            // The end of the process, as the broker sees it.
+        if crashes.len() > crashes_before {
+            assert!(crashes.len() < 10, "{queue:?}: it is redelivered without limit");
+            // Looks like a crash to the broker.
             drop(client);
             continue;
         }
-        calm.open(innocents);
-        let mut all = done.reaches(innocents).await;
+        gate.open(others);
+        let mut all = done.reaches(others).await;
         all.sort_unstable();
-        assert_eq!(all, (1..=innocents).collect::<Vec<_>>(), "{queue:?}");
+        assert_eq!(all, (1..=others).collect::<Vec<_>>(), "{queue:?}");
         client.shutdown(SECONDS).await;
-        let letters = take_all(&dead(orders), 1).await;
-        assert_eq!(number(&letters[0]), 0);
-        assert_eq!(letters[0].headers().get(header::REASON), Some(&FieldValue::from("starts")), "{queue:?}");
+        let dead_letters = take_all(&dead(orders), 1).await;
+        assert_eq!(number(&dead_letters[0]), 0);
+        assert_eq!(
+            dead_letters[0].headers().get(header::REASON),
+            Some(&FieldValue::from("starts")),
+            "{queue:?}"
+        );
         assert_eq!(self::client().await.queue_depth(&dead(orders)).await.unwrap().0, 0, "{queue:?}");
-        return killer.len();
+        return crashes.len();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_ends_its_process_is_dead_lettered_and_its_neighbours_are_done() {
-    for queue in [Queue::quorum(name("killer")), Queue::classic(name("killer"))] {
+async fn message_that_crashes_its_process_is_dead_lettered_and_others_are_handled() {
+    for queue in [Queue::quorum(name("crash")), Queue::classic(name("crash"))] {
         let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
         fill(&queue, &orders, 12).await;
         // The first start is not committed, three more are.
-        assert_eq!(kill_until_given_up(&queue, &orders, |consumer| consumer).await, 4, "{queue:?}");
+        assert_eq!(crash_until_dead_lettered(&queue, &orders, |consumer| consumer).await, 4, "{queue:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_existing_classic_queue_with_order_has_a_limit_of_starts() {
-    let orders = name("killer");
+async fn start_limit_applies_to_an_existing_ordered_classic_queue() {
+    let orders = name("crash");
     fill(&Queue::classic(&orders), &orders, 6).await;
     let queue = Queue::existing(&orders);
     let ordered = |consumer: Consumer| consumer.workers(1).order_by(OrderBy::RoutingKey);
-    assert_eq!(kill_until_given_up(&queue, &orders, ordered).await, 4);
+    assert_eq!(crash_until_dead_lettered(&queue, &orders, ordered).await, 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connection_cuts_dead_letter_no_message() {
-    for queue in [Queue::quorum(name("storm")), Queue::classic(name("storm"))] {
+async fn connection_cuts_do_not_count_as_starts() {
+    for queue in [Queue::quorum(name("cuts")), Queue::classic(name("cuts"))] {
         let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
         fill(&queue, &orders, 60).await;
-        let (started, gate, home) = (Log::default(), Gate::default(), Home::new());
+        let (started, gate, database) = (Log::default(), Gate::default(), Database::new());
         let consumer = {
             let (started, gate) = (started.clone(), gate.clone());
             Consumer::new(&orders, "slow").workers(8).prefetch(60).handle(move |delivery| {
@@ -123,7 +131,7 @@ async fn connection_cuts_dead_letter_no_message() {
         };
         let proxy = Proxy::to(broker().address()).unwrap();
         let uri = format!("{}?heartbeat=1", proxy.uri(&broker().uri()));
-        let consuming = Client::builder(uri).queue(queue.clone()).consumer(consumer).store(home.store());
+        let consuming = Client::builder(uri).queue(queue.clone()).consumer(consumer).store(database.store());
         let consuming = consuming.start().await.unwrap();
         let asking = client().await;
         let all_here = async |times: u64| {
@@ -148,7 +156,7 @@ async fn connection_cuts_dead_letter_no_message() {
         assert_eq!(dead_letters(&asking, &orders).await, 0, "{queue:?}");
         consuming.shutdown(SECONDS).await;
         depth_is(&asking, &orders, 0).await;
-        // What ran when a connection was cut was not run beside itself.
+        // A message running at a cut did not run twice at once.
         let mut started = started.all();
         started.sort_unstable();
         assert_eq!(started, (0..60).collect::<Vec<_>>(), "{queue:?}");
@@ -156,17 +164,17 @@ async fn connection_cuts_dead_letter_no_message() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn looks_at_a_message_cost_it_no_start() {
+async fn peeking_at_a_message_does_not_count_as_a_start() {
     let (orders, log) = (name("looks"), Log::default());
     let queue = Queue::quorum(&orders);
     fill(&queue, &orders, 1).await;
-    let mut hand = Hand::new().await;
+    let mut raw = RawClient::new().await;
     for _ in 0..16 {
         depth_is(&client().await, &orders, 1).await;
-        hand.look(&orders).await;
+        raw.peek(&orders).await;
     }
     depth_is(&client().await, &orders, 1).await;
-    let consuming = builder().queue(queue).consumer(noting(&orders, &log)).store(Home::new().store());
+    let consuming = builder().queue(queue).consumer(recording(&orders, &log)).store(Database::new().store());
     let consuming = consuming.start().await.unwrap();
     until("done or given up", async || {
         let stats = consuming.stats().consumers.remove(0);
@@ -178,12 +186,13 @@ async fn looks_at_a_message_cost_it_no_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delivery_count_that_its_publisher_wrote_costs_no_start() {
+async fn delivery_count_set_by_a_publisher_does_not_count() {
     for queue in [Queue::quorum(name("foreign")), Queue::classic(name("foreign"))] {
         let orders = format!("{queue:?}").split('"').nth(1).unwrap().to_owned();
-        let (log, home) = (Log::default(), Home::new());
+        let (log, database) = (Log::default(), Database::new());
         fill_with(&queue, vec![Message::to_queue(&orders, "0").header("x-delivery-count", 1000i64)]).await;
-        let consuming = builder().queue(queue.clone()).consumer(noting(&orders, &log)).store(home.store());
+        let consuming =
+            builder().queue(queue.clone()).consumer(recording(&orders, &log)).store(database.store());
         let consuming = consuming.start().await.unwrap();
         until("done or given up", async || consuming.stats().consumers[0].acknowledged == 1).await;
         assert_eq!(log.all(), [0], "{queue:?}");
@@ -191,26 +200,31 @@ async fn a_delivery_count_that_its_publisher_wrote_costs_no_start() {
     }
 }
 
-/// Identical messages are counted one by one, not together.
+/// Equal messages have separate counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn identical_messages_do_not_share_their_starts() {
-    let (orders, home, log) = (name("alike"), Home::new(), Log::default());
+async fn equal_messages_do_not_share_their_starts() {
+    let (orders, database, log) = (name("alike"), Database::new(), Log::default());
     let queue = Queue::classic(&orders);
     fill_with(&queue, vec![Message::to_queue(&orders, "7"); 20]).await;
     for _ in 0..2 {
         let started = Log::default();
         let seen = started.clone();
-        let consumer = Consumer::new(&orders, "dies").workers(20).max_starts(3).handle(move |_| {
+        let consumer = Consumer::new(&orders, "crashes").workers(20).max_starts(3).handle(move |_| {
             seen.add(());
             std::future::pending()
         });
         let client =
-            builder().queue(queue.clone()).consumer(consumer).store(home.store()).start().await.unwrap();
+            builder().queue(queue.clone()).consumer(consumer).store(database.store()).start().await.unwrap();
         started.reaches(20).await;
         drop(client);
     }
-    let client =
-        builder().queue(queue).consumer(noting(&orders, &log)).store(home.store()).start().await.unwrap();
+    let client = builder()
+        .queue(queue)
+        .consumer(recording(&orders, &log))
+        .store(database.store())
+        .start()
+        .await
+        .unwrap();
     until("all acknowledged", async || client.stats().consumers[0].acknowledged == 20).await;
     assert_eq!(log.len(), 20);
     client.shutdown(SECONDS).await;
@@ -218,18 +232,18 @@ async fn identical_messages_do_not_share_their_starts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_right_after_the_start_leave_one_copy_on_a_classic_queue() {
-    let (orders, home) = (name("copies"), Home::new());
+    let (orders, database) = (name("copies"), Database::new());
     let queue = Queue::classic(&orders);
     fill(&queue, &orders, 1).await;
     let asking = client().await;
     for _ in 0..7 {
         let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
-        let consumer = Consumer::new(&orders, "dies").workers(2).handle(move |_| {
+        let consumer = Consumer::new(&orders, "crashes").workers(2).handle(move |_| {
             started.send(()).unwrap();
             std::future::pending()
         });
         let client =
-            builder().queue(queue.clone()).consumer(consumer).store(home.store()).start().await.unwrap();
+            builder().queue(queue.clone()).consumer(consumer).store(database.store()).start().await.unwrap();
         has_started.recv().await.unwrap();
         drop(client);
         until("the consumer gone", async || {
@@ -250,13 +264,13 @@ fn attempts(orders: &str, log: &Log<u32>) -> Consumer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn attempts_in_place_are_kept_over_restarts() {
-    let (orders, home, log) = (name("place"), Home::new(), Log::default());
+async fn attempts_in_place_survive_restarts() {
+    let (orders, database, log) = (name("place"), Database::new(), Log::default());
     let clock = WallClock::manual(UtcTime::from_micros(0));
     let queue = Queue::classic(&orders);
     fill(&queue, &orders, 1).await;
     for life in 1..=3 {
-        let store = home.store_at(&clock);
+        let store = database.store_at(&clock);
         let client = builder().queue(queue.clone()).consumer(attempts(&orders, &log)).store(store);
         let client = client.start().await.unwrap();
         log.reaches(life).await;
@@ -269,26 +283,26 @@ async fn attempts_in_place_are_kept_over_restarts() {
         clock.set(clock.now().plus(AN_HOUR));
     }
     assert_eq!(log.all(), [1, 2, 3]);
-    let letters = take_all(&dead(&orders), 1).await;
-    assert_eq!(letters[0].headers().get(header::FAILED), Some(&FieldValue::from(3i64)));
+    let dead_letters = take_all(&dead(&orders), 1).await;
+    assert_eq!(dead_letters[0].headers().get(header::FAILED), Some(&FieldValue::from(3i64)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retry_in_place_keeps_its_due_time_over_restarts() {
-    let (orders, home, log) = (name("due"), Home::new(), Log::default());
+async fn retry_in_place_keeps_its_due_time_after_restarts() {
+    let (orders, database, log) = (name("due"), Database::new(), Log::default());
     let clock = WallClock::manual(UtcTime::from_micros(0));
     let queue = Queue::classic(&orders);
     fill(&queue, &orders, 1).await;
     let half = AN_HOUR / 2;
-    // When the consumer starts, after its first life, and how many attempts the message has had then.
+    // Start times after the first run, and the attempts made by then.
     for (later, attempted) in [(Duration::ZERO, 1), (half, 1), (half - Duration::from_secs(1), 1), (half, 2)]
     {
         clock.set(clock.now().plus(later));
-        let store = home.store_at(&clock);
+        let store = database.store_at(&clock);
         let client = builder().queue(queue.clone()).consumer(attempts(&orders, &log)).store(store);
         let client = client.start().await.unwrap();
         log.reaches(attempted).await;
-        // It waits in its place.
+        // It waits in place.
         until("the wait for its next attempt", async || {
             let stats = client.stats().consumers.remove(0);
             let handled = stats.handler.map_or(0, |handler| handler.count);
@@ -300,10 +314,10 @@ async fn retry_in_place_keeps_its_due_time_over_restarts() {
     assert_eq!(log.all(), [1, 2]);
 }
 
-/// Each run ends, by an error or by the sink, and then the process is killed.
+/// Each run ends with an error of the sink, and then the process is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn runs_that_ended_with_a_failure_of_the_sink_are_no_starts_without_an_end() {
-    let (orders, home, log) = (name("sink"), Home::new(), Log::default());
+async fn runs_that_failed_with_the_sink_do_not_count_as_unfinished() {
+    let (orders, database, log) = (name("sink"), Database::new(), Log::default());
     let queue = Queue::quorum(&orders);
     fill(&queue, &orders, 1).await;
     let asking = client().await;
@@ -312,7 +326,7 @@ async fn runs_that_ended_with_a_failure_of_the_sink_are_no_starts_without_an_end
             .max_starts(2)
             .probe_delay(AN_HOUR, AN_HOUR)
             .handle(async |_| Err(TaskError::unavailable("connection refused")));
-        let client = builder().queue(queue.clone()).consumer(consumer).store(home.store());
+        let client = builder().queue(queue.clone()).consumer(consumer).store(database.store());
         let client = client.start().await.unwrap();
         until("a pause or a dead letter", async || {
             let stats = client.stats().consumers.remove(0);
@@ -326,35 +340,40 @@ async fn runs_that_ended_with_a_failure_of_the_sink_are_no_starts_without_an_end
         })
         .await;
     }
-    let consumer = noting(&orders, &log).max_starts(2);
-    let client = builder().queue(queue).consumer(consumer).store(home.store()).start().await.unwrap();
+    let consumer = recording(&orders, &log).max_starts(2);
+    let client = builder().queue(queue).consumer(consumer).store(database.store()).start().await.unwrap();
     until("it ended", async || client.stats().consumers[0].acknowledged == 1).await;
     assert_eq!((log.len(), dead_letters(&asking, &orders).await), (1, 0));
     client.shutdown(SECONDS).await;
 }
 
-/// Their starts are deleted together, some time after they have ended: those that come meanwhile have rows of their own.
+/// Rows are deleted together after the messages finished; messages that arrive meanwhile have their own rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn equal_messages_that_were_looked_at_are_all_handled() {
-    let (orders, home, log) = (name("equal"), Home::new(), Log::default());
+async fn equal_messages_are_all_handled_after_a_peek() {
+    let (orders, database, log) = (name("equal"), Database::new(), Log::default());
     let queue = Queue::quorum(&orders);
     fill_with(&queue, vec![Message::to_queue(&orders, "7"); 300]).await;
     let asking = client().await;
     depth_is(&asking, &orders, 300).await;
     assert_eq!(asking.peek(&orders, 300).await.unwrap().len(), 300);
     depth_is(&asking, &orders, 300).await;
-    let client =
-        builder().queue(queue).consumer(noting(&orders, &log)).store(home.store()).start().await.unwrap();
+    let client = builder()
+        .queue(queue)
+        .consumer(recording(&orders, &log))
+        .store(database.store())
+        .start()
+        .await
+        .unwrap();
     until("all acknowledged", async || client.stats().consumers[0].acknowledged == 300).await;
     let stats = client.shutdown(SECONDS).await.consumers.remove(0);
     assert_eq!((log.len(), stats.rejected), (300, 0));
 }
 
-/// It waits for a worker, or for its handler to begin, when its consumer is stopped.
+/// The message waits for a worker, or for its handler to record the start, when its consumer is stopped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn start_of_a_message_is_not_taken_back_by_a_run_that_recorded_none() {
+async fn start_is_not_undone_by_a_run_that_recorded_none() {
     for by_handler in [false, true] {
-        let (orders, home) = (name("queued"), Home::new());
+        let (orders, database) = (name("queued"), Database::new());
         let queue = Queue::classic(&orders);
         fill(&queue, &orders, 1).await;
         let start = async |prefetch, is_recorded: bool| {
@@ -374,7 +393,7 @@ async fn start_of_a_message_is_not_taken_back_by_a_run_that_recorded_none() {
                     std::future::pending().await
                 }
             });
-            let builder = builder().queue(queue.clone()).consumer(consumer).store(home.store());
+            let builder = builder().queue(queue.clone()).consumer(consumer).store(database.store());
             (builder.start().await.unwrap(), started)
         };
         // The first start is not committed, the second is.
@@ -390,10 +409,10 @@ async fn start_of_a_message_is_not_taken_back_by_a_run_that_recorded_none() {
         }
         started.reaches(others).await;
         drop(second);
-        until("all in hand", async || third.stats().consumers[0].in_flight == others as u64 + 1).await;
+        until("all delivered", async || third.stats().consumers[0].in_flight == others as u64 + 1).await;
         started.reaches(if by_handler { 1 } else { others }).await;
         third.shutdown(Duration::from_millis(100)).await;
-        let rows = home.store().message_runs().list(&format!("amqp:{orders}"), 10).unwrap();
+        let rows = database.store().message_runs().list(&format!("amqp:{orders}"), 10).unwrap();
         let starts: Vec<_> = rows.iter().map(|row| row.starts).collect();
         assert_eq!(starts, [1], "by the handler: {by_handler}");
     }

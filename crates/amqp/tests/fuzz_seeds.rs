@@ -1,10 +1,10 @@
-//! The seeds of the fuzz targets, and every beginning and small change of them, hold what the targets check.
+//! Runs the checks of the fuzz targets on their seeds, truncated and with single bytes changed.
 
 use gristmill_amqp::__fuzz;
 use std::path::Path;
 
-/// Calls `check` with each seed of a target, cut short at every place, and with each byte changed.
-fn each(target: &str, check: impl Fn(&[u8])) {
+/// Calls `check` with each seed of a target, truncated at every length and with each byte changed.
+fn check_seeds(target: &str, check: impl Fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
     let mut count = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -24,7 +24,7 @@ fn each(target: &str, check: impl Fn(&[u8])) {
 
 #[test]
 fn frames_are_read_the_same_in_any_pieces() {
-    each("frames", |data| {
+    check_seeds("frames", |data| {
         if let Some((sizes, bytes)) = data.split_first_chunk::<3>() {
             __fuzz::frames(sizes, bytes);
         }
@@ -33,22 +33,22 @@ fn frames_are_read_the_same_in_any_pieces() {
 
 #[test]
 fn methods_are_read_or_refused() {
-    each("methods", __fuzz::method);
+    check_seeds("methods", __fuzz::method);
 }
 
 #[test]
-fn properties_go_out_as_they_came() {
-    each("properties", __fuzz::properties);
+fn properties_are_written_as_read() {
+    check_seeds("properties", __fuzz::properties);
 }
 
 #[test]
-fn tables_go_out_as_they_came() {
-    each("tables", __fuzz::table);
+fn tables_are_written_as_read() {
+    check_seeds("tables", __fuzz::table);
 }
 
 #[test]
-fn addresses_are_read_or_refused_without_repeating_a_password() {
-    each("uris", |data| {
+fn uris_are_parsed_or_refused_without_repeating_a_password() {
+    check_seeds("uris", |data| {
         if let Ok(text) = str::from_utf8(data) {
             __fuzz::uri(text);
         }
